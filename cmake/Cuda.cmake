@@ -1,0 +1,11 @@
+# CUDA parts: built where nvcc is found, unless IMBREX_CUDA says otherwise.
+set(IMBREX_HAVE_CUDA OFF)
+if(NOT IMBREX_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(IMBREX_HAVE_CUDA ON)
+  elseif(IMBREX_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "IMBREX_CUDA=ON, but nvcc was not found; put it on PATH or set CMAKE_CUDA_COMPILER")
+  endif()
+endif()

@@ -1,0 +1,15 @@
+# Every dependency is found on the machine, never downloaded. scripts/install-dependencies installs them.
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+
+# A BLAS with the CBLAS interface: static where there is one, so that a binary runs on machines without it.
+find_library(IMBREX_OPENBLAS NAMES libopenblas.a openblas PATH_SUFFIXES openblas-pthread REQUIRED)
+find_path(IMBREX_CBLAS_INCLUDE NAMES cblas.h PATH_SUFFIXES openblas-pthread x86_64-linux-gnu/openblas-pthread openblas REQUIRED)
+add_library(imbrex_blas INTERFACE)
+target_include_directories(imbrex_blas SYSTEM INTERFACE ${IMBREX_CBLAS_INCLUDE})
+target_link_libraries(imbrex_blas INTERFACE ${IMBREX_OPENBLAS} Threads::Threads m)
+
+set(IMBREX_PRIVATE_DEPENDENCIES $<BUILD_INTERFACE:fmt::fmt-header-only> $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>
+    $<BUILD_INTERFACE:imbrex_blas> Threads::Threads)

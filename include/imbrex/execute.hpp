@@ -1,0 +1,69 @@
+// Running a plan: one interface, several executors.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "imbrex/machine.hpp"
+#include "imbrex/plan.hpp"
+#include "imbrex/timeline.hpp"
+
+namespace imbrex {
+
+class World;
+
+/// One rank's operands: row-major, problem.type, shapes as in shapes_of(problem). A simulated run takes none.
+/// An executor says where the memory must live (host memory for the CPU executor).
+struct Operands {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* out = nullptr;
+};
+
+/// What one run took.
+struct Report {
+  double seconds = 0;  ///< from the rank's entry to its last task's end; simulated: of the slowest rank
+  Timeline timeline;   ///< empty unless asked for; measured: this rank's spans; simulated: all ranks'
+};
+
+/// A plan made ready to run any number of times; each run is one epoch.
+class Execution {
+ public:
+  virtual ~Execution() = default;
+
+  /// Runs one epoch. Collective: every rank of the world calls it, in the same order among executions. Returns when
+  /// this rank's output is complete. Throws Error(runtime_failure) naming rank, task, signal, expected and seen
+  /// if a wait passes its limit, or naming the lost rank; then every rank throws, and the execution is dead.
+  virtual Report run(const Operands& operands) = 0;
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  /// Collective. Throws Error(invalid_input) if the plan's ranks are not the world's, or its buffers do not fit.
+  virtual std::unique_ptr<Execution> prepare(const Plan& plan) = 0;
+};
+
+struct CpuOptions {
+  int workers = 1;             ///< threads a rank that take compute tasks
+  bool timeline = false;       ///< record spans
+  std::uint64_t delays = 0;    ///< not 0: seed of random pauses before tasks, waits and posts, to widen races
+  double max_delay = 1e-3;     ///< longest pause, seconds
+  std::uint32_t first_epoch = 0;  ///< number of the first run; lets tests start near wrap-around
+};
+
+/// Ranks are the world's processes or threads; regions live in its symmetric heap; products come from a BLAS.
+/// The executor keeps a reference to `world`. One thread per rank calls it.
+std::unique_ptr<Executor> make_cpu_executor(World& world, const CpuOptions& options = {});
+
+struct SimulateOptions {
+  bool timeline = false;
+  std::uint64_t skew_seed = 0;  ///< not 0: ranks start at random times
+  double max_skew = 0;          ///< latest start, seconds
+};
+
+/// Runs plans in virtual time on `machine`. Needs no world; run() ignores its operands.
+std::unique_ptr<Executor> make_simulator(const Machine& machine, const SimulateOptions& options = {});
+
+}  // namespace imbrex

@@ -1,0 +1,303 @@
+// A plan is data: what is computed (Problem), and how (Plan): for every rank, ordered queues of tasks over
+// regions of buffers, tied together by signals. A plan is a plain value. It is built without a GPU, compares,
+// serialises to JSON (docs/plan-format.md), and is run unchanged by every executor.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "imbrex/types.hpp"
+
+namespace imbrex {
+
+// ---------------------------------------------------------------------------------------------- problem
+
+/// The computation and the collective that depends on it. R is the number of ranks; shapes are per rank.
+///   all_gather_gemm      A: M/R x K, B: K x N/R  ->  M x N/R     (A gathered over the ranks, then multiplied)
+///   gemm_reduce_scatter  A: M x K/R, B: K/R x N  ->  M/R x N     (products summed over ranks, rows split)
+///   gemm_all_reduce      A: M x K/R, B: K/R x N  ->  M x N       (products summed over ranks)
+///   gemm_all_to_all      A: M x K,   B: K x N    ->  M x N       (row block d of rank s's product goes to rank d,
+///                                                                 which holds the blocks ordered by source)
+enum class Operator : std::uint8_t { all_gather_gemm, gemm_reduce_scatter, gemm_all_reduce, gemm_all_to_all };
+
+/// Largest number of ranks that a plan may name: sets of ranks are 64-bit masks.
+inline constexpr int max_ranks = 64;
+
+struct Problem {
+  Operator op = Operator::all_gather_gemm;
+  std::int64_t m = 0, n = 0, k = 0;  ///< global sizes, as in the table above
+  int ranks = 1;
+  Type type = Type::bf16;  ///< of A, B and the output
+
+  bool operator==(const Problem&) const = default;
+};
+
+/// Rows and columns of a matrix.
+struct Extent {
+  std::int64_t rows = 0, cols = 0;
+  bool operator==(const Extent&) const = default;
+};
+
+/// Per-rank shapes of A, B, the output, and of the GEMM that one rank computes (rows x cols, over `depth`).
+struct RankShapes {
+  Extent a, b, out, product;
+  std::int64_t depth = 0;
+};
+
+/// Throws Error(invalid_input) naming the value and the rule, if a size is not positive, a sharded dimension
+/// does not divide by the ranks, or ranks is outside 1..max_ranks.
+void validate(const Problem& problem);
+
+/// Shapes per rank; `problem` must be valid.
+RankShapes shapes_of(const Problem& problem);
+
+// ------------------------------------------------------------------------------------------------- knobs
+
+enum class Strategy : std::uint8_t { sequential, decomposed, fused };
+
+/// Order in which a rank takes its tiles, within what its strategy fixes (own rows last or first, rotated by
+/// rank). With `group` g, tiles run in super-rows of g tile rows, columns outer, rows inner.
+enum class TileOrder : std::uint8_t {
+  owner_major,   ///< owners one after another
+  column_major,  ///< columns outer, over all owners' rows; own rows last within a column
+  naive,         ///< row by row, the same on every rank: the control for measuring what rotation gains
+};
+
+/// How data gets from one rank to another.
+enum class Transport : std::uint8_t {
+  store,  ///< the tile's epilogue stores straight to the peer (not for all_gather_gemm)
+  push,   ///< a copy run by the sender
+  pull,   ///< a copy run by the receiver
+};
+
+/// Who adds the contributions of the ranks, and when.
+enum class Reducer : std::uint8_t {
+  tile,      ///< the owner's tile adds the peers' slots in its epilogue
+  tail,      ///< Reduction tasks after the last tile
+  reserved,  ///< Reduction tasks on a compute queue of their own
+};
+
+struct Knobs {
+  std::int64_t tile_m = 128, tile_n = 128;  ///< block of the product that one Tile computes
+  int group = 8;                            ///< tile rows per super-row
+  TileOrder order = TileOrder::owner_major;
+  Transport transport = Transport::push;
+  Reducer reducer = Reducer::tile;
+  std::int64_t comm_rows = 0;  ///< rows per copy (the communication tile); 0: a whole shard
+  int k_slices = 1;            ///< all_gather_gemm: a copied row block travels and is awaited in that many K slices
+  int chunks = 2;              ///< strategy decomposed: parts that the GEMM is cut into
+  bool one_shot = false;       ///< gemm_all_reduce: every rank sends its product to all others
+  Type partial = Type::bf16;   ///< element type of partial products on the wire
+
+  bool operator==(const Knobs&) const = default;
+};
+
+// -------------------------------------------------------------------------------------------- plan parts
+
+enum class BufferRole : std::uint8_t { input, output, workspace };
+
+enum class Layout : std::uint8_t {
+  row_major,  ///< element (r, c) at r * cols + c
+  fragment,   ///< row r is a slot that holds one tile's elements in the executor's own register order; a slot
+              ///< is written and read whole, by tiles of the same shape
+};
+
+/// One matrix on every rank, of the same shape everywhere. A workspace with `copies` = 2 alternates by epoch:
+/// epoch e uses copy e % 2. Inputs and outputs belong to the caller and have one copy.
+struct Buffer {
+  std::string name;
+  BufferRole role = BufferRole::workspace;
+  Layout layout = Layout::row_major;
+  Type type = Type::bf16;
+  std::int64_t rows = 0, cols = 0;
+  int copies = 1;
+
+  bool operator==(const Buffer&) const = default;
+};
+
+/// A rectangle of one rank's buffer. Empty (rows * cols == 0) regions are allowed in transfers only.
+struct Region {
+  int rank = 0;
+  int buffer = 0;  ///< index into Plan::buffers
+  std::int64_t row = 0, col = 0, rows = 0, cols = 0;
+
+  bool empty() const { return rows == 0 || cols == 0; }
+  bool operator==(const Region&) const = default;
+};
+
+enum class WaitPoint : std::uint8_t {
+  load,      ///< before the task reads anything (from column k_begin of A on, for a Tile)
+  epilogue,  ///< Tile only: before it reads slots and stores results, after the product is computed
+};
+
+/// Blocks the task until `signal` of its own rank has received `count` posts in this epoch.
+struct Wait {
+  int signal = 0;
+  std::uint32_t count = 1;
+  WaitPoint point = WaitPoint::load;
+  std::int64_t k_begin = 0;  ///< Tile, load only: columns of A before this one may be read earlier
+
+  bool operator==(const Wait&) const = default;
+};
+
+/// Adds one to `signal` of `rank`, after everything that the task wrote is visible there.
+struct Post {
+  int rank = 0;
+  int signal = 0;
+
+  bool operator==(const Post&) const = default;
+};
+
+/// out = round(adds[0] + ... + adds[own-1] + A B + adds[own] + ...), each sum in fp32, in this order.
+/// A tile without adds computes round(A B). Every region of `stores` receives the result.
+struct Tile {
+  Region a;  ///< rows x depth
+  Region b;  ///< depth x cols; own rank
+  std::vector<Region> adds;
+  int own = 0;  ///< position of the tile's own product in the sum, 0..adds.size()
+  std::vector<Region> stores;
+
+  bool operator==(const Tile&) const = default;
+};
+
+/// Copies `from` to `to` (equal shape and element type). Empty regions: the task only waits and posts.
+struct Transfer {
+  Region from, to;
+
+  bool operator==(const Transfer&) const = default;
+};
+
+/// Every region of `to` receives round(from[0] + from[1] + ...), summed in fp32, in this order.
+struct Reduction {
+  std::vector<Region> from;
+  std::vector<Region> to;
+
+  bool operator==(const Reduction&) const = default;
+};
+
+enum class CollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all };
+
+/// One rank's part in a library collective over all ranks. Regions span whole rows of their buffers, so they are
+/// contiguous. h is the rows of one rank's part:
+///   all_gather      from: h rows      to: R*h rows, part s from rank s
+///   reduce_scatter  from: R*h rows    to: h rows, the sum of part `own rank` over the ranks
+///   all_reduce      from: h rows      to: h rows (may be the same region)
+///   all_to_all      from: R*h rows, part d to rank d    to: R*h rows, part s from rank s
+/// Sums accumulate in fp32, in rank order. Parts with the same `group` on all ranks form one collective, which
+/// completes only after every rank has reached it.
+struct Collective {
+  CollectiveKind kind = CollectiveKind::all_gather;
+  int group = 0;
+  Region from, to;
+
+  bool operator==(const Collective&) const = default;
+};
+
+struct Task {
+  std::variant<Tile, Transfer, Reduction, Collective> work;
+  std::vector<Wait> waits;
+  std::vector<Post> posts;
+
+  bool operator==(const Task&) const = default;
+};
+
+enum class Engine : std::uint8_t {
+  compute,  ///< several workers (SMs, threads) take tasks in order; completions are not ordered
+  copy,     ///< in order, one at a time (a copy engine's stream)
+  library,  ///< in order, one at a time (a collective library's stream)
+};
+
+struct Queue {
+  Engine engine = Engine::compute;
+  int workers = 0;  ///< compute: workers reserved for this queue; 0: all that no other queue reserves
+  std::vector<Task> tasks;
+
+  bool operator==(const Queue&) const = default;
+};
+
+struct RankPlan {
+  int signals = 0;  ///< counters in this rank's memory
+  std::vector<Queue> queues;
+
+  bool operator==(const RankPlan&) const = default;
+};
+
+struct Plan {
+  Problem problem;
+  Strategy strategy = Strategy::sequential;
+  Knobs knobs;
+  int signal_copies = 2;  ///< epoch e uses counters of set e % signal_copies
+  std::vector<Buffer> buffers;
+  std::vector<RankPlan> ranks;
+
+  bool operator==(const Plan&) const = default;
+};
+
+/// Number of tasks over all ranks and queues.
+std::size_t count_tasks(const Plan& plan);
+
+/// "rank 2 queue 0 task 17 (tile)".
+std::string task_name(const Plan& plan, int rank, int queue, std::size_t task);
+
+// ------------------------------------------------------------------------------------------- making plans
+
+/// A sound plan for `problem`. Throws Error(invalid_input) for an invalid problem, or a knob out of range or of
+/// no meaning for the operator and strategy (transport `store` for all_gather_gemm).
+Plan make_plan(const Problem& problem, Strategy strategy, const Knobs& knobs);
+
+// ------------------------------------------------------------------------------------------------ checking
+
+enum class Fault : std::uint8_t {
+  malformed,  ///< an index, shape or type breaks a rule of the format
+  bounds,     ///< a region leaves its buffer
+  deadlock,   ///< a task never runs, in some schedule
+  race,       ///< a read is not ordered after its write, or a write after the read it would overwrite
+  coverage,   ///< an output element is missing, produced twice, or is not what the problem asks for
+  reuse,      ///< an epoch's data or posts can meet a later epoch's
+};
+
+/// What is wrong, where. `rank`, `queue`, `task` are -1 where no single task is at fault.
+struct Finding {
+  Fault fault = Fault::malformed;
+  int rank = -1, queue = -1;
+  std::int64_t task = -1;
+  std::string message;  ///< one line, naming the task and the region or signal
+};
+
+/// Proves the plan sound (no finding) for every schedule with one worker or more, any number of epochs in a row and
+/// any delays, or returns the first fault. Time is about linear in tasks + posts + waits + overlapping accesses.
+std::optional<Finding> check(const Plan& plan);
+
+std::string_view name_of(Fault fault);
+
+// ---------------------------------------------------------------------------------------------------- text
+
+std::string_view name_of(Operator op);
+std::string_view name_of(Strategy strategy);
+std::string_view name_of(TileOrder order);
+std::string_view name_of(Transport transport);
+std::string_view name_of(Reducer reducer);
+std::string_view name_of(CollectiveKind kind);
+std::string_view name_of(Engine engine);
+std::string_view kind_of(const Task& task);  ///< "tile", "transfer", "reduction" or "collective"
+
+/// Inverse of name_of; throws Error(invalid_input) listing the names that exist.
+Operator parse_operator(std::string_view name);
+Strategy parse_strategy(std::string_view name);
+TileOrder parse_tile_order(std::string_view name);
+Transport parse_transport(std::string_view name);
+Reducer parse_reducer(std::string_view name);
+CollectiveKind parse_collective_kind(std::string_view name);
+Engine parse_engine(std::string_view name);
+
+/// JSON as docs/plan-format.md describes it. parse_plan throws Error(invalid_input) naming the place and the rule,
+/// for anything that is not a well-formed plan; it does not check soundness.
+std::string to_json(const Plan& plan);
+Plan parse_plan(std::string_view json);
+
+}  // namespace imbrex

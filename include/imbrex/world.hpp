@@ -1,0 +1,96 @@
+// A world: the ranks that work together, their symmetric heap, and how they learn of each other's failure.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace imbrex {
+
+struct WorldOptions {
+  std::size_t heap_bytes = std::size_t{1} << 30;  ///< symmetric heap per rank; pages are taken on first touch
+  double wait_limit = 30;                         ///< seconds that any wait may last (IMBREX_WAIT_LIMIT)
+};
+
+/// Everything needed to address any rank's part of the symmetric heap; trivially copyable.
+/// The byte at `offset` on rank r is base + r * stride + offset.
+struct HeapHandle {
+  std::byte* base = nullptr;
+  std::size_t stride = 0;
+  int rank = 0;  ///< own rank
+
+  std::byte* at(int peer, std::size_t offset) const { return base + static_cast<std::size_t>(peer) * stride + offset; }
+};
+
+/// Memory at the same offset on every rank.
+class SymmetricHeap {
+ public:
+  virtual ~SymmetricHeap() = default;
+
+  /// Offset of `bytes` zeroed bytes, aligned to 256. Every rank calls with the same sizes in the same order; needs no
+  /// communication. Throws Error(runtime_failure) naming asked and left bytes when full.
+  virtual std::size_t allocate(std::size_t bytes) = 0;
+
+  /// Gives back an allocation; same order on every rank. Never throws.
+  virtual void release(std::size_t offset) noexcept = 0;
+
+  virtual HeapHandle handle() const = 0;
+};
+
+/// Handed by one rank to all others by the caller's own means, to bootstrap a world.
+struct UniqueId {
+  std::array<char, 128> bytes{};
+};
+
+/// One rank's membership. Made collectively, destroyed collectively (the destructor tells peers that this rank ended
+/// well; a rank that goes without is reported as lost). Functions may be called by one thread per rank unless said.
+class World {
+ public:
+  virtual ~World() = default;
+
+  /// From the variables of `imbrex launch`, torchrun, Open MPI's mpirun or Slurm's srun; a world of one rank where
+  /// none is set. Throws Error(invalid_input) naming the variable if they contradict each other, and
+  /// Error(runtime_failure) if a rank does not arrive within the wait limit.
+  static std::unique_ptr<World> from_environment(const WorldOptions& options = {});
+
+  /// True where from_environment would find a launcher's variables.
+  static bool launched();
+
+  static UniqueId make_unique_id();
+  static std::unique_ptr<World> connect(const UniqueId& id, int rank, int size, const WorldOptions& options = {});
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual const WorldOptions& options() const = 0;
+  virtual SymmetricHeap& heap() = 0;
+
+  /// Returns when every rank has called it. Bounded.
+  virtual void barrier() = 0;
+
+  /// all[r * bytes ...] receives rank r's `mine`. For set-up data of up to 4 KiB a rank. Bounded.
+  virtual void all_gather(const void* mine, void* all, std::size_t bytes) = 0;
+
+  /// Records that this rank failed with `message`, so that every wait of every rank ends with it (first failure wins).
+  /// Any thread may call it.
+  virtual void fail(const std::string& message) noexcept = 0;
+
+  /// Throws Error(runtime_failure) with the recorded message once a rank has failed or was lost. Cheap enough to be
+  /// called in polling loops (one load). Any thread may call it.
+  virtual void throw_if_failed() const = 0;
+};
+
+/// Runs `body` in `ranks` new processes (forked: call it before starting threads) or threads, each with its World.
+/// A body returns its exit code; an Error becomes its code and is printed to standard error as "imbrex: rank 2: ...".
+/// Returns 0 if all returned 0, else the worst: 3 before 2 before 1. A process that dies by a signal counts as 3.
+int run_processes(int ranks, const WorldOptions& options, const std::function<int(World&)>& body);
+int run_threads(int ranks, const WorldOptions& options, const std::function<int(World&)>& body);
+
+/// Starts `command` as `ranks` processes that find each other by World::from_environment, passes signals on, ends the
+/// others when one fails, and returns the exit code as run_processes does.
+int launch(int ranks, const std::vector<std::string>& command);
+
+}  // namespace imbrex

@@ -1,0 +1,23 @@
+#include "imbrex/types.hpp"
+
+#include "base/check.hpp"
+
+namespace imbrex {
+
+std::string_view name_of(Type type) {
+  switch (type) {
+    case Type::bf16: return "bf16";
+    case Type::fp16: return "fp16";
+    case Type::fp32: return "fp32";
+  }
+  return "?";
+}
+
+Type parse_type(std::string_view name) {
+  for (Type type : {Type::bf16, Type::fp16, Type::fp32})
+    if (name == name_of(type)) return type;
+  IMBREX_EXPECTS(false, "'{}' is not an element type; it must be bf16, fp16 or fp32", name);
+  return {};
+}
+
+}  // namespace imbrex

@@ -1,0 +1,101 @@
+// Names of the enumerations, both ways.
+#include <array>
+#include <span>
+
+#include "base/check.hpp"
+#include "imbrex/plan.hpp"
+
+namespace imbrex {
+namespace {
+
+template <typename T>
+struct Named {
+  T value;
+  std::string_view name;
+};
+
+constexpr std::array<Named<Operator>, 4> operators{{{Operator::all_gather_gemm, "all_gather_gemm"},
+                                                    {Operator::gemm_reduce_scatter, "gemm_reduce_scatter"},
+                                                    {Operator::gemm_all_reduce, "gemm_all_reduce"},
+                                                    {Operator::gemm_all_to_all, "gemm_all_to_all"}}};
+constexpr std::array<Named<Strategy>, 3> strategies{{{Strategy::sequential, "sequential"},
+                                                     {Strategy::decomposed, "decomposed"},
+                                                     {Strategy::fused, "fused"}}};
+constexpr std::array<Named<TileOrder>, 3> tile_orders{{{TileOrder::owner_major, "owner_major"},
+                                                       {TileOrder::column_major, "column_major"},
+                                                       {TileOrder::naive, "naive"}}};
+constexpr std::array<Named<Transport>, 3> transports{
+    {{Transport::store, "store"}, {Transport::push, "push"}, {Transport::pull, "pull"}}};
+constexpr std::array<Named<Reducer>, 3> reducers{
+    {{Reducer::tile, "tile"}, {Reducer::tail, "tail"}, {Reducer::reserved, "reserved"}}};
+constexpr std::array<Named<CollectiveKind>, 4> collective_kinds{{{CollectiveKind::all_gather, "all_gather"},
+                                                                 {CollectiveKind::reduce_scatter, "reduce_scatter"},
+                                                                 {CollectiveKind::all_reduce, "all_reduce"},
+                                                                 {CollectiveKind::all_to_all, "all_to_all"}}};
+constexpr std::array<Named<Engine>, 3> engines{
+    {{Engine::compute, "compute"}, {Engine::copy, "copy"}, {Engine::library, "library"}}};
+constexpr std::array<Named<Fault>, 6> faults{{{Fault::malformed, "malformed"},
+                                              {Fault::bounds, "bounds"},
+                                              {Fault::deadlock, "deadlock"},
+                                              {Fault::race, "race"},
+                                              {Fault::coverage, "coverage"},
+                                              {Fault::reuse, "reuse"}}};
+
+template <typename T, std::size_t N>
+std::string_view find_name(const std::array<Named<T>, N>& table, T value) {
+  for (const auto& entry : table)
+    if (entry.value == value) return entry.name;
+  return "?";
+}
+
+template <typename T, std::size_t N>
+T find_value(const std::array<Named<T>, N>& table, std::string_view name, std::string_view what) {
+  std::string known;
+  for (const auto& entry : table) {
+    if (entry.name == name) return entry.value;
+    known += known.empty() ? "" : ", ";
+    known += entry.name;
+  }
+  IMBREX_EXPECTS(false, "'{}' is not {}; it must be one of {}", name, what, known);
+  return {};
+}
+
+}  // namespace
+
+std::string_view name_of(Operator op) { return find_name(operators, op); }
+std::string_view name_of(Strategy strategy) { return find_name(strategies, strategy); }
+std::string_view name_of(TileOrder order) { return find_name(tile_orders, order); }
+std::string_view name_of(Transport transport) { return find_name(transports, transport); }
+std::string_view name_of(Reducer reducer) { return find_name(reducers, reducer); }
+std::string_view name_of(CollectiveKind kind) { return find_name(collective_kinds, kind); }
+std::string_view name_of(Engine engine) { return find_name(engines, engine); }
+std::string_view name_of(Fault fault) { return find_name(faults, fault); }
+
+Operator parse_operator(std::string_view name) { return find_value(operators, name, "an operator"); }
+Strategy parse_strategy(std::string_view name) { return find_value(strategies, name, "a strategy"); }
+TileOrder parse_tile_order(std::string_view name) { return find_value(tile_orders, name, "a tile order"); }
+Transport parse_transport(std::string_view name) { return find_value(transports, name, "a transport"); }
+Reducer parse_reducer(std::string_view name) { return find_value(reducers, name, "a reducer"); }
+CollectiveKind parse_collective_kind(std::string_view name) {
+  return find_value(collective_kinds, name, "a collective");
+}
+Engine parse_engine(std::string_view name) { return find_value(engines, name, "an engine"); }
+
+std::string_view kind_of(const Task& task) {
+  constexpr std::string_view names[] = {"tile", "transfer", "reduction", "collective"};
+  return names[task.work.index()];
+}
+
+std::string task_name(const Plan& plan, int rank, int queue, std::size_t task) {
+  const Task& t = plan.ranks.at(static_cast<std::size_t>(rank)).queues.at(static_cast<std::size_t>(queue)).tasks.at(task);
+  return fmt::format("rank {} queue {} task {} ({})", rank, queue, task, kind_of(t));
+}
+
+std::size_t count_tasks(const Plan& plan) {
+  std::size_t count = 0;
+  for (const RankPlan& rank : plan.ranks)
+    for (const Queue& queue : rank.queues) count += queue.tasks.size();
+  return count;
+}
+
+}  // namespace imbrex
