@@ -11,11 +11,119 @@
 
 namespace imbrex {
 
-/// A machine of equal devices, one per rank. Units: seconds, bytes, operations. Filled in by machine files
-/// (machines/*.json, docs/machine-format.md).
+/// Where a constant comes from. A fitted constant was chosen so that the simulator reproduces measured times.
+enum class Provenance : std::uint8_t { measured, published, derived, fitted, unverified };
+
+std::string_view name_of(Provenance provenance);
+
+/// Inverse of name_of; throws Error(invalid_input) listing the names that exist.
+Provenance parse_provenance(std::string_view name);
+
+/// One figure of a machine and how it is known. The unit is fixed by the field: "s", "bytes", "bytes/s", "flop/s",
+/// "count" or "ratio". Reads as its value.
+struct Constant {
+  double value = 0;
+  Provenance source = Provenance::unverified;
+  std::string from;  ///< measurement, data sheet, or formula, in words
+
+  operator double() const { return value; }
+  bool operator==(const Constant&) const = default;
+};
+
+/// What one tile shape of the GEMM kernel costs. A tile takes
+///   prologue + max(2 m n k / (rate of the type x efficiency), bytes / memory share) + epilogue.
+struct TileRate {
+  std::int64_t tile_m = 0, tile_n = 0;
+  Constant efficiency;  ///< ratio, of the type's rate; 0 < e <= 1
+  Constant prologue;    ///< s, from taking the tile to the first product
+  Constant epilogue;    ///< s, from the last product to the last local store issued
+
+  bool operator==(const TileRate&) const = default;
+};
+
+/// One point of a collective's curve: bytes that each rank puts on the wire, and the whole call's seconds.
+struct CurvePoint {
+  double bytes = 0, seconds = 0;
+  bool operator==(const CurvePoint&) const = default;
+};
+
+/// Time of a library collective by wire bytes per rank: (R-1)/R of the gathered, scattered or exchanged matrix, twice
+/// that for all_reduce. Between points log-log interpolated; below the first its time; above the last its rate.
+struct Curve {
+  std::vector<CurvePoint> points;  ///< bytes strictly increasing, seconds not decreasing; at least one point
+  Provenance source = Provenance::unverified;
+  std::string from;
+
+  bool operator==(const Curve&) const = default;
+};
+
+/// A machine of equal devices, one per rank. A plain value, read from machines/*.json (docs/machine-format.md).
+/// docs/simulator.md says what the simulator does with each constant.
 struct Machine {
   std::string name;
-  // Extended by src/machine's owner.
+  std::string about;  ///< one line: the parts, and how they are joined
+  int devices = 1;    ///< most ranks that it holds
+
+  // Compute and memory of one device.
+  Constant sms;                          ///< count; workers that take tiles (SMs, cores)
+  Constant memory_bandwidth;             ///< bytes/s, reads plus writes
+  Constant l2_bytes;                     ///< bytes of operands that stay on chip between tiles
+  std::map<Type, Constant> sm_rate;      ///< flop/s of one SM at the best tile shape, cool
+  std::vector<TileRate> tiles;           ///< tile shapes with known cost; others use the nearest
+  Constant sustained_ratio;              ///< ratio; rate once hot / rate when cool
+  Constant sustained_onset;              ///< s of compute after which 1/e of the way to hot is left
+  Constant launch_gap;                   ///< s between dependent kernels, and before a queue's first task
+
+  // Copy engine.
+  Constant copy_fixed;      ///< s that the engine is taken by one copy beside its bytes
+  Constant copy_flag;       ///< s that the engine is taken by the flag behind a copy
+  Constant copy_latency;    ///< s from the last byte sent to the copy counted as done; the engine is free
+  Constant copy_bandwidth;  ///< bytes/s of one engine
+
+  // Stores from SMs to a peer.
+  Constant store_sm_bandwidth;  ///< bytes/s of one SM
+  Constant store_bandwidth;     ///< bytes/s of all SMs of a device together
+
+  // Links.
+  Constant egress_bandwidth;   ///< bytes/s out of a device
+  Constant ingress_bandwidth;  ///< bytes/s into a device
+  Constant link_latency;       ///< s from a byte leaving to its arrival
+
+  // Signals.
+  Constant flag_latency;        ///< s from a post to its sight by a polling peer
+  Constant flag_latency_local;  ///< s the same within one device
+  Constant poll;                ///< s that a blocked wait costs beyond the flag's arrival
+  Constant fence;               ///< s that a task pays before its posts, once its stores have arrived
+
+  // Library collectives.
+  Constant collective_sms;  ///< count; SMs that a running collective takes from compute
+  Curve all_gather, reduce_scatter, all_reduce, all_to_all;
+
+  bool operator==(const Machine&) const = default;
 };
+
+/// Throws Error(invalid_input) naming the constant and the rule: rates and counts are positive, times are not
+/// negative, ratios lie in (0, 1], no value is NaN, curves are as Curve says, at least one type and one tile shape.
+void validate(const Machine& machine);
+
+/// Seconds of a collective that puts `wire_bytes` on each rank's wire.
+double seconds_of(const Curve& curve, double wire_bytes);
+
+/// JSON as docs/machine-format.md describes it. parse_machine throws Error(invalid_input) naming the place and the
+/// rule for any text that is not a valid machine, and for one of more than 1 MiB. `origin` names the text in messages.
+std::string to_json(const Machine& machine);
+Machine parse_machine(std::string_view json, std::string_view origin = "machine");
+
+/// The machine of that name, or in that file (an argument with a '/' or ending in ".json" is a path). A name is looked
+/// up in `folders` in order, then in the folders that came with the library. Throws Error(invalid_input) listing the
+/// folders and the names that exist.
+Machine load_machine(std::string_view name_or_path, const std::vector<std::string>& folders = {});
+
+/// Names that load_machine knows, sorted.
+std::vector<std::string> machine_names(const std::vector<std::string>& folders = {});
+
+/// This host as a machine whose ranks are processes: its cores as SMs. Compute and memory rates are measured, which takes
+/// about 0.2 s; what is not measured says `unverified`. Throws nothing but std::bad_alloc.
+Machine probe_machine();
 
 }  // namespace imbrex
