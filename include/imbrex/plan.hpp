@@ -91,6 +91,8 @@ struct Knobs {
   std::int64_t comm_rows = 0;  ///< rows per copy (the communication tile); 0: a whole shard
   int k_slices = 1;            ///< all_gather_gemm: a copied row block travels and is awaited in that many K slices
   int chunks = 2;              ///< strategy decomposed: parts that the GEMM is cut into
+  int parts = 1;               ///< owner_major: an owner's rows in that many parts, parts outer, own part one late
+  bool span_shards = false;    ///< tiles may cover rows of several ranks (small M); needs a Reducer other than `tile`
   bool one_shot = false;       ///< gemm_all_reduce: every rank sends its product to all others
   Type partial = Type::bf16;   ///< element type of partial products on the wire
 
@@ -153,14 +155,23 @@ struct Post {
   bool operator==(const Post&) const = default;
 };
 
-/// out = round(adds[0] + ... + adds[own-1] + A B + adds[own] + ...), each sum in fp32, in this order.
-/// A tile without adds computes round(A B). Every region of `stores` receives the result.
+/// Where a tile's result goes: `to` receives the block of to's shape that starts at (row, col) of the tile. A
+/// fragment slot receives the whole tile: one row of (tile rows * tile cols) elements.
+struct Store {
+  Region to;
+  std::int64_t row = 0, col = 0;
+
+  bool operator==(const Store&) const = default;
+};
+
+/// Stores round(adds[0] + ... + adds[own-1] + A B + adds[own] + ...), each sum in fp32, in this order.
+/// A tile without adds stores round(A B).
 struct Tile {
   Region a;  ///< rows x depth
   Region b;  ///< depth x cols; own rank
-  std::vector<Region> adds;
-  int own = 0;  ///< position of the tile's own product in the sum, 0..adds.size()
-  std::vector<Region> stores;
+  std::vector<Region> adds;  ///< of the tile's shape, or whole fragment slots of a tile of that shape
+  int own = 0;               ///< position of the tile's own product in the sum, 0..adds.size()
+  std::vector<Store> stores;
 
   bool operator==(const Tile&) const = default;
 };
@@ -184,9 +195,10 @@ enum class CollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduc
 
 /// One rank's part in a library collective over all ranks. Regions span whole rows of their buffers, so they are
 /// contiguous. h is the rows of one rank's part:
+/// `from` and `to` do not overlap.
 ///   all_gather      from: h rows      to: R*h rows, part s from rank s
 ///   reduce_scatter  from: R*h rows    to: h rows, the sum of part `own rank` over the ranks
-///   all_reduce      from: h rows      to: h rows (may be the same region)
+///   all_reduce      from: h rows      to: h rows, elsewhere
 ///   all_to_all      from: R*h rows, part d to rank d    to: R*h rows, part s from rank s
 /// Sums accumulate in fp32, in rank order. Parts with the same `group` on all ranks form one collective, which
 /// completes only after every rank has reached it.

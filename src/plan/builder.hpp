@@ -1,0 +1,65 @@
+// What all strategies share: the operands' buffers, and adding signals and tasks rank by rank.
+#pragma once
+
+#include <vector>
+
+#include "imbrex/plan.hpp"
+
+namespace imbrex {
+
+/// Indices of the operands in Plan::buffers, in every plan.
+inline constexpr int buffer_a = 0, buffer_b = 1, buffer_out = 2;
+
+/// Half-open range of rows or columns.
+struct Range {
+  std::int64_t begin = 0, size = 0;
+  std::int64_t end() const { return begin + size; }
+};
+
+/// `total` cut into pieces of `piece`, the last one shorter.
+std::vector<Range> cut(std::int64_t total, std::int64_t piece);
+
+/// Part `index` of `total` cut into `parts` as equal as can be; may be empty.
+Range part_of(std::int64_t total, int parts, int index);
+
+class Builder {
+ public:
+  Builder(const Problem& problem, Strategy strategy, const Knobs& knobs);
+
+  const Problem& problem() const { return plan_.problem; }
+  const Knobs& knobs() const { return plan_.knobs; }
+  const RankShapes& shapes() const { return shapes_; }
+  int ranks() const { return plan_.problem.ranks; }
+
+  /// A new workspace; returns its index.
+  int workspace(const std::string& name, Layout layout, Type type, std::int64_t rows, std::int64_t cols, int copies);
+
+  /// `count` new signals on `rank`; returns the first one's index.
+  int signals(int rank, int count = 1);
+
+  /// A new queue on every rank; returns its index, the same on all.
+  int queue(Engine engine, int workers = 0);
+
+  Task& add(int rank, int queue, Task task);
+
+  Region region(int rank, int buffer, std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols) const {
+    return {rank, buffer, row, col, rows, cols};
+  }
+  /// Whole rows of a buffer.
+  Region rows_of(int rank, int buffer, std::int64_t row, std::int64_t rows) const {
+    return {rank, buffer, row, 0, rows, plan_.buffers[static_cast<std::size_t>(buffer)].cols};
+  }
+
+  Plan take() { return std::move(plan_); }
+
+ private:
+  Plan plan_;
+  RankShapes shapes_;
+};
+
+/// An empty transfer: it only waits and posts.
+inline Task signal_task(std::vector<Wait> waits, std::vector<Post> posts) {
+  return {Transfer{}, std::move(waits), std::move(posts)};
+}
+
+}  // namespace imbrex

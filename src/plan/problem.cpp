@@ -1,0 +1,53 @@
+#include "base/check.hpp"
+#include "imbrex/plan.hpp"
+
+namespace imbrex {
+namespace {
+
+// Sizes up to 2^31 keep every product of two sizes, and byte counts, inside 64 bits.
+constexpr std::int64_t max_size = std::int64_t{1} << 31;
+
+void expect_size(const char* name, std::int64_t value) {
+  IMBREX_EXPECTS(value > 0 && value <= max_size, "{} = {}: it must be from 1 to {}", name, value, max_size);
+}
+
+void expect_divides(const Problem& problem, const char* name, std::int64_t value) {
+  IMBREX_EXPECTS(value % problem.ranks == 0, "{} = {} does not divide by {} ranks; {} splits it over the ranks", name,
+                 value, problem.ranks, name_of(problem.op));
+}
+
+}  // namespace
+
+void validate(const Problem& problem) {
+  IMBREX_EXPECTS(problem.ranks >= 1 && problem.ranks <= max_ranks, "ranks = {}: it must be from 1 to {}", problem.ranks,
+                 max_ranks);
+  expect_size("M", problem.m);
+  expect_size("N", problem.n);
+  expect_size("K", problem.k);
+  switch (problem.op) {
+    case Operator::all_gather_gemm:
+      expect_divides(problem, "M", problem.m);
+      expect_divides(problem, "N", problem.n);
+      return;
+    case Operator::gemm_reduce_scatter:
+      expect_divides(problem, "M", problem.m);
+      expect_divides(problem, "K", problem.k);
+      return;
+    case Operator::gemm_all_reduce: expect_divides(problem, "K", problem.k); return;
+    case Operator::gemm_all_to_all: expect_divides(problem, "M", problem.m); return;
+  }
+  IMBREX_EXPECTS(false, "operator {} does not exist", static_cast<int>(problem.op));
+}
+
+RankShapes shapes_of(const Problem& problem) {
+  const std::int64_t m = problem.m, n = problem.n, k = problem.k, r = problem.ranks;
+  switch (problem.op) {
+    case Operator::all_gather_gemm: return {{m / r, k}, {k, n / r}, {m, n / r}, {m, n / r}, k};
+    case Operator::gemm_reduce_scatter: return {{m, k / r}, {k / r, n}, {m / r, n}, {m, n}, k / r};
+    case Operator::gemm_all_reduce: return {{m, k / r}, {k / r, n}, {m, n}, {m, n}, k / r};
+    case Operator::gemm_all_to_all: return {{m, k}, {k, n}, {m, n}, {m, n}, k};
+  }
+  return {};
+}
+
+}  // namespace imbrex

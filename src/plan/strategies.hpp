@@ -1,0 +1,14 @@
+// One function per strategy and group of operators. Problem and knobs are valid.
+#pragma once
+
+#include "plan/builder.hpp"
+
+namespace imbrex {
+
+Plan sequential_plan(const Problem& problem, const Knobs& knobs);
+Plan decomposed_plan(const Problem& problem, const Knobs& knobs);
+Plan fused_all_gather_plan(const Problem& problem, const Knobs& knobs);
+/// gemm_reduce_scatter, gemm_all_reduce and gemm_all_to_all.
+Plan fused_scatter_plan(const Problem& problem, const Knobs& knobs);
+
+}  // namespace imbrex

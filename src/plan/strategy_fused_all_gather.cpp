@@ -1,0 +1,179 @@
+// AllGather + GEMM, fused: copies bring the peers' shards piece by piece, each piece raises a signal, and every tile of
+// one GEMM waits for just the pieces that it reads. The local shard is read in place and comes first; the peers'
+// shards follow in the order in which they arrive (Chang et al., "FLUX", 2024, section 3.2 and 4.1).
+#include <algorithm>
+
+#include "plan/strategies.hpp"
+#include "plan/tile_order.hpp"
+
+namespace imbrex {
+namespace {
+
+class FusedAllGather {
+ public:
+  FusedAllGather(const Problem& problem, const Knobs& knobs)
+      : b_(problem, Strategy::fused, knobs),
+        shard_rows_(b_.shapes().a.rows),
+        pieces_(cut(shard_rows_, knobs.comm_rows > 0 ? knobs.comm_rows : shard_rows_)) {
+    const std::int64_t depth = b_.shapes().depth;
+    const int slices = static_cast<int>(std::min<std::int64_t>(knobs.k_slices, depth));
+    for (int s = 0; s < slices; ++s) slices_.push_back(part_of(depth, slices, s));
+    gathered_ = b_.workspace("gathered", Layout::row_major, problem.type, problem.m, depth, 2);
+    compute_ = b_.queue(Engine::compute);
+    copy_ = b_.queue(Engine::copy);
+  }
+
+  Plan make() {
+    const int per_rank = b_.ranks() * static_cast<int>(pieces_.size() * slices_.size());
+    for (int rank = 0; rank < b_.ranks(); ++rank) b_.signals(rank, per_rank);
+    if (b_.knobs().span_shards) copy_own_shards();
+    if (b_.knobs().transport == Transport::push) push();
+    else pull();
+    for (int rank = 0; rank < b_.ranks(); ++rank) {
+      if (b_.knobs().span_shards) spanning_tiles(rank);
+      else shard_tiles(rank);
+    }
+    return b_.take();
+  }
+
+ private:
+  // Signal on the receiving rank that says: this slice of this piece of `source` has arrived.
+  int arrived(int source, std::size_t piece, std::size_t slice) const {
+    return static_cast<int>((static_cast<std::size_t>(source) * pieces_.size() + piece) * slices_.size() + slice);
+  }
+
+  Transfer transfer(int source, int destination, std::size_t piece, std::size_t slice) const {
+    const Range& rows = pieces_[piece];
+    const Range& cols = slices_[slice];
+    return {b_.region(source, buffer_a, rows.begin, rows.size, cols.begin, cols.size),
+            b_.region(destination, gathered_, source * shard_rows_ + rows.begin, rows.size, cols.begin, cols.size)};
+  }
+
+  template <typename F>
+  void for_each_piece(F&& f) const {
+    for (std::size_t piece = 0; piece < pieces_.size(); ++piece)
+      for (std::size_t slice = 0; slice < slices_.size(); ++slice) f(piece, slice);
+  }
+
+  void copy_own_shards() {
+    for (int rank = 0; rank < b_.ranks(); ++rank)
+      for_each_piece([&](std::size_t piece, std::size_t slice) {
+        b_.add(rank, copy_, {transfer(rank, rank, piece, slice), {}, {{rank, arrived(rank, piece, slice)}}});
+      });
+  }
+
+  void push() {
+    for (int rank = 0; rank < b_.ranks(); ++rank)
+      for (int step = 1; step < b_.ranks(); ++step) {
+        const int peer = (rank + step) % b_.ranks();
+        for_each_piece([&](std::size_t piece, std::size_t slice) {
+          b_.add(rank, copy_, {transfer(rank, peer, piece, slice), {}, {{peer, arrived(rank, piece, slice)}}});
+        });
+      }
+  }
+
+  // A shard may be read once its owner has entered the epoch, and its owner may not leave while it is read.
+  void pull() {
+    const int ranks = b_.ranks();
+    if (ranks == 1) return;
+    std::vector<int> entered(static_cast<std::size_t>(ranks)), read(entered);
+    for (int rank = 0; rank < ranks; ++rank) {
+      entered[static_cast<std::size_t>(rank)] = b_.signals(rank, ranks);
+      read[static_cast<std::size_t>(rank)] = b_.signals(rank);
+    }
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::vector<Post> announce;
+      for (int step = 1; step < ranks; ++step) {
+        const int peer = (rank + step) % ranks;
+        announce.push_back({peer, entered[static_cast<std::size_t>(peer)] + rank});
+      }
+      b_.add(rank, copy_, signal_task({}, announce));
+      std::uint32_t reads = 0;
+      for (int step = 1; step < ranks; ++step) {
+        const int peer = (rank + step) % ranks;
+        for_each_piece([&](std::size_t piece, std::size_t slice) {
+          b_.add(rank, copy_, {transfer(peer, rank, piece, slice),
+                               {{entered[static_cast<std::size_t>(rank)] + peer}},
+                               {{rank, arrived(peer, piece, slice)}, {peer, read[static_cast<std::size_t>(peer)]}}});
+          ++reads;
+        });
+      }
+      b_.add(rank, copy_, signal_task({{read[static_cast<std::size_t>(rank)], reads}}, {}));
+    }
+  }
+
+  // Position in time at which `source`'s shard is complete on `rank`.
+  int arrival(int rank, int source) const {
+    if (b_.knobs().order == TileOrder::naive) return source;
+    const int ranks = b_.ranks();
+    return b_.knobs().transport == Transport::push ? (rank - source + ranks) % ranks : (source - rank + ranks) % ranks;
+  }
+
+  void wait_for(std::vector<Wait>& waits, int source, Range rows) const {
+    for_each_piece([&](std::size_t piece, std::size_t slice) {
+      const Range& r = pieces_[piece];
+      if (r.begin < rows.end() && rows.begin < r.end())
+        waits.push_back({arrived(source, piece, slice), 1, WaitPoint::load, slices_[slice].begin});
+    });
+  }
+
+  void add_tile(int rank, Region a, std::int64_t out_row, const Range& cols, std::vector<Wait> waits) {
+    b_.add(rank, compute_,
+           {Tile{a,
+                 b_.region(rank, buffer_b, 0, b_.shapes().depth, cols.begin, cols.size),
+                 {},
+                 0,
+                 {{b_.region(rank, buffer_out, out_row, a.rows, cols.begin, cols.size)}}},
+            std::move(waits),
+            {}});
+  }
+
+  void shard_tiles(int rank) {
+    std::vector<int> sources(static_cast<std::size_t>(b_.ranks()));
+    for (int source = 0; source < b_.ranks(); ++source) sources[static_cast<std::size_t>(arrival(rank, source))] = source;
+    for (int source : sources)
+      for (const Block& t : blocks_of({0, shard_rows_}, {0, b_.shapes().b.cols}, b_.knobs())) {
+        const std::int64_t row = source * shard_rows_ + t.rows.begin;
+        std::vector<Wait> waits;
+        if (source != rank) wait_for(waits, source, t.rows);
+        const Region a = source == rank ? b_.rows_of(rank, buffer_a, t.rows.begin, t.rows.size)
+                                        : b_.rows_of(rank, gathered_, row, t.rows.size);
+        add_tile(rank, a, row, t.cols, std::move(waits));
+      }
+  }
+
+  // Tiles over the whole gathered matrix: each waits for every shard that it touches, those that are complete first go
+  // first.
+  void spanning_tiles(int rank) {
+    auto blocks = blocks_of({0, b_.problem().m}, {0, b_.shapes().b.cols}, b_.knobs());
+    const auto latest = [&](const Block& t) {
+      int last = 0;
+      for (std::int64_t s = t.rows.begin / shard_rows_; s * shard_rows_ < t.rows.end(); ++s)
+        last = std::max(last, arrival(rank, static_cast<int>(s)));
+      return last;
+    };
+    std::stable_sort(blocks.begin(), blocks.end(), [&](const Block& x, const Block& y) { return latest(x) < latest(y); });
+    for (const Block& t : blocks) {
+      std::vector<Wait> waits;
+      for (std::int64_t s = t.rows.begin / shard_rows_; s * shard_rows_ < t.rows.end(); ++s) {
+        const std::int64_t first = s * shard_rows_;
+        wait_for(waits, static_cast<int>(s), {std::max<std::int64_t>(t.rows.begin - first, 0),
+                                              std::min(t.rows.end() - first, shard_rows_) -
+                                                  std::max<std::int64_t>(t.rows.begin - first, 0)});
+      }
+      add_tile(rank, b_.rows_of(rank, gathered_, t.rows.begin, t.rows.size), t.rows.begin, t.cols, std::move(waits));
+    }
+  }
+
+  Builder b_;
+  std::int64_t shard_rows_;
+  std::vector<Range> pieces_;  // rows of a shard that travel together
+  std::vector<Range> slices_;  // columns that travel together
+  int gathered_ = 0, compute_ = 0, copy_ = 0;
+};
+
+}  // namespace
+
+Plan fused_all_gather_plan(const Problem& problem, const Knobs& knobs) { return FusedAllGather(problem, knobs).make(); }
+
+}  // namespace imbrex

@@ -1,0 +1,401 @@
+// GEMM + ReduceScatter, AllReduce and All-to-All, fused: the tiles of one GEMM send their results to the ranks that own
+// them as they finish, other ranks' rows first (Chang et al., "FLUX", 2024, section 3.1; Punniyamurthy et al.,
+// "Optimizing Distributed ML Communication with Fused Computation-Collective Operations", SC 2024).
+#include "plan/strategies.hpp"
+
+#include <algorithm>
+
+#include "plan/tile_order.hpp"
+
+namespace imbrex {
+namespace {
+
+// One tile of a rank's product, and the parts of it that go to different owners (one, unless tiles span shards).
+struct RankTile {
+  Block block;
+  std::vector<OwnedBlock> pieces;
+};
+
+bool overlap(const Range& x, const Range& y) { return x.begin < y.end() && y.begin < x.end(); }
+
+class FusedScatter {
+ public:
+  FusedScatter(const Problem& problem, const Knobs& knobs) : b_(problem, Strategy::fused, knobs) {
+    one_shot_ = problem.op == Operator::gemm_all_reduce && knobs.one_shot;
+    exchange_ = problem.op == Operator::gemm_all_to_all;
+    reduce_ = problem.op != Operator::gemm_all_to_all && problem.ranks > 1;
+    in_tile_ = reduce_ && knobs.reducer == Reducer::tile;
+    copies_ = knobs.transport != Transport::store && problem.ranks > 1;
+    make_areas();
+    make_pieces();
+    compute_ = b_.queue(Engine::compute);
+    copy_ = copies_ ? b_.queue(Engine::copy) : compute_;
+    // A handful of SMs keeps up with the links; they are free for tiles again in plans without this queue.
+    reduction_ = reduce_ && knobs.reducer == Reducer::reserved ? b_.queue(Engine::compute, 4) : compute_;
+    make_buffers_and_signals();
+  }
+
+  Plan make() {
+    if (exchange_ && b_.ranks() > 1 && b_.knobs().transport != Transport::pull) announce_entry();
+    for (int rank = 0; rank < b_.ranks(); ++rank) {
+      for (const RankTile& tile : tiles_[index(rank)]) add_tile(rank, tile);
+      if (reduce_ && !in_tile_) add_reductions(rank);
+    }
+    if (copies_) add_copies();
+    for (int rank = 0; rank < b_.ranks(); ++rank)
+      if (const auto count = arrivals_[index(rank)]; count > 0)
+        b_.add(rank, compute_, signal_task({{arrived_[index(rank)], count}}, {}));
+    return b_.take();
+  }
+
+ private:
+  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
+  int ranks() const { return b_.ranks(); }
+
+  // -------------------------------------------------------------------------------------------- who owns what
+
+  void make_areas() {
+    const auto& product = b_.shapes().product;
+    const Range rows{0, product.rows}, cols{0, product.cols};
+    if (one_shot_) {
+      areas_ = {{0, rows, cols}};
+      return;
+    }
+    // An all-reduce may split its result as it likes: by columns where there are too few rows for a tile each.
+    const bool by_columns = b_.problem().op == Operator::gemm_all_reduce && product.rows < ranks() * b_.knobs().tile_m;
+    for (int owner = 0; owner < ranks(); ++owner)
+      areas_.push_back({owner, by_columns ? rows : part_of(product.rows, ranks(), owner),
+                        by_columns ? part_of(product.cols, ranks(), owner) : cols});
+  }
+
+  void make_pieces() {
+    tiles_.resize(index(ranks()));
+    if (b_.knobs().span_shards && !one_shot_) {
+      make_spanning_pieces();
+    } else {
+      std::vector<Area> areas;
+      for (const Area& area : areas_)
+        if (area.rows.size > 0 && area.cols.size > 0) areas.push_back(area);
+      for (int rank = 0; rank < ranks(); ++rank)
+        for (const OwnedBlock& owned : scatter_order(areas, ranks(), rank, b_.knobs()))
+          tiles_[index(rank)].push_back({owned.block, {owned}});
+    }
+    pieces_.resize(areas_.size());
+    for (const RankTile& tile : tiles_.front())
+      for (const OwnedBlock& piece : tile.pieces) {
+        auto& own = pieces_[index(piece.owner)];
+        own.resize(std::max(own.size(), index(piece.index) + 1));
+        own[index(piece.index)] = piece.block;
+      }
+    for (const auto& own : pieces_) most_pieces_ = std::max<std::int64_t>(most_pieces_, std::ssize(own));
+  }
+
+  void make_spanning_pieces() {
+    const auto& product = b_.shapes().product;
+    std::vector<int> next(areas_.size());
+    std::vector<RankTile> tiles;
+    for (const Block& block : blocks_of({0, product.rows}, {0, product.cols}, b_.knobs())) {
+      RankTile tile{block, {}};
+      for (const Area& area : areas_) {
+        const std::int64_t begin = std::max(block.rows.begin, area.rows.begin);
+        const std::int64_t end = std::min(block.rows.end(), area.rows.end());
+        if (begin < end && overlap(block.cols, area.cols)) {
+          const std::int64_t left = std::max(block.cols.begin, area.cols.begin);
+          const std::int64_t right = std::min(block.cols.end(), area.cols.end());
+          tile.pieces.push_back({{{begin, end - begin}, {left, right - left}}, area.owner, next[index(area.owner)]++});
+        }
+      }
+      tiles.push_back(std::move(tile));
+    }
+    // Each rank starts elsewhere, so that not all of them store to the same owners at the same time.
+    for (int rank = 0; rank < ranks(); ++rank) {
+      auto& mine = tiles_[index(rank)];
+      mine = tiles;
+      if (b_.knobs().order != TileOrder::naive)
+        std::rotate(mine.begin(), mine.begin() + part_of(std::ssize(mine), ranks(), rank).begin, mine.end());
+    }
+  }
+
+  // ------------------------------------------------------------------------------------------ buffers, signals
+
+  void make_buffers_and_signals() {
+    const Knobs& knobs = b_.knobs();
+    const auto& product = b_.shapes().product;
+    const Type type = exchange_ ? b_.problem().type : knobs.partial;
+    std::int64_t area_rows = 0, area_cols = 0;
+    for (const Area& area : areas_) {
+      area_rows = std::max(area_rows, area.rows.size);
+      area_cols = std::max(area_cols, area.cols.size);
+      const auto blocks = cut(area.rows.size, knobs.comm_rows > 0 ? knobs.comm_rows : std::max<std::int64_t>(area.rows.size, 1));
+      blocks_.emplace_back();
+      if (area.cols.size > 0)
+        for (const Range& rows : blocks) blocks_.back().push_back({{area.rows.begin + rows.begin, rows.size}, area.cols});
+    }
+    area_rows_ = area_rows;
+    arrivals_.resize(index(ranks()));
+    arrived_.resize(index(ranks()));
+    signal_base_.resize(index(ranks()));
+    local_base_.resize(index(ranks()));
+    entered_.resize(index(ranks()));
+    if (ranks() == 1) return;
+    if (copies_) partial_ = b_.workspace("partial", Layout::row_major, type, product.rows, product.cols, 2);
+    if (reduce_ && copies_)
+      received_ = b_.workspace("received", Layout::row_major, type, area_rows * ranks(), area_cols, 2);
+    else if (in_tile_)
+      received_ = b_.workspace("slots", Layout::fragment, type, most_pieces_ * (ranks() - 1), knobs.tile_m * knobs.tile_n, 2);
+    else if (reduce_)
+      received_ = b_.workspace("received", Layout::row_major, type, most_pieces_ * ranks() * knobs.tile_m, knobs.tile_n, 2);
+    for (int rank = 0; rank < ranks(); ++rank) {
+      const auto own = one_shot_ ? 0 : rank;
+      if (reduce_ && !copies_) signal_base_[index(rank)] = b_.signals(rank, static_cast<int>(std::ssize(pieces_[index(own)])));
+      if (copies_) signal_base_[index(rank)] = b_.signals(rank, ranks() * block_count(rank));
+      if (copies_) local_base_[index(rank)] = b_.signals(rank, local_count(rank));
+      if (exchange_ && knobs.transport != Transport::pull) entered_[index(rank)] = b_.signals(rank, ranks());
+      arrived_[index(rank)] = b_.signals(rank);
+    }
+  }
+
+  int block_count(int owner) const { return static_cast<int>(std::ssize(blocks_[index(owner)])); }
+  // Copies wait where they run: for the sender's tiles on the sender (push), or on the receiver (pull).
+  int local_count(int rank) const {
+    if (b_.knobs().transport == Transport::pull) return ranks() * block_count(rank);
+    int count = 0;
+    for (int owner = 0; owner < ranks(); ++owner) count += block_count(owner);
+    return count;
+  }
+  int block_offset(int owner) const {
+    int count = 0;
+    for (int o = 0; o < owner; ++o) count += block_count(o);
+    return count;
+  }
+  // Raised by a sender's tiles when their part of a block lies in `partial`.
+  Post block_ready(int source, int owner, int block) const {
+    if (b_.knobs().transport == Transport::pull)
+      return {owner, local_base_[index(owner)] + source * block_count(owner) + block};
+    return {source, local_base_[index(source)] + block_offset(owner) + block};
+  }
+  // Raised when a block of `source` lies in the owner's memory.
+  int block_arrived(int owner, int source, int block) const {
+    return signal_base_[index(owner)] + source * block_count(owner) + block;
+  }
+  template <typename F>
+  void for_each_block(const OwnedBlock& piece, F&& f) const {
+    const auto& blocks = blocks_[index(piece.owner)];
+    for (std::size_t i = 0; i < blocks.size(); ++i)
+      if (overlap(blocks[i].rows, piece.block.rows)) f(static_cast<int>(i));
+  }
+
+  // --------------------------------------------------------------------------------------------------- regions
+
+  Region region(int rank, int buffer, const Block& block, std::int64_t row0, std::int64_t col0) const {
+    return b_.region(rank, buffer, block.rows.begin - row0, block.rows.size, block.cols.begin - col0, block.cols.size);
+  }
+  Region partial(int rank, const Block& block) const { return region(rank, partial_, block, 0, 0); }
+
+  Region received_block(int owner, int source, const Block& block) const {
+    const Area& area = areas_[index(owner)];
+    return region(owner, received_, block, area.rows.begin - source * area_rows_, area.cols.begin);
+  }
+  Region received_tile(int rank, int source, const OwnedBlock& piece) const {
+    const std::int64_t row = (source * most_pieces_ + piece.index) * b_.knobs().tile_m;
+    return b_.region(rank, received_, row, piece.block.rows.size, 0, piece.block.cols.size);
+  }
+  Region slot(int source, const OwnedBlock& piece) const {
+    const std::int64_t place = source < piece.owner ? source : source - 1;
+    return b_.region(piece.owner, received_, place * most_pieces_ + piece.index, 1, 0,
+                     piece.block.rows.size * piece.block.cols.size);
+  }
+  // Where `rank` contributes to an exchange, or a sum belongs.
+  Region final_region(int rank, int source, const OwnedBlock& piece) const {
+    const std::int64_t shard = b_.shapes().out.rows;
+    switch (b_.problem().op) {
+      case Operator::gemm_reduce_scatter: return region(rank, buffer_out, piece.block, piece.owner * shard, 0);
+      case Operator::gemm_all_to_all: {
+        const std::int64_t rows = shard / ranks();
+        return region(rank, buffer_out, piece.block, piece.owner * rows - source * rows, 0);
+      }
+      default: return region(rank, buffer_out, piece.block, 0, 0);
+    }
+  }
+  std::vector<Region> sum_destinations(const OwnedBlock& piece, int rank) const {
+    if (b_.problem().op != Operator::gemm_all_reduce || one_shot_) return {final_region(rank, rank, piece)};
+    std::vector<Region> regions{final_region(rank, rank, piece)};
+    for (int step = 1; step < ranks(); ++step) regions.push_back(final_region((rank + step) % ranks(), rank, piece));
+    return regions;
+  }
+  // A rank may not leave before the others' sums have reached it.
+  void post_sum(std::vector<Post>& posts, const std::vector<Region>& to, int rank) {
+    for (const Region& region : to)
+      if (region.rank != rank) {
+        posts.push_back({region.rank, arrived_[index(region.rank)]});
+        ++arrivals_[index(region.rank)];
+      }
+  }
+
+  // ----------------------------------------------------------------------------------------------------- tasks
+
+  // Tiles and pushes store into the peers' outputs, which they may do once their owners have entered the epoch.
+  void announce_entry() {
+    for (int rank = 0; rank < ranks(); ++rank) {
+      std::vector<Post> posts;
+      for (int step = 1; step < ranks(); ++step) {
+        const int peer = (rank + step) % ranks();
+        posts.push_back({peer, entered_[index(peer)] + rank});
+      }
+      b_.add(rank, compute_, signal_task({}, posts));
+    }
+  }
+
+  void add_tile(int rank, const RankTile& t) {
+    Tile tile{b_.rows_of(rank, buffer_a, t.block.rows.begin, t.block.rows.size),
+              b_.region(rank, buffer_b, 0, b_.shapes().depth, t.block.cols.begin, t.block.cols.size),
+              {}, 0, {}};
+    std::vector<Wait> waits;
+    std::vector<Post> posts;
+    const auto store = [&](const Region& to, const OwnedBlock& piece) {
+      tile.stores.push_back({to, piece.block.rows.begin - t.block.rows.begin, piece.block.cols.begin - t.block.cols.begin});
+    };
+    for (const OwnedBlock& piece : t.pieces) {
+      const bool own = piece.owner == rank;
+      if (ranks() == 1) {
+        store(final_region(rank, rank, piece), piece);
+      } else if (one_shot_) {
+        for (int step = 1; step <= ranks(); ++step) {  // own copy last
+          const int peer = (rank + step) % ranks();
+          store(received_tile(peer, rank, piece), piece);
+          posts.push_back({peer, signal_base_[index(peer)] + piece.index});
+        }
+      } else if (own && in_tile_) {
+        add_peers(tile, waits, piece);
+        const auto to = sum_destinations(piece, rank);
+        for (const Region& region : to) store(region, piece);
+        post_sum(posts, to, rank);
+      } else if (own && exchange_) {
+        store(final_region(rank, rank, piece), piece);
+      } else if (copies_) {
+        store(partial(rank, piece.block), piece);
+        for_each_block(piece, [&](int block) {
+          posts.push_back(own ? Post{rank, block_arrived(rank, rank, block)} : block_ready(rank, piece.owner, block));
+        });
+      } else if (exchange_) {
+        store(final_region(piece.owner, rank, piece), piece);
+        waits.push_back({entered_[index(rank)] + piece.owner, 1, WaitPoint::epilogue});
+        posts.push_back({piece.owner, arrived_[index(piece.owner)]});
+        ++arrivals_[index(piece.owner)];
+      } else {
+        store(in_tile_ ? slot(rank, piece) : received_tile(piece.owner, rank, piece), piece);
+        posts.push_back({piece.owner, signal_base_[index(piece.owner)] + piece.index});
+      }
+    }
+    b_.add(rank, compute_, {std::move(tile), std::move(waits), std::move(posts)});
+  }
+
+  void add_peers(Tile& tile, std::vector<Wait>& waits, const OwnedBlock& piece) const {
+    const int owner = piece.owner;
+    for (int source = 0; source < ranks(); ++source) {
+      if (source == owner) continue;
+      tile.adds.push_back(copies_ ? received_block(owner, source, piece.block) : slot(source, piece));
+      if (copies_)
+        for_each_block(piece, [&](int block) { waits.push_back({block_arrived(owner, source, block), 1, WaitPoint::epilogue}); });
+    }
+    tile.own = owner;
+    if (!copies_)
+      waits.push_back({signal_base_[index(owner)] + piece.index, static_cast<std::uint32_t>(ranks() - 1), WaitPoint::epilogue});
+  }
+
+  void add_reductions(int rank) {
+    const int owner = one_shot_ ? 0 : rank;
+    // In the order in which this rank computes its own part, which is the order in which the peers send it.
+    for (const RankTile& tile : tiles_[index(rank)])
+      for (const OwnedBlock& piece : tile.pieces) {
+        if (piece.owner != owner) continue;
+        Reduction reduction;
+        std::vector<Wait> waits;
+        for (int source = 0; source < ranks(); ++source) {
+          if (!copies_) reduction.from.push_back(received_tile(rank, source, piece));
+          else if (source == rank) reduction.from.push_back(partial(rank, piece.block));
+          else reduction.from.push_back(received_block(rank, source, piece.block));
+          if (copies_)
+            for_each_block(piece, [&](int block) {
+              waits.push_back({block_arrived(rank, source, block), source == rank ? contributions(rank, block) : 1u});
+            });
+        }
+        if (!copies_) waits.push_back({signal_base_[index(rank)] + piece.index, static_cast<std::uint32_t>(ranks())});
+        reduction.to = sum_destinations(piece, rank);
+        std::vector<Post> posts;
+        post_sum(posts, reduction.to, rank);
+        b_.add(rank, reduction_, {std::move(reduction), std::move(waits), std::move(posts)});
+      }
+  }
+
+  // Tiles of one rank that write into a block.
+  std::uint32_t contributions(int owner, int block) const {
+    std::uint32_t count = 0;
+    for (const Block& piece : pieces_[index(owner)])
+      if (overlap(blocks_[index(owner)][index(block)].rows, piece.rows)) ++count;
+    return count;
+  }
+
+  struct Copy {
+    int source = 0, owner = 0, block = 0;
+    std::size_t ready = 0;  // place of the last contributing tile in the sender's order
+  };
+
+  void add_copies() {
+    const bool pull = b_.knobs().transport == Transport::pull;
+    std::vector<std::vector<Copy>> copies(index(ranks()));
+    for (int source = 0; source < ranks(); ++source) {
+      std::vector<std::vector<std::size_t>> ready(areas_.size());
+      for (std::size_t o = 0; o < areas_.size(); ++o) ready[o].resize(blocks_[o].size());
+      for (std::size_t t = 0; t < tiles_[index(source)].size(); ++t)
+        for (const OwnedBlock& piece : tiles_[index(source)][t].pieces)
+          for_each_block(piece, [&](int block) { ready[index(piece.owner)][index(block)] = t; });
+      for (int owner = 0; owner < ranks(); ++owner)
+        for (int block = 0; owner != source && block < block_count(owner); ++block)
+          copies[index(pull ? owner : source)].push_back({source, owner, block, ready[index(owner)][index(block)]});
+    }
+    // In the order in which the blocks become ready: a copy queue runs one at a time, and must not stand behind a
+    // block whose tiles come later than those that wait for this queue.
+    for (int rank = 0; rank < ranks(); ++rank) {
+      auto& mine = copies[index(rank)];
+      std::stable_sort(mine.begin(), mine.end(), [](const Copy& x, const Copy& y) { return x.ready < y.ready; });
+      for (const Copy& copy : mine) add_copy(rank, copy);
+    }
+  }
+
+  void add_copy(int rank, const Copy& copy) {
+    const Block& block = blocks_[index(copy.owner)][index(copy.block)];
+    std::vector<Wait> waits{{block_ready(copy.source, copy.owner, copy.block).signal, contributions(copy.owner, copy.block)}};
+    std::vector<Post> posts;
+    Region to;
+    if (!exchange_) {
+      to = received_block(copy.owner, copy.source, block);
+      posts.push_back({copy.owner, block_arrived(copy.owner, copy.source, copy.block)});
+    } else {
+      to = final_region(copy.owner, copy.source, {block, copy.owner, 0});
+      if (copy.owner != rank) {
+        waits.push_back({entered_[index(rank)] + copy.owner});
+        posts.push_back({copy.owner, arrived_[index(copy.owner)]});
+        ++arrivals_[index(copy.owner)];
+      }
+    }
+    b_.add(rank, copy_, {Transfer{partial(copy.source, block), to}, std::move(waits), std::move(posts)});
+  }
+
+  Builder b_;
+  bool one_shot_ = false, exchange_ = false, reduce_ = false, in_tile_ = false, copies_ = false;
+  std::vector<Area> areas_;                   // by owner; one area for one-shot
+  std::vector<std::vector<RankTile>> tiles_;  // by rank, in its order
+  std::vector<std::vector<Block>> pieces_;    // by owner and index
+  std::vector<std::vector<Block>> blocks_;    // by owner: rows that one copy carries
+  std::int64_t most_pieces_ = 0, area_rows_ = 0;
+  int compute_ = 0, copy_ = 0, reduction_ = 0, partial_ = 0, received_ = 0;
+  std::vector<int> signal_base_, local_base_, entered_, arrived_;  // by rank
+  std::vector<std::uint32_t> arrivals_;                            // by rank: posts to arrived_
+};
+
+}  // namespace
+
+Plan fused_scatter_plan(const Problem& problem, const Knobs& knobs) { return FusedScatter(problem, knobs).make(); }
+
+}  // namespace imbrex

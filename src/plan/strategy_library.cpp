@@ -1,0 +1,143 @@
+// Strategies that communicate by a library's collectives: `sequential`, what every user has today, and `decomposed`,
+// the GEMM cut into chunks of rows so that one chunk's collective runs beside the next chunk's product. Sequential is
+// decomposed with one chunk.
+#include "plan/strategies.hpp"
+#include "plan/tile_order.hpp"
+
+namespace imbrex {
+namespace {
+
+// A workspace that holds chunk after chunk, each with the ranks' parts one after another, is what makes every
+// collective's operands contiguous.
+struct Chunk {
+  Range rows;               // of one rank's part
+  std::int64_t packed = 0;  // first row of the chunk in the packed workspace
+};
+
+std::vector<Chunk> chunks_of(std::int64_t part_rows, int chunks, int parts) {
+  std::vector<Chunk> result;
+  for (int c = 0; c < chunks; ++c) {
+    const Range rows = part_of(part_rows, chunks, c);
+    if (rows.size > 0) result.push_back({rows, rows.begin * parts});
+  }
+  return result;
+}
+
+Plan gather_then_gemm(Builder& b, int chunks) {
+  const auto& shapes = b.shapes();
+  const int ranks = b.ranks();
+  // The library orders a rank's epochs by itself: no rank's part of the next gather arrives before this rank joins it.
+  const int gathered = b.workspace("gathered", Layout::row_major, b.problem().type, shapes.a.rows * ranks, shapes.a.cols, 1);
+  const int compute = b.queue(Engine::compute), library = b.queue(Engine::library);
+  const auto parts = chunks_of(shapes.a.rows, chunks, ranks);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int ready = b.signals(rank, static_cast<int>(parts.size()));
+    for (std::size_t c = 0; c < parts.size(); ++c) {
+      const Chunk& chunk = parts[c];
+      const int group = static_cast<int>(c);
+      b.add(rank, library,
+            {Collective{CollectiveKind::all_gather, group, b.rows_of(rank, buffer_a, chunk.rows.begin, chunk.rows.size),
+                        b.rows_of(rank, gathered, chunk.packed, chunk.rows.size * ranks)},
+             {},
+             {{rank, ready + group}}});
+      for (int source = 0; source < ranks; ++source)
+        for (const Block& t : blocks_of({0, chunk.rows.size}, {0, shapes.b.cols}, b.knobs())) {
+          const std::int64_t packed = chunk.packed + source * chunk.rows.size + t.rows.begin;
+          const std::int64_t out_row = source * shapes.a.rows + chunk.rows.begin + t.rows.begin;
+          b.add(rank, compute,
+                {Tile{b.rows_of(rank, gathered, packed, t.rows.size),
+                      b.region(rank, buffer_b, 0, shapes.depth, t.cols.begin, t.cols.size),
+                      {},
+                      0,
+                      {{b.region(rank, buffer_out, out_row, t.rows.size, t.cols.begin, t.cols.size)}}},
+                 {{ready + group}},
+                 {}});
+        }
+    }
+  }
+  return b.take();
+}
+
+CollectiveKind collective_of(Operator op) {
+  return op == Operator::gemm_reduce_scatter ? CollectiveKind::reduce_scatter
+         : op == Operator::gemm_all_reduce   ? CollectiveKind::all_reduce
+                                             : CollectiveKind::all_to_all;
+}
+
+Plan gemm_then_collective(Builder& b, int chunks) {
+  const auto& shapes = b.shapes();
+  const int ranks = b.ranks();
+  const CollectiveKind kind = collective_of(b.problem().op);
+  // An all-reduce cuts the whole product into chunks, the others every destination's rows.
+  const int destinations = kind == CollectiveKind::all_reduce ? 1 : ranks;
+  const std::int64_t part_rows = shapes.product.rows / destinations, cols = shapes.product.cols;
+  const auto parts = chunks_of(part_rows, chunks, destinations);
+  const Type partial_type = kind == CollectiveKind::all_to_all ? b.problem().type : b.knobs().partial;
+  const int partial = b.workspace("partial", Layout::row_major, partial_type, shapes.product.rows, cols, 1);
+  const int compute = b.queue(Engine::compute), library = b.queue(Engine::library);
+  // What an all-to-all of one chunk leaves contiguous belongs to different row blocks of the output, and a library
+  // adds in its operands' type: both need a workspace behind the collective, then a copy or a conversion.
+  const bool unpack = kind == CollectiveKind::all_to_all && parts.size() > 1;
+  const bool convert = partial_type != b.problem().type;
+  const int received = unpack || convert
+                           ? b.workspace("received", Layout::row_major, partial_type, shapes.out.rows, cols, 1)
+                           : buffer_out;
+  const int copy = unpack ? b.queue(Engine::copy) : compute;
+  for (int rank = 0; rank < ranks; ++rank)
+    for (std::size_t c = 0; c < parts.size(); ++c) {
+      const Chunk& chunk = parts[c];
+      const int done = b.signals(rank);
+      std::uint32_t tiles = 0;
+      for (int destination = 0; destination < destinations; ++destination)
+        for (const Block& t : blocks_of({0, chunk.rows.size}, {0, cols}, b.knobs())) {
+          const std::int64_t row = destination * part_rows + chunk.rows.begin + t.rows.begin;
+          const std::int64_t packed = chunk.packed + destination * chunk.rows.size + t.rows.begin;
+          b.add(rank, compute,
+                {Tile{b.rows_of(rank, buffer_a, row, t.rows.size),
+                      b.region(rank, buffer_b, 0, shapes.depth, t.cols.begin, t.cols.size),
+                      {},
+                      0,
+                      {{b.region(rank, partial, packed, t.rows.size, t.cols.begin, t.cols.size)}}},
+                 {},
+                 {{rank, done}}});
+          ++tiles;
+        }
+      const std::int64_t h = chunk.rows.size;
+      const Region from = b.rows_of(rank, partial, chunk.packed, h * destinations);
+      const Region to = kind == CollectiveKind::all_to_all ? b.rows_of(rank, received, chunk.packed, h * ranks)
+                                                           : b.rows_of(rank, received, chunk.rows.begin, h);
+      Task& collective = b.add(rank, library, {Collective{kind, static_cast<int>(c), from, to}, {{done, tiles}}, {}});
+      if (!unpack && !convert) continue;
+      const int arrived = b.signals(rank);
+      collective.posts = {{rank, arrived}};
+      if (convert) {
+        const Region out = {rank, buffer_out, to.row, 0, to.rows, cols};
+        b.add(rank, compute, {Reduction{{to}, {out}}, {{arrived}}, {}});
+        continue;
+      }
+      for (int source = 0; source < ranks; ++source)
+        b.add(rank, copy,
+              {Transfer{b.rows_of(rank, received, chunk.packed + source * h, h),
+                        b.rows_of(rank, buffer_out, source * part_rows + chunk.rows.begin, h)},
+               {{arrived}},
+               {}});
+    }
+  return b.take();
+}
+
+Plan library_plan(const Problem& problem, Strategy strategy, const Knobs& knobs, int chunks) {
+  Builder b(problem, strategy, knobs);
+  return problem.op == Operator::all_gather_gemm ? gather_then_gemm(b, chunks) : gemm_then_collective(b, chunks);
+}
+
+}  // namespace
+
+Plan sequential_plan(const Problem& problem, const Knobs& knobs) {
+  return library_plan(problem, Strategy::sequential, knobs, 1);
+}
+
+Plan decomposed_plan(const Problem& problem, const Knobs& knobs) {
+  return library_plan(problem, Strategy::decomposed, knobs, knobs.chunks);
+}
+
+}  // namespace imbrex

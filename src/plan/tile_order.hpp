@@ -1,0 +1,35 @@
+// Which tiles a rank computes, in which order.
+#pragma once
+
+#include <vector>
+
+#include "plan/builder.hpp"
+
+namespace imbrex {
+
+/// A block of a product.
+struct Block {
+  Range rows, cols;
+};
+
+/// The blocks of an area, in super-rows of `group` block rows: columns outer, rows inner.
+std::vector<Block> blocks_of(Range rows, Range cols, const Knobs& knobs);
+
+/// The part of the product that one rank owns.
+struct Area {
+  int owner = 0;
+  Range rows, cols;
+};
+
+/// A block and the index of its area.
+struct OwnedBlock {
+  Block block;
+  int owner = 0;
+  int index = 0;  ///< position among the owner's blocks, the same on every rank
+};
+
+/// Every area's blocks in the order in which `rank` computes them when results travel to the owners: other owners'
+/// first, rotated by rank, own blocks last (TileOrder::naive: as they lie in the product).
+std::vector<OwnedBlock> scatter_order(const std::vector<Area>& areas, int ranks, int rank, const Knobs& knobs);
+
+}  // namespace imbrex
