@@ -11,9 +11,12 @@
 
 namespace imbrex {
 
+/// IMBREX_WAIT_LIMIT, or 30. Throws Error(invalid_input) if the variable is not a number.
+double default_wait_limit();
+
 struct WorldOptions {
   std::size_t heap_bytes = std::size_t{1} << 30;  ///< symmetric heap per rank; pages are taken on first touch
-  double wait_limit = 30;                         ///< seconds that any wait may last (IMBREX_WAIT_LIMIT)
+  double wait_limit = default_wait_limit();       ///< seconds that any wait may last
 };
 
 /// Everything needed to address any rank's part of the symmetric heap; trivially copyable.

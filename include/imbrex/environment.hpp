@@ -1,0 +1,22 @@
+// The environment variables that Imbrex reads: its own, and those of the launchers that it understands.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace imbrex {
+
+struct EnvironmentVariable {
+  std::string name;
+  std::string type;      ///< "text", "integer" or "number"
+  std::string fallback;  ///< what holds where it is not set; empty: nothing
+  std::string description;
+  std::optional<std::string> value;  ///< as this process found it when it first looked; an empty one counts as not set
+};
+
+/// Every variable that any part of Imbrex reads, in the order of their documentation. Nothing else in the environment
+/// changes what Imbrex does.
+std::vector<EnvironmentVariable> environment_variables();
+
+}  // namespace imbrex

@@ -1,0 +1,113 @@
+#include "base/environment.hpp"
+
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+
+#include "base/check.hpp"
+#include "imbrex/environment.hpp"
+
+namespace imbrex::base {
+namespace {
+
+constexpr auto num_variables = static_cast<std::size_t>(Key::count_);
+using enum ValueType;
+
+constexpr std::array<Variable, num_variables> registry{{
+    {Key::wait_limit, "IMBREX_WAIT_LIMIT", number, "30",
+     "seconds that any wait may last, where the program does not say; past it the operation fails on every rank"},
+    {Key::loss_detection, "IMBREX_LOSS_DETECTION", text, "auto",
+     "how the end of a peer process is noticed: auto, pidfd, or lock (a record lock, for kernels without pidfd_open)"},
+    {Key::rank, "IMBREX_RANK", integer, "", "this process's rank; set by `imbrex launch`"},
+    {Key::world_size, "IMBREX_WORLD_SIZE", integer, "", "number of ranks; set by `imbrex launch`"},
+    {Key::rendezvous, "IMBREX_RENDEZVOUS", text, "",
+     "random text that is the same on all ranks of one launch and on no others; set by `imbrex launch`"},
+
+    {Key::torch_rank, "RANK", integer, "", "torchrun: this process's rank"},
+    {Key::torch_world_size, "WORLD_SIZE", integer, "", "torchrun: number of ranks"},
+    {Key::torch_local_world_size, "LOCAL_WORLD_SIZE", integer, "WORLD_SIZE", "torchrun: number of ranks on this host"},
+    {Key::torch_master_addr, "MASTER_ADDR", text, "", "torchrun: with MASTER_PORT, tells this job from others"},
+    {Key::torch_master_port, "MASTER_PORT", text, "", "torchrun: with MASTER_ADDR, tells this job from others"},
+    {Key::torch_run_id, "TORCHELASTIC_RUN_ID", text, "", "torchrun: tells this job from others"},
+    {Key::torch_restart_count, "TORCHELASTIC_RESTART_COUNT", text, "", "torchrun: tells restarts of a job apart"},
+
+    {Key::ompi_rank, "OMPI_COMM_WORLD_RANK", integer, "", "Open MPI: this process's rank"},
+    {Key::ompi_size, "OMPI_COMM_WORLD_SIZE", integer, "", "Open MPI: number of ranks"},
+    {Key::ompi_local_size, "OMPI_COMM_WORLD_LOCAL_SIZE", integer, "OMPI_COMM_WORLD_SIZE",
+     "Open MPI: number of ranks on this host"},
+    {Key::ompi_jobid, "OMPI_MCA_ess_base_jobid", text, "", "Open MPI 4: tells this job from others"},
+    {Key::pmix_namespace, "PMIX_NAMESPACE", text, "", "Open MPI 5: tells this job from others"},
+
+    {Key::slurm_procid, "SLURM_PROCID", integer, "", "Slurm: this process's rank"},
+    {Key::slurm_ntasks, "SLURM_NTASKS", integer, "", "Slurm: number of ranks"},
+    {Key::slurm_job_id, "SLURM_JOB_ID", text, "", "Slurm: with SLURM_STEP_ID, tells this job from others"},
+    {Key::slurm_step_id, "SLURM_STEP_ID", integer, "",
+     "Slurm: step within the job; without it (a batch script) Slurm's variables are not used"},
+    {Key::slurm_step_nodes, "SLURM_STEP_NUM_NODES", integer, "SLURM_NNODES", "Slurm: number of hosts of the step"},
+    {Key::slurm_nodes, "SLURM_NNODES", integer, "1", "Slurm: number of hosts of the job"},
+}};
+
+// The registry is indexed by key.
+constexpr bool in_order() {
+  for (std::size_t i = 0; i < num_variables; ++i)
+    if (static_cast<std::size_t>(registry[i].key) != i) return false;
+  return true;
+}
+static_assert(in_order(), "the registry lists the keys in the order of their declaration");
+
+const Variable& entry(Key key) { return registry[static_cast<std::size_t>(key)]; }
+
+std::string_view type_name(ValueType type) {
+  return type == ValueType::text ? "text" : type == ValueType::integer ? "integer" : "number";
+}
+
+template <typename T>
+std::optional<T> parse(Key key, const std::optional<std::string>& value, std::string_view what) {
+  if (!value) return std::nullopt;
+  T result{};
+  const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), result);
+  IMBREX_EXPECTS(error == std::errc{} && end == value->data() + value->size(), "{}='{}' is not {}", name_of(key),
+                 *value, what);
+  return result;
+}
+
+}  // namespace
+
+Environment::Environment(const Lookup& lookup) {
+  for (const Variable& variable : registry) {
+    const char* value = lookup(std::string(variable.name).c_str());
+    if (value && *value) values_[static_cast<std::size_t>(variable.key)] = value;
+  }
+}
+
+std::optional<std::int64_t> Environment::integer(Key key) const {
+  return parse<std::int64_t>(key, raw(key), "a whole number");
+}
+
+std::optional<double> Environment::number(Key key) const {
+  const auto value = parse<double>(key, raw(key), "a number");
+  IMBREX_EXPECTS(!value || std::isfinite(*value), "{}='{}' is not finite", name_of(key), *raw(key));
+  return value;
+}
+
+std::string_view name_of(Key key) { return entry(key).name; }
+
+const Environment& environment() {
+  static const Environment instance([](const char* name) { return std::getenv(name); });
+  return instance;
+}
+
+}  // namespace imbrex::base
+
+namespace imbrex {
+
+std::vector<EnvironmentVariable> environment_variables() {
+  std::vector<EnvironmentVariable> result;
+  for (const base::Variable& variable : base::registry)
+    result.push_back({std::string(variable.name), std::string(base::type_name(variable.type)),
+                      std::string(variable.fallback), std::string(variable.description),
+                      base::environment().text(variable.key)});
+  return result;
+}
+
+}  // namespace imbrex

@@ -1,0 +1,83 @@
+// The one typed registry of environment variables. No other file reads the environment.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace imbrex::base {
+
+enum class Key : std::uint8_t {
+  // Imbrex
+  wait_limit,
+  loss_detection,
+  rank,
+  world_size,
+  rendezvous,
+  // torchrun
+  torch_rank,
+  torch_world_size,
+  torch_local_world_size,
+  torch_master_addr,
+  torch_master_port,
+  torch_run_id,
+  torch_restart_count,
+  // Open MPI
+  ompi_rank,
+  ompi_size,
+  ompi_local_size,
+  ompi_jobid,
+  pmix_namespace,
+  // Slurm
+  slurm_procid,
+  slurm_ntasks,
+  slurm_job_id,
+  slurm_step_id,
+  slurm_step_nodes,
+  slurm_nodes,
+  count_,
+};
+
+enum class ValueType : std::uint8_t { text, integer, number };
+
+/// One line of the registry. A default is text here; the accessors do not apply it, so that code can tell set from
+/// not set: it is what the code that asks does, said once more for people.
+struct Variable {
+  Key key;
+  std::string_view name;
+  ValueType type;
+  std::string_view fallback;
+  std::string_view description;
+};
+
+/// A snapshot of the registered variables. Values are parsed when asked for, so that a malformed variable of a launcher
+/// stops only what needs it.
+class Environment {
+ public:
+  using Lookup = std::function<const char*(const char* name)>;
+
+  explicit Environment(const Lookup& lookup);
+
+  bool has(Key key) const { return raw(key).has_value(); }
+  std::optional<std::string> text(Key key) const { return raw(key); }
+
+  /// Throw Error(invalid_input) naming variable and value where it is not a whole number, or not a finite number.
+  std::optional<std::int64_t> integer(Key key) const;
+  std::optional<double> number(Key key) const;
+
+ private:
+  const std::optional<std::string>& raw(Key key) const { return values_[static_cast<std::size_t>(key)]; }
+
+  std::array<std::optional<std::string>, static_cast<std::size_t>(Key::count_)> values_;
+};
+
+/// Name of a variable, for messages.
+std::string_view name_of(Key key);
+
+/// This process's environment, read once, at the first call.
+const Environment& environment();
+
+}  // namespace imbrex::base

@@ -1,0 +1,154 @@
+#include "runtime/control.hpp"
+
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.hpp"
+
+namespace imbrex::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+void Backoff::pause() {
+  if (round_ < first_yield) {
+    relax();
+  } else if (round_ < first_sleep) {
+    sched_yield();
+  } else {
+    const long microseconds = std::min(200, 20 << std::min(4, (round_ - first_sleep) / 8));
+    const timespec time{0, microseconds * 1000};
+    nanosleep(&time, nullptr);
+  }
+  if (round_ < 1 << 20) ++round_;
+}
+
+void Control::wait(double limit, const std::function<bool()>& done, const std::function<std::string()>& diagnosis,
+                   const std::function<std::string()>& hopeless) {
+  Backoff backoff;
+  const auto begin = Clock::now();
+  while (!done()) {
+    throw_if_failed();
+    if (backoff.sleeping()) {
+      if (hopeless)
+        if (const std::string reason = hopeless(); !reason.empty()) record_and_throw(reason);
+      if (seconds_since(begin) > limit) record_and_throw(diagnosis());
+    }
+    backoff.pause();
+  }
+}
+
+void Control::barrier(double limit) {
+  throw_if_failed();
+  RankRecord& own = block_->ranks[rank_];
+  const std::uint64_t number = word(own.arrived).load(std::memory_order_relaxed) + 1;
+  word(own.arrived).store(number, std::memory_order_release);
+  // The sum reaches number * size only when every rank has entered `number` times, because no rank enters a barrier
+  // before the one before is complete. Each addition is part of one release sequence, so whoever acquires the sum
+  // sees what every rank did before it entered.
+  word(block_->arrivals).fetch_add(1, std::memory_order_acq_rel);
+
+  const auto missing = [&] {
+    std::vector<int> ranks;
+    for (int r = 0; r < size(); ++r)
+      if (word(block_->ranks[r].arrived).load(std::memory_order_acquire) < number) ranks.push_back(r);
+    return ranks;
+  };
+  wait(
+      limit, [&] { return word(block_->arrivals).load(std::memory_order_acquire) >= number * block_->size; },
+      [&] {
+        return fmt::format("rank {} waited {:.3g} s at barrier {} for {}, the wait limit", rank_, limit, number,
+                           list_ranks(missing()));
+      },
+      [&]() -> std::string {
+        for (int r = 0; r < size(); ++r)
+          // A rank that has left enters no more barriers: its count is final once its state says so.
+          if (state(r) >= finished && word(block_->ranks[r].arrived).load(std::memory_order_acquire) < number)
+            return fmt::format("rank {} waits at barrier {}, but rank {} has left the world", rank_, number, r);
+        return {};
+      });
+}
+
+void Control::all_gather(const void* mine, void* all, std::size_t bytes, double limit) {
+  IMBREX_EXPECTS(bytes <= max_gather_bytes, "all_gather of {} bytes a rank: at most {} are allowed", bytes,
+                 max_gather_bytes);
+  // Two slots alternate: a rank overwrites slot s only after the barrier of the gather between, which every rank
+  // enters after it has read slot s.
+  RankRecord& own = block_->ranks[rank_];
+  const auto slot = static_cast<std::size_t>(word(own.arrived).load(std::memory_order_relaxed) % 2);
+  throw_if_failed();
+  own.gathered[slot] = static_cast<std::uint32_t>(bytes);
+  if (bytes) std::memcpy(block_->gather[slot][rank_], mine, bytes);
+  barrier(limit);
+  const std::uint32_t first = block_->ranks[0].gathered[slot];
+  for (int r = 0; r < size(); ++r) {
+    const std::uint32_t other = block_->ranks[r].gathered[slot];
+    IMBREX_EXPECTS(other == first, "all_gather of different sizes: rank 0 gives {} bytes, rank {} {}", first, r, other);
+    if (bytes) std::memcpy(static_cast<std::byte*>(all) + static_cast<std::size_t>(r) * bytes, block_->gather[slot][r], bytes);
+  }
+}
+
+void Control::record(std::string_view message) noexcept {
+  std::uint32_t expected = phase_clear;
+  if (word(block_->failure.phase).compare_exchange_strong(expected, writing_phase(rank_), std::memory_order_acquire))
+    write_failure(message);
+}
+
+void Control::record_lost(int rank) noexcept {
+  char text[128];
+  const auto end = fmt::format_to_n(text, sizeof text, "rank {} (pid {}) was lost: it ended without leaving the world",
+                                    rank, pid(rank));
+  const std::string_view message(text, std::min(end.size, sizeof text));
+  // The lost rank may have died while it wrote a failure; then nobody would ever commit it.
+  std::uint32_t half_written = writing_phase(rank);
+  if (word(block_->failure.phase)
+          .compare_exchange_strong(half_written, writing_phase(rank_), std::memory_order_acquire)) {
+    write_failure(message);
+  } else {
+    record(message);
+  }
+}
+
+void Control::write_failure(std::string_view message) noexcept {
+  FailureRecord& failure = block_->failure;
+  const std::size_t length = std::min(message.size(), sizeof failure.message);
+  std::memcpy(failure.message, message.data(), length);
+  failure.length = static_cast<std::uint32_t>(length);
+  word(failure.phase).store(phase_committed, std::memory_order_release);
+}
+
+void Control::record_and_throw(const std::string& message) {
+  record(message);
+  // If another rank is just writing its failure, that is the one to report; its text is moments away.
+  const auto begin = Clock::now();
+  for (Backoff backoff; seconds_since(begin) < 1; backoff.pause()) throw_if_failed();
+  throw Error(ErrorCode::runtime_failure, message);
+}
+
+std::string Control::failure() const {
+  return {block_->failure.message, std::min<std::size_t>(block_->failure.length, sizeof block_->failure.message)};
+}
+
+void Control::throw_failure() const { throw Error(ErrorCode::runtime_failure, failure()); }
+
+std::string list_ranks(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ", ranks[i]);
+  return text;
+}
+
+}  // namespace imbrex::runtime

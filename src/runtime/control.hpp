@@ -1,0 +1,130 @@
+// The control block: how the ranks of one host tell each other where they are, and that one has failed.
+// docs/runtime.md describes the protocol: who writes, which word commits, in what order.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace imbrex::runtime {
+
+inline constexpr int max_world_size = 64;
+inline constexpr std::size_t max_gather_bytes = 4096;
+inline constexpr std::uint64_t control_magic = 0x316b6c6278726269;  // "ibrxblk1"
+inline constexpr std::uint32_t protocol_version = 1;
+
+enum RankState : std::uint32_t { joining = 0, running = 1, finished = 2, failed = 3 };
+
+// Plain words in shared memory; every access to a word that two ranks may touch at once goes through word().
+// All zero is the valid initial state, so a fresh memory file needs only magic, version and size.
+
+/// Written by rank r alone (pid: by whoever knows it first, always the same value).
+struct alignas(64) RankRecord {
+  std::uint32_t state;        // RankState
+  std::int32_t pid;           // 0: not known yet; threads of one process share it
+  std::uint64_t arrived;      // barriers that this rank has entered
+  std::uint32_t gathered[2];  // bytes in gather slot 0 and 1
+};
+
+/// Written by the one writer that moved `phase` from clear to writing; readers look only after it says committed.
+struct alignas(64) FailureRecord {
+  std::uint32_t phase;  // clear, committed, or writing | writer's rank << 8
+  std::uint32_t length;
+  char message[2040];
+};
+
+struct ControlBlock {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t size;
+  std::uint64_t heap_stride;
+  std::uint32_t use_locks;  // process ids do not mean the same everywhere: notice losses by record locks
+  alignas(64) std::uint64_t arrivals;  // barrier entries of all ranks together
+  FailureRecord failure;
+  RankRecord ranks[max_world_size];
+  alignas(4096) std::byte gather[2][max_world_size][max_gather_bytes];  // slot, rank
+};
+
+static_assert(sizeof(RankRecord) == 64 && sizeof(FailureRecord) == 2048);
+static_assert(offsetof(ControlBlock, arrivals) == 64 && offsetof(ControlBlock, failure) == 128);
+static_assert(offsetof(ControlBlock, ranks) == 2176 && offsetof(ControlBlock, gather) == 8192);
+static_assert(sizeof(ControlBlock) == 8192 + 2 * 64 * 4096);
+static_assert(std::atomic_ref<std::uint32_t>::is_always_lock_free && std::atomic_ref<std::uint64_t>::is_always_lock_free,
+              "atomics that take a lock do not work between processes");
+
+template <typename T>
+std::atomic_ref<T> word(T& value) {
+  return std::atomic_ref<T>(value);
+}
+
+/// Pauses between polls: spins a little, yields, then sleeps up to 200 microseconds, because there may be many more
+/// ranks than cores.
+class Backoff {
+ public:
+  void pause();
+  bool sleeping() const { return round_ >= first_sleep; }
+
+ private:
+  static constexpr int first_yield = 64, first_sleep = 96;
+  int round_ = 0;
+};
+
+/// One rank's view of the control block, which the caller keeps mapped. `outsider` may record failures but is no rank.
+class Control {
+ public:
+  static constexpr int outsider = 0xff;
+
+  Control(ControlBlock& block, int rank) : block_(&block), rank_(rank) {}
+
+  ControlBlock& block() const { return *block_; }
+  int size() const { return static_cast<int>(block_->size); }
+  RankState state(int rank) const {
+    return static_cast<RankState>(word(block_->ranks[rank].state).load(std::memory_order_acquire));
+  }
+  /// Everything that this rank did before is visible to whoever reads the state.
+  void set_state(RankState state) noexcept { word(block_->ranks[rank_].state).store(state, std::memory_order_release); }
+  int pid(int rank) const { return word(block_->ranks[rank].pid).load(std::memory_order_acquire); }
+  void set_pid(int rank, int pid) noexcept { word(block_->ranks[rank].pid).store(pid, std::memory_order_release); }
+
+  /// Throw Error(runtime_failure) past `limit` seconds, or as soon as it cannot succeed any more.
+  void barrier(double limit);
+  void all_gather(const void* mine, void* all, std::size_t bytes, double limit);
+
+  /// Polls until `done`. Past `limit` seconds records and throws what `diagnosis` says; throws the failure once one is
+  /// recorded. `hopeless` is asked now and then: text that is not empty ends the wait at once.
+  void wait(double limit, const std::function<bool()>& done, const std::function<std::string()>& diagnosis,
+            const std::function<std::string()>& hopeless = {});
+
+  /// Records the first failure of the world; later ones are dropped.
+  void record(std::string_view message) noexcept;
+  /// Records that `rank` ended without leaving.
+  void record_lost(int rank) noexcept;
+  [[noreturn]] void record_and_throw(const std::string& message);
+
+  bool has_failed() const { return word(block_->failure.phase).load(std::memory_order_acquire) == phase_committed; }
+  std::string failure() const;
+  void throw_if_failed() const {
+    if (has_failed()) [[unlikely]]
+      throw_failure();
+  }
+
+ private:
+  static constexpr std::uint32_t phase_clear = 0, phase_committed = 1, phase_writing = 2;
+
+  [[noreturn]] void throw_failure() const;
+  void write_failure(std::string_view message) noexcept;
+  std::uint32_t writing_phase(int rank) const { return phase_writing | static_cast<std::uint32_t>(rank) << 8; }
+
+  ControlBlock* block_;
+  int rank_;
+};
+
+/// "rank 3" or "ranks 0, 1 and 3".
+std::string list_ranks(const std::vector<int>& ranks);
+
+}  // namespace imbrex::runtime

@@ -1,0 +1,128 @@
+#include "runtime/host_world.hpp"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <exception>
+
+#include "base/check.hpp"
+#include "base/environment.hpp"
+
+namespace imbrex {
+
+double default_wait_limit() { return base::environment().number(base::Key::wait_limit).value_or(30.0); }
+
+}  // namespace imbrex
+
+namespace imbrex::runtime {
+
+void validate(int size, const WorldOptions& options) {
+  IMBREX_EXPECTS(size >= 1 && size <= max_world_size, "a world of {} ranks: there must be 1 to {}", size,
+                 max_world_size);
+  IMBREX_EXPECTS(options.wait_limit > 0 && std::isfinite(options.wait_limit),
+                 "wait limit of {} s: it must be positive and finite", options.wait_limit);
+  IMBREX_EXPECTS(options.heap_bytes <= std::size_t{1} << 40, "symmetric heap of {} bytes a rank: at most 2^40",
+                 options.heap_bytes);
+}
+
+std::shared_ptr<Segment> Segment::create(int size, const WorldOptions& options) {
+  validate(size, options);
+  auto segment = std::make_shared<Segment>();
+  const std::size_t page = page_bytes();
+  const std::size_t stride = std::max(page, (options.heap_bytes + page - 1) / page * page);
+  segment->control_file = SharedMemory::create_file("imbrex-control", sizeof(ControlBlock));
+  segment->heap_file = SharedMemory::create_file("imbrex-heap", stride * static_cast<std::size_t>(size));
+  segment->control = SharedMemory(segment->control_file, sizeof(ControlBlock));
+  segment->heap = SharedMemory(segment->heap_file, stride * static_cast<std::size_t>(size));
+  ControlBlock& block = segment->block();
+  block.magic = control_magic;
+  block.version = protocol_version;
+  block.size = static_cast<std::uint32_t>(size);
+  block.heap_stride = stride;
+  return segment;
+}
+
+std::shared_ptr<Segment> Segment::attach(FileDescriptor control_file, FileDescriptor heap_file) {
+  auto segment = std::make_shared<Segment>();
+  segment->control_file = std::move(control_file);
+  segment->heap_file = std::move(heap_file);
+  segment->control = SharedMemory(segment->control_file, sizeof(ControlBlock));
+  const ControlBlock& block = segment->block();
+  if (block.magic != control_magic || block.version != protocol_version)
+    throw Error(ErrorCode::runtime_failure,
+                fmt::format("control block has magic {:#x} and version {}; this is Imbrex protocol {:#x} version {}",
+                            block.magic, block.version, control_magic, protocol_version));
+  segment->heap = SharedMemory(segment->heap_file, block.heap_stride * block.size);
+  return segment;
+}
+
+HostWorld::HostWorld(std::shared_ptr<Segment> segment, int rank, const WorldOptions& options, Kind kind)
+    : segment_(std::move(segment)),
+      rank_(rank),
+      pid_(getpid()),
+      exceptions_(std::uncaught_exceptions()),
+      options_(options),
+      control_(segment_->block(), rank),
+      heap_({segment_->heap.data(), segment_->block().heap_stride, rank}, segment_->block().heap_stride) {
+  control_.set_pid(rank, pid_);
+  if (kind == Kind::processes && control_.size() > 1)
+    watcher_ = std::make_unique<Watcher>(control_, rank, segment_->control_file);
+  control_.set_state(running);
+}
+
+HostWorld::~HostWorld() {
+  if (getpid() != pid_) {
+    // A child that the program forked has a copy of this object, but neither the membership nor the watcher's thread.
+    static_cast<void>(watcher_.release());
+    return;
+  }
+  if (std::uncaught_exceptions() > exceptions_) {
+    fail("it left the world by an exception");
+    control_.set_state(failed);
+  } else {
+    control_.set_state(finished);
+  }
+}
+
+void HostWorld::fail(const std::string& message) noexcept {
+  try {
+    const std::string name = fmt::format("rank {}", rank_);
+    const bool named = message.starts_with(name) && message.size() > name.size() &&
+                       (message[name.size()] == ' ' || message[name.size()] == ':');
+    control_.record(named ? message : fmt::format("{} failed: {}", name, message));
+  } catch (...) {
+    control_.record("a rank failed and had no memory left to say more");
+  }
+}
+
+int run_rank(World& world, const std::function<int(World&)>& body) noexcept {
+  const auto report = [&](const char* message, int code) {
+    world.fail(message);
+    print_rank_error(world.rank(), message);
+    return code;
+  };
+  try {
+    return body(world);
+  } catch (const Error& error) {
+    return report(error.what(), static_cast<int>(error.code()));
+  } catch (const std::exception& error) {
+    return report(error.what(), 3);
+  } catch (...) {
+    return report("an exception that is no std::exception", 3);
+  }
+}
+
+int worse(int a, int b) {
+  const auto severity = [](int code) { return code == 3 ? 4 : code < 0 || code > 3 ? 3 : code; };
+  return severity(a) >= severity(b) ? a : b;
+}
+
+void print_rank_error(int rank, std::string_view message) noexcept {
+  try {
+    const std::string line = fmt::format("imbrex: rank {}: {}\n", rank, message);
+    [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
+  } catch (...) {
+  }
+}
+
+}  // namespace imbrex::runtime

@@ -1,0 +1,71 @@
+// The world of ranks on one host: processes, or threads of one process, that share memory.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "imbrex/world.hpp"
+#include "runtime/control.hpp"
+#include "runtime/heap.hpp"
+#include "runtime/memory.hpp"
+#include "runtime/watcher.hpp"
+
+namespace imbrex::runtime {
+
+/// The two memory files of a world. Made by one process, mapped by all.
+struct Segment {
+  FileDescriptor control_file, heap_file;
+  SharedMemory control, heap;
+
+  static std::shared_ptr<Segment> create(int size, const WorldOptions& options);
+  /// Maps files that a peer made.
+  static std::shared_ptr<Segment> attach(FileDescriptor control_file, FileDescriptor heap_file);
+
+  ControlBlock& block() const { return *reinterpret_cast<ControlBlock*>(control.data()); }
+};
+
+enum class Kind { threads, processes };
+
+class HostWorld final : public World {
+ public:
+  /// `kind` processes: all pids are in the control block; the end of a peer process is noticed from here on.
+  HostWorld(std::shared_ptr<Segment> segment, int rank, const WorldOptions& options, Kind kind);
+  ~HostWorld() override;
+
+  int rank() const override { return rank_; }
+  int size() const override { return control_.size(); }
+  const WorldOptions& options() const override { return options_; }
+  SymmetricHeap& heap() override { return heap_; }
+  void barrier() override { control_.barrier(options_.wait_limit); }
+  void all_gather(const void* mine, void* all, std::size_t bytes) override {
+    control_.all_gather(mine, all, bytes, options_.wait_limit);
+  }
+  void fail(const std::string& message) noexcept override;
+  void throw_if_failed() const override { control_.throw_if_failed(); }
+
+  Control& control() { return control_; }
+
+ private:
+  std::shared_ptr<Segment> segment_;
+  int rank_;
+  int pid_;
+  int exceptions_;  // in flight when the world was made
+  WorldOptions options_;
+  Control control_;
+  HostHeap heap_;
+  std::unique_ptr<Watcher> watcher_;
+};
+
+/// Throw Error(invalid_input) naming the value and the rule.
+void validate(int size, const WorldOptions& options);
+
+/// Runs `body` as `world`'s rank: an exception fails the world, is printed, and becomes an exit code.
+int run_rank(World& world, const std::function<int(World&)>& body) noexcept;
+
+/// The worse of two exit codes: 3, then codes that are not Imbrex's, then 2, 1, 0.
+int worse(int a, int b);
+
+/// Prints "imbrex: rank 2: message" to standard error, in one write so that ranks do not mix.
+void print_rank_error(int rank, std::string_view message) noexcept;
+
+}  // namespace imbrex::runtime

@@ -1,0 +1,63 @@
+#include "runtime/memory.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/check.hpp"
+
+namespace imbrex::runtime {
+
+void FileDescriptor::close() noexcept {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+FileDescriptor SharedMemory::create_file(const char* label, std::size_t bytes) {
+  FileDescriptor file(IMBREX_SYSTEM(memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING)));
+  IMBREX_SYSTEM(ftruncate(file.get(), static_cast<off_t>(bytes)));
+  // A file that shrank would turn its users' accesses into SIGBUS.
+  IMBREX_SYSTEM(fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
+  return file;
+}
+
+SharedMemory::SharedMemory(const FileDescriptor& file, std::size_t bytes) {
+  struct stat status {};
+  IMBREX_SYSTEM(fstat(file.get(), &status));
+  if (static_cast<std::size_t>(status.st_size) < bytes)
+    throw Error(ErrorCode::runtime_failure,
+                fmt::format("shared memory file has {} bytes, {} are needed", status.st_size, bytes));
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
+  if (data == MAP_FAILED)
+    throw Error(ErrorCode::runtime_failure,
+                fmt::format("cannot map {} bytes of shared memory: {}; is the address space limited (ulimit -v)?",
+                            bytes, std::strerror(errno)));
+  data_ = static_cast<std::byte*>(data);
+  bytes_ = bytes;
+}
+
+SharedMemory::~SharedMemory() {
+  if (data_) munmap(data_, bytes_);
+}
+
+std::size_t page_bytes() {
+  static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+void zero_shared(std::byte* begin, std::size_t bytes) noexcept {
+  const std::size_t page = page_bytes();
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  const std::size_t head = std::min(bytes, (page - address % page) % page);
+  const std::size_t pages = (bytes - head) / page * page;
+  std::memset(begin, 0, head);
+  // Punches a hole; where that is refused, writing zeros is as right, only slower.
+  if (pages && madvise(begin + head, pages, MADV_REMOVE) != 0) std::memset(begin + head, 0, pages);
+  std::memset(begin + head + pages, 0, bytes - head - pages);
+}
+
+}  // namespace imbrex::runtime

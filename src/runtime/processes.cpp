@@ -1,0 +1,87 @@
+// A world of forked processes.
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "base/check.hpp"
+#include "runtime/children.hpp"
+#include "runtime/host_world.hpp"
+
+namespace imbrex {
+namespace {
+
+using namespace runtime;
+using Clock = std::chrono::steady_clock;
+
+/// What a child does from fork to end.
+int run_child(const std::shared_ptr<Segment>& segment, int rank, pid_t parent, const WorldOptions& options,
+              const std::function<int(World&)>& body) noexcept {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) return 3;  // it died before the line above
+  try {
+    Control control(segment->block(), rank);
+    control.wait(
+        options.wait_limit,
+        [&] {
+          for (int r = 0; r < control.size(); ++r)
+            if (control.pid(r) == 0) return false;
+          return true;
+        },
+        [&] { return fmt::format("rank {} waited {:.3g} s for the other ranks to start", rank, options.wait_limit); });
+    HostWorld world(segment, rank, options, Kind::processes);
+    return run_rank(world, body);
+  } catch (const Error& error) {
+    print_rank_error(rank, error.what());
+    return static_cast<int>(error.code());
+  } catch (const std::exception& error) {
+    print_rank_error(rank, error.what());
+    return 3;
+  }
+}
+
+}  // namespace
+
+int run_processes(int ranks, const WorldOptions& options, const std::function<int(World&)>& body) {
+  const auto segment = Segment::create(ranks, options);
+  Control control(segment->block(), Control::outsider);
+  Children children;
+  const pid_t parent = getpid();
+  std::fflush(nullptr);  // what is buffered now would be printed by every child
+  for (int rank = 0; rank < ranks; ++rank) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      const int code = run_child(segment, rank, parent, options, body);
+      std::fflush(nullptr);
+      _exit(code);  // the parent's exit handlers and destructors are the parent's
+    }
+    if (pid < 0)
+      throw Error(ErrorCode::runtime_failure,
+                  fmt::format("cannot start a process for rank {} of {}: {}", rank, ranks, std::strerror(errno)));
+    children.add(pid);
+    control.set_pid(rank, pid);
+  }
+
+  int result = 0;
+  std::optional<Clock::time_point> last_resort;  // when those are killed that have not ended on their own
+  while (!children.all_ended()) {
+    children.wait(std::chrono::milliseconds(100), [&](int rank, const Ending& ending) {
+      int code = ending.code;
+      if (ending.signal) print_rank_error(rank, describe_signal(ending.signal));
+      if (control.state(rank) < finished) {
+        control.record_lost(rank);
+        code = ending.signal || code == 0 ? 3 : code;
+      }
+      if (ending.signal) code = 3;
+      result = worse(result, code);
+    });
+    if (!last_resort && (result != 0 || control.has_failed()))
+      last_resort = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                       std::chrono::duration<double>(options.wait_limit + 5));
+    if (last_resort && Clock::now() > *last_resort) children.send(SIGKILL);
+  }
+  children.reap();
+  return result;
+}
+
+}  // namespace imbrex

@@ -1,0 +1,110 @@
+#include "runtime/watcher.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/check.hpp"
+#include "base/environment.hpp"
+
+namespace imbrex::runtime {
+namespace {
+
+struct flock lock_of(int rank, short type) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = rank;
+  lock.l_len = 1;
+  return lock;
+}
+
+}  // namespace
+
+Watcher::Watcher(Control control, int own_rank, const FileDescriptor& control_file)
+    : control_(control), own_rank_(own_rank), control_file_(control_file.get()) {
+  const std::string method = base::environment().text(base::Key::loss_detection).value_or("auto");
+  IMBREX_EXPECTS(method == "auto" || method == "pidfd" || method == "lock",
+                 "{}='{}' must be auto, pidfd or lock", base::name_of(base::Key::loss_detection), method);
+
+  // Every rank takes its lock, because a peer may have to rely on it even where this rank does not.
+  struct flock own = lock_of(own_rank, F_WRLCK);
+  IMBREX_SYSTEM(fcntl(control_file_, F_SETLK, &own));
+  stop_ = FileDescriptor(IMBREX_SYSTEM(eventfd(0, EFD_CLOEXEC)));
+  const bool locks = method == "lock" || control_.block().use_locks != 0;
+  const bool descriptors = !locks && open_peers();
+  if (method == "pidfd" && !descriptors)
+    throw Error(ErrorCode::runtime_failure, "IMBREX_LOSS_DETECTION=pidfd, but pidfd_open is not permitted here");
+
+  // The program's signals are not this thread's business.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this, descriptors] { descriptors ? watch_descriptors() : watch_locks(); });
+  } catch (const std::system_error& error) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw Error(ErrorCode::runtime_failure, fmt::format("cannot start a thread: {}", error.what()));
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Watcher::~Watcher() {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = write(stop_.get(), &one, sizeof one);
+  thread_.join();
+}
+
+bool Watcher::open_peers() {
+  for (int rank = 0; rank < control_.size(); ++rank) {
+    FileDescriptor peer;
+    if (rank != own_rank_) {
+      peer = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, control_.pid(rank), 0)));
+      if (!peer && errno == ESRCH) {
+        if (control_.state(rank) < finished) control_.record_lost(rank);
+      } else if (!peer) {
+        peers_.clear();
+        return false;
+      }
+    }
+    peers_.push_back(std::move(peer));
+  }
+  return true;
+}
+
+void Watcher::watch_descriptors() {
+  std::vector<pollfd> polls;  // entry r: rank r; poll ignores negative descriptors
+  for (const FileDescriptor& peer : peers_) polls.push_back({peer.get(), POLLIN, 0});
+  polls.push_back({stop_.get(), POLLIN, 0});
+  while (true) {
+    if (poll(polls.data(), polls.size(), -1) < 0) continue;
+    if (polls.back().revents) return;
+    for (int rank = 0; rank < control_.size(); ++rank) {
+      pollfd& entry = polls[static_cast<std::size_t>(rank)];
+      if (!entry.revents) continue;
+      // The state is final: its owner is gone.
+      if (control_.state(rank) < finished) control_.record_lost(rank);
+      entry.fd = -1;
+      entry.revents = 0;
+    }
+  }
+}
+
+void Watcher::watch_locks() {
+  pollfd stop{stop_.get(), POLLIN, 0};
+  while (poll(&stop, 1, 100) <= 0)
+    for (int rank = 0; rank < control_.size(); ++rank)
+      if (rank != own_rank_ && peer_ended(rank)) control_.record_lost(rank);
+}
+
+bool Watcher::peer_ended(int rank) const {
+  // Only a running rank surely holds its lock; one that leaves says so before it unlocks.
+  if (control_.state(rank) != running) return false;
+  struct flock lock = lock_of(rank, F_WRLCK);
+  return fcntl(control_file_, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK && control_.state(rank) == running;
+}
+
+}  // namespace imbrex::runtime

@@ -1,0 +1,41 @@
+// Notices that the process of a peer has ended.
+#pragma once
+
+#include <thread>
+#include <vector>
+
+#include "runtime/control.hpp"
+#include "runtime/memory.hpp"
+
+namespace imbrex::runtime {
+
+/// One thread that waits for the end of every peer process and records those that had not left the world.
+///
+/// By pidfd: the kernel reports the end at once, also of a process that its parent has not reaped yet.
+/// Where pidfd_open is not permitted or process ids mean nothing (other pid namespace), by record lock: every rank
+/// locks the byte of its own rank in the control file, which the kernel unlocks when the process ends, however it
+/// does; peers ask every 100 ms who holds it.
+class Watcher {
+ public:
+  /// All pids are known, and `control_file` is the file of the control block. The process keeps no second descriptor
+  /// of that file: closing one would drop the lock. Call before this rank's state says running.
+  Watcher(Control control, int own_rank, const FileDescriptor& control_file);
+  Watcher(const Watcher&) = delete;
+  Watcher& operator=(const Watcher&) = delete;
+  ~Watcher();
+
+ private:
+  bool open_peers();
+  void watch_descriptors();
+  void watch_locks();
+  bool peer_ended(int rank) const;
+
+  Control control_;
+  int own_rank_;
+  int control_file_;
+  FileDescriptor stop_;  // eventfd: readable once the watcher shall end
+  std::vector<FileDescriptor> peers_;
+  std::thread thread_;
+};
+
+}  // namespace imbrex::runtime
