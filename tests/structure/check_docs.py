@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Checks that the documents tell the truth about the tree: links, paths, and constants quoted from the code.
+
+usage: check_docs.py [ROOT]           prints each fault as file: rule; exits 1 if there is one
+"""
+
+import re
+import sys
+from pathlib import Path
+
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)[^)]*\)|!\[[^\]]*\]\(([^)\s]+)[^)]*\)")
+PATH = re.compile(r"`(?:\./)?([\w.+-]+(?:/[\w.+-]+)+/?)`|(?:^|\s)(scripts/[\w-]+)")
+FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.M | re.S)
+ROW = re.compile(r"^\|(.+)\|[ \t]*$")
+
+
+def documents(root):
+    paths = sorted(root.glob("*.md"))
+    for folder in ("docs", "examples", "machines", "bench", "python", "tests", "scripts"):
+        paths += sorted((root / folder).rglob("*.md")) if (root / folder).is_dir() else []
+    return [path for path in paths if not any(part.startswith(".") for part in path.relative_to(root).parts)]
+
+
+def slugs(text):
+    """Anchors that GitHub makes of the headings."""
+    result = set()
+    for heading in re.findall(r"^#+[ \t]+(.+?)[ \t]*#*$", FENCE.sub("", text), re.M):
+        plain = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        number = 0
+        while (slug := f"{plain}-{number}" if number else plain) in result:
+            number += 1
+        result.add(slug)
+    return result
+
+
+def check_links(root):
+    faults = []
+    for path in documents(root):
+        text = path.read_text(encoding="utf-8")
+        where = path.relative_to(root)
+        for match in LINK.finditer(FENCE.sub("", text)):
+            link = match.group(1) or match.group(2)
+            if re.match(r"[a-z][a-z+.-]*:", link):
+                continue
+            name, _, anchor = link.partition("#")
+            target = (path.parent / name) if name else path
+            if not target.exists():
+                faults.append(f"{where}: links to {link}, which does not exist")
+            elif anchor and target.suffix == ".md" and anchor not in slugs(target.read_text(encoding="utf-8")):
+                faults.append(f"{where}: links to {link}; there is no such heading")
+    return faults
+
+
+def check_readme_paths(root):
+    """A path that README names exists, if its first folder does; what a build or a run makes is left out."""
+    readme = root / "README.md"
+    if not readme.is_file():
+        return ["README.md: missing"]
+    faults = []
+    for match in PATH.finditer(readme.read_text(encoding="utf-8")):
+        name = match.group(1) or match.group(2)
+        first = name.split("/")[0]
+        if first in ("build", "out") or not (root / first).is_dir():
+            continue
+        if not (root / name).exists() and not (root / "include" / name).exists():
+            faults.append(f"README.md: names {name}, which does not exist")
+    return faults
+
+
+def constant_in(text, name):
+    """Values that `name = value` or `name{value}` gives in code, as written, without digit separators."""
+    code = re.sub(r"//[^\n]*", "", text)
+    found = re.findall(rf"\b{re.escape(name)}\s*(?:=|\{{)\s*([^;,}}\n]+)", code)
+    return {value.strip().replace("'", "") for value in found}
+
+
+def same_value(quoted, written):
+    if quoted == written:
+        return True
+    try:
+        number = re.compile(r"[uUlLfF]+$")
+        return float.fromhex(quoted) == float.fromhex(number.sub("", written)) if "0x" in quoted.lower() else \
+            float(quoted) == float(number.sub("", written))
+    except ValueError:
+        return False
+
+
+def check_constants(root):
+    """Tables headed `| constant | value | file |`: each row's value is the one in the named file."""
+    faults = []
+    for path in documents(root):
+        where = path.relative_to(root)
+        in_table = False
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            row = ROW.match(line)
+            if not row:
+                in_table = False
+                continue
+            cells = [cell.strip().strip("`") for cell in row.group(1).split("|")]
+            if [cell.lower() for cell in cells[:3]] == ["constant", "value", "file"]:
+                in_table = True
+                continue
+            if not in_table or set(line) <= set("|-: "):
+                continue
+            if len(cells) < 3:
+                faults.append(f"{where}:{number}: a row of the constants has fewer than three cells")
+                continue
+            name, value, file = cells[:3]
+            if not (root / file).is_file():
+                faults.append(f"{where}:{number}: {name} is said to be in {file}, which does not exist")
+                continue
+            written = constant_in((root / file).read_text(encoding="utf-8"), name)
+            if not written:
+                faults.append(f"{where}:{number}: {file} gives {name} no value")
+            elif not all(same_value(value, w) for w in written):
+                faults.append(f"{where}:{number}: {name} is quoted as {value}; {file} has {', '.join(sorted(written))}")
+    return faults
+
+
+CHECKS = [check_links, check_readme_paths, check_constants]
+
+
+def main(argv):
+    root = Path(argv[1]) if len(argv) > 1 else Path(__file__).resolve().parents[2]
+    faults = [fault for check in CHECKS for fault in check(root)]
+    print("\n".join(faults) if faults else "documents: true")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
