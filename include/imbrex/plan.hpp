@@ -285,6 +285,10 @@ struct Finding {
 /// any delays, or returns the first fault. Time is about linear in tasks + posts + waits + overlapping accesses.
 std::optional<Finding> check(const Plan& plan);
 
+/// The first part of check alone: indices, shapes, types and bounds (faults `malformed` and `bounds`). A plan that
+/// passes it can be run without touching memory outside its buffers, though it may hang or compute nonsense.
+std::optional<Finding> check_format(const Plan& plan);
+
 std::string_view name_of(Fault fault);
 
 // ---------------------------------------------------------------------------------------------------- text

@@ -1,0 +1,269 @@
+#include "plan/check/dataflow.hpp"
+
+#include <fmt/format.h>
+
+#include "plan/builder.hpp"
+#include "plan/check/writes.hpp"
+
+namespace imbrex::check_detail {
+namespace {
+
+struct Refused {
+  Finding finding;
+};
+
+class Dataflow {
+ public:
+  Dataflow(const Plan& plan, Graph& graph) : plan_(plan), graph_(graph), index_(plan.ranks.size() * plan.buffers.size()) {}
+
+  void run() {
+    collect_writes();
+    for (TaskId id : graph_.order()) evaluate(id);
+    for (int rank = 0; rank < plan_.problem.ranks; ++rank) check_output(rank);
+  }
+
+ private:
+  [[noreturn]] void refuse(Fault fault, TaskId task, const std::string& text) { throw Refused{graph_.finding(fault, task, text)}; }
+
+  const Buffer& buffer(const Region& region) const { return plan_.buffers[static_cast<std::size_t>(region.buffer)]; }
+  WriteIndex& index_of(int rank, int buffer) {
+    return index_[static_cast<std::size_t>(rank) * plan_.buffers.size() + static_cast<std::size_t>(buffer)];
+  }
+  std::string text(const Region& r) const {
+    return fmt::format("rows {}+{} cols {}+{} of {} on rank {}", r.row, r.rows, r.col, r.cols, buffer(r).name, r.rank);
+  }
+  std::string name(TaskId id) const {
+    const Node& node = graph_.nodes()[id];
+    return task_name(plan_, node.rank, node.queue, node.index);
+  }
+
+  // ------------------------------------------------------------------------------------------------------ writes
+
+  void collect_writes() {
+    for (TaskId id = 0; id < graph_.nodes().size(); ++id)
+      for_each_written(id, [&](const Region& region) { index_of(region.rank, region.buffer).add({region, id, {}}); });
+    for (int rank = 0; rank < plan_.problem.ranks; ++rank)
+      for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
+        WriteIndex& index = index_of(rank, static_cast<int>(b));
+        index.build(plan_.buffers[b]);
+        for (const Write& write : index.writes()) {
+          index.for_each_overlap(write.region, [&](const Write& other) {
+            if (&other != &write)
+              refuse(Fault::coverage, std::max(write.task, other.task),
+                     fmt::format("writes {}, which {} writes too", text(write.region), name(std::min(write.task, other.task))));
+          });
+          check_caller_memory(write.task, write.region, graph_.entered_at_end(write.task), "writes");
+        }
+      }
+  }
+
+  // The caller may touch its memory until its rank enters the epoch and again when its rank has left it.
+  void check_caller_memory(TaskId id, const Region& region, RankMask entered, const char* verb) {
+    if (buffer(region).role == BufferRole::workspace || region.rank == graph_.nodes()[id].rank) return;
+    if ((entered & bit(region.rank)) == 0)
+      refuse(Fault::race, id, fmt::format("{} {} before that rank is known to have entered the epoch", verb, text(region)));
+    if ((graph_.holds(id) & bit(region.rank)) == 0)
+      refuse(Fault::race, id, fmt::format("{} {}, and that rank may leave the epoch before it is done", verb, text(region)));
+  }
+
+  template <typename F>
+  void for_each_written(TaskId id, F&& f) const {
+    const auto& work = graph_.nodes()[id].task->work;
+    if (const auto* tile = std::get_if<Tile>(&work))
+      for (const Store& store : tile->stores) f(store.to);
+    else if (const auto* transfer = std::get_if<Transfer>(&work)) {
+      if (!transfer->to.empty()) f(transfer->to);
+    } else if (const auto* reduction = std::get_if<Reduction>(&work))
+      for (const Region& to : reduction->to) f(to);
+    else {
+      const auto& c = std::get<Collective>(work);
+      // Parts from different ranks have different values, and so are writes of their own.
+      const bool by_rank = c.kind == CollectiveKind::all_gather || c.kind == CollectiveKind::all_to_all;
+      const std::int64_t h = by_rank ? c.to.rows / plan_.problem.ranks : c.to.rows;
+      for (std::int64_t row = 0; row < c.to.rows; row += h) f(Region{c.to.rank, c.to.buffer, c.to.row + row, 0, h, c.to.cols});
+    }
+  }
+
+  void store(const Region& region, const Value& value) {
+    index_of(region.rank, region.buffer).for_each_overlap(region, [&](Write& write) { write.value = value; });
+  }
+
+  // ------------------------------------------------------------------------------------------------------- reads
+
+  enum class Along : std::uint8_t { columns, rows };  // which side of an operand runs along K
+
+  // What `region` holds when `id` reads it at its load point (an operand) or at its end.
+  Value read(TaskId id, const Region& region, bool operand, Along k = Along::columns) {
+    const Buffer& b = buffer(region);
+    if (b.role == BufferRole::input) {
+      check_caller_memory(id, region, operand ? graph_.entered_at_load(id) : graph_.entered_at_end(id), "reads");
+      return input_value(plan_.problem, region.rank, region.buffer);
+    }
+    std::optional<Value> value;
+    std::int64_t area = 0;
+    index_of(region.rank, region.buffer).for_each_overlap(region, [&](const Write& write) {
+      const Region& w = write.region;
+      Moment moment{!operand, 0};
+      if (operand) moment.k_limit = std::max<std::int64_t>(0, k == Along::columns ? w.col - region.col : w.row - region.row);
+      if (std::holds_alternative<Collective>(graph_.nodes()[id].task->work)) moment = {false, 0};
+      if (write.task == id || !graph_.ordered(write.task, id, moment))
+        refuse(Fault::race, id, fmt::format("may read {} before {} has written it", text(region), name(write.task)));
+      if (!graph_.ordered_across(id, write.task, b.copies))
+        refuse(Fault::reuse, id, fmt::format("may still read {} of epoch e when {} writes it in epoch e+{}", text(region), name(write.task), b.copies));
+      if (value && !(*value == write.value))
+        refuse(Fault::coverage, id, fmt::format("reads {}, whose parts do not belong together", text(region)));
+      value = write.value;
+      const std::int64_t rows = std::min(w.row + w.rows, region.row + region.rows) - std::max(w.row, region.row);
+      const std::int64_t cols = std::min(w.col + w.cols, region.col + region.cols) - std::max(w.col, region.col);
+      area += rows * cols;
+    });
+    if (area != region.rows * region.cols)
+      refuse(Fault::coverage, id, fmt::format("reads {}, of which {} elements are never written", text(region), region.rows * region.cols - area));
+    return *value;
+  }
+
+  // A value placed so that its part at `from` comes to lie at `to`.
+  static Value moved(Value value, const Region& from, const Region& to) {
+    value.row += from.row - to.row;
+    value.col += from.col - to.col;
+    return value;
+  }
+
+  // A contribution to a sum whose element (0, 0) is element (row, col) of the product.
+  struct Term {
+    std::int64_t row = 0, col = 0;
+    int sum = -1;
+  };
+
+  void add_term(TaskId id, std::optional<Term>& total, const Term& term, const std::string& what) {
+    if (!total) {
+      total = term;
+      return;
+    }
+    if (total->row != term.row || total->col != term.col)
+      refuse(Fault::coverage, id, fmt::format("adds {}, which belongs at row {} col {}, to a sum at row {} col {}", what, term.row, term.col, total->row, total->col));
+    const auto sum = sums_.add(total->sum, term.sum);
+    if (!sum)
+      refuse(Fault::coverage, id, fmt::format("adds {}: the sum over k {} would be counted twice", what, sums_.text(term.sum)));
+    total->sum = *sum;
+  }
+
+  Term term_at(TaskId id, const Region& region) {
+    const Value value = read(id, region, false);
+    if (value.what != Value::What::product) refuse(Fault::coverage, id, fmt::format("adds {}, which holds no product", text(region)));
+    return {value.row + region.row, value.col + region.col, value.sum};
+  }
+
+  // ------------------------------------------------------------------------------------------------------- tasks
+
+  void evaluate(TaskId id) {
+    std::visit([&](const auto& work) { evaluate(id, work); }, graph_.nodes()[id].task->work);
+  }
+
+  void evaluate(TaskId id, const Tile& tile) {
+    const Value a = read(id, tile.a, true, Along::columns), b = read(id, tile.b, true, Along::rows);
+    if (a.what != Value::What::a || b.what != Value::What::b) refuse(Fault::coverage, id, "multiplies something else than a part of A by a part of B");
+    const std::int64_t k = tile.a.col + a.col;
+    if (k != tile.b.row + b.row)
+      refuse(Fault::coverage, id, fmt::format("multiplies columns of A from k = {} with rows of B from k = {}", k, tile.b.row + b.row));
+    std::optional<Term> total = Term{tile.a.row + a.row, tile.b.col + b.col, sums_.of({k, k + tile.a.cols})};
+    for (const Region& slot : tile.adds) {
+      if (buffer(slot).layout == Layout::row_major) {
+        add_term(id, total, term_at(id, slot), text(slot));
+        continue;
+      }
+      const Value value = read(id, slot, false);
+      if (value.tile_rows != tile.a.rows || value.tile_cols != tile.b.cols)
+        refuse(Fault::coverage, id, fmt::format("adds {}, which holds a tile of {} x {}", text(slot), value.tile_rows, value.tile_cols));
+      add_term(id, total, {value.row, value.col, value.sum}, text(slot));
+    }
+    for (const Store& s : tile.stores) {
+      if (buffer(s.to).layout == Layout::row_major)
+        store(s.to, {Value::What::product, total->row + s.row - s.to.row, total->col + s.col - s.to.col, total->sum, 0, 0});
+      else
+        store(s.to, {Value::What::product, total->row, total->col, total->sum, tile.a.rows, tile.b.cols});
+    }
+  }
+
+  void evaluate(TaskId id, const Transfer& transfer) {
+    if (transfer.from.empty()) return;
+    Value value = read(id, transfer.from, false);
+    const bool slots = buffer(transfer.from).layout == Layout::fragment;
+    store(transfer.to, slots ? value : moved(value, transfer.from, transfer.to));
+  }
+
+  void evaluate(TaskId id, const Reduction& reduction) {
+    std::optional<Term> total;
+    for (const Region& from : reduction.from) add_term(id, total, term_at(id, from), text(from));
+    for (const Region& to : reduction.to)
+      store(to, {Value::What::product, total->row - to.row, total->col - to.col, total->sum, 0, 0});
+  }
+
+  // All parts at once, when the last one comes up.
+  void evaluate(TaskId id, const Collective&) {
+    const auto& parts = graph_.collectives()[static_cast<std::size_t>(graph_.nodes()[id].collective)];
+    if (id != parts.back()) return;
+    const auto part = [&](TaskId task) -> const Collective& { return std::get<Collective>(graph_.nodes()[task].task->work); };
+    const std::int64_t ranks = plan_.problem.ranks;
+    for (std::int64_t r = 0; r < ranks; ++r) {
+      const Collective& own = part(parts[static_cast<std::size_t>(r)]);
+      const Region &to = own.to;
+      std::optional<Term> total;
+      for (std::int64_t s = 0; s < ranks; ++s) {
+        const TaskId source = parts[static_cast<std::size_t>(s)];
+        Region from = part(source).from;
+        const bool split = own.kind == CollectiveKind::reduce_scatter || own.kind == CollectiveKind::all_to_all;
+        if (split) from = {from.rank, from.buffer, from.row + r * (from.rows / ranks), from.col, from.rows / ranks, from.cols};
+        if (own.kind == CollectiveKind::reduce_scatter || own.kind == CollectiveKind::all_reduce) {
+          add_term(source, total, term_at(source, from), text(from));
+        } else {
+          const Region place{to.rank, to.buffer, to.row + s * from.rows, to.col, from.rows, from.cols};
+          store(place, moved(read(source, from, false), from, place));
+        }
+      }
+      if (total) store(to, {Value::What::product, total->row - to.row, total->col - to.col, total->sum, 0, 0});
+    }
+  }
+
+  // ------------------------------------------------------------------------------------------------------ output
+
+  void check_output(int rank) {
+    WriteIndex& index = index_of(rank, buffer_out);
+    std::int64_t area = 0;
+    for (const Write& write : index.writes()) {
+      const Region& r = write.region;
+      area += r.rows * r.cols;
+      for (std::int64_t row = r.row; row < r.row + r.rows;) {
+        const Wanted wanted = wanted_output(plan_.problem, rank, row);
+        const Value& v = write.value;
+        if (v.what != Value::What::product || v.row != wanted.value.row || v.col != wanted.value.col)
+          refuse(Fault::coverage, write.task, fmt::format("writes {} with what belongs elsewhere", text(r)));
+        const auto& k = sums_.stretches(v.sum);
+        if (k.size() != 1 || !(k.front() == wanted.k))
+          refuse(Fault::coverage, write.task, fmt::format("writes {} with the sum over k {} instead of {}..{}", text(r), sums_.text(v.sum), wanted.k.begin, wanted.k.end - 1));
+        row = wanted.rows_end;
+      }
+    }
+    const Buffer& out = plan_.buffers[buffer_out];
+    if (area != out.rows * out.cols)
+      throw Refused{{Fault::coverage, rank, -1, -1, fmt::format("rank {}: {} elements of the output are never written", rank, out.rows * out.cols - area)}};
+  }
+
+  const Plan& plan_;
+  Graph& graph_;
+  Sums sums_;
+  std::vector<WriteIndex> index_;
+};
+
+}  // namespace
+
+std::optional<Finding> find_dataflow_fault(const Plan& plan, Graph& graph) {
+  try {
+    Dataflow(plan, graph).run();
+  } catch (const Refused& refused) {
+    return refused.finding;
+  }
+  return std::nullopt;
+}
+
+}  // namespace imbrex::check_detail

@@ -1,0 +1,362 @@
+#include "plan/check/graph.hpp"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <unordered_set>
+
+namespace imbrex::check_detail {
+namespace {
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+bool in_order(Engine engine) { return engine != Engine::compute; }
+
+bool before(const Wait& wait, const Moment& moment) {
+  return moment.all || (wait.point == WaitPoint::load && wait.k_begin <= moment.k_limit);
+}
+
+}  // namespace
+
+Graph::Graph(const Plan& plan) : plan_(plan) {
+  std::uint32_t signals = 0;
+  for (const RankPlan& rank : plan.ranks) {
+    signal_base_.push_back(signals);
+    signals += static_cast<std::uint32_t>(rank.signals);
+  }
+  signals_.resize(signals);
+  nodes_.reserve(count_tasks(plan));
+  std::map<int, std::int32_t> groups;
+  std::vector<std::pair<int, int>> poster(signals, {-1, -1});  // rank and queue of a signal's posts so far
+  for (int rank = 0; rank < plan.problem.ranks; ++rank) {
+    first_of_queue_.emplace_back();
+    const auto& queues = plan.ranks[index(rank)].queues;
+    for (int q = 0; q < std::ssize(queues); ++q) {
+      first_of_queue_.back().push_back(static_cast<TaskId>(nodes_.size()));
+      const bool ordered_queue = in_order(queues[index(q)].engine);
+      for (const Task& task : queues[index(q)].tasks) {
+        const auto id = static_cast<TaskId>(nodes_.size());
+        Node node{&task, rank, q, id - first_of_queue_.back().back()};
+        node.first_wait = static_cast<std::uint32_t>(wait_nodes_of_.size());
+        node.first_post = static_cast<std::uint32_t>(ordinals_.size());
+        if (ordered_queue && node.index > 0) {
+          node.previous = id - 1;
+          nodes_.back().next = id;
+        }
+        if (const auto* collective = std::get_if<Collective>(&task.work)) {
+          const auto [place, fresh] = groups.insert({collective->group, static_cast<std::int32_t>(collectives_.size())});
+          if (fresh) collectives_.emplace_back();
+          node.collective = place->second;
+          collectives_[static_cast<std::size_t>(place->second)].push_back(id);
+        }
+        for (const Wait& wait : task.waits) wait_nodes_of_.push_back(wait_node(signal_id(rank, wait.signal), wait.count));
+        for (const Post& post : task.posts) {
+          const std::uint32_t s = signal_id(post.rank, post.signal);
+          Signal& signal = signals_[s];
+          const std::pair<int, int> here{rank, q};
+          if (poster[s].first < 0) poster[s] = here, signal.in_order = ordered_queue;
+          if (poster[s] != here) signal.in_order = false;
+          if (poster[s].first != rank) signal.one_rank = false;
+          ordinals_.push_back(static_cast<std::uint32_t>(signal.total));
+          signal.posts.push_back({id, static_cast<std::uint32_t>(signal.total++)});
+        }
+        nodes_.push_back(node);
+      }
+    }
+  }
+  visited_.resize(nodes_.size());
+}
+
+std::uint32_t Graph::wait_node(std::uint32_t signal, std::uint32_t count) {
+  for (std::uint32_t node : signals_[signal].wait_nodes)
+    if (wait_nodes_[node].count == count) return node;
+  const auto node = static_cast<std::uint32_t>(wait_nodes_.size());
+  wait_nodes_.push_back({signal, count});
+  signals_[signal].wait_nodes.push_back(node);
+  return node;
+}
+
+bool Graph::sure(const Signal& signal, std::uint32_t count, TaskId, std::uint32_t ordinal, std::uint64_t makes) const {
+  return signal.in_order ? ordinal < count : signal.total - makes < count;
+}
+
+std::uint64_t Graph::posts_made(TaskId task, std::uint32_t signal) const {
+  std::uint64_t made = 0;
+  for (const Post& post : nodes_[task].task->posts) made += signal_id(post.rank, post.signal) == signal;
+  return made;
+}
+
+bool Graph::sure_of(TaskId task, const WaitNode& node) const {
+  const Node& n = nodes_[task];
+  for (std::size_t p = 0; p < n.task->posts.size(); ++p) {
+    const Post& post = n.task->posts[p];
+    if (signal_id(post.rank, post.signal) == node.signal)
+      return sure(signals_[node.signal], node.count, task, ordinals_[n.first_post + p], posts_made(task, node.signal));
+  }
+  return false;
+}
+
+Finding Graph::finding(Fault fault, TaskId task, const std::string& text) const {
+  const Node& node = nodes_[task];
+  return {fault, node.rank, node.queue, node.index, task_name(plan_, node.rank, node.queue, node.index) + ": " + text};
+}
+
+// ---------------------------------------------------------------------------------------------------- deadlock
+
+std::optional<Finding> Graph::find_deadlock() {
+  std::vector<std::uint64_t> seen(signals_.size());
+  std::vector<std::vector<std::size_t>> heads(plan_.ranks.size());
+  std::vector<std::vector<std::pair<int, int>>> parked(signals_.size());  // queues whose first task waits for the signal
+  std::vector<std::pair<int, int>> runnable;
+  std::vector<std::size_t> joined(collectives_.size());
+  for (int rank = 0; rank < plan_.problem.ranks; ++rank) {
+    heads[index(rank)].resize(plan_.ranks[index(rank)].queues.size());
+    for (int queue = 0; queue < std::ssize(heads[index(rank)]); ++queue) runnable.push_back({rank, queue});
+  }
+  const auto complete = [&](TaskId id, std::uint32_t position) {
+    nodes_[id].position = position;
+    order_.push_back(id);
+    for (const Post& post : nodes_[id].task->posts) {
+      const std::uint32_t s = signal_id(post.rank, post.signal);
+      ++seen[s];
+      runnable.insert(runnable.end(), parked[s].begin(), parked[s].end());
+      parked[s].clear();
+    }
+  };
+  while (!runnable.empty()) {
+    const auto [rank, queue] = runnable.back();
+    runnable.pop_back();
+    std::size_t& head = heads[index(rank)][index(queue)];
+    const auto& tasks = plan_.ranks[index(rank)].queues[index(queue)].tasks;
+    while (head < tasks.size()) {
+      const TaskId id = first_of_queue_[index(rank)][index(queue)] + static_cast<TaskId>(head);
+      const Node& node = nodes_[id];
+      const Wait* blocking = nullptr;
+      for (const Wait& wait : node.task->waits)
+        if (seen[signal_id(rank, wait.signal)] < wait.count) blocking = &wait;
+      if (blocking != nullptr) {
+        parked[signal_id(rank, blocking->signal)].push_back({rank, queue});
+        break;
+      }
+      const auto position = static_cast<std::uint32_t>(order_.size());
+      if (node.collective < 0) {
+        complete(id, position);
+        ++head;
+        continue;
+      }
+      const auto& parts = collectives_[static_cast<std::size_t>(node.collective)];
+      if (++joined[static_cast<std::size_t>(node.collective)] < parts.size()) break;
+      for (TaskId part : parts) {
+        complete(part, position);
+        ++heads[index(nodes_[part].rank)][index(nodes_[part].queue)];
+        if (part != id) runnable.push_back({nodes_[part].rank, nodes_[part].queue});
+      }
+    }
+  }
+  if (order_.size() < nodes_.size()) return stuck(seen, heads);
+  compute_entered();
+  compute_holds();
+  return std::nullopt;
+}
+
+// Names the wait that explains most: one that the whole plan cannot satisfy before one that hangs on others.
+Finding Graph::stuck(const std::vector<std::uint64_t>& seen, const std::vector<std::vector<std::size_t>>& heads) const {
+  std::optional<Finding> found;
+  for (int rank = 0; rank < plan_.problem.ranks; ++rank)
+    for (std::size_t queue = 0; queue < heads[index(rank)].size(); ++queue) {
+      if (heads[index(rank)][queue] >= plan_.ranks[index(rank)].queues[queue].tasks.size()) continue;
+      const TaskId id = first_of_queue_[index(rank)][queue] + static_cast<TaskId>(heads[index(rank)][queue]);
+      bool waits = false;
+      for (const Wait& wait : nodes_[id].task->waits) {
+        const std::uint32_t s = signal_id(rank, wait.signal);
+        if (seen[s] >= wait.count) continue;
+        waits = true;
+        if (signals_[s].total < wait.count)
+          return finding(Fault::deadlock, id, fmt::format("waits for {} posts to signal {}, but an epoch has only {}", wait.count,
+                                                          wait.signal, signals_[s].total));
+        if (!found)
+          found = finding(Fault::deadlock, id, fmt::format("waits for {} posts to signal {} and never sees more than {}: the tasks that "
+                                                           "post the rest wait, directly or behind others in their queues, for this one",
+                                                           wait.count, wait.signal, seen[s]));
+      }
+      if (!waits && !found) found = finding(Fault::deadlock, id, "some rank never reaches this collective");
+    }
+  return *found;
+}
+
+// ------------------------------------------------------------------------------- who has entered, who may not leave
+
+template <typename F>
+void Graph::for_each_wait(TaskId task, F&& f) const {
+  const Node& node = nodes_[task];
+  for (std::size_t w = 0; w < node.task->waits.size(); ++w) f(node.task->waits[w], wait_nodes_of_[node.first_wait + w]);
+}
+
+RankMask Graph::wait_entered(WaitNode& node) {
+  if (!node.entered_known) {
+    node.entered_known = true;
+    for (const Posting& post : signals_[node.signal].posts)
+      if (sure_of(post.task, node)) node.entered |= entered_end_[post.task];
+  }
+  return node.entered;
+}
+
+void Graph::compute_entered() {
+  entered_load_.resize(nodes_.size());
+  entered_end_.resize(nodes_.size());
+  entered_leave_.resize(plan_.ranks.size());
+  for (std::size_t i = 0; i < order_.size();) {
+    // The parts of a collective follow each other, and each knows what all know.
+    std::size_t end = i + 1;
+    const std::int32_t collective = nodes_[order_[i]].collective;
+    if (collective >= 0) end = i + collectives_[static_cast<std::size_t>(collective)].size();
+    RankMask shared = 0;
+    for (std::size_t j = i; j < end; ++j) {
+      const TaskId id = order_[j];
+      const Node& node = nodes_[id];
+      RankMask load = bit(node.rank);
+      if (node.previous != no_task) load |= entered_end_[node.previous];
+      RankMask all = load;
+      for_each_wait(id, [&](const Wait& wait, std::uint32_t w) {
+        const RankMask mask = wait_entered(wait_nodes_[w]);
+        all |= mask;
+        if (wait.point == WaitPoint::load && wait.k_begin == 0) load |= mask;
+      });
+      entered_load_[id] = load;
+      entered_end_[id] = all;
+      shared |= all;
+    }
+    for (std::size_t j = i; j < end; ++j) {
+      const TaskId id = order_[j];
+      if (collective >= 0) entered_end_[id] = shared;
+      entered_leave_[index(nodes_[id].rank)] |= entered_end_[id];
+    }
+    i = end;
+  }
+  for (std::size_t rank = 0; rank < entered_leave_.size(); ++rank) entered_leave_[rank] |= bit(static_cast<int>(rank));
+}
+
+void Graph::compute_holds() {
+  holds_.resize(nodes_.size());
+  for (std::size_t i = order_.size(); i > 0;) {
+    const std::int32_t collective = nodes_[order_[i - 1]].collective;
+    const std::size_t begin = collective >= 0 ? i - collectives_[static_cast<std::size_t>(collective)].size() : i - 1;
+    RankMask shared = 0;
+    for (std::size_t j = begin; j < i; ++j) {
+      const TaskId id = order_[j];
+      const Node& node = nodes_[id];
+      RankMask mask = bit(node.rank);
+      if (node.next != no_task) {
+        const std::int32_t next = nodes_[node.next].collective;
+        // What comes before a part of a collective comes before the end of all its parts.
+        if (next < 0) mask |= holds_[node.next];
+        else
+          for (TaskId part : collectives_[static_cast<std::size_t>(next)]) mask |= holds_[part];
+      }
+      for (const Post& post : node.task->posts)
+        for (std::uint32_t w : signals_[signal_id(post.rank, post.signal)].wait_nodes)
+          if (sure_of(id, wait_nodes_[w])) mask |= wait_nodes_[w].holds;
+      holds_[id] = mask;
+      shared |= mask;
+    }
+    for (std::size_t j = begin; j < i; ++j)
+      for_each_wait(order_[j], [&](const Wait&, std::uint32_t w) { wait_nodes_[w].holds |= collective >= 0 ? shared : holds_[order_[j]]; });
+    i = begin;
+  }
+}
+
+// ----------------------------------------------------------------------------------------------- within one epoch
+
+bool Graph::ordered(TaskId first, TaskId second, const Moment& moment) {
+  const Node &f = nodes_[first], &s = nodes_[second];
+  if (f.position >= s.position) return false;
+  // One in-order queue, or a post that the access directly waits for: nearly always one of these.
+  if (s.previous != no_task && f.rank == s.rank && f.queue == s.queue) return true;
+  bool direct = false;
+  for_each_wait(second, [&](const Wait& wait, std::uint32_t w) {
+    direct = direct || (before(wait, moment) && sure_of(first, wait_nodes_[w]));
+  });
+  return direct || search(first, second, moment);
+}
+
+bool Graph::search(TaskId first, TaskId second, const Moment& moment) {
+  ++stamp_;
+  stack_.clear();
+  bool found = false;
+  const std::uint32_t bound = nodes_[first].position;
+  const auto reach = [&](TaskId id) {
+    if (id == first) found = true;
+    if (visited_[id] == stamp_ || nodes_[id].position <= bound) return;
+    visited_[id] = stamp_;
+    stack_.push_back(id);
+  };
+  const auto expand = [&](TaskId id, const Moment& m) {
+    if (nodes_[id].previous != no_task) reach(nodes_[id].previous);
+    for_each_wait(id, [&](const Wait& wait, std::uint32_t w) {
+      WaitNode& node = wait_nodes_[w];
+      if (!before(wait, m) || node.visited == stamp_) return;
+      node.visited = stamp_;
+      for (const Posting& post : signals_[node.signal].posts)
+        if (sure_of(post.task, node)) reach(post.task);
+    });
+  };
+  const auto expand_all = [&](TaskId id, const Moment& m) {
+    const std::int32_t collective = nodes_[id].collective;
+    if (collective < 0) return expand(id, m);
+    for (TaskId part : collectives_[static_cast<std::size_t>(collective)]) expand(part, m);
+  };
+  // A collective's result is ordered after all ranks' waits; the read of one rank's source after its own only, which the
+  // caller asks for with moment.all = false.
+  if (moment.all) expand_all(second, moment);
+  else expand(second, moment);
+  while (!found && !stack_.empty()) {
+    const TaskId id = stack_.back();
+    stack_.pop_back();
+    expand_all(id, Moment{});
+  }
+  return found;
+}
+
+// --------------------------------------------------------------------------------------------------- across epochs
+
+// Ranks known to have entered epoch e + 1 once `later` acts in epoch e + copies. With one copy these are the ranks that
+// `later` knows to have entered its own epoch; with two, each of those has left epoch e + 1, and so knows more.
+RankMask Graph::later_epoch_entered(TaskId later, int copies) const {
+  const RankMask now = entered_end_[later];
+  if (copies == 1) return now;
+  RankMask mask = now;
+  for (int rank = 0; rank < plan_.problem.ranks; ++rank)
+    if (now & bit(rank)) mask |= entered_leave_[index(rank)];
+  return mask;
+}
+
+bool Graph::ordered_across(TaskId earlier, TaskId later, int copies) const {
+  return (holds_[earlier] & later_epoch_entered(later, copies)) != 0;
+}
+
+std::optional<Finding> Graph::find_signal_reuse() {
+  std::vector<std::vector<TaskId>> waiters(signals_.size());
+  for (TaskId id = 0; id < nodes_.size(); ++id)
+    for_each_wait(id, [&](const Wait&, std::uint32_t w) {
+      const std::uint32_t s = wait_nodes_[w].signal;
+      // One rank's posts of an epoch all come before its posts of the next: the count alone tells them apart.
+      if (!signals_[s].one_rank) waiters[s].push_back(id);
+    });
+  for (std::size_t s = 0; s < signals_.size(); ++s) {
+    if (waiters[s].empty()) continue;
+    std::unordered_set<RankMask> entered;
+    for (const Posting& post : signals_[s].posts) entered.insert(later_epoch_entered(post.task, plan_.signal_copies));
+    std::unordered_set<RankMask> seen;
+    for (TaskId waiter : waiters[s]) {
+      if (!seen.insert(holds_[waiter]).second) continue;
+      for (RankMask mask : entered)
+        if ((holds_[waiter] & mask) == 0)
+          return finding(Fault::reuse, waiter,
+                         fmt::format("posts of epoch e+{} to signal {} may arrive while this wait of epoch e is pending", plan_.signal_copies,
+                                     s - signal_base_[index(nodes_[waiter].rank)]));
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace imbrex::check_detail

@@ -1,0 +1,74 @@
+#include "plan/check/values.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "plan/builder.hpp"
+
+namespace imbrex::check_detail {
+
+int Sums::intern(std::vector<Stretch> set) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> key;
+  for (const Stretch& s : set) key.emplace_back(s.begin, s.end);
+  const auto [place, fresh] = index_.insert({std::move(key), static_cast<int>(sets_.size())});
+  if (fresh) sets_.push_back(std::move(set));
+  return place->second;
+}
+
+std::optional<int> Sums::add(int x, int y) {
+  const auto known = added_.find({x, y});
+  if (known != added_.end()) return known->second;
+  std::vector<Stretch> all = stretches(x);
+  all.insert(all.end(), stretches(y).begin(), stretches(y).end());
+  std::sort(all.begin(), all.end(), [](const Stretch& p, const Stretch& q) { return p.begin < q.begin; });
+  std::vector<Stretch> merged;
+  bool twice = false;
+  for (const Stretch& s : all) {
+    if (merged.empty() || merged.back().end < s.begin) merged.push_back(s);
+    else if (merged.back().end == s.begin) merged.back().end = s.end;
+    else twice = true;
+  }
+  const std::optional<int> sum = twice ? std::nullopt : std::optional<int>(intern(std::move(merged)));
+  added_[{x, y}] = sum;
+  return sum;
+}
+
+std::string Sums::text(int sum) const {
+  std::string text;
+  for (const Stretch& s : stretches(sum)) text += fmt::format("{}{}..{}", text.empty() ? "" : ", ", s.begin, s.end - 1);
+  return text;
+}
+
+Value input_value(const Problem& problem, int rank, int buffer) {
+  const RankShapes shapes = shapes_of(problem);
+  const bool a = buffer == buffer_a;
+  Value value{a ? Value::What::a : Value::What::b, 0, 0, -1, 0, 0};
+  if (problem.op == Operator::all_gather_gemm) {
+    if (a) value.row = rank * shapes.a.rows;
+    else value.col = rank * shapes.b.cols;
+  } else {
+    (a ? value.col : value.row) = rank * shapes.depth;
+  }
+  return value;
+}
+
+Wanted wanted_output(const Problem& problem, int rank, std::int64_t row) {
+  const RankShapes shapes = shapes_of(problem);
+  Wanted wanted{{Value::What::product, 0, 0, -1, 0, 0}, {0, problem.k}, shapes.out.rows};
+  switch (problem.op) {
+    case Operator::all_gather_gemm: wanted.value.col = rank * shapes.out.cols; break;
+    case Operator::gemm_reduce_scatter: wanted.value.row = rank * shapes.out.rows; break;
+    case Operator::gemm_all_reduce: break;
+    case Operator::gemm_all_to_all: {
+      const std::int64_t block = problem.m / problem.ranks, source = row / block;
+      wanted.value.row = (rank - source) * block;
+      wanted.k = {source * problem.k, (source + 1) * problem.k};
+      wanted.rows_end = (source + 1) * block;
+      break;
+    }
+  }
+  return wanted;
+}
+
+}  // namespace imbrex::check_detail

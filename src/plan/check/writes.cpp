@@ -1,0 +1,32 @@
+#include "plan/check/writes.hpp"
+
+#include <algorithm>
+
+namespace imbrex::check_detail {
+
+void WriteIndex::build(const Buffer& buffer) {
+  if (writes_.empty()) return;
+  cell_rows_ = buffer.rows;
+  cell_cols_ = buffer.cols;
+  for (const Write& write : writes_) {
+    cell_rows_ = std::min(cell_rows_, write.region.rows);
+    cell_cols_ = std::min(cell_cols_, write.region.cols);
+  }
+  const auto cells = [](std::int64_t size, std::int64_t cell) { return (size + cell - 1) / cell; };
+  const std::int64_t most = 4 * std::ssize(writes_) + 16;
+  while (cells(buffer.rows, cell_rows_) > most / cells(buffer.cols, cell_cols_)) {
+    if (cells(buffer.rows, cell_rows_) >= cells(buffer.cols, cell_cols_)) cell_rows_ *= 2;
+    else cell_cols_ *= 2;
+  }
+  grid_cols_ = cells(buffer.cols, cell_cols_);
+  cells_.resize(static_cast<std::size_t>(cells(buffer.rows, cell_rows_) * grid_cols_));
+  stamps_.resize(writes_.size());
+  for (std::size_t w = 0; w < writes_.size(); ++w) {
+    const Region& r = writes_[w].region;
+    for (std::int64_t i = r.row / cell_rows_; i <= (r.row + r.rows - 1) / cell_rows_; ++i)
+      for (std::int64_t j = r.col / cell_cols_; j <= (r.col + r.cols - 1) / cell_cols_; ++j)
+        cells_[static_cast<std::size_t>(i * grid_cols_ + j)].push_back(static_cast<std::uint32_t>(w));
+  }
+}
+
+}  // namespace imbrex::check_detail

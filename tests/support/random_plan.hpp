@@ -1,0 +1,101 @@
+// Random problems and knobs for property tests.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+
+#include "imbrex/plan.hpp"
+
+namespace imbrex::test {
+
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : engine_(seed) {}
+  std::int64_t between(std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(engine_);
+  }
+  bool chance(double p) { return std::bernoulli_distribution(p)(engine_); }
+  template <typename T>
+  T one_of(std::initializer_list<T> values) {
+    return *(values.begin() + between(0, static_cast<std::int64_t>(values.size()) - 1));
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+struct Limits {
+  int max_ranks = 8;
+  std::int64_t max_size = 700;
+};
+
+/// Sizes from 1 to the limit; the sharded dimension is a multiple of the ranks (and so at least as large).
+inline Problem random_problem(Random& random, const Limits& limits) {
+  Problem p;
+  p.op = random.one_of({Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all});
+  p.type = random.one_of({Type::bf16, Type::fp16, Type::fp32});
+  p.ranks = static_cast<int>(random.between(1, limits.max_ranks));
+  const auto size = [&] { return random.chance(0.3) ? random.between(1, std::min<std::int64_t>(limits.max_size, 16)) : random.between(1, limits.max_size); };
+  const auto sharded = [&] { return std::max<std::int64_t>(1, size() / p.ranks) * p.ranks; };
+  p.m = p.op == Operator::gemm_all_reduce ? size() : sharded();
+  p.n = p.op == Operator::all_gather_gemm ? sharded() : size();
+  p.k = p.op == Operator::gemm_reduce_scatter || p.op == Operator::gemm_all_reduce ? sharded() : size();
+  return p;
+}
+
+/// Knobs that make_plan accepts for the problem and strategy.
+inline Knobs random_knobs(Random& random, const Problem& p, Strategy strategy) {
+  Knobs k;
+  k.tile_m = random.one_of<std::int64_t>({8, 16, 48, 64, 128});
+  k.tile_n = random.one_of<std::int64_t>({8, 16, 56, 64, 128});
+  k.group = static_cast<int>(random.between(1, 8));
+  k.order = random.one_of({TileOrder::owner_major, TileOrder::column_major, TileOrder::naive});
+  k.comm_rows = random.chance(0.4) ? 0 : random.between(1, 100);
+  k.k_slices = static_cast<int>(random.between(1, 3));
+  k.chunks = static_cast<int>(random.between(1, 5));
+  k.parts = static_cast<int>(random.between(1, 4));
+  k.partial = random.chance(0.5) ? p.type : Type::fp32;
+  const bool gather = p.op == Operator::all_gather_gemm;
+  k.transport = gather ? random.one_of({Transport::push, Transport::pull})
+                       : random.one_of({Transport::store, Transport::push, Transport::pull});
+  k.reducer = random.one_of({Reducer::tile, Reducer::tail, Reducer::reserved});
+  k.span_shards = random.chance(0.25);
+  k.one_shot = p.op == Operator::gemm_all_reduce && random.chance(0.3);
+  if (strategy != Strategy::fused || gather || p.op == Operator::gemm_all_to_all) return k;
+  if (k.one_shot) k.transport = Transport::store;
+  if ((k.one_shot || k.span_shards) && k.reducer == Reducer::tile) k.reducer = Reducer::tail;
+  if (k.reducer == Reducer::tile && k.transport != Transport::store) {
+    k.parts = 1;
+    if (k.order == TileOrder::column_major) k.order = TileOrder::owner_major;
+  }
+  return k;
+}
+
+struct RandomCase {
+  Problem problem;
+  Strategy strategy;
+  Knobs knobs;
+};
+
+inline RandomCase random_case(Random& random, const Limits& limits) {
+  RandomCase c{random_problem(random, limits), random.one_of({Strategy::sequential, Strategy::decomposed, Strategy::fused}), {}};
+  c.knobs = random_knobs(random, c.problem, c.strategy);
+  return c;
+}
+
+inline std::string describe(const RandomCase& c) {
+  const auto s = [](auto v) { return std::to_string(v); };
+  return std::string(name_of(c.problem.op)) + " " + s(c.problem.m) + "x" + s(c.problem.n) + "x" + s(c.problem.k) + " ranks " +
+         s(c.problem.ranks) + " " + std::string(name_of(c.problem.type)) + " " + std::string(name_of(c.strategy)) + " tile " +
+         s(c.knobs.tile_m) + "x" + s(c.knobs.tile_n) + " group " + s(c.knobs.group) + " order " + std::string(name_of(c.knobs.order)) +
+         " transport " + std::string(name_of(c.knobs.transport)) + " reducer " + std::string(name_of(c.knobs.reducer)) + " comm_rows " +
+         s(c.knobs.comm_rows) + " k_slices " + s(c.knobs.k_slices) + " chunks " + s(c.knobs.chunks) + " parts " + s(c.knobs.parts) +
+         (c.knobs.span_shards ? " span_shards" : "") + (c.knobs.one_shot ? " one_shot" : "") + " partial " +
+         std::string(name_of(c.knobs.partial));
+}
+
+/// Seed of a property test: IMBREX_TEST_SEED, or a fixed one. Tests print it.
+std::uint64_t seed_from_environment();
+
+}  // namespace imbrex::test
