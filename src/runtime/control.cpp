@@ -85,8 +85,8 @@ void Control::barrier(double limit) {
 void Control::all_gather(const void* mine, void* all, std::size_t bytes, double limit) {
   IMBREX_EXPECTS(bytes <= max_gather_bytes, "all_gather of {} bytes a rank: at most {} are allowed", bytes,
                  max_gather_bytes);
-  // Two slots alternate: a rank overwrites slot s only after the barrier of the gather between, which every rank
-  // enters after it has read slot s.
+  // Two slots alternate: a rank overwrites slot s only after a barrier that every rank enters after it
+  // has read slot s, because at least one other barrier, of a gather or not, lies between two uses of a slot.
   RankRecord& own = block_->ranks[rank_];
   const auto slot = static_cast<std::size_t>(word(own.arrived).load(std::memory_order_relaxed) % 2);
   throw_if_failed();

@@ -1,0 +1,18 @@
+// Independent processes of one host become a world.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "imbrex/world.hpp"
+
+namespace imbrex::runtime {
+
+/// Meets the other ranks that call with the same `key`. The n-th call of every process with one key meets the others'
+/// n-th calls, so worlds can follow each other. Throws as World::from_environment does.
+std::unique_ptr<World> meet(const std::string& key, int rank, int size, const WorldOptions& options);
+
+/// Name of the socket at which rank 0 receives the others for the `sequence`-th world of `key`.
+std::string socket_name(const std::string& key, unsigned sequence);
+
+}  // namespace imbrex::runtime

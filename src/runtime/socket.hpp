@@ -1,0 +1,45 @@
+// Unix sockets of message kind, in the abstract namespace: no file, gone with the process.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "runtime/memory.hpp"
+
+namespace imbrex::runtime {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+Deadline deadline_in(double seconds);
+/// For poll: milliseconds left, rounded up, not negative.
+int milliseconds_until(Deadline deadline);
+
+/// The process at the other end, as the kernel vouches for it.
+struct Peer {
+  pid_t pid = 0;
+  uid_t uid = 0;
+};
+Peer peer_of(const FileDescriptor& socket);
+
+/// Listens under `name`; an empty descriptor where another socket has the name.
+FileDescriptor listen_at(const std::string& name);
+
+/// Connects to whoever listens under `name`; an empty descriptor where nobody does (yet).
+FileDescriptor try_connect(const std::string& name);
+
+/// An empty descriptor where nobody waits to be accepted.
+FileDescriptor try_accept(const FileDescriptor& listener);
+
+/// Sends one message, with descriptors. False where the peer is gone or does not read.
+bool send_message(const FileDescriptor& socket, const void* data, std::size_t bytes,
+                  const std::vector<int>& descriptors = {}) noexcept;
+
+/// Receives one message that is there already, and the descriptors that came with it. 0 bytes: the peer is gone.
+std::size_t receive_message(const FileDescriptor& socket, void* data, std::size_t bytes,
+                            std::vector<FileDescriptor>* descriptors = nullptr);
+
+}  // namespace imbrex::runtime
