@@ -4,6 +4,7 @@
 
 #include "base/check.hpp"
 #include "imbrex/plan.hpp"
+#include "plan/json_names.hpp"
 
 namespace imbrex {
 namespace {
@@ -34,6 +35,10 @@ constexpr std::array<Named<CollectiveKind>, 4> collective_kinds{{{CollectiveKind
                                                                  {CollectiveKind::all_to_all, "all_to_all"}}};
 constexpr std::array<Named<Engine>, 3> engines{
     {{Engine::compute, "compute"}, {Engine::copy, "copy"}, {Engine::library, "library"}}};
+constexpr std::array<Named<BufferRole>, 3> buffer_roles{
+    {{BufferRole::input, "input"}, {BufferRole::output, "output"}, {BufferRole::workspace, "workspace"}}};
+constexpr std::array<Named<Layout>, 2> layouts{{{Layout::row_major, "row_major"}, {Layout::fragment, "fragment"}}};
+constexpr std::array<Named<WaitPoint>, 2> wait_points{{{WaitPoint::load, "load"}, {WaitPoint::epilogue, "epilogue"}}};
 constexpr std::array<Named<Fault>, 6> faults{{{Fault::malformed, "malformed"},
                                               {Fault::bounds, "bounds"},
                                               {Fault::deadlock, "deadlock"},
@@ -70,6 +75,9 @@ std::string_view name_of(Reducer reducer) { return find_name(reducers, reducer);
 std::string_view name_of(CollectiveKind kind) { return find_name(collective_kinds, kind); }
 std::string_view name_of(Engine engine) { return find_name(engines, engine); }
 std::string_view name_of(Fault fault) { return find_name(faults, fault); }
+std::string_view name_of(BufferRole role) { return find_name(buffer_roles, role); }
+std::string_view name_of(Layout layout) { return find_name(layouts, layout); }
+std::string_view name_of(WaitPoint point) { return find_name(wait_points, point); }
 
 Operator parse_operator(std::string_view name) { return find_value(operators, name, "an operator"); }
 Strategy parse_strategy(std::string_view name) { return find_value(strategies, name, "a strategy"); }
@@ -80,6 +88,9 @@ CollectiveKind parse_collective_kind(std::string_view name) {
   return find_value(collective_kinds, name, "a collective");
 }
 Engine parse_engine(std::string_view name) { return find_value(engines, name, "an engine"); }
+BufferRole parse_buffer_role(std::string_view name) { return find_value(buffer_roles, name, "a buffer role"); }
+Layout parse_layout(std::string_view name) { return find_value(layouts, name, "a layout"); }
+WaitPoint parse_wait_point(std::string_view name) { return find_value(wait_points, name, "a wait point"); }
 
 std::string_view kind_of(const Task& task) {
   constexpr std::string_view names[] = {"tile", "transfer", "reduction", "collective"};

@@ -17,6 +17,9 @@ TEST(Strategies, CheckerAcceptsEveryPlan) {
     tasks += count_tasks(plan);
     const auto finding = check(plan);
     ASSERT_FALSE(finding.has_value()) << name_of(finding->fault) << ": " << finding->message;
+    if (i % 10 == 0) {
+      ASSERT_TRUE(parse_plan(to_json(plan)) == plan);
+    }
   }
   RecordProperty("tasks", static_cast<int>(tasks));
 }

@@ -1,0 +1,19 @@
+// Names that appear in plan files only.
+#pragma once
+
+#include <string_view>
+
+#include "imbrex/plan.hpp"
+
+namespace imbrex {
+
+inline constexpr int plan_format_version = 1;
+
+std::string_view name_of(BufferRole role);
+std::string_view name_of(Layout layout);
+std::string_view name_of(WaitPoint point);
+BufferRole parse_buffer_role(std::string_view name);
+Layout parse_layout(std::string_view name);
+WaitPoint parse_wait_point(std::string_view name);
+
+}  // namespace imbrex

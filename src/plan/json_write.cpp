@@ -1,0 +1,133 @@
+// Plans to JSON, one task a line. docs/plan-format.md describes the format.
+#include <fmt/format.h>
+
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "imbrex/plan.hpp"
+#include "plan/json_names.hpp"
+
+namespace imbrex {
+namespace {
+
+class Writer {
+ public:
+  std::string take() { return std::move(text_); }
+
+  void write(const Plan& plan) {
+    const Problem& p = plan.problem;
+    put("{{\"imbrex_plan\": {},\n", plan_format_version);
+    put("\"problem\": {{\"op\": \"{}\", \"m\": {}, \"n\": {}, \"k\": {}, \"ranks\": {}, \"type\": \"{}\"}},\n", name_of(p.op), p.m, p.n,
+        p.k, p.ranks, name_of(p.type));
+    put("\"strategy\": \"{}\",\n\"knobs\": ", name_of(plan.strategy));
+    write(plan.knobs);
+    put(",\n\"signal_copies\": {},\n\"buffers\": [", plan.signal_copies);
+    list(plan.buffers, ",", [&](const Buffer& b) {
+      put("\n {{\"name\": {}, \"role\": \"{}\", \"layout\": \"{}\", \"type\": \"{}\", \"rows\": {}, \"cols\": {}, \"copies\": {}}}",
+          quoted(b.name), name_of(b.role), name_of(b.layout), name_of(b.type), b.rows, b.cols, b.copies);
+    });
+    put("],\n\"ranks\": [");
+    list(plan.ranks, ",", [&](const RankPlan& rank) {
+      put("\n {{\"signals\": {}, \"queues\": [", rank.signals);
+      list(rank.queues, ",", [&](const Queue& queue) {
+        put("\n  {{\"engine\": \"{}\", \"workers\": {}, \"tasks\": [", name_of(queue.engine), queue.workers);
+        list(queue.tasks, ",", [&](const Task& task) { write(task); });
+        put("]}}");
+      });
+      put("]}}");
+    });
+    put("]}}\n");
+  }
+
+ private:
+  template <typename... Args>
+  void put(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
+  }
+
+  template <typename T, typename F>
+  void list(const std::vector<T>& items, std::string_view separator, F&& f) {
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (i > 0) text_ += separator;
+      f(items[i]);
+    }
+  }
+
+  static std::string quoted(const std::string& text) {
+    return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  }
+
+  void write(const Knobs& k) {
+    put("{{\"tile_m\": {}, \"tile_n\": {}, \"group\": {}, \"order\": \"{}\", \"transport\": \"{}\", \"reducer\": \"{}\", ", k.tile_m,
+        k.tile_n, k.group, name_of(k.order), name_of(k.transport), name_of(k.reducer));
+    put("\"comm_rows\": {}, \"k_slices\": {}, \"chunks\": {}, \"parts\": {}, \"span_shards\": {}, \"one_shot\": {}, \"partial\": \"{}\"}}",
+        k.comm_rows, k.k_slices, k.chunks, k.parts, k.span_shards, k.one_shot, name_of(k.partial));
+  }
+
+  void write(const Region& r) { put("[{}, {}, {}, {}, {}, {}]", r.rank, r.buffer, r.row, r.col, r.rows, r.cols); }
+  void write(const std::vector<Region>& regions) {
+    put("[");
+    list(regions, ", ", [&](const Region& r) { write(r); });
+    put("]");
+  }
+
+  void write(const Tile& tile) {
+    put("\"tile\": {{\"a\": ");
+    write(tile.a);
+    put(", \"b\": ");
+    write(tile.b);
+    put(", \"adds\": ");
+    write(tile.adds);
+    put(", \"own\": {}, \"stores\": [", tile.own);
+    list(tile.stores, ", ", [&](const Store& s) {
+      const Region& r = s.to;
+      put("[{}, {}, {}, {}, {}, {}, {}, {}]", r.rank, r.buffer, r.row, r.col, r.rows, r.cols, s.row, s.col);
+    });
+    put("]}}");
+  }
+  void write(const Transfer& transfer) {
+    put("\"transfer\": {{\"from\": ");
+    write(transfer.from);
+    put(", \"to\": ");
+    write(transfer.to);
+    put("}}");
+  }
+  void write(const Reduction& reduction) {
+    put("\"reduction\": {{\"from\": ");
+    write(reduction.from);
+    put(", \"to\": ");
+    write(reduction.to);
+    put("}}");
+  }
+  void write(const Collective& c) {
+    put("\"collective\": {{\"kind\": \"{}\", \"group\": {}, \"from\": ", name_of(c.kind), c.group);
+    write(c.from);
+    put(", \"to\": ");
+    write(c.to);
+    put("}}");
+  }
+
+  void write(const Task& task) {
+    put("\n   {{");
+    std::visit([&](const auto& work) { write(work); }, task.work);
+    put(", \"waits\": [");
+    list(task.waits, ", ", [&](const Wait& w) {
+      put("[{}, {}, \"{}\", {}]", w.signal, w.count, name_of(w.point), w.k_begin);
+    });
+    put("], \"posts\": [");
+    list(task.posts, ", ", [&](const Post& p) { put("[{}, {}]", p.rank, p.signal); });
+    put("]}}");
+  }
+
+  std::string text_;
+};
+
+}  // namespace
+
+std::string to_json(const Plan& plan) {
+  Writer writer;
+  writer.write(plan);
+  return writer.take();
+}
+
+}  // namespace imbrex
