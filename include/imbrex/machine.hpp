@@ -31,7 +31,8 @@ struct Constant {
 };
 
 /// What one tile shape of the GEMM kernel costs. A tile takes
-///   prologue + max(2 m n k / (rate of the type x efficiency), bytes / memory share) + epilogue.
+///   prologue + max(2 m n k / (rate of the type x efficiency), loaded bytes / sm_memory_bandwidth,
+///                  bytes not on chip / share of memory_bandwidth) + epilogue.
 struct TileRate {
   std::int64_t tile_m = 0, tile_n = 0;
   Constant efficiency;  ///< ratio, of the type's rate; 0 < e <= 1
@@ -67,6 +68,7 @@ struct Machine {
   // Compute and memory of one device.
   Constant sms;                          ///< count; workers that take tiles (SMs, cores)
   Constant memory_bandwidth;             ///< bytes/s, reads plus writes
+  Constant sm_memory_bandwidth;          ///< bytes/s that one SM can load, from L2 or memory
   Constant l2_bytes;                     ///< bytes of operands that stay on chip between tiles
   std::map<Type, Constant> sm_rate;      ///< flop/s of one SM at the best tile shape, cool
   std::vector<TileRate> tiles;           ///< tile shapes with known cost; others use the nearest

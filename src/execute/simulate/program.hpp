@@ -1,0 +1,48 @@
+// A plan laid out for simulation: flat tasks, kernels, and bounds checked.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "imbrex/machine.hpp"
+#include "imbrex/plan.hpp"
+
+namespace imbrex::simulate {
+
+inline constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
+
+struct FlatTask {
+  const Task* task = nullptr;
+  std::uint32_t rank = 0, queue = 0;  ///< queue: index into Program::queues
+  std::uint32_t kernel = 0;           ///< counts within its queue
+  std::uint32_t index = 0;            ///< within its queue
+};
+
+struct FlatQueue {
+  Engine engine = Engine::compute;
+  std::uint32_t rank = 0, index = 0;    ///< index within its rank
+  std::uint32_t begin = 0, end = 0;     ///< tasks
+  std::uint32_t pool = none;            ///< compute: whose workers it uses, index into Program::pools
+};
+
+/// Workers (SMs) of one rank that serve one or several compute queues.
+struct Pool {
+  std::uint32_t rank = 0, first = 0, workers = 0;  ///< first: number of its first SM
+  bool shared = false;                             ///< gives way to library collectives
+};
+
+/// Plans of the strategies `sequential` and `decomposed` launch ordinary kernels in stream order; all others run one
+/// persistent kernel a compute queue.
+struct Program {
+  bool streams = false;
+  std::vector<FlatTask> tasks;
+  std::vector<FlatQueue> queues;
+  std::vector<Pool> pools;
+  std::vector<std::uint32_t> first_signal;  ///< of each rank; one more at the end
+};
+
+/// Throws Error(invalid_input) naming the task, if the plan has more ranks than the machine or an index leaves its range.
+Program lay_out(const Plan& plan, const Machine& machine);
+
+}  // namespace imbrex::simulate

@@ -1,0 +1,170 @@
+// What tasks use: timers, memory, links and library collectives.
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.hpp"
+#include "execute/simulate/engine.hpp"
+
+namespace imbrex::simulate {
+
+double Simulation::bytes_of(const Region& region) const {
+  if (region.empty()) return 0;
+  const Type type = plan_.buffers[static_cast<std::size_t>(region.buffer)].type;
+  return static_cast<double>(region.rows) * static_cast<double>(region.cols) * static_cast<double>(size_of(type));
+}
+
+void Simulation::timer(std::uint32_t task, double seconds) {
+  ++states_[task].pending;
+  events_.after(seconds, EventKind::step, task);
+}
+
+void Simulation::load(std::uint32_t task, double bytes, double weight) {
+  if (bytes <= 0) return;
+  const std::uint32_t rank = program_.tasks[task].rank;
+  ++states_[task].pending;
+  memory_[rank].start(now(), task, bytes, weight);
+  forecast_memory(rank);
+}
+
+void Simulation::forecast_memory(std::uint32_t rank) {
+  const double time = memory_[rank].next(now());
+  if (std::isfinite(time)) events_.at(time, EventKind::memory, rank, memory_[rank].generation());
+}
+
+void Simulation::send(std::uint32_t task, int from, int to, double bytes, bool read) {
+  const bool engine = program_.queues[program_.tasks[task].queue].engine != Engine::compute;
+  State& state = states_[task];
+  Flow flow;
+  flow.source = static_cast<std::uint32_t>(from);
+  flow.target = static_cast<std::uint32_t>(to);
+  flow.task = task;
+  flow.bytes = bytes;
+  flow.rate = engine ? machine_.copy_bandwidth : machine_.store_sm_bandwidth;
+  if (!engine) flow.device_rate = machine_.store_bandwidth;
+  // What is fetched must first be asked for.
+  const bool fetched = static_cast<int>(program_.tasks[task].rank) == to;
+  flow.latency = machine_.link_latency * (fetched ? 2 : 1) + (engine ? machine_.copy_latency.value : 0.0);
+  flow.read = read;
+  flow.stores = !engine && !read;
+  if (read) {
+    ++state.pending;
+  } else {
+    ++state.sending;
+    ++state.arriving;
+    state.remote = true;
+  }
+  links_.start(flow);
+}
+
+// Local stores go through the L2 to memory and nobody waits for them; remote ones hold the SM until they have left.
+void Simulation::store(std::uint32_t task, const std::vector<Region>& regions) {
+  const std::uint32_t rank = program_.tasks[task].rank;
+  states_[task].stage = Stage::send;
+  states_[task].sending = 1;  // this call, until every flow has been started
+  for (const Region& region : regions) {
+    const double bytes = bytes_of(region);
+    if (region.rank != static_cast<int>(rank)) {
+      if (bytes > 0) send(task, static_cast<int>(rank), region.rank, bytes, false);
+    } else {
+      memory_[rank].charge(now(), bytes);
+    }
+  }
+  forecast_memory(rank);
+  if (--states_[task].sending == 0) sent(task);
+}
+
+void Simulation::read(std::uint32_t task, const std::vector<Region>& regions) {
+  const int own = static_cast<int>(program_.tasks[task].rank);
+  double local = 0;
+  for (const Region& region : regions) {
+    if (region.rank == own)
+      local += bytes_of(region);
+    else if (!region.empty())
+      send(task, region.rank, own, bytes_of(region), true);
+  }
+  load(task, local);
+}
+
+void Simulation::flow_sent(std::uint32_t id) {
+  const Flow& flow = links_.flow(id);
+  if (!flow.read && --states_[flow.task].sending == 0) sent(flow.task);
+}
+
+void Simulation::flow_arrived(std::uint32_t id) {
+  const Flow flow = links_.flow(id);
+  State& state = states_[flow.task];
+  if (flow.read) {
+    if (--state.pending == 0) advance(flow.task);
+    return;
+  }
+  if (--state.arriving == 0) settle(flow.task);
+}
+
+void Simulation::chunk_moved(std::uint32_t id, double bytes, double begin, double egress_end, double ingress_begin,
+                             double ingress_end) {
+  const Flow& flow = links_.flow(id);
+  if (!flow.stores) memory_[flow.source].charge(now(), bytes);
+  memory_[flow.target].charge(now(), bytes);
+  forecast_memory(flow.source);
+  forecast_memory(flow.target);
+  const std::uint64_t key = std::uint64_t{flow.task} << 8 | flow.target;
+  recorder_.add_link(flow.source, true, key, begin, egress_end, [&] { return fmt::format("to rank {}: {}", flow.target, place(flow.task)); });
+  recorder_.add_link(flow.target, false, key, ingress_begin, ingress_end,
+                     [&] { return fmt::format("from rank {}: {}", flow.source, place(flow.task)); });
+}
+
+// ----------------------------------------------------------------------------------------------------- collectives
+
+void Simulation::join(std::uint32_t task, const Collective& collective) {
+  const FlatTask& flat = program_.tasks[task];
+  const auto [found, added] = group_ids_.try_emplace(collective.group, static_cast<std::uint32_t>(groups_.size()));
+  if (added) groups_.push_back({{}, collective.kind, 0, 0, 0, 0, 0});
+  Group& group = groups_[found->second];
+  IMBREX_EXPECTS(group.kind == collective.kind, "{} is a {}, but group {} began as a {}", place(task), imbrex::name_of(collective.kind),
+                 collective.group, imbrex::name_of(group.kind));
+  for (const std::uint32_t other : group.members)
+    IMBREX_EXPECTS(program_.tasks[other].rank != flat.rank, "{} joins collective group {} a second time", place(task), collective.group);
+  group.members.push_back(task);
+  const double ranks = static_cast<double>(plan_.ranks.size());
+  const double whole = std::max(bytes_of(collective.from), bytes_of(collective.to));
+  const double passes = collective.kind == CollectiveKind::all_reduce ? 2 : 1;
+  group.wire_bytes = std::max(group.wire_bytes, passes * whole * (ranks - 1) / ranks);
+  if (!(collective.from == collective.to)) group.local_bytes = std::max(group.local_bytes, 2 * whole);
+  // From now on, also while it waits for the others, its kernel holds SMs.
+  ++collecting_[flat.rank];
+  if (group.members.size() < plan_.ranks.size()) return;
+
+  const Curve* curves[] = {&machine_.all_gather, &machine_.reduce_scatter, &machine_.all_reduce, &machine_.all_to_all};
+  const double seconds = group.wire_bytes > 0 ? seconds_of(*curves[static_cast<std::size_t>(group.kind)], group.wire_bytes)
+                                              : machine_.launch_gap + group.local_bytes / machine_.memory_bandwidth;
+  group.begin = now();
+  if (seconds > 0) {
+    // What goes out is read and what comes in is written.
+    group.link_rate = group.wire_bytes / seconds;
+    group.memory_rate = 2 * group.link_rate;
+  }
+  for (std::uint32_t rank = 0; rank < plan_.ranks.size(); ++rank) {
+    memory_[rank].reserve(now(), group.memory_rate);
+    links_.reserve(rank, group.link_rate);
+    forecast_memory(rank);
+  }
+  events_.after(seconds, EventKind::collective_done, found->second);
+}
+
+void Simulation::finish_group(std::uint32_t id) {
+  const Group group = groups_[id];
+  for (std::uint32_t rank = 0; rank < plan_.ranks.size(); ++rank) {
+    memory_[rank].reserve(now(), -group.memory_rate);
+    links_.reserve(rank, -group.link_rate);
+    forecast_memory(rank);
+    --collecting_[rank];
+    if (group.link_rate > 0)
+      for (const bool out : {true, false})
+        recorder_.add_link(rank, out, ~std::uint64_t{id} - 1, group.begin, now(),
+                           [&] { return std::string(imbrex::name_of(group.kind)); });
+  }
+  for (const std::uint32_t task : group.members) advance(task);
+  for (std::uint32_t p = 0; p < pools_.size(); ++p) free_pool(p);
+}
+
+}  // namespace imbrex::simulate

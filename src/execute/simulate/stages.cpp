@@ -1,0 +1,183 @@
+// What each kind of task does, stage by stage.
+#include <algorithm>
+
+#include "execute/simulate/engine.hpp"
+
+namespace imbrex::simulate {
+namespace {
+
+std::vector<Region> targets_of(const Tile& tile) {
+  std::vector<Region> targets;
+  for (const Store& store : tile.stores) targets.push_back(store.to);
+  return targets;
+}
+
+}  // namespace
+
+// Called when nothing of the task's present stage is pending any more.
+void Simulation::advance(std::uint32_t task) {
+  const FlatTask& flat = program_.tasks[task];
+  State& state = states_[task];
+  if (state.stage == Stage::gate) {
+    // The stream has met the kernel's waits; the launch gap is what is left.
+    QueueState& queue = queues_[flat.queue];
+    if (state.waited) record(task, Span::Kind::wait);
+    queue.opening = false;
+    queue.kernel = flat.kernel;
+    queue.unfinished = 0;
+    const std::uint32_t end = program_.queues[flat.queue].end;
+    for (std::uint32_t t = task; t < end && program_.tasks[t].kernel == flat.kernel; ++t) ++queue.unfinished;
+    events_.after(machine_.launch_gap, EventKind::dispatch, flat.queue);
+    queue.started = false;
+    return;
+  }
+  if (advance_tail(task)) return;
+  if (const auto* tile = std::get_if<Tile>(&flat.task->work)) return advance_tile(task, *tile);
+  if (const auto* transfer = std::get_if<Transfer>(&flat.task->work)) return advance_transfer(task, *transfer);
+  if (const auto* reduction = std::get_if<Reduction>(&flat.task->work)) return advance_reduction(task, *reduction);
+  advance_collective(task, std::get<Collective>(flat.task->work));
+}
+
+// --------------------------------------------------------------------------------------------------------- tiles
+
+void Simulation::advance_tile(std::uint32_t task, const Tile& tile) {
+  State& state = states_[task];
+  switch (state.stage) {
+    case Stage::load:
+      if (state.waited) record(task, Span::Kind::wait);
+      if (state.depth > 0) return multiply(task, tile);
+      state.stage = Stage::fixed;
+      return timer(task, tiles_[program_.tasks[task].rank].prologue());
+    case Stage::fixed:
+      load_operands(task, tile);
+      return multiply(task, tile);
+    case Stage::work:
+      if (state.depth < tile.a.cols) {
+        state.stage = Stage::load;
+        if (!blocked(task, WaitPoint::load, state.depth)) return multiply(task, tile);
+        return record(task, Span::Kind::compute);
+      }
+      state.stage = Stage::epilogue;
+      if (!blocked(task, WaitPoint::epilogue, 0)) return advance_tile(task, tile);
+      return record(task, Span::Kind::compute);
+    case Stage::epilogue:
+      if (state.waited) record(task, Span::Kind::wait);
+      state.stage = Stage::finish;
+      timer(task, tiles_[program_.tasks[task].rank].epilogue());
+      return read(task, tile.adds);
+    default:  // finish
+      caches_[program_.tasks[task].rank].release(tile.a);
+      caches_[program_.tasks[task].rank].release(tile.b);
+      return store(task, targets_of(tile));
+  }
+}
+
+void Simulation::load_operands(std::uint32_t task, const Tile& tile) {
+  PanelCache& cache = caches_[program_.tasks[task].rank];
+  const int own = static_cast<int>(program_.tasks[task].rank);
+  State& state = states_[task];
+  state.missing = 0;
+  // A peer's panel comes over the link each time: peers' data is not kept in the reader's L2.
+  if (!cache.acquire(tile.a, bytes_of(tile.a)) && tile.a.rank == own) state.missing += bytes_of(tile.a);
+  if (!cache.acquire(tile.b, bytes_of(tile.b))) state.missing += bytes_of(tile.b);
+}
+
+// Products of the columns that may be read now: up to the next slice that has a wait of its own.
+void Simulation::multiply(std::uint32_t task, const Tile& tile) {
+  const FlatTask& flat = program_.tasks[task];
+  State& state = states_[task];
+  state.stage = Stage::work;
+  std::int64_t end = tile.a.cols;
+  for (const Wait& wait : flat.task->waits)
+    if (wait.point == WaitPoint::load && wait.k_begin > state.depth) end = std::min(end, wait.k_begin);
+  const double share = tile.a.cols > 0 ? static_cast<double>(end - state.depth) / static_cast<double>(tile.a.cols) : 0;
+  const double loaded = (bytes_of(tile.a) + bytes_of(tile.b)) * share;
+  const double products = tiles_[flat.rank].compute_seconds(tile.a.rows, tile.b.cols, end - state.depth);
+  state.depth = end;
+  timer(task, std::max(products, loaded / machine_.sm_memory_bandwidth));
+  load(task, state.missing * share);
+  if (tile.a.rank != static_cast<int>(flat.rank))
+    send(task, tile.a.rank, static_cast<int>(flat.rank), bytes_of(tile.a) * share, true);
+}
+
+// ------------------------------------------------------------------------------------ transfers and reductions
+
+void Simulation::advance_transfer(std::uint32_t task, const Transfer& transfer) {
+  const FlatTask& flat = program_.tasks[task];
+  State& state = states_[task];
+  const bool engine = program_.queues[flat.queue].engine == Engine::copy;
+  const double bytes = bytes_of(transfer.from);
+  switch (state.stage) {
+    case Stage::load:
+      if (state.waited) record(task, Span::Kind::wait);
+      if (transfer.from.empty() || transfer.to.empty()) return sent(task);
+      state.stage = Stage::fixed;
+      return timer(task, engine ? machine_.copy_fixed.value : 0.0);
+    case Stage::fixed:
+      if (transfer.from.rank != transfer.to.rank) {
+        state.stage = Stage::send;
+        return send(task, transfer.from.rank, transfer.to.rank, bytes, false);
+      }
+      state.stage = Stage::work;
+      // A copy within a device competes with tiles as a kernel of its own would: with the weight of all SMs.
+      return load(task, 2 * bytes, engine ? machine_.sms.value : 1.0);
+    default: return sent(task);
+  }
+}
+
+void Simulation::advance_reduction(std::uint32_t task, const Reduction& reduction) {
+  State& state = states_[task];
+  if (state.stage == Stage::load) {
+    if (state.waited) record(task, Span::Kind::wait);
+    state.stage = Stage::work;
+    timer(task, 0);
+    return read(task, reduction.from);
+  }
+  store(task, reduction.to);
+}
+
+void Simulation::advance_collective(std::uint32_t task, const Collective& collective) {
+  if (states_[task].stage != Stage::load) return sent(task);
+  if (states_[task].waited) record(task, Span::Kind::wait);
+  states_[task].stage = Stage::work;
+  join(task, collective);
+}
+
+// ---------------------------------------------------------------------------------------------------------- tails
+
+// All bytes have left: the SM or engine is free, unless the engine has a flag to write.
+void Simulation::sent(std::uint32_t task) {
+  const FlatTask& flat = program_.tasks[task];
+  State& state = states_[task];
+  if (state.stage != Stage::flag && program_.queues[flat.queue].engine == Engine::copy && !flat.task->posts.empty()) {
+    state.stage = Stage::flag;
+    return timer(task, machine_.copy_flag);
+  }
+  constexpr Span::Kind kinds[] = {Span::Kind::compute, Span::Kind::copy, Span::Kind::reduction, Span::Kind::collective};
+  record(task, kinds[flat.task->work.index()]);
+  state.stage = Stage::settle;
+  leave(task);
+  settle(task);
+}
+
+// Once all bytes have arrived: the fence where a peer must see them, then the posts.
+void Simulation::settle(std::uint32_t task) {
+  const FlatTask& flat = program_.tasks[task];
+  State& state = states_[task];
+  if (state.stage != Stage::settle || state.arriving > 0) return;
+  bool remote = state.remote && !flat.task->posts.empty();
+  for (const Post& post : flat.task->posts) remote = remote || post.rank != static_cast<int>(flat.rank);
+  if (!remote || program_.queues[flat.queue].engine != Engine::compute) return complete(task);
+  state.stage = Stage::fence;
+  timer(task, machine_.fence);
+}
+
+bool Simulation::advance_tail(std::uint32_t task) {
+  switch (states_[task].stage) {
+    case Stage::flag: sent(task); return true;
+    case Stage::fence: complete(task); return true;
+    default: return false;
+  }
+}
+
+}  // namespace imbrex::simulate

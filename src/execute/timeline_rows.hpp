@@ -1,0 +1,26 @@
+// The rows of a timeline, in the order that both writers show them.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "imbrex/timeline.hpp"
+
+namespace imbrex {
+
+struct TimelineRow {
+  int rank = 0;
+  std::string name;
+  std::vector<const Span*> spans;  ///< in order of begin
+};
+
+/// By rank; within a rank workers by number, then engines, then links.
+std::vector<TimelineRow> rows_of(const Timeline& timeline);
+
+/// True for rows that are one of many alike: "sm 3", "worker 0".
+bool is_worker(const std::string& row);
+
+std::string_view name_of(Span::Kind kind);
+
+}  // namespace imbrex

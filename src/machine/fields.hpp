@@ -1,0 +1,66 @@
+// The one table of a machine's plain constants: place in the file, unit, rule and member.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "imbrex/machine.hpp"
+
+namespace imbrex::machine_file {
+
+enum class Rule : unsigned char {
+  rate,   ///< at least 1 per second
+  time,   ///< 0 to 1e6 seconds
+  ratio,  ///< above 0, at most 1
+  count,  ///< whole number, 1 to 65536
+  tally,  ///< whole number, 0 to 65536
+  size,   ///< at least 0
+};
+
+struct Field {
+  std::string_view section, key, unit;
+  Rule rule;
+  Constant Machine::* member;
+};
+
+inline constexpr std::array<Field, 21> fields{{
+    {"compute", "sms", "count", Rule::count, &Machine::sms},
+    {"compute", "memory_bandwidth", "bytes/s", Rule::rate, &Machine::memory_bandwidth},
+    {"compute", "sm_memory_bandwidth", "bytes/s", Rule::rate, &Machine::sm_memory_bandwidth},
+    {"compute", "l2_bytes", "bytes", Rule::size, &Machine::l2_bytes},
+    {"compute", "sustained_ratio", "ratio", Rule::ratio, &Machine::sustained_ratio},
+    {"compute", "sustained_onset", "s", Rule::time, &Machine::sustained_onset},
+    {"compute", "launch_gap", "s", Rule::time, &Machine::launch_gap},
+    {"copy_engine", "fixed", "s", Rule::time, &Machine::copy_fixed},
+    {"copy_engine", "flag", "s", Rule::time, &Machine::copy_flag},
+    {"copy_engine", "latency", "s", Rule::time, &Machine::copy_latency},
+    {"copy_engine", "bandwidth", "bytes/s", Rule::rate, &Machine::copy_bandwidth},
+    {"stores", "sm_bandwidth", "bytes/s", Rule::rate, &Machine::store_sm_bandwidth},
+    {"stores", "bandwidth", "bytes/s", Rule::rate, &Machine::store_bandwidth},
+    {"links", "egress_bandwidth", "bytes/s", Rule::rate, &Machine::egress_bandwidth},
+    {"links", "ingress_bandwidth", "bytes/s", Rule::rate, &Machine::ingress_bandwidth},
+    {"links", "latency", "s", Rule::time, &Machine::link_latency},
+    {"signals", "flag_latency", "s", Rule::time, &Machine::flag_latency},
+    {"signals", "flag_latency_local", "s", Rule::time, &Machine::flag_latency_local},
+    {"signals", "poll", "s", Rule::time, &Machine::poll},
+    {"signals", "fence", "s", Rule::time, &Machine::fence},
+    {"collectives", "sms", "count", Rule::tally, &Machine::collective_sms},
+}};
+
+struct CurveField {
+  std::string_view key;
+  Curve Machine::* member;
+};
+
+inline constexpr std::array<CurveField, 4> curves{{{"all_gather", &Machine::all_gather},
+                                                   {"reduce_scatter", &Machine::reduce_scatter},
+                                                   {"all_reduce", &Machine::all_reduce},
+                                                   {"all_to_all", &Machine::all_to_all}}};
+
+/// Throws Error(invalid_input) unless `value` obeys `rule`; `place` names it.
+void check_rule(Rule rule, double value, std::string_view place);
+
+/// Throws Error(invalid_input) unless the curve is as Curve says.
+void check_curve(const Curve& curve, std::string_view place);
+
+}  // namespace imbrex::machine_file

@@ -1,0 +1,229 @@
+// Machine files: strict reading, and writing with one constant a line.
+#include <cmath>
+#include <set>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/check.hpp"
+#include "machine/fields.hpp"
+
+namespace imbrex {
+namespace {
+
+using machine_file::curves;
+using machine_file::Field;
+using machine_file::fields;
+using machine_file::Rule;
+using Json = nlohmann::json;
+
+constexpr std::size_t max_bytes = std::size_t{1} << 20;
+constexpr int max_depth = 16;
+constexpr std::string_view format_name = "imbrex-machine-1";
+
+// A JSON value and where it stands, for messages. Every accessor throws Error(invalid_input) naming that place.
+class Node {
+ public:
+  Node(const Json& json, std::string place) : json_(json), place_(std::move(place)) {}
+  const std::string& place() const { return place_; }
+
+  // Checks that this is an object with exactly these keys.
+  void keys(const std::vector<std::string_view>& allowed) const {
+    IMBREX_EXPECTS(json_.is_object(), "{} must be an object, not {}", place_, json_.type_name());
+    for (const auto& item : json_.items()) {
+      bool known = false;
+      for (std::string_view key : allowed) known = known || item.key() == key;
+      IMBREX_EXPECTS(known, "{} has the unknown key '{}'; it takes {}", place_, item.key(), fmt::join(allowed, ", "));
+    }
+    for (std::string_view key : allowed)
+      IMBREX_EXPECTS(json_.contains(std::string(key)), "{} lacks the key '{}'", place_, key);
+  }
+
+  Node operator[](std::string_view key) const { return {json_.at(std::string(key)), fmt::format("{}.{}", place_, key)}; }
+
+  std::vector<std::pair<std::string, Node>> members() const {
+    IMBREX_EXPECTS(json_.is_object(), "{} must be an object, not {}", place_, json_.type_name());
+    std::vector<std::pair<std::string, Node>> result;
+    for (const auto& item : json_.items())
+      result.emplace_back(item.key(), Node(item.value(), fmt::format("{}.{}", place_, item.key())));
+    return result;
+  }
+
+  std::vector<Node> elements(std::size_t most) const {
+    IMBREX_EXPECTS(json_.is_array(), "{} must be an array, not {}", place_, json_.type_name());
+    IMBREX_EXPECTS(json_.size() <= most, "{} has {} elements; at most {} are allowed", place_, json_.size(), most);
+    std::vector<Node> result;
+    for (std::size_t i = 0; i < json_.size(); ++i) result.emplace_back(json_[i], fmt::format("{}[{}]", place_, i));
+    return result;
+  }
+
+  double number() const {
+    IMBREX_EXPECTS(json_.is_number(), "{} must be a number, not {}", place_, json_.type_name());
+    const double value = json_.get<double>();
+    IMBREX_EXPECTS(std::isfinite(value), "{} must be finite", place_);
+    return value;
+  }
+
+  std::int64_t integer(std::int64_t low, std::int64_t high) const {
+    const double value = number();
+    IMBREX_EXPECTS(value == std::floor(value) && value >= static_cast<double>(low) && value <= static_cast<double>(high),
+                   "{} is {}; it must be a whole number from {} to {}", place_, value, low, high);
+    return static_cast<std::int64_t>(value);
+  }
+
+  std::string string() const {
+    IMBREX_EXPECTS(json_.is_string(), "{} must be a string, not {}", place_, json_.type_name());
+    return json_.get<std::string>();
+  }
+
+ private:
+  const Json& json_;
+  std::string place_;
+};
+
+// Refuses what a JSON object model would hide: repeated keys, and nesting deep enough to exhaust a stack.
+Json parse_strictly(std::string_view text, std::string_view origin) {
+  IMBREX_EXPECTS(text.size() <= max_bytes, "{} has {} bytes; a machine file may have {}", origin, text.size(), max_bytes);
+  std::vector<std::set<std::string>> seen;
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    IMBREX_EXPECTS(depth <= max_depth, "{} nests deeper than {} levels", origin, max_depth);
+    if (event == Json::parse_event_t::object_start) seen.emplace_back();
+    if (event == Json::parse_event_t::object_end) seen.pop_back();
+    if (event == Json::parse_event_t::key)
+      IMBREX_EXPECTS(seen.back().insert(parsed.get<std::string>()).second, "{} repeats the key '{}'", origin,
+                     parsed.get<std::string>());
+    return true;
+  };
+  try {
+    return Json::parse(text, watch);
+  } catch (const Json::exception& error) {
+    throw Error(ErrorCode::invalid_input, fmt::format("{} is not JSON: {}", origin, error.what()));
+  }
+}
+
+Provenance read_source(const Node& node) {
+  try {
+    return parse_provenance(node.string());
+  } catch (const Error& error) {
+    throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", node.place(), error.what()));
+  }
+}
+
+Constant read_constant(const Node& node, std::string_view unit, Rule rule) {
+  node.keys({"value", "unit", "source", "from"});
+  const std::string given = node["unit"].string();
+  IMBREX_EXPECTS(given == unit, "{}.unit is '{}'; it must be '{}'", node.place(), given, unit);
+  Constant constant{node["value"].number(), read_source(node["source"]), node["from"].string()};
+  machine_file::check_rule(rule, constant, node.place() + ".value");
+  return constant;
+}
+
+Curve read_curve(const Node& node) {
+  node.keys({"points", "unit", "source", "from"});
+  const std::string unit = node["unit"].string();
+  IMBREX_EXPECTS(unit == "[bytes, s]", "{}.unit is '{}'; it must be '[bytes, s]'", node.place(), unit);
+  Curve curve{{}, read_source(node["source"]), node["from"].string()};
+  for (const Node& point : node["points"].elements(1024)) {
+    const auto pair = point.elements(2);
+    IMBREX_EXPECTS(pair.size() == 2, "{} must be [bytes, seconds]", point.place());
+    curve.points.push_back({pair[0].number(), pair[1].number()});
+  }
+  machine_file::check_curve(curve, node.place());
+  return curve;
+}
+
+std::vector<std::string_view> section_keys(std::string_view section) {
+  std::vector<std::string_view> keys;
+  for (const Field& field : fields)
+    if (field.section == section) keys.push_back(field.key);
+  if (section == "compute") keys.insert(keys.end(), {"sm_rate", "tiles"});
+  if (section == "collectives")
+    for (const auto& curve : curves) keys.push_back(curve.key);
+  return keys;
+}
+
+constexpr std::string_view sections[] = {"compute", "copy_engine", "stores", "links", "signals", "collectives"};
+
+Machine read_machine(const Node& root) {
+  root.keys({"format", "name", "about", "devices", "compute", "copy_engine", "stores", "links", "signals", "collectives"});
+  const std::string format = root["format"].string();
+  IMBREX_EXPECTS(format == format_name, "{}.format is '{}'; this version reads '{}'", root.place(), format, format_name);
+  Machine machine;
+  machine.name = root["name"].string();
+  machine.about = root["about"].string();
+  machine.devices = static_cast<int>(root["devices"].integer(1, 65536));
+  for (std::string_view section : sections) root[section].keys(section_keys(section));
+  for (const Field& field : fields)
+    machine.*field.member = read_constant(root[field.section][field.key], field.unit, field.rule);
+  for (const auto& [type, node] : root["compute"]["sm_rate"].members()) {
+    IMBREX_EXPECTS(type == "bf16" || type == "fp16" || type == "fp32", "{} must be bf16, fp16 or fp32", node.place());
+    machine.sm_rate[parse_type(type)] = read_constant(node, "flop/s", Rule::rate);
+  }
+  for (const Node& node : root["compute"]["tiles"].elements(256)) {
+    node.keys({"tile_m", "tile_n", "efficiency", "prologue", "epilogue"});
+    machine.tiles.push_back({node["tile_m"].integer(1, 65536), node["tile_n"].integer(1, 65536),
+                             read_constant(node["efficiency"], "ratio", Rule::ratio),
+                             read_constant(node["prologue"], "s", Rule::time),
+                             read_constant(node["epilogue"], "s", Rule::time)});
+  }
+  for (const auto& curve : curves) machine.*curve.member = read_curve(root["collectives"][curve.key]);
+  try {
+    validate(machine);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::invalid_input, fmt::format("{}.{}", root.place(), error.what()));
+  }
+  return machine;
+}
+
+std::string text_of(const std::string& value) { return Json(value).dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string text_of(double value) { return Json(value).dump(); }
+
+std::string text_of(const Constant& constant, std::string_view unit) {
+  return fmt::format(R"({{"value": {}, "unit": "{}", "source": "{}", "from": {}}})", text_of(constant.value), unit,
+                     name_of(constant.source), text_of(constant.from));
+}
+
+std::string text_of(const Curve& curve) {
+  std::string points;
+  for (std::size_t i = 0; i < curve.points.size(); ++i)
+    points += fmt::format("{}[{}, {}]", i == 0 ? "" : i % 6 == 0 ? ",\n        " : ", ", text_of(curve.points[i].bytes),
+                          text_of(curve.points[i].seconds));
+  return fmt::format("{{\n      \"unit\": \"[bytes, s]\", \"source\": \"{}\",\n      \"from\": {},\n      \"points\": [\n        {}]\n    }}",
+                     name_of(curve.source), text_of(curve.from), points);
+}
+
+}  // namespace
+
+std::string to_json(const Machine& machine) {
+  std::string out = fmt::format("{{\n  \"format\": \"{}\",\n  \"name\": {},\n  \"about\": {},\n  \"devices\": {}", format_name,
+                                text_of(machine.name), text_of(machine.about), machine.devices);
+  for (std::string_view section : sections) {
+    std::vector<std::string> lines;
+    for (const Field& field : fields)
+      if (field.section == section)
+        lines.push_back(fmt::format("    \"{}\": {}", field.key, text_of(machine.*field.member, field.unit)));
+    if (section == "compute") {
+      std::vector<std::string> rates, tiles;
+      for (const auto& [type, rate] : machine.sm_rate)
+        rates.push_back(fmt::format("      \"{}\": {}", name_of(type), text_of(rate, "flop/s")));
+      for (const TileRate& tile : machine.tiles)
+        tiles.push_back(fmt::format("      {{\"tile_m\": {}, \"tile_n\": {},\n       \"efficiency\": {},\n       \"prologue\": {},\n"
+                                    "       \"epilogue\": {}}}",
+                                    tile.tile_m, tile.tile_n, text_of(tile.efficiency, "ratio"), text_of(tile.prologue, "s"),
+                                    text_of(tile.epilogue, "s")));
+      lines.push_back(fmt::format("    \"sm_rate\": {{\n{}\n    }}", fmt::join(rates, ",\n")));
+      lines.push_back(fmt::format("    \"tiles\": [\n{}\n    ]", fmt::join(tiles, ",\n")));
+    }
+    if (section == "collectives")
+      for (const auto& curve : curves) lines.push_back(fmt::format("    \"{}\": {}", curve.key, text_of(machine.*curve.member)));
+    out += fmt::format(",\n  \"{}\": {{\n{}\n  }}", section, fmt::join(lines, ",\n"));
+  }
+  return out + "\n}\n";
+}
+
+Machine parse_machine(std::string_view json, std::string_view origin) {
+  const Json parsed = parse_strictly(json, origin);
+  return read_machine(Node(parsed, std::string(origin)));
+}
+
+}  // namespace imbrex

@@ -1,0 +1,74 @@
+// Finding machine files by name.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "base/check.hpp"
+#include "imbrex/machine.hpp"
+
+namespace imbrex {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view extension = ".json";
+
+// Folders that came with the library: beside an installed program, in the tree it was built from, and where it was
+// configured to be installed. The first makes a copied installation find its own files.
+std::vector<std::string> own_folders() {
+  std::vector<std::string> folders;
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (!error) folders.push_back((program.parent_path().parent_path() / "share/imbrex/machines").string());
+  folders.emplace_back(IMBREX_SOURCE_MACHINES);
+  folders.emplace_back(IMBREX_INSTALLED_MACHINES);
+  return folders;
+}
+
+std::vector<std::string> search_path(const std::vector<std::string>& folders) {
+  std::vector<std::string> result = folders;
+  for (std::string& folder : own_folders()) result.push_back(std::move(folder));
+  return result;
+}
+
+Machine load_file(const fs::path& path) {
+  std::error_code error;
+  IMBREX_EXPECTS(fs::is_regular_file(path, error), "machine file '{}' does not exist or is not a file", path.string());
+  const auto size = fs::file_size(path, error);
+  IMBREX_EXPECTS(!error && size <= (1u << 20), "machine file '{}' is larger than 1 MiB or cannot be read", path.string());
+  std::ifstream file(path, std::ios::binary);
+  std::string text(static_cast<std::size_t>(size), '\0');
+  file.read(text.data(), static_cast<std::streamsize>(size));
+  IMBREX_EXPECTS(file.good() || (file.eof() && size == 0), "machine file '{}' cannot be read", path.string());
+  return parse_machine(text, path.string());
+}
+
+}  // namespace
+
+std::vector<std::string> machine_names(const std::vector<std::string>& folders) {
+  std::set<std::string> names;
+  for (const std::string& folder : search_path(folders)) {
+    std::error_code error;
+    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+      if (it->path().extension() == extension) names.insert(it->path().stem().string());
+  }
+  return {names.begin(), names.end()};
+}
+
+Machine load_machine(std::string_view name_or_path, const std::vector<std::string>& folders) {
+  IMBREX_EXPECTS(!name_or_path.empty() && name_or_path.find('\0') == std::string_view::npos,
+                 "a machine's name or path must not be empty or hold a zero byte");
+  if (name_or_path.find('/') != std::string_view::npos || name_or_path.ends_with(extension)) return load_file(name_or_path);
+  const std::vector<std::string> path = search_path(folders);
+  for (const std::string& folder : path) {
+    std::error_code error;
+    const fs::path file = fs::path(folder) / (std::string(name_or_path) + std::string(extension));
+    if (fs::is_regular_file(file, error)) return load_file(file);
+  }
+  IMBREX_EXPECTS(false, "no machine is called '{}'; known are {} (looked in {})", name_or_path,
+                 fmt::join(machine_names(folders), ", "), fmt::join(path, ", "));
+  return {};
+}
+
+}  // namespace imbrex
