@@ -1,0 +1,23 @@
+# `cmake --install`: the library, its headers, the program, the machine files, and a package for find_package(imbrex).
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(IMBREX_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/imbrex)
+
+# A static library hands its needs on: the package finds this BLAS again, or another one.
+target_link_libraries(imbrex PRIVATE $<INSTALL_INTERFACE:imbrex::blas>)
+
+install(TARGETS imbrex EXPORT imbrex_targets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS imbrex_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/imbrex DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/machines DESTINATION ${CMAKE_INSTALL_DATADIR}/imbrex FILES_MATCHING PATTERN "*.json")
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/imbrex)
+
+install(EXPORT imbrex_targets NAMESPACE imbrex:: DESTINATION ${IMBREX_PACKAGE_DIR} FILE imbrexTargets.cmake)
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/imbrexConfig.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/imbrexConfig.cmake
+  INSTALL_DESTINATION ${IMBREX_PACKAGE_DIR} PATH_VARS CMAKE_INSTALL_DATADIR)
+write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/imbrexConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/imbrexConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/imbrexConfigVersion.cmake
+  DESTINATION ${IMBREX_PACKAGE_DIR})
