@@ -14,7 +14,8 @@ namespace {
 using base::Environment;
 using base::Key;
 
-// Steps from here on are no srun steps but the batch script, an interactive shell and the like (SLURM_BATCH_SCRIPT ...).
+// Steps from here on are no srun steps but the batch script, an interactive shell and the like (SLURM_BATCH_SCRIPT
+// ...).
 constexpr std::int64_t first_special_slurm_step = 0xfffffff0;
 
 bool has_imbrex(const Environment& e) { return e.has(Key::rank) || e.has(Key::world_size); }
@@ -85,8 +86,8 @@ std::optional<Bootstrap> find_bootstrap(const Environment& e) {
   } else if (has_torch(e)) {
     result = place(e, "torchrun", Key::torch_rank, Key::torch_world_size);
     expect_one_host(e, result, Key::torch_world_size, Key::torch_local_world_size);
-    identify(e, result,
-             {Key::torch_run_id, Key::torch_master_port, Key::torch_master_addr, Key::torch_restart_count}, 2);
+    identify(e, result, {Key::torch_run_id, Key::torch_master_port, Key::torch_master_addr, Key::torch_restart_count},
+             2);
   } else if (has_ompi(e)) {
     result = place(e, "Open MPI", Key::ompi_rank, Key::ompi_size);
     expect_one_host(e, result, Key::ompi_size, Key::ompi_local_size);

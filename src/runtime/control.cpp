@@ -97,7 +97,8 @@ void Control::all_gather(const void* mine, void* all, std::size_t bytes, double 
   for (int r = 0; r < size(); ++r) {
     const std::uint32_t other = block_->ranks[r].gathered[slot];
     IMBREX_EXPECTS(other == first, "all_gather of different sizes: rank 0 gives {} bytes, rank {} {}", first, r, other);
-    if (bytes) std::memcpy(static_cast<std::byte*>(all) + static_cast<std::size_t>(r) * bytes, block_->gather[slot][r], bytes);
+    if (bytes)
+      std::memcpy(static_cast<std::byte*>(all) + static_cast<std::size_t>(r) * bytes, block_->gather[slot][r], bytes);
   }
 }
 

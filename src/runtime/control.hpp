@@ -43,7 +43,7 @@ struct ControlBlock {
   std::uint32_t version;
   std::uint32_t size;
   std::uint64_t heap_stride;
-  std::uint32_t use_locks;  // process ids do not mean the same everywhere: notice losses by record locks
+  std::uint32_t use_locks;             // process ids do not mean the same everywhere: notice losses by record locks
   alignas(64) std::uint64_t arrivals;  // barrier entries of all ranks together
   FailureRecord failure;
   RankRecord ranks[max_world_size];
@@ -54,7 +54,8 @@ static_assert(sizeof(RankRecord) == 64 && sizeof(FailureRecord) == 2048);
 static_assert(offsetof(ControlBlock, arrivals) == 64 && offsetof(ControlBlock, failure) == 128);
 static_assert(offsetof(ControlBlock, ranks) == 2176 && offsetof(ControlBlock, gather) == 8192);
 static_assert(sizeof(ControlBlock) == 8192 + 2 * 64 * 4096);
-static_assert(std::atomic_ref<std::uint32_t>::is_always_lock_free && std::atomic_ref<std::uint64_t>::is_always_lock_free,
+static_assert(std::atomic_ref<std::uint32_t>::is_always_lock_free &&
+                  std::atomic_ref<std::uint64_t>::is_always_lock_free,
               "atomics that take a lock do not work between processes");
 
 template <typename T>

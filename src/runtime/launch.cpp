@@ -13,6 +13,7 @@
 #include "runtime/bootstrap.hpp"
 #include "runtime/children.hpp"
 #include "runtime/host_world.hpp"
+#include "runtime/rendezvous.hpp"
 #include "runtime/socket.hpp"
 
 namespace imbrex {
@@ -62,6 +63,26 @@ class Group {
   pid_t id_ = 0;
 };
 
+/// Tells ranks that still wait for each other why one will not come; see obituary_name.
+class Obituary {
+ public:
+  explicit Obituary(const std::string& id) : name_(obituary_name(launch_key(id))) {}
+
+  void publish(const std::string& text) {
+    if (!text_.empty()) return;
+    text_ = text.substr(0, max_obituary_bytes);
+    listener_ = listen_at(name_);
+  }
+  void answer() const {
+    if (!listener_) return;
+    while (const FileDescriptor reader = try_accept(listener_)) send_message(reader, text_.data(), text_.size());
+  }
+
+ private:
+  std::string name_, text_;
+  FileDescriptor listener_;
+};
+
 /// This process's environment with the variables of one rank.
 std::vector<std::string> environment_of(int rank, int ranks, const std::string& id) {
   const std::vector<std::string> own = {
@@ -97,8 +118,8 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   _exit(127);
 }
 
-void start(Children& children, Group& group, int ranks, const std::vector<std::string>& command) {
-  const std::string id = random_id();
+void start(Children& children, Group& group, int ranks, const std::string& id,
+           const std::vector<std::string>& command) {
   const pid_t parent = getpid();
   std::vector<std::string> words = command;
   const std::vector<char*> arguments = pointers_to(words);
@@ -130,12 +151,14 @@ int launch(int ranks, const std::vector<std::string>& command) {
                  max_world_size);
   IMBREX_EXPECTS(!command.empty() && !command.front().empty(), "there is no command to launch");
 
+  const std::string id = random_id();
+  Obituary obituary(id);
   Group group;
   Children children;
   std::fflush(nullptr);
   const SignalCatcher catcher;
   try {
-    start(children, group, ranks, command);
+    start(children, group, ranks, id, command);
   } catch (...) {
     group.send(SIGKILL);
     throw;
@@ -151,7 +174,12 @@ int launch(int ranks, const std::vector<std::string>& command) {
     children.wait(std::chrono::milliseconds(100), [&](int rank, const Ending& ending) {
       if (ending.signal) print_rank_error(rank, describe_signal(ending.signal));
       result = worse(result, ending.signal ? 3 : ending.code);
+      if (ending.signal || ending.code)
+        obituary.publish(fmt::format("rank {} (pid {}) was lost: it {}", rank, children.pid(rank),
+                                     ending.signal ? "was " + describe_signal(ending.signal)
+                                                   : fmt::format("ended with exit code {}", ending.code)));
     });
+    obituary.answer();
     if (const int signal = pending_signal.exchange(0)) {
       group.send(signal);
       begin_end(grace);

@@ -76,8 +76,8 @@ int run_processes(int ranks, const WorldOptions& options, const std::function<in
       result = worse(result, code);
     });
     if (!last_resort && (result != 0 || control.has_failed()))
-      last_resort = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                       std::chrono::duration<double>(options.wait_limit + 5));
+      last_resort = Clock::now() +
+                    std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.wait_limit + 5));
     if (last_resort && Clock::now() > *last_resort) children.send(SIGKILL);
   }
   children.reap();

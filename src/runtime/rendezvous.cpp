@@ -43,11 +43,28 @@ unsigned next_sequence(const std::string& key) {
   return next[key]++;
 }
 
+constexpr int look_interval = 100;  // milliseconds between looks at what the launcher says
+
+/// Throws what the launcher knows of a rank that has failed.
+void throw_if_launcher_reports(const std::string& key) {
+  const FileDescriptor socket = try_connect(obituary_name(key));
+  if (!socket || peer_of(socket).uid != geteuid()) return;
+  pollfd entry{socket.get(), POLLIN, 0};
+  poll(&entry, 1, 1000);
+  char text[max_obituary_bytes];
+  if (const std::size_t bytes = receive_message(socket, text, sizeof text); bytes > 0)
+    refuse(fmt::format("{} before the world was complete", std::string_view(text, bytes)));
+}
+
 /// Rank 0's side: receives the others, checks that they fit together, hands out the memory files.
 class Host {
  public:
-  Host(FileDescriptor listener, int size, const WorldOptions& options)
-      : listener_(std::move(listener)), size_(size), options_(options), peers_(static_cast<std::size_t>(size)) {}
+  Host(FileDescriptor listener, const std::string& key, int size, const WorldOptions& options)
+      : listener_(std::move(listener)),
+        key_(key),
+        size_(size),
+        options_(options),
+        peers_(static_cast<std::size_t>(size)) {}
 
   std::shared_ptr<Segment> gather() {
     try {
@@ -86,9 +103,12 @@ class Host {
     std::vector<pollfd> polls{{listener_.get(), POLLIN, 0}};
     for (const FileDescriptor& socket : strangers_) polls.push_back({socket.get(), POLLIN, 0});
     for (const Guest& guest : peers_) polls.push_back({guest.socket.get(), POLLIN, 0});
-    const int ready = poll(polls.data(), polls.size(), milliseconds_until(deadline_));
+    const int ready = poll(polls.data(), polls.size(), std::min(look_interval, milliseconds_until(deadline_)));
     if (ready < 0) return errno == EINTR;
-    if (ready == 0) return false;
+    if (ready == 0) {
+      throw_if_launcher_reports(key_);
+      return milliseconds_until(deadline_) > 0;
+    }
 
     for (int rank = 1; rank < size_; ++rank)
       if (polls[1 + strangers_.size() + static_cast<std::size_t>(rank)].revents)
@@ -109,7 +129,8 @@ class Host {
     Hello hello;
     const std::size_t bytes = receive_message(socket, &hello, sizeof hello);
     if (bytes < offsetof(Hello, rank) || hello.magic != rendezvous_magic) return;  // not one of ours
-    const Guest* claimed = hello.rank > 0 && hello.rank < size_ ? &peers_[static_cast<std::size_t>(hello.rank)] : nullptr;
+    const Guest* claimed =
+        hello.rank > 0 && hello.rank < size_ ? &peers_[static_cast<std::size_t>(hello.rank)] : nullptr;
     std::string reason;
     if (hello.version != protocol_version || bytes != sizeof hello) {
       reason = fmt::format("a process (pid {}) speaks version {} of the rendezvous protocol, rank 0 version {}",
@@ -155,7 +176,7 @@ class Host {
       for (const Guest& guest : peers_)
         if (guest.socket) tell(guest.socket);
       for (const FileDescriptor& socket : strangers_) tell(socket);
-      const Deadline end = std::min(deadline_, deadline_in(1));
+      const Deadline end = std::min(deadline_, deadline_in(0.5));
       while (milliseconds_until(end) > 0) {
         pollfd entry{listener_.get(), POLLIN, 0};
         poll(&entry, 1, milliseconds_until(end));
@@ -170,6 +191,7 @@ class Host {
   }
 
   FileDescriptor listener_;
+  const std::string& key_;
   int size_;
   const WorldOptions& options_;
   Deadline deadline_ = deadline_in(options_.wait_limit);
@@ -179,17 +201,25 @@ class Host {
 };
 
 /// The other ranks' side.
-std::shared_ptr<Segment> join(const std::string& name, int rank, int size, const WorldOptions& options) {
+std::shared_ptr<Segment> join(const std::string& name, const std::string& key, int rank, int size,
+                              const WorldOptions& options) {
   FileDescriptor socket;
   const Deadline deadline = deadline_in(options.wait_limit);
-  for (Backoff backoff; !(socket = try_connect(name)); backoff.pause())
+  Deadline next_look = deadline_in(1e-3 * look_interval);
+  for (Backoff backoff; !(socket = try_connect(name)); backoff.pause()) {
+    if (milliseconds_until(next_look) == 0) {
+      throw_if_launcher_reports(key);
+      next_look = deadline_in(1e-3 * look_interval);
+    }
     if (milliseconds_until(deadline) == 0)
-      refuse(fmt::format("rank 0 did not arrive within {:.3g} s of rank {} of {}, or is not on this host (or in another "
-                         "network namespace)",
-                         options.wait_limit, rank, size));
+      refuse(
+          fmt::format("rank 0 did not arrive within {:.3g} s of rank {} of {}, or is not on this host (or in another "
+                      "network namespace)",
+                      options.wait_limit, rank, size));
+  }
   if (const Peer host = peer_of(socket); host.uid != geteuid())
-    refuse(fmt::format("the socket of rank 0 belongs to user {} (pid {}), not to user {}", host.uid, host.pid,
-                       geteuid()));
+    refuse(
+        fmt::format("the socket of rank 0 belongs to user {} (pid {}), not to user {}", host.uid, host.pid, geteuid()));
 
   Hello hello;
   hello.rank = rank;
@@ -204,7 +234,8 @@ std::shared_ptr<Segment> join(const std::string& name, int rank, int size, const
   int ready = 0;
   while (sent && (ready = poll(&entry, 1, milliseconds_until(patience))) < 0 && errno == EINTR) {
   }
-  if (sent && ready == 0) refuse(fmt::format("rank 0 did not answer rank {} within {:.3g} s", rank, options.wait_limit + 2));
+  if (sent && ready == 0)
+    refuse(fmt::format("rank 0 did not answer rank {} within {:.3g} s", rank, options.wait_limit + 2));
   Verdict verdict;
   std::vector<FileDescriptor> files;
   const std::size_t bytes = sent ? receive_message(socket, &verdict, sizeof verdict, &files) : 0;
@@ -219,15 +250,23 @@ std::shared_ptr<Segment> join(const std::string& name, int rank, int size, const
 
 }  // namespace
 
-std::string socket_name(const std::string& key, unsigned sequence) {
+namespace {
+
+std::string name_with(const std::string& key, const std::string& suffix) {
   // FNV-1a from two starting points: the key may be longer than a socket's name.
   const auto hash = [&](std::uint64_t value) {
     for (const char c : key) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001b3;
     return value;
   };
   return fmt::format("imbrex/{}/{:016x}{:016x}/{}", geteuid(), hash(0xcbf29ce484222325), hash(0x9e3779b97f4a7c15),
-                     sequence);
+                     suffix);
 }
+
+}  // namespace
+
+std::string launch_key(const std::string& id) { return "imbrex launch\n" + id; }
+std::string socket_name(const std::string& key, unsigned sequence) { return name_with(key, std::to_string(sequence)); }
+std::string obituary_name(const std::string& key) { return name_with(key, "obituary"); }
 
 std::unique_ptr<World> meet(const std::string& key, int rank, int size, const WorldOptions& options) {
   validate(size, options);
@@ -239,7 +278,7 @@ std::unique_ptr<World> meet(const std::string& key, int rank, int size, const Wo
   FileDescriptor listener;
   if (rank == 0) listener = listen_at(name);
   // A rank 0 that finds the name taken joins as a guest, so that the other one can tell everybody of the clash.
-  segment = listener ? Host(std::move(listener), size, options).gather() : join(name, rank, size, options);
+  segment = listener ? Host(std::move(listener), key, size, options).gather() : join(name, key, rank, size, options);
   auto world = std::make_unique<HostWorld>(std::move(segment), rank, options, Kind::processes);
   // Once: every rank watches its peers. Twice: every rank was alive after that, so nobody watches a process that got
   // the number of a rank that died on the way.

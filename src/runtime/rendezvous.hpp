@@ -12,6 +12,14 @@ namespace imbrex::runtime {
 /// n-th calls, so worlds can follow each other. Throws as World::from_environment does.
 std::unique_ptr<World> meet(const std::string& key, int rank, int size, const WorldOptions& options);
 
+/// What `imbrex launch` uses as key.
+std::string launch_key(const std::string& id);
+
+/// Name of the socket at which the launcher of `key` tells ranks that still wait for each other why a rank will not
+/// come. It exists only once a rank has failed. Whoever connects receives the reason, as one message of text.
+std::string obituary_name(const std::string& key);
+inline constexpr std::size_t max_obituary_bytes = 512;
+
 /// Name of the socket at which rank 0 receives the others for the `sequence`-th world of `key`.
 std::string socket_name(const std::string& key, unsigned sequence);
 

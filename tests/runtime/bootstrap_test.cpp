@@ -1,0 +1,153 @@
+#include "runtime/bootstrap.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "imbrex/environment.hpp"
+#include "imbrex/error.hpp"
+#include "imbrex/world.hpp"
+
+namespace imbrex::runtime {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+base::Environment environment_with(const Variables& variables) {
+  return base::Environment([&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+Variables operator+(Variables variables, const Variables& others) {
+  for (const auto& [name, value] : others) variables[name] = value;
+  return variables;
+}
+
+const Variables torch = {{"RANK", "2"},
+                         {"WORLD_SIZE", "4"},
+                         {"LOCAL_WORLD_SIZE", "4"},
+                         {"MASTER_ADDR", "here"},
+                         {"MASTER_PORT", "29500"},
+                         {"TORCHELASTIC_RUN_ID", "none"},
+                         {"TORCHELASTIC_RESTART_COUNT", "0"}};
+const Variables ompi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                        {"OMPI_COMM_WORLD_SIZE", "3"},
+                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"},
+                        {"OMPI_MCA_ess_base_jobid", "123"}};
+const Variables slurm = {
+    {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_JOB_ID", "9"}, {"SLURM_STEP_ID", "1"}, {"SLURM_NNODES", "1"}};
+const Variables own = {{"IMBREX_RANK", "5"}, {"IMBREX_WORLD_SIZE", "6"}, {"IMBREX_RENDEZVOUS", "abc"}};
+
+void expect_place(const Variables& variables, const std::string& launcher, int rank, int size) {
+  const auto environment = environment_with(variables);
+  EXPECT_TRUE(has_launcher(environment));
+  const auto found = find_bootstrap(environment);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->launcher, launcher);
+  EXPECT_EQ(found->rank, rank);
+  EXPECT_EQ(found->size, size);
+}
+
+TEST(Bootstrap, ReadsEveryLauncherAndTheInnermostWins) {
+  expect_place(torch, "torchrun", 2, 4);
+  expect_place(ompi, "Open MPI", 1, 3);
+  expect_place(slurm, "Slurm", 0, 2);
+  expect_place(own, "imbrex launch", 5, 6);
+  expect_place(slurm + ompi, "Open MPI", 1, 3);
+  expect_place(slurm + torch, "torchrun", 2, 4);
+  expect_place(slurm + torch + ompi + own, "imbrex launch", 5, 6);
+}
+
+TEST(Bootstrap, NothingSetIsNoLauncher) {
+  for (const Variables& variables :
+       {Variables{}, Variables{{"RANK", ""}}, Variables{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}},
+        slurm + Variables{{"SLURM_STEP_ID", "4294967291"}}}) {
+    EXPECT_FALSE(has_launcher(environment_with(variables)));
+    EXPECT_FALSE(find_bootstrap(environment_with(variables)));
+  }
+}
+
+TEST(Bootstrap, KeysTellLaunchesApart) {
+  std::set<std::string> keys;
+  const std::vector<Variables> launches = {torch,
+                                           torch + Variables{{"MASTER_PORT", "29501"}},
+                                           torch + Variables{{"TORCHELASTIC_RUN_ID", "other"}},
+                                           torch + Variables{{"TORCHELASTIC_RESTART_COUNT", "1"}},
+                                           ompi,
+                                           ompi + Variables{{"OMPI_MCA_ess_base_jobid", "124"}},
+                                           slurm,
+                                           slurm + Variables{{"SLURM_STEP_ID", "2"}},
+                                           own,
+                                           own + Variables{{"IMBREX_RENDEZVOUS", "abd"}}};
+  for (const Variables& launch : launches) keys.insert(find_bootstrap(environment_with(launch))->key);
+  EXPECT_EQ(keys.size(), launches.size());
+  EXPECT_EQ(find_bootstrap(environment_with(torch + Variables{{"RANK", "0"}}))->key,
+            find_bootstrap(environment_with(torch))->key);
+}
+
+TEST(Bootstrap, ContradictionsNameTheVariable) {
+  const auto without = [](Variables variables, const std::string& name) {
+    variables.erase(name);
+    return variables;
+  };
+  const std::vector<std::pair<Variables, std::string>> wrong = {
+      {torch + Variables{{"RANK", "4"}}, "RANK=4 contradicts WORLD_SIZE=4"},
+      {torch + Variables{{"RANK", "-1"}}, "RANK=-1"},
+      {torch + Variables{{"RANK", "2x"}}, "RANK='2x' is not a whole number"},
+      {torch + Variables{{"WORLD_SIZE", "65"}}, "WORLD_SIZE=65"},
+      {torch + Variables{{"LOCAL_WORLD_SIZE", "2"}}, "LOCAL_WORLD_SIZE=2, but WORLD_SIZE=4: the ranks are spread over"},
+      {torch + Variables{{"LOCAL_WORLD_SIZE", "8"}}, "LOCAL_WORLD_SIZE=8 contradicts"},
+      {without(torch, "WORLD_SIZE"), "WORLD_SIZE is not set"},
+      {without(torch, "RANK"), "RANK is not set"},
+      {without(without(torch, "MASTER_PORT"), "TORCHELASTIC_RUN_ID"), "MASTER_PORT"},
+      {without(ompi, "OMPI_COMM_WORLD_RANK"), "OMPI_COMM_WORLD_RANK is not set"},
+      {without(ompi, "OMPI_MCA_ess_base_jobid"), "PMIX_NAMESPACE"},
+      {slurm + Variables{{"SLURM_NNODES", "2"}}, "SLURM_NNODES=2: the ranks are spread over several hosts"},
+      {slurm + Variables{{"SLURM_STEP_NUM_NODES", "3"}}, "SLURM_STEP_NUM_NODES=3"},
+      {without(slurm, "SLURM_NTASKS"), "SLURM_NTASKS is not set"},
+      {without(own, "IMBREX_RENDEZVOUS"), "IMBREX_RENDEZVOUS"},
+  };
+  for (const auto& [variables, part] : wrong) {
+    const auto environment = environment_with(variables);
+    EXPECT_TRUE(has_launcher(environment));
+    try {
+      find_bootstrap(environment);
+      ADD_FAILURE() << "no error; expected: " << part;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what() << "\nexpected: " << part;
+    }
+  }
+}
+
+TEST(Environment, ParsesNumbersAndRefusesTheRest) {
+  const auto limit = [](const std::string& value) {
+    return environment_with({{"IMBREX_WAIT_LIMIT", value}}).number(base::Key::wait_limit);
+  };
+  EXPECT_EQ(limit("0.5"), 0.5);
+  EXPECT_EQ(limit(""), std::nullopt);
+  for (const char* value : {"abc", "1s", " 1", "nan", "inf", "1e999"}) EXPECT_THROW(limit(value), Error) << value;
+}
+
+TEST(Environment, ListsItself) {
+  std::set<std::string> names;
+  for (const EnvironmentVariable& variable : environment_variables()) {
+    EXPECT_TRUE(names.insert(variable.name).second) << variable.name;
+    EXPECT_FALSE(variable.description.empty() || variable.type.empty()) << variable.name;
+  }
+  for (const char* name : {"IMBREX_WAIT_LIMIT", "IMBREX_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"})
+    EXPECT_TRUE(names.count(name)) << name;
+}
+
+TEST(UniqueId, IsUniqueAndChecked) {
+  EXPECT_NE(World::make_unique_id().bytes, World::make_unique_id().bytes);
+  EXPECT_THROW(World::connect(UniqueId{}, 0, 1), Error);
+  EXPECT_THROW(World::connect(World::make_unique_id(), 1, 1), Error);
+  EXPECT_EQ(World::connect(World::make_unique_id(), 0, 1)->size(), 1);
+}
+
+}  // namespace
+}  // namespace imbrex::runtime

@@ -1,0 +1,29 @@
+// What every kind of world must do, written once.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "imbrex/world.hpp"
+
+namespace imbrex::test {
+
+/// A body that returns 0 on every rank where the world is right.
+struct Case {
+  std::string name;
+  int ranks;
+  WorldOptions options;
+  std::function<int(World&)> body;
+};
+
+const std::vector<Case>& cases();
+const Case& find_case(const std::string& name);
+
+/// Barriers, gathers and heap accesses without end; returns 0 once an Error tells that `lost` was lost, 1 on another.
+int work_until_lost(World& world, int lost);
+
+/// This process is killed by SIGKILL, from outside, after that time.
+void kill_self_after(long nanoseconds);
+
+}  // namespace imbrex::test

@@ -1,0 +1,139 @@
+#include "runtime/control.hpp"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <stdexcept>
+#include <thread>
+
+#include "imbrex/error.hpp"
+#include "runtime/host_world.hpp"
+
+namespace imbrex::runtime {
+namespace {
+
+WorldOptions small() {
+  WorldOptions options;
+  options.heap_bytes = 4096;
+  return options;
+}
+
+TEST(FailureRecord, FirstOfManyWins) {
+  for (int round = 0; round < 50; ++round) {
+    const auto segment = Segment::create(4, small());
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 4; ++rank)
+      threads.emplace_back([&, rank] {
+        Control control(segment->block(), rank);
+        control.record("message of " + std::to_string(rank) + std::string(500, '.'));
+      });
+    for (std::thread& thread : threads) thread.join();
+    Control control(segment->block(), 0);
+    ASSERT_TRUE(control.has_failed());
+    EXPECT_EQ(control.failure().size(), 12 + 500u);
+  }
+}
+
+TEST(FailureRecord, TakenOverOnlyFromTheRankThatWasLost) {
+  const auto segment = Segment::create(4, small());
+  Control control(segment->block(), 1);
+  control.set_pid(2, 4711);
+  word(segment->block().failure.phase).store(2 | 2 << 8);  // rank 2 died while it wrote
+  control.record("something else");
+  EXPECT_FALSE(control.has_failed());
+  control.record_lost(3);
+  EXPECT_FALSE(control.has_failed());
+  control.record_lost(2);
+  ASSERT_TRUE(control.has_failed());
+  EXPECT_EQ(control.failure(), "rank 2 (pid 4711) was lost: it ended without leaving the world");
+}
+
+TEST(FailureRecord, CutsLongMessages) {
+  const auto segment = Segment::create(1, small());
+  Control control(segment->block(), 0);
+  control.record(std::string(100000, 'x'));
+  EXPECT_EQ(control.failure().size(), sizeof(FailureRecord::message));
+}
+
+TEST(HostWorld, AnExceptionThatLeavesItFailsTheWorld) {
+  const auto segment = Segment::create(2, small());
+  HostWorld other(segment, 1, small(), Kind::threads);
+  try {
+    HostWorld world(segment, 0, small(), Kind::threads);
+    throw std::runtime_error("boom");
+  } catch (const std::runtime_error&) {
+  }
+  try {
+    other.throw_if_failed();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "rank 0 failed: it left the world by an exception");
+  }
+}
+
+TEST(HostWorld, MessagesNameTheRankOnce) {
+  for (const auto& [given, recorded] :
+       std::vector<std::pair<std::string, std::string>>{{"rank 1 queue 0 task 3 waits", "rank 1 queue 0 task 3 waits"},
+                                                        {"rank 12 is odd", "rank 1 failed: rank 12 is odd"},
+                                                        {"no", "rank 1 failed: no"}}) {
+    const auto segment = Segment::create(2, small());
+    HostWorld world(segment, 1, small(), Kind::threads);
+    world.fail(given);
+    EXPECT_EQ(world.control().failure(), recorded);
+  }
+}
+
+TEST(RunThreads, AnErrorBecomesItsCodeAndTheWorstWins) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run_threads(3, small(),
+                        [](World& world) -> int {
+                          if (world.rank() == 1) throw Error(ErrorCode::invalid_input, "bad tile");
+                          return world.rank() == 2 ? 1 : 0;
+                        }),
+            2);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "imbrex: rank 1: bad tile\n");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run_threads(2, small(), [](World&) -> int { throw 5; }), 3);
+  testing::internal::GetCapturedStderr();
+}
+
+TEST(RunProcesses, AnErrorBecomesItsCodeAndReachesTheOthers) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run_processes(3, small(),
+                          [](World& world) -> int {
+                            if (world.rank() == 1) throw Error(ErrorCode::invalid_input, "bad tile");
+                            world.barrier();
+                            return 0;
+                          }),
+            3);
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_NE(text.find("imbrex: rank 1: bad tile\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("imbrex: rank 0: rank 1 failed: bad tile\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("imbrex: rank 2: rank 1 failed: bad tile\n"), std::string::npos) << text;
+}
+
+TEST(RunProcesses, ARankThatExitsInsideItsBodyIsLost) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run_processes(2, small(),
+                          [](World& world) -> int {
+                            if (world.rank() == 1) _exit(0);
+                            world.barrier();
+                            return 0;
+                          }),
+            3);
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_NE(text.find("imbrex: rank 0: rank 1 (pid "), std::string::npos) << text;
+}
+
+TEST(Worlds, RefuseWhatTheyCannotBe) {
+  const auto nothing = [](World&) { return 0; };
+  EXPECT_THROW(run_threads(0, small(), nothing), Error);
+  EXPECT_THROW(run_processes(65, small(), nothing), Error);
+  WorldOptions options = small();
+  options.wait_limit = 0;
+  EXPECT_THROW(run_threads(1, options, nothing), Error);
+}
+
+}  // namespace
+}  // namespace imbrex::runtime

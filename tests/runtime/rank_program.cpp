@@ -1,0 +1,90 @@
+// One rank as a program of its own.
+//   case NAME            World::from_environment, then that case
+//   id HEX NAME          World::connect with that unique id, rank and size from imbrex launch, then that case
+//   twice NAME           two worlds in a row
+//   lose RANK NS         rank RANK is killed after NS nanoseconds, the others must notice
+//   lose-at-start RANK NS  the same from before the world is made; any Error naming the rank is right
+//   exit CODE...         rank r exits with the r-th code; a negative one raises that signal
+//   join HEAP LIMIT      joins and leaves; join-late: after a while
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "imbrex/error.hpp"
+#include "runtime/cases.hpp"
+
+using namespace imbrex;
+
+namespace {
+
+int number(const char* text) { return std::atoi(text ? text : "-1"); }
+
+UniqueId from_hex(const std::string& text) {
+  UniqueId id;
+  for (std::size_t i = 0; i < id.bytes.size() && 2 * i + 1 < text.size(); ++i)
+    id.bytes[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  return id;
+}
+
+int run(int count, char** words) {
+  const std::string mode = count > 1 ? words[1] : "";
+  const int rank = number(std::getenv("IMBREX_RANK")), size = number(std::getenv("IMBREX_WORLD_SIZE"));
+  if (mode == "case" || mode == "twice") {
+    const test::Case& entry = test::find_case(words[2]);
+    for (int round = 0; round < (mode == "twice" ? 2 : 1); ++round) {
+      const auto world = World::from_environment(entry.options);
+      if (const int code = entry.body(*world)) return code;
+    }
+    return 0;
+  }
+  if (mode == "id") {
+    const test::Case& entry = test::find_case(words[3]);
+    const auto world = World::connect(from_hex(words[2]), rank, size, entry.options);
+    return entry.body(*world);
+  }
+  if (mode == "lose") {
+    const auto world = World::from_environment();
+    if (world->rank() == number(words[2])) test::kill_self_after(std::atol(words[3]));
+    return test::work_until_lost(*world, number(words[2]));
+  }
+  if (mode == "lose-at-start") {
+    if (rank == number(words[2])) test::kill_self_after(std::atol(words[3]));
+    try {
+      const auto world = World::from_environment();
+      return test::work_until_lost(*world, number(words[2]));
+    } catch (const Error& error) {
+      if (std::strstr(error.what(), ("rank " + std::string(words[2]) + " ").c_str())) return 0;
+      std::fprintf(stderr, "%s\n", error.what());
+      return 1;
+    }
+  }
+  if (mode == "exit") {
+    const int code = number(words[2 + rank]);
+    if (code < 0) raise(-code);
+    return code;
+  }
+  if (mode == "join" || mode == "join-late") {
+    if (mode == "join-late") usleep(200000);
+    WorldOptions options;
+    options.heap_bytes = std::strtoul(words[2], nullptr, 10);
+    options.wait_limit = std::atof(words[3]);
+    World::from_environment(options)->barrier();
+    return 0;
+  }
+  return 2;
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  try {
+    return run(count, words);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return static_cast<int>(error.code());
+  }
+}
