@@ -50,7 +50,7 @@ struct CpuOptions {
   bool timeline = false;       ///< record spans
   std::uint64_t delays = 0;    ///< not 0: seed of random pauses before tasks, waits and posts, to widen races
   double max_delay = 1e-3;     ///< longest pause, seconds
-  std::uint32_t first_epoch = 0;  ///< number of the first run; lets tests start near wrap-around
+  std::uint64_t first_epoch = 0;  ///< number of the first run; lets tests start near wrap-around
 };
 
 /// Ranks are the world's processes or threads; regions live in its symmetric heap; products come from a BLAS.

@@ -1,0 +1,51 @@
+// One job from start to end: operands from files or a seed, an operator over several ranks, results checked and written.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "imbrex/execute.hpp"
+#include "imbrex/plan.hpp"
+#include "imbrex/timeline.hpp"
+
+namespace imbrex {
+
+struct RunRequest {
+  Problem problem;  ///< with files: m, n and k are taken from them
+  std::optional<Strategy> strategy;
+  std::optional<Knobs> knobs;
+  std::optional<Plan> plan;  ///< runs exactly this plan; problem is its problem
+  bool unchecked = false;    ///< run `plan` without proving it sound
+
+  std::uint64_t seed = 0;
+  std::string a_path, b_path;  ///< both or none: .npy, float32 or float16, whole matrices (run.cpp gives ranks their parts)
+  std::string out_prefix;      ///< not empty: PREFIX.rank<r>.npy, float32
+
+  bool verify = false;  ///< against a float64 reference, every element within its bound; repeats bitwise equal
+  int repeat = 1;
+  bool threads = false;  ///< ranks are threads of this process instead of processes
+  bool timeline = false;
+  CpuOptions cpu;
+  double wait_limit = 30;  ///< seconds
+};
+
+struct RunResult {
+  Problem problem;
+  Strategy strategy = Strategy::sequential;
+  Knobs knobs;
+  std::vector<double> seconds;  ///< per repeat, of the slowest rank
+  bool verified = false;
+  double max_error_over_bound = 0;  ///< over all elements and ranks; right is at most 1
+  Timeline timeline;                ///< of all ranks, last repeat; empty unless asked for
+  std::string message;              ///< what was wrong, where; empty if nothing was
+};
+
+/// Runs the request in a new world of processes or threads, or, started by a launcher, in the launcher's world. `report`
+/// is called once, on rank 0, in that rank's process. Returns the exit code: 0, 1 if verification failed or the plan is
+/// unsound, 2 for bad input, 3 for a failure while running; errors of ranks are printed to standard error. Throws
+/// Error for input that is wrong before any rank starts.
+int run(const RunRequest& request, const std::function<void(const RunResult&)>& report);
+
+}  // namespace imbrex

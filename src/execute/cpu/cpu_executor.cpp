@@ -1,0 +1,132 @@
+// Runs plans on the world's processes or threads.
+#include <cblas.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "base/check.hpp"
+#include "execute/cpu/worker.hpp"
+
+namespace imbrex {
+namespace {
+
+class CpuExecution final : public Execution {
+ public:
+  CpuExecution(World& world, const Plan& plan, const CpuOptions& options)
+      : world_(world), plan_(plan), options_(options), layout_(plan_), epoch_(options.first_epoch), groups_(collective_groups(plan_)) {
+    heap_offset_ = world.heap().allocate(layout_.bytes());
+    memory_ = std::make_unique<RankMemory>(plan_, layout_, world.heap().handle(), heap_offset_);
+    memory_->start_counters(epoch_);
+    for (int group : groups_) {
+      collectives_.emplace_back(plan_.ranks.size());
+      for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank)
+        for (const Queue& queue : plan_.ranks[rank].queues)
+          for (const Task& task : queue.tasks)
+            if (const auto* c = std::get_if<Collective>(&task.work); c != nullptr && c->group == group) collectives_.back()[rank] = c;
+    }
+    // Rank 0's clock is the zero of every rank's timeline. Nobody posts before all counters are set.
+    std::vector<double> clocks(static_cast<std::size_t>(world.size()));
+    const double now = monotonic_seconds();
+    world.all_gather(&now, clocks.data(), sizeof now);
+    time_base_ = clocks.front();
+  }
+
+  ~CpuExecution() override {
+    // A peer may still read this rank's workspaces of the last epoch.
+    try {
+      world_.barrier();
+    } catch (const std::exception&) {  // the world failed, and nobody reads any more
+    }
+    world_.heap().release(heap_offset_);
+  }
+
+  CpuExecution(const CpuExecution&) = delete;
+  CpuExecution& operator=(const CpuExecution&) = delete;
+
+  Report run(const Operands& operands) override {
+    IMBREX_EXPECTS(operands.a != nullptr && operands.b != nullptr && operands.out != nullptr, "an operand is null: a, b and out must be given");
+    world_.throw_if_failed();
+    const double begin = monotonic_seconds();
+    memory_->enter(operands, epoch_);
+    memory_->stage_inputs();
+    hold_back();
+    std::vector<std::atomic<std::size_t>> heads(plan_.ranks[static_cast<std::size_t>(world_.rank())].queues.size());
+    std::atomic<bool> stop = false;
+    RankEpoch shared{plan_, layout_, *memory_, world_, options_, groups_, collectives_, heads, stop, epoch_, time_base_};
+    std::vector<std::unique_ptr<Worker>> workers;
+    for (int i = 0; i < std::max(1, options_.workers); ++i) workers.push_back(std::make_unique<Worker>(shared, i));
+    run_all(workers, stop);
+    memory_->unstage_output();
+    ++epoch_;
+    Report report{monotonic_seconds() - begin, {}};
+    for (const auto& worker : workers)
+      report.timeline.spans.insert(report.timeline.spans.end(), worker->spans.begin(), worker->spans.end());
+    return report;
+  }
+
+ private:
+  // With injected delays, one rank in turn falls behind by far, so that the others run into the next epochs.
+  void hold_back() const {
+    if (options_.delays == 0 || static_cast<int>((options_.delays + epoch_) % static_cast<std::uint64_t>(world_.size())) != world_.rank()) return;
+    std::this_thread::sleep_for(std::chrono::duration<double>(4 * options_.max_delay));
+  }
+
+  static void run_all(std::vector<std::unique_ptr<Worker>>& workers, std::atomic<bool>& stop) {
+    std::vector<std::exception_ptr> failures(workers.size());
+    const auto run_one = [&](std::size_t i) {
+      try {
+        workers[i]->run();
+      } catch (...) {
+        failures[i] = std::current_exception();
+        stop.store(true, std::memory_order_relaxed);
+      }
+    };
+    {
+      std::vector<std::jthread> threads;
+      for (std::size_t i = 1; i < workers.size(); ++i) threads.emplace_back(run_one, i);
+      run_one(0);
+    }
+    for (const auto& failure : failures)
+      if (failure) std::rethrow_exception(failure);
+  }
+
+  World& world_;
+  Plan plan_;
+  CpuOptions options_;
+  HeapLayout layout_;
+  std::uint64_t epoch_;
+  std::vector<int> groups_;
+  std::vector<std::vector<const Collective*>> collectives_;
+  std::size_t heap_offset_ = 0;
+  std::unique_ptr<RankMemory> memory_;
+  double time_base_ = 0;
+};
+
+class CpuExecutor final : public Executor {
+ public:
+  CpuExecutor(World& world, const CpuOptions& options) : world_(world), options_(options) {
+    IMBREX_EXPECTS(options.workers >= 1 && options.workers <= 1024, "workers = {}: it must be from 1 to 1024", options.workers);
+    IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 60, "max_delay = {} s: it must be from 0 to 60", options.max_delay);
+    // Ranks and workers are the parallelism; a BLAS that starts threads of its own would also make sums depend on them.
+    openblas_set_num_threads(1);
+  }
+
+  std::unique_ptr<Execution> prepare(const Plan& plan) override {
+    IMBREX_EXPECTS(plan.problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}", plan.problem.ranks, world_.size());
+    if (const auto finding = check_format(plan)) throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
+    return std::make_unique<CpuExecution>(world_, plan, options_);
+  }
+
+ private:
+  World& world_;
+  CpuOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_cpu_executor(World& world, const CpuOptions& options) {
+  return std::make_unique<CpuExecutor>(world, options);
+}
+
+}  // namespace imbrex

@@ -1,0 +1,127 @@
+#include "execute/cpu/kernels.hpp"
+
+#include <cblas.h>
+
+#include <cstring>
+
+#include "base/convert.hpp"
+
+namespace imbrex {
+namespace {
+
+std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+// The whole region as floats, packed into `scratch`, unless it is fp32 and can be used where it lies.
+struct Matrix {
+  const float* data;
+  std::int64_t leading;
+};
+
+Matrix as_float(const RankMemory& memory, const Region& r, std::vector<float>& scratch) {
+  const Type type = memory.type(r);
+  const std::byte* first = memory.at(r);
+  const std::size_t pitch = memory.pitch(r);
+  if (type == Type::fp32) return {reinterpret_cast<const float*>(first), static_cast<std::int64_t>(pitch / sizeof(float))};
+  scratch.resize(size(r.rows * r.cols));
+  for (std::int64_t i = 0; i < r.rows; ++i) to_float(type, first + size(i) * pitch, scratch.data() + i * r.cols, r.cols);
+  return {scratch.data(), r.cols};
+}
+
+}  // namespace
+
+void Kernels::multiply(const Tile& tile, std::int64_t k_begin, std::int64_t k_end) {
+  Region a = tile.a, b = tile.b;
+  a.col += k_begin;
+  b.row += k_begin;
+  a.cols = b.rows = k_end - k_begin;
+  const Matrix x = as_float(memory_, a, a_), y = as_float(memory_, b, b_);
+  product_.resize(size(a.rows * b.cols));
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, static_cast<int>(a.rows), static_cast<int>(b.cols),
+              static_cast<int>(a.cols), 1.0f, x.data, static_cast<int>(x.leading), y.data, static_cast<int>(y.leading),
+              k_begin == 0 ? 0.0f : 1.0f, product_.data(), static_cast<int>(b.cols));
+}
+
+void Kernels::finish(const Tile& tile) {
+  const std::int64_t rows = tile.a.rows, cols = tile.b.cols;
+  const float* result = product_.data();
+  if (!tile.adds.empty()) {
+    total_.assign(size(rows * cols), 0.0f);
+    row_.resize(size(cols));
+    const auto add = [&](const float* term) {
+      for (std::int64_t i = 0; i < rows * cols; ++i) total_[size(i)] += term[i];
+    };
+    for (std::size_t s = 0; s <= tile.adds.size(); ++s) {
+      if (static_cast<int>(s) == tile.own) add(product_.data());
+      if (s == tile.adds.size()) break;
+      const Region& slot = tile.adds[s];
+      const std::size_t pitch = memory_.fragment(slot) ? size(cols) * size_of(memory_.type(slot)) : memory_.pitch(slot);
+      const std::byte* first = memory_.at(slot);
+      for (std::int64_t i = 0; i < rows; ++i) {
+        to_float(memory_.type(slot), first + size(i) * pitch, row_.data(), cols);
+        for (std::int64_t j = 0; j < cols; ++j) total_[size(i * cols + j)] += row_[size(j)];
+      }
+    }
+    result = total_.data();
+  }
+  for (const Store& store : tile.stores) {
+    const Region& to = store.to;
+    std::byte* first = memory_.at(to);
+    if (memory_.fragment(to)) {
+      from_float(memory_.type(to), result, first, rows * cols);
+      continue;
+    }
+    for (std::int64_t i = 0; i < to.rows; ++i)
+      from_float(memory_.type(to), result + (store.row + i) * cols + store.col, first + size(i) * memory_.pitch(to), to.cols);
+  }
+}
+
+void Kernels::copy(const Region& from, const Region& to) const {
+  const std::byte* source = memory_.at(from);
+  std::byte* destination = memory_.at(to);
+  const std::size_t bytes = size(from.cols) * size_of(memory_.type(from));
+  for (std::int64_t i = 0; i < from.rows; ++i)
+    std::memcpy(destination + size(i) * memory_.pitch(to), source + size(i) * memory_.pitch(from), bytes);
+}
+
+void Kernels::transfer(const Transfer& transfer) const {
+  if (!transfer.from.empty()) copy(transfer.from, transfer.to);
+}
+
+void Kernels::sum(const std::vector<Region>& from, const std::vector<Region>& to) {
+  const std::int64_t rows = from.front().rows, cols = from.front().cols;
+  total_.resize(size(cols));
+  row_.resize(size(cols));
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::size_t s = 0; s < from.size(); ++s) {
+      to_float(memory_.type(from[s]), memory_.at(from[s]) + size(i) * memory_.pitch(from[s]), s == 0 ? total_.data() : row_.data(), cols);
+      if (s > 0)
+        for (std::int64_t j = 0; j < cols; ++j) total_[size(j)] += row_[size(j)];
+    }
+    for (const Region& r : to) from_float(memory_.type(r), total_.data(), memory_.at(r) + size(i) * memory_.pitch(r), cols);
+  }
+}
+
+void Kernels::reduce(const Reduction& reduction) { sum(reduction.from, reduction.to); }
+
+void Kernels::collective(const Collective& own, const std::vector<const Collective*>& parts, int rank) {
+  const std::int64_t ranks = std::ssize(parts);
+  const bool split = own.kind == CollectiveKind::reduce_scatter || own.kind == CollectiveKind::all_to_all;
+  std::vector<Region> sources;
+  for (const Collective* part : parts) {
+    Region from = part->from;
+    if (split) {
+      from.rows /= ranks;
+      from.row += rank * from.rows;
+    }
+    sources.push_back(from);
+  }
+  if (own.kind == CollectiveKind::reduce_scatter || own.kind == CollectiveKind::all_reduce) return sum(sources, {own.to});
+  for (std::int64_t s = 0; s < ranks; ++s) {
+    Region to = own.to;
+    to.rows /= ranks;
+    to.row += s * to.rows;
+    copy(sources[size(s)], to);
+  }
+}
+
+}  // namespace imbrex

@@ -1,0 +1,40 @@
+#include "execute/cpu/rank_memory.hpp"
+
+#include <cstring>
+
+#include "plan/builder.hpp"
+
+namespace imbrex {
+namespace {
+
+std::size_t bytes_of(const Buffer& b) { return static_cast<std::size_t>(b.rows * b.cols) * size_of(b.type); }
+
+}  // namespace
+
+std::byte* RankMemory::base(int rank, int buffer) const {
+  if (layout_.in_heap(buffer)) return heap_.at(rank, heap_offset_ + layout_.offset(buffer, epoch_));
+  // Only this rank touches an operand that is not in the heap; nothing writes an input (check_format).
+  if (buffer == buffer_out) return static_cast<std::byte*>(operands_.out);
+  return static_cast<std::byte*>(const_cast<void*>(buffer == buffer_a ? operands_.a : operands_.b));
+}
+
+void RankMemory::stage_inputs() const {
+  for (int buffer : {buffer_a, buffer_b})
+    if (layout_.in_heap(buffer))
+      std::memcpy(base(heap_.rank, buffer), buffer == buffer_a ? operands_.a : operands_.b, bytes_of(plan_.buffers[static_cast<std::size_t>(buffer)]));
+}
+
+void RankMemory::unstage_output() const {
+  if (layout_.in_heap(buffer_out)) std::memcpy(operands_.out, base(heap_.rank, buffer_out), bytes_of(plan_.buffers[buffer_out]));
+}
+
+void RankMemory::start_counters(std::uint64_t epoch) const {
+  const int signals = layout_.signals(heap_.rank);
+  for (int copy = 0; copy < plan_.signal_copies; ++copy)
+    for (int signal = 0; signal < signals; ++signal) {
+      const std::uint64_t next = epoch + static_cast<std::uint64_t>(copy);
+      counter(heap_.rank, signal, next).store(layout_.base(heap_.rank, signal, next), std::memory_order_relaxed);
+    }
+}
+
+}  // namespace imbrex

@@ -1,0 +1,62 @@
+// One rank's view of a plan's memory during one epoch.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "execute/layout.hpp"
+#include "imbrex/execute.hpp"
+#include "imbrex/world.hpp"
+
+namespace imbrex {
+
+class RankMemory {
+ public:
+  RankMemory(const Plan& plan, const HeapLayout& layout, HeapHandle heap, std::size_t heap_offset)
+      : plan_(plan), layout_(layout), heap_(heap), heap_offset_(heap_offset) {}
+
+  void enter(const Operands& operands, std::uint64_t epoch) {
+    operands_ = operands;
+    epoch_ = epoch;
+  }
+
+  /// Address of the region's first element; rows are `pitch(region)` bytes apart.
+  std::byte* at(const Region& r) const {
+    const Buffer& b = plan_.buffers[static_cast<std::size_t>(r.buffer)];
+    return base(r.rank, r.buffer) + static_cast<std::size_t>(r.row * b.cols + r.col) * size_of(b.type);
+  }
+  std::size_t pitch(const Region& r) const {
+    const Buffer& b = plan_.buffers[static_cast<std::size_t>(r.buffer)];
+    return static_cast<std::size_t>(b.cols) * size_of(b.type);
+  }
+  Type type(const Region& r) const { return plan_.buffers[static_cast<std::size_t>(r.buffer)].type; }
+  bool fragment(const Region& r) const { return plan_.buffers[static_cast<std::size_t>(r.buffer)].layout == Layout::fragment; }
+
+  /// Copies the caller's operand to the heap if peers read it there, and results back.
+  void stage_inputs() const;
+  void unstage_output() const;
+
+  std::uint32_t seen(int signal) const { return counter(heap_.rank, signal).load(std::memory_order_acquire); }
+  std::uint32_t expected(int signal, std::uint32_t count) const { return layout_.base(heap_.rank, signal, epoch_) + count; }
+  /// Everything that this thread wrote, or saw to be written, is visible to whoever sees the post.
+  void post(int rank, int signal) const { counter(rank, signal).fetch_add(1, std::memory_order_release); }
+
+  /// Sets this rank's counters to what they show when `epoch` is the first.
+  void start_counters(std::uint64_t epoch) const;
+
+ private:
+  std::byte* base(int rank, int buffer) const;
+  std::atomic_ref<std::uint32_t> counter(int rank, int signal, std::uint64_t epoch) const {
+    return std::atomic_ref<std::uint32_t>(*reinterpret_cast<std::uint32_t*>(heap_.at(rank, heap_offset_ + layout_.counter(signal, epoch))));
+  }
+  std::atomic_ref<std::uint32_t> counter(int rank, int signal) const { return counter(rank, signal, epoch_); }
+
+  const Plan& plan_;
+  const HeapLayout& layout_;
+  HeapHandle heap_;
+  std::size_t heap_offset_;
+  Operands operands_;
+  std::uint64_t epoch_ = 0;
+};
+
+}  // namespace imbrex

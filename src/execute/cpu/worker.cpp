@@ -1,0 +1,229 @@
+#include "execute/cpu/worker.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "imbrex/error.hpp"
+
+namespace imbrex {
+namespace {
+
+// Rounds without progress before a worker yields, and before it sleeps: a machine may have far more ranks than cores.
+constexpr int rounds_before_yield = 64, rounds_before_sleep = 256;
+constexpr auto sleep_time = std::chrono::microseconds(50);
+
+std::string label(const Task& task) {
+  if (const auto* tile = std::get_if<Tile>(&task.work))
+    return fmt::format("tile rows {}+{} cols {}+{}", tile->a.row, tile->a.rows, tile->b.col, tile->b.cols);
+  if (const auto* transfer = std::get_if<Transfer>(&task.work)) {
+    if (transfer->from.empty()) return "signal";
+    return fmt::format("copy {} x {} from rank {} to rank {}", transfer->from.rows, transfer->from.cols, transfer->from.rank, transfer->to.rank);
+  }
+  if (const auto* reduction = std::get_if<Reduction>(&task.work))
+    return fmt::format("sum of {}, rows {}+{} cols {}+{}", reduction->from.size(), reduction->to.front().row, reduction->to.front().rows, reduction->to.front().col, reduction->to.front().cols);
+  const auto& c = std::get<Collective>(task.work);
+  return fmt::format("{} {}", name_of(c.kind), c.group);
+}
+
+}  // namespace
+
+double monotonic_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+Worker::Worker(RankEpoch& shared, int index) : shared_(shared), index_(index), kernels_(shared.memory) {
+  const auto& queues = shared.plan.ranks[static_cast<std::size_t>(shared.world.rank())].queues;
+  for (int q = 0; q < std::ssize(queues); ++q)
+    if (index == 0 || queues[static_cast<std::size_t>(q)].engine == Engine::compute) {
+      Lane lane;
+      lane.queue = q;
+      lanes_.push_back(lane);
+    }
+  std::seed_seq seed{shared.options.delays, shared.epoch, static_cast<std::uint64_t>(shared.world.rank()), static_cast<std::uint64_t>(index)};
+  random_.seed(seed);
+}
+
+const Task& Worker::task_of(const Lane& lane) const {
+  return shared_.plan.ranks[static_cast<std::size_t>(shared_.world.rank())].queues[static_cast<std::size_t>(lane.queue)].tasks[lane.task];
+}
+
+void Worker::run() {
+  double last_progress = monotonic_seconds();
+  int rounds = 0;
+  for (;;) {
+    bool progress = false, left = false;
+    for (Lane& lane : lanes_) {
+      if (!lane.exhausted) progress |= step(lane);
+      left |= !lane.exhausted;
+    }
+    if (!left) return;
+    if (progress) {
+      rounds = 0;
+      last_progress = monotonic_seconds();
+      // A long queue must still notice a lost peer.
+      shared_.world.throw_if_failed();
+    } else {
+      idle(last_progress, rounds);
+    }
+  }
+}
+
+void Worker::idle(double& last_progress, int& rounds) {
+  shared_.world.throw_if_failed();
+  if (shared_.stop.load(std::memory_order_relaxed)) throw Error(ErrorCode::runtime_failure, "another worker of this rank failed");
+  ++rounds;
+  if (rounds < rounds_before_yield) return;
+  if (rounds < rounds_before_sleep) return std::this_thread::yield();
+  std::this_thread::sleep_for(sleep_time);
+  if (monotonic_seconds() - last_progress > shared_.world.options().wait_limit) {
+    const std::string message = diagnose();
+    shared_.world.fail(message);
+    throw Error(ErrorCode::runtime_failure, message);
+  }
+}
+
+std::string Worker::diagnose() const {
+  for (const Lane& lane : lanes_) {
+    if (!lane.taken) continue;
+    const Task& task = task_of(lane);
+    const std::string where = task_name(shared_.plan, shared_.world.rank(), lane.queue, lane.task);
+    for (const Wait& wait : task.waits) {
+      const std::uint32_t seen = shared_.memory.seen(wait.signal), expected = shared_.memory.expected(wait.signal, wait.count);
+      if (!reached(seen, expected))
+        return fmt::format("{} waited longer than {} s for signal {} in epoch {}: expected {} posts, saw {}", where, shared_.world.options().wait_limit,
+                           wait.signal, shared_.epoch, wait.count, static_cast<std::int32_t>(seen - (expected - wait.count)));
+    }
+    return fmt::format("{} waited longer than {} s for the other ranks in epoch {}", where, shared_.world.options().wait_limit, shared_.epoch);
+  }
+  return fmt::format("rank {} made no progress for {} s in epoch {}", shared_.world.rank(), shared_.world.options().wait_limit, shared_.epoch);
+}
+
+void Worker::pause() {
+  if (shared_.options.delays == 0 || !std::bernoulli_distribution(0.15)(random_)) return;
+  std::this_thread::sleep_for(std::chrono::duration<double>(std::uniform_real_distribution<double>(0, shared_.options.max_delay)(random_)));
+}
+
+bool Worker::take(Lane& lane) {
+  const auto& queue = shared_.plan.ranks[static_cast<std::size_t>(shared_.world.rank())].queues[static_cast<std::size_t>(lane.queue)];
+  lane.task = shared_.heads[static_cast<std::size_t>(lane.queue)].fetch_add(1, std::memory_order_relaxed);
+  if (lane.task >= queue.tasks.size()) {
+    lane.exhausted = true;
+    return false;
+  }
+  lane.taken = true;
+  lane.phase = 0;
+  lane.k = 0;
+  pause();
+  return true;
+}
+
+bool Worker::step(Lane& lane) {
+  if (!lane.taken && !take(lane)) return false;
+  const Task& task = task_of(lane);
+  if (const auto* tile = std::get_if<Tile>(&task.work)) return step_tile(lane, task, *tile);
+  if (const auto* collective = std::get_if<Collective>(&task.work)) return step_collective(lane, task, *collective);
+  return step_simple(lane, task);
+}
+
+template <typename Needed>
+bool Worker::met(Lane& lane, const Task& task, Needed&& needed) {
+  for (const Wait& wait : task.waits) {
+    if (!needed(wait) || reached(shared_.memory.seen(wait.signal), shared_.memory.expected(wait.signal, wait.count))) continue;
+    if (shared_.options.timeline && lane.blocked_since < 0) lane.blocked_since = monotonic_seconds();
+    return false;
+  }
+  if (lane.blocked_since >= 0) {
+    const double since = lane.blocked_since;
+    lane.blocked_since = -1;
+    timed(lane, Span::Kind::wait, [] {});
+    spans.back().begin = since - shared_.time_base;
+    spans.back().name = "wait: " + spans.back().name;
+  }
+  return true;
+}
+
+template <typename F>
+void Worker::timed(const Lane& lane, Span::Kind kind, F&& work) {
+  if (!shared_.options.timeline) return work();
+  const double begin = monotonic_seconds();
+  work();
+  const Engine engine = shared_.plan.ranks[static_cast<std::size_t>(shared_.world.rank())].queues[static_cast<std::size_t>(lane.queue)].engine;
+  const std::string row = engine == Engine::copy ? "copy queue" : engine == Engine::library ? "library" : fmt::format("worker {}", index_);
+  spans.push_back({shared_.world.rank(), row, label(task_of(lane)), kind, begin - shared_.time_base, monotonic_seconds() - shared_.time_base});
+}
+
+void Worker::done(Lane& lane, const Task& task) {
+  pause();
+  for (const Post& post : task.posts) shared_.memory.post(post.rank, post.signal);
+  lane.taken = false;
+}
+
+bool Worker::step_tile(Lane& lane, const Task& task, const Tile& tile) {
+  const std::int64_t depth = tile.a.cols;
+  if (lane.k < depth) {
+    // The cut along K is the plan's, not the arrival's: sums come out the same every time.
+    std::int64_t end = depth;
+    for (const Wait& wait : task.waits)
+      if (wait.point == WaitPoint::load && wait.k_begin > lane.k) end = std::min(end, wait.k_begin);
+    if (!met(lane, task, [&](const Wait& w) { return w.point == WaitPoint::load && w.k_begin <= lane.k; })) return false;
+    pause();
+    timed(lane, Span::Kind::compute, [&] { kernels_.multiply(tile, lane.k, end); });
+    lane.k = end;
+    return true;
+  }
+  if (!met(lane, task, [](const Wait&) { return true; })) return false;
+  pause();
+  kernels_.finish(tile);
+  done(lane, task);
+  return true;
+}
+
+bool Worker::step_simple(Lane& lane, const Task& task) {
+  if (!met(lane, task, [](const Wait&) { return true; })) return false;
+  pause();
+  if (const auto* transfer = std::get_if<Transfer>(&task.work))
+    timed(lane, transfer->from.empty() ? Span::Kind::signal : Span::Kind::copy, [&] { kernels_.transfer(*transfer); });
+  else timed(lane, Span::Kind::reduction, [&] { kernels_.reduce(std::get<Reduction>(task.work)); });
+  done(lane, task);
+  return true;
+}
+
+int Worker::group_index(int group) const {
+  return static_cast<int>(std::lower_bound(shared_.groups.begin(), shared_.groups.end(), group) - shared_.groups.begin());
+}
+
+// Every rank announces itself to all, takes what it needs from their memory once all are there, says so, and leaves when
+// all have taken what they need from it.
+bool Worker::step_collective(Lane& lane, const Task& task, const Collective& collective) {
+  const int group = group_index(collective.group), ranks = shared_.world.size(), rank = shared_.world.rank();
+  const auto post_all = [&](int stage) {
+    for (int r = 0; r < ranks; ++r) shared_.memory.post(r, shared_.layout.collective_signal(r, group, stage));
+  };
+  const auto all_posted = [&](int stage) {
+    const int signal = shared_.layout.collective_signal(rank, group, stage);
+    return reached(shared_.memory.seen(signal), shared_.memory.expected(signal, static_cast<std::uint32_t>(ranks)));
+  };
+  switch (lane.phase) {
+    case 0:
+      if (!met(lane, task, [](const Wait&) { return true; })) return false;
+      pause();
+      post_all(0);
+      break;
+    case 1:
+      if (!all_posted(0)) return false;
+      timed(lane, Span::Kind::collective, [&] { kernels_.collective(collective, shared_.collectives[static_cast<std::size_t>(group)], rank); });
+      post_all(1);
+      break;
+    default:
+      if (!all_posted(1)) return false;
+      done(lane, task);
+      return true;
+  }
+  ++lane.phase;
+  return true;
+}
+
+}  // namespace imbrex

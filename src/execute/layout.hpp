@@ -1,0 +1,69 @@
+// Where a plan's buffers and counters lie in the symmetric heap; the same on every rank and for every executor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "imbrex/plan.hpp"
+
+namespace imbrex {
+
+class HeapLayout {
+ public:
+  /// The plan must have passed check_format.
+  explicit HeapLayout(const Plan& plan);
+
+  std::size_t bytes() const { return bytes_; }
+
+  /// Whether the buffer has a place in the heap: workspaces, and operands that a task of another rank touches. Other
+  /// operands stay in the caller's memory.
+  bool in_heap(int buffer) const { return places_[static_cast<std::size_t>(buffer)].copies > 0; }
+
+  /// Offset of the copy that `epoch` uses.
+  std::size_t offset(int buffer, std::uint64_t epoch) const {
+    const Place& p = places_[static_cast<std::size_t>(buffer)];
+    return p.offset + (epoch % static_cast<std::uint64_t>(p.copies)) * p.stride;
+  }
+
+  /// Offset of a rank's counter. Counters are 32 bits wide and count posts of all epochs of their set; they wrap.
+  std::size_t counter(int signal, std::uint64_t epoch) const {
+    return counters_ + ((epoch % signal_copies_) * most_signals_ + static_cast<std::size_t>(signal)) * counter_stride;
+  }
+
+  /// What a counter of `rank` shows when `epoch` begins, if all posts of earlier epochs have arrived.
+  std::uint32_t base(int rank, int signal, std::uint64_t epoch) const {
+    return static_cast<std::uint32_t>((epoch / signal_copies_) * posts_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(signal)]);
+  }
+
+  /// Counters of `rank`, those of collectives included.
+  int signals(int rank) const { return static_cast<int>(posts_[static_cast<std::size_t>(rank)].size()); }
+
+  /// Counters of a collective group, beside the plan's signals: `stage` 0 or 1.
+  int collective_signal(int rank, int group_index, int stage) const {
+    return signals_[static_cast<std::size_t>(rank)] + 2 * group_index + stage;
+  }
+
+  /// Bytes between counters: two polled counters do not share a cache line's sector.
+  static constexpr std::size_t counter_stride = 32;
+
+ private:
+  struct Place {
+    std::size_t offset = 0, stride = 0;
+    int copies = 0;
+  };
+
+  std::vector<Place> places_;
+  std::vector<int> signals_;                       // by rank: the plan's own
+  std::vector<std::vector<std::uint32_t>> posts_;  // by rank and signal: in one epoch
+  std::size_t counters_ = 0, most_signals_ = 0, bytes_ = 0;
+  std::uint64_t signal_copies_ = 2;
+};
+
+/// Group ids of the plan's collectives, ascending.
+std::vector<int> collective_groups(const Plan& plan);
+
+/// True once `seen` has come as far as `expected`; both wrap at 2^32 and are less than 2^31 apart.
+constexpr bool reached(std::uint32_t seen, std::uint32_t expected) { return static_cast<std::int32_t>(seen - expected) >= 0; }
+
+}  // namespace imbrex

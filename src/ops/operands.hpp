@@ -1,0 +1,35 @@
+// Where a job's operands come from, and what they are to each rank.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "imbrex/run.hpp"
+
+namespace imbrex {
+
+/// The whole A and B of a problem, from files or from a seed; blocks are read or made on demand, so that a rank holds
+/// its own part only. Values are rounded to the problem's type.
+class OperandSource {
+ public:
+  virtual ~OperandSource() = default;
+
+  /// `rank`'s A or B, row-major, in the problem's type.
+  std::vector<std::byte> part(bool a, int rank) const;
+  /// The same as floats.
+  std::vector<float> part_as_float(bool a, int rank) const;
+
+ protected:
+  explicit OperandSource(const Problem& problem) : problem_(problem) {}
+  /// The block at (row, col) of the whole matrix (of the ranks' matrices stacked by rows, for an all-to-all).
+  virtual void read(bool a, std::int64_t row, std::int64_t col, Extent extent, std::vector<float>& values) const = 0;
+
+  Problem problem_;
+};
+
+/// Fills in problem.m, n, k from the files if there are any, and checks them against the operator; throws
+/// Error(invalid_input) naming file, shape and rule.
+std::unique_ptr<OperandSource> open_operands(const RunRequest& request, Problem& problem);
+
+}  // namespace imbrex

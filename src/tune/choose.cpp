@@ -1,0 +1,80 @@
+#include "tune/choose.hpp"
+
+#include <algorithm>
+
+namespace imbrex {
+namespace {
+
+std::int64_t tiles(const Extent& product, std::int64_t tile_m, std::int64_t tile_n) {
+  return ((product.rows + tile_m - 1) / tile_m) * ((product.cols + tile_n - 1) / tile_n);
+}
+
+// The machine's tile shape that computes the product in the least time if all workers start together: whole waves, each
+// as long as its largest tile.
+TileRate tile_shape(const Problem& problem, const Machine& machine) {
+  const Extent product = shapes_of(problem).product;
+  const auto time = [&](const TileRate& t) {
+    const double waves = static_cast<double>((tiles(product, t.tile_m, t.tile_n) + static_cast<std::int64_t>(machine.sms) - 1) / static_cast<std::int64_t>(machine.sms));
+    return waves * static_cast<double>(t.tile_m * t.tile_n) / t.efficiency;
+  };
+  return *std::min_element(machine.tiles.begin(), machine.tiles.end(), [&](const TileRate& x, const TileRate& y) { return time(x) < time(y); });
+}
+
+void add_fused(std::vector<Candidate>& list, const Problem& problem, const Knobs& base) {
+  const auto add = [&](auto&& change) {
+    Candidate c{Strategy::fused, base};
+    change(c.knobs);
+    list.push_back(c);
+  };
+  if (problem.op == Operator::all_gather_gemm) {
+    const std::int64_t shard = problem.m / problem.ranks;
+    for (std::int64_t pieces : {1, 2, 4})
+      if (pieces == 1 || shard / pieces >= base.tile_m)
+        add([&](Knobs& k) { k.transport = Transport::push, k.comm_rows = (shard + pieces - 1) / pieces; });
+    if (shard < base.tile_m) add([](Knobs& k) { k.transport = Transport::push, k.span_shards = true; });
+    return;
+  }
+  for (int parts : {1, 4})
+    add([&](Knobs& k) { k.transport = Transport::store, k.parts = parts; });
+  if (problem.op != Operator::gemm_all_to_all)
+    add([](Knobs& k) { k.transport = Transport::store, k.order = TileOrder::column_major; });
+  if (problem.op == Operator::gemm_all_reduce) add([](Knobs& k) { k.transport = Transport::store, k.one_shot = true, k.reducer = Reducer::tail; });
+}
+
+}  // namespace
+
+std::vector<Candidate> candidates(const Problem& problem, const Machine& machine, std::optional<Strategy> strategy) {
+  const TileRate shape = tile_shape(problem, machine);
+  Knobs base;
+  base.tile_m = shape.tile_m;
+  base.tile_n = shape.tile_n;
+  base.partial = problem.type;
+  std::vector<Candidate> list;
+  const auto wanted = [&](Strategy s) { return !strategy || *strategy == s; };
+  if (wanted(Strategy::fused)) add_fused(list, problem, base);
+  if (wanted(Strategy::sequential)) list.push_back({Strategy::sequential, base});
+  if (wanted(Strategy::decomposed))
+    for (int chunks : {2, 4}) {
+      Candidate c{Strategy::decomposed, base};
+      c.knobs.chunks = chunks;
+      list.push_back(c);
+    }
+  return list;
+}
+
+Plan choose(const Problem& problem, const std::vector<Candidate>& candidates, const std::function<double(const Plan&)>& cost) {
+  Plan best = make_plan(problem, candidates.front().strategy, candidates.front().knobs);
+  if (candidates.size() == 1) return best;
+  double least = cost(best);
+  for (std::size_t i = 1; i < candidates.size(); ++i) {
+    Plan plan = make_plan(problem, candidates[i].strategy, candidates[i].knobs);
+    const double seconds = cost(plan);
+    if (seconds < least) {
+      least = seconds;
+      best = std::move(plan);
+    }
+  }
+  return best;
+}
+
+}  // namespace imbrex
