@@ -35,10 +35,13 @@ class SymmetricHeap {
   virtual ~SymmetricHeap() = default;
 
   /// Offset of `bytes` zeroed bytes, aligned to 256. Every rank calls with the same sizes in the same order; needs no
-  /// communication. Throws Error(runtime_failure) naming asked and left bytes when full.
+  /// communication: a peer may write to this rank's part before this rank has called. Throws Error(runtime_failure)
+  /// naming asked and left bytes when full.
   virtual std::size_t allocate(std::size_t bytes) = 0;
 
-  /// Gives back an allocation; same order on every rank. Never throws.
+  /// Gives back an allocation and zeroes this rank's part of it; same order on every rank. Never throws. The caller
+  /// puts a barrier between the last access of any rank and the release, and another between the release and the first
+  /// access of a peer to memory allocated later.
   virtual void release(std::size_t offset) noexcept = 0;
 
   virtual HeapHandle handle() const = 0;
@@ -49,15 +52,18 @@ struct UniqueId {
   std::array<char, 128> bytes{};
 };
 
-/// One rank's membership. Made collectively, destroyed collectively (the destructor tells peers that this rank ended
-/// well; a rank that goes without is reported as lost). Functions may be called by one thread per rank unless said.
+/// One rank's membership. Made collectively. The destructor tells peers that this rank ended well, or, if it runs
+/// because an exception leaves the world's scope, that it failed; it waits for nobody. A process that ends without it
+/// is reported as lost. Functions may be called by one thread per rank unless said.
 class World {
  public:
   virtual ~World() = default;
 
   /// From the variables of `imbrex launch`, torchrun, Open MPI's mpirun or Slurm's srun; a world of one rank where
   /// none is set. Throws Error(invalid_input) naming the variable if they contradict each other, and
-  /// Error(runtime_failure) if a rank does not arrive within the wait limit.
+  /// Error(runtime_failure) if a rank does not arrive within the wait limit, or the ranks do not fit together (two
+  /// claim one number, sizes or heap_bytes differ). Worlds may follow each other: all ranks make them in the same
+  /// order.
   static std::unique_ptr<World> from_environment(const WorldOptions& options = {});
 
   /// True where from_environment would find a launcher's variables.
@@ -71,13 +77,15 @@ class World {
   virtual const WorldOptions& options() const = 0;
   virtual SymmetricHeap& heap() = 0;
 
-  /// Returns when every rank has called it. Bounded.
+  /// Returns when every rank has called it. Bounded by the wait limit; ends at once if a rank has failed or left.
   virtual void barrier() = 0;
 
-  /// all[r * bytes ...] receives rank r's `mine`. For set-up data of up to 4 KiB a rank. Bounded.
+  /// all[r * bytes ...] receives rank r's `mine`. For set-up data of up to 4 KiB a rank. Bounded like barrier(). Throws
+  /// Error(invalid_input) on every rank if they give different sizes.
   virtual void all_gather(const void* mine, void* all, std::size_t bytes) = 0;
 
   /// Records that this rank failed with `message`, so that every wait of every rank ends with it (first failure wins).
+  /// What they report begins with the rank: "rank 2 failed: message", or `message` if that begins with "rank 2".
   /// Any thread may call it.
   virtual void fail(const std::string& message) noexcept = 0;
 
@@ -87,13 +95,15 @@ class World {
 };
 
 /// Runs `body` in `ranks` new processes (forked: call it before starting threads) or threads, each with its World.
-/// A body returns its exit code; an Error becomes its code and is printed to standard error as "imbrex: rank 2: ...".
-/// Returns 0 if all returned 0, else the worst: 3 before 2 before 1. A process that dies by a signal counts as 3.
+/// A body returns its exit code; an Error becomes its code, any other exception 3; either fails the world and is
+/// printed to standard error as "imbrex: rank 2: ...". A process that dies by a signal, or exits inside its body,
+/// counts as 3. Returns 0 if all returned 0, else the worst: 3, then codes that are not Imbrex's, then 2, then 1.
 int run_processes(int ranks, const WorldOptions& options, const std::function<int(World&)>& body);
 int run_threads(int ranks, const WorldOptions& options, const std::function<int(World&)>& body);
 
-/// Starts `command` as `ranks` processes that find each other by World::from_environment, passes signals on, ends the
-/// others when one fails, and returns the exit code as run_processes does.
+/// Starts `command` as `ranks` processes that find each other by World::from_environment, in a process group of their
+/// own. Passes SIGINT, SIGTERM and SIGHUP on. When one fails, the others have 5 s to end before they are made to.
+/// Returns the exit code as run_processes does. Throws Error(invalid_input) if the command cannot be started.
 int launch(int ranks, const std::vector<std::string>& command);
 
 }  // namespace imbrex

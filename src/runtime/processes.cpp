@@ -19,8 +19,14 @@ int run_child(const std::shared_ptr<Segment>& segment, int rank, pid_t parent, c
               const std::function<int(World&)>& body) noexcept {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) return 3;  // it died before the line above
+  Control control(segment->block(), rank);
+  const auto report = [&](const char* message, int code) {
+    control.record(message);
+    control.set_state(failed);
+    print_rank_error(rank, message);
+    return code;
+  };
   try {
-    Control control(segment->block(), rank);
     control.wait(
         options.wait_limit,
         [&] {
@@ -32,11 +38,9 @@ int run_child(const std::shared_ptr<Segment>& segment, int rank, pid_t parent, c
     HostWorld world(segment, rank, options, Kind::processes);
     return run_rank(world, body);
   } catch (const Error& error) {
-    print_rank_error(rank, error.what());
-    return static_cast<int>(error.code());
+    return report(error.what(), static_cast<int>(error.code()));
   } catch (const std::exception& error) {
-    print_rank_error(rank, error.what());
-    return 3;
+    return report(error.what(), 3);
   }
 }
 
@@ -66,16 +70,12 @@ int run_processes(int ranks, const WorldOptions& options, const std::function<in
   std::optional<Clock::time_point> last_resort;  // when those are killed that have not ended on their own
   while (!children.all_ended()) {
     children.wait(std::chrono::milliseconds(100), [&](int rank, const Ending& ending) {
-      int code = ending.code;
       if (ending.signal) print_rank_error(rank, describe_signal(ending.signal));
-      if (control.state(rank) < finished) {
-        control.record_lost(rank);
-        code = ending.signal || code == 0 ? 3 : code;
-      }
-      if (ending.signal) code = 3;
-      result = worse(result, code);
+      const bool lost = control.state(rank) < finished;
+      if (lost) control.record_lost(rank);
+      result = worse(result, lost || ending.signal ? 3 : ending.code);
     });
-    if (!last_resort && (result != 0 || control.has_failed()))
+    if (!last_resort && control.has_failed())
       last_resort = Clock::now() +
                     std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.wait_limit + 5));
     if (last_resort && Clock::now() > *last_resort) children.send(SIGKILL);

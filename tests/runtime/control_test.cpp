@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <limits>
 #include <stdexcept>
 #include <thread>
 
@@ -117,7 +118,7 @@ TEST(RunProcesses, ARankThatExitsInsideItsBodyIsLost) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(run_processes(2, small(),
                           [](World& world) -> int {
-                            if (world.rank() == 1) _exit(0);
+                            if (world.rank() == 1) _exit(1);
                             world.barrier();
                             return 0;
                           }),
@@ -130,9 +131,11 @@ TEST(Worlds, RefuseWhatTheyCannotBe) {
   const auto nothing = [](World&) { return 0; };
   EXPECT_THROW(run_threads(0, small(), nothing), Error);
   EXPECT_THROW(run_processes(65, small(), nothing), Error);
-  WorldOptions options = small();
-  options.wait_limit = 0;
-  EXPECT_THROW(run_threads(1, options, nothing), Error);
+  for (const double limit : {0.0, -1.0, 1e300, std::numeric_limits<double>::quiet_NaN()}) {
+    WorldOptions options = small();
+    options.wait_limit = limit;
+    EXPECT_THROW(run_threads(1, options, nothing), Error) << limit;
+  }
 }
 
 }  // namespace
