@@ -176,7 +176,8 @@ Machine read_machine(const Node& root) {
 }
 
 std::string text_of(const std::string& value) { return Json(value).dump(-1, ' ', false, Json::error_handler_t::replace); }
-std::string text_of(double value) { return Json(value).dump(); }
+// The shortest text that reads back as the same double.
+std::string text_of(double value) { return fmt::format("{}", value); }
 
 std::string text_of(const Constant& constant, std::string_view unit) {
   return fmt::format(R"({{"value": {}, "unit": "{}", "source": "{}", "from": {}}})", text_of(constant.value), unit,

@@ -68,6 +68,7 @@ void Simulation::advance_tile(std::uint32_t task, const Tile& tile) {
     default:  // finish
       caches_[program_.tasks[task].rank].release(tile.a);
       caches_[program_.tasks[task].rank].release(tile.b);
+      record(task, Span::Kind::compute);
       return store(task, targets_of(tile));
   }
 }
@@ -133,6 +134,7 @@ void Simulation::advance_reduction(std::uint32_t task, const Reduction& reductio
     timer(task, 0);
     return read(task, reduction.from);
   }
+  record(task, Span::Kind::reduction);
   store(task, reduction.to);
 }
 
@@ -153,8 +155,8 @@ void Simulation::sent(std::uint32_t task) {
     state.stage = Stage::flag;
     return timer(task, machine_.copy_flag);
   }
-  constexpr Span::Kind kinds[] = {Span::Kind::compute, Span::Kind::copy, Span::Kind::reduction, Span::Kind::collective};
-  record(task, kinds[flat.task->work.index()]);
+  // What is not recorded yet is the time in which the SM or engine was held by its bytes.
+  record(task, std::holds_alternative<Collective>(flat.task->work) ? Span::Kind::collective : Span::Kind::copy);
   state.stage = Stage::settle;
   leave(task);
   settle(task);

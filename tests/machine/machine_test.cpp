@@ -1,0 +1,191 @@
+// Machine files: both ways, strict, found by name; curves; the probed host.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <fstream>
+#include <random>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "imbrex/error.hpp"
+#include "imbrex/machine.hpp"
+
+namespace imbrex {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string message_of(const std::string& text) {
+  try {
+    parse_machine(text);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+    return error.what();
+  }
+  return "accepted";
+}
+
+Json good() { return Json::parse(to_json(load_machine("4xh200"))); }
+
+TEST(Machine, EveryFileSurvivesBothWays) {
+  const auto names = machine_names();
+  for (const char* name : {"4xh200", "a100-nvlink-8", "a100-pcie-8", "h800-8", "l40-4", "rtx4090-4"})
+    EXPECT_NE(std::find(names.begin(), names.end(), name), names.end()) << name;
+  for (const std::string& name : names) {
+    const Machine machine = load_machine(name);
+    EXPECT_EQ(machine.name, name);
+    EXPECT_EQ(parse_machine(to_json(machine)), machine) << name;
+    std::ifstream file(std::string(MACHINES_FOLDER) + "/" + name + ".json");
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_TRUE(text == to_json(machine)) << name << " is not laid out as the library writes it";
+  }
+}
+
+TEST(Machine, EveryConstantSaysWhereItComesFrom) {
+  const std::function<void(const Json&, const std::string&)> walk = [&](const Json& node, const std::string& place) {
+    if (node.is_object() && node.contains("source")) {
+      EXPECT_FALSE(node.at("from").get<std::string>().empty()) << place;
+    }
+    if (node.is_structured())
+      for (const auto& item : node.items()) walk(item.value(), place + "." + item.key());
+  };
+  for (const std::string& name : machine_names()) walk(Json::parse(to_json(load_machine(name))), name);
+}
+
+// Every member of the file, one at a time: removed, retyped, joined by a stranger. All must be refused by name.
+TEST(Machine, EveryMemberIsNeededAndTyped) {
+  const Json whole = good();
+  int places = 0;
+  const std::function<void(const Json::json_pointer&)> walk = [&](const Json::json_pointer& pointer) {
+    const Json& node = whole.at(pointer);
+    for (const auto& item : node.items()) {
+      const auto child = pointer / (node.is_array() ? std::to_string(std::stoul(item.key())) : item.key());
+      const bool optional = pointer.to_string() == "/compute/sm_rate";  // a machine may lack an element type
+      if (node.is_object() && !optional) {
+        Json lacking = whole;
+        lacking.at(pointer).erase(item.key());
+        EXPECT_NE(message_of(lacking.dump()).find("lacks the key '" + item.key() + "'"), std::string::npos) << child;
+      }
+      for (const Json& wrong : {Json(), Json(true), Json("x"), Json(-1), Json::array(), Json::object()}) {
+        if (wrong.is_string() && item.value().is_string() && item.key() != "unit" && item.key() != "source" && item.key() != "format") continue;
+        Json retyped = whole;
+        retyped.at(child) = wrong;
+        EXPECT_NE(message_of(retyped.dump()), "accepted") << child << " as " << wrong;
+        ++places;
+      }
+      if (item.value().is_structured()) walk(child);
+    }
+    if (node.is_object()) {
+      Json more = whole;
+      more.at(pointer)["stranger"] = 1;
+      const std::string message = message_of(more.dump());
+      EXPECT_NE(message.find("stranger"), std::string::npos) << message;
+    }
+  };
+  walk(Json::json_pointer());
+  EXPECT_GT(places, 500);
+}
+
+TEST(Machine, RulesAreNamed) {
+  const auto expect = [](const char* pointer, const Json& value, const char* part) {
+    Json changed = good();
+    changed.at(Json::json_pointer(pointer)) = value;
+    const std::string message = message_of(changed.dump());
+    EXPECT_NE(message.find(part), std::string::npos) << pointer << ": " << message;
+  };
+  expect("/compute/sms/value", 131.5, "machine.compute.sms.value is 131.5; a count must be a whole number");
+  expect("/compute/sms/value", 0, "a count must be a whole number from 1");
+  expect("/links/latency/value", -1e-9, "a time must be 0 to 1e6 seconds");
+  expect("/links/egress_bandwidth/value", 0, "a rate must be at least 1");
+  expect("/compute/sustained_ratio/value", 1.5, "a ratio must be");
+  expect("/compute/l2_bytes/unit", "s", "compute.l2_bytes.unit is 's'; it must be 'bytes'");
+  expect("/compute/l2_bytes/source", "rumour", "'rumour' is not a source");
+  expect("/collectives/all_reduce/points", Json::array(), "needs at least one");
+  expect("/collectives/all_reduce/points", {{2, 1}, {1, 1}}, "bytes must increase");
+  expect("/collectives/all_reduce/points", {{1, 2}, {2, 1}}, "seconds must not decrease");
+  expect("/collectives/all_reduce/points", {{1, 2, 3}}, "at most 2");
+  expect("/compute/tiles", Json::array(), "at least one tile shape");
+  expect("/compute/tiles/1", good()["compute"]["tiles"][0], "repeats the tile shape");
+  expect("/format", "imbrex-machine-9", "this version reads");
+  expect("/devices", 0, "whole number from 1");
+}
+
+TEST(Machine, HostileTextIsRefused) {
+  for (const std::string text : {"", "{", "null", "[]", "1e999", "{\"a\":1,\"a\":2}", "\xff\xfe", "{\"format\":\"\\ud800\"}"})
+    EXPECT_NE(message_of(text), "accepted") << text;
+  EXPECT_NE(message_of(std::string(100000, '[')).find("deeper"), std::string::npos);
+  EXPECT_NE(message_of(std::string((1 << 20) + 1, ' ')).find("1048576"), std::string::npos);
+  std::string twice = to_json(load_machine("4xh200"));
+  twice.insert(1, "\"name\": \"other\",");
+  EXPECT_NE(message_of(twice).find("repeats the key 'name'"), std::string::npos);
+  std::string huge = to_json(load_machine("4xh200"));
+  huge.replace(huge.find("132"), 3, "1e400");
+  EXPECT_NE(message_of(huge), "accepted");
+  // Random damage: any answer but a crash.
+  std::mt19937 random(1);
+  const std::string whole = to_json(load_machine("4xh200"));
+  for (int i = 0; i < 2000; ++i) {
+    std::string text = whole;
+    for (int n = 0; n < 3; ++n) text[random() % text.size()] = static_cast<char>(random());
+    if (i % 3 == 0) text.resize(random() % text.size());
+    try {
+      validate(parse_machine(text));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+    }
+  }
+}
+
+TEST(Machine, FilesAreFoundByNameAndPath) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / ("imbrex-machines-" + std::to_string(::getpid()));
+  fs::create_directories(folder);
+  Machine machine = load_machine("h800-8");
+  machine.about = "mine";
+  std::ofstream(folder / "h800-8.json") << to_json(machine);
+  EXPECT_EQ(load_machine("h800-8", {folder.string()}).about, "mine");
+  EXPECT_EQ(load_machine((folder / "h800-8.json").string()).about, "mine");
+  EXPECT_NE(load_machine("h800-8").about, "mine");
+  fs::remove_all(folder);
+  for (const std::string name : {"nothing-like-it", "/nowhere/x.json", "", "/", "."}) {
+    try {
+      load_machine(name);
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+      if (name == "nothing-like-it") {
+        EXPECT_NE(std::string(error.what()).find("4xh200"), std::string::npos);
+      }
+    }
+  }
+}
+
+TEST(Machine, CurvesInterpolateBetweenPointsAndKeepTheLastRate) {
+  const Curve curve{{{1e3, 1e-5}, {1e5, 1e-3}, {2e5, 4e-3}}, Provenance::unverified, "test"};
+  EXPECT_DOUBLE_EQ(seconds_of(curve, 0), 1e-5);
+  EXPECT_DOUBLE_EQ(seconds_of(curve, 1e3), 1e-5);
+  EXPECT_NEAR(seconds_of(curve, 1e4), 1e-4, 1e-12);
+  EXPECT_NEAR(seconds_of(curve, 1e5), 1e-3, 1e-12);
+  EXPECT_NEAR(seconds_of(curve, 4e5), 8e-3, 1e-12);
+}
+
+TEST(Machine, InMemoryMachinesAreChecked) {
+  Machine machine = load_machine("4xh200");
+  machine.link_latency.value = std::nan("");
+  EXPECT_THROW(validate(machine), Error);
+  EXPECT_THROW(validate(Machine{}), Error);
+}
+
+TEST(Machine, TheProbedHostIsAValidMachine) {
+  const Machine machine = probe_machine();
+  EXPECT_NO_THROW(validate(machine));
+  EXPECT_EQ(parse_machine(to_json(machine)), machine);
+  EXPECT_GE(machine.sms.value, 1);
+}
+
+}  // namespace
+}  // namespace imbrex

@@ -1,0 +1,188 @@
+// Waits, slices, kernels, collectives beside tiles, determinism, deadlock, hostile plans.
+#include <chrono>
+
+#include <gtest/gtest.h>
+
+#include "imbrex/error.hpp"
+#include "simulate/plans.hpp"
+
+namespace imbrex::test {
+namespace {
+
+std::string message_of(const Plan& plan, const Machine& machine, ErrorCode code) {
+  try {
+    simulate(plan, machine);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+TEST(Behaviour, ATileBeginsWithItsFirstSlice) {
+  Machine m = ideal_machine();
+  m.egress_bandwidth = m.ingress_bandwidth = constant(2.0 * 4096 * 1024 / 1e-3);  // a millisecond a copy
+  m.sm_rate[Type::bf16] = constant(2.0 * 128 * 128 * 1024 / 4e-3);                // four milliseconds a tile
+  const auto run = [&](bool slices) {
+    Plans p(2);
+    auto& copies = p.queue(0, Engine::copy);
+    for (int s = 0; s < 4; ++s) copies.push_back(Plans::copy(0, 1, 4096, 1024, {}, {{1, s}}));
+    std::vector<Wait> waits;
+    for (int s = 0; s < 4; ++s) waits.push_back({s, 1, WaitPoint::load, slices ? 256 * s : 0});
+    p.queue(1, Engine::compute).push_back(Plans::tile(1, 1024, waits));
+    return simulate(p.plan, m).seconds;
+  };
+  EXPECT_NEAR(run(false), 8e-3, 1e-8);
+  EXPECT_NEAR(run(true), 5e-3, 1e-8);
+}
+
+TEST(Behaviour, AnEpilogueWaitHidesBehindTheProducts) {
+  Machine m = ideal_machine();
+  m.flag_latency = constant(0.5 * tile_seconds(1024));
+  for (const WaitPoint point : {WaitPoint::load, WaitPoint::epilogue}) {
+    Plans p(2);
+    p.queue(0, Engine::copy).push_back(Plans::signal({}, {{1, 0}}));
+    p.queue(1, Engine::compute).push_back(Plans::tile(1, 1024, {{0, 1, point, 0}}));
+    EXPECT_NEAR(simulate(p.plan, m).seconds, (point == WaitPoint::load ? 1.5 : 1.0) * tile_seconds(1024), 1e-12);
+  }
+}
+
+TEST(Behaviour, KernelsOfAStreamDoNotShareAWave) {
+  Machine m = ideal_machine();
+  m.launch_gap = constant(1e-6);
+  for (const Strategy strategy : {Strategy::decomposed, Strategy::fused}) {
+    Plans p(1, strategy);
+    auto& queue = p.queue(0, Engine::compute);
+    for (int t = 0; t < 6; ++t) queue.push_back(Plans::tile(0, 256, {}, {{0, t / 3}}));
+    // Two kernels of three tiles, or one of six, on four SMs.
+    EXPECT_NEAR(simulate(p.plan, m).seconds, 2 * tile_seconds(256) + (strategy == Strategy::fused ? 1e-6 : 2e-6), 1e-12);
+  }
+  Plans p(1, Strategy::decomposed);
+  auto& queue = p.queue(0, Engine::compute);
+  for (int t = 0; t < 8; ++t) queue.push_back(Plans::tile(0, 256, {}, {{0, t / 2}}));
+  EXPECT_NEAR(simulate(p.plan, m).seconds, 4 * (tile_seconds(256) + 1e-6), 1e-12);
+}
+
+TEST(Behaviour, ACollectiveTakesSmsFromTiles) {
+  Machine m = ideal_machine();
+  m.collective_sms = constant(2);
+  m.all_gather = {{{1, 1.0}}, Provenance::unverified, "test"};
+  Plans p(2);
+  for (int r = 0; r < 2; ++r) {
+    p.queue(r, Engine::library).push_back({Collective{CollectiveKind::all_gather, 0, Plans::block(r, 1, 1), Plans::block(r, 2, 1)}, {}, {}});
+    auto& queue = p.queue(r, Engine::compute);
+    for (int t = 0; t < 8; ++t) queue.push_back(Plans::tile(r, 256));
+  }
+  p.plan.ranks[0].queues[0].tasks[0].posts = {{0, 0}};
+  Report report = simulate(p.plan, m, {.timeline = true});
+  double last = 0;
+  for (const Span& span : report.timeline.spans)
+    if (span.kind == Span::Kind::compute) last = std::max(last, span.end);
+  EXPECT_NEAR(last, 4 * tile_seconds(256), 1e-9);  // four waves of two instead of two of four
+}
+
+TEST(Behaviour, ReservedWorkersAreNotSharedOut) {
+  Plans p(1);
+  auto& tiles = p.queue(0, Engine::compute);
+  p.queue(0, Engine::compute, 1).push_back(Plans::signal({{0, 6}}));
+  for (int t = 0; t < 6; ++t) tiles.push_back(Plans::tile(0, 256, {}, {{0, 0}}));
+  EXPECT_NEAR(simulate(p.plan, ideal_machine()).seconds, 2 * tile_seconds(256), 1e-9);
+}
+
+TEST(Behaviour, QueuesThatShareWorkersDoNotDeadlock) {
+  Machine m = ideal_machine();
+  m.sms = constant(1);
+  Plans p(1);
+  p.queue(0, Engine::compute).push_back(Plans::tile(0, 256, {{0}}));
+  p.queue(0, Engine::compute).push_back(Plans::tile(0, 256, {}, {{0, 0}}));
+  EXPECT_NEAR(simulate(p.plan, m).seconds, 2 * tile_seconds(256), 1e-9);
+}
+
+TEST(Behaviour, TheSamePlanTakesTheSameTime) {
+  const Machine machine = load_machine("4xh200");
+  Knobs knobs;
+  knobs.transport = Transport::store;
+  const Plan plan = make_plan({Operator::gemm_reduce_scatter, 4096, 4096, 4096, 4, Type::bf16}, Strategy::fused, knobs);
+  const SimulateOptions options{.timeline = true, .skew_seed = 7, .max_skew = 1e-5};
+  const Report a = simulate(plan, machine, options), b = simulate(plan, machine, options);
+  EXPECT_EQ(a.seconds, b.seconds);
+  ASSERT_EQ(a.timeline.spans.size(), b.timeline.spans.size());
+  EXPECT_EQ(to_perfetto(a.timeline), to_perfetto(b.timeline));
+  EXPECT_NE(a.seconds, simulate(plan, machine, {.timeline = false, .skew_seed = 8, .max_skew = 1e-5}).seconds);
+}
+
+TEST(Behaviour, EveryStrategyRunsOnEveryMachine) {
+  for (const std::string& name : machine_names()) {
+    const Machine machine = load_machine(name);
+    for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed, Strategy::fused})
+      for (const Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+        for (const Reducer reducer : {Reducer::tile, Reducer::tail, Reducer::reserved}) {
+          if (op == Operator::all_gather_gemm && reducer != Reducer::tile) continue;
+          Knobs knobs;
+          if (strategy == Strategy::fused && op != Operator::all_gather_gemm) knobs.transport = Transport::store;
+          if (strategy == Strategy::fused && op != Operator::gemm_all_to_all) knobs.reducer = reducer;
+          const double seconds = simulate(make_plan({op, 2000, 1008, 520, 4, Type::bf16}, strategy, knobs), machine).seconds;
+          EXPECT_GT(seconds, 1e-6) << name;
+          EXPECT_LT(seconds, 1e-1) << name;
+        }
+  }
+}
+
+TEST(Behaviour, DeadlocksNameAStuckTask) {
+  Plans p(2);
+  for (int r = 0; r < 2; ++r) {
+    auto& queue = p.queue(r, Engine::copy);
+    queue.push_back(Plans::signal({}, {}));
+    queue.push_back(Plans::signal({{3, 2}}, {{1 - r, 3}}));
+  }
+  const std::string message = message_of(p.plan, ideal_machine(), ErrorCode::unsound);
+  EXPECT_NE(message.find("rank 0 queue 0 task 1 (transfer) waits for signal 3 to reach 2, which has 0"), std::string::npos) << message;
+}
+
+TEST(Behaviour, ACollectiveThatARankNeverReachesIsADeadlock) {
+  Plans p(2);
+  p.queue(1, Engine::library).push_back({Collective{CollectiveKind::all_gather, 0, Plans::block(1, 1, 1), Plans::block(1, 2, 1)}, {}, {}});
+  const std::string message = message_of(p.plan, ideal_machine(), ErrorCode::unsound);
+  EXPECT_NE(message.find("rank 1 queue 0 task 0 (collective)"), std::string::npos) << message;
+  EXPECT_NE(message.find("1 of 2"), std::string::npos) << message;
+}
+
+TEST(Behaviour, PlansWithIndicesOutOfRangeAreRefused) {
+  const auto refuse = [](const Task& task, const char* what) {
+    Plans p(2);
+    p.queue(0, Engine::copy).push_back(task);
+    EXPECT_NE(message_of(p.plan, ideal_machine(), ErrorCode::invalid_input).find(what), std::string::npos) << what;
+  };
+  refuse(Plans::signal({{64}}), "waits for signal 64");
+  refuse(Plans::signal({{-1}}), "waits for signal -1");
+  refuse(Plans::signal({}, {{2, 0}}), "posts to rank 2");
+  refuse(Plans::signal({}, {{1, 64}}), "posts to signal 64");
+  refuse(Plans::copy(0, 5, 1, 1), "names rank 5");
+  refuse(Plans::copy(0, 1, -1, 1), "-1 x 1");
+  Task task = Plans::copy(0, 1, 1, 1);
+  std::get<Transfer>(task.work).to.buffer = 9;
+  refuse(task, "names buffer 9");
+
+  Machine small = ideal_machine();
+  small.devices = 1;
+  EXPECT_NE(message_of(Plans(2).plan, small, ErrorCode::invalid_input).find("1 devices"), std::string::npos);
+  Plan other = Plans(1).plan;
+  other.problem.type = Type::fp32;
+  EXPECT_NE(message_of(other, ideal_machine(), ErrorCode::invalid_input).find("fp32"), std::string::npos);
+}
+
+TEST(Behaviour, AHundredThousandTasksTakeSeconds) {
+  Knobs knobs;
+  knobs.transport = Transport::store;
+  const Plan plan = make_plan({Operator::gemm_reduce_scatter, 16384, 25600, 4096, 4, Type::bf16}, Strategy::fused, knobs);
+  ASSERT_GE(count_tasks(plan), 100000u);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_GT(simulate(plan, load_machine("4xh200")).seconds, 0);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  RecordProperty("seconds", std::to_string(seconds));
+  EXPECT_LT(seconds, 60);  // seconds in an optimised build; sanitizers and busy machines take longer
+}
+
+}  // namespace
+}  // namespace imbrex::test
