@@ -1,0 +1,56 @@
+// Conversions between the element types and float: every 16-bit pattern, and rounding at every boundary.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/convert.hpp"
+
+namespace imbrex {
+namespace {
+
+TEST(Convert, EveryPatternSurvives) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<std::uint16_t>(bits);
+    const float from_bf16 = bf16_to_float(half), from_fp16 = fp16_to_float(half);
+    if (std::isnan(from_bf16)) EXPECT_TRUE(std::isnan(bf16_to_float(float_to_bf16(from_bf16))));
+    else EXPECT_EQ(float_to_bf16(from_bf16), half);
+    if (std::isnan(from_fp16)) EXPECT_TRUE(std::isnan(fp16_to_float(float_to_fp16(from_fp16))));
+    else EXPECT_EQ(float_to_fp16(from_fp16), half);
+  }
+}
+
+TEST(Convert, Fp16MatchesItsDefinition) {
+  for (std::uint32_t bits = 0; bits < 0x7c00; ++bits) {
+    const int exponent = static_cast<int>(bits >> 10), fraction = static_cast<int>(bits & 0x3ff);
+    const double value = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+    ASSERT_EQ(static_cast<double>(fp16_to_float(static_cast<std::uint16_t>(bits))), value);
+  }
+}
+
+// Between two neighbours, below the middle goes down, above goes up, and the middle goes to the even one.
+template <typename ToFloat, typename FromFloat>
+void check_rounding(std::uint32_t infinity, ToFloat to, FromFloat from) {
+  for (std::uint32_t bits = 0; bits + 1 < infinity; ++bits) {
+    const auto low = static_cast<std::uint16_t>(bits), high = static_cast<std::uint16_t>(bits + 1);
+    const float middle = static_cast<float>((static_cast<double>(to(low)) + static_cast<double>(to(high))) / 2);
+    ASSERT_EQ(from(middle), bits % 2 == 0 ? low : high) << bits;
+    ASSERT_EQ(from(std::nextafter(middle, 0.0f)), low) << bits;
+    ASSERT_EQ(from(std::nextafter(middle, INFINITY)), high) << bits;
+    ASSERT_EQ(from(-middle), (bits % 2 == 0 ? low : high) | 0x8000) << bits;
+  }
+}
+
+TEST(Convert, RoundsToNearestEven) {
+  check_rounding(0x7f80, bf16_to_float, float_to_bf16);
+  check_rounding(0x7c00, fp16_to_float, float_to_fp16);
+}
+
+TEST(Convert, OverflowBecomesInfinity) {
+  EXPECT_EQ(float_to_fp16(65519.0f), 0x7bff);
+  EXPECT_EQ(float_to_fp16(65520.0f), 0x7c00);
+  EXPECT_EQ(float_to_fp16(-1e30f), 0xfc00);
+  EXPECT_EQ(float_to_bf16(std::numeric_limits<float>::max()), 0x7f80);
+}
+
+}  // namespace
+}  // namespace imbrex

@@ -1,0 +1,76 @@
+// Every operator, strategy and type is right on random problems: each element within its bound of a float64 reference,
+// the same bits from run to run.
+#include <gtest/gtest.h>
+
+#include "imbrex/run.hpp"
+#include "support/random_plan.hpp"
+
+namespace imbrex {
+namespace {
+
+// 4 operators x 3 strategies x 3 types, at least this many problems each.
+constexpr int problems_per_combination = 9;
+
+RunResult run_once(const RunRequest& request, int& code) {
+  RunResult result;
+  code = run(request, [&](const RunResult& r) { result = r; });
+  return result;
+}
+
+TEST(Correctness, RandomProblems) {
+  test::Random random(test::seed_from_environment());
+  int count = 0;
+  double closest = 0;
+  for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+    for (Strategy strategy : {Strategy::sequential, Strategy::decomposed, Strategy::fused})
+      for (Type type : {Type::bf16, Type::fp16, Type::fp32})
+        for (int i = 0; i < problems_per_combination; ++i) {
+          Problem problem;
+          do problem = test::random_problem(random, {.max_ranks = 8, .max_size = i == 0 ? 700 : 300});
+          while (problem.op != op);
+          problem.type = type;
+          RunRequest request;
+          request.problem = problem;
+          request.strategy = strategy;
+          request.knobs = test::random_knobs(random, problem, strategy);
+          request.seed = static_cast<std::uint64_t>(random.between(0, 1 << 30));
+          request.verify = true;
+          request.repeat = 2;
+          request.threads = true;
+          request.wait_limit = 60;
+          request.cpu.workers = static_cast<int>(random.between(1, 2));
+          SCOPED_TRACE(test::describe({problem, strategy, *request.knobs}));
+          int code = -1;
+          const RunResult result = run_once(request, code);
+          ASSERT_EQ(code, 0) << result.message;
+          ASSERT_TRUE(result.verified);
+          closest = std::max(closest, result.max_error_over_bound);
+          ++count;
+        }
+  std::cout << count << " problems; the largest error was " << closest << " of its bound\n";
+  EXPECT_GE(count, 300);
+}
+
+TEST(Correctness, ProcessesAndThreadsGiveTheSameBits) {
+  // Each world verifies its own result; that both agree with one reference to the bit is what fp32 integers show.
+  for (bool threads : {false, true}) {
+    RunRequest request;
+    request.problem = {Operator::gemm_all_reduce, 130, 90, 120, 4, Type::bf16};
+    request.verify = true;
+    request.repeat = 3;
+    request.threads = threads;
+    EXPECT_EQ(run(request, [](const RunResult& r) { EXPECT_TRUE(r.verified) << r.message; }), 0);
+  }
+}
+
+TEST(Correctness, SixtyFourRanks) {
+  RunRequest request;
+  request.problem = {Operator::gemm_reduce_scatter, 128, 40, 192, 64, Type::fp32};
+  request.strategy = Strategy::fused;
+  request.verify = true;
+  request.threads = true;
+  EXPECT_EQ(run(request, [](const RunResult& r) { EXPECT_TRUE(r.verified) << r.message; }), 0);
+}
+
+}  // namespace
+}  // namespace imbrex

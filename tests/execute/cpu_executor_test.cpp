@@ -1,0 +1,96 @@
+// What the CPU executor promises beyond right results: exactness, wrap-around, many epochs, bounded waits, clear errors.
+#include <gtest/gtest.h>
+
+#include "imbrex/error.hpp"
+#include "imbrex/execute.hpp"
+#include "imbrex/ops.hpp"
+#include "imbrex/run.hpp"
+#include "imbrex/world.hpp"
+#include "support/exact_run.hpp"
+#include "support/random_plan.hpp"
+
+namespace imbrex {
+namespace {
+
+using test::run_exact;
+
+TEST(CpuExecutor, ExactOnIntegersOverManyEpochsWithDelays) {
+  test::Random random(test::seed_from_environment());
+  for (int i = 0; i < 40; ++i) {
+    auto c = test::random_case(random, {.max_ranks = 5, .max_size = 40});
+    c.problem.type = c.knobs.partial = Type::fp32;
+    SCOPED_TRACE(test::describe(c));
+    CpuOptions options;
+    options.delays = static_cast<std::uint64_t>(i) + 1;
+    options.max_delay = 2e-4;
+    options.workers = static_cast<int>(random.between(1, 3));
+    const Plan plan = make_plan(c.problem, c.strategy, c.knobs);
+    WorldOptions world{.heap_bytes = 1 << 24, .wait_limit = 30};
+    ASSERT_EQ(run_threads(c.problem.ranks, world, [&](World& w) { return run_exact(w, plan, options, 6); }), 0);
+  }
+}
+
+TEST(CpuExecutor, CountersWrap) {
+  for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+    for (Strategy strategy : {Strategy::sequential, Strategy::fused})
+      // Counters of 32 bits wrap when epoch / 2 x posts passes 2^32: three posts a signal wrap within these epochs, one
+      // post a signal within those.
+      for (std::uint64_t first : {std::uint64_t{2} * (0xffffffffu / 3) - 3, (std::uint64_t{1} << 33) - 5}) {
+        Knobs knobs;
+        knobs.tile_m = knobs.tile_n = 16;
+        knobs.transport = op == Operator::all_gather_gemm ? Transport::pull : Transport::store;
+        const Plan plan = make_plan({op, 64, 32, 48, 4, Type::fp32}, strategy, knobs);
+        CpuOptions options;
+        options.first_epoch = first;
+        WorldOptions world{.heap_bytes = 1 << 22, .wait_limit = 10};
+        EXPECT_EQ(run_threads(4, world, [&](World& w) { return run_exact(w, plan, options, 12); }), 0) << name_of(op) << " from epoch " << first;
+      }
+}
+
+TEST(CpuExecutor, AWaitPastItsLimitNamesRankTaskSignalExpectedAndSeen) {
+  Knobs knobs;
+  knobs.transport = Transport::store;
+  Plan plan = make_plan({Operator::gemm_reduce_scatter, 64, 32, 48, 2, Type::fp32}, Strategy::fused, knobs);
+  // Rank 1 keeps back the post that rank 0's own tile waits for.
+  for (Task& task : plan.ranks[1].queues[0].tasks) task.posts.clear();
+  WorldOptions world{.heap_bytes = 1 << 22, .wait_limit = 0.3};
+  std::vector<std::string> messages(2);
+  const int code = run_threads(2, world, [&](World& w) {
+    try {
+      return run_exact(w, plan, {}, 1);
+    } catch (const Error& error) {
+      messages[static_cast<std::size_t>(w.rank())] = error.what();
+      return static_cast<int>(error.code());
+    }
+  });
+  EXPECT_EQ(code, 3);
+  EXPECT_NE(messages[0].find("rank 0 queue 0 task"), std::string::npos) << messages[0];
+  EXPECT_NE(messages[0].find("expected 1 posts, saw 0"), std::string::npos) << messages[0];
+}
+
+TEST(CpuExecutor, RefusesWhatDoesNotFit) {
+  const Plan plan = make_plan({Operator::gemm_all_reduce, 8, 8, 8, 2, Type::fp32}, Strategy::sequential, {});
+  WorldOptions world{.heap_bytes = 1 << 22, .wait_limit = 5};
+  EXPECT_EQ(run_threads(1, world, [&](World& w) { return run_exact(w, plan, {}, 1); }), 2);
+  Plan outside = plan;
+  outside.buffers[0].rows = 4;
+  EXPECT_EQ(run_threads(2, world, [&](World& w) { return run_exact(w, outside, {}, 1); }), 2);
+}
+
+TEST(Operators, RunAsTheirExamplesSay) {
+  WorldOptions options{.heap_bytes = 1 << 24, .wait_limit = 10};
+  const int code = run_threads(2, options, [](World& world) {
+    GemmReduceScatter op{world, {.m = 16, .n = 8, .k = 32, .type = Type::fp32}};
+    const RankShapes s = op.shapes();
+    std::vector<float> a(static_cast<std::size_t>(s.a.rows * s.a.cols), 1.0f), b(static_cast<std::size_t>(s.b.rows * s.b.cols), 2.0f);
+    std::vector<float> out(static_cast<std::size_t>(s.out.rows * s.out.cols));
+    op(a.data(), b.data(), out.data());
+    for (float v : out)
+      if (v != 64.0f) return 1;
+    return 0;
+  });
+  EXPECT_EQ(code, 0);
+}
+
+}  // namespace
+}  // namespace imbrex

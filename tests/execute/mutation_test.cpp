@@ -1,0 +1,107 @@
+// The checker refutes plans that were broken on purpose. Each mutant is also run without the check, with delays and over
+// several epochs; those that came out wrong or got stuck must nearly all have been refuted, and each miss is reported.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "execute/mutate.hpp"
+#include "imbrex/error.hpp"
+#include "support/exact_run.hpp"
+
+namespace imbrex {
+namespace {
+
+constexpr int mutants = 1000, epochs = 5, lanes = 4;
+
+int run_mutant(const Plan& plan, std::uint64_t seed, double wait_limit) {
+  CpuOptions options;
+  options.delays = seed;
+  options.max_delay = 1e-3;
+  options.workers = 2;
+  const WorldOptions world{.heap_bytes = 1 << 24, .wait_limit = wait_limit};
+  return run_threads(plan.problem.ranks, world, [&](World& w) {
+    try {
+      return test::run_exact(w, plan, options, epochs);
+    } catch (const Error& error) {
+      return static_cast<int>(error.code());
+    }
+  });
+}
+
+struct Tally {
+  int made = 0, refuted = 0, harmful = 0, harmful_refuted = 0;
+};
+
+struct Mutant {
+  test::RandomCase origin;
+  Plan plan;
+  test::Mutation kind;
+  std::string where;
+};
+
+Mutant make_mutant(test::Random& random) {
+  for (;;) {
+    Mutant m{test::random_case(random, {.max_ranks = 4, .max_size = 40}), {}, {}, {}};
+    if (m.origin.problem.ranks == 1) continue;
+    m.origin.problem.type = m.origin.knobs.partial = Type::fp32;
+    // Small tiles: several tasks of each kind.
+    m.origin.knobs.tile_m = m.origin.knobs.tile_n = random.one_of<std::int64_t>({8, 16});
+    m.plan = make_plan(m.origin.problem, m.origin.strategy, m.origin.knobs);
+    m.kind = static_cast<test::Mutation>(random.between(0, test::mutation_kinds - 1));
+    if (auto where = test::mutate(m.plan, m.kind, random)) {
+      m.where = *where;
+      return m;
+    }
+  }
+}
+
+TEST(Mutation, CheckerRefutesWhatRunsWrongOrSticks) {
+  const std::uint64_t seed = test::seed_from_environment();
+  std::atomic<int> next = 0;
+  std::mutex mutex;
+  std::map<std::string, Tally> tallies;
+  std::vector<std::string> misses;
+  const auto work = [&] {
+    for (int i; (i = next.fetch_add(1)) < mutants;) {
+      test::Random random(seed * 1000003 + static_cast<std::uint64_t>(i));
+      const Mutant m = make_mutant(random);
+      const auto finding = check(m.plan);
+      bool harmful = true;
+      if (!check_format(m.plan)) {  // what breaks the format cannot be run at all
+        int code = run_mutant(m.plan, seed + static_cast<std::uint64_t>(i) + 1, 0.15);
+        // A busy machine can make a sound plan look stuck.
+        if (code != 0 && !finding) code = run_mutant(m.plan, seed + static_cast<std::uint64_t>(i) + 1, 10);
+        harmful = code != 0;
+      }
+      const std::lock_guard lock(mutex);
+      Tally& tally = tallies[test::name_of(m.kind)];
+      ++tally.made;
+      tally.refuted += finding.has_value();
+      tally.harmful += harmful;
+      tally.harmful_refuted += harmful && finding;
+      if (harmful && !finding) misses.push_back(fmt::format("{} {} in {}", test::name_of(m.kind), m.where, test::describe(m.origin)));
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < lanes; ++i) threads.emplace_back(work);
+  }
+  Tally total;
+  fmt::print("{:<15} {:>6} {:>8} {:>8} {:>16}\n", "mutation", "made", "refuted", "harmful", "harmful refuted");
+  for (const auto& [name, t] : tallies) {
+    fmt::print("{:<15} {:>6} {:>8} {:>8} {:>16}\n", name, t.made, t.refuted, t.harmful, t.harmful_refuted);
+    total.made += t.made, total.refuted += t.refuted, total.harmful += t.harmful, total.harmful_refuted += t.harmful_refuted;
+  }
+  fmt::print("{:<15} {:>6} {:>8} {:>8} {:>16}\n", "all", total.made, total.refuted, total.harmful, total.harmful_refuted);
+  for (const std::string& miss : misses) fmt::print("missed: {}\n", miss);
+  EXPECT_GE(total.made, mutants);
+  EXPECT_GE(total.harmful, mutants / 3) << "too few mutants do harm for the figure to mean anything";
+  EXPECT_GE(total.harmful_refuted, 0.99 * total.harmful);
+}
+
+}  // namespace
+}  // namespace imbrex
