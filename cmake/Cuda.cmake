@@ -1,4 +1,5 @@
-# CUDA parts: built where nvcc is found, unless IMBREX_CUDA says otherwise.
+# CUDA parts: built where nvcc is found, unless IMBREX_CUDA says otherwise. The Hopper kernels need CUTLASS' headers
+# too: IMBREX_CUTLASS_INCLUDE, or the Python package nvidia-cutlass; without them a plain kernel does all the work.
 set(IMBREX_HAVE_CUDA OFF)
 if(NOT IMBREX_CUDA STREQUAL "OFF")
   include(CheckLanguage)
@@ -7,5 +8,35 @@ if(NOT IMBREX_CUDA STREQUAL "OFF")
     set(IMBREX_HAVE_CUDA ON)
   elseif(IMBREX_CUDA STREQUAL "ON")
     message(FATAL_ERROR "IMBREX_CUDA=ON, but nvcc was not found; put it on PATH or set CMAKE_CUDA_COMPILER")
+  endif()
+endif()
+
+set(IMBREX_CUTLASS_INCLUDE "" CACHE PATH "Folder that holds cutlass/ and cute/ (CUTLASS 4.2)")
+set(IMBREX_HAVE_CUTLASS OFF)
+if(IMBREX_HAVE_CUDA)
+  # Architectures with an `a` have no portable name in CMake 3.25; the flag says it for every CUDA source.
+  set(CMAKE_CUDA_ARCHITECTURES OFF)
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  set(CMAKE_CUDA_EXTENSIONS OFF)
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  if(NOT IMBREX_CUTLASS_INCLUDE)
+    find_package(Python3 COMPONENTS Interpreter QUIET)
+    file(GLOB IMBREX_CUTLASS_VENV ${PROJECT_SOURCE_DIR}/.cache/cutlass/lib/python3*/site-packages/cutlass_library/source/include)
+    if(Python3_FOUND)
+      execute_process(COMMAND ${Python3_EXECUTABLE} -c "import cutlass_library, os; print(os.path.dirname(cutlass_library.__file__))"
+        OUTPUT_VARIABLE IMBREX_CUTLASS_PACKAGE OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+    endif()
+    find_path(IMBREX_CUTLASS_FOUND NAMES cutlass/gemm/collective/collective_builder.hpp
+      HINTS ${IMBREX_CUTLASS_VENV} ${IMBREX_CUTLASS_PACKAGE}/source/include NO_CACHE)
+    if(IMBREX_CUTLASS_FOUND)
+      set(IMBREX_CUTLASS_INCLUDE ${IMBREX_CUTLASS_FOUND} CACHE PATH "" FORCE)
+    endif()
+  endif()
+  if(EXISTS ${IMBREX_CUTLASS_INCLUDE}/cutlass/gemm/collective/collective_builder.hpp)
+    set(IMBREX_HAVE_CUTLASS ON)
+  else()
+    message(STATUS "CUTLASS not found (IMBREX_CUTLASS_INCLUDE): the Hopper kernels are left out, GEMMs run on a plain kernel")
   endif()
 endif()

@@ -1,0 +1,294 @@
+#include "execute/cuda/cuda_execution.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "plan/builder.hpp"
+#include "runtime/cuda/check.hpp"
+
+namespace imbrex::cuda {
+namespace {
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+template <typename T>
+std::size_t bytes_of(const std::vector<T>& v) { return (v.size() * sizeof(T) + 255) / 256 * 256; }
+
+// What a variant needs for the plan, relative to others: whole waves of blocks, partners counted as tiles, times the
+// block's size over the rate that was measured for it (docs/cuda-executor.md).
+double cost(const GemmKernel& kernel, const RankTable& table, int workers) {
+  const TileShape& shape = kernel.shape;
+  const double entries = static_cast<double>(table.tiles + table.partners), at_once = static_cast<double>(workers) * shape.cluster;
+  // Without a partner to share B with, a small block waits for the second-level cache.
+  const double rate = (kernel.pingpong ? 1.0 : 0.95) * (shape.cluster > 1 ? 1.0 : shape.n < 256 ? 0.82 : 0.98);
+  return std::max(1.0, std::ceil(entries / at_once)) * static_cast<double>(shape.m * shape.n) / rate;
+}
+
+}  // namespace
+
+CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, int device, const Plan& plan, const CudaOptions& options)
+    : world_(world), heap_(heap), device_(device), plan_(plan), options_(options), layout_(plan_), epoch_(options.first_epoch) {
+  // Every kernel is loaded before any runs; refusals come before anything is taken, on every rank alike.
+  static_cast<void>(plain_kernel(plan.problem.type).workers());
+  choose_kernel();
+  heap_offset_ = heap_.allocate(layout_.bytes() + 256);
+  state_offset_ = layout_.bytes();
+  table_ = translate(plan_, layout_, world_.rank(), heap_.handle(), heap_offset_, kernel_->shape);
+  for (QueueSpan& queue : table_.queues)
+    queue.workers = (queue.workers + static_cast<std::uint32_t>(kernel_->shape.cluster) - 1) / static_cast<std::uint32_t>(kernel_->shape.cluster);
+  place_workers(table_.queues, static_cast<std::uint32_t>(workers_));
+  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&main_, cudaStreamNonBlocking));
+  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking));
+  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&rescue_, cudaStreamNonBlocking));
+  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&begun_, cudaEventDisableTiming));
+  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming));
+  void* fault = nullptr;
+  IMBREX_CUDA_TRY(cudaHostAlloc(&fault, sizeof(FaultRecord), cudaHostAllocMapped | cudaHostAllocPortable));
+  fault_.reset(static_cast<FaultRecord*>(fault));
+  std::memset(fault, 0, sizeof(FaultRecord));
+  upload();
+  start_counters();
+  world_.barrier();  // nobody posts before all counters are set
+}
+
+CudaExecution::~CudaExecution() {
+  // A peer may still read this rank's workspaces of the last epoch.
+  try {
+    world_.barrier();
+  } catch (const std::exception&) {  // the world failed, and nobody reads any more
+  }
+  cudaSetDevice(device_);
+  cudaDeviceSynchronize();
+  for (cudaStream_t stream : {main_, copies_, rescue_})
+    if (stream != nullptr) cudaStreamDestroy(stream);
+  for (cudaEvent_t event : {begun_, copied_})
+    if (event != nullptr) cudaEventDestroy(event);
+  heap_.release(heap_offset_);
+}
+
+// The variant that computes the plan in the fewest full waves, of those that its tiles fit and whose name is asked for.
+void CudaExecution::choose_kernel() {
+  std::size_t count = 0;
+  const GemmKernel* const* kernels = sm90_kernels(count);
+  const Extent tile = largest_tile(plan_);
+  double least = 0;
+  if (refusal_of_tma(plan_).empty())
+    for (std::size_t i = 0; i < count; ++i) {
+      const GemmKernel& k = *kernels[i];
+      if (k.type != plan_.problem.type || tile.rows > k.shape.m || tile.cols > k.shape.n || !buffers_fit(plan_, k.shape) ||
+          std::string_view(k.name).find(options_.kernel) == std::string_view::npos)
+        continue;
+      const int workers = k.workers();
+      if (workers == 0) continue;
+      const double c = cost(k, translate(plan_, layout_, world_.rank(), {}, 0, k.shape), workers);
+      if (kernel_ != nullptr && c >= least) continue;
+      least = c;
+      kernel_ = &k;
+      workers_ = workers;
+    }
+  const GemmKernel& plain = plain_kernel(plan_.problem.type);
+  if (kernel_ == nullptr && std::string_view(plain.name).find(options_.kernel) != std::string_view::npos) {
+    kernel_ = &plain;
+    workers_ = plain.workers();
+  }
+  const std::string tma = refusal_of_tma(plan_);
+  IMBREX_EXPECTS(kernel_ != nullptr && workers_ > 0, "no kernel named like '{}' runs {} tiles of {} x {} on this GPU{}{}", options_.kernel,
+                 name_of(plan_.problem.type), tile.rows, tile.cols, tma.empty() ? "" : ": tensor-memory loads cannot take ", tma);
+  // Slots are laid out by the kernel, so all ranks must run the same one.
+  std::vector<const GemmKernel*> all(index(world_.size()));
+  world_.all_gather(&kernel_, all.data(), sizeof kernel_);
+  kernel_ = all.front();
+  workers_ = kernel_->workers();
+}
+
+void CudaExecution::upload() {
+  const std::size_t tasks = 0, waits = tasks + bytes_of(table_.tasks), regions = waits + bytes_of(table_.waits),
+                    posts = regions + bytes_of(table_.regions), total = posts + bytes_of(table_.posts);
+  void* memory = nullptr;
+  IMBREX_CUDA_TRY(cudaMalloc(&memory, std::max<std::size_t>(total, 256)));
+  device_table_.reset(memory);
+  auto* base = static_cast<std::byte*>(memory);
+  const auto put = [&](std::size_t offset, const auto& v) {
+    if (!v.empty()) IMBREX_CUDA_TRY(cudaMemcpy(base + offset, v.data(), v.size() * sizeof(v[0]), cudaMemcpyHostToDevice));
+  };
+  put(tasks, table_.tasks);
+  put(waits, table_.waits);
+  put(regions, table_.regions);
+  put(posts, table_.posts);
+  args_.table.tasks = reinterpret_cast<const TaskEntry*>(base + tasks);
+  args_.table.waits = reinterpret_cast<const WaitEntry*>(base + waits);
+  args_.table.regions = reinterpret_cast<const RegionEntry*>(base + regions);
+  args_.table.posts = reinterpret_cast<const PostEntry*>(base + posts);
+  args_.table.queue_count = static_cast<std::uint32_t>(table_.queues.size());
+  std::copy(table_.queues.begin(), table_.queues.end(), args_.table.queues);
+
+  Protocol& p = args_.protocol;
+  p.state = reinterpret_cast<EpochState*>(heap_at(state_offset_));
+  p.counters = heap_at(layout_.counter(0, 0));
+  p.set_stride = layout_.counter(0, 1) - layout_.counter(0, 0);
+  p.counter_stride = HeapLayout::counter_stride;
+  p.copies = static_cast<std::uint32_t>(plan_.signal_copies);
+  p.limit_ns = static_cast<std::uint64_t>(world_.options().wait_limit * 1e9);
+  void* fault = nullptr;
+  IMBREX_CUDA_TRY(cudaHostGetDevicePointer(&fault, fault_.get(), 0));
+  p.fault = static_cast<FaultRecord*>(fault);
+  p.peer_states = heap_.handle().at(0, heap_offset_ + state_offset_);
+  p.peer_stride = heap_.handle().stride;
+  p.rank = static_cast<std::uint32_t>(world_.rank());
+  p.ranks = static_cast<std::uint32_t>(world_.size());
+  p.delay_seed = static_cast<std::uint32_t>(options_.delays);
+  p.max_delay_ns = options_.delays == 0 ? 0 : static_cast<std::uint32_t>(options_.max_delay * 1e9);
+
+  const RankShapes shapes = shapes_of(plan_.problem);
+  args_.n = shapes.b.cols;
+  args_.k = shapes.depth;
+  args_.a_rows[0] = args_.a_rows[1] = shapes.a.rows;
+  if (table_.gathered >= 0) {
+    args_.a_rows[1] = plan_.buffers[index(table_.gathered)].rows;
+    for (std::uint64_t copy = 0; copy < 2; ++copy) args_.a[1][copy] = heap_at(layout_.offset(table_.gathered, copy));
+  }
+}
+
+// As if every epoch before the first had run.
+void CudaExecution::start_counters() {
+  std::vector<std::byte> sets(static_cast<std::size_t>(layout_.bytes() - layout_.counter(0, 0)));
+  for (int copy = 0; copy < plan_.signal_copies; ++copy)
+    for (int signal = 0; signal < layout_.signals(world_.rank()); ++signal) {
+      const std::uint64_t next = epoch_ + static_cast<std::uint64_t>(copy);
+      const std::uint32_t value = layout_.base(world_.rank(), signal, next);
+      std::memcpy(sets.data() + layout_.counter(signal, next) - layout_.counter(0, 0), &value, sizeof value);
+    }
+  if (!sets.empty()) IMBREX_CUDA_TRY(cudaMemcpy(heap_at(layout_.counter(0, 0)), sets.data(), sets.size(), cudaMemcpyHostToDevice));
+  EpochState state{};
+  state.epoch = epoch_;
+  state.turn = static_cast<std::uint32_t>(epoch_ / args_.protocol.copies) + 1;
+  IMBREX_CUDA_TRY(cudaMemcpy(args_.protocol.state, &state, sizeof state, cudaMemcpyHostToDevice));
+  IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+}
+
+void CudaExecution::set_operands(const Operands& operands) {
+  IMBREX_EXPECTS(operands.a != nullptr && operands.b != nullptr && operands.out != nullptr, "an operand is null: a, b and out must be given");
+  for (const void* p : {operands.a, operands.b})
+    IMBREX_EXPECTS(!kernel_->shape.registers || reinterpret_cast<std::uintptr_t>(p) % 16 == 0, "operand at {}: it must be aligned to 16 bytes", p);
+  args_.a[0][0] = args_.a[0][1] = operands.a;
+  if (table_.gathered < 0) {
+    args_.a[1][0] = args_.a[1][1] = operands.a;
+    args_.a_rows[1] = args_.a_rows[0];
+  }
+  args_.b = operands.b;
+  args_.out = operands.out;
+}
+
+// With injected delays, one rank in turn falls behind by far, so that the others run into the next epochs.
+void CudaExecution::hold_back() const {
+  if (options_.delays == 0 || static_cast<int>((options_.delays + epoch_) % static_cast<std::uint64_t>(world_.size())) != world_.rank()) return;
+  std::this_thread::sleep_for(std::chrono::duration<double>(20 * options_.max_delay));
+}
+
+// NOTE: the flag follows on the same stream: behind an event on another one it comes late (measured), and a copy engine
+// runs one stream's copies in order.
+void CudaExecution::copy(const CopyStep& step, const Operands& operands, std::uint64_t epoch) {
+  // NOTE: the driver may run a copy within one GPU as a kernel, which would not start beside the persistent one.
+  cudaStream_t stream = step.local ? main_ : copies_;
+  const RegionEntry &from = step.from, &to = step.to;
+  const auto* source = reinterpret_cast<const std::byte*>(from.address + epoch % 2 * from.copy_stride);
+  if (step.from_a) source = static_cast<const std::byte*>(operands.a) + from.address;
+  auto* destination = reinterpret_cast<std::byte*>(to.address + epoch % 2 * to.copy_stride);
+  const std::size_t width = from.cols * size_of(from.type);
+  if (width == from.pitch && width == to.pitch)
+    IMBREX_CUDA_TRY(cudaMemcpyAsync(destination, source, width * from.rows, cudaMemcpyDefault, stream));
+  else
+    IMBREX_CUDA_TRY(cudaMemcpy2DAsync(destination, to.pitch, source, from.pitch, width, from.rows, cudaMemcpyDefault, stream));
+  if (!step.flag) return;
+  void* flag = reinterpret_cast<std::byte*>(step.counter) + epoch % args_.protocol.copies * args_.protocol.set_stride;
+  IMBREX_CUDA_TRY(cudaMemcpyAsync(flag, &args_.protocol.state->turn, sizeof(std::uint32_t), cudaMemcpyDefault, stream));
+}
+
+// Copies go first: where the driver has one queue for all streams, a kernel that waits for them must stand behind them.
+void CudaExecution::enqueue(const Operands& operands) {
+  IMBREX_EXPECTS(!dead_, "this execution failed before");
+  world_.throw_if_failed();
+  IMBREX_CUDA_TRY(cudaSetDevice(device_));
+  set_operands(operands);
+  hold_back();
+  if (!table_.copies.empty()) {
+    // The last epoch is over, everywhere on this rank, before data of this one leave.
+    IMBREX_CUDA_TRY(cudaEventRecord(begun_, main_));
+    IMBREX_CUDA_TRY(cudaStreamWaitEvent(copies_, begun_, 0));
+    for (const CopyStep& step : table_.copies) copy(step, operands, epoch_);
+    IMBREX_CUDA_TRY(cudaEventRecord(copied_, copies_));
+  }
+  IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, main_));
+  // NOTE: the epoch's number is what the copies bring as flags; it must not change before they have left.
+  if (!table_.copies.empty()) IMBREX_CUDA_TRY(cudaStreamWaitEvent(main_, copied_, 0));
+  IMBREX_CUDA_TRY(advance_epoch(args_.protocol.state, args_.protocol.copies, main_));
+  if (layout_.in_heap(buffer_out)) {
+    const Buffer& out = plan_.buffers[buffer_out];
+    IMBREX_CUDA_TRY(cudaMemcpyAsync(operands.out, heap_at(layout_.offset(buffer_out, epoch_)), static_cast<std::size_t>(out.rows * out.cols) * size_of(out.type),
+                                    cudaMemcpyDeviceToDevice, main_));
+  }
+  ++epoch_;
+}
+
+void CudaExecution::finish() {
+  IMBREX_CUDA_TRY(cudaSetDevice(device_));
+  bool told = false;
+  for (int round = 0;; ++round) {
+    const cudaError_t status = cudaStreamQuery(main_);
+    if (status == cudaSuccess) break;
+    if (status != cudaErrorNotReady) {
+      dead_ = true;
+      const std::string message = fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status));
+      world_.fail(message);
+      throw Error(ErrorCode::runtime_failure, message);
+    }
+    cudaGetLastError();
+    if (round < 20000) continue;
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    if (told || round % 64 != 0) continue;
+    try {
+      world_.throw_if_failed();
+    } catch (const Error&) {
+      // A peer is lost: end this rank's waits, whose posts will not come.
+      const std::uint32_t yes = 1;
+      IMBREX_CUDA_TRY(cudaMemcpyAsync(&args_.protocol.state->abort, &yes, sizeof yes, cudaMemcpyHostToDevice, rescue_));
+      told = true;
+    }
+  }
+  if (fault_->state != FaultRecord::clear || fault_->ended_early != 0 || told) throw_fault();
+}
+
+void CudaExecution::throw_fault() {
+  dead_ = true;
+  if (fault_->state == FaultRecord::timed_out) {
+    const FaultRecord& f = *fault_;
+    const std::string message = fmt::format("{} waited longer than {} s for signal {} in epoch {}: expected {} posts, saw {}",
+                                            task_name(plan_, world_.rank(), static_cast<int>(f.queue), f.task), world_.options().wait_limit, std::uint32_t{f.signal},
+                                            std::uint64_t{f.epoch}, std::uint32_t{f.count}, static_cast<std::int32_t>(f.seen));
+    world_.fail(message);
+    throw Error(ErrorCode::runtime_failure, message);
+  }
+  // The rank that gave up says why; its host needs a moment.
+  for (int i = 0; i < 2000; ++i) {
+    world_.throw_if_failed();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  throw Error(ErrorCode::runtime_failure, fmt::format("rank {}: another rank gave up and did not say why", world_.rank()));
+}
+
+Report CudaExecution::run(const Operands& operands) {
+  const double begin = seconds_now();
+  enqueue(operands);
+  finish();
+  return {seconds_now() - begin, {}};
+}
+
+}  // namespace imbrex::cuda

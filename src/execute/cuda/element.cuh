@@ -1,0 +1,104 @@
+// Elements of any type in regions, eight at a time where they are aligned.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "execute/cuda/table.hpp"
+
+namespace imbrex::cuda {
+
+__device__ __forceinline__ std::byte* first_of(const RegionEntry& r, void* out, std::uint32_t copy) {
+  std::uint64_t address = r.address + copy * r.copy_stride;
+  if (r.in_out) address += reinterpret_cast<std::uint64_t>(out);
+  return reinterpret_cast<std::byte*>(address);
+}
+
+/// What came from a peer is read past the first-level cache.
+__device__ __forceinline__ float load_element(Type type, const std::byte* address) {
+  if (type == Type::fp32) return __ldcg(reinterpret_cast<const float*>(address));
+  const unsigned short bits = __ldcg(reinterpret_cast<const unsigned short*>(address));
+  return type == Type::bf16 ? __bfloat162float(__ushort_as_bfloat16(bits)) : __half2float(__ushort_as_half(bits));
+}
+
+__device__ __forceinline__ void store_element(Type type, std::byte* address, float value) {
+  if (type == Type::fp32) *reinterpret_cast<float*>(address) = value;
+  else if (type == Type::bf16) *reinterpret_cast<__nv_bfloat16*>(address) = __float2bfloat16_rn(value);
+  else *reinterpret_cast<__half*>(address) = __float2half_rn(value);
+}
+
+/// Two neighbours in one word; `low` is the first.
+__device__ __forceinline__ std::uint32_t pack(Type type, float low, float high) {
+  std::uint32_t bits;
+  if (type == Type::bf16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+
+__device__ __forceinline__ void unpack(Type type, std::uint32_t bits, float& low, float& high) {
+  if (type == Type::bf16) {
+    low = __uint_as_float(bits << 16);
+    high = __uint_as_float(bits & 0xffff0000u);
+  } else {
+    const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&bits));
+    low = both.x;
+    high = both.y;
+  }
+}
+
+__device__ __forceinline__ bool wide(const RegionEntry& r, const std::byte* first) {
+  return r.type != Type::fp32 && r.pitch % 16 == 0 && reinterpret_cast<std::uint64_t>(first) % 16 == 0;
+}
+
+/// Eight elements of a row, or those before `limit`.
+__device__ __forceinline__ void load_eight(const RegionEntry& r, const std::byte* address, bool aligned, std::uint32_t limit, float* values) {
+  if (aligned && limit >= 8) {
+    const uint4 bits = __ldcg(reinterpret_cast<const uint4*>(address));
+    unpack(r.type, bits.x, values[0], values[1]);
+    unpack(r.type, bits.y, values[2], values[3]);
+    unpack(r.type, bits.z, values[4], values[5]);
+    unpack(r.type, bits.w, values[6], values[7]);
+    return;
+  }
+  const std::uint32_t size = r.type == Type::fp32 ? 4 : 2;
+#pragma unroll
+  for (std::uint32_t i = 0; i < 8; ++i) values[i] = i < limit ? load_element(r.type, address + i * size) : 0.0f;
+}
+
+__device__ __forceinline__ void store_eight(const RegionEntry& r, std::byte* address, bool aligned, std::uint32_t limit, const float* values) {
+  if (aligned && limit >= 8) {
+    *reinterpret_cast<uint4*>(address) = {pack(r.type, values[0], values[1]), pack(r.type, values[2], values[3]),
+                                          pack(r.type, values[4], values[5]), pack(r.type, values[6], values[7])};
+    return;
+  }
+  const std::uint32_t size = r.type == Type::fp32 ? 4 : 2;
+#pragma unroll
+  for (std::uint32_t i = 0; i < 8; ++i)
+    if (i < limit) store_element(r.type, address + i * size, values[i]);
+}
+
+/// A reduction task, by `threads` threads: each sum in fp32, in the order of the sources.
+__device__ __forceinline__ void reduce(const TaskEntry& task, const RegionEntry* regions, void* out, std::uint32_t copy, std::uint32_t thread,
+                                           std::uint32_t threads) {
+  const RegionEntry* entries = regions + task.regions;
+  const std::uint32_t row_parts = (task.cols + 7) / 8, parts = task.rows * row_parts;
+  for (std::uint32_t p = thread; p < parts; p += threads) {
+    const std::uint32_t row = p / row_parts, col = p % row_parts * 8, limit = min(task.cols - col, 8u);
+    float sum[8] = {};
+    for (std::uint32_t s = 0; s < task.adds; ++s) {
+      const RegionEntry r = entries[s];
+      const std::byte* first = first_of(r, out, copy);
+      float values[8];
+      load_eight(r, first + row * r.pitch + col * (r.type == Type::fp32 ? 4 : 2), wide(r, first), limit, values);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum[i] += values[i];
+    }
+    for (std::uint32_t s = 0; s < task.stores; ++s) {
+      const RegionEntry r = entries[task.adds + s];
+      std::byte* first = first_of(r, out, copy);
+      store_eight(r, first + row * r.pitch + col * (r.type == Type::fp32 ? 4 : 2), wide(r, first), limit, sum);
+    }
+  }
+}
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,34 @@
+// The persistent GEMM kernels, without the headers that they are built from: one launcher per variant.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+#include "execute/cuda/table.hpp"
+#include "execute/cuda/translate.hpp"
+
+namespace imbrex::cuda {
+
+/// A compiled variant. Blocks all run at once, one to a multiprocessor: waiting blocks never keep others from starting.
+struct GemmKernel {
+  const char* name;
+  Type type;
+  TileShape shape;
+  bool pingpong;
+
+  /// Clusters that run at once on the current device; 0: this kernel does not run here.
+  int (*workers)();
+  cudaError_t (*launch)(const GemmArgs& args, int workers, cudaStream_t stream);
+};
+
+/// Variants for Hopper, none where they were left out of the build.
+const GemmKernel* const* sm90_kernels(std::size_t& count);
+
+/// Any type, alignment and tile, on any GPU; slow.
+const GemmKernel& plain_kernel(Type type);
+
+/// Ends an epoch: advances `state`. In stream order after everything that the epoch did.
+cudaError_t advance_epoch(EpochState* state, std::uint32_t copies, cudaStream_t stream);
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,303 @@
+// One persistent, warp-specialised GEMM for Hopper that reads what to do from a table: a producer warp waits for flags
+// and loads operands, two consumer warpgroups multiply, add what peers sent, store to where the table says, and post.
+// CUTLASS supplies the main loop; the kernel layer is ours (its schedules follow those of CUTLASS' ping-pong and
+// cooperative kernels).
+#pragma once
+
+#include <cutlass/cutlass.h>
+#include <cutlass/arch/reg_reconfig.h>
+#include <cutlass/cluster_launch.hpp>
+#include <cutlass/gemm/collective/collective_builder.hpp>
+#include <cutlass/pipeline/pipeline.hpp>
+
+#include "execute/cuda/fragment.cuh"
+#include "execute/cuda/gemm.hpp"
+#include "execute/cuda/protocol.cuh"
+
+namespace imbrex::cuda {
+
+template <typename Config>
+struct Sm90Gemm {
+  using Element = typename Config::Element;
+  using TileShapeMNK = cute::Shape<cute::Int<Config::tile_m>, cute::Int<Config::tile_n>, cute::_64>;
+  using Cluster = cute::Shape<cute::Int<Config::cluster>, cute::_1, cute::_1>;
+  using Schedule = cute::conditional_t<Config::pingpong, cutlass::gemm::KernelTmaWarpSpecializedPingpong, cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
+  using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, cutlass::layout::RowMajor, 8, Element, cutlass::layout::RowMajor, 8, float,
+      TileShapeMNK, Cluster, cutlass::gemm::collective::StageCount<Config::stages>, Schedule>::CollectiveOp;
+  using Pipeline = typename Mainloop::MainloopPipeline;
+  using State = typename Mainloop::PipelineState;
+  using TiledMma = typename Mainloop::TiledMma;
+  using Order = cutlass::OrderedSequenceBarrier<1, 2>;
+
+  static constexpr int tile_k = 64, threads = 384;
+  static constexpr int group_threads = Config::pingpong ? 128 : 256;  ///< that share a tile
+  static constexpr int registers = Config::tile_m * Config::tile_n / group_threads;
+  using Tile = Fragment<Config::type, Config::tile_n, registers, group_threads>;
+
+  struct Params {
+    typename Mainloop::Params mainloop;
+    cute::TmaDescriptor a[2][2];  ///< by source and copy
+    GemmArgs args;
+    std::uint32_t workers;
+  };
+
+  struct SharedStorage {
+    alignas(128) typename Mainloop::TensorStorage tensors;
+    alignas(16) typename Mainloop::PipelineStorage pipeline;
+    alignas(16) typename Order::SharedStorage order;
+  };
+
+  /// Tasks of this thread block, in order.
+  struct Walk {
+    const Params& params;
+    std::uint32_t lane, worker, queue, index, end, step;
+
+    __device__ __forceinline__ Walk(const Params& p, std::uint32_t block_in_cluster) : params(p), lane(block_in_cluster), worker(blockIdx.x / Config::cluster), queue(0) {
+      enter();
+    }
+    __device__ __forceinline__ void enter() {
+      for (; queue < params.args.table.queue_count; ++queue) {
+        const QueueSpan& q = params.args.table.queues[queue];
+        if (worker < q.first_worker || worker >= q.first_worker + q.workers) continue;
+        index = q.first + worker - q.first_worker;
+        end = q.first + q.count;
+        step = q.workers;
+        if (index < end) return;
+      }
+    }
+    __device__ __forceinline__ bool valid() const { return queue < params.args.table.queue_count; }
+    __device__ __forceinline__ const TaskEntry* entry() const { return params.args.table.tasks + (index * Config::cluster + lane); }
+    __device__ __forceinline__ void next() {
+      index += step;
+      if (index < end) return;
+      ++queue;
+      enter();
+    }
+  };
+
+  __device__ __forceinline__ static bool multiplies(TaskKind kind) { return kind == TaskKind::tile || kind == TaskKind::partner; }
+
+  __device__ __forceinline__ static void group_sync(int group) { asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(group_threads) : "memory"); }
+
+  /// The producer: one thread.
+  __device__ __forceinline__ static void load(const Params& params, SharedStorage& shared, Pipeline& pipeline, State& state, std::uint32_t block_in_cluster) {
+    using namespace cute;
+    using X = Underscore;
+    const GemmArgs& args = params.args;
+    const Epoch epoch = read_epoch(args.protocol);
+    const int n = static_cast<int>(args.n), k = static_cast<int>(args.k), k_tiles = (k + tile_k - 1) / tile_k;
+    Tensor sA = make_tensor(make_smem_ptr(shared.tensors.smem_A.data()), typename Mainloop::SmemLayoutA{});
+    Tensor sB = make_tensor(make_smem_ptr(shared.tensors.smem_B.data()), typename Mainloop::SmemLayoutB{});
+    auto block_a = params.mainloop.tma_load_a.get_slice(0);
+    auto block_b = params.mainloop.tma_load_b.get_slice(block_in_cluster);
+    Tensor tAsA = block_a.partition_D(sA);
+    Tensor tBsB = block_b.partition_D(sB);
+    constexpr std::uint16_t everyone = (1u << Config::cluster) - 1;
+    // Coordinates only; rows beyond any source are the descriptor's business.
+    Tensor mA = params.mainloop.tma_load_a.get_tma_tensor(make_shape(Int<Config::tile_m>{}, k, 1));
+    Tensor mB = params.mainloop.tma_load_b.get_tma_tensor(make_shape(n, k, 1));
+    for (Walk walk(params, block_in_cluster); walk.valid(); walk.next()) {
+      const TaskEntry& task = *walk.entry();  // read where it lies: a copy would cost sixteen registers
+      if (!multiplies(task.kind)) continue;
+      Tensor gA = local_tile(domain_offset(make_coord(static_cast<int>(task.a_row), 0, 0), mA), TileShapeMNK{}, make_coord(0, _, _), Step<_1, X, _1>{})(_, _, _, 0);
+      Tensor gB = local_tile(domain_offset(make_coord(static_cast<int>(task.b_col), 0, 0), mB), TileShapeMNK{}, make_coord(_, 0, _), Step<X, _1, _1>{})(_, _, _, 0);
+      Tensor tAgA = block_a.partition_S(gA);
+      Tensor tBgB = block_b.partition_S(gB);
+      const cute::TmaDescriptor* descriptor = &params.a[0][0] + (task.a_source * 2 + epoch.copy);
+      const std::uint32_t load_waits = task.load_waits;
+      const WaitEntry* waits = args.table.waits + task.waits;
+      std::uint32_t waited = 0;
+      // The next wait's column, so that a tile without slices polls nothing between its loads.
+      std::uint32_t next_wait = load_waits > 0 ? waits[0].k_begin : ~0u;
+      for (int kt = 0; kt < k_tiles; ++kt) {
+        if (next_wait < static_cast<std::uint32_t>((kt + 1) * tile_k)) {
+          while (next_wait < static_cast<std::uint32_t>((kt + 1) * tile_k)) {
+            wait_for(args.protocol, epoch, task, waits[waited]);
+            ++waited;
+            next_wait = waited < load_waits ? waits[waited].k_begin : ~0u;
+          }
+          fence_proxy_async();
+        }
+        pipeline.producer_acquire(state);
+        auto* barrier = pipeline.producer_get_barrier(state);
+        copy(params.mainloop.tma_load_a.with(descriptor, *barrier, std::uint16_t{0}), tAgA(_, _, _, kt), tAsA(_, _, _, state.index()));
+        copy(params.mainloop.tma_load_b.with(*barrier, everyone), tBgB(_, _, _, kt), tBsB(_, _, _, state.index()));
+        ++state;
+      }
+    }
+    pipeline.producer_tail(state);
+  }
+
+  /// After the product: waits, adds, stores, posts. Called by the threads that share the tile.
+  template <typename Accumulators>
+  __device__ __forceinline__ static void finish(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task, Accumulators& acc, std::uint32_t thread, int group) {
+    const RegionEntry* regions = args.table.regions + task.regions;
+    bool met = true;
+    if (thread == 0) maybe_pause(args.protocol, epoch, task.task);
+    if (task.epilogue_waits > 0) {
+      if (thread == 0) met = wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits);
+      group_sync(group);
+    }
+    if (task.adds > 0) Tile::add(acc, task, regions, epoch.copy, thread);
+    for (std::uint32_t s = 0; s < task.stores; ++s) {
+      Tile::store(acc, regions[task.adds + s], args.out, epoch.copy, thread);
+    }
+    if (task.post_count > 0) {
+      group_sync(group);
+      if (thread == 0 && met) post_all(args.protocol, epoch, task, args.table.posts);
+    }
+  }
+
+  /// A signal or reduction.
+  __device__ __forceinline__ static void serve(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task, std::uint32_t thread, int group) {
+    bool met = true;
+    if (thread == 0) maybe_pause(args.protocol, epoch, task.task);
+    if (task.load_waits > 0 && thread == 0) met = wait_for_all(args.protocol, epoch, task, args.table.waits, 0, task.load_waits);
+    group_sync(group);
+    if (task.kind == TaskKind::reduction) {
+      reduce(task, args.table.regions, args.out, epoch.copy, thread, group_threads);
+      group_sync(group);
+    }
+    if (thread == 0 && met && task.post_count > 0) post_all(args.protocol, epoch, task, args.table.posts);
+  }
+
+  __device__ __forceinline__ static void consume(const Params& params, SharedStorage& shared, Pipeline& pipeline, Order& order, int warpgroup, std::uint32_t block_in_cluster) {
+    using namespace cute;
+    const GemmArgs& args = params.args;
+    const Epoch epoch = read_epoch(args.protocol);
+    const int k_tiles = (static_cast<int>(args.k) + tile_k - 1) / tile_k;
+    const int group = Config::pingpong ? warpgroup : 0;
+    const std::uint32_t thread = Config::pingpong ? threadIdx.x % 128 : threadIdx.x - 128;
+    Mainloop mainloop;
+    TiledMma tiled_mma;
+    State state;
+    std::uint32_t turn = 0;
+    for (Walk walk(params, block_in_cluster); walk.valid(); walk.next(), ++turn) {
+      const TaskEntry& task = *walk.entry();  // read where it lies: a copy would cost sixteen registers
+      const bool mine = !Config::pingpong || turn % 2 == static_cast<std::uint32_t>(warpgroup);
+      if (!mine) {
+        if (multiplies(task.kind)) state.advance(k_tiles);
+        continue;
+      }
+      if constexpr (Config::pingpong) order.wait();
+      if (!multiplies(task.kind)) {
+        if constexpr (Config::pingpong) order.arrive();
+        if (task.kind != TaskKind::none) serve(args, epoch, task, thread, group);
+        continue;
+      }
+      auto accumulators = partition_fragment_C(tiled_mma, take<0, 2>(TileShapeMNK{}));
+      static_assert(decltype(size(accumulators))::value == registers);
+      mainloop.mma(pipeline, state, accumulators, k_tiles, Config::pingpong ? thread : thread, shared.tensors, params.mainloop);
+      if constexpr (Config::pingpong) order.arrive();
+      mainloop.mma_tail(pipeline, state, k_tiles);
+      state.advance(k_tiles);
+      if (task.kind == TaskKind::tile) {
+        auto& acc = *reinterpret_cast<float(*)[registers]>(accumulators.data());
+        finish(args, epoch, task, acc, thread, group);
+      }
+    }
+  }
+
+  __device__ __forceinline__ static void run(const Params& params, char* memory) {
+    using namespace cute;
+    auto& shared = *reinterpret_cast<SharedStorage*>(memory);
+    const int warpgroup = cutlass::canonical_warp_group_idx();  // 0 produces
+    const int warp = cutlass::canonical_warp_idx_sync();
+    const std::uint32_t block_in_cluster = Config::cluster > 1 ? cute::block_rank_in_cluster() : 0;
+
+    if (warp == 0 && cute::elect_one_sync()) {
+      for (int i = 0; i < 4; ++i) cute::prefetch_tma_descriptor(&params.a[0][0] + i);
+      cute::prefetch_tma_descriptor(params.mainloop.tma_load_b.get_tma_descriptor());
+    }
+    typename Pipeline::Params pipeline_params;
+    pipeline_params.role = warpgroup == 0 ? Pipeline::ThreadCategory::Producer : Pipeline::ThreadCategory::Consumer;
+    pipeline_params.is_leader = threadIdx.x % 128 == 0;
+    pipeline_params.num_consumers = group_threads;
+    pipeline_params.num_producers = 1;
+    pipeline_params.transaction_bytes = params.mainloop.tma_transaction_bytes;
+    Pipeline pipeline(shared.pipeline, pipeline_params, Cluster{});
+    typename Order::Params order_params;
+    order_params.group_id = warpgroup - 1;
+    order_params.group_size = 128;
+    Order order(shared.order, order_params);
+    if constexpr (Config::cluster > 1) {
+      cute::cluster_arrive_relaxed();
+      cute::cluster_wait();
+    } else {
+      __syncthreads();
+    }
+
+    if (warpgroup == 0) {
+      cutlass::arch::warpgroup_reg_dealloc<56>();
+      if (warp == 0 && cute::elect_one_sync()) {
+        State state = cutlass::make_producer_start_state<Pipeline>();
+        load(params, shared, pipeline, state, block_in_cluster);
+      }
+    } else {
+      cutlass::arch::warpgroup_reg_alloc<224>();
+      consume(params, shared, pipeline, order, warpgroup - 1, block_in_cluster);
+    }
+  }
+};
+
+template <typename Config>
+__global__ void __launch_bounds__(384, 1) sm90_gemm(const __grid_constant__ typename Sm90Gemm<Config>::Params params) {
+  extern __shared__ char memory[];
+  Sm90Gemm<Config>::run(params, memory);
+}
+
+template <typename Config>
+struct Sm90Launcher {
+  using Gemm = Sm90Gemm<Config>;
+  using Mainloop = typename Gemm::Mainloop;
+  static constexpr int shared_bytes = static_cast<int>(sizeof(typename Gemm::SharedStorage));
+
+  static cudaLaunchConfig_t configuration(int workers, cudaStream_t stream, cudaLaunchAttribute& attribute) {
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(workers * Config::cluster));
+    config.blockDim = dim3(Gemm::threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {Config::cluster, 1, 1};
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return config;
+  }
+
+  static int workers() {
+    int device = 0, major = 0, clusters = 0;
+    if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess || major != 9) return 0;
+    if (cudaFuncSetAttribute(sm90_gemm<Config>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) != cudaSuccess) return 0;
+    cudaLaunchAttribute attribute;
+    const cudaLaunchConfig_t config = configuration(1, nullptr, attribute);
+    if (cudaOccupancyMaxActiveClusters(&clusters, sm90_gemm<Config>, &config) != cudaSuccess) return 0;
+    return clusters;
+  }
+
+  static typename Mainloop::Params mainloop(const GemmArgs& args, const void* a, std::int64_t rows) {
+    const auto k = static_cast<int>(args.k), n = static_cast<int>(args.n);
+    typename Mainloop::Arguments arguments{static_cast<const typename Gemm::Element*>(a), {args.k, cute::_1{}, 0},
+                                           static_cast<const typename Gemm::Element*>(args.b), {cute::_1{}, args.n, 0}};
+    return Mainloop::to_underlying_arguments(cute::make_shape(static_cast<int>(rows), n, k, 1), arguments, nullptr);
+  }
+
+  static cudaError_t launch(const GemmArgs& args, int workers, cudaStream_t stream) {
+    typename Gemm::Params params{mainloop(args, args.a[0][0], args.a_rows[0]), {}, args, static_cast<std::uint32_t>(workers)};
+    for (int source = 0; source < 2; ++source)
+      for (int copy = 0; copy < 2; ++copy)
+        params.a[source][copy] = *mainloop(args, args.a[source][copy], args.a_rows[source]).tma_load_a.get_tma_descriptor();
+    cudaLaunchAttribute attribute;
+    const cudaLaunchConfig_t config = configuration(workers, stream, attribute);
+    return cudaLaunchKernelEx(&config, sm90_gemm<Config>, params);
+  }
+};
+
+/// The table entry of a variant.
+template <typename Config>
+constexpr GemmKernel sm90_kernel(const char* name) {
+  return {name, Config::type, {Config::tile_m, Config::tile_n, Config::cluster, true}, Config::pingpong, &Sm90Launcher<Config>::workers, &Sm90Launcher<Config>::launch};
+}
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,138 @@
+// One rank's plan as the kernels read it: flat tables in device memory. The same header on both sides; sizes and
+// offsets are asserted, so host and device cannot drift apart.
+//
+// Protocol. Counters are 32 bits wide, count posts, wrap, and are never reset. Epoch e uses counter set e % copies; a
+// signal that receives p posts an epoch must show (e / copies) * p + count before a wait for `count` of them is met.
+// The epoch lies in device memory: kernels read it at their start, a one-thread kernel advances it when the rank's
+// epoch is over, and copy engines copy `turn` as a flag. So a captured graph of `copies` epochs replays without help.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "imbrex/types.hpp"
+
+namespace imbrex::cuda {
+
+enum class TaskKind : std::uint32_t {
+  none,       ///< fills up a cluster's pair; nothing to do
+  partner,    ///< loads beside its pair's tile, which shares B with it, and stores nothing
+  tile,       ///< a block of the product
+  signal,     ///< waits and posts only
+  reduction,  ///< sums regions where no tile does
+};
+
+/// Waits of a task: first `load_waits`, by ascending k_begin, then `epilogue_waits`.
+struct alignas(16) WaitEntry {
+  std::uint32_t signal;
+  std::uint32_t posts;  ///< that the signal receives in an epoch
+  std::uint32_t count;
+  std::uint32_t k_begin;  ///< columns of A before this one may be loaded earlier
+};
+static_assert(sizeof(WaitEntry) == 16);
+
+/// The counter's address in set 0, as this rank maps it.
+struct PostEntry {
+  std::uint64_t counter;
+};
+static_assert(sizeof(PostEntry) == 8);
+
+/// How a fragment slot is laid out.
+enum class SlotOrder : std::uint8_t {
+  rows,       ///< not a slot, or a slot in row-major order
+  registers,  ///< a full tile's accumulators, 16 bytes a thread, in the order of the kernel's registers
+};
+
+/// A region that a task adds, reads or stores to. `row`, `col`: its place in the tile (stores).
+struct alignas(16) RegionEntry {
+  std::uint64_t address;      ///< of the first element in copy 0; with `in_out`: offset in the caller's output
+  std::uint64_t copy_stride;  ///< to copy 1; 0 where there is one copy
+  std::uint64_t pitch;        ///< bytes from row to row
+  std::uint32_t row, col, rows, cols;
+  Type type;
+  std::uint8_t in_out;
+  SlotOrder order;
+  std::uint8_t unused[5];
+};
+static_assert(sizeof(RegionEntry) == 48 && offsetof(RegionEntry, row) == 24 && offsetof(RegionEntry, type) == 40);
+
+struct alignas(64) TaskEntry {
+  TaskKind kind;
+  std::uint32_t task;         ///< index in the plan's queue, for messages
+  std::uint32_t queue;        ///< likewise
+  std::uint32_t a_source;     ///< 0: the caller's A; 1: the gathered workspace
+  std::uint32_t a_row, b_col; ///< first row of A, first column of B
+  std::uint32_t rows, cols;   ///< of the tile; the rest of the block is neither stored nor added
+  std::uint32_t waits, regions, posts;  ///< first entry in each table; regions: adds, then stores
+  std::uint16_t load_waits, epilogue_waits;
+  std::uint16_t adds, stores;
+  std::uint16_t own;  ///< position of the product among the adds
+  std::uint16_t post_count;
+  std::uint32_t unused[2];
+};
+static_assert(sizeof(TaskEntry) == 64 && offsetof(TaskEntry, waits) == 32 && offsetof(TaskEntry, load_waits) == 44);
+
+/// Tasks of one queue and the workers (clusters of thread blocks) that take them in turn.
+struct QueueSpan {
+  std::uint32_t first, count;  ///< in entries per worker: entry i is cluster_size task entries
+  std::uint32_t first_worker, workers;
+};
+inline constexpr int max_compute_queues = 4;
+
+/// What a rank's epochs share, at the start of its part of the execution's memory. Zero at first, but for the epoch.
+struct alignas(64) EpochState {
+  std::uint64_t epoch;       ///< advanced by this rank's own kernel, when all its tasks are done
+  std::uint32_t turn;        ///< epoch / copies + 1: the flag that a copy engine copies behind its data
+  std::uint32_t abort;       ///< not 0: some rank gave up; every wait ends. Written by any rank
+  std::uint32_t fault_lock;  ///< taken by the first thread of this rank that reports
+  std::uint32_t unused[11];
+};
+static_assert(sizeof(EpochState) == 64 && offsetof(EpochState, turn) == 8 && offsetof(EpochState, abort) == 12);
+
+/// In host memory that the device writes: what wait gave up, once. `state` commits: it is written last.
+struct FaultRecord {
+  enum : std::uint32_t { clear = 0, timed_out = 1 };
+  volatile std::uint32_t state;
+  volatile std::uint32_t ended_early;  ///< waits of this rank ended because of `abort`
+  volatile std::uint32_t queue, task, signal;
+  volatile std::uint32_t count;  ///< posts awaited in the epoch
+  volatile std::uint32_t seen;   ///< posts of the epoch that had arrived
+  volatile std::uint32_t unused;
+  volatile std::uint64_t epoch;
+};
+
+struct TableView {
+  const TaskEntry* tasks;
+  const WaitEntry* waits;
+  const RegionEntry* regions;
+  const PostEntry* posts;
+  QueueSpan queues[max_compute_queues];
+  std::uint32_t queue_count;
+};
+
+/// Everything that waits and posts need.
+struct Protocol {
+  EpochState* state;       ///< this rank's
+  std::byte* counters;     ///< this rank's, set 0
+  std::uint64_t set_stride;  ///< bytes from set 0 to set 1
+  std::uint32_t counter_stride, copies;
+  std::uint64_t limit_ns;
+  FaultRecord* fault;
+  std::byte* peer_states;  ///< rank 0's EpochState; rank r's lies r * peer_stride further
+  std::uint64_t peer_stride;
+  std::uint32_t rank, ranks;
+  std::uint32_t delay_seed, max_delay_ns;  ///< tests: random pauses before tasks; 0: none
+};
+
+/// A launch of the GEMM: plain values, by value into the kernel.
+struct GemmArgs {
+  TableView table;
+  Protocol protocol;
+  const void* a[2][2];  ///< by source and copy, row-major; the same pointer twice where there is one copy
+  std::int64_t a_rows[2];
+  const void* b;
+  void* out;
+  std::int64_t n, k;  ///< columns of B; columns of A
+};
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,331 @@
+#include "execute/cuda/translate.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.hpp"
+#include "plan/builder.hpp"
+
+namespace imbrex::cuda {
+namespace {
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+template <typename To>
+To narrow(std::size_t value, const char* what) {
+  IMBREX_EXPECTS(value <= std::numeric_limits<To>::max(), "the plan has {} {}: the CUDA executor takes at most {}", value, what,
+                 std::numeric_limits<To>::max());
+  return static_cast<To>(value);
+}
+
+std::uint32_t word(std::int64_t value) { return static_cast<std::uint32_t>(value); }
+
+class Translation {
+ public:
+  Translation(const Plan& plan, const HeapLayout& layout, int rank, const HeapHandle& heap, std::size_t offset,
+              const TileShape& shape)
+      : plan_(plan), layout_(layout), rank_(rank), heap_(heap), offset_(offset), shape_(shape) {
+    count_posts();
+  }
+
+  RankTable run() {
+    for (int q = 0; q < std::ssize(plan_.ranks[index(rank_)].queues); ++q) {
+      const Queue& queue = plan_.ranks[index(rank_)].queues[index(q)];
+      switch (queue.engine) {
+        case Engine::compute: compute_queue(q, queue); break;
+        case Engine::copy: copy_queue(q, queue); break;
+        case Engine::library:
+          IMBREX_EXPECTS(queue.tasks.empty(), "{}: the CUDA executor does not run library collectives yet; use strategy fused",
+                         task_name(plan_, rank_, q, 0));
+      }
+    }
+    return std::move(table_);
+  }
+
+ private:
+  // Signals that only copies without waits of their own raise: what waits for them cannot wait for another tile.
+  void count_posts() {
+    free_.assign(index(plan_.ranks[index(rank_)].signals), true);
+    posts_.assign(free_.size(), 0);
+    for (const RankPlan& rank : plan_.ranks)
+      for (const Queue& queue : rank.queues) {
+        bool clear = queue.engine == Engine::copy;
+        for (const Task& task : queue.tasks) {
+          clear = clear && task.waits.empty();
+          for (const Post& post : task.posts)
+            if (post.rank == rank_) {
+              ++posts_[index(post.signal)];
+              if (!clear) free_[index(post.signal)] = false;
+            }
+        }
+      }
+  }
+
+  std::uint64_t heap_address(int rank, std::size_t at) const {
+    return reinterpret_cast<std::uint64_t>(heap_.at(rank, offset_ + at));
+  }
+
+  RegionEntry region(const Region& r) const {
+    const Buffer& b = plan_.buffers[index(r.buffer)];
+    const std::size_t size = size_of(b.type);
+    RegionEntry entry{};
+    const auto first = static_cast<std::size_t>(r.row * b.cols + r.col) * size;
+    if (layout_.in_heap(r.buffer)) {
+      entry.address = heap_address(r.rank, layout_.offset(r.buffer, 0)) + first;
+      entry.copy_stride = layout_.offset(r.buffer, 1) - layout_.offset(r.buffer, 0);
+    } else {
+      entry.address = first;
+      entry.in_out = r.buffer == buffer_out;
+    }
+    entry.pitch = static_cast<std::size_t>(b.cols) * size;
+    entry.rows = word(r.rows);
+    entry.cols = word(r.cols);
+    entry.type = b.type;
+    return entry;
+  }
+
+  // A region that a tile of `tile` rows and columns adds or stores to.
+  RegionEntry tile_region(const Region& r, Extent tile) const {
+    RegionEntry entry = region(r);
+    const Buffer& b = plan_.buffers[index(r.buffer)];
+    if (b.layout != Layout::fragment) return entry;
+    entry.rows = word(tile.rows);
+    entry.cols = word(tile.cols);
+    entry.pitch = static_cast<std::size_t>(tile.cols) * size_of(b.type);
+    // A slot of a shorter tile is as long as a full one's, so that its registers fit too.
+    IMBREX_EXPECTS(!shape_.registers || b.cols >= shape_.m * shape_.n, "slots of {} elements do not hold the registers of the kernel's {} x {} tile",
+                   b.cols, shape_.m, shape_.n);
+    if (shape_.registers) entry.order = SlotOrder::registers;
+    return entry;
+  }
+
+  std::uint64_t counter(const Post& post) const { return heap_address(post.rank, layout_.counter(post.signal, 0)); }
+
+  void add_waits(TaskEntry& entry, const Task& task) {
+    entry.waits = narrow<std::uint32_t>(table_.waits.size(), "waits");
+    std::vector<WaitEntry> load, epilogue;
+    for (const Wait& wait : task.waits)
+      (wait.point == WaitPoint::load ? load : epilogue)
+          .push_back({word(wait.signal), posts_[index(wait.signal)], wait.count, word(wait.k_begin)});
+    std::stable_sort(load.begin(), load.end(), [](const WaitEntry& x, const WaitEntry& y) { return x.k_begin < y.k_begin; });
+    entry.load_waits = narrow<std::uint16_t>(load.size(), "waits of one task");
+    entry.epilogue_waits = narrow<std::uint16_t>(epilogue.size(), "waits of one task");
+    table_.waits.insert(table_.waits.end(), load.begin(), load.end());
+    table_.waits.insert(table_.waits.end(), epilogue.begin(), epilogue.end());
+  }
+
+  TaskEntry start(int queue, std::size_t task) {
+    TaskEntry entry{};
+    entry.queue = word(queue);
+    entry.task = narrow<std::uint32_t>(task, "tasks in a queue");
+    const Task& t = plan_.ranks[index(rank_)].queues[index(queue)].tasks[task];
+    add_waits(entry, t);
+    entry.posts = narrow<std::uint32_t>(table_.posts.size(), "posts");
+    entry.post_count = narrow<std::uint16_t>(t.posts.size(), "posts of one task");
+    for (const Post& post : t.posts) table_.posts.push_back({counter(post)});
+    entry.regions = narrow<std::uint32_t>(table_.regions.size(), "regions");
+    return entry;
+  }
+
+  void compute_queue(int q, const Queue& queue) {
+    IMBREX_EXPECTS(table_.queues.size() < max_compute_queues, "the plan has more than {} compute queues", max_compute_queues);
+    std::vector<TaskEntry> entries;
+    for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
+      const Task& task = queue.tasks[t];
+      TaskEntry entry = start(q, t);
+      if (const auto* tile = std::get_if<Tile>(&task.work)) add_tile(entry, *tile, q, t);
+      else if (const auto* reduction = std::get_if<Reduction>(&task.work)) add_reduction(entry, *reduction);
+      else {
+        IMBREX_EXPECTS(std::get<Transfer>(task.work).from.empty(), "{}: the CUDA executor copies data on copy queues only",
+                       task_name(plan_, rank_, q, t));
+        entry.kind = TaskKind::signal;
+      }
+      entries.push_back(entry);
+    }
+    const auto cluster = index(shape_.cluster);
+    const QueueSpan span{narrow<std::uint32_t>(table_.tasks.size() / cluster, "tasks"), 0, 0, word(queue.workers)};
+    table_.queues.push_back(span);
+    table_.queues.back().count = cluster == 1 ? append(entries) : append_pairs(entries);
+  }
+
+  std::uint32_t append(const std::vector<TaskEntry>& entries) {
+    table_.tasks.insert(table_.tasks.end(), entries.begin(), entries.end());
+    return word(std::ssize(entries));
+  }
+
+  // Pairs keep what the checker proves for workers that take tasks one by one: of a queue's unfinished tasks, the first
+  // is at the head of its blocks, or its mate is one that always finishes. So a task's mate is its neighbour, or a later
+  // tile without waits that shares its columns. A pair loads together: a mate must not wait for loads that hang on tiles.
+  std::uint32_t append_pairs(const std::vector<TaskEntry>& entries) {
+    std::vector<bool> taken(entries.size());
+    std::uint32_t pairs = 0;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      if (taken[i]) continue;
+      const TaskEntry& first = entries[i];
+      table_.tasks.push_back(first);
+      ++pairs;
+      if (const std::size_t mate = mate_of(entries, taken, i); mate < entries.size()) {
+        taken[mate] = true;
+        table_.tasks.push_back(entries[mate]);
+        continue;
+      }
+      TaskEntry second = first;
+      second.kind = first.kind == TaskKind::tile ? TaskKind::partner : TaskKind::none;
+      second.load_waits = second.epilogue_waits = second.adds = second.stores = second.post_count = 0;
+      table_.partners += second.kind == TaskKind::partner;
+      table_.tasks.push_back(second);
+    }
+    return pairs;
+  }
+
+  std::size_t mate_of(const std::vector<TaskEntry>& entries, const std::vector<bool>& taken, std::size_t i) const {
+    constexpr std::size_t window = 96;  // further ahead, the order that the plan wants would be lost
+    bool neighbour = true;
+    for (std::size_t j = i + 1; j < std::min(entries.size(), i + window); ++j) {
+      if (taken[j]) continue;
+      const TaskEntry& y = entries[j];
+      if (pairable(entries[i], y) && (neighbour || (y.kind == TaskKind::tile && y.load_waits + y.epilogue_waits == 0))) return j;
+      neighbour = false;
+      if (entries[i].kind != TaskKind::tile) break;
+    }
+    return entries.size();
+  }
+
+  bool pairable(const TaskEntry& x, const TaskEntry& y) const {
+    if (x.kind != y.kind) return false;
+    if (x.kind != TaskKind::tile) return true;
+    if (x.b_col != y.b_col) return false;
+    for (std::uint32_t w = 0; w < y.load_waits; ++w)
+      if (!free_[table_.waits[y.waits + w].signal]) return false;
+    return true;
+  }
+
+  void add_tile(TaskEntry& entry, const Tile& tile, int q, std::size_t t) {
+    const auto where = [&] { return task_name(plan_, rank_, q, t); };
+    entry.kind = TaskKind::tile;
+    ++table_.tiles;
+    const Extent extent{tile.a.rows, tile.b.cols};
+    IMBREX_EXPECTS(extent.rows <= shape_.m && extent.cols <= shape_.n, "{}: a tile of {} x {} does not fit the kernel's {} x {}", where(),
+                   extent.rows, extent.cols, shape_.m, shape_.n);
+    const Buffer& a = plan_.buffers[index(tile.a.buffer)];
+    IMBREX_EXPECTS(tile.a.col == 0 && tile.a.cols == a.cols && tile.b.buffer == buffer_b && tile.b.row == 0 &&
+                       tile.b.rows == plan_.buffers[buffer_b].rows && tile.a.rank == rank_,
+                   "{}: the CUDA executor multiplies whole rows of this rank's A with whole columns of B", where());
+    if (tile.a.buffer != buffer_a) {
+      IMBREX_EXPECTS(table_.gathered < 0 || table_.gathered == tile.a.buffer, "{}: tiles read A from more than two buffers", where());
+      table_.gathered = tile.a.buffer;
+      entry.a_source = 1;
+    }
+    entry.a_row = word(tile.a.row);
+    entry.b_col = word(tile.b.col);
+    entry.rows = word(extent.rows);
+    entry.cols = word(extent.cols);
+    entry.own = narrow<std::uint16_t>(index(tile.own), "slots of one tile");
+    entry.adds = narrow<std::uint16_t>(tile.adds.size(), "slots of one tile");
+    entry.stores = narrow<std::uint16_t>(tile.stores.size(), "stores of one tile");
+    for (const Region& add : tile.adds) {
+      table_.regions.push_back(tile_region(add, extent));
+      IMBREX_EXPECTS(!shape_.registers || table_.regions.back().order == SlotOrder::registers,
+                     "{}: this kernel adds slots in its register order only", where());
+    }
+    for (const Store& store : tile.stores) {
+      table_.regions.push_back(tile_region(store.to, extent));
+      table_.regions.back().row = word(store.row);
+      table_.regions.back().col = word(store.col);
+    }
+  }
+
+  void add_reduction(TaskEntry& entry, const Reduction& reduction) {
+    entry.kind = TaskKind::reduction;
+    entry.rows = word(reduction.from.front().rows);
+    entry.cols = word(reduction.from.front().cols);
+    entry.adds = narrow<std::uint16_t>(reduction.from.size(), "sources of one reduction");
+    entry.stores = narrow<std::uint16_t>(reduction.to.size(), "destinations of one reduction");
+    for (const Region& from : reduction.from) table_.regions.push_back(region(from));
+    for (const Region& to : reduction.to) table_.regions.push_back(region(to));
+  }
+
+  // NOTE: a flag is copied, not added, so it needs a counter of its own. Copies that wait for tiles, and flags shared by
+  // several posts, need kernels beside the persistent one, whose residency nothing guarantees.
+  void copy_queue(int q, const Queue& queue) {
+    for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
+      const Task& task = queue.tasks[t];
+      const auto& transfer = std::get<Transfer>(task.work);
+      const auto where = [&] { return task_name(plan_, rank_, q, t); };
+      IMBREX_EXPECTS(task.waits.empty() && !transfer.from.empty(),
+                     "{}: the CUDA executor does not run copies that wait for tiles or peers yet; use transport store (results) or "
+                     "push (operands)", where());
+      IMBREX_EXPECTS(transfer.from.rank == rank_, "{}: the CUDA executor pushes copies only", where());
+      IMBREX_EXPECTS(task.posts.size() <= 1, "{}: a copy posts at most once on the CUDA executor", where());
+      CopyStep step{region(transfer.from), region(transfer.to), false, transfer.to.rank == rank_, !task.posts.empty(), 0};
+      step.from_a = transfer.from.buffer == buffer_a && !layout_.in_heap(buffer_a);
+      if (step.flag) {
+        const Post& post = task.posts.front();
+        IMBREX_EXPECTS(single_post(post), "{}: signal {} of rank {} receives other posts beside a copy's", where(), post.signal, post.rank);
+        step.counter = counter(post);
+      }
+      table_.copies.push_back(step);
+    }
+  }
+
+  bool single_post(const Post& post) const {
+    return layout_.base(post.rank, post.signal, static_cast<std::uint64_t>(plan_.signal_copies)) == 1;
+  }
+
+  const Plan& plan_;
+  const HeapLayout& layout_;
+  int rank_;
+  HeapHandle heap_;
+  std::size_t offset_;
+  TileShape shape_;
+  std::vector<bool> free_;
+  std::vector<std::uint32_t> posts_;  // by signal of this rank: in one epoch
+  RankTable table_;
+};
+
+}  // namespace
+
+RankTable translate(const Plan& plan, const HeapLayout& layout, int rank, const HeapHandle& heap, std::size_t offset,
+                    const TileShape& shape) {
+  return Translation(plan, layout, rank, heap, offset, shape).run();
+}
+
+void place_workers(std::vector<QueueSpan>& queues, std::uint32_t total) {
+  std::uint32_t reserved = 0;
+  for (const QueueSpan& queue : queues)
+    if (queue.count > 0) reserved += queue.workers;
+  IMBREX_EXPECTS(reserved < total, "the plan reserves {} workers, the GPU has {}", reserved, total);
+  std::uint32_t next = total - reserved;
+  for (QueueSpan& queue : queues) {
+    queue.first_worker = queue.workers == 0 ? 0 : next;
+    if (queue.workers == 0) queue.workers = total - reserved;
+    else if (queue.count > 0) next += queue.workers;
+  }
+}
+
+std::string refusal_of_tma(const Plan& plan) {
+  const RankShapes shapes = shapes_of(plan.problem);
+  const auto step = static_cast<std::int64_t>(16 / size_of(plan.problem.type));
+  if (plan.problem.type == Type::fp32) return "fp32 operands";
+  if (shapes.depth % step != 0) return fmt::format("rows of A of {} elements, not a multiple of {}", shapes.depth, step);
+  if (shapes.b.cols % step != 0) return fmt::format("rows of B of {} elements, not a multiple of {}", shapes.b.cols, step);
+  return {};
+}
+
+bool buffers_fit(const Plan& plan, const TileShape& shape) {
+  return !shape.registers || std::all_of(plan.buffers.begin(), plan.buffers.end(), [&](const Buffer& b) {
+    return (b.type == plan.problem.type || b.type == Type::fp32) && (b.layout != Layout::fragment || b.cols >= shape.m * shape.n);
+  });
+}
+
+Extent largest_tile(const Plan& plan) {
+  Extent largest;
+  for (const RankPlan& rank : plan.ranks)
+    for (const Queue& queue : rank.queues)
+      for (const Task& task : queue.tasks)
+        if (const auto* tile = std::get_if<Tile>(&task.work))
+          largest = {std::max(largest.rows, tile->a.rows), std::max(largest.cols, tile->b.cols)};
+  return largest;
+}
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,62 @@
+// From a plan to what one rank's GPU runs: the kernel's tables and the copy engine's list. Pure host code.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "execute/cuda/table.hpp"
+#include "execute/layout.hpp"
+#include "imbrex/plan.hpp"
+#include "imbrex/world.hpp"
+
+namespace imbrex::cuda {
+
+/// The kernel that a table is made for.
+struct TileShape {
+  std::int64_t m = 128, n = 128;
+  int cluster = 1;         ///< blocks that share B: pairs of tiles of one column
+  bool registers = true;   ///< slots hold accumulators in register order (the plain kernel keeps rows)
+};
+
+/// A transfer that a copy engine runs, then `turn` to the flag, if there is one. Addresses are for copy 0 of a buffer
+/// and set 0 of a counter.
+struct CopyStep {
+  RegionEntry from, to;
+  bool from_a = false;     ///< `from.address` is an offset in the caller's A
+  bool local = false;      ///< stays on this rank
+  bool flag = false;
+  std::uint64_t counter = 0;
+};
+
+struct RankTable {
+  std::vector<TaskEntry> tasks;
+  std::vector<WaitEntry> waits;
+  std::vector<RegionEntry> regions;
+  std::vector<PostEntry> posts;
+  std::vector<QueueSpan> queues;  ///< first_worker and workers hold what the plan reserves; place_workers sets them
+  std::vector<CopyStep> copies;
+  int gathered = -1;          ///< buffer behind A's second source; -1: none
+  std::size_t tiles = 0;      ///< tile tasks
+  std::size_t partners = 0;   ///< tiles that had to run with a partner that stores nothing
+};
+
+/// Translates `rank`'s part. `heap` and `offset` say where the layout's memory lies. Throws Error(invalid_input) naming
+/// what this executor does not support, or what does not fit the kernel.
+RankTable translate(const Plan& plan, const HeapLayout& layout, int rank, const HeapHandle& heap, std::size_t offset,
+                    const TileShape& shape);
+
+/// Gives every queue its workers out of `total`: reserved ones first, the rest to the others.
+void place_workers(std::vector<QueueSpan>& queues, std::uint32_t total);
+
+/// What keeps the tensor-memory unit from loading the plan's operands; empty if nothing does.
+std::string refusal_of_tma(const Plan& plan);
+
+/// Whether every slot of the plan holds a whole tile of the kernel, and no buffer has a third type beside the problem's
+/// and fp32, which the Hopper kernels do not know.
+bool buffers_fit(const Plan& plan, const TileShape& shape);
+
+/// Largest tile of the plan.
+Extent largest_tile(const Plan& plan);
+
+}  // namespace imbrex::cuda

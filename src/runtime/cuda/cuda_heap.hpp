@@ -1,0 +1,38 @@
+// The symmetric heap in GPU memory: every rank's allocation mapped into one flat range, base + rank * stride.
+#pragma once
+
+#include <cuda.h>
+
+#include <vector>
+
+#include "imbrex/world.hpp"
+#include "runtime/heap.hpp"
+
+namespace imbrex::runtime {
+
+class CudaHeap final : public SymmetricHeap {
+ public:
+  /// Collective; the ranks' devices are selected. `bytes` per rank, the same on all, are taken and zeroed here. The ranks
+  /// must be threads of one process: processes need their handles passed as file descriptors, which share_handles does
+  /// not do yet (Error(runtime_failure)).
+  CudaHeap(World& world, int device, std::size_t bytes);
+  ~CudaHeap() override;
+  CudaHeap(const CudaHeap&) = delete;
+  CudaHeap& operator=(const CudaHeap&) = delete;
+
+  std::size_t allocate(std::size_t bytes) override;
+  /// Zeroes on the default stream; returns when that is done.
+  void release(std::size_t offset) noexcept override;
+  HeapHandle handle() const override { return handle_; }
+
+ private:
+  void unmap() noexcept;
+
+  HeapHandle handle_;
+  OffsetAllocator allocator_;
+  int device_, ranks_;
+  int mapped_ = 0;  // ranks whose memory is mapped
+  CUmemGenericAllocationHandle own_ = 0;
+};
+
+}  // namespace imbrex::runtime

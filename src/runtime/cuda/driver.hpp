@@ -1,0 +1,31 @@
+// The driver's functions that the runtime lacks, found at run time: no binary links the driver, so that one built on a
+// machine without a GPU runs on a machine with one.
+#pragma once
+
+#include <cuda.h>
+
+#include "runtime/cuda/check.hpp"
+
+namespace imbrex::runtime {
+
+struct Driver {
+  decltype(&::cuGetErrorString) get_error_string = nullptr;
+  decltype(&::cuMemGetAllocationGranularity) get_granularity = nullptr;
+  decltype(&::cuMemCreate) create = nullptr;
+  decltype(&::cuMemRelease) release = nullptr;
+  decltype(&::cuMemAddressReserve) reserve = nullptr;
+  decltype(&::cuMemAddressFree) free_address = nullptr;
+  decltype(&::cuMemMap) map = nullptr;
+  decltype(&::cuMemUnmap) unmap = nullptr;
+  decltype(&::cuMemSetAccess) set_access = nullptr;
+};
+
+/// Throws Error(runtime_failure) where there is no driver, or one without a function.
+const Driver& driver();
+
+/// Throws Error(runtime_failure) naming `call` and the driver's error.
+void check_driver(CUresult result, const char* call);
+
+}  // namespace imbrex::runtime
+
+#define IMBREX_DRIVER_TRY(function, ...) ::imbrex::runtime::check_driver(::imbrex::runtime::driver().function(__VA_ARGS__), #function)

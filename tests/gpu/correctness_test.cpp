@@ -1,0 +1,181 @@
+// Plans on GPUs: every element within its bound of a float64 reference, the same bits every time, with and without
+// injected delays; and waits that end.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+
+#include "execute/cuda/translate.hpp"
+#include "gpu/gpu_case.hpp"
+#include "imbrex/error.hpp"
+#include "support/random_plan.hpp"
+
+namespace imbrex {
+namespace {
+
+using test::GpuCase;
+using test::Outcome;
+using test::Random;
+
+#define NEEDS_GPUS(count) \
+  if (test::gpus() < (count)) GTEST_SKIP() << (count) << " GPUs wanted, " << test::gpus() << " found"
+
+Knobs fitting(Random& random, const Problem& p, bool wide) {
+  Knobs k;
+  k.tile_m = 128;
+  k.tile_n = wide ? 256 : 128;
+  k.group = static_cast<int>(random.between(1, 9));
+  k.order = random.one_of({TileOrder::owner_major, TileOrder::column_major, TileOrder::naive});
+  k.partial = random.chance(0.8) ? p.type : Type::fp32;
+  if (p.op == Operator::all_gather_gemm) {
+    k.transport = Transport::push;
+    k.comm_rows = random.chance(0.5) ? 0 : random.between(16, 400);
+    k.k_slices = random.chance(0.5) ? 1 : static_cast<int>(random.between(2, 4));
+    k.span_shards = random.chance(0.3);
+    return k;
+  }
+  k.transport = Transport::store;
+  k.parts = static_cast<int>(random.between(1, 4));
+  k.reducer = random.one_of({Reducer::tile, Reducer::tile, Reducer::tail, Reducer::reserved});
+  k.one_shot = p.op == Operator::gemm_all_reduce && random.chance(0.3);
+  k.span_shards = random.chance(0.2);
+  if ((k.one_shot || k.span_shards) && k.reducer == Reducer::tile) k.reducer = Reducer::tail;
+  return k;
+}
+
+// Rows of whole 16 bytes, so that the tensor-core kernels take them; M has tails of every kind.
+Problem random_problem(Random& random, Operator op, int ranks, std::int64_t most) {
+  const auto eights = [&](std::int64_t limit) { return 8 * random.between(1, limit / 8); };
+  Problem p{op, 0, 0, 0, ranks, Type::bf16};
+  p.m = op == Operator::gemm_all_reduce ? random.between(1, most) : ranks * random.between(1, most / ranks);
+  p.n = op == Operator::all_gather_gemm ? ranks * eights(most / ranks) : eights(most);
+  p.k = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce ? ranks * eights(most / ranks) : eights(most);
+  return p;
+}
+
+int cases() {
+  const char* text = std::getenv("IMBREX_TEST_GPU_CASES");
+  return text != nullptr ? std::atoi(text) : 4;
+}
+
+void expect_right(const Plan& plan, const GpuCase& c, const std::string& what) {
+  SCOPED_TRACE(what);
+  ASSERT_FALSE(check(plan).has_value());
+  const Outcome outcome = test::run_on_gpus(plan, c);
+  EXPECT_EQ(outcome.code, 0) << outcome.message;
+  EXPECT_LE(outcome.worst, 1) << outcome.kernel << ": " << outcome.message;
+  EXPECT_EQ(outcome.differing, 0) << outcome.kernel;
+}
+
+// One rank: the product alone, on every variant.
+TEST(GpuGemm, EveryVariantIsRightWithTails) {
+  NEEDS_GPUS(1);
+  Random random(test::seed_from_environment());
+  for (const char* kernel : {"plain", "pingpong 128x128 cluster 1", "pingpong 128x128 cluster 2", "cooperative 128x256 cluster 1", "cooperative 128x256 cluster 2"})
+    for (int i = 0; i < cases(); ++i) {
+      const Problem p = random_problem(random, Operator::gemm_reduce_scatter, 1, i == 0 ? 2200 : 700);
+      Knobs k = fitting(random, p, std::string(kernel).find("256") != std::string::npos);
+      k.reducer = Reducer::tile;
+      k.span_shards = false;
+      GpuCase c;
+      c.options.kernel = kernel;
+      expect_right(make_plan(p, Strategy::fused, k), c, std::string(kernel) + " " + test::describe({p, Strategy::fused, k}));
+    }
+}
+
+void random_problems(int ranks, const CudaOptions& options, int repeats, int queued) {
+  Random random(test::seed_from_environment() + static_cast<std::uint64_t>(ranks));
+  for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all, Operator::gemm_all_reduce})
+    for (int i = 0; i < cases(); ++i) {
+      const Problem p = random_problem(random, op, ranks, i == 0 ? 2600 : 900);
+      const Knobs k = fitting(random, p, random.chance(0.3));
+      const char* only = std::getenv("IMBREX_TEST_GPU_OPERATOR");
+      if (only != nullptr && name_of(op) != only) continue;
+      GpuCase c;
+      c.options = options;
+      c.repeats = repeats;
+      c.queued = queued;
+      c.seed = static_cast<std::uint64_t>(i) + 7;
+      expect_right(make_plan(p, Strategy::fused, k), c, test::describe({p, Strategy::fused, k}));
+      if (testing::Test::HasFailure()) return;
+    }
+}
+
+TEST(GpuFused, RandomProblemsOnTwo) {
+  NEEDS_GPUS(2);
+  random_problems(2, {}, 2, 1);
+}
+
+TEST(GpuFused, RandomProblemsOnFour) {
+  NEEDS_GPUS(4);
+  random_problems(4, {}, 2, 1);
+}
+
+TEST(GpuFused, ManyEpochsQueuedWithDelays) {
+  NEEDS_GPUS(2);
+  CudaOptions options;
+  options.delays = 77;
+  options.max_delay = 2e-4;
+  random_problems(std::min(test::gpus(), 4), options, 4, 3);
+}
+
+TEST(GpuFused, CountersWrap) {
+  NEEDS_GPUS(2);
+  for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all, Operator::gemm_all_reduce})
+    for (std::uint64_t first : {std::uint64_t{2} * (0xffffffffu / 3) - 3, (std::uint64_t{1} << 33) - 5}) {
+      Knobs k;
+      k.transport = op == Operator::all_gather_gemm ? Transport::push : Transport::store;
+      GpuCase c;
+      c.options.first_epoch = first;
+      c.repeats = 10;
+      expect_right(make_plan({op, 300, 256, 128, 2, Type::bf16}, Strategy::fused, k), c, std::string(name_of(op)) + " from epoch " + std::to_string(first));
+    }
+}
+
+TEST(GpuPlain, AllTypesAndOddSizes) {
+  NEEDS_GPUS(2);
+  Random random(test::seed_from_environment() + 9);
+  for (Type type : {Type::bf16, Type::fp16, Type::fp32})
+    for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all, Operator::gemm_all_reduce}) {
+      Problem p{op, 2 * random.between(1, 120), 2 * random.between(1, 90), 2 * random.between(1, 70), 2, type};
+      Knobs k = fitting(random, p, false);
+      k.tile_m = random.one_of<std::int64_t>({16, 48, 128});
+      k.tile_n = random.one_of<std::int64_t>({24, 64, 128});
+      GpuCase c;
+      c.options.kernel = "plain";
+      expect_right(make_plan(p, Strategy::fused, k), c, test::describe({p, Strategy::fused, k}));
+    }
+}
+
+// Rank 1 keeps back the posts that rank 0 waits for: both ranks must end, naming what rank 0 waited for.
+TEST(GpuWaits, PastTheirLimitNameRankTaskSignalExpectedAndSeen) {
+  NEEDS_GPUS(2);
+  for (const char* kernel : {"plain", "pingpong"}) {
+    Knobs k;
+    k.transport = Transport::store;
+    Plan plan = make_plan({Operator::gemm_reduce_scatter, 512, 256, 256, 2, Type::bf16}, Strategy::fused, k);
+    for (Task& task : plan.ranks[1].queues[0].tasks) task.posts.clear();
+    GpuCase c;
+    c.options.kernel = kernel;
+    c.wait_limit = 0.5;
+    const Outcome outcome = test::run_on_gpus(plan, c);
+    EXPECT_EQ(outcome.code, 3);
+    EXPECT_NE(outcome.message.find("rank 0 queue 0 task"), std::string::npos) << outcome.message;
+    EXPECT_NE(outcome.message.find("expected 1 posts, saw 0"), std::string::npos) << outcome.message;
+    std::cout << kernel << ": " << outcome.message << '\n';
+  }
+  // The GPUs are free again.
+  const Outcome after = test::run_on_gpus(make_plan({Operator::gemm_reduce_scatter, 256, 128, 64, 2, Type::bf16}, Strategy::fused, {.transport = Transport::store}), {});
+  EXPECT_EQ(after.code, 0) << after.message;
+  EXPECT_LE(after.worst, 1);
+}
+
+TEST(GpuRefusals, SayWhatIsMissing) {
+  NEEDS_GPUS(2);
+  const Outcome outcome = test::run_on_gpus(make_plan({Operator::all_gather_gemm, 128, 64, 64, 2, Type::bf16}, Strategy::sequential, {}), {});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(outcome.message.find("library collectives"), std::string::npos) << outcome.message;
+}
+
+}  // namespace
+}  // namespace imbrex

@@ -1,0 +1,36 @@
+// Running plans on GPUs, and comparing with the reference.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "imbrex/execute.hpp"
+#include "imbrex/plan.hpp"
+#include "imbrex/world.hpp"
+
+namespace imbrex::test {
+
+/// GPUs of this machine.
+int gpus();
+
+/// What a run of a plan on every rank's GPU gave.
+struct Outcome {
+  int code = 0;
+  double worst = 0;      ///< largest |result - reference| / bound of all ranks and repeats
+  int differing = 0;     ///< repeats whose bits were not those of the first
+  std::string kernel;
+  std::string message;   ///< first error, or where the worst element lies
+};
+
+struct GpuCase {
+  CudaOptions options;
+  int repeats = 2;
+  int queued = 1;  ///< epochs that are queued before the host waits
+  double wait_limit = 2;
+  std::uint64_t seed = 1;
+};
+
+/// Ranks are threads; operands are seeded; outputs start as NaN. Every repeat is compared.
+Outcome run_on_gpus(const Plan& plan, const GpuCase& c);
+
+}  // namespace imbrex::test
