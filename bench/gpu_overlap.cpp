@@ -174,9 +174,20 @@ class Bench {
     if (p.ranks > 1) candidates.push_back({"cublas+nccl", stream_, [&] { sequential(p, s, a.get(), full_a.get(), product.get(), out.get(), gemm); }, sync});
 #endif
     std::vector<std::unique_ptr<Execution>> executions;
-    for (const Variant& v : variants(p)) {
+    auto list = variants(p);
+    if (p.ranks > 1) {
+      list.push_back(list.front());
+      list.back().name = "no copies, no waits, " + list.back().name;
+      list.push_back(list.front());
+      list.back().name = "copies alone";
+      if (p.op != Operator::all_gather_gemm) list.resize(list.size() - 2);
+    }
+    for (const Variant& v : list) {
       try {
-        executions.push_back(prepare(make_plan(p, Strategy::fused, v.knobs), v.kernel));
+        Plan plan = make_plan(p, Strategy::fused, v.knobs);
+        if (v.name.starts_with("no copies")) plan = only(std::move(plan), Engine::compute);
+        if (v.name.starts_with("copies alone")) plan = only(std::move(plan), Engine::copy);
+        executions.push_back(prepare(plan, v.kernel));
       } catch (const Error& error) {
         if (error.code() != ErrorCode::invalid_input) throw;
         continue;
@@ -212,6 +223,16 @@ class Bench {
   }
 
  private:
+  // The parts of an all-gather alone: its copies, and its product on whatever lies in the workspace.
+  static Plan only(Plan plan, Engine engine) {
+    for (RankPlan& rank : plan.ranks)
+      for (Queue& queue : rank.queues) {
+        if (queue.engine != engine) queue.tasks.clear();
+        for (Task& task : queue.tasks) task.waits.clear();
+      }
+    return plan;
+  }
+
   // The kernel is an option of the executor.
   std::unique_ptr<Execution> prepare(const Plan& plan, const std::string& kernel) {
     auto& executor = executors_[kernel];

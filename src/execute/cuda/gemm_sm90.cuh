@@ -1,5 +1,6 @@
 // One persistent, warp-specialised GEMM for Hopper that reads what to do from a table: a producer warp waits for flags
-// and loads operands, two consumer warpgroups multiply, add what peers sent, store to where the table says, and post.
+// and loads operands, two consumer warpgroups multiply, add what peers sent and store to where the table says, and
+// poster warps tell whom the table names.
 // CUTLASS supplies the main loop; the kernel layer is ours (its schedules follow those of CUTLASS' ping-pong and
 // cooperative kernels).
 #pragma once
@@ -133,19 +134,45 @@ struct Sm90Gemm {
   template <typename Accumulators>
   __device__ __forceinline__ static void finish(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task, Accumulators& acc, std::uint32_t thread, int group) {
     const RegionEntry* regions = args.table.regions + task.regions;
-    bool met = true;
     if (thread == 0) maybe_pause(args.protocol, epoch, task.task);
     if (task.epilogue_waits > 0) {
-      if (thread == 0) met = wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits);
+      if (thread == 0) wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits);
       group_sync(group);
     }
     if (task.adds > 0) Tile::add(acc, task, regions, epoch.copy, thread);
-    for (std::uint32_t s = 0; s < task.stores; ++s) {
-      Tile::store(acc, regions[task.adds + s], args.out, epoch.copy, thread);
-    }
+    for (std::uint32_t s = 0; s < task.stores; ++s) Tile::store(acc, regions[task.adds + s], args.out, epoch.copy, thread);
     if (task.post_count > 0) {
-      group_sync(group);
-      if (thread == 0 && met) post_all(args.protocol, epoch, task, args.table.posts);
+      // The group goes on to its next tile while the poster's fence waits for the stores to arrive.
+      poster_sync(free_barrier(group));
+      poster_arrive(full_barrier(group));
+    }
+  }
+
+  // Named barriers of each group: 1 + group its own; then `full` (the group has stored) and `free` (its poster is done).
+  __device__ __forceinline__ static int full_barrier(int group) { return 3 + group; }
+  __device__ __forceinline__ static int free_barrier(int group) { return 5 + group; }
+  __device__ __forceinline__ static void poster_sync(int barrier) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(group_threads + 32) : "memory");
+  }
+  __device__ __forceinline__ static void poster_arrive(int barrier) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(group_threads + 32) : "memory");
+  }
+
+  /// A warp for each group: waits for the group's stores, fences, posts. A fence for stores to a peer takes up to some
+  /// ten microseconds, in which the group would multiply nothing.
+  __device__ __forceinline__ static void post(const Params& params, int group, std::uint32_t block_in_cluster) {
+    const GemmArgs& args = params.args;
+    const Epoch epoch = read_epoch(args.protocol);
+    std::uint32_t turn = 0;
+    for (Walk walk(params, block_in_cluster); walk.valid(); walk.next(), ++turn) {
+      const TaskEntry& task = *walk.entry();
+      const bool mine = !Config::pingpong || turn % 2 == static_cast<std::uint32_t>(group);
+      if (!mine || task.kind != TaskKind::tile || task.post_count == 0) continue;
+      poster_arrive(free_barrier(group));
+      poster_sync(full_barrier(group));
+      const bool aborted = *reinterpret_cast<volatile std::uint32_t*>(&args.protocol.state->abort) != 0u;
+      if (threadIdx.x % 32 == 0 && !aborted) post_all(args.protocol, epoch, task, args.table.posts);
+      __syncwarp();
     }
   }
 
@@ -233,6 +260,8 @@ struct Sm90Gemm {
       if (warp == 0 && cute::elect_one_sync()) {
         State state = cutlass::make_producer_start_state<Pipeline>();
         load(params, shared, pipeline, state, block_in_cluster);
+      } else if (warp == 2 || (warp == 3 && Config::pingpong)) {
+        post(params, warp - 2, block_in_cluster);
       }
     } else {
       cutlass::arch::warpgroup_reg_alloc<224>();

@@ -309,6 +309,12 @@ std::string refusal_of_tma(const Plan& plan) {
   if (plan.problem.type == Type::fp32) return "fp32 operands";
   if (shapes.depth % step != 0) return fmt::format("rows of A of {} elements, not a multiple of {}", shapes.depth, step);
   if (shapes.b.cols % step != 0) return fmt::format("rows of B of {} elements, not a multiple of {}", shapes.b.cols, step);
+  // A load that begins inside 16 bytes of a row is an illegal instruction (seen on an H200).
+  for (const RankPlan& rank : plan.ranks)
+    for (const Queue& queue : rank.queues)
+      for (const Task& task : queue.tasks)
+        if (const auto* tile = std::get_if<Tile>(&task.work); tile != nullptr && tile->b.col % step != 0)
+          return fmt::format("a tile from column {} on, not a multiple of {}", tile->b.col, step);
   return {};
 }
 

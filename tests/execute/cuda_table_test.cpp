@@ -1,0 +1,177 @@
+// The translation of plans to the CUDA executor's tables, without a GPU.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "execute/cuda/translate.hpp"
+#include "imbrex/error.hpp"
+
+namespace imbrex {
+namespace {
+
+using namespace imbrex::cuda;
+
+HeapHandle pretend_heap(int rank) { return {reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40), std::size_t{1} << 32, rank}; }
+
+RankTable table_of(const Plan& plan, int rank, const TileShape& shape) {
+  const HeapLayout layout(plan);
+  return translate(plan, layout, rank, pretend_heap(rank), 4096, shape);
+}
+
+Plan plan_of(Operator op, const Knobs& knobs, std::int64_t m = 1024, std::int64_t n = 512, std::int64_t k = 256, int ranks = 4) {
+  return make_plan({op, m, n, k, ranks, Type::bf16}, Strategy::fused, knobs);
+}
+
+Knobs scatter_knobs() {
+  Knobs k;
+  k.transport = Transport::store;
+  return k;
+}
+
+std::string refusal(const Plan& plan, const TileShape& shape) {
+  try {
+    table_of(plan, 0, shape);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(CudaTable, EveryTaskAppearsOnceWhateverTheCluster) {
+  for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+    for (TileOrder order : {TileOrder::owner_major, TileOrder::column_major, TileOrder::naive})
+      for (int cluster : {1, 2})
+        for (int rank = 0; rank < 4; ++rank) {
+          Knobs knobs = op == Operator::all_gather_gemm ? Knobs{} : scatter_knobs();
+          knobs.order = order;
+          knobs.group = 3;
+          const Plan plan = plan_of(op, knobs, 1100, 520, 256);
+          const RankTable table = table_of(plan, rank, {128, 128, cluster, true});
+          std::multiset<std::uint32_t> tasks;
+          for (const TaskEntry& entry : table.tasks)
+            if (entry.kind != TaskKind::partner && entry.kind != TaskKind::none) tasks.insert(entry.task);
+          const auto& queue = plan.ranks[static_cast<std::size_t>(rank)].queues[0];
+          EXPECT_EQ(tasks.size(), queue.tasks.size());
+          EXPECT_EQ(std::set<std::uint32_t>(tasks.begin(), tasks.end()).size(), queue.tasks.size());
+          EXPECT_EQ(table.tasks.size(), table.queues[0].count * static_cast<std::size_t>(cluster));
+        }
+}
+
+// A pair shares B, and only a neighbour or a tile without waits may be drawn into one.
+TEST(CudaTable, PairsShareColumnsAndMatesDoNotWaitForTiles) {
+  for (Operator op : {Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+    for (int parts : {1, 4}) {
+      Knobs knobs = scatter_knobs();
+      knobs.parts = parts;
+      const RankTable table = table_of(plan_of(op, knobs, 2048, 1024, 256), 1, {128, 128, 2, true});
+      std::uint32_t next = 0;  // tasks before this one are in earlier pairs, unless they have no waits
+      std::set<std::uint32_t> seen;
+      for (std::size_t i = 0; i < table.tasks.size(); i += 2) {
+        const TaskEntry &x = table.tasks[i], &y = table.tasks[i + 1];
+        seen.insert(x.task);
+        while (seen.contains(next)) ++next;
+        if (y.kind == TaskKind::partner || y.kind == TaskKind::none) {
+          EXPECT_EQ(y.post_count + y.stores + y.load_waits + y.epilogue_waits, 0);
+          continue;
+        }
+        if (x.kind == TaskKind::tile) {
+          EXPECT_EQ(x.b_col, y.b_col);
+        }
+        if (y.task != next) {
+          EXPECT_EQ(y.load_waits + y.epilogue_waits, 0) << y.task << " beside " << x.task;
+        }
+        seen.insert(y.task);
+        while (seen.contains(next)) ++next;
+      }
+    }
+}
+
+TEST(CudaTable, PostsAndWaitsBalance) {
+  for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all}) {
+    const Plan plan = plan_of(op, op == Operator::all_gather_gemm ? Knobs{} : scatter_knobs());
+    const HeapLayout layout(plan);
+    std::map<std::uint64_t, std::uint32_t> posted;  // by the counter's offset from the heap's base
+    for (int rank = 0; rank < 4; ++rank) {
+      const RankTable table = table_of(plan, rank, {128, 128, 2, true});
+      for (const PostEntry& post : table.posts) ++posted[post.counter];
+      for (const CopyStep& copy : table.copies)
+        if (copy.flag) ++posted[copy.counter];
+    }
+    for (int rank = 0; rank < 4; ++rank)
+      for (const WaitEntry& wait : table_of(plan, rank, {128, 128, 2, true}).waits) {
+        const auto counter = reinterpret_cast<std::uint64_t>(pretend_heap(rank).at(rank, 4096 + layout.counter(static_cast<int>(wait.signal), 0)));
+        EXPECT_EQ(posted[counter], wait.posts);
+        EXPECT_LE(wait.count, wait.posts);
+      }
+  }
+}
+
+TEST(CudaTable, TailTilesKeepTheirSize) {
+  const RankTable table = table_of(plan_of(Operator::gemm_reduce_scatter, scatter_knobs(), 4 * 130, 136, 64), 2, {128, 128, 1, true});
+  std::multiset<std::pair<std::uint32_t, std::uint32_t>> sizes;
+  for (const TaskEntry& entry : table.tasks)
+    if (entry.kind == TaskKind::tile) sizes.insert({entry.rows, entry.cols});
+  EXPECT_EQ(sizes.count({128, 128}), 4u);
+  EXPECT_EQ(sizes.count({2, 128}), 4u);
+  EXPECT_EQ(sizes.count({128, 8}), 4u);
+  EXPECT_EQ(sizes.count({2, 8}), 4u);
+  for (const RegionEntry& region : table.regions)
+    if (region.order == SlotOrder::registers) {
+      EXPECT_EQ(region.address % 16, 0u);
+    }
+}
+
+TEST(CudaTable, AllGatherReadsTheOwnShardInPlaceAndPushesTheRest) {
+  Knobs knobs;
+  knobs.comm_rows = 64;
+  const Plan plan = plan_of(Operator::all_gather_gemm, knobs);
+  const RankTable table = table_of(plan, 3, {128, 128, 2, true});
+  EXPECT_EQ(table.copies.size(), 3u * 4u);
+  for (const CopyStep& copy : table.copies) EXPECT_TRUE(copy.from_a && copy.flag && !copy.local && copy.to.copy_stride > 0);
+  for (const TaskEntry& entry : table.tasks)
+    if (entry.kind == TaskKind::tile) {
+      EXPECT_EQ(entry.a_source == 0, entry.load_waits == 0);
+    }
+}
+
+TEST(CudaTable, WorkersAreReservedAtTheEnd) {
+  Knobs knobs = scatter_knobs();
+  knobs.reducer = Reducer::reserved;
+  RankTable table = table_of(plan_of(Operator::gemm_reduce_scatter, knobs), 0, {128, 128, 1, true});
+  place_workers(table.queues, 132);
+  ASSERT_EQ(table.queues.size(), 2u);
+  EXPECT_EQ(table.queues[0].first_worker, 0u);
+  EXPECT_EQ(table.queues[0].workers, 128u);
+  EXPECT_EQ(table.queues[1].first_worker, 128u);
+  EXPECT_EQ(table.queues[1].workers, 4u);
+  EXPECT_THROW(place_workers(table.queues, 4), Error);
+}
+
+TEST(CudaTable, RefusalsNameTheTaskAndTheReason) {
+  const TileShape shape{128, 128, 1, true};
+  Knobs pull;
+  pull.transport = Transport::pull;
+  EXPECT_NE(refusal(plan_of(Operator::all_gather_gemm, pull), shape).find("does not run copies that wait"), std::string::npos);
+  EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, {}), shape).find("does not run copies that wait"), std::string::npos);
+  EXPECT_NE(refusal(make_plan({Operator::all_gather_gemm, 64, 64, 64, 2, Type::bf16}, Strategy::sequential, {}), shape).find("library collectives"), std::string::npos);
+  Knobs wide = scatter_knobs();
+  wide.tile_n = 256;
+  EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, wide), shape).find("does not fit the kernel's 128 x 128"), std::string::npos);
+  Knobs small = scatter_knobs();
+  small.tile_n = 64;
+  EXPECT_FALSE(buffers_fit(plan_of(Operator::gemm_reduce_scatter, small), shape));
+  EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, small), shape).find("do not hold the registers"), std::string::npos);
+}
+
+TEST(CudaTable, SaysWhatTensorMemoryLoadsCannotTake) {
+  EXPECT_EQ(refusal_of_tma(plan_of(Operator::gemm_reduce_scatter, scatter_knobs())), "");
+  EXPECT_NE(refusal_of_tma(plan_of(Operator::gemm_reduce_scatter, scatter_knobs(), 64, 20, 64)).find("rows of B"), std::string::npos);
+  EXPECT_NE(refusal_of_tma(plan_of(Operator::gemm_reduce_scatter, scatter_knobs(), 64, 32, 36)).find("rows of A"), std::string::npos);
+  // Few rows: an all-reduce splits columns, here at 50, 100 and 150.
+  EXPECT_NE(refusal_of_tma(plan_of(Operator::gemm_all_reduce, scatter_knobs(), 64, 200, 64)).find("from column"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace imbrex
