@@ -23,7 +23,8 @@ struct Operands {
 /// What one run took.
 struct Report {
   double seconds = 0;  ///< from the rank's entry to its last task's end; simulated: of the slowest rank
-  Timeline timeline;   ///< empty unless asked for; measured: this rank's spans; simulated: all ranks'
+  Timeline timeline;   ///< empty unless asked for; simulated: all ranks' spans; measured: this rank's, in seconds of the
+                       ///< host's steady clock, which all its processes share
 };
 
 /// A plan made ready to run any number of times; each run is one epoch.

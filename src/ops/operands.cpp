@@ -2,7 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/convert.hpp"
-#include "base/npy.hpp"
+#include "imbrex/npy.hpp"
 
 namespace imbrex {
 namespace {

@@ -7,14 +7,14 @@
 
 #include "base/check.hpp"
 #include "base/convert.hpp"
-#include "base/npy.hpp"
+#include "imbrex/npy.hpp"
 #include "execute/layout.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/ops.hpp"
 #include "imbrex/world.hpp"
-#include "ops/gather_timeline.hpp"
 #include "ops/operands.hpp"
 #include "ops/reference.hpp"
+#include "ops/span_bytes.hpp"
 
 namespace imbrex {
 namespace {
@@ -57,7 +57,7 @@ class Job {
     const bool right = judge(world, verdict, result);
     if (request_.timeline) {
       result.timeline = {title(), fmt::format("measured on this host, {} of one CPU executor", request_.threads ? "threads" : "processes"), {}};
-      result.timeline.spans = gather_timeline(world, spans);
+      result.timeline.spans = gather_spans(world, spans);
     }
     if (world.rank() == 0) report_(result);
     return right ? 0 : static_cast<int>(ErrorCode::unsound);
@@ -120,7 +120,7 @@ int run(const RunRequest& request, const std::function<void(const RunResult&)>& 
     if (const auto finding = check(plan)) throw Error(ErrorCode::unsound, fmt::format("{}: {}", name_of(finding->fault), finding->message));
   WorldOptions options;
   options.wait_limit = request.wait_limit;
-  options.heap_bytes = HeapLayout(plan).bytes() + timeline_bytes(count_tasks(plan)) + (1 << 20);
+  options.heap_bytes = HeapLayout(plan).bytes() + span_bytes(count_tasks(plan)) + (1 << 20);
   const Job job(request, plan, *operands, report);
   const auto body = [&](World& world) { return job.run(world); };
   if (!World::launched()) return (request.threads ? run_threads : run_processes)(problem.ranks, options, body);

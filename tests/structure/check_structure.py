@@ -33,7 +33,9 @@ PUBLIC = {
     "world.hpp": "runtime",
     "timeline.hpp": "execute",
     "execute.hpp": "execute",
+    "npy.hpp": "base",
     "ops.hpp": "ops",
+    "run.hpp": "ops",
 }
 
 # Users of the library: they see public headers and their own only.

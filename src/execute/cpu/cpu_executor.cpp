@@ -25,11 +25,7 @@ class CpuExecution final : public Execution {
           for (const Task& task : queue.tasks)
             if (const auto* c = std::get_if<Collective>(&task.work); c != nullptr && c->group == group) collectives_.back()[rank] = c;
     }
-    // Rank 0's clock is the zero of every rank's timeline. Nobody posts before all counters are set.
-    std::vector<double> clocks(static_cast<std::size_t>(world.size()));
-    const double now = monotonic_seconds();
-    world.all_gather(&now, clocks.data(), sizeof now);
-    time_base_ = clocks.front();
+    world.barrier();  // nobody posts before all counters are set
   }
 
   ~CpuExecution() override {
@@ -53,7 +49,7 @@ class CpuExecution final : public Execution {
     hold_back();
     std::vector<std::atomic<std::size_t>> heads(plan_.ranks[static_cast<std::size_t>(world_.rank())].queues.size());
     std::atomic<bool> stop = false;
-    RankEpoch shared{plan_, layout_, *memory_, world_, options_, groups_, collectives_, heads, stop, epoch_, time_base_};
+    RankEpoch shared{plan_, layout_, *memory_, world_, options_, groups_, collectives_, heads, stop, epoch_};
     std::vector<std::unique_ptr<Worker>> workers;
     for (int i = 0; i < std::max(1, options_.workers); ++i) workers.push_back(std::make_unique<Worker>(shared, i));
     run_all(workers, stop);
@@ -100,7 +96,6 @@ class CpuExecution final : public Execution {
   std::vector<std::vector<const Collective*>> collectives_;
   std::size_t heap_offset_ = 0;
   std::unique_ptr<RankMemory> memory_;
-  double time_base_ = 0;
 };
 
 class CpuExecutor final : public Executor {

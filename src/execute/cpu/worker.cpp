@@ -139,7 +139,7 @@ bool Worker::met(Lane& lane, const Task& task, Needed&& needed) {
     const double since = lane.blocked_since;
     lane.blocked_since = -1;
     timed(lane, Span::Kind::wait, [] {});
-    spans.back().begin = since - shared_.time_base;
+    spans.back().begin = since;
     spans.back().name = "wait: " + spans.back().name;
   }
   return true;
@@ -152,7 +152,7 @@ void Worker::timed(const Lane& lane, Span::Kind kind, F&& work) {
   work();
   const Engine engine = shared_.plan.ranks[static_cast<std::size_t>(shared_.world.rank())].queues[static_cast<std::size_t>(lane.queue)].engine;
   const std::string row = engine == Engine::copy ? "copy queue" : engine == Engine::library ? "library" : fmt::format("worker {}", index_);
-  spans.push_back({shared_.world.rank(), row, label(task_of(lane)), kind, begin - shared_.time_base, monotonic_seconds() - shared_.time_base});
+  spans.push_back({shared_.world.rank(), row, label(task_of(lane)), kind, begin, monotonic_seconds()});
 }
 
 void Worker::done(Lane& lane, const Task& task) {

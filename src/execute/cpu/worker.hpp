@@ -25,7 +25,6 @@ struct RankEpoch {
   std::vector<std::atomic<std::size_t>>& heads;                   // by queue: the next task to take
   std::atomic<bool>& stop;                                        // another worker failed
   std::uint64_t epoch = 0;
-  double time_base = 0;  // of the timeline
 };
 
 class Worker {
