@@ -7,7 +7,9 @@
 // Tensors come from .npy files; the result is compared with the unsharded block in float64, element by element.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 
@@ -50,8 +52,9 @@ Arguments parse(int argc, char** argv) {
     else if (option == "--ranks") arguments.ranks = std::atoi(value.c_str());
     else throw Error(ErrorCode::invalid_input, fmt::format("{} is not an option; see --help", option));
   }
-  if (arguments.ranks < 1 || arguments.ranks > max_ranks)
-    throw Error(ErrorCode::invalid_input, fmt::format("--ranks must be from 1 to {}", max_ranks));
+  const int most = load_machine("4xh200").devices;
+  if (arguments.ranks < 1 || arguments.ranks > most)
+    throw Error(ErrorCode::invalid_input, fmt::format("--ranks {}: it must be from 1 to {}, the GPUs of the machine predicted for", arguments.ranks, most));
   return arguments;
 }
 
@@ -60,8 +63,24 @@ GemmShape down_shape(const Sizes& s) { return {s.tokens, s.hidden, s.inner, Type
 
 Problem problem_of(Operator op, const GemmShape& shape, int ranks) { return {op, shape.m, shape.n, shape.k, ranks, shape.type}; }
 
+// The plans that suit `machine` best; they run here unchanged, so that both timelines show the same tasks.
+struct Plans {
+  Plan up, down;
+};
+
+Plans choose_plans(const Machine& machine, const Sizes& sizes, int ranks) {
+  return {choose_plan(problem_of(Operator::all_gather_gemm, up_shape(sizes), ranks), machine),
+          choose_plan(problem_of(Operator::gemm_reduce_scatter, down_shape(sizes), ranks), machine)};
+}
+
+OperatorOptions options_of(const Plan& plan) {
+  OperatorOptions options{plan.strategy, plan.knobs, {}};
+  options.cpu.timeline = true;
+  return options;
+}
+
 // One rank's part of the block. Returns its exit code: 0 if its tokens are right.
-int run_rank(World& world, const Sizes& sizes, const std::string& data, const std::string& out) {
+int run_rank(World& world, const Plans& plans, const Sizes& sizes, const std::string& data, const std::string& out) {
   const int ranks = world.size(), rank = world.rank();
   const Tensors tensors(data);
   const std::int64_t tokens = sizes.tokens / ranks, inner = sizes.inner / ranks;
@@ -69,10 +88,8 @@ int run_rank(World& world, const Sizes& sizes, const std::string& data, const st
   const auto w_up = tensors.gate_and_up(rank * inner, inner);
   const auto w_down = tensors.down(rank * inner, inner);
 
-  OperatorOptions options;
-  options.cpu.timeline = true;
-  AllGatherGemm up{world, up_shape(sizes), options};
-  GemmReduceScatter down{world, down_shape(sizes), options};
+  AllGatherGemm up{world, up_shape(sizes), options_of(plans.up)};
+  GemmReduceScatter down{world, down_shape(sizes), options_of(plans.down)};
   std::vector<std::uint16_t> both(static_cast<std::size_t>(sizes.tokens * 2 * inner)), y(static_cast<std::size_t>(tokens * sizes.hidden));
 
   world.barrier();
@@ -106,17 +123,17 @@ struct Prediction {
   Timeline timeline;
 };
 
-// Both operators one after the other on `machine`, as users have it today and as Imbrex chooses.
-Prediction predict(const Machine& machine, const Sizes& sizes, int ranks) {
+// Both operators one after the other on `machine`, as users have it today and as `plans` say.
+Prediction predict(const Machine& machine, const Plans& plans) {
   Prediction prediction;
   SimulateOptions options;
   options.timeline = true;
   const auto simulator = make_simulator(machine, options);
-  for (const Problem& problem : {problem_of(Operator::all_gather_gemm, up_shape(sizes), ranks), problem_of(Operator::gemm_reduce_scatter, down_shape(sizes), ranks)}) {
-    OperatorOptions sequential;
-    sequential.strategy = Strategy::sequential;
-    prediction.sequential += simulator->prepare(choose_plan(problem, machine, sequential))->run({}).seconds;
-    Report report = simulator->prepare(choose_plan(problem, machine))->run({});
+  OperatorOptions sequential;
+  sequential.strategy = Strategy::sequential;
+  for (const Plan* plan : {&plans.up, &plans.down}) {
+    prediction.sequential += simulator->prepare(choose_plan(plan->problem, machine, sequential))->run({}).seconds;
+    Report report = simulator->prepare(*plan)->run({});
     for (Span& span : report.timeline.spans) {
       span.begin += prediction.chosen, span.end += prediction.chosen;
       prediction.timeline.spans.push_back(std::move(span));
@@ -140,21 +157,20 @@ int run_demo(const Arguments& arguments) {
   }
   const Sizes sizes = llama_mlp::sizes_of(data, arguments.ranks);
   fmt::print("Llama MLP: {} tokens, hidden {}, inner {}, bf16, tensors from {}\n", sizes.tokens, sizes.hidden, sizes.inner, data);
-  std::fflush(stdout);  // ranks are forked, and must not print this again
-
-  const int code = run_processes(arguments.ranks, {}, [&](World& world) { return run_rank(world, sizes, data, arguments.out); });
+  const Machine h200 = load_machine("4xh200");
+  const int ranks = arguments.ranks;
+  const Plans plans = choose_plans(h200, sizes, ranks);
+  const int code = run_processes(ranks, {}, [&](World& world) { return run_rank(world, plans, sizes, data, arguments.out); });
   if (code != 0) return code;
 
-  const Machine h200 = load_machine("4xh200");
-  const int ranks = std::min(arguments.ranks, h200.devices);
-  Prediction same = predict(h200, sizes, ranks);
+  Prediction same = predict(h200, plans);
   same.timeline.title = fmt::format("Llama MLP, {} tokens, hidden {}, inner {}, {} ranks", sizes.tokens, sizes.hidden, sizes.inner, ranks);
   same.timeline.source = "simulated on " + h200.name;
   llama_mlp::write_file(fs::path(arguments.out) / "predicted.svg", to_svg(same.timeline));
   fmt::print("predicted on {}:\n", h200.name);
   print_prediction("this block", same);
-  print_prediction("Llama-3-8B's, 2048 tokens", predict(h200, {2048, 4096, 14336}, ranks));
-  print_prediction("Llama-3-70B's, 8192 tokens", predict(h200, {8192, 8192, 28672}, ranks));
+  print_prediction("Llama-3-8B's, 2048 tokens", predict(h200, choose_plans(h200, {2048, 4096, 14336}, ranks)));
+  print_prediction("Llama-3-70B's, 8192 tokens", predict(h200, choose_plans(h200, {8192, 8192, 28672}, ranks)));
   fmt::print("timelines: {0}/measured.svg, {0}/predicted.svg\n", arguments.out);
   return 0;
 }

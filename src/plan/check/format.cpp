@@ -12,7 +12,7 @@ namespace imbrex {
 namespace {
 
 constexpr std::int64_t max_bytes = std::int64_t{1} << 46;
-constexpr int max_signals = 1 << 24;
+constexpr std::int64_t max_signals = 1 << 22;  // over all ranks
 constexpr int max_queues = 64;
 
 struct Refused {
@@ -77,7 +77,8 @@ class FormatCheck {
   void check_rank(int rank) {
     const RankPlan& rank_plan = plan_.ranks[static_cast<std::size_t>(rank)];
     rank_ = rank;
-    expect(rank_plan.signals >= 0 && rank_plan.signals <= max_signals, "rank {} has {} signals: it must have 0 to 2^24", rank,
+    signals_ += rank_plan.signals;
+    expect(rank_plan.signals >= 0 && signals_ <= max_signals, "rank {} has {} signals: all ranks together may have 2^22", rank,
            rank_plan.signals);
     expect(rank_plan.queues.size() <= max_queues, "rank {} has {} queues: at most {}", rank, rank_plan.queues.size(), max_queues);
     for (queue_ = 0; queue_ < std::ssize(rank_plan.queues); ++queue_) {
@@ -203,7 +204,7 @@ class FormatCheck {
 
   const Plan& plan_;
   int rank_ = -1, queue_ = -1;
-  std::int64_t task_ = -1;
+  std::int64_t task_ = -1, signals_ = 0;
   using Member = std::tuple<CollectiveKind, std::int64_t, std::int64_t>;
   std::vector<std::map<int, Member>> groups_;
 };
