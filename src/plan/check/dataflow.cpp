@@ -20,6 +20,8 @@ class Dataflow {
     collect_writes();
     for (TaskId id : graph_.order()) evaluate(id);
     for (int rank = 0; rank < plan_.problem.ranks; ++rank) check_output(rank);
+    // Last, because a missing wait or tile also loosens the order between epochs, and is what should be named.
+    if (reuse_) throw Refused{*reuse_};
   }
 
  private:
@@ -108,8 +110,8 @@ class Dataflow {
       if (std::holds_alternative<Collective>(graph_.nodes()[id].task->work)) moment = {false, 0};
       if (write.task == id || !graph_.ordered(write.task, id, moment))
         refuse(Fault::race, id, fmt::format("may read {} before {} has written it", text(region), name(write.task)));
-      if (!graph_.ordered_across(id, write.task, b.copies))
-        refuse(Fault::reuse, id, fmt::format("may still read {} of epoch e when {} writes it in epoch e+{}", text(region), name(write.task), b.copies));
+      if (!reuse_ && !graph_.ordered_across(id, write.task, b.copies))
+        reuse_ = graph_.finding(Fault::reuse, id, fmt::format("may still read {} of epoch e when {} writes it in epoch e+{}", text(region), name(write.task), b.copies));
       if (value && !(*value == write.value))
         refuse(Fault::coverage, id, fmt::format("reads {}, whose parts do not belong together", text(region)));
       value = write.value;
@@ -253,6 +255,7 @@ class Dataflow {
   Graph& graph_;
   Sums sums_;
   std::vector<WriteIndex> index_;
+  std::optional<Finding> reuse_;
 };
 
 }  // namespace
