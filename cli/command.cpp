@@ -51,7 +51,7 @@ void print_line(const Program& program, const std::string& line) {
 }
 
 void print_json(const Program& program, const Json& value) {
-  if (!program.json.empty()) write_file(program.json, value.dump(2) + "\n");
+  if (!program.json.empty()) write_file(program.json, value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 void write_file(const std::string& path, std::string_view text) {

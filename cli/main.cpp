@@ -24,8 +24,16 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
+/// `text` fit for a terminal: it may quote a hostile file. Bytes that are not UTF-8, and control bytes, become marks.
+std::string printable(const std::string& text) {
+  std::string result = Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+  for (char& c : result)
+    if ((c >= 0 && c < ' ' && c != '\n') || c == 0x7f) c = '?';
+  return result;
+}
+
 int refuse(const Program& program, int code, const std::string& message) {
-  fmt::print(stderr, "imbrex: {}\n", message);
+  fmt::print(stderr, "imbrex: {}\n", printable(message));
   try {
     if (program.json_takes_errors) print_json(program, {{"exit_code", code}, {"error", message}});
   } catch (const std::exception&) {  // the first failure is the one to tell
