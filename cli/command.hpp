@@ -133,8 +133,8 @@ std::string describe(const Plan& plan);
 Json to_json_value(const Finding& finding);
 std::string describe(const Finding& finding);
 
-/// Says on standard error what is going on, from two seconds on, as long as the object lives. A process of its own
-/// does it: a thread would be in the way of the ranks that this program forks.
+/// Says on standard error what is going on, from two seconds on, as long as the object lives; one at a time. Uses
+/// SIGALRM.
 class Progress {
  public:
   explicit Progress(const std::string& what);
@@ -143,7 +143,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
  private:
-  int process_ = -1;
+  bool running_ = false;
 };
 
 }  // namespace imbrex::cli
