@@ -58,7 +58,8 @@ Progress::Progress(const std::string& what) {
   action.sa_flags = SA_RESTART;
   sigaction(SIGALRM, &action, nullptr);
   pause_seconds = first_line_seconds;
-  running_ = timer_create(CLOCK_MONOTONIC, nullptr, &timer) == 0;  // its signal is SIGALRM; forked children have no timer
+  running_ =
+      timer_create(CLOCK_MONOTONIC, nullptr, &timer) == 0;  // its signal is SIGALRM; forked children have no timer
   if (running_) start_timer(pause_seconds);
 }
 

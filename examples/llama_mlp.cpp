@@ -3,8 +3,8 @@
 //   y = (SiLU(x Wg) * (x Wu)) Wd
 //
 // x is split by rows (tokens), Wg and Wu by columns, Wd by rows. All-gather + GEMM brings every rank all tokens and
-// gives it its columns of both products; GEMM + reduce-scatter adds the ranks' parts up and leaves each rank its tokens.
-// Tensors come from .npy files; the result is compared with the unsharded block in float64, element by element.
+// gives it its columns of both products; GEMM + reduce-scatter adds the ranks' parts up and leaves each rank its
+// tokens. Tensors come from .npy files; the result is compared with the unsharded block in float64, element by element.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,29 +39,38 @@ Arguments parse(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string option = argv[i];
     if (option == "--help") {
-      fmt::print("usage: llama_mlp [--data DIR] [--out DIR] [--ranks R]\n\n"
-                 "Runs a Llama MLP over R CPU ranks on DIR/{{x,w_gate,w_up,w_down}}.npy (without --data: on tensors of\n"
-                 "1024 tokens, hidden size 1024, 2816 inner columns that it writes to the output folder first), compares\n"
-                 "with the unsharded block, and draws the timelines measured here and predicted for 4 H200s.\n");
+      fmt::print(
+          "usage: llama_mlp [--data DIR] [--out DIR] [--ranks R]\n\n"
+          "Runs a Llama MLP over R CPU ranks on DIR/{{x,w_gate,w_up,w_down}}.npy (without --data: on tensors of\n"
+          "1024 tokens, hidden size 1024, 2816 inner columns that it writes to the output folder first), compares\n"
+          "with the unsharded block, and draws the timelines measured here and predicted for 4 H200s.\n");
       std::exit(0);
     }
     if (i + 1 == argc) throw Error(ErrorCode::invalid_input, fmt::format("{} needs a value; see --help", option));
     const std::string value = argv[++i];
-    if (option == "--data") arguments.data = value;
-    else if (option == "--out") arguments.out = value;
-    else if (option == "--ranks") arguments.ranks = std::atoi(value.c_str());
-    else throw Error(ErrorCode::invalid_input, fmt::format("{} is not an option; see --help", option));
+    if (option == "--data")
+      arguments.data = value;
+    else if (option == "--out")
+      arguments.out = value;
+    else if (option == "--ranks")
+      arguments.ranks = std::atoi(value.c_str());
+    else
+      throw Error(ErrorCode::invalid_input, fmt::format("{} is not an option; see --help", option));
   }
   const int most = load_machine("4xh200").devices;
   if (arguments.ranks < 1 || arguments.ranks > most)
-    throw Error(ErrorCode::invalid_input, fmt::format("--ranks {}: it must be from 1 to {}, the GPUs of the machine predicted for", arguments.ranks, most));
+    throw Error(ErrorCode::invalid_input,
+                fmt::format("--ranks {}: it must be from 1 to {}, the GPUs of the machine predicted for",
+                            arguments.ranks, most));
   return arguments;
 }
 
 GemmShape up_shape(const Sizes& s) { return {s.tokens, 2 * s.inner, s.hidden, Type::bf16}; }
 GemmShape down_shape(const Sizes& s) { return {s.tokens, s.hidden, s.inner, Type::bf16}; }
 
-Problem problem_of(Operator op, const GemmShape& shape, int ranks) { return {op, shape.m, shape.n, shape.k, ranks, shape.type}; }
+Problem problem_of(Operator op, const GemmShape& shape, int ranks) {
+  return {op, shape.m, shape.n, shape.k, ranks, shape.type};
+}
 
 // The plans that suit `machine` best; they run here unchanged, so that both timelines show the same tasks.
 struct Plans {
@@ -90,7 +99,8 @@ int run_rank(World& world, const Plans& plans, const Sizes& sizes, const std::st
 
   AllGatherGemm up{world, up_shape(sizes), options_of(plans.up)};
   GemmReduceScatter down{world, down_shape(sizes), options_of(plans.down)};
-  std::vector<std::uint16_t> both(static_cast<std::size_t>(sizes.tokens * 2 * inner)), y(static_cast<std::size_t>(tokens * sizes.hidden));
+  std::vector<std::uint16_t> both(static_cast<std::size_t>(sizes.tokens * 2 * inner)),
+      y(static_cast<std::size_t>(tokens * sizes.hidden));
 
   world.barrier();
   const auto begin = std::chrono::steady_clock::now();
@@ -111,9 +121,11 @@ int run_rank(World& world, const Plans& plans, const Sizes& sizes, const std::st
     double slowest = 0, error = 0;
     for (int r = 0; r < ranks; ++r) slowest = std::max(slowest, all[r].seconds), error = std::max(error, all[r].error);
     llama_mlp::write_file(fs::path(out) / "measured.svg",
-                          to_svg({fmt::format("Llama MLP, {} tokens, hidden {}, inner {}, {} ranks", sizes.tokens, sizes.hidden, sizes.inner, ranks),
+                          to_svg({fmt::format("Llama MLP, {} tokens, hidden {}, inner {}, {} ranks", sizes.tokens,
+                                              sizes.hidden, sizes.inner, ranks),
                                   "measured on this host's CPU", gathered}));
-    fmt::print("ran on {} CPU ranks in {:.1f} ms; largest error {:.3f} of its bound: {}\n", ranks, slowest * 1e3, error, error <= 1 ? "right" : "WRONG");
+    fmt::print("ran on {} CPU ranks in {:.1f} ms; largest error {:.3f} of its bound: {}\n", ranks, slowest * 1e3, error,
+               error <= 1 ? "right" : "WRONG");
   }
   return worst <= 1 ? 0 : 1;
 }
@@ -144,8 +156,8 @@ Prediction predict(const Machine& machine, const Plans& plans) {
 }
 
 void print_prediction(const char* what, const Prediction& p) {
-  fmt::print("  {:<44} {:>9.1f} us in sequence, {:>9.1f} us overlapped: {:>8.1f} us hidden ({:.2f}x)\n", what, p.sequential * 1e6, p.chosen * 1e6,
-             (p.sequential - p.chosen) * 1e6, p.sequential / p.chosen);
+  fmt::print("  {:<44} {:>9.1f} us in sequence, {:>9.1f} us overlapped: {:>8.1f} us hidden ({:.2f}x)\n", what,
+             p.sequential * 1e6, p.chosen * 1e6, (p.sequential - p.chosen) * 1e6, p.sequential / p.chosen);
 }
 
 int run_demo(const Arguments& arguments) {
@@ -156,15 +168,18 @@ int run_demo(const Arguments& arguments) {
     llama_mlp::make_tensors(data, {1024, 1024, 2816});
   }
   const Sizes sizes = llama_mlp::sizes_of(data, arguments.ranks);
-  fmt::print("Llama MLP: {} tokens, hidden {}, inner {}, bf16, tensors from {}\n", sizes.tokens, sizes.hidden, sizes.inner, data);
+  fmt::print("Llama MLP: {} tokens, hidden {}, inner {}, bf16, tensors from {}\n", sizes.tokens, sizes.hidden,
+             sizes.inner, data);
   const Machine h200 = load_machine("4xh200");
   const int ranks = arguments.ranks;
   const Plans plans = choose_plans(h200, sizes, ranks);
-  const int code = run_processes(ranks, {}, [&](World& world) { return run_rank(world, plans, sizes, data, arguments.out); });
+  const int code =
+      run_processes(ranks, {}, [&](World& world) { return run_rank(world, plans, sizes, data, arguments.out); });
   if (code != 0) return code;
 
   Prediction same = predict(h200, plans);
-  same.timeline.title = fmt::format("Llama MLP, {} tokens, hidden {}, inner {}, {} ranks", sizes.tokens, sizes.hidden, sizes.inner, ranks);
+  same.timeline.title = fmt::format("Llama MLP, {} tokens, hidden {}, inner {}, {} ranks", sizes.tokens, sizes.hidden,
+                                    sizes.inner, ranks);
   same.timeline.source = "simulated on " + h200.name;
   llama_mlp::write_file(fs::path(arguments.out) / "predicted.svg", to_svg(same.timeline));
   fmt::print("predicted on {}:\n", h200.name);

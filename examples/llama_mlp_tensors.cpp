@@ -15,7 +15,8 @@ namespace {
 using imbrex::Error;
 using imbrex::ErrorCode;
 
-std::vector<float> block(const imbrex::NpyFile& file, std::int64_t row, std::int64_t col, std::int64_t rows, std::int64_t cols) {
+std::vector<float> block(const imbrex::NpyFile& file, std::int64_t row, std::int64_t col, std::int64_t rows,
+                         std::int64_t cols) {
   std::vector<float> values(static_cast<std::size_t>(rows * cols));
   file.read(row, col, rows, cols, values);
   return values;
@@ -60,18 +61,21 @@ std::vector<std::uint16_t> Tensors::down(std::int64_t row, std::int64_t rows) co
 }
 
 Sizes sizes_of(const std::string& folder, int ranks) {
-  const imbrex::NpyFile x(folder + "/x.npy"), gate(folder + "/w_gate.npy"), up(folder + "/w_up.npy"), down(folder + "/w_down.npy");
+  const imbrex::NpyFile x(folder + "/x.npy"), gate(folder + "/w_gate.npy"), up(folder + "/w_up.npy"),
+      down(folder + "/w_down.npy");
   const Sizes s{x.header().rows, x.header().cols, gate.header().cols};
   const auto expect = [&](const imbrex::NpyFile& file, std::int64_t rows, std::int64_t cols) {
     if (file.header().rows != rows || file.header().cols != cols)
-      throw Error(ErrorCode::invalid_input, fmt::format("{} is {} x {}; with {} tokens, hidden {} and inner {} it must be {} x {}", file.path(),
-                                                        file.header().rows, file.header().cols, s.tokens, s.hidden, s.inner, rows, cols));
+      throw Error(ErrorCode::invalid_input,
+                  fmt::format("{} is {} x {}; with {} tokens, hidden {} and inner {} it must be {} x {}", file.path(),
+                              file.header().rows, file.header().cols, s.tokens, s.hidden, s.inner, rows, cols));
   };
   expect(gate, s.hidden, s.inner);
   expect(up, s.hidden, s.inner);
   expect(down, s.inner, s.hidden);
   if (s.tokens % ranks != 0 || s.inner % ranks != 0)
-    throw Error(ErrorCode::invalid_input, fmt::format("{} tokens and {} inner columns must divide by {} ranks", s.tokens, s.inner, ranks));
+    throw Error(ErrorCode::invalid_input,
+                fmt::format("{} tokens and {} inner columns must divide by {} ranks", s.tokens, s.inner, ranks));
   return s;
 }
 
@@ -91,11 +95,13 @@ void make_tensors(const std::string& folder, const Sizes& s) {
   make("w_down.npy", s.inner, s.hidden, 1 / std::sqrt(static_cast<float>(s.inner)));
 }
 
-std::vector<std::uint16_t> silu_and_gate(const std::vector<std::uint16_t>& both, std::int64_t rows, std::int64_t inner) {
+std::vector<std::uint16_t> silu_and_gate(const std::vector<std::uint16_t>& both, std::int64_t rows,
+                                         std::int64_t inner) {
   std::vector<std::uint16_t> h(static_cast<std::size_t>(rows * inner));
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t j = 0; j < inner; ++j) {
-      const float gate = widen(both[static_cast<std::size_t>(2 * i * inner + j)]), up = widen(both[static_cast<std::size_t>((2 * i + 1) * inner + j)]);
+      const float gate = widen(both[static_cast<std::size_t>(2 * i * inner + j)]),
+                  up = widen(both[static_cast<std::size_t>((2 * i + 1) * inner + j)]);
       h[static_cast<std::size_t>(i * inner + j)] = narrow(gate / (1 + std::exp(-gate)) * up);
     }
   return h;

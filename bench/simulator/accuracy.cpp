@@ -41,8 +41,12 @@ std::vector<Row> read_rows(const Json& baseline) {
   for (const auto& [name, list] : baseline.at("rows").items()) {
     int index = 0;
     for (const Json& r : list)
-      rows.push_back({{parse_operator(name), r[1], r[2], r[3], baseline.at("ranks"), parse_type(baseline.at("type").get<std::string>())},
-                      r[0], index++ % 2 == 0, r[4].get<double>() * 1e-6, r[5].is_null() ? 0 : r[5].get<double>() * 1e-6,
+      rows.push_back({{parse_operator(name), r[1], r[2], r[3], baseline.at("ranks"),
+                       parse_type(baseline.at("type").get<std::string>())},
+                      r[0],
+                      index++ % 2 == 0,
+                      r[4].get<double>() * 1e-6,
+                      r[5].is_null() ? 0 : r[5].get<double>() * 1e-6,
                       r[6].get<double>() * 1e-6});
   }
   return rows;
@@ -62,8 +66,11 @@ Json summary(std::vector<double> errors) {
   const std::size_t half = sizes.size() / 2;
   const double median = sizes.size() % 2 == 1 ? sizes[half] : 0.5 * (sizes[half - 1] + sizes[half]);
   const auto percent = [](double x) { return std::round(x * 1e4) / 1e2; };
-  return {{"rows", sizes.size()}, {"mean_percent", percent(total / n)}, {"median_percent", percent(median)},
-          {"max_percent", percent(sizes.back())}, {"bias_percent", percent(bias / n)}};
+  return {{"rows", sizes.size()},
+          {"mean_percent", percent(total / n)},
+          {"median_percent", percent(median)},
+          {"max_percent", percent(sizes.back())},
+          {"bias_percent", percent(bias / n)}};
 }
 
 Json report(const std::vector<Row>& rows, const Machine& machine) {
@@ -78,19 +85,28 @@ Json report(const std::vector<Row>& rows, const Machine& machine) {
     half["all"].push_back(error);
     half["gemm alone"].push_back(p.gemm / row.gemm - 1);
     const auto us = [](double seconds) { return std::round(seconds * 1e8) / 1e2; };
-    details.push_back({{"op", op}, {"net", row.net}, {"m", row.problem.m}, {"n", row.problem.n}, {"k", row.problem.k},
-                       {"half", row.fit ? "fit" : "test"}, {"tile", fmt::format("{}x{}", p.tile_m, p.tile_n)},
-                       {"gemm_us", us(row.gemm)}, {"gemm_predicted_us", us(p.gemm)}, {"sequential_us", us(row.sequential)},
-                       {"sequential_predicted_us", us(p.seconds)}, {"error_percent", std::round(error * 1e4) / 1e2}});
+    details.push_back({{"op", op},
+                       {"net", row.net},
+                       {"m", row.problem.m},
+                       {"n", row.problem.n},
+                       {"k", row.problem.k},
+                       {"half", row.fit ? "fit" : "test"},
+                       {"tile", fmt::format("{}x{}", p.tile_m, p.tile_n)},
+                       {"gemm_us", us(row.gemm)},
+                       {"gemm_predicted_us", us(p.gemm)},
+                       {"sequential_us", us(row.sequential)},
+                       {"sequential_predicted_us", us(p.seconds)},
+                       {"error_percent", std::round(error * 1e4) / 1e2}});
   }
   Json errors;
   for (const auto* half : {&test, &fit})
     for (const auto& [name, list] : *half) errors[half == &test ? "test" : "fit"][name] = summary(list);
-  return {{"what", "simulated against measured time of sequential (cuBLAS, then NCCL); error = predicted / measured - 1"},
-          {"machine", machine.name},
-          {"split", "within each operator: even row index (from 0) fitted, odd row index tested"},
-          {"errors", errors},
-          {"rows", details}};
+  return {
+      {"what", "simulated against measured time of sequential (cuBLAS, then NCCL); error = predicted / measured - 1"},
+      {"machine", machine.name},
+      {"split", "within each operator: even row index (from 0) fitted, odd row index tested"},
+      {"errors", errors},
+      {"rows", details}};
 }
 
 std::string text_of(const Json& report) {

@@ -11,7 +11,9 @@
 namespace imbrex::bench {
 namespace {
 
-double simulate(const Plan& plan, const Machine& machine) { return make_simulator(machine)->prepare(plan)->run({}).seconds; }
+double simulate(const Plan& plan, const Machine& machine) {
+  return make_simulator(machine)->prepare(plan)->run({}).seconds;
+}
 
 // What each rank multiplies, as a problem of one rank.
 Problem gemm_of(const Problem& problem) {
@@ -31,9 +33,9 @@ Knobs knobs_of(const TileRate& tile) {
 Plan library_plan(const Problem& problem, const Knobs& knobs, bool collective) {
   const RankShapes shapes = shapes_of(problem);
   const bool gather = problem.op == Operator::all_gather_gemm;
-  const CollectiveKind kind = gather                                          ? CollectiveKind::all_gather
+  const CollectiveKind kind = gather                                        ? CollectiveKind::all_gather
                               : problem.op == Operator::gemm_reduce_scatter ? CollectiveKind::reduce_scatter
-                                                                              : CollectiveKind::all_reduce;
+                                                                            : CollectiveKind::all_reduce;
   const Plan gemm = make_plan(gemm_of(problem), Strategy::sequential, knobs);
   std::vector<Task> tiles;
   for (const Queue& queue : gemm.ranks.front().queues)
@@ -55,7 +57,8 @@ Plan library_plan(const Problem& problem, const Knobs& knobs, bool collective) {
       if (collective && !gather) task.posts = {{rank, 0}};
     }
     const Region all{rank, moved, 0, 0, whole.rows, whole.cols};
-    const Region part{rank, moved, 0, 0, kind == CollectiveKind::all_reduce ? whole.rows : whole.rows / problem.ranks, whole.cols};
+    const Region part{
+        rank, moved, 0, 0, kind == CollectiveKind::all_reduce ? whole.rows : whole.rows / problem.ranks, whole.cols};
     Task task{Collective{kind, 0, gather ? part : all, gather ? all : part}, {}, {}};
     if (gather)
       task.posts = {{rank, 0}};
@@ -97,7 +100,8 @@ double misfit(const std::vector<Row>& rows, const Machine& machine) {
   for (const Row& row : rows) {
     const Problem gemm = gemm_of(row.problem);
     double seconds = 0;
-    const auto [found, added] = seen.try_emplace(std::to_string(gemm.m) + ' ' + std::to_string(gemm.n) + ' ' + std::to_string(gemm.k));
+    const auto [found, added] =
+        seen.try_emplace(std::to_string(gemm.m) + ' ' + std::to_string(gemm.n) + ' ' + std::to_string(gemm.k));
     if (added) {
       best_tile(gemm, machine, seconds);
       found->second = seconds;
@@ -116,12 +120,13 @@ struct Parameter {
 
 // Efficiencies of the smaller tiles hang together: a tile of half the area moves more operand bytes a product.
 std::vector<Parameter> parameters(const Machine& machine) {
-  std::vector<Parameter> list{{"sm_rate", [](Machine& m) -> Constant& { return m.sm_rate[Type::bf16]; }, 5e12, 7.5e12, 1.04},
-                              {"memory_bandwidth", [](Machine& m) -> Constant& { return m.memory_bandwidth; }, 3.3e12, 4.8e12, 1.05},
-                              {"sm_memory_bandwidth", [](Machine& m) -> Constant& { return m.sm_memory_bandwidth; }, 4e10, 1.27e11, 1.1},
-                              {"sustained_ratio", [](Machine& m) -> Constant& { return m.sustained_ratio; }, 0.7, 1, 1.04},
-                              {"sustained_onset", [](Machine& m) -> Constant& { return m.sustained_onset; }, 5e-5, 5e-3, 1.5},
-                              {"launch_gap", [](Machine& m) -> Constant& { return m.launch_gap; }, 5e-7, 4e-6, 1.3}};
+  std::vector<Parameter> list{
+      {"sm_rate", [](Machine& m) -> Constant& { return m.sm_rate[Type::bf16]; }, 5e12, 7.5e12, 1.04},
+      {"memory_bandwidth", [](Machine& m) -> Constant& { return m.memory_bandwidth; }, 3.3e12, 4.8e12, 1.05},
+      {"sm_memory_bandwidth", [](Machine& m) -> Constant& { return m.sm_memory_bandwidth; }, 4e10, 1.27e11, 1.1},
+      {"sustained_ratio", [](Machine& m) -> Constant& { return m.sustained_ratio; }, 0.7, 1, 1.04},
+      {"sustained_onset", [](Machine& m) -> Constant& { return m.sustained_onset; }, 5e-5, 5e-3, 1.5},
+      {"launch_gap", [](Machine& m) -> Constant& { return m.launch_gap; }, 5e-7, 4e-6, 1.3}};
   for (std::size_t i = 0; i < machine.tiles.size(); ++i) {
     list.push_back({"efficiency", [i](Machine& m) -> Constant& { return m.tiles[i].efficiency; }, 0.4, 1, 1.04});
     list.push_back({"prologue", [i](Machine& m) -> Constant& { return m.tiles[i].prologue; }, 2e-7, 3e-6, 1.4});
@@ -201,7 +206,8 @@ Machine fit(const std::vector<Row>& all, Machine machine) {
       if (!moved) parameter.step = std::sqrt(parameter.step);
     }
   }
-  machine.sm_rate[Type::fp16] = {machine.sm_rate[Type::bf16].value, Provenance::derived, "as bf16: the same tensor core rate"};
+  machine.sm_rate[Type::fp16] = {machine.sm_rate[Type::bf16].value, Provenance::derived,
+                                 "as bf16: the same tensor core rate"};
   std::fprintf(stderr, "fitted: root mean square error %.2f %%\n", 100 * std::sqrt(best));
   return machine;
 }

@@ -11,7 +11,7 @@ namespace imbrex::bench {
 struct Row {
   Problem problem;
   std::string net;
-  bool fit = false;                          ///< belongs to the half that constants are chosen by
+  bool fit = false;                              ///< belongs to the half that constants are chosen by
   double gemm = 0, library = 0, sequential = 0;  ///< measured seconds; library 0: not measured apart
 };
 

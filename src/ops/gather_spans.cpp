@@ -42,7 +42,8 @@ std::vector<Span> gather_spans(World& world, const std::vector<Span>& own) {
       for (std::size_t i = 0; i < counts[static_cast<std::size_t>(rank)]; ++i) {
         Packed packed;
         std::memcpy(&packed, heap.at(rank, offset + i * sizeof packed), sizeof packed);
-        spans.push_back({packed.rank, packed.row, packed.name, static_cast<Span::Kind>(packed.kind), packed.begin, packed.end});
+        spans.push_back(
+            {packed.rank, packed.row, packed.name, static_cast<Span::Kind>(packed.kind), packed.begin, packed.end});
         first = std::min(first, packed.begin);
       }
     for (Span& s : spans) s.begin -= first, s.end -= first;

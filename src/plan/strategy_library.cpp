@@ -27,7 +27,8 @@ Plan gather_then_gemm(Builder& b, int chunks) {
   const auto& shapes = b.shapes();
   const int ranks = b.ranks();
   // The library orders a rank's epochs by itself: no rank's part of the next gather arrives before this rank joins it.
-  const int gathered = b.workspace("gathered", Layout::row_major, b.problem().type, shapes.a.rows * ranks, shapes.a.cols, 1);
+  const int gathered =
+      b.workspace("gathered", Layout::row_major, b.problem().type, shapes.a.rows * ranks, shapes.a.cols, 1);
   const int compute = b.queue(Engine::compute), library = b.queue(Engine::library);
   const auto parts = chunks_of(shapes.a.rows, chunks, ranks);
   for (int rank = 0; rank < ranks; ++rank) {

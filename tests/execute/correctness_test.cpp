@@ -25,7 +25,8 @@ TEST(Correctness, RandomProblems) {
   test::Random random(test::seed_from_environment());
   int count = 0;
   double closest = 0;
-  for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+  for (Operator op :
+       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
     for (Strategy strategy : {Strategy::sequential, Strategy::decomposed, Strategy::fused})
       for (Type type : {Type::bf16, Type::fp16, Type::fp32})
         for (int i = 0; i < problems_per_combination; ++i) {
@@ -78,7 +79,8 @@ TEST(Correctness, ProcessesAndThreadsGiveTheSameBits) {
   EXPECT_EQ(first.size(), 128u + 130 * 90 * 4);
   // An all-reduce gives every rank the same bits.
   for (const char* world : {"processes", "threads"})
-    for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(contents(folder / (std::string(world) + ".rank" + std::to_string(rank) + ".npy")), first);
+    for (int rank = 0; rank < 4; ++rank)
+      EXPECT_EQ(contents(folder / (std::string(world) + ".rank" + std::to_string(rank) + ".npy")), first);
   std::filesystem::remove_all(folder);
 }
 

@@ -1,4 +1,5 @@
-// Any bytes are a plan that survives a round trip and that the checker accepts or refutes, or an Error of invalid input.
+// Any bytes are a plan that survives a round trip and that the checker accepts or refutes, or an Error of invalid
+// input.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -18,7 +18,8 @@ Knobs small_tiles(Transport transport, Reducer reducer = Reducer::tile) {
 }
 
 Plan reduce_scatter(Transport transport = Transport::store, Reducer reducer = Reducer::tile) {
-  return make_plan({Operator::gemm_reduce_scatter, 16, 16, 8, 2, Type::fp32}, Strategy::fused, small_tiles(transport, reducer));
+  return make_plan({Operator::gemm_reduce_scatter, 16, 16, 8, 2, Type::fp32}, Strategy::fused,
+                   small_tiles(transport, reducer));
 }
 
 Plan all_gather(Transport transport = Transport::push) {
@@ -36,7 +37,8 @@ void expect_fault(const Plan& plan, Fault fault, const std::string& text) {
 }
 
 TEST(Checker, AcceptsThePlansThatAreBrokenBelow) {
-  for (const Plan& plan : {reduce_scatter(), reduce_scatter(Transport::push), reduce_scatter(Transport::pull, Reducer::tail), all_gather(), all_gather(Transport::pull)}) {
+  for (const Plan& plan : {reduce_scatter(), reduce_scatter(Transport::push),
+                           reduce_scatter(Transport::pull, Reducer::tail), all_gather(), all_gather(Transport::pull)}) {
     const auto finding = check(plan);
     EXPECT_FALSE(finding.has_value()) << finding->message;
   }
@@ -58,7 +60,8 @@ TEST(Checker, NamesWhatIsMalformed) {
   plan = reduce_scatter();
   plan.ranks.pop_back();
   expect_fault(plan, Fault::malformed, "1 rank entries for 2 ranks");
-  plan = make_plan({Operator::gemm_reduce_scatter, 16, 16, 8, 2, Type::fp32}, Strategy::sequential, small_tiles(Transport::store));
+  plan = make_plan({Operator::gemm_reduce_scatter, 16, 16, 8, 2, Type::fp32}, Strategy::sequential,
+                   small_tiles(Transport::store));
   plan.ranks[1].queues[1].tasks.clear();
   expect_fault(plan, Fault::malformed, "does not take part in the same collectives");
 }
@@ -91,7 +94,8 @@ TEST(Checker, NamesReadsThatMayComeTooEarly) {
     }
   expect_fault(plan, Fault::race, "before rank 1 queue 1 task 0 (transfer) has written it");
   // A second post from the same tile lets the wait pass before the other rank has stored, with three ranks.
-  Plan three = make_plan({Operator::gemm_reduce_scatter, 24, 8, 12, 3, Type::fp32}, Strategy::fused, small_tiles(Transport::store));
+  Plan three = make_plan({Operator::gemm_reduce_scatter, 24, 8, 12, 3, Type::fp32}, Strategy::fused,
+                         small_tiles(Transport::store));
   compute(three, 0)[0].posts.push_back(compute(three, 0)[0].posts[0]);
   expect_fault(three, Fault::race, "may read");
   // Pull without asking whether the owner has entered the epoch.
@@ -122,7 +126,8 @@ TEST(Checker, NamesElementsThatAreMissingDoubledOrWrong) {
     }
   expect_fault(plan, Fault::coverage, "with what belongs elsewhere");
   // Own product in place of the peer's contribution: the same stretch of K twice.
-  plan = make_plan({Operator::gemm_reduce_scatter, 16, 16, 8, 2, Type::fp32}, Strategy::fused, small_tiles(Transport::store, Reducer::tail));
+  plan = make_plan({Operator::gemm_reduce_scatter, 16, 16, 8, 2, Type::fp32}, Strategy::fused,
+                   small_tiles(Transport::store, Reducer::tail));
   for (Task& task : compute(plan, 0))
     if (auto* reduction = std::get_if<Reduction>(&task.work)) {
       reduction->from[1] = reduction->from[0];
@@ -145,7 +150,8 @@ TEST(Checker, NamesWhatMeetsTheNextEpoch) {
   for (Buffer& buffer : plan.buffers) buffer.copies = 1;
   expect_fault(plan, Fault::reuse, "may still read");
   // Three ranks post to one counter, and nobody hears from the waiting rank before it has passed.
-  plan = make_plan({Operator::gemm_reduce_scatter, 24, 8, 12, 3, Type::fp32}, Strategy::fused, small_tiles(Transport::store));
+  plan = make_plan({Operator::gemm_reduce_scatter, 24, 8, 12, 3, Type::fp32}, Strategy::fused,
+                   small_tiles(Transport::store));
   plan.signal_copies = 1;
   expect_fault(plan, Fault::reuse, "posts of epoch e+1");
 }
@@ -153,7 +159,8 @@ TEST(Checker, NamesWhatMeetsTheNextEpoch) {
 TEST(Checker, LargePlanTakesLessThanASecond) {
   Knobs knobs;
   knobs.transport = Transport::store;
-  const Plan plan = make_plan({Operator::gemm_reduce_scatter, 16384, 28672, 8192, 4, Type::bf16}, Strategy::fused, knobs);
+  const Plan plan =
+      make_plan({Operator::gemm_reduce_scatter, 16384, 28672, 8192, 4, Type::bf16}, Strategy::fused, knobs);
   ASSERT_GE(count_tasks(plan), 100000u);
   const auto begin = std::chrono::steady_clock::now();
   const auto finding = check(plan);

@@ -7,7 +7,9 @@
 namespace imbrex {
 namespace {
 
-std::string small_plan() { return to_json(make_plan({Operator::all_gather_gemm, 8, 8, 8, 2, Type::fp32}, Strategy::fused, {})); }
+std::string small_plan() {
+  return to_json(make_plan({Operator::all_gather_gemm, 8, 8, 8, 2, Type::fp32}, Strategy::fused, {}));
+}
 
 void expect_refused(const std::string& text, const std::string& message) {
   try {
@@ -34,11 +36,14 @@ TEST(PlanJson, NamesThePlaceAndTheRule) {
   expect_refused(with(good, "\"imbrex_plan\": 1", "\"imbrex_plan\": 2"), "format 2 is not known");
   expect_refused(with(good, "\"ranks\": 2", "\"ranks\": 2.5"), "problem.ranks: 2.5 is not an integer");
   expect_refused(with(good, "\"ranks\": 2", "\"ranks\": 99999999999"), "problem.ranks: 99999999999 is out of range");
-  expect_refused(with(good, "\"m\": 8", "\"m\": 18446744073709551615"), "problem.m: 18446744073709551615 is out of range");
-  expect_refused(with(good, "\"op\": \"all_gather_gemm\"", "\"op\": \"gemm\""), "problem.op: 'gemm' is not an operator; it must be one of");
+  expect_refused(with(good, "\"m\": 8", "\"m\": 18446744073709551615"),
+                 "problem.m: 18446744073709551615 is out of range");
+  expect_refused(with(good, "\"op\": \"all_gather_gemm\"", "\"op\": \"gemm\""),
+                 "problem.op: 'gemm' is not an operator; it must be one of");
   expect_refused(with(good, "\"signal_copies\"", "\"signals_copies\""), "'signals_copies' is not known here");
   expect_refused(with(good, "\"own\": 0", "\"own\": null"), ".tile.own: null is not an integer");
-  expect_refused(with(good, "\"tile\":", "\"tiles\":"), "ranks[0].queues[0].tasks[0]: the key 'tiles' is not known here");
+  expect_refused(with(good, "\"tile\":", "\"tiles\":"),
+                 "ranks[0].queues[0].tasks[0]: the key 'tiles' is not known here");
   expect_refused(with(good, "\"posts\": []", "\"posts\": [[0]]"), "posts[0]: a list of 2 is needed");
 }
 

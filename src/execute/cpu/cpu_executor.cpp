@@ -14,7 +14,12 @@ namespace {
 class CpuExecution final : public Execution {
  public:
   CpuExecution(World& world, const Plan& plan, const CpuOptions& options)
-      : world_(world), plan_(plan), options_(options), layout_(plan_), epoch_(options.first_epoch), groups_(collective_groups(plan_)) {
+      : world_(world),
+        plan_(plan),
+        options_(options),
+        layout_(plan_),
+        epoch_(options.first_epoch),
+        groups_(collective_groups(plan_)) {
     heap_offset_ = world.heap().allocate(layout_.bytes());
     memory_ = std::make_unique<RankMemory>(plan_, layout_, world.heap().handle(), heap_offset_);
     memory_->start_counters(epoch_);
@@ -23,7 +28,8 @@ class CpuExecution final : public Execution {
       for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank)
         for (const Queue& queue : plan_.ranks[rank].queues)
           for (const Task& task : queue.tasks)
-            if (const auto* c = std::get_if<Collective>(&task.work); c != nullptr && c->group == group) collectives_.back()[rank] = c;
+            if (const auto* c = std::get_if<Collective>(&task.work); c != nullptr && c->group == group)
+              collectives_.back()[rank] = c;
     }
     world.barrier();  // nobody posts before all counters are set
   }
@@ -41,7 +47,8 @@ class CpuExecution final : public Execution {
   CpuExecution& operator=(const CpuExecution&) = delete;
 
   Report run(const Operands& operands) override {
-    IMBREX_EXPECTS(operands.a != nullptr && operands.b != nullptr && operands.out != nullptr, "an operand is null: a, b and out must be given");
+    IMBREX_EXPECTS(operands.a != nullptr && operands.b != nullptr && operands.out != nullptr,
+                   "an operand is null: a, b and out must be given");
     world_.throw_if_failed();
     const double begin = monotonic_seconds();
     memory_->enter(operands, epoch_);
@@ -64,7 +71,9 @@ class CpuExecution final : public Execution {
  private:
   // With injected delays, one rank in turn falls behind by far, so that the others run into the next epochs.
   void hold_back() const {
-    if (options_.delays == 0 || static_cast<int>((options_.delays + epoch_) % static_cast<std::uint64_t>(world_.size())) != world_.rank()) return;
+    if (options_.delays == 0 ||
+        static_cast<int>((options_.delays + epoch_) % static_cast<std::uint64_t>(world_.size())) != world_.rank())
+      return;
     std::this_thread::sleep_for(std::chrono::duration<double>(4 * options_.max_delay));
   }
 
@@ -101,15 +110,19 @@ class CpuExecution final : public Execution {
 class CpuExecutor final : public Executor {
  public:
   CpuExecutor(World& world, const CpuOptions& options) : world_(world), options_(options) {
-    IMBREX_EXPECTS(options.workers >= 1 && options.workers <= 1024, "workers = {}: it must be from 1 to 1024", options.workers);
-    IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 60, "max_delay = {} s: it must be from 0 to 60", options.max_delay);
+    IMBREX_EXPECTS(options.workers >= 1 && options.workers <= 1024, "workers = {}: it must be from 1 to 1024",
+                   options.workers);
+    IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 60, "max_delay = {} s: it must be from 0 to 60",
+                   options.max_delay);
     // Ranks and workers are the parallelism; a BLAS that starts threads of its own would also make sums depend on them.
     openblas_set_num_threads(1);
   }
 
   std::unique_ptr<Execution> prepare(const Plan& plan) override {
-    IMBREX_EXPECTS(plan.problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}", plan.problem.ranks, world_.size());
-    if (const auto finding = check_format(plan)) throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
+    IMBREX_EXPECTS(plan.problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}",
+                   plan.problem.ranks, world_.size());
+    if (const auto finding = check_format(plan))
+      throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
     return std::make_unique<CpuExecution>(world_, plan, options_);
   }
 
