@@ -21,6 +21,7 @@
 #include "base/check.hpp"
 #include "base/convert.hpp"
 #include "execute/cuda/cuda_execution.hpp"
+#include "gate.hpp"
 #include "imbrex/execute.hpp"
 #include "imbrex/world.hpp"
 #include "runtime/cuda/check.hpp"
@@ -58,12 +59,12 @@ Memory random_bf16(std::size_t count, std::uint64_t seed) {
   return Memory(p);
 }
 
-// Holds every rank's stream until all have queued their work, and lets them go at one moment.
-struct Gate {
+// Holds a stream until every rank has queued its work.
+struct HostGate {
   static inline std::atomic<long> arrived = 0;
   long wanted = 0;
   static void CUDART_CB wait(void* gate) {
-    while (arrived.load(std::memory_order_acquire) < static_cast<Gate*>(gate)->wanted) {
+    while (arrived.load(std::memory_order_acquire) < static_cast<HostGate*>(gate)->wanted) {
     }
   }
 };
@@ -76,16 +77,19 @@ struct Candidate {
 };
 
 // Microseconds an operation, of the slowest rank.
-double sample(World& world, const Candidate& candidate, long number) {
-  Gate gate{(number + 1) * world.size()};
+double sample(World& world, const Candidate& candidate, bench::GateArgs& gpu_gate) {
+  ++gpu_gate.number;
+  HostGate gate{static_cast<long>(gpu_gate.number) * world.size()};
   cudaEvent_t begin, end;
   IMBREX_CUDA_TRY(cudaEventCreate(&begin));
   IMBREX_CUDA_TRY(cudaEventCreate(&end));
-  IMBREX_CUDA_TRY(cudaLaunchHostFunc(candidate.stream, Gate::wait, &gate));
+  IMBREX_CUDA_TRY(cudaLaunchHostFunc(candidate.stream, HostGate::wait, &gate));
+  // Callbacks of several GPUs end one after another; this lets all streams go at one moment.
+  IMBREX_CUDA_TRY(bench::pass_gate(gpu_gate, candidate.stream));
   IMBREX_CUDA_TRY(cudaEventRecord(begin, candidate.stream));
   for (int i = 0; i < ops_per_sample; ++i) candidate.enqueue();
   IMBREX_CUDA_TRY(cudaEventRecord(end, candidate.stream));
-  Gate::arrived.fetch_add(1, std::memory_order_acq_rel);
+  HostGate::arrived.fetch_add(1, std::memory_order_acq_rel);
   candidate.finish();
   IMBREX_CUDA_TRY(cudaEventSynchronize(end));
   float milliseconds = 0;
@@ -144,6 +148,19 @@ class Bench {
     IMBREX_CUDA_TRY(cudaMalloc(&p, std::size_t{64} << 20));
     workspace_.reset(p);
     check_cublas(cublasSetWorkspace(blas_, p, std::size_t{64} << 20));
+    IMBREX_CUDA_TRY(cudaMalloc(&p, bench::max_gate_ranks * sizeof(unsigned)));
+    gate_flags_.reset(p);
+    IMBREX_CUDA_TRY(cudaMemset(p, 0, bench::max_gate_ranks * sizeof(unsigned)));
+    IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+    gate_.rank = world.rank();
+    gate_.ranks = world.size();
+    world.all_gather(&p, gate_.flags, sizeof p);  // threads of one process share addresses
+    // Loads the gate's kernel, which must not happen behind a closed gate.
+    gate_.number = 1;
+    IMBREX_CUDA_TRY(bench::pass_gate(gate_, stream_));
+    IMBREX_CUDA_TRY(cudaStreamSynchronize(stream_));
+    HostGate::arrived.fetch_add(1);
+    world.barrier();
 #ifdef IMBREX_HAVE_NCCL
     if (world.size() > 1) {
       ncclUniqueId id{};
@@ -204,7 +221,7 @@ class Bench {
     std::map<std::string, std::vector<double>> times;
     for (int round = -1; round < rounds_; ++round)
       for (const Candidate& c : candidates) {
-        const double us = sample(world_, c, samples_++);
+        const double us = sample(world_, c, gate_);
         if (round >= 0) times[c.name].push_back(us);
       }
     nlohmann::json row{{"operator", p.ranks == 1 ? "gemm" : std::string(name_of(p.op))}, {"m", p.m}, {"n", p.n}, {"k", p.k}, {"ranks", p.ranks}};
@@ -259,7 +276,8 @@ class Bench {
 
   World& world_;
   int rounds_;
-  long samples_ = 0;
+  bench::GateArgs gate_{};
+  Memory gate_flags_;
   std::map<std::string, std::unique_ptr<Executor>> executors_;
   cudaStream_t stream_ = nullptr;
   cublasHandle_t blas_ = nullptr;

@@ -1,1 +1,120 @@
-int main() { return 0; }
+// The command line program: parses, runs one command, and turns every failure into a message and an exit code.
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <new>
+
+#include "command.hpp"
+#include "imbrex/error.hpp"
+
+namespace imbrex::cli {
+namespace {
+
+constexpr int bad_usage = static_cast<int>(ErrorCode::invalid_input);
+
+/// Shows only the first line of a command's description in the list of commands.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(26); }
+
+  std::string make_subcommand(const CLI::App* command) const override {
+    const std::string about = command->get_description();
+    return fmt::format("  {:<10} {}\n", command->get_name(), about.substr(0, about.find('\n')));
+  }
+};
+
+/// `text` fit for a terminal: it may quote a hostile file. Bytes that are not UTF-8, and control bytes, become marks.
+std::string printable(const std::string& text) {
+  std::string result = Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+  for (char& c : result)
+    if ((c >= 0 && c < ' ' && c != '\n') || c == 0x7f) c = '?';
+  return result;
+}
+
+int refuse(const Program& program, int code, const std::string& message) {
+  fmt::print(stderr, "imbrex: {}\n", printable(message));
+  try {
+    if (program.json_takes_errors) print_json(program, {{"exit_code", code}, {"error", message}});
+  } catch (const std::exception&) {  // the first failure is the one to tell
+  }
+  return code;
+}
+
+void set_up(Program& program) {
+  program.app.name("imbrex");
+  program.app.formatter(std::make_shared<HelpFormatter>());
+  program.app.description(
+      "Hides communication behind computation. Runs, plans, checks and simulates operators that\n"
+      "pair a GEMM with a collective, over ranks that are processes of this machine.");
+  program.app.footer(
+      "Start with:\n"
+      "  imbrex doctor                                                  what this machine offers\n"
+      "  imbrex run gemm_reduce_scatter --m 512 --n 512 --k 512 --verify\n"
+      "  imbrex COMMAND --help\n\n"
+      "Exit codes: 0 done, and right where that was checked; 1 wrong or unsound; 2 bad usage or input;\n"
+      "3 a failure at run time (a wait past its limit, a lost rank).");
+  program.app.require_subcommand(1);
+  for (auto add : {add_run, add_plan, add_check, add_simulate, add_trace, add_launch, add_doctor, add_env, add_version})
+    add(program);
+}
+
+/// Why the first argument is neither a command nor an option of the program; empty where it is.
+std::string unknown_command(const Program& program, const std::vector<std::string>& arguments) {
+  std::string known;
+  for (const CLI::App* command : program.app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (!arguments.empty() && arguments.front() == command->get_name()) return {};
+    known += (known.empty() ? "" : ", ") + command->get_name();
+  }
+  if (arguments.empty()) return fmt::format("a command is needed: {}", known);
+  const std::string& first = arguments.front();
+  if (first == "-h" || first == "--help") return {};
+  return fmt::format("'{}' is not a command; it must be one of {}", first, known);
+}
+
+int run_program(std::vector<std::string> arguments) {
+  Program program;
+  set_up(program);
+  // Everything after the first "--" is another program's; it is not to be parsed here.
+  if (!arguments.empty() && arguments.front() == "launch") {
+    const auto end = std::find(arguments.begin(), arguments.end(), "--");
+    if (end != arguments.end()) {
+      program.command.assign(end + 1, arguments.end());
+      arguments.erase(end, arguments.end());
+    }
+  }
+  if (arguments.size() == 1 && arguments.front() == "--version") arguments.front() = "version";
+  if (const std::string why = unknown_command(program, arguments); !why.empty())
+    return refuse(program, bad_usage, why + " (see 'imbrex --help')");
+  try {
+    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
+    program.app.parse(arguments);
+  } catch (const CLI::Success& success) {
+    return program.app.exit(success);  // --help
+  } catch (const CLI::ParseError& error) {
+    const auto chosen = program.app.get_subcommands();
+    const std::string help = chosen.empty() ? "imbrex --help" : fmt::format("imbrex {} --help", chosen[0]->get_name());
+    return refuse(program, bad_usage, fmt::format("{} (see '{}')", error.what(), help));
+  }
+  try {
+    return program.action();
+  } catch (const Error& error) {
+    return refuse(program, static_cast<int>(error.code()), error.what());
+  } catch (const std::bad_alloc&) {
+    return refuse(program, static_cast<int>(ErrorCode::runtime_failure), "out of memory");
+  } catch (const std::exception& error) {
+    return refuse(program, static_cast<int>(ErrorCode::runtime_failure), error.what());
+  }
+}
+
+}  // namespace
+}  // namespace imbrex::cli
+
+int main(int argc, char** argv) {
+  try {
+    return imbrex::cli::run_program({argv + std::min(argc, 1), argv + argc});
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "imbrex: %s\n", error.what());
+    return static_cast<int>(imbrex::ErrorCode::runtime_failure);
+  }
+}

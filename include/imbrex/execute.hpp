@@ -25,7 +25,8 @@ struct Operands {
 /// What one run took.
 struct Report {
   double seconds = 0;  ///< from the rank's entry to its last task's end; simulated: of the slowest rank
-  Timeline timeline;   ///< empty unless asked for; measured: this rank's spans; simulated: all ranks'
+  Timeline timeline;  ///< empty unless asked for; simulated: all ranks' spans; measured: this rank's, in seconds of the
+                      ///< host's steady clock, which all its processes share
 };
 
 /// A plan made ready to run any number of times; each run is one epoch.
@@ -48,10 +49,10 @@ class Executor {
 };
 
 struct CpuOptions {
-  int workers = 1;             ///< threads a rank that take compute tasks
-  bool timeline = false;       ///< record spans
-  std::uint64_t delays = 0;    ///< not 0: seed of random pauses before tasks, waits and posts, to widen races
-  double max_delay = 1e-3;     ///< longest pause, seconds
+  int workers = 1;                ///< threads a rank that take compute tasks
+  bool timeline = false;          ///< record spans
+  std::uint64_t delays = 0;       ///< not 0: seed of random pauses before tasks, waits and posts, to widen races
+  double max_delay = 1e-3;        ///< longest pause, seconds
   std::uint64_t first_epoch = 0;  ///< number of the first run; lets tests start near wrap-around
 };
 

@@ -66,15 +66,15 @@ struct Machine {
   int devices = 1;    ///< most ranks that it holds
 
   // Compute and memory of one device.
-  Constant sms;                          ///< count; workers that take tiles (SMs, cores)
-  Constant memory_bandwidth;             ///< bytes/s, reads plus writes
-  Constant sm_memory_bandwidth;          ///< bytes/s that one SM can load, from L2 or memory
-  Constant l2_bytes;                     ///< bytes of operands that stay on chip between tiles
-  std::map<Type, Constant> sm_rate;      ///< flop/s of one SM at the best tile shape, cool
-  std::vector<TileRate> tiles;           ///< tile shapes with known cost; others use the nearest
-  Constant sustained_ratio;              ///< ratio; rate once hot / rate when cool
-  Constant sustained_onset;              ///< s of compute after which 1/e of the way to hot is left
-  Constant launch_gap;                   ///< s between dependent kernels, and before a queue's first task
+  Constant sms;                      ///< count; workers that take tiles (SMs, cores)
+  Constant memory_bandwidth;         ///< bytes/s, reads plus writes
+  Constant sm_memory_bandwidth;      ///< bytes/s that one SM can load, from L2 or memory
+  Constant l2_bytes;                 ///< bytes of operands that stay on chip between tiles
+  std::map<Type, Constant> sm_rate;  ///< flop/s of one SM at the best tile shape, cool
+  std::vector<TileRate> tiles;       ///< tile shapes with known cost; others use the nearest
+  Constant sustained_ratio;          ///< ratio; rate once hot / rate when cool
+  Constant sustained_onset;          ///< s of compute after which 1/e of the way to hot is left
+  Constant launch_gap;               ///< s between dependent kernels, and before a queue's first task
 
   // Copy engine.
   Constant copy_fixed;      ///< s that the engine is taken by one copy beside its bytes
@@ -124,8 +124,8 @@ Machine load_machine(std::string_view name_or_path, const std::vector<std::strin
 /// Names that load_machine knows, sorted.
 std::vector<std::string> machine_names(const std::vector<std::string>& folders = {});
 
-/// This host as a machine whose ranks are processes: its cores as SMs. Compute and memory rates are measured, which takes
-/// about 0.2 s; what is not measured says `unverified`. Throws nothing but std::bad_alloc.
+/// This host as a machine whose ranks are processes: its cores as SMs. Compute and memory rates are measured, which
+/// takes about 0.2 s; what is not measured says `unverified`. Throws nothing but std::bad_alloc.
 Machine probe_machine();
 
 /// A host CPU in round figures: what plans for the CPU executor are chosen by. Nothing in it is measured, so that every

@@ -70,6 +70,10 @@ class GemmAllToAll : public GemmOperator {
   GemmAllToAll(World& world, const GemmShape& shape, const OperatorOptions& options = {});
 };
 
+/// Collective. Brings the ranks' measured spans together on rank 0, shifted so that the first begins at 0; empty on the
+/// others. Takes about 150 bytes of the symmetric heap for each of the longest rank's spans, until it returns.
+std::vector<Span> gather_spans(World& world, const std::vector<Span>& own);
+
 /// The plan that an operator without given strategy and knobs runs on `machine`.
 Plan choose_plan(const Problem& problem, const Machine& machine, const OperatorOptions& options = {});
 

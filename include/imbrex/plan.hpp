@@ -167,8 +167,8 @@ struct Store {
 /// Stores round(adds[0] + ... + adds[own-1] + A B + adds[own] + ...), each sum in fp32, in this order.
 /// A tile without adds stores round(A B).
 struct Tile {
-  Region a;  ///< rows x depth
-  Region b;  ///< depth x cols; own rank
+  Region a;                  ///< rows x depth
+  Region b;                  ///< depth x cols; own rank
   std::vector<Region> adds;  ///< of the tile's shape, or whole fragment slots of a tile of that shape
   int own = 0;               ///< position of the tile's own product in the sum, 0..adds.size()
   std::vector<Store> stores;

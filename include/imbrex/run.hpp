@@ -1,4 +1,5 @@
-// One job from start to end: operands from files or a seed, an operator over several ranks, results checked and written.
+// One job from start to end: operands from files or a seed, an operator over several ranks, results checked and
+// written.
 #pragma once
 
 #include <functional>
@@ -20,8 +21,9 @@ struct RunRequest {
   bool unchecked = false;    ///< run `plan` without proving it sound
 
   std::uint64_t seed = 0;
-  std::string a_path, b_path;  ///< both or none: .npy, float32 or float16, whole matrices (run.cpp gives ranks their parts)
-  std::string out_prefix;      ///< not empty: PREFIX.rank<r>.npy, float32
+  std::string a_path,
+      b_path;              ///< both or none: .npy, float32 or float16, whole matrices (run.cpp gives ranks their parts)
+  std::string out_prefix;  ///< not empty: PREFIX.rank<r>.npy, float32
 
   bool verify = false;  ///< against a float64 reference, every element within its bound; repeats bitwise equal
   int repeat = 1;
@@ -42,10 +44,10 @@ struct RunResult {
   std::string message;              ///< what was wrong, where; empty if nothing was
 };
 
-/// Runs the request in a new world of processes or threads, or, started by a launcher, in the launcher's world. `report`
-/// is called once, on rank 0, in that rank's process. Returns the exit code: 0, 1 if verification failed or the plan is
-/// unsound, 2 for bad input, 3 for a failure while running; errors of ranks are printed to standard error. Throws
-/// Error for input that is wrong before any rank starts.
+/// Runs the request in a new world of processes or threads, or, started by a launcher, in the launcher's world.
+/// `report` is called once, on rank 0, in that rank's process. Returns the exit code: 0, 1 if verification failed or
+/// the plan is unsound, 2 for bad input, 3 for a failure while running; errors of ranks are printed to standard error.
+/// Throws Error for input that is wrong before any rank starts.
 int run(const RunRequest& request, const std::function<void(const RunResult&)>& report);
 
 }  // namespace imbrex

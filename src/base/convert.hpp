@@ -22,7 +22,8 @@ inline float fp16_to_float(std::uint16_t half) {
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16, magnitude = half & 0x7fffu;
   // Scaling by 2^112 moves fp16's exponent to fp32's, denormals included.
   const float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
-  const std::uint32_t special = magnitude >= 0x7c00u ? 0x7f800000u | (magnitude << 13) : std::bit_cast<std::uint32_t>(scaled);
+  const std::uint32_t special =
+      magnitude >= 0x7c00u ? 0x7f800000u | (magnitude << 13) : std::bit_cast<std::uint32_t>(scaled);
   return std::bit_cast<float>(sign | special);
 }
 

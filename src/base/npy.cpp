@@ -1,5 +1,5 @@
 // Reading and writing the data of .npy files.
-#include "base/npy.hpp"
+#include "imbrex/npy.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

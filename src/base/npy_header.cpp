@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/check.hpp"
-#include "base/npy.hpp"
+#include "imbrex/npy.hpp"
 
 namespace imbrex {
 namespace {

@@ -41,13 +41,15 @@ HeapLayout::HeapLayout(const Plan& plan) : signal_copies_(static_cast<std::uint6
     signals_.push_back(plan.ranks[rank].signals);
     posts_.emplace_back(static_cast<std::size_t>(plan.ranks[rank].signals) + 2 * groups);
     // A group's counters receive one post from every rank.
-    std::fill(posts_.back().end() - static_cast<std::ptrdiff_t>(2 * groups), posts_.back().end(), static_cast<std::uint32_t>(plan.ranks.size()));
+    std::fill(posts_.back().end() - static_cast<std::ptrdiff_t>(2 * groups), posts_.back().end(),
+              static_cast<std::uint32_t>(plan.ranks.size()));
     most_signals_ = std::max(most_signals_, posts_.back().size());
   }
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank)
     for (const Queue& queue : plan.ranks[rank].queues)
       for (const Task& task : queue.tasks) {
-        for (const Post& post : task.posts) ++posts_[static_cast<std::size_t>(post.rank)][static_cast<std::size_t>(post.signal)];
+        for (const Post& post : task.posts)
+          ++posts_[static_cast<std::size_t>(post.rank)][static_cast<std::size_t>(post.signal)];
         for_each_region(task, [&](const Region& r) {
           if (r.rank != static_cast<int>(rank)) shared[static_cast<std::size_t>(r.buffer)] = true;
         });
@@ -59,7 +61,8 @@ HeapLayout::HeapLayout(const Plan& plan) : signal_copies_(static_cast<std::uint6
     const Buffer& buffer = plan.buffers[b];
     Place place;
     if (buffer.role == BufferRole::workspace || shared[b]) {
-      place = {bytes_, aligned(static_cast<std::size_t>(buffer.rows * buffer.cols) * size_of(buffer.type)), buffer.copies};
+      place = {bytes_, aligned(static_cast<std::size_t>(buffer.rows * buffer.cols) * size_of(buffer.type)),
+               buffer.copies};
       bytes_ += place.stride * static_cast<std::size_t>(place.copies);
     }
     places_.push_back(place);

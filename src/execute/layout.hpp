@@ -33,7 +33,8 @@ class HeapLayout {
 
   /// What a counter of `rank` shows when `epoch` begins, if all posts of earlier epochs have arrived.
   std::uint32_t base(int rank, int signal, std::uint64_t epoch) const {
-    return static_cast<std::uint32_t>((epoch / signal_copies_) * posts_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(signal)]);
+    return static_cast<std::uint32_t>((epoch / signal_copies_) *
+                                      posts_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(signal)]);
   }
 
   /// Counters of `rank`, those of collectives included.
@@ -64,6 +65,8 @@ class HeapLayout {
 std::vector<int> collective_groups(const Plan& plan);
 
 /// True once `seen` has come as far as `expected`; both wrap at 2^32 and are less than 2^31 apart.
-constexpr bool reached(std::uint32_t seen, std::uint32_t expected) { return static_cast<std::int32_t>(seen - expected) >= 0; }
+constexpr bool reached(std::uint32_t seen, std::uint32_t expected) {
+  return static_cast<std::int32_t>(seen - expected) >= 0;
+}
 
 }  // namespace imbrex

@@ -24,8 +24,9 @@ std::string microseconds(double seconds) { return fmt::format("{:.4f}", std::isf
 }  // namespace
 
 std::string to_perfetto(const Timeline& timeline) {
-  std::string out = fmt::format("{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"title\":{},\"source\":{}}},\n\"traceEvents\":[",
-                                quoted(timeline.title), quoted(timeline.source));
+  std::string out =
+      fmt::format("{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"title\":{},\"source\":{}}},\n\"traceEvents\":[",
+                  quoted(timeline.title), quoted(timeline.source));
   bool first = true;
   const auto add = [&](const std::string& event) {
     out += first ? "\n" : ",\n";
@@ -38,12 +39,15 @@ std::string to_perfetto(const Timeline& timeline) {
     if (threads.empty() || threads.rbegin()->first.first != row.rank)
       add(fmt::format(R"({{"ph":"M","name":"process_name","pid":{0},"args":{{"name":"rank {0}"}}}})", row.rank));
     threads[{row.rank, row.name}] = thread;
-    add(fmt::format(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":{}}}}})", row.rank, thread, quoted(row.name)));
-    add(fmt::format(R"({{"ph":"M","name":"thread_sort_index","pid":{},"tid":{},"args":{{"sort_index":{}}}}})", row.rank, thread, thread));
+    add(fmt::format(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":{}}}}})", row.rank, thread,
+                    quoted(row.name)));
+    add(fmt::format(R"({{"ph":"M","name":"thread_sort_index","pid":{},"tid":{},"args":{{"sort_index":{}}}}})", row.rank,
+                    thread, thread));
   }
   for (const Span& span : timeline.spans)
-    add(fmt::format(R"({{"ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"cat":"{}","name":{}}})", span.rank, threads[{span.rank, span.row}],
-                    microseconds(span.begin), microseconds(std::max(0.0, span.end - span.begin)), name_of(span.kind), quoted(span.name)));
+    add(fmt::format(R"({{"ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"cat":"{}","name":{}}})", span.rank,
+                    threads[{span.rank, span.row}], microseconds(span.begin),
+                    microseconds(std::max(0.0, span.end - span.begin)), name_of(span.kind), quoted(span.name)));
   return out + "\n]}\n";
 }
 

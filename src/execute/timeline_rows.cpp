@@ -13,7 +13,8 @@ std::tuple<int, std::string, long> sort_key(const std::string& row) {
   std::string stem = row;
   long number = -1;
   if (space != std::string::npos && space + 1 < row.size() && row.size() - space <= 10 &&
-      std::all_of(row.begin() + static_cast<std::ptrdiff_t>(space) + 1, row.end(), [](char c) { return c >= '0' && c <= '9'; })) {
+      std::all_of(row.begin() + static_cast<std::ptrdiff_t>(space) + 1, row.end(),
+                  [](char c) { return c >= '0' && c <= '9'; })) {
     stem = row.substr(0, space);
     number = std::stol(row.substr(space + 1));
   }
@@ -46,7 +47,8 @@ std::vector<TimelineRow> rows_of(const Timeline& timeline) {
     rows[found->second].spans.push_back(&span);
   }
   for (TimelineRow& row : rows)
-    std::stable_sort(row.spans.begin(), row.spans.end(), [](const Span* a, const Span* b) { return a->begin < b->begin; });
+    std::stable_sort(row.spans.begin(), row.spans.end(),
+                     [](const Span* a, const Span* b) { return a->begin < b->begin; });
   std::sort(rows.begin(), rows.end(), [](const TimelineRow& a, const TimelineRow& b) {
     return a.rank != b.rank ? a.rank < b.rank : sort_key(a.name) < sort_key(b.name);
   });

@@ -78,7 +78,9 @@ class Drawing {
   }
 
  private:
-  double x_of(double seconds) const { return left + (end_ > 0 ? std::clamp(seconds / end_, 0.0, 1.0) : 0) * (width - left - right); }
+  double x_of(double seconds) const {
+    return left + (end_ > 0 ? std::clamp(seconds / end_, 0.0, 1.0) : 0) * (width - left - right);
+  }
 
   void text(double x, double y, std::string_view css, const std::string& content) {
     body_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"{}\">{}</text>\n", x, y, css, escaped(content));
@@ -93,8 +95,8 @@ class Drawing {
       begin += workers;
     }
     for (std::size_t i = begin; i < end; ++i) row(rows_[i]);
-    body_.insert(insert, fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{:.1f}\" fill=\"#f6f7f9\"/>\n", left, start - 2,
-                                     width - left - right, y_ - start + 1));
+    body_.insert(insert, fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{:.1f}\" fill=\"#f6f7f9\"/>\n",
+                                     left, start - 2, width - left - right, y_ - start + 1));
     y_ += rank_gap;
   }
 
@@ -123,16 +125,16 @@ class Drawing {
     const double x = x_of(begin), w = std::max(0.3, x_of(end) - x);
     // A light edge separates tiles that follow each other, where they are wide enough to afford it.
     const bool edge = w > 2.5;
-    body_ += fmt::format("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\"{}>", x, y, w, height,
-                         style_of(kind).fill, edge ? " stroke=\"#fff\" stroke-width=\"0.5\"" : "");
+    body_ += fmt::format("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\"{}>", x, y, w,
+                         height, style_of(kind).fill, edge ? " stroke=\"#fff\" stroke-width=\"0.5\"" : "");
     body_ += fmt::format("<title>{}</title></rect>\n", escaped(title));
   }
 
   // How many of a rank's workers do what, over time: stacked columns of one pixel.
   void occupancy(std::size_t begin, std::size_t end) {
     const auto columns = static_cast<std::size_t>(width - left - right);
-    constexpr std::array<Span::Kind, 6> order{Span::Kind::compute, Span::Kind::reduction, Span::Kind::copy, Span::Kind::collective,
-                                              Span::Kind::signal,  Span::Kind::wait};
+    constexpr std::array<Span::Kind, 6> order{Span::Kind::compute,    Span::Kind::reduction, Span::Kind::copy,
+                                              Span::Kind::collective, Span::Kind::signal,    Span::Kind::wait};
     std::array<std::vector<double>, 6> busy;
     for (auto& column : busy) column.assign(columns, 0.0);
     const double per_column = end_ / static_cast<double>(columns);
@@ -140,8 +142,10 @@ class Drawing {
       for (const Span* span : rows_[r].spans) {
         if (!(span->end > span->begin) || !(per_column > 0)) continue;
         auto& sums = busy[static_cast<std::size_t>(std::find(order.begin(), order.end(), span->kind) - order.begin())];
-        const auto first = static_cast<std::size_t>(std::clamp(span->begin / per_column, 0.0, static_cast<double>(columns - 1)));
-        const auto last = static_cast<std::size_t>(std::clamp(span->end / per_column, 0.0, static_cast<double>(columns - 1)));
+        const auto first =
+            static_cast<std::size_t>(std::clamp(span->begin / per_column, 0.0, static_cast<double>(columns - 1)));
+        const auto last =
+            static_cast<std::size_t>(std::clamp(span->end / per_column, 0.0, static_cast<double>(columns - 1)));
         for (std::size_t c = first; c <= last; ++c) {
           const double from = std::max(span->begin, static_cast<double>(c) * per_column);
           const double to = std::min(span->end, static_cast<double>(c + 1) * per_column);
@@ -155,8 +159,9 @@ class Drawing {
     text(left - 8, y_ + band_height / 2 + 12, "note", "height = share busy");
     std::vector<double> base(columns, 0.0);
     for (std::size_t k = 0; k < order.size(); ++k) area(busy[k], base, count, order[k]);
-    body_ += fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"#ccd\" stroke-width=\"0.7\"/>\n", left, y_,
-                         columns, band_height);
+    body_ += fmt::format(
+        "<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"#ccd\" stroke-width=\"0.7\"/>\n",
+        left, y_, columns, band_height);
     y_ += band_height + row_gap;
   }
 
@@ -172,7 +177,8 @@ class Drawing {
       std::size_t last = c;
       for (; last < sums.size() && sums[last] > 1e-9; ++last) {
         const double x = left + static_cast<double>(last);
-        upper += fmt::format("L{:.0f} {:.1f}L{:.0f} {:.1f}", x, level(base[last] + sums[last]), x + 1, level(base[last] + sums[last]));
+        upper += fmt::format("L{:.0f} {:.1f}L{:.0f} {:.1f}", x, level(base[last] + sums[last]), x + 1,
+                             level(base[last] + sums[last]));
         lower = fmt::format("L{:.0f} {:.1f}L{:.0f} {:.1f}", x + 1, level(base[last]), x, level(base[last])) + lower;
         base[last] += sums[last];
       }
@@ -190,8 +196,10 @@ class Drawing {
     const bool micro = end_ < 2e-3, milli = end_ < 2;
     const double unit = micro ? 1e-6 : milli ? 1e-3 : 1;
     for (double t = 0; t <= end_ * (1 + 1e-9); t += step) {
-      body_ += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#889\" stroke-opacity=\"0.35\" stroke-width=\"0.6\"/>\n",
-                           x_of(t), top - 6, bottom - rank_gap + 4);
+      body_ += fmt::format(
+          "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#889\" stroke-opacity=\"0.35\" "
+          "stroke-width=\"0.6\"/>\n",
+          x_of(t), top - 6, bottom - rank_gap + 4);
       text(x_of(t), bottom - rank_gap + 18, "tick", fmt::format("{:.6g}", t / unit));
     }
     text(left - 8, bottom - rank_gap + 18, "row", micro ? "time, µs" : milli ? "time, ms" : "time, s");
@@ -201,9 +209,12 @@ class Drawing {
     std::string out = fmt::format(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1:.0f}\" viewBox=\"0 0 {0} {1:.0f}\" "
         "font-family=\"Helvetica, Arial, sans-serif\">\n"
-        "<defs><pattern id=\"wait\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">"
-        "<rect width=\"5\" height=\"5\" fill=\"#fbe9e9\"/><rect width=\"1.6\" height=\"5\" fill=\"#cc5555\"/></pattern></defs>\n"
-        "<style>.title{{font-size:17px;font-weight:bold;fill:#222}}.source{{font-size:12px;fill:#556}}.rank{{font-size:13px;font-weight:bold;"
+        "<defs><pattern id=\"wait\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" "
+        "patternTransform=\"rotate(45)\">"
+        "<rect width=\"5\" height=\"5\" fill=\"#fbe9e9\"/><rect width=\"1.6\" height=\"5\" "
+        "fill=\"#cc5555\"/></pattern></defs>\n"
+        "<style>.title{{font-size:17px;font-weight:bold;fill:#222}}.source{{font-size:12px;fill:#556}}.rank{{font-size:"
+        "13px;font-weight:bold;"
         "fill:#223}}.row{{font-size:11px;fill:#334;text-anchor:end}}.note{{font-size:9px;fill:#778;text-anchor:end}}"
         ".tick{{font-size:11px;fill:#445;text-anchor:middle}}.legend{{font-size:11px;fill:#334}}</style>\n"
         "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
@@ -211,7 +222,8 @@ class Drawing {
     std::swap(out, body_);
     const std::string drawn = std::move(out);
     text(14, 26, "title", timeline_.title.empty() ? "timeline" : timeline_.title);
-    text(14, 45, "source", fmt::format("{}{}total {}", timeline_.source, timeline_.source.empty() ? "" : ", ", duration(end_)));
+    text(14, 45, "source",
+         fmt::format("{}{}total {}", timeline_.source, timeline_.source.empty() ? "" : ", ", duration(end_)));
     double x = left;
     for (const Style& style : styles) {
       if (!used_[static_cast<std::size_t>(style.kind)]) continue;

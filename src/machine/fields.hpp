@@ -20,7 +20,7 @@ enum class Rule : unsigned char {
 struct Field {
   std::string_view section, key, unit;
   Rule rule;
-  Constant Machine::* member;
+  Constant Machine::*member;
 };
 
 inline constexpr std::array<Field, 21> fields{{
@@ -49,7 +49,7 @@ inline constexpr std::array<Field, 21> fields{{
 
 struct CurveField {
   std::string_view key;
-  Curve Machine::* member;
+  Curve Machine::*member;
 };
 
 inline constexpr std::array<CurveField, 4> curves{{{"all_gather", &Machine::all_gather},

@@ -39,7 +39,9 @@ class Node {
       IMBREX_EXPECTS(json_.contains(std::string(key)), "{} lacks the key '{}'", place_, key);
   }
 
-  Node operator[](std::string_view key) const { return {json_.at(std::string(key)), fmt::format("{}.{}", place_, key)}; }
+  Node operator[](std::string_view key) const {
+    return {json_.at(std::string(key)), fmt::format("{}.{}", place_, key)};
+  }
 
   std::vector<std::pair<std::string, Node>> members() const {
     IMBREX_EXPECTS(json_.is_object(), "{} must be an object, not {}", place_, json_.type_name());
@@ -66,8 +68,9 @@ class Node {
 
   std::int64_t integer(std::int64_t low, std::int64_t high) const {
     const double value = number();
-    IMBREX_EXPECTS(value == std::floor(value) && value >= static_cast<double>(low) && value <= static_cast<double>(high),
-                   "{} is {}; it must be a whole number from {} to {}", place_, value, low, high);
+    IMBREX_EXPECTS(
+        value == std::floor(value) && value >= static_cast<double>(low) && value <= static_cast<double>(high),
+        "{} is {}; it must be a whole number from {} to {}", place_, value, low, high);
     return static_cast<std::int64_t>(value);
   }
 
@@ -83,7 +86,8 @@ class Node {
 
 // Refuses what a JSON object model would hide: repeated keys, and nesting deep enough to exhaust a stack.
 Json parse_strictly(std::string_view text, std::string_view origin) {
-  IMBREX_EXPECTS(text.size() <= max_bytes, "{} has {} bytes; a machine file may have {}", origin, text.size(), max_bytes);
+  IMBREX_EXPECTS(text.size() <= max_bytes, "{} has {} bytes; a machine file may have {}", origin, text.size(),
+                 max_bytes);
   std::vector<std::set<std::string>> seen;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
     IMBREX_EXPECTS(depth <= max_depth, "{} nests deeper than {} levels", origin, max_depth);
@@ -145,9 +149,11 @@ std::vector<std::string_view> section_keys(std::string_view section) {
 constexpr std::string_view sections[] = {"compute", "copy_engine", "stores", "links", "signals", "collectives"};
 
 Machine read_machine(const Node& root) {
-  root.keys({"format", "name", "about", "devices", "compute", "copy_engine", "stores", "links", "signals", "collectives"});
+  root.keys(
+      {"format", "name", "about", "devices", "compute", "copy_engine", "stores", "links", "signals", "collectives"});
   const std::string format = root["format"].string();
-  IMBREX_EXPECTS(format == format_name, "{}.format is '{}'; this version reads '{}'", root.place(), format, format_name);
+  IMBREX_EXPECTS(format == format_name, "{}.format is '{}'; this version reads '{}'", root.place(), format,
+                 format_name);
   Machine machine;
   machine.name = root["name"].string();
   machine.about = root["about"].string();
@@ -175,7 +181,9 @@ Machine read_machine(const Node& root) {
   return machine;
 }
 
-std::string text_of(const std::string& value) { return Json(value).dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string text_of(const std::string& value) {
+  return Json(value).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 // The shortest text that reads back as the same double.
 std::string text_of(double value) { return fmt::format("{}", value); }
 
@@ -187,17 +195,22 @@ std::string text_of(const Constant& constant, std::string_view unit) {
 std::string text_of(const Curve& curve) {
   std::string points;
   for (std::size_t i = 0; i < curve.points.size(); ++i)
-    points += fmt::format("{}[{}, {}]", i == 0 ? "" : i % 6 == 0 ? ",\n        " : ", ", text_of(curve.points[i].bytes),
-                          text_of(curve.points[i].seconds));
-  return fmt::format("{{\n      \"unit\": \"[bytes, s]\", \"source\": \"{}\",\n      \"from\": {},\n      \"points\": [\n        {}]\n    }}",
-                     name_of(curve.source), text_of(curve.from), points);
+    points += fmt::format("{}[{}, {}]",
+                          i == 0       ? ""
+                          : i % 6 == 0 ? ",\n        "
+                                       : ", ",
+                          text_of(curve.points[i].bytes), text_of(curve.points[i].seconds));
+  return fmt::format(
+      "{{\n      \"unit\": \"[bytes, s]\", \"source\": \"{}\",\n      \"from\": {},\n      \"points\": [\n        "
+      "{}]\n    }}",
+      name_of(curve.source), text_of(curve.from), points);
 }
 
 }  // namespace
 
 std::string to_json(const Machine& machine) {
-  std::string out = fmt::format("{{\n  \"format\": \"{}\",\n  \"name\": {},\n  \"about\": {},\n  \"devices\": {}", format_name,
-                                text_of(machine.name), text_of(machine.about), machine.devices);
+  std::string out = fmt::format("{{\n  \"format\": \"{}\",\n  \"name\": {},\n  \"about\": {},\n  \"devices\": {}",
+                                format_name, text_of(machine.name), text_of(machine.about), machine.devices);
   for (std::string_view section : sections) {
     std::vector<std::string> lines;
     for (const Field& field : fields)
@@ -208,15 +221,17 @@ std::string to_json(const Machine& machine) {
       for (const auto& [type, rate] : machine.sm_rate)
         rates.push_back(fmt::format("      \"{}\": {}", name_of(type), text_of(rate, "flop/s")));
       for (const TileRate& tile : machine.tiles)
-        tiles.push_back(fmt::format("      {{\"tile_m\": {}, \"tile_n\": {},\n       \"efficiency\": {},\n       \"prologue\": {},\n"
-                                    "       \"epilogue\": {}}}",
-                                    tile.tile_m, tile.tile_n, text_of(tile.efficiency, "ratio"), text_of(tile.prologue, "s"),
-                                    text_of(tile.epilogue, "s")));
+        tiles.push_back(fmt::format(
+            "      {{\"tile_m\": {}, \"tile_n\": {},\n       \"efficiency\": {},\n       \"prologue\": {},\n"
+            "       \"epilogue\": {}}}",
+            tile.tile_m, tile.tile_n, text_of(tile.efficiency, "ratio"), text_of(tile.prologue, "s"),
+            text_of(tile.epilogue, "s")));
       lines.push_back(fmt::format("    \"sm_rate\": {{\n{}\n    }}", fmt::join(rates, ",\n")));
       lines.push_back(fmt::format("    \"tiles\": [\n{}\n    ]", fmt::join(tiles, ",\n")));
     }
     if (section == "collectives")
-      for (const auto& curve : curves) lines.push_back(fmt::format("    \"{}\": {}", curve.key, text_of(machine.*curve.member)));
+      for (const auto& curve : curves)
+        lines.push_back(fmt::format("    \"{}\": {}", curve.key, text_of(machine.*curve.member)));
     out += fmt::format(",\n  \"{}\": {{\n{}\n  }}", section, fmt::join(lines, ",\n"));
   }
   return out + "\n}\n";

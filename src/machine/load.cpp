@@ -36,7 +36,8 @@ Machine load_file(const fs::path& path) {
   std::error_code error;
   IMBREX_EXPECTS(fs::is_regular_file(path, error), "machine file '{}' does not exist or is not a file", path.string());
   const auto size = fs::file_size(path, error);
-  IMBREX_EXPECTS(!error && size <= (1u << 20), "machine file '{}' is larger than 1 MiB or cannot be read", path.string());
+  IMBREX_EXPECTS(!error && size <= (1u << 20), "machine file '{}' is larger than 1 MiB or cannot be read",
+                 path.string());
   std::ifstream file(path, std::ios::binary);
   std::string text(static_cast<std::size_t>(size), '\0');
   file.read(text.data(), static_cast<std::streamsize>(size));
@@ -59,7 +60,8 @@ std::vector<std::string> machine_names(const std::vector<std::string>& folders) 
 Machine load_machine(std::string_view name_or_path, const std::vector<std::string>& folders) {
   IMBREX_EXPECTS(!name_or_path.empty() && name_or_path.find('\0') == std::string_view::npos,
                  "a machine's name or path must not be empty or hold a zero byte");
-  if (name_or_path.find('/') != std::string_view::npos || name_or_path.ends_with(extension)) return load_file(name_or_path);
+  if (name_or_path.find('/') != std::string_view::npos || name_or_path.ends_with(extension))
+    return load_file(name_or_path);
   const std::vector<std::string> path = search_path(folders);
   for (const std::string& folder : path) {
     std::error_code error;

@@ -62,14 +62,14 @@ void check_curve(const Curve& curve, std::string_view place) {
   IMBREX_EXPECTS(!curve.points.empty(), "{} has no points; a curve needs at least one", place);
   for (std::size_t i = 0; i < curve.points.size(); ++i) {
     const CurvePoint& point = curve.points[i];
-    IMBREX_EXPECTS(point.bytes > 0 && std::isfinite(point.bytes), "{} point {} has {} bytes; it must be positive", place, i,
-                   point.bytes);
-    IMBREX_EXPECTS(point.seconds >= 0 && point.seconds <= 1e6, "{} point {} has {} seconds; it must be 0 to 1e6", place, i,
-                   point.seconds);
+    IMBREX_EXPECTS(point.bytes > 0 && std::isfinite(point.bytes), "{} point {} has {} bytes; it must be positive",
+                   place, i, point.bytes);
+    IMBREX_EXPECTS(point.seconds >= 0 && point.seconds <= 1e6, "{} point {} has {} seconds; it must be 0 to 1e6", place,
+                   i, point.seconds);
     if (i == 0) continue;
     const CurvePoint& last = curve.points[i - 1];
-    IMBREX_EXPECTS(point.bytes > last.bytes, "{} point {} has {} bytes; bytes must increase from point to point", place, i,
-                   point.bytes);
+    IMBREX_EXPECTS(point.bytes > last.bytes, "{} point {} has {} bytes; bytes must increase from point to point", place,
+                   i, point.bytes);
     IMBREX_EXPECTS(point.seconds >= last.seconds, "{} point {} has {} seconds; seconds must not decrease", place, i,
                    point.seconds);
   }
@@ -79,7 +79,8 @@ void check_curve(const Curve& curve, std::string_view place) {
 
 void validate(const Machine& machine) {
   using namespace machine_file;
-  IMBREX_EXPECTS(machine.devices >= 1 && machine.devices <= 65536, "devices is {}; it must be 1 to 65536", machine.devices);
+  IMBREX_EXPECTS(machine.devices >= 1 && machine.devices <= 65536, "devices is {}; it must be 1 to 65536",
+                 machine.devices);
   for (const Field& field : fields)
     check_rule(field.rule, machine.*field.member, fmt::format("{}.{}", field.section, field.key));
   IMBREX_EXPECTS(!machine.sm_rate.empty(), "compute.sm_rate is empty; it needs at least one element type");

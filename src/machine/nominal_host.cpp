@@ -22,8 +22,8 @@ Machine nominal_host_machine() {
   machine.egress_bandwidth = machine.ingress_bandwidth = constant(1e10);
   machine.link_latency = machine.flag_latency_local = machine.poll = constant(1e-7);
   machine.flag_latency = constant(2e-7);
-  machine.all_gather = machine.reduce_scatter = machine.all_reduce = machine.all_to_all = {
-      {{4096, 5e-6}, {1 << 24, 1.7e-3}}, Provenance::unverified, nominal};
+  machine.all_gather = machine.reduce_scatter = machine.all_reduce =
+      machine.all_to_all = {{{4096, 5e-6}, {1 << 24, 1.7e-3}}, Provenance::unverified, nominal};
   return machine;
 }
 

@@ -67,7 +67,8 @@ Machine probe_machine() {
 
   Machine machine;
   machine.name = "this-host";
-  machine.about = fmt::format("{}, {} cores, {:.0f} GiB; ranks are processes that share it", cpu_name(), cores, memory / (1u << 30));
+  machine.about = fmt::format("{}, {} cores, {:.0f} GiB; ranks are processes that share it", cpu_name(), cores,
+                              memory / (1u << 30));
   machine.devices = 64;
   machine.sms = {cores, Provenance::measured, "cores that the operating system offers"};
   machine.memory_bandwidth = {2 * copied, Provenance::measured, copy_from + ", reads plus writes"};
@@ -75,8 +76,10 @@ Machine probe_machine() {
   machine.l2_bytes = unknown(8.0 * (1 << 20), "not probed");
   machine.sm_rate[Type::fp32] = {flops / cores, Provenance::measured, gemm_from};
   for (Type type : {Type::bf16, Type::fp16})
-    machine.sm_rate[type] = {flops / cores, Provenance::derived, "as fp32: the CPU executor converts, then multiplies in fp32"};
-  machine.tiles = {{128, 128, unknown(1, "the rate is of whole products"), unknown(0, "not probed"), unknown(0, "not probed")}};
+    machine.sm_rate[type] = {flops / cores, Provenance::derived,
+                             "as fp32: the CPU executor converts, then multiplies in fp32"};
+  machine.tiles = {
+      {128, 128, unknown(1, "the rate is of whole products"), unknown(0, "not probed"), unknown(0, "not probed")}};
   machine.sustained_ratio = unknown(1, "not probed");
   machine.sustained_onset = unknown(1, "not probed");
   machine.launch_gap = unknown(0, "a CPU queue starts with its thread");

@@ -3,6 +3,7 @@
 namespace imbrex {
 
 GemmReduceScatter::GemmReduceScatter(World& world, const GemmShape& shape, const OperatorOptions& options)
-    : GemmOperator(world, {Operator::gemm_reduce_scatter, shape.m, shape.n, shape.k, world.size(), shape.type}, options) {}
+    : GemmOperator(world, {Operator::gemm_reduce_scatter, shape.m, shape.n, shape.k, world.size(), shape.type},
+                   options) {}
 
 }  // namespace imbrex

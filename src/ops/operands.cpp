@@ -2,7 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/convert.hpp"
-#include "base/npy.hpp"
+#include "imbrex/npy.hpp"
 
 namespace imbrex {
 namespace {
@@ -10,7 +10,8 @@ namespace {
 // Uniform in [-1, 1) from position and seed alone, so that any rank can make any block.
 float value_at(std::uint64_t seed, std::uint64_t matrix, std::int64_t row, std::int64_t col) {
   // SplitMix64's finaliser (Steele, Lea, Flood, 2014), over a mix of the coordinates.
-  std::uint64_t x = seed * 0x9e3779b97f4a7c15u + matrix * 0xd1b54a32d192ed03u + static_cast<std::uint64_t>(row) * 0x8cb92ba72f3d8dd7u +
+  std::uint64_t x = seed * 0x9e3779b97f4a7c15u + matrix * 0xd1b54a32d192ed03u +
+                    static_cast<std::uint64_t>(row) * 0x8cb92ba72f3d8dd7u +
                     static_cast<std::uint64_t>(col) * 0xaef17502108ef2d9u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -51,9 +52,12 @@ std::vector<float> OperandSource::part_as_float(bool a, int rank) const {
   const RankShapes shapes = shapes_of(problem_);
   const Extent extent = a ? shapes.a : shapes.b;
   std::int64_t row = 0, col = 0;
-  if (problem_.op == Operator::gemm_all_to_all) row = rank * extent.rows;
-  else if (problem_.op == Operator::all_gather_gemm) (a ? row : col) = rank * (a ? extent.rows : extent.cols);
-  else (a ? col : row) = rank * (a ? extent.cols : extent.rows);
+  if (problem_.op == Operator::gemm_all_to_all)
+    row = rank * extent.rows;
+  else if (problem_.op == Operator::all_gather_gemm)
+    (a ? row : col) = rank * (a ? extent.rows : extent.cols);
+  else
+    (a ? col : row) = rank * (a ? extent.cols : extent.rows);
   const std::int64_t count = extent.rows * extent.cols;
   std::vector<float> values(static_cast<std::size_t>(count));
   read(a, row, col, extent, values);
@@ -80,19 +84,24 @@ std::unique_ptr<OperandSource> open_operands(const RunRequest& request, Problem&
   const NpyHeader &ha = a->header(), &hb = b->header();
   IMBREX_EXPECTS(ha.dimensions == 2 && hb.dimensions == 2, "{} is one-dimensional; A and B must be matrices",
                  ha.dimensions == 2 ? b->path() : a->path());
-  IMBREX_EXPECTS(problem.ranks >= 1 && problem.ranks <= max_ranks, "ranks = {}: it must be from 1 to {}", problem.ranks, max_ranks);
+  IMBREX_EXPECTS(problem.ranks >= 1 && problem.ranks <= max_ranks, "ranks = {}: it must be from 1 to {}", problem.ranks,
+                 max_ranks);
   const bool stacked = problem.op == Operator::gemm_all_to_all;
   const std::int64_t parts = stacked ? problem.ranks : 1;
-  IMBREX_EXPECTS(ha.rows % parts == 0 && hb.rows % parts == 0, "{}: {} rows do not divide by {} ranks, whose blocks are stacked",
+  IMBREX_EXPECTS(ha.rows % parts == 0 && hb.rows % parts == 0,
+                 "{}: {} rows do not divide by {} ranks, whose blocks are stacked",
                  ha.rows % parts != 0 ? a->path() : b->path(), ha.rows % parts != 0 ? ha.rows : hb.rows, parts);
   const Problem wanted = problem;
   problem.m = ha.rows / parts;
   problem.k = ha.cols;
   problem.n = hb.cols;
-  IMBREX_EXPECTS(hb.rows / parts == problem.k, "{} is {} x {} and {} is {} x {}: the columns of A must be the rows of B{}", a->path(), ha.rows,
+  IMBREX_EXPECTS(hb.rows / parts == problem.k,
+                 "{} is {} x {} and {} is {} x {}: the columns of A must be the rows of B{}", a->path(), ha.rows,
                  ha.cols, b->path(), hb.rows, hb.cols, stacked ? " of one rank" : "");
-  IMBREX_EXPECTS((wanted.m == 0 || wanted.m == problem.m) && (wanted.n == 0 || wanted.n == problem.n) && (wanted.k == 0 || wanted.k == problem.k),
-                 "the files hold M, N, K = {}, {}, {}, not {}, {}, {} as asked", problem.m, problem.n, problem.k, wanted.m, wanted.n, wanted.k);
+  IMBREX_EXPECTS((wanted.m == 0 || wanted.m == problem.m) && (wanted.n == 0 || wanted.n == problem.n) &&
+                     (wanted.k == 0 || wanted.k == problem.k),
+                 "the files hold M, N, K = {}, {}, {}, not {}, {}, {} as asked", problem.m, problem.n, problem.k,
+                 wanted.m, wanted.n, wanted.k);
   validate(problem);
   return std::make_unique<FileOperands>(problem, std::move(a), std::move(b));
 }

@@ -12,12 +12,15 @@ namespace {
 double half_denormal(Type type) { return type == Type::fp16 ? 0x1p-25 : type == Type::bf16 ? 0x1p-134 : 0x1p-150; }
 
 double largest(Type type) {
-  return type == Type::fp16 ? 65504.0 : type == Type::bf16 ? 0x1.fep127 : static_cast<double>(std::numeric_limits<float>::max());
+  return type == Type::fp16   ? 65504.0
+         : type == Type::bf16 ? 0x1.fep127
+                              : static_cast<double>(std::numeric_limits<float>::max());
 }
 
 std::vector<double> widened(const std::vector<float>& values, bool absolute) {
   std::vector<double> wide(values.size());
-  std::transform(values.begin(), values.end(), wide.begin(), [&](float v) { return absolute ? std::abs(static_cast<double>(v)) : static_cast<double>(v); });
+  std::transform(values.begin(), values.end(), wide.begin(),
+                 [&](float v) { return absolute ? std::abs(static_cast<double>(v)) : static_cast<double>(v); });
   return wide;
 }
 
@@ -25,8 +28,9 @@ struct Product {
   std::int64_t rows, cols, depth;
   // result = beta * result + A B for rows row0.. of A
   void operator()(const std::vector<double>& a, std::int64_t row0, const std::vector<double>& b, double* result) const {
-    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, static_cast<int>(rows), static_cast<int>(cols), static_cast<int>(depth), 1.0,
-                a.data() + row0 * depth, static_cast<int>(depth), b.data(), static_cast<int>(cols), 1.0, result, static_cast<int>(cols));
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, static_cast<int>(rows), static_cast<int>(cols),
+                static_cast<int>(depth), 1.0, a.data() + row0 * depth, static_cast<int>(depth), b.data(),
+                static_cast<int>(cols), 1.0, result, static_cast<int>(cols));
   }
 };
 
@@ -64,8 +68,11 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
   const double u_partial = unit_roundoff(plan.knobs.partial), u_out = unit_roundoff(problem.type);
   for (std::size_t i = 0; i < count; ++i) {
     const double accumulated = g * absolute[i];
-    const double rounded = sums ? u_partial * (partials[i] + accumulated) + static_cast<double>(ranks) * half_denormal(plan.knobs.partial) : 0;
-    ref.bound[i] = accumulated + rounded + u_out * (std::abs(ref.value[i]) + accumulated + rounded) + half_denormal(problem.type);
+    const double rounded =
+        sums ? u_partial * (partials[i] + accumulated) + static_cast<double>(ranks) * half_denormal(plan.knobs.partial)
+             : 0;
+    ref.bound[i] =
+        accumulated + rounded + u_out * (std::abs(ref.value[i]) + accumulated + rounded) + half_denormal(problem.type);
   }
   return ref;
 }
@@ -76,10 +83,14 @@ Comparison compare(const Reference& reference, const std::vector<float>& result,
   for (std::size_t i = 0; i < result.size(); ++i) {
     const double value = reference.value[i], bound = reference.bound[i], got = static_cast<double>(result[i]);
     double ratio = 0;
-    if (std::isnan(value)) ratio = std::isnan(got) ? 0 : infinity;
-    else if (std::isinf(got)) ratio = std::signbit(got) == std::signbit(value) && std::abs(value) + bound >= largest(type) ? 0 : infinity;
-    else if (std::isnan(got) || std::isinf(value)) ratio = infinity;
-    else ratio = std::abs(got - value) / bound;
+    if (std::isnan(value))
+      ratio = std::isnan(got) ? 0 : infinity;
+    else if (std::isinf(got))
+      ratio = std::signbit(got) == std::signbit(value) && std::abs(value) + bound >= largest(type) ? 0 : infinity;
+    else if (std::isnan(got) || std::isinf(value))
+      ratio = infinity;
+    else
+      ratio = std::abs(got - value) / bound;
     if (ratio > worst.worst || (i == 0 && ratio >= worst.worst)) {
       const auto at = static_cast<std::int64_t>(i);
       worst = {ratio, at / cols, at % cols, got, value};

@@ -7,14 +7,14 @@
 
 #include "base/check.hpp"
 #include "base/convert.hpp"
-#include "base/npy.hpp"
 #include "execute/layout.hpp"
 #include "imbrex/machine.hpp"
+#include "imbrex/npy.hpp"
 #include "imbrex/ops.hpp"
 #include "imbrex/world.hpp"
-#include "ops/gather_timeline.hpp"
 #include "ops/operands.hpp"
 #include "ops/reference.hpp"
+#include "ops/span_bytes.hpp"
 
 namespace imbrex {
 namespace {
@@ -27,7 +27,8 @@ struct Verdict {
 
 class Job {
  public:
-  Job(const RunRequest& request, const Plan& plan, const OperandSource& operands, const std::function<void(const RunResult&)>& report)
+  Job(const RunRequest& request, const Plan& plan, const OperandSource& operands,
+      const std::function<void(const RunResult&)>& report)
       : request_(request), plan_(plan), operands_(operands), report_(report) {}
 
   int run(World& world) const {
@@ -38,7 +39,8 @@ class Job {
     const auto execution = executor->prepare(plan_);
     const std::vector<std::byte> a = operands_.part(true, world.rank()), b = operands_.part(false, world.rank());
     const Extent extent = shapes_of(plan_.problem).out;
-    std::vector<std::byte> out(static_cast<std::size_t>(extent.rows * extent.cols) * size_of(plan_.problem.type)), first;
+    std::vector<std::byte> out(static_cast<std::size_t>(extent.rows * extent.cols) * size_of(plan_.problem.type)),
+        first;
     Verdict verdict;
     std::vector<Span> spans;
     for (int i = 0; i < request_.repeat; ++i) {
@@ -48,16 +50,23 @@ class Job {
       Report report = execution->run({a.data(), b.data(), out.data()});
       result.seconds.push_back(slowest(world, report.seconds));
       spans = std::move(report.timeline.spans);
-      if (i == 0) first = out;
-      else if (verdict.differs < 0 && first != out) verdict.differs = i;
+      if (i == 0)
+        first = out;
+      else if (verdict.differs < 0 && first != out)
+        verdict.differs = i;
     }
     const std::vector<float> values = as_float(out, extent);
-    if (!request_.out_prefix.empty()) write_npy(fmt::format("{}.rank{}.npy", request_.out_prefix, world.rank()), extent.rows, extent.cols, values);
-    if (request_.verify) verdict.worst = compare(reference_of(plan_, operands_, world.rank()), values, plan_.problem.type, extent.cols);
+    if (!request_.out_prefix.empty())
+      write_npy(fmt::format("{}.rank{}.npy", request_.out_prefix, world.rank()), extent.rows, extent.cols, values);
+    if (request_.verify)
+      verdict.worst = compare(reference_of(plan_, operands_, world.rank()), values, plan_.problem.type, extent.cols);
     const bool right = judge(world, verdict, result);
     if (request_.timeline) {
-      result.timeline = {title(), fmt::format("measured on this host, {} of one CPU executor", request_.threads ? "threads" : "processes"), {}};
-      result.timeline.spans = gather_timeline(world, spans);
+      result.timeline = {
+          title(),
+          fmt::format("measured on this host, {} of one CPU executor", request_.threads ? "threads" : "processes"),
+          {}};
+      result.timeline.spans = gather_spans(world, spans);
     }
     if (world.rank() == 0) report_(result);
     return right ? 0 : static_cast<int>(ErrorCode::unsound);
@@ -89,16 +98,18 @@ class Job {
       result.verified = result.verified && inside && v.differs < 0;
       if (!result.message.empty()) continue;
       if (!inside)
-        result.message = fmt::format("rank {}: element ({}, {}) is {}, the reference {}: {:.3g} times its bound", rank, v.worst.row, v.worst.col,
-                                     v.worst.result, v.worst.value, v.worst.worst);
-      else if (v.differs >= 0) result.message = fmt::format("rank {}: the bits of repeat {} differ from those of the first", rank, v.differs);
+        result.message = fmt::format("rank {}: element ({}, {}) is {}, the reference {}: {:.3g} times its bound", rank,
+                                     v.worst.row, v.worst.col, v.worst.result, v.worst.value, v.worst.worst);
+      else if (v.differs >= 0)
+        result.message = fmt::format("rank {}: the bits of repeat {} differ from those of the first", rank, v.differs);
     }
     return own.worst.worst <= 1 && own.differs < 0;
   }
 
   std::string title() const {
     const Problem& p = plan_.problem;
-    return fmt::format("{} {} x {} x {} {}, {} ranks, {}", name_of(p.op), p.m, p.n, p.k, name_of(p.type), p.ranks, name_of(plan_.strategy));
+    return fmt::format("{} {} x {} x {} {}, {} ranks, {}", name_of(p.op), p.m, p.n, p.k, name_of(p.type), p.ranks,
+                       name_of(plan_.strategy));
   }
 
   const RunRequest& request_;
@@ -113,19 +124,24 @@ int run(const RunRequest& request, const std::function<void(const RunResult&)>& 
   IMBREX_EXPECTS(request.repeat >= 1, "repeat = {}: it must be at least 1", request.repeat);
   Problem problem = request.plan ? request.plan->problem : request.problem;
   if (request.plan)
-    if (const auto finding = check_format(*request.plan)) throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
+    if (const auto finding = check_format(*request.plan))
+      throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
   const auto operands = open_operands(request, problem);
-  const Plan plan = request.plan ? *request.plan : choose_plan(problem, nominal_host_machine(), {request.strategy, request.knobs, request.cpu});
+  const Plan plan = request.plan
+                        ? *request.plan
+                        : choose_plan(problem, nominal_host_machine(), {request.strategy, request.knobs, request.cpu});
   if (request.plan && !request.unchecked)
-    if (const auto finding = check(plan)) throw Error(ErrorCode::unsound, fmt::format("{}: {}", name_of(finding->fault), finding->message));
+    if (const auto finding = check(plan))
+      throw Error(ErrorCode::unsound, fmt::format("{}: {}", name_of(finding->fault), finding->message));
   WorldOptions options;
   options.wait_limit = request.wait_limit;
-  options.heap_bytes = HeapLayout(plan).bytes() + timeline_bytes(count_tasks(plan)) + (1 << 20);
+  options.heap_bytes = HeapLayout(plan).bytes() + span_bytes(count_tasks(plan)) + (1 << 20);
   const Job job(request, plan, *operands, report);
   const auto body = [&](World& world) { return job.run(world); };
   if (!World::launched()) return (request.threads ? run_threads : run_processes)(problem.ranks, options, body);
   const auto world = World::from_environment(options);
-  IMBREX_EXPECTS(world->size() == problem.ranks, "{} ranks are asked for, but the launcher started {}", problem.ranks, world->size());
+  IMBREX_EXPECTS(world->size() == problem.ranks, "{} ranks are asked for, but the launcher started {}", problem.ranks,
+                 world->size());
   return body(*world);
 }
 

@@ -1,5 +1,5 @@
-// Plans from JSON. Strict: an unknown or missing key, a wrong type or a number outside its type's range is an error that
-// names its place. Shapes and indices are check_format's business.
+// Plans from JSON. Strict: an unknown or missing key, a wrong type or a number outside its type's range is an error
+// that names its place. Shapes and indices are check_format's business.
 #include <fmt/format.h>
 
 #include <array>
@@ -17,7 +17,8 @@ using Json = nlohmann::json;
 // A value and the way to it, for messages; the way is put together only when something is wrong.
 class Node {
  public:
-  Node(const Json& json, const Node* parent, std::string_view key, std::size_t index) : json_(json), parent_(parent), key_(key), index_(index) {}
+  Node(const Json& json, const Node* parent, std::string_view key, std::size_t index)
+      : json_(json), parent_(parent), key_(key), index_(index) {}
 
   Node operator[](std::string_view key) const {
     const auto place = object().find(key);
@@ -33,15 +34,18 @@ class Node {
 
   void only(std::initializer_list<std::string_view> keys) const {
     for (const auto& [key, value] : object().items())
-      if (std::find(keys.begin(), keys.end(), key) == keys.end()) refuse(fmt::format("the key '{}' is not known here", key));
+      if (std::find(keys.begin(), keys.end(), key) == keys.end())
+        refuse(fmt::format("the key '{}' is not known here", key));
   }
 
   template <typename T>
   T integer() const {
     if (!json_.is_number_integer()) refuse(fmt::format("{} is not an integer", excerpt()));
-    const bool large = json_.is_number_unsigned() && json_.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<T>::max());
+    const bool large = json_.is_number_unsigned() &&
+                       json_.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<T>::max());
     const std::int64_t value = large ? 0 : json_.get<std::int64_t>();
-    if (large || value < static_cast<std::int64_t>(std::numeric_limits<T>::min()) || value > static_cast<std::int64_t>(std::numeric_limits<T>::max()))
+    if (large || value < static_cast<std::int64_t>(std::numeric_limits<T>::min()) ||
+        value > static_cast<std::int64_t>(std::numeric_limits<T>::max()))
       refuse(fmt::format("{} is out of range", excerpt()));
     return static_cast<T>(value);
   }
@@ -78,14 +82,16 @@ class Node {
     return json_;
   }
   std::string excerpt() const {
-    std::string text = json_.is_structured() ? std::string(json_.type_name()) : json_.dump(-1, ' ', true, Json::error_handler_t::replace);
+    std::string text = json_.is_structured() ? std::string(json_.type_name())
+                                             : json_.dump(-1, ' ', true, Json::error_handler_t::replace);
     if (text.size() > 40) text = text.substr(0, 40) + "...";
     return text;
   }
   std::string way() const {
     if (parent_ == nullptr) return "the file";
     const std::string above = parent_->parent_ == nullptr ? "" : parent_->way();
-    return key_.empty() ? fmt::format("{}[{}]", above, index_) : fmt::format("{}{}{}", above, above.empty() ? "" : ".", key_);
+    return key_.empty() ? fmt::format("{}[{}]", above, index_)
+                        : fmt::format("{}{}{}", above, above.empty() ? "" : ".", key_);
   }
 
   const Json& json_;
@@ -95,8 +101,10 @@ class Node {
 };
 
 Region region_of(const Node& n, std::size_t fields = 6) {
-  if (n.size() != fields) n.refuse(fmt::format("a list of {} numbers is needed: rank, buffer, row, col, rows, cols{}", fields, fields > 6 ? ", row and col in the tile" : ""));
-  return {n.at(0).integer<int>(), n.at(1).integer<int>(), n.at(2).integer<std::int64_t>(),
+  if (n.size() != fields)
+    n.refuse(fmt::format("a list of {} numbers is needed: rank, buffer, row, col, rows, cols{}", fields,
+                         fields > 6 ? ", row and col in the tile" : ""));
+  return {n.at(0).integer<int>(),          n.at(1).integer<int>(),          n.at(2).integer<std::int64_t>(),
           n.at(3).integer<std::int64_t>(), n.at(4).integer<std::int64_t>(), n.at(5).integer<std::int64_t>()};
 }
 
@@ -135,13 +143,18 @@ Task task_of(const Node& n) {
   Task task;
   const int kinds = n.has("tile") + n.has("transfer") + n.has("reduction") + n.has("collective");
   if (kinds != 1) n.refuse("a task is one of tile, transfer, reduction, collective");
-  if (n.has("tile")) task.work = tile_of(n["tile"]);
-  else if (n.has("transfer")) task.work = transfer_of(n["transfer"]);
-  else if (n.has("reduction")) task.work = reduction_of(n["reduction"]);
-  else task.work = collective_of(n["collective"]);
+  if (n.has("tile"))
+    task.work = tile_of(n["tile"]);
+  else if (n.has("transfer"))
+    task.work = transfer_of(n["transfer"]);
+  else if (n.has("reduction"))
+    task.work = reduction_of(n["reduction"]);
+  else
+    task.work = collective_of(n["collective"]);
   n["waits"].each([&](const Node& w) {
     if (w.size() != 4) w.refuse("a list of 4 is needed: signal, count, point, k_begin");
-    task.waits.push_back({w.at(0).integer<int>(), w.at(1).integer<std::uint32_t>(), w.at(2).name(parse_wait_point), w.at(3).integer<std::int64_t>()});
+    task.waits.push_back({w.at(0).integer<int>(), w.at(1).integer<std::uint32_t>(), w.at(2).name(parse_wait_point),
+                          w.at(3).integer<std::int64_t>()});
   });
   n["posts"].each([&](const Node& p) {
     if (p.size() != 2) p.refuse("a list of 2 is needed: rank, signal");
@@ -151,7 +164,8 @@ Task task_of(const Node& n) {
 }
 
 Knobs knobs_of(const Node& n) {
-  n.only({"tile_m", "tile_n", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "chunks", "parts", "span_shards", "one_shot", "partial"});
+  n.only({"tile_m", "tile_n", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "chunks", "parts",
+          "span_shards", "one_shot", "partial"});
   Knobs k;
   k.tile_m = n["tile_m"].integer<std::int64_t>();
   k.tile_n = n["tile_n"].integer<std::int64_t>();
@@ -172,19 +186,22 @@ Knobs knobs_of(const Node& n) {
 Plan plan_of(const Node& n) {
   n.only({"imbrex_plan", "problem", "strategy", "knobs", "signal_copies", "buffers", "ranks"});
   const int version = n["imbrex_plan"].integer<int>();
-  if (version != plan_format_version) n["imbrex_plan"].refuse(fmt::format("format {} is not known; this library reads format {}", version, plan_format_version));
+  if (version != plan_format_version)
+    n["imbrex_plan"].refuse(
+        fmt::format("format {} is not known; this library reads format {}", version, plan_format_version));
   Plan plan;
   const Node p = n["problem"];
   p.only({"op", "m", "n", "k", "ranks", "type"});
-  plan.problem = {p["op"].name(parse_operator), p["m"].integer<std::int64_t>(), p["n"].integer<std::int64_t>(),
-                  p["k"].integer<std::int64_t>(), p["ranks"].integer<int>(), p["type"].name(parse_type)};
+  plan.problem = {p["op"].name(parse_operator),   p["m"].integer<std::int64_t>(), p["n"].integer<std::int64_t>(),
+                  p["k"].integer<std::int64_t>(), p["ranks"].integer<int>(),      p["type"].name(parse_type)};
   plan.strategy = n["strategy"].name(parse_strategy);
   plan.knobs = knobs_of(n["knobs"]);
   plan.signal_copies = n["signal_copies"].integer<int>();
   n["buffers"].each([&](const Node& b) {
     b.only({"name", "role", "layout", "type", "rows", "cols", "copies"});
-    plan.buffers.push_back({b["name"].string(), b["role"].name(parse_buffer_role), b["layout"].name(parse_layout), b["type"].name(parse_type),
-                            b["rows"].integer<std::int64_t>(), b["cols"].integer<std::int64_t>(), b["copies"].integer<int>()});
+    plan.buffers.push_back({b["name"].string(), b["role"].name(parse_buffer_role), b["layout"].name(parse_layout),
+                            b["type"].name(parse_type), b["rows"].integer<std::int64_t>(),
+                            b["cols"].integer<std::int64_t>(), b["copies"].integer<int>()});
   });
   n["ranks"].each([&](const Node& r) {
     r.only({"signals", "queues"});

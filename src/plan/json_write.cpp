@@ -17,13 +17,14 @@ class Writer {
   void write(const Plan& plan) {
     const Problem& p = plan.problem;
     put("{{\"imbrex_plan\": {},\n", plan_format_version);
-    put("\"problem\": {{\"op\": \"{}\", \"m\": {}, \"n\": {}, \"k\": {}, \"ranks\": {}, \"type\": \"{}\"}},\n", name_of(p.op), p.m, p.n,
-        p.k, p.ranks, name_of(p.type));
+    put("\"problem\": {{\"op\": \"{}\", \"m\": {}, \"n\": {}, \"k\": {}, \"ranks\": {}, \"type\": \"{}\"}},\n",
+        name_of(p.op), p.m, p.n, p.k, p.ranks, name_of(p.type));
     put("\"strategy\": \"{}\",\n\"knobs\": ", name_of(plan.strategy));
     write(plan.knobs);
     put(",\n\"signal_copies\": {},\n\"buffers\": [", plan.signal_copies);
     list(plan.buffers, ",", [&](const Buffer& b) {
-      put("\n {{\"name\": {}, \"role\": \"{}\", \"layout\": \"{}\", \"type\": \"{}\", \"rows\": {}, \"cols\": {}, \"copies\": {}}}",
+      put("\n {{\"name\": {}, \"role\": \"{}\", \"layout\": \"{}\", \"type\": \"{}\", \"rows\": {}, \"cols\": {}, "
+          "\"copies\": {}}}",
           quoted(b.name), name_of(b.role), name_of(b.layout), name_of(b.type), b.rows, b.cols, b.copies);
     });
     put("],\n\"ranks\": [");
@@ -58,9 +59,11 @@ class Writer {
   }
 
   void write(const Knobs& k) {
-    put("{{\"tile_m\": {}, \"tile_n\": {}, \"group\": {}, \"order\": \"{}\", \"transport\": \"{}\", \"reducer\": \"{}\", ", k.tile_m,
-        k.tile_n, k.group, name_of(k.order), name_of(k.transport), name_of(k.reducer));
-    put("\"comm_rows\": {}, \"k_slices\": {}, \"chunks\": {}, \"parts\": {}, \"span_shards\": {}, \"one_shot\": {}, \"partial\": \"{}\"}}",
+    put("{{\"tile_m\": {}, \"tile_n\": {}, \"group\": {}, \"order\": \"{}\", \"transport\": \"{}\", \"reducer\": "
+        "\"{}\", ",
+        k.tile_m, k.tile_n, k.group, name_of(k.order), name_of(k.transport), name_of(k.reducer));
+    put("\"comm_rows\": {}, \"k_slices\": {}, \"chunks\": {}, \"parts\": {}, \"span_shards\": {}, \"one_shot\": {}, "
+        "\"partial\": \"{}\"}}",
         k.comm_rows, k.k_slices, k.chunks, k.parts, k.span_shards, k.one_shot, name_of(k.partial));
   }
 
@@ -111,9 +114,8 @@ class Writer {
     put("\n   {{");
     std::visit([&](const auto& work) { write(work); }, task.work);
     put(", \"waits\": [");
-    list(task.waits, ", ", [&](const Wait& w) {
-      put("[{}, {}, \"{}\", {}]", w.signal, w.count, name_of(w.point), w.k_begin);
-    });
+    list(task.waits, ", ",
+         [&](const Wait& w) { put("[{}, {}, \"{}\", {}]", w.signal, w.count, name_of(w.point), w.k_begin); });
     put("], \"posts\": [");
     list(task.posts, ", ", [&](const Post& p) { put("[{}, {}]", p.rank, p.signal); });
     put("]}}");

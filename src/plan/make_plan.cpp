@@ -11,29 +11,32 @@ void expect_positive(const char* name, std::int64_t value) {
 void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knobs) {
   expect_positive("tile_m", knobs.tile_m);
   expect_positive("tile_n", knobs.tile_n);
-  IMBREX_EXPECTS(knobs.tile_m * knobs.tile_n <= (std::int64_t{1} << 31), "knobs tile_m x tile_n = {} x {}: at most 2^31 elements",
-                 knobs.tile_m, knobs.tile_n);
+  IMBREX_EXPECTS(knobs.tile_m * knobs.tile_n <= (std::int64_t{1} << 31),
+                 "knobs tile_m x tile_n = {} x {}: at most 2^31 elements", knobs.tile_m, knobs.tile_n);
   expect_positive("group", knobs.group);
   expect_positive("k_slices", knobs.k_slices);
   expect_positive("chunks", knobs.chunks);
   expect_positive("parts", knobs.parts);
-  IMBREX_EXPECTS(knobs.comm_rows >= 0, "knob comm_rows = {}: it must not be negative (0: a whole shard)", knobs.comm_rows);
+  IMBREX_EXPECTS(knobs.comm_rows >= 0, "knob comm_rows = {}: it must not be negative (0: a whole shard)",
+                 knobs.comm_rows);
   if (strategy != Strategy::fused) return;
   const bool gather = problem.op == Operator::all_gather_gemm, exchange = problem.op == Operator::gemm_all_to_all;
   IMBREX_EXPECTS(!gather || knobs.transport != Transport::store,
                  "knob transport = store: all_gather_gemm moves operands, not results; use push or pull");
   if (gather || exchange) return;
   const bool in_tile = knobs.reducer == Reducer::tile;
-  IMBREX_EXPECTS(!in_tile || !knobs.span_shards,
-                 "knob span_shards needs reducer tail or reserved: a tile of several owners' rows can't reduce its own");
+  IMBREX_EXPECTS(
+      !in_tile || !knobs.span_shards,
+      "knob span_shards needs reducer tail or reserved: a tile of several owners' rows can't reduce its own");
   const bool one_shot = problem.op == Operator::gemm_all_reduce && knobs.one_shot;
-  IMBREX_EXPECTS(!one_shot || !in_tile, "knob one_shot needs reducer tail or reserved: every tile is sent before it is summed");
+  IMBREX_EXPECTS(!one_shot || !in_tile,
+                 "knob one_shot needs reducer tail or reserved: every tile is sent before it is summed");
   IMBREX_EXPECTS(!one_shot || knobs.transport == Transport::store, "knob one_shot needs transport store, not {}",
                  name_of(knobs.transport));
-  IMBREX_EXPECTS(!in_tile || knobs.transport == Transport::store ||
-                     (knobs.order != TileOrder::column_major && knobs.parts == 1),
-                 "transport {} with reducer tile needs own tiles last: order owner_major or naive, parts 1",
-                 name_of(knobs.transport));
+  IMBREX_EXPECTS(
+      !in_tile || knobs.transport == Transport::store || (knobs.order != TileOrder::column_major && knobs.parts == 1),
+      "transport {} with reducer tile needs own tiles last: order owner_major or naive, parts 1",
+      name_of(knobs.transport));
 }
 
 }  // namespace
@@ -46,7 +49,8 @@ Plan make_plan(const Problem& problem, Strategy strategy, const Knobs& knobs) {
     case Strategy::decomposed: return decomposed_plan(problem, knobs);
     case Strategy::fused: break;
   }
-  return problem.op == Operator::all_gather_gemm ? fused_all_gather_plan(problem, knobs) : fused_scatter_plan(problem, knobs);
+  return problem.op == Operator::all_gather_gemm ? fused_all_gather_plan(problem, knobs)
+                                                 : fused_scatter_plan(problem, knobs);
 }
 
 }  // namespace imbrex

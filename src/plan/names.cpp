@@ -19,12 +19,10 @@ constexpr std::array<Named<Operator>, 4> operators{{{Operator::all_gather_gemm, 
                                                     {Operator::gemm_reduce_scatter, "gemm_reduce_scatter"},
                                                     {Operator::gemm_all_reduce, "gemm_all_reduce"},
                                                     {Operator::gemm_all_to_all, "gemm_all_to_all"}}};
-constexpr std::array<Named<Strategy>, 3> strategies{{{Strategy::sequential, "sequential"},
-                                                     {Strategy::decomposed, "decomposed"},
-                                                     {Strategy::fused, "fused"}}};
-constexpr std::array<Named<TileOrder>, 3> tile_orders{{{TileOrder::owner_major, "owner_major"},
-                                                       {TileOrder::column_major, "column_major"},
-                                                       {TileOrder::naive, "naive"}}};
+constexpr std::array<Named<Strategy>, 3> strategies{
+    {{Strategy::sequential, "sequential"}, {Strategy::decomposed, "decomposed"}, {Strategy::fused, "fused"}}};
+constexpr std::array<Named<TileOrder>, 3> tile_orders{
+    {{TileOrder::owner_major, "owner_major"}, {TileOrder::column_major, "column_major"}, {TileOrder::naive, "naive"}}};
 constexpr std::array<Named<Transport>, 3> transports{
     {{Transport::store, "store"}, {Transport::push, "push"}, {Transport::pull, "pull"}}};
 constexpr std::array<Named<Reducer>, 3> reducers{
@@ -98,7 +96,8 @@ std::string_view kind_of(const Task& task) {
 }
 
 std::string task_name(const Plan& plan, int rank, int queue, std::size_t task) {
-  const Task& t = plan.ranks.at(static_cast<std::size_t>(rank)).queues.at(static_cast<std::size_t>(queue)).tasks.at(task);
+  const Task& t =
+      plan.ranks.at(static_cast<std::size_t>(rank)).queues.at(static_cast<std::size_t>(queue)).tasks.at(task);
   return fmt::format("rank {} queue {} task {} ({})", rank, queue, task, kind_of(t));
 }
 

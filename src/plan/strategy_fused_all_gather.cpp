@@ -27,11 +27,15 @@ class FusedAllGather {
     const int per_rank = b_.ranks() * static_cast<int>(pieces_.size() * slices_.size());
     for (int rank = 0; rank < b_.ranks(); ++rank) b_.signals(rank, per_rank);
     if (b_.knobs().span_shards) copy_own_shards();
-    if (b_.knobs().transport == Transport::push) push();
-    else pull();
+    if (b_.knobs().transport == Transport::push)
+      push();
+    else
+      pull();
     for (int rank = 0; rank < b_.ranks(); ++rank) {
-      if (b_.knobs().span_shards) spanning_tiles(rank);
-      else shard_tiles(rank);
+      if (b_.knobs().span_shards)
+        spanning_tiles(rank);
+      else
+        shard_tiles(rank);
     }
     return b_.take();
   }
@@ -92,9 +96,10 @@ class FusedAllGather {
       for (int step = 1; step < ranks; ++step) {
         const int peer = (rank + step) % ranks;
         for_each_piece([&](std::size_t piece, std::size_t slice) {
-          b_.add(rank, copy_, {transfer(peer, rank, piece, slice),
-                               {{entered[static_cast<std::size_t>(rank)] + peer}},
-                               {{rank, arrived(peer, piece, slice)}, {peer, read[static_cast<std::size_t>(peer)]}}});
+          b_.add(rank, copy_,
+                 {transfer(peer, rank, piece, slice),
+                  {{entered[static_cast<std::size_t>(rank)] + peer}},
+                  {{rank, arrived(peer, piece, slice)}, {peer, read[static_cast<std::size_t>(peer)]}}});
           ++reads;
         });
       }
@@ -130,7 +135,8 @@ class FusedAllGather {
 
   void shard_tiles(int rank) {
     std::vector<int> sources(static_cast<std::size_t>(b_.ranks()));
-    for (int source = 0; source < b_.ranks(); ++source) sources[static_cast<std::size_t>(arrival(rank, source))] = source;
+    for (int source = 0; source < b_.ranks(); ++source)
+      sources[static_cast<std::size_t>(arrival(rank, source))] = source;
     for (int source : sources)
       for (const Block& t : blocks_of({0, shard_rows_}, {0, b_.shapes().b.cols}, b_.knobs())) {
         const std::int64_t row = source * shard_rows_ + t.rows.begin;
@@ -152,14 +158,15 @@ class FusedAllGather {
         last = std::max(last, arrival(rank, static_cast<int>(s)));
       return last;
     };
-    std::stable_sort(blocks.begin(), blocks.end(), [&](const Block& x, const Block& y) { return latest(x) < latest(y); });
+    std::stable_sort(blocks.begin(), blocks.end(),
+                     [&](const Block& x, const Block& y) { return latest(x) < latest(y); });
     for (const Block& t : blocks) {
       std::vector<Wait> waits;
       for (std::int64_t s = t.rows.begin / shard_rows_; s * shard_rows_ < t.rows.end(); ++s) {
         const std::int64_t first = s * shard_rows_;
-        wait_for(waits, static_cast<int>(s), {std::max<std::int64_t>(t.rows.begin - first, 0),
-                                              std::min(t.rows.end() - first, shard_rows_) -
-                                                  std::max<std::int64_t>(t.rows.begin - first, 0)});
+        wait_for(waits, static_cast<int>(s),
+                 {std::max<std::int64_t>(t.rows.begin - first, 0),
+                  std::min(t.rows.end() - first, shard_rows_) - std::max<std::int64_t>(t.rows.begin - first, 0)});
       }
       add_tile(rank, b_.rows_of(rank, gathered_, t.rows.begin, t.rows.size), t.rows.begin, t.cols, std::move(waits));
     }

@@ -126,10 +126,12 @@ class FusedScatter {
     for (const Area& area : areas_) {
       area_rows = std::max(area_rows, area.rows.size);
       area_cols = std::max(area_cols, area.cols.size);
-      const auto blocks = cut(area.rows.size, knobs.comm_rows > 0 ? knobs.comm_rows : std::max<std::int64_t>(area.rows.size, 1));
+      const auto blocks =
+          cut(area.rows.size, knobs.comm_rows > 0 ? knobs.comm_rows : std::max<std::int64_t>(area.rows.size, 1));
       blocks_.emplace_back();
       if (area.cols.size > 0)
-        for (const Range& rows : blocks) blocks_.back().push_back({{area.rows.begin + rows.begin, rows.size}, area.cols});
+        for (const Range& rows : blocks)
+          blocks_.back().push_back({{area.rows.begin + rows.begin, rows.size}, area.cols});
     }
     area_rows_ = area_rows;
     arrivals_.resize(index(ranks()));
@@ -142,12 +144,15 @@ class FusedScatter {
     if (reduce_ && copies_)
       received_ = b_.workspace("received", Layout::row_major, type, area_rows * ranks(), area_cols, 2);
     else if (in_tile_)
-      received_ = b_.workspace("slots", Layout::fragment, type, most_pieces_ * (ranks() - 1), knobs.tile_m * knobs.tile_n, 2);
+      received_ =
+          b_.workspace("slots", Layout::fragment, type, most_pieces_ * (ranks() - 1), knobs.tile_m * knobs.tile_n, 2);
     else if (reduce_)
-      received_ = b_.workspace("received", Layout::row_major, type, most_pieces_ * ranks() * knobs.tile_m, knobs.tile_n, 2);
+      received_ =
+          b_.workspace("received", Layout::row_major, type, most_pieces_ * ranks() * knobs.tile_m, knobs.tile_n, 2);
     for (int rank = 0; rank < ranks(); ++rank) {
       const auto own = one_shot_ ? 0 : rank;
-      if (reduce_ && !copies_) signal_base_[index(rank)] = b_.signals(rank, static_cast<int>(std::ssize(pieces_[index(own)])));
+      if (reduce_ && !copies_)
+        signal_base_[index(rank)] = b_.signals(rank, static_cast<int>(std::ssize(pieces_[index(own)])));
       if (copies_) signal_base_[index(rank)] = b_.signals(rank, ranks() * block_count(rank));
       if (copies_) local_base_[index(rank)] = b_.signals(rank, local_count(rank));
       if (exchange_ && knobs.transport != Transport::pull) entered_[index(rank)] = b_.signals(rank, ranks());
@@ -249,11 +254,14 @@ class FusedScatter {
   void add_tile(int rank, const RankTile& t) {
     Tile tile{b_.rows_of(rank, buffer_a, t.block.rows.begin, t.block.rows.size),
               b_.region(rank, buffer_b, 0, b_.shapes().depth, t.block.cols.begin, t.block.cols.size),
-              {}, 0, {}};
+              {},
+              0,
+              {}};
     std::vector<Wait> waits;
     std::vector<Post> posts;
     const auto store = [&](const Region& to, const OwnedBlock& piece) {
-      tile.stores.push_back({to, piece.block.rows.begin - t.block.rows.begin, piece.block.cols.begin - t.block.cols.begin});
+      tile.stores.push_back(
+          {to, piece.block.rows.begin - t.block.rows.begin, piece.block.cols.begin - t.block.cols.begin});
     };
     for (const OwnedBlock& piece : t.pieces) {
       const bool own = piece.owner == rank;
@@ -296,11 +304,14 @@ class FusedScatter {
       if (source == owner) continue;
       tile.adds.push_back(copies_ ? received_block(owner, source, piece.block) : slot(source, piece));
       if (copies_)
-        for_each_block(piece, [&](int block) { waits.push_back({block_arrived(owner, source, block), 1, WaitPoint::epilogue}); });
+        for_each_block(piece, [&](int block) {
+          waits.push_back({block_arrived(owner, source, block), 1, WaitPoint::epilogue});
+        });
     }
     tile.own = owner;
     if (!copies_)
-      waits.push_back({signal_base_[index(owner)] + piece.index, static_cast<std::uint32_t>(ranks() - 1), WaitPoint::epilogue});
+      waits.push_back(
+          {signal_base_[index(owner)] + piece.index, static_cast<std::uint32_t>(ranks() - 1), WaitPoint::epilogue});
   }
 
   void add_reductions(int rank) {
@@ -312,9 +323,12 @@ class FusedScatter {
         Reduction reduction;
         std::vector<Wait> waits;
         for (int source = 0; source < ranks(); ++source) {
-          if (!copies_) reduction.from.push_back(received_tile(rank, source, piece));
-          else if (source == rank) reduction.from.push_back(partial(rank, piece.block));
-          else reduction.from.push_back(received_block(rank, source, piece.block));
+          if (!copies_)
+            reduction.from.push_back(received_tile(rank, source, piece));
+          else if (source == rank)
+            reduction.from.push_back(partial(rank, piece.block));
+          else
+            reduction.from.push_back(received_block(rank, source, piece.block));
           if (copies_)
             for_each_block(piece, [&](int block) {
               waits.push_back({block_arrived(rank, source, block), source == rank ? contributions(rank, block) : 1u});
@@ -365,7 +379,8 @@ class FusedScatter {
 
   void add_copy(int rank, const Copy& copy) {
     const Block& block = blocks_[index(copy.owner)][index(copy.block)];
-    std::vector<Wait> waits{{block_ready(copy.source, copy.owner, copy.block).signal, contributions(copy.owner, copy.block)}};
+    std::vector<Wait> waits{
+        {block_ready(copy.source, copy.owner, copy.block).signal, contributions(copy.owner, copy.block)}};
     std::vector<Post> posts;
     Region to;
     if (!exchange_) {

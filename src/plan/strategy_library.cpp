@@ -27,7 +27,8 @@ Plan gather_then_gemm(Builder& b, int chunks) {
   const auto& shapes = b.shapes();
   const int ranks = b.ranks();
   // The library orders a rank's epochs by itself: no rank's part of the next gather arrives before this rank joins it.
-  const int gathered = b.workspace("gathered", Layout::row_major, b.problem().type, shapes.a.rows * ranks, shapes.a.cols, 1);
+  const int gathered =
+      b.workspace("gathered", Layout::row_major, b.problem().type, shapes.a.rows * ranks, shapes.a.cols, 1);
   const int compute = b.queue(Engine::compute), library = b.queue(Engine::library);
   const auto parts = chunks_of(shapes.a.rows, chunks, ranks);
   for (int rank = 0; rank < ranks; ++rank) {
@@ -40,8 +41,10 @@ Plan gather_then_gemm(Builder& b, int chunks) {
                         b.rows_of(rank, gathered, chunk.packed, chunk.rows.size * ranks)},
              {},
              {{rank, ready + group}}});
-      for (int source = 0; source < ranks; ++source)
-        for (const Block& t : blocks_of({0, chunk.rows.size}, {0, shapes.b.cols}, b.knobs())) {
+      // One chunk lies in the workspace as in the output, so its tiles need not end where the sources' rows do.
+      const bool whole = parts.size() == 1;
+      for (int source = 0; source < (whole ? 1 : ranks); ++source)
+        for (const Block& t : blocks_of({0, whole ? b.problem().m : chunk.rows.size}, {0, shapes.b.cols}, b.knobs())) {
           const std::int64_t packed = chunk.packed + source * chunk.rows.size + t.rows.begin;
           const std::int64_t out_row = source * shapes.a.rows + chunk.rows.begin + t.rows.begin;
           b.add(rank, compute,
@@ -88,8 +91,10 @@ Plan gemm_then_collective(Builder& b, int chunks) {
       const Chunk& chunk = parts[c];
       const int done = b.signals(rank);
       std::uint32_t tiles = 0;
-      for (int destination = 0; destination < destinations; ++destination)
-        for (const Block& t : blocks_of({0, chunk.rows.size}, {0, cols}, b.knobs())) {
+      // One chunk lies in the workspace as in the product, so its tiles need not end where the destinations' rows do.
+      const bool whole = parts.size() == 1;
+      for (int destination = 0; destination < (whole ? 1 : destinations); ++destination)
+        for (const Block& t : blocks_of({0, whole ? shapes.product.rows : chunk.rows.size}, {0, cols}, b.knobs())) {
           const std::int64_t row = destination * part_rows + chunk.rows.begin + t.rows.begin;
           const std::int64_t packed = chunk.packed + destination * chunk.rows.size + t.rows.begin;
           b.add(rank, compute,

@@ -35,7 +35,8 @@ std::vector<OwnedBlock> scatter_order(const std::vector<Area>& areas, int ranks,
       switch (knobs.order) {
         case TileOrder::owner_major:
           // Own tiles of a part run beside the next part's remote ones, so that their slots have had time to fill.
-          outer = (block.rows.begin - area.rows.begin) * knobs.parts / area.rows.size + (own && knobs.parts > 1 ? 1 : 0);
+          outer =
+              (block.rows.begin - area.rows.begin) * knobs.parts / area.rows.size + (own && knobs.parts > 1 ? 1 : 0);
           break;
         case TileOrder::column_major: outer = (block.cols.begin - area.cols.begin) / knobs.tile_n; break;
         case TileOrder::naive: middle = area.owner; break;

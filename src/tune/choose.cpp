@@ -14,10 +14,13 @@ std::int64_t tiles(const Extent& product, std::int64_t tile_m, std::int64_t tile
 TileRate tile_shape(const Problem& problem, const Machine& machine) {
   const Extent product = shapes_of(problem).product;
   const auto time = [&](const TileRate& t) {
-    const double waves = static_cast<double>((tiles(product, t.tile_m, t.tile_n) + static_cast<std::int64_t>(machine.sms) - 1) / static_cast<std::int64_t>(machine.sms));
+    const double waves =
+        static_cast<double>((tiles(product, t.tile_m, t.tile_n) + static_cast<std::int64_t>(machine.sms) - 1) /
+                            static_cast<std::int64_t>(machine.sms));
     return waves * static_cast<double>(t.tile_m * t.tile_n) / t.efficiency;
   };
-  return *std::min_element(machine.tiles.begin(), machine.tiles.end(), [&](const TileRate& x, const TileRate& y) { return time(x) < time(y); });
+  return *std::min_element(machine.tiles.begin(), machine.tiles.end(),
+                           [&](const TileRate& x, const TileRate& y) { return time(x) < time(y); });
 }
 
 void add_fused(std::vector<Candidate>& list, const Problem& problem, const Knobs& base) {
@@ -34,11 +37,11 @@ void add_fused(std::vector<Candidate>& list, const Problem& problem, const Knobs
     if (shard < base.tile_m) add([](Knobs& k) { k.transport = Transport::push, k.span_shards = true; });
     return;
   }
-  for (int parts : {1, 4})
-    add([&](Knobs& k) { k.transport = Transport::store, k.parts = parts; });
+  for (int parts : {1, 4}) add([&](Knobs& k) { k.transport = Transport::store, k.parts = parts; });
   if (problem.op != Operator::gemm_all_to_all)
     add([](Knobs& k) { k.transport = Transport::store, k.order = TileOrder::column_major; });
-  if (problem.op == Operator::gemm_all_reduce) add([](Knobs& k) { k.transport = Transport::store, k.one_shot = true, k.reducer = Reducer::tail; });
+  if (problem.op == Operator::gemm_all_reduce)
+    add([](Knobs& k) { k.transport = Transport::store, k.one_shot = true, k.reducer = Reducer::tail; });
 }
 
 }  // namespace
@@ -62,7 +65,8 @@ std::vector<Candidate> candidates(const Problem& problem, const Machine& machine
   return list;
 }
 
-Plan choose(const Problem& problem, const std::vector<Candidate>& candidates, const std::function<double(const Plan&)>& cost) {
+Plan choose(const Problem& problem, const std::vector<Candidate>& candidates,
+            const std::function<double(const Plan&)>& cost) {
   Plan best = make_plan(problem, candidates.front().strategy, candidates.front().knobs);
   if (candidates.size() == 1) return best;
   double least = cost(best);

@@ -19,6 +19,7 @@ struct Candidate {
 std::vector<Candidate> candidates(const Problem& problem, const Machine& machine, std::optional<Strategy> strategy);
 
 /// The plan of least cost; of equals the first candidate's. `cost` predicts seconds.
-Plan choose(const Problem& problem, const std::vector<Candidate>& candidates, const std::function<double(const Plan&)>& cost);
+Plan choose(const Problem& problem, const std::vector<Candidate>& candidates,
+            const std::function<double(const Plan&)>& cost);
 
 }  // namespace imbrex

@@ -1,4 +1,4 @@
-#include "base/npy.hpp"
+#include "imbrex/npy.hpp"
 
 #include <sys/stat.h>
 

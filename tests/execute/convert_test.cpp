@@ -12,10 +12,14 @@ TEST(Convert, EveryPatternSurvives) {
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto half = static_cast<std::uint16_t>(bits);
     const float from_bf16 = bf16_to_float(half), from_fp16 = fp16_to_float(half);
-    if (std::isnan(from_bf16)) EXPECT_TRUE(std::isnan(bf16_to_float(float_to_bf16(from_bf16))));
-    else EXPECT_EQ(float_to_bf16(from_bf16), half);
-    if (std::isnan(from_fp16)) EXPECT_TRUE(std::isnan(fp16_to_float(float_to_fp16(from_fp16))));
-    else EXPECT_EQ(float_to_fp16(from_fp16), half);
+    if (std::isnan(from_bf16))
+      EXPECT_TRUE(std::isnan(bf16_to_float(float_to_bf16(from_bf16))));
+    else
+      EXPECT_EQ(float_to_bf16(from_bf16), half);
+    if (std::isnan(from_fp16))
+      EXPECT_TRUE(std::isnan(fp16_to_float(float_to_fp16(from_fp16))));
+    else
+      EXPECT_EQ(float_to_fp16(from_fp16), half);
   }
 }
 

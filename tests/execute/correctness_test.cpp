@@ -1,6 +1,10 @@
 // Every operator, strategy and type is right on random problems: each element within its bound of a float64 reference,
 // the same bits from run to run.
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 
 #include "imbrex/run.hpp"
 #include "support/random_plan.hpp"
@@ -21,7 +25,8 @@ TEST(Correctness, RandomProblems) {
   test::Random random(test::seed_from_environment());
   int count = 0;
   double closest = 0;
-  for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+  for (Operator op :
+       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
     for (Strategy strategy : {Strategy::sequential, Strategy::decomposed, Strategy::fused})
       for (Type type : {Type::bf16, Type::fp16, Type::fp32})
         for (int i = 0; i < problems_per_combination; ++i) {
@@ -51,16 +56,32 @@ TEST(Correctness, RandomProblems) {
   EXPECT_GE(count, 300);
 }
 
+std::string contents(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 TEST(Correctness, ProcessesAndThreadsGiveTheSameBits) {
-  // Each world verifies its own result; that both agree with one reference to the bit is what fp32 integers show.
+  const auto folder = std::filesystem::path(testing::TempDir()) / ("imbrex_bits_" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
   for (bool threads : {false, true}) {
     RunRequest request;
     request.problem = {Operator::gemm_all_reduce, 130, 90, 120, 4, Type::bf16};
+    request.strategy = Strategy::fused;
     request.verify = true;
     request.repeat = 3;
     request.threads = threads;
+    request.out_prefix = (folder / (threads ? "threads" : "processes")).string();
     EXPECT_EQ(run(request, [](const RunResult& r) { EXPECT_TRUE(r.verified) << r.message; }), 0);
   }
+  const std::string first = contents(folder / "processes.rank0.npy");
+  EXPECT_EQ(first.size(), 128u + 130 * 90 * 4);
+  // An all-reduce gives every rank the same bits.
+  for (const char* world : {"processes", "threads"})
+    for (int rank = 0; rank < 4; ++rank)
+      EXPECT_EQ(contents(folder / (std::string(world) + ".rank" + std::to_string(rank) + ".npy")), first);
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Correctness, SixtyFourRanks) {

@@ -1,4 +1,5 @@
-// What the CPU executor promises beyond right results: exactness, wrap-around, many epochs, bounded waits, clear errors.
+// What the CPU executor promises beyond right results: exactness, wrap-around, many epochs, bounded waits, clear
+// errors.
 #include <gtest/gtest.h>
 
 #include "imbrex/error.hpp"
@@ -31,7 +32,8 @@ TEST(CpuExecutor, ExactOnIntegersOverManyEpochsWithDelays) {
 }
 
 TEST(CpuExecutor, CountersWrap) {
-  for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+  for (Operator op :
+       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
     for (Strategy strategy : {Strategy::sequential, Strategy::fused})
       // Counters of 32 bits wrap when epoch / 2 x posts passes 2^32: three posts a signal wrap within these epochs, one
       // post a signal within those.
@@ -43,7 +45,8 @@ TEST(CpuExecutor, CountersWrap) {
         CpuOptions options;
         options.first_epoch = first;
         WorldOptions world{.heap_bytes = 1 << 22, .wait_limit = 10};
-        EXPECT_EQ(run_threads(4, world, [&](World& w) { return run_exact(w, plan, options, 12); }), 0) << name_of(op) << " from epoch " << first;
+        EXPECT_EQ(run_threads(4, world, [&](World& w) { return run_exact(w, plan, options, 12); }), 0)
+            << name_of(op) << " from epoch " << first;
       }
 }
 
@@ -82,7 +85,8 @@ TEST(Operators, RunAsTheirExamplesSay) {
   const int code = run_threads(2, options, [](World& world) {
     GemmReduceScatter op{world, {.m = 16, .n = 8, .k = 32, .type = Type::fp32}};
     const RankShapes s = op.shapes();
-    std::vector<float> a(static_cast<std::size_t>(s.a.rows * s.a.cols), 1.0f), b(static_cast<std::size_t>(s.b.rows * s.b.cols), 2.0f);
+    std::vector<float> a(static_cast<std::size_t>(s.a.rows * s.a.cols), 1.0f),
+        b(static_cast<std::size_t>(s.b.rows * s.b.cols), 2.0f);
     std::vector<float> out(static_cast<std::size_t>(s.out.rows * s.out.cols));
     op(a.data(), b.data(), out.data());
     for (float v : out)

@@ -64,12 +64,16 @@ std::optional<std::string> shift_region(Plan& plan, Random& random) {
   // Inside the buffer where there is room, so that more than the bounds check is tried.
   const std::int64_t row_room = b.rows - r.rows, col_room = b.cols - r.cols;
   const Region before = r;
-  if (row_room > 0 && (col_room == 0 || random.chance(0.6))) r.row = random.between(0, row_room);
-  else if (col_room > 0) r.col = random.between(0, col_room);
-  else r.rank = static_cast<int>(random.between(0, plan.problem.ranks - 1));
+  if (row_room > 0 && (col_room == 0 || random.chance(0.6)))
+    r.row = random.between(0, row_room);
+  else if (col_room > 0)
+    r.col = random.between(0, col_room);
+  else
+    r.rank = static_cast<int>(random.between(0, plan.problem.ranks - 1));
   if (r == before) return std::nullopt;
-  return fmt::format("{} region {} of {}: rank {} row {} col {} -> rank {} row {} col {}", task_name(plan, p.rank, p.queue, p.task), which, b.name,
-                     before.rank, before.row, before.col, r.rank, r.row, r.col);
+  return fmt::format("{} region {} of {}: rank {} row {} col {} -> rank {} row {} col {}",
+                     task_name(plan, p.rank, p.queue, p.task), which, b.name, before.rank, before.row, before.col,
+                     r.rank, r.row, r.col);
 }
 
 std::optional<std::string> swap_tasks(Plan& plan, Random& random) {
@@ -85,7 +89,8 @@ std::optional<std::string> swap_tasks(Plan& plan, Random& random) {
 }  // namespace
 
 std::string name_of(Mutation mutation) {
-  constexpr const char* names[] = {"drop_post", "double_post", "lower_wait", "redirect_wait", "swap_tasks", "shift_region", "shrink_buffer", "break_parity"};
+  constexpr const char* names[] = {"drop_post",  "double_post",  "lower_wait",    "redirect_wait",
+                                   "swap_tasks", "shift_region", "shrink_buffer", "break_parity"};
   return names[static_cast<int>(mutation)];
 }
 
@@ -99,9 +104,12 @@ std::optional<std::string> mutate(Plan& plan, Mutation mutation, Random& random)
       auto& posts = at(plan, p).posts;
       const std::size_t i = pick(random, posts);
       const Post post = posts[i];
-      if (mutation == Mutation::drop_post) posts.erase(posts.begin() + static_cast<std::ptrdiff_t>(i));
-      else posts.push_back(post);
-      return fmt::format("{} post to signal {} of rank {}", task_name(plan, p.rank, p.queue, p.task), post.signal, post.rank);
+      if (mutation == Mutation::drop_post)
+        posts.erase(posts.begin() + static_cast<std::ptrdiff_t>(i));
+      else
+        posts.push_back(post);
+      return fmt::format("{} post to signal {} of rank {}", task_name(plan, p.rank, p.queue, p.task), post.signal,
+                         post.rank);
     }
     case Mutation::lower_wait:
     case Mutation::redirect_wait: {
@@ -117,15 +125,18 @@ std::optional<std::string> mutate(Plan& plan, Mutation mutation, Random& random)
       } else if (--waits[i].count == 0) {
         waits.erase(waits.begin() + static_cast<std::ptrdiff_t>(i));
       }
-      return fmt::format("{} wait for {} of signal {}", task_name(plan, p.rank, p.queue, p.task), wait.count, wait.signal);
+      return fmt::format("{} wait for {} of signal {}", task_name(plan, p.rank, p.queue, p.task), wait.count,
+                         wait.signal);
     }
     case Mutation::swap_tasks: return swap_tasks(plan, random);
     case Mutation::shift_region: return shift_region(plan, random);
     case Mutation::shrink_buffer: {
       const std::size_t i = pick(random, plan.buffers);
       Buffer& b = plan.buffers[i];
-      if (random.chance(0.5)) b.rows -= random.between(1, b.rows);
-      else b.cols -= random.between(1, b.cols);
+      if (random.chance(0.5))
+        b.rows -= random.between(1, b.rows);
+      else
+        b.cols -= random.between(1, b.cols);
       return fmt::format("buffer {} to {} x {}", b.name, b.rows, b.cols);
     }
     case Mutation::break_parity: {

@@ -9,7 +9,16 @@
 
 namespace imbrex::test {
 
-enum class Mutation { drop_post, double_post, lower_wait, redirect_wait, swap_tasks, shift_region, shrink_buffer, break_parity };
+enum class Mutation {
+  drop_post,
+  double_post,
+  lower_wait,
+  redirect_wait,
+  swap_tasks,
+  shift_region,
+  shrink_buffer,
+  break_parity
+};
 inline constexpr int mutation_kinds = 8;
 
 std::string name_of(Mutation mutation);

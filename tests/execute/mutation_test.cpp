@@ -1,5 +1,6 @@
-// The checker refutes plans that were broken on purpose. Each mutant is also run without the check, with delays and over
-// several epochs; those that came out wrong or got stuck must nearly all have been refuted, and each miss is reported.
+// The checker refutes plans that were broken on purpose. Each mutant is also run without the check, with delays and
+// over several epochs; those that came out wrong or got stuck must nearly all have been refuted, and each miss is
+// reported.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -83,7 +84,8 @@ TEST(Mutation, CheckerRefutesWhatRunsWrongOrSticks) {
       tally.refuted += finding.has_value();
       tally.harmful += harmful;
       tally.harmful_refuted += harmful && finding;
-      if (harmful && !finding) misses.push_back(fmt::format("{} {} in {}", test::name_of(m.kind), m.where, test::describe(m.origin)));
+      if (harmful && !finding)
+        misses.push_back(fmt::format("{} {} in {}", test::name_of(m.kind), m.where, test::describe(m.origin)));
     }
   };
   {
@@ -94,9 +96,11 @@ TEST(Mutation, CheckerRefutesWhatRunsWrongOrSticks) {
   fmt::print("{:<15} {:>6} {:>8} {:>8} {:>16}\n", "mutation", "made", "refuted", "harmful", "harmful refuted");
   for (const auto& [name, t] : tallies) {
     fmt::print("{:<15} {:>6} {:>8} {:>8} {:>16}\n", name, t.made, t.refuted, t.harmful, t.harmful_refuted);
-    total.made += t.made, total.refuted += t.refuted, total.harmful += t.harmful, total.harmful_refuted += t.harmful_refuted;
+    total.made += t.made, total.refuted += t.refuted, total.harmful += t.harmful,
+        total.harmful_refuted += t.harmful_refuted;
   }
-  fmt::print("{:<15} {:>6} {:>8} {:>8} {:>16}\n", "all", total.made, total.refuted, total.harmful, total.harmful_refuted);
+  fmt::print("{:<15} {:>6} {:>8} {:>8} {:>16}\n", "all", total.made, total.refuted, total.harmful,
+             total.harmful_refuted);
   for (const std::string& miss : misses) fmt::print("missed: {}\n", miss);
   EXPECT_GE(total.made, mutants);
   EXPECT_GE(total.harmful, mutants / 3) << "too few mutants do harm for the figure to mean anything";

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "base/npy.hpp"
 #include "imbrex/error.hpp"
+#include "imbrex/npy.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <functional>
 #include <fstream>
+#include <functional>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -71,7 +71,9 @@ TEST(Machine, EveryMemberIsNeededAndTyped) {
         EXPECT_NE(message_of(lacking.dump()).find("lacks the key '" + item.key() + "'"), std::string::npos) << child;
       }
       for (const Json& wrong : {Json(), Json(true), Json("x"), Json(-1), Json::array(), Json::object()}) {
-        if (wrong.is_string() && item.value().is_string() && item.key() != "unit" && item.key() != "source" && item.key() != "format") continue;
+        if (wrong.is_string() && item.value().is_string() && item.key() != "unit" && item.key() != "source" &&
+            item.key() != "format")
+          continue;
         Json retyped = whole;
         retyped.at(child) = wrong;
         EXPECT_NE(message_of(retyped.dump()), "accepted") << child << " as " << wrong;
@@ -115,7 +117,8 @@ TEST(Machine, RulesAreNamed) {
 }
 
 TEST(Machine, HostileTextIsRefused) {
-  for (const std::string text : {"", "{", "null", "[]", "1e999", "{\"a\":1,\"a\":2}", "\xff\xfe", "{\"format\":\"\\ud800\"}"})
+  for (const std::string text :
+       {"", "{", "null", "[]", "1e999", "{\"a\":1,\"a\":2}", "\xff\xfe", "{\"format\":\"\\ud800\"}"})
     EXPECT_NE(message_of(text), "accepted") << text;
   EXPECT_NE(message_of(std::string(100000, '[')).find("deeper"), std::string::npos);
   EXPECT_NE(message_of(std::string((1 << 20) + 1, ' ')).find("1048576"), std::string::npos);

@@ -56,7 +56,8 @@ TEST(Behaviour, KernelsOfAStreamDoNotShareAWave) {
     auto& queue = p.queue(0, Engine::compute);
     for (int t = 0; t < 6; ++t) queue.push_back(Plans::tile(0, 256, {}, {{0, t / 3}}));
     // Two kernels of three tiles, or one of six, on four SMs.
-    EXPECT_NEAR(simulate(p.plan, m).seconds, 2 * tile_seconds(256) + (strategy == Strategy::fused ? 1e-6 : 2e-6), 1e-12);
+    EXPECT_NEAR(simulate(p.plan, m).seconds, 2 * tile_seconds(256) + (strategy == Strategy::fused ? 1e-6 : 2e-6),
+                1e-12);
   }
   Plans p(1, Strategy::decomposed);
   auto& queue = p.queue(0, Engine::compute);
@@ -70,7 +71,8 @@ TEST(Behaviour, ACollectiveTakesSmsFromTiles) {
   m.all_gather = {{{1, 1.0}}, Provenance::unverified, "test"};
   Plans p(2);
   for (int r = 0; r < 2; ++r) {
-    p.queue(r, Engine::library).push_back({Collective{CollectiveKind::all_gather, 0, Plans::block(r, 1, 1), Plans::block(r, 2, 1)}, {}, {}});
+    p.queue(r, Engine::library)
+        .push_back({Collective{CollectiveKind::all_gather, 0, Plans::block(r, 1, 1), Plans::block(r, 2, 1)}, {}, {}});
     auto& queue = p.queue(r, Engine::compute);
     for (int t = 0; t < 8; ++t) queue.push_back(Plans::tile(r, 256));
   }
@@ -116,13 +118,15 @@ TEST(Behaviour, EveryStrategyRunsOnEveryMachine) {
   for (const std::string& name : machine_names()) {
     const Machine machine = load_machine(name);
     for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed, Strategy::fused})
-      for (const Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+      for (const Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
+                                Operator::gemm_all_to_all})
         for (const Reducer reducer : {Reducer::tile, Reducer::tail, Reducer::reserved}) {
           if (op == Operator::all_gather_gemm && reducer != Reducer::tile) continue;
           Knobs knobs;
           if (strategy == Strategy::fused && op != Operator::all_gather_gemm) knobs.transport = Transport::store;
           if (strategy == Strategy::fused && op != Operator::gemm_all_to_all) knobs.reducer = reducer;
-          const double seconds = simulate(make_plan({op, 2000, 1008, 520, 4, Type::bf16}, strategy, knobs), machine).seconds;
+          const double seconds =
+              simulate(make_plan({op, 2000, 1008, 520, 4, Type::bf16}, strategy, knobs), machine).seconds;
           EXPECT_GT(seconds, 1e-6) << name;
           EXPECT_LT(seconds, 1e-1) << name;
         }
@@ -137,12 +141,15 @@ TEST(Behaviour, DeadlocksNameAStuckTask) {
     queue.push_back(Plans::signal({{3, 2}}, {{1 - r, 3}}));
   }
   const std::string message = message_of(p.plan, ideal_machine(), ErrorCode::unsound);
-  EXPECT_NE(message.find("rank 0 queue 0 task 1 (transfer) waits for signal 3 to reach 2, which has 0"), std::string::npos) << message;
+  EXPECT_NE(message.find("rank 0 queue 0 task 1 (transfer) waits for signal 3 to reach 2, which has 0"),
+            std::string::npos)
+      << message;
 }
 
 TEST(Behaviour, ACollectiveThatARankNeverReachesIsADeadlock) {
   Plans p(2);
-  p.queue(1, Engine::library).push_back({Collective{CollectiveKind::all_gather, 0, Plans::block(1, 1, 1), Plans::block(1, 2, 1)}, {}, {}});
+  p.queue(1, Engine::library)
+      .push_back({Collective{CollectiveKind::all_gather, 0, Plans::block(1, 1, 1), Plans::block(1, 2, 1)}, {}, {}});
   const std::string message = message_of(p.plan, ideal_machine(), ErrorCode::unsound);
   EXPECT_NE(message.find("rank 1 queue 0 task 0 (collective)"), std::string::npos) << message;
   EXPECT_NE(message.find("1 of 2"), std::string::npos) << message;
@@ -175,7 +182,8 @@ TEST(Behaviour, PlansWithIndicesOutOfRangeAreRefused) {
 TEST(Behaviour, AHundredThousandTasksTakeSeconds) {
   Knobs knobs;
   knobs.transport = Transport::store;
-  const Plan plan = make_plan({Operator::gemm_reduce_scatter, 16384, 25600, 4096, 4, Type::bf16}, Strategy::fused, knobs);
+  const Plan plan =
+      make_plan({Operator::gemm_reduce_scatter, 16384, 25600, 4096, 4, Type::bf16}, Strategy::fused, knobs);
   ASSERT_GE(count_tasks(plan), 100000u);
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_GT(simulate(plan, load_machine("4xh200")).seconds, 0);

@@ -36,7 +36,8 @@ TEST(Limits, ComputeBoundIsWavesTimesTile) {
     auto& queue = p.queue(0, Engine::compute);
     for (int t = 0; t < tiles; ++t) queue.push_back(Plans::tile(0, 256));
     const double waves = (tiles + 3) / 4;
-    EXPECT_NEAR(simulate(p.plan, ideal_machine()).seconds, waves * tile_seconds(256), tiny * waves * tile_seconds(256)) << tiles;
+    EXPECT_NEAR(simulate(p.plan, ideal_machine()).seconds, waves * tile_seconds(256), tiny * waves * tile_seconds(256))
+        << tiles;
   }
 }
 
@@ -107,16 +108,19 @@ TEST(Limits, OneRankPaysNoWire) {
   Machine m = ideal_machine();
   m.egress_bandwidth = m.ingress_bandwidth = constant(1);
   for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed, Strategy::fused})
-    for (const Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all}) {
+    for (const Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
+                              Operator::gemm_all_to_all}) {
       const Plan plan = make_plan({op, 512, 512, 256, 1, Type::bf16}, strategy, {});
-      EXPECT_NEAR(simulate(plan, m).seconds, 4 * tile_seconds(256), 1e-6 * tile_seconds(256)) << name_of(op) << " " << name_of(strategy);
+      EXPECT_NEAR(simulate(plan, m).seconds, 4 * tile_seconds(256), 1e-6 * tile_seconds(256))
+          << name_of(op) << " " << name_of(strategy);
     }
 }
 
 TEST(Limits, ACollectiveTakesItsCurvesTime) {
   Machine m = ideal_machine();
   m.reduce_scatter = {{{1e3, 1e-3}, {1e9, 1e-1}}, Provenance::unverified, "test"};
-  const Plan plan = make_plan({Operator::gemm_reduce_scatter, 512, 512, 256 * 4, 4, Type::bf16}, Strategy::sequential, {});
+  const Plan plan =
+      make_plan({Operator::gemm_reduce_scatter, 512, 512, 256 * 4, 4, Type::bf16}, Strategy::sequential, {});
   const double wire = 512 * 512 * 2 * 3 / 4.0;
   EXPECT_NEAR(simulate(plan, m).seconds, 4 * tile_seconds(256) + seconds_of(m.reduce_scatter, wire), 1e-9);
 }
@@ -124,7 +128,8 @@ TEST(Limits, ACollectiveTakesItsCurvesTime) {
 TEST(Limits, FusedNeverBeatsComputeOrWire) {
   Machine m = ideal_machine();
   for (const double bandwidth : {1e9, 1e10, 1e11, 1e12})
-    for (const Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all}) {
+    for (const Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
+                              Operator::gemm_all_to_all}) {
       m.egress_bandwidth = m.ingress_bandwidth = constant(bandwidth);
       Knobs knobs;
       knobs.transport = op == Operator::all_gather_gemm ? Transport::push : Transport::store;
@@ -132,7 +137,8 @@ TEST(Limits, FusedNeverBeatsComputeOrWire) {
       const RankShapes shapes = shapes_of(problem);
       const double tiles = static_cast<double>(shapes.product.rows / 128 * (shapes.product.cols / 128));
       const double compute = tiles / 4 * tile_seconds(static_cast<double>(shapes.depth));
-      const double whole = static_cast<double>(op == Operator::all_gather_gemm ? problem.m * problem.k : shapes.product.rows * shapes.product.cols);
+      const double whole = static_cast<double>(
+          op == Operator::all_gather_gemm ? problem.m * problem.k : shapes.product.rows * shapes.product.cols);
       const double wire = 2 * whole * 3 / 4 * (op == Operator::gemm_all_reduce ? 2 : 1) / bandwidth;
       const double seconds = simulate(make_plan(problem, Strategy::fused, knobs), m).seconds;
       EXPECT_GE(seconds, std::max(compute, wire) * (1 - 1e-9)) << name_of(op) << " at " << bandwidth;
@@ -184,7 +190,11 @@ TEST(Limits, OneSmStoresAtItsOwnRateAndManyAtTheDevices) {
     Plans p(2);
     auto& queue = p.queue(0, Engine::compute);
     for (int t = 0; t < tiles; ++t) queue.push_back(Plans::tile(0, 64, {}, {}, {1}));
-    EXPECT_NEAR(simulate(p.plan, m).seconds, tiles <= 2 ? std::max(bytes / 1e9, tiles * bytes / 2e9 + (tiles - 1) * 0.5 * bytes / 1e9) : tiles * bytes / 2e9 + 0.5 * bytes / 1e9, bytes / 1e9 * 0.51) << tiles;
+    EXPECT_NEAR(simulate(p.plan, m).seconds,
+                tiles <= 2 ? std::max(bytes / 1e9, tiles * bytes / 2e9 + (tiles - 1) * 0.5 * bytes / 1e9)
+                           : tiles * bytes / 2e9 + 0.5 * bytes / 1e9,
+                bytes / 1e9 * 0.51)
+        << tiles;
   }
 }
 

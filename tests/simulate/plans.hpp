@@ -48,14 +48,17 @@ class Plans {
     queues.push_back({engine, workers, {}});
     return queues.back().tasks;
   }
-  static Region block(int rank, std::int64_t rows, std::int64_t cols, std::int64_t row = 0) { return {rank, 0, row, 0, rows, cols}; }
-  static Task tile(int rank, std::int64_t depth, std::vector<Wait> waits = {}, std::vector<Post> posts = {}, std::vector<int> targets = {},
-                   std::int64_t rows = 128, std::int64_t cols = 128) {
+  static Region block(int rank, std::int64_t rows, std::int64_t cols, std::int64_t row = 0) {
+    return {rank, 0, row, 0, rows, cols};
+  }
+  static Task tile(int rank, std::int64_t depth, std::vector<Wait> waits = {}, std::vector<Post> posts = {},
+                   std::vector<int> targets = {}, std::int64_t rows = 128, std::int64_t cols = 128) {
     Tile work{block(rank, rows, depth), block(rank, depth, cols), {}, 0, {}};
     for (const int target : targets) work.stores.push_back({block(target, rows, cols)});
     return {work, std::move(waits), std::move(posts)};
   }
-  static Task copy(int from, int to, std::int64_t rows, std::int64_t cols, std::vector<Wait> waits = {}, std::vector<Post> posts = {}) {
+  static Task copy(int from, int to, std::int64_t rows, std::int64_t cols, std::vector<Wait> waits = {},
+                   std::vector<Post> posts = {}) {
     return {Transfer{block(from, rows, cols), block(to, rows, cols)}, std::move(waits), std::move(posts)};
   }
   static Task signal(std::vector<Wait> waits, std::vector<Post> posts = {}) {

@@ -81,6 +81,8 @@ class Checks(unittest.TestCase):
         self.refuse("in no CMakeLists.txt", {"src/plan/orphan.cpp": ""})
         self.refuse("in no CMakeLists.txt", {"src/plan/an.cpp": ""})  # plan.cpp is listed, an.cpp is not
         self.refuse("in no CMakeLists.txt", {"cli/CMakeLists.txt": "# main.cpp\n"})
+        self.assertEqual(faults_of({"tests/CMakeLists.txt": "add_executable(x ../bench/x.cpp ${CMAKE_SOURCE_DIR}/bench/y.cpp)\n",
+                                    "bench/x.cpp": "", "bench/y.cpp": ""}), [])
 
     def test_links(self):
         self.refuse("which does not exist", {"docs/x.md": "[gone](gone.md)\n"})

@@ -34,7 +34,8 @@ struct Whole {
     float sum = 0;
     switch (problem.op) {
       case Operator::all_gather_gemm:
-        for (std::int64_t k = 0; k < s.depth; ++k) sum += a(static_cast<int>(row / s.a.rows), row % s.a.rows, k) * b(rank, k, col);
+        for (std::int64_t k = 0; k < s.depth; ++k)
+          sum += a(static_cast<int>(row / s.a.rows), row % s.a.rows, k) * b(rank, k, col);
         return sum;
       case Operator::gemm_all_to_all: {
         const std::int64_t block = s.out.rows / problem.ranks;
@@ -59,11 +60,14 @@ int run_exact(World& world, const Plan& plan, const CpuOptions& options, int epo
   int wrong = 0;
   for (int e = 0; e < epochs; ++e) {
     const Whole whole{plan.problem, static_cast<std::uint64_t>(e)};
-    for (std::size_t i = 0; i < a.size(); ++i) a[i] = whole.a(world.rank(), static_cast<std::int64_t>(i) / s.a.cols, static_cast<std::int64_t>(i) % s.a.cols);
-    for (std::size_t i = 0; i < b.size(); ++i) b[i] = whole.b(world.rank(), static_cast<std::int64_t>(i) / s.b.cols, static_cast<std::int64_t>(i) % s.b.cols);
+    for (std::size_t i = 0; i < a.size(); ++i)
+      a[i] = whole.a(world.rank(), static_cast<std::int64_t>(i) / s.a.cols, static_cast<std::int64_t>(i) % s.a.cols);
+    for (std::size_t i = 0; i < b.size(); ++i)
+      b[i] = whole.b(world.rank(), static_cast<std::int64_t>(i) / s.b.cols, static_cast<std::int64_t>(i) % s.b.cols);
     execution->run({a.data(), b.data(), out.data()});
     for (std::size_t i = 0; i < out.size(); ++i)
-      wrong += out[i] != whole.out(world.rank(), static_cast<std::int64_t>(i) / s.out.cols, static_cast<std::int64_t>(i) % s.out.cols);
+      wrong += out[i] != whole.out(world.rank(), static_cast<std::int64_t>(i) / s.out.cols,
+                                   static_cast<std::int64_t>(i) % s.out.cols);
     std::fill(out.begin(), out.end(), -1.0f);
   }
   return wrong == 0 ? 0 : 1;

@@ -33,10 +33,14 @@ struct Limits {
 /// Sizes from 1 to the limit; the sharded dimension is a multiple of the ranks (and so at least as large).
 inline Problem random_problem(Random& random, const Limits& limits) {
   Problem p;
-  p.op = random.one_of({Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all});
+  p.op = random.one_of(
+      {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all});
   p.type = random.one_of({Type::bf16, Type::fp16, Type::fp32});
   p.ranks = static_cast<int>(random.between(1, limits.max_ranks));
-  const auto size = [&] { return random.chance(0.3) ? random.between(1, std::min<std::int64_t>(limits.max_size, 16)) : random.between(1, limits.max_size); };
+  const auto size = [&] {
+    return random.chance(0.3) ? random.between(1, std::min<std::int64_t>(limits.max_size, 16))
+                              : random.between(1, limits.max_size);
+  };
   const auto sharded = [&] { return std::max<std::int64_t>(1, size() / p.ranks) * p.ranks; };
   p.m = p.op == Operator::gemm_all_reduce ? size() : sharded();
   p.n = p.op == Operator::all_gather_gemm ? sharded() : size();
@@ -79,20 +83,22 @@ struct RandomCase {
 };
 
 inline RandomCase random_case(Random& random, const Limits& limits) {
-  RandomCase c{random_problem(random, limits), random.one_of({Strategy::sequential, Strategy::decomposed, Strategy::fused}), {}};
+  RandomCase c{
+      random_problem(random, limits), random.one_of({Strategy::sequential, Strategy::decomposed, Strategy::fused}), {}};
   c.knobs = random_knobs(random, c.problem, c.strategy);
   return c;
 }
 
 inline std::string describe(const RandomCase& c) {
   const auto s = [](auto v) { return std::to_string(v); };
-  return std::string(name_of(c.problem.op)) + " " + s(c.problem.m) + "x" + s(c.problem.n) + "x" + s(c.problem.k) + " ranks " +
-         s(c.problem.ranks) + " " + std::string(name_of(c.problem.type)) + " " + std::string(name_of(c.strategy)) + " tile " +
-         s(c.knobs.tile_m) + "x" + s(c.knobs.tile_n) + " group " + s(c.knobs.group) + " order " + std::string(name_of(c.knobs.order)) +
-         " transport " + std::string(name_of(c.knobs.transport)) + " reducer " + std::string(name_of(c.knobs.reducer)) + " comm_rows " +
-         s(c.knobs.comm_rows) + " k_slices " + s(c.knobs.k_slices) + " chunks " + s(c.knobs.chunks) + " parts " + s(c.knobs.parts) +
-         (c.knobs.span_shards ? " span_shards" : "") + (c.knobs.one_shot ? " one_shot" : "") + " partial " +
-         std::string(name_of(c.knobs.partial));
+  return std::string(name_of(c.problem.op)) + " " + s(c.problem.m) + "x" + s(c.problem.n) + "x" + s(c.problem.k) +
+         " ranks " + s(c.problem.ranks) + " " + std::string(name_of(c.problem.type)) + " " +
+         std::string(name_of(c.strategy)) + " tile " + s(c.knobs.tile_m) + "x" + s(c.knobs.tile_n) + " group " +
+         s(c.knobs.group) + " order " + std::string(name_of(c.knobs.order)) + " transport " +
+         std::string(name_of(c.knobs.transport)) + " reducer " + std::string(name_of(c.knobs.reducer)) + " comm_rows " +
+         s(c.knobs.comm_rows) + " k_slices " + s(c.knobs.k_slices) + " chunks " + s(c.knobs.chunks) + " parts " +
+         s(c.knobs.parts) + (c.knobs.span_shards ? " span_shards" : "") + (c.knobs.one_shot ? " one_shot" : "") +
+         " partial " + std::string(name_of(c.knobs.partial));
 }
 
 /// Seed of a property test: IMBREX_TEST_SEED, or a fixed one. Tests print it.

@@ -14,7 +14,12 @@ namespace {
 class CpuExecution final : public Execution {
  public:
   CpuExecution(World& world, const Plan& plan, const CpuOptions& options)
-      : world_(world), plan_(plan), options_(options), layout_(plan_), epoch_(options.first_epoch), groups_(collective_groups(plan_)) {
+      : world_(world),
+        plan_(plan),
+        options_(options),
+        layout_(plan_),
+        epoch_(options.first_epoch),
+        groups_(collective_groups(plan_)) {
     heap_offset_ = world.heap().allocate(layout_.bytes());
     memory_ = std::make_unique<RankMemory>(plan_, layout_, world.heap().handle(), heap_offset_);
     memory_->start_counters(epoch_);
@@ -23,13 +28,10 @@ class CpuExecution final : public Execution {
       for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank)
         for (const Queue& queue : plan_.ranks[rank].queues)
           for (const Task& task : queue.tasks)
-            if (const auto* c = std::get_if<Collective>(&task.work); c != nullptr && c->group == group) collectives_.back()[rank] = c;
+            if (const auto* c = std::get_if<Collective>(&task.work); c != nullptr && c->group == group)
+              collectives_.back()[rank] = c;
     }
-    // Rank 0's clock is the zero of every rank's timeline. Nobody posts before all counters are set.
-    std::vector<double> clocks(static_cast<std::size_t>(world.size()));
-    const double now = monotonic_seconds();
-    world.all_gather(&now, clocks.data(), sizeof now);
-    time_base_ = clocks.front();
+    world.barrier();  // nobody posts before all counters are set
   }
 
   ~CpuExecution() override {
@@ -45,7 +47,8 @@ class CpuExecution final : public Execution {
   CpuExecution& operator=(const CpuExecution&) = delete;
 
   Report run(const Operands& operands) override {
-    IMBREX_EXPECTS(operands.a != nullptr && operands.b != nullptr && operands.out != nullptr, "an operand is null: a, b and out must be given");
+    IMBREX_EXPECTS(operands.a != nullptr && operands.b != nullptr && operands.out != nullptr,
+                   "an operand is null: a, b and out must be given");
     world_.throw_if_failed();
     const double begin = monotonic_seconds();
     memory_->enter(operands, epoch_);
@@ -53,7 +56,7 @@ class CpuExecution final : public Execution {
     hold_back();
     std::vector<std::atomic<std::size_t>> heads(plan_.ranks[static_cast<std::size_t>(world_.rank())].queues.size());
     std::atomic<bool> stop = false;
-    RankEpoch shared{plan_, layout_, *memory_, world_, options_, groups_, collectives_, heads, stop, epoch_, time_base_};
+    RankEpoch shared{plan_, layout_, *memory_, world_, options_, groups_, collectives_, heads, stop, epoch_};
     std::vector<std::unique_ptr<Worker>> workers;
     for (int i = 0; i < std::max(1, options_.workers); ++i) workers.push_back(std::make_unique<Worker>(shared, i));
     run_all(workers, stop);
@@ -68,7 +71,9 @@ class CpuExecution final : public Execution {
  private:
   // With injected delays, one rank in turn falls behind by far, so that the others run into the next epochs.
   void hold_back() const {
-    if (options_.delays == 0 || static_cast<int>((options_.delays + epoch_) % static_cast<std::uint64_t>(world_.size())) != world_.rank()) return;
+    if (options_.delays == 0 ||
+        static_cast<int>((options_.delays + epoch_) % static_cast<std::uint64_t>(world_.size())) != world_.rank())
+      return;
     std::this_thread::sleep_for(std::chrono::duration<double>(4 * options_.max_delay));
   }
 
@@ -100,21 +105,24 @@ class CpuExecution final : public Execution {
   std::vector<std::vector<const Collective*>> collectives_;
   std::size_t heap_offset_ = 0;
   std::unique_ptr<RankMemory> memory_;
-  double time_base_ = 0;
 };
 
 class CpuExecutor final : public Executor {
  public:
   CpuExecutor(World& world, const CpuOptions& options) : world_(world), options_(options) {
-    IMBREX_EXPECTS(options.workers >= 1 && options.workers <= 1024, "workers = {}: it must be from 1 to 1024", options.workers);
-    IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 60, "max_delay = {} s: it must be from 0 to 60", options.max_delay);
+    IMBREX_EXPECTS(options.workers >= 1 && options.workers <= 1024, "workers = {}: it must be from 1 to 1024",
+                   options.workers);
+    IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 60, "max_delay = {} s: it must be from 0 to 60",
+                   options.max_delay);
     // Ranks and workers are the parallelism; a BLAS that starts threads of its own would also make sums depend on them.
     openblas_set_num_threads(1);
   }
 
   std::unique_ptr<Execution> prepare(const Plan& plan) override {
-    IMBREX_EXPECTS(plan.problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}", plan.problem.ranks, world_.size());
-    if (const auto finding = check_format(plan)) throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
+    IMBREX_EXPECTS(plan.problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}",
+                   plan.problem.ranks, world_.size());
+    if (const auto finding = check_format(plan))
+      throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
     return std::make_unique<CpuExecution>(world_, plan, options_);
   }
 

@@ -21,9 +21,11 @@ Matrix as_float(const RankMemory& memory, const Region& r, std::vector<float>& s
   const Type type = memory.type(r);
   const std::byte* first = memory.at(r);
   const std::size_t pitch = memory.pitch(r);
-  if (type == Type::fp32) return {reinterpret_cast<const float*>(first), static_cast<std::int64_t>(pitch / sizeof(float))};
+  if (type == Type::fp32)
+    return {reinterpret_cast<const float*>(first), static_cast<std::int64_t>(pitch / sizeof(float))};
   scratch.resize(size(r.rows * r.cols));
-  for (std::int64_t i = 0; i < r.rows; ++i) to_float(type, first + size(i) * pitch, scratch.data() + i * r.cols, r.cols);
+  for (std::int64_t i = 0; i < r.rows; ++i)
+    to_float(type, first + size(i) * pitch, scratch.data() + i * r.cols, r.cols);
   return {scratch.data(), r.cols};
 }
 
@@ -71,7 +73,8 @@ void Kernels::finish(const Tile& tile) {
       continue;
     }
     for (std::int64_t i = 0; i < to.rows; ++i)
-      from_float(memory_.type(to), result + (store.row + i) * cols + store.col, first + size(i) * memory_.pitch(to), to.cols);
+      from_float(memory_.type(to), result + (store.row + i) * cols + store.col, first + size(i) * memory_.pitch(to),
+                 to.cols);
   }
 }
 
@@ -93,11 +96,13 @@ void Kernels::sum(const std::vector<Region>& from, const std::vector<Region>& to
   row_.resize(size(cols));
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::size_t s = 0; s < from.size(); ++s) {
-      to_float(memory_.type(from[s]), memory_.at(from[s]) + size(i) * memory_.pitch(from[s]), s == 0 ? total_.data() : row_.data(), cols);
+      to_float(memory_.type(from[s]), memory_.at(from[s]) + size(i) * memory_.pitch(from[s]),
+               s == 0 ? total_.data() : row_.data(), cols);
       if (s > 0)
         for (std::int64_t j = 0; j < cols; ++j) total_[size(j)] += row_[size(j)];
     }
-    for (const Region& r : to) from_float(memory_.type(r), total_.data(), memory_.at(r) + size(i) * memory_.pitch(r), cols);
+    for (const Region& r : to)
+      from_float(memory_.type(r), total_.data(), memory_.at(r) + size(i) * memory_.pitch(r), cols);
   }
 }
 
@@ -115,7 +120,8 @@ void Kernels::collective(const Collective& own, const std::vector<const Collecti
     }
     sources.push_back(from);
   }
-  if (own.kind == CollectiveKind::reduce_scatter || own.kind == CollectiveKind::all_reduce) return sum(sources, {own.to});
+  if (own.kind == CollectiveKind::reduce_scatter || own.kind == CollectiveKind::all_reduce)
+    return sum(sources, {own.to});
   for (std::int64_t s = 0; s < ranks; ++s) {
     Region to = own.to;
     to.rows /= ranks;

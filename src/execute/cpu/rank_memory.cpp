@@ -21,11 +21,13 @@ std::byte* RankMemory::base(int rank, int buffer) const {
 void RankMemory::stage_inputs() const {
   for (int buffer : {buffer_a, buffer_b})
     if (layout_.in_heap(buffer))
-      std::memcpy(base(heap_.rank, buffer), buffer == buffer_a ? operands_.a : operands_.b, bytes_of(plan_.buffers[static_cast<std::size_t>(buffer)]));
+      std::memcpy(base(heap_.rank, buffer), buffer == buffer_a ? operands_.a : operands_.b,
+                  bytes_of(plan_.buffers[static_cast<std::size_t>(buffer)]));
 }
 
 void RankMemory::unstage_output() const {
-  if (layout_.in_heap(buffer_out)) std::memcpy(operands_.out, base(heap_.rank, buffer_out), bytes_of(plan_.buffers[buffer_out]));
+  if (layout_.in_heap(buffer_out))
+    std::memcpy(operands_.out, base(heap_.rank, buffer_out), bytes_of(plan_.buffers[buffer_out]));
 }
 
 void RankMemory::start_counters(std::uint64_t epoch) const {

@@ -30,14 +30,18 @@ class RankMemory {
     return static_cast<std::size_t>(b.cols) * size_of(b.type);
   }
   Type type(const Region& r) const { return plan_.buffers[static_cast<std::size_t>(r.buffer)].type; }
-  bool fragment(const Region& r) const { return plan_.buffers[static_cast<std::size_t>(r.buffer)].layout == Layout::fragment; }
+  bool fragment(const Region& r) const {
+    return plan_.buffers[static_cast<std::size_t>(r.buffer)].layout == Layout::fragment;
+  }
 
   /// Copies the caller's operand to the heap if peers read it there, and results back.
   void stage_inputs() const;
   void unstage_output() const;
 
   std::uint32_t seen(int signal) const { return counter(heap_.rank, signal).load(std::memory_order_acquire); }
-  std::uint32_t expected(int signal, std::uint32_t count) const { return layout_.base(heap_.rank, signal, epoch_) + count; }
+  std::uint32_t expected(int signal, std::uint32_t count) const {
+    return layout_.base(heap_.rank, signal, epoch_) + count;
+  }
   /// Everything that this thread wrote, or saw to be written, is visible to whoever sees the post.
   void post(int rank, int signal) const { counter(rank, signal).fetch_add(1, std::memory_order_release); }
 
@@ -47,7 +51,8 @@ class RankMemory {
  private:
   std::byte* base(int rank, int buffer) const;
   std::atomic_ref<std::uint32_t> counter(int rank, int signal, std::uint64_t epoch) const {
-    return std::atomic_ref<std::uint32_t>(*reinterpret_cast<std::uint32_t*>(heap_.at(rank, heap_offset_ + layout_.counter(signal, epoch))));
+    return std::atomic_ref<std::uint32_t>(
+        *reinterpret_cast<std::uint32_t*>(heap_.at(rank, heap_offset_ + layout_.counter(signal, epoch))));
   }
   std::atomic_ref<std::uint32_t> counter(int rank, int signal) const { return counter(rank, signal, epoch_); }
 

@@ -20,10 +20,12 @@ std::string label(const Task& task) {
     return fmt::format("tile rows {}+{} cols {}+{}", tile->a.row, tile->a.rows, tile->b.col, tile->b.cols);
   if (const auto* transfer = std::get_if<Transfer>(&task.work)) {
     if (transfer->from.empty()) return "signal";
-    return fmt::format("copy {} x {} from rank {} to rank {}", transfer->from.rows, transfer->from.cols, transfer->from.rank, transfer->to.rank);
+    return fmt::format("copy {} x {} from rank {} to rank {}", transfer->from.rows, transfer->from.cols,
+                       transfer->from.rank, transfer->to.rank);
   }
   if (const auto* reduction = std::get_if<Reduction>(&task.work))
-    return fmt::format("sum of {}, rows {}+{} cols {}+{}", reduction->from.size(), reduction->to.front().row, reduction->to.front().rows, reduction->to.front().col, reduction->to.front().cols);
+    return fmt::format("sum of {}, rows {}+{} cols {}+{}", reduction->from.size(), reduction->to.front().row,
+                       reduction->to.front().rows, reduction->to.front().col, reduction->to.front().cols);
   const auto& c = std::get<Collective>(task.work);
   return fmt::format("{} {}", name_of(c.kind), c.group);
 }
@@ -42,12 +44,15 @@ Worker::Worker(RankEpoch& shared, int index) : shared_(shared), index_(index), k
       lane.queue = q;
       lanes_.push_back(lane);
     }
-  std::seed_seq seed{shared.options.delays, shared.epoch, static_cast<std::uint64_t>(shared.world.rank()), static_cast<std::uint64_t>(index)};
+  std::seed_seq seed{shared.options.delays, shared.epoch, static_cast<std::uint64_t>(shared.world.rank()),
+                     static_cast<std::uint64_t>(index)};
   random_.seed(seed);
 }
 
 const Task& Worker::task_of(const Lane& lane) const {
-  return shared_.plan.ranks[static_cast<std::size_t>(shared_.world.rank())].queues[static_cast<std::size_t>(lane.queue)].tasks[lane.task];
+  return shared_.plan.ranks[static_cast<std::size_t>(shared_.world.rank())]
+      .queues[static_cast<std::size_t>(lane.queue)]
+      .tasks[lane.task];
 }
 
 void Worker::run() {
@@ -73,7 +78,8 @@ void Worker::run() {
 
 void Worker::idle(double& last_progress, int& rounds) {
   shared_.world.throw_if_failed();
-  if (shared_.stop.load(std::memory_order_relaxed)) throw Error(ErrorCode::runtime_failure, "another worker of this rank failed");
+  if (shared_.stop.load(std::memory_order_relaxed))
+    throw Error(ErrorCode::runtime_failure, "another worker of this rank failed");
   ++rounds;
   if (rounds < rounds_before_yield) return;
   if (rounds < rounds_before_sleep) return std::this_thread::yield();
@@ -91,23 +97,29 @@ std::string Worker::diagnose() const {
     const Task& task = task_of(lane);
     const std::string where = task_name(shared_.plan, shared_.world.rank(), lane.queue, lane.task);
     for (const Wait& wait : task.waits) {
-      const std::uint32_t seen = shared_.memory.seen(wait.signal), expected = shared_.memory.expected(wait.signal, wait.count);
+      const std::uint32_t seen = shared_.memory.seen(wait.signal),
+                          expected = shared_.memory.expected(wait.signal, wait.count);
       if (!reached(seen, expected))
-        return fmt::format("{} waited longer than {} s for signal {} in epoch {}: expected {} posts, saw {}", where, shared_.world.options().wait_limit,
-                           wait.signal, shared_.epoch, wait.count, static_cast<std::int32_t>(seen - (expected - wait.count)));
+        return fmt::format("{} waited longer than {} s for signal {} in epoch {}: expected {} posts, saw {}", where,
+                           shared_.world.options().wait_limit, wait.signal, shared_.epoch, wait.count,
+                           static_cast<std::int32_t>(seen - (expected - wait.count)));
     }
-    return fmt::format("{} waited longer than {} s for the other ranks in epoch {}", where, shared_.world.options().wait_limit, shared_.epoch);
+    return fmt::format("{} waited longer than {} s for the other ranks in epoch {}", where,
+                       shared_.world.options().wait_limit, shared_.epoch);
   }
-  return fmt::format("rank {} made no progress for {} s in epoch {}", shared_.world.rank(), shared_.world.options().wait_limit, shared_.epoch);
+  return fmt::format("rank {} made no progress for {} s in epoch {}", shared_.world.rank(),
+                     shared_.world.options().wait_limit, shared_.epoch);
 }
 
 void Worker::pause() {
   if (shared_.options.delays == 0 || !std::bernoulli_distribution(0.15)(random_)) return;
-  std::this_thread::sleep_for(std::chrono::duration<double>(std::uniform_real_distribution<double>(0, shared_.options.max_delay)(random_)));
+  std::this_thread::sleep_for(
+      std::chrono::duration<double>(std::uniform_real_distribution<double>(0, shared_.options.max_delay)(random_)));
 }
 
 bool Worker::take(Lane& lane) {
-  const auto& queue = shared_.plan.ranks[static_cast<std::size_t>(shared_.world.rank())].queues[static_cast<std::size_t>(lane.queue)];
+  const auto& queue =
+      shared_.plan.ranks[static_cast<std::size_t>(shared_.world.rank())].queues[static_cast<std::size_t>(lane.queue)];
   lane.task = shared_.heads[static_cast<std::size_t>(lane.queue)].fetch_add(1, std::memory_order_relaxed);
   if (lane.task >= queue.tasks.size()) {
     lane.exhausted = true;
@@ -131,7 +143,8 @@ bool Worker::step(Lane& lane) {
 template <typename Needed>
 bool Worker::met(Lane& lane, const Task& task, Needed&& needed) {
   for (const Wait& wait : task.waits) {
-    if (!needed(wait) || reached(shared_.memory.seen(wait.signal), shared_.memory.expected(wait.signal, wait.count))) continue;
+    if (!needed(wait) || reached(shared_.memory.seen(wait.signal), shared_.memory.expected(wait.signal, wait.count)))
+      continue;
     if (shared_.options.timeline && lane.blocked_since < 0) lane.blocked_since = monotonic_seconds();
     return false;
   }
@@ -139,7 +152,7 @@ bool Worker::met(Lane& lane, const Task& task, Needed&& needed) {
     const double since = lane.blocked_since;
     lane.blocked_since = -1;
     timed(lane, Span::Kind::wait, [] {});
-    spans.back().begin = since - shared_.time_base;
+    spans.back().begin = since;
     spans.back().name = "wait: " + spans.back().name;
   }
   return true;
@@ -150,9 +163,13 @@ void Worker::timed(const Lane& lane, Span::Kind kind, F&& work) {
   if (!shared_.options.timeline) return work();
   const double begin = monotonic_seconds();
   work();
-  const Engine engine = shared_.plan.ranks[static_cast<std::size_t>(shared_.world.rank())].queues[static_cast<std::size_t>(lane.queue)].engine;
-  const std::string row = engine == Engine::copy ? "copy queue" : engine == Engine::library ? "library" : fmt::format("worker {}", index_);
-  spans.push_back({shared_.world.rank(), row, label(task_of(lane)), kind, begin - shared_.time_base, monotonic_seconds() - shared_.time_base});
+  const Engine engine = shared_.plan.ranks[static_cast<std::size_t>(shared_.world.rank())]
+                            .queues[static_cast<std::size_t>(lane.queue)]
+                            .engine;
+  const std::string row = engine == Engine::copy      ? "copy queue"
+                          : engine == Engine::library ? "library"
+                                                      : fmt::format("worker {}", index_);
+  spans.push_back({shared_.world.rank(), row, label(task_of(lane)), kind, begin, monotonic_seconds()});
 }
 
 void Worker::done(Lane& lane, const Task& task) {
@@ -168,7 +185,8 @@ bool Worker::step_tile(Lane& lane, const Task& task, const Tile& tile) {
     std::int64_t end = depth;
     for (const Wait& wait : task.waits)
       if (wait.point == WaitPoint::load && wait.k_begin > lane.k) end = std::min(end, wait.k_begin);
-    if (!met(lane, task, [&](const Wait& w) { return w.point == WaitPoint::load && w.k_begin <= lane.k; })) return false;
+    if (!met(lane, task, [&](const Wait& w) { return w.point == WaitPoint::load && w.k_begin <= lane.k; }))
+      return false;
     pause();
     timed(lane, Span::Kind::compute, [&] { kernels_.multiply(tile, lane.k, end); });
     lane.k = end;
@@ -186,17 +204,19 @@ bool Worker::step_simple(Lane& lane, const Task& task) {
   pause();
   if (const auto* transfer = std::get_if<Transfer>(&task.work))
     timed(lane, transfer->from.empty() ? Span::Kind::signal : Span::Kind::copy, [&] { kernels_.transfer(*transfer); });
-  else timed(lane, Span::Kind::reduction, [&] { kernels_.reduce(std::get<Reduction>(task.work)); });
+  else
+    timed(lane, Span::Kind::reduction, [&] { kernels_.reduce(std::get<Reduction>(task.work)); });
   done(lane, task);
   return true;
 }
 
 int Worker::group_index(int group) const {
-  return static_cast<int>(std::lower_bound(shared_.groups.begin(), shared_.groups.end(), group) - shared_.groups.begin());
+  return static_cast<int>(std::lower_bound(shared_.groups.begin(), shared_.groups.end(), group) -
+                          shared_.groups.begin());
 }
 
-// Every rank announces itself to all, takes what it needs from their memory once all are there, says so, and leaves when
-// all have taken what they need from it.
+// Every rank announces itself to all, takes what it needs from their memory once all are there, says so, and leaves
+// when all have taken what they need from it.
 bool Worker::step_collective(Lane& lane, const Task& task, const Collective& collective) {
   const int group = group_index(collective.group), ranks = shared_.world.size(), rank = shared_.world.rank();
   const auto post_all = [&](int stage) {
@@ -214,7 +234,8 @@ bool Worker::step_collective(Lane& lane, const Task& task, const Collective& col
       break;
     case 1:
       if (!all_posted(0)) return false;
-      timed(lane, Span::Kind::collective, [&] { kernels_.collective(collective, shared_.collectives[static_cast<std::size_t>(group)], rank); });
+      timed(lane, Span::Kind::collective,
+            [&] { kernels_.collective(collective, shared_.collectives[static_cast<std::size_t>(group)], rank); });
       post_all(1);
       break;
     default:

@@ -20,12 +20,11 @@ struct RankEpoch {
   const RankMemory& memory;
   World& world;
   const CpuOptions& options;
-  const std::vector<int>& groups;                                 // collective groups, ascending
+  const std::vector<int>& groups;                                  // collective groups, ascending
   const std::vector<std::vector<const Collective*>>& collectives;  // by group index and rank
-  std::vector<std::atomic<std::size_t>>& heads;                   // by queue: the next task to take
-  std::atomic<bool>& stop;                                        // another worker failed
+  std::vector<std::atomic<std::size_t>>& heads;                    // by queue: the next task to take
+  std::atomic<bool>& stop;                                         // another worker failed
   std::uint64_t epoch = 0;
-  double time_base = 0;  // of the timeline
 };
 
 class Worker {
@@ -44,7 +43,7 @@ class Worker {
     bool taken = false, exhausted = false;
     std::size_t task = 0;
     int phase = 0;
-    std::int64_t k = 0;        // columns of A multiplied so far
+    std::int64_t k = 0;         // columns of A multiplied so far
     double blocked_since = -1;  // of the current wait, timeline only
   };
 

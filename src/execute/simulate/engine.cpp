@@ -8,8 +8,8 @@
 
 namespace imbrex::simulate {
 
-Simulation::Simulation(const Plan& plan, const Program& program, const Machine& machine, const std::vector<double>& starts,
-                       bool timeline)
+Simulation::Simulation(const Plan& plan, const Program& program, const Machine& machine,
+                       const std::vector<double>& starts, bool timeline)
     : plan_(plan),
       program_(program),
       machine_(machine),
@@ -110,7 +110,8 @@ bool Simulation::kernel_open(std::uint32_t q) {
   queue.opening = true;
   states_[task].stage = Stage::gate;
   states_[task].begin = now();
-  if (!blocked(task, WaitPoint::load, std::numeric_limits<std::int64_t>::max())) events_.after(0, EventKind::wake, task);
+  if (!blocked(task, WaitPoint::load, std::numeric_limits<std::int64_t>::max()))
+    events_.after(0, EventKind::wake, task);
   return false;
 }
 
@@ -120,7 +121,8 @@ std::uint32_t Simulation::find_worker(std::uint32_t q) {
   const std::uint32_t p = program_.queues[q].pool;
   const Pool& flat = program_.pools[p];
   PoolState& pool = pools_[p];
-  const auto taken = flat.shared && collecting_[flat.rank] > 0 ? static_cast<std::uint32_t>(machine_.collective_sms.value) : 0;
+  const auto taken =
+      flat.shared && collecting_[flat.rank] > 0 ? static_cast<std::uint32_t>(machine_.collective_sms.value) : 0;
   const std::uint32_t workers = flat.workers > taken ? flat.workers - taken : 1;
   if (pool.held >= workers && queues_[q].running > 0) return none;
   ++pool.held;
@@ -159,9 +161,11 @@ void Simulation::complete(std::uint32_t task) {
     const bool local = post.rank == static_cast<int>(flat.rank);
     // In streams a rank's own signals stand for stream order, which the launch gap already pays.
     const double latency = !local ? machine_.flag_latency : program_.streams ? 0.0 : machine_.flag_latency_local.value;
-    events_.after(latency, EventKind::post, static_cast<std::uint32_t>(post.rank), static_cast<std::uint64_t>(post.signal));
+    events_.after(latency, EventKind::post, static_cast<std::uint32_t>(post.rank),
+                  static_cast<std::uint64_t>(post.signal));
   }
-  if (program_.streams && program_.queues[flat.queue].engine == Engine::compute && --queues_[flat.queue].unfinished == 0)
+  if (program_.streams && program_.queues[flat.queue].engine == Engine::compute &&
+      --queues_[flat.queue].unfinished == 0)
     dispatch(flat.queue);
 }
 
@@ -195,7 +199,8 @@ void Simulation::post(std::uint32_t rank, std::uint64_t index) {
     const std::uint32_t task = signal.waiting.front().task;
     std::pop_heap(signal.waiting.begin(), signal.waiting.end());
     signal.waiting.pop_back();
-    if (--states_[task].waits_left == 0) events_.after(program_.streams ? 0.0 : machine_.poll.value, EventKind::wake, task);
+    if (--states_[task].waits_left == 0)
+      events_.after(program_.streams ? 0.0 : machine_.poll.value, EventKind::wake, task);
   }
 }
 
@@ -213,19 +218,22 @@ void Simulation::throw_stuck() const {
     if (state.stage == Stage::done || state.waits_left == 0) continue;
     const FlatTask& flat = program_.tasks[task];
     const Wait& wait = flat.task->waits[state.waits_for];
-    throw Error(ErrorCode::unsound, fmt::format("the plan deadlocks: {} waits for signal {} to reach {}, which has {}", place(task),
-                                                wait.signal, wait.count, signals_[signal_of(flat.rank, wait.signal)].posts));
+    throw Error(ErrorCode::unsound,
+                fmt::format("the plan deadlocks: {} waits for signal {} to reach {}, which has {}", place(task),
+                            wait.signal, wait.count, signals_[signal_of(flat.rank, wait.signal)].posts));
   }
   for (const Group& group : groups_)
     if (!group.members.empty() && group.members.size() < plan_.ranks.size())
-      throw Error(ErrorCode::unsound, fmt::format("the plan deadlocks: {} waits for the other ranks of its collective; {} of {} came",
-                                                  place(group.members.front()), group.members.size(), plan_.ranks.size()));
+      throw Error(ErrorCode::unsound,
+                  fmt::format("the plan deadlocks: {} waits for the other ranks of its collective; {} of {} came",
+                              place(group.members.front()), group.members.size(), plan_.ranks.size()));
   throw Error(ErrorCode::unsound, "the plan deadlocks");
 }
 
 std::string Simulation::row(std::uint32_t task) const {
   const FlatQueue& queue = program_.queues[program_.tasks[task].queue];
-  if (queue.engine == Engine::compute) return fmt::format("sm {}", states_[task].worker == none ? 0 : states_[task].worker);
+  if (queue.engine == Engine::compute)
+    return fmt::format("sm {}", states_[task].worker == none ? 0 : states_[task].worker);
   const std::string_view name = queue.engine == Engine::copy ? "copy engine" : "library";
   int before = 0;
   for (const FlatQueue& other : program_.queues)
@@ -251,8 +259,9 @@ void Simulation::record(std::uint32_t task, Span::Kind kind) {
     if (const Tile* tile = std::get_if<Tile>(&flat.task->work))
       return fmt::format("{}tile rows {}+{} cols {}+{}", prefix, tile->a.row, tile->a.rows, tile->b.col, tile->b.cols);
     if (const Transfer* transfer = std::get_if<Transfer>(&flat.task->work))
-      return transfer->from.empty() ? std::string("signal")
-                                    : block(fmt::format("copy rank {} to {}", transfer->from.rank, transfer->to.rank), transfer->from);
+      return transfer->from.empty()
+                 ? std::string("signal")
+                 : block(fmt::format("copy rank {} to {}", transfer->from.rank, transfer->to.rank), transfer->from);
     if (const Reduction* reduction = std::get_if<Reduction>(&flat.task->work))
       return reduction->to.empty() ? std::string("reduce") : block("reduce", reduction->to.front());
     return std::string(imbrex::name_of(std::get<Collective>(flat.task->work).kind));

@@ -19,7 +19,8 @@ namespace imbrex::simulate {
 class Simulation final : private Links::Listener {
  public:
   /// `starts`: when each rank enters, seconds.
-  Simulation(const Plan& plan, const Program& program, const Machine& machine, const std::vector<double>& starts, bool timeline);
+  Simulation(const Plan& plan, const Program& program, const Machine& machine, const std::vector<double>& starts,
+             bool timeline);
   Report run();
 
  private:
@@ -51,8 +52,8 @@ class Simulation final : private Links::Listener {
     bool remote = false;            ///< it stored to a peer
   };
   struct QueueState {
-    std::uint32_t next = 0;     ///< task to take next
-    std::uint32_t running = 0;  ///< tasks that hold a worker or the engine
+    std::uint32_t next = 0;                       ///< task to take next
+    std::uint32_t running = 0;                    ///< tasks that hold a worker or the engine
     std::uint32_t kernel = none, unfinished = 0;  ///< streams: the kernel under way and its tasks not yet complete
     bool opening = false;                         ///< streams: the next kernel waits or is being launched
     bool started = false;                         ///< its launch gap has passed

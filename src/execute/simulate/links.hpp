@@ -17,9 +17,9 @@ struct Flow {
   std::uint32_t source = 0, target = 0;
   std::uint32_t task = 0;
   double bytes = 0;
-  double rate = std::numeric_limits<double>::infinity();          ///< of its own engine or SM
-  double device_rate = std::numeric_limits<double>::infinity();   ///< of all such flows of a device
-  double latency = 0;                                             ///< from the last byte's departure to its arrival
+  double rate = std::numeric_limits<double>::infinity();         ///< of its own engine or SM
+  double device_rate = std::numeric_limits<double>::infinity();  ///< of all such flows of a device
+  double latency = 0;                                            ///< from the last byte's departure to its arrival
   bool read = false;    ///< fetched for a task that waits for it; else sent by a task on its way out
   bool stores = false;  ///< comes from registers, so the source's memory is not read
 };

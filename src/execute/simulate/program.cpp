@@ -27,8 +27,8 @@ class Checker {
       IMBREX_EXPECTS(post.rank >= 0 && post.rank < std::ssize(plan_.ranks), "{} posts to rank {}; there are {}", name(),
                      post.rank, plan_.ranks.size());
       const int signals = plan_.ranks[static_cast<std::size_t>(post.rank)].signals;
-      IMBREX_EXPECTS(post.signal >= 0 && post.signal < signals, "{} posts to signal {} of rank {}, which has {}", name(),
-                     post.signal, post.rank, signals);
+      IMBREX_EXPECTS(post.signal >= 0 && post.signal < signals, "{} posts to signal {} of rank {}, which has {}",
+                     name(), post.signal, post.rank, signals);
     }
     std::visit([&](const auto& work) { regions(work); }, task.work);
   }
@@ -84,8 +84,8 @@ Program lay_out(const Plan& plan, const Machine& machine) {
   IMBREX_EXPECTS(ranks >= 1 && ranks <= max_ranks, "the plan has {} ranks; it must have 1 to {}", ranks, max_ranks);
   IMBREX_EXPECTS(ranks == plan.problem.ranks, "the plan has queues for {} ranks, but its problem names {}", ranks,
                  plan.problem.ranks);
-  IMBREX_EXPECTS(ranks <= machine.devices, "the plan has {} ranks, but machine '{}' has {} devices", ranks, machine.name,
-                 machine.devices);
+  IMBREX_EXPECTS(ranks <= machine.devices, "the plan has {} ranks, but machine '{}' has {} devices", ranks,
+                 machine.name, machine.devices);
   Program program;
   program.streams = plan.strategy == Strategy::sequential || plan.strategy == Strategy::decomposed;
   Checker checker(plan);

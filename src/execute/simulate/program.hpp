@@ -21,9 +21,9 @@ struct FlatTask {
 
 struct FlatQueue {
   Engine engine = Engine::compute;
-  std::uint32_t rank = 0, index = 0;    ///< index within its rank
-  std::uint32_t begin = 0, end = 0;     ///< tasks
-  std::uint32_t pool = none;            ///< compute: whose workers it uses, index into Program::pools
+  std::uint32_t rank = 0, index = 0;  ///< index within its rank
+  std::uint32_t begin = 0, end = 0;   ///< tasks
+  std::uint32_t pool = none;          ///< compute: whose workers it uses, index into Program::pools
 };
 
 /// Workers (SMs) of one rank that serve one or several compute queues.
@@ -42,7 +42,8 @@ struct Program {
   std::vector<std::uint32_t> first_signal;  ///< of each rank; one more at the end
 };
 
-/// Throws Error(invalid_input) naming the task, if the plan has more ranks than the machine or an index leaves its range.
+/// Throws Error(invalid_input) naming the task, if the plan has more ranks than the machine or an index leaves its
+/// range.
 Program lay_out(const Plan& plan, const Machine& machine);
 
 }  // namespace imbrex::simulate

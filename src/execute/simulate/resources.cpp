@@ -108,7 +108,8 @@ void Simulation::chunk_moved(std::uint32_t id, double bytes, double begin, doubl
   forecast_memory(flow.source);
   forecast_memory(flow.target);
   const std::uint64_t key = std::uint64_t{flow.task} << 8 | flow.target;
-  recorder_.add_link(flow.source, true, key, begin, egress_end, [&] { return fmt::format("to rank {}: {}", flow.target, place(flow.task)); });
+  recorder_.add_link(flow.source, true, key, begin, egress_end,
+                     [&] { return fmt::format("to rank {}: {}", flow.target, place(flow.task)); });
   recorder_.add_link(flow.target, false, key, ingress_begin, ingress_end,
                      [&] { return fmt::format("from rank {}: {}", flow.source, place(flow.task)); });
 }
@@ -120,10 +121,11 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
   const auto [found, added] = group_ids_.try_emplace(collective.group, static_cast<std::uint32_t>(groups_.size()));
   if (added) groups_.push_back({{}, collective.kind, 0, 0, 0, 0, 0});
   Group& group = groups_[found->second];
-  IMBREX_EXPECTS(group.kind == collective.kind, "{} is a {}, but group {} began as a {}", place(task), imbrex::name_of(collective.kind),
-                 collective.group, imbrex::name_of(group.kind));
+  IMBREX_EXPECTS(group.kind == collective.kind, "{} is a {}, but group {} began as a {}", place(task),
+                 imbrex::name_of(collective.kind), collective.group, imbrex::name_of(group.kind));
   for (const std::uint32_t other : group.members)
-    IMBREX_EXPECTS(program_.tasks[other].rank != flat.rank, "{} joins collective group {} a second time", place(task), collective.group);
+    IMBREX_EXPECTS(program_.tasks[other].rank != flat.rank, "{} joins collective group {} a second time", place(task),
+                   collective.group);
   group.members.push_back(task);
   const double ranks = static_cast<double>(plan_.ranks.size());
   const double whole = std::max(bytes_of(collective.from), bytes_of(collective.to));
@@ -135,8 +137,9 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
   if (group.members.size() < plan_.ranks.size()) return;
 
   const Curve* curves[] = {&machine_.all_gather, &machine_.reduce_scatter, &machine_.all_reduce, &machine_.all_to_all};
-  const double seconds = group.wire_bytes > 0 ? seconds_of(*curves[static_cast<std::size_t>(group.kind)], group.wire_bytes)
-                                              : machine_.launch_gap + group.local_bytes / machine_.memory_bandwidth;
+  const double seconds = group.wire_bytes > 0
+                             ? seconds_of(*curves[static_cast<std::size_t>(group.kind)], group.wire_bytes)
+                             : machine_.launch_gap + group.local_bytes / machine_.memory_bandwidth;
   group.begin = now();
   if (seconds > 0) {
     // What goes out is read and what comes in is written.

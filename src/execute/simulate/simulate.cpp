@@ -21,7 +21,11 @@ double uniform(std::uint64_t& state) {
 class SimulatedExecution final : public Execution {
  public:
   SimulatedExecution(const Plan& plan, const Machine& machine, const SimulateOptions& options)
-      : plan_(plan), machine_(machine), options_(options), program_(simulate::lay_out(plan_, machine_)), seed_(options.skew_seed) {}
+      : plan_(plan),
+        machine_(machine),
+        options_(options),
+        program_(simulate::lay_out(plan_, machine_)),
+        seed_(options.skew_seed) {}
 
   // Every run is an epoch of its own from an idle machine; with a seed, each has other starts.
   Report run(const Operands&) override {
@@ -31,8 +35,8 @@ class SimulatedExecution final : public Execution {
     Report report = simulate::Simulation(plan_, program_, machine_, starts, options_.timeline).run();
     if (options_.timeline) {
       const Problem& p = plan_.problem;
-      report.timeline.title = fmt::format("{} M={} N={} K={} {}, {} ranks, {}", name_of(p.op), p.m, p.n, p.k, name_of(p.type), p.ranks,
-                                          name_of(plan_.strategy));
+      report.timeline.title = fmt::format("{} M={} N={} K={} {}, {} ranks, {}", name_of(p.op), p.m, p.n, p.k,
+                                          name_of(p.type), p.ranks, name_of(plan_.strategy));
       report.timeline.source = fmt::format("simulated on {}", machine_.name);
     }
     return report;

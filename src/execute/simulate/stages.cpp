@@ -48,9 +48,7 @@ void Simulation::advance_tile(std::uint32_t task, const Tile& tile) {
       if (state.depth > 0) return multiply(task, tile);
       state.stage = Stage::fixed;
       return timer(task, tiles_[program_.tasks[task].rank].prologue());
-    case Stage::fixed:
-      load_operands(task, tile);
-      return multiply(task, tile);
+    case Stage::fixed: load_operands(task, tile); return multiply(task, tile);
     case Stage::work:
       if (state.depth < tile.a.cols) {
         state.stage = Stage::load;

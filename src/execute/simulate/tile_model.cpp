@@ -13,7 +13,8 @@ std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + s
 // The known shape that is nearest in area and aspect, both as ratios.
 const TileRate& nearest(const Machine& machine, double m, double n) {
   const auto distance = [&](const TileRate& tile) {
-    return std::abs(std::log(static_cast<double>(tile.tile_m) / m)) + std::abs(std::log(static_cast<double>(tile.tile_n) / n));
+    return std::abs(std::log(static_cast<double>(tile.tile_m) / m)) +
+           std::abs(std::log(static_cast<double>(tile.tile_n) / n));
   };
   return *std::min_element(machine.tiles.begin(), machine.tiles.end(),
                            [&](const TileRate& x, const TileRate& y) { return distance(x) < distance(y); });
@@ -54,7 +55,8 @@ double TileModel::flops(const Plan& plan, const Tile& tile) {
 
 std::size_t PanelCache::Hash::operator()(const Region& region) const {
   std::uint64_t hash = 0x9e3779b97f4a7c15u;
-  for (std::int64_t value : {std::int64_t{region.rank}, std::int64_t{region.buffer}, region.row, region.col, region.rows, region.cols}) {
+  for (std::int64_t value :
+       {std::int64_t{region.rank}, std::int64_t{region.buffer}, region.row, region.col, region.rows, region.cols}) {
     hash ^= static_cast<std::uint64_t>(value);
     hash *= 0xbf58476d1ce4e5b9u;
     hash ^= hash >> 29;

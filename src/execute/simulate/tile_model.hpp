@@ -30,8 +30,8 @@ class TileModel {
   double rate_, prologue_, epilogue_;
 };
 
-/// Operand panels in one device's L2. A panel that a running tile streams is shared with every tile that joins; one that
-/// no tile uses any more stays until newer ones fill the L2.
+/// Operand panels in one device's L2. A panel that a running tile streams is shared with every tile that joins; one
+/// that no tile uses any more stays until newer ones fill the L2.
 class PanelCache {
  public:
   explicit PanelCache(double bytes) : capacity_(bytes) {}

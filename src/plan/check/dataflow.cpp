@@ -14,16 +14,21 @@ struct Refused {
 
 class Dataflow {
  public:
-  Dataflow(const Plan& plan, Graph& graph) : plan_(plan), graph_(graph), index_(plan.ranks.size() * plan.buffers.size()) {}
+  Dataflow(const Plan& plan, Graph& graph)
+      : plan_(plan), graph_(graph), index_(plan.ranks.size() * plan.buffers.size()) {}
 
   void run() {
     collect_writes();
     for (TaskId id : graph_.order()) evaluate(id);
     for (int rank = 0; rank < plan_.problem.ranks; ++rank) check_output(rank);
+    // Last, because a missing wait or tile also loosens the order between epochs, and is what should be named.
+    if (reuse_) throw Refused{*reuse_};
   }
 
  private:
-  [[noreturn]] void refuse(Fault fault, TaskId task, const std::string& text) { throw Refused{graph_.finding(fault, task, text)}; }
+  [[noreturn]] void refuse(Fault fault, TaskId task, const std::string& text) {
+    throw Refused{graph_.finding(fault, task, text)};
+  }
 
   const Buffer& buffer(const Region& region) const { return plan_.buffers[static_cast<std::size_t>(region.buffer)]; }
   WriteIndex& index_of(int rank, int buffer) {
@@ -50,7 +55,8 @@ class Dataflow {
           index.for_each_overlap(write.region, [&](const Write& other) {
             if (&other != &write)
               refuse(Fault::coverage, std::max(write.task, other.task),
-                     fmt::format("writes {}, which {} writes too", text(write.region), name(std::min(write.task, other.task))));
+                     fmt::format("writes {}, which {} writes too", text(write.region),
+                                 name(std::min(write.task, other.task))));
           });
           check_caller_memory(write.task, write.region, graph_.entered_at_end(write.task), "writes");
         }
@@ -61,9 +67,11 @@ class Dataflow {
   void check_caller_memory(TaskId id, const Region& region, RankMask entered, const char* verb) {
     if (buffer(region).role == BufferRole::workspace || region.rank == graph_.nodes()[id].rank) return;
     if ((entered & bit(region.rank)) == 0)
-      refuse(Fault::race, id, fmt::format("{} {} before that rank is known to have entered the epoch", verb, text(region)));
+      refuse(Fault::race, id,
+             fmt::format("{} {} before that rank is known to have entered the epoch", verb, text(region)));
     if ((graph_.holds(id) & bit(region.rank)) == 0)
-      refuse(Fault::race, id, fmt::format("{} {}, and that rank may leave the epoch before it is done", verb, text(region)));
+      refuse(Fault::race, id,
+             fmt::format("{} {}, and that rank may leave the epoch before it is done", verb, text(region)));
   }
 
   template <typename F>
@@ -80,7 +88,8 @@ class Dataflow {
       // Parts from different ranks have different values, and so are writes of their own.
       const bool by_rank = c.kind == CollectiveKind::all_gather || c.kind == CollectiveKind::all_to_all;
       const std::int64_t h = by_rank ? c.to.rows / plan_.problem.ranks : c.to.rows;
-      for (std::int64_t row = 0; row < c.to.rows; row += h) f(Region{c.to.rank, c.to.buffer, c.to.row + row, 0, h, c.to.cols});
+      for (std::int64_t row = 0; row < c.to.rows; row += h)
+        f(Region{c.to.rank, c.to.buffer, c.to.row + row, 0, h, c.to.cols});
     }
   }
 
@@ -104,12 +113,15 @@ class Dataflow {
     index_of(region.rank, region.buffer).for_each_overlap(region, [&](const Write& write) {
       const Region& w = write.region;
       Moment moment{!operand, 0};
-      if (operand) moment.k_limit = std::max<std::int64_t>(0, k == Along::columns ? w.col - region.col : w.row - region.row);
+      if (operand)
+        moment.k_limit = std::max<std::int64_t>(0, k == Along::columns ? w.col - region.col : w.row - region.row);
       if (std::holds_alternative<Collective>(graph_.nodes()[id].task->work)) moment = {false, 0};
       if (write.task == id || !graph_.ordered(write.task, id, moment))
         refuse(Fault::race, id, fmt::format("may read {} before {} has written it", text(region), name(write.task)));
-      if (!graph_.ordered_across(id, write.task, b.copies))
-        refuse(Fault::reuse, id, fmt::format("may still read {} of epoch e when {} writes it in epoch e+{}", text(region), name(write.task), b.copies));
+      if (!reuse_ && !graph_.ordered_across(id, write.task, b.copies))
+        reuse_ = graph_.finding(Fault::reuse, id,
+                                fmt::format("may still read {} of epoch e when {} writes it in epoch e+{}",
+                                            text(region), name(write.task), b.copies));
       if (value && !(*value == write.value))
         refuse(Fault::coverage, id, fmt::format("reads {}, whose parts do not belong together", text(region)));
       value = write.value;
@@ -118,7 +130,9 @@ class Dataflow {
       area += rows * cols;
     });
     if (area != region.rows * region.cols)
-      refuse(Fault::coverage, id, fmt::format("reads {}, of which {} elements are never written", text(region), region.rows * region.cols - area));
+      refuse(Fault::coverage, id,
+             fmt::format("reads {}, of which {} elements are never written", text(region),
+                         region.rows * region.cols - area));
     return *value;
   }
 
@@ -141,16 +155,20 @@ class Dataflow {
       return;
     }
     if (total->row != term.row || total->col != term.col)
-      refuse(Fault::coverage, id, fmt::format("adds {}, which belongs at row {} col {}, to a sum at row {} col {}", what, term.row, term.col, total->row, total->col));
+      refuse(Fault::coverage, id,
+             fmt::format("adds {}, which belongs at row {} col {}, to a sum at row {} col {}", what, term.row, term.col,
+                         total->row, total->col));
     const auto sum = sums_.add(total->sum, term.sum);
     if (!sum)
-      refuse(Fault::coverage, id, fmt::format("adds {}: the sum over k {} would be counted twice", what, sums_.text(term.sum)));
+      refuse(Fault::coverage, id,
+             fmt::format("adds {}: the sum over k {} would be counted twice", what, sums_.text(term.sum)));
     total->sum = *sum;
   }
 
   Term term_at(TaskId id, const Region& region) {
     const Value value = read(id, region, false);
-    if (value.what != Value::What::product) refuse(Fault::coverage, id, fmt::format("adds {}, which holds no product", text(region)));
+    if (value.what != Value::What::product)
+      refuse(Fault::coverage, id, fmt::format("adds {}, which holds no product", text(region)));
     return {value.row + region.row, value.col + region.col, value.sum};
   }
 
@@ -162,10 +180,12 @@ class Dataflow {
 
   void evaluate(TaskId id, const Tile& tile) {
     const Value a = read(id, tile.a, true, Along::columns), b = read(id, tile.b, true, Along::rows);
-    if (a.what != Value::What::a || b.what != Value::What::b) refuse(Fault::coverage, id, "multiplies something else than a part of A by a part of B");
+    if (a.what != Value::What::a || b.what != Value::What::b)
+      refuse(Fault::coverage, id, "multiplies something else than a part of A by a part of B");
     const std::int64_t k = tile.a.col + a.col;
     if (k != tile.b.row + b.row)
-      refuse(Fault::coverage, id, fmt::format("multiplies columns of A from k = {} with rows of B from k = {}", k, tile.b.row + b.row));
+      refuse(Fault::coverage, id,
+             fmt::format("multiplies columns of A from k = {} with rows of B from k = {}", k, tile.b.row + b.row));
     std::optional<Term> total = Term{tile.a.row + a.row, tile.b.col + b.col, sums_.of({k, k + tile.a.cols})};
     for (const Region& slot : tile.adds) {
       if (buffer(slot).layout == Layout::row_major) {
@@ -174,12 +194,14 @@ class Dataflow {
       }
       const Value value = read(id, slot, false);
       if (value.tile_rows != tile.a.rows || value.tile_cols != tile.b.cols)
-        refuse(Fault::coverage, id, fmt::format("adds {}, which holds a tile of {} x {}", text(slot), value.tile_rows, value.tile_cols));
+        refuse(Fault::coverage, id,
+               fmt::format("adds {}, which holds a tile of {} x {}", text(slot), value.tile_rows, value.tile_cols));
       add_term(id, total, {value.row, value.col, value.sum}, text(slot));
     }
     for (const Store& s : tile.stores) {
       if (buffer(s.to).layout == Layout::row_major)
-        store(s.to, {Value::What::product, total->row + s.row - s.to.row, total->col + s.col - s.to.col, total->sum, 0, 0});
+        store(s.to,
+              {Value::What::product, total->row + s.row - s.to.row, total->col + s.col - s.to.col, total->sum, 0, 0});
       else
         store(s.to, {Value::What::product, total->row, total->col, total->sum, tile.a.rows, tile.b.cols});
     }
@@ -203,17 +225,20 @@ class Dataflow {
   void evaluate(TaskId id, const Collective&) {
     const auto& parts = graph_.collectives()[static_cast<std::size_t>(graph_.nodes()[id].collective)];
     if (id != parts.back()) return;
-    const auto part = [&](TaskId task) -> const Collective& { return std::get<Collective>(graph_.nodes()[task].task->work); };
+    const auto part = [&](TaskId task) -> const Collective& {
+      return std::get<Collective>(graph_.nodes()[task].task->work);
+    };
     const std::int64_t ranks = plan_.problem.ranks;
     for (std::int64_t r = 0; r < ranks; ++r) {
       const Collective& own = part(parts[static_cast<std::size_t>(r)]);
-      const Region &to = own.to;
+      const Region& to = own.to;
       std::optional<Term> total;
       for (std::int64_t s = 0; s < ranks; ++s) {
         const TaskId source = parts[static_cast<std::size_t>(s)];
         Region from = part(source).from;
         const bool split = own.kind == CollectiveKind::reduce_scatter || own.kind == CollectiveKind::all_to_all;
-        if (split) from = {from.rank, from.buffer, from.row + r * (from.rows / ranks), from.col, from.rows / ranks, from.cols};
+        if (split)
+          from = {from.rank, from.buffer, from.row + r * (from.rows / ranks), from.col, from.rows / ranks, from.cols};
         if (own.kind == CollectiveKind::reduce_scatter || own.kind == CollectiveKind::all_reduce) {
           add_term(source, total, term_at(source, from), text(from));
         } else {
@@ -240,19 +265,24 @@ class Dataflow {
           refuse(Fault::coverage, write.task, fmt::format("writes {} with what belongs elsewhere", text(r)));
         const auto& k = sums_.stretches(v.sum);
         if (k.size() != 1 || !(k.front() == wanted.k))
-          refuse(Fault::coverage, write.task, fmt::format("writes {} with the sum over k {} instead of {}..{}", text(r), sums_.text(v.sum), wanted.k.begin, wanted.k.end - 1));
+          refuse(Fault::coverage, write.task,
+                 fmt::format("writes {} with the sum over k {} instead of {}..{}", text(r), sums_.text(v.sum),
+                             wanted.k.begin, wanted.k.end - 1));
         row = wanted.rows_end;
       }
     }
     const Buffer& out = plan_.buffers[buffer_out];
     if (area != out.rows * out.cols)
-      throw Refused{{Fault::coverage, rank, -1, -1, fmt::format("rank {}: {} elements of the output are never written", rank, out.rows * out.cols - area)}};
+      throw Refused{
+          {Fault::coverage, rank, -1, -1,
+           fmt::format("rank {}: {} elements of the output are never written", rank, out.rows * out.cols - area)}};
   }
 
   const Plan& plan_;
   Graph& graph_;
   Sums sums_;
   std::vector<WriteIndex> index_;
+  std::optional<Finding> reuse_;
 };
 
 }  // namespace

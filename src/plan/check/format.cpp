@@ -12,7 +12,7 @@ namespace imbrex {
 namespace {
 
 constexpr std::int64_t max_bytes = std::int64_t{1} << 46;
-constexpr int max_signals = 1 << 24;
+constexpr std::int64_t max_signals = 1 << 22;  // over all ranks
 constexpr int max_queues = 64;
 
 struct Refused {
@@ -29,10 +29,11 @@ class FormatCheck {
     } catch (const Error& error) {
       refuse(Fault::malformed, "problem: {}", error.what());
     }
-    expect(plan_.signal_copies == 1 || plan_.signal_copies == 2, "signal_copies is {}: it must be 1 or 2", plan_.signal_copies);
+    expect(plan_.signal_copies == 1 || plan_.signal_copies == 2, "signal_copies is {}: it must be 1 or 2",
+           plan_.signal_copies);
     check_buffers();
-    expect(std::ssize(plan_.ranks) == plan_.problem.ranks, "the plan has {} rank entries for {} ranks", plan_.ranks.size(),
-           plan_.problem.ranks);
+    expect(std::ssize(plan_.ranks) == plan_.problem.ranks, "the plan has {} rank entries for {} ranks",
+           plan_.ranks.size(), plan_.problem.ranks);
     groups_.resize(plan_.ranks.size());
     for (int rank = 0; rank < plan_.problem.ranks; ++rank) check_rank(rank);
     for (std::size_t rank = 1; rank < groups_.size(); ++rank)
@@ -54,20 +55,23 @@ class FormatCheck {
 
   void check_buffers() {
     const RankShapes shapes = shapes_of(plan_.problem);
-    expect(plan_.buffers.size() >= 3, "the first three buffers must be a, b and out; there are {}", plan_.buffers.size());
+    expect(plan_.buffers.size() >= 3, "the first three buffers must be a, b and out; there are {}",
+           plan_.buffers.size());
     for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
       const Buffer& b = plan_.buffers[i];
       expect(b.rows >= 0 && b.cols >= 0, "buffer {} is {} x {}", b.name, b.rows, b.cols);
-      expect(b.rows == 0 || b.cols <= max_bytes / 4 / b.rows, "buffer {} of {} x {} is larger than 2^46 bytes", b.name, b.rows, b.cols);
+      expect(b.rows == 0 || b.cols <= max_bytes / 4 / b.rows, "buffer {} of {} x {} is larger than 2^46 bytes", b.name,
+             b.rows, b.cols);
       expect(b.copies == 1 || b.copies == 2, "buffer {} has {} copies: it must have 1 or 2", b.name, b.copies);
-      if (i >= 3) expect(b.role == BufferRole::workspace, "buffer {} is number {}: only 0, 1 and 2 are the caller's", b.name, i);
+      if (i >= 3)
+        expect(b.role == BufferRole::workspace, "buffer {} is number {}: only 0, 1 and 2 are the caller's", b.name, i);
     }
     const auto operand = [&](int index, BufferRole role, const Extent& extent) {
       const Buffer& b = plan_.buffers[static_cast<std::size_t>(index)];
       expect(b.role == role && b.layout == Layout::row_major && b.copies == 1 && b.type == plan_.problem.type &&
                  b.rows == extent.rows && b.cols == extent.cols,
-             "buffer {} ({}) must be the caller's {} x {} {}, row-major, with one copy", index, b.name, extent.rows, extent.cols,
-             name_of(plan_.problem.type));
+             "buffer {} ({}) must be the caller's {} x {} {}, row-major, with one copy", index, b.name, extent.rows,
+             extent.cols, name_of(plan_.problem.type));
     };
     operand(buffer_a, BufferRole::input, shapes.a);
     operand(buffer_b, BufferRole::input, shapes.b);
@@ -77,13 +81,17 @@ class FormatCheck {
   void check_rank(int rank) {
     const RankPlan& rank_plan = plan_.ranks[static_cast<std::size_t>(rank)];
     rank_ = rank;
-    expect(rank_plan.signals >= 0 && rank_plan.signals <= max_signals, "rank {} has {} signals: it must have 0 to 2^24", rank,
-           rank_plan.signals);
-    expect(rank_plan.queues.size() <= max_queues, "rank {} has {} queues: at most {}", rank, rank_plan.queues.size(), max_queues);
+    signals_ += rank_plan.signals;
+    expect(rank_plan.signals >= 0 && signals_ <= max_signals,
+           "rank {} has {} signals: all ranks together may have 2^22", rank, rank_plan.signals);
+    expect(rank_plan.queues.size() <= max_queues, "rank {} has {} queues: at most {}", rank, rank_plan.queues.size(),
+           max_queues);
     for (queue_ = 0; queue_ < std::ssize(rank_plan.queues); ++queue_) {
       const Queue& queue = rank_plan.queues[static_cast<std::size_t>(queue_)];
-      expect(queue.workers >= 0 && queue.workers <= 1 << 16, "rank {} queue {} reserves {} workers", rank, queue_, queue.workers);
-      for (task_ = 0; task_ < std::ssize(queue.tasks); ++task_) check_task(queue, queue.tasks[static_cast<std::size_t>(task_)]);
+      expect(queue.workers >= 0 && queue.workers <= 1 << 16, "rank {} queue {} reserves {} workers", rank, queue_,
+             queue.workers);
+      for (task_ = 0; task_ < std::ssize(queue.tasks); ++task_)
+        check_task(queue, queue.tasks[static_cast<std::size_t>(task_)]);
       task_ = -1;
     }
     queue_ = -1;
@@ -94,7 +102,8 @@ class FormatCheck {
     const bool tile = std::holds_alternative<Tile>(task.work);
     expect(std::holds_alternative<Collective>(task.work) == (queue.engine == Engine::library),
            "collectives, and nothing else, run on a library queue; this one is a {} queue", name_of(queue.engine));
-    expect(queue.engine != Engine::copy || std::holds_alternative<Transfer>(task.work), "only transfers run on a copy queue");
+    expect(queue.engine != Engine::copy || std::holds_alternative<Transfer>(task.work),
+           "only transfers run on a copy queue");
     std::visit([&](const auto& work) { check_work(work); }, task.work);
     for (const Wait& wait : task.waits) {
       expect(wait.signal >= 0 && wait.signal < plan_.ranks[static_cast<std::size_t>(rank_)].signals,
@@ -106,21 +115,24 @@ class FormatCheck {
              "a wait from column {} on is not inside the tile's depth", wait.k_begin);
     }
     for (const Post& post : task.posts) {
-      expect(post.rank >= 0 && post.rank < plan_.problem.ranks, "posts to rank {} of {}", post.rank, plan_.problem.ranks);
+      expect(post.rank >= 0 && post.rank < plan_.problem.ranks, "posts to rank {} of {}", post.rank,
+             plan_.problem.ranks);
       expect(post.signal >= 0 && post.signal < plan_.ranks[static_cast<std::size_t>(post.rank)].signals,
-             "posts to signal {} of {} on rank {}", post.signal, plan_.ranks[static_cast<std::size_t>(post.rank)].signals, post.rank);
+             "posts to signal {} of {} on rank {}", post.signal,
+             plan_.ranks[static_cast<std::size_t>(post.rank)].signals, post.rank);
     }
   }
 
   void check_region(const Region& r, const char* what, bool may_be_empty = false) {
     expect(r.rank >= 0 && r.rank < plan_.problem.ranks, "{} is on rank {} of {}", what, r.rank, plan_.problem.ranks);
-    expect(r.buffer >= 0 && r.buffer < std::ssize(plan_.buffers), "{} is in buffer {} of {}", what, r.buffer, plan_.buffers.size());
+    expect(r.buffer >= 0 && r.buffer < std::ssize(plan_.buffers), "{} is in buffer {} of {}", what, r.buffer,
+           plan_.buffers.size());
     const Buffer& b = buffer(r);
     expect(may_be_empty || !r.empty(), "{} is empty", what);
-    if (r.row < 0 || r.col < 0 || r.rows < 0 || r.cols < 0 || r.row > b.rows || r.col > b.cols || r.rows > b.rows - r.row ||
-        r.cols > b.cols - r.col)
-      refuse(Fault::bounds, "{}, rows {}+{} cols {}+{}, leaves buffer {} of {} x {}", what, r.row, r.rows, r.col, r.cols, b.name,
-             b.rows, b.cols);
+    if (r.row < 0 || r.col < 0 || r.rows < 0 || r.cols < 0 || r.row > b.rows || r.col > b.cols ||
+        r.rows > b.rows - r.row || r.cols > b.cols - r.col)
+      refuse(Fault::bounds, "{}, rows {}+{} cols {}+{}, leaves buffer {} of {} x {}", what, r.row, r.rows, r.col,
+             r.cols, b.name, b.rows, b.cols);
   }
 
   void check_written(const Region& r, const char* what) {
@@ -136,16 +148,21 @@ class FormatCheck {
     check_region(tile.a, "operand A");
     check_region(tile.b, "operand B");
     expect(tile.b.rank == rank_, "operand B is on rank {}", tile.b.rank);
-    expect(tile.a.cols == tile.b.rows, "operand A is {} x {} but operand B is {} x {}", tile.a.rows, tile.a.cols, tile.b.rows, tile.b.cols);
+    expect(tile.a.cols == tile.b.rows, "operand A is {} x {} but operand B is {} x {}", tile.a.rows, tile.a.cols,
+           tile.b.rows, tile.b.cols);
     expect(buffer(tile.a).type == plan_.problem.type && buffer(tile.b).type == plan_.problem.type &&
                buffer(tile.a).layout == Layout::row_major && buffer(tile.b).layout == Layout::row_major,
            "operands must be row-major {}", name_of(plan_.problem.type));
-    expect(tile.own >= 0 && tile.own <= std::ssize(tile.adds), "own position {} of {} slots", tile.own, tile.adds.size());
+    expect(tile.own >= 0 && tile.own <= std::ssize(tile.adds), "own position {} of {} slots", tile.own,
+           tile.adds.size());
     const std::int64_t rows = tile.a.rows, cols = tile.b.cols;
     for (const Region& add : tile.adds) {
       check_region(add, "a slot to add");
-      if (buffer(add).layout == Layout::fragment) check_slot(add, "a slot to add", rows * cols);
-      else expect(add.rows == rows && add.cols == cols, "a slot to add is {} x {}, the tile {} x {}", add.rows, add.cols, rows, cols);
+      if (buffer(add).layout == Layout::fragment)
+        check_slot(add, "a slot to add", rows * cols);
+      else
+        expect(add.rows == rows && add.cols == cols, "a slot to add is {} x {}, the tile {} x {}", add.rows, add.cols,
+               rows, cols);
     }
     for (const Store& store : tile.stores) {
       check_written(store.to, "a store");
@@ -153,8 +170,10 @@ class FormatCheck {
         check_slot(store.to, "a store", rows * cols);
         expect(store.row == 0 && store.col == 0, "a fragment slot takes the whole tile");
       } else {
-        expect(store.row >= 0 && store.col >= 0 && store.row <= rows - store.to.rows && store.col <= cols - store.to.cols,
-               "a store of {}+{} x {}+{} leaves the tile of {} x {}", store.row, store.to.rows, store.col, store.to.cols, rows, cols);
+        expect(
+            store.row >= 0 && store.col >= 0 && store.row <= rows - store.to.rows && store.col <= cols - store.to.cols,
+            "a store of {}+{} x {}+{} leaves the tile of {} x {}", store.row, store.to.rows, store.col, store.to.cols,
+            rows, cols);
       }
     }
   }
@@ -164,10 +183,12 @@ class FormatCheck {
     if (t.from.empty()) return;
     check_region(t.from, "the source");
     check_written(t.to, "the destination");
-    expect(t.from.rows == t.to.rows && t.from.cols == t.to.cols, "{} x {} is copied to {} x {}", t.from.rows, t.from.cols, t.to.rows, t.to.cols);
+    expect(t.from.rows == t.to.rows && t.from.cols == t.to.cols, "{} x {} is copied to {} x {}", t.from.rows,
+           t.from.cols, t.to.rows, t.to.cols);
     expect(buffer(t.from).type == buffer(t.to).type && buffer(t.from).layout == buffer(t.to).layout,
            "source and destination must have one element type and layout");
-    expect(t.from.rank == rank_ || t.to.rank == rank_, "a transfer between ranks {} and {} runs on neither", t.from.rank, t.to.rank);
+    expect(t.from.rank == rank_ || t.to.rank == rank_, "a transfer between ranks {} and {} runs on neither",
+           t.from.rank, t.to.rank);
   }
 
   void check_work(const Reduction& reduction) {
@@ -175,7 +196,8 @@ class FormatCheck {
     const Region& shape = reduction.from.front();
     const auto same = [&](const Region& r, const char* what) {
       expect(buffer(r).layout == Layout::row_major, "{} must be row-major", what);
-      expect(r.rows == shape.rows && r.cols == shape.cols, "{} is {} x {}, the first source {} x {}", what, r.rows, r.cols, shape.rows, shape.cols);
+      expect(r.rows == shape.rows && r.cols == shape.cols, "{} is {} x {}, the first source {} x {}", what, r.rows,
+             r.cols, shape.rows, shape.cols);
     };
     for (const Region& from : reduction.from) check_region(from, "a source"), same(from, "a source");
     for (const Region& to : reduction.to) check_written(to, "a destination"), same(to, "a destination");
@@ -194,16 +216,19 @@ class FormatCheck {
     const std::int64_t in = c.kind == CollectiveKind::all_gather ? c.from.rows * ranks : c.from.rows;
     const std::int64_t out = c.kind == CollectiveKind::reduce_scatter ? c.to.rows * ranks : c.to.rows;
     expect(in == out, "{} of {} rows gives {} rows on {} ranks", name_of(c.kind), c.from.rows, c.to.rows, ranks);
-    expect(c.kind != CollectiveKind::all_to_all || c.from.rows % ranks == 0, "{} rows do not divide by {} ranks", c.from.rows, ranks);
-    const bool apart = c.from.buffer != c.to.buffer || c.from.row + c.from.rows <= c.to.row || c.to.row + c.to.rows <= c.from.row;
+    expect(c.kind != CollectiveKind::all_to_all || c.from.rows % ranks == 0, "{} rows do not divide by {} ranks",
+           c.from.rows, ranks);
+    const bool apart =
+        c.from.buffer != c.to.buffer || c.from.row + c.from.rows <= c.to.row || c.to.row + c.to.rows <= c.from.row;
     expect(apart, "source and destination overlap");
-    const auto [place, fresh] = groups_[static_cast<std::size_t>(rank_)].insert({c.group, {c.kind, c.from.rows, c.from.cols}});
+    const auto [place, fresh] =
+        groups_[static_cast<std::size_t>(rank_)].insert({c.group, {c.kind, c.from.rows, c.from.cols}});
     expect(fresh, "collective group {} appears twice on this rank", c.group);
   }
 
   const Plan& plan_;
   int rank_ = -1, queue_ = -1;
-  std::int64_t task_ = -1;
+  std::int64_t task_ = -1, signals_ = 0;
   using Member = std::tuple<CollectiveKind, std::int64_t, std::int64_t>;
   std::vector<std::map<int, Member>> groups_;
 };

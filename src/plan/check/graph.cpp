@@ -44,12 +44,14 @@ Graph::Graph(const Plan& plan) : plan_(plan) {
           nodes_.back().next = id;
         }
         if (const auto* collective = std::get_if<Collective>(&task.work)) {
-          const auto [place, fresh] = groups.insert({collective->group, static_cast<std::int32_t>(collectives_.size())});
+          const auto [place, fresh] =
+              groups.insert({collective->group, static_cast<std::int32_t>(collectives_.size())});
           if (fresh) collectives_.emplace_back();
           node.collective = place->second;
           collectives_[static_cast<std::size_t>(place->second)].push_back(id);
         }
-        for (const Wait& wait : task.waits) wait_nodes_of_.push_back(wait_node(signal_id(rank, wait.signal), wait.count));
+        for (const Wait& wait : task.waits)
+          wait_nodes_of_.push_back(wait_node(signal_id(rank, wait.signal), wait.count));
         for (const Post& post : task.posts) {
           const std::uint32_t s = signal_id(post.rank, post.signal);
           Signal& signal = signals_[s];
@@ -106,7 +108,8 @@ Finding Graph::finding(Fault fault, TaskId task, const std::string& text) const 
 std::optional<Finding> Graph::find_deadlock() {
   std::vector<std::uint64_t> seen(signals_.size());
   std::vector<std::vector<std::size_t>> heads(plan_.ranks.size());
-  std::vector<std::vector<std::pair<int, int>>> parked(signals_.size());  // queues whose first task waits for the signal
+  std::vector<std::vector<std::pair<int, int>>> parked(
+      signals_.size());  // queues whose first task waits for the signal
   std::vector<std::pair<int, int>> runnable;
   std::vector<std::size_t> joined(collectives_.size());
   for (int rank = 0; rank < plan_.problem.ranks; ++rank) {
@@ -172,12 +175,14 @@ Finding Graph::stuck(const std::vector<std::uint64_t>& seen, const std::vector<s
         if (seen[s] >= wait.count) continue;
         waits = true;
         if (signals_[s].total < wait.count)
-          return finding(Fault::deadlock, id, fmt::format("waits for {} posts to signal {}, but an epoch has only {}", wait.count,
-                                                          wait.signal, signals_[s].total));
+          return finding(Fault::deadlock, id,
+                         fmt::format("waits for {} posts to signal {}, but an epoch has only {}", wait.count,
+                                     wait.signal, signals_[s].total));
         if (!found)
-          found = finding(Fault::deadlock, id, fmt::format("waits for {} posts to signal {} and never sees more than {}: the tasks that "
-                                                           "post the rest wait, directly or behind others in their queues, for this one",
-                                                           wait.count, wait.signal, seen[s]));
+          found = finding(Fault::deadlock, id,
+                          fmt::format("waits for {} posts to signal {} and never sees more than {}: the tasks that "
+                                      "post the rest wait, directly or behind others in their queues, for this one",
+                                      wait.count, wait.signal, seen[s]));
       }
       if (!waits && !found) found = finding(Fault::deadlock, id, "some rank never reaches this collective");
     }
@@ -249,7 +254,8 @@ void Graph::compute_holds() {
       if (node.next != no_task) {
         const std::int32_t next = nodes_[node.next].collective;
         // What comes before a part of a collective comes before the end of all its parts.
-        if (next < 0) mask |= holds_[node.next];
+        if (next < 0)
+          mask |= holds_[node.next];
         else
           for (TaskId part : collectives_[static_cast<std::size_t>(next)]) mask |= holds_[part];
       }
@@ -260,7 +266,9 @@ void Graph::compute_holds() {
       shared |= mask;
     }
     for (std::size_t j = begin; j < i; ++j)
-      for_each_wait(order_[j], [&](const Wait&, std::uint32_t w) { wait_nodes_[w].holds |= collective >= 0 ? shared : holds_[order_[j]]; });
+      for_each_wait(order_[j], [&](const Wait&, std::uint32_t w) {
+        wait_nodes_[w].holds |= collective >= 0 ? shared : holds_[order_[j]];
+      });
     i = begin;
   }
 }
@@ -305,10 +313,12 @@ bool Graph::search(TaskId first, TaskId second, const Moment& moment) {
     if (collective < 0) return expand(id, m);
     for (TaskId part : collectives_[static_cast<std::size_t>(collective)]) expand(part, m);
   };
-  // A collective's result is ordered after all ranks' waits; the read of one rank's source after its own only, which the
-  // caller asks for with moment.all = false.
-  if (moment.all) expand_all(second, moment);
-  else expand(second, moment);
+  // A collective's result is ordered after all ranks' waits; the read of one rank's source after its own only, which
+  // the caller asks for with moment.all = false.
+  if (moment.all)
+    expand_all(second, moment);
+  else
+    expand(second, moment);
   while (!found && !stack_.empty()) {
     const TaskId id = stack_.back();
     stack_.pop_back();
@@ -351,9 +361,10 @@ std::optional<Finding> Graph::find_signal_reuse() {
       if (!seen.insert(holds_[waiter]).second) continue;
       for (RankMask mask : entered)
         if ((holds_[waiter] & mask) == 0)
-          return finding(Fault::reuse, waiter,
-                         fmt::format("posts of epoch e+{} to signal {} may arrive while this wait of epoch e is pending", plan_.signal_copies,
-                                     s - signal_base_[index(nodes_[waiter].rank)]));
+          return finding(
+              Fault::reuse, waiter,
+              fmt::format("posts of epoch e+{} to signal {} may arrive while this wait of epoch e is pending",
+                          plan_.signal_copies, s - signal_base_[index(nodes_[waiter].rank)]));
     }
   }
   return std::nullopt;

@@ -1,9 +1,9 @@
 // What happens before what, in every schedule of a plan.
 //
 // A compute queue starts its tasks in order, but with several workers their ends are not ordered; copy and library
-// queues also end in order. Between tasks, only posts that a wait cannot do without give order: with P posts to a signal
-// in an epoch, a wait for T of them is sure to have seen those of a task that makes m of them if P - m < T; if one
-// in-order queue makes all posts, a wait for T has seen the first T.
+// queues also end in order. Between tasks, only posts that a wait cannot do without give order: with P posts to a
+// signal in an epoch, a wait for T of them is sure to have seen those of a task that makes m of them if P - m < T; if
+// one in-order queue makes all posts, a wait for T has seen the first T.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +23,19 @@ inline RankMask bit(int rank) { return RankMask{1} << rank; }
 struct Node {
   const Task* task = nullptr;
   int rank = 0, queue = 0;
-  std::uint32_t index = 0;          // in its queue
-  TaskId previous = no_task;        // in an in-order queue: the task that ends before this one starts
-  TaskId next = no_task;            // and the one after
-  std::uint32_t first_wait = 0;     // into wait_nodes_of
-  std::uint32_t first_post = 0;     // into the ordinals of posts
-  std::uint32_t position = 0;       // in an order that one worker per queue can run; the parts of a collective share theirs
-  std::int32_t collective = -1;     // index of the collective that it is part of
+  std::uint32_t index = 0;       // in its queue
+  TaskId previous = no_task;     // in an in-order queue: the task that ends before this one starts
+  TaskId next = no_task;         // and the one after
+  std::uint32_t first_wait = 0;  // into wait_nodes_of
+  std::uint32_t first_post = 0;  // into the ordinals of posts
+  std::uint32_t position = 0;  // in an order that one worker per queue can run; the parts of a collective share theirs
+  std::int32_t collective = -1;  // index of the collective that it is part of
 };
 
 /// The part of a task that an access belongs to: which of the task's waits come before it.
 struct Moment {
-  bool all = true;            // after every wait (stores, slots); else after load waits up to k_limit
-  std::int64_t k_limit = 0;   // load waits with k_begin <= k_limit come before
+  bool all = true;           // after every wait (stores, slots); else after load waits up to k_limit
+  std::int64_t k_limit = 0;  // load waits with k_begin <= k_limit come before
 };
 
 class Graph {
@@ -43,8 +43,9 @@ class Graph {
   /// The plan must have passed check_format and outlive the graph.
   explicit Graph(const Plan& plan);
 
-  /// Runs the plan with one worker per queue; if that worker gets through, any number does (a blocked schedule with more
-  /// workers would hold back the first unfinished task of this one, whose waits are then met). The fault, if stuck.
+  /// Runs the plan with one worker per queue; if that worker gets through, any number does (a blocked schedule with
+  /// more workers would hold back the first unfinished task of this one, whose waits are then met). The fault, if
+  /// stuck.
   std::optional<Finding> find_deadlock();
 
   // The rest is valid after find_deadlock found none.
@@ -80,8 +81,8 @@ class Graph {
     std::vector<Posting> posts;
     std::vector<std::uint32_t> wait_nodes;
     std::uint64_t total = 0;
-    bool in_order = false;   // all posts come from one in-order queue
-    bool one_rank = true;    // all posts come from one rank
+    bool in_order = false;  // all posts come from one in-order queue
+    bool one_rank = true;   // all posts come from one rank
   };
   // All waits for the same count of the same signal.
   struct WaitNode {
@@ -91,7 +92,9 @@ class Graph {
     std::uint32_t visited = 0;
   };
 
-  std::uint32_t signal_id(int rank, int signal) const { return signal_base_[static_cast<std::size_t>(rank)] + static_cast<std::uint32_t>(signal); }
+  std::uint32_t signal_id(int rank, int signal) const {
+    return signal_base_[static_cast<std::size_t>(rank)] + static_cast<std::uint32_t>(signal);
+  }
   std::uint32_t wait_node(std::uint32_t signal, std::uint32_t count);
   bool sure(const Signal& signal, std::uint32_t count, TaskId task, std::uint32_t ordinal, std::uint64_t makes) const;
   bool sure_of(TaskId task, const WaitNode& node) const;

@@ -25,9 +25,12 @@ std::optional<int> Sums::add(int x, int y) {
   std::vector<Stretch> merged;
   bool twice = false;
   for (const Stretch& s : all) {
-    if (merged.empty() || merged.back().end < s.begin) merged.push_back(s);
-    else if (merged.back().end == s.begin) merged.back().end = s.end;
-    else twice = true;
+    if (merged.empty() || merged.back().end < s.begin)
+      merged.push_back(s);
+    else if (merged.back().end == s.begin)
+      merged.back().end = s.end;
+    else
+      twice = true;
   }
   const std::optional<int> sum = twice ? std::nullopt : std::optional<int>(intern(std::move(merged)));
   added_[{x, y}] = sum;
@@ -45,8 +48,10 @@ Value input_value(const Problem& problem, int rank, int buffer) {
   const bool a = buffer == buffer_a;
   Value value{a ? Value::What::a : Value::What::b, 0, 0, -1, 0, 0};
   if (problem.op == Operator::all_gather_gemm) {
-    if (a) value.row = rank * shapes.a.rows;
-    else value.col = rank * shapes.b.cols;
+    if (a)
+      value.row = rank * shapes.a.rows;
+    else
+      value.col = rank * shapes.b.cols;
   } else {
     (a ? value.col : value.row) = rank * shapes.depth;
   }

@@ -23,7 +23,7 @@ struct Stretch {
 struct Value {
   enum class What : std::uint8_t { a, b, product } what = What::a;
   std::int64_t row = 0, col = 0;
-  int sum = -1;  ///< products: index of the stretches summed
+  int sum = -1;                               ///< products: index of the stretches summed
   std::int64_t tile_rows = 0, tile_cols = 0;  ///< fragment slots: shape of the tile that was stored
 
   bool operator==(const Value&) const = default;

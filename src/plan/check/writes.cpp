@@ -15,8 +15,10 @@ void WriteIndex::build(const Buffer& buffer) {
   const auto cells = [](std::int64_t size, std::int64_t cell) { return (size + cell - 1) / cell; };
   const std::int64_t most = 4 * std::ssize(writes_) + 16;
   while (cells(buffer.rows, cell_rows_) > most / cells(buffer.cols, cell_cols_)) {
-    if (cells(buffer.rows, cell_rows_) >= cells(buffer.cols, cell_cols_)) cell_rows_ *= 2;
-    else cell_cols_ *= 2;
+    if (cells(buffer.rows, cell_rows_) >= cells(buffer.cols, cell_cols_))
+      cell_rows_ *= 2;
+    else
+      cell_cols_ *= 2;
   }
   grid_cols_ = cells(buffer.cols, cell_cols_);
   cells_.resize(static_cast<std::size_t>(cells(buffer.rows, cell_rows_) * grid_cols_));

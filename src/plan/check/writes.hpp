@@ -34,7 +34,8 @@ class WriteIndex {
   void for_each_overlap(const Region& region, F&& f) {
     if (cells_.empty() || region.empty()) return;
     ++stamp_;
-    const std::int64_t row_end = (region.row + region.rows - 1) / cell_rows_, col_end = (region.col + region.cols - 1) / cell_cols_;
+    const std::int64_t row_end = (region.row + region.rows - 1) / cell_rows_,
+                       col_end = (region.col + region.cols - 1) / cell_cols_;
     for (std::int64_t i = region.row / cell_rows_; i <= row_end; ++i)
       for (std::int64_t j = region.col / cell_cols_; j <= col_end; ++j)
         for (std::uint32_t w : cells_[static_cast<std::size_t>(i * grid_cols_ + j)]) {

@@ -1,8 +1,10 @@
-#include "ops/gather_timeline.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
+
+#include "imbrex/ops.hpp"
+#include "ops/span_bytes.hpp"
 
 namespace imbrex {
 namespace {
@@ -16,9 +18,9 @@ struct Packed {
 }  // namespace
 
 // A tile leaves a span for every K slice and every wait.
-std::size_t timeline_bytes(std::size_t tasks) { return (8 * tasks + 1024) * sizeof(Packed); }
+std::size_t span_bytes(std::size_t tasks) { return (8 * tasks + 1024) * sizeof(Packed); }
 
-std::vector<Span> gather_timeline(World& world, const std::vector<Span>& own) {
+std::vector<Span> gather_spans(World& world, const std::vector<Span>& own) {
   std::vector<std::size_t> counts(static_cast<std::size_t>(world.size()));
   const std::size_t count = own.size();
   world.all_gather(&count, counts.data(), sizeof count);
@@ -40,7 +42,8 @@ std::vector<Span> gather_timeline(World& world, const std::vector<Span>& own) {
       for (std::size_t i = 0; i < counts[static_cast<std::size_t>(rank)]; ++i) {
         Packed packed;
         std::memcpy(&packed, heap.at(rank, offset + i * sizeof packed), sizeof packed);
-        spans.push_back({packed.rank, packed.row, packed.name, static_cast<Span::Kind>(packed.kind), packed.begin, packed.end});
+        spans.push_back(
+            {packed.rank, packed.row, packed.name, static_cast<Span::Kind>(packed.kind), packed.begin, packed.end});
         first = std::min(first, packed.begin);
       }
     for (Span& s : spans) s.begin -= first, s.end -= first;

@@ -1,0 +1,149 @@
+// What every command of the program shares: how it is registered, its result, its options, its progress.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "imbrex/machine.hpp"
+#include "imbrex/plan.hpp"
+#include "imbrex/timeline.hpp"
+
+namespace imbrex::cli {
+
+using Json = nlohmann::ordered_json;
+
+/// What the parsed command line asks for. Parsing fills it in; then `action` runs and returns the exit code.
+struct Program {
+  CLI::App app;
+  std::function<int()> action;
+  std::string json;                  ///< --json FILE, or "-"; empty: not asked for
+  bool json_takes_errors = true;     ///< a failure goes there too, as {"exit_code", "error"}
+  std::vector<std::string> command;  ///< launch: what follows "--"
+};
+
+// Each registers one command.
+void add_run(Program& program);
+void add_plan(Program& program);
+void add_check(Program& program);
+void add_simulate(Program& program);
+void add_trace(Program& program);
+void add_launch(Program& program);
+void add_doctor(Program& program);
+void add_env(Program& program);
+void add_version(Program& program);
+
+/// A command whose --help begins with `about` and ends with `examples`; it takes --json. The first line of `about`
+/// stands for the command in `imbrex --help`.
+CLI::App& add_command(Program& program, const std::string& name, const std::string& about, const std::string& examples,
+                      std::function<int()> action);
+
+/// Prints a line for people: on standard output, or on standard error where that carries the JSON.
+void print_line(const Program& program, const std::string& line);
+
+template <typename... Args>
+void print(const Program& program, fmt::format_string<Args...> format, Args&&... args) {
+  print_line(program, fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// Writes `value` where --json says, if it was given.
+void print_json(const Program& program, const Json& value);
+
+/// Writes a whole file, by a temporary one beside it; "-" is standard output. Throws Error(invalid_input).
+void write_file(const std::string& path, std::string_view text);
+
+/// The whole file; "-" is standard input. Throws Error(invalid_input).
+std::string read_file(const std::string& path);
+
+/// Writes a timeline as SVG (FILE.svg) or as Perfetto's JSON (FILE.json).
+void write_timeline(const std::string& path, const Timeline& timeline);
+
+/// Throws Error(invalid_input) unless `path` ends in .svg or .json; called before a long run, not after it.
+void expect_timeline_path(std::string_view option, const std::string& path);
+
+/// "1.234 ms".
+std::string readable_seconds(double seconds);
+std::string readable_bytes(double bytes);
+
+/// An option of a whole number or a number within [low, high]; anything else is refused with the value and the rule.
+CLI::Option* add_integer(CLI::App& app, const std::string& name, std::int64_t& to, std::int64_t low, std::int64_t high,
+                         const std::string& about);
+CLI::Option* add_number(CLI::App& app, const std::string& name, double& to, double low, double high,
+                        const std::string& about);
+
+/// An option whose text `parse` understands or refuses by an Error.
+template <typename T>
+CLI::Option* add_named(CLI::App& app, const std::string& name, T& to, T (*parse)(std::string_view),
+                       const std::string& about) {
+  auto set = [name, &to, parse](const std::string& text) {
+    try {
+      to = parse(text);
+    } catch (const std::exception& error) {
+      throw CLI::ValidationError(name, error.what());
+    }
+  };
+  return app.add_option_function<std::string>(name, set, about)->type_name("NAME");
+}
+
+/// OP and its sizes, strategy and knobs, as `run`, `plan`, `simulate` and `trace` take them.
+struct PlanOptions {
+  std::string op, strategy = "auto", plan_file;
+  std::int64_t m = 0, n = 0, k = 0, ranks = 4, group = 8, k_slices = 1, chunks = 2, parts = 1;
+  Type type = Type::bf16;
+  Knobs knobs;
+  bool unchecked = false;
+  CLI::App* app = nullptr;
+
+  void add_to(CLI::App& command);
+  void add_plan_file(CLI::App& command);
+
+  bool has_sizes() const { return m > 0 || n > 0 || k > 0; }
+
+  /// OP with its sizes; they may be left out (0) where `from_files` says that tensors give them.
+  Problem problem(bool from_files) const;
+
+  /// Empty: auto.
+  std::optional<Strategy> chosen_strategy() const;
+
+  /// Empty where no knob was given.
+  std::optional<Knobs> chosen_knobs() const;
+
+  /// The plan of --plan, proved sound unless --unchecked, or the one made from OP; what strategy auto means is decided
+  /// for `machine`. Throws Error(unsound) naming fault and task.
+  Plan make(const Machine& machine) const;
+
+  /// The plan of --plan, if given; it must be of OP, sizes, ranks and type where those are given too. Not checked.
+  std::optional<Plan> read_plan() const;
+};
+
+/// The fields of a problem, a strategy and knobs, for results.
+Json to_json_value(const Problem& problem);
+
+/// "gemm_reduce_scatter 512 x 512 x 1024 bf16, 4 ranks, fused".
+std::string describe(const Plan& plan);
+
+/// Fault, rank, queue, task, message.
+Json to_json_value(const Finding& finding);
+std::string describe(const Finding& finding);
+
+/// Says on standard error what is going on, from two seconds on, as long as the object lives; one at a time. Uses
+/// SIGALRM.
+class Progress {
+ public:
+  explicit Progress(const std::string& what);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+ private:
+  bool running_ = false;
+};
+
+}  // namespace imbrex::cli

@@ -1,0 +1,175 @@
+// imbrex doctor: what this machine offers, and what is missing, in words.
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "command.hpp"
+#include "imbrex/environment.hpp"
+#include "imbrex/error.hpp"
+#include "imbrex/machine.hpp"
+#include "imbrex/world.hpp"
+
+namespace imbrex::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+enum class Verdict { good, note, missing };
+
+/// Collects findings, prints them, and knows whether something needed is missing.
+class Examination {
+ public:
+  explicit Examination(const Program& program) : program_(program) {}
+
+  void say(Verdict verdict, const std::string& what, const std::string& words) {
+    constexpr std::array<const char*, 3> marks{"ok", "note", "missing"};
+    const char* mark = marks[static_cast<std::size_t>(verdict)];
+    print(program_, "{:<8} {:<11} {}", mark, what, words);
+    findings_.push_back({{"verdict", mark}, {"what", what}, {"words", words}});
+    missing_ |= verdict == Verdict::missing;
+  }
+
+  Json findings_ = Json::array();
+  bool missing_ = false;
+
+ private:
+  const Program& program_;
+};
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const bool known = sched_getaffinity(0, sizeof set, &set) == 0;
+  return known ? CPU_COUNT(&set) : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+/// The value in kB of a line of /proc/meminfo, in bytes; 0 where there is none.
+double memory_line(const std::string& name) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with(name + ":")) return 1024 * std::strtod(line.c_str() + name.size() + 1, nullptr);
+  return 0;
+}
+
+void examine_cpu(Examination& exam) {
+  utsname system{};
+  uname(&system);
+  const int cores = usable_cores();
+  exam.say(Verdict::good, "cores",
+           fmt::format("{} usable; more ranks than that share them and are slower than real ones would be", cores));
+  // "200000 100000": 2 cores' worth of time in every period.
+  const std::string quota = first_line("/sys/fs/cgroup/cpu.max");
+  double limit = 0, period = 0;
+  if (std::sscanf(quota.c_str(), "%lf %lf", &limit, &period) == 2 && period > 0 && limit / period < cores)
+    exam.say(Verdict::note, "cores", fmt::format("a control group allows {:.1f} cores' worth of time", limit / period));
+  exam.say(Verdict::good, "memory",
+           fmt::format("{}, {} of it free", readable_bytes(memory_line("MemTotal")),
+                       readable_bytes(memory_line("MemAvailable"))));
+  const std::string cap = first_line("/sys/fs/cgroup/memory.max");
+  if (!cap.empty() && cap != "max")
+    exam.say(Verdict::note, "memory",
+             fmt::format("a control group allows {}", readable_bytes(std::strtod(cap.c_str(), nullptr))));
+  const Machine host = probe_machine();
+  const double rate = host.sm_rate.at(Type::fp32) * host.sms;
+  exam.say(Verdict::good, "BLAS", fmt::format("{}: {:.0f} GFLOP/s in fp32 on all cores", IMBREX_BLAS, rate / 1e9));
+  exam.say(Verdict::good, "system", fmt::format("{} {}", system.sysname, system.release));
+}
+
+void examine_kernel(Examination& exam) {
+  const long memory = memfd_create("imbrex-doctor", MFD_CLOEXEC);
+  if (memory >= 0) {
+    close(static_cast<int>(memory));
+    exam.say(Verdict::good, "memfd", "symmetric heaps can be shared between processes");
+  } else {
+    exam.say(Verdict::missing, "memfd",
+             fmt::format("{}; ranks can't be processes, only threads", std::strerror(errno)));
+  }
+  const long process = syscall(SYS_pidfd_open, getpid(), 0);
+  if (process >= 0) {
+    close(static_cast<int>(process));
+    exam.say(Verdict::good, "pidfd", "a lost rank is noticed at once");
+  } else {
+    exam.say(Verdict::note, "pidfd",
+             fmt::format("{}; a lost rank is noticed by its record lock instead", std::strerror(errno)));
+  }
+}
+
+void examine_gpus(Examination& exam) {
+  constexpr bool built = IMBREX_HAVE_CUDA;
+  exam.say(built ? Verdict::good : Verdict::note, "CUDA",
+           built
+               ? "this program was configured with a CUDA toolkit"
+               : "this program was built without a CUDA toolkit; put nvcc on PATH and build again for the CUDA parts");
+  std::error_code ignored;
+  int nodes = 0, cards = 0;
+  for (const auto& entry : fs::directory_iterator("/dev", ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("nvidia") && name.size() > 6 && name.find_first_not_of("0123456789", 6) == std::string::npos)
+      ++nodes;
+  }
+  for (const auto& entry : fs::directory_iterator("/sys/bus/pci/devices", ignored))
+    if (first_line(entry.path() / "vendor") == "0x10de" && first_line(entry.path() / "class").starts_with("0x03"))
+      ++cards;
+  if (nodes > 0) {
+    const std::string driver = first_line("/proc/driver/nvidia/version");
+    exam.say(Verdict::good, "GPUs", fmt::format("{} ({})", nodes, driver.empty() ? "driver version unknown" : driver));
+    for (const auto& entry : fs::directory_iterator("/proc/driver/nvidia/gpus", ignored))
+      exam.say(Verdict::good, "GPU", first_line(entry.path() / "information"));
+  } else if (cards > 0) {
+    exam.say(Verdict::note, "GPUs", fmt::format("{} NVIDIA card(s) on the bus, but no driver is loaded", cards));
+  } else {
+    exam.say(Verdict::note, "GPUs", "none; ranks run on the CPU, and `imbrex simulate` predicts other machines");
+  }
+}
+
+void examine_launchers(Examination& exam) {
+  for (const EnvironmentVariable& variable : environment_variables())
+    if (variable.value)
+      exam.say(Verdict::note, "environment",
+               fmt::format("{}={} ({})", variable.name, *variable.value, variable.description));
+  try {
+    exam.say(Verdict::good, "launcher",
+             World::launched() ? "a launcher's variables are set; this process is one of its ranks"
+                               : "none; `imbrex launch -n 4 -- program` starts ranks here");
+  } catch (const Error& error) {
+    exam.say(Verdict::missing, "launcher", error.what());
+  }
+}
+
+}  // namespace
+
+void add_doctor(Program& program) {
+  add_command(
+      program, "doctor",
+      "Says what this machine offers to Imbrex, and what is missing.\n"
+      "Cores, memory, BLAS, the kernel's means of sharing memory, CUDA and GPUs, and launchers. Measures for about\n"
+      "a quarter of a second. Exits 0 if ranks can run here, else 3.",
+      "Examples:\n"
+      "  imbrex doctor\n"
+      "  imbrex doctor --json report.json",
+      [&program] {
+        Examination exam(program);
+        examine_cpu(exam);
+        examine_kernel(exam);
+        examine_gpus(exam);
+        examine_launchers(exam);
+        print_json(program, {{"version", IMBREX_VERSION}, {"findings", exam.findings_}, {"able", !exam.missing_}});
+        return exam.missing_ ? static_cast<int>(ErrorCode::runtime_failure) : 0;
+      });
+}
+
+}  // namespace imbrex::cli

@@ -1,0 +1,154 @@
+// OP, sizes, strategy and knobs on the command line.
+#include "command.hpp"
+#include "imbrex/error.hpp"
+#include "imbrex/ops.hpp"
+
+namespace imbrex::cli {
+namespace {
+
+constexpr std::int64_t most = std::int64_t{1} << 31;
+constexpr const char* knob_group = "Knobs (how the plan is made; names as in a plan file)";
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
+
+}  // namespace
+
+void PlanOptions::add_to(CLI::App& command) {
+  app = &command;
+  command.add_option("OP", op, "all_gather_gemm, gemm_reduce_scatter, gemm_all_reduce or gemm_all_to_all")
+      ->type_name("");
+  constexpr std::int64_t largest = std::int64_t{1} << 40;
+  add_integer(command, "--m", m, 1, largest, "Rows M of the product, in elements");
+  add_integer(command, "--n", n, 1, largest, "Columns N of the product, in elements");
+  add_integer(command, "--k", k, 1, largest, "Depth K that the product sums over, in elements");
+  add_integer(command, "--ranks", ranks, 1, max_ranks, "Ranks R that share the work, 1 to 64 (default 4)");
+  add_named<Type>(command, "--type", type, parse_type, "Element type: bf16, fp16 or fp32 (default bf16)");
+  command
+      .add_option("--strategy", strategy,
+                  "sequential (GEMM, then collective), decomposed (in chunks), fused (tile by tile), or auto "
+                  "(default): the one predicted to be fastest")
+      ->type_name("NAME");
+
+  add_integer(command, "--tile-m", knobs.tile_m, 1, most, "Rows of a tile (default 128)")->group(knob_group);
+  add_integer(command, "--tile-n", knobs.tile_n, 1, most, "Columns of a tile (default 128)")->group(knob_group);
+  add_integer(command, "--group", group, 1, most - 1, "Tile rows per super-row (default 8)")->group(knob_group);
+  add_named<TileOrder>(command, "--order", knobs.order, parse_tile_order,
+                       "owner_major (default), column_major or naive")
+      ->group(knob_group);
+  add_named<Transport>(command, "--transport", knobs.transport, parse_transport,
+                       "store, push (default) or pull: who moves the data")
+      ->group(knob_group);
+  add_named<Reducer>(command, "--reducer", knobs.reducer, parse_reducer,
+                     "tile (default), tail or reserved: who adds the ranks' products, and when")
+      ->group(knob_group);
+  add_integer(command, "--comm-rows", knobs.comm_rows, 0, most, "Rows per copy; 0 (default): a whole shard")
+      ->group(knob_group);
+  add_integer(command, "--k-slices", k_slices, 1, most - 1, "K slices in which a row block travels (default 1)")
+      ->group(knob_group);
+  add_integer(command, "--chunks", chunks, 1, most - 1, "decomposed: parts of the GEMM (default 2)")->group(knob_group);
+  add_integer(command, "--parts", parts, 1, most - 1, "owner_major: parts of an owner's rows (default 1)")
+      ->group(knob_group);
+  command.add_flag("--span-shards", knobs.span_shards, "Let tiles cover rows of several ranks")->group(knob_group);
+  command.add_flag("--one-shot", knobs.one_shot, "gemm_all_reduce: every rank sends its product to all others")
+      ->group(knob_group);
+  add_named<Type>(command, "--partial", knobs.partial, parse_type,
+                  "Element type of partial products on the wire (default: as --type)")
+      ->group(knob_group);
+}
+
+void PlanOptions::add_plan_file(CLI::App& command) {
+  command.add_option("--plan", plan_file, "Take this plan instead (JSON; - is standard input), after checking it")
+      ->type_name("FILE|-");
+  command.add_flag("--unchecked", unchecked, "Take the plan of --plan without checking it");
+}
+
+Problem PlanOptions::problem(bool from_files) const {
+  if (op.empty()) refuse("no operator was given; name OP, or a plan with --plan");
+  Problem problem{parse_operator(op), m, n, k, static_cast<int>(ranks), type};
+  if (from_files && !has_sizes()) return problem;
+  for (const auto& [name, value] : {std::pair{"--m", m}, {"--n", n}, {"--k", k}})
+    if (value == 0) refuse(fmt::format("{} is missing; --m, --n and --k are needed together", name));
+  validate(problem);
+  return problem;
+}
+
+std::optional<Strategy> PlanOptions::chosen_strategy() const {
+  if (strategy == "auto") return std::nullopt;
+  try {
+    return parse_strategy(strategy);
+  } catch (const Error& error) {
+    refuse(fmt::format("--strategy: {}; or auto", error.what()));
+  }
+}
+
+std::optional<Knobs> PlanOptions::chosen_knobs() const {
+  bool any = false;
+  for (const CLI::Option* option : app->get_options()) any |= option->get_group() == knob_group && option->count() > 0;
+  if (!any) return std::nullopt;
+  Knobs result = knobs;
+  result.group = static_cast<int>(group);
+  result.k_slices = static_cast<int>(k_slices);
+  result.chunks = static_cast<int>(chunks);
+  result.parts = static_cast<int>(parts);
+  if (app->get_option("--partial")->count() == 0) result.partial = type;
+  return result;
+}
+
+std::optional<Plan> PlanOptions::read_plan() const {
+  if (plan_file.empty()) {
+    if (unchecked) refuse("--unchecked is about --plan, which was not given");
+    return std::nullopt;
+  }
+  Plan plan;
+  try {
+    plan = parse_plan(read_file(plan_file));
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", plan_file, error.what()));
+  }
+  const Problem& problem = plan.problem;
+  const auto expect_same = [&](const char* name, const auto& given, const auto& planned) {
+    if (app->get_option(name)->count() > 0 && given != planned)
+      refuse(fmt::format("{} is {}, but plan {} was made for {}", name, given, plan_file, planned));
+  };
+  expect_same("OP", op, name_of(problem.op));
+  expect_same("--m", m, problem.m);
+  expect_same("--n", n, problem.n);
+  expect_same("--k", k, problem.k);
+  expect_same("--ranks", ranks, problem.ranks);
+  expect_same("--type", name_of(type), name_of(problem.type));
+  if (chosen_strategy()) expect_same("--strategy", strategy, name_of(plan.strategy));
+  if (chosen_knobs()) refuse(fmt::format("plan {} is made; knobs belong to a plan that is to be made", plan_file));
+  return plan;
+}
+
+Plan PlanOptions::make(const Machine& machine) const {
+  auto plan = read_plan();
+  if (!plan) return choose_plan(problem(false), machine, {chosen_strategy(), chosen_knobs(), {}});
+  if (const auto finding = unchecked ? check_format(*plan) : check(*plan))
+    throw Error(ErrorCode::unsound, fmt::format("plan {} is unsound: {}", plan_file, describe(*finding)));
+  return *std::move(plan);
+}
+
+Json to_json_value(const Problem& problem) {
+  return {
+      {"operator", name_of(problem.op)}, {"m", problem.m}, {"n", problem.n}, {"k", problem.k}, {"ranks", problem.ranks},
+      {"type", name_of(problem.type)}};
+}
+
+std::string describe(const Plan& plan) {
+  const Problem& p = plan.problem;
+  return fmt::format("{} {} x {} x {} {}, {} rank{}, {}", name_of(p.op), p.m, p.n, p.k, name_of(p.type), p.ranks,
+                     p.ranks == 1 ? "" : "s", name_of(plan.strategy));
+}
+
+Json to_json_value(const Finding& finding) {
+  return {{"fault", name_of(finding.fault)},
+          {"rank", finding.rank},
+          {"queue", finding.queue},
+          {"task", finding.task},
+          {"message", finding.message}};
+}
+
+std::string describe(const Finding& finding) { return fmt::format("{}: {}", name_of(finding.fault), finding.message); }
+
+}  // namespace imbrex::cli

@@ -1,0 +1,78 @@
+// imbrex run: runs an operator on this machine, on tensors from files or from a seed.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "command.hpp"
+#include "run_options.hpp"
+
+namespace imbrex::cli {
+namespace {
+
+struct Options {
+  PlanOptions plan;
+  RunOptions run;
+  std::string trace;
+};
+
+void report(const Program& program, const Options& options, const RunResult& result) {
+  const bool verify = options.run.verify;
+  if (!options.trace.empty()) write_timeline(options.trace, result.timeline);
+  Json json{{"exit_code", verify && !result.verified ? 1 : 0},
+            {"problem", to_json_value(result.problem)},
+            {"strategy", name_of(result.strategy)},
+            {"device", "cpu"},
+            {"seconds", result.seconds}};
+  if (verify) {
+    json["verified"] = result.verified;
+    // JSON has no infinity; an element that is NaN is infinitely wrong.
+    json["max_error_over_bound"] =
+        std::isfinite(result.max_error_over_bound) ? Json(result.max_error_over_bound) : Json(nullptr);
+  }
+  if (!result.message.empty()) json["message"] = result.message;
+  print_json(program, json);
+
+  const Problem& p = result.problem;
+  print(program, "{} {} x {} x {} {}, {} ranks, {}: {}{}", name_of(p.op), p.m, p.n, p.k, name_of(p.type), p.ranks,
+        name_of(result.strategy), readable_seconds(*std::min_element(result.seconds.begin(), result.seconds.end())),
+        result.seconds.size() > 1 ? fmt::format(", the best of {}", result.seconds.size()) : "");
+  if (verify) {
+    print(program, "{}: the largest error is {:.3g} of its bound", result.verified ? "right" : "WRONG",
+          result.max_error_over_bound);
+    if (!result.verified) fmt::print(stderr, "imbrex: {}\n", result.message);
+  }
+}
+
+int run(const Program& program, const Options& options) {
+  expect_timeline_path("--trace", options.trace);
+  RunRequest request = options.run.request(options.plan);
+  request.timeline = !options.trace.empty();
+  return run_reporting(program, request, [&](const RunResult& result) { report(program, options, result); });
+}
+
+}  // namespace
+
+void add_run(Program& program) {
+  auto options = std::make_shared<Options>();
+  CLI::App& command = add_command(
+      program, "run",
+      "Runs an operator over ranks of this machine.\n"
+      "An operator is a GEMM and the collective that depends on it. Operands come from .npy files, or from a seed;\n"
+      "they are whole, and the program gives each of the R ranks its part:\n"
+      "  all_gather_gemm      A M x K by rows, B K x N by columns  ->  M x N/R\n"
+      "  gemm_reduce_scatter  A M x K by columns, B K x N by rows  ->  M/R x N\n"
+      "  gemm_all_reduce      A M x K by columns, B K x N by rows  ->  M x N\n"
+      "  gemm_all_to_all      A R*M x K, B R*K x N, stacked by rank  ->  M x N, row blocks ordered by source",
+      "Examples:\n"
+      "  imbrex run gemm_reduce_scatter --ranks 4 --m 512 --n 512 --k 2048 --verify\n"
+      "  imbrex run all_gather_gemm --a a.npy --b b.npy --type fp32 --out y --trace timeline.svg\n"
+      "  imbrex run gemm_all_reduce --plan plan.json --repeat 10 --json result.json",
+      [options, &program] { return run(program, *options); });
+  options->plan.add_to(command);
+  options->plan.add_plan_file(command);
+  options->run.add_to(command);
+  command.add_option("--trace", options->trace, "Write the timeline: FILE.svg, or FILE.json for ui.perfetto.dev")
+      ->type_name("FILE");
+}
+
+}  // namespace imbrex::cli

@@ -1,0 +1,80 @@
+#include "run_options.hpp"
+
+#include "imbrex/error.hpp"
+#include "imbrex/world.hpp"
+
+namespace imbrex::cli {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
+
+constexpr std::int64_t largest_seed = std::int64_t{1} << 62;
+
+}  // namespace
+
+void RunOptions::add_to(CLI::App& command) {
+  command
+      .add_option("--a", a, "A from this .npy file: float32 or float16, C order, the whole matrix (not a rank's part)")
+      ->type_name("FILE");
+  command.add_option("--b", b, "B, likewise")->type_name("FILE");
+  add_integer(command, "--seed", seed, 0, largest_seed, "Without --a and --b: seed of the random operands (default 0)");
+  command.add_option("--out", out, "Write rank r's output to PREFIX.rank<r>.npy, float32")->type_name("PREFIX");
+  command.add_flag("--verify", verify,
+                   "Compare every element with a float64 reference, within a derived bound; exit 1 if one is outside");
+  add_integer(command, "--repeat", repeat, 1, 1000000, "Times to run the operator (default 1)");
+  command.add_option("--device", device, "auto (default), cpu or cuda")->type_name("NAME");
+
+  constexpr const char* group = "Execution";
+  command.add_option("--world", world, "Ranks are processes (default) or threads")->type_name("NAME")->group(group);
+  add_integer(command, "--workers", workers, 1, 1024, "CPU: threads a rank that take tiles (default 1)")->group(group);
+  add_number(command, "--wait-limit", wait_limit, 1e-3, 1e6,
+             "Seconds that any wait may last (default 30, or IMBREX_WAIT_LIMIT)")
+      ->group(group);
+  add_integer(command, "--delays", delays, 0, largest_seed,
+              "For tests: random pauses of this seed before tasks, waits and posts; 0 (default): none")
+      ->group(group);
+}
+
+RunRequest RunOptions::request(const PlanOptions& plan) const {
+  if (device == "cuda") refuse("--device cuda: this build has no CUDA executor; use cpu, or auto");
+  if (device != "auto" && device != "cpu") refuse(fmt::format("--device '{}': it must be auto, cpu or cuda", device));
+  if (world != "processes" && world != "threads")
+    refuse(fmt::format("--world '{}': it must be processes or threads", world));
+  const bool from_files = !a.empty() || !b.empty();
+  if (a.empty() != b.empty())
+    refuse(fmt::format("{} is missing; --a and --b are given together", a.empty() ? "--a" : "--b"));
+  if (from_files && plan.app->get_option("--seed")->count() > 0)
+    refuse("--seed is about random operands; --a and --b are given");
+
+  RunRequest request;
+  request.plan = plan.read_plan();
+  request.unchecked = plan.unchecked;
+  request.problem = request.plan ? request.plan->problem : plan.problem(from_files);
+  request.strategy = plan.chosen_strategy();
+  request.knobs = plan.chosen_knobs();
+  request.seed = static_cast<std::uint64_t>(seed);
+  request.a_path = a;
+  request.b_path = b;
+  request.out_prefix = out;
+  request.verify = verify;
+  request.repeat = static_cast<int>(repeat);
+  request.threads = world == "threads";
+  request.cpu.workers = static_cast<int>(workers);
+  request.cpu.delays = static_cast<std::uint64_t>(delays);
+  request.wait_limit = wait_limit > 0 ? wait_limit : default_wait_limit();
+  return request;
+}
+
+int run_reporting(const Program& program, const RunRequest& request,
+                  const std::function<void(const RunResult&)>& report) {
+  // Under a launcher, every rank is this program; one line of progress is enough, and none of them knows who prints it.
+  std::optional<Progress> progress;
+  if (!World::launched())
+    progress.emplace(fmt::format("running {} over {} ranks", name_of(request.problem.op), request.problem.ranks));
+  const int code = imbrex::run(request, report);
+  if (code >= static_cast<int>(ErrorCode::invalid_input))
+    print_json(program, {{"exit_code", code}, {"error", "a rank failed; standard error has its message"}});
+  return code;
+}
+
+}  // namespace imbrex::cli

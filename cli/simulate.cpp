@@ -1,0 +1,62 @@
+// imbrex simulate: what a plan would take on a machine described in a file.
+#include <memory>
+
+#include "command.hpp"
+#include "imbrex/execute.hpp"
+
+namespace imbrex::cli {
+namespace {
+
+struct Options {
+  PlanOptions plan;
+  std::string machine, trace;
+  SimulateOptions simulate;
+  std::int64_t skew_seed = 0;
+};
+
+int simulate(const Program& program, const Options& options) {
+  expect_timeline_path("--trace", options.trace);
+  const Machine machine = load_machine(options.machine);
+  const Plan plan = options.plan.make(machine);
+  Progress progress("simulating " + describe(plan));
+  SimulateOptions how = options.simulate;
+  how.timeline = !options.trace.empty();
+  how.skew_seed = static_cast<std::uint64_t>(options.skew_seed);
+  const Report report = make_simulator(machine, how)->prepare(plan)->run({});
+  if (how.timeline) write_timeline(options.trace, report.timeline);
+  print_json(program, {{"machine", machine.name},
+                       {"problem", to_json_value(plan.problem)},
+                       {"strategy", name_of(plan.strategy)},
+                       {"seconds", report.seconds}});
+  print(program, "{} on {}: {}", describe(plan), machine.name, readable_seconds(report.seconds));
+  return 0;
+}
+
+}  // namespace
+
+void add_simulate(Program& program) {
+  auto options = std::make_shared<Options>();
+  CLI::App& command = add_command(
+      program, "simulate",
+      "Predicts how long a plan takes on a machine described in a file.\n"
+      "Runs the plan in virtual time (docs/machine-format.md describes the machines) and prints what the slowest rank\n"
+      "takes. Needs no GPU. Compare strategies, or ask what a faster link would bring.",
+      fmt::format("Examples:\n"
+                  "  imbrex simulate gemm_reduce_scatter --m 8192 --n 8192 --k 28672 --machine 4xh200\n"
+                  "  imbrex simulate --plan plan.json --machine my-machine.json --trace timeline.svg\n\n"
+                  "Machines that come with the program: {}",
+                  fmt::join(machine_names(), ", ")),
+      [options, &program] { return simulate(program, *options); });
+  options->plan.add_to(command);
+  options->plan.add_plan_file(command);
+  command.add_option("--machine", options->machine, "Name of a machine, or a machine file")
+      ->type_name("NAME|FILE")
+      ->required();
+  command.add_option("--trace", options->trace, "Write the timeline: FILE.svg, or FILE.json for ui.perfetto.dev")
+      ->type_name("FILE");
+  add_number(command, "--max-skew", options->simulate.max_skew, 0, 1e6, "Latest start of a rank, seconds (default 0)");
+  add_integer(command, "--skew-seed", options->skew_seed, 0, std::int64_t{1} << 62,
+              "Ranks start at random times of this seed; 0 (default): together");
+}
+
+}  // namespace imbrex::cli

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Plans on the command line: made, checked, refused, simulated, drawn."""
+
+import copy
+import json
+import unittest
+import xml.etree.ElementTree
+
+from program import OPERATORS, Case
+
+SIZES = ["--m", "96", "--n", "80", "--k", "64"]
+STRATEGIES = ["sequential", "decomposed", "fused"]
+
+
+class Plans(Case):
+    def plan(self, op="gemm_reduce_scatter", *options):
+        self.run_program("plan", op, *SIZES, "--tile-m", 16, "--tile-n", 32, *options, "--json", "plan.json")
+        return json.loads(self.read("plan.json"))
+
+    def test_every_plan_made_is_sound(self):
+        for op in OPERATORS:
+            for strategy in STRATEGIES:
+                with self.subTest(op=op, strategy=strategy):
+                    self.plan(op, "--strategy", strategy)
+                    self.assertEqual(self.run_program("check", "plan.json"), ("sound\n", ""))
+
+    def test_knobs_reach_the_plan(self):
+        knobs = ["--strategy", "fused", "--group", 3, "--order", "naive", "--transport", "pull", "--reducer", "tail",
+                 "--comm-rows", 8, "--parts", 1, "--span-shards", "--partial", "fp32"]
+        made = self.plan("gemm_reduce_scatter", *knobs)["knobs"]
+        expected = {"tile_m": 16, "tile_n": 32, "group": 3, "order": "naive", "transport": "pull", "reducer": "tail",
+                    "comm_rows": 8, "parts": 1, "span_shards": True, "partial": "fp32"}
+        self.assertLessEqual(expected.items(), made.items())
+
+    def test_partial_sums_travel_in_the_type_asked_for(self):
+        self.assertEqual(self.plan("gemm_reduce_scatter", "--strategy", "fused", "--type", "fp32")["knobs"]["partial"], "fp32")
+
+    def test_pipes(self):
+        text, _ = self.run_program("plan", "gemm_all_reduce", *SIZES, "--json", "-")
+        self.assertEqual(self.run_program("check", "-", stdin=text)[0], "sound\n")
+
+    def test_check_names_fault_and_task(self):
+        plan = self.plan("gemm_reduce_scatter", "--strategy", "fused")
+        broken = 0
+        for r, rank in enumerate(plan["ranks"]):
+            for q, queue in enumerate(rank["queues"]):
+                for t, task in enumerate(queue["tasks"]):
+                    if not task.get("posts") or broken >= 8:
+                        continue
+                    broken += 1
+                    bad = copy.deepcopy(plan)
+                    del bad["ranks"][r]["queues"][q]["tasks"][t]["posts"][0]
+                    self.write("bad.json", json.dumps(bad))
+                    out, _ = self.run_program("check", "bad.json", code=1)
+                    self.assertRegex(out, r"^unsound: (deadlock|race|reuse): .*rank \d+ queue \d+ task \d+")
+                    result = json.loads(self.run_program("check", "bad.json", "--json", "-", code=1)[0])
+                    self.assertFalse(result["sound"])
+                    self.assertGreaterEqual(result["finding"]["task"], 0)
+        self.assertGreater(broken, 0)
+        self.refuse("run", "--plan", "bad.json", code=1, says="task")
+        self.refuse("simulate", "--plan", "bad.json", "--machine", "4xh200", code=1, says=["bad.json", "task"])
+
+    def test_malformed_plans(self):
+        good = json.dumps(self.plan())
+        for text in ("", "{", "[]", "null", "{}", good[:-1], good + "x", good.replace('"m"', '"q"', 1), "\xff\xfe",
+                     "[" * 100000):
+            self.write("bad.json", text)
+            self.refuse("check", "bad.json", says="bad.json")
+        self.refuse("check", "absent.json", says="absent.json")
+        self.refuse("check", ".", says="folder")
+
+    def test_a_plan_is_for_its_problem(self):
+        self.plan()
+        self.refuse("run", "gemm_all_reduce", "--plan", "plan.json", says=["gemm_all_reduce", "gemm_reduce_scatter"])
+        self.refuse("run", "--plan", "plan.json", "--m", 97, says=["97", "96"])
+        self.refuse("run", "--plan", "plan.json", "--type", "fp32", says=["fp32", "bf16"])
+        self.refuse("run", "--plan", "plan.json", "--tile-m", 8, says="knobs")
+
+
+class Simulations(Case):
+    LARGE = ["--m", 8192, "--n", 8192, "--k", 8192]
+
+    def test_json_and_timelines(self):
+        result = self.json_of("simulate", "gemm_reduce_scatter", *self.LARGE, "--machine", "4xh200", "--trace", "t.svg")
+        self.assertEqual(result["problem"]["operator"], "gemm_reduce_scatter")
+        self.assertGreater(result["seconds"], 1e-4)
+        self.assertLess(result["seconds"], 1e-2)
+        self.assertTrue(xml.etree.ElementTree.fromstring(self.read("t.svg")).tag.endswith("svg"))
+        self.run_program("trace", "gemm_reduce_scatter", *self.LARGE, "--machine", "4xh200", "--out", "t.json")
+        self.assertTrue(json.loads(self.read("t.json"))["traceEvents"])
+
+    def test_auto_is_the_fastest(self):
+        seconds = {s: self.json_of("simulate", "gemm_reduce_scatter", *self.LARGE, "--machine", "4xh200", "--strategy", s)["seconds"]
+                   for s in STRATEGIES + ["auto"]}
+        self.assertLessEqual(seconds["auto"], min(seconds.values()) * 1.0001)
+
+    def test_machine_files(self):
+        self.write("bad.json", "{}")
+        self.refuse("simulate", "gemm_all_reduce", *self.LARGE, "--machine", "./bad.json", says="bad.json")
+        self.refuse("simulate", "gemm_all_reduce", *self.LARGE, "--machine", "absent.json", says="absent.json")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""`imbrex run` on tensors from files and from a seed."""
+
+import json
+import os
+import unittest
+import xml.etree.ElementTree
+
+from program import OPERATORS, Case
+
+# Small whole numbers: every product and sum is exact in every type, so the expected result is exact too.
+M, N, K, R = 12, 8, 16, 4
+
+
+def entry(matrix, row, col):
+    return float((3 * row + 5 * col + matrix) % 7 - 3) / 2
+
+
+def matrix(number, rows, cols):
+    return [entry(number, r, c) for r in range(rows) for c in range(cols)]
+
+
+def product(rows, first_a=0, first_b=0):
+    """A B for A's rows from first_a and B's from first_b, as a list of rows."""
+    return [[sum(entry(0, first_a + r, k) * entry(1, first_b + k, c) for k in range(K)) for c in range(N)] for r in range(rows)]
+
+
+def expected(op, rank):
+    if op == "gemm_all_to_all":
+        block = M // R
+        return [row for s in range(R) for row in product(M, s * M, s * K)[rank * block:(rank + 1) * block]]
+    whole = product(M)
+    if op == "all_gather_gemm":
+        return [row[rank * N // R:(rank + 1) * N // R] for row in whole]
+    if op == "gemm_reduce_scatter":
+        return whole[rank * M // R:(rank + 1) * M // R]
+    return whole
+
+
+class Run(Case):
+    def write_operands(self, op):
+        stacked = R if op == "gemm_all_to_all" else 1
+        self.write_npy("a.npy", stacked * M, K, matrix(0, stacked * M, K))
+        self.write_npy("b.npy", stacked * K, N, matrix(1, stacked * K, N))
+
+    def test_files_in_files_out(self):
+        for op in OPERATORS:
+            self.write_operands(op)
+            for strategy in ("sequential", "decomposed", "fused"):
+                for world in ("processes", "threads"):
+                    with self.subTest(op=op, strategy=strategy, world=world):
+                        self.run_program("run", op, "--a", "a.npy", "--b", "b.npy", "--ranks", R, "--type", "fp32",
+                                         "--strategy", strategy, "--world", world, "--out", "y", "--verify")
+                        for rank in range(R):
+                            rows, cols, values = self.read_npy(f"y.rank{rank}.npy")
+                            want = expected(op, rank)
+                            self.assertEqual((rows, cols), (len(want), len(want[0])))
+                            self.assertEqual(values, [value for row in want for value in row])
+                            os.remove(self.path(f"y.rank{rank}.npy"))
+        self.assertEqual(sorted(os.listdir(self.folder)), ["a.npy", "b.npy"])
+
+    def test_result(self):
+        result = self.json_of("run", "gemm_all_reduce", "--m", 40, "--n", 24, "--k", 32, "--verify", "--repeat", 3)
+        self.assertEqual(result["exit_code"], 0)
+        self.assertTrue(result["verified"])
+        self.assertLessEqual(result["max_error_over_bound"], 1)
+        self.assertEqual(len(result["seconds"]), 3)
+        self.assertEqual(result["problem"], {"operator": "gemm_all_reduce", "m": 40, "n": 24, "k": 32, "ranks": 4, "type": "bf16"})
+
+    def test_same_bits_every_time(self):
+        job = ["run", "gemm_reduce_scatter", "--m", 40, "--n", 24, "--k", 32, "--seed", 5]
+        self.run_program(*job, "--out", "x")
+        self.run_program(*job, "--out", "y", "--workers", 3, "--delays", 7)
+        for rank in range(4):
+            self.assertEqual(self.read(f"x.rank{rank}.npy", "rb"), self.read(f"y.rank{rank}.npy", "rb"))
+
+    def test_a_plan_file_runs_as_it_is(self):
+        self.run_program("plan", "all_gather_gemm", "--m", 40, "--n", 24, "--k", 32, "--strategy", "decomposed", "--chunks", 3,
+                         "--json", "plan.json")
+        result = self.json_of("run", "--plan", "plan.json", "--verify")
+        self.assertEqual((result["strategy"], result["verified"]), ("decomposed", True))
+        result = self.json_of("run", "all_gather_gemm", "--plan", "plan.json", "--unchecked", "--verify")
+        self.assertTrue(result["verified"])
+
+    def test_a_wrong_unchecked_plan_is_found_out_or_stopped(self):
+        self.run_program("plan", "gemm_reduce_scatter", "--m", 40, "--n", 24, "--k", 32, "--strategy", "fused", "--json", "plan.json")
+        plan = json.loads(self.read("plan.json"))
+        for rank in plan["ranks"]:
+            for queue in rank["queues"]:
+                for task in queue["tasks"]:
+                    if task.get("posts"):
+                        task["posts"] = []
+        self.write("bad.json", json.dumps(plan))
+        self.refuse("run", "--plan", "bad.json", "--unchecked", "--wait-limit", 0.5, "--json", "r.json", code=3, says="wait")
+        self.assertEqual(json.loads(self.read("r.json"))["exit_code"], 3)
+
+    def test_timelines(self):
+        self.run_program("run", "all_gather_gemm", "--m", 40, "--n", 24, "--k", 32, "--trace", "t.svg")
+        self.assertTrue(xml.etree.ElementTree.fromstring(self.read("t.svg")).tag.endswith("svg"))
+        self.run_program("trace", "all_gather_gemm", "--m", 40, "--n", 24, "--k", 32, "--measured", "--out", "t.json")
+        self.assertTrue(json.loads(self.read("t.json"))["traceEvents"])
+
+    def test_under_a_launcher(self):
+        from program import PROGRAM
+        out, _ = self.run_program("launch", "-n", 4, "--", PROGRAM, "run", "gemm_all_reduce", "--m", 40, "--n", 24, "--k", 32,
+                                  "--verify", "--out", "y")
+        self.assertEqual(out.count("right"), 1)
+        self.assertEqual(len(os.listdir(self.folder)), 4)
+
+    def test_hostile_files(self):
+        self.write_operands("gemm_all_reduce")
+        good = self.read("a.npy", "rb")
+        job = ["run", "gemm_all_reduce", "--ranks", R]
+        for name, data in {"empty": b"", "text": b"1,2,3\n", "short": good[:-1], "long": good + b"\0", "header": good[:40],
+                           "big": good.replace(b"<f4", b">f4"), "ints": good.replace(b"<f4", b"<i4"),
+                           "fortran": good.replace(b"False", b"True "), "huge": good.replace(b"(12, 16)", b"(99999999, 99999999)"),
+                           "code": good.replace(b"False", b"__import__('os')")}.items():
+            with self.subTest(name):
+                self.write(f"{name}.npy", data)
+                self.refuse(*job, "--a", f"{name}.npy", "--b", "b.npy", says=f"{name}.npy")
+        self.refuse(*job, "--a", "absent.npy", "--b", "b.npy", says="absent.npy")
+        self.refuse(*job, "--a", "a.npy", says="--b")
+        self.refuse(*job, "--a", "a.npy", "--b", "b.npy", "--seed", 1, says="--seed")
+        self.write_npy("c.npy", K + 1, N, matrix(1, K + 1, N))
+        self.refuse(*job, "--a", "a.npy", "--b", "c.npy", says=str(K + 1))
+
+    def test_progress_from_two_seconds_on(self):
+        _, errors = self.run_program("run", "gemm_all_reduce", "--m", 64, "--n", 64, "--k", 64, "--repeat", 3000, "--delays", 1)
+        self.assertIn("2 s so far", errors)
+        _, errors = self.run_program("run", "gemm_all_reduce", "--m", 64, "--n", 64, "--k", 64)
+        self.assertEqual(errors, "")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Help, wrong usage, and the commands that look at this machine."""
+
+import json
+import os
+import subprocess
+import unittest
+
+from program import COMMANDS, PROGRAM, Case
+
+SIZES = ["--m", "8", "--n", "8", "--k", "8"]
+
+
+class Usage(Case):
+    def test_help_teaches(self):
+        overview, _ = self.run_program("--help")
+        for command in COMMANDS:
+            self.assertIn(f"  {command} ", overview)
+            text, _ = self.run_program(command, "--help")
+            self.assertRegex(text, r"Examples?:\n  ", command)
+            self.assertIn("--json", text)
+            for line in (overview + text).splitlines():
+                self.assertLessEqual(len(line), 180, line)
+
+    def test_every_option_of_the_contract_is_in_the_help_of_run(self):
+        text, _ = self.run_program("run", "--help")
+        for option in ("ranks device strategy type m n k seed a b out verify repeat plan unchecked json trace world "
+                       "workers delays wait-limit").split():
+            self.assertIn(f"--{option} ", text)
+
+    def test_commands(self):
+        self.refuse(says="a command is needed")
+        self.refuse("nonsense", says=["'nonsense'", "plan, check"])
+        self.refuse("--nonsense", says="'--nonsense'")
+
+    def test_options(self):
+        run = ["run", "gemm_all_reduce"]
+        self.refuse(*run, *SIZES, "--nonsense", says="--nonsense")
+        self.refuse(*run, *SIZES, "extra", says="extra")
+        self.refuse("run", *SIZES, says="no operator")
+        self.refuse("run", "nonsense", *SIZES, says=["'nonsense'", "gemm_all_reduce"])
+        self.refuse(*run, "--m", "0", says=["--m", "'0'", "from 1"])
+        self.refuse(*run, "--m", "-8", says=["--m", "'-8'"])
+        self.refuse(*run, "--m", "8x", says=["--m", "'8x'"])
+        self.refuse(*run, "--m", "1e3", says=["--m", "'1e3'"])
+        self.refuse(*run, "--m", "99999999999999999999", says=["--m", "99999999999999999999"])
+        self.refuse(*run, "--m", "8", "--n", "8", says="--k is missing")
+        self.refuse(*run, *SIZES, "--m", "9", says="--m")
+        self.refuse(*run, *SIZES, "--ranks", "65", says=["--ranks", "'65'", "to 64"])
+        self.refuse(*run, *SIZES, "--ranks", "3", says=["8", "3 ranks"])
+        self.refuse(*run, *SIZES, "--type", "fp8", says=["'fp8'", "bf16, fp16 or fp32"])
+        self.refuse(*run, *SIZES, "--strategy", "fast", says=["'fast'", "sequential", "auto"])
+        self.refuse(*run, *SIZES, "--device", "tpu", says=["'tpu'", "auto, cpu or cuda"])
+        self.refuse(*run, *SIZES, "--world", "galaxy", says=["'galaxy'", "processes or threads"])
+        self.refuse(*run, *SIZES, "--repeat", "0", says=["--repeat", "'0'"])
+        self.refuse(*run, *SIZES, "--wait-limit", "nan", says=["--wait-limit", "'nan'"])
+        self.refuse(*run, *SIZES, "--unchecked", says="--plan")
+        self.refuse(*run, *SIZES, "--trace", "x.png", says=["'x.png'", ".svg"])
+        self.refuse(*run, *SIZES, "--json", says="--json")
+        self.refuse(*run, *SIZES, "--json", "/no/such/folder/x", says="/no/such/folder/x")
+        self.refuse(*run, *SIZES, "--tile-m", "0", says=["--tile-m", "'0'"])
+        self.refuse("plan", "all_gather_gemm", *SIZES, "--transport", "store", "--strategy", "fused", says="store")
+        self.refuse("simulate", "gemm_all_reduce", *SIZES, says="--machine")
+        self.refuse("simulate", "gemm_all_reduce", *SIZES, "--machine", "abacus", says=["'abacus'", "4xh200"])
+        self.refuse("trace", "gemm_all_reduce", *SIZES, "--out", "x.svg", says="--machine")
+        self.refuse("trace", "gemm_all_reduce", *SIZES, "--machine", "4xh200", "--out", "x.png", says="'x.png'")
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_a_failure_is_json_too(self):
+        self.run_program("run", "nonsense", "--json", "r.json", code=2)
+        result = json.loads(self.read("r.json"))
+        self.assertEqual(result["exit_code"], 2)
+        self.assertIn("nonsense", result["error"])
+
+    def test_a_bad_environment_is_bad_input(self):
+        self.refuse("run", "gemm_all_reduce", *SIZES, environment={"IMBREX_WAIT_LIMIT": "soon"},
+                    says=["IMBREX_WAIT_LIMIT", "soon"])
+
+    def test_a_full_disk_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            code = subprocess.run([PROGRAM, "version", "--json", "/dev/full"], stdout=full, stderr=subprocess.DEVNULL).returncode
+        self.assertNotEqual(code, 0)
+
+
+class Machine(Case):
+    def test_version(self):
+        result = self.json_of("version")
+        self.assertRegex(result["version"], r"^\d+\.\d+\.\d+$")
+        self.assertIn(result["version"], self.run_program("version")[0])
+        self.assertEqual(self.run_program("--version"), self.run_program("version"))
+
+    def test_doctor(self):
+        result = self.json_of("doctor")
+        self.assertTrue(result["able"])
+        self.assertLessEqual({"cores", "memory", "BLAS", "memfd", "pidfd", "CUDA", "GPUs", "launcher"},
+                             {finding["what"] for finding in result["findings"]})
+
+    def test_env(self):
+        variables = {v["name"]: v for v in self.json_of("env", environment={"IMBREX_WAIT_LIMIT": "7"})}
+        self.assertEqual(variables["IMBREX_WAIT_LIMIT"]["value"], "7")
+        self.assertIn("RANK", variables)
+        for variable in variables.values():
+            self.assertTrue(variable["description"])
+
+
+class Launch(Case):
+    def test_ranks_are_numbered(self):
+        out, _ = self.run_program("launch", "-n", 3, "--", "sh", "-c", "echo $IMBREX_RANK of $IMBREX_WORLD_SIZE")
+        self.assertEqual(sorted(out.split("\n")), ["", "0 of 3", "1 of 3", "2 of 3"])
+
+    def test_options_behind_the_dashes_are_the_programs(self):
+        out, _ = self.run_program("launch", "-n", 1, "--", "echo", "--help", "--", "-n")
+        self.assertEqual(out, "--help -- -n\n")
+
+    def test_the_worst_exit_code_wins(self):
+        self.run_program("launch", "-n", 2, "--", "sh", "-c", "exit $IMBREX_RANK", code=1)
+        self.run_program("launch", "-n", 2, "--", "sh", "-c", "kill -9 $$", code=3)
+
+    def test_usage(self):
+        self.refuse("launch", "-n", 2, says="no program")
+        self.refuse("launch", "--", "true", says="--ranks")
+        self.refuse("launch", "-n", 0, "--", "true", says="'0'")
+
+
+if __name__ == "__main__":
+    unittest.main()

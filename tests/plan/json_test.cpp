@@ -1,0 +1,70 @@
+// Plans as text: the round trip, and messages that name the place and the rule.
+#include <gtest/gtest.h>
+
+#include "imbrex/error.hpp"
+#include "imbrex/plan.hpp"
+
+namespace imbrex {
+namespace {
+
+std::string small_plan() {
+  return to_json(make_plan({Operator::all_gather_gemm, 8, 8, 8, 2, Type::fp32}, Strategy::fused, {}));
+}
+
+void expect_refused(const std::string& text, const std::string& message) {
+  try {
+    parse_plan(text);
+    ADD_FAILURE() << "was read; expected: " << message;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+    EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
+  }
+}
+
+std::string with(std::string text, const std::string& from, const std::string& to) {
+  const auto at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(PlanJson, NamesThePlaceAndTheRule) {
+  const std::string good = small_plan();
+  EXPECT_TRUE(to_json(parse_plan(good)) == good);
+  expect_refused("", "this is not JSON");
+  expect_refused("[1, 2", "this is not JSON");
+  expect_refused("[]", "is not an object");
+  expect_refused(with(good, "\"imbrex_plan\": 1", "\"imbrex_plan\": 2"), "format 2 is not known");
+  expect_refused(with(good, "\"ranks\": 2", "\"ranks\": 2.5"), "problem.ranks: 2.5 is not an integer");
+  expect_refused(with(good, "\"ranks\": 2", "\"ranks\": 99999999999"), "problem.ranks: 99999999999 is out of range");
+  expect_refused(with(good, "\"m\": 8", "\"m\": 18446744073709551615"),
+                 "problem.m: 18446744073709551615 is out of range");
+  expect_refused(with(good, "\"op\": \"all_gather_gemm\"", "\"op\": \"gemm\""),
+                 "problem.op: 'gemm' is not an operator; it must be one of");
+  expect_refused(with(good, "\"signal_copies\"", "\"signals_copies\""), "'signals_copies' is not known here");
+  expect_refused(with(good, "\"own\": 0", "\"own\": null"), ".tile.own: null is not an integer");
+  expect_refused(with(good, "\"tile\":", "\"tiles\":"),
+                 "ranks[0].queues[0].tasks[0]: the key 'tiles' is not known here");
+  expect_refused(with(good, "\"posts\": []", "\"posts\": [[0]]"), "posts[0]: a list of 2 is needed");
+}
+
+TEST(Problem, NamesTheValueAndTheRule) {
+  const auto expect = [](const Problem& problem, const std::string& message) {
+    try {
+      make_plan(problem, Strategy::fused, {});
+      ADD_FAILURE() << "was accepted; expected: " << message;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+      EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
+    }
+  };
+  expect({Operator::all_gather_gemm, 8, 8, 8, 65, Type::bf16}, "ranks = 65");
+  expect({Operator::all_gather_gemm, 0, 8, 8, 2, Type::bf16}, "M = 0");
+  expect({Operator::all_gather_gemm, 9, 8, 8, 2, Type::bf16}, "M = 9 does not divide by 2 ranks");
+  expect({Operator::gemm_reduce_scatter, 8, 8, 9, 2, Type::bf16}, "K = 9 does not divide by 2 ranks");
+  Knobs knobs;
+  knobs.transport = Transport::store;
+  EXPECT_THROW(make_plan({Operator::all_gather_gemm, 8, 8, 8, 2, Type::bf16}, Strategy::fused, knobs), Error);
+}
+
+}  // namespace
+}  // namespace imbrex
