@@ -231,7 +231,8 @@ class Bench {
       return v[v.size() / 2];
     };
     for (const Candidate& c : candidates) row["us"][c.name] = median(c.name);
-    const double wire = p.ranks == 1 ? 0 : static_cast<double>(p.ranks - 1) * static_cast<double>(p.op == Operator::all_gather_gemm ? s.a.rows * s.a.cols : s.product.rows / p.ranks * s.product.cols) * 2;
+    const double ways = p.op == Operator::gemm_all_reduce ? 2 : 1;  // to the owners, and back
+    const double wire = p.ranks == 1 ? 0 : ways * static_cast<double>(p.ranks - 1) * static_cast<double>(p.op == Operator::all_gather_gemm ? s.a.rows * s.a.cols : s.product.rows / p.ranks * s.product.cols) * 2;
     const double roofline = std::max(median("cublas"), wire / link_bytes_per_second * 1e6);
     row["roofline_us"] = roofline;
     for (const Candidate& c : candidates)

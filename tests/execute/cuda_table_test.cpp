@@ -154,7 +154,8 @@ TEST(CudaTable, RefusalsNameTheTaskAndTheReason) {
   Knobs pull;
   pull.transport = Transport::pull;
   EXPECT_NE(refusal(plan_of(Operator::all_gather_gemm, pull), shape).find("does not run copies that wait"), std::string::npos);
-  EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, {}), shape).find("does not run copies that wait"), std::string::npos);
+  EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, {}), {128, 128, 1, false}).find("does not run copies that wait"), std::string::npos);
+  EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, {}), shape).find("in its register order only"), std::string::npos);
   EXPECT_NE(refusal(make_plan({Operator::all_gather_gemm, 64, 64, 64, 2, Type::bf16}, Strategy::sequential, {}), shape).find("library collectives"), std::string::npos);
   Knobs wide = scatter_knobs();
   wide.tile_n = 256;
