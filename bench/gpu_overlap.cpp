@@ -33,11 +33,13 @@ constexpr int ops_per_sample = 4;
 constexpr double link_bytes_per_second = 370e9;  // usable, per direction
 
 void check_cublas(cublasStatus_t status) {
-  if (status != CUBLAS_STATUS_SUCCESS) throw Error(ErrorCode::runtime_failure, fmt::format("cuBLAS: status {}", static_cast<int>(status)));
+  if (status != CUBLAS_STATUS_SUCCESS)
+    throw Error(ErrorCode::runtime_failure, fmt::format("cuBLAS: status {}", static_cast<int>(status)));
 }
 #ifdef IMBREX_HAVE_NCCL
 void check_nccl(ncclResult_t status) {
-  if (status != ncclSuccess) throw Error(ErrorCode::runtime_failure, fmt::format("NCCL: {}", ncclGetErrorString(status)));
+  if (status != ncclSuccess)
+    throw Error(ErrorCode::runtime_failure, fmt::format("NCCL: {}", ncclGetErrorString(status)));
 }
 #endif
 
@@ -175,20 +177,24 @@ class Bench {
   nlohmann::json run(const Problem& p) {
     const RankShapes s = shapes_of(p);
     const auto seed = static_cast<std::uint64_t>(world_.rank()) * 7919 + 1;
-    const Memory a = random_bf16(static_cast<std::size_t>(s.a.rows * s.a.cols), seed), b = random_bf16(static_cast<std::size_t>(s.b.rows * s.b.cols), seed + 1);
+    const Memory a = random_bf16(static_cast<std::size_t>(s.a.rows * s.a.cols), seed),
+                 b = random_bf16(static_cast<std::size_t>(s.b.rows * s.b.cols), seed + 1);
     const Memory full_a = random_bf16(static_cast<std::size_t>(s.product.rows * s.depth), seed + 2);
     const Memory product = random_bf16(static_cast<std::size_t>(s.product.rows * s.product.cols), seed + 3);
     const Memory out = random_bf16(static_cast<std::size_t>(s.out.rows * s.out.cols), seed + 4);
     const auto gemm = [&](const void* x, void* y) {
       const float one = 1, zero = 0;
-      const auto m = static_cast<int>(s.product.rows), n = static_cast<int>(s.product.cols), k = static_cast<int>(s.depth);
-      check_cublas(cublasGemmEx(blas_, CUBLAS_OP_N, CUBLAS_OP_N, n, m, k, &one, b.get(), CUDA_R_16BF, n, x, CUDA_R_16BF, k, &zero, y, CUDA_R_16BF, n,
-                                CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+      const auto m = static_cast<int>(s.product.rows), n = static_cast<int>(s.product.cols),
+                 k = static_cast<int>(s.depth);
+      check_cublas(cublasGemmEx(blas_, CUBLAS_OP_N, CUBLAS_OP_N, n, m, k, &one, b.get(), CUDA_R_16BF, n, x, CUDA_R_16BF,
+                                k, &zero, y, CUDA_R_16BF, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
     };
     const auto sync = [&] { IMBREX_CUDA_TRY(cudaStreamSynchronize(stream_)); };
     std::vector<Candidate> candidates{{"cublas", stream_, [&] { gemm(full_a.get(), product.get()); }, sync}};
 #ifdef IMBREX_HAVE_NCCL
-    if (p.ranks > 1) candidates.push_back({"cublas+nccl", stream_, [&] { sequential(p, s, a.get(), full_a.get(), product.get(), out.get(), gemm); }, sync});
+    if (p.ranks > 1)
+      candidates.push_back({"cublas+nccl", stream_,
+                            [&] { sequential(p, s, a.get(), full_a.get(), product.get(), out.get(), gemm); }, sync});
 #endif
     std::vector<std::unique_ptr<Execution>> executions;
     auto list = variants(p);
@@ -210,7 +216,11 @@ class Bench {
         continue;
       }
       auto* e = &dynamic_cast<cuda::CudaExecution&>(*executions.back());
-      candidates.push_back({fmt::format("{} ({})", v.name, e->kernel().name), e->stream(), [e, &a, &b, &out] { e->enqueue({a.get(), b.get(), out.get()}); }, [e] { e->finish(); }});
+      candidates.push_back({fmt::format("{} ({})", v.name, e->kernel().name), e->stream(),
+                            [e, &a, &b, &out] {
+                              e->enqueue({a.get(), b.get(), out.get()});
+                            },
+                            [e] { e->finish(); }});
     }
     // Kernels are loaded at their first use, which would wait for the gate that opens after it.
     for (const Candidate& c : candidates) {
@@ -224,7 +234,11 @@ class Bench {
         const double us = sample(world_, c, gate_);
         if (round >= 0) times[c.name].push_back(us);
       }
-    nlohmann::json row{{"operator", p.ranks == 1 ? "gemm" : std::string(name_of(p.op))}, {"m", p.m}, {"n", p.n}, {"k", p.k}, {"ranks", p.ranks}};
+    nlohmann::json row{{"operator", p.ranks == 1 ? "gemm" : std::string(name_of(p.op))},
+                       {"m", p.m},
+                       {"n", p.n},
+                       {"k", p.k},
+                       {"ranks", p.ranks}};
     const auto median = [&](const std::string& name) {
       auto v = times[name];
       std::sort(v.begin(), v.end());
@@ -232,7 +246,12 @@ class Bench {
     };
     for (const Candidate& c : candidates) row["us"][c.name] = median(c.name);
     const double ways = p.op == Operator::gemm_all_reduce ? 2 : 1;  // to the owners, and back
-    const double wire = p.ranks == 1 ? 0 : ways * static_cast<double>(p.ranks - 1) * static_cast<double>(p.op == Operator::all_gather_gemm ? s.a.rows * s.a.cols : s.product.rows / p.ranks * s.product.cols) * 2;
+    const double wire = p.ranks == 1 ? 0
+                                     : ways * static_cast<double>(p.ranks - 1) *
+                                           static_cast<double>(p.op == Operator::all_gather_gemm
+                                                                   ? s.a.rows * s.a.cols
+                                                                   : s.product.rows / p.ranks * s.product.cols) *
+                                           2;
     const double roofline = std::max(median("cublas"), wire / link_bytes_per_second * 1e6);
     row["roofline_us"] = roofline;
     for (const Candidate& c : candidates)
@@ -254,13 +273,15 @@ class Bench {
   // The kernel is an option of the executor.
   std::unique_ptr<Execution> prepare(const Plan& plan, const std::string& kernel) {
     auto& executor = executors_[kernel];
-    if (executor == nullptr) executor = make_cuda_executor(world_, {.heap_bytes = std::size_t{2} << 30, .kernel = kernel});
+    if (executor == nullptr)
+      executor = make_cuda_executor(world_, {.heap_bytes = std::size_t{2} << 30, .kernel = kernel});
     return executor->prepare(plan);
   }
 
 #ifdef IMBREX_HAVE_NCCL
   template <typename Gemm>
-  void sequential(const Problem& p, const RankShapes& s, const void* a, void* full_a, void* product, void* out, const Gemm& gemm) {
+  void sequential(const Problem& p, const RankShapes& s, const void* a, void* full_a, void* product, void* out,
+                  const Gemm& gemm) {
     if (p.op == Operator::all_gather_gemm) {
       check_nccl(ncclAllGather(a, full_a, static_cast<std::size_t>(s.a.rows * s.a.cols), ncclBfloat16, nccl_, stream_));
       gemm(full_a, product);
@@ -268,9 +289,13 @@ class Bench {
     }
     gemm(a, product);
     const auto count = static_cast<std::size_t>(s.product.rows * s.product.cols);
-    if (p.op == Operator::gemm_reduce_scatter) check_nccl(ncclReduceScatter(product, out, count / static_cast<std::size_t>(p.ranks), ncclBfloat16, ncclSum, nccl_, stream_));
-    else if (p.op == Operator::gemm_all_reduce) check_nccl(ncclAllReduce(product, out, count, ncclBfloat16, ncclSum, nccl_, stream_));
-    else check_nccl(ncclAlltoAll(product, out, count / static_cast<std::size_t>(p.ranks), ncclBfloat16, nccl_, stream_));
+    if (p.op == Operator::gemm_reduce_scatter)
+      check_nccl(ncclReduceScatter(product, out, count / static_cast<std::size_t>(p.ranks), ncclBfloat16, ncclSum,
+                                   nccl_, stream_));
+    else if (p.op == Operator::gemm_all_reduce)
+      check_nccl(ncclAllReduce(product, out, count, ncclBfloat16, ncclSum, nccl_, stream_));
+    else
+      check_nccl(ncclAlltoAll(product, out, count / static_cast<std::size_t>(p.ranks), ncclBfloat16, nccl_, stream_));
   }
   ncclComm_t nccl_ = nullptr;
 #endif
@@ -286,12 +311,19 @@ class Bench {
 };
 
 std::vector<Problem> problems(int ranks) {
-  const auto gemm = [](std::int64_t m, std::int64_t n, std::int64_t k) { return Problem{Operator::gemm_reduce_scatter, m, n, k, 1, Type::bf16}; };
+  const auto gemm = [](std::int64_t m, std::int64_t n, std::int64_t k) {
+    return Problem{Operator::gemm_reduce_scatter, m, n, k, 1, Type::bf16};
+  };
   if (ranks == 1)
-    return {gemm(4096, 12288, 3072), gemm(8192, 8192, 2048), gemm(8192, 8192, 7168), gemm(2048, 14336, 8192), gemm(1024, 14336, 8192), gemm(512, 14336, 8192), gemm(2048, 7168, 4096)};
+    return {gemm(4096, 12288, 3072), gemm(8192, 8192, 2048), gemm(8192, 8192, 7168), gemm(2048, 14336, 8192),
+            gemm(1024, 14336, 8192), gemm(512, 14336, 8192), gemm(2048, 7168, 4096)};
   std::vector<Problem> list;
-  const auto ag = [&](std::int64_t m, std::int64_t n, std::int64_t k) { list.push_back({Operator::all_gather_gemm, m, n, k, ranks, Type::bf16}); };
-  const auto other = [&](Operator op, std::int64_t m, std::int64_t n, std::int64_t k) { list.push_back({op, m, n, k, ranks, Type::bf16}); };
+  const auto ag = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
+    list.push_back({Operator::all_gather_gemm, m, n, k, ranks, Type::bf16});
+  };
+  const auto other = [&](Operator op, std::int64_t m, std::int64_t n, std::int64_t k) {
+    list.push_back({op, m, n, k, ranks, Type::bf16});
+  };
   for (std::int64_t m : {512, 1024, 2048, 8192}) ag(m, 57344, 8192);
   ag(2048, 28672, 4096);
   ag(8192, 8192, 8192);

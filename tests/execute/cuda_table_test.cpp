@@ -12,14 +12,17 @@ namespace {
 
 using namespace imbrex::cuda;
 
-HeapHandle pretend_heap(int rank) { return {reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40), std::size_t{1} << 32, rank}; }
+HeapHandle pretend_heap(int rank) {
+  return {reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40), std::size_t{1} << 32, rank};
+}
 
 RankTable table_of(const Plan& plan, int rank, const TileShape& shape) {
   const HeapLayout layout(plan);
   return translate(plan, layout, rank, pretend_heap(rank), 4096, shape);
 }
 
-Plan plan_of(Operator op, const Knobs& knobs, std::int64_t m = 1024, std::int64_t n = 512, std::int64_t k = 256, int ranks = 4) {
+Plan plan_of(Operator op, const Knobs& knobs, std::int64_t m = 1024, std::int64_t n = 512, std::int64_t k = 256,
+             int ranks = 4) {
   return make_plan({op, m, n, k, ranks, Type::bf16}, Strategy::fused, knobs);
 }
 
@@ -40,7 +43,8 @@ std::string refusal(const Plan& plan, const TileShape& shape) {
 }
 
 TEST(CudaTable, EveryTaskAppearsOnceWhateverTheCluster) {
-  for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+  for (Operator op :
+       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
     for (TileOrder order : {TileOrder::owner_major, TileOrder::column_major, TileOrder::naive})
       for (int cluster : {1, 2})
         for (int rank = 0; rank < 4; ++rank) {
@@ -89,7 +93,8 @@ TEST(CudaTable, PairsShareColumnsAndMatesDoNotWaitForTiles) {
 }
 
 TEST(CudaTable, PostsAndWaitsBalance) {
-  for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all}) {
+  for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
+                      Operator::gemm_all_to_all}) {
     const Plan plan = plan_of(op, op == Operator::all_gather_gemm ? Knobs{} : scatter_knobs());
     const HeapLayout layout(plan);
     std::map<std::uint64_t, std::uint32_t> posted;  // by the counter's offset from the heap's base
@@ -101,7 +106,8 @@ TEST(CudaTable, PostsAndWaitsBalance) {
     }
     for (int rank = 0; rank < 4; ++rank)
       for (const WaitEntry& wait : table_of(plan, rank, {128, 128, 2, true}).waits) {
-        const auto counter = reinterpret_cast<std::uint64_t>(pretend_heap(rank).at(rank, 4096 + layout.counter(static_cast<int>(wait.signal), 0)));
+        const auto counter = reinterpret_cast<std::uint64_t>(
+            pretend_heap(rank).at(rank, 4096 + layout.counter(static_cast<int>(wait.signal), 0)));
         EXPECT_EQ(posted[counter], wait.posts);
         EXPECT_LE(wait.count, wait.posts);
       }
@@ -109,7 +115,8 @@ TEST(CudaTable, PostsAndWaitsBalance) {
 }
 
 TEST(CudaTable, TailTilesKeepTheirSize) {
-  const RankTable table = table_of(plan_of(Operator::gemm_reduce_scatter, scatter_knobs(), 4 * 130, 136, 64), 2, {128, 128, 1, true});
+  const RankTable table =
+      table_of(plan_of(Operator::gemm_reduce_scatter, scatter_knobs(), 4 * 130, 136, 64), 2, {128, 128, 1, true});
   std::multiset<std::pair<std::uint32_t, std::uint32_t>> sizes;
   for (const TaskEntry& entry : table.tasks)
     if (entry.kind == TaskKind::tile) sizes.insert({entry.rows, entry.cols});
@@ -129,7 +136,8 @@ TEST(CudaTable, AllGatherReadsTheOwnShardInPlaceAndPushesTheRest) {
   const Plan plan = plan_of(Operator::all_gather_gemm, knobs);
   const RankTable table = table_of(plan, 3, {128, 128, 2, true});
   EXPECT_EQ(table.copies.size(), 3u * 4u);
-  for (const CopyStep& copy : table.copies) EXPECT_TRUE(copy.from_a && copy.flag && !copy.local && copy.to.copy_stride > 0);
+  for (const CopyStep& copy : table.copies)
+    EXPECT_TRUE(copy.from_a && copy.flag && !copy.local && copy.to.copy_stride > 0);
   for (const TaskEntry& entry : table.tasks)
     if (entry.kind == TaskKind::tile) {
       EXPECT_EQ(entry.a_source == 0, entry.load_waits == 0);
@@ -153,25 +161,36 @@ TEST(CudaTable, RefusalsNameTheTaskAndTheReason) {
   const TileShape shape{128, 128, 1, true};
   Knobs pull;
   pull.transport = Transport::pull;
-  EXPECT_NE(refusal(plan_of(Operator::all_gather_gemm, pull), shape).find("does not run copies that wait"), std::string::npos);
-  EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, {}), {128, 128, 1, false}).find("does not run copies that wait"), std::string::npos);
-  EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, {}), shape).find("in its register order only"), std::string::npos);
-  EXPECT_NE(refusal(make_plan({Operator::all_gather_gemm, 64, 64, 64, 2, Type::bf16}, Strategy::sequential, {}), shape).find("library collectives"), std::string::npos);
+  EXPECT_NE(refusal(plan_of(Operator::all_gather_gemm, pull), shape).find("does not run copies that wait"),
+            std::string::npos);
+  EXPECT_NE(
+      refusal(plan_of(Operator::gemm_reduce_scatter, {}), {128, 128, 1, false}).find("does not run copies that wait"),
+      std::string::npos);
+  EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, {}), shape).find("in its register order only"),
+            std::string::npos);
+  EXPECT_NE(refusal(make_plan({Operator::all_gather_gemm, 64, 64, 64, 2, Type::bf16}, Strategy::sequential, {}), shape)
+                .find("library collectives"),
+            std::string::npos);
   Knobs wide = scatter_knobs();
   wide.tile_n = 256;
-  EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, wide), shape).find("does not fit the kernel's 128 x 128"), std::string::npos);
+  EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, wide), shape).find("does not fit the kernel's 128 x 128"),
+            std::string::npos);
   Knobs small = scatter_knobs();
   small.tile_n = 64;
   EXPECT_FALSE(buffers_fit(plan_of(Operator::gemm_reduce_scatter, small), shape));
-  EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, small), shape).find("do not hold the registers"), std::string::npos);
+  EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, small), shape).find("do not hold the registers"),
+            std::string::npos);
 }
 
 TEST(CudaTable, SaysWhatTensorMemoryLoadsCannotTake) {
   EXPECT_EQ(refusal_of_tma(plan_of(Operator::gemm_reduce_scatter, scatter_knobs())), "");
-  EXPECT_NE(refusal_of_tma(plan_of(Operator::gemm_reduce_scatter, scatter_knobs(), 64, 20, 64)).find("rows of B"), std::string::npos);
-  EXPECT_NE(refusal_of_tma(plan_of(Operator::gemm_reduce_scatter, scatter_knobs(), 64, 32, 36)).find("rows of A"), std::string::npos);
+  EXPECT_NE(refusal_of_tma(plan_of(Operator::gemm_reduce_scatter, scatter_knobs(), 64, 20, 64)).find("rows of B"),
+            std::string::npos);
+  EXPECT_NE(refusal_of_tma(plan_of(Operator::gemm_reduce_scatter, scatter_knobs(), 64, 32, 36)).find("rows of A"),
+            std::string::npos);
   // Few rows: an all-reduce splits columns, here at 50, 100 and 150.
-  EXPECT_NE(refusal_of_tma(plan_of(Operator::gemm_all_reduce, scatter_knobs(), 64, 200, 64)).find("from column"), std::string::npos);
+  EXPECT_NE(refusal_of_tma(plan_of(Operator::gemm_all_reduce, scatter_knobs(), 64, 200, 64)).find("from column"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ Problem random_problem(Random& random, Operator op, int ranks, std::int64_t most
   Problem p{op, 0, 0, 0, ranks, Type::bf16};
   p.m = op == Operator::gemm_all_reduce ? random.between(1, most) : ranks * random.between(1, most / ranks);
   p.n = op == Operator::all_gather_gemm ? ranks * eights(most / ranks) : eights(most);
-  p.k = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce ? ranks * eights(most / ranks) : eights(most);
+  p.k = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce ? ranks * eights(most / ranks)
+                                                                               : eights(most);
   return p;
 }
 
@@ -71,7 +72,8 @@ void expect_right(const Plan& plan, const GpuCase& c, const std::string& what) {
 TEST(GpuGemm, EveryVariantIsRightWithTails) {
   NEEDS_GPUS(1);
   Random random(test::seed_from_environment());
-  for (const char* kernel : {"plain", "pingpong 128x128 cluster 1", "pingpong 128x128 cluster 2", "cooperative 128x256 cluster 1", "cooperative 128x256 cluster 2"})
+  for (const char* kernel : {"plain", "pingpong 128x128 cluster 1", "pingpong 128x128 cluster 2",
+                             "cooperative 128x256 cluster 1", "cooperative 128x256 cluster 2"})
     for (int i = 0; i < cases(); ++i) {
       const Problem p = random_problem(random, Operator::gemm_reduce_scatter, 1, i == 0 ? 2200 : 700);
       Knobs k = fitting(random, p, std::string(kernel).find("256") != std::string::npos);
@@ -79,13 +81,15 @@ TEST(GpuGemm, EveryVariantIsRightWithTails) {
       k.span_shards = false;
       GpuCase c;
       c.options.kernel = kernel;
-      expect_right(make_plan(p, Strategy::fused, k), c, std::string(kernel) + " " + test::describe({p, Strategy::fused, k}));
+      expect_right(make_plan(p, Strategy::fused, k), c,
+                   std::string(kernel) + " " + test::describe({p, Strategy::fused, k}));
     }
 }
 
 void random_problems(int ranks, const CudaOptions& options, int repeats, int queued) {
   Random random(test::seed_from_environment() + static_cast<std::uint64_t>(ranks));
-  for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all, Operator::gemm_all_reduce})
+  for (Operator op :
+       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all, Operator::gemm_all_reduce})
     for (int i = 0; i < cases(); ++i) {
       const Problem p = random_problem(random, op, ranks, i == 0 ? 2600 : 900);
       const Knobs k = fitting(random, p, random.chance(0.3));
@@ -121,14 +125,16 @@ TEST(GpuFused, ManyEpochsQueuedWithDelays) {
 
 TEST(GpuFused, CountersWrap) {
   NEEDS_GPUS(2);
-  for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all, Operator::gemm_all_reduce})
+  for (Operator op :
+       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all, Operator::gemm_all_reduce})
     for (std::uint64_t first : {std::uint64_t{2} * (0xffffffffu / 3) - 3, (std::uint64_t{1} << 33) - 5}) {
       Knobs k;
       k.transport = op == Operator::all_gather_gemm ? Transport::push : Transport::store;
       GpuCase c;
       c.options.first_epoch = first;
       c.repeats = 10;
-      expect_right(make_plan({op, 300, 256, 128, 2, Type::bf16}, Strategy::fused, k), c, std::string(name_of(op)) + " from epoch " + std::to_string(first));
+      expect_right(make_plan({op, 300, 256, 128, 2, Type::bf16}, Strategy::fused, k), c,
+                   std::string(name_of(op)) + " from epoch " + std::to_string(first));
     }
 }
 
@@ -136,7 +142,8 @@ TEST(GpuPlain, AllTypesAndOddSizes) {
   NEEDS_GPUS(2);
   Random random(test::seed_from_environment() + 9);
   for (Type type : {Type::bf16, Type::fp16, Type::fp32})
-    for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all, Operator::gemm_all_reduce}) {
+    for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all,
+                        Operator::gemm_all_reduce}) {
       Problem p{op, 2 * random.between(1, 120), 2 * random.between(1, 90), 2 * random.between(1, 70), 2, type};
       Knobs k = fitting(random, p, false);
       k.tile_m = random.one_of<std::int64_t>({16, 48, 128});
@@ -165,14 +172,17 @@ TEST(GpuWaits, PastTheirLimitNameRankTaskSignalExpectedAndSeen) {
     std::cout << kernel << ": " << outcome.message << '\n';
   }
   // The GPUs are free again.
-  const Outcome after = test::run_on_gpus(make_plan({Operator::gemm_reduce_scatter, 256, 128, 64, 2, Type::bf16}, Strategy::fused, {.transport = Transport::store}), {});
+  const Outcome after = test::run_on_gpus(make_plan({Operator::gemm_reduce_scatter, 256, 128, 64, 2, Type::bf16},
+                                                    Strategy::fused, {.transport = Transport::store}),
+                                          {});
   EXPECT_EQ(after.code, 0) << after.message;
   EXPECT_LE(after.worst, 1);
 }
 
 TEST(GpuRefusals, SayWhatIsMissing) {
   NEEDS_GPUS(2);
-  const Outcome outcome = test::run_on_gpus(make_plan({Operator::all_gather_gemm, 128, 64, 64, 2, Type::bf16}, Strategy::sequential, {}), {});
+  const Outcome outcome = test::run_on_gpus(
+      make_plan({Operator::all_gather_gemm, 128, 64, 64, 2, Type::bf16}, Strategy::sequential, {}), {});
   EXPECT_EQ(outcome.code, 2);
   EXPECT_NE(outcome.message.find("library collectives"), std::string::npos) << outcome.message;
 }

@@ -58,7 +58,8 @@ Outcome run_on_gpus(const Plan& plan, const GpuCase& c) {
       const Extent extent = shapes_of(problem).out;
       const auto count = static_cast<std::size_t>(extent.rows * extent.cols);
       const auto bytes = count * size_of(problem.type);
-      const DeviceMemory a = to_device(operands->part(true, world.rank())), b = to_device(operands->part(false, world.rank()));
+      const DeviceMemory a = to_device(operands->part(true, world.rank())),
+                         b = to_device(operands->part(false, world.rank()));
       std::vector<DeviceMemory> outs;
       for (int q = 0; q < c.queued; ++q) outs.push_back(device_memory(bytes));
       const Reference reference = reference_of(plan, *operands, world.rank());
@@ -78,8 +79,9 @@ Outcome run_on_gpus(const Plan& plan, const GpuCase& c) {
           if (first.empty()) first = got;
           if (!(worst.worst <= outcome.worst)) {
             outcome.worst = worst.worst;
-            outcome.message = "rank " + std::to_string(world.rank()) + " repeat " + std::to_string(i) + " (" + std::to_string(worst.row) + ", " +
-                              std::to_string(worst.col) + "): " + std::to_string(worst.result) + ", reference " + std::to_string(worst.value);
+            outcome.message = "rank " + std::to_string(world.rank()) + " repeat " + std::to_string(i) + " (" +
+                              std::to_string(worst.row) + ", " + std::to_string(worst.col) +
+                              "): " + std::to_string(worst.result) + ", reference " + std::to_string(worst.value);
           }
         }
       }

@@ -16,10 +16,10 @@ int gpus();
 /// What a run of a plan on every rank's GPU gave.
 struct Outcome {
   int code = 0;
-  double worst = 0;      ///< largest |result - reference| / bound of all ranks and repeats
-  int differing = 0;     ///< repeats whose bits were not those of the first
+  double worst = 0;   ///< largest |result - reference| / bound of all ranks and repeats
+  int differing = 0;  ///< repeats whose bits were not those of the first
   std::string kernel;
-  std::string message;   ///< first error, or where the worst element lies
+  std::string message;  ///< first error, or where the worst element lies
 };
 
 struct GpuCase {

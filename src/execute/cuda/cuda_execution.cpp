@@ -20,13 +20,16 @@ double seconds_now() {
 }
 
 template <typename T>
-std::size_t bytes_of(const std::vector<T>& v) { return (v.size() * sizeof(T) + 255) / 256 * 256; }
+std::size_t bytes_of(const std::vector<T>& v) {
+  return (v.size() * sizeof(T) + 255) / 256 * 256;
+}
 
 // What a variant needs for the plan, relative to others: whole waves of blocks, partners counted as tiles, times the
 // block's size over the rate that was measured for it (docs/cuda-executor.md).
 double cost(const GemmKernel& kernel, const RankTable& table, int workers) {
   const TileShape& shape = kernel.shape;
-  const double entries = static_cast<double>(table.tiles + table.partners), at_once = static_cast<double>(workers) * shape.cluster;
+  const double entries = static_cast<double>(table.tiles + table.partners),
+               at_once = static_cast<double>(workers) * shape.cluster;
   // Without a partner to share B with, a small block waits for the second-level cache.
   const double rate = (kernel.pingpong ? 1.0 : 0.95) * (shape.cluster > 1 ? 1.0 : shape.n < 256 ? 0.82 : 0.98);
   return std::max(1.0, std::ceil(entries / at_once)) * static_cast<double>(shape.m * shape.n) / rate;
@@ -34,8 +37,15 @@ double cost(const GemmKernel& kernel, const RankTable& table, int workers) {
 
 }  // namespace
 
-CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, int device, const Plan& plan, const CudaOptions& options)
-    : world_(world), heap_(heap), device_(device), plan_(plan), options_(options), layout_(plan_), epoch_(options.first_epoch) {
+CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, int device, const Plan& plan,
+                             const CudaOptions& options)
+    : world_(world),
+      heap_(heap),
+      device_(device),
+      plan_(plan),
+      options_(options),
+      layout_(plan_),
+      epoch_(options.first_epoch) {
   // Every kernel is loaded before any runs; refusals come before anything is taken, on every rank alike.
   static_cast<void>(plain_kernel(plan.problem.type).workers());
   choose_kernel();
@@ -43,7 +53,8 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, int device, 
   state_offset_ = layout_.bytes();
   table_ = translate(plan_, layout_, world_.rank(), heap_.handle(), heap_offset_, kernel_->shape);
   for (QueueSpan& queue : table_.queues)
-    queue.workers = (queue.workers + static_cast<std::uint32_t>(kernel_->shape.cluster) - 1) / static_cast<std::uint32_t>(kernel_->shape.cluster);
+    queue.workers = (queue.workers + static_cast<std::uint32_t>(kernel_->shape.cluster) - 1) /
+                    static_cast<std::uint32_t>(kernel_->shape.cluster);
   place_workers(table_.queues, static_cast<std::uint32_t>(workers_));
   IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&main_, cudaStreamNonBlocking));
   IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking));
@@ -83,8 +94,8 @@ void CudaExecution::choose_kernel() {
   if (refusal_of_tma(plan_).empty())
     for (std::size_t i = 0; i < count; ++i) {
       const GemmKernel& k = *kernels[i];
-      if (k.type != plan_.problem.type || tile.rows > k.shape.m || tile.cols > k.shape.n || !buffers_fit(plan_, k.shape) ||
-          std::string_view(k.name).find(options_.kernel) == std::string_view::npos)
+      if (k.type != plan_.problem.type || tile.rows > k.shape.m || tile.cols > k.shape.n ||
+          !buffers_fit(plan_, k.shape) || std::string_view(k.name).find(options_.kernel) == std::string_view::npos)
         continue;
       const int workers = k.workers();
       if (workers == 0) continue;
@@ -100,8 +111,10 @@ void CudaExecution::choose_kernel() {
     workers_ = plain.workers();
   }
   const std::string tma = refusal_of_tma(plan_);
-  IMBREX_EXPECTS(kernel_ != nullptr && workers_ > 0, "no kernel named like '{}' runs {} tiles of {} x {} on this GPU{}{}", options_.kernel,
-                 name_of(plan_.problem.type), tile.rows, tile.cols, tma.empty() ? "" : ": tensor-memory loads cannot take ", tma);
+  IMBREX_EXPECTS(kernel_ != nullptr && workers_ > 0,
+                 "no kernel named like '{}' runs {} tiles of {} x {} on this GPU{}{}", options_.kernel,
+                 name_of(plan_.problem.type), tile.rows, tile.cols,
+                 tma.empty() ? "" : ": tensor-memory loads cannot take ", tma);
   // Slots are laid out by the kernel, so all ranks must run the same one.
   std::vector<const GemmKernel*> all(index(world_.size()));
   world_.all_gather(&kernel_, all.data(), sizeof kernel_);
@@ -117,7 +130,8 @@ void CudaExecution::upload() {
   device_table_.reset(memory);
   auto* base = static_cast<std::byte*>(memory);
   const auto put = [&](std::size_t offset, const auto& v) {
-    if (!v.empty()) IMBREX_CUDA_TRY(cudaMemcpy(base + offset, v.data(), v.size() * sizeof(v[0]), cudaMemcpyHostToDevice));
+    if (!v.empty())
+      IMBREX_CUDA_TRY(cudaMemcpy(base + offset, v.data(), v.size() * sizeof(v[0]), cudaMemcpyHostToDevice));
   };
   put(tasks, table_.tasks);
   put(waits, table_.waits);
@@ -166,7 +180,8 @@ void CudaExecution::start_counters() {
       const std::uint32_t value = layout_.base(world_.rank(), signal, next);
       std::memcpy(sets.data() + layout_.counter(signal, next) - layout_.counter(0, 0), &value, sizeof value);
     }
-  if (!sets.empty()) IMBREX_CUDA_TRY(cudaMemcpy(heap_at(layout_.counter(0, 0)), sets.data(), sets.size(), cudaMemcpyHostToDevice));
+  if (!sets.empty())
+    IMBREX_CUDA_TRY(cudaMemcpy(heap_at(layout_.counter(0, 0)), sets.data(), sets.size(), cudaMemcpyHostToDevice));
   EpochState state{};
   state.epoch = epoch_;
   state.turn = static_cast<std::uint32_t>(epoch_ / args_.protocol.copies) + 1;
@@ -175,9 +190,11 @@ void CudaExecution::start_counters() {
 }
 
 void CudaExecution::set_operands(const Operands& operands) {
-  IMBREX_EXPECTS(operands.a != nullptr && operands.b != nullptr && operands.out != nullptr, "an operand is null: a, b and out must be given");
+  IMBREX_EXPECTS(operands.a != nullptr && operands.b != nullptr && operands.out != nullptr,
+                 "an operand is null: a, b and out must be given");
   for (const void* p : {operands.a, operands.b})
-    IMBREX_EXPECTS(!kernel_->shape.registers || reinterpret_cast<std::uintptr_t>(p) % 16 == 0, "operand at {}: it must be aligned to 16 bytes", p);
+    IMBREX_EXPECTS(!kernel_->shape.registers || reinterpret_cast<std::uintptr_t>(p) % 16 == 0,
+                   "operand at {}: it must be aligned to 16 bytes", p);
   args_.a[0][0] = args_.a[0][1] = operands.a;
   if (table_.gathered < 0) {
     args_.a[1][0] = args_.a[1][1] = operands.a;
@@ -189,7 +206,9 @@ void CudaExecution::set_operands(const Operands& operands) {
 
 // With injected delays, one rank in turn falls behind by far, so that the others run into the next epochs.
 void CudaExecution::hold_back() const {
-  if (options_.delays == 0 || static_cast<int>((options_.delays + epoch_) % static_cast<std::uint64_t>(world_.size())) != world_.rank()) return;
+  if (options_.delays == 0 ||
+      static_cast<int>((options_.delays + epoch_) % static_cast<std::uint64_t>(world_.size())) != world_.rank())
+    return;
   std::this_thread::sleep_for(std::chrono::duration<double>(20 * options_.max_delay));
 }
 
@@ -206,7 +225,8 @@ void CudaExecution::copy(const CopyStep& step, const Operands& operands, std::ui
   if (width == from.pitch && width == to.pitch)
     IMBREX_CUDA_TRY(cudaMemcpyAsync(destination, source, width * from.rows, cudaMemcpyDefault, stream));
   else
-    IMBREX_CUDA_TRY(cudaMemcpy2DAsync(destination, to.pitch, source, from.pitch, width, from.rows, cudaMemcpyDefault, stream));
+    IMBREX_CUDA_TRY(
+        cudaMemcpy2DAsync(destination, to.pitch, source, from.pitch, width, from.rows, cudaMemcpyDefault, stream));
   if (!step.flag) return;
   void* flag = reinterpret_cast<std::byte*>(step.counter) + epoch % args_.protocol.copies * args_.protocol.set_stride;
   IMBREX_CUDA_TRY(cudaMemcpyAsync(flag, &args_.protocol.state->turn, sizeof(std::uint32_t), cudaMemcpyDefault, stream));
@@ -232,7 +252,8 @@ void CudaExecution::enqueue(const Operands& operands) {
   IMBREX_CUDA_TRY(advance_epoch(args_.protocol.state, args_.protocol.copies, main_));
   if (layout_.in_heap(buffer_out)) {
     const Buffer& out = plan_.buffers[buffer_out];
-    IMBREX_CUDA_TRY(cudaMemcpyAsync(operands.out, heap_at(layout_.offset(buffer_out, epoch_)), static_cast<std::size_t>(out.rows * out.cols) * size_of(out.type),
+    IMBREX_CUDA_TRY(cudaMemcpyAsync(operands.out, heap_at(layout_.offset(buffer_out, epoch_)),
+                                    static_cast<std::size_t>(out.rows * out.cols) * size_of(out.type),
                                     cudaMemcpyDeviceToDevice, main_));
   }
   ++epoch_;
@@ -246,7 +267,8 @@ void CudaExecution::finish() {
     if (status == cudaSuccess) break;
     if (status != cudaErrorNotReady) {
       dead_ = true;
-      const std::string message = fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status));
+      const std::string message =
+          fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status));
       world_.fail(message);
       throw Error(ErrorCode::runtime_failure, message);
     }
@@ -270,9 +292,10 @@ void CudaExecution::throw_fault() {
   dead_ = true;
   if (fault_->state == FaultRecord::timed_out) {
     const FaultRecord& f = *fault_;
-    const std::string message = fmt::format("{} waited longer than {} s for signal {} in epoch {}: expected {} posts, saw {}",
-                                            task_name(plan_, world_.rank(), static_cast<int>(f.queue), f.task), world_.options().wait_limit, std::uint32_t{f.signal},
-                                            std::uint64_t{f.epoch}, std::uint32_t{f.count}, static_cast<std::int32_t>(f.seen));
+    const std::string message = fmt::format(
+        "{} waited longer than {} s for signal {} in epoch {}: expected {} posts, saw {}",
+        task_name(plan_, world_.rank(), static_cast<int>(f.queue), f.task), world_.options().wait_limit,
+        std::uint32_t{f.signal}, std::uint64_t{f.epoch}, std::uint32_t{f.count}, static_cast<std::int32_t>(f.seen));
     world_.fail(message);
     throw Error(ErrorCode::runtime_failure, message);
   }
@@ -281,7 +304,8 @@ void CudaExecution::throw_fault() {
     world_.throw_if_failed();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  throw Error(ErrorCode::runtime_failure, fmt::format("rank {}: another rank gave up and did not say why", world_.rank()));
+  throw Error(ErrorCode::runtime_failure,
+              fmt::format("rank {}: another rank gave up and did not say why", world_.rank()));
 }
 
 Report CudaExecution::run(const Operands& operands) {

@@ -29,8 +29,8 @@ class CudaExecution final : public Execution {
 
   Report run(const Operands& operands) override;
 
-  /// The parts of run, for callers that queue several epochs: enqueue puts one epoch on stream(), finish waits until all
-  /// are done and throws as run does.
+  /// The parts of run, for callers that queue several epochs: enqueue puts one epoch on stream(), finish waits until
+  /// all are done and throws as run does.
   void enqueue(const Operands& operands);
   void finish();
   cudaStream_t stream() const { return main_; }

@@ -10,13 +10,19 @@ namespace {
 class CudaExecutor final : public Executor {
  public:
   CudaExecutor(World& world, const CudaOptions& options)
-      : world_(world), options_(options), device_(runtime::select_device(world)), heap_(world, device_, options.heap_bytes) {
-    IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 1, "max_delay = {} s: it must be from 0 to 1", options.max_delay);
+      : world_(world),
+        options_(options),
+        device_(runtime::select_device(world)),
+        heap_(world, device_, options.heap_bytes) {
+    IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 1, "max_delay = {} s: it must be from 0 to 1",
+                   options.max_delay);
   }
 
   std::unique_ptr<Execution> prepare(const Plan& plan) override {
-    IMBREX_EXPECTS(plan.problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}", plan.problem.ranks, world_.size());
-    if (const auto finding = check_format(plan)) throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
+    IMBREX_EXPECTS(plan.problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}",
+                   plan.problem.ranks, world_.size());
+    if (const auto finding = check_format(plan))
+      throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
     return std::make_unique<cuda::CudaExecution>(world_, heap_, device_, plan, options_);
   }
 

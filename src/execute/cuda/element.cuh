@@ -22,16 +22,21 @@ __device__ __forceinline__ float load_element(Type type, const std::byte* addres
 }
 
 __device__ __forceinline__ void store_element(Type type, std::byte* address, float value) {
-  if (type == Type::fp32) *reinterpret_cast<float*>(address) = value;
-  else if (type == Type::bf16) *reinterpret_cast<__nv_bfloat16*>(address) = __float2bfloat16_rn(value);
-  else *reinterpret_cast<__half*>(address) = __float2half_rn(value);
+  if (type == Type::fp32)
+    *reinterpret_cast<float*>(address) = value;
+  else if (type == Type::bf16)
+    *reinterpret_cast<__nv_bfloat16*>(address) = __float2bfloat16_rn(value);
+  else
+    *reinterpret_cast<__half*>(address) = __float2half_rn(value);
 }
 
 /// Two neighbours in one word; `low` is the first.
 __device__ __forceinline__ std::uint32_t pack(Type type, float low, float high) {
   std::uint32_t bits;
-  if (type == Type::bf16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  if (type == Type::bf16)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
   return bits;
 }
 
@@ -51,7 +56,8 @@ __device__ __forceinline__ bool wide(const RegionEntry& r, const std::byte* firs
 }
 
 /// Eight elements of a row, or those before `limit`.
-__device__ __forceinline__ void load_eight(const RegionEntry& r, const std::byte* address, bool aligned, std::uint32_t limit, float* values) {
+__device__ __forceinline__ void load_eight(const RegionEntry& r, const std::byte* address, bool aligned,
+                                           std::uint32_t limit, float* values) {
   if (aligned && limit >= 8) {
     const uint4 bits = __ldcg(reinterpret_cast<const uint4*>(address));
     unpack(r.type, bits.x, values[0], values[1]);
@@ -65,7 +71,8 @@ __device__ __forceinline__ void load_eight(const RegionEntry& r, const std::byte
   for (std::uint32_t i = 0; i < 8; ++i) values[i] = i < limit ? load_element(r.type, address + i * size) : 0.0f;
 }
 
-__device__ __forceinline__ void store_eight(const RegionEntry& r, std::byte* address, bool aligned, std::uint32_t limit, const float* values) {
+__device__ __forceinline__ void store_eight(const RegionEntry& r, std::byte* address, bool aligned, std::uint32_t limit,
+                                            const float* values) {
   if (aligned && limit >= 8) {
     *reinterpret_cast<uint4*>(address) = {pack(r.type, values[0], values[1]), pack(r.type, values[2], values[3]),
                                           pack(r.type, values[4], values[5]), pack(r.type, values[6], values[7])};
@@ -78,8 +85,8 @@ __device__ __forceinline__ void store_eight(const RegionEntry& r, std::byte* add
 }
 
 /// A reduction task, by `threads` threads: each sum in fp32, in the order of the sources.
-__device__ __forceinline__ void reduce(const TaskEntry& task, const RegionEntry* regions, void* out, std::uint32_t copy, std::uint32_t thread,
-                                           std::uint32_t threads) {
+__device__ __forceinline__ void reduce(const TaskEntry& task, const RegionEntry* regions, void* out, std::uint32_t copy,
+                                       std::uint32_t thread, std::uint32_t threads) {
   const RegionEntry* entries = regions + task.regions;
   const std::uint32_t row_parts = (task.cols + 7) / 8, parts = task.rows * row_parts;
   for (std::uint32_t p = thread; p < parts; p += threads) {

@@ -21,23 +21,27 @@ struct Fragment {
   }
 
   /// To a slot in register order: thread t's i-th 16 bytes at (i * Threads + t) * 16, so that warps store whole lines.
-  __device__ __forceinline__ static void store_slot(const float (&acc)[Registers], const RegionEntry& r, std::byte* first, std::uint32_t thread) {
+  __device__ __forceinline__ static void store_slot(const float (&acc)[Registers], const RegionEntry& r,
+                                                    std::byte* first, std::uint32_t thread) {
     auto* to = reinterpret_cast<uint4*>(first) + thread;
     if (r.type == Type::fp32) {
 #pragma unroll
       for (int i = 0; i < Registers / 4; ++i)
-        to[i * Threads] = {__float_as_uint(acc[4 * i]), __float_as_uint(acc[4 * i + 1]), __float_as_uint(acc[4 * i + 2]), __float_as_uint(acc[4 * i + 3])};
+        to[i * Threads] = {__float_as_uint(acc[4 * i]), __float_as_uint(acc[4 * i + 1]),
+                           __float_as_uint(acc[4 * i + 2]), __float_as_uint(acc[4 * i + 3])};
       return;
     }
 #pragma unroll
     for (int i = 0; i < Registers / 8; ++i) {
       const float* v = acc + 8 * i;
-      to[i * Threads] = {pack(Narrow, v[0], v[1]), pack(Narrow, v[2], v[3]), pack(Narrow, v[4], v[5]), pack(Narrow, v[6], v[7])};
+      to[i * Threads] = {pack(Narrow, v[0], v[1]), pack(Narrow, v[2], v[3]), pack(Narrow, v[4], v[5]),
+                         pack(Narrow, v[6], v[7])};
     }
   }
 
   /// To rows: the four threads of a quad swap words, so that each stores 16 bytes of one row.
-  __device__ __forceinline__ static void store_rows(const float (&acc)[Registers], const RegionEntry& r, std::byte* first, std::uint32_t thread) {
+  __device__ __forceinline__ static void store_rows(const float (&acc)[Registers], const RegionEntry& r,
+                                                    std::byte* first, std::uint32_t thread) {
     const std::uint32_t quad = thread % 4, row0 = base_row(thread);
     const bool aligned = wide(r, first) && r.col % 8 == 0;
     const std::uint32_t size = r.type == Type::fp32 ? 4 : 2;
@@ -57,7 +61,8 @@ struct Fragment {
 #pragma unroll
               for (int c = 0; c < 2; ++c) {
                 const std::uint32_t col = group * 32 + b * 8 + quad * 2 + c - r.col;
-                if (row_in && col < r.cols) store_element(size == 4 ? Type::fp32 : Narrow, line + col * size, v[4 * b + c]);
+                if (row_in && col < r.cols)
+                  store_element(size == 4 ? Type::fp32 : Narrow, line + col * size, v[4 * b + c]);
               }
             continue;
           }
@@ -72,7 +77,9 @@ struct Fragment {
           } else {
 #pragma unroll
             for (std::uint32_t i = 0; i < 8; ++i)
-              if (col + i < r.cols) *reinterpret_cast<unsigned short*>(line + (col + i) * 2) = static_cast<unsigned short>(w[i / 2] >> (i % 2 * 16));
+              if (col + i < r.cols)
+                *reinterpret_cast<unsigned short*>(line + (col + i) * 2) =
+                    static_cast<unsigned short>(w[i / 2] >> (i % 2 * 16));
           }
         }
       }
@@ -96,7 +103,8 @@ struct Fragment {
         float sum[8] = {};
 #pragma unroll
         for (int s = 0; s <= Adds; ++s) {
-          // NOTE: zero added instead of a branch: branches on `own` make the compiler keep a copy of all registers a case.
+          // NOTE: zero added instead of a branch: branches on `own` make the compiler keep a copy of all registers a
+          // case.
 #pragma unroll
           for (int e = 0; e < 8; ++e) sum[e] += s == place ? acc[8 * (i + j) + e] : 0.0f;
           if (s == Adds) break;
@@ -116,8 +124,8 @@ struct Fragment {
   }
 
   /// The same for any number and type of slots, eight registers at a time.
-  __device__ __forceinline__ static void add_any(float (&acc)[Registers], const TaskEntry& task, const RegionEntry* adds, std::uint32_t copy,
-                                                 std::uint32_t thread) {
+  __device__ __forceinline__ static void add_any(float (&acc)[Registers], const TaskEntry& task,
+                                                 const RegionEntry* adds, std::uint32_t copy, std::uint32_t thread) {
 #pragma unroll
     for (int i = 0; i < Registers / 8; ++i) {
       float sum[8] = {};
@@ -156,7 +164,8 @@ struct Fragment {
     }
   }
 
-  __device__ __forceinline__ static void add(float (&acc)[Registers], const TaskEntry& task, const RegionEntry* adds, std::uint32_t copy, std::uint32_t thread) {
+  __device__ __forceinline__ static void add(float (&acc)[Registers], const TaskEntry& task, const RegionEntry* adds,
+                                             std::uint32_t copy, std::uint32_t thread) {
     const bool slots = adds[0].type == Narrow;  // a tile's slots lie in one buffer
     const auto slot = [&](int s) { return reinterpret_cast<const uint4*>(first_of(adds[s], nullptr, copy)) + thread; };
     if (slots && task.adds == 3) {
@@ -170,17 +179,23 @@ struct Fragment {
     }
   }
 
-  __device__ __forceinline__ static void store(const float (&acc)[Registers], const RegionEntry& r, void* out, std::uint32_t copy, std::uint32_t thread) {
+  __device__ __forceinline__ static void store(const float (&acc)[Registers], const RegionEntry& r, void* out,
+                                               std::uint32_t copy, std::uint32_t thread) {
     std::byte* first = first_of(r, out, copy);
-    if (r.order == SlotOrder::registers) store_slot(acc, r, first, thread);
-    else store_rows(acc, r, first, thread);
+    if (r.order == SlotOrder::registers)
+      store_slot(acc, r, first, thread);
+    else
+      store_rows(acc, r, first, thread);
   }
 
  private:
   /// Volatile, so that the compiler keeps the batches apart: all loads at once would not fit the registers.
   __device__ __forceinline__ static uint4 load_slot(const uint4* address) {
     uint4 v;
-    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(address) : "memory");
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(address)
+                 : "memory");
     return v;
   }
 
@@ -194,8 +209,10 @@ struct Fragment {
         if (x & bit) continue;
         const int y = x | bit;
         const std::uint32_t received = __shfl_xor_sync(0xffffffffu, upper ? w[x] : w[y], bit);
-        if (upper) w[x] = received;
-        else w[y] = received;
+        if (upper)
+          w[x] = received;
+        else
+          w[y] = received;
       }
     }
   }

@@ -1,5 +1,5 @@
-// The GEMM for operands that the Hopper kernel cannot take, and for other GPUs: the same table and protocol, products in
-// fp32 without tensor cores. One thread block is one worker.
+// The GEMM for operands that the Hopper kernel cannot take, and for other GPUs: the same table and protocol, products
+// in fp32 without tensor cores. One thread block is one worker.
 #include "execute/cuda/element.cuh"
 #include "execute/cuda/gemm.hpp"
 #include "execute/cuda/protocol.cuh"
@@ -19,8 +19,8 @@ __device__ __forceinline__ float operand(const void* matrix, Type type, std::int
 }
 
 // One 64 x 64 part of a tile, four by four a thread; then adds and stores.
-__device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& task, std::uint32_t row0, std::uint32_t col0, float (&sa)[depth][block + 1],
-                         float (&sb)[depth][block]) {
+__device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& task, std::uint32_t row0,
+                         std::uint32_t col0, float (&sa)[depth][block + 1], float (&sb)[depth][block]) {
   const GemmArgs& g = args.gemm;
   const void* a = g.a[task.a_source][epoch.copy];
   const std::uint32_t tx = threadIdx.x % 16 * each, ty = threadIdx.x / 16 * each;
@@ -29,7 +29,8 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
     for (int i = threadIdx.x; i < depth * block; i += threads) {
       const int ka = i % depth, ra = i / depth, kb = i / block, cb = i % block;
       const bool in_a = row0 + ra < task.rows && k0 + ka < g.k, in_b = col0 + cb < task.cols && k0 + kb < g.k;
-      sa[ka][ra] = in_a ? operand(a, args.type, (static_cast<std::int64_t>(task.a_row) + row0 + ra) * g.k + k0 + ka) : 0.0f;
+      sa[ka][ra] =
+          in_a ? operand(a, args.type, (static_cast<std::int64_t>(task.a_row) + row0 + ra) * g.k + k0 + ka) : 0.0f;
       sb[kb][cb] = in_b ? operand(g.b, args.type, (k0 + kb) * g.n + task.b_col + col0 + cb) : 0.0f;
     }
     __syncthreads();
@@ -102,8 +103,12 @@ __global__ void advance(EpochState* state, std::uint32_t copies) {
 int workers() {
   int device = 0, count = 0;
   cudaFuncAttributes attributes;
-  if (cudaFuncGetAttributes(&attributes, plain_gemm) != cudaSuccess || cudaFuncGetAttributes(&attributes, advance) != cudaSuccess) return 0;
-  if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 0;
+  if (cudaFuncGetAttributes(&attributes, plain_gemm) != cudaSuccess ||
+      cudaFuncGetAttributes(&attributes, advance) != cudaSuccess)
+    return 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+    return 0;
   return count;
 }
 

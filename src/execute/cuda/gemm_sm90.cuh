@@ -5,8 +5,8 @@
 // cooperative kernels).
 #pragma once
 
-#include <cutlass/cutlass.h>
 #include <cutlass/arch/reg_reconfig.h>
+#include <cutlass/cutlass.h>
 #include <cutlass/cluster_launch.hpp>
 #include <cutlass/gemm/collective/collective_builder.hpp>
 #include <cutlass/pipeline/pipeline.hpp>
@@ -22,10 +22,12 @@ struct Sm90Gemm {
   using Element = typename Config::Element;
   using TileShapeMNK = cute::Shape<cute::Int<Config::tile_m>, cute::Int<Config::tile_n>, cute::_64>;
   using Cluster = cute::Shape<cute::Int<Config::cluster>, cute::_1, cute::_1>;
-  using Schedule = cute::conditional_t<Config::pingpong, cutlass::gemm::KernelTmaWarpSpecializedPingpong, cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
+  using Schedule = cute::conditional_t<Config::pingpong, cutlass::gemm::KernelTmaWarpSpecializedPingpong,
+                                       cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, cutlass::layout::RowMajor, 8, Element, cutlass::layout::RowMajor, 8, float,
-      TileShapeMNK, Cluster, cutlass::gemm::collective::StageCount<Config::stages>, Schedule>::CollectiveOp;
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, cutlass::layout::RowMajor, 8, Element,
+      cutlass::layout::RowMajor, 8, float, TileShapeMNK, Cluster, cutlass::gemm::collective::StageCount<Config::stages>,
+      Schedule>::CollectiveOp;
   using Pipeline = typename Mainloop::MainloopPipeline;
   using State = typename Mainloop::PipelineState;
   using TiledMma = typename Mainloop::TiledMma;
@@ -54,7 +56,8 @@ struct Sm90Gemm {
     const Params& params;
     std::uint32_t lane, worker, queue, index, end, step;
 
-    __device__ __forceinline__ Walk(const Params& p, std::uint32_t block_in_cluster) : params(p), lane(block_in_cluster), worker(blockIdx.x / Config::cluster), queue(0) {
+    __device__ __forceinline__ Walk(const Params& p, std::uint32_t block_in_cluster)
+        : params(p), lane(block_in_cluster), worker(blockIdx.x / Config::cluster), queue(0) {
       enter();
     }
     __device__ __forceinline__ void enter() {
@@ -68,7 +71,9 @@ struct Sm90Gemm {
       }
     }
     __device__ __forceinline__ bool valid() const { return queue < params.args.table.queue_count; }
-    __device__ __forceinline__ const TaskEntry* entry() const { return params.args.table.tasks + (index * Config::cluster + lane); }
+    __device__ __forceinline__ const TaskEntry* entry() const {
+      return params.args.table.tasks + (index * Config::cluster + lane);
+    }
     __device__ __forceinline__ void next() {
       index += step;
       if (index < end) return;
@@ -77,12 +82,17 @@ struct Sm90Gemm {
     }
   };
 
-  __device__ __forceinline__ static bool multiplies(TaskKind kind) { return kind == TaskKind::tile || kind == TaskKind::partner; }
+  __device__ __forceinline__ static bool multiplies(TaskKind kind) {
+    return kind == TaskKind::tile || kind == TaskKind::partner;
+  }
 
-  __device__ __forceinline__ static void group_sync(int group) { asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(group_threads) : "memory"); }
+  __device__ __forceinline__ static void group_sync(int group) {
+    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(group_threads) : "memory");
+  }
 
   /// The producer: one thread.
-  __device__ __forceinline__ static void load(const Params& params, SharedStorage& shared, Pipeline& pipeline, State& state, std::uint32_t block_in_cluster) {
+  __device__ __forceinline__ static void load(const Params& params, SharedStorage& shared, Pipeline& pipeline,
+                                              State& state, std::uint32_t block_in_cluster) {
     using namespace cute;
     using X = Underscore;
     const GemmArgs& args = params.args;
@@ -101,8 +111,10 @@ struct Sm90Gemm {
     for (Walk walk(params, block_in_cluster); walk.valid(); walk.next()) {
       const TaskEntry& task = *walk.entry();  // read where it lies: a copy would cost sixteen registers
       if (!multiplies(task.kind)) continue;
-      Tensor gA = local_tile(domain_offset(make_coord(static_cast<int>(task.a_row), 0, 0), mA), TileShapeMNK{}, make_coord(0, _, _), Step<_1, X, _1>{})(_, _, _, 0);
-      Tensor gB = local_tile(domain_offset(make_coord(static_cast<int>(task.b_col), 0, 0), mB), TileShapeMNK{}, make_coord(_, 0, _), Step<X, _1, _1>{})(_, _, _, 0);
+      Tensor gA = local_tile(domain_offset(make_coord(static_cast<int>(task.a_row), 0, 0), mA), TileShapeMNK{},
+                             make_coord(0, _, _), Step<_1, X, _1>{})(_, _, _, 0);
+      Tensor gB = local_tile(domain_offset(make_coord(static_cast<int>(task.b_col), 0, 0), mB), TileShapeMNK{},
+                             make_coord(_, 0, _), Step<X, _1, _1>{})(_, _, _, 0);
       Tensor tAgA = block_a.partition_S(gA);
       Tensor tBgB = block_b.partition_S(gB);
       const cute::TmaDescriptor* descriptor = &params.a[0][0] + (task.a_source * 2 + epoch.copy);
@@ -122,7 +134,8 @@ struct Sm90Gemm {
         }
         pipeline.producer_acquire(state);
         auto* barrier = pipeline.producer_get_barrier(state);
-        copy(params.mainloop.tma_load_a.with(descriptor, *barrier, std::uint16_t{0}), tAgA(_, _, _, kt), tAsA(_, _, _, state.index()));
+        copy(params.mainloop.tma_load_a.with(descriptor, *barrier, std::uint16_t{0}), tAgA(_, _, _, kt),
+             tAsA(_, _, _, state.index()));
         copy(params.mainloop.tma_load_b.with(*barrier, everyone), tBgB(_, _, _, kt), tBsB(_, _, _, state.index()));
         ++state;
       }
@@ -132,7 +145,8 @@ struct Sm90Gemm {
 
   /// After the product: waits, adds, stores, posts. Called by the threads that share the tile.
   template <typename Accumulators>
-  __device__ __forceinline__ static void finish(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task, Accumulators& acc, std::uint32_t thread, int group) {
+  __device__ __forceinline__ static void finish(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
+                                                Accumulators& acc, std::uint32_t thread, int group) {
     const RegionEntry* regions = args.table.regions + task.regions;
     if (thread == 0) maybe_pause(args.protocol, epoch, task.task);
     if (task.epilogue_waits > 0) {
@@ -140,7 +154,8 @@ struct Sm90Gemm {
       group_sync(group);
     }
     if (task.adds > 0) Tile::add(acc, task, regions, epoch.copy, thread);
-    for (std::uint32_t s = 0; s < task.stores; ++s) Tile::store(acc, regions[task.adds + s], args.out, epoch.copy, thread);
+    for (std::uint32_t s = 0; s < task.stores; ++s)
+      Tile::store(acc, regions[task.adds + s], args.out, epoch.copy, thread);
     if (task.post_count > 0) {
       // The group goes on to its next tile while the poster's fence waits for the stores to arrive.
       poster_sync(free_barrier(group));
@@ -148,7 +163,8 @@ struct Sm90Gemm {
     }
   }
 
-  // Named barriers of each group: 1 + group its own; then `full` (the group has stored) and `free` (its poster is done).
+  // Named barriers of each group: 1 + group its own; then `full` (the group has stored) and `free` (its poster is
+  // done).
   __device__ __forceinline__ static int full_barrier(int group) { return 3 + group; }
   __device__ __forceinline__ static int free_barrier(int group) { return 5 + group; }
   __device__ __forceinline__ static void poster_sync(int barrier) {
@@ -177,10 +193,12 @@ struct Sm90Gemm {
   }
 
   /// A signal or reduction.
-  __device__ __forceinline__ static void serve(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task, std::uint32_t thread, int group) {
+  __device__ __forceinline__ static void serve(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
+                                               std::uint32_t thread, int group) {
     bool met = true;
     if (thread == 0) maybe_pause(args.protocol, epoch, task.task);
-    if (task.load_waits > 0 && thread == 0) met = wait_for_all(args.protocol, epoch, task, args.table.waits, 0, task.load_waits);
+    if (task.load_waits > 0 && thread == 0)
+      met = wait_for_all(args.protocol, epoch, task, args.table.waits, 0, task.load_waits);
     group_sync(group);
     if (task.kind == TaskKind::reduction) {
       reduce(task, args.table.regions, args.out, epoch.copy, thread, group_threads);
@@ -189,7 +207,8 @@ struct Sm90Gemm {
     if (thread == 0 && met && task.post_count > 0) post_all(args.protocol, epoch, task, args.table.posts);
   }
 
-  __device__ __forceinline__ static void consume(const Params& params, SharedStorage& shared, Pipeline& pipeline, Order& order, int warpgroup, std::uint32_t block_in_cluster) {
+  __device__ __forceinline__ static void consume(const Params& params, SharedStorage& shared, Pipeline& pipeline,
+                                                 Order& order, int warpgroup, std::uint32_t block_in_cluster) {
     using namespace cute;
     const GemmArgs& args = params.args;
     const Epoch epoch = read_epoch(args.protocol);
@@ -215,7 +234,8 @@ struct Sm90Gemm {
       }
       auto accumulators = partition_fragment_C(tiled_mma, take<0, 2>(TileShapeMNK{}));
       static_assert(decltype(size(accumulators))::value == registers);
-      mainloop.mma(pipeline, state, accumulators, k_tiles, Config::pingpong ? thread : thread, shared.tensors, params.mainloop);
+      mainloop.mma(pipeline, state, accumulators, k_tiles, Config::pingpong ? thread : thread, shared.tensors,
+                   params.mainloop);
       if constexpr (Config::pingpong) order.arrive();
       mainloop.mma_tail(pipeline, state, k_tiles);
       state.advance(k_tiles);
@@ -297,8 +317,12 @@ struct Sm90Launcher {
 
   static int workers() {
     int device = 0, major = 0, clusters = 0;
-    if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess || major != 9) return 0;
-    if (cudaFuncSetAttribute(sm90_gemm<Config>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) != cudaSuccess) return 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess || major != 9)
+      return 0;
+    if (cudaFuncSetAttribute(sm90_gemm<Config>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) !=
+        cudaSuccess)
+      return 0;
     cudaLaunchAttribute attribute;
     const cudaLaunchConfig_t config = configuration(1, nullptr, attribute);
     if (cudaOccupancyMaxActiveClusters(&clusters, sm90_gemm<Config>, &config) != cudaSuccess) return 0;
@@ -307,16 +331,20 @@ struct Sm90Launcher {
 
   static typename Mainloop::Params mainloop(const GemmArgs& args, const void* a, std::int64_t rows) {
     const auto k = static_cast<int>(args.k), n = static_cast<int>(args.n);
-    typename Mainloop::Arguments arguments{static_cast<const typename Gemm::Element*>(a), {args.k, cute::_1{}, 0},
-                                           static_cast<const typename Gemm::Element*>(args.b), {cute::_1{}, args.n, 0}};
+    typename Mainloop::Arguments arguments{static_cast<const typename Gemm::Element*>(a),
+                                           {args.k, cute::_1{}, 0},
+                                           static_cast<const typename Gemm::Element*>(args.b),
+                                           {cute::_1{}, args.n, 0}};
     return Mainloop::to_underlying_arguments(cute::make_shape(static_cast<int>(rows), n, k, 1), arguments, nullptr);
   }
 
   static cudaError_t launch(const GemmArgs& args, int workers, cudaStream_t stream) {
-    typename Gemm::Params params{mainloop(args, args.a[0][0], args.a_rows[0]), {}, args, static_cast<std::uint32_t>(workers)};
+    typename Gemm::Params params{
+        mainloop(args, args.a[0][0], args.a_rows[0]), {}, args, static_cast<std::uint32_t>(workers)};
     for (int source = 0; source < 2; ++source)
       for (int copy = 0; copy < 2; ++copy)
-        params.a[source][copy] = *mainloop(args, args.a[source][copy], args.a_rows[source]).tma_load_a.get_tma_descriptor();
+        params.a[source][copy] =
+            *mainloop(args, args.a[source][copy], args.a_rows[source]).tma_load_a.get_tma_descriptor();
     cudaLaunchAttribute attribute;
     const cudaLaunchConfig_t config = configuration(workers, stream, attribute);
     return cudaLaunchKernelEx(&config, sm90_gemm<Config>, params);
@@ -326,7 +354,12 @@ struct Sm90Launcher {
 /// The table entry of a variant.
 template <typename Config>
 constexpr GemmKernel sm90_kernel(const char* name) {
-  return {name, Config::type, {Config::tile_m, Config::tile_n, Config::cluster, true}, Config::pingpong, &Sm90Launcher<Config>::workers, &Sm90Launcher<Config>::launch};
+  return {name,
+          Config::type,
+          {Config::tile_m, Config::tile_n, Config::cluster, true},
+          Config::pingpong,
+          &Sm90Launcher<Config>::workers,
+          &Sm90Launcher<Config>::launch};
 }
 
 }  // namespace imbrex::cuda

@@ -1,8 +1,8 @@
 // Waits and posts on the device: the PTX behind them, and the one bounded wait that every kernel uses.
 //
-// Order. A poster's data are visible before its post: the threads that stored meet at a barrier, then one of them fences
-// at system scope and adds to the counters. A waiter polls with acquire at system scope; the threads that
-// read meet it at a barrier afterwards. What the tensor-memory unit is to load next needs a proxy fence in between.
+// Order. A poster's data are visible before its post: the threads that stored meet at a barrier, then one of them
+// fences at system scope and adds to the counters. A waiter polls with acquire at system scope; the threads that read
+// meet it at a barrier afterwards. What the tensor-memory unit is to load next needs a proxy fence in between.
 #pragma once
 
 #include <cstdint>
@@ -48,11 +48,13 @@ struct Epoch {
 __device__ __forceinline__ Epoch read_epoch(const Protocol& p) {
   const std::uint64_t e = *reinterpret_cast<const volatile std::uint64_t*>(&p.state->epoch);
   // copies is 1 or 2; a division would be a call.
-  return {static_cast<std::uint32_t>(e >> (p.copies - 1)), static_cast<std::uint32_t>(e & (p.copies - 1)), static_cast<std::uint32_t>(e & 1), e};
+  return {static_cast<std::uint32_t>(e >> (p.copies - 1)), static_cast<std::uint32_t>(e & (p.copies - 1)),
+          static_cast<std::uint32_t>(e & 1), e};
 }
 
 /// Writes down the first wait of this rank that passed its limit, and ends every wait of every rank.
-__device__ __forceinline__ void give_up(const Protocol& p, const Epoch& epoch, const TaskEntry& task, const WaitEntry& wait, std::uint32_t seen) {
+__device__ __forceinline__ void give_up(const Protocol& p, const Epoch& epoch, const TaskEntry& task,
+                                        const WaitEntry& wait, std::uint32_t seen) {
   if (atomicCAS(&p.state->fault_lock, 0u, 1u) == 0u) {
     p.fault->queue = task.queue;
     p.fault->task = task.task;
@@ -69,8 +71,8 @@ __device__ __forceinline__ void give_up(const Protocol& p, const Epoch& epoch, c
   }
 }
 
-__device__ __forceinline__ bool wait_slowly(const Protocol& p, const Epoch& epoch, const TaskEntry& task, const WaitEntry& wait, const void* counter,
-                                         std::uint32_t expected) {
+__device__ __forceinline__ bool wait_slowly(const Protocol& p, const Epoch& epoch, const TaskEntry& task,
+                                            const WaitEntry& wait, const void* counter, std::uint32_t expected) {
   const std::uint64_t begin = global_nanoseconds();
   for (unsigned polls = 0;; ++polls) {
     const std::uint32_t seen = load_acquire_system(counter);
@@ -90,22 +92,25 @@ __device__ __forceinline__ bool wait_slowly(const Protocol& p, const Epoch& epoc
 }
 
 /// Returns once the wait is met; false if it passed its limit or some rank gave up. Called by one thread.
-__device__ __forceinline__ bool wait_for(const Protocol& p, const Epoch& epoch, const TaskEntry& task, const WaitEntry& wait) {
+__device__ __forceinline__ bool wait_for(const Protocol& p, const Epoch& epoch, const TaskEntry& task,
+                                         const WaitEntry& wait) {
   const std::uint32_t expected = epoch.turn * wait.posts + wait.count;
-  const std::byte* counter = p.counters + epoch.set * p.set_stride + static_cast<std::uint64_t>(wait.signal) * p.counter_stride;
+  const std::byte* counter =
+      p.counters + epoch.set * p.set_stride + static_cast<std::uint64_t>(wait.signal) * p.counter_stride;
   if (static_cast<std::int32_t>(load_acquire_system(counter) - expected) >= 0) return true;
   return wait_slowly(p, epoch, task, wait, counter, expected);
 }
 
-__device__ __forceinline__ bool wait_for_all(const Protocol& p, const Epoch& epoch, const TaskEntry& task, const WaitEntry* waits,
-                                             std::uint32_t first, std::uint32_t count) {
+__device__ __forceinline__ bool wait_for_all(const Protocol& p, const Epoch& epoch, const TaskEntry& task,
+                                             const WaitEntry* waits, std::uint32_t first, std::uint32_t count) {
   bool met = true;
   for (std::uint32_t w = 0; w < count; ++w) met = met && wait_for(p, epoch, task, waits[task.waits + first + w]);
   return met;
 }
 
 /// Called by one thread after a barrier with all threads that stored.
-__device__ __forceinline__ void post_all(const Protocol& p, const Epoch& epoch, const TaskEntry& task, const PostEntry* posts) {
+__device__ __forceinline__ void post_all(const Protocol& p, const Epoch& epoch, const TaskEntry& task,
+                                         const PostEntry* posts) {
   fence_system();
   for (std::uint32_t i = 0; i < task.post_count; ++i)
     add_relaxed_system(reinterpret_cast<std::byte*>(posts[task.posts + i].counter) + epoch.set * p.set_stride, 1u);
@@ -114,7 +119,8 @@ __device__ __forceinline__ void post_all(const Protocol& p, const Epoch& epoch, 
 /// Tests: a pause before a task, from nothing to max_delay_ns, in one task of eight.
 __device__ __forceinline__ void maybe_pause(const Protocol& p, const Epoch& epoch, std::uint32_t task) {
   if (p.max_delay_ns == 0) return;
-  std::uint32_t x = p.delay_seed ^ (task * 0x9e3779b9u) ^ (static_cast<std::uint32_t>(epoch.number) * 0x85ebca6bu) ^ (p.rank * 0xc2b2ae35u);
+  std::uint32_t x = p.delay_seed ^ (task * 0x9e3779b9u) ^ (static_cast<std::uint32_t>(epoch.number) * 0x85ebca6bu) ^
+                    (p.rank * 0xc2b2ae35u);
   x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu, x ^= x >> 16;
   if (x % 8 != 0) return;
   const std::uint64_t until = global_nanoseconds() + (x >> 3) % p.max_delay_ns;

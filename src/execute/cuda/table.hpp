@@ -58,11 +58,11 @@ static_assert(sizeof(RegionEntry) == 48 && offsetof(RegionEntry, row) == 24 && o
 
 struct alignas(64) TaskEntry {
   TaskKind kind;
-  std::uint32_t task;         ///< index in the plan's queue, for messages
-  std::uint32_t queue;        ///< likewise
-  std::uint32_t a_source;     ///< 0: the caller's A; 1: the gathered workspace
-  std::uint32_t a_row, b_col; ///< first row of A, first column of B
-  std::uint32_t rows, cols;   ///< of the tile; the rest of the block is neither stored nor added
+  std::uint32_t task;                   ///< index in the plan's queue, for messages
+  std::uint32_t queue;                  ///< likewise
+  std::uint32_t a_source;               ///< 0: the caller's A; 1: the gathered workspace
+  std::uint32_t a_row, b_col;           ///< first row of A, first column of B
+  std::uint32_t rows, cols;             ///< of the tile; the rest of the block is neither stored nor added
   std::uint32_t waits, regions, posts;  ///< first entry in each table; regions: adds, then stores
   std::uint16_t load_waits, epilogue_waits;
   std::uint16_t adds, stores;
@@ -112,8 +112,8 @@ struct TableView {
 
 /// Everything that waits and posts need.
 struct Protocol {
-  EpochState* state;       ///< this rank's
-  std::byte* counters;     ///< this rank's, set 0
+  EpochState* state;         ///< this rank's
+  std::byte* counters;       ///< this rank's, set 0
   std::uint64_t set_stride;  ///< bytes from set 0 to set 1
   std::uint32_t counter_stride, copies;
   std::uint64_t limit_ns;

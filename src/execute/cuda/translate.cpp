@@ -13,8 +13,8 @@ std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 template <typename To>
 To narrow(std::size_t value, const char* what) {
-  IMBREX_EXPECTS(value <= std::numeric_limits<To>::max(), "the plan has {} {}: the CUDA executor takes at most {}", value, what,
-                 std::numeric_limits<To>::max());
+  IMBREX_EXPECTS(value <= std::numeric_limits<To>::max(), "the plan has {} {}: the CUDA executor takes at most {}",
+                 value, what, std::numeric_limits<To>::max());
   return static_cast<To>(value);
 }
 
@@ -35,7 +35,8 @@ class Translation {
         case Engine::compute: compute_queue(q, queue); break;
         case Engine::copy: copy_queue(q, queue); break;
         case Engine::library:
-          IMBREX_EXPECTS(queue.tasks.empty(), "{}: the CUDA executor does not run library collectives yet; use strategy fused",
+          IMBREX_EXPECTS(queue.tasks.empty(),
+                         "{}: the CUDA executor does not run library collectives yet; use strategy fused",
                          task_name(plan_, rank_, q, 0));
       }
     }
@@ -93,8 +94,9 @@ class Translation {
     entry.cols = word(tile.cols);
     entry.pitch = static_cast<std::size_t>(tile.cols) * size_of(b.type);
     // A slot of a shorter tile is as long as a full one's, so that its registers fit too.
-    IMBREX_EXPECTS(!shape_.registers || b.cols >= shape_.m * shape_.n, "slots of {} elements do not hold the registers of the kernel's {} x {} tile",
-                   b.cols, shape_.m, shape_.n);
+    IMBREX_EXPECTS(!shape_.registers || b.cols >= shape_.m * shape_.n,
+                   "slots of {} elements do not hold the registers of the kernel's {} x {} tile", b.cols, shape_.m,
+                   shape_.n);
     if (shape_.registers) entry.order = SlotOrder::registers;
     return entry;
   }
@@ -107,7 +109,8 @@ class Translation {
     for (const Wait& wait : task.waits)
       (wait.point == WaitPoint::load ? load : epilogue)
           .push_back({word(wait.signal), posts_[index(wait.signal)], wait.count, word(wait.k_begin)});
-    std::stable_sort(load.begin(), load.end(), [](const WaitEntry& x, const WaitEntry& y) { return x.k_begin < y.k_begin; });
+    std::stable_sort(load.begin(), load.end(),
+                     [](const WaitEntry& x, const WaitEntry& y) { return x.k_begin < y.k_begin; });
     entry.load_waits = narrow<std::uint16_t>(load.size(), "waits of one task");
     entry.epilogue_waits = narrow<std::uint16_t>(epilogue.size(), "waits of one task");
     table_.waits.insert(table_.waits.end(), load.begin(), load.end());
@@ -128,16 +131,19 @@ class Translation {
   }
 
   void compute_queue(int q, const Queue& queue) {
-    IMBREX_EXPECTS(table_.queues.size() < max_compute_queues, "the plan has more than {} compute queues", max_compute_queues);
+    IMBREX_EXPECTS(table_.queues.size() < max_compute_queues, "the plan has more than {} compute queues",
+                   max_compute_queues);
     std::vector<TaskEntry> entries;
     for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
       const Task& task = queue.tasks[t];
       TaskEntry entry = start(q, t);
-      if (const auto* tile = std::get_if<Tile>(&task.work)) add_tile(entry, *tile, q, t);
-      else if (const auto* reduction = std::get_if<Reduction>(&task.work)) add_reduction(entry, *reduction);
+      if (const auto* tile = std::get_if<Tile>(&task.work))
+        add_tile(entry, *tile, q, t);
+      else if (const auto* reduction = std::get_if<Reduction>(&task.work))
+        add_reduction(entry, *reduction);
       else {
-        IMBREX_EXPECTS(std::get<Transfer>(task.work).from.empty(), "{}: the CUDA executor copies data on copy queues only",
-                       task_name(plan_, rank_, q, t));
+        IMBREX_EXPECTS(std::get<Transfer>(task.work).from.empty(),
+                       "{}: the CUDA executor copies data on copy queues only", task_name(plan_, rank_, q, t));
         entry.kind = TaskKind::signal;
       }
       entries.push_back(entry);
@@ -154,8 +160,9 @@ class Translation {
   }
 
   // Pairs keep what the checker proves for workers that take tasks one by one: of a queue's unfinished tasks, the first
-  // is at the head of its blocks, or its mate is one that always finishes. So a task's mate is its neighbour, or a later
-  // tile without waits that shares its columns. A pair loads together: a mate must not wait for loads that hang on tiles.
+  // is at the head of its blocks, or its mate is one that always finishes. So a task's mate is its neighbour, or a
+  // later tile without waits that shares its columns. A pair loads together: a mate must not wait for loads that hang
+  // on tiles.
   std::uint32_t append_pairs(const std::vector<TaskEntry>& entries) {
     std::vector<bool> taken(entries.size());
     std::uint32_t pairs = 0;
@@ -184,7 +191,8 @@ class Translation {
     for (std::size_t j = i + 1; j < std::min(entries.size(), i + window); ++j) {
       if (taken[j]) continue;
       const TaskEntry& y = entries[j];
-      if (pairable(entries[i], y) && (neighbour || (y.kind == TaskKind::tile && y.load_waits + y.epilogue_waits == 0))) return j;
+      if (pairable(entries[i], y) && (neighbour || (y.kind == TaskKind::tile && y.load_waits + y.epilogue_waits == 0)))
+        return j;
       neighbour = false;
       if (entries[i].kind != TaskKind::tile) break;
     }
@@ -205,14 +213,16 @@ class Translation {
     entry.kind = TaskKind::tile;
     ++table_.tiles;
     const Extent extent{tile.a.rows, tile.b.cols};
-    IMBREX_EXPECTS(extent.rows <= shape_.m && extent.cols <= shape_.n, "{}: a tile of {} x {} does not fit the kernel's {} x {}", where(),
-                   extent.rows, extent.cols, shape_.m, shape_.n);
+    IMBREX_EXPECTS(extent.rows <= shape_.m && extent.cols <= shape_.n,
+                   "{}: a tile of {} x {} does not fit the kernel's {} x {}", where(), extent.rows, extent.cols,
+                   shape_.m, shape_.n);
     const Buffer& a = plan_.buffers[index(tile.a.buffer)];
     IMBREX_EXPECTS(tile.a.col == 0 && tile.a.cols == a.cols && tile.b.buffer == buffer_b && tile.b.row == 0 &&
                        tile.b.rows == plan_.buffers[buffer_b].rows && tile.a.rank == rank_,
                    "{}: the CUDA executor multiplies whole rows of this rank's A with whole columns of B", where());
     if (tile.a.buffer != buffer_a) {
-      IMBREX_EXPECTS(table_.gathered < 0 || table_.gathered == tile.a.buffer, "{}: tiles read A from more than two buffers", where());
+      IMBREX_EXPECTS(table_.gathered < 0 || table_.gathered == tile.a.buffer,
+                     "{}: tiles read A from more than two buffers", where());
       table_.gathered = tile.a.buffer;
       entry.a_source = 1;
     }
@@ -245,23 +255,27 @@ class Translation {
     for (const Region& to : reduction.to) table_.regions.push_back(region(to));
   }
 
-  // NOTE: a flag is copied, not added, so it needs a counter of its own. Copies that wait for tiles, and flags shared by
-  // several posts, need kernels beside the persistent one, whose residency nothing guarantees.
+  // NOTE: a flag is copied, not added, so it needs a counter of its own. Copies that wait for tiles, and flags shared
+  // by several posts, need kernels beside the persistent one, whose residency nothing guarantees.
   void copy_queue(int q, const Queue& queue) {
     for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
       const Task& task = queue.tasks[t];
       const auto& transfer = std::get<Transfer>(task.work);
       const auto where = [&] { return task_name(plan_, rank_, q, t); };
       IMBREX_EXPECTS(task.waits.empty() && !transfer.from.empty(),
-                     "{}: the CUDA executor does not run copies that wait for tiles or peers yet; use transport store (results) or "
-                     "push (operands)", where());
+                     "{}: the CUDA executor does not run copies that wait for tiles or peers yet; use transport store "
+                     "(results) or "
+                     "push (operands)",
+                     where());
       IMBREX_EXPECTS(transfer.from.rank == rank_, "{}: the CUDA executor pushes copies only", where());
       IMBREX_EXPECTS(task.posts.size() <= 1, "{}: a copy posts at most once on the CUDA executor", where());
-      CopyStep step{region(transfer.from), region(transfer.to), false, transfer.to.rank == rank_, !task.posts.empty(), 0};
+      CopyStep step{region(transfer.from),     region(transfer.to), false,
+                    transfer.to.rank == rank_, !task.posts.empty(), 0};
       step.from_a = transfer.from.buffer == buffer_a && !layout_.in_heap(buffer_a);
       if (step.flag) {
         const Post& post = task.posts.front();
-        IMBREX_EXPECTS(single_post(post), "{}: signal {} of rank {} receives other posts beside a copy's", where(), post.signal, post.rank);
+        IMBREX_EXPECTS(single_post(post), "{}: signal {} of rank {} receives other posts beside a copy's", where(),
+                       post.signal, post.rank);
         step.counter = counter(post);
       }
       table_.copies.push_back(step);
@@ -298,8 +312,10 @@ void place_workers(std::vector<QueueSpan>& queues, std::uint32_t total) {
   std::uint32_t next = total - reserved;
   for (QueueSpan& queue : queues) {
     queue.first_worker = queue.workers == 0 ? 0 : next;
-    if (queue.workers == 0) queue.workers = total - reserved;
-    else if (queue.count > 0) next += queue.workers;
+    if (queue.workers == 0)
+      queue.workers = total - reserved;
+    else if (queue.count > 0)
+      next += queue.workers;
   }
 }
 
@@ -307,8 +323,10 @@ std::string refusal_of_tma(const Plan& plan) {
   const RankShapes shapes = shapes_of(plan.problem);
   const auto step = static_cast<std::int64_t>(16 / size_of(plan.problem.type));
   if (plan.problem.type == Type::fp32) return "fp32 operands";
-  if (shapes.depth % step != 0) return fmt::format("rows of A of {} elements, not a multiple of {}", shapes.depth, step);
-  if (shapes.b.cols % step != 0) return fmt::format("rows of B of {} elements, not a multiple of {}", shapes.b.cols, step);
+  if (shapes.depth % step != 0)
+    return fmt::format("rows of A of {} elements, not a multiple of {}", shapes.depth, step);
+  if (shapes.b.cols % step != 0)
+    return fmt::format("rows of B of {} elements, not a multiple of {}", shapes.b.cols, step);
   // A load that begins inside 16 bytes of a row is an illegal instruction (seen on an H200).
   for (const RankPlan& rank : plan.ranks)
     for (const Queue& queue : rank.queues)
@@ -320,7 +338,8 @@ std::string refusal_of_tma(const Plan& plan) {
 
 bool buffers_fit(const Plan& plan, const TileShape& shape) {
   return !shape.registers || std::all_of(plan.buffers.begin(), plan.buffers.end(), [&](const Buffer& b) {
-    return (b.type == plan.problem.type || b.type == Type::fp32) && (b.layout != Layout::fragment || b.cols >= shape.m * shape.n);
+    return (b.type == plan.problem.type || b.type == Type::fp32) &&
+           (b.layout != Layout::fragment || b.cols >= shape.m * shape.n);
   });
 }
 

@@ -15,16 +15,16 @@ namespace imbrex::cuda {
 /// The kernel that a table is made for.
 struct TileShape {
   std::int64_t m = 128, n = 128;
-  int cluster = 1;         ///< blocks that share B: pairs of tiles of one column
-  bool registers = true;   ///< slots hold accumulators in register order (the plain kernel keeps rows)
+  int cluster = 1;        ///< blocks that share B: pairs of tiles of one column
+  bool registers = true;  ///< slots hold accumulators in register order (the plain kernel keeps rows)
 };
 
 /// A transfer that a copy engine runs, then `turn` to the flag, if there is one. Addresses are for copy 0 of a buffer
 /// and set 0 of a counter.
 struct CopyStep {
   RegionEntry from, to;
-  bool from_a = false;     ///< `from.address` is an offset in the caller's A
-  bool local = false;      ///< stays on this rank
+  bool from_a = false;  ///< `from.address` is an offset in the caller's A
+  bool local = false;   ///< stays on this rank
   bool flag = false;
   std::uint64_t counter = 0;
 };
@@ -36,9 +36,9 @@ struct RankTable {
   std::vector<PostEntry> posts;
   std::vector<QueueSpan> queues;  ///< first_worker and workers hold what the plan reserves; place_workers sets them
   std::vector<CopyStep> copies;
-  int gathered = -1;          ///< buffer behind A's second source; -1: none
-  std::size_t tiles = 0;      ///< tile tasks
-  std::size_t partners = 0;   ///< tiles that had to run with a partner that stores nothing
+  int gathered = -1;         ///< buffer behind A's second source; -1: none
+  std::size_t tiles = 0;     ///< tile tasks
+  std::size_t partners = 0;  ///< tiles that had to run with a partner that stores nothing
 };
 
 /// Translates `rank`'s part. `heap` and `offset` say where the layout's memory lies. Throws Error(invalid_input) naming

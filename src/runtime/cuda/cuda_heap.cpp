@@ -29,7 +29,9 @@ std::vector<CUmemGenericAllocationHandle> share_handles(World& world, CUmemGener
   std::vector<CUmemGenericAllocationHandle> handles;
   for (const Offer& offer : all) {
     if (offer.process != mine.process)
-      throw Error(ErrorCode::runtime_failure, "the CUDA heap serves ranks that are threads of one process; passing memory between processes is not supported yet");
+      throw Error(ErrorCode::runtime_failure,
+                  "the CUDA heap serves ranks that are threads of one process; passing memory between processes is not "
+                  "supported yet");
     handles.push_back(offer.handle);
   }
   return handles;
@@ -45,7 +47,10 @@ std::size_t whole_granules(std::size_t bytes, int device) {
 }  // namespace
 
 CudaHeap::CudaHeap(World& world, int device, std::size_t bytes)
-    : handle_{nullptr, whole_granules(bytes, device), world.rank()}, allocator_(handle_.stride), device_(device), ranks_(world.size()) {
+    : handle_{nullptr, whole_granules(bytes, device), world.rank()},
+      allocator_(handle_.stride),
+      device_(device),
+      ranks_(world.size()) {
   const CUmemAllocationProp p = properties(device);
   const std::size_t stride = handle_.stride;
   IMBREX_DRIVER_TRY(create, &own_, stride, &p, 0);
@@ -89,9 +94,10 @@ void CudaHeap::unmap() noexcept {
 std::size_t CudaHeap::allocate(std::size_t bytes) {
   const auto offset = allocator_.allocate(bytes);
   if (!offset)
-    throw Error(ErrorCode::runtime_failure,
-                fmt::format("symmetric heap is full: {} bytes asked, {} left, {} of them in one piece; make the CUDA executor with more "
-                            "heap_bytes", bytes, allocator_.free_bytes(), allocator_.largest_free()));
+    throw Error(ErrorCode::runtime_failure, fmt::format("symmetric heap is full: {} bytes asked, {} left, {} of them "
+                                                        "in one piece; make the CUDA executor with more "
+                                                        "heap_bytes",
+                                                        bytes, allocator_.free_bytes(), allocator_.largest_free()));
   return *offset;
 }
 

@@ -12,9 +12,9 @@ namespace imbrex::runtime {
 
 class CudaHeap final : public SymmetricHeap {
  public:
-  /// Collective; the ranks' devices are selected. `bytes` per rank, the same on all, are taken and zeroed here. The ranks
-  /// must be threads of one process: processes need their handles passed as file descriptors, which share_handles does
-  /// not do yet (Error(runtime_failure)).
+  /// Collective; the ranks' devices are selected. `bytes` per rank, the same on all, are taken and zeroed here. The
+  /// ranks must be threads of one process: processes need their handles passed as file descriptors, which share_handles
+  /// does not do yet (Error(runtime_failure)).
   CudaHeap(World& world, int device, std::size_t bytes);
   ~CudaHeap() override;
   CudaHeap(const CudaHeap&) = delete;

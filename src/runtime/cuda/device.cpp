@@ -16,7 +16,8 @@ int device_count() noexcept {
 int select_device(World& world) {
   const int count = device_count(), device = world.rank();
   if (count < world.size())
-    throw Error(ErrorCode::runtime_failure, fmt::format("{} ranks need a GPU each, and this process sees {}", world.size(), count));
+    throw Error(ErrorCode::runtime_failure,
+                fmt::format("{} ranks need a GPU each, and this process sees {}", world.size(), count));
   IMBREX_CUDA_TRY(cudaSetDevice(device));
   IMBREX_CUDA_TRY(cudaFree(nullptr));
   for (int peer = 0; peer < world.size(); ++peer) {
@@ -25,12 +26,15 @@ int select_device(World& world) {
     IMBREX_CUDA_TRY(cudaDeviceCanAccessPeer(&reaches, device, peer));
     IMBREX_CUDA_TRY(cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, device, peer));
     if (reaches == 0 || atomics == 0)
-      throw Error(ErrorCode::runtime_failure,
-                  fmt::format("GPU {} {} GPU {}: the CUDA executor needs peer access with native atomics between all GPUs", device,
-                              reaches == 0 ? "cannot reach the memory of" : "has no native atomics on", peer));
+      throw Error(
+          ErrorCode::runtime_failure,
+          fmt::format("GPU {} {} GPU {}: the CUDA executor needs peer access with native atomics between all GPUs",
+                      device, reaches == 0 ? "cannot reach the memory of" : "has no native atomics on", peer));
     const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
-    if (status == cudaErrorPeerAccessAlreadyEnabled) cudaGetLastError();
-    else IMBREX_CUDA_TRY(status);
+    if (status == cudaErrorPeerAccessAlreadyEnabled)
+      cudaGetLastError();
+    else
+      IMBREX_CUDA_TRY(status);
   }
   world.barrier();
   return device;

@@ -10,7 +10,8 @@ void find(Function& function, const char* name) {
   // All of these have had this form since CUDA 10.2.
   const cudaError_t status = cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
   if (status != cudaSuccess || result != cudaDriverEntryPointSuccess || found == nullptr)
-    throw Error(ErrorCode::runtime_failure, fmt::format("the CUDA driver has no {}: {}", name, cudaGetErrorString(status)));
+    throw Error(ErrorCode::runtime_failure,
+                fmt::format("the CUDA driver has no {}: {}", name, cudaGetErrorString(status)));
   function = reinterpret_cast<Function>(found);
 }
 
@@ -37,7 +38,8 @@ void check_driver(CUresult result, const char* call) {
   if (result == CUDA_SUCCESS) return;
   const char* text = nullptr;
   driver().get_error_string(result, &text);
-  throw Error(ErrorCode::runtime_failure, fmt::format("driver call {} failed: {}", call, text != nullptr ? text : "unknown error"));
+  throw Error(ErrorCode::runtime_failure,
+              fmt::format("driver call {} failed: {}", call, text != nullptr ? text : "unknown error"));
 }
 
 }  // namespace imbrex::runtime

@@ -28,4 +28,5 @@ void check_driver(CUresult result, const char* call);
 
 }  // namespace imbrex::runtime
 
-#define IMBREX_DRIVER_TRY(function, ...) ::imbrex::runtime::check_driver(::imbrex::runtime::driver().function(__VA_ARGS__), #function)
+#define IMBREX_DRIVER_TRY(function, ...) \
+  ::imbrex::runtime::check_driver(::imbrex::runtime::driver().function(__VA_ARGS__), #function)
