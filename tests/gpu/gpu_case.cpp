@@ -1,5 +1,6 @@
 #include "gpu/gpu_case.hpp"
 
+#include <cblas.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -39,6 +40,8 @@ DeviceMemory to_device(const std::vector<std::byte>& bytes) {
 int gpus() { return runtime::device_count(); }
 
 Outcome run_on_gpus(const Plan& plan, const GpuCase& c) {
+  // Ranks compute their references at once; the BLAS must not start threads of its own in each.
+  openblas_set_num_threads(1);
   Problem problem = plan.problem;
   RunRequest request;
   request.problem = problem;
