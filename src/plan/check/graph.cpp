@@ -78,10 +78,6 @@ std::uint32_t Graph::wait_node(std::uint32_t signal, std::uint32_t count) {
   return node;
 }
 
-bool Graph::sure(const Signal& signal, std::uint32_t count, TaskId, std::uint32_t ordinal, std::uint64_t makes) const {
-  return signal.in_order ? ordinal < count : signal.total - makes < count;
-}
-
 std::uint64_t Graph::posts_made(TaskId task, std::uint32_t signal) const {
   std::uint64_t made = 0;
   for (const Post& post : nodes_[task].task->posts) made += signal_id(post.rank, post.signal) == signal;
@@ -90,10 +86,12 @@ std::uint64_t Graph::posts_made(TaskId task, std::uint32_t signal) const {
 
 bool Graph::sure_of(TaskId task, const WaitNode& node) const {
   const Node& n = nodes_[task];
+  const Signal& signal = signals_[node.signal];
   for (std::size_t p = 0; p < n.task->posts.size(); ++p) {
     const Post& post = n.task->posts[p];
     if (signal_id(post.rank, post.signal) == node.signal)
-      return sure(signals_[node.signal], node.count, task, ordinals_[n.first_post + p], posts_made(task, node.signal));
+      return signal.in_order ? ordinals_[n.first_post + p] < node.count
+                             : signal.total - posts_made(task, node.signal) < node.count;
   }
   return false;
 }

@@ -96,7 +96,6 @@ class Graph {
     return signal_base_[static_cast<std::size_t>(rank)] + static_cast<std::uint32_t>(signal);
   }
   std::uint32_t wait_node(std::uint32_t signal, std::uint32_t count);
-  bool sure(const Signal& signal, std::uint32_t count, TaskId task, std::uint32_t ordinal, std::uint64_t makes) const;
   bool sure_of(TaskId task, const WaitNode& node) const;
   std::uint64_t posts_made(TaskId task, std::uint32_t signal) const;
   Finding stuck(const std::vector<std::uint64_t>& seen, const std::vector<std::vector<std::size_t>>& heads) const;
@@ -117,7 +116,7 @@ class Graph {
   std::vector<std::uint32_t> wait_nodes_of_, ordinals_;
   std::vector<std::vector<TaskId>> collectives_;
   std::vector<TaskId> order_;
-  std::vector<RankMask> entered_load_, entered_end_, entered_leave_, entered_after_leave_, holds_;
+  std::vector<RankMask> entered_load_, entered_end_, entered_leave_, holds_;
   std::vector<std::uint32_t> visited_;
   std::vector<TaskId> stack_;
   std::uint32_t stamp_ = 0;
