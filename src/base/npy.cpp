@@ -134,29 +134,67 @@ void NpyFile::read(std::int64_t row, std::int64_t col, std::int64_t rows, std::i
   }
 }
 
+namespace {
+
+/// A file that appears under its name once it is whole. Until then it has none, so that a killed process leaves nothing;
+/// where the file system cannot do that, it has a name of its own.
+class NewFile {
+ public:
+  explicit NewFile(const std::string& path) : path_(path) {
+    const std::size_t slash = path.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+    descriptor_ = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) {
+      temporary_ = fmt::format("{}.{}.partial", path, ::getpid());
+      ::unlink(temporary_.c_str());  // left by a killed process of the same number
+      descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    }
+    IMBREX_EXPECTS(descriptor_ >= 0, "{}: cannot be created: {}", path, std::strerror(errno));
+  }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+  ~NewFile() {
+    ::close(descriptor_);
+    if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  }
+
+  int descriptor() const { return descriptor_; }
+
+  void appear() {
+    if (!temporary_.empty() ? std::rename(temporary_.c_str(), path_.c_str()) == 0 : link()) {
+      temporary_.clear();
+      return;
+    }
+    const int cause = errno;
+    throw Error(cause == EISDIR || cause == EEXIST ? ErrorCode::invalid_input : ErrorCode::runtime_failure,
+                fmt::format("{}: cannot be written: {}", path_, std::strerror(cause)));
+  }
+
+ private:
+  bool link() const {
+    const std::string own = fmt::format("/proc/self/fd/{}", descriptor_);
+    const auto try_link = [&] {
+      return ::linkat(AT_FDCWD, own.c_str(), AT_FDCWD, path_.c_str(), AT_SYMLINK_FOLLOW) == 0;
+    };
+    if (try_link()) return true;
+    return errno == EEXIST && ::unlink(path_.c_str()) == 0 && try_link();
+  }
+
+  std::string path_, temporary_;
+  int descriptor_ = -1;
+};
+
+}  // namespace
+
 void write_npy(const std::string& path, std::int64_t rows, std::int64_t cols, std::span<const float> data) {
   IMBREX_EXPECTS(
       rows >= 0 && cols >= 0 && data.size() == static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols),
       "{}: a matrix of {} x {} was announced, but {} elements were given", path, rows, cols, data.size());
-  const std::string temporary = fmt::format("{}.{}.partial", path, ::getpid());
-  ::unlink(temporary.c_str());  // left by a killed process of the same number
-  const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  IMBREX_EXPECTS(descriptor >= 0, "{}: cannot be created: {}", temporary, std::strerror(errno));
-  try {
-    const std::string header = header_text(rows, cols);
-    write_all(descriptor, header.data(), header.size(), path);
-    write_all(descriptor, data.data(), data.size_bytes(), path);
-  } catch (...) {
-    ::close(descriptor);
-    ::unlink(temporary.c_str());
-    throw;
-  }
-  if (::close(descriptor) != 0 || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const int cause = errno;
-    ::unlink(temporary.c_str());
-    throw Error(cause == EISDIR ? ErrorCode::invalid_input : ErrorCode::runtime_failure,
-                fmt::format("{}: cannot be written: {}", path, std::strerror(cause)));
-  }
+  NewFile file(path);
+  const std::string header = header_text(rows, cols);
+  write_all(file.descriptor(), header.data(), header.size(), path);
+  write_all(file.descriptor(), data.data(), data.size_bytes(), path);
+  file.appear();
 }
 
 }  // namespace imbrex

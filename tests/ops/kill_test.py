@@ -75,6 +75,32 @@ def kill_once(program, rng, folder):
             job.wait()
 
 
+def kill_while_writing(program, rng, folder):
+    """Large outputs, a kill at any moment up to the end: what lies in the folder afterwards is whole."""
+    size = 1500
+    job = subprocess.Popen([program, "run", "gemm_all_reduce", "--ranks", str(RANKS), "--m", str(size), "--n", str(size), "--k", "4",
+                            "--out", os.path.join(folder, "y")], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    ranks = []
+    while len(ranks) < RANKS and job.poll() is None:
+        ranks = children(job.pid)
+    time.sleep(rng.uniform(0, 0.4))
+    for pid in ranks[:1]:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    _, errors = job.communicate(timeout=30)
+    if job.returncode not in (0, 3):
+        return f"exit code {job.returncode}: {errors}"
+    whole = 128 + 4 * size * size
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if not re.fullmatch(r"y\.rank\d\.npy", name) or os.path.getsize(path) != whole:
+            return f"{name} of {os.path.getsize(path)} bytes is left"
+        os.remove(path)
+    return None
+
+
 def main():
     program = sys.argv[1]
     times = int(sys.argv[2]) if len(sys.argv) > 2 else 100
@@ -89,6 +115,10 @@ def main():
                 sys.exit(f"kill {i}: {fault}")
         if os.listdir(folder):
             sys.exit(f"files are left: {os.listdir(folder)}")
+        for i in range(times // 5):
+            fault = kill_while_writing(program, rng, folder)
+            if fault:
+                sys.exit(f"kill {i} while results are written: {fault}")
     new = {name for name in set(os.listdir("/dev/shm")) - shared_memory if "imbrex" in name}
     if new:
         sys.exit(f"shared-memory objects are left: {new}")
