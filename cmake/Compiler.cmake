@@ -4,7 +4,9 @@ target_compile_options(imbrex_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wold-style-cast -Wcast-qual>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${IMBREX_WERROR}>>:-Werror>)
 if(IMBREX_SANITIZE)
-  add_compile_options(-fsanitize=${IMBREX_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  foreach(flag -fsanitize=${IMBREX_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:${flag}>)
+  endforeach()
   add_link_options(-fsanitize=${IMBREX_SANITIZE})
 endif()
 if(IMBREX_FUZZ)
