@@ -2,10 +2,16 @@
 
 #include <unistd.h>
 
+#include <mutex>
+
 #include "runtime/cuda/driver.hpp"
 
 namespace imbrex::runtime {
 namespace {
+
+// NOTE: ranks that are threads unmap the same allocations at once, which corrupted the driver's own heap (a free within
+// cuMemUnmap, driver 580.159). One at a time.
+std::mutex mapping;
 
 CUmemAllocationProp properties(int device) {
   CUmemAllocationProp p{};
@@ -54,20 +60,9 @@ CudaHeap::CudaHeap(World& world, int device, std::size_t bytes)
   const CUmemAllocationProp p = properties(device);
   const std::size_t stride = handle_.stride;
   IMBREX_DRIVER_TRY(create, &own_, stride, &p, 0);
-  CUdeviceptr base = 0;
   try {
     const auto handles = share_handles(world, own_);
-    IMBREX_DRIVER_TRY(reserve, &base, stride * handles.size(), 0, 0, 0);
-    handle_.base = reinterpret_cast<std::byte*>(base);
-    CUmemAccessDesc access{};
-    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    access.location.id = device;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    for (const auto handle : handles) {
-      IMBREX_DRIVER_TRY(map, base + stride * static_cast<std::size_t>(mapped_), stride, 0, handle, 0);
-      ++mapped_;
-    }
-    IMBREX_DRIVER_TRY(set_access, base, stride * handles.size(), &access, 1);
+    map(handles);
     IMBREX_CUDA_TRY(cudaMemset(handle_.at(handle_.rank, 0), 0, stride));
     IMBREX_CUDA_TRY(cudaDeviceSynchronize());
     world.barrier();  // peers have mapped and zeroed before anybody writes
@@ -79,9 +74,27 @@ CudaHeap::CudaHeap(World& world, int device, std::size_t bytes)
 
 CudaHeap::~CudaHeap() { unmap(); }
 
+void CudaHeap::map(const std::vector<CUmemGenericAllocationHandle>& handles) {
+  const std::lock_guard guard(mapping);
+  const std::size_t stride = handle_.stride;
+  CUdeviceptr base = 0;
+  IMBREX_DRIVER_TRY(reserve, &base, stride * handles.size(), 0, 0, 0);
+  handle_.base = reinterpret_cast<std::byte*>(base);
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = device_;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  for (const auto handle : handles) {
+    IMBREX_DRIVER_TRY(map, base + stride * static_cast<std::size_t>(mapped_), stride, 0, handle, 0);
+    ++mapped_;
+  }
+  IMBREX_DRIVER_TRY(set_access, base, stride * handles.size(), &access, 1);
+}
+
 void CudaHeap::unmap() noexcept {
   cudaSetDevice(device_);
   cudaDeviceSynchronize();
+  const std::lock_guard guard(mapping);
   const auto base = reinterpret_cast<CUdeviceptr>(handle_.base);
   for (int r = 0; r < mapped_; ++r) driver().unmap(base + handle_.stride * static_cast<std::size_t>(r), handle_.stride);
   if (base != 0) driver().free_address(base, handle_.stride * static_cast<std::size_t>(ranks_));

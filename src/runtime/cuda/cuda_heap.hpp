@@ -26,6 +26,7 @@ class CudaHeap final : public SymmetricHeap {
   HeapHandle handle() const override { return handle_; }
 
  private:
+  void map(const std::vector<CUmemGenericAllocationHandle>& handles);
   void unmap() noexcept;
 
   HeapHandle handle_;
