@@ -1,6 +1,6 @@
 // Times GEMMs alone (own kernel, cuBLAS) and fused operators (own plans, cuBLAS then NCCL) in turn, within one run, on
 // random data; the slowest rank counts; medians of rounds; JSON on standard output.
-//   gpu_overlap [--ranks R] [--rounds N]
+//   gpu_overlap [--ranks R] [--rounds N] [--ops ...] [--m ...] [--nets ...] [--parts]
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 #ifdef IMBREX_HAVE_NCCL
@@ -107,41 +107,130 @@ double sample(World& world, const Candidate& candidate, bench::GateArgs& gpu_gat
 struct Variant {
   std::string name, kernel;
   Knobs knobs;
+  std::function<void(Plan&)> edit;  // for parts of a plan that are timed alone
 };
 
-std::vector<Variant> variants(const Problem& p) {
-  std::vector<Variant> list;
-  const auto add = [&](const std::string& name, const std::string& kernel, std::int64_t tile_n, auto&& change) {
+struct Shape {
+  const char* kernel;
+  std::int64_t tile_m, tile_n;
+};
+constexpr Shape ping{"pingpong 128x128 cluster 2", 128, 128}, ping1{"pingpong 128x128 cluster 1", 128, 128},
+    ping_narrow{"pingpong 128x64 cluster 1", 128, 64}, ping_low{"pingpong 64x128 cluster 1", 64, 128},
+    ping_small{"pingpong 64x64 cluster 1", 64, 64}, coop{"cooperative 128x256 cluster 2", 128, 256},
+    coop1{"cooperative 128x256 cluster 1", 128, 256}, coop224{"cooperative 128x224 cluster 2", 128, 224},
+    coop224_1{"cooperative 128x224 cluster 1", 128, 224};
+
+using Change = std::function<void(Knobs&)>;
+
+class Variants {
+ public:
+  explicit Variants(const Problem& p) : problem_(p) {}
+
+  void add(const Shape& shape, const std::string& name, const Change& change,
+           const std::function<void(Plan&)>& edit = {}) {
     Knobs k;
-    k.tile_n = tile_n;
-    k.transport = p.op == Operator::all_gather_gemm ? Transport::push : Transport::store;
+    k.tile_m = shape.tile_m;
+    k.tile_n = shape.tile_n;
+    k.transport = Transport::store;
     change(k);
-    list.push_back({name, kernel, k});
-  };
-  const auto nothing = [](Knobs&) {};
+    list.push_back({fmt::format("{}, {}", shape.kernel, name), shape.kernel, k, edit});
+  }
+
+  std::vector<Variant> list;
+
+ private:
+  const Problem& problem_;
+};
+
+// The plan with only its products and stores, as if nobody had to wait or to be told.
+void without_signals(Plan& plan) {
+  for (RankPlan& rank : plan.ranks)
+    for (Queue& queue : rank.queues) {
+      if (queue.engine != Engine::compute) queue.tasks.clear();
+      for (Task& task : queue.tasks) task.waits.clear(), task.posts.clear();
+      std::erase_if(queue.tasks, [](const Task& task) { return std::holds_alternative<Transfer>(task.work); });
+    }
+}
+// Besides, every store stays on its rank.
+void without_wire(Plan& plan) {
+  without_signals(plan);
+  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank)
+    for (Queue& queue : plan.ranks[rank].queues)
+      for (Task& task : queue.tasks)
+        if (auto* tile = std::get_if<Tile>(&task.work))
+          for (Store& store : tile->stores) store.to.rank = static_cast<int>(rank);
+}
+
+std::vector<Variant> variants(const Problem& p, bool parts) {
+  Variants v(p);
+  const Change nothing = [](Knobs&) {};
   if (p.ranks == 1) {
-    add("pingpong 128x128 x2", "pingpong 128x128 cluster 2", 128, nothing);
-    add("pingpong 128x128 x1", "pingpong 128x128 cluster 1", 128, nothing);
-    add("cooperative 128x256 x2", "cooperative 128x256 cluster 2", 256, nothing);
-    add("cooperative 128x256 x1", "cooperative 128x256 cluster 1", 256, nothing);
-    return list;
+    for (const Shape& s : {ping, ping1, ping_narrow, ping_low, ping_small, coop, coop1, coop224, coop224_1})
+      if (p.m > 64 || s.tile_m == 64 || &s == &ping) v.add(s, "", nothing);
+    return v.list;
   }
+  const std::int64_t shard = p.m / p.ranks;
   if (p.op == Operator::all_gather_gemm) {
-    add("pingpong group 8", "pingpong", 128, nothing);
-    add("pingpong group 2", "pingpong", 128, [](Knobs& k) { k.group = 2; });
-    add("cooperative group 8", "cooperative", 256, nothing);
-    add("cooperative group 2", "cooperative", 256, [](Knobs& k) { k.group = 2; });
-    return list;
+    const Change push = [](Knobs& k) { k.transport = Transport::push; };
+    const Change push2 = [](Knobs& k) { k.transport = Transport::push, k.group = 2; };
+    const Change store = nothing;
+    const Change sliced = [](Knobs& k) { k.k_slices = 4; };
+    const Change spanning = [](Knobs& k) { k.span_shards = true; };
+    if (shard < 128) {
+      for (const Shape& s : {ping_small, ping_low}) v.add(s, "store, spanning", spanning);
+      if (p.m > 64)
+        for (const Shape& s : {ping_narrow, ping1, ping}) v.add(s, "store, spanning", spanning);
+      if (p.m > 128) v.add(coop224_1, "store, spanning", spanning);
+      if (shard == 64) v.add(ping_low, "store", nothing);
+    } else {
+      if (shard <= 512)
+        for (const Shape& s : {ping1, ping, coop1, coop224_1, coop224}) {
+          v.add(s, "store", store);
+          if (shard == 128) v.add(s, "store, 4 slices", sliced);
+        }
+      if (shard >= 256) {
+        for (const Shape& s : {ping, coop, coop224}) v.add(s, "push", push);
+        for (const Shape& s : {coop, coop224}) v.add(s, "push, group 2", push2);
+      }
+    }
+    if (parts) v.add(coop224_1, "product alone", shard < 128 ? spanning : push, without_signals);
+    return v.list;
   }
-  add("pingpong owner_major", "pingpong", 128, nothing);
-  add("pingpong column_major", "pingpong", 128, [](Knobs& k) { k.order = TileOrder::column_major; });
-  if (p.m / p.ranks >= 512) add("pingpong parts 4", "pingpong", 128, [](Knobs& k) { k.parts = 4; });
-  return list;
+  const Change column = [](Knobs& k) { k.order = TileOrder::column_major; };
+  const auto in_parts = [](int n) { return [n](Knobs& k) { k.parts = n; }; };
+  const Change spanning = [](Knobs& k) { k.span_shards = true, k.reducer = Reducer::tail; };
+  const Change one_shot = [](Knobs& k) { k.one_shot = true, k.reducer = Reducer::tail; };
+  if (p.op == Operator::gemm_all_reduce && p.m <= 256)
+    for (const Shape& s : {ping_small, ping_low, ping_narrow}) {
+      v.add(s, "one shot", one_shot);
+      v.add(s, "", nothing);
+    }
+  if (shard < 128 && p.op != Operator::gemm_all_reduce) {
+    for (const Shape& s : {ping_small, ping_low}) v.add(s, "spanning", spanning);
+    if (p.m > 64)
+      for (const Shape& s : {ping_narrow, ping1}) v.add(s, "spanning", spanning);
+    if (shard == 64)
+      for (const Shape& s : {ping_small, ping_low}) v.add(s, "column_major", column);
+  } else {
+    v.add(ping, "owner_major", nothing);
+    v.add(ping, "column_major", column);
+    if (shard >= 512)
+      for (int n : {4, 8}) v.add(ping, fmt::format("{} parts", n), in_parts(n));
+    if (shard <= 512)
+      for (const Shape& s : {ping1, ping_narrow, coop224_1, coop1}) v.add(s, "column_major", column);
+    if (parts) {
+      v.add(ping, "owner_major, no signals", nothing, without_signals);
+      v.add(ping, "owner_major, no wire", nothing, without_wire);
+      v.add(ping, "column_major, no signals", column, without_signals);
+      v.add(ping, "column_major, no wire", column, without_wire);
+    }
+  }
+  return v.list;
 }
 
 class Bench {
  public:
-  Bench(World& world, int rounds) : world_(world), rounds_(rounds) {
+  Bench(World& world, int rounds, bool parts) : world_(world), rounds_(rounds), parts_(parts) {
     executors_[""] = make_cuda_executor(world);
     IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     check_cublas(cublasCreate(&blas_));
@@ -197,26 +286,18 @@ class Bench {
                             [&] { sequential(p, s, a.get(), full_a.get(), product.get(), out.get(), gemm); }, sync});
 #endif
     std::vector<std::unique_ptr<Execution>> executions;
-    auto list = variants(p);
-    if (p.ranks > 1) {
-      list.push_back(list.front());
-      list.back().name = "no copies, no waits, " + list.back().name;
-      list.push_back(list.front());
-      list.back().name = "copies alone";
-      if (p.op != Operator::all_gather_gemm) list.resize(list.size() - 2);
-    }
+    const auto list = variants(p, parts_);
     for (const Variant& v : list) {
       try {
         Plan plan = make_plan(p, Strategy::fused, v.knobs);
-        if (v.name.starts_with("no copies")) plan = only(std::move(plan), Engine::compute);
-        if (v.name.starts_with("copies alone")) plan = only(std::move(plan), Engine::copy);
+        if (v.edit) v.edit(plan);
         executions.push_back(prepare(plan, v.kernel));
       } catch (const Error& error) {
         if (error.code() != ErrorCode::invalid_input) throw;
         continue;
       }
       auto* e = &dynamic_cast<cuda::CudaExecution&>(*executions.back());
-      candidates.push_back({fmt::format("{} ({})", v.name, e->kernel().name), e->stream(),
+      candidates.push_back({v.name, e->stream(),
                             [e, &a, &b, &out] {
                               e->enqueue({a.get(), b.get(), out.get()});
                             },
@@ -260,16 +341,6 @@ class Bench {
   }
 
  private:
-  // The parts of an all-gather alone: its copies, and its product on whatever lies in the workspace.
-  static Plan only(Plan plan, Engine engine) {
-    for (RankPlan& rank : plan.ranks)
-      for (Queue& queue : rank.queues) {
-        if (queue.engine != engine) queue.tasks.clear();
-        for (Task& task : queue.tasks) task.waits.clear();
-      }
-    return plan;
-  }
-
   // The kernel is an option of the executor.
   std::unique_ptr<Execution> prepare(const Plan& plan, const std::string& kernel) {
     auto& executor = executors_[kernel];
@@ -302,6 +373,7 @@ class Bench {
 
   World& world_;
   int rounds_;
+  bool parts_;
   bench::GateArgs gate_{};
   Memory gate_flags_;
   std::map<std::string, std::unique_ptr<Executor>> executors_;
@@ -310,28 +382,39 @@ class Bench {
   Memory workspace_;
 };
 
-std::vector<Problem> problems(int ranks) {
-  const auto gemm = [](std::int64_t m, std::int64_t n, std::int64_t k) {
-    return Problem{Operator::gemm_reduce_scatter, m, n, k, 1, Type::bf16};
-  };
-  if (ranks == 1)
-    return {gemm(4096, 12288, 3072), gemm(8192, 8192, 2048), gemm(8192, 8192, 7168), gemm(2048, 14336, 8192),
-            gemm(1024, 14336, 8192), gemm(512, 14336, 8192), gemm(2048, 7168, 4096)};
+// The layers of bench/data/baseline-4xh200.json.
+struct Layers {
+  const char* name;
+  std::int64_t hidden, intermediate;  // all-gather: N = intermediate, K = hidden; the others: the reverse
+};
+constexpr Layers networks[] = {
+    {"llama8b", 4096, 28672}, {"llama70b", 8192, 57344}, {"gpt3", 12288, 49152}, {"n8192", 8192, 8192}};
+
+std::vector<Problem> problems(int ranks, const std::vector<std::string>& ops, const std::vector<std::int64_t>& sizes,
+                              const std::vector<std::string>& nets) {
   std::vector<Problem> list;
-  const auto ag = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
-    list.push_back({Operator::all_gather_gemm, m, n, k, ranks, Type::bf16});
-  };
-  const auto other = [&](Operator op, std::int64_t m, std::int64_t n, std::int64_t k) {
-    list.push_back({op, m, n, k, ranks, Type::bf16});
-  };
-  for (std::int64_t m : {512, 1024, 2048, 8192}) ag(m, 57344, 8192);
-  ag(2048, 28672, 4096);
-  ag(8192, 8192, 8192);
-  for (std::int64_t m : {512, 1024, 2048, 8192}) other(Operator::gemm_reduce_scatter, m, 8192, 28672);
-  other(Operator::gemm_reduce_scatter, 2048, 4096, 14336);
-  other(Operator::gemm_reduce_scatter, 8192, 8192, 8192);
-  other(Operator::gemm_all_reduce, 2048, 8192, 28672);
-  other(Operator::gemm_all_to_all, 2048, 8192, 7168);
+  for (const Layers& net : networks) {
+    if (!nets.empty() && std::find(nets.begin(), nets.end(), net.name) == nets.end()) continue;
+    // The second layer's K is half the first layer's N where a gate halves it.
+    const std::int64_t second_k = std::string(net.name).starts_with("llama") ? net.intermediate / 2 : net.intermediate;
+    for (const std::string& op : ops)
+      for (const std::int64_t m : sizes) {
+        if (std::string(net.name) == "n8192" && m != 8192) continue;
+        for (Operator o : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
+                           Operator::gemm_all_to_all}) {
+          if (name_of(o) != op) continue;
+          Problem p{o, m, net.hidden, second_k, ranks, Type::bf16};
+          if (o == Operator::all_gather_gemm) p.n = net.intermediate, p.k = net.hidden;
+          if (o == Operator::gemm_all_to_all) p.k = second_k / 4;
+          list.push_back(p);
+        }
+        // One rank's product alone, of both layers.
+        if (op == "gemm") {
+          list.push_back({Operator::gemm_reduce_scatter, m, net.intermediate / 4, net.hidden, 1, Type::bf16});
+          list.push_back({Operator::gemm_reduce_scatter, m, net.hidden, second_k / 4, 1, Type::bf16});
+        }
+      }
+  }
   return list;
 }
 
@@ -342,15 +425,22 @@ int main(int argc, char** argv) {
   using namespace imbrex;
   CLI::App app{"Times fused operators against cuBLAS and NCCL"};
   int ranks = 1, rounds = 9;
+  bool parts = false;
+  std::vector<std::string> ops{"gemm"}, nets;
+  std::vector<std::int64_t> sizes{512, 2048, 8192};
   app.add_option("--ranks", ranks, "GPUs");
   app.add_option("--rounds", rounds, "samples of each candidate");
+  app.add_option("--ops", ops, "operators, or gemm (with --ranks 1)");
+  app.add_option("--m", sizes, "rows");
+  app.add_option("--nets", nets, "layers of these networks; default: all");
+  app.add_flag("--parts", parts, "also time parts of plans: without signals, without the wire");
   CLI11_PARSE(app, argc, argv);
   // Multicast stays off, whatever the environment says.
   setenv("NCCL_NVLS_ENABLE", "0", 1);
   nlohmann::json rows;
   const int code = run_threads(ranks, {.heap_bytes = 1 << 20, .wait_limit = 20}, [&](World& world) {
-    Bench bench(world, rounds);
-    for (const Problem& p : problems(ranks)) {
+    Bench bench(world, rounds, parts);
+    for (const Problem& p : problems(ranks, ops, sizes, nets)) {
       const nlohmann::json row = bench.run(p);
       if (world.rank() != 0) continue;
       rows.push_back(row);

@@ -70,7 +70,7 @@ enum class TileOrder : std::uint8_t {
 
 /// How data gets from one rank to another.
 enum class Transport : std::uint8_t {
-  store,  ///< the tile's epilogue stores straight to the peer (not for all_gather_gemm)
+  store,  ///< compute workers store straight to the peer: results from a tile's epilogue, operands before the tiles
   push,   ///< a copy run by the sender
   pull,   ///< a copy run by the receiver
 };
@@ -88,7 +88,8 @@ struct Knobs {
   TileOrder order = TileOrder::owner_major;
   Transport transport = Transport::push;
   Reducer reducer = Reducer::tile;
-  std::int64_t comm_rows = 0;  ///< rows per copy (the communication tile); 0: a whole shard
+  std::int64_t comm_rows = 0;  ///< rows per copy (the communication tile); 0: a whole shard (stored operands: spread
+                               ///< over the workers)
   int k_slices = 1;            ///< all_gather_gemm: a copied row block travels and is awaited in that many K slices
   int chunks = 2;              ///< strategy decomposed: parts that the GEMM is cut into
   int parts = 1;               ///< owner_major: an owner's rows in that many parts, parts outer, own part one late

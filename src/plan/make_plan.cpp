@@ -21,8 +21,6 @@ void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knob
                  knobs.comm_rows);
   if (strategy != Strategy::fused) return;
   const bool gather = problem.op == Operator::all_gather_gemm, exchange = problem.op == Operator::gemm_all_to_all;
-  IMBREX_EXPECTS(!gather || knobs.transport != Transport::store,
-                 "knob transport = store: all_gather_gemm moves operands, not results; use push or pull");
   if (gather || exchange) return;
   const bool in_tile = knobs.reducer == Reducer::tile;
   IMBREX_EXPECTS(

@@ -1,6 +1,7 @@
 // AllGather + GEMM, fused: copies bring the peers' shards piece by piece, each piece raises a signal, and every tile of
 // one GEMM waits for just the pieces that it reads. The local shard is read in place and comes first; the peers'
-// shards follow in the order in which they arrive (Chang et al., "FLUX", 2024, section 3.2 and 4.1).
+// shards follow in the order in which they arrive (Chang et al., "FLUX", 2024, section 3.2 and 4.1). Small shards are
+// stored to the peers by the GEMM's own workers before their first tiles: a copy engine takes longer to start.
 #include <algorithm>
 
 #include "plan/strategies.hpp"
@@ -14,23 +15,25 @@ class FusedAllGather {
   FusedAllGather(const Problem& problem, const Knobs& knobs)
       : b_(problem, Strategy::fused, knobs),
         shard_rows_(b_.shapes().a.rows),
-        pieces_(cut(shard_rows_, knobs.comm_rows > 0 ? knobs.comm_rows : shard_rows_)) {
+        stored_(knobs.transport == Transport::store) {
     const std::int64_t depth = b_.shapes().depth;
     const int slices = static_cast<int>(std::min<std::int64_t>(knobs.k_slices, depth));
     for (int s = 0; s < slices; ++s) slices_.push_back(part_of(depth, slices, s));
+    pieces_ = cut(shard_rows_, knobs.comm_rows > 0 ? knobs.comm_rows : default_rows(slices));
     gathered_ = b_.workspace("gathered", Layout::row_major, problem.type, problem.m, depth, 2);
     compute_ = b_.queue(Engine::compute);
-    copy_ = b_.queue(Engine::copy);
+    copy_ = stored_ ? compute_ : b_.queue(Engine::copy);
   }
 
   Plan make() {
-    const int per_rank = b_.ranks() * static_cast<int>(pieces_.size() * slices_.size());
+    const int per_rank = b_.ranks() * signals_of_a_shard();
     for (int rank = 0; rank < b_.ranks(); ++rank) b_.signals(rank, per_rank);
     if (b_.knobs().span_shards) copy_own_shards();
-    if (b_.knobs().transport == Transport::push)
-      push();
-    else
-      pull();
+    switch (b_.knobs().transport) {
+      case Transport::store: store(); break;
+      case Transport::push: push(); break;
+      case Transport::pull: pull(); break;
+    }
     for (int rank = 0; rank < b_.ranks(); ++rank) {
       if (b_.knobs().span_shards)
         spanning_tiles(rank);
@@ -41,9 +44,21 @@ class FusedAllGather {
   }
 
  private:
+  // A copy engine takes a shard whole; workers share it out.
+  std::int64_t default_rows(int slices) const {
+    if (!stored_) return shard_rows_;
+    const std::int64_t pieces = std::max(1, stores_of_a_rank / (b_.ranks() * slices));
+    return (shard_rows_ + pieces - 1) / pieces;
+  }
+
+  // Pieces that workers store are small and arrive all but together: they share a signal.
+  int signals_of_a_shard() const { return static_cast<int>((stored_ ? 1 : pieces_.size()) * slices_.size()); }
+  std::uint32_t posts_of_a_signal() const { return static_cast<std::uint32_t>(stored_ ? pieces_.size() : 1); }
+
   // Signal on the receiving rank that says: this slice of this piece of `source` has arrived.
   int arrived(int source, std::size_t piece, std::size_t slice) const {
-    return static_cast<int>((static_cast<std::size_t>(source) * pieces_.size() + piece) * slices_.size() + slice);
+    const std::size_t place = stored_ ? slice : piece * slices_.size() + slice;
+    return source * signals_of_a_shard() + static_cast<int>(place);
   }
 
   Transfer transfer(int source, int destination, std::size_t piece, std::size_t slice) const {
@@ -64,6 +79,16 @@ class FusedAllGather {
       for_each_piece([&](std::size_t piece, std::size_t slice) {
         b_.add(rank, copy_, {transfer(rank, rank, piece, slice), {}, {{rank, arrived(rank, piece, slice)}}});
       });
+  }
+
+  void store() {
+    for (std::size_t slice = 0; slice < slices_.size(); ++slice)
+      for (std::size_t piece = 0; piece < pieces_.size(); ++piece)
+        for (int rank = 0; rank < b_.ranks(); ++rank)
+          for (int step = 1; step < b_.ranks(); ++step) {
+            const int peer = (rank + step) % b_.ranks();
+            b_.add(rank, copy_, {transfer(rank, peer, piece, slice), {}, {{peer, arrived(rank, piece, slice)}}});
+          }
   }
 
   void push() {
@@ -111,10 +136,15 @@ class FusedAllGather {
   int arrival(int rank, int source) const {
     if (b_.knobs().order == TileOrder::naive) return source;
     const int ranks = b_.ranks();
-    return b_.knobs().transport == Transport::push ? (rank - source + ranks) % ranks : (source - rank + ranks) % ranks;
+    return b_.knobs().transport == Transport::pull ? (source - rank + ranks) % ranks : (rank - source + ranks) % ranks;
   }
 
   void wait_for(std::vector<Wait>& waits, int source, Range rows) const {
+    if (stored_) {
+      for (std::size_t slice = 0; slice < slices_.size(); ++slice)
+        waits.push_back({arrived(source, 0, slice), posts_of_a_signal(), WaitPoint::load, slices_[slice].begin});
+      return;
+    }
     for_each_piece([&](std::size_t piece, std::size_t slice) {
       const Range& r = pieces_[piece];
       if (r.begin < rows.end() && rows.begin < r.end())
@@ -172,8 +202,11 @@ class FusedAllGather {
     }
   }
 
+  static constexpr int stores_of_a_rank = 128;  // about one for each SM of today's large GPUs
+
   Builder b_;
   std::int64_t shard_rows_;
+  bool stored_;
   std::vector<Range> pieces_;  // rows of a shard that travel together
   std::vector<Range> slices_;  // columns that travel together
   int gathered_ = 0, compute_ = 0, copy_ = 0;

@@ -20,15 +20,19 @@ using test::Random;
 #define NEEDS_GPUS(count) \
   if (test::gpus() < (count)) GTEST_SKIP() << (count) << " GPUs wanted, " << test::gpus() << " found"
 
-Knobs fitting(Random& random, const Problem& p, bool wide) {
+struct Tile {
+  std::int64_t m, n;
+};
+
+Knobs fitting(Random& random, const Problem& p, Tile tile) {
   Knobs k;
-  k.tile_m = 128;
-  k.tile_n = wide ? 256 : 128;
+  k.tile_m = tile.m;
+  k.tile_n = tile.n;
   k.group = static_cast<int>(random.between(1, 9));
   k.order = random.one_of({TileOrder::owner_major, TileOrder::column_major, TileOrder::naive});
   k.partial = random.chance(0.8) ? p.type : Type::fp32;
   if (p.op == Operator::all_gather_gemm) {
-    k.transport = Transport::push;
+    k.transport = random.one_of({Transport::push, Transport::store});
     k.comm_rows = random.chance(0.5) ? 0 : random.between(16, 400);
     k.k_slices = random.chance(0.5) ? 1 : static_cast<int>(random.between(2, 4));
     k.span_shards = random.chance(0.3);
@@ -72,11 +76,19 @@ void expect_right(const Plan& plan, const GpuCase& c, const std::string& what) {
 TEST(GpuGemm, EveryVariantIsRightWithTails) {
   NEEDS_GPUS(1);
   Random random(test::seed_from_environment());
-  for (const char* kernel : {"plain", "pingpong 128x128 cluster 1", "pingpong 128x128 cluster 2",
-                             "cooperative 128x256 cluster 1", "cooperative 128x256 cluster 2"})
+  struct Variant {
+    const char* kernel;
+    Tile tile;
+  };
+  for (const auto& [kernel, tile] :
+       {Variant{"plain", {128, 128}}, Variant{"pingpong 128x128 cluster 1", {128, 128}},
+        Variant{"pingpong 128x128 cluster 2", {128, 128}}, Variant{"pingpong 128x64 cluster 1", {128, 64}},
+        Variant{"pingpong 64x128 cluster 1", {64, 128}}, Variant{"pingpong 64x64 cluster 1", {64, 64}},
+        Variant{"cooperative 128x256 cluster 1", {128, 256}}, Variant{"cooperative 128x256 cluster 2", {128, 256}},
+        Variant{"cooperative 128x224 cluster 1", {128, 224}}, Variant{"cooperative 128x224 cluster 2", {128, 224}}})
     for (int i = 0; i < cases(); ++i) {
       const Problem p = random_problem(random, Operator::gemm_reduce_scatter, 1, i == 0 ? 2200 : 700);
-      Knobs k = fitting(random, p, std::string(kernel).find("256") != std::string::npos);
+      Knobs k = fitting(random, p, tile);
       k.reducer = Reducer::tile;
       k.span_shards = false;
       GpuCase c;
@@ -92,7 +104,9 @@ void random_problems(int ranks, const CudaOptions& options, int repeats, int que
        {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all, Operator::gemm_all_reduce})
     for (int i = 0; i < cases(); ++i) {
       const Problem p = random_problem(random, op, ranks, i == 0 ? 2600 : 900);
-      const Knobs k = fitting(random, p, random.chance(0.3));
+      const Knobs k = fitting(
+          random, p,
+          random.one_of<Tile>({{128, 128}, {128, 128}, {128, 256}, {128, 224}, {64, 128}, {64, 64}, {128, 64}}));
       const char* only = std::getenv("IMBREX_TEST_GPU_OPERATOR");
       if (only != nullptr && name_of(op) != only) continue;
       GpuCase c;
@@ -145,7 +159,7 @@ TEST(GpuPlain, AllTypesAndOddSizes) {
     for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all,
                         Operator::gemm_all_reduce}) {
       Problem p{op, 2 * random.between(1, 120), 2 * random.between(1, 90), 2 * random.between(1, 70), 2, type};
-      Knobs k = fitting(random, p, false);
+      Knobs k = fitting(random, p, {128, 128});
       k.tile_m = random.one_of<std::int64_t>({16, 48, 128});
       k.tile_n = random.one_of<std::int64_t>({24, 64, 128});
       GpuCase c;

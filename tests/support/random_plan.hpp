@@ -61,8 +61,7 @@ inline Knobs random_knobs(Random& random, const Problem& p, Strategy strategy) {
   k.parts = static_cast<int>(random.between(1, 4));
   k.partial = random.chance(0.5) ? p.type : Type::fp32;
   const bool gather = p.op == Operator::all_gather_gemm;
-  k.transport = gather ? random.one_of({Transport::push, Transport::pull})
-                       : random.one_of({Transport::store, Transport::push, Transport::pull});
+  k.transport = random.one_of({Transport::store, Transport::push, Transport::pull});
   k.reducer = random.one_of({Reducer::tile, Reducer::tail, Reducer::reserved});
   k.span_shards = random.chance(0.25);
   k.one_shot = p.op == Operator::gemm_all_reduce && random.chance(0.3);

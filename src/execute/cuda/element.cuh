@@ -10,7 +10,7 @@ namespace imbrex::cuda {
 
 __device__ __forceinline__ std::byte* first_of(const RegionEntry& r, void* out, std::uint32_t copy) {
   std::uint64_t address = r.address + copy * r.copy_stride;
-  if (r.in_out) address += reinterpret_cast<std::uint64_t>(out);
+  if (r.base == Base::out) address += reinterpret_cast<std::uint64_t>(out);
   return reinterpret_cast<std::byte*>(address);
 }
 
@@ -82,6 +82,40 @@ __device__ __forceinline__ void store_eight(const RegionEntry& r, std::byte* add
 #pragma unroll
   for (std::uint32_t i = 0; i < 8; ++i)
     if (i < limit) store_element(r.type, address + i * size, values[i]);
+}
+
+/// A transfer task, by `threads` threads.
+__device__ __forceinline__ void move(const TaskEntry& task, const RegionEntry* regions, const void* a, void* out,
+                                     std::uint32_t copy, std::uint32_t thread, std::uint32_t threads) {
+  const RegionEntry from = regions[task.regions], to = regions[task.regions + 1];
+  const std::byte* source = first_of(from, out, copy);
+  if (from.base == Base::a) source += reinterpret_cast<std::uint64_t>(a);
+  std::byte* target = first_of(to, out, copy);
+  const std::uint32_t width = from.cols * (from.type == Type::fp32 ? 4 : 2);
+  const std::uint64_t bits =
+      reinterpret_cast<std::uint64_t>(source) | reinterpret_cast<std::uint64_t>(target) | from.pitch | to.pitch | width;
+  if (bits % 16 == 0) {
+    constexpr int batch = 8;  // loads in flight
+    const std::uint32_t row_parts = width / 16, parts = from.rows * row_parts;
+    for (std::uint32_t first = thread; first < parts; first += batch * threads) {
+      uint4 words[batch];
+#pragma unroll
+      for (int i = 0; i < batch; ++i) {
+        const std::uint32_t p = min(first + i * threads, parts - 1);
+        words[i] = __ldcg(reinterpret_cast<const uint4*>(source + p / row_parts * from.pitch + p % row_parts * 16));
+      }
+#pragma unroll
+      for (int i = 0; i < batch; ++i) {
+        const std::uint32_t p = first + i * threads;
+        if (p < parts) *reinterpret_cast<uint4*>(target + p / row_parts * to.pitch + p % row_parts * 16) = words[i];
+      }
+    }
+    return;
+  }
+  const std::uint32_t row_parts = width / 2, parts = from.rows * row_parts;
+  for (std::uint32_t p = thread; p < parts; p += threads)
+    *reinterpret_cast<std::uint16_t*>(target + p / row_parts * to.pitch + p % row_parts * 2) =
+        *reinterpret_cast<const std::uint16_t*>(source + p / row_parts * from.pitch + p % row_parts * 2);
 }
 
 /// A reduction task, by `threads` threads: each sum in fp32, in the order of the sources.

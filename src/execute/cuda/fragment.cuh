@@ -88,7 +88,7 @@ struct Fragment {
   /// acc = adds[0] + ... + adds[own-1] + acc + adds[own] + ..., all slots in register order, 16 bit wide.
   template <int Adds>
   __device__ __forceinline__ static void add_slots(float (&acc)[Registers], const uint4* const (&from)[Adds], int own) {
-    constexpr int batch = 4;  // loads in flight: batch * Adds
+    constexpr int batch = Registers / 8 % 4 == 0 ? 4 : 2;  // loads in flight: batch * Adds
 #pragma unroll
     for (int i = 0; i < Registers / 8; i += batch) {
       uint4 bits[Adds][batch];

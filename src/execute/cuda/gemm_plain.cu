@@ -79,6 +79,8 @@ __global__ void __launch_bounds__(threads) plain_gemm(const __grid_constant__ Ar
       if (task.kind == TaskKind::tile)
         for (std::uint32_t row = 0; row < task.rows; row += block)
           for (std::uint32_t col = 0; col < task.cols; col += block) multiply(args, epoch, task, row, col, sa, sb);
+      if (task.kind == TaskKind::transfer)
+        move(task, g.table.regions, g.a[0][0], g.out, epoch.copy, threadIdx.x, threads);
       if (task.kind == TaskKind::reduction) reduce(task, g.table.regions, g.out, epoch.copy, threadIdx.x, threads);
       __syncthreads();
       if (threadIdx.x == 0 && met && task.post_count > 0) post_all(g.protocol, epoch, task, g.table.posts);

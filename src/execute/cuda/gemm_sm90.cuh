@@ -17,6 +17,18 @@
 
 namespace imbrex::cuda {
 
+/// A variant: a tile of M x N, `Cluster` blocks that share B, and how the two consumer warpgroups divide the work:
+/// whole tiles in turn (ping-pong), or halves of one tile (cooperative).
+template <int M, int N, int Cluster, bool Pingpong>
+struct Sm90Config {
+  using Element = cutlass::bfloat16_t;
+  static constexpr Type type = Type::bf16;
+  static constexpr int tile_m = M, tile_n = N, cluster = Cluster;
+  static constexpr bool pingpong = Pingpong;
+  /// As many slices of 64 columns of A and rows of B as shared memory holds beside 2 KiB of barriers.
+  static constexpr int stages = (227 * 1024 - 2048) / ((M + N) * 64 * 2);
+};
+
 template <typename Config>
 struct Sm90Gemm {
   using Element = typename Config::Element;
@@ -80,6 +92,41 @@ struct Sm90Gemm {
       ++queue;
       enter();
     }
+    /// The entry after this one, if it is of the same queue.
+    __device__ __forceinline__ const TaskEntry* following() const {
+      return index + step < end ? entry() + step * Config::cluster : nullptr;
+    }
+  };
+
+  /// Brings what the other roles will read of an entry into the first-level cache, where each of the reads would
+  /// otherwise cost the multiplying warps the better part of a microsecond.
+  struct Lookahead {
+    uint4 places;  // waits, regions, posts, number of waits
+    std::uint32_t counts = 0;
+
+    __device__ __forceinline__ void begin(const TaskEntry* entry) {
+      counts = 0;
+      if (entry == nullptr) return;
+      static_assert(offsetof(TaskEntry, waits) == 32 && offsetof(TaskEntry, adds) == 48);
+      const auto* bytes = reinterpret_cast<const std::byte*>(entry);
+      asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(places.x), "=r"(places.y), "=r"(places.z), "=r"(places.w)
+                   : "l"(bytes + 32));
+      asm volatile("ld.global.u32 %0, [%1];" : "=r"(counts) : "l"(bytes + 48));
+    }
+    __device__ __forceinline__ void end(const TableView& table) const {
+      if (counts == 0) return;
+      touch(table.waits + places.x);
+      touch(table.posts + places.z);
+      const auto* first = reinterpret_cast<const std::byte*>(table.regions + places.y);
+      const std::uint32_t bytes = ((counts & 0xffffu) + (counts >> 16)) * sizeof(RegionEntry);
+      for (std::uint32_t at = 0; at < bytes; at += 128) touch(first + at);
+      touch(first + bytes - 16);
+    }
+    __device__ __forceinline__ static void touch(const void* address) {
+      std::uint32_t unused;
+      asm volatile("ld.global.u32 %0, [%1];" : "=r"(unused) : "l"(address));
+    }
   };
 
   __device__ __forceinline__ static bool multiplies(TaskKind kind) {
@@ -121,8 +168,34 @@ struct Sm90Gemm {
       const std::uint32_t load_waits = task.load_waits;
       const WaitEntry* waits = args.table.waits + task.waits;
       std::uint32_t waited = 0;
+      const auto load_b = [&](State at, int kt) {
+        copy(params.mainloop.tma_load_b.with(*pipeline.producer_get_barrier(at), everyone), tBgB(_, _, _, kt),
+             tBsB(_, _, _, at.index()));
+      };
+      // While the tile waits for its first rows of A, B is loaded, as far as the stages go and then into L2.
+      int early = 0, fetched = 0;
+      State early_state = state;
+      const int stage_limit = min(k_tiles, Config::stages), fetch_limit = min(k_tiles, 2 * Config::stages);
+      while (waited < load_waits && waits[waited].k_begin == 0) {
+        if (met(args.protocol, epoch, waits[waited])) {
+          ++waited;
+        } else if (early < stage_limit) {
+          pipeline.producer_acquire(early_state);
+          load_b(early_state, early);
+          ++early_state;
+          fetched = ++early;
+        } else if (Config::cluster == 1 && fetched < fetch_limit) {
+          prefetch(params.mainloop.tma_load_b, tBgB(_, _, _, fetched));
+          ++fetched;
+        } else {
+          wait_for(args.protocol, epoch, task, waits[waited]);
+          ++waited;
+        }
+      }
+      if (waited > 0) fence_proxy_async();
       // The next wait's column, so that a tile without slices polls nothing between its loads.
-      std::uint32_t next_wait = load_waits > 0 ? waits[0].k_begin : ~0u;
+      std::uint32_t next_wait = waited < load_waits ? waits[waited].k_begin : ~0u;
+      Lookahead lookahead;
       for (int kt = 0; kt < k_tiles; ++kt) {
         if (next_wait < static_cast<std::uint32_t>((kt + 1) * tile_k)) {
           while (next_wait < static_cast<std::uint32_t>((kt + 1) * tile_k)) {
@@ -132,13 +205,14 @@ struct Sm90Gemm {
           }
           fence_proxy_async();
         }
-        pipeline.producer_acquire(state);
-        auto* barrier = pipeline.producer_get_barrier(state);
-        copy(params.mainloop.tma_load_a.with(descriptor, *barrier, std::uint16_t{0}), tAgA(_, _, _, kt),
-             tAsA(_, _, _, state.index()));
-        copy(params.mainloop.tma_load_b.with(*barrier, everyone), tBgB(_, _, _, kt), tBsB(_, _, _, state.index()));
+        if (kt >= early) pipeline.producer_acquire(state);
+        copy(params.mainloop.tma_load_a.with(descriptor, *pipeline.producer_get_barrier(state), std::uint16_t{0}),
+             tAgA(_, _, _, kt), tAsA(_, _, _, state.index()));
+        if (kt >= early) load_b(state, kt);
         ++state;
+        if (kt == 0) lookahead.begin(walk.following());
       }
+      lookahead.end(args.table);
     }
     pipeline.producer_tail(state);
   }
@@ -156,11 +230,14 @@ struct Sm90Gemm {
     if (task.adds > 0) Tile::add(acc, task, regions, epoch.copy, thread);
     for (std::uint32_t s = 0; s < task.stores; ++s)
       Tile::store(acc, regions[task.adds + s], args.out, epoch.copy, thread);
-    if (task.post_count > 0) {
-      // The group goes on to its next tile while the poster's fence waits for the stores to arrive.
-      poster_sync(free_barrier(group));
-      poster_arrive(full_barrier(group));
-    }
+    hand_to_poster(task, group);
+  }
+
+  /// The group goes on to its next task while the poster's fence waits for the stores to arrive.
+  __device__ __forceinline__ static void hand_to_poster(const TaskEntry& task, int group) {
+    if (task.post_count == 0) return;
+    poster_sync(free_barrier(group));
+    poster_arrive(full_barrier(group));
   }
 
   // Named barriers of each group: 1 + group its own; then `full` (the group has stored) and `free` (its poster is
@@ -183,7 +260,7 @@ struct Sm90Gemm {
     for (Walk walk(params, block_in_cluster); walk.valid(); walk.next(), ++turn) {
       const TaskEntry& task = *walk.entry();
       const bool mine = !Config::pingpong || turn % 2 == static_cast<std::uint32_t>(group);
-      if (!mine || task.kind != TaskKind::tile || task.post_count == 0) continue;
+      if (!mine || (task.kind != TaskKind::tile && task.kind != TaskKind::transfer) || task.post_count == 0) continue;
       poster_arrive(free_barrier(group));
       poster_sync(full_barrier(group));
       const bool aborted = *reinterpret_cast<volatile std::uint32_t*>(&args.protocol.state->abort) != 0u;
@@ -192,7 +269,7 @@ struct Sm90Gemm {
     }
   }
 
-  /// A signal or reduction.
+  /// A signal, transfer or reduction.
   __device__ __forceinline__ static void serve(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
                                                std::uint32_t thread, int group) {
     bool met = true;
@@ -200,6 +277,11 @@ struct Sm90Gemm {
     if (task.load_waits > 0 && thread == 0)
       met = wait_for_all(args.protocol, epoch, task, args.table.waits, 0, task.load_waits);
     group_sync(group);
+    if (task.kind == TaskKind::transfer) {
+      move(task, args.table.regions, args.a[0][0], args.out, epoch.copy, thread, group_threads);
+      hand_to_poster(task, group);
+      return;
+    }
     if (task.kind == TaskKind::reduction) {
       reduce(task, args.table.regions, args.out, epoch.copy, thread, group_threads);
       group_sync(group);
@@ -234,8 +316,7 @@ struct Sm90Gemm {
       }
       auto accumulators = partition_fragment_C(tiled_mma, take<0, 2>(TileShapeMNK{}));
       static_assert(decltype(size(accumulators))::value == registers);
-      mainloop.mma(pipeline, state, accumulators, k_tiles, Config::pingpong ? thread : thread, shared.tensors,
-                   params.mainloop);
+      mainloop.mma(pipeline, state, accumulators, k_tiles, static_cast<int>(thread), shared.tensors, params.mainloop);
       if constexpr (Config::pingpong) order.arrive();
       mainloop.mma_tail(pipeline, state, k_tiles);
       state.advance(k_tiles);

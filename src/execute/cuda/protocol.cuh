@@ -91,14 +91,21 @@ __device__ __forceinline__ bool wait_slowly(const Protocol& p, const Epoch& epoc
   }
 }
 
+__device__ __forceinline__ const std::byte* counter_of(const Protocol& p, const Epoch& epoch, const WaitEntry& wait) {
+  return p.counters + epoch.set * p.set_stride + static_cast<std::uint64_t>(wait.signal) * p.counter_stride;
+}
+
+/// Whether the wait is met now.
+__device__ __forceinline__ bool met(const Protocol& p, const Epoch& epoch, const WaitEntry& wait) {
+  const std::uint32_t expected = epoch.turn * wait.posts + wait.count;
+  return static_cast<std::int32_t>(load_acquire_system(counter_of(p, epoch, wait)) - expected) >= 0;
+}
+
 /// Returns once the wait is met; false if it passed its limit or some rank gave up. Called by one thread.
 __device__ __forceinline__ bool wait_for(const Protocol& p, const Epoch& epoch, const TaskEntry& task,
                                          const WaitEntry& wait) {
-  const std::uint32_t expected = epoch.turn * wait.posts + wait.count;
-  const std::byte* counter =
-      p.counters + epoch.set * p.set_stride + static_cast<std::uint64_t>(wait.signal) * p.counter_stride;
-  if (static_cast<std::int32_t>(load_acquire_system(counter) - expected) >= 0) return true;
-  return wait_slowly(p, epoch, task, wait, counter, expected);
+  if (met(p, epoch, wait)) return true;
+  return wait_slowly(p, epoch, task, wait, counter_of(p, epoch, wait), epoch.turn * wait.posts + wait.count);
 }
 
 __device__ __forceinline__ bool wait_for_all(const Protocol& p, const Epoch& epoch, const TaskEntry& task,

@@ -1,18 +1,9 @@
 #include "execute/cuda/gemm_sm90.cuh"
 
 namespace imbrex::cuda {
-namespace {
-
-struct Config {
-  using Element = cutlass::bfloat16_t;
-  static constexpr Type type = Type::bf16;
-  static constexpr int tile_m = 128, tile_n = 256, cluster = 2, stages = 4;
-  static constexpr bool pingpong = false;
-};
-
-}  // namespace
 
 extern const GemmKernel sm90_cooperative_128x256x2;
-const GemmKernel sm90_cooperative_128x256x2 = sm90_kernel<Config>("cooperative 128x256 cluster 2");
+const GemmKernel sm90_cooperative_128x256x2 =
+    sm90_kernel<Sm90Config<128, 256, 2, false>>("cooperative 128x256 cluster 2");
 
 }  // namespace imbrex::cuda

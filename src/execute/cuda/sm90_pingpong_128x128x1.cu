@@ -1,18 +1,8 @@
 #include "execute/cuda/gemm_sm90.cuh"
 
 namespace imbrex::cuda {
-namespace {
-
-struct Config {
-  using Element = cutlass::bfloat16_t;
-  static constexpr Type type = Type::bf16;
-  static constexpr int tile_m = 128, tile_n = 128, cluster = 1, stages = 6;
-  static constexpr bool pingpong = true;
-};
-
-}  // namespace
 
 extern const GemmKernel sm90_pingpong_128x128x1;
-const GemmKernel sm90_pingpong_128x128x1 = sm90_kernel<Config>("pingpong 128x128 cluster 1");
+const GemmKernel sm90_pingpong_128x128x1 = sm90_kernel<Sm90Config<128, 128, 1, true>>("pingpong 128x128 cluster 1");
 
 }  // namespace imbrex::cuda

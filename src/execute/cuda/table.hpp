@@ -20,6 +20,7 @@ enum class TaskKind : std::uint32_t {
   tile,       ///< a block of the product
   signal,     ///< waits and posts only
   reduction,  ///< sums regions where no tile does
+  transfer,   ///< copies its one add to its one store
 };
 
 /// Waits of a task: first `load_waits`, by ascending k_begin, then `epilogue_waits`.
@@ -43,14 +44,21 @@ enum class SlotOrder : std::uint8_t {
   registers,  ///< a full tile's accumulators, 16 bytes a thread, in the order of the kernel's registers
 };
 
+/// What a region's address is relative to.
+enum class Base : std::uint8_t {
+  heap,  ///< nothing: it is an address
+  out,   ///< the caller's output
+  a,     ///< the caller's A
+};
+
 /// A region that a task adds, reads or stores to. `row`, `col`: its place in the tile (stores).
 struct alignas(16) RegionEntry {
-  std::uint64_t address;      ///< of the first element in copy 0; with `in_out`: offset in the caller's output
+  std::uint64_t address;      ///< of the first element in copy 0
   std::uint64_t copy_stride;  ///< to copy 1; 0 where there is one copy
   std::uint64_t pitch;        ///< bytes from row to row
   std::uint32_t row, col, rows, cols;
   Type type;
-  std::uint8_t in_out;
+  Base base;
   SlotOrder order;
   std::uint8_t unused[5];
 };

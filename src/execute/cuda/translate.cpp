@@ -76,7 +76,7 @@ class Translation {
       entry.copy_stride = layout_.offset(r.buffer, 1) - layout_.offset(r.buffer, 0);
     } else {
       entry.address = first;
-      entry.in_out = r.buffer == buffer_out;
+      entry.base = r.buffer == buffer_out ? Base::out : Base::a;
     }
     entry.pitch = static_cast<std::size_t>(b.cols) * size;
     entry.rows = word(r.rows);
@@ -141,11 +141,8 @@ class Translation {
         add_tile(entry, *tile, q, t);
       else if (const auto* reduction = std::get_if<Reduction>(&task.work))
         add_reduction(entry, *reduction);
-      else {
-        IMBREX_EXPECTS(std::get<Transfer>(task.work).from.empty(),
-                       "{}: the CUDA executor copies data on copy queues only", task_name(plan_, rank_, q, t));
-        entry.kind = TaskKind::signal;
-      }
+      else
+        add_transfer(entry, std::get<Transfer>(task.work), q, t);
       entries.push_back(entry);
     }
     const auto cluster = index(shape_.cluster);
@@ -253,6 +250,18 @@ class Translation {
     entry.stores = narrow<std::uint16_t>(reduction.to.size(), "destinations of one reduction");
     for (const Region& from : reduction.from) table_.regions.push_back(region(from));
     for (const Region& to : reduction.to) table_.regions.push_back(region(to));
+  }
+
+  void add_transfer(TaskEntry& entry, const Transfer& transfer, int q, std::size_t t) {
+    entry.kind = TaskKind::signal;
+    if (transfer.from.empty()) return;
+    entry.kind = TaskKind::transfer;
+    IMBREX_EXPECTS(transfer.from.rank == rank_ && transfer.from.buffer != buffer_b,
+                   "{}: the CUDA executor's workers copy out of their own rank's A, output and workspaces only",
+                   task_name(plan_, rank_, q, t));
+    table_.regions.push_back(region(transfer.from));
+    table_.regions.push_back(region(transfer.to));
+    entry.adds = entry.stores = 1;
   }
 
   // NOTE: a flag is copied, not added, so it needs a counter of its own. Copies that wait for tiles, and flags shared
