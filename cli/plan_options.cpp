@@ -46,7 +46,8 @@ void PlanOptions::add_to(CLI::App& command) {
   add_integer(command, "--k-slices", k_slices, 1, most - 1, "K slices in which a row block travels (default 1)")
       ->group(knob_group);
   add_integer(command, "--chunks", chunks, 1, most - 1, "decomposed: parts of the GEMM (default 2)")->group(knob_group);
-  add_integer(command, "--parts", parts, 1, most - 1, "owner_major: parts of an owner's rows (default 1)")
+  add_integer(command, "--own-shift", own_shift, 0, most - 1,
+              "column_major: columns by which own tiles run behind (all_gather_gemm: ahead; default 0)")
       ->group(knob_group);
   command.add_flag("--span-shards", knobs.span_shards, "Let tiles cover rows of several ranks")->group(knob_group);
   command.add_flag("--one-shot", knobs.one_shot, "gemm_all_reduce: every rank sends its product to all others")
@@ -89,7 +90,7 @@ std::optional<Knobs> PlanOptions::chosen_knobs() const {
   result.group = static_cast<int>(group);
   result.k_slices = static_cast<int>(k_slices);
   result.chunks = static_cast<int>(chunks);
-  result.parts = static_cast<int>(parts);
+  result.own_shift = static_cast<int>(own_shift);
   if (app->get_option("--partial")->count() == 0) result.partial = type;
   return result;
 }

@@ -61,10 +61,10 @@ RankShapes shapes_of(const Problem& problem);
 enum class Strategy : std::uint8_t { sequential, decomposed, fused };
 
 /// Order in which a rank takes its tiles, within what its strategy fixes (own rows last or first, rotated by
-/// rank). With `group` g, tiles run in super-rows of g tile rows, columns outer, rows inner.
+/// rank). With `group` g, tiles run in super-rows of g tile rows of an owner, columns outer, rows inner.
 enum class TileOrder : std::uint8_t {
   owner_major,   ///< owners one after another
-  column_major,  ///< columns outer, over all owners' rows; own rows last within a column
+  column_major,  ///< all owners' super-rows side by side, a column at a time; see Knobs::own_shift
   naive,         ///< row by row, the same on every rank: the control for measuring what rotation gains
 };
 
@@ -92,7 +92,8 @@ struct Knobs {
                                ///< over the workers)
   int k_slices = 1;            ///< all_gather_gemm: a copied row block travels and is awaited in that many K slices
   int chunks = 2;              ///< strategy decomposed: parts that the GEMM is cut into
-  int parts = 1;               ///< owner_major: an owner's rows in that many parts, parts outer, own part one late
+  int own_shift = 0;           ///< column_major: columns by which own tiles run behind the others (all_gather_gemm:
+                               ///< ahead of them), so that what they wait for (send) has time to arrive
   bool span_shards = false;    ///< tiles may cover rows of several ranks (small M); needs a Reducer other than `tile`
   bool one_shot = false;       ///< gemm_all_reduce: every rank sends its product to all others
   Type partial = Type::bf16;   ///< element type of partial products on the wire

@@ -164,7 +164,7 @@ Task task_of(const Node& n) {
 }
 
 Knobs knobs_of(const Node& n) {
-  n.only({"tile_m", "tile_n", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "chunks", "parts",
+  n.only({"tile_m", "tile_n", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "chunks", "own_shift",
           "span_shards", "one_shot", "partial"});
   Knobs k;
   k.tile_m = n["tile_m"].integer<std::int64_t>();
@@ -176,7 +176,7 @@ Knobs knobs_of(const Node& n) {
   k.comm_rows = n["comm_rows"].integer<std::int64_t>();
   k.k_slices = n["k_slices"].integer<int>();
   k.chunks = n["chunks"].integer<int>();
-  k.parts = n["parts"].integer<int>();
+  k.own_shift = n["own_shift"].integer<int>();
   k.span_shards = n["span_shards"].boolean();
   k.one_shot = n["one_shot"].boolean();
   k.partial = n["partial"].name(parse_type);

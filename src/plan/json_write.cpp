@@ -62,9 +62,10 @@ class Writer {
     put("{{\"tile_m\": {}, \"tile_n\": {}, \"group\": {}, \"order\": \"{}\", \"transport\": \"{}\", \"reducer\": "
         "\"{}\", ",
         k.tile_m, k.tile_n, k.group, name_of(k.order), name_of(k.transport), name_of(k.reducer));
-    put("\"comm_rows\": {}, \"k_slices\": {}, \"chunks\": {}, \"parts\": {}, \"span_shards\": {}, \"one_shot\": {}, "
+    put("\"comm_rows\": {}, \"k_slices\": {}, \"chunks\": {}, \"own_shift\": {}, \"span_shards\": {}, \"one_shot\": "
+        "{}, "
         "\"partial\": \"{}\"}}",
-        k.comm_rows, k.k_slices, k.chunks, k.parts, k.span_shards, k.one_shot, name_of(k.partial));
+        k.comm_rows, k.k_slices, k.chunks, k.own_shift, k.span_shards, k.one_shot, name_of(k.partial));
   }
 
   void write(const Region& r) { put("[{}, {}, {}, {}, {}, {}]", r.rank, r.buffer, r.row, r.col, r.rows, r.cols); }

@@ -16,7 +16,7 @@ void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knob
   expect_positive("group", knobs.group);
   expect_positive("k_slices", knobs.k_slices);
   expect_positive("chunks", knobs.chunks);
-  expect_positive("parts", knobs.parts);
+  IMBREX_EXPECTS(knobs.own_shift >= 0, "knob own_shift = {}: it must not be negative", knobs.own_shift);
   IMBREX_EXPECTS(knobs.comm_rows >= 0, "knob comm_rows = {}: it must not be negative (0: a whole shard)",
                  knobs.comm_rows);
   if (strategy != Strategy::fused) return;
@@ -31,10 +31,9 @@ void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knob
                  "knob one_shot needs reducer tail or reserved: every tile is sent before it is summed");
   IMBREX_EXPECTS(!one_shot || knobs.transport == Transport::store, "knob one_shot needs transport store, not {}",
                  name_of(knobs.transport));
-  IMBREX_EXPECTS(
-      !in_tile || knobs.transport == Transport::store || (knobs.order != TileOrder::column_major && knobs.parts == 1),
-      "transport {} with reducer tile needs own tiles last: order owner_major or naive, parts 1",
-      name_of(knobs.transport));
+  IMBREX_EXPECTS(!in_tile || knobs.transport == Transport::store || knobs.order != TileOrder::column_major,
+                 "transport {} with reducer tile needs own tiles last: order owner_major or naive",
+                 name_of(knobs.transport));
 }
 
 }  // namespace

@@ -164,18 +164,20 @@ class FusedAllGather {
   }
 
   void shard_tiles(int rank) {
-    std::vector<int> sources(static_cast<std::size_t>(b_.ranks()));
-    for (int source = 0; source < b_.ranks(); ++source)
-      sources[static_cast<std::size_t>(arrival(rank, source))] = source;
-    for (int source : sources)
-      for (const Block& t : blocks_of({0, shard_rows_}, {0, b_.shapes().b.cols}, b_.knobs())) {
-        const std::int64_t row = source * shard_rows_ + t.rows.begin;
-        std::vector<Wait> waits;
-        if (source != rank) wait_for(waits, source, t.rows);
-        const Region a = source == rank ? b_.rows_of(rank, buffer_a, t.rows.begin, t.rows.size)
-                                        : b_.rows_of(rank, gathered_, row, t.rows.size);
-        add_tile(rank, a, row, t.cols, std::move(waits));
-      }
+    std::vector<Area> areas;
+    std::vector<int> arrivals;
+    for (int source = 0; source < b_.ranks(); ++source) {
+      areas.push_back({source, {source * shard_rows_, shard_rows_}, {0, b_.shapes().b.cols}});
+      arrivals.push_back(arrival(rank, source));
+    }
+    for (const auto& [block, source, place] : gather_order(areas, arrivals, rank, b_.knobs())) {
+      const std::int64_t row = block.rows.begin, in_shard = row - source * shard_rows_;
+      std::vector<Wait> waits;
+      if (source != rank) wait_for(waits, source, {in_shard, block.rows.size});
+      const Region a = source == rank ? b_.rows_of(rank, buffer_a, in_shard, block.rows.size)
+                                      : b_.rows_of(rank, gathered_, row, block.rows.size);
+      add_tile(rank, a, row, block.cols, std::move(waits));
+    }
   }
 
   // Tiles over the whole gathered matrix: each waits for every shard that it touches, those that are complete first go

@@ -7,8 +7,7 @@ namespace imbrex {
 
 std::vector<Block> blocks_of(Range rows, Range cols, const Knobs& knobs) {
   const auto row_cuts = cut(rows.size, knobs.tile_m), col_cuts = cut(cols.size, knobs.tile_n);
-  const std::size_t group = static_cast<std::size_t>(
-      knobs.order == TileOrder::column_major ? static_cast<std::int64_t>(row_cuts.size()) : knobs.group);
+  const auto group = static_cast<std::size_t>(knobs.group);
   std::vector<Block> blocks;
   blocks.reserve(row_cuts.size() * col_cuts.size());
   for (std::size_t super = 0; super < row_cuts.size(); super += group)
@@ -18,30 +17,29 @@ std::vector<Block> blocks_of(Range rows, Range cols, const Knobs& knobs) {
   return blocks;
 }
 
-std::vector<OwnedBlock> scatter_order(const std::vector<Area>& areas, int ranks, int rank, const Knobs& knobs) {
+namespace {
+
+// `turn`: an owner's place in a rank's sequence. `shift`: columns by which the rank's own blocks are moved.
+template <typename Turn>
+std::vector<OwnedBlock> ordered(const std::vector<Area>& areas, int rank, const Knobs& knobs, std::int64_t shift,
+                                Turn&& turn) {
   struct Keyed {
     std::tuple<std::int64_t, std::int64_t, std::int64_t> key;
     OwnedBlock block;
   };
+  const bool by_column = knobs.order == TileOrder::column_major;
   std::vector<Keyed> keyed;
   for (const Area& area : areas) {
+    const std::int64_t columns = (area.cols.size + knobs.tile_n - 1) / knobs.tile_n;
     const auto blocks = blocks_of(area.rows, area.cols, knobs);
-    const int turn = (area.owner - rank + ranks - 1) % ranks;  // rank + 1 comes first, the rank itself last
-    const bool own = area.owner == rank;
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const Block& block = blocks[i];
-      const auto position = static_cast<std::int64_t>(i);
-      std::int64_t outer = 0, middle = turn;
-      switch (knobs.order) {
-        case TileOrder::owner_major:
-          // Own tiles of a part run beside the next part's remote ones, so that their slots have had time to fill.
-          outer =
-              (block.rows.begin - area.rows.begin) * knobs.parts / area.rows.size + (own && knobs.parts > 1 ? 1 : 0);
-          break;
-        case TileOrder::column_major: outer = (block.cols.begin - area.cols.begin) / knobs.tile_n; break;
-        case TileOrder::naive: middle = area.owner; break;
-      }
-      keyed.push_back({{outer, middle, position}, {block, area.owner, static_cast<int>(i)}});
+      std::int64_t step = 0;
+      if (by_column)
+        step = (block.rows.begin - area.rows.begin) / (knobs.group * knobs.tile_m) * columns +
+               (block.cols.begin - area.cols.begin) / knobs.tile_n + (area.owner == rank ? shift : 0);
+      const int middle = knobs.order == TileOrder::naive ? area.owner : turn(area.owner);
+      keyed.push_back({{step, middle, static_cast<std::int64_t>(i)}, {block, area.owner, static_cast<int>(i)}});
     }
   }
   std::stable_sort(keyed.begin(), keyed.end(), [](const Keyed& x, const Keyed& y) { return x.key < y.key; });
@@ -49,6 +47,19 @@ std::vector<OwnedBlock> scatter_order(const std::vector<Area>& areas, int ranks,
   order.reserve(keyed.size());
   for (const Keyed& k : keyed) order.push_back(k.block);
   return order;
+}
+
+}  // namespace
+
+std::vector<OwnedBlock> scatter_order(const std::vector<Area>& areas, int ranks, int rank, const Knobs& knobs) {
+  // rank + 1 comes first, the rank itself last
+  return ordered(areas, rank, knobs, knobs.own_shift, [&](int owner) { return (owner - rank + ranks - 1) % ranks; });
+}
+
+std::vector<OwnedBlock> gather_order(const std::vector<Area>& areas, const std::vector<int>& arrival, int rank,
+                                     const Knobs& knobs) {
+  return ordered(areas, rank, knobs, -knobs.own_shift,
+                 [&](int owner) { return arrival[static_cast<std::size_t>(owner)]; });
 }
 
 }  // namespace imbrex

@@ -32,4 +32,8 @@ struct OwnedBlock {
 /// first, rotated by rank, own blocks last (TileOrder::naive: as they lie in the product).
 std::vector<OwnedBlock> scatter_order(const std::vector<Area>& areas, int ranks, int rank, const Knobs& knobs);
 
+/// The same where operands travel from the owners: own blocks first, the others by `arrival` of their owners.
+std::vector<OwnedBlock> gather_order(const std::vector<Area>& areas, const std::vector<int>& arrival, int rank,
+                                     const Knobs& knobs);
+
 }  // namespace imbrex

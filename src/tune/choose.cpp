@@ -37,9 +37,9 @@ void add_fused(std::vector<Candidate>& list, const Problem& problem, const Knobs
     if (shard < base.tile_m) add([](Knobs& k) { k.transport = Transport::push, k.span_shards = true; });
     return;
   }
-  for (int parts : {1, 4}) add([&](Knobs& k) { k.transport = Transport::store, k.parts = parts; });
-  if (problem.op != Operator::gemm_all_to_all)
-    add([](Knobs& k) { k.transport = Transport::store, k.order = TileOrder::column_major; });
+  add([](Knobs& k) { k.transport = Transport::store; });
+  for (int shift : {0, 8})
+    add([&](Knobs& k) { k.transport = Transport::store, k.order = TileOrder::column_major, k.own_shift = shift; });
   if (problem.op == Operator::gemm_all_reduce)
     add([](Knobs& k) { k.transport = Transport::store, k.one_shot = true, k.reducer = Reducer::tail; });
 }

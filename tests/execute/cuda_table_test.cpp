@@ -66,9 +66,10 @@ TEST(CudaTable, EveryTaskAppearsOnceWhateverTheCluster) {
 // A pair shares B, and only a neighbour or a tile without waits may be drawn into one.
 TEST(CudaTable, PairsShareColumnsAndMatesDoNotWaitForTiles) {
   for (Operator op : {Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
-    for (int parts : {1, 4}) {
+    for (int shift : {0, 4}) {
       Knobs knobs = scatter_knobs();
-      knobs.parts = parts;
+      knobs.order = shift == 0 ? TileOrder::owner_major : TileOrder::column_major;
+      knobs.own_shift = shift;
       const RankTable table = table_of(plan_of(op, knobs, 2048, 1024, 256), 1, {128, 128, 2, true});
       std::uint32_t next = 0;  // tasks before this one are in earlier pairs, unless they have no waits
       std::set<std::uint32_t> seen;

@@ -29,6 +29,7 @@ Knobs fitting(Random& random, const Problem& p, Tile tile) {
   k.tile_m = tile.m;
   k.tile_n = tile.n;
   k.group = static_cast<int>(random.between(1, 9));
+  k.own_shift = static_cast<int>(random.between(0, 6));
   k.order = random.one_of({TileOrder::owner_major, TileOrder::column_major, TileOrder::naive});
   k.partial = random.chance(0.8) ? p.type : Type::fp32;
   if (p.op == Operator::all_gather_gemm) {
@@ -39,7 +40,6 @@ Knobs fitting(Random& random, const Problem& p, Tile tile) {
     return k;
   }
   k.transport = Transport::store;
-  k.parts = static_cast<int>(random.between(1, 4));
   k.reducer = random.one_of({Reducer::tile, Reducer::tile, Reducer::tail, Reducer::reserved});
   k.one_shot = p.op == Operator::gemm_all_reduce && random.chance(0.3);
   k.span_shards = random.chance(0.2);

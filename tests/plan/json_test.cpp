@@ -62,7 +62,7 @@ TEST(Problem, NamesTheValueAndTheRule) {
   expect({Operator::all_gather_gemm, 9, 8, 8, 2, Type::bf16}, "M = 9 does not divide by 2 ranks");
   expect({Operator::gemm_reduce_scatter, 8, 8, 9, 2, Type::bf16}, "K = 9 does not divide by 2 ranks");
   Knobs knobs;
-  knobs.parts = 0;
+  knobs.own_shift = -1;
   EXPECT_THROW(make_plan({Operator::all_gather_gemm, 8, 8, 8, 2, Type::bf16}, Strategy::fused, knobs), Error);
 }
 

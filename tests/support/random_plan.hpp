@@ -58,7 +58,7 @@ inline Knobs random_knobs(Random& random, const Problem& p, Strategy strategy) {
   k.comm_rows = random.chance(0.4) ? 0 : random.between(1, 100);
   k.k_slices = static_cast<int>(random.between(1, 3));
   k.chunks = static_cast<int>(random.between(1, 5));
-  k.parts = static_cast<int>(random.between(1, 4));
+  k.own_shift = static_cast<int>(random.between(0, 6));
   k.partial = random.chance(0.5) ? p.type : Type::fp32;
   const bool gather = p.op == Operator::all_gather_gemm;
   k.transport = random.one_of({Transport::store, Transport::push, Transport::pull});
@@ -68,10 +68,8 @@ inline Knobs random_knobs(Random& random, const Problem& p, Strategy strategy) {
   if (strategy != Strategy::fused || gather || p.op == Operator::gemm_all_to_all) return k;
   if (k.one_shot) k.transport = Transport::store;
   if ((k.one_shot || k.span_shards) && k.reducer == Reducer::tile) k.reducer = Reducer::tail;
-  if (k.reducer == Reducer::tile && k.transport != Transport::store) {
-    k.parts = 1;
-    if (k.order == TileOrder::column_major) k.order = TileOrder::owner_major;
-  }
+  if (k.reducer == Reducer::tile && k.transport != Transport::store && k.order == TileOrder::column_major)
+    k.order = TileOrder::owner_major;
   return k;
 }
 
@@ -95,8 +93,8 @@ inline std::string describe(const RandomCase& c) {
          std::string(name_of(c.strategy)) + " tile " + s(c.knobs.tile_m) + "x" + s(c.knobs.tile_n) + " group " +
          s(c.knobs.group) + " order " + std::string(name_of(c.knobs.order)) + " transport " +
          std::string(name_of(c.knobs.transport)) + " reducer " + std::string(name_of(c.knobs.reducer)) + " comm_rows " +
-         s(c.knobs.comm_rows) + " k_slices " + s(c.knobs.k_slices) + " chunks " + s(c.knobs.chunks) + " parts " +
-         s(c.knobs.parts) + (c.knobs.span_shards ? " span_shards" : "") + (c.knobs.one_shot ? " one_shot" : "") +
+         s(c.knobs.comm_rows) + " k_slices " + s(c.knobs.k_slices) + " chunks " + s(c.knobs.chunks) + " own_shift " +
+         s(c.knobs.own_shift) + (c.knobs.span_shards ? " span_shards" : "") + (c.knobs.one_shot ? " one_shot" : "") +
          " partial " + std::string(name_of(c.knobs.partial));
 }
 

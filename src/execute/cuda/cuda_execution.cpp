@@ -158,6 +158,7 @@ void CudaExecution::upload() {
   p.peer_stride = heap_.handle().stride;
   p.rank = static_cast<std::uint32_t>(world_.rank());
   p.ranks = static_cast<std::uint32_t>(world_.size());
+  p.self_advancing = table_.copies.empty() ? 1 : 0;
   p.delay_seed = static_cast<std::uint32_t>(options_.delays);
   p.max_delay_ns = options_.delays == 0 ? 0 : static_cast<std::uint32_t>(options_.max_delay * 1e9);
 
@@ -247,9 +248,11 @@ void CudaExecution::enqueue(const Operands& operands) {
     IMBREX_CUDA_TRY(cudaEventRecord(copied_, copies_));
   }
   IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, main_));
-  // NOTE: the epoch's number is what the copies bring as flags; it must not change before they have left.
-  if (!table_.copies.empty()) IMBREX_CUDA_TRY(cudaStreamWaitEvent(main_, copied_, 0));
-  IMBREX_CUDA_TRY(advance_epoch(args_.protocol.state, args_.protocol.copies, main_));
+  if (!table_.copies.empty()) {
+    // NOTE: the epoch's number is what the copies bring as flags; it must not change before they have left.
+    IMBREX_CUDA_TRY(cudaStreamWaitEvent(main_, copied_, 0));
+    IMBREX_CUDA_TRY(advance_epoch(args_.protocol.state, args_.protocol.copies, main_));
+  }
   if (layout_.in_heap(buffer_out)) {
     const Buffer& out = plan_.buffers[buffer_out];
     IMBREX_CUDA_TRY(cudaMemcpyAsync(operands.out, heap_at(layout_.offset(buffer_out, epoch_)),

@@ -55,6 +55,17 @@ __device__ __forceinline__ bool wide(const RegionEntry& r, const std::byte* firs
   return r.type != Type::fp32 && r.pitch % 16 == 0 && reinterpret_cast<std::uint64_t>(first) % 16 == 0;
 }
 
+__device__ __forceinline__ void add_eight(Type type, const uint4& bits, float* sum) {
+  const std::uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float low, high;
+    unpack(type, words[i], low, high);
+    sum[2 * i] += low;
+    sum[2 * i + 1] += high;
+  }
+}
+
 /// Eight elements of a row, or those before `limit`.
 __device__ __forceinline__ void load_eight(const RegionEntry& r, const std::byte* address, bool aligned,
                                            std::uint32_t limit, float* values) {
@@ -118,10 +129,55 @@ __device__ __forceinline__ void move(const TaskEntry& task, const RegionEntry* r
         *reinterpret_cast<const std::uint16_t*>(source + p / row_parts * from.pitch + p % row_parts * 2);
 }
 
+/// The common case of a reduction: a few sources of one 16-bit type, all aligned. Loads of several parts and sources
+/// fly together.
+template <int Sources>
+__device__ __forceinline__ void reduce_wide(const TaskEntry& task, const RegionEntry* entries, void* out,
+                                            std::uint32_t copy, std::uint32_t thread, std::uint32_t threads) {
+  constexpr int batch = 2;
+  const Type type = entries[0].type;
+  const std::byte* from[Sources];
+  std::uint64_t pitch[Sources];
+#pragma unroll
+  for (int s = 0; s < Sources; ++s) {
+    from[s] = first_of(entries[s], out, copy);
+    pitch[s] = entries[s].pitch;
+  }
+  const std::uint32_t row_parts = task.cols / 8, parts = task.rows * row_parts;
+  for (std::uint32_t first = thread; first < parts; first += batch * threads) {
+    uint4 bits[batch][Sources];
+#pragma unroll
+    for (int b = 0; b < batch; ++b) {
+      const std::uint32_t p = min(first + b * threads, parts - 1);
+#pragma unroll
+      for (int s = 0; s < Sources; ++s)
+        bits[b][s] = __ldcg(reinterpret_cast<const uint4*>(from[s] + p / row_parts * pitch[s] + p % row_parts * 16));
+    }
+#pragma unroll
+    for (int b = 0; b < batch; ++b) {
+      const std::uint32_t p = first + b * threads;
+      if (p >= parts) break;
+      float sum[8] = {};
+#pragma unroll
+      for (int s = 0; s < Sources; ++s) add_eight(type, bits[b][s], sum);
+      for (std::uint32_t s = 0; s < task.stores; ++s) {
+        const RegionEntry& r = entries[Sources + s];
+        std::byte* to = first_of(r, out, copy);
+        store_eight(r, to + p / row_parts * r.pitch + p % row_parts * 8 * (r.type == Type::fp32 ? 4 : 2), wide(r, to),
+                    8, sum);
+      }
+    }
+  }
+}
+
 /// A reduction task, by `threads` threads: each sum in fp32, in the order of the sources.
 __device__ __forceinline__ void reduce(const TaskEntry& task, const RegionEntry* regions, void* out, std::uint32_t copy,
                                        std::uint32_t thread, std::uint32_t threads) {
   const RegionEntry* entries = regions + task.regions;
+  bool aligned = task.cols % 8 == 0;
+  for (std::uint32_t s = 0; s < task.adds; ++s) aligned = aligned && wide(entries[s], first_of(entries[s], out, copy));
+  if (aligned && task.adds == 4) return reduce_wide<4>(task, entries, out, copy, thread, threads);
+  if (aligned && task.adds == 2) return reduce_wide<2>(task, entries, out, copy, thread, threads);
   const std::uint32_t row_parts = (task.cols + 7) / 8, parts = task.rows * row_parts;
   for (std::uint32_t p = thread; p < parts; p += threads) {
     const std::uint32_t row = p / row_parts, col = p % row_parts * 8, limit = min(task.cols - col, 8u);

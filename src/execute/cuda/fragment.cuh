@@ -108,14 +108,7 @@ struct Fragment {
 #pragma unroll
           for (int e = 0; e < 8; ++e) sum[e] += s == place ? acc[8 * (i + j) + e] : 0.0f;
           if (s == Adds) break;
-          const std::uint32_t words[4] = {bits[s][j].x, bits[s][j].y, bits[s][j].z, bits[s][j].w};
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            float low, high;
-            unpack(Narrow, words[e], low, high);
-            sum[2 * e] += low;
-            sum[2 * e + 1] += high;
-          }
+          add_eight(Narrow, bits[s][j], sum);
         }
 #pragma unroll
         for (int e = 0; e < 8; ++e) acc[8 * (i + j) + e] = sum[e];
@@ -148,15 +141,7 @@ struct Fragment {
             sum[4 * h + 3] += __uint_as_float(bits.w);
           }
         } else {
-          const uint4 bits = load_slot(first + i * Threads);
-          const std::uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            float low, high;
-            unpack(Narrow, words[e], low, high);
-            sum[2 * e] += low;
-            sum[2 * e + 1] += high;
-          }
+          add_eight(Narrow, load_slot(first + i * Threads), sum);
         }
       }
 #pragma unroll

@@ -10,6 +10,15 @@
 
 namespace imbrex::cuda {
 
+/// Lets a kernel's blocks start while the stream's previous kernel ends; they wait for its end themselves
+/// (wait_for_stream in protocol.cuh).
+inline cudaLaunchAttribute early_launch() {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  return attribute;
+}
+
 /// A compiled variant. Blocks all run at once, one to a multiprocessor: waiting blocks never keep others from starting.
 struct GemmKernel {
   const char* name;
@@ -28,7 +37,7 @@ const GemmKernel* const* sm90_kernels(std::size_t& count);
 /// Any type, alignment and tile, on any GPU; slow.
 const GemmKernel& plain_kernel(Type type);
 
-/// Ends an epoch: advances `state`. In stream order after everything that the epoch did.
+/// Ends an epoch whose kernel does not: advances `state`. In stream order after everything that the epoch did.
 cudaError_t advance_epoch(EpochState* state, std::uint32_t copies, cudaStream_t stream);
 
 }  // namespace imbrex::cuda

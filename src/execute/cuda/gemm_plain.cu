@@ -63,8 +63,13 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
 
 __global__ void __launch_bounds__(threads) plain_gemm(const __grid_constant__ Args args) {
   __shared__ float sa[depth][block + 1], sb[depth][block];
+  __shared__ std::uint64_t number;
   const GemmArgs& g = args.gemm;
-  const Epoch epoch = read_epoch(g.protocol);
+  wait_for_stream();
+  if (threadIdx.x == 0) number = read_epoch(g.protocol);
+  __syncthreads();
+  const Epoch epoch = epoch_of(g.protocol, number);
+  if (threadIdx.x == 0) advance_epoch(g.protocol, epoch, gridDim.x);
   for (std::uint32_t q = 0; q < g.table.queue_count; ++q) {
     const QueueSpan& queue = g.table.queues[q];
     if (blockIdx.x < queue.first_worker || blockIdx.x >= queue.first_worker + queue.workers) continue;
@@ -90,11 +95,17 @@ __global__ void __launch_bounds__(threads) plain_gemm(const __grid_constant__ Ar
 
 template <Type type>
 cudaError_t launch(const GemmArgs& gemm, int workers, cudaStream_t stream) {
-  plain_gemm<<<static_cast<unsigned>(workers), threads, 0, stream>>>(Args{gemm, type});
-  return cudaGetLastError();
+  cudaLaunchAttribute attribute = early_launch();
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(workers));
+  config.blockDim = dim3(threads);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, plain_gemm, Args{gemm, type});
 }
 
-// One thread, after everything of the epoch: the next kernel and the next flags see the new number.
+// One thread, after everything of an epoch with copies: the next kernel and the next flags see the new number.
 __global__ void advance(EpochState* state, std::uint32_t copies) {
   state->epoch += 1;
   state->turn = static_cast<std::uint32_t>(state->epoch / copies) + 1;

@@ -61,6 +61,7 @@ struct Sm90Gemm {
     alignas(128) typename Mainloop::TensorStorage tensors;
     alignas(16) typename Mainloop::PipelineStorage pipeline;
     alignas(16) typename Order::SharedStorage order;
+    std::uint64_t epoch;
   };
 
   /// Tasks of this thread block, in order.
@@ -143,7 +144,7 @@ struct Sm90Gemm {
     using namespace cute;
     using X = Underscore;
     const GemmArgs& args = params.args;
-    const Epoch epoch = read_epoch(args.protocol);
+    const Epoch epoch = epoch_of(args.protocol, shared.epoch);
     const int n = static_cast<int>(args.n), k = static_cast<int>(args.k), k_tiles = (k + tile_k - 1) / tile_k;
     Tensor sA = make_tensor(make_smem_ptr(shared.tensors.smem_A.data()), typename Mainloop::SmemLayoutA{});
     Tensor sB = make_tensor(make_smem_ptr(shared.tensors.smem_B.data()), typename Mainloop::SmemLayoutB{});
@@ -253,9 +254,10 @@ struct Sm90Gemm {
 
   /// A warp for each group: waits for the group's stores, fences, posts. A fence for stores to a peer takes up to some
   /// ten microseconds, in which the group would multiply nothing.
-  __device__ __forceinline__ static void post(const Params& params, int group, std::uint32_t block_in_cluster) {
+  __device__ __forceinline__ static void post(const Params& params, const SharedStorage& shared, int group,
+                                              std::uint32_t block_in_cluster) {
     const GemmArgs& args = params.args;
-    const Epoch epoch = read_epoch(args.protocol);
+    const Epoch epoch = epoch_of(args.protocol, shared.epoch);
     std::uint32_t turn = 0;
     for (Walk walk(params, block_in_cluster); walk.valid(); walk.next(), ++turn) {
       const TaskEntry& task = *walk.entry();
@@ -293,7 +295,7 @@ struct Sm90Gemm {
                                                  Order& order, int warpgroup, std::uint32_t block_in_cluster) {
     using namespace cute;
     const GemmArgs& args = params.args;
-    const Epoch epoch = read_epoch(args.protocol);
+    const Epoch epoch = epoch_of(args.protocol, shared.epoch);
     const int k_tiles = (static_cast<int>(args.k) + tile_k - 1) / tile_k;
     const int group = Config::pingpong ? warpgroup : 0;
     const std::uint32_t thread = Config::pingpong ? threadIdx.x % 128 : threadIdx.x - 128;
@@ -349,20 +351,22 @@ struct Sm90Gemm {
     order_params.group_id = warpgroup - 1;
     order_params.group_size = 128;
     Order order(shared.order, order_params);
+    wait_for_stream();
+    const bool reader = threadIdx.x == 32;  // of the producers' idle warp
+    if (reader) shared.epoch = read_epoch(params.args.protocol);
+    __syncthreads();
     if constexpr (Config::cluster > 1) {
       cute::cluster_arrive_relaxed();
       cute::cluster_wait();
-    } else {
-      __syncthreads();
     }
-
+    if (reader) advance_epoch(params.args.protocol, epoch_of(params.args.protocol, shared.epoch), gridDim.x);
     if (warpgroup == 0) {
       cutlass::arch::warpgroup_reg_dealloc<56>();
       if (warp == 0 && cute::elect_one_sync()) {
         State state = cutlass::make_producer_start_state<Pipeline>();
         load(params, shared, pipeline, state, block_in_cluster);
       } else if (warp == 2 || (warp == 3 && Config::pingpong)) {
-        post(params, warp - 2, block_in_cluster);
+        post(params, shared, warp - 2, block_in_cluster);
       }
     } else {
       cutlass::arch::warpgroup_reg_alloc<224>();
@@ -383,16 +387,17 @@ struct Sm90Launcher {
   using Mainloop = typename Gemm::Mainloop;
   static constexpr int shared_bytes = static_cast<int>(sizeof(typename Gemm::SharedStorage));
 
-  static cudaLaunchConfig_t configuration(int workers, cudaStream_t stream, cudaLaunchAttribute& attribute) {
+  static cudaLaunchConfig_t configuration(int workers, cudaStream_t stream, cudaLaunchAttribute (&attributes)[2]) {
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(workers * Config::cluster));
     config.blockDim = dim3(Gemm::threads);
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {Config::cluster, 1, 1};
-    config.attrs = &attribute;
-    config.numAttrs = 1;
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {Config::cluster, 1, 1};
+    attributes[1] = early_launch();
+    config.attrs = attributes;
+    config.numAttrs = 2;
     return config;
   }
 
@@ -404,8 +409,8 @@ struct Sm90Launcher {
     if (cudaFuncSetAttribute(sm90_gemm<Config>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) !=
         cudaSuccess)
       return 0;
-    cudaLaunchAttribute attribute;
-    const cudaLaunchConfig_t config = configuration(1, nullptr, attribute);
+    cudaLaunchAttribute attributes[2];
+    const cudaLaunchConfig_t config = configuration(1, nullptr, attributes);
     if (cudaOccupancyMaxActiveClusters(&clusters, sm90_gemm<Config>, &config) != cudaSuccess) return 0;
     return clusters;
   }
@@ -426,8 +431,8 @@ struct Sm90Launcher {
       for (int copy = 0; copy < 2; ++copy)
         params.a[source][copy] =
             *mainloop(args, args.a[source][copy], args.a_rows[source]).tma_load_a.get_tma_descriptor();
-    cudaLaunchAttribute attribute;
-    const cudaLaunchConfig_t config = configuration(workers, stream, attribute);
+    cudaLaunchAttribute attributes[2];
+    const cudaLaunchConfig_t config = configuration(workers, stream, attributes);
     return cudaLaunchKernelEx(&config, sm90_gemm<Config>, params);
   }
 };

@@ -37,7 +37,6 @@ __device__ __forceinline__ std::uint64_t global_nanoseconds() {
   return time;
 }
 
-/// What one thread block needs of the epoch, read once.
 struct Epoch {
   std::uint32_t turn;  ///< epoch / copies, mod 2^32
   std::uint32_t set;   ///< epoch % copies: of counters
@@ -45,11 +44,29 @@ struct Epoch {
   std::uint64_t number;
 };
 
-__device__ __forceinline__ Epoch read_epoch(const Protocol& p) {
-  const std::uint64_t e = *reinterpret_cast<const volatile std::uint64_t*>(&p.state->epoch);
+/// One thread of a block reads it, once.
+__device__ __forceinline__ std::uint64_t read_epoch(const Protocol& p) {
+  return *reinterpret_cast<const volatile std::uint64_t*>(&p.state->epoch);
+}
+
+__device__ __forceinline__ Epoch epoch_of(const Protocol& p, std::uint64_t e) {
   // copies is 1 or 2; a division would be a call.
   return {static_cast<std::uint32_t>(e >> (p.copies - 1)), static_cast<std::uint32_t>(e & (p.copies - 1)),
           static_cast<std::uint32_t>(e & 1), e};
+}
+
+/// Called by one thread of each block, after read_epoch and once its result is in use.
+__device__ __forceinline__ void advance_epoch(const Protocol& p, const Epoch& epoch, std::uint32_t blocks) {
+  if (p.self_advancing == 0u || atomicAdd(&p.state->readers, 1u) != blocks - 1) return;
+  p.state->readers = 0;
+  p.state->epoch = epoch.number + 1;
+  p.state->turn = static_cast<std::uint32_t>((epoch.number + 1) >> (p.copies - 1)) + 1;
+}
+
+/// The launch may have come before the stream's previous kernel has ended: nothing is read or written before this.
+__device__ __forceinline__ void wait_for_stream() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 /// Writes down the first wait of this rank that passed its limit, and ends every wait of every rank.

@@ -44,13 +44,14 @@ class Translation {
   }
 
  private:
-  // Signals that only copies without waits of their own raise: what waits for them cannot wait for another tile.
+  // Signals that only tasks raise before which nothing of their queue waits: what waits for them cannot wait for
+  // another tile.
   void count_posts() {
     free_.assign(index(plan_.ranks[index(rank_)].signals), true);
     posts_.assign(free_.size(), 0);
     for (const RankPlan& rank : plan_.ranks)
       for (const Queue& queue : rank.queues) {
-        bool clear = queue.engine == Engine::copy;
+        bool clear = true;
         for (const Task& task : queue.tasks) {
           clear = clear && task.waits.empty();
           for (const Post& post : task.posts)
