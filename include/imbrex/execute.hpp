@@ -62,17 +62,19 @@ std::unique_ptr<Executor> make_cpu_executor(World& world, const CpuOptions& opti
 
 struct CudaOptions {
   std::size_t heap_bytes = std::size_t{1} << 30;  ///< symmetric heap in GPU memory, per rank, for all executions
-  std::string kernel;             ///< part of a kernel's name ("plain", "cooperative"); empty: the one that fits the plan best
+  std::string kernel;  ///< part of a kernel's name ("plain", "cooperative"); empty: the one that fits the plan best
   std::uint64_t delays = 0;       ///< not 0: seed of random pauses before tasks and launches, to widen races
   double max_delay = 1e-4;        ///< longest pause, seconds
   std::uint64_t first_epoch = 0;  ///< number of the first run; lets tests start near wrap-around
 };
 
-/// Ranks are threads of one process, rank r on GPU r; operands live in that GPU's memory, aligned to 16 bytes. Waits are
-/// bounded by the world's limit. Plans of strategy `fused` that push operands or store results run, others are refused
-/// by prepare with Error(invalid_input) saying what is missing. bf16 with rows of whole 16 bytes runs on tensor cores, on
-/// Hopper; all else on a plain kernel. Collective. Throws Error(runtime_failure) where there are too few GPUs, and
-/// Error(invalid_input) in a build without CUDA.
+/// Ranks are processes or threads. Rank r takes GPU r where its process sees one for every rank, its process's only GPU
+/// where a launcher shows it one. Operands live in that GPU's memory, aligned to 16 bytes. Waits are bounded by the
+/// world's limit. Plans of strategy `fused` that push operands or store results run, others are refused by prepare with
+/// Error(invalid_input) saying what is missing. bf16 with rows of whole 16 bytes runs on tensor cores, on Hopper; all
+/// else on a plain kernel. Collective. Throws Error(runtime_failure) where there are too few GPUs, two ranks have the
+/// same one, or one cannot reach another's memory, and Error(invalid_input) in a build without CUDA. A process that
+/// forks its ranks must not use CUDA before.
 std::unique_ptr<Executor> make_cuda_executor(World& world, const CudaOptions& options = {});
 
 struct SimulateOptions {

@@ -115,10 +115,11 @@ void CudaExecution::choose_kernel() {
                  "no kernel named like '{}' runs {} tiles of {} x {} on this GPU{}{}", options_.kernel,
                  name_of(plan_.problem.type), tile.rows, tile.cols,
                  tma.empty() ? "" : ": tensor-memory loads cannot take ", tma);
-  // Slots are laid out by the kernel, so all ranks must run the same one.
-  std::vector<const GemmKernel*> all(index(world_.size()));
-  world_.all_gather(&kernel_, all.data(), sizeof kernel_);
-  kernel_ = all.front();
+  // Slots are laid out by the kernel, so all ranks must run the same one: rank 0's. Other processes have it elsewhere.
+  const auto listed = static_cast<std::int64_t>(std::find(kernels, kernels + count, kernel_) - kernels);
+  std::vector<std::int64_t> all(index(world_.size()));
+  world_.all_gather(&listed, all.data(), sizeof listed);
+  kernel_ = all.front() < static_cast<std::int64_t>(count) ? kernels[all.front()] : &plain;
   workers_ = kernel_->workers();
 }
 
