@@ -270,8 +270,7 @@ void CudaExecution::finish() {
       dead_ = true;
       const std::string message =
           fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status));
-      world_.fail(message);
-      throw Error(ErrorCode::runtime_failure, message);
+      fail(message);
     }
     cudaGetLastError();
     if (round < 20000) continue;
@@ -289,6 +288,13 @@ void CudaExecution::finish() {
   if (fault_->state != FaultRecord::clear || fault_->ended_early != 0 || told) throw_fault();
 }
 
+// Throws the world's first failure, which may be the loss of the rank that this one waited for.
+void CudaExecution::fail(const std::string& message) {
+  world_.fail(message);
+  world_.throw_if_failed();
+  throw Error(ErrorCode::runtime_failure, message);
+}
+
 void CudaExecution::throw_fault() {
   dead_ = true;
   if (fault_->state == FaultRecord::timed_out) {
@@ -297,8 +303,7 @@ void CudaExecution::throw_fault() {
         "{} waited longer than {} s for signal {} in epoch {}: expected {} posts, saw {}",
         task_name(plan_, world_.rank(), static_cast<int>(f.queue), f.task), world_.options().wait_limit,
         std::uint32_t{f.signal}, std::uint64_t{f.epoch}, std::uint32_t{f.count}, static_cast<std::int32_t>(f.seen));
-    world_.fail(message);
-    throw Error(ErrorCode::runtime_failure, message);
+    fail(message);
   }
   // The rank that gave up says why; its host needs a moment.
   for (int i = 0; i < 2000; ++i) {
