@@ -28,7 +28,7 @@ TEST(CudaRefusal, OfGpus) {
   expect_says(refusal_of_gpus(hoppers(2), 4, true, true), "there are 2");
   GpuSurvey none;
   none.reason = "there is no NVIDIA driver";
-  expect_says(refusal_of_gpus(none, 1, false, false), "no GPU: there is no NVIDIA driver");
+  expect_says(refusal_of_gpus(none, 1, false, false), "there is no NVIDIA driver");
 }
 
 TEST(CudaRefusal, OfWhatAGpuLacks) {

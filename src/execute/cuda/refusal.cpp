@@ -40,7 +40,7 @@ std::string refusal_of_plan(const Plan& plan) {
 
 std::string refusal_of_gpus(const GpuSurvey& survey, int ranks, bool processes, bool own) {
   const std::size_t count = survey.gpus.size();
-  if (count == 0) return fmt::format("no GPU: {}", survey.reason);
+  if (count == 0) return survey.reason;
   const auto wanted = static_cast<std::size_t>(ranks);
   const bool alone = own && count == 1;
   if (count < wanted && !alone)
