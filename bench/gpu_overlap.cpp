@@ -171,33 +171,45 @@ std::vector<Variant> variants(const Problem& p, bool parts) {
   }
   const std::int64_t shard = p.m / p.ranks;
   if (p.op == Operator::all_gather_gemm) {
-    const Change push = [](Knobs& k) { k.transport = Transport::push; };
-    const Change push2 = [](Knobs& k) { k.transport = Transport::push, k.group = 2; };
-    const Change store = nothing;
-    const Change sliced = [](Knobs& k) { k.k_slices = 4; };
+    const auto moved = [](Transport transport, TileOrder order, int group, int shift, int slices = 1) {
+      return [=](Knobs& k) {
+        k.transport = transport, k.order = order, k.group = group, k.own_shift = shift, k.k_slices = slices;
+      };
+    };
+    constexpr int first = 1 << 20;  // own tiles before all others
+    const auto major = TileOrder::owner_major, column = TileOrder::column_major;
+    const auto store = Transport::store, push = Transport::push;
     const Change spanning = [](Knobs& k) { k.span_shards = true; };
     if (shard < 128) {
-      for (const Shape& s : {ping_small, ping_low}) v.add(s, "store, spanning", spanning);
-      if (p.m > 64)
-        for (const Shape& s : {ping_narrow, ping1, ping}) v.add(s, "store, spanning", spanning);
-      if (p.m > 128) v.add(coop224_1, "store, spanning", spanning);
-      if (shard == 64) v.add(ping_low, "store", nothing);
-    } else {
-      if (shard <= 512)
-        for (const Shape& s : {ping1, ping, coop1, coop224_1, coop224}) {
-          v.add(s, "store", store);
-          if (shard == 128) v.add(s, "store, 4 slices", sliced);
-        }
-      if (shard >= 256) {
-        for (const Shape& s : {ping, coop, coop224}) v.add(s, "push", push);
-        for (const Shape& s : {coop, coop224}) v.add(s, "push, group 2", push2);
+      if (p.m <= 64)
+        for (const Shape& s : {ping_small, ping_low}) v.add(s, "store, spanning", spanning);
+      else
+        for (const Shape& s : {ping_narrow, ping1, ping, coop224_1, coop224}) v.add(s, "store, spanning", spanning);
+    } else if (shard <= 256) {
+      for (const Shape& s : {ping, coop, coop224}) {
+        v.add(s, "store, columns", moved(store, column, 8, 0));
+        v.add(s, "store, columns, 4 slices", moved(store, column, 8, 0, 4));
+        if (shard == 256) v.add(s, "store, own first", moved(store, column, 8, first));
+        if (shard == 256) v.add(s, "push, own first", moved(push, column, 8, first));
       }
+      v.add(coop224_1, "store, columns", moved(store, column, 8, 0));
+      v.add(coop224_1, "store, own first", moved(store, column, 8, first));
+      v.add(coop1, "store, own first", moved(store, column, 8, first));
+    } else {
+      for (const Shape& s : {ping, coop, coop224}) {
+        v.add(s, "push, group 8", moved(push, major, 8, 0));
+        v.add(s, "push, group 2", moved(push, major, 2, 0));
+        v.add(s, "push, own first", moved(push, column, 4, first));
+      }
+      if (shard == 512) v.add(ping, "store, own first", moved(store, column, 4, first));
     }
-    if (parts) v.add(coop224_1, "product alone", shard < 128 ? spanning : push, without_signals);
+    if (parts) v.add(ping, "product alone", shard < 128 ? spanning : moved(push, major, 8, 0), without_signals);
     return v.list;
   }
-  const Change column = [](Knobs& k) { k.order = TileOrder::column_major; };
-  const auto in_parts = [](int n) { return [n](Knobs& k) { k.parts = n; }; };
+  const auto columns = [](int group, int shift) {
+    return [=](Knobs& k) { k.order = TileOrder::column_major, k.group = group, k.own_shift = shift; };
+  };
+  const auto name = [](int group, int shift) { return fmt::format("columns, group {}, shift {}", group, shift); };
   const Change spanning = [](Knobs& k) { k.span_shards = true, k.reducer = Reducer::tail; };
   const Change one_shot = [](Knobs& k) { k.one_shot = true, k.reducer = Reducer::tail; };
   if (p.op == Operator::gemm_all_reduce && p.m <= 256)
@@ -208,22 +220,20 @@ std::vector<Variant> variants(const Problem& p, bool parts) {
   if (shard < 128 && p.op != Operator::gemm_all_reduce) {
     for (const Shape& s : {ping_small, ping_low}) v.add(s, "spanning", spanning);
     if (p.m > 64)
-      for (const Shape& s : {ping_narrow, ping1}) v.add(s, "spanning", spanning);
-    if (shard == 64)
-      for (const Shape& s : {ping_small, ping_low}) v.add(s, "column_major", column);
+      for (const Shape& s : {ping_narrow, ping1, ping}) v.add(s, "spanning", spanning);
+  } else if (shard <= 256) {
+    for (int shift : {0, 8, 24})
+      for (const Shape& s : {ping, ping1, coop, coop1}) v.add(s, name(8, shift), columns(8, shift));
+    v.add(ping_narrow, name(8, 0), columns(8, 0));
   } else {
     v.add(ping, "owner_major", nothing);
-    v.add(ping, "column_major", column);
-    if (shard >= 512)
-      for (int n : {4, 8}) v.add(ping, fmt::format("{} parts", n), in_parts(n));
-    if (shard <= 512)
-      for (const Shape& s : {ping1, ping_narrow, coop224_1, coop1}) v.add(s, "column_major", column);
-    if (parts) {
-      v.add(ping, "owner_major, no signals", nothing, without_signals);
-      v.add(ping, "owner_major, no wire", nothing, without_wire);
-      v.add(ping, "column_major, no signals", column, without_signals);
-      v.add(ping, "column_major, no wire", column, without_wire);
-    }
+    for (int group : {2, 4, 8})
+      for (int shift : {0, 4, 12}) v.add(ping, name(group, shift), columns(group, shift));
+    v.add(coop, name(4, 4), columns(4, 4));
+  }
+  if (parts && shard >= 128) {
+    v.add(ping, "columns, no signals", columns(4, 4), without_signals);
+    v.add(ping, "columns, no wire", columns(4, 4), without_wire);
   }
   return v.list;
 }

@@ -6,6 +6,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include "command.hpp"
 #include "imbrex/environment.hpp"
 #include "imbrex/error.hpp"
+#include "imbrex/gpu.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/world.hpp"
 
@@ -127,13 +129,76 @@ void examine_gpus(Examination& exam) {
   if (nodes > 0) {
     const std::string driver = first_line("/proc/driver/nvidia/version");
     exam.say(Verdict::good, "GPUs", fmt::format("{} ({})", nodes, driver.empty() ? "driver version unknown" : driver));
-    for (const auto& entry : fs::directory_iterator("/proc/driver/nvidia/gpus", ignored))
-      exam.say(Verdict::good, "GPU", first_line(entry.path() / "information"));
   } else if (cards > 0) {
     exam.say(Verdict::note, "GPUs", fmt::format("{} NVIDIA card(s) on the bus, but no driver is loaded", cards));
   } else {
     exam.say(Verdict::note, "GPUs", "none; ranks run on the CPU, and `imbrex simulate` predicts other machines");
   }
+}
+
+std::string list(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ", ")); }
+
+/// Pairs of GPUs by how they are linked; a kind that all pairs share is said once.
+void examine_links(Examination& exam, const GpuSurvey& survey) {
+  constexpr std::array<std::pair<GpuLink, const char*>, 3> kinds{
+      {{GpuLink::nvlink, "NVLink: peer access with native atomics"},
+       {GpuLink::pcie, "PCIe: peer access without native atomics, too little for the CUDA executor"},
+       {GpuLink::none, "no peer access"}}};
+  const std::size_t count = survey.gpus.size();
+  for (const auto& [kind, words] : kinds) {
+    std::vector<std::string> pairs;
+    for (std::size_t i = 0; i < count; ++i)
+      for (std::size_t j = i + 1; j < count; ++j)
+        // A pair is as good as its worse direction.
+        if (std::min(survey.link(i, j), survey.link(j, i)) == kind) pairs.push_back(fmt::format("{}-{}", i, j));
+    if (pairs.empty()) continue;
+    const bool all = 2 * pairs.size() == count * (count - 1);
+    exam.say(kind == GpuLink::nvlink ? Verdict::good : Verdict::note, "GPU links",
+             fmt::format("{}, {}", words, all ? "between all pairs" : fmt::format("between {}", list(pairs))));
+  }
+}
+
+/// What the driver says of each GPU, how they reach each other, and whether ranks on them can be processes.
+Json examine_cuda(Examination& exam) {
+  const GpuSurvey survey = survey_gpus();
+  if (survey.gpus.empty()) {
+    if (IMBREX_HAVE_CUDA)
+      exam.say(Verdict::note, "CUDA GPUs", fmt::format("none: {}; `imbrex run` takes the CPU", survey.reason));
+    return {{"gpus", Json::array()}, {"reason", survey.reason}};
+  }
+  Json gpus = Json::array();
+  std::vector<std::string> no_mapping, no_export;
+  for (std::size_t i = 0; i < survey.gpus.size(); ++i) {
+    const Gpu& gpu = survey.gpus[i];
+    exam.say(
+        Verdict::good, fmt::format("GPU {}", i),
+        fmt::format("{}, {}, {} SMs, compute capability {}.{}, {}", gpu.name,
+                    readable_bytes(static_cast<double>(gpu.memory_bytes)), gpu.sms, gpu.major, gpu.minor, gpu.uuid));
+    Json links = Json::array();
+    for (std::size_t j = 0; j < survey.gpus.size(); ++j) links.push_back(i == j ? "self" : name_of(survey.link(i, j)));
+    gpus.push_back({{"name", gpu.name},
+                    {"uuid", gpu.uuid},
+                    {"memory_bytes", gpu.memory_bytes},
+                    {"sms", gpu.sms},
+                    {"compute_capability", fmt::format("{}.{}", gpu.major, gpu.minor)},
+                    {"virtual_memory_management", gpu.maps_memory},
+                    {"posix_descriptors", gpu.exports_memory},
+                    {"links", links}});
+    if (!gpu.maps_memory) no_mapping.push_back(fmt::to_string(i));
+    if (!gpu.exports_memory) no_export.push_back(fmt::to_string(i));
+  }
+  examine_links(exam, survey);
+  if (!no_mapping.empty())
+    exam.say(Verdict::note, "GPU memory",
+             fmt::format("GPU {}: no virtual memory management, so no symmetric heap", list(no_mapping)));
+  else if (!no_export.empty())
+    exam.say(Verdict::note, "GPU memory",
+             fmt::format("GPU {}: allocations do not travel as POSIX file descriptors; ranks on it can only be threads",
+                         list(no_export)));
+  else
+    exam.say(Verdict::good, "GPU memory",
+             "allocations travel between processes as POSIX file descriptors; ranks can be processes or threads");
+  return {{"gpus", gpus}};
 }
 
 void examine_launchers(Examination& exam) {
@@ -156,8 +221,8 @@ void add_doctor(Program& program) {
   add_command(
       program, "doctor",
       "Says what this machine offers to Imbrex, and what is missing.\n"
-      "Cores, memory, BLAS, the kernel's means of sharing memory, CUDA and GPUs, and launchers. Measures for about\n"
-      "a quarter of a second. Exits 0 if ranks can run here, else 3.",
+      "Cores, memory, BLAS, the kernel's means of sharing memory, GPUs and how they are linked, and launchers. Takes\n"
+      "about a quarter of a second, and some more to start the driver of GPUs. Exits 0 if ranks can run here, else 3.",
       "Examples:\n"
       "  imbrex doctor\n"
       "  imbrex doctor --json report.json",
@@ -166,8 +231,11 @@ void add_doctor(Program& program) {
         examine_cpu(exam);
         examine_kernel(exam);
         examine_gpus(exam);
+        Json report{{"version", IMBREX_VERSION}};
+        report.update(examine_cuda(exam));
         examine_launchers(exam);
-        print_json(program, {{"version", IMBREX_VERSION}, {"findings", exam.findings_}, {"able", !exam.missing_}});
+        report.update({{"findings", exam.findings_}, {"able", !exam.missing_}});
+        print_json(program, report);
         return exam.missing_ ? static_cast<int>(ErrorCode::runtime_failure) : 0;
       });
 }

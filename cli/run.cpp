@@ -21,7 +21,7 @@ void report(const Program& program, const Options& options, const RunResult& res
   Json json{{"exit_code", verify && !result.verified ? 1 : 0},
             {"problem", to_json_value(result.problem)},
             {"strategy", name_of(result.strategy)},
-            {"device", "cpu"},
+            {"device", name_of(result.device)},
             {"seconds", result.seconds}};
   if (verify) {
     json["verified"] = result.verified;
@@ -33,8 +33,9 @@ void report(const Program& program, const Options& options, const RunResult& res
   print_json(program, json);
 
   const Problem& p = result.problem;
-  print(program, "{} {} x {} x {} {}, {} ranks, {}: {}{}", name_of(p.op), p.m, p.n, p.k, name_of(p.type), p.ranks,
-        name_of(result.strategy), readable_seconds(*std::min_element(result.seconds.begin(), result.seconds.end())),
+  print(program, "{} {} x {} x {} {}, {} ranks on {}, {}: {}{}", name_of(p.op), p.m, p.n, p.k, name_of(p.type), p.ranks,
+        name_of(result.device), name_of(result.strategy),
+        readable_seconds(*std::min_element(result.seconds.begin(), result.seconds.end())),
         result.seconds.size() > 1 ? fmt::format(", the best of {}", result.seconds.size()) : "");
   if (verify) {
     print(program, "{}: the largest error is {:.3g} of its bound", result.verified ? "right" : "WRONG",
@@ -66,6 +67,7 @@ void add_run(Program& program) {
       "Examples:\n"
       "  imbrex run gemm_reduce_scatter --ranks 4 --m 512 --n 512 --k 2048 --verify\n"
       "  imbrex run all_gather_gemm --a a.npy --b b.npy --type fp32 --out y --trace timeline.svg\n"
+      "  imbrex run all_gather_gemm --m 4096 --n 4096 --k 4096 --device cuda --repeat 10 --verify\n"
       "  imbrex run gemm_all_reduce --plan plan.json --repeat 10 --json result.json",
       [options, &program] { return run(program, *options); });
   options->plan.add_to(command);

@@ -22,7 +22,12 @@ void RunOptions::add_to(CLI::App& command) {
   command.add_flag("--verify", verify,
                    "Compare every element with a float64 reference, within a derived bound; exit 1 if one is outside");
   add_integer(command, "--repeat", repeat, 1, 1000000, "Times to run the operator (default 1)");
-  command.add_option("--device", device, "auto (default), cpu or cuda")->type_name("NAME");
+  command
+      .add_option(
+          "--device", device,
+          "cpu, cuda, or auto (default): cuda where this build and this machine can run the plan on as many GPUs "
+          "as ranks")
+      ->type_name("NAME");
 
   constexpr const char* group = "Execution";
   command.add_option("--world", world, "Ranks are processes (default) or threads")->type_name("NAME")->group(group);
@@ -36,8 +41,8 @@ void RunOptions::add_to(CLI::App& command) {
 }
 
 RunRequest RunOptions::request(const PlanOptions& plan) const {
-  if (device == "cuda") refuse("--device cuda: this build has no CUDA executor; use cpu, or auto");
-  if (device != "auto" && device != "cpu") refuse(fmt::format("--device '{}': it must be auto, cpu or cuda", device));
+  if (device != "auto" && device != "cpu" && device != "cuda")
+    refuse(fmt::format("--device '{}': it must be auto, cpu or cuda", device));
   if (world != "processes" && world != "threads")
     refuse(fmt::format("--world '{}': it must be processes or threads", world));
   const bool from_files = !a.empty() || !b.empty();
@@ -46,12 +51,19 @@ RunRequest RunOptions::request(const PlanOptions& plan) const {
   if (from_files && plan.app->get_option("--seed")->count() > 0)
     refuse("--seed is about random operands; --a and --b are given");
 
+  const bool for_cpu = plan.app->get_option("--workers")->count() > 0;
+  if (device == "cuda" && for_cpu) refuse("--workers is about the CPU; --device is cuda");
+
   RunRequest request;
+  request.device = parse_device(device == "auto" && for_cpu ? "cpu" : device);
   request.plan = plan.read_plan();
   request.unchecked = plan.unchecked;
   request.problem = request.plan ? request.plan->problem : plan.problem(from_files);
   request.strategy = plan.chosen_strategy();
   request.knobs = plan.chosen_knobs();
+  // What a GPU runs: operands are pushed, results stored.
+  if (request.knobs && request.device == Device::cuda && plan.app->get_option("--transport")->count() == 0)
+    request.knobs->transport = request.problem.op == Operator::all_gather_gemm ? Transport::push : Transport::store;
   request.seed = static_cast<std::uint64_t>(seed);
   request.a_path = a;
   request.b_path = b;

@@ -2,9 +2,11 @@
 // written.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "imbrex/execute.hpp"
@@ -13,7 +15,17 @@
 
 namespace imbrex {
 
+/// Where the ranks work. `automatic`: on GPUs where this build has the CUDA executor, this process sees enough of them
+/// for the ranks, and the executor runs the plan and what else is asked for; else on the CPU.
+enum class Device : std::uint8_t { automatic, cpu, cuda };
+
+std::string_view name_of(Device device);
+
+/// Inverse of name_of, "auto" for automatic; throws Error(invalid_input) listing the names.
+Device parse_device(std::string_view name);
+
 struct RunRequest {
+  Device device = Device::automatic;
   Problem problem;  ///< with files: m, n and k are taken from them
   std::optional<Strategy> strategy;
   std::optional<Knobs> knobs;
@@ -29,7 +41,7 @@ struct RunRequest {
   int repeat = 1;
   bool threads = false;  ///< ranks are threads of this process instead of processes
   bool timeline = false;
-  CpuOptions cpu;
+  CpuOptions cpu;          ///< of these, `delays` holds on GPUs too
   double wait_limit = 30;  ///< seconds
 };
 
@@ -37,6 +49,7 @@ struct RunResult {
   Problem problem;
   Strategy strategy = Strategy::sequential;
   Knobs knobs;
+  Device device = Device::cpu;  ///< that the ranks worked on
   std::vector<double> seconds;  ///< per repeat, of the slowest rank
   bool verified = false;
   double max_error_over_bound = 0;  ///< over all elements and ranks; right is at most 1
@@ -47,7 +60,7 @@ struct RunResult {
 /// Runs the request in a new world of processes or threads, or, started by a launcher, in the launcher's world.
 /// `report` is called once, on rank 0, in that rank's process. Returns the exit code: 0, 1 if verification failed or
 /// the plan is unsound, 2 for bad input, 3 for a failure while running; errors of ranks are printed to standard error.
-/// Throws Error for input that is wrong before any rank starts.
+/// Throws Error for input that is wrong before any rank starts, which includes asking for CUDA where it cannot be had.
 int run(const RunRequest& request, const std::function<void(const RunResult&)>& report);
 
 }  // namespace imbrex

@@ -1,19 +1,20 @@
 #include "imbrex/run.hpp"
 
+#include <cblas.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.hpp"
 #include "base/convert.hpp"
 #include "execute/layout.hpp"
-#include "imbrex/machine.hpp"
 #include "imbrex/npy.hpp"
 #include "imbrex/ops.hpp"
 #include "imbrex/world.hpp"
+#include "ops/operand_memory.hpp"
 #include "ops/operands.hpp"
 #include "ops/reference.hpp"
+#include "ops/run_device.hpp"
 #include "ops/span_bytes.hpp"
 
 namespace imbrex {
@@ -27,35 +28,33 @@ struct Verdict {
 
 class Job {
  public:
-  Job(const RunRequest& request, const Plan& plan, const OperandSource& operands,
+  Job(const RunRequest& request, const Choice& choice, const OperandSource& operands,
       const std::function<void(const RunResult&)>& report)
-      : request_(request), plan_(plan), operands_(operands), report_(report) {}
+      : request_(request), device_(choice.device), plan_(choice.plan), operands_(operands), report_(report) {}
 
   int run(World& world) const {
-    RunResult result{plan_.problem, plan_.strategy, plan_.knobs, {}, false, 0, {}, {}};
-    CpuOptions options = request_.cpu;
-    options.timeline = request_.timeline;
-    const auto executor = make_cpu_executor(world, options);
+    RunResult result{plan_.problem, plan_.strategy, plan_.knobs, device_, {}, false, 0, {}, {}};
+    const auto executor = make_executor(world);
     const auto execution = executor->prepare(plan_);
-    const std::vector<std::byte> a = operands_.part(true, world.rank()), b = operands_.part(false, world.rank());
     const Extent extent = shapes_of(plan_.problem).out;
-    std::vector<std::byte> out(static_cast<std::size_t>(extent.rows * extent.cols) * size_of(plan_.problem.type)),
-        first;
+    const auto memory =
+        load_operands(world.rank(), static_cast<std::size_t>(extent.rows * extent.cols) * size_of(plan_.problem.type));
+    std::vector<std::byte> first;
     Verdict verdict;
     std::vector<Span> spans;
     for (int i = 0; i < request_.repeat; ++i) {
-      // An element that no task writes must not pass for the previous repeat's.
-      std::memset(out.data(), 0xff, out.size());
+      memory->poison();
       world.barrier();
-      Report report = execution->run({a.data(), b.data(), out.data()});
+      Report report = execution->run(memory->operands());
       result.seconds.push_back(slowest(world, report.seconds));
       spans = std::move(report.timeline.spans);
+      const std::vector<std::byte>& out = memory->output();
       if (i == 0)
         first = out;
       else if (verdict.differs < 0 && first != out)
         verdict.differs = i;
     }
-    const std::vector<float> values = as_float(out, extent);
+    const std::vector<float> values = as_float(memory->output(), extent);
     if (!request_.out_prefix.empty())
       write_npy(fmt::format("{}.rank{}.npy", request_.out_prefix, world.rank()), extent.rows, extent.cols, values);
     if (request_.verify)
@@ -73,6 +72,26 @@ class Job {
   }
 
  private:
+  std::unique_ptr<Executor> make_executor(World& world) const {
+    if (device_ == Device::cpu) {
+      CpuOptions options = request_.cpu;
+      options.timeline = request_.timeline;
+      return make_cpu_executor(world, options);
+    }
+    // Ranks compute their references at once; the BLAS must not start threads of its own in each.
+    openblas_set_num_threads(1);
+    CudaOptions options;
+    options.heap_bytes = HeapLayout(plan_).bytes() + (1 << 20);
+    options.delays = request_.cpu.delays;
+    return make_cuda_executor(world, options);
+  }
+
+  std::unique_ptr<OperandMemory> load_operands(int rank, std::size_t out_bytes) const {
+    std::vector<std::byte> a = operands_.part(true, rank), b = operands_.part(false, rank);
+    return device_ == Device::cuda ? device_operands(a, b, out_bytes)
+                                   : host_operands(std::move(a), std::move(b), out_bytes);
+  }
+
   std::vector<float> as_float(const std::vector<std::byte>& out, const Extent& extent) const {
     std::vector<float> values(static_cast<std::size_t>(extent.rows * extent.cols));
     to_float(plan_.problem.type, out.data(), values.data(), std::ssize(values));
@@ -113,6 +132,7 @@ class Job {
   }
 
   const RunRequest& request_;
+  Device device_;
   const Plan& plan_;
   const OperandSource& operands_;
   const std::function<void(const RunResult&)>& report_;
@@ -127,16 +147,14 @@ int run(const RunRequest& request, const std::function<void(const RunResult&)>& 
     if (const auto finding = check_format(*request.plan))
       throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
   const auto operands = open_operands(request, problem);
-  const Plan plan = request.plan
-                        ? *request.plan
-                        : choose_plan(problem, nominal_host_machine(), {request.strategy, request.knobs, request.cpu});
+  const Choice choice = choose_device(request, problem);
   if (request.plan && !request.unchecked)
-    if (const auto finding = check(plan))
+    if (const auto finding = check(choice.plan))
       throw Error(ErrorCode::unsound, fmt::format("{}: {}", name_of(finding->fault), finding->message));
   WorldOptions options;
   options.wait_limit = request.wait_limit;
-  options.heap_bytes = HeapLayout(plan).bytes() + span_bytes(count_tasks(plan)) + (1 << 20);
-  const Job job(request, plan, *operands, report);
+  options.heap_bytes = HeapLayout(choice.plan).bytes() + span_bytes(count_tasks(choice.plan)) + (1 << 20);
+  const Job job(request, choice, *operands, report);
   const auto body = [&](World& world) { return job.run(world); };
   if (!World::launched()) return (request.threads ? run_threads : run_processes)(problem.ranks, options, body);
   const auto world = World::from_environment(options);

@@ -38,6 +38,12 @@ def expected(op, rank):
 
 
 class Run(Case):
+    def run_program(self, *arguments, **keywords):
+        """On the CPU, also where there are GPUs, unless a test says otherwise."""
+        if arguments[0] == "run" and "--device" not in arguments:
+            arguments += ("--device", "cpu")
+        return super().run_program(*arguments, **keywords)
+
     def write_operands(self, op):
         stacked = R if op == "gemm_all_to_all" else 1
         self.write_npy("a.npy", stacked * M, K, matrix(0, stacked * M, K))
@@ -65,6 +71,7 @@ class Run(Case):
         self.assertTrue(result["verified"])
         self.assertLessEqual(result["max_error_over_bound"], 1)
         self.assertEqual(len(result["seconds"]), 3)
+        self.assertEqual(result["device"], "cpu")
         self.assertEqual(result["problem"], {"operator": "gemm_all_reduce", "m": 40, "n": 24, "k": 32, "ranks": 4, "type": "bf16"})
 
     def test_same_bits_every_time(self):
@@ -103,9 +110,22 @@ class Run(Case):
     def test_under_a_launcher(self):
         from program import PROGRAM
         out, _ = self.run_program("launch", "-n", 4, "--", PROGRAM, "run", "gemm_all_reduce", "--m", 40, "--n", 24, "--k", 32,
-                                  "--verify", "--out", "y")
+                                  "--verify", "--out", "y", "--device", "cpu")
         self.assertEqual(out.count("right"), 1)
         self.assertEqual(len(os.listdir(self.folder)), 4)
+
+    def test_device(self):
+        """Without GPUs, auto takes the CPU and cuda is refused at once; what needs the CPU takes it anywhere."""
+        job = ["run", "gemm_all_reduce", "--m", 40, "--n", 24, "--k", 32]
+        self.assertEqual(self.json_of(*job, "--device", "auto", "--workers", 2)["device"], "cpu")
+        self.refuse(*job, "--device", "cuda", "--workers", 2, says="--workers")
+        self.refuse(*job, "--device", "cuda", "--trace", "t.svg", says="timeline")
+        if self.json_of("doctor")["gpus"]:
+            self.skipTest("GPUs are there; tests/gpu/run_test.py runs on them")
+        for world in ("processes", "threads"):
+            self.assertEqual(self.json_of(*job, "--device", "auto", "--world", world)["device"], "cpu")
+            self.refuse(*job, "--device", "cuda", "--world", world, "--json", "r.json", says="device cuda: ")
+            self.assertEqual(json.loads(self.read("r.json"))["exit_code"], 2)
 
     def test_hostile_files(self):
         self.write_operands("gemm_all_reduce")

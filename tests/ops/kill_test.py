@@ -1,11 +1,14 @@
 """kill -9 one rank of a running job at a random moment, many times.
 
-Every time, the job must end within 5 s with exit code 3, each survivor must name the lost rank, and nothing may be left:
-no process, no shared-memory object, no file.
+Every time, the job must end with exit code 3 within 5 s (with --device cuda: the wait limit and 5 s), each survivor must
+name the lost rank, and nothing may be left: no process, no shared-memory object, no file. Exits 77 where there are fewer
+GPUs than ranks, which CTest reports as skipped.
 
-usage: kill_test.py IMBREX [TIMES [SEED]]
+usage: kill_test.py IMBREX [TIMES [SEED]] [--device cpu|cuda] [--wait-limit SECONDS]
 """
 
+import argparse
+import json
 import os
 import random
 import re
@@ -16,7 +19,21 @@ import tempfile
 import time
 
 RANKS = 4
-LIMIT = 5.0
+SKIPPED = 77
+
+
+class Setting:
+    """What the device changes: sizes and strategies that it runs, when to kill, and how soon the job must end."""
+
+    def __init__(self, device, wait_limit):
+        on_gpus = device == "cuda"
+        self.options = ["--device", device] + (["--wait-limit", str(wait_limit)] if wait_limit else [])
+        self.limit = 5.0 + ((wait_limit or 30) if on_gpus else 0)
+        # GPUs take seconds to start; kills come before, during and after that.
+        self.latest_kill = 8.0 if on_gpus else 0.2
+        self.latest_kill_while_writing = 8.0 if on_gpus else 0.4
+        self.size = "1024" if on_gpus else "64"
+        self.strategies = ["fused"] if on_gpus else ["sequential", "decomposed", "fused"]
 
 
 def children(pid):
@@ -36,11 +53,11 @@ def alive(pid):
         return False
 
 
-def kill_once(program, rng, folder):
+def kill_once(program, rng, folder, setting):
     operator = rng.choice(["all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_to_all"])
-    strategy = rng.choice(["sequential", "decomposed", "fused"])
-    command = [program, "run", operator, "--ranks", str(RANKS), "--m", "64", "--n", "64", "--k", "64", "--strategy", strategy,
-               "--repeat", "1000000", "--out", os.path.join(folder, "y")]
+    strategy = rng.choice(setting.strategies)
+    command = [program, "run", operator, "--ranks", str(RANKS), "--m", setting.size, "--n", setting.size, "--k", setting.size,
+               "--strategy", strategy, "--repeat", "1000000", "--out", os.path.join(folder, "y"), *setting.options]
     job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 20
@@ -49,16 +66,16 @@ def kill_once(program, rng, folder):
             ranks = children(job.pid)
             if time.monotonic() > deadline or job.poll() is not None:
                 return f"{command}: the ranks did not start"
-        time.sleep(rng.uniform(0, 0.2))
+        time.sleep(rng.uniform(0, setting.latest_kill))
         victim = rng.randrange(RANKS)
         os.kill(ranks[victim], signal.SIGKILL)
         killed = time.monotonic()
         try:
-            _, errors = job.communicate(timeout=30)
+            _, errors = job.communicate(timeout=setting.limit + 30)
         except subprocess.TimeoutExpired:
-            return f"{command}: still running 30 s after rank {victim} was killed"
+            return f"{command}: still running {setting.limit + 30:.0f} s after rank {victim} was killed"
         seconds = time.monotonic() - killed
-        if seconds > LIMIT:
+        if seconds > setting.limit:
             return f"{command}: took {seconds:.1f} s to end"
         if job.returncode != 3:
             return f"{command}: exit code {job.returncode}, not 3; {errors}"
@@ -75,21 +92,21 @@ def kill_once(program, rng, folder):
             job.wait()
 
 
-def kill_while_writing(program, rng, folder):
+def kill_while_writing(program, rng, folder, setting):
     """Large outputs, a kill at any moment up to the end: what lies in the folder afterwards is whole."""
     size = 1500
     job = subprocess.Popen([program, "run", "gemm_all_reduce", "--ranks", str(RANKS), "--m", str(size), "--n", str(size), "--k", "4",
-                            "--out", os.path.join(folder, "y")], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                            "--out", os.path.join(folder, "y"), *setting.options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     ranks = []
     while len(ranks) < RANKS and job.poll() is None:
         ranks = children(job.pid)
-    time.sleep(rng.uniform(0, 0.4))
+    time.sleep(rng.uniform(0, setting.latest_kill_while_writing))
     for pid in ranks[:1]:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-    _, errors = job.communicate(timeout=30)
+    _, errors = job.communicate(timeout=setting.limit + 30)
     if job.returncode not in (0, 3):
         return f"exit code {job.returncode}: {errors}"
     whole = 128 + 4 * size * size
@@ -101,28 +118,42 @@ def kill_while_writing(program, rng, folder):
     return None
 
 
+def gpus(program):
+    report = subprocess.run([program, "doctor", "--json", "-"], capture_output=True, text=True)
+    return len(json.loads(report.stdout)["gpus"])
+
+
 def main():
-    program = sys.argv[1]
-    times = int(sys.argv[2]) if len(sys.argv) > 2 else 100
-    seed = int(sys.argv[3]) if len(sys.argv) > 3 else int(os.environ.get("IMBREX_TEST_SEED", "20261121"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("times", nargs="?", type=int, default=100)
+    parser.add_argument("seed", nargs="?", type=int, default=int(os.environ.get("IMBREX_TEST_SEED", "20261121")))
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--wait-limit", type=float)
+    arguments = parser.parse_args()
+    program, times, seed = arguments.program, arguments.times, arguments.seed
+    setting = Setting(arguments.device, arguments.wait_limit)
+    if arguments.device == "cuda" and gpus(program) < RANKS:
+        print(f"SKIPPED: {RANKS} GPUs wanted, {gpus(program)} found")
+        sys.exit(SKIPPED)
     print(f"seed {seed}")
     rng = random.Random(seed)
     shared_memory = set(os.listdir("/dev/shm"))
     with tempfile.TemporaryDirectory() as folder:
         for i in range(times):
-            fault = kill_once(program, rng, folder)
+            fault = kill_once(program, rng, folder, setting)
             if fault:
                 sys.exit(f"kill {i}: {fault}")
         if os.listdir(folder):
             sys.exit(f"files are left: {os.listdir(folder)}")
         for i in range(times // 5):
-            fault = kill_while_writing(program, rng, folder)
+            fault = kill_while_writing(program, rng, folder, setting)
             if fault:
                 sys.exit(f"kill {i} while results are written: {fault}")
     new = {name for name in set(os.listdir("/dev/shm")) - shared_memory if "imbrex" in name}
     if new:
         sys.exit(f"shared-memory objects are left: {new}")
-    print(f"killed one rank {times} times: every survivor named it within {LIMIT:.0f} s, exit code 3, nothing left")
+    print(f"killed one rank {times} times: every survivor named it within {setting.limit:.0f} s, exit code 3, nothing left")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ PUBLIC = {
     "version.hpp": "base",
     "machine.hpp": "machine",
     "plan.hpp": "plan",
+    "gpu.hpp": "runtime",
     "world.hpp": "runtime",
     "timeline.hpp": "execute",
     "execute.hpp": "execute",

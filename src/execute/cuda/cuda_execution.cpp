@@ -115,10 +115,11 @@ void CudaExecution::choose_kernel() {
                  "no kernel named like '{}' runs {} tiles of {} x {} on this GPU{}{}", options_.kernel,
                  name_of(plan_.problem.type), tile.rows, tile.cols,
                  tma.empty() ? "" : ": tensor-memory loads cannot take ", tma);
-  // Slots are laid out by the kernel, so all ranks must run the same one.
-  std::vector<const GemmKernel*> all(index(world_.size()));
-  world_.all_gather(&kernel_, all.data(), sizeof kernel_);
-  kernel_ = all.front();
+  // Slots are laid out by the kernel, so all ranks must run the same one: rank 0's. Other processes have it elsewhere.
+  const auto listed = static_cast<std::int64_t>(std::find(kernels, kernels + count, kernel_) - kernels);
+  std::vector<std::int64_t> all(index(world_.size()));
+  world_.all_gather(&listed, all.data(), sizeof listed);
+  kernel_ = all.front() < static_cast<std::int64_t>(count) ? kernels[all.front()] : &plain;
   workers_ = kernel_->workers();
 }
 
@@ -272,8 +273,7 @@ void CudaExecution::finish() {
       dead_ = true;
       const std::string message =
           fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status));
-      world_.fail(message);
-      throw Error(ErrorCode::runtime_failure, message);
+      fail(message);
     }
     cudaGetLastError();
     if (round < 20000) continue;
@@ -291,6 +291,13 @@ void CudaExecution::finish() {
   if (fault_->state != FaultRecord::clear || fault_->ended_early != 0 || told) throw_fault();
 }
 
+// Throws the world's first failure, which may be the loss of the rank that this one waited for.
+void CudaExecution::fail(const std::string& message) {
+  world_.fail(message);
+  world_.throw_if_failed();
+  throw Error(ErrorCode::runtime_failure, message);
+}
+
 void CudaExecution::throw_fault() {
   dead_ = true;
   if (fault_->state == FaultRecord::timed_out) {
@@ -299,8 +306,7 @@ void CudaExecution::throw_fault() {
         "{} waited longer than {} s for signal {} in epoch {}: expected {} posts, saw {}",
         task_name(plan_, world_.rank(), static_cast<int>(f.queue), f.task), world_.options().wait_limit,
         std::uint32_t{f.signal}, std::uint64_t{f.epoch}, std::uint32_t{f.count}, static_cast<std::int32_t>(f.seen));
-    world_.fail(message);
-    throw Error(ErrorCode::runtime_failure, message);
+    fail(message);
   }
   // The rank that gave up says why; its host needs a moment.
   for (int i = 0; i < 2000; ++i) {

@@ -12,9 +12,9 @@ namespace imbrex::runtime {
 
 class CudaHeap final : public SymmetricHeap {
  public:
-  /// Collective; the ranks' devices are selected. `bytes` per rank, the same on all, are taken and zeroed here. The
-  /// ranks must be threads of one process: processes need their handles passed as file descriptors, which share_handles
-  /// does not do yet (Error(runtime_failure)).
+  /// Collective; the ranks' devices are selected. `bytes` per rank, the same on all, are taken and zeroed here. Between
+  /// processes the allocations travel as file descriptors, none of which is left open. Throws Error(runtime_failure)
+  /// naming the attribute that a device lacks, or the rank whose memory cannot be mapped.
   CudaHeap(World& world, int device, std::size_t bytes);
   ~CudaHeap() override;
   CudaHeap(const CudaHeap&) = delete;
@@ -26,9 +26,12 @@ class CudaHeap final : public SymmetricHeap {
   HeapHandle handle() const override { return handle_; }
 
  private:
+  void share(World& world);
   void map(const std::vector<CUmemGenericAllocationHandle>& handles);
+  void map_rank(int rank, CUmemGenericAllocationHandle handle);
   void unmap() noexcept;
 
+  bool one_process_;  // ranks are threads
   HeapHandle handle_;
   OffsetAllocator allocator_;
   int device_, ranks_;

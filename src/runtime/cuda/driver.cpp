@@ -21,6 +21,8 @@ const Driver& driver() {
   static const Driver loaded = [] {
     Driver d;
     find(d.get_error_string, "cuGetErrorString");
+    find(d.device_get, "cuDeviceGet");
+    find(d.device_get_attribute, "cuDeviceGetAttribute");
     find(d.get_granularity, "cuMemGetAllocationGranularity");
     find(d.create, "cuMemCreate");
     find(d.release, "cuMemRelease");
@@ -29,6 +31,8 @@ const Driver& driver() {
     find(d.map, "cuMemMap");
     find(d.unmap, "cuMemUnmap");
     find(d.set_access, "cuMemSetAccess");
+    find(d.export_handle, "cuMemExportToShareableHandle");
+    find(d.import_handle, "cuMemImportFromShareableHandle");
     return d;
   }();
   return loaded;
@@ -40,6 +44,14 @@ void check_driver(CUresult result, const char* call) {
   driver().get_error_string(result, &text);
   throw Error(ErrorCode::runtime_failure,
               fmt::format("driver call {} failed: {}", call, text != nullptr ? text : "unknown error"));
+}
+
+int device_attribute(int device, CUdevice_attribute attribute) {
+  CUdevice handle = 0;
+  int value = 0;
+  IMBREX_DRIVER_TRY(device_get, &handle, device);
+  IMBREX_DRIVER_TRY(device_get_attribute, &value, attribute, handle);
+  return value;
 }
 
 }  // namespace imbrex::runtime

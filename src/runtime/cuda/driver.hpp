@@ -10,6 +10,8 @@ namespace imbrex::runtime {
 
 struct Driver {
   decltype(&::cuGetErrorString) get_error_string = nullptr;
+  decltype(&::cuDeviceGet) device_get = nullptr;
+  decltype(&::cuDeviceGetAttribute) device_get_attribute = nullptr;
   decltype(&::cuMemGetAllocationGranularity) get_granularity = nullptr;
   decltype(&::cuMemCreate) create = nullptr;
   decltype(&::cuMemRelease) release = nullptr;
@@ -18,6 +20,8 @@ struct Driver {
   decltype(&::cuMemMap) map = nullptr;
   decltype(&::cuMemUnmap) unmap = nullptr;
   decltype(&::cuMemSetAccess) set_access = nullptr;
+  decltype(&::cuMemExportToShareableHandle) export_handle = nullptr;
+  decltype(&::cuMemImportFromShareableHandle) import_handle = nullptr;
 };
 
 /// Throws Error(runtime_failure) where there is no driver, or one without a function.
@@ -25,6 +29,9 @@ const Driver& driver();
 
 /// Throws Error(runtime_failure) naming `call` and the driver's error.
 void check_driver(CUresult result, const char* call);
+
+/// An attribute of the device with that number.
+int device_attribute(int device, CUdevice_attribute attribute);
 
 }  // namespace imbrex::runtime
 

@@ -1,0 +1,57 @@
+#include "execute/cuda/refusal.hpp"
+
+#include <fmt/format.h>
+
+#include "execute/cuda/translate.hpp"
+#include "imbrex/error.hpp"
+
+namespace imbrex::cuda {
+namespace {
+
+// The plain kernel takes tiles of any size; what a tensor-core kernel cannot take, it does.
+TileShape any_shape(const Plan& plan) {
+  const Extent tile = largest_tile(plan);
+  return {tile.rows, tile.cols, 1, false};
+}
+
+std::string refusal_of_gpu(const Gpu& gpu, std::size_t number, bool processes) {
+  // As IMBREX_CUDA_FLAGS compiles the kernels.
+  if (gpu.major != 9 || gpu.minor != 0)
+    return fmt::format("GPU {} ({}) has compute capability {}.{}, and the kernels are for 9.0 (Hopper)", number,
+                       gpu.name, gpu.major, gpu.minor);
+  if (!gpu.maps_memory) return fmt::format("GPU {} ({}) has no virtual memory management", number, gpu.name);
+  if (processes && !gpu.exports_memory)
+    return fmt::format("GPU {} ({}) does not pass memory between processes as file descriptors; ranks can be threads",
+                       number, gpu.name);
+  return {};
+}
+
+}  // namespace
+
+std::string refusal_of_plan(const Plan& plan) {
+  try {
+    const HeapLayout layout(plan);
+    for (int rank = 0; rank < plan.problem.ranks; ++rank) translate(plan, layout, rank, {}, 0, any_shape(plan));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+std::string refusal_of_gpus(const GpuSurvey& survey, int ranks, bool processes, bool own) {
+  const std::size_t count = survey.gpus.size();
+  if (count == 0) return survey.reason;
+  const auto wanted = static_cast<std::size_t>(ranks);
+  const bool alone = own && count == 1;
+  if (count < wanted && !alone)
+    return fmt::format("{} ranks need a GPU each, and there {} {}", ranks, count == 1 ? "is" : "are", count);
+  for (std::size_t i = 0; i < (alone ? 1 : wanted); ++i) {
+    if (std::string reason = refusal_of_gpu(survey.gpus[i], i, processes); !reason.empty()) return reason;
+    for (std::size_t j = 0; !alone && j < wanted; ++j)
+      if (survey.link(i, j) != GpuLink::nvlink)
+        return fmt::format("GPU {} has no peer access with native atomics to GPU {}, which takes NVLink", i, j);
+  }
+  return {};
+}
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,18 @@
+// Whether the CUDA executor would run a job, told before any rank starts and without a GPU. Built everywhere.
+#pragma once
+
+#include <string>
+
+#include "imbrex/gpu.hpp"
+#include "imbrex/plan.hpp"
+
+namespace imbrex::cuda {
+
+/// What the executor does not run in a plan that passed check_format; empty if it runs it.
+std::string refusal_of_plan(const Plan& plan);
+
+/// What keeps that many ranks from running on the GPUs that this process sees; empty if nothing does. `processes`:
+/// ranks are processes, whose memory travels as file descriptors. `own`: each may see only its own GPU.
+std::string refusal_of_gpus(const GpuSurvey& survey, int ranks, bool processes, bool own);
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,30 @@
+// One rank's operands in the memory that its executor works on.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "imbrex/execute.hpp"
+
+namespace imbrex {
+
+class OperandMemory {
+ public:
+  virtual ~OperandMemory() = default;
+
+  virtual Operands operands() = 0;
+  /// Overwrites the output, so that an element that no task writes does not pass for an earlier run's.
+  virtual void poison() = 0;
+  /// The output, in host memory; valid until the next call of either.
+  virtual const std::vector<std::byte>& output() = 0;
+};
+
+/// In host memory.
+std::unique_ptr<OperandMemory> host_operands(std::vector<std::byte> a, std::vector<std::byte> b, std::size_t out_bytes);
+
+/// In the memory of the calling thread's GPU.
+std::unique_ptr<OperandMemory> device_operands(const std::vector<std::byte>& a, const std::vector<std::byte>& b,
+                                               std::size_t out_bytes);
+
+}  // namespace imbrex

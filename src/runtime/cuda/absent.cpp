@@ -1,0 +1,30 @@
+// A build without CUDA.
+#include "imbrex/error.hpp"
+#include "runtime/cuda/device_memory.hpp"
+#include "runtime/cuda/survey.hpp"
+
+namespace imbrex {
+namespace {
+
+constexpr const char* absent = "this build of Imbrex has no CUDA parts; build it where nvcc is found";
+
+}  // namespace
+
+GpuSurvey survey_gpus() {
+  GpuSurvey survey;
+  survey.reason = absent;
+  return survey;
+}
+
+namespace runtime {
+
+GpuSurvey survey_gpus_here() { return survey_gpus(); }
+
+DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) { throw Error(ErrorCode::invalid_input, absent); }
+DeviceMemory::~DeviceMemory() = default;
+void DeviceMemory::fill(unsigned char) {}
+void DeviceMemory::upload(const std::vector<std::byte>&) {}
+void DeviceMemory::download(std::vector<std::byte>&) const {}
+
+}  // namespace runtime
+}  // namespace imbrex

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""`imbrex run --device cuda`: every operator on processes and threads, on a GPU for each rank."""
+
+import json
+import subprocess
+import sys
+import unittest
+
+from program import OPERATORS, PROGRAM, Case
+
+SKIPPED = 77
+
+
+def gpus():
+    report = subprocess.run([PROGRAM, "doctor", "--json", "-"], capture_output=True, text=True)
+    return json.loads(report.stdout)["gpus"]
+
+
+GPUS = gpus()
+SIZES = ["--m", 1024, "--n", 768, "--k", 2048]
+
+
+class GpuRun(Case):
+    def needs(self, count):
+        if len(GPUS) < count:
+            self.skipTest(f"{count} GPUs wanted, {len(GPUS)} found")
+
+    def expect_right(self, result):
+        self.assertEqual((result["exit_code"], result["device"], result["verified"]), (0, "cuda", True), result)
+        self.assertLessEqual(result["max_error_over_bound"], 1)
+
+    def test_operators(self):
+        for ranks in (2, 4):
+            self.needs(ranks)
+            for op in OPERATORS:
+                for world in ("processes", "threads"):
+                    with self.subTest(op=op, ranks=ranks, world=world):
+                        result = self.json_of("run", op, *SIZES, "--ranks", ranks, "--device", "cuda", "--world", world,
+                                              "--verify", "--repeat", 5)
+                        self.expect_right(result)
+                        self.assertEqual(len(result["seconds"]), 5)
+
+    def test_same_bits_from_processes_and_threads(self):
+        self.needs(4)
+        job = ["run", "gemm_all_reduce", *SIZES, "--ranks", 4, "--device", "cuda"]
+        self.run_program(*job, "--out", "x")
+        self.run_program(*job, "--out", "y", "--world", "threads", "--delays", 7)
+        for rank in range(4):
+            self.assertEqual(self.read(f"x.rank{rank}.npy", "rb"), self.read(f"y.rank{rank}.npy", "rb"))
+
+    def test_auto_takes_gpus(self):
+        self.needs(2)
+        result = self.json_of("run", "gemm_reduce_scatter", *SIZES, "--ranks", 2, "--verify")
+        self.expect_right(result)
+
+    def test_more_ranks_than_gpus(self):
+        ranks = len(GPUS) + 1
+        sizes = ["--m", 128 * ranks, "--n", 128, "--k", 128 * ranks]
+        self.refuse("run", "gemm_all_reduce", *sizes, "--ranks", ranks, "--device", "cuda", says=f"{ranks} ranks need a GPU each")
+        self.assertEqual(self.json_of("run", "gemm_all_reduce", *sizes, "--ranks", ranks)["device"], "cpu")
+
+    def test_knobs_without_a_transport_take_one_that_gpus_run(self):
+        self.needs(2)
+        for op in OPERATORS:
+            with self.subTest(op=op):
+                self.expect_right(self.json_of("run", op, *SIZES, "--ranks", 2, "--device", "cuda", "--strategy", "fused",
+                                               "--tile-m", 128, "--verify"))
+
+    def test_under_a_launcher(self):
+        self.needs(4)
+        job = [PROGRAM, "run", "gemm_reduce_scatter", *SIZES, "--ranks", 4, "--device", "cuda", "--verify", "--repeat", 3]
+        out, _ = self.run_program("launch", "-n", 4, "--", *job)
+        self.assertEqual(out.count("right"), 1)
+
+    def test_under_a_launcher_that_shows_each_rank_its_own_gpu(self):
+        self.needs(2)
+        job = [PROGRAM, "run", "gemm_all_reduce", *SIZES, "--ranks", 2, "--device", "cuda", "--verify", "--repeat", 3]
+        shell = "CUDA_VISIBLE_DEVICES=$IMBREX_RANK exec " + " ".join(map(str, job))
+        out, _ = self.run_program("launch", "-n", 2, "--", "sh", "-c", shell)
+        self.assertEqual(out.count("right"), 1)
+
+    def test_ranks_that_share_a_gpu_are_named(self):
+        self.needs(1)
+        job = [PROGRAM, "run", "gemm_all_reduce", *SIZES, "--ranks", 2, "--device", "cuda"]
+        shell = "CUDA_VISIBLE_DEVICES=0 exec " + " ".join(map(str, job))
+        _, errors = self.run_program("launch", "-n", 2, "--", "sh", "-c", shell, code=3)
+        self.assertIn("ranks 0 and 1 have the same GPU", errors)
+        self.assertIn(GPUS[0]["uuid"], errors)
+
+
+if __name__ == "__main__":
+    if not GPUS:
+        print("SKIPPED: no GPU found", file=sys.stderr)
+        sys.exit(SKIPPED)
+    unittest.main()
