@@ -151,7 +151,15 @@ void without_signals(Plan& plan) {
       std::erase_if(queue.tasks, [](const Task& task) { return std::holds_alternative<Transfer>(task.work); });
     }
 }
-// Besides, every store stays on its rank.
+// Besides, nothing is added.
+void without_sums(Plan& plan) {
+  without_signals(plan);
+  for (RankPlan& rank : plan.ranks)
+    for (Queue& queue : rank.queues)
+      for (Task& task : queue.tasks)
+        if (auto* tile = std::get_if<Tile>(&task.work)) tile->adds.clear(), tile->own = 0;
+}
+// The plan without signals, where every store stays on its rank.
 void without_wire(Plan& plan) {
   without_signals(plan);
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank)
@@ -167,6 +175,9 @@ std::vector<Variant> variants(const Problem& p, bool parts) {
   if (p.ranks == 1) {
     for (const Shape& s : {ping, ping1, ping_narrow, ping_low, ping_small, coop, coop1, coop224, coop224_1})
       if (p.m > 64 || s.tile_m == 64 || &s == &ping) v.add(s, "", nothing);
+    if (parts)
+      for (const Shape& s : {ping, coop})
+        for (int group : {2, 4, 16}) v.add(s, fmt::format("group {}", group), [=](Knobs& k) { k.group = group; });
     return v.list;
   }
   const std::int64_t shard = p.m / p.ranks;
@@ -179,7 +190,7 @@ std::vector<Variant> variants(const Problem& p, bool parts) {
     constexpr int first = 1 << 20;  // own tiles before all others
     const auto major = TileOrder::owner_major, column = TileOrder::column_major;
     const auto store = Transport::store, push = Transport::push;
-    const Change spanning = [](Knobs& k) { k.span_shards = true; };
+    const Change spanning = [](Knobs& k) { k.span_shards = true, k.order = TileOrder::column_major; };
     if (shard < 128) {
       if (p.m <= 64)
         for (const Shape& s : {ping_small, ping_low}) v.add(s, "store, spanning", spanning);
@@ -234,6 +245,8 @@ std::vector<Variant> variants(const Problem& p, bool parts) {
   if (parts && shard >= 128) {
     v.add(ping, "columns, no signals", columns(4, 4), without_signals);
     v.add(ping, "columns, no wire", columns(4, 4), without_wire);
+    v.add(ping, "columns, no sums", columns(4, 4), without_sums);
+    v.add(ping, "columns, no wire, no sums", columns(4, 4), [](Plan& plan) { without_wire(plan), without_sums(plan); });
   }
   return v.list;
 }
@@ -355,7 +368,7 @@ class Bench {
   std::unique_ptr<Execution> prepare(const Plan& plan, const std::string& kernel) {
     auto& executor = executors_[kernel];
     if (executor == nullptr)
-      executor = make_cuda_executor(world_, {.heap_bytes = std::size_t{2} << 30, .kernel = kernel});
+      executor = make_cuda_executor(world_, {.heap_bytes = std::size_t{4} << 30, .kernel = kernel});
     return executor->prepare(plan);
   }
 

@@ -180,8 +180,8 @@ class FusedAllGather {
     }
   }
 
-  // Tiles over the whole gathered matrix: each waits for every shard that it touches, those that are complete first go
-  // first.
+  // Tiles over the whole gathered matrix: each waits for every shard that it touches. Those that are complete first go
+  // first, or a column's go together, so that its part of B is read once.
   void spanning_tiles(int rank) {
     auto blocks = blocks_of({0, b_.problem().m}, {0, b_.shapes().b.cols}, b_.knobs());
     const auto latest = [&](const Block& t) {
@@ -190,8 +190,9 @@ class FusedAllGather {
         last = std::max(last, arrival(rank, static_cast<int>(s)));
       return last;
     };
-    std::stable_sort(blocks.begin(), blocks.end(),
-                     [&](const Block& x, const Block& y) { return latest(x) < latest(y); });
+    if (b_.knobs().order != TileOrder::column_major)
+      std::stable_sort(blocks.begin(), blocks.end(),
+                       [&](const Block& x, const Block& y) { return latest(x) < latest(y); });
     for (const Block& t : blocks) {
       std::vector<Wait> waits;
       for (std::int64_t s = t.rows.begin / shard_rows_; s * shard_rows_ < t.rows.end(); ++s) {
