@@ -13,12 +13,10 @@
 namespace imbrex {
 namespace {
 
+using test::cases;
 using test::GpuCase;
 using test::Outcome;
 using test::Random;
-
-#define NEEDS_GPUS(count) \
-  if (test::gpus() < (count)) GTEST_SKIP() << (count) << " GPUs wanted, " << test::gpus() << " found"
 
 Knobs fitting(Random& random, const Problem& p, bool wide) {
   Knobs k;
@@ -54,11 +52,6 @@ Problem random_problem(Random& random, Operator op, int ranks, std::int64_t most
   return p;
 }
 
-int cases() {
-  const char* text = std::getenv("IMBREX_TEST_GPU_CASES");
-  return text != nullptr ? std::atoi(text) : 4;
-}
-
 void expect_right(const Plan& plan, const GpuCase& c, const std::string& what) {
   SCOPED_TRACE(what);
   ASSERT_FALSE(check(plan).has_value());
@@ -74,7 +67,7 @@ TEST(GpuGemm, EveryVariantIsRightWithTails) {
   Random random(test::seed_from_environment());
   for (const char* kernel : {"plain", "pingpong 128x128 cluster 1", "pingpong 128x128 cluster 2",
                              "cooperative 128x256 cluster 1", "cooperative 128x256 cluster 2"})
-    for (int i = 0; i < cases(); ++i) {
+    for (int i = 0; i < cases(4); ++i) {
       const Problem p = random_problem(random, Operator::gemm_reduce_scatter, 1, i == 0 ? 2200 : 700);
       Knobs k = fitting(random, p, std::string(kernel).find("256") != std::string::npos);
       k.reducer = Reducer::tile;
@@ -90,7 +83,7 @@ void random_problems(int ranks, const CudaOptions& options, int repeats, int que
   Random random(test::seed_from_environment() + static_cast<std::uint64_t>(ranks));
   for (Operator op :
        {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all, Operator::gemm_all_reduce})
-    for (int i = 0; i < cases(); ++i) {
+    for (int i = 0; i < cases(4); ++i) {
       const Problem p = random_problem(random, op, ranks, i == 0 ? 2600 : 900);
       const Knobs k = fitting(random, p, random.chance(0.3));
       const char* only = std::getenv("IMBREX_TEST_GPU_OPERATOR");
@@ -181,10 +174,11 @@ TEST(GpuWaits, PastTheirLimitNameRankTaskSignalExpectedAndSeen) {
 
 TEST(GpuRefusals, SayWhatIsMissing) {
   NEEDS_GPUS(2);
-  const Outcome outcome = test::run_on_gpus(
-      make_plan({Operator::all_gather_gemm, 128, 64, 64, 2, Type::bf16}, Strategy::sequential, {}), {});
+  const Outcome outcome = test::run_on_gpus(make_plan({Operator::all_gather_gemm, 128, 64, 64, 2, Type::bf16},
+                                                      Strategy::fused, {.transport = Transport::pull}),
+                                            {});
   EXPECT_EQ(outcome.code, 2);
-  EXPECT_NE(outcome.message.find("library collectives"), std::string::npos) << outcome.message;
+  EXPECT_NE(outcome.message.find("does not run copies that wait"), std::string::npos) << outcome.message;
 }
 
 }  // namespace
