@@ -69,10 +69,10 @@ struct CudaOptions {
 };
 
 /// Ranks are threads of one process, rank r on GPU r; operands live in that GPU's memory, aligned to 16 bytes. Waits are
-/// bounded by the world's limit. Plans of strategy `fused` that push operands or store results run, others are refused
-/// by prepare with Error(invalid_input) saying what is missing. bf16 with rows of whole 16 bytes runs on tensor cores, on
-/// Hopper; all else on a plain kernel. Collective. Throws Error(runtime_failure) where there are too few GPUs, and
-/// Error(invalid_input) in a build without CUDA.
+/// bounded by the world's limit. Plans of strategy `fused` that push operands or store results run on Imbrex' kernels
+/// (on tensor cores for bf16 with rows of whole 16 bytes, on Hopper), with library collectives on cuBLASLt and NCCL;
+/// prepare refuses others with Error(invalid_input) saying what is missing. Collective. Throws Error(runtime_failure)
+/// where there are too few GPUs, and Error(invalid_input) in a build without CUDA.
 std::unique_ptr<Executor> make_cuda_executor(World& world, const CudaOptions& options = {});
 
 struct SimulateOptions {
