@@ -154,7 +154,7 @@ TEST(GpuLibrary, AKernelOfAnotherNameIsRefused) {
 
 // Rank 1 stays away from a collective, or is lost before it: rank 0 must end, and the GPUs be free again.
 void expect_rank_0_ends(bool lost, const std::string& text) {
-  constexpr double limit = 3;
+  constexpr double limit = 5;
   const Plan plan = make_plan({Operator::gemm_all_reduce, 512, 512, 512, 2, Type::bf16}, Strategy::decomposed, {});
   std::string message;
   double seconds = 0;
@@ -193,7 +193,7 @@ void expect_rank_0_ends(bool lost, const std::string& text) {
 TEST(GpuLibrary, ALateRankEndsAllPastTheLimit) {
   NEEDS_GPUS(2);
   NEEDS_LIBRARIES;
-  expect_rank_0_ends(false, "rank 0 queue 1 task 0 (collective) waited longer than 3 s");
+  expect_rank_0_ends(false, "rank 0 queue 1 task 0 (collective) waited longer than 5 s");
 }
 
 TEST(GpuLibrary, ALostRankEndsTheOthers) {

@@ -41,10 +41,9 @@ LibraryGemm::LibraryGemm(cublasLtHandle_t handle, const GemmShape& shape)
   int count = 0;
   const cublasStatus_t status = runtime::cublas_lt().heuristic(handle, desc_.get(), b_.get(), a_.get(), out_.get(),
                                                                out_.get(), preference.get(), 1, &result, &count);
-  if (status == CUBLAS_STATUS_SUCCESS && count == 0)
-    throw Error(ErrorCode::runtime_failure,
-                fmt::format("cuBLASLt knows no way to multiply {} x {} by {} x {} of {} into {}", shape.rows,
-                            shape.depth, shape.depth, shape.cols, name_of(shape.type), name_of(shape.out_type)));
+  IMBREX_EXPECTS(status != CUBLAS_STATUS_NOT_SUPPORTED && (status != CUBLAS_STATUS_SUCCESS || count > 0),
+                 "cuBLASLt knows no way to multiply {} x {} by {} x {} of {} into {}", shape.rows, shape.depth,
+                 shape.depth, shape.cols, name_of(shape.type), name_of(shape.out_type));
   runtime::check_cublas_lt(status, "heuristic");
   runtime::check_cublas_lt(result.state, "heuristic");
   algo_ = result.algo;

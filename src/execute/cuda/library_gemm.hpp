@@ -28,7 +28,7 @@ struct GemmShape {
 class LibraryGemm {
  public:
   /// Asks the library's heuristic, which depends on the shape alone: timing candidates could choose another one, and
-  /// other bits, on every rank and in every run. Throws Error(runtime_failure) if it knows none.
+  /// other bits, on every rank and in every run. Throws Error(invalid_input) if it knows none.
   LibraryGemm(cublasLtHandle_t handle, const GemmShape& shape);
 
   std::size_t workspace_bytes() const { return workspace_bytes_; }

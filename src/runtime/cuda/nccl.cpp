@@ -67,8 +67,9 @@ const Nccl& nccl() {
 }
 
 Communicator::Communicator(World& world, int device) : world_(world), device_(device) {
+  // A library that is missing here is missing for all ranks, and leaves the world as it is.
+  const Nccl& n = nccl();
   try {
-    const Nccl& n = nccl();
     ncclUniqueId id{};
     if (world.rank() == 0)
       if (const ncclResult_t result = n.get_unique_id(&id); result != ncclSuccess)

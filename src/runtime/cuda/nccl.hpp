@@ -37,8 +37,8 @@ const Nccl& nccl();
 
 class Communicator {
  public:
-  /// Collective; the ranks' devices are selected. Throws Error(runtime_failure), and fails the world, where NCCL does
-  /// not start; it ends when another rank fails.
+  /// Collective; the ranks' devices are selected. Throws Error(runtime_failure) where NCCL is missing, and, failing the
+  /// world, where it does not start; ends when another rank fails.
   Communicator(World& world, int device);
   /// The streams that it worked on are idle, and graphs that captured its work are destroyed: NCCL waits for those.
   ~Communicator();
