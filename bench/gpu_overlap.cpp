@@ -319,7 +319,7 @@ class Bench {
         if (error.code() != ErrorCode::invalid_input) throw;
         continue;
       }
-      auto* e = &dynamic_cast<cuda::CudaExecution&>(*executions.back());
+      auto* e = &dynamic_cast<cuda::StreamExecution&>(*executions.back());
       candidates.push_back({v.name, e->stream(),
                             [e, &a, &b, &out] {
                               e->enqueue({a.get(), b.get(), out.get()});

@@ -1,5 +1,6 @@
 # CUDA parts: built where nvcc is found, unless IMBREX_CUDA says otherwise. The Hopper kernels need CUTLASS' headers
 # too: IMBREX_CUTLASS_INCLUDE, or the Python package nvidia-cutlass; without them a plain kernel does all the work.
+# Strategies sequential and decomposed need the headers of cuBLASLt and NCCL; the libraries are found at run time.
 set(IMBREX_HAVE_CUDA OFF)
 if(NOT IMBREX_CUDA STREQUAL "OFF")
   include(CheckLanguage)
@@ -13,6 +14,7 @@ endif()
 
 set(IMBREX_CUTLASS_INCLUDE "" CACHE PATH "Folder that holds cutlass/ and cute/ (CUTLASS 4.2)")
 set(IMBREX_HAVE_CUTLASS OFF)
+set(IMBREX_HAVE_LIBRARIES OFF)
 if(IMBREX_HAVE_CUDA)
   # CMake 3.25 knows neither architectures with an `a` nor the standards of CUDA 13: flags say them for every source.
   set(CMAKE_CUDA_ARCHITECTURES OFF)
@@ -43,4 +45,13 @@ if(IMBREX_HAVE_CUDA)
   else()
     message(STATUS "CUTLASS not found (IMBREX_CUTLASS_INCLUDE): the Hopper kernels are left out, GEMMs run on a plain kernel")
   endif()
+  set(IMBREX_HAVE_LIBRARIES ON)
+  find_path(IMBREX_CUBLASLT_INCLUDE NAMES cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS} DOC "Folder that holds cublasLt.h")
+  find_path(IMBREX_NCCL_INCLUDE NAMES nccl.h HINTS ${IMBREX_NCCL_ROOT}/include ${CUDAToolkit_INCLUDE_DIRS} DOC "Folder that holds nccl.h")
+  foreach(header CUBLASLT NCCL)
+    if(NOT IMBREX_${header}_INCLUDE)
+      set(IMBREX_HAVE_LIBRARIES OFF)
+      message(STATUS "No header of ${header} (IMBREX_${header}_INCLUDE): the CUDA executor is built without library collectives")
+    endif()
+  endforeach()
 endif()

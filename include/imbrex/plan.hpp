@@ -202,8 +202,8 @@ enum class CollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduc
 ///   reduce_scatter  from: R*h rows    to: h rows, the sum of part `own rank` over the ranks
 ///   all_reduce      from: h rows      to: h rows, elsewhere
 ///   all_to_all      from: R*h rows, part d to rank d    to: R*h rows, part s from rank s
-/// Sums accumulate in fp32, in rank order. Parts with the same `group` on all ranks form one collective, which
-/// completes only after every rank has reached it.
+/// Sums accumulate in fp32, in rank order; NCCL's in the regions' type, in its own. Parts with the same `group` on all
+/// ranks form one collective, which completes only after every rank has reached it.
 struct Collective {
   CollectiveKind kind = CollectiveKind::all_gather;
   int group = 0;

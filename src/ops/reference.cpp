@@ -34,9 +34,18 @@ struct Product {
   }
 };
 
+bool adds_by_collective(const Plan& plan) {
+  for (const Queue& queue : plan.ranks.front().queues)
+    for (const Task& task : queue.tasks)
+      if (const auto* c = std::get_if<Collective>(&task.work);
+          c != nullptr && (c->kind == CollectiveKind::reduce_scatter || c->kind == CollectiveKind::all_reduce))
+        return true;
+  return false;
+}
+
 }  // namespace
 
-Reference reference_of(const Plan& plan, const OperandSource& operands, int rank) {
+Reference reference_of(const Plan& plan, const OperandSource& operands, int rank, CollectiveSums collective_sums) {
   const Problem& problem = plan.problem;
   const RankShapes shapes = shapes_of(problem);
   const std::int64_t cols = shapes.out.cols, out_rows = shapes.out.rows, ranks = problem.ranks;
@@ -65,11 +74,14 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
   const bool sums = !gather && !exchange && ranks > 1;
   const int slices = std::max(plan.knobs.k_slices, 1);
   const double n = static_cast<double>(problem.k + ranks + slices + 2), u = 0x1p-24, g = n * u / (1 - n * u);
-  const double u_partial = unit_roundoff(plan.knobs.partial), u_out = unit_roundoff(problem.type);
+  const bool in_partial_type = collective_sums == CollectiveSums::partial_type && adds_by_collective(plan);
+  const double u_out = unit_roundoff(problem.type), roundings = in_partial_type ? static_cast<double>(ranks) : 1,
+               u_partial = roundings * unit_roundoff(plan.knobs.partial),
+               g_partial = in_partial_type ? u_partial / (1 - u_partial) : u_partial;
   for (std::size_t i = 0; i < count; ++i) {
     const double accumulated = g * absolute[i];
     const double rounded =
-        sums ? u_partial * (partials[i] + accumulated) + static_cast<double>(ranks) * half_denormal(plan.knobs.partial)
+        sums ? g_partial * (partials[i] + accumulated) + static_cast<double>(ranks) * half_denormal(plan.knobs.partial)
              : 0;
     ref.bound[i] =
         accumulated + rounded + u_out * (std::abs(ref.value[i]) + accumulated + rounded) + half_denormal(problem.type);

@@ -58,7 +58,10 @@ class Job {
     if (!request_.out_prefix.empty())
       write_npy(fmt::format("{}.rank{}.npy", request_.out_prefix, world.rank()), extent.rows, extent.cols, values);
     if (request_.verify)
-      verdict.worst = compare(reference_of(plan_, operands_, world.rank()), values, plan_.problem.type, extent.cols);
+      verdict.worst =
+          compare(reference_of(plan_, operands_, world.rank(),
+                               device_ == Device::cuda ? CollectiveSums::partial_type : CollectiveSums::fp32),
+                  values, plan_.problem.type, extent.cols);
     const bool right = judge(world, verdict, result);
     if (request_.timeline) {
       result.timeline = {

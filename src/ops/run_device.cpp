@@ -32,10 +32,7 @@ Plan host_plan(const RunRequest& request, const Problem& problem) {
 Plan gpu_plan(const RunRequest& request, const Problem& problem) {
   Machine machine = load_machine("4xh200");
   machine.devices = std::max(machine.devices, problem.ranks);
-  Plan plan = choose_plan(problem, machine, {request.strategy, request.knobs, {}});
-  if (request.strategy || cuda::refusal_of_plan(plan).empty()) return plan;
-  // Of the others the executor runs those that are fused.
-  return choose_plan(problem, machine, {Strategy::fused, request.knobs, {}});
+  return choose_plan(problem, machine, {request.strategy, request.knobs, {}});
 }
 
 }  // namespace

@@ -13,12 +13,10 @@
 namespace imbrex {
 namespace {
 
+using test::cases;
 using test::GpuCase;
 using test::Outcome;
 using test::Random;
-
-#define NEEDS_GPUS(count) \
-  if (test::gpus() < (count)) GTEST_SKIP() << (count) << " GPUs wanted, " << test::gpus() << " found"
 
 struct Tile {
   std::int64_t m, n;
@@ -58,11 +56,6 @@ Problem random_problem(Random& random, Operator op, int ranks, std::int64_t most
   return p;
 }
 
-int cases() {
-  const char* text = std::getenv("IMBREX_TEST_GPU_CASES");
-  return text != nullptr ? std::atoi(text) : 4;
-}
-
 void expect_right(const Plan& plan, const GpuCase& c, const std::string& what) {
   SCOPED_TRACE(what);
   ASSERT_FALSE(check(plan).has_value());
@@ -86,7 +79,7 @@ TEST(GpuGemm, EveryVariantIsRightWithTails) {
         Variant{"pingpong 64x128 cluster 1", {64, 128}}, Variant{"pingpong 64x64 cluster 1", {64, 64}},
         Variant{"cooperative 128x256 cluster 1", {128, 256}}, Variant{"cooperative 128x256 cluster 2", {128, 256}},
         Variant{"cooperative 128x224 cluster 1", {128, 224}}, Variant{"cooperative 128x224 cluster 2", {128, 224}}})
-    for (int i = 0; i < cases(); ++i) {
+    for (int i = 0; i < cases(4); ++i) {
       const Problem p = random_problem(random, Operator::gemm_reduce_scatter, 1, i == 0 ? 2200 : 700);
       Knobs k = fitting(random, p, tile);
       k.reducer = Reducer::tile;
@@ -102,7 +95,7 @@ void random_problems(int ranks, const CudaOptions& options, int repeats, int que
   Random random(test::seed_from_environment() + static_cast<std::uint64_t>(ranks));
   for (Operator op :
        {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all, Operator::gemm_all_reduce})
-    for (int i = 0; i < cases(); ++i) {
+    for (int i = 0; i < cases(4); ++i) {
       const Problem p = random_problem(random, op, ranks, i == 0 ? 2600 : 900);
       const Knobs k = fitting(
           random, p,
@@ -195,10 +188,11 @@ TEST(GpuWaits, PastTheirLimitNameRankTaskSignalExpectedAndSeen) {
 
 TEST(GpuRefusals, SayWhatIsMissing) {
   NEEDS_GPUS(2);
-  const Outcome outcome = test::run_on_gpus(
-      make_plan({Operator::all_gather_gemm, 128, 64, 64, 2, Type::bf16}, Strategy::sequential, {}), {});
+  const Outcome outcome = test::run_on_gpus(make_plan({Operator::all_gather_gemm, 128, 64, 64, 2, Type::bf16},
+                                                      Strategy::fused, {.transport = Transport::pull}),
+                                            {});
   EXPECT_EQ(outcome.code, 2);
-  EXPECT_NE(outcome.message.find("library collectives"), std::string::npos) << outcome.message;
+  EXPECT_NE(outcome.message.find("does not run copies that wait"), std::string::npos) << outcome.message;
 }
 
 }  // namespace

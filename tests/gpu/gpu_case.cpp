@@ -4,11 +4,13 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 
 #include "base/convert.hpp"
-#include "execute/cuda/cuda_execution.hpp"
+#include "execute/cuda/device_memory.hpp"
+#include "execute/cuda/stream_execution.hpp"
 #include "imbrex/error.hpp"
 #include "ops/operands.hpp"
 #include "ops/reference.hpp"
@@ -18,16 +20,7 @@
 namespace imbrex::test {
 namespace {
 
-struct DeviceFree {
-  void operator()(void* p) const { cudaFree(p); }
-};
-using DeviceMemory = std::unique_ptr<void, DeviceFree>;
-
-DeviceMemory device_memory(std::size_t bytes) {
-  void* p = nullptr;
-  IMBREX_CUDA_TRY(cudaMalloc(&p, bytes));
-  return DeviceMemory(p);
-}
+using cuda::device_memory, cuda::DeviceMemory;
 
 DeviceMemory to_device(const std::vector<std::byte>& bytes) {
   DeviceMemory memory = device_memory(bytes.size());
@@ -35,75 +28,152 @@ DeviceMemory to_device(const std::vector<std::byte>& bytes) {
   return memory;
 }
 
+// One epoch as a graph.
+class Graph {
+ public:
+  Graph(cuda::StreamExecution& execution, const Operands& operands) {
+    // Other ranks' threads allocate meanwhile.
+    IMBREX_CUDA_TRY(cudaStreamBeginCapture(execution.stream(), cudaStreamCaptureModeThreadLocal));
+    execution.enqueue(operands);
+    IMBREX_CUDA_TRY(cudaStreamEndCapture(execution.stream(), &graph_));
+    IMBREX_CUDA_TRY(cudaGraphInstantiate(&exec_, graph_, 0));
+  }
+  ~Graph() {
+    cudaGraphExecDestroy(exec_);
+    cudaGraphDestroy(graph_);
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  cudaGraphExec_t get() const { return exec_; }
+
+ private:
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t exec_ = nullptr;
+};
+
+// One rank's runs of one plan.
+class RankCase {
+ public:
+  RankCase(World& world, Executor& executor, const Plan& plan, const OperandSource& operands, const GpuCase& c,
+           Outcome& outcome, std::mutex& lock)
+      : world_(world),
+        c_(c),
+        type_(plan.problem.type),
+        extent_(shapes_of(plan.problem).out),
+        count_(static_cast<std::size_t>(extent_.rows * extent_.cols)),
+        outcome_(outcome),
+        lock_(lock),
+        execution_(executor.prepare(plan)),
+        stream_(dynamic_cast<cuda::StreamExecution&>(*execution_)),
+        a_(to_device(operands.part(true, world.rank()))),
+        b_(to_device(operands.part(false, world.rank()))),
+        reference_(reference_of(plan, operands, world.rank(), CollectiveSums::partial_type)) {
+    const std::lock_guard guard(lock_);
+    outcome_.kernel = stream_.kernel_name();
+  }
+
+  void run() {
+    std::vector<DeviceMemory> outs;
+    for (int q = 0; q < c_.queued; ++q) outs.push_back(device_memory(bytes()));
+    for (int i = 0; i < c_.repeats; ++i) {
+      for (auto& out : outs) IMBREX_CUDA_TRY(cudaMemset(out.get(), 0xff, bytes()));
+      IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+      for (auto& out : outs) stream_.enqueue({a_.get(), b_.get(), out.get()});
+      stream_.finish();
+      for (auto& out : outs) compare_with_first(out.get(), "repeat " + std::to_string(i));
+    }
+    if (c_.replays == 0) return;
+    const Graph graph(stream_, {a_.get(), b_.get(), outs.front().get()});
+    const int rounds = std::min(c_.replays, 5);
+    for (int round = 0; round < rounds; ++round) {
+      IMBREX_CUDA_TRY(cudaMemset(outs.front().get(), 0xff, bytes()));
+      IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+      for (int i = 0; i < c_.replays / rounds; ++i) IMBREX_CUDA_TRY(cudaGraphLaunch(graph.get(), stream_.stream()));
+      stream_.finish();
+      compare_with_first(outs.front().get(), "replays " + std::to_string(round));
+    }
+  }
+
+ private:
+  std::size_t bytes() const { return count_ * size_of(type_); }
+
+  void compare_with_first(const void* out, const std::string& what) {
+    std::vector<std::byte> got(bytes());
+    std::vector<float> values(count_);
+    IMBREX_CUDA_TRY(cudaMemcpy(got.data(), out, bytes(), cudaMemcpyDeviceToHost));
+    to_float(type_, got.data(), values.data(), static_cast<std::int64_t>(count_));
+    const Comparison worst = compare(reference_, values, type_, extent_.cols);
+    const std::lock_guard guard(lock_);
+    if (!first_.empty() && got != first_) ++outcome_.differing;
+    if (first_.empty()) first_ = got;
+    if (worst.worst <= outcome_.worst) return;
+    outcome_.worst = worst.worst;
+    outcome_.message = "rank " + std::to_string(world_.rank()) + " " + what + " (" + std::to_string(worst.row) + ", " +
+                       std::to_string(worst.col) + "): " + std::to_string(worst.result) + ", reference " +
+                       std::to_string(worst.value);
+  }
+
+  World& world_;
+  const GpuCase& c_;
+  Type type_;
+  Extent extent_;
+  std::size_t count_;
+  Outcome& outcome_;
+  std::mutex& lock_;
+  std::unique_ptr<Execution> execution_;
+  cuda::StreamExecution& stream_;
+  DeviceMemory a_, b_;
+  Reference reference_;
+  std::vector<std::byte> first_;
+};
+
 }  // namespace
 
 int gpus() { return runtime::device_count(); }
 
-Outcome run_on_gpus(const Plan& plan, const GpuCase& c) {
+int cases(int usual) {
+  const char* text = std::getenv("IMBREX_TEST_GPU_CASES");
+  return text != nullptr ? std::atoi(text) : usual;
+}
+
+std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& c) {
   // Ranks compute their references at once; the BLAS must not start threads of its own in each.
   openblas_set_num_threads(1);
-  Problem problem = plan.problem;
-  RunRequest request;
-  request.problem = problem;
-  request.seed = c.seed;
-  const auto operands = open_operands(request, problem);
-  Outcome outcome;
+  std::vector<std::unique_ptr<OperandSource>> operands;
+  for (const Plan& plan : plans) {
+    RunRequest request;
+    Problem problem = request.problem = plan.problem;
+    request.seed = c.seed;
+    operands.push_back(open_operands(request, problem));
+  }
+  std::vector<Outcome> outcomes(plans.size());
   std::mutex lock;
   const auto body = [&](World& world) {
+    std::size_t i = 0;
     try {
       const auto executor = make_cuda_executor(world, c.options);
-      const auto execution = executor->prepare(plan);
-      auto& cuda = dynamic_cast<cuda::CudaExecution&>(*execution);
-      {
-        const std::lock_guard guard(lock);
-        outcome.kernel = cuda.kernel().name;
-      }
-      const Extent extent = shapes_of(problem).out;
-      const auto count = static_cast<std::size_t>(extent.rows * extent.cols);
-      const auto bytes = count * size_of(problem.type);
-      const DeviceMemory a = to_device(operands->part(true, world.rank())),
-                         b = to_device(operands->part(false, world.rank()));
-      std::vector<DeviceMemory> outs;
-      for (int q = 0; q < c.queued; ++q) outs.push_back(device_memory(bytes));
-      const Reference reference = reference_of(plan, *operands, world.rank());
-      std::vector<std::byte> first, got(bytes);
-      std::vector<float> values(count);
-      for (int i = 0; i < c.repeats; ++i) {
-        for (auto& out : outs) IMBREX_CUDA_TRY(cudaMemset(out.get(), 0xff, bytes));
-        IMBREX_CUDA_TRY(cudaDeviceSynchronize());
-        for (auto& out : outs) cuda.enqueue({a.get(), b.get(), out.get()});
-        cuda.finish();
-        for (auto& out : outs) {
-          IMBREX_CUDA_TRY(cudaMemcpy(got.data(), out.get(), bytes, cudaMemcpyDeviceToHost));
-          to_float(problem.type, got.data(), values.data(), static_cast<std::int64_t>(count));
-          const Comparison worst = compare(reference, values, problem.type, extent.cols);
-          const std::lock_guard guard(lock);
-          if (!first.empty() && got != first) ++outcome.differing;
-          if (first.empty()) first = got;
-          if (!(worst.worst <= outcome.worst)) {
-            outcome.worst = worst.worst;
-            outcome.message = "rank " + std::to_string(world.rank()) + " repeat " + std::to_string(i) + " (" +
-                              std::to_string(worst.row) + ", " + std::to_string(worst.col) +
-                              "): " + std::to_string(worst.result) + ", reference " + std::to_string(worst.value);
-          }
-        }
-      }
+      for (; i < plans.size(); ++i) RankCase(world, *executor, plans[i], *operands[i], c, outcomes[i], lock).run();
       return 0;
     } catch (const Error& error) {
+      i = std::min(i, plans.size() - 1);
       {
         const std::lock_guard guard(lock);
-        if (outcome.code == 0) {
-          outcome.code = static_cast<int>(error.code());
-          outcome.message = error.what() + (" [" + outcome.kernel + "]");
+        if (outcomes[i].code == 0) {
+          outcomes[i].code = static_cast<int>(error.code());
+          outcomes[i].message = error.what() + (" [" + outcomes[i].kernel + "]");
         }
       }
       world.fail(error.what());
       return static_cast<int>(error.code());
     }
   };
-  const int code = run_threads(problem.ranks, {.heap_bytes = 1 << 20, .wait_limit = c.wait_limit}, body);
-  outcome.code = std::max(outcome.code, code);
-  return outcome;
+  const int code = run_threads(plans.front().problem.ranks, {.heap_bytes = 1 << 20, .wait_limit = c.wait_limit}, body);
+  auto failed = std::find_if(outcomes.begin(), outcomes.end(), [](const Outcome& o) { return o.code != 0; });
+  if (failed == outcomes.end()) --failed;
+  failed->code = std::max(failed->code, code);
+  return outcomes;
 }
+
+Outcome run_on_gpus(const Plan& plan, const GpuCase& c) { return run_on_gpus(std::vector<Plan>{plan}, c).front(); }
 
 }  // namespace imbrex::test

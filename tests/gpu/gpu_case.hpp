@@ -1,6 +1,8 @@
 // Running plans on GPUs, and comparing with the reference.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <string>
 #include <vector>
 
@@ -8,10 +10,16 @@
 #include "imbrex/plan.hpp"
 #include "imbrex/world.hpp"
 
+#define NEEDS_GPUS(count) \
+  if (imbrex::test::gpus() < (count)) GTEST_SKIP() << (count) << " GPUs wanted, " << imbrex::test::gpus() << " found"
+
 namespace imbrex::test {
 
 /// GPUs of this machine.
 int gpus();
+
+/// Random problems of each kind: IMBREX_TEST_GPU_CASES, or `usual`.
+int cases(int usual);
 
 /// What a run of a plan on every rank's GPU gave.
 struct Outcome {
@@ -25,12 +33,16 @@ struct Outcome {
 struct GpuCase {
   CudaOptions options;
   int repeats = 2;
-  int queued = 1;  ///< epochs that are queued before the host waits
+  int queued = 1;   ///< epochs that are queued before the host waits
+  int replays = 0;  ///< of a CUDA graph of one epoch, after the repeats; compared with them now and then
   double wait_limit = 2;
   std::uint64_t seed = 1;
 };
 
 /// Ranks are threads; operands are seeded; outputs start as NaN. Every repeat is compared.
 Outcome run_on_gpus(const Plan& plan, const GpuCase& c);
+
+/// The same for several plans of one number of ranks, one after another on one executor, until one fails.
+std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& c);
 
 }  // namespace imbrex::test

@@ -33,7 +33,7 @@ class Setting:
         self.latest_kill = 8.0 if on_gpus else 0.2
         self.latest_kill_while_writing = 8.0 if on_gpus else 0.4
         self.size = "1024" if on_gpus else "64"
-        self.strategies = ["fused"] if on_gpus else ["sequential", "decomposed", "fused"]
+        self.strategies = ["sequential", "decomposed", "fused"]
 
 
 def children(pid):

@@ -15,10 +15,6 @@ namespace {
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 template <typename T>
 std::size_t bytes_of(const std::vector<T>& v) {
   return (v.size() * sizeof(T) + 255) / 256 * 256;
@@ -126,10 +122,8 @@ void CudaExecution::choose_kernel() {
 void CudaExecution::upload() {
   const std::size_t tasks = 0, waits = tasks + bytes_of(table_.tasks), regions = waits + bytes_of(table_.waits),
                     posts = regions + bytes_of(table_.regions), total = posts + bytes_of(table_.posts);
-  void* memory = nullptr;
-  IMBREX_CUDA_TRY(cudaMalloc(&memory, std::max<std::size_t>(total, 256)));
-  device_table_.reset(memory);
-  auto* base = static_cast<std::byte*>(memory);
+  device_table_ = device_memory(std::max<std::size_t>(total, 256));
+  auto* base = static_cast<std::byte*>(device_table_.get());
   const auto put = [&](std::size_t offset, const auto& v) {
     if (!v.empty())
       IMBREX_CUDA_TRY(cudaMemcpy(base + offset, v.data(), v.size() * sizeof(v[0]), cudaMemcpyHostToDevice));
@@ -315,13 +309,6 @@ void CudaExecution::throw_fault() {
   }
   throw Error(ErrorCode::runtime_failure,
               fmt::format("rank {}: another rank gave up and did not say why", world_.rank()));
-}
-
-Report CudaExecution::run(const Operands& operands) {
-  const double begin = seconds_now();
-  enqueue(operands);
-  finish();
-  return {seconds_now() - begin, {}};
 }
 
 }  // namespace imbrex::cuda

@@ -5,35 +5,25 @@
 
 #include <memory>
 
+#include "execute/cuda/device_memory.hpp"
 #include "execute/cuda/gemm.hpp"
+#include "execute/cuda/stream_execution.hpp"
 #include "execute/cuda/translate.hpp"
-#include "imbrex/execute.hpp"
 #include "imbrex/world.hpp"
 #include "runtime/cuda/cuda_heap.hpp"
 
 namespace imbrex::cuda {
 
-/// Memory of the device, or of the host where the device writes it.
-struct DeviceFree {
-  void operator()(void* p) const noexcept { cudaFree(p); }
-};
-struct HostFree {
-  void operator()(void* p) const noexcept { cudaFreeHost(p); }
-};
-
-class CudaExecution final : public Execution {
+class CudaExecution final : public StreamExecution {
  public:
   /// Collective. The device is selected; `heap` outlives the execution.
   CudaExecution(World& world, runtime::CudaHeap& heap, int device, const Plan& plan, const CudaOptions& options);
   ~CudaExecution() override;
 
-  Report run(const Operands& operands) override;
-
-  /// The parts of run, for callers that queue several epochs: enqueue puts one epoch on stream(), finish waits until
-  /// all are done and throws as run does.
-  void enqueue(const Operands& operands);
-  void finish();
-  cudaStream_t stream() const { return main_; }
+  void enqueue(const Operands& operands) override;
+  void finish() override;
+  cudaStream_t stream() const override { return main_; }
+  std::string_view kernel_name() const override { return kernel_->name; }
 
   const GemmKernel& kernel() const { return *kernel_; }
   const RankTable& table() const { return table_; }
@@ -60,7 +50,7 @@ class CudaExecution final : public Execution {
   const GemmKernel* kernel_ = nullptr;
   int workers_ = 0;
   RankTable table_;
-  std::unique_ptr<void, DeviceFree> device_table_;
+  DeviceMemory device_table_;
   std::unique_ptr<FaultRecord, HostFree> fault_;
   GemmArgs args_{};
   bool dead_ = false;

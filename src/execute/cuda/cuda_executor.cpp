@@ -2,6 +2,8 @@
 
 #include "base/check.hpp"
 #include "execute/cuda/cuda_execution.hpp"
+#include "execute/cuda/library_execution.hpp"
+#include "execute/cuda/library_translate.hpp"
 #include "runtime/cuda/device.hpp"
 
 namespace imbrex {
@@ -23,6 +25,10 @@ class CudaExecutor final : public Executor {
                    plan.problem.ranks, world_.size());
     if (const auto finding = check_format(plan))
       throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
+    if (cuda::has_collectives(plan)) {
+      if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, device_);
+      return libraries_->prepare(plan, options_);
+    }
     return std::make_unique<cuda::CudaExecution>(world_, heap_, device_, plan, options_);
   }
 
@@ -31,6 +37,7 @@ class CudaExecutor final : public Executor {
   CudaOptions options_;
   int device_;
   runtime::CudaHeap heap_;
+  std::shared_ptr<cuda::Libraries> libraries_;  // made for the first plan that needs them
 };
 
 }  // namespace

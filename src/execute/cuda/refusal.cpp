@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "execute/cuda/library_translate.hpp"
 #include "execute/cuda/translate.hpp"
 #include "imbrex/error.hpp"
 
@@ -31,7 +32,13 @@ std::string refusal_of_gpu(const Gpu& gpu, std::size_t number, bool processes) {
 std::string refusal_of_plan(const Plan& plan) {
   try {
     const HeapLayout layout(plan);
-    for (int rank = 0; rank < plan.problem.ranks; ++rank) translate(plan, layout, rank, {}, 0, any_shape(plan));
+    const bool library = has_collectives(plan);
+    for (int rank = 0; rank < plan.problem.ranks; ++rank) {
+      if (library)
+        library_program(plan, rank);
+      else
+        translate(plan, layout, rank, {}, 0, any_shape(plan));
+    }
   } catch (const Error& error) {
     return error.what();
   }

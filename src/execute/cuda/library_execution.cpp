@@ -1,0 +1,426 @@
+#include "execute/cuda/library_execution.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "execute/cuda/device_memory.hpp"
+#include "execute/cuda/library_gemm.hpp"
+#include "execute/cuda/library_translate.hpp"
+#include "execute/cuda/sum.hpp"
+#include "plan/builder.hpp"
+#include "runtime/cuda/nccl.hpp"
+
+namespace imbrex::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Operands are the caller's; buffers of the execution are aligned to more.
+constexpr std::size_t operand_alignment = 16, buffer_alignment = 256;
+// Seconds that the first run of an execution may take, in which the libraries load their kernels.
+constexpr double first_limit = 60;
+// Steps that may be queued: behind more, a launch could wait, without a limit, for a collective that no rank ends.
+constexpr std::size_t most_queued_steps = 512;
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+std::size_t aligned(std::size_t bytes) { return (bytes + buffer_alignment - 1) / buffer_alignment * buffer_alignment; }
+
+struct HandleDelete {
+  void operator()(cublasLtHandle_t handle) const { runtime::cublas_lt().destroy(handle); }
+};
+
+class SharedLibraries final : public Libraries, public std::enable_shared_from_this<SharedLibraries> {
+ public:
+  SharedLibraries(World& world, int device)
+      : world_(world), device_(device), handle_(make_handle()), communicator_(world, device) {}
+
+  std::unique_ptr<StreamExecution> prepare(const Plan& plan, const CudaOptions& options) override;
+
+  World& world() const { return world_; }
+  int device() const { return device_; }
+  cublasLtHandle_t handle() const { return handle_.get(); }
+  runtime::Communicator& communicator() { return communicator_; }
+
+ private:
+  static cublasLtHandle_t make_handle() {
+    cublasLtHandle_t made = nullptr;
+    IMBREX_CUBLASLT_TRY(create, &made);
+    return made;
+  }
+
+  World& world_;
+  int device_;
+  std::unique_ptr<cublasLtContext, HandleDelete> handle_;
+  runtime::Communicator communicator_;
+};
+
+class LibraryExecution final : public StreamExecution {
+ public:
+  LibraryExecution(std::shared_ptr<SharedLibraries> libraries, const Plan& plan, const CudaOptions& options);
+  ~LibraryExecution() override;
+
+  void enqueue(const Operands& operands) override;
+  void finish() override;
+  cudaStream_t stream() const override { return streams_.front(); }
+  std::string_view kernel_name() const override { return name; }
+
+  static constexpr std::string_view name = "cuBLASLt, NCCL";
+
+ private:
+  LibraryExecution(const CudaOptions& options, std::shared_ptr<SharedLibraries>&& libraries, const Plan& plan)
+      : libraries_(std::move(libraries)), world_(libraries_->world()), plan_(plan), options_(options) {}
+
+  const Buffer& buffer(const Region& r) const { return plan_.buffers[index(r.buffer)]; }
+  void place_buffers();
+  void make_gemms();
+  void make_streams();
+  void run_first();
+  std::byte* at(const Region& r, const Operands& operands) const;
+  std::uint32_t alignment(const Region& r, std::int64_t row_step) const;
+  void launch_epoch(const Operands& operands);
+  void launch(std::size_t step, const Operands& operands, cudaStream_t stream);
+  void copy(const Transfer& transfer, const Operands& operands, cudaStream_t stream) const;
+  void sum(const Reduction& reduction, const Operands& operands, cudaStream_t stream) const;
+  void collective(const Collective& c, const Operands& operands, cudaStream_t stream);
+  void hold_back() const;
+  void finish_oldest();
+  template <typename Query>
+  void await(Query&& query, double limit);
+  std::string late(double limit) const;
+  [[noreturn]] void give_up(const std::string& message);
+
+  std::shared_ptr<SharedLibraries> libraries_;
+  World& world_;
+  Plan plan_;
+  CudaOptions options_;
+  LibraryProgram program_;
+  std::vector<std::size_t> offsets_;  // of workspaces, by buffer
+  DeviceMemory buffers_;
+  std::vector<std::unique_ptr<LibraryGemm>> gemms_;  // by step
+  std::vector<DeviceMemory> scratch_;                // of products, by stream
+  std::vector<cudaStream_t> streams_;
+  std::vector<cudaEvent_t> ended_;  // by step; null where nobody waits for it
+  cudaEvent_t begun_ = nullptr;
+  std::vector<cudaEvent_t> done_;            // of the epochs that are queued, in turn
+  std::uint64_t queued_ = 0, finished_ = 0;  // epochs
+  bool dead_ = false, stuck_ = false;
+};
+
+// Delegates, so that the destructor runs, which knows what may be freed, where this throws.
+LibraryExecution::LibraryExecution(std::shared_ptr<SharedLibraries> libraries, const Plan& plan,
+                                   const CudaOptions& options)
+    : LibraryExecution(options, std::move(libraries), plan) {
+  IMBREX_EXPECTS(name.find(options.kernel) != std::string_view::npos,
+                 "no kernel named like '{}' runs plans with library collectives", options.kernel);
+  // Every rank looks at every rank's part, so that all refuse alike.
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    LibraryProgram program = library_program(plan_, rank);
+    if (rank == world_.rank()) program_ = std::move(program);
+  }
+  place_buffers();
+  make_gemms();
+  make_streams();
+  run_first();
+}
+
+LibraryExecution::~LibraryExecution() {
+  try {
+    if (!dead_ && !streams_.empty()) finish();
+  } catch (const std::exception&) {  // what is under way has been ended
+  }
+  if (stuck_) {
+    // Freeing waits for the device.
+    static_cast<void>(buffers_.release());
+    for (DeviceMemory& memory : scratch_) static_cast<void>(memory.release());
+    return;
+  }
+  cudaSetDevice(libraries_->device());
+  for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+  for (const auto* events : {&ended_, &done_})
+    for (cudaEvent_t event : *events)
+      if (event != nullptr) cudaEventDestroy(event);
+  if (begun_ != nullptr) cudaEventDestroy(begun_);
+}
+
+// One copy of a workspace is enough: streams order a rank's epochs, collectives those of different ranks. So nothing
+// depends on an epoch's number, and a captured graph replays as it is.
+void LibraryExecution::place_buffers() {
+  std::size_t bytes = 0;
+  for (const Buffer& b : plan_.buffers) {
+    offsets_.push_back(bytes);
+    if (b.role == BufferRole::workspace) bytes += aligned(size(b.rows * b.cols) * size_of(b.type));
+  }
+  buffers_ = device_memory(bytes);
+}
+
+std::uint32_t LibraryExecution::alignment(const Region& r, std::int64_t row_step) const {
+  const Buffer& b = buffer(r);
+  const std::size_t base = b.role == BufferRole::workspace ? buffer_alignment : operand_alignment,
+                    first = size(r.row * b.cols + r.col) * size_of(b.type),
+                    step = size(row_step * b.cols) * size_of(b.type), all = base | first | step;
+  return static_cast<std::uint32_t>(all & (~all + 1));
+}
+
+void LibraryExecution::make_gemms() {
+  std::vector<std::size_t> bytes(program_.forked.size());
+  for (const LibraryStep& step : program_.steps) {
+    gemms_.emplace_back();
+    const auto* p = std::get_if<LibraryProduct>(&step.work);
+    if (p == nullptr) continue;
+    GemmShape shape{p->a.rows, p->b.cols, p->a.cols, p->batch, plan_.problem.type, buffer(p->to).type, {}, {}, {}};
+    shape.a = {buffer(p->a).cols, p->a_step * buffer(p->a).cols, alignment(p->a, p->a_step)};
+    shape.b = {buffer(p->b).cols, 0, alignment(p->b, 0)};
+    shape.out = {buffer(p->to).cols, p->to_step * buffer(p->to).cols, alignment(p->to, p->to_step)};
+    gemms_.back() = std::make_unique<LibraryGemm>(libraries_->handle(), shape);
+    bytes[step.stream] = std::max(bytes[step.stream], gemms_.back()->workspace_bytes());
+  }
+  for (const std::size_t b : bytes) scratch_.push_back(device_memory(b));
+}
+
+void LibraryExecution::make_streams() {
+  int least = 0, greatest = 0;
+  IMBREX_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  for (std::size_t s = 0; s < program_.forked.size(); ++s) {
+    cudaStream_t stream = nullptr;
+    // A collective must not wait until the blocks of a product have all started.
+    IMBREX_CUDA_TRY(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, s == 0 ? least : greatest));
+    streams_.push_back(stream);
+  }
+  const auto event = [] {
+    cudaEvent_t made = nullptr;
+    IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
+    return made;
+  };
+  for (const LibraryStep& step : program_.steps) ended_.push_back(step.awaited ? event() : nullptr);
+  begun_ = event();
+  const std::size_t depth =
+      std::clamp<std::size_t>(most_queued_steps / std::max<std::size_t>(program_.steps.size(), 1), 8, 64);
+  for (std::size_t i = 0; i < depth; ++i) done_.push_back(event());
+}
+
+// Loads every kernel, and lets NCCL connect, before an epoch counts. Products first: a library that loads a kernel
+// behind a collective can keep from a peer, in the same process, what that collective waits for.
+void LibraryExecution::run_first() {
+  std::size_t bytes = 0;
+  for (const Buffer& b : plan_.buffers)
+    if (b.role != BufferRole::workspace) bytes = std::max(bytes, size(b.rows * b.cols) * size_of(b.type));
+  DeviceMemory any = device_memory(bytes);
+  const Operands operands{any.get(), any.get(), any.get()};
+  const auto run = [&](bool collectives) {
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      if (std::holds_alternative<Collective>(program_.steps[i].work) != collectives) continue;
+      launch(i, operands, stream());
+      await([&] { return cudaStreamQuery(stream()); }, first_limit);
+    }
+    world_.barrier();
+  };
+  try {
+    IMBREX_CUDA_TRY(cudaMemsetAsync(any.get(), 0, bytes, stream()));
+    run(false);
+    run(true);
+  } catch (const Error&) {
+    if (stuck_) static_cast<void>(any.release());
+    throw;
+  }
+}
+
+std::byte* LibraryExecution::at(const Region& r, const Operands& operands) const {
+  const Buffer& b = buffer(r);
+  const auto* input = static_cast<const std::byte*>(r.buffer == buffer_a ? operands.a : operands.b);
+  std::byte* base = b.role == BufferRole::workspace
+                        ? static_cast<std::byte*>(buffers_.get()) + offsets_[index(r.buffer)]
+                    : r.buffer == buffer_out ? static_cast<std::byte*>(operands.out)
+                                             : const_cast<std::byte*>(input);
+  return base + size(r.row * b.cols + r.col) * size_of(b.type);
+}
+
+void LibraryExecution::copy(const Transfer& transfer, const Operands& operands, cudaStream_t stream) const {
+  if (transfer.from.empty()) return;
+  const std::size_t element = size_of(buffer(transfer.from).type), width = size(transfer.from.cols) * element,
+                    from_pitch = size(buffer(transfer.from).cols) * element,
+                    to_pitch = size(buffer(transfer.to).cols) * element, rows = size(transfer.from.rows);
+  std::byte *from = at(transfer.from, operands), *to = at(transfer.to, operands);
+  if (width == from_pitch && width == to_pitch)
+    IMBREX_CUDA_TRY(cudaMemcpyAsync(to, from, width * rows, cudaMemcpyDeviceToDevice, stream));
+  else
+    IMBREX_CUDA_TRY(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, rows, cudaMemcpyDeviceToDevice, stream));
+}
+
+void LibraryExecution::sum(const Reduction& reduction, const Operands& operands, cudaStream_t stream) const {
+  SumArgs args{};
+  args.task.rows = static_cast<std::uint32_t>(reduction.from.front().rows);
+  args.task.cols = static_cast<std::uint32_t>(reduction.from.front().cols);
+  args.task.adds = static_cast<std::uint16_t>(reduction.from.size());
+  args.task.stores = static_cast<std::uint16_t>(reduction.to.size());
+  std::size_t i = 0;
+  for (const auto* regions : {&reduction.from, &reduction.to})
+    for (const Region& r : *regions) {
+      RegionEntry& entry = args.regions[i++];
+      entry.address = reinterpret_cast<std::uint64_t>(at(r, operands));
+      entry.pitch = size(buffer(r).cols) * size_of(buffer(r).type);
+      entry.rows = args.task.rows;
+      entry.cols = args.task.cols;
+      entry.type = buffer(r).type;
+    }
+  IMBREX_CUDA_TRY(launch_sum(args, stream));
+}
+
+void LibraryExecution::collective(const Collective& c, const Operands& operands, cudaStream_t stream) {
+  const std::byte* from = at(c.from, operands);
+  std::byte* to = at(c.to, operands);
+  const Type type = buffer(c.from).type;
+  const std::size_t in = size(c.from.rows * c.from.cols), out = size(c.to.rows * c.to.cols);
+  runtime::Communicator& communicator = libraries_->communicator();
+  switch (c.kind) {
+    case CollectiveKind::all_gather: return communicator.all_gather(from, to, in, type, stream);
+    case CollectiveKind::reduce_scatter: return communicator.reduce_scatter(from, to, out, type, stream);
+    case CollectiveKind::all_reduce: return communicator.all_reduce(from, to, in, type, stream);
+    case CollectiveKind::all_to_all: return communicator.all_to_all(from, to, in / index(world_.size()), type, stream);
+  }
+}
+
+void LibraryExecution::launch(std::size_t i, const Operands& operands, cudaStream_t stream) {
+  const LibraryStep& step = program_.steps[i];
+  if (const auto* p = std::get_if<LibraryProduct>(&step.work))
+    gemms_[i]->launch(at(p->a, operands), at(p->b, operands), at(p->to, operands), scratch_[step.stream].get(), stream);
+  else if (const auto* transfer = std::get_if<Transfer>(&step.work))
+    copy(*transfer, operands, stream);
+  else if (const auto* reduction = std::get_if<Reduction>(&step.work))
+    sum(*reduction, operands, stream);
+  else
+    collective(std::get<Collective>(step.work), operands, stream);
+}
+
+void LibraryExecution::launch_epoch(const Operands& operands) {
+  if (std::find(program_.forked.begin(), program_.forked.end(), true) != program_.forked.end()) {
+    IMBREX_CUDA_TRY(cudaEventRecord(begun_, stream()));
+    for (std::size_t s = 0; s < streams_.size(); ++s)
+      if (program_.forked[s]) IMBREX_CUDA_TRY(cudaStreamWaitEvent(streams_[s], begun_, 0));
+  }
+  for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+    const LibraryStep& step = program_.steps[i];
+    for (const std::size_t before : step.waits)
+      IMBREX_CUDA_TRY(cudaStreamWaitEvent(streams_[step.stream], ended_[before], 0));
+    launch(i, operands, streams_[step.stream]);
+    if (step.awaited) IMBREX_CUDA_TRY(cudaEventRecord(ended_[i], streams_[step.stream]));
+  }
+  for (const std::size_t last : program_.ends) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream(), ended_[last], 0));
+}
+
+// With injected delays, one rank in turn falls behind by far.
+void LibraryExecution::hold_back() const {
+  if (options_.delays == 0 || (options_.delays + queued_) % static_cast<std::uint64_t>(world_.size()) !=
+                                  static_cast<std::uint64_t>(world_.rank()))
+    return;
+  std::this_thread::sleep_for(std::chrono::duration<double>(20 * options_.max_delay));
+}
+
+void LibraryExecution::enqueue(const Operands& operands) {
+  IMBREX_EXPECTS(!dead_, "this execution failed before");
+  world_.throw_if_failed();
+  for (const void* p : {operands.a, operands.b, static_cast<const void*>(operands.out)})
+    IMBREX_EXPECTS(p != nullptr && reinterpret_cast<std::uintptr_t>(p) % operand_alignment == 0,
+                   "operand at {}: a, b and out must be given, aligned to {} bytes", p, operand_alignment);
+  IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
+  hold_back();
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  IMBREX_CUDA_TRY(cudaStreamIsCapturing(stream(), &status));
+  const bool captured = status != cudaStreamCaptureStatusNone;
+  if (!captured && queued_ - finished_ == done_.size()) finish_oldest();
+  try {
+    launch_epoch(operands);
+    if (captured) return;
+    IMBREX_CUDA_TRY(cudaEventRecord(done_[queued_ % done_.size()], stream()));
+    ++queued_;
+  } catch (const Error& error) {
+    give_up(error.what());
+  }
+}
+
+void LibraryExecution::finish_oldest() {
+  await([&] { return cudaEventQuery(done_[finished_ % done_.size()]); }, world_.options().wait_limit);
+  ++finished_;
+}
+
+void LibraryExecution::finish() {
+  IMBREX_EXPECTS(!dead_, "this execution failed before");
+  IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
+  while (finished_ < queued_) finish_oldest();
+  // Replayed graphs have no epochs.
+  await([&] { return cudaStreamQuery(stream()); }, world_.options().wait_limit);
+}
+
+template <typename Query>
+void LibraryExecution::await(Query&& query, double limit) {
+  const auto begin = Clock::now();
+  for (int round = 0;; ++round) {
+    const cudaError_t status = query();
+    if (status == cudaSuccess) return;
+    if (status != cudaErrorNotReady)
+      give_up(fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status)));
+    cudaGetLastError();
+    if (round < 20000) continue;
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    if (round % 64 != 0) continue;
+    try {
+      world_.throw_if_failed();
+      libraries_->communicator().check();
+    } catch (const Error& error) {
+      give_up(error.what());
+    }
+    if (std::chrono::duration<double>(Clock::now() - begin).count() > limit) give_up(late(limit));
+  }
+}
+
+// Names the first collective that is not known to have ended.
+std::string LibraryExecution::late(double limit) const {
+  std::string where = fmt::format("rank {}", world_.rank());
+  for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+    const LibraryStep& step = program_.steps[i];
+    if (!std::holds_alternative<Collective>(step.work)) continue;
+    if (ended_[i] != nullptr && cudaEventQuery(ended_[i]) == cudaSuccess) continue;
+    where = task_name(plan_, world_.rank(), step.queue, step.task);
+    break;
+  }
+  cudaGetLastError();
+  return fmt::format("{} waited longer than {} s for the other ranks in epoch {}", where, limit,
+                     options_.first_epoch + finished_);
+}
+
+void LibraryExecution::give_up(const std::string& message) {
+  dead_ = true;
+  world_.fail(message);
+  libraries_->communicator().abort();
+  // Aborted collectives end soon, and what waits for them runs on.
+  stuck_ = true;
+  for (int i = 0; i < 1000 && stuck_; ++i) {
+    stuck_ = std::any_of(streams_.begin(), streams_.end(),
+                         [](cudaStream_t s) { return cudaStreamQuery(s) == cudaErrorNotReady; });
+    cudaGetLastError();
+    if (stuck_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  throw Error(ErrorCode::runtime_failure, message);
+}
+
+std::unique_ptr<StreamExecution> SharedLibraries::prepare(const Plan& plan, const CudaOptions& options) {
+  try {
+    return std::make_unique<LibraryExecution>(shared_from_this(), plan, options);
+  } catch (const Error& error) {
+    // Refusals are alike on all ranks; any other failure the others must learn of.
+    if (error.code() == ErrorCode::runtime_failure) world_.fail(error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Libraries> make_libraries(World& world, int device) {
+  return std::make_shared<SharedLibraries>(world, device);
+}
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,71 @@
+#include "execute/cuda/library_gemm.hpp"
+
+namespace imbrex::cuda {
+namespace {
+
+constexpr std::size_t most_workspace = std::size_t{64} << 20;
+
+cudaDataType_t type_of(Type type) {
+  return type == Type::bf16 ? CUDA_R_16BF : type == Type::fp16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+struct PreferenceDelete {
+  void operator()(cublasLtMatmulPreference_t p) const { runtime::cublas_lt().preference_destroy(p); }
+};
+
+}  // namespace
+
+// The library's matrices lie by columns: it is given the transposes, out' = B' A', which need no transposing.
+LibraryGemm::LibraryGemm(cublasLtHandle_t handle, const GemmShape& shape)
+    : handle_(handle),
+      a_(layout(shape.type, shape.depth, shape.rows, shape.a, shape.batch)),
+      b_(layout(shape.type, shape.cols, shape.depth, shape.b, shape.batch)),
+      out_(layout(shape.out_type, shape.cols, shape.rows, shape.out, shape.batch)) {
+  cublasLtMatmulDesc_t desc = nullptr;
+  IMBREX_CUBLASLT_TRY(desc_create, &desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+  desc_.reset(desc);
+  cublasLtMatmulPreference_t made = nullptr;
+  IMBREX_CUBLASLT_TRY(preference_create, &made);
+  const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, PreferenceDelete> preference(made);
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    IMBREX_CUBLASLT_TRY(preference_set, preference.get(), attribute, &value, sizeof value);
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, most_workspace);
+  // Parts of a product cut along K are added in fp32, not in the type of the result.
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, shape.b.alignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape.a.alignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.out.alignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.out.alignment);
+  cublasLtMatmulHeuristicResult_t result{};
+  int count = 0;
+  const cublasStatus_t status = runtime::cublas_lt().heuristic(handle, desc_.get(), b_.get(), a_.get(), out_.get(),
+                                                               out_.get(), preference.get(), 1, &result, &count);
+  IMBREX_EXPECTS(status != CUBLAS_STATUS_NOT_SUPPORTED && (status != CUBLAS_STATUS_SUCCESS || count > 0),
+                 "cuBLASLt knows no way to multiply {} x {} by {} x {} of {} into {}", shape.rows, shape.depth,
+                 shape.depth, shape.cols, name_of(shape.type), name_of(shape.out_type));
+  runtime::check_cublas_lt(status, "heuristic");
+  runtime::check_cublas_lt(result.state, "heuristic");
+  algo_ = result.algo;
+  workspace_bytes_ = result.workspaceSize;
+}
+
+LibraryGemm::Layout LibraryGemm::layout(Type type, std::int64_t rows, std::int64_t cols,
+                                        const GemmShape::Matrix& matrix, int batch) {
+  cublasLtMatrixLayout_t made = nullptr;
+  IMBREX_CUBLASLT_TRY(layout_create, &made, type_of(type), static_cast<std::uint64_t>(rows),
+                      static_cast<std::uint64_t>(cols), matrix.pitch);
+  Layout layout(made);
+  const std::int32_t count = batch;
+  IMBREX_CUBLASLT_TRY(layout_set, made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count);
+  IMBREX_CUBLASLT_TRY(layout_set, made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &matrix.step, sizeof matrix.step);
+  return layout;
+}
+
+void LibraryGemm::launch(const void* a, const void* b, void* out, void* workspace, cudaStream_t stream) const {
+  const float one = 1, zero = 0;
+  IMBREX_CUBLASLT_TRY(matmul, handle_, desc_.get(), &one, b, b_.get(), a, a_.get(), &zero, out, out_.get(), out,
+                      out_.get(), &algo_, workspace, workspace_bytes_, stream);
+}
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,58 @@
+// One product, or a batch of one shape, by cuBLASLt.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "imbrex/types.hpp"
+#include "runtime/cuda/cublas_lt.hpp"
+
+namespace imbrex::cuda {
+
+/// Row-major matrices, `pitch` elements from row to row, `step` elements from one of the batch to the next. All of the
+/// batch share B. Alignments, in bytes, are those of the addresses that launch will be given.
+struct GemmShape {
+  struct Matrix {
+    std::int64_t pitch = 0, step = 0;
+    std::uint32_t alignment = 16;
+  };
+  std::int64_t rows = 0, cols = 0, depth = 0;
+  int batch = 1;
+  Type type = Type::bf16, out_type = Type::bf16;
+  Matrix a, b, out;
+};
+
+class LibraryGemm {
+ public:
+  /// Asks the library's heuristic, which depends on the shape alone: timing candidates could choose another one, and
+  /// other bits, on every rank and in every run. Throws Error(invalid_input) if it knows none.
+  LibraryGemm(cublasLtHandle_t handle, const GemmShape& shape);
+
+  std::size_t workspace_bytes() const { return workspace_bytes_; }
+
+  /// out = A B, summed in fp32. `workspace`, aligned to 256, has workspace_bytes().
+  void launch(const void* a, const void* b, void* out, void* workspace, cudaStream_t stream) const;
+
+ private:
+  struct DescDelete {
+    void operator()(cublasLtMatmulDesc_t d) const { runtime::cublas_lt().desc_destroy(d); }
+  };
+  struct LayoutDelete {
+    void operator()(cublasLtMatrixLayout_t l) const { runtime::cublas_lt().layout_destroy(l); }
+  };
+  using Desc = std::unique_ptr<cublasLtMatmulDescOpaque_t, DescDelete>;
+  using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, LayoutDelete>;
+
+  static Layout layout(Type type, std::int64_t rows, std::int64_t cols, const GemmShape::Matrix& matrix, int batch);
+
+  cublasLtHandle_t handle_;
+  Desc desc_;
+  Layout a_, b_, out_;
+  cublasLtMatmulAlgo_t algo_{};
+  std::size_t workspace_bytes_ = 0;
+};
+
+}  // namespace imbrex::cuda

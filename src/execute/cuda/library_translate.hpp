@@ -1,0 +1,51 @@
+// From a plan with library collectives to what one rank launches: products of a GEMM library, collectives, sums and
+// copies on streams, tied together by events. Pure host code.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "imbrex/plan.hpp"
+
+namespace imbrex::cuda {
+
+/// `batch` products of one shape that share B: of product i, A lies i * a_step rows below `a` and the result i *
+/// to_step rows below `to`.
+struct LibraryProduct {
+  Region a, b, to;
+  int batch = 1;
+  std::int64_t a_step = 0, to_step = 0;
+
+  bool operator==(const LibraryProduct&) const = default;
+};
+
+struct LibraryStep {
+  std::variant<LibraryProduct, Transfer, Reduction, Collective> work;  ///< an empty transfer does nothing
+  std::size_t stream = 0;
+  std::vector<std::size_t> waits;  ///< earlier steps, on other streams, that end before this one begins
+  bool awaited = false;            ///< a step on another stream, or the end of the epoch, waits for this one
+  int queue = 0;                   ///< in the plan, with the first of its tasks
+  std::size_t task = 0;
+};
+
+/// One epoch of one rank. All regions are the rank's own.
+struct LibraryProgram {
+  std::vector<LibraryStep> steps;  ///< in the order of their launch: what a step waits for is launched before it
+  std::vector<bool> forked;  ///< by stream: it must be made to wait for the epoch's begin. 0 is where the epoch runs
+  std::vector<std::size_t> ends;  ///< steps that stream 0 waits for at the epoch's end
+};
+
+/// Reductions with more sources and destinations than this are refused.
+inline constexpr std::size_t max_sum_regions = 16;
+
+bool has_collectives(const Plan& plan);
+
+/// `rank`'s part. Merges tiles: a run of tiles of one queue with the same waits is one product where it fills a
+/// rectangle of the product and lies in its destination as in the product; products that lie evenly spaced are one
+/// batch. Needs no more than the plan's regions. The plan must have passed check_format. Throws Error(invalid_input)
+/// naming the task that does not fit.
+LibraryProgram library_program(const Plan& plan, int rank);
+
+}  // namespace imbrex::cuda

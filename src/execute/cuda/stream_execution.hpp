@@ -1,0 +1,27 @@
+// What both kinds of execution on a GPU share: epochs are queued on a stream.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string_view>
+
+#include "imbrex/execute.hpp"
+
+namespace imbrex::cuda {
+
+class StreamExecution : public Execution {
+ public:
+  /// Queues an epoch and waits for it.
+  Report run(const Operands& operands) final;
+
+  /// The parts of run, for callers that queue several epochs: enqueue puts one epoch on stream(), finish waits until
+  /// all are done and throws as run does.
+  virtual void enqueue(const Operands& operands) = 0;
+  virtual void finish() = 0;
+  virtual cudaStream_t stream() const = 0;
+
+  /// What computes the products.
+  virtual std::string_view kernel_name() const = 0;
+};
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,69 @@
+// NCCL, found at run time, and a communicator whose calls end when the world has failed.
+#pragma once
+
+#include <nccl.h>
+
+#include <memory>
+
+#include "imbrex/types.hpp"
+#include "imbrex/world.hpp"
+#include "runtime/cuda/shared_library.hpp"
+
+namespace imbrex::runtime {
+
+struct Nccl {
+  decltype(&::ncclGetErrorString) get_error_string = nullptr;
+  decltype(&::ncclGetLastError) get_last_error = nullptr;
+  decltype(&::ncclGetUniqueId) get_unique_id = nullptr;
+  decltype(&::ncclCommInitRank) init_rank = nullptr;
+  decltype(&::ncclCommDestroy) destroy = nullptr;
+  decltype(&::ncclCommAbort) abort = nullptr;
+  decltype(&::ncclCommGetAsyncError) get_async_error = nullptr;
+  decltype(&::ncclGroupStart) group_start = nullptr;
+  decltype(&::ncclGroupEnd) group_end = nullptr;
+  decltype(&::ncclSend) send = nullptr;
+  decltype(&::ncclRecv) receive = nullptr;
+  decltype(&::ncclAllGather) all_gather = nullptr;
+  decltype(&::ncclReduceScatter) reduce_scatter = nullptr;
+  decltype(&::ncclAllReduce) all_reduce = nullptr;
+  /// Since NCCL 2.28; null before.
+  ncclResult_t (*all_to_all)(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclComm_t comm,
+                             cudaStream_t stream) = nullptr;
+};
+
+/// Throws Error(runtime_failure) where libnccl.so.2 cannot be loaded. Sets NCCL_NVLS_ENABLE=0 first, unless the
+/// variable is set: Imbrex does without NVLink multicast.
+const Nccl& nccl();
+
+class Communicator {
+ public:
+  /// Collective; the ranks' devices are selected. Throws Error(runtime_failure) where NCCL is missing, and, failing the
+  /// world, where it does not start; ends when another rank fails.
+  Communicator(World& world, int device);
+  /// The streams that it worked on are idle, and graphs that captured its work are destroyed: NCCL waits for those.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  /// Queue one collective; counts are elements of one rank's part, as in NCCL.
+  void all_gather(const void* from, void* to, std::size_t count, Type type, cudaStream_t stream);
+  void reduce_scatter(const void* from, void* to, std::size_t count, Type type, cudaStream_t stream);
+  void all_reduce(const void* from, void* to, std::size_t count, Type type, cudaStream_t stream);
+  void all_to_all(const void* from, void* to, std::size_t count, Type type, cudaStream_t stream);
+
+  /// Throws Error(runtime_failure) if a collective failed since.
+  void check() const;
+
+  /// Ends what is under way, on this rank. No collective may follow.
+  void abort() noexcept;
+
+ private:
+  ncclComm_t comm() const;
+  void check(ncclResult_t result, const char* call) const;
+
+  World& world_;
+  int device_;
+  ncclComm_t comm_ = nullptr;  // null once aborted
+};
+
+}  // namespace imbrex::runtime

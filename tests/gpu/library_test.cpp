@@ -1,0 +1,206 @@
+// Strategies with library collectives on GPUs: every element within its bound of a float64 reference, the same bits
+// every time and from graphs; and waits that end.
+#include <chrono>
+#include <thread>
+
+#include "execute/cuda/device_memory.hpp"
+#include "gpu/gpu_case.hpp"
+#include "imbrex/error.hpp"
+#include "runtime/cuda/cublas_lt.hpp"
+#include "runtime/cuda/nccl.hpp"
+#include "support/random_plan.hpp"
+
+namespace imbrex {
+namespace {
+
+using test::cases;
+using test::GpuCase;
+using test::Outcome;
+using test::Random;
+
+// Why the libraries cannot be used; empty where they can.
+std::string missing_library() {
+  try {
+    runtime::cublas_lt();
+    runtime::nccl();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+#define NEEDS_LIBRARIES \
+  if (const std::string missing = missing_library(); !missing.empty()) GTEST_SKIP() << missing
+
+constexpr Operator operators[] = {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
+                                  Operator::gemm_all_to_all};
+
+// Sizes of every kind, odd ones too.
+Problem random_problem(Random& random, Operator op, int ranks, Type type, std::int64_t most) {
+  const auto size = [&] { return random.chance(0.2) ? random.between(1, 16) : random.between(1, most); };
+  const auto sharded = [&] { return ranks * random.between(1, most / ranks); };
+  Problem p{op, 0, 0, 0, ranks, type};
+  p.m = op == Operator::gemm_all_reduce ? size() : sharded();
+  p.n = op == Operator::all_gather_gemm ? sharded() : size();
+  p.k = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce ? sharded() : size();
+  return p;
+}
+
+std::vector<Plan> random_plans(std::uint64_t seed, int ranks, std::int64_t most, int each) {
+  Random random(seed);
+  std::vector<Plan> plans;
+  for (Operator op : operators)
+    for (Strategy strategy : {Strategy::sequential, Strategy::decomposed})
+      for (Type type : {Type::bf16, Type::fp16, Type::fp32})
+        for (int i = 0; i < each; ++i) {
+          Knobs k;
+          k.partial = random.chance(0.7) ? type : Type::fp32;
+          k.chunks = static_cast<int>(random.between(2, 4));
+          k.group = static_cast<int>(random.between(1, 9));
+          plans.push_back(make_plan(random_problem(random, op, ranks, type, most), strategy, k));
+        }
+  return plans;
+}
+
+void expect_right(const std::vector<Plan>& plans, const GpuCase& c) {
+  for (const Plan& plan : plans) ASSERT_FALSE(check(plan).has_value());
+  const std::vector<Outcome> outcomes = test::run_on_gpus(plans, c);
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    SCOPED_TRACE(test::describe({plans[i].problem, plans[i].strategy, plans[i].knobs}));
+    EXPECT_EQ(outcomes[i].code, 0) << outcomes[i].message;
+    EXPECT_LE(outcomes[i].worst, 1) << outcomes[i].message;
+    EXPECT_EQ(outcomes[i].differing, 0);
+    if (outcomes[i].code != 0) return;  // those behind it did not run
+  }
+}
+
+// NCCL starts within these limits.
+GpuCase patient() {
+  GpuCase c;
+  c.wait_limit = 20;
+  return c;
+}
+
+TEST(GpuLibrary, RandomProblemsOnTwo) {
+  NEEDS_GPUS(2);
+  NEEDS_LIBRARIES;
+  expect_right(random_plans(test::seed_from_environment() + 2, 2, 700, cases(2)), patient());
+}
+
+TEST(GpuLibrary, RandomProblemsOnFour) {
+  NEEDS_GPUS(4);
+  NEEDS_LIBRARIES;
+  expect_right(random_plans(test::seed_from_environment() + 4, 4, 700, cases(2)), patient());
+}
+
+TEST(GpuLibrary, GraphsReplayTheSameBits) {
+  NEEDS_GPUS(2);
+  NEEDS_LIBRARIES;
+  const int ranks = test::gpus() >= 4 ? 4 : 2;
+  std::vector<Plan> plans;
+  for (Operator op : operators)
+    for (Strategy strategy : {Strategy::sequential, Strategy::decomposed})
+      for (Type partial : {Type::bf16, Type::fp32})
+        plans.push_back(
+            make_plan({op, 1024, 768, 512, ranks, Type::bf16}, strategy, {.chunks = 3, .partial = partial}));
+  GpuCase c = patient();
+  c.replays = 100;
+  expect_right(plans, c);
+}
+
+// More epochs than may be queued, on ranks that fall behind in turn.
+TEST(GpuLibrary, ManyEpochsQueuedWithDelays) {
+  NEEDS_GPUS(2);
+  NEEDS_LIBRARIES;
+  GpuCase c = patient();
+  c.options.delays = 77;
+  c.options.max_delay = 2e-4;
+  c.queued = 80;
+  c.repeats = 2;
+  std::vector<Plan> plans;
+  for (Operator op : operators)
+    for (Strategy strategy : {Strategy::sequential, Strategy::decomposed})
+      plans.push_back(make_plan({op, 120, 88, 72, 2, Type::bf16}, strategy, {.chunks = 4}));
+  expect_right(plans, c);
+}
+
+TEST(GpuLibrary, SharesAnExecutorWithFusedPlans) {
+  NEEDS_GPUS(2);
+  NEEDS_LIBRARIES;
+  const Problem p{Operator::gemm_reduce_scatter, 512, 256, 256, 2, Type::bf16};
+  const Plan fused = make_plan(p, Strategy::fused, {.transport = Transport::store}),
+             sequential = make_plan(p, Strategy::sequential, {}), decomposed = make_plan(p, Strategy::decomposed, {});
+  expect_right({fused, sequential, fused, decomposed, sequential}, patient());
+}
+
+TEST(GpuLibrary, OneRank) {
+  NEEDS_GPUS(1);
+  NEEDS_LIBRARIES;
+  std::vector<Plan> plans;
+  for (Operator op : operators) plans.push_back(make_plan({op, 130, 70, 90, 1, Type::bf16}, Strategy::sequential, {}));
+  expect_right(plans, patient());
+}
+
+TEST(GpuLibrary, AKernelOfAnotherNameIsRefused) {
+  NEEDS_GPUS(2);
+  NEEDS_LIBRARIES;
+  GpuCase c = patient();
+  c.options.kernel = "plain";
+  const Outcome outcome =
+      test::run_on_gpus(make_plan({Operator::gemm_all_reduce, 64, 64, 64, 2, Type::bf16}, Strategy::sequential, {}), c);
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(outcome.message.find("no kernel named like 'plain'"), std::string::npos) << outcome.message;
+}
+
+// Rank 1 stays away from a collective, or is lost before it: rank 0 must end, and the GPUs be free again.
+void expect_rank_0_ends(bool lost, const std::string& text) {
+  constexpr double limit = 5;
+  const Plan plan = make_plan({Operator::gemm_all_reduce, 512, 512, 512, 2, Type::bf16}, Strategy::decomposed, {});
+  std::string message;
+  double seconds = 0;
+  const int code = run_threads(2, {.heap_bytes = 1 << 20, .wait_limit = limit}, [&](World& world) {
+    const auto executor = make_cuda_executor(world);
+    const auto execution = executor->prepare(plan);
+    const cuda::DeviceMemory a = cuda::device_memory(512 * 256 * 2), b = cuda::device_memory(512 * 256 * 2),
+                             out = cuda::device_memory(512 * 512 * 2);
+    execution->run({a.get(), b.get(), out.get()});
+    world.barrier();
+    if (world.rank() == 1) {
+      if (lost) throw Error(ErrorCode::runtime_failure, "rank 1 is lost");
+      for (;;) {
+        world.throw_if_failed();
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      execution->run({a.get(), b.get(), out.get()});
+    } catch (const Error& error) {
+      message = error.what();
+      seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      throw;
+    }
+    return 0;
+  });
+  EXPECT_EQ(code, 3);
+  EXPECT_NE(message.find(text), std::string::npos) << message;
+  EXPECT_LT(seconds, limit + 5);
+  const Outcome after = test::run_on_gpus(plan, patient());
+  EXPECT_EQ(after.code, 0) << after.message;
+  EXPECT_LE(after.worst, 1);
+}
+
+TEST(GpuLibrary, ALateRankEndsAllPastTheLimit) {
+  NEEDS_GPUS(2);
+  NEEDS_LIBRARIES;
+  expect_rank_0_ends(false, "rank 0 queue 1 task 0 (collective) waited longer than 5 s");
+}
+
+TEST(GpuLibrary, ALostRankEndsTheOthers) {
+  NEEDS_GPUS(2);
+  NEEDS_LIBRARIES;
+  expect_rank_0_ends(true, "rank 1");
+}
+
+}  // namespace
+}  // namespace imbrex
