@@ -31,6 +31,9 @@ void PlanOptions::add_to(CLI::App& command) {
 
   add_integer(command, "--tile-m", knobs.tile_m, 1, most, "Rows of a tile (default 128)")->group(knob_group);
   add_integer(command, "--tile-n", knobs.tile_n, 1, most, "Columns of a tile (default 128)")->group(knob_group);
+  add_integer(command, "--cluster", cluster, 0, 2,
+              "Tiles that share their part of B on a GPU: 1, 2, or 0 (default) for either")
+      ->group(knob_group);
   add_integer(command, "--group", group, 1, most - 1, "Tile rows per super-row (default 8)")->group(knob_group);
   add_named<TileOrder>(command, "--order", knobs.order, parse_tile_order,
                        "owner_major (default), column_major or naive")
@@ -90,6 +93,7 @@ std::optional<Knobs> PlanOptions::chosen_knobs() const {
   result.group = static_cast<int>(group);
   result.k_slices = static_cast<int>(k_slices);
   result.chunks = static_cast<int>(chunks);
+  result.cluster = static_cast<int>(cluster);
   result.own_shift = static_cast<int>(own_shift);
   if (app->get_option("--partial")->count() == 0) result.partial = type;
   return result;

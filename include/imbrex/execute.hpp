@@ -38,6 +38,10 @@ class Execution {
   /// this rank's output is complete. Throws Error(runtime_failure) naming rank, task, signal, expected and seen
   /// if a wait passes its limit, or naming the lost rank; then every rank throws, and the execution is dead.
   virtual Report run(const Operands& operands) = 0;
+
+  /// Seconds an epoch of this rank, of `runs` epochs one behind the other. Collective, and as run. On GPUs the epochs
+  /// are replayed from a captured graph, and those that the clock does not count go before them; `runs` must be even.
+  virtual double time(const Operands& operands, int runs);
 };
 
 class Executor {

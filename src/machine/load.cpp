@@ -47,6 +47,8 @@ Machine load_file(const fs::path& path) {
 
 }  // namespace
 
+std::vector<std::string> machine_folders() { return own_folders(); }
+
 std::vector<std::string> machine_names(const std::vector<std::string>& folders) {
   std::set<std::string> names;
   for (const std::string& folder : search_path(folders)) {

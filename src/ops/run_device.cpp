@@ -10,15 +10,17 @@
 #include "imbrex/ops.hpp"
 #include "imbrex/world.hpp"
 #include "runtime/cuda/survey.hpp"
+#include "tune/records.hpp"
 
 namespace imbrex {
 namespace {
 
-// What keeps the request from GPUs, whatever its plan; empty if nothing does.
-std::string refusal_of_request(const RunRequest& request, const Problem& problem) {
+// What keeps the request from GPUs, whatever its plan; empty if nothing does. `gpu`: the first one's name.
+std::string refusal_of_request(const RunRequest& request, const Problem& problem, std::string& gpu) {
   if (request.timeline) return "the CUDA executor records no timeline";
   const bool launched = World::launched(), processes = launched || !request.threads;
   const GpuSurvey survey = processes && !launched ? survey_gpus() : runtime::survey_gpus_here();
+  if (!survey.gpus.empty()) gpu = survey.gpus.front().name;
   // That a rank of a launcher sees one GPU may mean that all ranks see the same one: not to be taken unasked.
   const bool own = launched && request.device == Device::cuda;
   return cuda::refusal_of_gpus(survey, problem.ranks, processes, own);
@@ -26,13 +28,6 @@ std::string refusal_of_request(const RunRequest& request, const Problem& problem
 
 Plan host_plan(const RunRequest& request, const Problem& problem) {
   return choose_plan(problem, nominal_host_machine(), {request.strategy, request.knobs, request.cpu});
-}
-
-// The machine that GPU plans are chosen by: constants, so that every rank and every run chooses the same plan.
-Plan gpu_plan(const RunRequest& request, const Problem& problem) {
-  Machine machine = load_machine("4xh200");
-  machine.devices = std::max(machine.devices, problem.ranks);
-  return choose_plan(problem, machine, {request.strategy, request.knobs, {}});
 }
 
 }  // namespace
@@ -52,12 +47,25 @@ Device parse_device(std::string_view name) {
   throw Error(ErrorCode::invalid_input, fmt::format("device '{}': it must be auto, cpu or cuda", name));
 }
 
+Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
+                     const std::string& gpu) {
+  if (!knobs) {
+    const Records records = load_records(gpu);
+    const Record* record = find_record(records, problem);
+    if (record != nullptr && strategy.value_or(record->candidate.strategy) == record->candidate.strategy)
+      return make_plan(problem, record->candidate.strategy, record->candidate.knobs);
+  }
+  Machine machine = load_machine("4xh200");
+  machine.devices = std::max(machine.devices, problem.ranks);
+  return choose_plan(problem, machine, {strategy, knobs, {}});
+}
+
 Choice choose_device(const RunRequest& request, const Problem& problem) {
-  std::string refusal;
+  std::string refusal, gpu;
   if (request.device != Device::cpu) {
-    refusal = refusal_of_request(request, problem);
+    refusal = refusal_of_request(request, problem, gpu);
     if (refusal.empty()) {
-      Plan plan = request.plan ? *request.plan : gpu_plan(request, problem);
+      Plan plan = request.plan ? *request.plan : choose_gpu_plan(problem, request.strategy, request.knobs, gpu);
       refusal = cuda::refusal_of_plan(plan);
       if (refusal.empty()) return {Device::cuda, std::move(plan)};
     }

@@ -15,4 +15,9 @@ struct Choice {
 /// what is missing where the request insists on CUDA.
 Choice choose_device(const RunRequest& request, const Problem& problem);
 
+/// The plan for GPUs of this name: the recorded one for the problem where there is one, else the one that a simulated
+/// machine of four H200s finishes first. A given strategy or knobs are kept. The same on every rank and in every run.
+Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
+                     const std::string& gpu);
+
 }  // namespace imbrex

@@ -1,104 +1,9 @@
-// Plans from JSON. Strict: an unknown or missing key, a wrong type or a number outside its type's range is an error
-// that names its place. Shapes and indices are check_format's business.
-#include <fmt/format.h>
-
-#include <array>
-#include <limits>
-#include <nlohmann/json.hpp>
-
-#include "base/check.hpp"
+// Plans from JSON. Shapes and indices are check_format's business.
 #include "plan/json_names.hpp"
+#include "plan/json_node.hpp"
 
 namespace imbrex {
 namespace {
-
-using Json = nlohmann::json;
-
-// A value and the way to it, for messages; the way is put together only when something is wrong.
-class Node {
- public:
-  Node(const Json& json, const Node* parent, std::string_view key, std::size_t index)
-      : json_(json), parent_(parent), key_(key), index_(index) {}
-
-  Node operator[](std::string_view key) const {
-    const auto place = object().find(key);
-    if (place == json_.end()) refuse(fmt::format("the key '{}' is missing", key));
-    return {*place, this, key, 0};
-  }
-  template <typename F>
-  void each(F&& f) const {
-    for (std::size_t i = 0; i < array().size(); ++i) f(Node(json_[i], this, {}, i));
-  }
-  Node at(std::size_t i) const { return {array().at(i), this, {}, i}; }
-  std::size_t size() const { return array().size(); }
-
-  void only(std::initializer_list<std::string_view> keys) const {
-    for (const auto& [key, value] : object().items())
-      if (std::find(keys.begin(), keys.end(), key) == keys.end())
-        refuse(fmt::format("the key '{}' is not known here", key));
-  }
-
-  template <typename T>
-  T integer() const {
-    if (!json_.is_number_integer()) refuse(fmt::format("{} is not an integer", excerpt()));
-    const bool large = json_.is_number_unsigned() &&
-                       json_.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<T>::max());
-    const std::int64_t value = large ? 0 : json_.get<std::int64_t>();
-    if (large || value < static_cast<std::int64_t>(std::numeric_limits<T>::min()) ||
-        value > static_cast<std::int64_t>(std::numeric_limits<T>::max()))
-      refuse(fmt::format("{} is out of range", excerpt()));
-    return static_cast<T>(value);
-  }
-  bool boolean() const {
-    if (!json_.is_boolean()) refuse(fmt::format("{} is not true or false", excerpt()));
-    return json_.get<bool>();
-  }
-  const std::string& string() const {
-    if (!json_.is_string()) refuse(fmt::format("{} is not a string", excerpt()));
-    return json_.get_ref<const std::string&>();
-  }
-  template <typename Parse>
-  auto name(Parse&& parse) const {
-    try {
-      return parse(string());
-    } catch (const Error& error) {
-      refuse(error.what());
-    }
-  }
-
-  [[noreturn]] void refuse(const std::string& rule) const {
-    throw Error(ErrorCode::invalid_input, fmt::format("plan: {}: {}", way(), rule));
-  }
-
-  bool has(std::string_view key) const { return object().contains(key); }
-
- private:
-  const Json& object() const {
-    if (!json_.is_object()) refuse(fmt::format("{} is not an object", excerpt()));
-    return json_;
-  }
-  const Json& array() const {
-    if (!json_.is_array()) refuse(fmt::format("{} is not a list", excerpt()));
-    return json_;
-  }
-  std::string excerpt() const {
-    std::string text = json_.is_structured() ? std::string(json_.type_name())
-                                             : json_.dump(-1, ' ', true, Json::error_handler_t::replace);
-    if (text.size() > 40) text = text.substr(0, 40) + "...";
-    return text;
-  }
-  std::string way() const {
-    if (parent_ == nullptr) return "the file";
-    const std::string above = parent_->parent_ == nullptr ? "" : parent_->way();
-    return key_.empty() ? fmt::format("{}[{}]", above, index_)
-                        : fmt::format("{}{}{}", above, above.empty() ? "" : ".", key_);
-  }
-
-  const Json& json_;
-  const Node* parent_;
-  std::string_view key_;
-  std::size_t index_;
-};
 
 Region region_of(const Node& n, std::size_t fields = 6) {
   if (n.size() != fields)
@@ -163,26 +68,6 @@ Task task_of(const Node& n) {
   return task;
 }
 
-Knobs knobs_of(const Node& n) {
-  n.only({"tile_m", "tile_n", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "chunks", "own_shift",
-          "span_shards", "one_shot", "partial"});
-  Knobs k;
-  k.tile_m = n["tile_m"].integer<std::int64_t>();
-  k.tile_n = n["tile_n"].integer<std::int64_t>();
-  k.group = n["group"].integer<int>();
-  k.order = n["order"].name(parse_tile_order);
-  k.transport = n["transport"].name(parse_transport);
-  k.reducer = n["reducer"].name(parse_reducer);
-  k.comm_rows = n["comm_rows"].integer<std::int64_t>();
-  k.k_slices = n["k_slices"].integer<int>();
-  k.chunks = n["chunks"].integer<int>();
-  k.own_shift = n["own_shift"].integer<int>();
-  k.span_shards = n["span_shards"].boolean();
-  k.one_shot = n["one_shot"].boolean();
-  k.partial = n["partial"].name(parse_type);
-  return k;
-}
-
 Plan plan_of(const Node& n) {
   n.only({"imbrex_plan", "problem", "strategy", "knobs", "signal_copies", "buffers", "ranks"});
   const int version = n["imbrex_plan"].integer<int>();
@@ -219,14 +104,35 @@ Plan plan_of(const Node& n) {
 
 }  // namespace
 
+Knobs knobs_of(const Node& n) {
+  n.only({"tile_m", "tile_n", "cluster", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "chunks",
+          "own_shift", "span_shards", "one_shot", "partial"});
+  Knobs k;
+  k.tile_m = n["tile_m"].integer<std::int64_t>();
+  k.tile_n = n["tile_n"].integer<std::int64_t>();
+  k.cluster = n["cluster"].integer<int>();
+  k.group = n["group"].integer<int>();
+  k.order = n["order"].name(parse_tile_order);
+  k.transport = n["transport"].name(parse_transport);
+  k.reducer = n["reducer"].name(parse_reducer);
+  k.comm_rows = n["comm_rows"].integer<std::int64_t>();
+  k.k_slices = n["k_slices"].integer<int>();
+  k.chunks = n["chunks"].integer<int>();
+  k.own_shift = n["own_shift"].integer<int>();
+  k.span_shards = n["span_shards"].boolean();
+  k.one_shot = n["one_shot"].boolean();
+  k.partial = n["partial"].name(parse_type);
+  return k;
+}
+
 Plan parse_plan(std::string_view text) {
-  Json json;
+  nlohmann::json json;
   try {
-    json = Json::parse(text);
-  } catch (const Json::exception& error) {
+    json = nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::invalid_input, fmt::format("plan: this is not JSON: {}", error.what()));
   }
-  return plan_of(Node(json, nullptr, {}, 0));
+  return plan_of({json, "plan"});
 }
 
 }  // namespace imbrex

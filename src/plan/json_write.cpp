@@ -6,6 +6,7 @@
 
 #include "imbrex/plan.hpp"
 #include "plan/json_names.hpp"
+#include "plan/json_node.hpp"
 
 namespace imbrex {
 namespace {
@@ -20,7 +21,7 @@ class Writer {
     put("\"problem\": {{\"op\": \"{}\", \"m\": {}, \"n\": {}, \"k\": {}, \"ranks\": {}, \"type\": \"{}\"}},\n",
         name_of(p.op), p.m, p.n, p.k, p.ranks, name_of(p.type));
     put("\"strategy\": \"{}\",\n\"knobs\": ", name_of(plan.strategy));
-    write(plan.knobs);
+    text_ += to_json(plan.knobs);
     put(",\n\"signal_copies\": {},\n\"buffers\": [", plan.signal_copies);
     list(plan.buffers, ",", [&](const Buffer& b) {
       put("\n {{\"name\": {}, \"role\": \"{}\", \"layout\": \"{}\", \"type\": \"{}\", \"rows\": {}, \"cols\": {}, "
@@ -56,16 +57,6 @@ class Writer {
 
   static std::string quoted(const std::string& text) {
     return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  }
-
-  void write(const Knobs& k) {
-    put("{{\"tile_m\": {}, \"tile_n\": {}, \"group\": {}, \"order\": \"{}\", \"transport\": \"{}\", \"reducer\": "
-        "\"{}\", ",
-        k.tile_m, k.tile_n, k.group, name_of(k.order), name_of(k.transport), name_of(k.reducer));
-    put("\"comm_rows\": {}, \"k_slices\": {}, \"chunks\": {}, \"own_shift\": {}, \"span_shards\": {}, \"one_shot\": "
-        "{}, "
-        "\"partial\": \"{}\"}}",
-        k.comm_rows, k.k_slices, k.chunks, k.own_shift, k.span_shards, k.one_shot, name_of(k.partial));
   }
 
   void write(const Region& r) { put("[{}, {}, {}, {}, {}, {}]", r.rank, r.buffer, r.row, r.col, r.rows, r.cols); }
@@ -131,6 +122,16 @@ std::string to_json(const Plan& plan) {
   Writer writer;
   writer.write(plan);
   return writer.take();
+}
+
+std::string to_json(const Knobs& k) {
+  return fmt::format(
+      "{{\"tile_m\": {}, \"tile_n\": {}, \"cluster\": {}, \"group\": {}, \"order\": \"{}\", \"transport\": \"{}\", "
+      "\"reducer\": \"{}\", \"comm_rows\": {}, \"k_slices\": {}, \"chunks\": {}, \"own_shift\": {}, \"span_shards\": "
+      "{}, "
+      "\"one_shot\": {}, \"partial\": \"{}\"}}",
+      k.tile_m, k.tile_n, k.cluster, k.group, name_of(k.order), name_of(k.transport), name_of(k.reducer), k.comm_rows,
+      k.k_slices, k.chunks, k.own_shift, k.span_shards, k.one_shot, name_of(k.partial));
 }
 
 }  // namespace imbrex

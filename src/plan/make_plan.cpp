@@ -13,6 +13,8 @@ void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knob
   expect_positive("tile_n", knobs.tile_n);
   IMBREX_EXPECTS(knobs.tile_m * knobs.tile_n <= (std::int64_t{1} << 31),
                  "knobs tile_m x tile_n = {} x {}: at most 2^31 elements", knobs.tile_m, knobs.tile_n);
+  IMBREX_EXPECTS(knobs.cluster >= 0 && knobs.cluster <= 2, "knob cluster = {}: it must be 1, 2, or 0 for either",
+                 knobs.cluster);
   expect_positive("group", knobs.group);
   expect_positive("k_slices", knobs.k_slices);
   expect_positive("chunks", knobs.chunks);

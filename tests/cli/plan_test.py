@@ -25,10 +25,10 @@ class Plans(Case):
                     self.assertEqual(self.run_program("check", "plan.json"), ("sound\n", ""))
 
     def test_knobs_reach_the_plan(self):
-        knobs = ["--strategy", "fused", "--group", 3, "--order", "naive", "--transport", "pull", "--reducer", "tail",
+        knobs = ["--strategy", "fused", "--cluster", 2, "--group", 3, "--order", "naive", "--transport", "pull", "--reducer", "tail",
                  "--comm-rows", 8, "--own-shift", 1, "--span-shards", "--partial", "fp32"]
         made = self.plan("gemm_reduce_scatter", *knobs)["knobs"]
-        expected = {"tile_m": 16, "tile_n": 32, "group": 3, "order": "naive", "transport": "pull", "reducer": "tail",
+        expected = {"tile_m": 16, "tile_n": 32, "cluster": 2, "group": 3, "order": "naive", "transport": "pull", "reducer": "tail",
                     "comm_rows": 8, "own_shift": 1, "span_shards": True, "partial": "fp32"}
         self.assertLessEqual(expected.items(), made.items())
 

@@ -59,7 +59,7 @@ class Usage(Case):
         self.refuse(*run, *SIZES, "--json", says="--json")
         self.refuse(*run, *SIZES, "--json", "/no/such/folder/x", says="/no/such/folder/x")
         self.refuse(*run, *SIZES, "--tile-m", "0", says=["--tile-m", "'0'"])
-        self.refuse("plan", "all_gather_gemm", *SIZES, "--transport", "store", "--strategy", "fused", says="store")
+        self.refuse("plan", "all_gather_gemm", *SIZES, "--group", 0, "--strategy", "fused", says="--group")
         self.refuse("simulate", "gemm_all_reduce", *SIZES, says="--machine")
         self.refuse("simulate", "gemm_all_reduce", *SIZES, "--machine", "abacus", says=["'abacus'", "4xh200"])
         self.refuse("trace", "gemm_all_reduce", *SIZES, "--out", "x.svg", says="--machine")

@@ -35,6 +35,7 @@ PUBLIC = {
     "timeline.hpp": "execute",
     "execute.hpp": "execute",
     "npy.hpp": "base",
+    "measure.hpp": "ops",
     "ops.hpp": "ops",
     "run.hpp": "ops",
 }

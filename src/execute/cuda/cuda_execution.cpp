@@ -90,8 +90,9 @@ void CudaExecution::choose_kernel() {
   if (refusal_of_tma(plan_).empty())
     for (std::size_t i = 0; i < count; ++i) {
       const GemmKernel& k = *kernels[i];
-      if (k.type != plan_.problem.type || tile.rows > k.shape.m || tile.cols > k.shape.n ||
-          !buffers_fit(plan_, k.shape) || std::string_view(k.name).find(options_.kernel) == std::string_view::npos)
+      if ((plan_.knobs.cluster != 0 && k.shape.cluster != plan_.knobs.cluster) || k.type != plan_.problem.type ||
+          tile.rows > k.shape.m || tile.cols > k.shape.n || !buffers_fit(plan_, k.shape) ||
+          std::string_view(k.name).find(options_.kernel) == std::string_view::npos)
         continue;
       const int workers = k.workers();
       if (workers == 0) continue;

@@ -25,7 +25,9 @@ class CudaExecutor final : public Executor {
                    plan.problem.ranks, world_.size());
     if (const auto finding = check_format(plan))
       throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
-    if (cuda::has_collectives(plan)) {
+    const bool by_library =
+        !options_.kernel.empty() && cuda::library_name.find(options_.kernel) != std::string_view::npos;
+    if (cuda::has_collectives(plan) || by_library) {
       if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, device_);
       return libraries_->prepare(plan, options_);
     }

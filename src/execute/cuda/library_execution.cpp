@@ -67,9 +67,7 @@ class LibraryExecution final : public StreamExecution {
   void enqueue(const Operands& operands) override;
   void finish() override;
   cudaStream_t stream() const override { return streams_.front(); }
-  std::string_view kernel_name() const override { return name; }
-
-  static constexpr std::string_view name = "cuBLASLt, NCCL";
+  std::string_view kernel_name() const override { return library_name; }
 
  private:
   LibraryExecution(const CudaOptions& options, std::shared_ptr<SharedLibraries>&& libraries, const Plan& plan)
@@ -115,7 +113,7 @@ class LibraryExecution final : public StreamExecution {
 LibraryExecution::LibraryExecution(std::shared_ptr<SharedLibraries> libraries, const Plan& plan,
                                    const CudaOptions& options)
     : LibraryExecution(options, std::move(libraries), plan) {
-  IMBREX_EXPECTS(name.find(options.kernel) != std::string_view::npos,
+  IMBREX_EXPECTS(library_name.find(options.kernel) != std::string_view::npos,
                  "no kernel named like '{}' runs plans with library collectives", options.kernel);
   // Every rank looks at every rank's part, so that all refuse alike.
   for (int rank = 0; rank < world_.size(); ++rank) {

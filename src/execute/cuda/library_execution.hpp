@@ -14,7 +14,7 @@ class Libraries {
  public:
   virtual ~Libraries() = default;
 
-  /// Collective. The plan has library collectives and passed check_format. Returns when every kernel has run once.
+  /// Collective. The plan passed check_format. Returns when every kernel has run once.
   virtual std::unique_ptr<StreamExecution> prepare(const Plan& plan, const CudaOptions& options) = 0;
 };
 

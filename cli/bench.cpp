@@ -1,0 +1,186 @@
+// imbrex bench: Imbrex beside cuBLAS and NCCL on this machine's GPUs. imbrex tune: which plan is fastest, for later
+// runs.
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <memory>
+
+#include "command.hpp"
+#include "imbrex/error.hpp"
+#include "imbrex/measure.hpp"
+#include "imbrex/world.hpp"
+
+namespace imbrex::cli {
+namespace {
+
+struct Options {
+  std::vector<std::string> ops;
+  std::vector<std::int64_t> sizes;
+  std::vector<std::string> layers;
+  std::int64_t ranks = 4, rounds = 9, runs = 8;
+  Type type = Type::bf16;
+  std::string world = "processes", out;
+};
+
+// "NxK" of the whole operator.
+Problem layer(const std::string& text, Problem p) {
+  const std::size_t cross = text.find('x');
+  const auto number = [&](const std::string& part) {
+    if (part.empty() || part.size() > 10 || part.find_first_not_of("0123456789") != std::string::npos)
+      throw Error(ErrorCode::invalid_input, fmt::format("layer '{}': it must be NxK, two whole numbers", text));
+    return std::stoll(part);
+  };
+  p.n = number(text.substr(0, cross));
+  p.k = cross == std::string::npos ? number("") : number(text.substr(cross + 1));
+  return p;
+}
+
+MeasureRequest request_of(const Options& o, bool all) {
+  if (o.world != "processes" && o.world != "threads")
+    throw Error(ErrorCode::invalid_input, fmt::format("--world '{}': it must be processes or threads", o.world));
+  MeasureRequest request;
+  for (const std::string& l : o.layers)
+    for (const std::string& op : o.ops)
+      for (const std::int64_t m : o.sizes)
+        request.problems.push_back(layer(l, {parse_operator(op), m, 0, 0, static_cast<int>(o.ranks), o.type}));
+  request.all = all;
+  request.rounds = static_cast<int>(o.rounds);
+  request.runs = static_cast<int>(o.runs);
+  request.threads = o.world == "threads";
+  request.wait_limit = default_wait_limit();
+  return request;
+}
+
+std::string name(const Measured& m) {
+  const Knobs& k = m.knobs;
+  if (m.strategy == Strategy::sequential) return "sequential";
+  if (m.strategy == Strategy::decomposed) return fmt::format("decomposed in {}", k.chunks);
+  std::string text =
+      fmt::format("fused {}x{}x{} {} {}", k.tile_m, k.tile_n, k.cluster, name_of(k.transport), name_of(k.order));
+  if (k.order == TileOrder::column_major)
+    text += k.own_shift >= 1 << 20 ? " own first" : fmt::format(" shift {}", k.own_shift);
+  text += fmt::format(" group {}", k.group);
+  if (k.k_slices > 1) text += fmt::format(" {} slices", k.k_slices);
+  if (k.span_shards) text += " spanning";
+  if (k.one_shot) text += " one-shot";
+  return text;
+}
+
+const Measured& chosen(const Measurement& m) {
+  return *std::find_if(m.plans.begin(), m.plans.end(), [](const Measured& x) { return x.chosen; });
+}
+
+Json json_of(const Measurement& m) {
+  Json plans = Json::array();
+  for (const Measured& p : m.plans)
+    plans.push_back({{"name", name(p)}, {"us", std::round(p.seconds * 1e8) / 100}, {"chosen", p.chosen}});
+  return {{"problem", to_json_value(m.problem)},
+          {"cublas_us", std::round(m.product_seconds * 1e8) / 100},
+          {"wire_us", std::round(m.wire_seconds * 1e8) / 100},
+          {"plans", plans}};
+}
+
+void print_row(const Program& program, const Measurement& m, const Measured& best) {
+  const Problem& p = m.problem;
+  const double sequential = m.plans.front().seconds, roofline = roofline_seconds(m);
+  print(program, "{:19} {:6} {:6} {:6} {:9.1f} {:9.1f} {:9.1f} {:6.2f} {:6.2f}x  {}", name_of(p.op), p.m, p.n, p.k,
+        roofline * 1e6, sequential * 1e6, best.seconds * 1e6, roofline / best.seconds, sequential / best.seconds,
+        name(best));
+}
+
+void print_head(const Program& program) {
+  print(program, "{:19} {:>6} {:>6} {:>6} {:>9} {:>9} {:>9} {:>6} {:>7}  {}", "operator", "M", "N", "K", "roofline",
+        "sequential", "Imbrex", "of it", "speed-up", "plan (times in us)");
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y-%m-%d", &parts);
+  return text;
+}
+
+double geometric_mean(const std::vector<double>& values) {
+  double sum = 0;
+  for (double v : values) sum += std::log(v);
+  return values.empty() ? 1 : std::exp(sum / static_cast<double>(values.size()));
+}
+
+int measure_and_print(const Program& program, const Options& options, bool all) {
+  const MeasureRequest request = request_of(options, all);
+  std::vector<double> fractions, gains;
+  Json rows = Json::array();
+  std::vector<Measurement> measurements;
+  const auto report = [&](const Measurement& m) {
+    if (rows.empty()) print_head(program);
+    const Measured& best = all ? fastest(m) : chosen(m);
+    print_row(program, m, best);
+    std::fflush(stdout);
+    fractions.push_back(roofline_seconds(m) / best.seconds);
+    gains.push_back(m.plans.front().seconds / best.seconds);
+    rows.push_back(json_of(m));
+    measurements.push_back(m);
+    if (rows.size() < request.problems.size()) return;
+    print(program, "geometric means: {:.3f} of the roofline, {:.3f}x sequential", geometric_mean(fractions),
+          geometric_mean(gains));
+    if (all && !options.out.empty()) write_file(options.out, tuning_table(measurements, today()));
+    print_json(program,
+               {{"gpu", m.gpu}, {"date", today()}, {"rounds", request.rounds}, {"runs", request.runs}, {"rows", rows}});
+  };
+  return measure(request, report);
+}
+
+void add_options(CLI::App& command, Options& o) {
+  command.add_option("--ops", o.ops, "Operators; default: all four")->type_name("OP...");
+  command.add_option("--m", o.sizes, "Rows; default: 64 512 2048 8192")->type_name("M...");
+  command.add_option("--layers", o.layers, "N and K of the whole operator, as NxK; default: 8192x8192")
+      ->type_name("NxK...");
+  add_integer(command, "--ranks", o.ranks, 1, 64, "GPUs (default 4)");
+  add_named<Type>(command, "--type", o.type, parse_type, "bf16 (default), fp16 or fp32");
+  add_integer(command, "--rounds", o.rounds, 1, 1000, "Samples of each candidate; they run in turn (default 9)");
+  add_integer(command, "--runs", o.runs, 2, 1000, "Operations in a sample, an even number (default 8)");
+  command.add_option("--world", o.world, "Ranks are processes (default) or threads")->type_name("NAME");
+}
+
+std::shared_ptr<Options> defaults() {
+  auto options = std::make_shared<Options>();
+  options->ops = {"all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_to_all"};
+  options->sizes = {64, 512, 2048, 8192};
+  options->layers = {"8192x8192"};
+  return options;
+}
+
+}  // namespace
+
+void add_bench(Program& program) {
+  auto options = defaults();
+  CLI::App& command = add_command(
+      program, "bench",
+      "Times what Imbrex runs by itself beside cuBLAS and NCCL, on this machine's GPUs.\n"
+      "All of them are replayed from captured graphs, in turn, on random data; the slowest rank counts, and medians.\n"
+      "Roofline: cuBLAS alone, or the bytes on the wire at 370 GB/s, whichever takes longer.",
+      "Examples:\n"
+      "  imbrex bench --ops gemm_reduce_scatter --m 512 8192 --layers 8192x28672\n"
+      "  imbrex bench --ranks 2 --json bench.json",
+      [options, &program] { return measure_and_print(program, *options, false); });
+  add_options(command, *options);
+}
+
+void add_tune(Program& program) {
+  auto options = defaults();
+  CLI::App& command = add_command(
+      program, "tune",
+      "Times every plan worth trying on this machine's GPUs and writes down the fastest.\n"
+      "A table in the folder machines/tuned/ decides what strategy auto runs on GPUs of that name: for the operator, "
+      "type,\n"
+      "ranks, N and K, and M up to halfway to the next one measured.",
+      "Examples:\n"
+      "  imbrex tune --ops all_gather_gemm --m 64 512 4096 --layers 28672x4096 --out machines/tuned/mine.json",
+      [options, &program] { return measure_and_print(program, *options, true); });
+  add_options(command, *options);
+  command.add_option("--out", options->out, "Write the table to this file")->type_name("FILE");
+}
+
+}  // namespace imbrex::cli

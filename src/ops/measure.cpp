@@ -1,0 +1,193 @@
+#include "imbrex/measure.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "base/check.hpp"
+#include "base/convert.hpp"
+#include "execute/cuda/refusal.hpp"
+#include "imbrex/execute.hpp"
+#include "imbrex/world.hpp"
+#include "ops/operand_memory.hpp"
+#include "ops/run_device.hpp"
+#include "runtime/cuda/survey.hpp"
+#include "tune/gpu_candidates.hpp"
+#include "tune/records.hpp"
+
+namespace imbrex {
+namespace {
+
+constexpr double link_bytes_per_second = 370e9;
+constexpr std::size_t heap_bytes = std::size_t{16} << 30;
+
+double wire_seconds(const Problem& p) {
+  const RankShapes s = shapes_of(p);
+  const auto peers = static_cast<double>(p.ranks - 1);
+  const auto element = static_cast<double>(size_of(p.type));
+  const auto elements = [](const Extent& e) { return static_cast<double>(e.rows) * static_cast<double>(e.cols); };
+  if (p.op == Operator::all_gather_gemm) return peers * elements(s.a) * element / link_bytes_per_second;
+  // To the owners, and for an all-reduce back.
+  const double ways = p.op == Operator::gemm_all_reduce ? 2 : 1;
+  return ways * peers * elements(s.product) / static_cast<double>(p.ranks) * element / link_bytes_per_second;
+}
+
+// Uniform in [-1, 1): a random stretch over and over, which is as random to the hardware.
+std::vector<std::byte> random_matrix(const Extent& extent, Type type, std::uint64_t seed) {
+  const auto count = static_cast<std::size_t>(extent.rows * extent.cols);
+  std::vector<float> values(std::min<std::size_t>(count, 1 << 20));
+  for (float& v : values) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    v = static_cast<float>(static_cast<std::int32_t>(seed >> 32)) * 0x1p-31f;
+  }
+  const std::size_t element = size_of(type), block = values.size() * element;
+  std::vector<std::byte> stretch(block), bytes(count * element);
+  from_float(type, values.data(), stretch.data(), std::ssize(values));
+  for (std::size_t at = 0; at < bytes.size(); at += block)
+    std::memcpy(bytes.data() + at, stretch.data(), std::min(block, bytes.size() - at));
+  return bytes;
+}
+
+// The plan's products only.
+Plan without_collectives(Plan plan) {
+  for (RankPlan& rank : plan.ranks)
+    for (Queue& queue : rank.queues) {
+      if (queue.engine == Engine::library) queue.tasks.clear();
+      for (Task& task : queue.tasks) task.waits.clear(), task.posts.clear();
+    }
+  return plan;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+class Meter {
+ public:
+  Meter(World& world, const MeasureRequest& request, const std::string& gpu)
+      : world_(world),
+        request_(request),
+        gpu_(gpu),
+        executor_(make_cuda_executor(world, options(heap_bytes, ""))),
+        libraries_(make_cuda_executor(world, options(1 << 20, "cuBLASLt"))) {}
+
+  Measurement measure(const Problem& problem) {
+    Measurement result{problem, 0, wire_seconds(problem), {}, gpu_};
+    const RankShapes shapes = shapes_of(problem);
+    const auto seed = static_cast<std::uint64_t>(world_.rank()) * 7919 + 1;
+    const auto memory =
+        device_operands(random_matrix(shapes.a, problem.type, seed), random_matrix(shapes.b, problem.type, seed + 1),
+                        static_cast<std::size_t>(shapes.out.rows * shapes.out.cols) * size_of(problem.type));
+    std::vector<std::unique_ptr<Execution>> executions;
+    executions.push_back(
+        libraries_->prepare(without_collectives(make_plan(problem, Strategy::sequential, {.partial = problem.type}))));
+    for (const Candidate& c : candidates(problem)) {
+      try {
+        executions.push_back(executor_->prepare(make_plan(problem, c.strategy, c.knobs)));
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::invalid_input) throw;  // what the executor cannot run; on every rank alike
+        continue;
+      }
+      result.plans.push_back({c.strategy, c.knobs, is_chosen(c), 0});
+    }
+    std::vector<std::vector<double>> times(executions.size());
+    for (int round = -1; round < request_.rounds; ++round)
+      for (std::size_t i = 0; i < executions.size(); ++i) {
+        world_.barrier();
+        const double seconds = slowest(executions[i]->time(memory->operands(), request_.runs));
+        if (round >= 0) times[i].push_back(seconds);
+      }
+    result.product_seconds = median(times.front());
+    for (std::size_t i = 0; i < result.plans.size(); ++i) result.plans[i].seconds = median(times[i + 1]);
+    return result;
+  }
+
+ private:
+  static CudaOptions options(std::size_t bytes, const std::string& kernel) {
+    CudaOptions o;
+    o.heap_bytes = bytes;
+    o.kernel = kernel;
+    return o;
+  }
+
+  // The chosen plan is among them, or added.
+  std::vector<Candidate> candidates(const Problem& problem) {
+    const Plan chosen = choose_gpu_plan(problem, {}, {}, gpu_);
+    chosen_ = {chosen.strategy, chosen.knobs};
+    std::vector<Candidate> list = gpu_candidates(problem);
+    if (!request_.all)
+      std::erase_if(list, [&](const Candidate& c) { return c.strategy != Strategy::sequential && !is_chosen(c); });
+    if (std::none_of(list.begin(), list.end(), [&](const Candidate& c) { return is_chosen(c); }))
+      list.push_back(chosen_);
+    return list;
+  }
+
+  bool is_chosen(const Candidate& c) const {
+    return c.strategy == chosen_.strategy && (c.strategy == Strategy::sequential || c.knobs == chosen_.knobs);
+  }
+
+  double slowest(double seconds) {
+    std::vector<double> all(static_cast<std::size_t>(world_.size()));
+    world_.all_gather(&seconds, all.data(), sizeof seconds);
+    return *std::max_element(all.begin(), all.end());
+  }
+
+  World& world_;
+  const MeasureRequest& request_;
+  const std::string& gpu_;
+  std::unique_ptr<Executor> executor_, libraries_;
+  Candidate chosen_;
+};
+
+}  // namespace
+
+const Measured& fastest(const Measurement& m) {
+  return *std::min_element(m.plans.begin(), m.plans.end(),
+                           [](const Measured& x, const Measured& y) { return x.seconds < y.seconds; });
+}
+
+std::string tuning_table(const std::vector<Measurement>& measurements, const std::string& date) {
+  Records records{measurements.empty() ? "" : measurements.front().gpu, date, {}};
+  for (const Measurement& m : measurements) {
+    const Measured& best = fastest(m);
+    records.list.push_back({m.problem, 0, 0, {best.strategy, best.knobs}, best.seconds, m.plans.front().seconds});
+  }
+  set_ranges(records);
+  return to_json(records);
+}
+
+int measure(const MeasureRequest& request, const std::function<void(const Measurement&)>& report) {
+  IMBREX_EXPECTS(!request.problems.empty(), "there is no problem to measure");
+  IMBREX_EXPECTS(request.rounds >= 1 && request.runs >= 2 && request.runs % 2 == 0,
+                 "{} rounds of {} runs: there must be one round at least, and an even number of runs", request.rounds,
+                 request.runs);
+  const int ranks = request.problems.front().ranks;
+  for (const Problem& p : request.problems) {
+    validate(p);
+    IMBREX_EXPECTS(p.ranks == ranks, "problems of {} and of {} ranks: they must be of one number", ranks, p.ranks);
+  }
+  const bool launched = World::launched(), processes = launched || !request.threads;
+  const GpuSurvey survey = processes && !launched ? survey_gpus() : runtime::survey_gpus_here();
+  const std::string refusal = cuda::refusal_of_gpus(survey, ranks, processes, launched);
+  IMBREX_EXPECTS(refusal.empty(), "measuring needs GPUs: {}", refusal);
+  WorldOptions options;
+  options.wait_limit = request.wait_limit;
+  options.heap_bytes = 1 << 20;
+  const auto body = [&](World& world) {
+    Meter meter(world, request, survey.gpus.front().name);
+    for (const Problem& problem : request.problems) {
+      const Measurement measurement = meter.measure(problem);
+      if (world.rank() == 0) report(measurement);
+    }
+    return 0;
+  };
+  if (!launched) return (request.threads ? run_threads : run_processes)(ranks, options, body);
+  const auto world = World::from_environment(options);
+  IMBREX_EXPECTS(world->size() == ranks, "{} ranks are asked for, but the launcher started {}", ranks, world->size());
+  return body(*world);
+}
+
+}  // namespace imbrex

@@ -1,0 +1,134 @@
+#include "tune/gpu_candidates.hpp"
+
+#include <algorithm>
+
+namespace imbrex {
+namespace {
+
+// The kernels' tiles: ping-pong up to 128 columns, cooperative above.
+struct Shape {
+  std::int64_t tile_m, tile_n;
+  int cluster;
+};
+constexpr Shape square{128, 128, 2}, square1{128, 128, 1}, narrow{128, 64, 1}, low{64, 128, 1}, small{64, 64, 1},
+    wide{128, 256, 2}, wide1{128, 256, 1}, middle{128, 224, 2}, middle1{128, 224, 1};
+
+class List {
+ public:
+  explicit List(const Problem& problem) : problem_(problem) {
+    Knobs k;
+    k.partial = problem.type;
+    candidates_.push_back({Strategy::sequential, k});
+    for (int chunks : {2, 4}) {
+      k.chunks = chunks;
+      candidates_.push_back({Strategy::decomposed, k});
+    }
+  }
+
+  template <typename Change>
+  void add(std::initializer_list<Shape> shapes, Change&& change) {
+    for (const Shape& s : shapes) {
+      Knobs k;
+      k.tile_m = s.tile_m;
+      k.tile_n = s.tile_n;
+      k.cluster = s.cluster;
+      k.transport = Transport::store;
+      k.partial = problem_.type;
+      change(k);
+      candidates_.push_back({Strategy::fused, k});
+    }
+  }
+
+  std::vector<Candidate> take() { return std::move(candidates_); }
+
+ private:
+  const Problem& problem_;
+  std::vector<Candidate> candidates_;
+};
+
+void columns(Knobs& k, int group, int shift) {
+  k.order = TileOrder::column_major;
+  k.group = group;
+  k.own_shift = shift;
+}
+
+// Small shards come by stores, large ones by copy engines. B is read once if a column's tiles run together, which their
+// shards' arrivals must allow.
+void add_gathers(List& list, std::int64_t m, std::int64_t shard) {
+  constexpr int first = 1 << 20;  // own tiles before all others
+  const auto spanning = [](Knobs& k) { k.span_shards = true, columns(k, 8, 0); };
+  const auto stored = [](Knobs& k) { columns(k, 8, 0); };
+  const auto sliced = [](Knobs& k) { columns(k, 8, 0), k.k_slices = 4; };
+  const auto own_first = [](Knobs& k) { columns(k, 4, first); };
+  const auto pushed = [](Knobs& k) { k.transport = Transport::push; };
+  const auto pushed_narrow = [](Knobs& k) { k.transport = Transport::push, k.group = 2; };
+  const auto pushed_own_first = [](Knobs& k) { k.transport = Transport::push, columns(k, 4, first); };
+  if (m <= 64) return list.add({small, low, square1}, spanning);
+  if (shard < 128) return list.add({narrow, square1, square, middle1, middle}, spanning);
+  if (shard <= 256) {
+    list.add({square, wide, middle, middle1}, stored);
+    list.add({middle, middle1, wide}, sliced);
+    list.add({middle1, wide1}, own_first);
+    if (shard > 128) list.add({square, middle}, own_first), list.add({square, middle}, pushed_own_first);
+    return;
+  }
+  list.add({square, wide, middle}, pushed);
+  list.add({wide, middle}, pushed_narrow);
+  list.add({square, wide, middle}, pushed_own_first);
+  if (shard <= 512) list.add({square, middle}, own_first);
+}
+
+// Own tiles some columns late let the peers' parts arrive; how late, and how many rows run together, depends on what
+// stays in the second-level cache.
+void add_scatters(List& list, const Problem& p, std::int64_t shard) {
+  const bool exchange = p.op == Operator::gemm_all_to_all;
+  const auto in_columns = [](int group, int shift) { return [=](Knobs& k) { columns(k, group, shift); }; };
+  const auto spanning = [&](Knobs& k) { k.span_shards = true, k.reducer = Reducer::tail; };
+  if (shard < 128) {
+    if (p.m <= 64) return list.add({small, low}, spanning);
+    list.add({narrow, square1, square}, spanning);
+    if (shard == 64) list.add({small, low}, in_columns(8, 0));
+    return;
+  }
+  if (shard <= 256) {
+    list.add({square, square1, wide, wide1, narrow}, in_columns(8, 0));
+    if (shard > 128 && !exchange)
+      list.add({square, wide}, in_columns(8, 8)), list.add({wide, wide1}, in_columns(8, 24));
+    return;
+  }
+  for (int group : {4, 8})
+    for (int shift : {0, 4, 12})
+      if (shift == 0 || !exchange) list.add({square}, in_columns(group, shift));
+  list.add({square}, in_columns(2, 4));
+  list.add({wide}, in_columns(4, 4));
+  list.add({square}, [](Knobs&) {});
+}
+
+void add_reduces(List& list, const Problem& p) {
+  const auto one_shot = [](Knobs& k) { k.one_shot = true, k.reducer = Reducer::tail; };
+  const auto in_columns = [](int group, int shift) { return [=](Knobs& k) { columns(k, group, shift); }; };
+  if (p.m <= 64) list.add({small, low}, one_shot);
+  if (p.m > 64 && p.m <= 256) list.add({narrow, square1, square}, one_shot);
+  if (p.m <= 64) return list.add({small, low}, in_columns(8, 0));
+  if (p.m <= 512) list.add({narrow, square1, low}, in_columns(8, 0));
+  list.add({square}, in_columns(8, 0));
+  if (p.m < 512) return;
+  for (int group : {4, 8}) list.add({square}, in_columns(group, 4));
+  list.add({square}, in_columns(4, 12));
+  list.add({wide}, in_columns(4, 4));
+}
+
+}  // namespace
+
+std::vector<Candidate> gpu_candidates(const Problem& problem) {
+  List list(problem);
+  const std::int64_t shard = problem.m / problem.ranks;
+  switch (problem.op) {
+    case Operator::all_gather_gemm: add_gathers(list, problem.m, shard); break;
+    case Operator::gemm_all_reduce: add_reduces(list, problem); break;
+    default: add_scatters(list, problem, shard);
+  }
+  return list.take();
+}
+
+}  // namespace imbrex

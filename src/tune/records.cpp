@@ -1,0 +1,110 @@
+#include "tune/records.hpp"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <tuple>
+
+#include "imbrex/machine.hpp"
+#include "plan/json_node.hpp"
+
+namespace imbrex {
+namespace {
+
+constexpr int format_version = 1;
+
+auto key_of(const Problem& p) { return std::tuple(p.op, p.type, p.ranks, p.n, p.k); }
+
+Record record_of(const Node& n) {
+  n.only({"op", "type", "ranks", "m", "n", "k", "from_m", "to_m", "strategy", "knobs", "us", "sequential_us"});
+  Record r;
+  r.problem = {n["op"].name(parse_operator),   n["m"].integer<std::int64_t>(), n["n"].integer<std::int64_t>(),
+               n["k"].integer<std::int64_t>(), n["ranks"].integer<int>(),      n["type"].name(parse_type)};
+  r.m_low = n["from_m"].integer<std::int64_t>();
+  r.m_high = n["to_m"].integer<std::int64_t>();
+  r.candidate = {n["strategy"].name(parse_strategy), knobs_of(n["knobs"])};
+  r.seconds = n["us"].number() * 1e-6;
+  r.sequential_seconds = n["sequential_us"].number() * 1e-6;
+  if (r.m_low < 1 || r.m_high < r.m_low) n.refuse("from_m and to_m must be a range of positive numbers");
+  return r;
+}
+
+}  // namespace
+
+void set_ranges(Records& records) {
+  std::stable_sort(records.list.begin(), records.list.end(), [](const Record& x, const Record& y) {
+    return std::tuple(key_of(x.problem), x.problem.m) < std::tuple(key_of(y.problem), y.problem.m);
+  });
+  const auto between = [](std::int64_t x, std::int64_t y) {
+    return static_cast<std::int64_t>(std::sqrt(static_cast<double>(x) * static_cast<double>(y)));
+  };
+  for (std::size_t i = 0; i < records.list.size(); ++i) {
+    Record& r = records.list[i];
+    const std::int64_t m = r.problem.m;
+    const bool first = i == 0 || key_of(records.list[i - 1].problem) != key_of(r.problem);
+    const bool last = i + 1 == records.list.size() || key_of(records.list[i + 1].problem) != key_of(r.problem);
+    r.m_low = first ? std::max<std::int64_t>(1, m / 2) : records.list[i - 1].m_high + 1;
+    r.m_high = last ? 2 * m : between(m, records.list[i + 1].problem.m);
+  }
+}
+
+Records parse_records(std::string_view text, std::string_view where) {
+  nlohmann::json json;
+  try {
+    json = nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorCode::invalid_input, fmt::format("{}: this is not JSON: {}", where, error.what()));
+  }
+  const Node n(json, where);
+  n.only({"imbrex_records", "gpu", "date", "records"});
+  if (n["imbrex_records"].integer<int>() != format_version)
+    n["imbrex_records"].refuse(fmt::format("this library reads format {}", format_version));
+  Records records{n["gpu"].string(), n["date"].string(), {}};
+  n["records"].each([&](const Node& r) { records.list.push_back(record_of(r)); });
+  return records;
+}
+
+std::string to_json(const Records& records) {
+  const auto quoted = [](const std::string& text) { return nlohmann::json(text).dump(); };
+  std::string text = fmt::format("{{\"imbrex_records\": {}, \"gpu\": {}, \"date\": {}, \"records\": [", format_version,
+                                 quoted(records.gpu), quoted(records.date));
+  const char* separator = "\n";
+  for (const Record& r : records.list) {
+    text += fmt::format(
+        "{}{{\"op\": \"{}\", \"type\": \"{}\", \"ranks\": {}, \"m\": {}, \"n\": {}, \"k\": {}, \"from_m\": {}, "
+        "\"to_m\": {}, \"us\": {:.1f}, \"sequential_us\": {:.1f}, \"strategy\": \"{}\",\n \"knobs\": {}}}",
+        separator, name_of(r.problem.op), name_of(r.problem.type), r.problem.ranks, r.problem.m, r.problem.n,
+        r.problem.k, r.m_low, r.m_high, r.seconds * 1e6, r.sequential_seconds * 1e6, name_of(r.candidate.strategy),
+        to_json(r.candidate.knobs));
+    separator = ",\n";
+  }
+  return text + "\n]}\n";
+}
+
+const Record* find_record(const Records& records, const Problem& problem) {
+  for (const Record& r : records.list)
+    if (key_of(r.problem) == key_of(problem) && r.m_low <= problem.m && problem.m <= r.m_high) return &r;
+  return nullptr;
+}
+
+Records load_records(const std::string& gpu) {
+  namespace fs = std::filesystem;
+  Records all{gpu, {}, {}};
+  for (const std::string& folder : machine_folders()) {
+    std::error_code error;
+    for (fs::directory_iterator it(fs::path(folder) / "tuned", error), end; !error && it != end; it.increment(error)) {
+      if (it->path().extension() != ".json") continue;
+      std::ifstream file(it->path(), std::ios::binary);
+      const std::string text{std::istreambuf_iterator<char>(file), {}};
+      Records records = parse_records(text, it->path().string());
+      if (records.gpu == gpu)
+        all.list.insert(all.list.end(), std::make_move_iterator(records.list.begin()),
+                        std::make_move_iterator(records.list.end()));
+    }
+    if (!all.list.empty()) break;  // the first folder that has some
+  }
+  return all;
+}
+
+}  // namespace imbrex

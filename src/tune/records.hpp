@@ -1,0 +1,40 @@
+// What measuring has found to be fastest: `imbrex tune` writes it, and a plan is chosen by it.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tune/choose.hpp"
+
+namespace imbrex {
+
+/// The fastest plan of a problem on a GPU, for all M from m_low to m_high.
+struct Record {
+  Problem problem;  ///< with the M that was measured
+  std::int64_t m_low = 0, m_high = 0;
+  Candidate candidate;
+  double seconds = 0, sequential_seconds = 0;
+};
+
+struct Records {
+  std::string gpu;   ///< its name, as the driver gives it
+  std::string date;  ///< of the measurement
+  std::vector<Record> list;
+};
+
+/// Gives every record its range: up to halfway, as a ratio, to the next M that was measured for the same operator,
+/// type, ranks, N and K; half as far beyond the first and the last.
+void set_ranges(Records& records);
+
+/// Throws Error(invalid_input) naming `where`, the place and the rule.
+Records parse_records(std::string_view text, std::string_view where);
+std::string to_json(const Records& records);
+
+/// The record for `problem`, or null.
+const Record* find_record(const Records& records, const Problem& problem);
+
+/// All records for GPUs of this name that came with the library, from machines/tuned/; none is no error.
+Records load_records(const std::string& gpu);
+
+}  // namespace imbrex
