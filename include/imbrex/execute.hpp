@@ -50,6 +50,11 @@ class Executor {
 
   /// Collective. Throws Error(invalid_input) if the plan's ranks are not the world's, or its buffers do not fit.
   virtual std::unique_ptr<Execution> prepare(const Plan& plan) = 0;
+
+  /// Collective, of the same size on every rank. Memory for `out` that peers can write: if every rank's `out` is such
+  /// memory of one call, gemm_all_reduce and gemm_all_to_all save a copy of the output. Null where the executor has
+  /// nothing to gain by it. To be dropped before the executor, on every rank.
+  virtual std::shared_ptr<void> allocate_output(std::size_t bytes);
 };
 
 struct CpuOptions {

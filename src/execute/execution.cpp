@@ -8,4 +8,6 @@ double Execution::time(const Operands& operands, int runs) {
   return seconds / runs;
 }
 
+std::shared_ptr<void> Executor::allocate_output(std::size_t) { return nullptr; }
+
 }  // namespace imbrex

@@ -24,8 +24,9 @@ class HostOperands final : public OperandMemory {
 
 class DeviceOperands final : public OperandMemory {
  public:
-  DeviceOperands(const std::vector<std::byte>& a, const std::vector<std::byte>& b, std::size_t out_bytes)
-      : a_(a.size()), b_(b.size()), out_(out_bytes) {
+  DeviceOperands(const std::vector<std::byte>& a, const std::vector<std::byte>& b, std::size_t out_bytes,
+                 Executor& executor)
+      : a_(a.size()), b_(b.size()), out_(out_bytes, executor.allocate_output(out_bytes)) {
     a_.upload(a);
     b_.upload(b);
   }
@@ -50,8 +51,8 @@ std::unique_ptr<OperandMemory> host_operands(std::vector<std::byte> a, std::vect
 }
 
 std::unique_ptr<OperandMemory> device_operands(const std::vector<std::byte>& a, const std::vector<std::byte>& b,
-                                               std::size_t out_bytes) {
-  return std::make_unique<DeviceOperands>(a, b, out_bytes);
+                                               std::size_t out_bytes, Executor& executor) {
+  return std::make_unique<DeviceOperands>(a, b, out_bytes, executor);
 }
 
 }  // namespace imbrex

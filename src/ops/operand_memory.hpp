@@ -23,8 +23,9 @@ class OperandMemory {
 /// In host memory.
 std::unique_ptr<OperandMemory> host_operands(std::vector<std::byte> a, std::vector<std::byte> b, std::size_t out_bytes);
 
-/// In the memory of the calling thread's GPU.
+/// In the memory of the calling thread's GPU, the output where peers can write it. Collective; to be dropped before the
+/// executor.
 std::unique_ptr<OperandMemory> device_operands(const std::vector<std::byte>& a, const std::vector<std::byte>& b,
-                                               std::size_t out_bytes);
+                                               std::size_t out_bytes, Executor& executor);
 
 }  // namespace imbrex

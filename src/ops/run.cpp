@@ -37,8 +37,7 @@ class Job {
     const auto executor = make_executor(world);
     const auto execution = executor->prepare(plan_);
     const Extent extent = shapes_of(plan_.problem).out;
-    const auto memory =
-        load_operands(world.rank(), static_cast<std::size_t>(extent.rows * extent.cols) * size_of(plan_.problem.type));
+    const auto memory = load_operands(world.rank(), out_bytes(), *executor);
     std::vector<std::byte> first;
     Verdict verdict;
     std::vector<Span> spans;
@@ -84,14 +83,19 @@ class Job {
     // Ranks compute their references at once; the BLAS must not start threads of its own in each.
     openblas_set_num_threads(1);
     CudaOptions options;
-    options.heap_bytes = HeapLayout(plan_).bytes() + (1 << 20);
+    options.heap_bytes = HeapLayout(plan_).bytes() + out_bytes() + (1 << 20);
     options.delays = request_.cpu.delays;
     return make_cuda_executor(world, options);
   }
 
-  std::unique_ptr<OperandMemory> load_operands(int rank, std::size_t out_bytes) const {
+  std::size_t out_bytes() const {
+    const Extent extent = shapes_of(plan_.problem).out;
+    return static_cast<std::size_t>(extent.rows * extent.cols) * size_of(plan_.problem.type);
+  }
+
+  std::unique_ptr<OperandMemory> load_operands(int rank, std::size_t out_bytes, Executor& executor) const {
     std::vector<std::byte> a = operands_.part(true, rank), b = operands_.part(false, rank);
-    return device_ == Device::cuda ? device_operands(a, b, out_bytes)
+    return device_ == Device::cuda ? device_operands(a, b, out_bytes, executor)
                                    : host_operands(std::move(a), std::move(b), out_bytes);
   }
 

@@ -107,6 +107,7 @@ void random_problems(int ranks, const CudaOptions& options, int repeats, int que
       c.repeats = repeats;
       c.queued = queued;
       c.seed = static_cast<std::uint64_t>(i) + 7;
+      c.shared_out = random.chance(0.5);
       expect_right(make_plan(p, Strategy::fused, k), c, test::describe({p, Strategy::fused, k}));
       if (testing::Test::HasFailure()) return;
     }
@@ -128,6 +129,32 @@ TEST(GpuFused, ManyEpochsQueuedWithDelays) {
   options.delays = 77;
   options.max_delay = 2e-4;
   random_problems(std::min(test::gpus(), 4), options, 4, 3);
+}
+
+// Kernels that pause at random, epoch by epoch: a graph replays them with no help from the host.
+void replay_with_delays(Problem p, Transport transport, int replays) {
+  Knobs k;
+  k.transport = transport;
+  k.order = TileOrder::column_major;
+  k.own_shift = 1;
+  GpuCase c;
+  c.options.delays = 5;
+  c.options.max_delay = 2e-5;
+  c.options.heap_bytes = std::size_t{1} << 28;
+  c.repeats = 1;
+  c.replays = replays;
+  c.shared_out = true;
+  c.wait_limit = 20;
+  p.ranks = std::min(test::gpus(), 4);
+  expect_right(make_plan(p, Strategy::fused, k), c, test::describe({p, Strategy::fused, k}));
+}
+
+TEST(GpuFused, TenThousandEpochsFromAGraphWithDelays) {
+  NEEDS_GPUS(2);
+  for (const Transport transport : {Transport::push, Transport::store})
+    replay_with_delays({Operator::all_gather_gemm, 520, 1024, 256, 4, Type::bf16}, transport, 5000);
+  for (Operator op : {Operator::gemm_reduce_scatter, Operator::gemm_all_to_all, Operator::gemm_all_reduce})
+    replay_with_delays({op, 1040, 768, 256, 4, Type::bf16}, Transport::store, 5000);
 }
 
 TEST(GpuFused, CountersWrap) {

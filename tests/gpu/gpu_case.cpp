@@ -28,13 +28,13 @@ DeviceMemory to_device(const std::vector<std::byte>& bytes) {
   return memory;
 }
 
-// One epoch as a graph.
+// Two epochs as a graph: workspaces alternate.
 class Graph {
  public:
   Graph(cuda::StreamExecution& execution, const Operands& operands) {
     // Other ranks' threads allocate meanwhile.
     IMBREX_CUDA_TRY(cudaStreamBeginCapture(execution.stream(), cudaStreamCaptureModeThreadLocal));
-    execution.enqueue(operands);
+    for (int epoch = 0; epoch < 2; ++epoch) execution.enqueue(operands);
     IMBREX_CUDA_TRY(cudaStreamEndCapture(execution.stream(), &graph_));
     IMBREX_CUDA_TRY(cudaGraphInstantiate(&exec_, graph_, 0));
   }
@@ -57,6 +57,7 @@ class RankCase {
   RankCase(World& world, Executor& executor, const Plan& plan, const OperandSource& operands, const GpuCase& c,
            Outcome& outcome, std::mutex& lock)
       : world_(world),
+        executor_(executor),
         c_(c),
         type_(plan.problem.type),
         extent_(shapes_of(plan.problem).out),
@@ -73,8 +74,10 @@ class RankCase {
   }
 
   void run() {
-    std::vector<DeviceMemory> outs;
-    for (int q = 0; q < c_.queued; ++q) outs.push_back(device_memory(bytes()));
+    std::vector<std::shared_ptr<void>> outs;
+    for (int q = 0; q < c_.queued; ++q)
+      outs.push_back(c_.shared_out ? executor_.allocate_output(bytes())
+                                   : std::shared_ptr<void>(device_memory(bytes())));
     for (int i = 0; i < c_.repeats; ++i) {
       for (auto& out : outs) IMBREX_CUDA_TRY(cudaMemset(out.get(), 0xff, bytes()));
       IMBREX_CUDA_TRY(cudaDeviceSynchronize());
@@ -84,7 +87,7 @@ class RankCase {
     }
     if (c_.replays == 0) return;
     const Graph graph(stream_, {a_.get(), b_.get(), outs.front().get()});
-    const int rounds = std::min(c_.replays, 5);
+    const int rounds = std::min(c_.replays, 20);
     for (int round = 0; round < rounds; ++round) {
       IMBREX_CUDA_TRY(cudaMemset(outs.front().get(), 0xff, bytes()));
       IMBREX_CUDA_TRY(cudaDeviceSynchronize());
@@ -114,6 +117,7 @@ class RankCase {
   }
 
   World& world_;
+  Executor& executor_;
   const GpuCase& c_;
   Type type_;
   Extent extent_;

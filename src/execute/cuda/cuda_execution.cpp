@@ -199,6 +199,8 @@ void CudaExecution::set_operands(const Operands& operands) {
   }
   args_.b = operands.b;
   args_.out = operands.out;
+  copy_out_ = layout_.in_heap(buffer_out) && !heap_.holds(operands.out);
+  if (copy_out_) args_.out = heap_at(layout_.offset(buffer_out, 0));
 }
 
 // With injected delays, one rank in turn falls behind by far, so that the others run into the next epochs.
@@ -249,9 +251,9 @@ void CudaExecution::enqueue(const Operands& operands) {
     IMBREX_CUDA_TRY(cudaStreamWaitEvent(main_, copied_, 0));
     IMBREX_CUDA_TRY(advance_epoch(args_.protocol.state, args_.protocol.copies, main_));
   }
-  if (layout_.in_heap(buffer_out)) {
+  if (copy_out_) {
     const Buffer& out = plan_.buffers[buffer_out];
-    IMBREX_CUDA_TRY(cudaMemcpyAsync(operands.out, heap_at(layout_.offset(buffer_out, epoch_)),
+    IMBREX_CUDA_TRY(cudaMemcpyAsync(operands.out, args_.out,
                                     static_cast<std::size_t>(out.rows * out.cols) * size_of(out.type),
                                     cudaMemcpyDeviceToDevice, main_));
   }

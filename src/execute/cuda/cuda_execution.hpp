@@ -54,6 +54,7 @@ class CudaExecution final : public StreamExecution {
   std::unique_ptr<FaultRecord, HostFree> fault_;
   GemmArgs args_{};
   bool dead_ = false;
+  bool copy_out_ = false;  // peers write the output, and the caller's is out of their reach
   cudaStream_t main_ = nullptr, copies_ = nullptr, rescue_ = nullptr;
   cudaEvent_t begun_ = nullptr, copied_ = nullptr;
 };

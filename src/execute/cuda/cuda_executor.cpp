@@ -34,6 +34,11 @@ class CudaExecutor final : public Executor {
     return std::make_unique<cuda::CudaExecution>(world_, heap_, device_, plan, options_);
   }
 
+  std::shared_ptr<void> allocate_output(std::size_t bytes) override {
+    const std::size_t offset = heap_.allocate(bytes);
+    return {heap_.handle().at(world_.rank(), offset), [this, offset](void*) { heap_.release(offset); }};
+  }
+
  private:
   World& world_;
   CudaOptions options_;

@@ -48,7 +48,7 @@ enum class SlotOrder : std::uint8_t {
 /// What a region's address is relative to.
 enum class Base : std::uint8_t {
   heap,  ///< nothing: it is an address
-  out,   ///< the caller's output
+  out,   ///< this rank's output, the caller's or the one in the heap
   a,     ///< the caller's A
 };
 

@@ -72,7 +72,12 @@ class Translation {
     const std::size_t size = size_of(b.type);
     RegionEntry entry{};
     const auto first = static_cast<std::size_t>(r.row * b.cols + r.col) * size;
-    if (layout_.in_heap(r.buffer)) {
+    if (layout_.in_heap(r.buffer) && r.buffer == buffer_out) {
+      // All ranks' outputs lie at one offset of the heap, which only a run knows: the distance to this rank's is
+      // enough.
+      entry.address = heap_address(r.rank, 0) - heap_address(rank_, 0) + first;
+      entry.base = Base::out;
+    } else if (layout_.in_heap(r.buffer)) {
       entry.address = heap_address(r.rank, layout_.offset(r.buffer, 0)) + first;
       entry.copy_stride = layout_.offset(r.buffer, 1) - layout_.offset(r.buffer, 0);
     } else {
@@ -281,6 +286,7 @@ class Translation {
       IMBREX_EXPECTS(task.posts.size() <= 1, "{}: a copy posts at most once on the CUDA executor", where());
       CopyStep step{region(transfer.from),     region(transfer.to), false,
                     transfer.to.rank == rank_, !task.posts.empty(), 0};
+      IMBREX_EXPECTS(step.to.base == Base::heap, "{}: the CUDA executor's copy engines write workspaces only", where());
       step.from_a = transfer.from.buffer == buffer_a && !layout_.in_heap(buffer_a);
       if (step.flag) {
         const Post& post = task.posts.front();

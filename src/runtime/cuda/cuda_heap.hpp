@@ -25,6 +25,12 @@ class CudaHeap final : public SymmetricHeap {
   void release(std::size_t offset) noexcept override;
   HeapHandle handle() const override { return handle_; }
 
+  /// Whether `p` lies in this rank's part.
+  bool holds(const void* p) const {
+    const auto* first = handle_.at(handle_.rank, 0);
+    return p >= first && p < first + handle_.stride;
+  }
+
  private:
   void share(World& world);
   void map(const std::vector<CUmemGenericAllocationHandle>& handles);

@@ -7,27 +7,27 @@
 namespace imbrex::runtime {
 
 DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
-  IMBREX_CUDA_TRY(cudaMalloc(&data_, std::max<std::size_t>(bytes, 1)));
+  void* data = nullptr;
+  IMBREX_CUDA_TRY(cudaMalloc(&data, std::max<std::size_t>(bytes, 1)));
+  data_.reset(data, [](void* p) { cudaFree(p); });
 }
 
-DeviceMemory::~DeviceMemory() { cudaFree(data_); }
-
 void DeviceMemory::fill(unsigned char byte) {
-  IMBREX_CUDA_TRY(cudaMemset(data_, byte, bytes_));
+  IMBREX_CUDA_TRY(cudaMemset(data_.get(), byte, bytes_));
   // The executor's streams do not wait for the default one.
   IMBREX_CUDA_TRY(cudaDeviceSynchronize());
 }
 
 void DeviceMemory::upload(const std::vector<std::byte>& from) {
   IMBREX_EXPECTS(from.size() == bytes_, "upload of {} bytes to device memory of {}", from.size(), bytes_);
-  IMBREX_CUDA_TRY(cudaMemcpy(data_, from.data(), bytes_, cudaMemcpyHostToDevice));
+  IMBREX_CUDA_TRY(cudaMemcpy(data_.get(), from.data(), bytes_, cudaMemcpyHostToDevice));
   // A copy from pageable memory may return before its last part has arrived.
   IMBREX_CUDA_TRY(cudaDeviceSynchronize());
 }
 
 void DeviceMemory::download(std::vector<std::byte>& to) const {
   to.resize(bytes_);
-  IMBREX_CUDA_TRY(cudaMemcpy(to.data(), data_, bytes_, cudaMemcpyDeviceToHost));
+  IMBREX_CUDA_TRY(cudaMemcpy(to.data(), data_.get(), bytes_, cudaMemcpyDeviceToHost));
 }
 
 }  // namespace imbrex::runtime

@@ -2,26 +2,28 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 namespace imbrex::runtime {
 
-/// Owns memory of the GPU that is the calling thread's. What its functions do is done when they return; they throw
+/// Memory of the GPU that is the calling thread's. What its functions do is done when they return; they throw
 /// Error(runtime_failure) naming the call that failed.
 class DeviceMemory {
  public:
   explicit DeviceMemory(std::size_t bytes);
+  /// Shares memory that exists.
+  DeviceMemory(std::size_t bytes, std::shared_ptr<void> data) : data_(std::move(data)), bytes_(bytes) {}
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
-  ~DeviceMemory();
 
-  void* get() const { return data_; }
+  void* get() const { return data_.get(); }
   void fill(unsigned char byte);
   void upload(const std::vector<std::byte>& from);
   void download(std::vector<std::byte>& to) const;
 
  private:
-  void* data_ = nullptr;
+  std::shared_ptr<void> data_;
   std::size_t bytes_;
 };
 
