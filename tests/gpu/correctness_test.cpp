@@ -48,7 +48,7 @@ Knobs fitting(Random& random, const Problem& p, Tile tile) {
 // Rows of whole 16 bytes, so that the tensor-core kernels take them; M has tails of every kind.
 Problem random_problem(Random& random, Operator op, int ranks, std::int64_t most) {
   const auto eights = [&](std::int64_t limit) { return 8 * random.between(1, limit / 8); };
-  Problem p{op, 0, 0, 0, ranks, Type::bf16};
+  Problem p{op, 0, 0, 0, ranks, random.chance(0.3) ? Type::fp16 : Type::bf16};
   p.m = op == Operator::gemm_all_reduce ? random.between(1, most) : ranks * random.between(1, most / ranks);
   p.n = op == Operator::all_gather_gemm ? ranks * eights(most / ranks) : eights(most);
   p.k = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce ? ranks * eights(most / ranks)
@@ -78,9 +78,12 @@ TEST(GpuGemm, EveryVariantIsRightWithTails) {
         Variant{"pingpong 128x128 cluster 2", {128, 128}}, Variant{"pingpong 128x64 cluster 1", {128, 64}},
         Variant{"pingpong 64x128 cluster 1", {64, 128}}, Variant{"pingpong 64x64 cluster 1", {64, 64}},
         Variant{"cooperative 128x256 cluster 1", {128, 256}}, Variant{"cooperative 128x256 cluster 2", {128, 256}},
-        Variant{"cooperative 128x224 cluster 1", {128, 224}}, Variant{"cooperative 128x224 cluster 2", {128, 224}}})
+        Variant{"cooperative 128x224 cluster 1", {128, 224}}, Variant{"cooperative 128x224 cluster 2", {128, 224}},
+        Variant{"pingpong 128x128 cluster 1 fp16", {128, 128}}, Variant{"pingpong 128x128 cluster 2 fp16", {128, 128}},
+        Variant{"pingpong 64x64 cluster 1 fp16", {64, 64}}, Variant{"cooperative 128x256 cluster 2 fp16", {128, 256}}})
     for (int i = 0; i < cases(4); ++i) {
-      const Problem p = random_problem(random, Operator::gemm_reduce_scatter, 1, i == 0 ? 2200 : 700);
+      Problem p = random_problem(random, Operator::gemm_reduce_scatter, 1, i == 0 ? 2200 : 700);
+      p.type = std::string(kernel).find("fp16") != std::string::npos ? Type::fp16 : Type::bf16;
       Knobs k = fitting(random, p, tile);
       k.reducer = Reducer::tile;
       k.span_shards = false;

@@ -19,10 +19,10 @@ namespace imbrex::cuda {
 
 /// A variant: a tile of M x N, `Cluster` blocks that share B, and how the two consumer warpgroups divide the work:
 /// whole tiles in turn (ping-pong), or halves of one tile (cooperative).
-template <int M, int N, int Cluster, bool Pingpong>
+template <int M, int N, int Cluster, bool Pingpong, typename ElementType = cutlass::bfloat16_t>
 struct Sm90Config {
-  using Element = cutlass::bfloat16_t;
-  static constexpr Type type = Type::bf16;
+  using Element = ElementType;
+  static constexpr Type type = std::is_same_v<Element, cutlass::half_t> ? Type::fp16 : Type::bf16;
   static constexpr int tile_m = M, tile_n = N, cluster = Cluster;
   static constexpr bool pingpong = Pingpong;
   /// As many slices of 64 columns of A and rows of B as shared memory holds beside 2 KiB of barriers.

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 #include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "runtime/bootstrap.hpp"
@@ -60,6 +63,11 @@ void expect_access(int device, int peer, int peer_rank, bool enable) {
   // NOTE: it makes a context on the peer's GPU, which a peer in another process has no use for: mappings bring their
   // own access.
   if (!enable) return;
+  static std::mutex lock;
+  static std::set<std::pair<int, int>> enabled;
+  const std::lock_guard guard(lock);
+  if (!enabled.insert({device, peer}).second) return;
+  // The caller may have done so.
   const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
   if (status == cudaErrorPeerAccessAlreadyEnabled)
     cudaGetLastError();

@@ -44,6 +44,8 @@ ncclDataType_t type_of(Type type) {
 const Nccl& nccl() {
   static const Nccl loaded = [] {
     setenv("NCCL_NVLS_ENABLE", "0", 0);
+    // NOTE: with it, an all-to-all of some MiB in a captured graph never ended (NCCL 2.28.3, four processes).
+    setenv("NCCL_GRAPH_REGISTER", "0", 0);
     const SharedLibrary library("libnccl.so.2");
     Nccl f;
     library.find(f.get_error_string, "ncclGetErrorString");
