@@ -1,8 +1,11 @@
 // imbrex bench: Imbrex beside cuBLAS and NCCL on this machine's GPUs. imbrex tune: which plan is fastest, for later
 // runs.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <filesystem>
 #include <memory>
 
 #include "command.hpp"
@@ -108,7 +111,18 @@ double geometric_mean(const std::vector<double>& values) {
   return values.empty() ? 1 : std::exp(sum / static_cast<double>(values.size()));
 }
 
+// Said before a long run, not after it.
+void expect_folder(const std::string& path) {
+  if (path.empty()) return;
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
+  if (::access(folder.c_str(), W_OK) != 0 || !std::filesystem::is_directory(folder))
+    throw Error(ErrorCode::invalid_input,
+                fmt::format("--out '{}': '{}' is no folder that can be written to", path, folder));
+}
+
 int measure_and_print(const Program& program, const Options& options, bool all) {
+  expect_folder(options.out);
   const MeasureRequest request = request_of(options, all);
   std::vector<double> fractions, gains;
   Json rows = Json::array();

@@ -136,8 +136,8 @@ void NpyFile::read(std::int64_t row, std::int64_t col, std::int64_t rows, std::i
 
 namespace {
 
-/// A file that appears under its name once it is whole. Until then it has none, so that a killed process leaves nothing;
-/// where the file system cannot do that, it has a name of its own.
+/// A file that appears under its name once it is whole. Until then it has none, so that a killed process leaves
+/// nothing; where the file system cannot do that, it has a name of its own.
 class NewFile {
  public:
   explicit NewFile(const std::string& path) : path_(path) {

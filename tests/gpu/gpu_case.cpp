@@ -9,7 +9,7 @@
 #include <mutex>
 
 #include "base/convert.hpp"
-#include "execute/cuda/device_memory.hpp"
+#include "execute/cuda/raw_memory.hpp"
 #include "execute/cuda/stream_execution.hpp"
 #include "imbrex/error.hpp"
 #include "ops/operands.hpp"
@@ -20,10 +20,10 @@
 namespace imbrex::test {
 namespace {
 
-using cuda::device_memory, cuda::DeviceMemory;
+using cuda::raw_memory, cuda::RawMemory;
 
-DeviceMemory to_device(const std::vector<std::byte>& bytes) {
-  DeviceMemory memory = device_memory(bytes.size());
+RawMemory to_device(const std::vector<std::byte>& bytes) {
+  RawMemory memory = raw_memory(bytes.size());
   IMBREX_CUDA_TRY(cudaMemcpy(memory.get(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
   return memory;
 }
@@ -76,8 +76,7 @@ class RankCase {
   void run() {
     std::vector<std::shared_ptr<void>> outs;
     for (int q = 0; q < c_.queued; ++q)
-      outs.push_back(c_.shared_out ? executor_.allocate_output(bytes())
-                                   : std::shared_ptr<void>(device_memory(bytes())));
+      outs.push_back(c_.shared_out ? executor_.allocate_output(bytes()) : std::shared_ptr<void>(raw_memory(bytes())));
     for (int i = 0; i < c_.repeats; ++i) {
       for (auto& out : outs) IMBREX_CUDA_TRY(cudaMemset(out.get(), 0xff, bytes()));
       IMBREX_CUDA_TRY(cudaDeviceSynchronize());
@@ -126,7 +125,7 @@ class RankCase {
   std::mutex& lock_;
   std::unique_ptr<Execution> execution_;
   cuda::StreamExecution& stream_;
-  DeviceMemory a_, b_;
+  RawMemory a_, b_;
   Reference reference_;
   std::vector<std::byte> first_;
 };

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <thread>
 
-#include "execute/cuda/device_memory.hpp"
+#include "execute/cuda/raw_memory.hpp"
 #include "gpu/gpu_case.hpp"
 #include "imbrex/error.hpp"
 #include "runtime/cuda/cublas_lt.hpp"
@@ -161,8 +161,8 @@ void expect_rank_0_ends(bool lost, const std::string& text) {
   const int code = run_threads(2, {.heap_bytes = 1 << 20, .wait_limit = limit}, [&](World& world) {
     const auto executor = make_cuda_executor(world);
     const auto execution = executor->prepare(plan);
-    const cuda::DeviceMemory a = cuda::device_memory(512 * 256 * 2), b = cuda::device_memory(512 * 256 * 2),
-                             out = cuda::device_memory(512 * 512 * 2);
+    const cuda::RawMemory a = cuda::raw_memory(512 * 256 * 2), b = cuda::raw_memory(512 * 256 * 2),
+                          out = cuda::raw_memory(512 * 512 * 2);
     execution->run({a.get(), b.get(), out.get()});
     world.barrier();
     if (world.rank() == 1) {

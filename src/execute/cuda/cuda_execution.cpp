@@ -123,7 +123,7 @@ void CudaExecution::choose_kernel() {
 void CudaExecution::upload() {
   const std::size_t tasks = 0, waits = tasks + bytes_of(table_.tasks), regions = waits + bytes_of(table_.waits),
                     posts = regions + bytes_of(table_.regions), total = posts + bytes_of(table_.posts);
-  device_table_ = device_memory(std::max<std::size_t>(total, 256));
+  device_table_ = raw_memory(std::max<std::size_t>(total, 256));
   auto* base = static_cast<std::byte*>(device_table_.get());
   const auto put = [&](std::size_t offset, const auto& v) {
     if (!v.empty())

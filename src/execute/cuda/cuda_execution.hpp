@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "execute/cuda/device_memory.hpp"
 #include "execute/cuda/gemm.hpp"
+#include "execute/cuda/raw_memory.hpp"
 #include "execute/cuda/stream_execution.hpp"
 #include "execute/cuda/translate.hpp"
 #include "imbrex/world.hpp"
@@ -50,7 +50,7 @@ class CudaExecution final : public StreamExecution {
   const GemmKernel* kernel_ = nullptr;
   int workers_ = 0;
   RankTable table_;
-  DeviceMemory device_table_;
+  RawMemory device_table_;
   std::unique_ptr<FaultRecord, HostFree> fault_;
   GemmArgs args_{};
   bool dead_ = false;

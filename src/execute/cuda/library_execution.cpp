@@ -7,9 +7,9 @@
 #include <numeric>
 #include <thread>
 
-#include "execute/cuda/device_memory.hpp"
 #include "execute/cuda/library_gemm.hpp"
 #include "execute/cuda/library_translate.hpp"
+#include "execute/cuda/raw_memory.hpp"
 #include "execute/cuda/sum.hpp"
 #include "plan/builder.hpp"
 #include "runtime/cuda/nccl.hpp"
@@ -98,9 +98,9 @@ class LibraryExecution final : public StreamExecution {
   CudaOptions options_;
   LibraryProgram program_;
   std::vector<std::size_t> offsets_;  // of workspaces, by buffer
-  DeviceMemory buffers_;
+  RawMemory buffers_;
   std::vector<std::unique_ptr<LibraryGemm>> gemms_;  // by step
-  std::vector<DeviceMemory> scratch_;                // of products, by stream
+  std::vector<RawMemory> scratch_;                   // of products, by stream
   std::vector<cudaStream_t> streams_;
   std::vector<cudaEvent_t> ended_;  // by step; null where nobody waits for it
   cudaEvent_t begun_ = nullptr;
@@ -134,7 +134,7 @@ LibraryExecution::~LibraryExecution() {
   if (stuck_) {
     // Freeing waits for the device.
     static_cast<void>(buffers_.release());
-    for (DeviceMemory& memory : scratch_) static_cast<void>(memory.release());
+    for (RawMemory& memory : scratch_) static_cast<void>(memory.release());
     return;
   }
   cudaSetDevice(libraries_->device());
@@ -153,7 +153,7 @@ void LibraryExecution::place_buffers() {
     offsets_.push_back(bytes);
     if (b.role == BufferRole::workspace) bytes += aligned(size(b.rows * b.cols) * size_of(b.type));
   }
-  buffers_ = device_memory(bytes);
+  buffers_ = raw_memory(bytes);
 }
 
 std::uint32_t LibraryExecution::alignment(const Region& r, std::int64_t row_step) const {
@@ -177,7 +177,7 @@ void LibraryExecution::make_gemms() {
     gemms_.back() = std::make_unique<LibraryGemm>(libraries_->handle(), shape);
     bytes[step.stream] = std::max(bytes[step.stream], gemms_.back()->workspace_bytes());
   }
-  for (const std::size_t b : bytes) scratch_.push_back(device_memory(b));
+  for (const std::size_t b : bytes) scratch_.push_back(raw_memory(b));
 }
 
 void LibraryExecution::make_streams() {
@@ -207,7 +207,7 @@ void LibraryExecution::run_first() {
   std::size_t bytes = 0;
   for (const Buffer& b : plan_.buffers)
     if (b.role != BufferRole::workspace) bytes = std::max(bytes, size(b.rows * b.cols) * size_of(b.type));
-  DeviceMemory any = device_memory(bytes);
+  RawMemory any = raw_memory(bytes);
   const Operands operands{any.get(), any.get(), any.get()};
   const auto run = [&](bool collectives) {
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {

@@ -35,8 +35,7 @@ class Translation {
         case Engine::compute: compute_queue(q, queue); break;
         case Engine::copy: copy_queue(q, queue); break;
         case Engine::library:
-          IMBREX_EXPECTS(queue.tasks.empty(),
-                         "{}: the CUDA executor does not run library collectives yet; use strategy fused",
+          IMBREX_EXPECTS(queue.tasks.empty(), "{}: library collectives do not run beside tiles of the fused kernel",
                          task_name(plan_, rank_, q, 0));
       }
     }

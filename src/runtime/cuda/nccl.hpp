@@ -32,8 +32,8 @@ struct Nccl {
 };
 
 /// Throws Error(runtime_failure) where libnccl.so.2 cannot be loaded. Sets NCCL_NVLS_ENABLE=0 and
-/// NCCL_GRAPH_REGISTER=0 first, unless they are set: Imbrex does without NVLink multicast, and captured all-to-alls that
-/// register their buffers have been seen to hang.
+/// NCCL_GRAPH_REGISTER=0 first, unless they are set: Imbrex does without NVLink multicast, and captured all-to-alls
+/// that register their buffers have been seen to hang.
 const Nccl& nccl();
 
 class Communicator {

@@ -1,4 +1,4 @@
-// Owners of memory that CUDA gave.
+// Owners of memory that CUDA gave, for code that knows CUDA (runtime/cuda/device_memory.hpp is for code that does not).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,13 +18,13 @@ struct HostFree {
   void operator()(void* p) const noexcept { cudaFreeHost(p); }
 };
 
-using DeviceMemory = std::unique_ptr<void, DeviceFree>;
+using RawMemory = std::unique_ptr<void, DeviceFree>;
 
 /// Null for no bytes.
-inline DeviceMemory device_memory(std::size_t bytes) {
+inline RawMemory raw_memory(std::size_t bytes) {
   void* p = nullptr;
   if (bytes > 0) IMBREX_CUDA_TRY(cudaMalloc(&p, bytes));
-  return DeviceMemory(p);
+  return RawMemory(p);
 }
 
 }  // namespace imbrex::cuda

@@ -1,0 +1,110 @@
+// Tuning records, and what GPUs are tuned over.
+#include <gtest/gtest.h>
+
+#include <iostream>
+
+#include "execute/cuda/refusal.hpp"
+#include "imbrex/error.hpp"
+#include "support/random_plan.hpp"
+#include "tune/gpu_candidates.hpp"
+#include "tune/records.hpp"
+
+namespace imbrex {
+namespace {
+
+Record record(std::int64_t m, std::int64_t n, int group) {
+  Record r{{Operator::gemm_all_reduce, m, n, 64, 4, Type::bf16}, 0, 0, {Strategy::fused, {}}, 2e-6, 3e-6};
+  r.candidate.knobs.group = group;
+  return r;
+}
+
+TEST(Records, CoverEveryRowBetweenThoseMeasured) {
+  Records records{
+      "Some GPU", "2026-11-21", {record(256, 32, 3), record(16, 32, 1), record(64, 32, 2), record(64, 40, 9)}};
+  set_ranges(records);
+  const auto group = [&](std::int64_t m, std::int64_t n) {
+    const Record* found = find_record(records, {Operator::gemm_all_reduce, m, n, 64, 4, Type::bf16});
+    return found == nullptr ? 0 : found->candidate.knobs.group;
+  };
+  EXPECT_EQ(group(7, 32), 0);
+  for (std::int64_t m = 8; m <= 512; ++m) EXPECT_EQ(group(m, 32), m <= 32 ? 1 : m <= 128 ? 2 : 3) << m;
+  EXPECT_EQ(group(513, 32), 0);
+  EXPECT_EQ(group(64, 40), 9);
+  EXPECT_EQ(group(64, 48), 0);
+  EXPECT_EQ(find_record(records, {Operator::gemm_all_reduce, 64, 32, 64, 2, Type::bf16}), nullptr);
+  EXPECT_EQ(find_record(records, {Operator::gemm_all_reduce, 64, 32, 64, 4, Type::fp16}), nullptr);
+}
+
+TEST(Records, SurviveJson) {
+  Records records{"a \"quoted\" GPU", "2026-11-21", {record(16, 32, 1), record(64, 32, 2)}};
+  set_ranges(records);
+  const std::string text = to_json(records);
+  const Records back = parse_records(text, "test");
+  EXPECT_EQ(to_json(back), text);
+  EXPECT_EQ(back.gpu, records.gpu);
+  ASSERT_EQ(back.list.size(), 2u);
+  EXPECT_EQ(back.list[1].candidate.knobs, records.list[1].candidate.knobs);
+  EXPECT_EQ(back.list[1].problem, records.list[1].problem);
+}
+
+TEST(Records, RefuseWhatTheyDoNotKnow) {
+  const auto message = [](const std::string& text) -> std::string {
+    try {
+      parse_records(text, "mine.json");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+      return error.what();
+    }
+    return "accepted";
+  };
+  Records records{"GPU", "2026-11-21", {record(16, 32, 1)}};
+  set_ranges(records);
+  const std::string text = to_json(records);
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    changed.replace(changed.find(from), from.size(), to);
+    return changed;
+  };
+  EXPECT_NE(message("{").find("mine.json: this is not JSON"), std::string::npos);
+  EXPECT_NE(message(with("\"imbrex_records\": 1", "\"imbrex_records\": 2")).find("reads format 1"), std::string::npos);
+  EXPECT_NE(message(with("\"from_m\": 8", "\"from_m\": 0")).find("records[0]"), std::string::npos);
+  EXPECT_NE(message(with("\"ranks\": 4", "\"ranks\": \"4\"")).find("records[0].ranks: \"4\" is not an integer"),
+            std::string::npos);
+  EXPECT_NE(message(with("\"group\"", "\"grupp\"")).find("'grupp' is not known"), std::string::npos);
+}
+
+TEST(Records, ThatShipAreReadAndMakeSoundPlans) {
+  const Records records = load_records("NVIDIA H200");
+  EXPECT_GT(records.list.size(), 100u);
+  for (const Record& r : records.list) {
+    // A smaller product in the same knobs: the checker's time, not its answer, depends on N and K.
+    Problem p = r.problem;
+    p.m = std::min<std::int64_t>(p.m, 1024);
+    p.n = p.k = 64 * p.ranks;
+    const Plan plan = make_plan(p, r.candidate.strategy, r.candidate.knobs);
+    EXPECT_FALSE(check(plan).has_value()) << name_of(p.op) << " M " << r.problem.m;
+    EXPECT_EQ(cuda::refusal_of_plan(plan), "") << name_of(p.op) << " M " << r.problem.m;
+  }
+  EXPECT_TRUE(load_records("no such GPU").list.empty());
+}
+
+TEST(GpuCandidates, AreSoundAndRun) {
+  test::Random random(test::seed_from_environment());
+  int plans = 0;
+  for (int i = 0; i < 40; ++i) {
+    const Problem p = test::random_problem(random, {.max_ranks = 8, .max_size = 2500});
+    Problem thin = p;  // M decides what is tried
+    thin.n = 24 * p.ranks;
+    thin.k = 16 * p.ranks;
+    for (const Candidate& c : gpu_candidates(thin)) {
+      const Plan plan = make_plan(thin, c.strategy, c.knobs);
+      EXPECT_FALSE(check(plan).has_value()) << test::describe({thin, c.strategy, c.knobs});
+      EXPECT_EQ(cuda::refusal_of_plan(plan), "") << test::describe({thin, c.strategy, c.knobs});
+      ++plans;
+    }
+  }
+  std::cout << plans << " candidates\n";
+}
+
+}  // namespace
+}  // namespace imbrex
