@@ -14,21 +14,9 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view extension = ".json";
 
-// Folders that came with the library: beside an installed program, in the tree it was built from, and where it was
-// configured to be installed. The first makes a copied installation find its own files.
-std::vector<std::string> own_folders() {
-  std::vector<std::string> folders;
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  if (!error) folders.push_back((program.parent_path().parent_path() / "share/imbrex/machines").string());
-  folders.emplace_back(IMBREX_SOURCE_MACHINES);
-  folders.emplace_back(IMBREX_INSTALLED_MACHINES);
-  return folders;
-}
-
 std::vector<std::string> search_path(const std::vector<std::string>& folders) {
   std::vector<std::string> result = folders;
-  for (std::string& folder : own_folders()) result.push_back(std::move(folder));
+  for (std::string& folder : machine_folders()) result.push_back(std::move(folder));
   return result;
 }
 
@@ -47,7 +35,17 @@ Machine load_file(const fs::path& path) {
 
 }  // namespace
 
-std::vector<std::string> machine_folders() { return own_folders(); }
+// Folders that came with the library: beside an installed program, in the tree it was built from, and where it was
+// configured to be installed. The first makes a copied installation find its own files.
+std::vector<std::string> machine_folders() {
+  std::vector<std::string> folders;
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (!error) folders.push_back((program.parent_path().parent_path() / "share/imbrex/machines").string());
+  folders.emplace_back(IMBREX_SOURCE_MACHINES);
+  folders.emplace_back(IMBREX_INSTALLED_MACHINES);
+  return folders;
+}
 
 std::vector<std::string> machine_names(const std::vector<std::string>& folders) {
   std::set<std::string> names;

@@ -8,12 +8,11 @@
 
 #include "base/check.hpp"
 #include "base/convert.hpp"
-#include "execute/cuda/refusal.hpp"
 #include "imbrex/execute.hpp"
 #include "imbrex/world.hpp"
 #include "ops/operand_memory.hpp"
 #include "ops/run_device.hpp"
-#include "runtime/cuda/survey.hpp"
+#include "ops/run_ranks.hpp"
 #include "tune/gpu_candidates.hpp"
 #include "tune/records.hpp"
 
@@ -172,25 +171,21 @@ int measure(const MeasureRequest& request, const std::function<void(const Measur
     validate(p);
     IMBREX_EXPECTS(p.ranks == ranks, "problems of {} and of {} ranks: they must be of one number", ranks, p.ranks);
   }
-  const bool launched = World::launched(), processes = launched || !request.threads;
-  const GpuSurvey survey = processes && !launched ? survey_gpus() : runtime::survey_gpus_here();
-  const std::string refusal = cuda::refusal_of_gpus(survey, ranks, processes, launched);
+  std::string gpu;
+  const std::string refusal = refusal_of_ranks(ranks, request.threads, World::launched(), gpu);
   IMBREX_EXPECTS(refusal.empty(), "measuring needs GPUs: {}", refusal);
   WorldOptions options;
   options.wait_limit = request.wait_limit;
   options.heap_bytes = 1 << 20;
   const auto body = [&](World& world) {
-    Meter meter(world, request, survey.gpus.front().name);
+    Meter meter(world, request, gpu);
     for (const Problem& problem : request.problems) {
       const Measurement measurement = meter.measure(problem);
       if (world.rank() == 0) report(measurement);
     }
     return 0;
   };
-  if (!launched) return (request.threads ? run_threads : run_processes)(ranks, options, body);
-  const auto world = World::from_environment(options);
-  IMBREX_EXPECTS(world->size() == ranks, "{} ranks are asked for, but the launcher started {}", ranks, world->size());
-  return body(*world);
+  return run_ranks(ranks, request.threads, options, body);
 }
 
 }  // namespace imbrex

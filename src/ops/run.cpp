@@ -15,6 +15,7 @@
 #include "ops/operands.hpp"
 #include "ops/reference.hpp"
 #include "ops/run_device.hpp"
+#include "ops/run_ranks.hpp"
 #include "ops/span_bytes.hpp"
 
 namespace imbrex {
@@ -163,11 +164,7 @@ int run(const RunRequest& request, const std::function<void(const RunResult&)>& 
   options.heap_bytes = HeapLayout(choice.plan).bytes() + span_bytes(count_tasks(choice.plan)) + (1 << 20);
   const Job job(request, choice, *operands, report);
   const auto body = [&](World& world) { return job.run(world); };
-  if (!World::launched()) return (request.threads ? run_threads : run_processes)(problem.ranks, options, body);
-  const auto world = World::from_environment(options);
-  IMBREX_EXPECTS(world->size() == problem.ranks, "{} ranks are asked for, but the launcher started {}", problem.ranks,
-                 world->size());
-  return body(*world);
+  return run_ranks(problem.ranks, request.threads, options, body);
 }
 
 }  // namespace imbrex

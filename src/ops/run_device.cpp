@@ -15,17 +15,6 @@
 namespace imbrex {
 namespace {
 
-// What keeps the request from GPUs, whatever its plan; empty if nothing does. `gpu`: the first one's name.
-std::string refusal_of_request(const RunRequest& request, const Problem& problem, std::string& gpu) {
-  if (request.timeline) return "the CUDA executor records no timeline";
-  const bool launched = World::launched(), processes = launched || !request.threads;
-  const GpuSurvey survey = processes && !launched ? survey_gpus() : runtime::survey_gpus_here();
-  if (!survey.gpus.empty()) gpu = survey.gpus.front().name;
-  // That a rank of a launcher sees one GPU may mean that all ranks see the same one: not to be taken unasked.
-  const bool own = launched && request.device == Device::cuda;
-  return cuda::refusal_of_gpus(survey, problem.ranks, processes, own);
-}
-
 Plan host_plan(const RunRequest& request, const Problem& problem) {
   return choose_plan(problem, nominal_host_machine(), {request.strategy, request.knobs, request.cpu});
 }
@@ -47,6 +36,13 @@ Device parse_device(std::string_view name) {
   throw Error(ErrorCode::invalid_input, fmt::format("device '{}': it must be auto, cpu or cuda", name));
 }
 
+std::string refusal_of_ranks(int ranks, bool threads, bool own, std::string& gpu) {
+  const bool launched = World::launched(), processes = launched || !threads;
+  const GpuSurvey survey = processes && !launched ? survey_gpus() : runtime::survey_gpus_here();
+  if (!survey.gpus.empty()) gpu = survey.gpus.front().name;
+  return cuda::refusal_of_gpus(survey, ranks, processes, own);
+}
+
 Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
                      const std::string& gpu) {
   if (!knobs) {
@@ -63,7 +59,10 @@ Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, c
 Choice choose_device(const RunRequest& request, const Problem& problem) {
   std::string refusal, gpu;
   if (request.device != Device::cpu) {
-    refusal = refusal_of_request(request, problem, gpu);
+    // That a rank of a launcher sees one GPU may mean that all ranks see the same one: not to be taken unasked.
+    const bool own = World::launched() && request.device == Device::cuda;
+    refusal = request.timeline ? "the CUDA executor records no timeline"
+                               : refusal_of_ranks(problem.ranks, request.threads, own, gpu);
     if (refusal.empty()) {
       Plan plan = request.plan ? *request.plan : choose_gpu_plan(problem, request.strategy, request.knobs, gpu);
       refusal = cuda::refusal_of_plan(plan);

@@ -15,6 +15,11 @@ struct Choice {
 /// what is missing where the request insists on CUDA.
 Choice choose_device(const RunRequest& request, const Problem& problem);
 
+/// What keeps `ranks` processes or threads from a GPU each, as World and Executor would place them; empty if nothing
+/// does. `own`: a launcher's rank may take the only GPU that it sees. Sets `gpu` to the first one's name. Starts
+/// nothing that keeps this process from being forked, where ranks are to be forked.
+std::string refusal_of_ranks(int ranks, bool threads, bool own, std::string& gpu);
+
 /// The plan for GPUs of this name: the recorded one for the problem where there is one, else the one that a simulated
 /// machine of four H200s finishes first. A given strategy or knobs are kept. The same on every rank and in every run.
 Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
