@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "base/convert.hpp"
+#include "execute/cuda/graph.hpp"
 #include "execute/cuda/raw_memory.hpp"
 #include "execute/cuda/stream_execution.hpp"
 #include "imbrex/error.hpp"
@@ -27,29 +28,6 @@ RawMemory to_device(const std::vector<std::byte>& bytes) {
   IMBREX_CUDA_TRY(cudaMemcpy(memory.get(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
   return memory;
 }
-
-// Two epochs as a graph: workspaces alternate.
-class Graph {
- public:
-  Graph(cuda::StreamExecution& execution, const Operands& operands) {
-    // Other ranks' threads allocate meanwhile.
-    IMBREX_CUDA_TRY(cudaStreamBeginCapture(execution.stream(), cudaStreamCaptureModeThreadLocal));
-    for (int epoch = 0; epoch < 2; ++epoch) execution.enqueue(operands);
-    IMBREX_CUDA_TRY(cudaStreamEndCapture(execution.stream(), &graph_));
-    IMBREX_CUDA_TRY(cudaGraphInstantiate(&exec_, graph_, 0));
-  }
-  ~Graph() {
-    cudaGraphExecDestroy(exec_);
-    cudaGraphDestroy(graph_);
-  }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  cudaGraphExec_t get() const { return exec_; }
-
- private:
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t exec_ = nullptr;
-};
 
 // One rank's runs of one plan.
 class RankCase {
@@ -85,12 +63,13 @@ class RankCase {
       for (auto& out : outs) compare_with_first(out.get(), "repeat " + std::to_string(i));
     }
     if (c_.replays == 0) return;
-    const Graph graph(stream_, {a_.get(), b_.get(), outs.front().get()});
+    // Two epochs: workspaces alternate.
+    const cuda::Graph graph(stream_.stream(), 2, [&] { stream_.enqueue({a_.get(), b_.get(), outs.front().get()}); });
     const int rounds = std::min(c_.replays, 20);
     for (int round = 0; round < rounds; ++round) {
       IMBREX_CUDA_TRY(cudaMemset(outs.front().get(), 0xff, bytes()));
       IMBREX_CUDA_TRY(cudaDeviceSynchronize());
-      for (int i = 0; i < c_.replays / rounds; ++i) IMBREX_CUDA_TRY(cudaGraphLaunch(graph.get(), stream_.stream()));
+      for (int i = 0; i < c_.replays / rounds; ++i) graph.launch(stream_.stream());
       stream_.finish();
       compare_with_first(outs.front().get(), "replays " + std::to_string(round));
     }

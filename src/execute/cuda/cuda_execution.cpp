@@ -203,14 +203,6 @@ void CudaExecution::set_operands(const Operands& operands) {
   if (copy_out_) args_.out = heap_at(layout_.offset(buffer_out, 0));
 }
 
-// With injected delays, one rank in turn falls behind by far, so that the others run into the next epochs.
-void CudaExecution::hold_back() const {
-  if (options_.delays == 0 ||
-      static_cast<int>((options_.delays + epoch_) % static_cast<std::uint64_t>(world_.size())) != world_.rank())
-    return;
-  std::this_thread::sleep_for(std::chrono::duration<double>(20 * options_.max_delay));
-}
-
 // NOTE: the flag follows on the same stream: behind an event on another one it comes late (measured), and a copy engine
 // runs one stream's copies in order.
 void CudaExecution::copy(const CopyStep& step, const Operands& operands, std::uint64_t epoch) {
@@ -237,7 +229,7 @@ void CudaExecution::enqueue(const Operands& operands) {
   world_.throw_if_failed();
   IMBREX_CUDA_TRY(cudaSetDevice(device_));
   set_operands(operands);
-  hold_back();
+  hold_back(world_, options_, epoch_);
   if (!table_.copies.empty()) {
     // The last epoch is over, everywhere on this rank, before data of this one leave.
     IMBREX_CUDA_TRY(cudaEventRecord(begun_, main_));

@@ -34,7 +34,6 @@ class CudaExecution final : public StreamExecution {
   void start_counters();
   void set_operands(const Operands& operands);
   void copy(const CopyStep& step, const Operands& operands, std::uint64_t copy_index);
-  void hold_back() const;
   [[noreturn]] void fail(const std::string& message);
   [[noreturn]] void throw_fault();
   std::byte* heap_at(std::size_t offset) const { return heap_.handle().at(world_.rank(), heap_offset_ + offset); }

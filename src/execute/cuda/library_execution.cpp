@@ -85,7 +85,6 @@ class LibraryExecution final : public StreamExecution {
   void copy(const Transfer& transfer, const Operands& operands, cudaStream_t stream) const;
   void sum(const Reduction& reduction, const Operands& operands, cudaStream_t stream) const;
   void collective(const Collective& c, const Operands& operands, cudaStream_t stream);
-  void hold_back() const;
   void finish_oldest();
   template <typename Query>
   void await(Query&& query, double limit);
@@ -310,14 +309,6 @@ void LibraryExecution::launch_epoch(const Operands& operands) {
   for (const std::size_t last : program_.ends) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream(), ended_[last], 0));
 }
 
-// With injected delays, one rank in turn falls behind by far.
-void LibraryExecution::hold_back() const {
-  if (options_.delays == 0 || (options_.delays + queued_) % static_cast<std::uint64_t>(world_.size()) !=
-                                  static_cast<std::uint64_t>(world_.rank()))
-    return;
-  std::this_thread::sleep_for(std::chrono::duration<double>(20 * options_.max_delay));
-}
-
 void LibraryExecution::enqueue(const Operands& operands) {
   IMBREX_EXPECTS(!dead_, "this execution failed before");
   world_.throw_if_failed();
@@ -325,7 +316,7 @@ void LibraryExecution::enqueue(const Operands& operands) {
     IMBREX_EXPECTS(p != nullptr && reinterpret_cast<std::uintptr_t>(p) % operand_alignment == 0,
                    "operand at {}: a, b and out must be given, aligned to {} bytes", p, operand_alignment);
   IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
-  hold_back();
+  hold_back(world_, options_, queued_);
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   IMBREX_CUDA_TRY(cudaStreamIsCapturing(stream(), &status));
   const bool captured = status != cudaStreamCaptureStatusNone;

@@ -1,41 +1,13 @@
 #include "execute/cuda/stream_execution.hpp"
 
 #include <chrono>
+#include <thread>
 
 #include "base/check.hpp"
-#include "runtime/cuda/check.hpp"
+#include "execute/cuda/graph.hpp"
 
 namespace imbrex::cuda {
 namespace {
-
-class Graph {
- public:
-  template <typename Enqueue>
-  Graph(cudaStream_t stream, int epochs, Enqueue&& enqueue) {
-    // Other ranks may be threads that allocate meanwhile.
-    IMBREX_CUDA_TRY(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    cudaGraph_t graph = nullptr;
-    try {
-      for (int i = 0; i < epochs; ++i) enqueue();
-    } catch (...) {
-      cudaStreamEndCapture(stream, &graph);
-      if (graph != nullptr) cudaGraphDestroy(graph);
-      throw;
-    }
-    IMBREX_CUDA_TRY(cudaStreamEndCapture(stream, &graph));
-    const cudaError_t status = cudaGraphInstantiate(&executable_, graph, 0);
-    cudaGraphDestroy(graph);
-    IMBREX_CUDA_TRY(status);
-  }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  ~Graph() { cudaGraphExecDestroy(executable_); }
-
-  void launch(cudaStream_t stream) const { IMBREX_CUDA_TRY(cudaGraphLaunch(executable_, stream)); }
-
- private:
-  cudaGraphExec_t executable_ = nullptr;
-};
 
 class Event {
  public:
@@ -69,6 +41,13 @@ struct StreamExecution::Replay {
   Graph lead, timed;
   Event begin, end;
 };
+
+void hold_back(const World& world, const CudaOptions& options, std::uint64_t epoch) {
+  if (options.delays == 0 ||
+      static_cast<int>((options.delays + epoch) % static_cast<std::uint64_t>(world.size())) != world.rank())
+    return;
+  std::this_thread::sleep_for(std::chrono::duration<double>(20 * options.max_delay));
+}
 
 StreamExecution::StreamExecution() = default;
 

@@ -7,11 +7,15 @@
 #include <string_view>
 
 #include "imbrex/execute.hpp"
+#include "imbrex/world.hpp"
 
 namespace imbrex::cuda {
 
 /// What kernel_name gives where products and collectives are libraries'; see CudaOptions::kernel.
 inline constexpr std::string_view library_name = "cuBLASLt, NCCL";
+
+/// With injected delays, one rank in turn falls behind by far, so that the others run into the next epochs.
+void hold_back(const World& world, const CudaOptions& options, std::uint64_t epoch);
 
 class StreamExecution : public Execution {
  public:
