@@ -62,6 +62,7 @@ std::string name(const Measured& m) {
       fmt::format("fused {}x{}x{} {} {}", k.tile_m, k.tile_n, k.cluster, name_of(k.transport), name_of(k.order));
   if (k.order == TileOrder::column_major)
     text += k.own_shift >= 1 << 20 ? " own first" : fmt::format(" shift {}", k.own_shift);
+  if (k.abreast > 0) text += fmt::format(" abreast {}", k.abreast);
   text += fmt::format(" group {}", k.group);
   if (k.k_slices > 1) text += fmt::format(" {} slices", k.k_slices);
   if (k.span_shards) text += " spanning";

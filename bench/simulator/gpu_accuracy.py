@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FLAGS = ("span_shards", "one_shot")
-VALUES = ("tile_m", "tile_n", "cluster", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "own_shift", "partial")
+VALUES = ("tile_m", "tile_n", "cluster", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "own_shift", "abreast", "partial")
 
 
 def predicted_us(program, record):

@@ -31,14 +31,17 @@ std::vector<OwnedBlock> ordered(const std::vector<Area>& areas, int rank, const 
   std::vector<Keyed> keyed;
   for (const Area& area : areas) {
     const std::int64_t columns = (area.cols.size + knobs.tile_n - 1) / knobs.tile_n;
+    const std::int64_t super_rows = (area.rows.size + knobs.group * knobs.tile_m - 1) / (knobs.group * knobs.tile_m);
     const auto blocks = blocks_of(area.rows, area.cols, knobs);
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const Block& block = blocks[i];
-      std::int64_t step = 0;
-      if (by_column)
-        step = (block.rows.begin - area.rows.begin) / (knobs.group * knobs.tile_m) * columns +
-               (block.cols.begin - area.cols.begin) / knobs.tile_n + (area.owner == rank ? shift : 0);
       const int middle = knobs.order == TileOrder::naive ? area.owner : turn(area.owner);
+      std::int64_t step = 0;
+      if (by_column) {
+        const std::int64_t before = knobs.abreast == 0 ? 0 : middle / knobs.abreast * super_rows;
+        step = (before + (block.rows.begin - area.rows.begin) / (knobs.group * knobs.tile_m)) * columns +
+               (block.cols.begin - area.cols.begin) / knobs.tile_n + (area.owner == rank ? shift : 0);
+      }
       keyed.push_back({{step, middle, static_cast<std::int64_t>(i)}, {block, area.owner, static_cast<int>(i)}});
     }
   }
