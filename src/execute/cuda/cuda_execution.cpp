@@ -158,6 +158,11 @@ void CudaExecution::upload() {
   p.delay_seed = static_cast<std::uint32_t>(options_.delays);
   p.max_delay_ns = options_.delays == 0 ? 0 : static_cast<std::uint32_t>(options_.max_delay * 1e9);
 
+  // Four fifths of what NVLink carries each way, shared by all blocks.
+  constexpr double link_bytes_per_ns = 0.8 * 370;
+  const TileShape& shape = kernel_->shape;
+  const double unit_bytes = static_cast<double>(shape.m * shape.n) / shape.units * 2;
+  args_.unit_ns = static_cast<std::uint32_t>(unit_bytes * workers_ * shape.cluster / link_bytes_per_ns);
   const RankShapes shapes = shapes_of(plan_.problem);
   args_.n = shapes.b.cols;
   args_.k = shapes.depth;
