@@ -21,21 +21,6 @@ Plan host_plan(const RunRequest& request, const Problem& problem) {
 
 }  // namespace
 
-std::string_view name_of(Device device) {
-  switch (device) {
-    case Device::automatic: return "auto";
-    case Device::cpu: return "cpu";
-    case Device::cuda: return "cuda";
-  }
-  return "auto";
-}
-
-Device parse_device(std::string_view name) {
-  for (const Device device : {Device::automatic, Device::cpu, Device::cuda})
-    if (name_of(device) == name) return device;
-  throw Error(ErrorCode::invalid_input, fmt::format("device '{}': it must be auto, cpu or cuda", name));
-}
-
 std::string refusal_of_ranks(int ranks, bool threads, bool own, std::string& gpu) {
   const bool launched = World::launched(), processes = launched || !threads;
   const GpuSurvey survey = processes && !launched ? survey_gpus() : runtime::survey_gpus_here();

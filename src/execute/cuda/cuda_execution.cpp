@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <random>
+#include <exception>
 #include <thread>
 
 #include "plan/builder.hpp"
@@ -33,15 +33,17 @@ double cost(const GemmKernel& kernel, const RankTable& table, int workers) {
 
 }  // namespace
 
-CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, int device, const Plan& plan,
+CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, int device, const Plan& plan,
                              const CudaOptions& options)
-    : world_(world),
+    : StreamExecution(calls),
+      world_(world),
       heap_(heap),
       device_(device),
       plan_(plan),
       options_(options),
       layout_(plan_),
-      epoch_(options.first_epoch) {
+      epoch_(options.first_epoch),
+      exceptions_(std::uncaught_exceptions()) {
   // Every kernel is loaded before any runs; refusals come before anything is taken, on every rank alike.
   static_cast<void>(plain_kernel(plan.problem.type).workers());
   choose_kernel();
@@ -63,17 +65,22 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, int device, 
   std::memset(fault, 0, sizeof(FaultRecord));
   upload();
   start_counters();
+  if (!table_.copies.empty()) prepare_skipping();
   world_.barrier();  // nobody posts before all counters are set
 }
 
+// A peer's last epoch may still read this rank's workspaces and post to its counters: first all are idle, on every
+// rank.
 CudaExecution::~CudaExecution() {
-  // A peer may still read this rank's workspaces of the last epoch.
+  cudaSetDevice(device_);
   try {
-    world_.barrier();
+    calls().drain();
+    cudaDeviceSynchronize();
+    // Behind an exception, this rank is the first to know that it ends.
+    if (std::uncaught_exceptions() == exceptions_) world_.barrier();
   } catch (const std::exception&) {  // the world failed, and nobody reads any more
   }
-  cudaSetDevice(device_);
-  cudaDeviceSynchronize();
+  retire();
   for (cudaStream_t stream : {main_, copies_, rescue_})
     if (stream != nullptr) cudaStreamDestroy(stream);
   for (cudaEvent_t event : {begun_, copied_})
@@ -203,11 +210,23 @@ void CudaExecution::set_operands(const Operands& operands) {
   if (copy_out_) args_.out = heap_at(layout_.offset(buffer_out, 0));
 }
 
+void CudaExecution::prepare_skipping() {
+  const auto signals = index(layout_.signals(world_.rank()));
+  std::vector<std::uint32_t> posts(signals);
+  for (std::size_t i = 0; i < signals; ++i)
+    posts[i] = layout_.base(world_.rank(), static_cast<int>(i), static_cast<std::uint64_t>(plan_.signal_copies));
+  signal_posts_ = raw_memory(std::max<std::size_t>(bytes_of(posts), 256));
+  IMBREX_CUDA_TRY(
+      cudaMemcpy(signal_posts_.get(), posts.data(), signals * sizeof(std::uint32_t), cudaMemcpyHostToDevice));
+  skip_ = {args_.protocol, static_cast<const std::uint32_t*>(signal_posts_.get()), static_cast<std::uint32_t>(signals)};
+  IMBREX_CUDA_TRY(load_skip_epoch());
+}
+
 // NOTE: the flag follows on the same stream: behind an event on another one it comes late (measured), and a copy engine
 // runs one stream's copies in order.
-void CudaExecution::copy(const CopyStep& step, const Operands& operands, std::uint64_t epoch) {
+void CudaExecution::copy(const CopyStep& step, const Operands& operands, std::uint64_t epoch, cudaStream_t main) {
   // NOTE: the driver may run a copy within one GPU as a kernel, which would not start beside the persistent one.
-  cudaStream_t stream = step.local ? main_ : copies_;
+  cudaStream_t stream = step.local ? main : copies_;
   const RegionEntry &from = step.from, &to = step.to;
   const auto* source = reinterpret_cast<const std::byte*>(from.address + epoch % 2 * from.copy_stride);
   if (step.from_a) source = static_cast<const std::byte*>(operands.a) + from.address;
@@ -224,60 +243,77 @@ void CudaExecution::copy(const CopyStep& step, const Operands& operands, std::ui
 }
 
 // Copies go first: where the driver has one queue for all streams, a kernel that waits for them must stand behind them.
-void CudaExecution::enqueue(const Operands& operands) {
-  IMBREX_EXPECTS(!dead_, "this execution failed before");
-  world_.throw_if_failed();
+void CudaExecution::launch(const Operands& operands, cudaStream_t stream, bool alone) {
+  expect_sound();
   IMBREX_CUDA_TRY(cudaSetDevice(device_));
   set_operands(operands);
   hold_back(world_, options_, epoch_);
-  if (!table_.copies.empty()) {
+  const bool copies = !table_.copies.empty();
+  skipping_ = copies && (skipping_ || alone);
+  if (copies) {
     // The last epoch is over, everywhere on this rank, before data of this one leave.
-    IMBREX_CUDA_TRY(cudaEventRecord(begun_, main_));
+    IMBREX_CUDA_TRY(cudaEventRecord(begun_, stream));
     IMBREX_CUDA_TRY(cudaStreamWaitEvent(copies_, begun_, 0));
-    for (const CopyStep& step : table_.copies) copy(step, operands, epoch_);
+    for (const CopyStep& step : table_.copies) copy(step, operands, epoch_, stream);
     IMBREX_CUDA_TRY(cudaEventRecord(copied_, copies_));
   }
-  IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, main_));
-  if (!table_.copies.empty()) {
+  IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, stream));
+  if (copies) {
     // NOTE: the epoch's number is what the copies bring as flags; it must not change before they have left.
-    IMBREX_CUDA_TRY(cudaStreamWaitEvent(main_, copied_, 0));
-    IMBREX_CUDA_TRY(advance_epoch(args_.protocol.state, args_.protocol.copies, main_));
+    IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, copied_, 0));
+    IMBREX_CUDA_TRY(skipping_ ? skip_epoch(skip_, stream)
+                              : advance_epoch(args_.protocol.state, args_.protocol.copies, stream));
   }
   if (copy_out_) {
     const Buffer& out = plan_.buffers[buffer_out];
     IMBREX_CUDA_TRY(cudaMemcpyAsync(operands.out, args_.out,
                                     static_cast<std::size_t>(out.rows * out.cols) * size_of(out.type),
-                                    cudaMemcpyDeviceToDevice, main_));
+                                    cudaMemcpyDeviceToDevice, stream));
   }
-  ++epoch_;
+  epoch_ += skipping_ ? 2 : 1;
 }
 
-void CudaExecution::finish() {
+void CudaExecution::await(cudaStream_t stream) {
   IMBREX_CUDA_TRY(cudaSetDevice(device_));
-  bool told = false;
   for (int round = 0;; ++round) {
-    const cudaError_t status = cudaStreamQuery(main_);
+    const cudaError_t status = cudaStreamQuery(stream);
     if (status == cudaSuccess) break;
     if (status != cudaErrorNotReady) {
       dead_ = true;
-      const std::string message =
-          fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status));
-      fail(message);
+      fail(fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status)));
     }
     cudaGetLastError();
     if (round < 20000) continue;
     std::this_thread::sleep_for(std::chrono::microseconds(20));
-    if (told || round % 64 != 0) continue;
-    try {
-      world_.throw_if_failed();
-    } catch (const Error&) {
-      // A peer is lost: end this rank's waits, whose posts will not come.
-      const std::uint32_t yes = 1;
-      IMBREX_CUDA_TRY(cudaMemcpyAsync(&args_.protocol.state->abort, &yes, sizeof yes, cudaMemcpyHostToDevice, rescue_));
-      told = true;
-    }
+    if (round % 64 != 0) continue;
+    look();
+    calls().look();
   }
-  if (fault_->state != FaultRecord::clear || fault_->ended_early != 0 || told) throw_fault();
+  if (faulty() || rescued_) throw_fault();
+}
+
+// Tells the other ranks of a wait of this one that passed its limit; where the world has failed, ends this rank's
+// waits, whose posts may not come.
+void CudaExecution::look() noexcept {
+  try {
+    if (fault_->state != FaultRecord::clear && !dead_) world_.fail(fault_message());
+    world_.throw_if_failed();
+  } catch (const std::exception&) {
+    rescue();
+  }
+}
+
+void CudaExecution::rescue() noexcept {
+  if (rescued_) return;
+  rescued_ = true;
+  const std::uint32_t yes = 1;
+  cudaMemcpyAsync(&args_.protocol.state->abort, &yes, sizeof yes, cudaMemcpyHostToDevice, rescue_);
+}
+
+void CudaExecution::expect_sound() {
+  if (faulty()) throw_fault();
+  world_.throw_if_failed();
+  IMBREX_EXPECTS(!dead_, "this execution failed before");
 }
 
 // Throws the world's first failure, which may be the loss of the rank that this one waited for.
@@ -287,16 +323,22 @@ void CudaExecution::fail(const std::string& message) {
   throw Error(ErrorCode::runtime_failure, message);
 }
 
+std::string CudaExecution::fault_message() const {
+  const FaultRecord& f = *fault_;
+  const auto epoch = std::uint64_t{f.epoch};
+  const auto seen = static_cast<std::int32_t>(f.seen);
+  if (f.state == fault_in_skip)
+    return fmt::format(
+        "rank {} waited longer than {} s for all ranks to end epoch {} of a captured graph: {} of {} had",
+        world_.rank(), world_.options().wait_limit, epoch, seen, std::uint32_t{f.count});
+  return fmt::format("{} waited longer than {} s for signal {} in epoch {}: expected {} posts, saw {}",
+                     task_name(plan_, world_.rank(), static_cast<int>(f.queue), f.task), world_.options().wait_limit,
+                     std::uint32_t{f.signal}, epoch, std::uint32_t{f.count}, seen);
+}
+
 void CudaExecution::throw_fault() {
   dead_ = true;
-  if (fault_->state == FaultRecord::timed_out) {
-    const FaultRecord& f = *fault_;
-    const std::string message = fmt::format(
-        "{} waited longer than {} s for signal {} in epoch {}: expected {} posts, saw {}",
-        task_name(plan_, world_.rank(), static_cast<int>(f.queue), f.task), world_.options().wait_limit,
-        std::uint32_t{f.signal}, std::uint64_t{f.epoch}, std::uint32_t{f.count}, static_cast<std::int32_t>(f.seen));
-    fail(message);
-  }
+  if (fault_->state != FaultRecord::clear) fail(fault_message());
   // The rank that gave up says why; its host needs a moment.
   for (int i = 0; i < 2000; ++i) {
     world_.throw_if_failed();
