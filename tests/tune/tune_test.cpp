@@ -35,6 +35,36 @@ TEST(Records, CoverEveryRowBetweenThoseMeasured) {
   EXPECT_EQ(find_record(records, {Operator::gemm_all_reduce, 64, 32, 64, 4, Type::fp16}), nullptr);
 }
 
+TEST(Records, NearestOnesServeProblemsWithout) {
+  Records records{"Some GPU", "2026-11-21", {record(16, 4096, 1), record(1024, 4096, 2), record(8192, 4096, 3)}};
+  records.list[1].candidate.strategy = Strategy::sequential;
+  set_ranges(records);
+  const auto group = [&](Problem p, std::optional<Strategy> strategy = std::nullopt) {
+    const Record* found = nearest_record(records, p, strategy);
+    return found == nullptr ? 0 : found->candidate.knobs.group;
+  };
+  const auto problem = [](std::int64_t m, std::int64_t n, std::int64_t k) {
+    return Problem{Operator::gemm_all_reduce, m, n, k, 4, Type::bf16};
+  };
+  EXPECT_EQ(group(problem(1, 5120, 64)), 1);  // few rows are alike
+  EXPECT_EQ(group(problem(100, 5120, 80)), 1);
+  EXPECT_EQ(group(problem(900, 5120, 80)), 2);
+  EXPECT_EQ(group(problem(3000, 4000, 64)), 3);  // nearer in M than 1024
+  EXPECT_EQ(group(problem(900, 5120, 80), Strategy::fused), 0);
+  EXPECT_EQ(group(problem(2100, 5120, 80), Strategy::fused), 3);
+  EXPECT_EQ(group(problem(100000, 4096, 64)), 0);
+  EXPECT_EQ(group(problem(8192, 4096 * 9, 64)), 0);
+  EXPECT_EQ(group(problem(8192, 4096, 64 * 9)), 0);
+  Problem other = problem(900, 4096, 64);
+  other.type = Type::fp16;
+  EXPECT_EQ(group(other), 2);
+  other.type = Type::fp32;
+  EXPECT_EQ(group(other), 0);
+  other = problem(900, 4096, 64);
+  other.ranks = 2;
+  EXPECT_EQ(group(other), 0);
+}
+
 TEST(Records, SurviveJson) {
   Records records{"a \"quoted\" GPU", "2026-11-21", {record(16, 32, 1), record(64, 32, 2)}};
   set_ranges(records);

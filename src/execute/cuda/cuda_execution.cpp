@@ -33,8 +33,8 @@ double cost(const GemmKernel& kernel, const RankTable& table, int workers) {
 
 }  // namespace
 
-CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, int device, const Plan& plan,
-                             const CudaOptions& options)
+CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, FaultPool& faults, int device,
+                             const Plan& plan, const CudaOptions& options)
     : StreamExecution(calls),
       world_(world),
       heap_(heap),
@@ -43,13 +43,13 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
       options_(options),
       layout_(plan_),
       epoch_(options.first_epoch),
+      place_{heap, heap.allocate(layout_.bytes() + 256)},
+      state_offset_(layout_.bytes()),
+      fault_(faults.take()),
       exceptions_(std::uncaught_exceptions()) {
-  // Every kernel is loaded before any runs; refusals come before anything is taken, on every rank alike.
+  // Every kernel is loaded before any runs; refusals come before anything else is taken, on every rank alike.
   static_cast<void>(plain_kernel(plan.problem.type).workers());
   choose_kernel();
-  heap_offset_ = heap_.allocate(layout_.bytes() + 256);
-  state_offset_ = layout_.bytes();
-  table_ = translate(plan_, layout_, world_.rank(), heap_.handle(), heap_offset_, kernel_->shape);
   for (QueueSpan& queue : table_.queues)
     queue.workers = (queue.workers + static_cast<std::uint32_t>(kernel_->shape.cluster) - 1) /
                     static_cast<std::uint32_t>(kernel_->shape.cluster);
@@ -59,10 +59,6 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
   IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&rescue_, cudaStreamNonBlocking));
   IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&begun_, cudaEventDisableTiming));
   IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming));
-  void* fault = nullptr;
-  IMBREX_CUDA_TRY(cudaHostAlloc(&fault, sizeof(FaultRecord), cudaHostAllocMapped | cudaHostAllocPortable));
-  fault_.reset(static_cast<FaultRecord*>(fault));
-  std::memset(fault, 0, sizeof(FaultRecord));
   upload();
   start_counters();
   if (!table_.copies.empty()) prepare_skipping();
@@ -85,7 +81,6 @@ CudaExecution::~CudaExecution() {
     if (stream != nullptr) cudaStreamDestroy(stream);
   for (cudaEvent_t event : {begun_, copied_})
     if (event != nullptr) cudaEventDestroy(event);
-  heap_.release(heap_offset_);
 }
 
 // The variant that computes the plan in the fewest full waves, of those that its tiles fit and whose name is asked for.
@@ -103,7 +98,7 @@ void CudaExecution::choose_kernel() {
         continue;
       const int workers = k.workers();
       if (workers == 0) continue;
-      const double c = cost(k, translate(plan_, layout_, world_.rank(), {}, 0, k.shape), workers);
+      const double c = cost(k, table_for(k), workers);
       if (kernel_ != nullptr && c >= least) continue;
       least = c;
       kernel_ = &k;
@@ -125,21 +120,33 @@ void CudaExecution::choose_kernel() {
   world_.all_gather(&listed, all.data(), sizeof listed);
   kernel_ = all.front() < static_cast<std::int64_t>(count) ? kernels[all.front()] : &plain;
   workers_ = kernel_->workers();
+  table_ = std::move(table_for(*kernel_));
+  tables_.clear();
+}
+
+// Of a variant's shape, all that a table depends on, once the tiles and slots are known to fit, is the cluster.
+RankTable& CudaExecution::table_for(const GemmKernel& kernel) {
+  const int key = kernel.shape.registers ? kernel.shape.cluster : 0;
+  const auto found = tables_.find(key);
+  if (found != tables_.end()) return found->second;
+  return tables_.emplace(key, translate(plan_, layout_, world_.rank(), heap_.handle(), place_.offset, kernel.shape))
+      .first->second;
 }
 
 void CudaExecution::upload() {
   const std::size_t tasks = 0, waits = tasks + bytes_of(table_.tasks), regions = waits + bytes_of(table_.waits),
                     posts = regions + bytes_of(table_.regions), total = posts + bytes_of(table_.posts);
-  device_table_ = raw_memory(std::max<std::size_t>(total, 256));
-  auto* base = static_cast<std::byte*>(device_table_.get());
+  std::vector<std::byte> all(std::max<std::size_t>(total, 256));
   const auto put = [&](std::size_t offset, const auto& v) {
-    if (!v.empty())
-      IMBREX_CUDA_TRY(cudaMemcpy(base + offset, v.data(), v.size() * sizeof(v[0]), cudaMemcpyHostToDevice));
+    if (!v.empty()) std::memcpy(all.data() + offset, v.data(), v.size() * sizeof(v[0]));
   };
   put(tasks, table_.tasks);
   put(waits, table_.waits);
   put(regions, table_.regions);
   put(posts, table_.posts);
+  device_table_ = raw_memory(all.size());
+  auto* base = static_cast<std::byte*>(device_table_.get());
+  IMBREX_CUDA_TRY(cudaMemcpy(base, all.data(), all.size(), cudaMemcpyHostToDevice));
   args_.table.tasks = reinterpret_cast<const TaskEntry*>(base + tasks);
   args_.table.waits = reinterpret_cast<const WaitEntry*>(base + waits);
   args_.table.regions = reinterpret_cast<const RegionEntry*>(base + regions);
@@ -157,7 +164,7 @@ void CudaExecution::upload() {
   void* fault = nullptr;
   IMBREX_CUDA_TRY(cudaHostGetDevicePointer(&fault, fault_.get(), 0));
   p.fault = static_cast<FaultRecord*>(fault);
-  p.peer_states = heap_.handle().at(0, heap_offset_ + state_offset_);
+  p.peer_states = heap_.handle().at(0, place_.offset + state_offset_);
   p.peer_stride = heap_.handle().stride;
   p.rank = static_cast<std::uint32_t>(world_.rank());
   p.ranks = static_cast<std::uint32_t>(world_.size());
@@ -177,15 +184,16 @@ void CudaExecution::upload() {
 
 // As if every epoch before the first had run.
 void CudaExecution::start_counters() {
-  std::vector<std::byte> sets(static_cast<std::size_t>(layout_.bytes() - layout_.counter(0, 0)));
-  for (int copy = 0; copy < plan_.signal_copies; ++copy)
-    for (int signal = 0; signal < layout_.signals(world_.rank()); ++signal) {
-      const std::uint64_t next = epoch_ + static_cast<std::uint64_t>(copy);
-      const std::uint32_t value = layout_.base(world_.rank(), signal, next);
-      std::memcpy(sets.data() + layout_.counter(signal, next) - layout_.counter(0, 0), &value, sizeof value);
-    }
-  if (!sets.empty())
+  if (epoch_ > 0) {  // else they are zero as they come
+    std::vector<std::byte> sets(static_cast<std::size_t>(layout_.bytes() - layout_.counter(0, 0)));
+    for (int copy = 0; copy < plan_.signal_copies; ++copy)
+      for (int signal = 0; signal < layout_.signals(world_.rank()); ++signal) {
+        const std::uint64_t next = epoch_ + static_cast<std::uint64_t>(copy);
+        const std::uint32_t value = layout_.base(world_.rank(), signal, next);
+        std::memcpy(sets.data() + layout_.counter(signal, next) - layout_.counter(0, 0), &value, sizeof value);
+      }
     IMBREX_CUDA_TRY(cudaMemcpy(heap_at(layout_.counter(0, 0)), sets.data(), sets.size(), cudaMemcpyHostToDevice));
+  }
   EpochState state{};
   state.epoch = epoch_;
   state.turn = static_cast<std::uint32_t>(epoch_ / args_.protocol.copies) + 1;

@@ -3,9 +3,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <map>
 #include <memory>
 
 #include "execute/cuda/epoch.hpp"
+#include "execute/cuda/fault_pool.hpp"
 #include "execute/cuda/gemm.hpp"
 #include "execute/cuda/raw_memory.hpp"
 #include "execute/cuda/stream_execution.hpp"
@@ -17,9 +19,9 @@ namespace imbrex::cuda {
 
 class CudaExecution final : public StreamExecution {
  public:
-  /// Collective. The device is selected; `heap` outlives the execution.
-  CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, int device, const Plan& plan,
-                const CudaOptions& options);
+  /// Collective. The device is selected; `heap`, `calls` and `faults` outlive the execution.
+  CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, FaultPool& faults, int device,
+                const Plan& plan, const CudaOptions& options);
   ~CudaExecution() override;
 
   void look() noexcept override;
@@ -35,6 +37,7 @@ class CudaExecution final : public StreamExecution {
   void expect_sound() override;
 
   void choose_kernel();
+  RankTable& table_for(const GemmKernel& kernel);
   void upload();
   void prepare_skipping();
   void start_counters();
@@ -45,7 +48,14 @@ class CudaExecution final : public StreamExecution {
   void rescue() noexcept;
   [[noreturn]] void fail(const std::string& message);
   [[noreturn]] void throw_fault();
-  std::byte* heap_at(std::size_t offset) const { return heap_.handle().at(world_.rank(), heap_offset_ + offset); }
+  std::byte* heap_at(std::size_t offset) const { return heap_.handle().at(world_.rank(), place_.offset + offset); }
+
+  // The execution's part of the heap.
+  struct Place {
+    runtime::CudaHeap& heap;
+    std::size_t offset;
+    ~Place() { heap.release(offset); }
+  };
 
   World& world_;
   runtime::CudaHeap& heap_;
@@ -54,12 +64,14 @@ class CudaExecution final : public StreamExecution {
   CudaOptions options_;
   HeapLayout layout_;
   std::uint64_t epoch_;  // of the next run
-  std::size_t heap_offset_ = 0, state_offset_ = 0;
+  Place place_;
+  std::size_t state_offset_;
   const GemmKernel* kernel_ = nullptr;
   int workers_ = 0;
   RankTable table_;
+  std::map<int, RankTable> tables_;  // while the kernel is chosen: by cluster
   RawMemory device_table_;
-  std::unique_ptr<FaultRecord, HostFree> fault_;
+  FaultPool::Owner fault_;
   GemmArgs args_{};
   RawMemory signal_posts_;
   SkipArgs skip_{};

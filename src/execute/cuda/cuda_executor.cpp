@@ -38,7 +38,7 @@ class CudaExecutor final : public Executor {
       if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, calls_, device_);
       return libraries_->prepare(plan, options_);
     }
-    return std::make_unique<cuda::CudaExecution>(world_, heap_, calls_, device_, plan, options_);
+    return std::make_unique<cuda::CudaExecution>(world_, heap_, calls_, faults_, device_, plan, options_);
   }
 
   std::shared_ptr<void> allocate_output(std::size_t bytes) override {
@@ -61,6 +61,7 @@ class CudaExecutor final : public Executor {
   int device_;
   runtime::CudaHeap heap_;
   cuda::StreamCalls calls_;
+  cuda::FaultPool faults_;
   std::shared_ptr<cuda::Libraries> libraries_;  // made for the first plan that needs them
 };
 

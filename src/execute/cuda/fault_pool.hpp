@@ -1,0 +1,28 @@
+// Fault records for the executions of one executor: pinned memory is slow to get, so it is got once for many.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "execute/cuda/raw_memory.hpp"
+#include "execute/cuda/table.hpp"
+
+namespace imbrex::cuda {
+
+class FaultPool {
+ public:
+  struct Return {
+    FaultPool* pool = nullptr;
+    void operator()(FaultRecord* record) const { pool->free_.push_back(record); }
+  };
+  using Owner = std::unique_ptr<FaultRecord, Return>;
+
+  /// A record that is clear. It goes back before the pool ends.
+  Owner take();
+
+ private:
+  std::vector<std::unique_ptr<void, HostFree>> blocks_;
+  std::vector<FaultRecord*> free_;
+};
+
+}  // namespace imbrex::cuda
