@@ -13,6 +13,8 @@
 #include "ops/operand_memory.hpp"
 #include "ops/run_device.hpp"
 #include "ops/run_ranks.hpp"
+#include "plan/json_node.hpp"
+#include "tune/changes.hpp"
 #include "tune/gpu_candidates.hpp"
 #include "tune/records.hpp"
 
@@ -59,6 +61,20 @@ Plan without_collectives(Plan plan) {
   return plan;
 }
 
+// Collective: what the request's `next` says on rank 0.
+std::optional<Problem> next_problem(World& world, const MeasureRequest& request) {
+  struct {
+    bool any = false;
+    Problem problem;
+  } own, all[max_ranks];
+  if (world.rank() == 0 && request.next)
+    if (const auto problem = request.next()) own = {true, *problem};
+  world.all_gather(&own, all, sizeof own);
+  if (!all[0].any) return std::nullopt;
+  validate(all[0].problem);
+  return all[0].problem;
+}
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -74,7 +90,7 @@ class Meter {
         libraries_(make_cuda_executor(world, options(1 << 20, "cuBLASLt"))) {}
 
   Measurement measure(const Problem& problem) {
-    Measurement result{problem, 0, wire_seconds(problem), {}, gpu_};
+    Measurement result{problem, 0, wire_seconds(problem), {}, {}, gpu_};
     const RankShapes shapes = shapes_of(problem);
     const auto seed = static_cast<std::uint64_t>(world_.rank()) * 7919 + 1;
     const auto memory = device_operands(
@@ -83,14 +99,27 @@ class Meter {
     std::vector<std::unique_ptr<Execution>> executions;
     executions.push_back(
         libraries_->prepare(without_collectives(make_plan(problem, Strategy::sequential, {.partial = problem.type}))));
-    for (const Candidate& c : candidates(problem)) {
+    // What the executor cannot run; on every rank alike.
+    const auto refusal = [&](Strategy strategy, const Knobs& knobs) -> std::string {
       try {
-        executions.push_back(executor_->prepare(make_plan(problem, c.strategy, c.knobs)));
+        executions.push_back(executor_->prepare(make_plan(problem, strategy, knobs)));
       } catch (const Error& error) {
-        if (error.code() != ErrorCode::invalid_input) throw;  // what the executor cannot run; on every rank alike
-        continue;
+        if (error.code() != ErrorCode::invalid_input) throw;
+        return error.what();
       }
-      result.plans.push_back({c.strategy, c.knobs, is_chosen(c), 0});
+      return {};
+    };
+    for (const Candidate& c : candidates(problem))
+      if (refusal(c.strategy, c.knobs).empty()) result.plans.push_back({c.strategy, c.knobs, is_chosen(c), {}, 0});
+    if (!request_.tries.empty()) {
+      const Knobs base = choose_gpu_plan(problem, Strategy::fused, {}, gpu_).knobs;
+      for (const std::string& text : request_.tries) {
+        const Knobs knobs = with_changes(base, text);
+        if (const std::string why = refusal(Strategy::fused, knobs); !why.empty())
+          result.refused.push_back({text, why});
+        else
+          result.plans.push_back({Strategy::fused, knobs, false, text, 0});
+      }
     }
     std::vector<std::vector<double>> times(executions.size());
     // Long operations need no company for the clock's sake.
@@ -161,16 +190,19 @@ std::string tuning_table(const std::vector<Measurement>& measurements, const std
   return to_json(records);
 }
 
+std::string knobs_to_json(const Knobs& knobs) { return to_json(knobs); }
+
 int measure(const MeasureRequest& request, const std::function<void(const Measurement&)>& report) {
-  IMBREX_EXPECTS(!request.problems.empty(), "there is no problem to measure");
+  IMBREX_EXPECTS(!request.problems.empty() || request.next, "there is no problem to measure");
   IMBREX_EXPECTS(request.rounds >= 1 && request.runs >= 2 && request.runs % 2 == 0,
                  "{} rounds of {} runs: there must be one round at least, and an even number of runs", request.rounds,
                  request.runs);
-  const int ranks = request.problems.front().ranks;
+  const int ranks = request.ranks;
   for (const Problem& p : request.problems) {
     validate(p);
-    IMBREX_EXPECTS(p.ranks == ranks, "problems of {} and of {} ranks: they must be of one number", ranks, p.ranks);
+    IMBREX_EXPECTS(p.ranks == ranks, "a problem of {} ranks among those of {}", p.ranks, ranks);
   }
+  for (const std::string& text : request.tries) static_cast<void>(with_changes({}, text));
   std::string gpu;
   const std::string refusal = refusal_of_ranks(ranks, request.threads, World::launched(), gpu);
   IMBREX_EXPECTS(refusal.empty(), "measuring needs GPUs: {}", refusal);
@@ -179,10 +211,12 @@ int measure(const MeasureRequest& request, const std::function<void(const Measur
   options.heap_bytes = 1 << 20;
   const auto body = [&](World& world) {
     Meter meter(world, request, gpu);
-    for (const Problem& problem : request.problems) {
+    const auto measure_one = [&](const Problem& problem) {
       const Measurement measurement = meter.measure(problem);
       if (world.rank() == 0) report(measurement);
-    }
+    };
+    for (const Problem& problem : request.problems) measure_one(problem);
+    while (const auto problem = next_problem(world, request)) measure_one(*problem);
     return 0;
   };
   return run_ranks(ranks, request.threads, options, body);

@@ -6,6 +6,7 @@
 #include "execute/cuda/refusal.hpp"
 #include "imbrex/error.hpp"
 #include "support/random_plan.hpp"
+#include "tune/changes.hpp"
 #include "tune/gpu_candidates.hpp"
 #include "tune/records.hpp"
 
@@ -116,6 +117,35 @@ TEST(Records, ThatShipAreReadAndMakeSoundPlans) {
     EXPECT_EQ(cuda::refusal_of_plan(plan), "") << name_of(p.op) << " M " << r.problem.m;
   }
   EXPECT_TRUE(load_records("no such GPU").list.empty());
+}
+
+TEST(Changes, AreReadAsAPlanFileNamesThem) {
+  const Knobs base{.tile_m = 64, .group = 4};
+  const Knobs k = with_changes(base, "order=column_major,own_shift=12,span_shards=true,comm_rows=128");
+  Knobs expected = base;
+  expected.order = TileOrder::column_major;
+  expected.own_shift = 12;
+  expected.span_shards = true;
+  expected.comm_rows = 128;
+  EXPECT_EQ(k, expected);
+  EXPECT_EQ(with_changes(base, ""), base);
+  for (const char* wrong : {"order", "order=", "order=sideways", "grupp=1", "group=1.5", "group=", "one_shot=1", "=",
+                            "group=99999999999999999999", "group=4,,"})
+    EXPECT_THROW(with_changes(base, wrong), Error) << wrong;
+}
+
+// What the published grids ask for, from one row on.
+TEST(GpuCandidates, CoverTheGrid) {
+  for (Operator op :
+       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+    for (std::int64_t m : {1, 16, 64, 128, 256, 512, 1024, 2048, 3000, 4096, 8192, 16384}) {
+      if (m == 1 && op != Operator::gemm_all_reduce) continue;
+      const Problem p{op, m, 384, 256, 4, Type::bf16};
+      EXPECT_NO_THROW(validate(p));
+      for (const Candidate& c : gpu_candidates(p))
+        EXPECT_EQ(cuda::refusal_of_plan(make_plan(p, c.strategy, c.knobs)), "")
+            << test::describe({p, c.strategy, c.knobs});
+    }
 }
 
 TEST(GpuCandidates, AreSoundAndRun) {
