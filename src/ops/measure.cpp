@@ -89,54 +89,69 @@ class Meter {
         executor_(make_cuda_executor(world, options(heap_bytes, ""))),
         libraries_(make_cuda_executor(world, options(1 << 20, "cuBLASLt"))) {}
 
+  // A problem that comes twice in a row is prepared once.
   Measurement measure(const Problem& problem) {
-    Measurement result{problem, 0, wire_seconds(problem), {}, {}, gpu_};
-    const RankShapes shapes = shapes_of(problem);
-    const auto seed = static_cast<std::uint64_t>(world_.rank()) * 7919 + 1;
-    const auto memory = device_operands(
-        random_matrix(shapes.a, problem.type, seed), random_matrix(shapes.b, problem.type, seed + 1),
-        static_cast<std::size_t>(shapes.out.rows * shapes.out.cols) * size_of(problem.type), *executor_);
-    std::vector<std::unique_ptr<Execution>> executions;
-    executions.push_back(
-        libraries_->prepare(without_collectives(make_plan(problem, Strategy::sequential, {.partial = problem.type}))));
-    // What the executor cannot run; on every rank alike.
-    const auto refusal = [&](Strategy strategy, const Knobs& knobs) -> std::string {
-      try {
-        executions.push_back(executor_->prepare(make_plan(problem, strategy, knobs)));
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::invalid_input) throw;
-        return error.what();
-      }
-      return {};
-    };
-    for (const Candidate& c : candidates(problem))
-      if (refusal(c.strategy, c.knobs).empty()) result.plans.push_back({c.strategy, c.knobs, is_chosen(c), {}, 0});
-    if (!request_.tries.empty()) {
-      const Knobs base = choose_gpu_plan(problem, Strategy::fused, {}, gpu_).knobs;
-      for (const std::string& text : request_.tries) {
-        const Knobs knobs = with_changes(base, text);
-        if (const std::string why = refusal(Strategy::fused, knobs); !why.empty())
-          result.refused.push_back({text, why});
-        else
-          result.plans.push_back({Strategy::fused, knobs, false, text, 0});
-      }
+    if (!prepared_ || prepared_->result.problem != problem) {
+      prepared_.reset();
+      prepare(problem);
     }
+    const Operands operands = prepared_->memory->operands();
+    auto& executions = prepared_->executions;
     std::vector<std::vector<double>> times(executions.size());
     // Long operations need no company for the clock's sake.
-    const bool is_long = slowest(executions.front()->time(memory->operands(), 2)) > 5e-4;
+    const bool is_long = slowest(executions.front()->time(operands, 2)) > 5e-4;
     const int runs = is_long ? 2 : request_.runs;
     for (int round = -1; round < request_.rounds; ++round)
       for (std::size_t i = 0; i < executions.size(); ++i) {
         world_.barrier();
-        const double seconds = slowest(executions[i]->time(memory->operands(), runs));
+        const double seconds = slowest(executions[i]->time(operands, runs));
         if (round >= 0) times[i].push_back(seconds);
       }
+    Measurement result = prepared_->result;
     result.product_seconds = median(times.front());
     for (std::size_t i = 0; i < result.plans.size(); ++i) result.plans[i].seconds = median(times[i + 1]);
     return result;
   }
 
  private:
+  // The product alone, then the result's plans.
+  struct Prepared {
+    Measurement result;
+    std::unique_ptr<OperandMemory> memory;
+    std::vector<std::unique_ptr<Execution>> executions;
+  };
+
+  void prepare(const Problem& problem) {
+    const RankShapes shapes = shapes_of(problem);
+    const auto seed = static_cast<std::uint64_t>(world_.rank()) * 7919 + 1;
+    prepared_.emplace();
+    prepared_->result = {problem, 0, wire_seconds(problem), {}, {}, gpu_};
+    prepared_->memory = device_operands(
+        random_matrix(shapes.a, problem.type, seed), random_matrix(shapes.b, problem.type, seed + 1),
+        static_cast<std::size_t>(shapes.out.rows * shapes.out.cols) * size_of(problem.type), *executor_);
+    prepared_->executions.push_back(
+        libraries_->prepare(without_collectives(make_plan(problem, Strategy::sequential, {.partial = problem.type}))));
+    for (const Candidate& c : candidates(problem)) add({c.strategy, c.knobs, is_chosen(c), {}, 0});
+    if (request_.tries.empty()) return;
+    const Knobs base = choose_gpu_plan(problem, Strategy::fused, {}, gpu_).knobs;
+    for (const std::string& text : request_.tries)
+      if (const std::string why = add({Strategy::fused, with_changes(base, text), false, text, 0}); !why.empty())
+        prepared_->result.refused.push_back({text, why});
+  }
+
+  // Returns why the plan cannot run, if it cannot; on every rank alike.
+  std::string add(const Measured& plan) {
+    try {
+      prepared_->executions.push_back(
+          executor_->prepare(make_plan(prepared_->result.problem, plan.strategy, plan.knobs)));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::invalid_input) throw;
+      return error.what();
+    }
+    prepared_->result.plans.push_back(plan);
+    return {};
+  }
+
   static CudaOptions options(std::size_t bytes, const std::string& kernel) {
     CudaOptions o;
     o.heap_bytes = bytes;
@@ -171,6 +186,7 @@ class Meter {
   const std::string& gpu_;
   std::unique_ptr<Executor> executor_, libraries_;
   Candidate chosen_;
+  std::optional<Prepared> prepared_;
 };
 
 }  // namespace
