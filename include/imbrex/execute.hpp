@@ -80,6 +80,9 @@ class Executor {
   /// Collective. Throws Error(invalid_input) if the plan's ranks are not the world's, or its buffers do not fit.
   virtual std::unique_ptr<Execution> prepare(const Plan& plan) = 0;
 
+  /// The same. The execution may keep the plan instead of a copy, which for large plans takes as long as making them.
+  virtual std::unique_ptr<Execution> prepare_shared(std::shared_ptr<const Plan> plan);
+
   /// Collective, of the same size on every rank. Memory for `out` that peers can write: if every rank's `out` is such
   /// memory of one call, gemm_all_reduce and gemm_all_to_all save a copy of the output. Null where the executor has
   /// nothing to gain by it. To be dropped before the executor, on every rank.

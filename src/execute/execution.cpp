@@ -39,6 +39,8 @@ void Execution::check() {}
 
 void Execution::synchronize(CudaStream) { refuse_stream(); }
 
+std::unique_ptr<Execution> Executor::prepare_shared(std::shared_ptr<const Plan> plan) { return prepare(*plan); }
+
 std::shared_ptr<void> Executor::allocate_output(std::size_t) { return nullptr; }
 
 }  // namespace imbrex

@@ -7,7 +7,6 @@
 
 #include "base/check.hpp"
 #include "imbrex/ops.hpp"
-#include "ops/run_device.hpp"
 #include "ops/world_gpus.hpp"
 #include "runtime/cuda/device_memory.hpp"
 #include "tune/choose.hpp"
@@ -49,10 +48,11 @@ class Staged {
 
 struct GemmOperator::State {
   Device device = Device::cpu;
-  Plan plan;
+  std::shared_ptr<const Plan> plan;
   std::shared_ptr<WorldGpus> gpus;
   std::unique_ptr<Executor> host;
-  std::unique_ptr<Execution> execution;
+  std::unique_ptr<Execution> on_host;
+  std::shared_ptr<GpuOperation> on_gpus;
   Staged a, b, out;
   std::array<const void*, 3> known{};  // operands that were found to be on the GPU
 
@@ -61,17 +61,19 @@ struct GemmOperator::State {
     gpus = gpus_of(world, options.cuda);
     refusal = gpus->refusal;
     if (!refusal.empty()) return false;
-    plan = choose_gpu_plan(problem, options.strategy, options.knobs, gpus->gpu);
     try {
-      execution = gpus->executor->prepare(plan);
+      on_gpus = gpus->operation(problem, options.strategy, options.knobs);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_input) throw;
       refusal = error.what();
       return false;
     }
+    plan = on_gpus->plan;
     device = Device::cuda;
     return true;
   }
+
+  Execution& execution() { return on_gpus ? *on_gpus->execution : *on_host; }
 
   // NOTE: a kernel that meets an address of the host's ends the process's use of the GPU.
   void expect_on_gpu(const Operands& o) {
@@ -95,21 +97,21 @@ GemmOperator::GemmOperator(World& world, const Problem& problem, const OperatorO
   std::string refusal;
   if (wanted && s.prepare_on_gpus(world, problem, options, refusal)) return;
   if (options.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", refusal));
-  s.plan = choose_plan(problem, nominal_host_machine(), options);
+  s.plan = std::make_shared<const Plan>(choose_plan(problem, nominal_host_machine(), options));
   s.host = make_cpu_executor(world, options.cpu);
-  s.execution = s.host->prepare(s.plan);
+  s.on_host = s.host->prepare_shared(s.plan);
 }
 
 GemmOperator::~GemmOperator() = default;
 
 Report GemmOperator::operator()(const void* a, const void* b, void* out) {
   State& s = *state_;
-  if (s.device == Device::cpu) return s.execution->run({a, b, out});
+  if (s.device == Device::cpu) return s.execution().run({a, b, out});
   IMBREX_EXPECTS(a != nullptr && b != nullptr && out != nullptr, "an operand is null: a, b and out must be given");
   const RankShapes shape = shapes();
-  const Type type = s.plan.problem.type;
-  Report report = s.execution->run({s.a.input(a, bytes_of(shape.a, type)), s.b.input(b, bytes_of(shape.b, type)),
-                                    s.out.output(out, bytes_of(shape.out, type))});
+  const Type type = s.plan->problem.type;
+  Report report = s.execution().run({s.a.input(a, bytes_of(shape.a, type)), s.b.input(b, bytes_of(shape.b, type)),
+                                     s.out.output(out, bytes_of(shape.out, type))});
   s.out.bring_back(out);
   return report;
 }
@@ -118,16 +120,16 @@ void GemmOperator::operator()(const void* a, const void* b, void* out, CudaStrea
   State& s = *state_;
   IMBREX_EXPECTS(s.device == Device::cuda, "this operator runs on the CPU, which has no streams of CUDA");
   s.expect_on_gpu({a, b, out});
-  s.execution->enqueue({a, b, out}, stream);
+  s.execution().enqueue({a, b, out}, stream);
 }
 
-void GemmOperator::check() { state_->execution->check(); }
+void GemmOperator::check() { state_->execution().check(); }
 
-void GemmOperator::synchronize(CudaStream stream) { state_->execution->synchronize(stream); }
+void GemmOperator::synchronize(CudaStream stream) { state_->execution().synchronize(stream); }
 
 std::shared_ptr<void> GemmOperator::allocate_output() {
   const State& s = *state_;
-  const std::size_t bytes = bytes_of(shapes().out, s.plan.problem.type);
+  const std::size_t bytes = bytes_of(shapes().out, s.plan->problem.type);
   if (s.device == Device::cpu) return {::operator new(bytes), [](void* p) { ::operator delete(p); }};
   auto memory = s.gpus->executor->allocate_output(bytes);
   void* address = memory.get();
@@ -136,7 +138,7 @@ std::shared_ptr<void> GemmOperator::allocate_output() {
 
 Device GemmOperator::device() const { return state_->device; }
 
-const Plan& GemmOperator::plan() const { return state_->plan; }
+const Plan& GemmOperator::plan() const { return *state_->plan; }
 
 Plan choose_plan(const Problem& problem, const Machine& machine, const OperatorOptions& options) {
   validate(problem);

@@ -8,6 +8,7 @@
 
 #include "base/check.hpp"
 #include "execute/cuda/refusal.hpp"
+#include "ops/run_device.hpp"
 #include "runtime/attachment.hpp"
 #include "runtime/cuda/survey.hpp"
 #include "runtime/one_process.hpp"
@@ -48,6 +49,18 @@ std::string agree(World& world, std::string& gpu) {
 }
 
 }  // namespace
+
+std::shared_ptr<GpuOperation> WorldGpus::operation(const Problem& problem, std::optional<Strategy> strategy,
+                                                   const std::optional<Knobs>& knobs) {
+  std::erase_if(operations, [](const auto& o) { return o.expired(); });
+  for (const auto& weak : operations)
+    if (auto o = weak.lock(); o->problem == problem && o->strategy == strategy && o->knobs == knobs) return o;
+  auto made = std::make_shared<GpuOperation>(GpuOperation{problem, strategy, knobs, nullptr, nullptr});
+  made->plan = std::make_shared<const Plan>(choose_gpu_plan(problem, strategy, knobs, gpu));
+  made->execution = executor->prepare_shared(made->plan);
+  operations.push_back(made);
+  return made;
+}
 
 std::shared_ptr<WorldGpus> gpus_of(World& world, const CudaOptions& options) {
   std::shared_ptr<void>& kept = runtime::attachment(world);

@@ -96,6 +96,7 @@ std::vector<std::unique_ptr<Subject>> subjects(World& world, std::uint64_t delay
   add(Operator::gemm_all_reduce, {520, 768, 512, Type::bf16}, Strategy::fused, Transport::store);
   add(Operator::gemm_all_to_all, {1024, 512, 256, Type::bf16}, Strategy::fused, Transport::store);
   add(Operator::gemm_all_reduce, {256, 512, 512, Type::bf16}, Strategy::sequential, Transport::push);
+  add(Operator::gemm_reduce_scatter, {1040, 768, 512, Type::bf16}, Strategy::fused, Transport::store);  // shares
   add(Operator::gemm_reduce_scatter, {1024, 512, 512, Type::bf16}, Strategy::decomposed, Transport::push);
   add(Operator::all_gather_gemm, {512, 512, 256, Type::bf16}, std::nullopt, Transport::push);
   return list;

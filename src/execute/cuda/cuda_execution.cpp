@@ -34,12 +34,13 @@ double cost(const GemmKernel& kernel, const RankTable& table, int workers) {
 }  // namespace
 
 CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, FaultPool& faults, int device,
-                             const Plan& plan, const CudaOptions& options)
+                             std::shared_ptr<const Plan> plan, const CudaOptions& options)
     : StreamExecution(calls),
       world_(world),
       heap_(heap),
       device_(device),
-      plan_(plan),
+      shared_plan_(std::move(plan)),
+      plan_(*shared_plan_),
       options_(options),
       layout_(plan_),
       epoch_(options.first_epoch),
@@ -48,7 +49,7 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
       fault_(faults.take()),
       exceptions_(std::uncaught_exceptions()) {
   // Every kernel is loaded before any runs; refusals come before anything else is taken, on every rank alike.
-  static_cast<void>(plain_kernel(plan.problem.type).workers());
+  static_cast<void>(plain_kernel(plan_.problem.type).workers());
   choose_kernel();
   for (QueueSpan& queue : table_.queues)
     queue.workers = (queue.workers + static_cast<std::uint32_t>(kernel_->shape.cluster) - 1) /

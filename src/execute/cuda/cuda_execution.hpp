@@ -21,7 +21,7 @@ class CudaExecution final : public StreamExecution {
  public:
   /// Collective. The device is selected; `heap`, `calls` and `faults` outlive the execution.
   CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, FaultPool& faults, int device,
-                const Plan& plan, const CudaOptions& options);
+                std::shared_ptr<const Plan> plan, const CudaOptions& options);
   ~CudaExecution() override;
 
   void look() noexcept override;
@@ -60,7 +60,8 @@ class CudaExecution final : public StreamExecution {
   World& world_;
   runtime::CudaHeap& heap_;
   int device_;
-  Plan plan_;
+  std::shared_ptr<const Plan> shared_plan_;
+  const Plan& plan_;
   CudaOptions options_;
   HeapLayout layout_;
   std::uint64_t epoch_;  // of the next run

@@ -24,6 +24,11 @@ class CudaExecutor final : public Executor {
   }
 
   std::unique_ptr<Execution> prepare(const Plan& plan) override {
+    return prepare_shared(std::make_shared<const Plan>(plan));
+  }
+
+  std::unique_ptr<Execution> prepare_shared(std::shared_ptr<const Plan> shared) override {
+    const Plan& plan = *shared;
     IMBREX_EXPECTS(plan.problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}",
                    plan.problem.ranks, world_.size());
     if (const auto finding = check_format(plan))
@@ -38,7 +43,7 @@ class CudaExecutor final : public Executor {
       if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, calls_, device_);
       return libraries_->prepare(plan, options_);
     }
-    return std::make_unique<cuda::CudaExecution>(world_, heap_, calls_, faults_, device_, plan, options_);
+    return std::make_unique<cuda::CudaExecution>(world_, heap_, calls_, faults_, device_, std::move(shared), options_);
   }
 
   std::shared_ptr<void> allocate_output(std::size_t bytes) override {

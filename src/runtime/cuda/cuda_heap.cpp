@@ -161,10 +161,10 @@ void CudaHeap::unmap() noexcept {
 std::size_t CudaHeap::allocate(std::size_t bytes) {
   const auto offset = allocator_.allocate(bytes);
   if (!offset)
-    throw Error(ErrorCode::runtime_failure, fmt::format("symmetric heap is full: {} bytes asked, {} left, {} of them "
-                                                        "in one piece; make the CUDA executor with more "
-                                                        "heap_bytes",
-                                                        bytes, allocator_.free_bytes(), allocator_.largest_free()));
+    throw Error(ErrorCode::runtime_failure,
+                fmt::format("symmetric heap is full: {} bytes asked, {} left, {} of them in one piece; make the CUDA "
+                            "executor, or the world's first operator, with more heap_bytes",
+                            bytes, allocator_.free_bytes(), allocator_.largest_free()));
   return *offset;
 }
 
