@@ -3,19 +3,20 @@
 
 #include <chrono>
 #include <iostream>
+#include <optional>
 #include <random>
 #include <thread>
 
 #include "execute/cuda/graph.hpp"
-#include "execute/cuda/raw_memory.hpp"
 #include "gpu/gpu_case.hpp"
 #include "imbrex/error.hpp"
+#include "runtime/cuda/device_memory.hpp"
 #include "support/operators.hpp"
 
 namespace imbrex {
 namespace {
 
-using cuda::raw_memory, cuda::RawMemory;
+using runtime::DeviceMemory;
 using Clock = std::chrono::steady_clock;
 
 constexpr int calls = 1000;
@@ -32,31 +33,32 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-RawMemory to_device(const std::vector<std::byte>& bytes) {
-  RawMemory memory = raw_memory(bytes.size());
-  IMBREX_CUDA_TRY(cudaMemcpy(memory.get(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
-  return memory;
-}
-
 // An operator with its operands on the GPU.
 class Subject {
  public:
   Subject(World& world, Operator op, const GemmShape& shape, const OperatorOptions& options, bool shared_out)
-      : case_(world, op, shape, options), a_(to_device(case_.a())), b_(to_device(case_.b())) {
+      : case_(world, op, shape, options), a_(case_.a().size()), b_(case_.b().size()) {
+    a_.upload(case_.a());
+    b_.upload(case_.b());
     EXPECT_EQ(case_.op().device(), Device::cuda);
-    out_ = shared_out ? case_.op().allocate_output() : std::shared_ptr<void>(raw_memory(case_.out_bytes()));
+    if (shared_out)
+      out_ = case_.op().allocate_output();
+    else
+      own_out_.emplace(case_.out_bytes());
   }
 
   GemmOperator& op() { return case_.op(); }
-  void call(cudaStream_t stream) { op()(a_.get(), b_.get(), out_.get(), stream); }
-  void call() { op()(a_.get(), b_.get(), out_.get()); }
-  void poison(cudaStream_t stream) { IMBREX_CUDA_TRY(cudaMemsetAsync(out_.get(), 0xff, case_.out_bytes(), stream)); }
+  void call(cudaStream_t stream) { op()(a_.get(), b_.get(), out(), stream); }
+  void call() { op()(a_.get(), b_.get(), out()); }
+  void poison(cudaStream_t stream) { IMBREX_CUDA_TRY(cudaMemsetAsync(out(), 0xff, case_.out_bytes(), stream)); }
+
+  void* out() const { return own_out_ ? own_out_->get() : out_.get(); }
 
   // The GPU is idle.
   void judge(const std::string& when) {
-    std::vector<std::byte> out(case_.out_bytes());
-    IMBREX_CUDA_TRY(cudaMemcpy(out.data(), out_.get(), out.size(), cudaMemcpyDeviceToHost));
-    if (const std::string wrong = case_.judge(out); !wrong.empty())
+    std::vector<std::byte> result(case_.out_bytes());
+    IMBREX_CUDA_TRY(cudaMemcpy(result.data(), out(), result.size(), cudaMemcpyDeviceToHost));
+    if (const std::string wrong = case_.judge(result); !wrong.empty())
       throw Error(ErrorCode::unsound, when + ": " + wrong);
   }
 
@@ -70,7 +72,8 @@ class Subject {
 
  private:
   test::OperatorCase case_;
-  RawMemory a_, b_;
+  DeviceMemory a_, b_;
+  std::optional<DeviceMemory> own_out_;
   std::shared_ptr<void> out_;
 };
 

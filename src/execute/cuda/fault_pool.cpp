@@ -1,6 +1,9 @@
 #include "execute/cuda/fault_pool.hpp"
 
+#include <cstddef>
 #include <cstring>
+
+#include "runtime/cuda/check.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -10,11 +13,15 @@ static_assert(sizeof(FaultRecord) <= stride);
 
 }  // namespace
 
+FaultPool::~FaultPool() {
+  for (void* block : blocks_) cudaFreeHost(block);
+}
+
 FaultPool::Owner FaultPool::take() {
   if (free_.empty()) {
     void* block = nullptr;
     IMBREX_CUDA_TRY(cudaHostAlloc(&block, block_bytes, cudaHostAllocMapped | cudaHostAllocPortable));
-    blocks_.emplace_back(block);
+    blocks_.push_back(block);
     for (std::size_t at = 0; at < block_bytes; at += stride)
       free_.push_back(reinterpret_cast<FaultRecord*>(static_cast<std::byte*>(block) + at));
   }

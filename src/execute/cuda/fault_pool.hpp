@@ -4,13 +4,17 @@
 #include <memory>
 #include <vector>
 
-#include "execute/cuda/raw_memory.hpp"
 #include "execute/cuda/table.hpp"
 
 namespace imbrex::cuda {
 
 class FaultPool {
  public:
+  FaultPool() = default;
+  FaultPool(const FaultPool&) = delete;
+  FaultPool& operator=(const FaultPool&) = delete;
+  ~FaultPool();
+
   struct Return {
     FaultPool* pool = nullptr;
     void operator()(FaultRecord* record) const { pool->free_.push_back(record); }
@@ -21,7 +25,7 @@ class FaultPool {
   Owner take();
 
  private:
-  std::vector<std::unique_ptr<void, HostFree>> blocks_;
+  std::vector<void*> blocks_;
   std::vector<FaultRecord*> free_;
 };
 
