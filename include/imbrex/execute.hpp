@@ -102,7 +102,8 @@ struct CpuOptions {
 std::unique_ptr<Executor> make_cpu_executor(World& world, const CpuOptions& options = {});
 
 struct CudaOptions {
-  std::size_t heap_bytes = std::size_t{1} << 30;  ///< symmetric heap in GPU memory, per rank, for all executions
+  std::size_t heap_bytes = std::size_t{1} << 30;  ///< symmetric heap in GPU memory, per rank, for all executions, at
+                                                  ///< first; where it is full it grows by as much or what is needed
   std::string kernel;  ///< part of a kernel's name ("plain", "cooperative"); empty: the one that fits the plan best
   std::uint64_t delays = 0;       ///< not 0: seed of random pauses before tasks and launches, to widen races
   double max_delay = 1e-4;        ///< longest pause, seconds

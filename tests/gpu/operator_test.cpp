@@ -224,6 +224,32 @@ TEST(GpuOperators, ReplayFromGraphs) {
   EXPECT_EQ(on_ranks(most_ranks(), 20, replay), 0);
 }
 
+// Each operator's workspace is larger than the heap at first.
+TEST(GpuOperators, GrowTheHeap) {
+  NEEDS_GPUS(2);
+  EXPECT_EQ(on_ranks(most_ranks(), 20,
+                     [](World& world) {
+                       OperatorOptions options = options_of(Strategy::fused, Transport::store, 0);
+                       options.cuda.heap_bytes = 1 << 20;
+                       const Stream stream;
+                       std::vector<std::unique_ptr<Subject>> list;
+                       for (const std::int64_t m : {2048, 1024, 1536})
+                         list.push_back(std::make_unique<Subject>(world, Operator::gemm_all_reduce,
+                                                                  GemmShape{m, 2048, 256, Type::bf16}, options, true));
+                       for (int round = 0; round < 3; ++round)
+                         for (auto& s : list) s->call(stream);
+                       list.front()->op().synchronize(stream);
+                       for (auto& s : list) s->judge("in a heap that grew");
+                       list.pop_back();
+                       list.push_back(std::make_unique<Subject>(world, Operator::gemm_all_to_all,
+                                                                GemmShape{1024, 2048, 256, Type::bf16}, options, true));
+                       for (auto& s : list) s->call(stream);
+                       list.front()->op().synchronize(stream);
+                       for (auto& s : list) s->judge("after one was dropped");
+                     }),
+            0);
+}
+
 struct Ending {
   std::string message;
   double seconds = 0;

@@ -44,7 +44,7 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
       options_(options),
       layout_(plan_),
       epoch_(options.first_epoch),
-      place_{heap, heap.allocate(layout_.bytes() + 256)},
+      place_{heap, heap.allocate_or_grow(world, layout_.bytes() + 256)},
       state_offset_(layout_.bytes()),
       fault_(faults.take()),
       exceptions_(std::uncaught_exceptions()) {

@@ -33,10 +33,8 @@ class CudaExecutor final : public Executor {
                    plan.problem.ranks, world_.size());
     if (const auto finding = check_format(plan))
       throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
-    // Loading kernels, taking memory and starting NCCL want idle GPUs, on all ranks.
     const std::lock_guard guard(calls_.lock());
-    IMBREX_CUDA_TRY(cudaSetDevice(device_));
-    if (calls_.drain()) world_.barrier();
+    quiesce();
     const bool by_library =
         !options_.kernel.empty() && cuda::library_name.find(options_.kernel) != std::string_view::npos;
     if (cuda::has_collectives(plan) || by_library) {
@@ -47,11 +45,19 @@ class CudaExecutor final : public Executor {
   }
 
   std::shared_ptr<void> allocate_output(std::size_t bytes) override {
-    const std::size_t offset = heap_.allocate(bytes);
+    const std::lock_guard guard(calls_.lock());
+    quiesce();
+    const std::size_t offset = heap_.allocate_or_grow(world_, bytes);
     return {heap_.handle().at(world_.rank(), offset), [this, offset](void*) { release(offset); }};
   }
 
  private:
+  // Loading kernels, taking memory and starting NCCL want idle GPUs, on all ranks.
+  void quiesce() {
+    IMBREX_CUDA_TRY(cudaSetDevice(device_));
+    if (calls_.drain()) world_.barrier();
+  }
+
   void release(std::size_t offset) noexcept {
     cudaSetDevice(device_);
     try {
