@@ -23,7 +23,11 @@ GpuSurvey survey_gpus_here() { return survey_gpus(); }
 DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) { throw Error(ErrorCode::invalid_input, absent); }
 void DeviceMemory::fill(unsigned char) {}
 void DeviceMemory::upload(const std::vector<std::byte>&) {}
+void DeviceMemory::upload(const void*) {}
 void DeviceMemory::download(std::vector<std::byte>&) const {}
+void DeviceMemory::download(void*) const {}
+
+bool on_gpu(const void*) { return false; }
 
 }  // namespace runtime
 }  // namespace imbrex
