@@ -213,10 +213,11 @@ TEST(Checker, FollowsDataThroughCollectivesOfSomeRanks) {
   plan = over_nodes();
   const auto turn = [&](std::size_t rank) {
     auto& tasks = plan.ranks[rank].queues[1].tasks;
-    std::swap(tasks.front().work, tasks.back().work);
+    std::swap(tasks[1].work, tasks[2].work);
+    std::swap(tasks[0].work, tasks[1].work);
   };
   turn(0);
-  expect_fault(plan, Fault::race, "before rank 0 queue 1 task 2 (collective) has written it");
+  expect_fault(plan, Fault::race, "before rank 0 queue 1 task 1 (collective) has written it");
   turn(3);
   expect_fault(plan, Fault::deadlock, "some rank never reaches this collective");
 }
