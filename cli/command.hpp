@@ -100,6 +100,7 @@ struct PlanOptions {
   std::int64_t m = 0, n = 0, k = 0, ranks = 4, cluster = 0, group = 8, k_slices = 1, chunks = 2, nodes = 1,
                own_shift = 0, abreast = 0;
   Type type = Type::bf16;
+  bool bias = false;
   Knobs knobs;
   bool unchecked = false;
   CLI::App* app = nullptr;

@@ -23,6 +23,8 @@ void PlanOptions::add_to(CLI::App& command) {
   add_integer(command, "--k", k, 1, largest, "Depth K that the product sums over, in elements");
   add_integer(command, "--ranks", ranks, 1, max_ranks, "Ranks R that share the work, 1 to 64 (default 4)");
   add_named<Type>(command, "--type", type, parse_type, "Element type: bf16, fp16 or fp32 (default bf16)");
+  command.add_flag("--with-bias", bias,
+                   "Add a row, the bias, to every row of the output (gemm_all_to_all: of each rank's product)");
   command
       .add_option("--strategy", strategy,
                   "sequential (GEMM, then collective), decomposed (in chunks), fused (tile by tile), or auto "
@@ -75,7 +77,7 @@ void PlanOptions::add_plan_file(CLI::App& command) {
 
 Problem PlanOptions::problem(bool from_files) const {
   if (op.empty()) refuse("no operator was given; name OP, or a plan with --plan");
-  Problem problem{parse_operator(op), m, n, k, static_cast<int>(ranks), type};
+  Problem problem{parse_operator(op), m, n, k, static_cast<int>(ranks), type, bias};
   if (from_files && !has_sizes()) return problem;
   for (const auto& [name, value] : {std::pair{"--m", m}, {"--n", n}, {"--k", k}})
     if (value == 0) refuse(fmt::format("{} is missing; --m, --n and --k are needed together", name));
@@ -129,6 +131,7 @@ std::optional<Plan> PlanOptions::read_plan() const {
   expect_same("--n", n, problem.n);
   expect_same("--k", k, problem.k);
   expect_same("--ranks", ranks, problem.ranks);
+  expect_same("--with-bias", bias, problem.bias);
   expect_same("--type", name_of(type), name_of(problem.type));
   if (chosen_strategy()) expect_same("--strategy", strategy, name_of(plan.strategy));
   if (chosen_knobs()) refuse(fmt::format("plan {} is made; knobs belong to a plan that is to be made", plan_file));
@@ -144,15 +147,19 @@ Plan PlanOptions::make(const Machine& machine) const {
 }
 
 Json to_json_value(const Problem& problem) {
-  return {
-      {"operator", name_of(problem.op)}, {"m", problem.m}, {"n", problem.n}, {"k", problem.k}, {"ranks", problem.ranks},
-      {"type", name_of(problem.type)}};
+  return {{"operator", name_of(problem.op)},
+          {"m", problem.m},
+          {"n", problem.n},
+          {"k", problem.k},
+          {"ranks", problem.ranks},
+          {"type", name_of(problem.type)},
+          {"bias", problem.bias}};
 }
 
 std::string describe(const Plan& plan) {
   const Problem& p = plan.problem;
-  return fmt::format("{} {} x {} x {} {}, {} rank{}, {}", name_of(p.op), p.m, p.n, p.k, name_of(p.type), p.ranks,
-                     p.ranks == 1 ? "" : "s", name_of(plan.strategy));
+  return fmt::format("{} {} x {} x {} {}{}, {} rank{}, {}", name_of(p.op), p.m, p.n, p.k, name_of(p.type),
+                     p.bias ? " with bias" : "", p.ranks, p.ranks == 1 ? "" : "s", name_of(plan.strategy));
 }
 
 Json to_json_value(const Finding& finding) {

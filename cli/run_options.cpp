@@ -17,6 +17,12 @@ void RunOptions::add_to(CLI::App& command) {
       .add_option("--a", a, "A from this .npy file: float32 or float16, C order, the whole matrix (not a rank's part)")
       ->type_name("FILE");
   command.add_option("--b", b, "B, likewise")->type_name("FILE");
+  command
+      .add_option(
+          "--bias", bias,
+          "With --a and --b: a bias from this .npy file, N elements; gemm_all_to_all: R x N, a row for each rank "
+          "(random operands: --with-bias)")
+      ->type_name("FILE");
   add_integer(command, "--seed", seed, 0, largest_seed, "Without --a and --b: seed of the random operands (default 0)");
   command.add_option("--out", out, "Write rank r's output to PREFIX.rank<r>.npy, float32")->type_name("PREFIX");
   command.add_flag("--verify", verify,
@@ -48,6 +54,8 @@ RunRequest RunOptions::request(const PlanOptions& plan) const {
   const bool from_files = !a.empty() || !b.empty();
   if (a.empty() != b.empty())
     refuse(fmt::format("{} is missing; --a and --b are given together", a.empty() ? "--a" : "--b"));
+  if (!bias.empty() && !from_files)
+    refuse("--bias needs --a and --b; with random operands, --with-bias adds a random one");
   if (from_files && plan.app->get_option("--seed")->count() > 0)
     refuse("--seed is about random operands; --a and --b are given");
 
@@ -59,6 +67,10 @@ RunRequest RunOptions::request(const PlanOptions& plan) const {
   request.plan = plan.read_plan();
   request.unchecked = plan.unchecked;
   request.problem = request.plan ? request.plan->problem : plan.problem(from_files);
+  if (!request.plan && !bias.empty()) request.problem.bias = true;
+  if (from_files && request.problem.bias == bias.empty())
+    refuse(bias.empty() ? "--bias is missing: the problem has a bias, and A and B come from files"
+                        : fmt::format("--bias {}: the plan is for a problem without a bias", bias));
   request.strategy = plan.chosen_strategy();
   request.knobs = plan.chosen_knobs();
   // What a GPU runs: operands are pushed, results stored.
@@ -67,6 +79,7 @@ RunRequest RunOptions::request(const PlanOptions& plan) const {
   request.seed = static_cast<std::uint64_t>(seed);
   request.a_path = a;
   request.b_path = b;
+  request.bias_path = bias;
   request.out_prefix = out;
   request.verify = verify;
   request.repeat = static_cast<int>(repeat);

@@ -35,6 +35,7 @@ struct Operands {
   const void* a = nullptr;
   const void* b = nullptr;
   void* out = nullptr;
+  const void* bias = nullptr;  ///< a row as wide as the output; given where the problem has a bias, and only there
 };
 
 /// What one run took.

@@ -15,6 +15,7 @@ namespace imbrex {
 struct GemmShape {
   std::int64_t m = 0, n = 0, k = 0;
   Type type = Type::bf16;
+  bool bias = false;  ///< calls give a bias, which is added as Problem's operators say
 };
 
 struct OperatorOptions {
@@ -41,11 +42,15 @@ class GemmOperator {
   /// back, on the default stream. Throws Error(runtime_failure) as Execution::run does.
   Report operator()(const void* a, const void* b, void* out);
 
+  /// The same of a shape with a bias: a row as wide as the output, of the shape's type.
+  Report operator()(const void* a, const void* b, const void* bias, void* out);
+
   /// On GPUs: queues the operator on `stream` and returns; operands lie in the rank's GPU's memory, aligned to 16
   /// bytes. Order, graphs and failures are as Execution::enqueue says: the world's operators run one after another, in
   /// the order of the calls, which is the same on every rank, on whatever streams. Kernels of others that wait for
   /// peers, such as NCCL's, are to be ordered with them by the caller. Throws Error(invalid_input) on the CPU.
   void operator()(const void* a, const void* b, void* out, CudaStream stream);
+  void operator()(const void* a, const void* b, const void* bias, void* out, CudaStream stream);
 
   /// Throws Error(runtime_failure) if a queued call is known to have failed, on any rank; waits for nothing.
   void check();

@@ -23,6 +23,9 @@ namespace imbrex {
 ///   gemm_all_reduce      A: M x K/R, B: K/R x N  ->  M x N       (products summed over ranks)
 ///   gemm_all_to_all      A: M x K,   B: K x N    ->  M x N       (row block d of rank s's product goes to rank d,
 ///                                                                 which holds the blocks ordered by source)
+/// With a bias, a row of elements as wide as the output is added to each of its rows: for all_gather_gemm each rank's
+/// own, for gemm_reduce_scatter and gemm_all_reduce one that is the same on every rank, once, after the sum over the
+/// ranks; for gemm_all_to_all each rank's own to its product, as to any linear layer's, before the blocks go out.
 enum class Operator : std::uint8_t { all_gather_gemm, gemm_reduce_scatter, gemm_all_reduce, gemm_all_to_all };
 
 /// Largest number of ranks that a plan may name: sets of ranks are 64-bit masks.
@@ -32,7 +35,8 @@ struct Problem {
   Operator op = Operator::all_gather_gemm;
   std::int64_t m = 0, n = 0, k = 0;  ///< global sizes, as in the table above
   int ranks = 1;
-  Type type = Type::bf16;  ///< of A, B and the output
+  Type type = Type::bf16;  ///< of A, B, the bias and the output
+  bool bias = false;
 
   bool operator==(const Problem&) const = default;
 };
@@ -175,7 +179,8 @@ struct Store {
 struct Tile {
   Region a;                  ///< rows x depth
   Region b;                  ///< depth x cols; own rank
-  std::vector<Region> adds;  ///< of the tile's shape, or whole fragment slots of a tile of that shape
+  std::vector<Region> adds;  ///< of the tile's shape, or whole fragment slots of a tile of that shape; last perhaps the
+                             ///< bias: one row of it, which is added to every row
   int own = 0;               ///< position of the tile's own product in the sum, 0..adds.size()
   std::vector<Store> stores;
 
@@ -189,7 +194,8 @@ struct Transfer {
   bool operator==(const Transfer&) const = default;
 };
 
-/// Every region of `to` receives round(from[0] + from[1] + ...), summed in fp32, in this order.
+/// Every region of `to` receives round(from[0] + from[1] + ...), summed in fp32, in this order. The last source, behind
+/// others, may be one row of the bias, which is added to every row.
 struct Reduction {
   std::vector<Region> from;
   std::vector<Region> to;

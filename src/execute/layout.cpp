@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.hpp"
+
 namespace imbrex {
 namespace {
 
@@ -33,6 +35,14 @@ std::map<int, std::vector<const Collective*>> collective_groups(const Plan& plan
         if (const auto* collective = std::get_if<Collective>(&task.work))
           groups[collective->group].push_back(collective);
   return groups;
+}
+
+void expect_given(const Operands& operands, const Problem& problem) {
+  IMBREX_EXPECTS(operands.a != nullptr && operands.b != nullptr && operands.out != nullptr,
+                 "an operand is null: a, b and out must be given");
+  IMBREX_EXPECTS(
+      problem.bias == (operands.bias != nullptr), "{}",
+      problem.bias ? "the problem has a bias, and none is given" : "a bias is given, and the problem has none");
 }
 
 HeapLayout::HeapLayout(const Plan& plan) : signal_copies_(static_cast<std::uint64_t>(plan.signal_copies)) {

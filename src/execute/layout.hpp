@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include "imbrex/execute.hpp"
 #include "imbrex/plan.hpp"
 
 namespace imbrex {
@@ -61,6 +62,9 @@ class HeapLayout {
   std::size_t counters_ = 0, most_signals_ = 0, bytes_ = 0;
   std::uint64_t signal_copies_ = 2;
 };
+
+/// Throws Error(invalid_input) unless a, b, out and, where the problem has one, a bias are given.
+void expect_given(const Operands& operands, const Problem& problem);
 
 /// The parts of each of the plan's collectives, by rank; by group number, ascending.
 std::map<int, std::vector<const Collective*>> collective_groups(const Plan& plan);

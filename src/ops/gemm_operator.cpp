@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/check.hpp"
+#include "execute/layout.hpp"
 #include "imbrex/ops.hpp"
 #include "ops/world_gpus.hpp"
 #include "runtime/cuda/device_memory.hpp"
@@ -53,8 +54,8 @@ struct GemmOperator::State {
   std::unique_ptr<Executor> host;
   std::unique_ptr<Execution> on_host;
   std::shared_ptr<GpuOperation> on_gpus;
-  Staged a, b, out;
-  std::array<const void*, 3> known{};  // operands that were found to be on the GPU
+  Staged a, b, bias, out;
+  std::array<const void*, 4> known{};  // operands that were found to be on the GPU
 
   // Whether the operator runs on GPUs; if not, `refusal` says why.
   bool prepare_on_gpus(World& world, const Problem& problem, const OperatorOptions& options, std::string& refusal) {
@@ -77,10 +78,10 @@ struct GemmOperator::State {
 
   // NOTE: a kernel that meets an address of the host's ends the process's use of the GPU.
   void expect_on_gpu(const Operands& o) {
-    const std::array<const void*, 3> given{o.a, o.b, o.out};
+    const std::array<const void*, 4> given{o.a, o.b, o.out, o.bias};
     if (given == known) return;
-    constexpr const char* names[] = {"a", "b", "out"};
-    for (std::size_t i = 0; i < given.size(); ++i)
+    constexpr const char* names[] = {"a", "b", "out", "bias"};
+    for (std::size_t i = 0; i < (plan->problem.bias ? 4u : 3u); ++i)
       IMBREX_EXPECTS(given[i] != nullptr && runtime::on_gpu(given[i]),
                      "operand {} at {} is not in a GPU's memory: on a stream, operators take what is", names[i],
                      given[i]);
@@ -104,23 +105,31 @@ GemmOperator::GemmOperator(World& world, const Problem& problem, const OperatorO
 
 GemmOperator::~GemmOperator() = default;
 
-Report GemmOperator::operator()(const void* a, const void* b, void* out) {
+Report GemmOperator::operator()(const void* a, const void* b, void* out) { return (*this)(a, b, nullptr, out); }
+
+Report GemmOperator::operator()(const void* a, const void* b, const void* bias, void* out) {
   State& s = *state_;
-  if (s.device == Device::cpu) return s.execution().run({a, b, out});
-  IMBREX_EXPECTS(a != nullptr && b != nullptr && out != nullptr, "an operand is null: a, b and out must be given");
+  if (s.device == Device::cpu) return s.execution().run({a, b, out, bias});
+  expect_given({a, b, out, bias}, s.plan->problem);
   const RankShapes shape = shapes();
   const Type type = s.plan->problem.type;
   Report report = s.execution().run({s.a.input(a, bytes_of(shape.a, type)), s.b.input(b, bytes_of(shape.b, type)),
-                                     s.out.output(out, bytes_of(shape.out, type))});
+                                     s.out.output(out, bytes_of(shape.out, type)),
+                                     bias == nullptr ? bias : s.bias.input(bias, bytes_of({1, shape.out.cols}, type))});
   s.out.bring_back(out);
   return report;
 }
 
 void GemmOperator::operator()(const void* a, const void* b, void* out, CudaStream stream) {
+  (*this)(a, b, nullptr, out, stream);
+}
+
+void GemmOperator::operator()(const void* a, const void* b, const void* bias, void* out, CudaStream stream) {
   State& s = *state_;
   IMBREX_EXPECTS(s.device == Device::cuda, "this operator runs on the CPU, which has no streams of CUDA");
-  s.expect_on_gpu({a, b, out});
-  s.execution().enqueue({a, b, out}, stream);
+  expect_given({a, b, out, bias}, s.plan->problem);
+  s.expect_on_gpu({a, b, out, bias});
+  s.execution().enqueue({a, b, out, bias}, stream);
 }
 
 void GemmOperator::check() { state_->execution().check(); }

@@ -127,7 +127,7 @@ class Meter {
     prepared_.emplace();
     prepared_->result = {problem, 0, wire_seconds(problem), {}, {}, gpu_};
     prepared_->memory = device_operands(
-        random_matrix(shapes.a, problem.type, seed), random_matrix(shapes.b, problem.type, seed + 1),
+        random_matrix(shapes.a, problem.type, seed), random_matrix(shapes.b, problem.type, seed + 1), {},
         static_cast<std::size_t>(shapes.out.rows * shapes.out.cols) * size_of(problem.type), *executor_);
     prepared_->executions.push_back(
         libraries_->prepare(without_collectives(make_plan(problem, Strategy::sequential, {.partial = problem.type}))));

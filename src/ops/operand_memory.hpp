@@ -20,12 +20,14 @@ class OperandMemory {
   virtual const std::vector<std::byte>& output() = 0;
 };
 
-/// In host memory.
-std::unique_ptr<OperandMemory> host_operands(std::vector<std::byte> a, std::vector<std::byte> b, std::size_t out_bytes);
+/// In host memory. An empty bias is none.
+std::unique_ptr<OperandMemory> host_operands(std::vector<std::byte> a, std::vector<std::byte> b,
+                                             std::vector<std::byte> bias, std::size_t out_bytes);
 
 /// In the memory of the calling thread's GPU, the output where peers can write it. Collective; to be dropped before the
 /// executor.
 std::unique_ptr<OperandMemory> device_operands(const std::vector<std::byte>& a, const std::vector<std::byte>& b,
-                                               std::size_t out_bytes, Executor& executor);
+                                               const std::vector<std::byte>& bias, std::size_t out_bytes,
+                                               Executor& executor);
 
 }  // namespace imbrex

@@ -24,10 +24,12 @@ class SeededOperands final : public OperandSource {
   SeededOperands(const Problem& problem, std::uint64_t seed) : OperandSource(problem), seed_(seed) {}
 
  private:
-  void read(bool a, std::int64_t row, std::int64_t col, Extent extent, std::vector<float>& values) const override {
+  void read(Matrix matrix, std::int64_t row, std::int64_t col, Extent extent,
+            std::vector<float>& values) const override {
     for (std::int64_t i = 0; i < extent.rows; ++i)
       for (std::int64_t j = 0; j < extent.cols; ++j)
-        values[static_cast<std::size_t>(i * extent.cols + j)] = value_at(seed_, a ? 0 : 1, row + i, col + j);
+        values[static_cast<std::size_t>(i * extent.cols + j)] =
+            value_at(seed_, static_cast<std::uint64_t>(matrix), row + i, col + j);
   }
 
   std::uint64_t seed_;
@@ -35,15 +37,17 @@ class SeededOperands final : public OperandSource {
 
 class FileOperands final : public OperandSource {
  public:
-  FileOperands(const Problem& problem, std::unique_ptr<NpyFile> a, std::unique_ptr<NpyFile> b)
-      : OperandSource(problem), a_(std::move(a)), b_(std::move(b)) {}
+  FileOperands(const Problem& problem, std::unique_ptr<NpyFile> a, std::unique_ptr<NpyFile> b,
+               std::unique_ptr<NpyFile> bias)
+      : OperandSource(problem), a_(std::move(a)), b_(std::move(b)), bias_(std::move(bias)) {}
 
  private:
-  void read(bool a, std::int64_t row, std::int64_t col, Extent extent, std::vector<float>& values) const override {
-    (a ? a_ : b_)->read(row, col, extent.rows, extent.cols, values);
+  void read(Matrix matrix, std::int64_t row, std::int64_t col, Extent extent,
+            std::vector<float>& values) const override {
+    (matrix == Matrix::a ? a_ : matrix == Matrix::b ? b_ : bias_)->read(row, col, extent.rows, extent.cols, values);
   }
 
-  std::unique_ptr<NpyFile> a_, b_;
+  std::unique_ptr<NpyFile> a_, b_, bias_;
 };
 
 }  // namespace
@@ -60,22 +64,41 @@ std::vector<float> OperandSource::part_as_float(bool a, int rank) const {
     (a ? col : row) = rank * (a ? extent.cols : extent.rows);
   const std::int64_t count = extent.rows * extent.cols;
   std::vector<float> values(static_cast<std::size_t>(count));
-  read(a, row, col, extent, values);
-  std::vector<std::byte> rounded(static_cast<std::size_t>(count) * size_of(problem_.type));
-  from_float(problem_.type, values.data(), rounded.data(), count);
-  to_float(problem_.type, rounded.data(), values.data(), count);
+  read(a ? Matrix::a : Matrix::b, row, col, extent, values);
+  return rounded(std::move(values));
+}
+
+std::vector<float> OperandSource::bias_as_float(int rank) const {
+  if (!problem_.bias) return {};
+  const std::int64_t cols = shapes_of(problem_).out.cols;
+  std::vector<float> values(static_cast<std::size_t>(cols));
+  read(Matrix::bias, problem_.op == Operator::gemm_all_to_all ? rank : 0,
+       problem_.op == Operator::all_gather_gemm ? rank * cols : 0, {1, cols}, values);
+  return rounded(std::move(values));
+}
+
+std::vector<float> OperandSource::rounded(std::vector<float> values) const {
+  const std::vector<std::byte> bytes = in_type(values);
+  to_float(problem_.type, bytes.data(), values.data(), std::ssize(values));
   return values;
 }
 
-std::vector<std::byte> OperandSource::part(bool a, int rank) const {
-  const std::vector<float> values = part_as_float(a, rank);
+std::vector<std::byte> OperandSource::in_type(const std::vector<float>& values) const {
   std::vector<std::byte> bytes(values.size() * size_of(problem_.type));
   from_float(problem_.type, values.data(), bytes.data(), std::ssize(values));
   return bytes;
 }
 
+std::vector<std::byte> OperandSource::part(bool a, int rank) const { return in_type(part_as_float(a, rank)); }
+
+std::vector<std::byte> OperandSource::bias(int rank) const { return in_type(bias_as_float(rank)); }
+
 std::unique_ptr<OperandSource> open_operands(const RunRequest& request, Problem& problem) {
   IMBREX_EXPECTS(request.a_path.empty() == request.b_path.empty(), "A and B come from files together, or not at all");
+  IMBREX_EXPECTS(request.bias_path.empty() || (!request.a_path.empty() && problem.bias),
+                 "a bias comes from {} for a problem with a bias whose A and B come from files", request.bias_path);
+  IMBREX_EXPECTS(request.a_path.empty() || !problem.bias || !request.bias_path.empty(),
+                 "A and B come from files, and so must the bias");
   if (request.a_path.empty()) {
     validate(problem);
     return std::make_unique<SeededOperands>(problem, request.seed);
@@ -103,7 +126,14 @@ std::unique_ptr<OperandSource> open_operands(const RunRequest& request, Problem&
                  "the files hold M, N, K = {}, {}, {}, not {}, {}, {} as asked", problem.m, problem.n, problem.k,
                  wanted.m, wanted.n, wanted.k);
   validate(problem);
-  return std::make_unique<FileOperands>(problem, std::move(a), std::move(b));
+  std::unique_ptr<NpyFile> bias;
+  if (problem.bias) {
+    bias = std::make_unique<NpyFile>(request.bias_path);
+    const NpyHeader& h = bias->header();
+    IMBREX_EXPECTS(h.rows == parts && h.cols == problem.n, "{} is {} x {}: the bias must be {} x {}", bias->path(),
+                   h.rows, h.cols, parts, problem.n);
+  }
+  return std::make_unique<FileOperands>(problem, std::move(a), std::move(b), std::move(bias));
 }
 
 }  // namespace imbrex

@@ -19,13 +19,23 @@ class OperandSource {
   std::vector<std::byte> part(bool a, int rank) const;
   /// The same as floats.
   std::vector<float> part_as_float(bool a, int rank) const;
+  /// `rank`'s bias, empty where the problem has none.
+  std::vector<std::byte> bias(int rank) const;
+  std::vector<float> bias_as_float(int rank) const;
 
  protected:
+  enum class Matrix : std::uint8_t { a, b, bias };
+
   explicit OperandSource(const Problem& problem) : problem_(problem) {}
   /// The block at (row, col) of the whole matrix (of the ranks' matrices stacked by rows, for an all-to-all).
-  virtual void read(bool a, std::int64_t row, std::int64_t col, Extent extent, std::vector<float>& values) const = 0;
+  virtual void read(Matrix matrix, std::int64_t row, std::int64_t col, Extent extent,
+                    std::vector<float>& values) const = 0;
 
   Problem problem_;
+
+ private:
+  std::vector<float> rounded(std::vector<float> values) const;
+  std::vector<std::byte> in_type(const std::vector<float>& values) const;
 };
 
 /// Fills in problem.m, n, k from the files if there are any, and checks them against the operator; throws

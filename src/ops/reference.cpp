@@ -73,12 +73,24 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
       partials[at] += std::abs(partial[i]);
     }
   }
-  const bool sums = !gather && !exchange && ranks > 1;
+  std::vector<float> bias;
+  for (std::int64_t row = 0; problem.bias && row < out_rows; ++row) {
+    const std::int64_t block = exchange ? out_rows / ranks : out_rows;
+    if (row % block == 0) bias = operands.bias_as_float(exchange ? static_cast<int>(row / block) : rank);
+    for (std::int64_t col = 0; col < cols; ++col) {
+      const double value = static_cast<double>(bias[static_cast<std::size_t>(col)]);
+      ref.value[static_cast<std::size_t>(row * cols + col)] += value;
+      absolute[static_cast<std::size_t>(row * cols + col)] += std::abs(value);
+    }
+  }
+  const bool sums = !gather && !exchange && (ranks > 1 || problem.bias);
   const int slices = std::max(plan.knobs.k_slices, 1);
-  const double n = static_cast<double>(problem.k + ranks + slices + 2), u = 0x1p-24, g = n * u / (1 - n * u);
+  const double n = static_cast<double>(problem.k + ranks + slices + (problem.bias ? 3 : 2)), u = 0x1p-24,
+               g = n * u / (1 - n * u);
   const Adding adding = adding_of(plan);
   const bool in_partial_type =
-      adding == Adding::stages || (adding == Adding::collective && collective_sums == CollectiveSums::partial_type);
+      adding == Adding::stages ||
+      (adding == Adding::collective && (problem.bias || collective_sums == CollectiveSums::partial_type));
   const double u_out = unit_roundoff(problem.type), roundings = in_partial_type ? static_cast<double>(ranks) : 1,
                u_partial = roundings * unit_roundoff(plan.knobs.partial),
                g_partial = in_partial_type ? u_partial / (1 - u_partial) : u_partial;

@@ -15,11 +15,13 @@ struct Reference {
 
 /// What a plan's library collectives add in. Tasks, and the CPU executor's collectives, add in fp32; NCCL adds in the
 /// type of the partial products, in an order of its own. Collectives over some of the ranks leave sums of that type to
-/// the next ones, and so count as adding in it.
+/// the next ones, and those of a problem with a bias to what adds it, and so count as adding in it.
 enum class CollectiveSums : std::uint8_t { fp32, partial_type };
 
 /// The bound of an element y = sum over ranks s of p_s, each p_s a sum of products a b over that rank's K:
-///   fp32 sums in any order and slices:  g * sum |a b|,  g = n u / (1 - n u), n = K + R + slices + 2, u = 2^-24
+///   fp32 sums in any order and slices:  g * sum |a b|,  g = n u / (1 - n u), n = K + R + slices + 2, u = 2^-24; a bias
+///   is
+///                                       one more term
 ///   partial products rounded to type P: u_P * (sum |p_s| + fp32 term) + R * tiny_P, where more than one rank adds up
 ///     added up in type P:               g_P * (sum |p_s| + fp32 term) + R * tiny_P,  g_P = R u_P / (1 - R u_P): a
 ///                                       product is rounded, and then takes part in at most R - 1 sums, in any order

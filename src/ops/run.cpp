@@ -95,9 +95,9 @@ class Job {
   }
 
   std::unique_ptr<OperandMemory> load_operands(int rank, std::size_t out_bytes, Executor& executor) const {
-    std::vector<std::byte> a = operands_.part(true, rank), b = operands_.part(false, rank);
-    return device_ == Device::cuda ? device_operands(a, b, out_bytes, executor)
-                                   : host_operands(std::move(a), std::move(b), out_bytes);
+    std::vector<std::byte> a = operands_.part(true, rank), b = operands_.part(false, rank), bias = operands_.bias(rank);
+    return device_ == Device::cuda ? device_operands(a, b, bias, out_bytes, executor)
+                                   : host_operands(std::move(a), std::move(b), std::move(bias), out_bytes);
   }
 
   std::vector<float> as_float(const std::vector<std::byte>& out, const Extent& extent) const {

@@ -30,6 +30,8 @@ std::string refusal_of_ranks(int ranks, bool threads, bool own, std::string& gpu
 
 Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
                      const std::string& gpu) {
+  // The tensor-core kernels of fused plans add no bias yet.
+  if (problem.bias && !strategy) strategy = Strategy::sequential;
   if (!knobs) {
     const Records& records = records_of(gpu);
     const Record* record = find_record(records, problem);

@@ -23,6 +23,8 @@ Builder::Builder(const Problem& problem, Strategy strategy, const Knobs& knobs) 
       {"b", BufferRole::input, Layout::row_major, type, shapes_.b.rows, shapes_.b.cols, 1},
       {"out", BufferRole::output, Layout::row_major, type, shapes_.out.rows, shapes_.out.cols, 1},
   };
+  if (problem.bias)
+    plan_.buffers.push_back({"bias", BufferRole::input, Layout::row_major, type, 1, shapes_.out.cols, 1});
   plan_.ranks.resize(static_cast<std::size_t>(problem.ranks));
 }
 

@@ -9,6 +9,13 @@ namespace imbrex {
 
 /// Indices of the operands in Plan::buffers, in every plan.
 inline constexpr int buffer_a = 0, buffer_b = 1, buffer_out = 2;
+/// And of the bias, in plans of problems that have one.
+inline constexpr int buffer_bias = 3;
+
+/// Whether a region lies in the caller's bias.
+inline bool is_bias(const Problem& problem, const Region& region) {
+  return problem.bias && region.buffer == buffer_bias;
+}
 
 /// Half-open range of rows or columns.
 struct Range {
@@ -50,6 +57,11 @@ class Builder {
   /// Whole rows of a buffer.
   Region rows_of(int rank, int buffer, std::int64_t row, std::int64_t rows) const {
     return {rank, buffer, row, 0, rows, plan_.buffers[static_cast<std::size_t>(buffer)].cols};
+  }
+
+  /// Lets the task whose result is complete add the bias of its columns, if the problem has one.
+  void add_bias(int rank, const Range& cols, std::vector<Region>& adds) const {
+    if (problem().bias) adds.push_back(region(rank, buffer_bias, 0, 1, cols.begin, cols.size));
   }
 
   Plan take() { return std::move(plan_); }

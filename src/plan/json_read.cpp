@@ -79,9 +79,10 @@ Plan plan_of(const Node& n) {
         fmt::format("format {} is not known; this library reads format {}", version, plan_format_version));
   Plan plan;
   const Node p = n["problem"];
-  p.only({"op", "m", "n", "k", "ranks", "type"});
+  p.only({"op", "m", "n", "k", "ranks", "type", "bias"});
   plan.problem = {p["op"].name(parse_operator),   p["m"].integer<std::int64_t>(), p["n"].integer<std::int64_t>(),
                   p["k"].integer<std::int64_t>(), p["ranks"].integer<int>(),      p["type"].name(parse_type)};
+  if (p.has("bias")) plan.problem.bias = p["bias"].boolean();
   plan.strategy = n["strategy"].name(parse_strategy);
   plan.knobs = knobs_of(n["knobs"]);
   plan.signal_copies = n["signal_copies"].integer<int>();

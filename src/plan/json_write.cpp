@@ -18,8 +18,8 @@ class Writer {
   void write(const Plan& plan) {
     const Problem& p = plan.problem;
     put("{{\"imbrex_plan\": {},\n", plan_format_version);
-    put("\"problem\": {{\"op\": \"{}\", \"m\": {}, \"n\": {}, \"k\": {}, \"ranks\": {}, \"type\": \"{}\"}},\n",
-        name_of(p.op), p.m, p.n, p.k, p.ranks, name_of(p.type));
+    put("\"problem\": {{\"op\": \"{}\", \"m\": {}, \"n\": {}, \"k\": {}, \"ranks\": {}, \"type\": \"{}\"{}}},\n",
+        name_of(p.op), p.m, p.n, p.k, p.ranks, name_of(p.type), p.bias ? ", \"bias\": true" : "");
     put("\"strategy\": \"{}\",\n\"knobs\": ", name_of(plan.strategy));
     text_ += to_json(plan.knobs);
     put(",\n\"signal_copies\": {},\n\"buffers\": [", plan.signal_copies);

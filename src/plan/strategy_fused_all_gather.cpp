@@ -153,14 +153,13 @@ class FusedAllGather {
   }
 
   void add_tile(int rank, Region a, std::int64_t out_row, const Range& cols, std::vector<Wait> waits) {
-    b_.add(rank, compute_,
-           {Tile{a,
-                 b_.region(rank, buffer_b, 0, b_.shapes().depth, cols.begin, cols.size),
-                 {},
-                 0,
-                 {{b_.region(rank, buffer_out, out_row, a.rows, cols.begin, cols.size)}}},
-            std::move(waits),
-            {}});
+    Tile tile{a,
+              b_.region(rank, buffer_b, 0, b_.shapes().depth, cols.begin, cols.size),
+              {},
+              0,
+              {{b_.region(rank, buffer_out, out_row, a.rows, cols.begin, cols.size)}}};
+    b_.add_bias(rank, cols, tile.adds);
+    b_.add(rank, compute_, {std::move(tile), std::move(waits), {}});
   }
 
   void shard_tiles(int rank) {

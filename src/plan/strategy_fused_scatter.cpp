@@ -294,6 +294,8 @@ class FusedScatter {
         posts.push_back({piece.owner, signal_base_[index(piece.owner)] + piece.index});
       }
     }
+    // With reductions the bias is theirs to add.
+    if (ranks() == 1 || exchange_ || !tile.adds.empty()) b_.add_bias(rank, t.block.cols, tile.adds);
     b_.add(rank, compute_, {std::move(tile), std::move(waits), std::move(posts)});
   }
 
@@ -334,6 +336,7 @@ class FusedScatter {
             });
         }
         if (!copies_) waits.push_back({signal_base_[index(rank)] + piece.index, static_cast<std::uint32_t>(ranks())});
+        b_.add_bias(rank, piece.block.cols, reduction.from);
         reduction.to = sum_destinations(piece, rank);
         std::vector<Post> posts;
         post_sum(posts, reduction.to, rank);

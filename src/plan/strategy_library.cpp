@@ -52,14 +52,13 @@ Plan gather_then_gemm(Builder& b, int chunks) {
         for (const Block& t : blocks_of({0, whole ? b.problem().m : chunk.rows.size}, {0, shapes.b.cols}, b.knobs())) {
           const std::int64_t packed = chunk.packed + source * chunk.rows.size + t.rows.begin;
           const std::int64_t out_row = source * shapes.a.rows + chunk.rows.begin + t.rows.begin;
-          b.add(rank, compute,
-                {Tile{b.rows_of(rank, gathered, packed, t.rows.size),
-                      b.region(rank, buffer_b, 0, shapes.depth, t.cols.begin, t.cols.size),
-                      {},
-                      0,
-                      {{b.region(rank, buffer_out, out_row, t.rows.size, t.cols.begin, t.cols.size)}}},
-                 {{ready + group}},
-                 {}});
+          Tile tile{b.rows_of(rank, gathered, packed, t.rows.size),
+                    b.region(rank, buffer_b, 0, shapes.depth, t.cols.begin, t.cols.size),
+                    {},
+                    0,
+                    {{b.region(rank, buffer_out, out_row, t.rows.size, t.cols.begin, t.cols.size)}}};
+          b.add_bias(rank, t.cols, tile.adds);
+          b.add(rank, compute, {std::move(tile), {{ready + group}}, {}});
         }
     }
   }
@@ -84,9 +83,9 @@ Plan gemm_then_collective(Builder& b, int chunks) {
   const int partial = b.workspace("partial", Layout::row_major, partial_type, shapes.product.rows, cols, 1);
   const int compute = b.queue(Engine::compute), library = b.queue(Engine::library);
   // What an all-to-all of one chunk leaves contiguous belongs to different row blocks of the output, and a library
-  // adds in its operands' type: both need a workspace behind the collective, then a copy or a conversion.
+  // adds in its operands' type, and no bias: these need a workspace behind the collective, then a copy or a reduction.
   const bool unpack = kind == CollectiveKind::all_to_all && parts.size() > 1;
-  const bool convert = partial_type != b.problem().type;
+  const bool convert = partial_type != b.problem().type || (b.problem().bias && kind != CollectiveKind::all_to_all);
   const int received = unpack || convert
                            ? b.workspace("received", Layout::row_major, partial_type, shapes.out.rows, cols, 1)
                            : buffer_out;
@@ -103,14 +102,13 @@ Plan gemm_then_collective(Builder& b, int chunks) {
         for (const Block& t : blocks_of({0, whole ? shapes.product.rows : chunk.rows.size}, {0, cols}, b.knobs())) {
           const std::int64_t row = destination * part_rows + chunk.rows.begin + t.rows.begin;
           const std::int64_t packed = chunk.packed + destination * chunk.rows.size + t.rows.begin;
-          b.add(rank, compute,
-                {Tile{b.rows_of(rank, buffer_a, row, t.rows.size),
-                      b.region(rank, buffer_b, 0, shapes.depth, t.cols.begin, t.cols.size),
-                      {},
-                      0,
-                      {{b.region(rank, partial, packed, t.rows.size, t.cols.begin, t.cols.size)}}},
-                 {},
-                 {{rank, done}}});
+          Tile tile{b.rows_of(rank, buffer_a, row, t.rows.size),
+                    b.region(rank, buffer_b, 0, shapes.depth, t.cols.begin, t.cols.size),
+                    {},
+                    0,
+                    {{b.region(rank, partial, packed, t.rows.size, t.cols.begin, t.cols.size)}}};
+          if (kind == CollectiveKind::all_to_all) b.add_bias(rank, t.cols, tile.adds);
+          b.add(rank, compute, {std::move(tile), {}, {{rank, done}}});
           ++tiles;
         }
       const std::int64_t h = chunk.rows.size;
@@ -124,7 +122,9 @@ Plan gemm_then_collective(Builder& b, int chunks) {
       if (!follow) continue;
       if (convert) {
         const Region out = {rank, buffer_out, to.row, 0, to.rows, cols};
-        b.add(rank, compute, {Reduction{{to}, {out}}, {{arrived}}, {}});
+        Reduction reduction{{to}, {out}};
+        b.add_bias(rank, {0, cols}, reduction.from);
+        b.add(rank, compute, {std::move(reduction), {{arrived}}, {}});
         continue;
       }
       for (int source = 0; source < ranks; ++source)

@@ -72,7 +72,7 @@ class Run(Case):
         self.assertLessEqual(result["max_error_over_bound"], 1)
         self.assertEqual(len(result["seconds"]), 3)
         self.assertEqual(result["device"], "cpu")
-        self.assertEqual(result["problem"], {"operator": "gemm_all_reduce", "m": 40, "n": 24, "k": 32, "ranks": 4, "type": "bf16"})
+        self.assertEqual(result["problem"], {"operator": "gemm_all_reduce", "m": 40, "n": 24, "k": 32, "ranks": 4, "type": "bf16", "bias": False})
 
     def test_same_bits_every_time(self):
         job = ["run", "gemm_reduce_scatter", "--m", 40, "--n", 24, "--k", 32, "--seed", 5]
@@ -100,6 +100,28 @@ class Run(Case):
         self.write("bad.json", json.dumps(plan))
         self.refuse("run", "--plan", "bad.json", "--unchecked", "--wait-limit", 0.5, "--json", "r.json", code=3, says="wait")
         self.assertEqual(json.loads(self.read("r.json"))["exit_code"], 3)
+
+    def test_bias(self):
+        for op in OPERATORS:
+            for strategy in ("sequential", "decomposed", "fused"):
+                with self.subTest(op=op, strategy=strategy):
+                    result = self.json_of("run", op, "--m", 40, "--n", 24, "--k", 32, "--with-bias", "--strategy", strategy, "--verify",
+                                          "--repeat", 2)
+                    self.assertTrue(result["verified"])
+                    self.assertTrue(result["problem"]["bias"])
+
+    def test_bias_from_a_file(self):
+        # A and B of ones: the bias is what is left after taking K away.
+        self.write_npy("a.npy", 8, 4, [1.0] * 32)
+        self.write_npy("b.npy", 4, 8, [1.0] * 32)
+        self.write_npy("bias.npy", 1, 8, [float(i) for i in range(8)])
+        files = ["--a", "a.npy", "--b", "b.npy", "--ranks", 2, "--type", "fp32"]
+        self.run_program("run", "gemm_reduce_scatter", *files, "--bias", "bias.npy", "--out", "y")
+        self.assertEqual(self.read_npy("y.rank1.npy"), (4, 8, [4.0 + i for i in range(8)] * 4))
+        self.refuse("run", "gemm_reduce_scatter", *files, "--with-bias", says="--bias is missing")
+        self.refuse("run", "gemm_all_reduce", "--m", 8, "--n", 8, "--k", 8, "--bias", "bias.npy", says="--with-bias")
+        self.write_npy("bias.npy", 2, 8, [1.0] * 16)
+        self.refuse("run", "gemm_reduce_scatter", *files, "--bias", "bias.npy", says=["bias.npy is 2 x 8", "1 x 8"])
 
     def test_timelines(self):
         self.run_program("run", "all_gather_gemm", "--m", 40, "--n", 24, "--k", 32, "--trace", "t.svg")

@@ -31,7 +31,7 @@ TEST(Correctness, RandomProblems) {
       for (Type type : {Type::bf16, Type::fp16, Type::fp32})
         for (int i = 0; i < problems_per_combination; ++i) {
           Problem problem;
-          do problem = test::random_problem(random, {.max_ranks = 8, .max_size = i == 0 ? 700 : 300});
+          do problem = test::random_problem(random, {.max_ranks = 8, .max_size = i == 0 ? 700 : 300, .bias = true});
           while (problem.op != op);
           problem.type = type;
           RunRequest request;

@@ -141,7 +141,7 @@ void expect_faithful(const Plan& plan, int rank) {
 TEST(LibraryProgram, KeepsElementsAndOrderOfRandomPlans) {
   test::Random random(test::seed_from_environment());
   for (int i = 0; i < 150; ++i) {
-    test::RandomCase c = test::random_case(random, {6, 60});
+    test::RandomCase c = test::random_case(random, {6, 60, true});
     if (c.strategy == Strategy::fused) c.strategy = Strategy::decomposed;
     SCOPED_TRACE(test::describe(c));
     const Plan plan = make_plan(c.problem, c.strategy, c.knobs);

@@ -46,7 +46,7 @@ struct Mutant {
 
 Mutant make_mutant(test::Random& random) {
   for (;;) {
-    Mutant m{test::random_case(random, {.max_ranks = 4, .max_size = 40}), {}, {}, {}};
+    Mutant m{test::random_case(random, {.max_ranks = 4, .max_size = 40, .bias = true}), {}, {}, {}};
     if (m.origin.problem.ranks == 1) continue;
     m.origin.problem.type = m.origin.knobs.partial = Type::fp32;
     // Small tiles: several tasks of each kind.

@@ -33,12 +33,16 @@ std::string error_of(const std::function<void()>& f) {
 // All four are alive and take turns.
 int take_turns(World& world) {
   std::vector<std::unique_ptr<OperatorCase>> cases;
-  for (Operator op : operators)
-    cases.push_back(std::make_unique<OperatorCase>(world, op, GemmShape{96, 64, 128, Type::bf16}, on_cpu()));
+  for (bool bias : {false, true})
+    for (Operator op : operators)
+      cases.push_back(std::make_unique<OperatorCase>(world, op, GemmShape{96, 64, 128, Type::bf16, bias}, on_cpu()));
   for (int round = 0; round < 3; ++round)
     for (auto& c : cases) {
       const std::shared_ptr<void> memory = c->op().allocate_output();
-      c->op()(c->a().data(), c->b().data(), memory.get());
+      if (c->bias().empty())
+        c->op()(c->a().data(), c->b().data(), memory.get());
+      else
+        c->op()(c->a().data(), c->b().data(), c->bias().data(), memory.get());
       const auto* bytes = static_cast<const std::byte*>(memory.get());
       if (const std::string wrong = c->judge({bytes, bytes + c->out_bytes()}); !wrong.empty())
         throw Error(ErrorCode::unsound, wrong);
@@ -81,6 +85,21 @@ TEST(Operators, SayWhyThereAreNoGpus) {
   });
   EXPECT_EQ(code, 0);
   EXPECT_TRUE(message.starts_with("device cuda: rank 0: ")) << message;
+}
+
+TEST(Operators, AskForABiasWhereTheShapeHasOne) {
+  const int code = run_threads(1, {.heap_bytes = 1 << 24}, [](World& world) {
+    std::vector<float> x(64);
+    GemmAllReduce with{world, {.m = 8, .n = 8, .k = 8, .type = Type::fp32, .bias = true}, on_cpu()};
+    EXPECT_NE(error_of([&] { with(x.data(), x.data(), x.data()); }).find("has a bias, and none is given"),
+              std::string::npos);
+    GemmAllReduce without{world, {.m = 8, .n = 8, .k = 8, .type = Type::fp32}, on_cpu()};
+    const float* bias = x.data();
+    EXPECT_NE(error_of([&] { without(x.data(), x.data(), bias, x.data()); }).find("the problem has none"),
+              std::string::npos);
+    return 0;
+  });
+  EXPECT_EQ(code, 0);
 }
 
 TEST(Operators, RefuseSizesThatDoNotFit) {

@@ -156,6 +156,71 @@ TEST(Checker, NamesWhatMeetsTheNextEpoch) {
   expect_fault(plan, Fault::reuse, "posts of epoch e+1");
 }
 
+TEST(Checker, FollowsTheBias) {
+  const auto with_bias = [](Operator op, Strategy strategy, Reducer reducer) {
+    Problem problem{op, 16, 16, 8, 2, Type::fp32, true};
+    return make_plan(problem, strategy, small_tiles(Transport::store, reducer));
+  };
+  // What rank 1's tasks add that add the bias.
+  const auto sums_with_bias = [](Plan& plan) {
+    std::vector<std::vector<Region>*> sums;
+    for (Queue& queue : plan.ranks[1].queues)
+      for (Task& task : queue.tasks) {
+        if (auto* tile = std::get_if<Tile>(&task.work); tile != nullptr && !tile->adds.empty())
+          sums.push_back(&tile->adds);
+        if (auto* reduction = std::get_if<Reduction>(&task.work)) sums.push_back(&reduction->from);
+      }
+    return sums;
+  };
+  for (Operator op :
+       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+    for (Strategy strategy : {Strategy::sequential, Strategy::fused})
+      for (Reducer reducer : {Reducer::tile, Reducer::tail}) {
+        const Plan good = with_bias(op, strategy, reducer);
+        SCOPED_TRACE(to_json(good));
+        ASSERT_FALSE(check(good).has_value()) << check(good)->message;
+        Plan plan = good;
+        for (auto* sum : sums_with_bias(plan)) sum->pop_back();
+        expect_fault(plan, Fault::coverage, "without the bias");
+        plan = good;
+        plan.problem.bias = false;
+        expect_fault(plan, Fault::malformed, "buffer bias is number 3");
+        plan = good;
+        Region& bias = sums_with_bias(plan).front()->back();
+        bias.rank = 0;
+        expect_fault(plan, Fault::malformed, "the bias comes last, from the own rank");
+        if (plan.buffers[3].cols == bias.cols) continue;
+        plan = good;
+        Region& elsewhere = sums_with_bias(plan).front()->back();
+        elsewhere.col = elsewhere.col == 0 ? elsewhere.cols : 0;
+        expect_fault(plan, Fault::coverage, "to a sum at col");
+      }
+  // Each contribution with a bias of its own.
+  Plan plan = with_bias(Operator::gemm_reduce_scatter, Strategy::fused, Reducer::tail);
+  for (std::size_t rank = 0; rank < 2; ++rank)
+    for (Task& task : compute(plan, rank))
+      if (auto* tile = std::get_if<Tile>(&task.work))
+        tile->adds = {{static_cast<int>(rank), 3, 0, tile->b.col, 1, tile->b.cols}};
+  expect_fault(plan, Fault::coverage, "the bias would be counted twice");
+  // A rank's blocks with the receiver's bias.
+  plan = with_bias(Operator::gemm_all_to_all, Strategy::sequential, Reducer::tile);
+  const int received = static_cast<int>(plan.buffers.size());
+  plan.buffers.push_back({"received", BufferRole::workspace, Layout::row_major, Type::fp32, 16, 16, 1});
+  for (int rank = 0; rank < 2; ++rank) {
+    RankPlan& own = plan.ranks[static_cast<std::size_t>(rank)];
+    const int arrived = own.signals++;
+    for (Task& task : own.queues[0].tasks) std::get<Tile>(task.work).adds.clear();
+    std::get<Collective>(own.queues[1].tasks[0].work).to.buffer = received;
+    own.queues[1].tasks[0].posts = {{rank, arrived}};
+    for (std::int64_t row : {0, 8})
+      own.queues[0].tasks.push_back(
+          {Reduction{{{rank, received, row, 0, 8, 16}, {rank, 3, 0, 0, 1, 16}}, {{rank, 2, row, 0, 8, 16}}},
+           {{arrived}},
+           {}});
+  }
+  expect_fault(plan, Fault::coverage, "with another rank's bias");
+}
+
 // Ranks 0 and 1 on one node, 2 and 3 on the other: two reduce-scatters inside, then one across.
 Plan over_nodes() {
   Knobs knobs = small_tiles(Transport::store);

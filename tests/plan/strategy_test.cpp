@@ -11,7 +11,7 @@ TEST(Strategies, CheckerAcceptsEveryPlan) {
   test::Random random(test::seed_from_environment());
   std::size_t tasks = 0;
   for (int i = 0; i < 1000; ++i) {
-    const auto c = test::random_case(random, {.max_ranks = i % 50 == 0 ? 64 : 8, .max_size = 700});
+    const auto c = test::random_case(random, {.max_ranks = i % 50 == 0 ? 64 : 8, .max_size = 700, .bias = true});
     SCOPED_TRACE(test::describe(c));
     const Plan plan = make_plan(c.problem, c.strategy, c.knobs);
     tasks += count_tasks(plan);

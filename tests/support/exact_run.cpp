@@ -24,6 +24,12 @@ struct Whole {
     if (problem.op == Operator::all_gather_gemm) return operand(false, row, rank * s.b.cols + col, epoch);
     return operand(false, rank * s.depth + row, col, epoch);
   }
+  float bias(int rank, std::int64_t col) const {
+    if (!problem.bias) return 0;
+    if (problem.op == Operator::all_gather_gemm)
+      return operand(true, -1, rank * shapes_of(problem).out.cols + col, epoch);
+    return operand(true, problem.op == Operator::gemm_all_to_all ? -1 - rank : -1, col, epoch);
+  }
   float product(int rank, std::int64_t row, std::int64_t col) const {
     float sum = 0;
     for (std::int64_t k = 0; k < shapes_of(problem).depth; ++k) sum += a(rank, row, k) * b(rank, k, col);
@@ -31,7 +37,7 @@ struct Whole {
   }
   float out(int rank, std::int64_t row, std::int64_t col) const {
     const RankShapes s = shapes_of(problem);
-    float sum = 0;
+    float sum = problem.op == Operator::gemm_all_to_all ? 0 : bias(rank, col);
     switch (problem.op) {
       case Operator::all_gather_gemm:
         for (std::int64_t k = 0; k < s.depth; ++k)
@@ -39,7 +45,8 @@ struct Whole {
         return sum;
       case Operator::gemm_all_to_all: {
         const std::int64_t block = s.out.rows / problem.ranks;
-        return product(static_cast<int>(row / block), rank * block + row % block, col);
+        return product(static_cast<int>(row / block), rank * block + row % block, col) +
+               bias(static_cast<int>(row / block), col);
       }
       default:
         for (int source = 0; source < problem.ranks; ++source)
@@ -56,6 +63,7 @@ int run_exact(World& world, const Plan& plan, const CpuOptions& options, int epo
   const auto execution = executor->prepare(plan);
   const RankShapes s = shapes_of(plan.problem);
   std::vector<float> a(static_cast<std::size_t>(s.a.rows * s.a.cols)), b(static_cast<std::size_t>(s.b.rows * s.b.cols));
+  std::vector<float> bias(static_cast<std::size_t>(plan.problem.bias ? s.out.cols : 0));
   std::vector<float> out(static_cast<std::size_t>(s.out.rows * s.out.cols));
   int wrong = 0;
   for (int e = 0; e < epochs; ++e) {
@@ -64,7 +72,8 @@ int run_exact(World& world, const Plan& plan, const CpuOptions& options, int epo
       a[i] = whole.a(world.rank(), static_cast<std::int64_t>(i) / s.a.cols, static_cast<std::int64_t>(i) % s.a.cols);
     for (std::size_t i = 0; i < b.size(); ++i)
       b[i] = whole.b(world.rank(), static_cast<std::int64_t>(i) / s.b.cols, static_cast<std::int64_t>(i) % s.b.cols);
-    execution->run({a.data(), b.data(), out.data()});
+    for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = whole.bias(world.rank(), static_cast<std::int64_t>(i));
+    execution->run({a.data(), b.data(), out.data(), bias.empty() ? nullptr : bias.data()});
     for (std::size_t i = 0; i < out.size(); ++i)
       wrong += out[i] != whole.out(world.rank(), static_cast<std::int64_t>(i) / s.out.cols,
                                    static_cast<std::int64_t>(i) % s.out.cols);

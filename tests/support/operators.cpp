@@ -30,6 +30,7 @@ OperatorCase::OperatorCase(World& world, Operator op, const GemmShape& shape, co
   const auto operands = seeded_operands(op_->plan().problem, seed);
   a_ = operands->part(true, world.rank());
   b_ = operands->part(false, world.rank());
+  bias_ = operands->bias(world.rank());
   const bool on_gpu = op_->device() == Device::cuda;
   reference_ =
       reference_of(op_->plan(), *operands, world.rank(), on_gpu ? CollectiveSums::partial_type : CollectiveSums::fp32);

@@ -27,6 +27,8 @@ class OperatorCase {
   GemmOperator& op() { return *op_; }
   const std::vector<std::byte>& a() const { return a_; }
   const std::vector<std::byte>& b() const { return b_; }
+  /// Empty without one.
+  const std::vector<std::byte>& bias() const { return bias_; }
   std::size_t out_bytes() const;
 
   /// What is wrong with a result, "" if nothing: every element within its bound, the bits those of the first one
@@ -35,7 +37,7 @@ class OperatorCase {
 
  private:
   std::unique_ptr<GemmOperator> op_;
-  std::vector<std::byte> a_, b_, first_;
+  std::vector<std::byte> a_, b_, bias_, first_;
   Reference reference_;
 };
 

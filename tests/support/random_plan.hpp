@@ -28,6 +28,7 @@ class Random {
 struct Limits {
   int max_ranks = 8;
   std::int64_t max_size = 700;
+  bool bias = false;  ///< some problems have one
 };
 
 /// Sizes from 1 to the limit; the sharded dimension is a multiple of the ranks (and so at least as large).
@@ -45,6 +46,7 @@ inline Problem random_problem(Random& random, const Limits& limits) {
   p.m = p.op == Operator::gemm_all_reduce ? size() : sharded();
   p.n = p.op == Operator::all_gather_gemm ? sharded() : size();
   p.k = p.op == Operator::gemm_reduce_scatter || p.op == Operator::gemm_all_reduce ? sharded() : size();
+  p.bias = limits.bias && random.chance(0.3);
   return p;
 }
 
@@ -94,8 +96,8 @@ inline RandomCase random_case(Random& random, const Limits& limits) {
 inline std::string describe(const RandomCase& c) {
   const auto s = [](auto v) { return std::to_string(v); };
   return std::string(name_of(c.problem.op)) + " " + s(c.problem.m) + "x" + s(c.problem.n) + "x" + s(c.problem.k) +
-         " ranks " + s(c.problem.ranks) + " " + std::string(name_of(c.problem.type)) + " " +
-         std::string(name_of(c.strategy)) + " tile " + s(c.knobs.tile_m) + "x" + s(c.knobs.tile_n) + " group " +
+         " ranks " + s(c.problem.ranks) + (c.problem.bias ? " bias " : " ") + std::string(name_of(c.problem.type)) +
+         " " + std::string(name_of(c.strategy)) + " tile " + s(c.knobs.tile_m) + "x" + s(c.knobs.tile_n) + " group " +
          s(c.knobs.group) + " order " + std::string(name_of(c.knobs.order)) + " transport " +
          std::string(name_of(c.knobs.transport)) + " reducer " + std::string(name_of(c.knobs.reducer)) + " comm_rows " +
          s(c.knobs.comm_rows) + " k_slices " + s(c.knobs.k_slices) + " chunks " + s(c.knobs.chunks) + " nodes " +

@@ -39,8 +39,7 @@ class CpuExecution final : public Execution {
   CpuExecution& operator=(const CpuExecution&) = delete;
 
   Report run(const Operands& operands) override {
-    IMBREX_EXPECTS(operands.a != nullptr && operands.b != nullptr && operands.out != nullptr,
-                   "an operand is null: a, b and out must be given");
+    expect_given(operands, plan_.problem);
     world_.throw_if_failed();
     const double begin = monotonic_seconds();
     memory_->enter(operands, epoch_);

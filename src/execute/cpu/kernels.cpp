@@ -92,7 +92,7 @@ void Kernels::transfer(const Transfer& transfer) const {
 }
 
 void Kernels::sum(const std::vector<Region>& from, const std::vector<Region>& to) {
-  const std::int64_t rows = from.front().rows, cols = from.front().cols;
+  const std::int64_t rows = to.front().rows, cols = from.front().cols;
   total_.resize(size(cols));
   row_.resize(size(cols));
   for (std::int64_t i = 0; i < rows; ++i) {

@@ -7,6 +7,7 @@
 #include "execute/layout.hpp"
 #include "imbrex/execute.hpp"
 #include "imbrex/world.hpp"
+#include "plan/builder.hpp"
 
 namespace imbrex {
 
@@ -20,12 +21,13 @@ class RankMemory {
     epoch_ = epoch;
   }
 
-  /// Address of the region's first element; rows are `pitch(region)` bytes apart.
+  /// Address of the region's first element; rows are `pitch(region)` bytes apart, the bias's all the same.
   std::byte* at(const Region& r) const {
     const Buffer& b = plan_.buffers[static_cast<std::size_t>(r.buffer)];
     return base(r.rank, r.buffer) + static_cast<std::size_t>(r.row * b.cols + r.col) * size_of(b.type);
   }
   std::size_t pitch(const Region& r) const {
+    if (is_bias(plan_.problem, r)) return 0;  // one row for all
     const Buffer& b = plan_.buffers[static_cast<std::size_t>(r.buffer)];
     return static_cast<std::size_t>(b.cols) * size_of(b.type);
   }
@@ -49,6 +51,9 @@ class RankMemory {
   void start_counters(std::uint64_t epoch) const;
 
  private:
+  const void* input(int buffer) const {
+    return buffer == buffer_a ? operands_.a : buffer == buffer_b ? operands_.b : operands_.bias;
+  }
   std::byte* base(int rank, int buffer) const;
   std::atomic_ref<std::uint32_t> counter(int rank, int signal, std::uint64_t epoch) const {
     return std::atomic_ref<std::uint32_t>(

@@ -146,8 +146,18 @@ class Dataflow {
   // A contribution to a sum whose element (0, 0) is element (row, col) of the product.
   struct Term {
     std::int64_t row = 0, col = 0;
-    int sum = -1;
+    int sum = -1, bias = -1;
   };
+
+  void add_bias(TaskId id, Term& total, const Region& region) {
+    const Value value = read(id, region, false);
+    if (region.col + value.col != total.col)
+      refuse(Fault::coverage, id,
+             fmt::format("adds {}, which belongs at col {}, to a sum at col {}", text(region), region.col + value.col,
+                         total.col));
+    if (total.bias >= 0) refuse(Fault::coverage, id, fmt::format("adds {} to a sum that has a bias", text(region)));
+    total.bias = region.rank;
+  }
 
   void add_term(TaskId id, std::optional<Term>& total, const Term& term, const std::string& what) {
     if (!total) {
@@ -163,13 +173,20 @@ class Dataflow {
       refuse(Fault::coverage, id,
              fmt::format("adds {}: the sum over k {} would be counted twice", what, sums_.text(term.sum)));
     total->sum = *sum;
+    if (total->bias >= 0 && term.bias >= 0)
+      refuse(Fault::coverage, id, fmt::format("adds {}: the bias would be counted twice", what));
+    total->bias = std::max(total->bias, term.bias);
+  }
+
+  void store_sum(const Term& total, const Region& to) {
+    store(to, {Value::What::product, total.row - to.row, total.col - to.col, total.sum, 0, 0, total.bias});
   }
 
   Term term_at(TaskId id, const Region& region) {
     const Value value = read(id, region, false);
     if (value.what != Value::What::product)
       refuse(Fault::coverage, id, fmt::format("adds {}, which holds no product", text(region)));
-    return {value.row + region.row, value.col + region.col, value.sum};
+    return {value.row + region.row, value.col + region.col, value.sum, value.bias};
   }
 
   // ------------------------------------------------------------------------------------------------------- tasks
@@ -188,6 +205,10 @@ class Dataflow {
              fmt::format("multiplies columns of A from k = {} with rows of B from k = {}", k, tile.b.row + b.row));
     std::optional<Term> total = Term{tile.a.row + a.row, tile.b.col + b.col, sums_.of({k, k + tile.a.cols})};
     for (const Region& slot : tile.adds) {
+      if (is_bias(plan_.problem, slot)) {
+        add_bias(id, *total, slot);
+        continue;
+      }
       if (buffer(slot).layout == Layout::row_major) {
         add_term(id, total, term_at(id, slot), text(slot));
         continue;
@@ -196,14 +217,14 @@ class Dataflow {
       if (value.tile_rows != tile.a.rows || value.tile_cols != tile.b.cols)
         refuse(Fault::coverage, id,
                fmt::format("adds {}, which holds a tile of {} x {}", text(slot), value.tile_rows, value.tile_cols));
-      add_term(id, total, {value.row, value.col, value.sum}, text(slot));
+      add_term(id, total, {value.row, value.col, value.sum, value.bias}, text(slot));
     }
     for (const Store& s : tile.stores) {
       if (buffer(s.to).layout == Layout::row_major)
-        store(s.to,
-              {Value::What::product, total->row + s.row - s.to.row, total->col + s.col - s.to.col, total->sum, 0, 0});
+        store(s.to, {Value::What::product, total->row + s.row - s.to.row, total->col + s.col - s.to.col, total->sum, 0,
+                     0, total->bias});
       else
-        store(s.to, {Value::What::product, total->row, total->col, total->sum, tile.a.rows, tile.b.cols});
+        store(s.to, {Value::What::product, total->row, total->col, total->sum, tile.a.rows, tile.b.cols, total->bias});
     }
   }
 
@@ -216,9 +237,13 @@ class Dataflow {
 
   void evaluate(TaskId id, const Reduction& reduction) {
     std::optional<Term> total;
-    for (const Region& from : reduction.from) add_term(id, total, term_at(id, from), text(from));
-    for (const Region& to : reduction.to)
-      store(to, {Value::What::product, total->row - to.row, total->col - to.col, total->sum, 0, 0});
+    for (const Region& from : reduction.from) {
+      if (is_bias(plan_.problem, from))
+        add_bias(id, *total, from);
+      else
+        add_term(id, total, term_at(id, from), text(from));
+    }
+    for (const Region& to : reduction.to) store_sum(*total, to);
   }
 
   // All parts at once, when the last one comes up.
@@ -246,7 +271,7 @@ class Dataflow {
           store(place, moved(read(source, from, false), from, place));
         }
       }
-      if (total) store(to, {Value::What::product, total->row - to.row, total->col - to.col, total->sum, 0, 0});
+      if (total) store_sum(*total, to);
     }
   }
 
@@ -268,6 +293,9 @@ class Dataflow {
           refuse(Fault::coverage, write.task,
                  fmt::format("writes {} with the sum over k {} instead of {}..{}", text(r), sums_.text(v.sum),
                              wanted.k.begin, wanted.k.end - 1));
+        if (!wanted.wants_bias(plan_.problem, v.bias))
+          refuse(Fault::coverage, write.task,
+                 fmt::format("writes {} {}", text(r), v.bias < 0 ? "without the bias" : "with another rank's bias"));
         row = wanted.rows_end;
       }
     }

@@ -57,16 +57,18 @@ class FormatCheck {
 
   void check_buffers() {
     const RankShapes shapes = shapes_of(plan_.problem);
-    expect(plan_.buffers.size() >= 3, "the first three buffers must be a, b and out; there are {}",
-           plan_.buffers.size());
+    const std::size_t callers = plan_.problem.bias ? 4 : 3;
+    expect(plan_.buffers.size() >= callers, "the first buffers must be a, b, out{}; there are {}",
+           plan_.problem.bias ? " and bias" : "", plan_.buffers.size());
     for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
       const Buffer& b = plan_.buffers[i];
       expect(b.rows >= 0 && b.cols >= 0, "buffer {} is {} x {}", b.name, b.rows, b.cols);
       expect(b.rows == 0 || b.cols <= max_bytes / 4 / b.rows, "buffer {} of {} x {} is larger than 2^46 bytes", b.name,
              b.rows, b.cols);
       expect(b.copies == 1 || b.copies == 2, "buffer {} has {} copies: it must have 1 or 2", b.name, b.copies);
-      if (i >= 3)
-        expect(b.role == BufferRole::workspace, "buffer {} is number {}: only 0, 1 and 2 are the caller's", b.name, i);
+      if (i >= callers)
+        expect(b.role == BufferRole::workspace, "buffer {} is number {}: only the first {} are the caller's", b.name, i,
+               callers);
     }
     const auto operand = [&](int index, BufferRole role, const Extent& extent) {
       const Buffer& b = plan_.buffers[static_cast<std::size_t>(index)];
@@ -78,6 +80,7 @@ class FormatCheck {
     operand(buffer_a, BufferRole::input, shapes.a);
     operand(buffer_b, BufferRole::input, shapes.b);
     operand(buffer_out, BufferRole::output, shapes.out);
+    if (plan_.problem.bias) operand(buffer_bias, BufferRole::input, {1, shapes.out.cols});
   }
 
   void check_rank(int rank) {
@@ -146,6 +149,15 @@ class FormatCheck {
     expect(r.rows == 1 && r.col == 0 && r.cols == elements, "{} must be one whole slot of {} elements", what, elements);
   }
 
+  // Whether the region is the bias, one row of it behind everything else that is added.
+  bool check_bias(const Region& r, const char* what, std::int64_t cols, bool last) {
+    if (!is_bias(plan_.problem, r)) return false;
+    expect(last && r.rank == rank_ && r.rows == 1 && r.cols == cols,
+           "{} of the bias is {} x {} on rank {}: the bias comes last, from the own rank, one row of {} columns", what,
+           r.rows, r.cols, r.rank, cols);
+    return true;
+  }
+
   void check_work(const Tile& tile) {
     check_region(tile.a, "operand A");
     check_region(tile.b, "operand B");
@@ -160,6 +172,7 @@ class FormatCheck {
     const std::int64_t rows = tile.a.rows, cols = tile.b.cols;
     for (const Region& add : tile.adds) {
       check_region(add, "a slot to add");
+      if (check_bias(add, "a slot to add", cols, &add == &tile.adds.back())) continue;
       if (buffer(add).layout == Layout::fragment)
         check_slot(add, "a slot to add", rows * cols);
       else
@@ -201,7 +214,11 @@ class FormatCheck {
       expect(r.rows == shape.rows && r.cols == shape.cols, "{} is {} x {}, the first source {} x {}", what, r.rows,
              r.cols, shape.rows, shape.cols);
     };
-    for (const Region& from : reduction.from) check_region(from, "a source"), same(from, "a source");
+    for (const Region& from : reduction.from) {
+      check_region(from, "a source");
+      const bool behind = &from == &reduction.from.back() && &from != &shape;
+      if (!check_bias(from, "a source", shape.cols, behind)) same(from, "a source");
+    }
     for (const Region& to : reduction.to) check_written(to, "a destination"), same(to, "a destination");
   }
 

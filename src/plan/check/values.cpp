@@ -45,8 +45,12 @@ std::string Sums::text(int sum) const {
 
 Value input_value(const Problem& problem, int rank, int buffer) {
   const RankShapes shapes = shapes_of(problem);
-  const bool a = buffer == buffer_a;
-  Value value{a ? Value::What::a : Value::What::b, 0, 0, -1, 0, 0};
+  const bool a = buffer == buffer_a, bias = buffer == buffer_bias;
+  Value value{bias ? Value::What::bias : a ? Value::What::a : Value::What::b, 0, 0, -1, 0, 0};
+  if (bias) {
+    if (problem.op == Operator::all_gather_gemm) value.col = rank * shapes.out.cols;
+    return value;
+  }
   if (problem.op == Operator::all_gather_gemm) {
     if (a)
       value.row = rank * shapes.a.rows;
@@ -56,6 +60,11 @@ Value input_value(const Problem& problem, int rank, int buffer) {
     (a ? value.col : value.row) = rank * shapes.depth;
   }
   return value;
+}
+
+bool Wanted::wants_bias(const Problem& problem, int from) const {
+  if (!problem.bias) return from < 0;
+  return bias_of < 0 ? from >= 0 : from == bias_of;
 }
 
 Wanted wanted_output(const Problem& problem, int rank, std::int64_t row) {
@@ -70,6 +79,7 @@ Wanted wanted_output(const Problem& problem, int rank, std::int64_t row) {
       wanted.value.row = (rank - source) * block;
       wanted.k = {source * problem.k, (source + 1) * problem.k};
       wanted.rows_end = (source + 1) * block;
+      wanted.bias_of = static_cast<int>(source);
       break;
     }
   }

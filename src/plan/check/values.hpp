@@ -19,12 +19,13 @@ struct Stretch {
 };
 
 /// Element (i, j) of a buffer holds element (i + row, j + col) of `what`: A is (row, k), B is (k, col), products
-/// (row, col).
+/// (row, col), the bias (0, col).
 struct Value {
-  enum class What : std::uint8_t { a, b, product } what = What::a;
+  enum class What : std::uint8_t { a, b, product, bias } what = What::a;
   std::int64_t row = 0, col = 0;
   int sum = -1;                               ///< products: index of the stretches summed
   std::int64_t tile_rows = 0, tile_cols = 0;  ///< fragment slots: shape of the tile that was stored
+  int bias = -1;                              ///< products: rank whose bias has been added; -1: none
 
   bool operator==(const Value&) const = default;
 };
@@ -48,7 +49,7 @@ class Sums {
   std::map<std::pair<int, int>, std::optional<int>> added_;
 };
 
-/// What the caller's input holds on `rank`; buffer is buffer_a or buffer_b.
+/// What the caller's input holds on `rank`; buffer is buffer_a, buffer_b or buffer_bias.
 Value input_value(const Problem& problem, int rank, int buffer);
 
 /// What rows row.. of the output must hold on `rank` (for an all-to-all: the value of the block that `row` is in, and
@@ -57,6 +58,10 @@ struct Wanted {
   Value value;  ///< sum is not set
   Stretch k;
   std::int64_t rows_end = 0;  ///< first row of the output that wants something else
+
+  /// Whether the bias of rank `from` (-1: none) is the one to be added. Where ranks add up, all have the same.
+  bool wants_bias(const Problem& problem, int from) const;
+  int bias_of = -1;  ///< rank whose own bias it must be; -1: any
 };
 Wanted wanted_output(const Problem& problem, int rank, std::int64_t row);
 
