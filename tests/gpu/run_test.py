@@ -66,6 +66,17 @@ class GpuRun(Case):
                 self.expect_right(self.json_of("run", op, *SIZES, "--ranks", 2, "--device", "cuda", "--strategy", "fused",
                                                "--tile-m", 128, "--verify"))
 
+    def test_bias(self):
+        self.needs(2)
+        for ranks in (2, 4) if len(GPUS) >= 4 else (2,):
+            for op in OPERATORS:
+                # Fused plans run on the plain kernel.
+                for strategy in ("auto", "sequential", "decomposed", "fused"):
+                    for kind in ("bf16", "fp16", "fp32"):
+                        with self.subTest(op=op, ranks=ranks, strategy=strategy, type=kind):
+                            self.expect_right(self.json_of("run", op, *SIZES, "--ranks", ranks, "--device", "cuda", "--strategy",
+                                                           strategy, "--type", kind, "--with-bias", "--verify", "--repeat", 2))
+
     def test_under_a_launcher(self):
         self.needs(4)
         job = [PROGRAM, "run", "gemm_reduce_scatter", *SIZES, "--ranks", 4, "--device", "cuda", "--verify", "--repeat", 3]

@@ -90,7 +90,8 @@ void CudaExecution::choose_kernel() {
   const GemmKernel* const* kernels = sm90_kernels(count);
   const Extent tile = largest_tile(plan_);
   double least = 0;
-  if (refusal_of_tma(plan_).empty())
+  // The tensor-core kernels add no bias yet.
+  if (refusal_of_tma(plan_).empty() && !plan_.problem.bias)
     for (std::size_t i = 0; i < count; ++i) {
       const GemmKernel& k = *kernels[i];
       if ((plan_.knobs.cluster != 0 && k.shape.cluster != plan_.knobs.cluster) || k.type != plan_.problem.type ||
@@ -208,8 +209,7 @@ void CudaExecution::start_counters() {
 }
 
 void CudaExecution::set_operands(const Operands& operands) {
-  IMBREX_EXPECTS(operands.a != nullptr && operands.b != nullptr && operands.out != nullptr,
-                 "an operand is null: a, b and out must be given");
+  expect_given(operands, plan_.problem);
   for (const void* p : {operands.a, operands.b})
     IMBREX_EXPECTS(!kernel_->shape.registers || reinterpret_cast<std::uintptr_t>(p) % 16 == 0,
                    "operand at {}: it must be aligned to 16 bytes", p);
@@ -220,6 +220,7 @@ void CudaExecution::set_operands(const Operands& operands) {
   }
   args_.b = operands.b;
   args_.out = operands.out;
+  args_.bias = operands.bias;
   copy_out_ = layout_.in_heap(buffer_out) && !heap_.holds(operands.out);
   if (copy_out_) args_.out = heap_at(layout_.offset(buffer_out, 0));
 }

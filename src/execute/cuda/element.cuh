@@ -14,6 +14,13 @@ __device__ __forceinline__ std::byte* first_of(const RegionEntry& r, void* out, 
   return reinterpret_cast<std::byte*>(address);
 }
 
+/// The same of what a task adds, which may be the bias.
+__device__ __forceinline__ const std::byte* source_of(const RegionEntry& r, void* out, const void* bias,
+                                                      std::uint32_t copy) {
+  if (r.base == Base::bias) return static_cast<const std::byte*>(bias) + r.address;
+  return first_of(r, out, copy);
+}
+
 /// What came from a peer is read past the first-level cache.
 __device__ __forceinline__ float load_element(Type type, const std::byte* address) {
   if (type == Type::fp32) return __ldcg(reinterpret_cast<const float*>(address));
@@ -170,11 +177,13 @@ __device__ __forceinline__ void reduce_wide(const TaskEntry& task, const RegionE
   }
 }
 
-/// A reduction task, by `threads` threads: each sum in fp32, in the order of the sources.
+/// A reduction task, by `threads` threads: each sum in fp32, in the order of the sources. Kernels that are given no
+/// plan with a bias leave it out.
+template <bool WithBias = false>
 __device__ __forceinline__ void reduce(const TaskEntry& task, const RegionEntry* regions, void* out, std::uint32_t copy,
-                                       std::uint32_t thread, std::uint32_t threads) {
+                                       std::uint32_t thread, std::uint32_t threads, const void* bias = nullptr) {
   const RegionEntry* entries = regions + task.regions;
-  bool aligned = task.cols % 8 == 0;
+  bool aligned = !WithBias && task.cols % 8 == 0;
   for (std::uint32_t s = 0; s < task.adds; ++s) aligned = aligned && wide(entries[s], first_of(entries[s], out, copy));
   if (aligned && task.adds == 4) return reduce_wide<4>(task, entries, out, copy, thread, threads);
   if (aligned && task.adds == 2) return reduce_wide<2>(task, entries, out, copy, thread, threads);
@@ -184,7 +193,7 @@ __device__ __forceinline__ void reduce(const TaskEntry& task, const RegionEntry*
     float sum[8] = {};
     for (std::uint32_t s = 0; s < task.adds; ++s) {
       const RegionEntry r = entries[s];
-      const std::byte* first = first_of(r, out, copy);
+      const std::byte* first = WithBias ? source_of(r, out, bias, copy) : first_of(r, out, copy);
       float values[8];
       load_eight(r, first + row * r.pitch + col * (r.type == Type::fp32 ? 4 : 2), wide(r, first), limit, values);
 #pragma unroll

@@ -169,9 +169,10 @@ void LibraryExecution::make_gemms() {
     gemms_.emplace_back();
     const auto* p = std::get_if<LibraryProduct>(&step.work);
     if (p == nullptr) continue;
-    GemmShape shape{p->a.rows, p->b.cols, p->a.cols, p->batch, plan_.problem.type, buffer(p->to).type, {}, {}, {}};
+    GemmShape shape{p->a.rows, p->b.cols, p->a.cols, p->batch, plan_.problem.type, buffer(p->to).type, {}, {}, {}, 0};
     shape.a = {buffer(p->a).cols, p->a_step * buffer(p->a).cols, alignment(p->a, p->a_step)};
     shape.b = {buffer(p->b).cols, 0, alignment(p->b, 0)};
+    if (!p->bias.empty()) shape.bias_alignment = alignment(p->bias, 0);
     shape.out = {buffer(p->to).cols, p->to_step * buffer(p->to).cols, alignment(p->to, p->to_step)};
     gemms_.back() = std::make_unique<LibraryGemm>(libraries_->handle(), shape);
     bytes[step.stream] = std::max(bytes[step.stream], gemms_.back()->workspace_bytes());
@@ -210,7 +211,7 @@ void LibraryExecution::run_first() {
   for (const Buffer& b : plan_.buffers)
     if (b.role != BufferRole::workspace) bytes = std::max(bytes, size(b.rows * b.cols) * size_of(b.type));
   RawMemory any = raw_memory(bytes);
-  const Operands operands{any.get(), any.get(), any.get()};
+  const Operands operands{any.get(), any.get(), any.get(), any.get()};
   const auto run = [&](bool collectives) {
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {
       if (std::holds_alternative<Collective>(program_.steps[i].work) != collectives) continue;
@@ -231,7 +232,9 @@ void LibraryExecution::run_first() {
 
 std::byte* LibraryExecution::at(const Region& r, const Operands& operands) const {
   const Buffer& b = buffer(r);
-  const auto* input = static_cast<const std::byte*>(r.buffer == buffer_a ? operands.a : operands.b);
+  const auto* input = static_cast<const std::byte*>(r.buffer == buffer_a   ? operands.a
+                                                    : r.buffer == buffer_b ? operands.b
+                                                                           : operands.bias);
   std::byte* base = b.role == BufferRole::workspace
                         ? static_cast<std::byte*>(buffers_.get()) + offsets_[index(r.buffer)]
                     : r.buffer == buffer_out ? static_cast<std::byte*>(operands.out)
@@ -263,6 +266,12 @@ void LibraryExecution::sum(const Reduction& reduction, const Operands& operands,
       RegionEntry& entry = args.regions[i++];
       entry.address = reinterpret_cast<std::uint64_t>(at(r, operands));
       entry.pitch = size(buffer(r).cols) * size_of(buffer(r).type);
+      if (is_bias(plan_.problem, r)) {
+        entry.pitch = 0;
+        entry.address = size(r.col) * size_of(buffer(r).type);
+        entry.base = Base::bias;
+        args.bias = operands.bias;
+      }
       entry.rows = args.task.rows;
       entry.cols = args.task.cols;
       entry.type = buffer(r).type;
@@ -287,7 +296,8 @@ void LibraryExecution::collective(const Collective& c, runtime::Communicator& co
 void LibraryExecution::launch_step(std::size_t i, const Operands& operands, cudaStream_t stream) {
   const LibraryStep& step = program_.steps[i];
   if (const auto* p = std::get_if<LibraryProduct>(&step.work))
-    gemms_[i]->launch(at(p->a, operands), at(p->b, operands), at(p->to, operands), scratch_[step.stream].get(), stream);
+    gemms_[i]->launch(at(p->a, operands), at(p->b, operands), p->bias.empty() ? nullptr : at(p->bias, operands),
+                      at(p->to, operands), scratch_[step.stream].get(), stream);
   else if (const auto* transfer = std::get_if<Transfer>(&step.work))
     copy(*transfer, operands, stream);
   else if (const auto* reduction = std::get_if<Reduction>(&step.work))
@@ -317,9 +327,10 @@ void LibraryExecution::launch_epoch(const Operands& operands, cudaStream_t main)
 // Nothing in a captured epoch depends on its number.
 void LibraryExecution::launch(const Operands& operands, cudaStream_t stream, bool) {
   expect_sound();
-  for (const void* p : {operands.a, operands.b, static_cast<const void*>(operands.out)})
-    IMBREX_EXPECTS(p != nullptr && reinterpret_cast<std::uintptr_t>(p) % operand_alignment == 0,
-                   "operand at {}: a, b and out must be given, aligned to {} bytes", p, operand_alignment);
+  expect_given(operands, plan_.problem);
+  for (const void* p : {operands.a, operands.b, static_cast<const void*>(operands.out), operands.bias})
+    IMBREX_EXPECTS(reinterpret_cast<std::uintptr_t>(p) % operand_alignment == 0,
+                   "operand at {}: it must be aligned to {} bytes", p, operand_alignment);
   IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
   hold_back(world_, options_, queued_);
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;

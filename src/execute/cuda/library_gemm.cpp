@@ -1,5 +1,7 @@
 #include "execute/cuda/library_gemm.hpp"
 
+#include <algorithm>
+
 namespace imbrex::cuda {
 namespace {
 
@@ -20,10 +22,18 @@ LibraryGemm::LibraryGemm(cublasLtHandle_t handle, const GemmShape& shape)
     : handle_(handle),
       a_(layout(shape.type, shape.depth, shape.rows, shape.a, shape.batch)),
       b_(layout(shape.type, shape.cols, shape.depth, shape.b, shape.batch)),
-      out_(layout(shape.out_type, shape.cols, shape.rows, shape.out, shape.batch)) {
+      out_(layout(shape.out_type, shape.cols, shape.rows, shape.out, shape.batch)),
+      bias_(shape.bias_alignment > 0) {
   cublasLtMatmulDesc_t desc = nullptr;
   IMBREX_CUBLASLT_TRY(desc_create, &desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
   desc_.reset(desc);
+  if (bias_) {
+    // Added to the rows of the library's matrix, which are the result's columns. A heuristic may ask whether there is
+    // an address, and reads nothing there.
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    IMBREX_CUBLASLT_TRY(desc_set, desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    set_bias(reinterpret_cast<const void*>(std::uintptr_t{256}));
+  }
   cublasLtMatmulPreference_t made = nullptr;
   IMBREX_CUBLASLT_TRY(preference_create, &made);
   const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, PreferenceDelete> preference(made);
@@ -36,7 +46,9 @@ LibraryGemm::LibraryGemm(cublasLtHandle_t handle, const GemmShape& shape)
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, shape.b.alignment);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape.a.alignment);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.out.alignment);
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.out.alignment);
+  // What the bias is loaded by goes by D's alignment.
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+      bias_ ? std::min(shape.out.alignment, shape.bias_alignment) : shape.out.alignment);
   cublasLtMatmulHeuristicResult_t result{};
   int count = 0;
   const cublasStatus_t status = runtime::cublas_lt().heuristic(handle, desc_.get(), b_.get(), a_.get(), out_.get(),
@@ -62,7 +74,13 @@ LibraryGemm::Layout LibraryGemm::layout(Type type, std::int64_t rows, std::int64
   return layout;
 }
 
-void LibraryGemm::launch(const void* a, const void* b, void* out, void* workspace, cudaStream_t stream) const {
+void LibraryGemm::set_bias(const void* bias) const {
+  IMBREX_CUBLASLT_TRY(desc_set, desc_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+}
+
+void LibraryGemm::launch(const void* a, const void* b, const void* bias, void* out, void* workspace,
+                         cudaStream_t stream) const {
+  if (bias_) set_bias(bias);
   const float one = 1, zero = 0;
   IMBREX_CUBLASLT_TRY(matmul, handle_, desc_.get(), &one, b, b_.get(), a, a_.get(), &zero, out, out_.get(), out,
                       out_.get(), &algo_, workspace, workspace_bytes_, stream);

@@ -23,6 +23,7 @@ struct GemmShape {
   int batch = 1;
   Type type = Type::bf16, out_type = Type::bf16;
   Matrix a, b, out;
+  std::uint32_t bias_alignment = 0;  ///< of the row that launch adds to every row of the result; 0: it adds none
 };
 
 class LibraryGemm {
@@ -33,8 +34,9 @@ class LibraryGemm {
 
   std::size_t workspace_bytes() const { return workspace_bytes_; }
 
-  /// out = A B, summed in fp32. `workspace`, aligned to 256, has workspace_bytes().
-  void launch(const void* a, const void* b, void* out, void* workspace, cudaStream_t stream) const;
+  /// out = A B + bias, summed in fp32. `bias` is of the result's type, and null without one. `workspace`, aligned to
+  /// 256, has workspace_bytes().
+  void launch(const void* a, const void* b, const void* bias, void* out, void* workspace, cudaStream_t stream) const;
 
  private:
   struct DescDelete {
@@ -48,11 +50,14 @@ class LibraryGemm {
 
   static Layout layout(Type type, std::int64_t rows, std::int64_t cols, const GemmShape::Matrix& matrix, int batch);
 
+  void set_bias(const void* bias) const;
+
   cublasLtHandle_t handle_;
   Desc desc_;
   Layout a_, b_, out_;
   cublasLtMatmulAlgo_t algo_{};
   std::size_t workspace_bytes_ = 0;
+  bool bias_;
 };
 
 }  // namespace imbrex::cuda

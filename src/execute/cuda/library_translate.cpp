@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/check.hpp"
+#include "plan/builder.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -44,18 +45,24 @@ bool extends(const LibraryProduct& p, const LibraryProduct& next) {
     from.row = to.row;
     return from == to;
   };
-  if (next.batch != 1 || next.b != p.b || !moved(p.a, next.a) || !moved(p.to, next.to)) return false;
+  if (next.batch != 1 || next.b != p.b || next.bias != p.bias || !moved(p.a, next.a) || !moved(p.to, next.to))
+    return false;
   const std::int64_t a = next.a.row - p.a.row, to = next.to.row - p.to.row;
   return p.batch == 1 ? a > 0 && to >= p.to.rows : a == p.batch * p.a_step && to == p.batch * p.to_step;
 }
 
 // Whether a tile's result lies in its destination where the first one's grid of rows and columns puts it.
 bool aligned(const Tile& first, const Tile& tile) {
+  if (first.adds.size() != tile.adds.size()) return false;
+  if (!first.adds.empty() && tile.adds[0].col - tile.b.col != first.adds[0].col - first.b.col) return false;
   const Region &a = first.a, &b = first.b, &to = first.stores[0].to;
   const Region &c = tile.a, &d = tile.b, &e = tile.stores[0].to;
   return c.buffer == a.buffer && c.col == a.col && c.cols == a.cols && d.buffer == b.buffer && d.row == b.row &&
          e.buffer == to.buffer && e.row - c.row == to.row - a.row && e.col - d.col == to.col - b.col;
 }
+
+// The bias is the last of what a tile adds, and here all of it.
+Region bias_of(const Tile& tile) { return tile.adds.empty() ? Region{} : tile.adds.back(); }
 
 // Starts and sizes of stretches that lie one after another, or nothing.
 struct Stretches {
@@ -176,7 +183,8 @@ class LibraryTranslation {
   }
 
   const Tile& checked(const Tile& tile, int q, std::size_t t) const {
-    IMBREX_EXPECTS(tile.adds.empty(), "{}: a GEMM library adds no slots", where(q, t));
+    IMBREX_EXPECTS(tile.adds.empty() || is_bias(plan_.problem, tile.adds.front()), "{}: a GEMM library adds no slots",
+                   where(q, t));
     check_own(tile.a, "operand A", q, t);
     IMBREX_EXPECTS(tile.stores.size() == 1, "{}: stores {} regions; a GEMM library stores one", where(q, t),
                    tile.stores.size());
@@ -189,6 +197,9 @@ class LibraryTranslation {
     IMBREX_EXPECTS(to.type == plan_.problem.type || to.type == Type::fp32,
                    "{}: cuBLASLt does not store products of {} as {}", where(q, t), name_of(plan_.problem.type),
                    name_of(to.type));
+    IMBREX_EXPECTS(tile.adds.empty() || to.type == plan_.problem.type,
+                   "{}: cuBLASLt adds a bias of {} to results of {} only", where(q, t), name_of(plan_.problem.type),
+                   name_of(plan_.problem.type));
     return tile;
   }
 
@@ -221,11 +232,16 @@ class LibraryTranslation {
       product.b.col = cols.begin();
       product.a.rows = product.to.rows = rows.size();
       product.b.cols = product.to.cols = cols.size();
+      product.bias = bias_of(first);
+      if (!product.bias.empty()) {
+        product.bias.col += cols.begin() - first.b.col;
+        product.bias.cols = cols.size();
+      }
       draft_product(product, q, t, count);
     } else {
       for (std::size_t i = t; i < end; ++i) {
         const Tile& tile = std::get<Tile>(tasks[i].work);
-        draft_product({tile.a, tile.b, tile.stores.front().to}, q, i, 1);
+        draft_product({tile.a, tile.b, tile.stores.front().to, 1, 0, 0, bias_of(tile)}, q, i, 1);
       }
     }
     return end;

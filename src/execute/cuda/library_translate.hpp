@@ -12,11 +12,12 @@
 namespace imbrex::cuda {
 
 /// `batch` products of one shape that share B: of product i, A lies i * a_step rows below `a` and the result i *
-/// to_step rows below `to`.
+/// to_step rows below `to`. `bias`, one row of the caller's or empty, is added to every row.
 struct LibraryProduct {
   Region a, b, to;
   int batch = 1;
   std::int64_t a_step = 0, to_step = 0;
+  Region bias{};
 
   bool operator==(const LibraryProduct&) const = default;
 };

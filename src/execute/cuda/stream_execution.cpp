@@ -33,7 +33,7 @@ struct StreamExecution::Replay {
         timed(execution.stream(), epochs, [&] { execution.enqueue(operands); }) {}
 
   bool serves(const Operands& o, int r) const {
-    return o.a == operands.a && o.b == operands.b && o.out == operands.out && r == runs;
+    return o.a == operands.a && o.b == operands.b && o.out == operands.out && o.bias == operands.bias && r == runs;
   }
 
   Operands operands;

@@ -12,6 +12,7 @@ namespace imbrex::cuda {
 struct SumArgs {
   TaskEntry task;
   RegionEntry regions[max_sum_regions];
+  const void* bias;  ///< what regions of base `bias` are relative to; null: there is none
 };
 
 cudaError_t launch_sum(const SumArgs& args, cudaStream_t stream);

@@ -50,6 +50,7 @@ enum class Base : std::uint8_t {
   heap,  ///< nothing: it is an address
   out,   ///< this rank's output, the caller's or the one in the heap
   a,     ///< the caller's A
+  bias,  ///< the caller's bias; its one row, at a pitch of 0, is every row's
 };
 
 /// A region that a task adds, reads or stores to. `row`, `col`: its place in the tile (stores).
@@ -159,6 +160,7 @@ struct GemmArgs {
   std::int64_t a_rows[2];
   const void* b;
   void* out;
+  const void* bias;         ///< null where the problem has none
   std::int64_t n, k;        ///< columns of B; columns of A
   std::uint32_t unit_ns;    ///< a block's share of the link takes this long for a unit of its tile's stores
 };

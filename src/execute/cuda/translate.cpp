@@ -81,9 +81,9 @@ class Translation {
       entry.copy_stride = layout_.offset(r.buffer, 1) - layout_.offset(r.buffer, 0);
     } else {
       entry.address = first;
-      entry.base = r.buffer == buffer_out ? Base::out : Base::a;
+      entry.base = r.buffer == buffer_out ? Base::out : is_bias(plan_.problem, r) ? Base::bias : Base::a;
     }
-    entry.pitch = static_cast<std::size_t>(b.cols) * size;
+    entry.pitch = is_bias(plan_.problem, r) ? 0 : static_cast<std::size_t>(b.cols) * size;
     entry.rows = word(r.rows);
     entry.cols = word(r.cols);
     entry.type = b.type;
@@ -268,9 +268,10 @@ class Translation {
     entry.kind = TaskKind::signal;
     if (transfer.from.empty()) return;
     entry.kind = TaskKind::transfer;
-    IMBREX_EXPECTS(transfer.from.rank == rank_ && transfer.from.buffer != buffer_b,
-                   "{}: the CUDA executor's workers copy out of their own rank's A, output and workspaces only",
-                   task_name(plan_, rank_, q, t));
+    IMBREX_EXPECTS(
+        transfer.from.rank == rank_ && transfer.from.buffer != buffer_b && !is_bias(plan_.problem, transfer.from),
+        "{}: the CUDA executor's workers copy out of their own rank's A, output and workspaces only",
+        task_name(plan_, rank_, q, t));
     table_.regions.push_back(region(transfer.from));
     table_.regions.push_back(region(transfer.to));
     entry.adds = entry.stores = 1;
@@ -290,6 +291,7 @@ class Translation {
                      where());
       IMBREX_EXPECTS(transfer.from.rank == rank_, "{}: the CUDA executor pushes copies only", where());
       IMBREX_EXPECTS(task.posts.size() <= 1, "{}: a copy posts at most once on the CUDA executor", where());
+      IMBREX_EXPECTS(!is_bias(plan_.problem, transfer.from), "{}: the CUDA executor does not copy the bias", where());
       CopyStep step{region(transfer.from),     region(transfer.to), false,
                     transfer.to.rank == rank_, !task.posts.empty(), 0};
       IMBREX_EXPECTS(step.to.base == Base::heap, "{}: the CUDA executor's copy engines write workspaces only", where());

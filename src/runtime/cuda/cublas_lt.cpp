@@ -12,6 +12,7 @@ const CublasLt& cublas_lt() {
     library.find(f.destroy, "cublasLtDestroy");
     library.find(f.desc_create, "cublasLtMatmulDescCreate");
     library.find(f.desc_destroy, "cublasLtMatmulDescDestroy");
+    library.find(f.desc_set, "cublasLtMatmulDescSetAttribute");
     library.find(f.layout_create, "cublasLtMatrixLayoutCreate");
     library.find(f.layout_destroy, "cublasLtMatrixLayoutDestroy");
     library.find(f.layout_set, "cublasLtMatrixLayoutSetAttribute");

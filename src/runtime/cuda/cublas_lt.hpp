@@ -13,6 +13,7 @@ struct CublasLt {
   decltype(&::cublasLtDestroy) destroy = nullptr;
   decltype(&::cublasLtMatmulDescCreate) desc_create = nullptr;
   decltype(&::cublasLtMatmulDescDestroy) desc_destroy = nullptr;
+  decltype(&::cublasLtMatmulDescSetAttribute) desc_set = nullptr;
   decltype(&::cublasLtMatrixLayoutCreate) layout_create = nullptr;
   decltype(&::cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;
   decltype(&::cublasLtMatrixLayoutSetAttribute) layout_set = nullptr;
