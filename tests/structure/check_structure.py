@@ -28,6 +28,7 @@ PUBLIC = {
     "types.hpp": "base",
     "environment.hpp": "base",
     "version.hpp": "base",
+    "codec.hpp": "codec",
     "machine.hpp": "machine",
     "plan.hpp": "plan",
     "gpu.hpp": "runtime",
