@@ -29,6 +29,7 @@ PUBLIC = {
     "environment.hpp": "base",
     "version.hpp": "base",
     "codec.hpp": "codec",
+    "collectives.hpp": "collectives",
     "machine.hpp": "machine",
     "plan.hpp": "plan",
     "gpu.hpp": "runtime",
