@@ -39,6 +39,14 @@ IMBREX_CODEC float rounding_error(Type type, float magnitude) {
 /// A sum of positive terms, raised by more than the roundings of up to 256 of them.
 IMBREX_CODEC float raised(float terms) { return product(terms, 1.0f + 0x1p-14f); }
 
+/// What the tolerance leaves to one of `shares` equal shares: the ranks' parts, and the sums where they are coded too.
+IMBREX_CODEC float part_allowance(float tolerance, int shares) {
+  return product(tolerance, 1.0f - 0x1p-13f) / static_cast<float>(shares);
+}
+
+/// What it leaves to coding the sums, given the parts' errors.
+IMBREX_CODEC float sum_allowance(float tolerance, float errors) { return product(tolerance, 1.0f - 0x1p-13f) - errors; }
+
 /// Largest possible |output - exact sum| of values whose sums were sent as codes of `group`, or raw as elements of at
 /// most `magnitude`.
 IMBREX_CODEC float coded_output_error(const Bound& bound, int ranks, Type type, const Codec& codec, const Range& range,
