@@ -35,7 +35,7 @@ class Mailbox {
 
   /// Where the message of the current step lies: 16-byte aligned, in the memory of `rank`.
   std::byte* message(int rank, int slot) const { return at(rank, slot) + header_bytes; }
-  /// Delivers what was written there.
+  /// Delivers what was written there. Throws std::logic_error if another rank has written to the slot before.
   void post(int rank, int slot, const Header& header);
 
   /// Waits for the message in this rank's own slot. Throws Error(runtime_failure) past the world's wait limit, with
@@ -47,8 +47,14 @@ class Mailbox {
  private:
   static constexpr std::size_t header_bytes = 64;
 
+  /// Of one slot, for both copies.
+  struct alignas(64) Commit {
+    std::uint64_t counter;
+    std::int32_t writer;  ///< rank + 1 of the one that has written; 0: none yet
+  };
+
   std::byte* at(int rank, int slot) const;
-  std::uint64_t& counter(int rank, int slot) const;
+  Commit& commit(int rank, int slot) const;
 
   World& world_;
   int slots_;
