@@ -10,7 +10,7 @@
 
 #include "base/convert.hpp"
 #include "execute/cuda/graph.hpp"
-#include "execute/cuda/raw_memory.hpp"
+#include "runtime/cuda/raw_memory.hpp"
 #include "execute/cuda/stream_execution.hpp"
 #include "imbrex/error.hpp"
 #include "ops/operands.hpp"

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <thread>
 
-#include "execute/cuda/raw_memory.hpp"
+#include "runtime/cuda/raw_memory.hpp"
 #include "gpu/gpu_case.hpp"
 #include "imbrex/error.hpp"
 #include "runtime/cuda/cublas_lt.hpp"

@@ -1,0 +1,239 @@
+#include "collectives/cuda/cuda_collectives.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "runtime/cuda/check.hpp"
+#include "runtime/cuda/early_launch.hpp"
+
+namespace imbrex::cuda {
+namespace {
+
+constexpr std::uint64_t packet_size = 16;
+
+std::uint64_t ceil_div(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
+
+std::uint32_t blocks_for(std::uint64_t items, std::uint64_t a_block, std::uint32_t most) {
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(ceil_div(items, a_block), 1, most));
+}
+
+// A one-shot sends (R - 1) times the vector, a two-shot 2 (R - 1) / R times, and then waits once more.
+std::uint64_t most_one_shot_bytes(std::uint32_t ranks) {
+  constexpr std::uint64_t bytes_in_a_wait = 600 << 10;  // 1.6 us at 370 GB/s
+  return ranks <= 2 ? 8 << 20 : bytes_in_a_wait * ranks / ((ranks - 1) * (ranks - 2));
+}
+
+// Refuses before anything is taken, on every rank alike.
+std::size_t workspace_for(const World& world, const CollectivesOptions& options) {
+  IMBREX_EXPECTS(world.size() <= static_cast<int>(max_comm_ranks), "{} ranks: collectives on GPUs take at most {}",
+                 world.size(), max_comm_ranks);
+  constexpr std::size_t least = std::size_t{8} << 20;
+  IMBREX_EXPECTS(options.workspace_bytes >= least, "workspace_bytes = {}: at least {} are needed",
+                 options.workspace_bytes, least);
+  IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 1, "max_delay = {} s: it must be from 0 to 1",
+                 options.max_delay);
+  return options.workspace_bytes;
+}
+
+std::string text_of(const CommFault& f, int rank, std::uint32_t rank_of_sum, double limit) {
+  const std::uint32_t peer = f.peer;
+  const std::uint64_t epoch = f.epoch, packet = f.packet;
+  const std::string head = fmt::format("rank {} waited longer than {} s in collective call {}, block {}, for", rank,
+                                       limit, epoch, std::uint32_t{f.block});
+  switch (static_cast<CommStep>(std::uint32_t{f.step})) {
+    case CommStep::vector:
+      return fmt::format("{} rank {}'s vector: packet {} has not come", head, peer, packet);
+    case CommStep::part:
+      return fmt::format("{} rank {}'s part for rank {}: packet {} has not come", head, peer, rank_of_sum, packet);
+    case CommStep::sum:
+      return fmt::format("{} the sums of rank {}: packet {} has not come", head, peer, packet);
+    case CommStep::room:
+      break;
+  }
+  return fmt::format("{} rank {} to free slots: expected {} chunks, saw {}", head, peer, std::uint32_t{f.expected},
+                     static_cast<std::int32_t>(f.seen));
+}
+
+}  // namespace
+
+CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOptions& options)
+    : world_(world), device_(device), heap_(world, device, workspace_for(world, options)) {
+  load_exact_kernels();
+  offset_ = heap_.allocate(options.workspace_bytes);
+  void* fault = nullptr;
+  IMBREX_CUDA_TRY(cudaHostAlloc(&fault, sizeof(CommFault), cudaHostAllocMapped | cudaHostAllocPortable));
+  fault_.reset(static_cast<CommFault*>(fault));
+  std::memset(fault, 0, sizeof(CommFault));
+  IMBREX_CUDA_TRY(cudaHostGetDevicePointer(&fault, fault_.get(), 0));
+  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&rescue_, cudaStreamNonBlocking));
+
+  comm_.first = heap_.handle().at(0, offset_);
+  comm_.stride = heap_.handle().stride;
+  comm_.copy_bytes = (options.workspace_bytes - slots_offset) / 2 / 4096 * 4096;
+  comm_.limit_ns = static_cast<std::uint64_t>(world.options().wait_limit * 1e9);
+  comm_.fault = static_cast<CommFault*>(fault);
+  comm_.rank = static_cast<std::uint32_t>(world.rank());
+  comm_.ranks = static_cast<std::uint32_t>(world.size());
+  comm_.pause_seed = static_cast<std::uint32_t>(options.delays);
+  comm_.max_pause_ns = options.delays == 0 ? 0 : static_cast<std::uint32_t>(options.max_delay * 1e9);
+  // The slots are empty before anybody sends.
+  IMBREX_CUDA_TRY(
+      cudaMemset(heap_.handle().at(world.rank(), offset_) + slots_offset, 0xff, 2 * comm_.copy_bytes));
+  IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+  world_.barrier();
+}
+
+CudaCollectives::~CudaCollectives() {
+  cudaSetDevice(device_);
+  cudaDeviceSynchronize();
+  // A peer may still write here.
+  try {
+    world_.barrier();
+  } catch (const std::exception&) {  // the world failed, and nobody sends any more
+  }
+  if (rescue_ != nullptr) cudaStreamDestroy(rescue_);
+  heap_.release(offset_);
+}
+
+void CudaCollectives::expect_alive() const {
+  IMBREX_EXPECTS(!dead_, "these collectives failed before");
+  world_.throw_if_failed();
+}
+
+ExactShape CudaCollectives::shape_of(std::int64_t count, Type type, const ExactKnobs& knobs) const {
+  const std::uint64_t bytes = static_cast<std::uint64_t>(count) * size_of(type);
+  const std::uint64_t packets = ceil_div(bytes, packet_size);
+  ExactAlgorithm algorithm = knobs.algorithm;
+  if (algorithm == ExactAlgorithm::automatic)
+    algorithm = bytes <= most_one_shot_bytes(comm_.ranks) ? ExactAlgorithm::one_shot : ExactAlgorithm::two_shot;
+  IMBREX_EXPECTS(knobs.blocks <= max_comm_blocks, "{} blocks: at most {}", knobs.blocks, max_comm_blocks);
+  IMBREX_EXPECTS(knobs.threads <= 512 && knobs.threads % 32 == 0, "{} threads: a multiple of 32 up to 512",
+                 knobs.threads);
+  IMBREX_EXPECTS(knobs.batch <= 2, "batches of {}: 1 or 2", knobs.batch);
+  ExactShape s;
+  if (algorithm == ExactAlgorithm::one_shot) {
+    s.kernel = ExactKernel::one_shot;
+    s.batch = 1;
+    s.threads = knobs.threads != 0 ? knobs.threads : packets <= 64 * 128 ? 128 : packets <= 128 * 256 ? 256 : 512;
+    s.blocks = knobs.blocks != 0 ? knobs.blocks : blocks_for(packets, s.threads, 128);
+    const std::uint64_t most = comm_.copy_bytes / comm_.ranks / 256 * 256;
+    IMBREX_EXPECTS(bytes <= most, "{} elements of {}: one_shot takes at most {} bytes with this workspace", count,
+                   name_of(type), most);
+    return s;
+  }
+  const std::uint64_t piece = ceil_div(packets, comm_.ranks);
+  const bool large = piece > 128 * 256;
+  s.kernel = ExactKernel::two_shot;
+  s.threads = knobs.threads != 0 ? knobs.threads : large ? 512 : 256;
+  s.batch = knobs.batch != 0 ? knobs.batch : large ? 2 : 1;
+  s.blocks = knobs.blocks != 0 ? knobs.blocks : large ? 64 : blocks_for(piece, s.threads * s.batch, 128);
+  return s;
+}
+
+ExactArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t count, Type type,
+                                     const ExactShape& shape) const {
+  ExactArgs a{};
+  a.comm = comm_;
+  a.in = in;
+  a.out = out;
+  a.bytes = static_cast<std::uint64_t>(count) * size_of(type);
+  a.packets = ceil_div(a.bytes, packet_size);
+  if (shape.kernel == ExactKernel::one_shot) {
+    a.source_stride = ceil_div(a.bytes, 256) * 256;
+    return a;
+  }
+  // Pieces of whole 128-byte lines.
+  a.piece = ceil_div(ceil_div(a.packets, comm_.ranks), 8) * 8;
+  const std::uint64_t span = std::uint64_t{shape.blocks} * shape.threads * shape.batch;
+  a.source_stride = comm_.copy_bytes / 2 / comm_.ranks / 256 * 256;
+  const std::uint64_t chunks = ceil_div(a.piece, span), slots = a.source_stride / (span * packet_size);
+  // A block that waits for room two rounds behind its peers, which wait for it one round ahead: three go on.
+  IMBREX_EXPECTS(slots >= std::min<std::uint64_t>(chunks, 3),
+                 "{} blocks of {} threads with batches of {}: the workspace holds {} chunks, at least 3 are needed",
+                 shape.blocks, shape.threads, shape.batch, slots);
+  IMBREX_EXPECTS(chunks < std::uint64_t{1} << 30, "{} elements are too many for {} blocks", count, shape.blocks);
+  a.chunks = static_cast<std::uint32_t>(chunks);
+  a.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>(slots, std::uint64_t{1} << 30));
+  return a;
+}
+
+void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, Type type, cudaStream_t stream,
+                                 const ExactKnobs& knobs) {
+  expect_alive();
+  IMBREX_EXPECTS(count >= 0, "count = {}: it must not be negative", count);
+  const ExactShape shape = shape_of(count, type, knobs);
+  if (count == 0) return;
+  const std::size_t element = size_of(type), bytes = static_cast<std::size_t>(count) * element;
+  for (const void* p : {in, static_cast<const void*>(out)})
+    IMBREX_EXPECTS(p != nullptr && reinterpret_cast<std::uintptr_t>(p) % element == 0,
+                   "operand at {}: it must be aligned to its elements' {} bytes", p, element);
+  const auto *first = static_cast<const std::byte*>(in), *to = static_cast<const std::byte*>(out);
+  IMBREX_EXPECTS(first == to || first + bytes <= to || to + bytes <= first,
+                 "out at {} overlaps in at {} ({} bytes): it must be in, or apart from it", out, in, bytes);
+  IMBREX_CUDA_TRY(cudaSetDevice(device_));
+  if (comm_.ranks == 1) {
+    if (in != out) IMBREX_CUDA_TRY(cudaMemcpyAsync(out, in, bytes, cudaMemcpyDeviceToDevice, stream));
+    return;
+  }
+  ExactArgs args = arguments(in, out, count, type, shape);
+  cudaLaunchAttribute attribute = early_launch();
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(shape.blocks);
+  config.blockDim = dim3(shape.threads);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  void* parameters[] = {&args};
+  IMBREX_CUDA_TRY(cudaLaunchKernelExC(&config, exact_kernel(type, comm_.ranks, shape), parameters));
+}
+
+void CudaCollectives::finish(cudaStream_t stream) {
+  IMBREX_CUDA_TRY(cudaSetDevice(device_));
+  bool told = false;
+  for (int round = 0;; ++round) {
+    const cudaError_t status = cudaStreamQuery(stream);
+    if (status == cudaSuccess) break;
+    if (status != cudaErrorNotReady)
+      fail(fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status)));
+    cudaGetLastError();
+    if (round < 20000) continue;
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    if (told || round % 64 != 0) continue;
+    try {
+      world_.throw_if_failed();
+    } catch (const Error&) {
+      // A peer is lost: end this rank's waits, whose data will not come.
+      const std::uint32_t yes = 1;
+      std::byte* state = heap_.handle().at(world_.rank(), offset_);
+      IMBREX_CUDA_TRY(cudaMemcpyAsync(state + offsetof(CommState, abort), &yes, sizeof yes, cudaMemcpyHostToDevice,
+                                      rescue_));
+      told = true;
+    }
+  }
+  if (fault_->state != CommFault::clear || fault_->ended_early != 0 || told) throw_fault();
+}
+
+// Throws the world's first failure, which may be the loss of the rank that this one waited for.
+void CudaCollectives::fail(const std::string& message) {
+  dead_ = true;
+  world_.fail(message);
+  world_.throw_if_failed();
+  throw Error(ErrorCode::runtime_failure, message);
+}
+
+void CudaCollectives::throw_fault() {
+  dead_ = true;
+  if (fault_->state == CommFault::timed_out)
+    fail(text_of(*fault_, world_.rank(), comm_.rank, world_.options().wait_limit));
+  // The rank that gave up says why; its host needs a moment.
+  for (int i = 0; i < 2000; ++i) {
+    world_.throw_if_failed();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  throw Error(ErrorCode::runtime_failure,
+              fmt::format("rank {}: another rank gave up and did not say why", world_.rank()));
+}
+
+}  // namespace imbrex::cuda

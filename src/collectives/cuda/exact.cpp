@@ -1,0 +1,29 @@
+#include "collectives/cuda/exact.hpp"
+
+#include "collectives/cuda/cuda_collectives.hpp"
+#include "runtime/cuda/check.hpp"
+
+namespace imbrex::cuda {
+
+const void* exact_kernel_bf16(std::uint32_t ranks, const ExactShape& shape);
+const void* exact_kernel_fp16(std::uint32_t ranks, const ExactShape& shape);
+const void* exact_kernel_fp32(std::uint32_t ranks, const ExactShape& shape);
+
+const void* exact_kernel(Type type, std::uint32_t ranks, const ExactShape& shape) {
+  return type == Type::bf16   ? exact_kernel_bf16(ranks, shape)
+         : type == Type::fp16 ? exact_kernel_fp16(ranks, shape)
+                              : exact_kernel_fp32(ranks, shape);
+}
+
+void load_exact_kernels() {
+  for (const Type type : {Type::bf16, Type::fp16, Type::fp32})
+    for (const std::uint32_t ranks : {2u, 4u, max_comm_ranks})
+      for (const ExactShape& shape : {ExactShape{ExactKernel::one_shot, 1, 32, 1},
+                                      ExactShape{ExactKernel::two_shot, 1, 32, 1},
+                                      ExactShape{ExactKernel::two_shot, 1, 32, 2}}) {
+        cudaFuncAttributes attributes{};
+        IMBREX_CUDA_TRY(cudaFuncGetAttributes(&attributes, exact_kernel(type, ranks, shape)));
+      }
+}
+
+}  // namespace imbrex::cuda
