@@ -28,6 +28,8 @@ PUBLIC = {
     "types.hpp": "base",
     "environment.hpp": "base",
     "version.hpp": "base",
+    "codec.hpp": "codec",
+    "collectives.hpp": "collectives",
     "machine.hpp": "machine",
     "plan.hpp": "plan",
     "gpu.hpp": "runtime",
