@@ -6,9 +6,7 @@
 
 namespace imbrex::cuda {
 
-__device__ __forceinline__ std::byte* workspace(const Comm& c, std::uint32_t rank) {
-  return c.first + rank * c.stride;
-}
+__device__ __forceinline__ std::byte* workspace(const Comm& c, std::uint32_t rank) { return c.first + rank * c.stride; }
 
 __device__ __forceinline__ CommState& state_of(const Comm& c, std::uint32_t rank) {
   return *reinterpret_cast<CommState*>(workspace(c, rank));

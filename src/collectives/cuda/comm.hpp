@@ -1,5 +1,5 @@
-// What the collectives' kernels share on a rank: its workspace, and a record of the wait that failed. The same header on
-// both sides.
+// What the collectives' kernels share on a rank: its workspace, and a record of the wait that failed. The same header
+// on both sides.
 //
 // A rank's workspace is its part of a symmetric allocation: a CommState, then two copies of slots. Call number e, the
 // epoch, uses copy e mod 2. The ranks make the same calls in the same order, each on one stream at a time.
@@ -8,9 +8,9 @@
 // so after the peer's kernel of epoch e - 1 had ended. What r stores in epoch e + 1, into copy (e + 1) mod 2, therefore
 // finds that copy as the peers' kernels of epoch e - 1 left it when they ended: read, and cleared.
 //
-// Epochs. Every block reads its own BlockState and advances it at its end; block 0 advances those of the blocks that the
-// launch does not have. So no block waits for another one, no host argument changes between calls, and a captured graph
-// replays for ever.
+// Epochs. Every block reads its own BlockState and advances it at its end; block 0 advances those of the blocks that
+// the launch does not have. So no block waits for another one, no host argument changes between calls, and a captured
+// graph replays for ever.
 #pragma once
 
 #include <cstddef>
@@ -57,7 +57,7 @@ struct CommFault {
 
 /// One rank's view, by value into kernels.
 struct Comm {
-  std::byte* first;          ///< rank 0's workspace; rank r's begins r * stride further
+  std::byte* first;  ///< rank 0's workspace; rank r's begins r * stride further
   std::uint64_t stride;
   std::uint64_t copy_bytes;  ///< of one copy of the slots
   std::uint64_t limit_ns;    ///< of one wait

@@ -40,7 +40,7 @@ class CudaCollectives {
   /// Collective; `device` is selected. Throws Error(invalid_input) on more than max_comm_ranks ranks and on options out
   /// of range, Error(runtime_failure) where GPUs do not reach each other.
   CudaCollectives(World& world, int device, const CollectivesOptions& options = {});
-  /// Collective, after the streams are idle and graphs that captured calls are not replayed any more.
+  /// Waits for the device; graphs that captured calls are not replayed any more.
   ~CudaCollectives();
   CudaCollectives(const CudaCollectives&) = delete;
   CudaCollectives& operator=(const CudaCollectives&) = delete;

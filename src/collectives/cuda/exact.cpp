@@ -18,9 +18,9 @@ const void* exact_kernel(Type type, std::uint32_t ranks, const ExactShape& shape
 void load_exact_kernels() {
   for (const Type type : {Type::bf16, Type::fp16, Type::fp32})
     for (const std::uint32_t ranks : {2u, 4u, max_comm_ranks})
-      for (const ExactShape& shape : {ExactShape{ExactKernel::one_shot, 1, 32, 1},
-                                      ExactShape{ExactKernel::two_shot, 1, 32, 1},
-                                      ExactShape{ExactKernel::two_shot, 1, 32, 2}}) {
+      for (const ExactShape& shape :
+           {ExactShape{ExactKernel::one_shot, 1, 32, 1}, ExactShape{ExactKernel::two_shot, 1, 32, 1},
+            ExactShape{ExactKernel::two_shot, 1, 32, 2}}) {
         cudaFuncAttributes attributes{};
         IMBREX_CUDA_TRY(cudaFuncGetAttributes(&attributes, exact_kernel(type, ranks, shape)));
       }

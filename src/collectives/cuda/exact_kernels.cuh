@@ -98,9 +98,7 @@ class TwoShot {
            packet_bytes;
   }
 
-  __device__ __forceinline__ std::byte* parts(std::uint32_t rank) const {
-    return slots_of(c_, rank, state_.epoch);
-  }
+  __device__ __forceinline__ std::byte* parts(std::uint32_t rank) const { return slots_of(c_, rank, state_.epoch); }
 
   __device__ __forceinline__ std::byte* sums(std::uint32_t rank) const {
     return slots_of(c_, rank, state_.epoch) + c_.ranks * a_.source_stride;
@@ -143,12 +141,11 @@ class TwoShot {
         wanted |= sources << (b * Most);
         own[b] = load_elements<type>(in_, c_.rank * a_.piece + q);
       }
-    if (!well_ ||
-        !collect<Batch, Most>(c_, state_.epoch, parts(c_.rank) + slot, a_.source_stride, blockDim.x * packet_bytes,
-                              wanted, got, [&](int b, int s) {
-                                return Place{CommStep::part, static_cast<std::uint32_t>(s), first + b * blockDim.x, 0,
-                                             0};
-                              })) {
+    if (!well_ || !collect<Batch, Most>(
+                      c_, state_.epoch, parts(c_.rank) + slot, a_.source_stride, blockDim.x * packet_bytes, wanted, got,
+                      [&](int b, int s) {
+                        return Place{CommStep::part, static_cast<std::uint32_t>(s), first + b * blockDim.x, 0, 0};
+                      })) {
       well_ = false;
       return;
     }
@@ -177,13 +174,12 @@ class TwoShot {
     for (int b = 0; b < Batch; ++b)
 #pragma unroll
       for (std::uint32_t s = 0; s < Most; ++s)
-        if (s < c_.ranks && s != c_.rank && has(s, first + b * blockDim.x))
-          wanted |= 1u << (b * Most + s);
-    if (!well_ || !collect<Batch, Most>(c_, state_.epoch, sums(c_.rank) + slot_of(chunk), a_.source_stride,
-                                        blockDim.x * packet_bytes, wanted, got, [&](int b, int s) {
-                                          return Place{CommStep::sum, static_cast<std::uint32_t>(s),
-                                                       first + b * blockDim.x, 0, 0};
-                                        })) {
+        if (s < c_.ranks && s != c_.rank && has(s, first + b * blockDim.x)) wanted |= 1u << (b * Most + s);
+    if (!well_ || !collect<Batch, Most>(
+                      c_, state_.epoch, sums(c_.rank) + slot_of(chunk), a_.source_stride, blockDim.x * packet_bytes,
+                      wanted, got, [&](int b, int s) {
+                        return Place{CommStep::sum, static_cast<std::uint32_t>(s), first + b * blockDim.x, 0, 0};
+                      })) {
       well_ = false;
       return;
     }

@@ -1,8 +1,9 @@
 // Packets: 16 bytes that need no flag, because they are their own.
 //
-// A slot that nobody has written holds `empty` in each of its four words. The sender never sends that word: as two 16-bit
-// elements and as one of 32 bits it is NaN, and becomes another NaN, which no sum can tell from it. The receiver polls
-// until no word is empty, so it needs neither a flag nor packets that arrive in one piece, and then empties the slot.
+// A slot that nobody has written holds `empty` in each of its four words. The sender never sends that word: as two
+// 16-bit elements and as one of 32 bits it is NaN, and becomes another NaN, which no sum can tell from it. The receiver
+// polls until no word is empty, so it needs neither a flag nor packets that arrive in one piece, and then empties the
+// slot.
 //
 // Order. Each word is written once and read by a relaxed load at system scope; nothing else is read because of it. The
 // receiver's clearing store follows its load of the same address, and reaches the memory that both live in before its
@@ -39,9 +40,7 @@ __device__ __forceinline__ void clear_packet(void* address) {
   store_packet(address, {empty_word, empty_word, empty_word, empty_word});
 }
 
-__device__ __forceinline__ bool has_empty(const uint4& v) {
-  return max(max(v.x, v.y), max(v.z, v.w)) == empty_word;
-}
+__device__ __forceinline__ bool has_empty(const uint4& v) { return max(max(v.x, v.y), max(v.z, v.w)) == empty_word; }
 
 /// What may travel: `empty` gives way to its neighbour, which is NaN in every type, too.
 __device__ __forceinline__ uint4 sendable(const uint4& v) {
@@ -153,8 +152,8 @@ class Sum {
 /// empties their slots. Wanted are those with bit b * Most + s set. False if they did not come.
 template <int Batch, int Most, typename Where>
 __device__ __forceinline__ bool collect(const Comm& c, std::uint64_t epoch, std::byte* first,
-                                        std::uint64_t source_stride, std::uint32_t batch_stride,
-                                        std::uint32_t wanted, uint4 (&got)[Batch][Most], Where&& where) {
+                                        std::uint64_t source_stride, std::uint32_t batch_stride, std::uint32_t wanted,
+                                        uint4 (&got)[Batch][Most], Where&& where) {
   static_assert(Batch * Most <= 32);
   const auto is_wanted = [&](int b, int s) { return (wanted >> (b * Most + s) & 1) != 0; };
   const auto at = [&](int b, int s) { return first + s * source_stride + b * batch_stride; };
