@@ -33,6 +33,7 @@ __device__ __forceinline__ void end_epoch(const Comm& c, const BlockState& s, st
   BlockState* blocks = state_of(c, c.rank).blocks;
   if (threadIdx.x == 0) blocks[blockIdx.x] = {s.epoch + 1, s.posts + posts, 0};
   if (blockIdx.x != 0) return;
+  if (threadIdx.x == 0) state_of(c, c.rank).reports[(s.epoch + 1) & 1] = {};
   for (std::uint32_t b = gridDim.x + threadIdx.x; b < max_comm_blocks; b += blockDim.x) blocks[b].epoch = s.epoch + 1;
 }
 

@@ -22,21 +22,31 @@ inline constexpr std::uint32_t max_comm_ranks = 8, max_comm_blocks = 256;
 
 struct alignas(16) BlockState {
   std::uint64_t epoch;  ///< calls so far
-  std::uint32_t posts;  ///< what this block's counters at its peers show, mod 2^32
+  std::uint32_t posts;  ///< at least what this block's counters at its peers show, mod 2^32
   std::uint32_t unused;
+};
+
+/// What a call through a codec says of its errors, of what this rank owns. Call e writes reports[e mod 2].
+struct alignas(16) CommReport {
+  unsigned long long non_finite;  ///< elements of the output
+  std::uint32_t error_bits;       ///< of the largest possible error, a float
+  std::uint32_t raw_groups;
 };
 
 /// Zero at first.
 struct alignas(256) CommState {
   std::uint32_t abort;       ///< not 0: some rank gave up; every wait ends. Written by any rank
   std::uint32_t fault_lock;  ///< taken by the first thread of this rank that reports
-  std::uint32_t unused[62];
+  std::uint32_t unused[54];
+  CommReport reports[2];
   BlockState blocks[max_comm_blocks];
-  /// [peer][block]: chunks that the peer's block is done with and this rank's block may send again into, over all
-  /// calls, mod 2^32. Written by the peer.
+  /// Counters that the peer's block writes, [peer][block], over all calls, mod 2^32: chunks of parts that it has sent,
+  /// of sums that it has sent, and chunks that it is done with and this rank's block may send again into.
+  std::uint32_t parts[max_comm_ranks][max_comm_blocks];
+  std::uint32_t sums[max_comm_ranks][max_comm_blocks];
   std::uint32_t freed[max_comm_ranks][max_comm_blocks];
 };
-static_assert(sizeof(CommState) == 256 + 16 * max_comm_blocks + 4 * max_comm_ranks * max_comm_blocks);
+static_assert(sizeof(CommState) == 256 + 16 * max_comm_blocks + 3 * 4 * max_comm_ranks * max_comm_blocks);
 
 /// What a wait was for.
 enum class CommStep : std::uint32_t { vector, part, sum, room };

@@ -1,0 +1,48 @@
+// The all-reduce through a codec: what a launch is, and who has the kernels.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "collectives/cuda/comm.hpp"
+#include "imbrex/codec.hpp"
+#include "imbrex/types.hpp"
+
+namespace imbrex::cuda {
+
+inline constexpr std::uint32_t coded_block_values = 8;  // a thread's share of a group
+
+/// Where a chunk's parts lie (codec/layout.hpp), of one of the two steps.
+struct CodedChunk {
+  Codec codec;
+  std::uint32_t second, scale, offset, slot;  ///< bytes from the chunk's begin; the first plane is at 0
+  std::uint32_t bytes;
+  std::uint64_t source_stride;  ///< bytes between the slots of two sources
+  std::uint64_t begin;          ///< bytes from the slots' begin to those of source 0
+};
+
+struct CodedArgs {
+  Comm comm;
+  const void* in;
+  void* out;
+  std::uint64_t count;   ///< values
+  std::uint64_t groups;  ///< of coded_block_values values, those that fill up the last group included
+  std::uint64_t piece;   ///< of the same, of each rank's part; whole groups of both codecs
+  std::uint32_t chunks;  ///< that each block deals with
+  std::uint32_t slots;   ///< chunks that a block's slots hold
+  CodedChunk parts, sums;
+};
+
+struct CodedShape {
+  std::uint32_t blocks = 0, threads = 0;  ///< threads: without the warp that posts
+};
+
+/// What a thread takes of a piece at once, in blocks of values.
+constexpr int coded_batch(std::uint32_t ranks) { return ranks <= 4 ? 2 : 1; }
+
+/// The kernel made for this pair, or else the one that takes any.
+const void* coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair);
+
+/// Loads every kernel: loading one behind a kernel that waits for a peer can stop that peer.
+void load_coded_kernels();
+
+}  // namespace imbrex::cuda
