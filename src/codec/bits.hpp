@@ -2,7 +2,6 @@
 #pragma once
 
 #include <bit>
-#include <cmath>
 #include <cstdint>
 
 #ifdef __CUDACC__
@@ -37,7 +36,7 @@ IMBREX_CODEC float multiply_add(float a, float b, float c) {
 #ifdef __CUDA_ARCH__
   return __fmaf_rn(a, b, c);
 #else
-  return std::fma(a, b, c);
+  return __builtin_fmaf(a, b, c);
 #endif
 }
 
