@@ -4,13 +4,16 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <bit>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 
 #include "base/check.hpp"
+#include "base/convert.hpp"
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "execute/cuda/graph.hpp"
 #include "gpu/reduce_vectors.hpp"
@@ -31,13 +34,16 @@ struct Options {
   int ranks = 4, rounds = 9, runs = 20;
   std::int64_t least = 1024, most = std::int64_t{1} << 30;
   std::string type = "bf16", json, only;
+  std::vector<std::string> codecs;
   bool threads = false, sweep = false, nccl = true;
   double wait_limit = 10;
 };
 
+enum class Check { bits, bound, none };
+
 struct Candidate {
   std::string name;
-  bool exact;
+  Check check;
   std::function<void(const void* in, void* out, std::int64_t count, cudaStream_t stream)> call;
 };
 
@@ -79,7 +85,14 @@ class Bench {
 #endif
         in_(cuda::raw_memory(static_cast<std::size_t>(options.most) + 256)),
         out_(cuda::raw_memory(static_cast<std::size_t>(options.most) + 256)),
-        want_(test::expected_stretch(type_, world.size(), 1, false)) {
+        want_(test::expected_stretch(type_, world.size(), 1, false)),
+        sums_(static_cast<std::size_t>(test::reduce_period)) {
+    for (int rank = 0; rank < world.size(); ++rank) {
+      std::vector<float> part(sums_.size());
+      to_float(type_, test::input_stretch(type_, rank, 1, false).data(), part.data(), std::ssize(part));
+      std::transform(part.begin(), part.end(), sums_.begin(), sums_.begin(),
+                     [](float p, double sum) { return sum + static_cast<double>(p); });
+    }
     fill();
   }
 
@@ -112,9 +125,10 @@ class Bench {
   std::vector<Candidate> candidates(std::int64_t bytes) {
     std::vector<Candidate> list;
     const auto ours = [&](const std::string& name, const cuda::ExactKnobs& knobs) {
-      list.push_back({name, true, [this, knobs](const void* in, void* out, std::int64_t count, cudaStream_t stream) {
-                        collectives_.all_reduce(in, out, count, type_, stream, knobs);
-                      }});
+      list.push_back(
+          {name, Check::bits, [this, knobs](const void* in, void* out, std::int64_t count, cudaStream_t stream) {
+             collectives_.all_reduce(in, out, count, type_, stream, knobs);
+           }});
     };
     using cuda::ExactAlgorithm;
     ours("auto", {});
@@ -131,9 +145,11 @@ class Bench {
               ours(fmt::format("two_shot b{} t{} x{}", blocks, threads, batch),
                    {ExactAlgorithm::two_shot, blocks, threads, batch});
     }
+    if (bytes >= (64 << 10))
+      for (const std::string& codec : options_.codecs) coded(list, codec, bytes);
 #ifdef IMBREX_HAVE_LIBRARIES
     if (nccl_ != nullptr)
-      list.push_back({"nccl", false, [this](const void* in, void* out, std::int64_t count, cudaStream_t stream) {
+      list.push_back({"nccl", Check::none, [this](const void* in, void* out, std::int64_t count, cudaStream_t stream) {
                         nccl_->all_reduce(in, out, static_cast<std::size_t>(count), type_, stream);
                       }});
 #endif
@@ -142,8 +158,37 @@ class Bench {
     return list;
   }
 
-  // Bits of both ends, 4 MiB each.
+  void coded(std::vector<Candidate>& list, const std::string& codec, std::int64_t bytes) {
+    const CodecPair pair = parse_codec_pair(codec);
+    const auto add = [&](const std::string& name, const cuda::CodedKnobs& knobs) {
+      list.push_back(
+          {name, Check::bound, [this, pair, knobs](const void* in, void* out, std::int64_t count, cudaStream_t stream) {
+             collectives_.all_reduce(in, out, count, type_, pair, stream, knobs);
+           }});
+    };
+    add(codec, {});
+    if (!options_.sweep || bytes < (1 << 20)) return;
+    for (const std::uint32_t blocks : {32u, 48u, 64u, 96u, 132u})
+      for (const std::uint32_t workers : {256u, 480u})
+        add(fmt::format("{} b{} w{}", codec, blocks, workers), {blocks, workers});
+  }
+
+  float reported() {
+    const cuda::CommReport own = collectives_.report();
+    std::vector<cuda::CommReport> all(static_cast<std::size_t>(world_.size()));
+    world_.all_gather(&own, all.data(), sizeof own);
+    float worst = 0;
+    for (const cuda::CommReport& one : all) worst = std::max(worst, std::bit_cast<float>(one.error_bits));
+    return worst;
+  }
+
   void verify(const Candidate& c, std::int64_t count) {
+    const float bound = c.check == Check::bound ? reported() : 0;
+    if (c.check != Check::none) compare(c, count, bound);
+  }
+
+  // Both ends, 4 MiB each: the same bits, or within the bound that the call reported.
+  void compare(const Candidate& c, std::int64_t count, float bound) {
     const auto element = static_cast<std::int64_t>(size_of(type_));
     const std::int64_t most = (4 << 20) / element;
     std::vector<std::byte> host(static_cast<std::size_t>(std::min(count, most) * element));
@@ -152,9 +197,20 @@ class Bench {
       const std::int64_t n = std::min(count - first, most);
       IMBREX_CUDA_TRY(cudaMemcpy(host.data(), static_cast<std::byte*>(out_.get()) + first * element,
                                  static_cast<std::size_t>(n * element), cudaMemcpyDeviceToHost));
-      if (const std::int64_t at = test::first_difference(type_, host.data(), n, want_); at >= 0)
+      std::int64_t wrong = -1;
+      if (c.check == Check::bits) {
+        wrong = test::first_difference(type_, host.data(), n, want_);
+      } else {
+        std::vector<float> values(static_cast<std::size_t>(n));
+        to_float(type_, host.data(), values.data(), n);
+        for (std::int64_t i = n; i-- > 0;)
+          if (!(std::fabs(static_cast<double>(values[static_cast<std::size_t>(i)]) -
+                          sums_[static_cast<std::size_t>(i % test::reduce_period)]) <= static_cast<double>(bound)))
+            wrong = i;
+      }
+      if (wrong >= 0)
         throw Error(ErrorCode::runtime_failure,
-                    fmt::format("{} of {} elements: element {} is wrong", c.name, count, first + at));
+                    fmt::format("{} of {} elements: element {} is wrong", c.name, count, first + wrong));
     }
   }
 
@@ -167,7 +223,7 @@ class Bench {
       IMBREX_CUDA_TRY(cudaMemsetAsync(out_.get(), 0xa5, static_cast<std::size_t>(bytes), stream_));
       c.call(in_.get(), out_.get(), count, stream_);
       settle(c.name);
-      if (c.exact) verify(c, count);
+      verify(c, count);
       graphs.push_back(
           std::make_unique<cuda::Graph>(stream_, runs, [&] { c.call(in_.get(), out_.get(), count, stream_); }));
     }
@@ -233,6 +289,7 @@ class Bench {
   Event begin_, end_;
   cuda::RawMemory in_, out_;
   std::vector<std::byte> want_;
+  std::vector<double> sums_;  // without rounding
   std::unique_ptr<Lead> lead_;
 };
 
@@ -277,6 +334,7 @@ int main(int argc, char** argv) {
   app.add_option("--runs", o.runs, "calls a graph; a tenth above 8 MiB")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--codecs", o.codecs, "codecs to measure, too, from 64 KiB on: int8 int4+int8 ...");
   app.add_option("--only", o.only, "candidates whose name holds this text");
   app.add_option("--json", o.json, "file for the results");
   app.add_option("--wait-limit", o.wait_limit, "seconds that a wait may last")

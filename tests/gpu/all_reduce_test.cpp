@@ -110,7 +110,7 @@ TEST(GpuAllReduce, LargeVectorsThroughFewSlots) {
   NEEDS_GPUS(2);
   const int ranks = std::min(test::gpus(), 4);
   CollectivesOptions small;
-  small.workspace_bytes = std::size_t{8} << 20;
+  small.workspace_bytes = std::size_t{16} << 20;
   std::vector<Case> list;
   for (const std::int64_t count : {std::int64_t{50'000'000}, std::int64_t{9'999'991}})
     for (const std::uint32_t batch : {1u, 2u}) {
@@ -129,7 +129,7 @@ TEST(GpuAllReduce, LargeVectorsThroughFewSlots) {
 TEST(GpuAllReduce, TenThousandCallsFromAGraphWithPauses) {
   NEEDS_GPUS(2);
   CollectivesOptions options;
-  options.workspace_bytes = std::size_t{8} << 20;
+  options.workspace_bytes = std::size_t{16} << 20;
   options.delays = 5;
   options.max_delay = 1e-5;
   const std::vector<Case> cases = {{64, Type::bf16, {ExactAlgorithm::one_shot}},

@@ -121,6 +121,19 @@ void ReduceVectors::fill() {
   IMBREX_CUDA_TRY(cudaDeviceSynchronize());
 }
 
+std::vector<std::byte> ReduceVectors::input() const {
+  std::vector<std::byte> host(bytes_);
+  for (std::size_t at = 0; at < bytes_; at += stretch_.size())
+    std::memcpy(host.data() + at, stretch_.data(), std::min(stretch_.size(), bytes_ - at));
+  return host;
+}
+
+std::vector<std::byte> ReduceVectors::output() const {
+  std::vector<std::byte> host(bytes_);
+  IMBREX_CUDA_TRY(cudaMemcpy(host.data(), out(), bytes_, cudaMemcpyDeviceToHost));
+  return host;
+}
+
 std::string ReduceVectors::fault() const {
   const std::size_t shift = (c_.in_place ? c_.in_shift : c_.out_shift) * element_, size = total(0) + shift;
   std::vector<std::byte> host(size);

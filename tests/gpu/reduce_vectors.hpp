@@ -59,6 +59,10 @@ class ReduceVectors {
   /// Input as it was, output spoilt.
   void fill();
 
+  /// Host copies of the input and of the output.
+  std::vector<std::byte> input() const;
+  std::vector<std::byte> output() const;
+
   /// Empty if the output has the bits of sums in fp32 by rank number, any NaN for NaN, and nothing beside it was
   /// written; else what is wrong.
   std::string fault() const;

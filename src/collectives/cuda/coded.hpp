@@ -24,23 +24,28 @@ struct CodedArgs {
   Comm comm;
   const void* in;
   void* out;
-  std::uint64_t count;   ///< values
-  std::uint64_t groups;  ///< of coded_block_values values, those that fill up the last group included
-  std::uint64_t piece;   ///< of the same, of each rank's part; whole groups of both codecs
-  std::uint32_t chunks;  ///< that each block deals with
-  std::uint32_t slots;   ///< chunks that a block's slots hold
+  std::uint64_t count;         ///< values
+  std::uint32_t value_blocks;  ///< of coded_block_values values, those that fill up the last group included
+  std::uint32_t piece;         ///< of the same, of each rank's part; whole groups of both codecs
+  std::uint32_t chunks;        ///< that each block deals with
+  std::uint32_t slots;         ///< chunks that a block's slots hold
   CodedChunk parts, sums;
 };
 
 struct CodedShape {
-  std::uint32_t blocks = 0, threads = 0;  ///< threads: without the warp that posts
+  std::uint32_t blocks = 0;
+  std::uint32_t workers = 0;  ///< threads of a block, without the warp that posts
 };
 
-/// What a thread takes of a piece at once, in blocks of values.
-constexpr int coded_batch(std::uint32_t ranks) { return ranks <= 4 ? 2 : 1; }
+inline constexpr std::uint32_t most_coded_workers = 480;
+
+struct CodedKernel {
+  const void* function;
+  std::uint32_t batch;  ///< blocks of values that a thread takes of a piece at once
+};
 
 /// The kernel made for this pair, or else the one that takes any.
-const void* coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair);
+CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair);
 
 /// Loads every kernel: loading one behind a kernel that waits for a peer can stop that peer.
 void load_coded_kernels();

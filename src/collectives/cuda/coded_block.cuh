@@ -15,10 +15,12 @@ inline constexpr std::uint32_t whole_warp = 0xffffffffu;
 /// A codec whose form is known to the compiler, or is not. The size of groups never is.
 template <CodeFormat format, bool asymmetric, ScaleType scale>
 struct Form {
-  static __device__ __forceinline__ constexpr Codec of(const Codec& c) { return {format, asymmetric, c.group, scale}; }
+  static __host__ __device__ __forceinline__ constexpr Codec of(const Codec& c) {
+    return {format, asymmetric, c.group, scale};
+  }
 };
 struct AnyForm {
-  static __device__ __forceinline__ const Codec& of(const Codec& c) { return c; }
+  static __host__ __device__ __forceinline__ constexpr Codec of(const Codec& c) { return c; }
 };
 
 /// A caller's vector in blocks; the last one is filled up with copies of the last value.
@@ -52,9 +54,7 @@ struct BlockView {
     const auto last = static_cast<std::int32_t>(min(count - 1 - min(block * coded_block_values, count - 1), 7ul));
 #pragma unroll
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(4 * words); ++i) {
-      const auto at = [&](std::int32_t value) {
-        return base + min(value, last) * static_cast<std::int32_t>(element);
-      };
+      const auto at = [&](std::int32_t value) { return base + min(value, last) * static_cast<std::int32_t>(element); };
       if constexpr (type == Type::fp32)
         bits[i] = *reinterpret_cast<const std::uint32_t*>(at(i));
       else
@@ -178,6 +178,7 @@ __device__ __forceinline__ codec::Planes load_planes(const Codec& c, const Coded
   return planes;
 }
 
+/// A group's step and offset as on the wire; but for fp32, both in the first word, the offset in its upper half.
 struct GroupWords {
   std::uint32_t scale, offset;
 };
@@ -187,8 +188,19 @@ __device__ __forceinline__ GroupWords load_group_words(const Codec& c, const Cod
   const std::uint32_t group = index / (static_cast<std::uint32_t>(c.group) / coded_block_values);
   const int scale = codec::scale_bytes(c), offset = codec::offset_bytes(c);
   GroupWords words{load_word(base + chunk.scale + group * scale, scale), 0};
-  if (offset != 0) words.offset = load_word(base + chunk.offset + group * offset, offset);
+  if (offset == 4) words.offset = load_word(base + chunk.offset + group * 4, 4);
+  if (offset == 2) words.scale |= load_word(base + chunk.offset + group * 2, 2) << 16;
   return words;
+}
+
+__device__ __forceinline__ GroupWords words_of(const Codec& c, const codec::Group& group) {
+  if (c.scale == ScaleType::fp32) return {group.scale_word, group.offset_word};
+  return {group.scale_word | group.offset_word << 16, 0};
+}
+
+__device__ __forceinline__ codec::Group read_group(const Codec& c, const GroupWords& words) {
+  if (c.scale == ScaleType::fp32) return codec::read_group(c, words.scale, words.offset);
+  return codec::read_group(c, words.scale & 0xffffu, words.scale >> 16);
 }
 
 }  // namespace imbrex::cuda

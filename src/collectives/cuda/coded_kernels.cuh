@@ -11,16 +11,18 @@
 //
 // Posts. Codes may be any bits, so counters say what has come: one for each peer, block and kind, in the memory of the
 // rank that waits, never reset. The workers' warps count themselves in shared memory as they end a step; one more warp
-// sees the count complete, fences at system scope and stores the counters, so that no worker waits for a fence. A waiting
-// warp polls with acquire and meets its other lanes. What a block posts in a call is its number of chunks, of each kind.
+// sees the count complete, fences at system scope and stores the counters, so that no worker waits for a fence. A
+// waiting warp polls with acquire and meets its other lanes. What a block posts in a call is its number of chunks, of
+// each kind.
 #pragma once
 
+#include <type_traits>
+
 #include "collectives/cuda/coded_block.cuh"
+#include "collectives/cuda/coded_entries.hpp"
 #include "collectives/cuda/comm.cuh"
 
 namespace imbrex::cuda {
-
-inline constexpr int most_coded_threads = 512;  // the warp that posts included
 
 /// Counts of the warps that have ended a step, over the launch.
 struct Arrivals {
@@ -38,6 +40,9 @@ __device__ __forceinline__ void arrive(std::uint32_t& count) {
 template <Type type, int Most, int Batch, typename FormOfParts, typename FormOfSums>
 class CodedTwoShot {
  public:
+  // All sources' loads fly together, and loops over ranks are unrolled, where registers hold it.
+  static constexpr bool ahead = Most <= 4 && !std::is_same_v<FormOfParts, AnyForm>;
+  static constexpr int unrolled = ahead ? Most : 1;
   using Vector = BlockView<type>;
   using Values = float[coded_block_values];
 
@@ -125,26 +130,24 @@ class CodedTwoShot {
   }
 
   /// Of this thread's batch `b`, in a chunk. A warp's blocks are neighbours, so that it stores whole lines of steps.
-  __device__ __forceinline__ std::uint32_t index_of(int b) const {
-    return (threadIdx.x / 32 * Batch + b) * 32 + lane_;
-  }
+  __device__ __forceinline__ std::uint32_t index_of(int b) const { return (threadIdx.x / 32 * Batch + b) * 32 + lane_; }
 
-  __device__ __forceinline__ std::uint64_t block_of(std::uint32_t chunk, int b) const {
-    return (static_cast<std::uint64_t>(chunk) * gridDim.x + blockIdx.x) * (workers_ * Batch) + index_of(b);
+  __device__ __forceinline__ std::uint32_t block_of(std::uint32_t chunk, int b) const {
+    return (chunk * gridDim.x + blockIdx.x) * (workers_ * Batch) + index_of(b);
   }
 
   __device__ __forceinline__ std::byte* slot_of(const CodedChunk& step, std::uint32_t rank, std::uint32_t source,
                                                 std::uint32_t chunk) const {
     const std::uint64_t number = static_cast<std::uint64_t>(chunk % a_.slots) * gridDim.x + blockIdx.x;
-    return slots_of(c_, rank, state_.epoch) + step.begin + source * step.source_stride + number * step.bytes;
+    return coded_slots_of(c_, rank, state_.epoch) + step.begin + source * step.source_stride + number * step.bytes;
   }
 
   __device__ __forceinline__ std::uint32_t peer_of(std::uint32_t i) const {
     return c_.rank + i < c_.ranks ? c_.rank + i : c_.rank + i - c_.ranks;
   }
 
-  __device__ __forceinline__ bool has(std::uint32_t owner, std::uint64_t block) const {
-    return block < a_.piece && owner * a_.piece + block < a_.groups;
+  __device__ __forceinline__ bool has(std::uint32_t owner, std::uint32_t block) const {
+    return block < a_.piece && owner * a_.piece + block < a_.value_blocks;
   }
 
   // A group's step and offset are stored by its first lane.
@@ -164,49 +167,57 @@ class CodedTwoShot {
   __device__ __forceinline__ void send(std::uint32_t chunk) {
     const Codec c = FormOfParts::of(a_.parts.codec);
     constexpr codec::Range range = codec::range_of(type);
-    typename Vector::Raw raw[Most - 1][Batch];
-#pragma unroll
-    for (std::uint32_t i = 1; i < Most; ++i)
+    typename Vector::Raw raw[unrolled][Batch];
+    const auto load = [&](std::uint32_t i) {
 #pragma unroll
       for (int b = 0; b < Batch; ++b)
         if (i < c_.ranks && has(peer_of(i), block_of(chunk, b)))
-          raw[i - 1][b] = in_.load(peer_of(i) * a_.piece + block_of(chunk, b));
-#pragma unroll
-    for (std::uint32_t i = 1; i < Most; ++i) {
-      if (i >= c_.ranks) break;
+          raw[i % unrolled][b] = in_.load(peer_of(i) * a_.piece + block_of(chunk, b));
+    };
+#pragma unroll unrolled
+    for (std::uint32_t i = 0; i < Most; ++i)
+      if (ahead && i != 0) load(i);
+#pragma unroll unrolled
+    for (std::uint32_t i = 0; i < Most; ++i) {
+      if (i == 0 || i >= c_.ranks) continue;
+      if (!ahead) load(i);
       std::byte* to = slot_of(a_.parts, peer_of(i), c_.rank, chunk);
 #pragma unroll
       for (int b = 0; b < Batch; ++b) {
         Values values = {};
         const bool there = has(peer_of(i), block_of(chunk, b));
-        if (there) Vector::to_float(raw[i - 1][b], values);
+        if (there) Vector::to_float(raw[i % unrolled][b], values);
         const codec::Group group = group_of(c, range, values);
         if (!there) continue;
-        store_planes(c, a_.parts, to, index_of(b),
-                     codec::to_planes(c.format, codec::encode(c, range, group, values)));
+        store_planes(c, a_.parts, to, index_of(b), codec::to_planes(c.format, codec::encode(c, range, group, values)));
         store_group(c, a_.parts, to, index_of(b), group);
       }
     }
   }
 
+  __device__ __forceinline__ void load_part(std::uint32_t chunk, int b, std::uint32_t source, codec::Planes& planes,
+                                            GroupWords& words) const {
+    const Codec c = FormOfParts::of(a_.parts.codec);
+    const std::byte* from = slot_of(a_.parts, c_.rank, source, chunk);
+    planes = load_planes(c, a_.parts, from, index_of(b));
+    words = load_group_words(c, a_.parts, from, index_of(b));
+  }
+
   __device__ __forceinline__ void add(std::uint32_t chunk) {
     const Codec parts = FormOfParts::of(a_.parts.codec), sums = FormOfSums::of(a_.sums.codec);
     constexpr codec::Range range = codec::range_of(type);
-    codec::Planes planes[Batch][Most];
-    GroupWords words[Batch][Most];
+    codec::Planes planes[Batch][unrolled];
+    GroupWords words[Batch][unrolled];
     typename Vector::Raw own[Batch];
     if (!well_) return;
 #pragma unroll
     for (int b = 0; b < Batch; ++b) {
       if (!has(c_.rank, block_of(chunk, b))) continue;
       own[b] = in_.load(c_.rank * a_.piece + block_of(chunk, b));
-#pragma unroll
+#pragma unroll unrolled
       for (std::uint32_t s = 0; s < Most; ++s)
-        if (s < c_.ranks && s != c_.rank) {
-          const std::byte* from = slot_of(a_.parts, c_.rank, s, chunk);
-          planes[b][s] = load_planes(parts, a_.parts, from, index_of(b));
-          words[b][s] = load_group_words(parts, a_.parts, from, index_of(b));
-        }
+        if (ahead && s < c_.ranks && s != c_.rank)
+          load_part(chunk, b, s, planes[b][s % unrolled], words[b][s % unrolled]);
     }
 #pragma unroll
     for (int b = 0; b < Batch; ++b) {
@@ -216,13 +227,17 @@ class CodedTwoShot {
       const codec::Group own_group = group_of(parts, range, values);
       const codec::Codes own_codes = codec::encode(parts, range, own_group, values);
       codec::Bound bound;
-#pragma unroll
+#pragma unroll unrolled
       for (std::uint32_t s = 0; s < Most; ++s) {
-        if (s >= c_.ranks || !there) break;
+        if (s >= c_.ranks || !there) continue;
         const bool mine = s == c_.rank;
-        codec::Group group = codec::read_group(parts, mine ? own_group.scale_word : words[b][s].scale,
-                                               mine ? own_group.offset_word : words[b][s].offset);
-        codec::Codes codes = codec::from_planes(parts.format, planes[b][s]);
+        codec::Planes& came = planes[b][s % unrolled];
+        GroupWords &words_came = words[b][s % unrolled], both = words_of(parts, own_group);
+        if (!ahead && !mine) load_part(chunk, b, s, came, words_came);
+        both.scale = mine ? both.scale : words_came.scale;
+        both.offset = mine ? both.offset : words_came.offset;
+        const codec::Group group = read_group(parts, both);
+        codec::Codes codes = codec::from_planes(parts.format, came);
         codes.low = mine ? own_codes.low : codes.low;
         codes.high = mine ? own_codes.high : codes.high;
         codec::decode(parts, range, group, codes, values);
@@ -234,49 +249,55 @@ class CodedTwoShot {
       if (!there) continue;
       const codec::Codes codes = codec::encode(sums, range, group, sum);
       const codec::Planes coded = codec::to_planes(sums.format, codes);
-#pragma unroll
-      for (std::uint32_t i = 1; i < Most; ++i) {
-        if (i >= c_.ranks) break;
+#pragma unroll unrolled
+      for (std::uint32_t i = 0; i < Most; ++i) {
+        if (i == 0 || i >= c_.ranks) continue;
         std::byte* to = slot_of(a_.sums, peer_of(i), c_.rank, chunk);
         store_planes(sums, a_.sums, to, index_of(b), coded);
         store_group(sums, a_.sums, to, index_of(b), group);
       }
       codec::decode(sums, range, group, codes, values);
-      const std::uint64_t block = c_.rank * a_.piece + block_of(chunk, b);
+      const std::uint32_t block = c_.rank * a_.piece + block_of(chunk, b);
       out_.store(block, values);
       error_ = max(error_, codec::coded_output_error(bound, static_cast<int>(c_.ranks), type, sums, range, group));
       if (group.kind != codec::GroupKind::marked) continue;
 #pragma unroll
       for (std::uint32_t i = 0; i < coded_block_values; ++i)
-        if (block * coded_block_values + i < a_.count && !isfinite(values[i])) ++non_finite_;
+        if (std::uint64_t{block} * coded_block_values + i < a_.count && !isfinite(values[i])) ++non_finite_;
     }
   }
 
   __device__ __forceinline__ void take(std::uint32_t chunk) {
     const Codec c = FormOfSums::of(a_.sums.codec);
     constexpr codec::Range range = codec::range_of(type);
-    codec::Planes planes[Most - 1][Batch];
-    GroupWords words[Most - 1][Batch];
+    codec::Planes planes[unrolled][Batch];
+    GroupWords words[unrolled][Batch];
     if (!well_) return;
-#pragma unroll
-    for (std::uint32_t i = 1; i < Most; ++i)
+    const auto load = [&](std::uint32_t i) {
 #pragma unroll
       for (int b = 0; b < Batch; ++b)
         if (i < c_.ranks && has(peer_of(i), block_of(chunk, b))) {
           const std::byte* from = slot_of(a_.sums, c_.rank, peer_of(i), chunk);
-          planes[i - 1][b] = load_planes(c, a_.sums, from, index_of(b));
-          words[i - 1][b] = load_group_words(c, a_.sums, from, index_of(b));
+          planes[i % unrolled][b] = load_planes(c, a_.sums, from, index_of(b));
+          words[i % unrolled][b] = load_group_words(c, a_.sums, from, index_of(b));
         }
-#pragma unroll
-    for (std::uint32_t i = 1; i < Most; ++i)
+    };
+#pragma unroll unrolled
+    for (std::uint32_t i = 0; i < Most; ++i)
+      if (ahead && i != 0) load(i);
+#pragma unroll unrolled
+    for (std::uint32_t i = 0; i < Most; ++i) {
+      if (i == 0 || i >= c_.ranks) continue;
+      if (!ahead) load(i);
 #pragma unroll
       for (int b = 0; b < Batch; ++b)
-        if (i < c_.ranks && has(peer_of(i), block_of(chunk, b))) {
+        if (has(peer_of(i), block_of(chunk, b))) {
           Values values;
-          const codec::Group group = codec::read_group(c, words[i - 1][b].scale, words[i - 1][b].offset);
-          codec::decode(c, range, group, codec::from_planes(c.format, planes[i - 1][b]), values);
+          const codec::Codes codes = codec::from_planes(c.format, planes[i % unrolled][b]);
+          codec::decode(c, range, read_group(c, words[i % unrolled][b]), codes, values);
           out_.store(peer_of(i) * a_.piece + block_of(chunk, b), values);
         }
+    }
   }
 
   /// Positive floats order like their bits.
@@ -301,7 +322,7 @@ class CodedTwoShot {
 };
 
 template <Type type, int Most, int Batch, typename FormOfParts, typename FormOfSums>
-__global__ void __launch_bounds__(most_coded_threads, 1) coded_all_reduce(const __grid_constant__ CodedArgs a) {
+__global__ void __launch_bounds__(most_coded_workers + 32, 1) coded_all_reduce(const __grid_constant__ CodedArgs a) {
   __shared__ Arrivals arrivals;
   if (threadIdx.x == 0) arrivals = {};
   __syncthreads();
@@ -310,10 +331,17 @@ __global__ void __launch_bounds__(most_coded_threads, 1) coded_all_reduce(const 
 }
 
 template <Type type, typename FormOfParts, typename FormOfSums>
-const void* coded_kernel_of(std::uint32_t ranks) {
-  if (ranks <= 4)
-    return reinterpret_cast<const void*>(&coded_all_reduce<type, 4, coded_batch(4), FormOfParts, FormOfSums>);
-  return reinterpret_cast<const void*>(&coded_all_reduce<type, 8, coded_batch(8), FormOfParts, FormOfSums>);
+CodedEntry coded_entry() {
+  constexpr bool any = std::is_same_v<FormOfParts, AnyForm>;
+  // What the compiler does not know takes registers.
+  constexpr int batch = any ? 1 : 2;
+  return {{FormOfParts::of({}), FormOfSums::of({})},
+          any,
+          {{reinterpret_cast<const void*>(&coded_all_reduce<type, 4, batch, FormOfParts, FormOfSums>), batch},
+           {reinterpret_cast<const void*>(&coded_all_reduce<type, 8, 1, FormOfParts, FormOfSums>), 1}}};
 }
+
+template <CodeFormat format, bool asymmetric = false>
+using Usual = Form<format, asymmetric, ScaleType::bf16>;
 
 }  // namespace imbrex::cuda

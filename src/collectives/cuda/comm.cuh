@@ -16,6 +16,10 @@ __device__ __forceinline__ std::byte* slots_of(const Comm& c, std::uint32_t rank
   return workspace(c, rank) + slots_offset + (epoch & 1) * c.copy_bytes;
 }
 
+__device__ __forceinline__ std::byte* coded_slots_of(const Comm& c, std::uint32_t rank, std::uint64_t epoch) {
+  return slots_of(c, rank, epoch) + 2 * c.copy_bytes;
+}
+
 /// By every thread of a block, before end_epoch.
 __device__ __forceinline__ BlockState read_state(const Comm& c) {
   BlockState s;

@@ -1,8 +1,9 @@
 // What the collectives' kernels share on a rank: its workspace, and a record of the wait that failed. The same header
 // on both sides.
 //
-// A rank's workspace is its part of a symmetric allocation: a CommState, then two copies of slots. Call number e, the
-// epoch, uses copy e mod 2. The ranks make the same calls in the same order, each on one stream at a time.
+// A rank's workspace is its part of a symmetric allocation: a CommState, then two copies of slots for packets, which
+// are empty between calls, then two copies of slots for codes, which hold anything. Call number e, the epoch, uses copy
+// e mod 2. The ranks make the same calls in the same order, each on one stream at a time.
 //
 // Use again. Rank r's kernel of epoch e ends only after it has had data from every peer that the peer sent in epoch e,
 // so after the peer's kernel of epoch e - 1 had ended. What r stores in epoch e + 1, into copy (e + 1) mod 2, therefore
@@ -69,7 +70,7 @@ struct CommFault {
 struct Comm {
   std::byte* first;  ///< rank 0's workspace; rank r's begins r * stride further
   std::uint64_t stride;
-  std::uint64_t copy_bytes;  ///< of one copy of the slots
+  std::uint64_t copy_bytes;  ///< of one copy of the slots of either kind
   std::uint64_t limit_ns;    ///< of one wait
   CommFault* fault;
   std::uint32_t rank, ranks;

@@ -4,7 +4,10 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <utility>
 
+#include "codec/layout.hpp"
+#include "collectives/all_reduce.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/early_launch.hpp"
 
@@ -29,7 +32,7 @@ std::uint64_t most_one_shot_bytes(std::uint32_t ranks) {
 std::size_t workspace_for(const World& world, const CollectivesOptions& options) {
   IMBREX_EXPECTS(world.size() <= static_cast<int>(max_comm_ranks), "{} ranks: collectives on GPUs take at most {}",
                  world.size(), max_comm_ranks);
-  constexpr std::size_t least = std::size_t{8} << 20;
+  constexpr std::size_t least = std::size_t{16} << 20;
   IMBREX_EXPECTS(options.workspace_bytes >= least, "workspace_bytes = {}: at least {} are needed",
                  options.workspace_bytes, least);
   IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 1, "max_delay = {} s: it must be from 0 to 1",
@@ -58,6 +61,10 @@ std::string text_of(const CommFault& f, int rank, std::uint32_t rank_of_sum, dou
 CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOptions& options)
     : world_(world), device_(device), heap_(world, device, workspace_for(world, options)) {
   load_exact_kernels();
+  load_coded_kernels();
+  int processors = 0;
+  IMBREX_CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  processors_ = std::min(static_cast<std::uint32_t>(processors), max_comm_blocks);
   offset_ = heap_.allocate(options.workspace_bytes);
   void* fault = nullptr;
   IMBREX_CUDA_TRY(cudaHostAlloc(&fault, sizeof(CommFault), cudaHostAllocMapped | cudaHostAllocPortable));
@@ -68,14 +75,14 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
 
   comm_.first = heap_.handle().at(0, offset_);
   comm_.stride = heap_.handle().stride;
-  comm_.copy_bytes = (options.workspace_bytes - slots_offset) / 2 / 4096 * 4096;
+  comm_.copy_bytes = (options.workspace_bytes - slots_offset) / 4 / 4096 * 4096;
   comm_.limit_ns = static_cast<std::uint64_t>(world.options().wait_limit * 1e9);
   comm_.fault = static_cast<CommFault*>(fault);
   comm_.rank = static_cast<std::uint32_t>(world.rank());
   comm_.ranks = static_cast<std::uint32_t>(world.size());
   comm_.pause_seed = static_cast<std::uint32_t>(options.delays);
   comm_.max_pause_ns = options.delays == 0 ? 0 : static_cast<std::uint32_t>(options.max_delay * 1e9);
-  // The slots are empty before anybody sends.
+  // The slots of packets are empty before anybody sends.
   IMBREX_CUDA_TRY(cudaMemset(heap_.handle().at(world.rank(), offset_) + slots_offset, 0xff, 2 * comm_.copy_bytes));
   IMBREX_CUDA_TRY(cudaDeviceSynchronize());
   world_.barrier();
@@ -150,34 +157,118 @@ ExactArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
   return a;
 }
 
-void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, Type type, cudaStream_t stream,
-                                 const ExactKnobs& knobs) {
+void CudaCollectives::expect_operands(const void* in, const void* out, std::int64_t count, Type type) const {
   expect_alive();
   IMBREX_EXPECTS(count >= 0, "count = {}: it must not be negative", count);
-  const ExactShape shape = shape_of(count, type, knobs);
   if (count == 0) return;
   const std::size_t element = size_of(type), bytes = static_cast<std::size_t>(count) * element;
-  for (const void* p : {in, static_cast<const void*>(out)})
+  for (const void* p : {in, out})
     IMBREX_EXPECTS(p != nullptr && reinterpret_cast<std::uintptr_t>(p) % element == 0,
                    "operand at {}: it must be aligned to its elements' {} bytes", p, element);
   const auto *first = static_cast<const std::byte*>(in), *to = static_cast<const std::byte*>(out);
   IMBREX_EXPECTS(first == to || first + bytes <= to || to + bytes <= first,
                  "out at {} overlaps in at {} ({} bytes): it must be in, or apart from it", out, in, bytes);
+}
+
+void CudaCollectives::launch(const void* kernel, std::uint32_t blocks, std::uint32_t threads, void* args,
+                             cudaStream_t stream) const {
   IMBREX_CUDA_TRY(cudaSetDevice(device_));
-  if (comm_.ranks == 1) {
-    if (in != out) IMBREX_CUDA_TRY(cudaMemcpyAsync(out, in, bytes, cudaMemcpyDeviceToDevice, stream));
-    return;
-  }
-  ExactArgs args = arguments(in, out, count, type, shape);
   cudaLaunchAttribute attribute = early_launch();
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(shape.blocks);
-  config.blockDim = dim3(shape.threads);
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  void* parameters[] = {&args};
-  IMBREX_CUDA_TRY(cudaLaunchKernelExC(&config, exact_kernel(type, comm_.ranks, shape), parameters));
+  IMBREX_CUDA_TRY(cudaLaunchKernelExC(&config, kernel, &args));
+}
+
+void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, Type type, cudaStream_t stream,
+                                 const ExactKnobs& knobs) {
+  expect_operands(in, out, count, type);
+  const ExactShape shape = shape_of(count, type, knobs);
+  if (count == 0) return;
+  if (comm_.ranks == 1) {
+    IMBREX_CUDA_TRY(cudaSetDevice(device_));
+    if (in != out)
+      IMBREX_CUDA_TRY(
+          cudaMemcpyAsync(out, in, static_cast<std::size_t>(count) * size_of(type), cudaMemcpyDeviceToDevice, stream));
+    return;
+  }
+  ExactArgs args = arguments(in, out, count, type, shape);
+  launch(exact_kernel(type, comm_.ranks, shape), shape.blocks, shape.threads, &args, stream);
+}
+
+CodedShape CudaCollectives::coded_shape_of(std::int64_t count, std::uint32_t batch, const CodedKnobs& knobs) const {
+  IMBREX_EXPECTS(knobs.blocks <= max_comm_blocks, "{} blocks: at most {}", knobs.blocks, max_comm_blocks);
+  IMBREX_EXPECTS(knobs.workers <= most_coded_workers && knobs.workers % 32 == 0,
+                 "{} workers: a multiple of 32 up to {}", knobs.workers, most_coded_workers);
+  const std::uint64_t piece = ceil_div(static_cast<std::uint64_t>(count), coded_block_values * comm_.ranks);
+  CodedShape s;
+  // Chunks of one size: the last one takes as long as the others.
+  const std::uint64_t most = knobs.blocks != 0 ? knobs.blocks : processors_;
+  const std::uint64_t chunks = std::max<std::uint64_t>(1, ceil_div(piece, most * most_coded_workers * batch));
+  s.workers = knobs.workers != 0
+                  ? knobs.workers
+                  : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+                        ceil_div(ceil_div(piece, most * chunks * batch), 32) * 32, 64, most_coded_workers));
+  s.blocks = knobs.blocks != 0 ? knobs.blocks : blocks_for(piece, s.workers * batch, processors_);
+  return s;
+}
+
+CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t count, const CodecPair& pair,
+                                     std::uint32_t batch, const CodedShape& shape) const {
+  IMBREX_EXPECTS(count <= std::int64_t{1} << 33, "{} values through a codec: at most 2^33", count);
+  CodedArgs a{};
+  a.comm = comm_;
+  a.in = in;
+  a.out = out;
+  a.count = static_cast<std::uint64_t>(count);
+  const auto group = static_cast<std::uint64_t>(std::max(pair.reduce_scatter.group, pair.all_gather.group));
+  a.value_blocks = static_cast<std::uint32_t>(ceil_div(a.count, group) * group / coded_block_values);
+  constexpr std::uint64_t unit = collectives::share_unit / coded_block_values;
+  a.piece = static_cast<std::uint32_t>(ceil_div(ceil_div(a.value_blocks, comm_.ranks), unit) * unit);
+  const std::uint32_t span = shape.workers * batch;
+  a.chunks = static_cast<std::uint32_t>(ceil_div(a.piece, std::uint64_t{span} * shape.blocks));
+  std::uint64_t chunk_bytes = 0;
+  for (auto [step, codec] : {std::pair{&a.parts, pair.reduce_scatter}, {&a.sums, pair.all_gather}}) {
+    const codec::ChunkLayout layout = codec::layout_of(codec, std::int64_t{span} * coded_block_values);
+    step->codec = codec;
+    step->second = static_cast<std::uint32_t>(layout.second);
+    step->scale = static_cast<std::uint32_t>(layout.scale);
+    step->offset = static_cast<std::uint32_t>(layout.offset);
+    step->slot = static_cast<std::uint32_t>(layout.slot);
+    step->bytes = static_cast<std::uint32_t>(ceil_div(static_cast<std::uint64_t>(layout.bytes), 128) * 128);
+    chunk_bytes += step->bytes;
+  }
+  const std::uint64_t slots = comm_.copy_bytes / (chunk_bytes * shape.blocks * comm_.ranks);
+  IMBREX_EXPECTS(slots >= std::min<std::uint64_t>(a.chunks, 3),
+                 "{} blocks of {} workers: the workspace holds {} chunks, at least 3 are needed", shape.blocks,
+                 shape.workers, slots);
+  a.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>(slots, a.chunks));
+  a.parts.source_stride = std::uint64_t{a.parts.bytes} * shape.blocks * a.slots;
+  a.sums.source_stride = std::uint64_t{a.sums.bytes} * shape.blocks * a.slots;
+  a.sums.begin = a.parts.source_stride * comm_.ranks;
+  return a;
+}
+
+void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
+                                 cudaStream_t stream, const CodedKnobs& knobs) {
+  validate(pair.reduce_scatter);
+  validate(pair.all_gather);
+  expect_operands(in, out, count, type);
+  const CodedKernel kernel = coded_kernel(type, comm_.ranks, pair);
+  const CodedShape shape = coded_shape_of(count, kernel.batch, knobs);
+  if (count == 0) return;
+  CodedArgs args = arguments(in, out, count, pair, kernel.batch, shape);
+  launch(kernel.function, shape.blocks, shape.workers + 32, &args, stream);
+}
+
+CommReport CudaCollectives::report() const {
+  IMBREX_CUDA_TRY(cudaSetDevice(device_));
+  CommState state;
+  IMBREX_CUDA_TRY(cudaMemcpy(&state, heap_.handle().at(world_.rank(), offset_), sizeof state, cudaMemcpyDeviceToHost));
+  return state.reports[(state.blocks[0].epoch + 1) & 1];
 }
 
 void CudaCollectives::finish(cudaStream_t stream) {

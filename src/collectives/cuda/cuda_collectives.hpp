@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "collectives/cuda/coded.hpp"
 #include "collectives/cuda/exact.hpp"
 #include "imbrex/types.hpp"
 #include "imbrex/world.hpp"
@@ -16,8 +17,8 @@
 namespace imbrex::cuda {
 
 struct CollectivesOptions {
-  /// Of GPU memory per rank. One call's data that are under way, and the call's before it, lie there.
-  std::size_t workspace_bytes = std::size_t{128} << 20;
+  /// Of GPU memory per rank: what is under way of one call and of the call before it, in exact slots and in coded ones.
+  std::size_t workspace_bytes = std::size_t{160} << 20;
   std::uint64_t delays = 0;  ///< tests: not 0: seed of random pauses of warps
   double max_delay = 1e-4;   ///< longest pause, seconds
 };
@@ -29,6 +30,12 @@ struct ExactKnobs {
   std::uint32_t blocks = 0;   ///< at most max_comm_blocks
   std::uint32_t threads = 0;  ///< a block: a multiple of 32 up to 512
   std::uint32_t batch = 0;    ///< two_shot: 1 or 2
+};
+
+/// How a coded all-reduce runs. Zeros leave the choice to the size.
+struct CodedKnobs {
+  std::uint32_t blocks = 0;   ///< at most max_comm_blocks
+  std::uint32_t workers = 0;  ///< threads of a block: a multiple of 32 up to most_coded_workers
 };
 
 /// Made by all ranks of a world together, used by one host thread a rank. All ranks make the same calls with the same
@@ -54,18 +61,32 @@ class CudaCollectives {
   /// The launch that all_reduce would make; `kernel` is what runs.
   ExactShape shape_of(std::int64_t count, Type type, const ExactKnobs& knobs) const;
 
+  /// The same through a codec, in two steps. Every part is coded, the owner's own too, and every sum, so all ranks get
+  /// the same bits, and the bits of make_cpu_all_reduce's two_shot.
+  void all_reduce(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair, cudaStream_t stream,
+                  const CodedKnobs& knobs = {});
+
+  /// What the last call through a codec wrote down on this rank. Its stream is idle.
+  CommReport report() const;
+
   /// Waits for the stream. Throws Error(runtime_failure) naming rank, step, peer and place if a wait of a kernel passed
   /// the world's limit, or the rank that was lost; every rank throws, and the object is dead.
   void finish(cudaStream_t stream);
 
  private:
   void expect_alive() const;
+  void expect_operands(const void* in, const void* out, std::int64_t count, Type type) const;
+  void launch(const void* kernel, std::uint32_t blocks, std::uint32_t threads, void* args, cudaStream_t stream) const;
+  CodedArgs arguments(const void* in, void* out, std::int64_t count, const CodecPair& pair, std::uint32_t batch,
+                      const CodedShape& shape) const;
+  CodedShape coded_shape_of(std::int64_t count, std::uint32_t batch, const CodedKnobs& knobs) const;
   ExactArgs arguments(const void* in, void* out, std::int64_t count, Type type, const ExactShape& shape) const;
   [[noreturn]] void throw_fault();
   [[noreturn]] void fail(const std::string& message);
 
   World& world_;
   int device_;
+  std::uint32_t processors_ = 0;
   runtime::CudaHeap heap_;
   std::size_t offset_ = 0;  // of the workspace
   std::unique_ptr<CommFault, HostFree> fault_;
