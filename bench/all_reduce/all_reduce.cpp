@@ -139,11 +139,15 @@ class Bench {
         for (const std::uint32_t threads : {64u, 128u, 256u, 512u})
           ours(fmt::format("one_shot t{}", threads), {ExactAlgorithm::one_shot, 0, threads});
       if (bytes >= (64 << 10))
-        for (const std::uint32_t blocks : {16u, 32u, 48u, 64u, 96u, 128u})
+        for (const std::uint32_t blocks : {64u, 96u, 128u, 132u})
           for (const std::uint32_t threads : {256u, 512u})
             for (const std::uint32_t batch : {1u, 2u})
               ours(fmt::format("two_shot b{} t{} x{}", blocks, threads, batch),
                    {ExactAlgorithm::two_shot, blocks, threads, batch});
+      if (bytes >= (16 << 20))
+        for (const std::uint32_t batch : {1u, 2u})
+          for (const std::uint32_t slots : {3u, 4u, 6u})
+            ours(fmt::format("two_shot x{} s{}", batch, slots), {ExactAlgorithm::two_shot, 0, 0, batch, slots});
     }
     if (bytes >= (64 << 10))
       for (const std::string& codec : options_.codecs) coded(list, codec, bytes);

@@ -187,6 +187,7 @@ TEST(GpuAllReduce, NothingAndMistakes) {
         refused("300 blocks", p, p, 8, {ExactAlgorithm::one_shot, 300});
         refused("33 threads", p, p, 8, {ExactAlgorithm::one_shot, 0, 33});
         refused("batches of 3", p, p, 8, {ExactAlgorithm::two_shot, 0, 0, 3});
+        refused("2 slots", p, p, 8, {ExactAlgorithm::two_shot, 0, 0, 0, 2});
         refused("one_shot takes at most", p, p, std::int64_t{1} << 40, {ExactAlgorithm::one_shot});
         refused("at least 3", p, p, std::int64_t{1} << 34, {ExactAlgorithm::two_shot, 256, 512, 2});
         // They still work.

@@ -110,6 +110,8 @@ ExactShape CudaCollectives::shape_of(std::int64_t count, Type type, const ExactK
   IMBREX_EXPECTS(knobs.threads <= 512 && knobs.threads % 32 == 0, "{} threads: a multiple of 32 up to 512",
                  knobs.threads);
   IMBREX_EXPECTS(knobs.batch <= 2, "batches of {}: 1 or 2", knobs.batch);
+  IMBREX_EXPECTS(knobs.slots == 0 || (knobs.slots >= 3 && knobs.slots <= most_exact_slots), "{} slots: from 3 to {}",
+                 knobs.slots, most_exact_slots);
   ExactShape s;
   if (algorithm == ExactAlgorithm::one_shot) {
     s.kernel = ExactKernel::one_shot;
@@ -121,12 +123,14 @@ ExactShape CudaCollectives::shape_of(std::int64_t count, Type type, const ExactK
                    name_of(type), most);
     return s;
   }
+  // Measured on four H200s: more threads than the links need let no step wait for another.
   const std::uint64_t piece = ceil_div(packets, comm_.ranks);
-  const bool large = piece > 128 * 256;
+  const bool large = piece > 128 * 256, huge = piece > (3 << 20);
   s.kernel = ExactKernel::two_shot;
   s.threads = knobs.threads != 0 ? knobs.threads : large ? 512 : 256;
-  s.batch = knobs.batch != 0 ? knobs.batch : large ? 2 : 1;
-  s.blocks = knobs.blocks != 0 ? knobs.blocks : large ? 64 : blocks_for(piece, s.threads * s.batch, 128);
+  s.batch = knobs.batch != 0 ? knobs.batch : huge ? 2 : 1;
+  s.blocks = knobs.blocks != 0 ? knobs.blocks : blocks_for(piece, s.threads * s.batch, 128);
+  s.slots = knobs.slots;
   return s;
 }
 
@@ -153,7 +157,10 @@ ExactArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
                  shape.blocks, shape.threads, shape.batch, slots);
   IMBREX_EXPECTS(chunks < std::uint64_t{1} << 30, "{} elements are too many for {} blocks", count, shape.blocks);
   a.chunks = static_cast<std::uint32_t>(chunks);
-  a.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>(slots, std::uint64_t{1} << 30));
+  a.slots = a.chunks;
+  if (slots < chunks || shape.slots != 0)
+    a.slots =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(slots, shape.slots != 0 ? shape.slots : most_exact_slots));
   return a;
 }
 

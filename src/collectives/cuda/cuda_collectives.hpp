@@ -30,6 +30,7 @@ struct ExactKnobs {
   std::uint32_t blocks = 0;   ///< at most max_comm_blocks
   std::uint32_t threads = 0;  ///< a block: a multiple of 32 up to 512
   std::uint32_t batch = 0;    ///< two_shot: 1 or 2
+  std::uint32_t slots = 0;    ///< two_shot: chunks under way, 3 to most_exact_slots
 };
 
 /// How a coded all-reduce runs. Zeros leave the choice to the size.

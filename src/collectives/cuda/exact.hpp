@@ -18,7 +18,11 @@ struct ExactShape {
   ExactKernel kernel = ExactKernel::one_shot;
   std::uint32_t blocks = 0, threads = 0;
   std::uint32_t batch = 0;  ///< packets of a part that a thread has in flight: 1 or 2
+  std::uint32_t slots = 0;  ///< two_shot: chunks that the slots hold at most; 0: most_exact_slots
 };
+
+/// Where a call has more chunks than its slots hold, they hold no more than this.
+inline constexpr std::uint32_t most_exact_slots = 8;
 
 /// By value into the kernel.
 struct ExactArgs {
