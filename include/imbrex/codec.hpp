@@ -1,4 +1,4 @@
-// Codecs: how a collective shortens what it sends.
+// Codecs: how a collective shortens what it sends. docs/codec.md tells the formats, the layout and the bounds.
 #pragma once
 
 #include <cstdint>

@@ -27,12 +27,12 @@ AllReduceAlgorithm parse_all_reduce_algorithm(std::string_view name);
 
 /// The same on every rank.
 struct AllReduceOptions {
-  std::optional<CodecPair> codec;  ///< not set: exact, each sum rounded once to the element type
+  std::optional<CodecPair> codec = {};  ///< not set: exact, each sum rounded once to the element type
   AllReduceAlgorithm algorithm = AllReduceAlgorithm::automatic;
 
   /// With a codec: the largest error that it may cause; roundings that an exact all-reduce has, too, come on top.
   /// Groups for which it could cause more travel as elements, in slots kept for them. Not with ring.
-  std::optional<float> tolerance;
+  std::optional<float> tolerance = {};
   /// With a tolerance: the whole call is exact, on all ranks, if one group of one rank could exceed it.
   bool whole_call = false;
 

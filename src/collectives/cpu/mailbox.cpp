@@ -56,7 +56,7 @@ const Mailbox::Header& Mailbox::wait(int slot, int sender, const std::function<s
   const std::atomic_ref<std::uint64_t> seen(counter(world_.rank(), slot));
   const auto begin = std::chrono::steady_clock::now();
   runtime::Backoff backoff;
-  while (seen.load(std::memory_order_acquire) != step_ + 1) {
+  while (seen.load(std::memory_order_acquire) <= step_) {
     world_.throw_if_failed();
     backoff.pause();
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;

@@ -15,8 +15,9 @@ namespace imbrex::collectives {
 ///
 /// Steps: a collective cuts a call into steps, counted over all calls. In a step each slot takes at most one message,
 /// and every message that is sent is waited for. Copy (step mod 2) of a slot is in use; the slot's counter, 64 bits, is
-/// step + 1 once the message is there. Whoever writes the message stores the counter after it (release); its reader
-/// polls the counter (acquire). Nothing is ever reset.
+/// at least step + 1 once the message is there (more where the sender is a step ahead, in the other copy). Whoever
+/// writes the message stores the counter after it (release); its reader polls the counter (acquire). Nothing is ever
+/// reset.
 class Mailbox {
  public:
   /// What goes with every message.
