@@ -119,6 +119,65 @@ std::vector<CodedCase> every_codec(Type type) {
   return list;
 }
 
+// The public object on a GPU and on the CPU: bits and whole reports.
+void compare_objects(int ranks, Type type, const std::vector<std::pair<std::string, AllReduceOptions>>& list) {
+  std::mutex lock;
+  std::vector<std::string> faults;
+  const auto body = [&](World& world) {
+    for (const auto& [name, options] : list)
+      for (const std::int64_t count : {std::int64_t{0}, std::int64_t{5}, std::int64_t{33'000}, std::int64_t{400'001}})
+        for (const bool hostile : {false, true}) {
+          const auto tell = [&](const std::string& what) {
+            const std::lock_guard guard(lock);
+            faults.push_back(name + " " + std::to_string(count) + (hostile ? " hostile" : "") + " rank " +
+                             std::to_string(world.rank()) + ": " + what);
+          };
+          const auto gpu = make_cuda_all_reduce(world, count, type, options),
+                     cpu = make_cpu_all_reduce(world, count, type, options);
+          ReduceVectors v({count, type, {}, 0, 0, false, hostile}, world.rank(), world.size(), 11);
+          v.fill();
+          const std::vector<std::byte> in = v.input();
+          std::vector<std::byte> want(in.size());
+          (*gpu)(v.in(), v.out(), count);
+          (*cpu)(in.data(), want.data(), count);
+          const AllReduceReport a = gpu->report(), b = cpu->report();
+          if (const std::int64_t at = difference(type, v.output(), want); at >= 0)
+            tell("element " + std::to_string(at) + " differs");
+          // An exact bound may be tighter on a GPU, which looks at fewer elements at a time.
+          const bool same_error = a.exact ? a.largest_error <= b.largest_error : a.largest_error == b.largest_error;
+          if (!same_error || a.non_finite != b.non_finite || a.groups != b.groups || a.raw_groups != b.raw_groups ||
+              a.exact != b.exact)
+            tell("error " + std::to_string(a.largest_error) + " CPU " + std::to_string(b.largest_error) +
+                 ", not finite " + std::to_string(a.non_finite) + " " + std::to_string(b.non_finite) + ", groups " +
+                 std::to_string(a.groups) + " " + std::to_string(b.groups) + ", raw " + std::to_string(a.raw_groups) +
+                 " " + std::to_string(b.raw_groups));
+        }
+    return 0;
+  };
+  EXPECT_EQ(run_threads(ranks, {.heap_bytes = 64 << 20, .wait_limit = 10}, body), 0);
+  for (std::size_t i = 0; i < std::min<std::size_t>(faults.size(), 12); ++i) ADD_FAILURE() << faults[i];
+}
+
+TEST(GpuCodedAllReduce, PublicObjectsGiveWhatTheCpuGives) {
+  NEEDS_GPUS(2);
+  std::vector<std::pair<std::string, AllReduceOptions>> list;
+  for (const AllReduceAlgorithm algorithm : {AllReduceAlgorithm::one_shot, AllReduceAlgorithm::two_shot}) {
+    AllReduceOptions exact;
+    exact.algorithm = algorithm;
+    list.emplace_back("exact " + std::string(name_of(algorithm)), exact);
+    for (const char* codec : {"int8", "int4+int8", "flash4", "int6-asym-g64-e8m0"})
+      for (const float tolerance : {-1.0f, 0.0f, 0.01f, 0.3f}) {
+        AllReduceOptions options;
+        options.codec = parse_codec_pair(codec);
+        options.algorithm = algorithm;
+        if (tolerance >= 0) options.tolerance = tolerance;
+        list.emplace_back(std::string(name_of(algorithm)) + " " + codec + " tolerance " + std::to_string(tolerance),
+                          options);
+      }
+  }
+  for (const Type type : {Type::bf16, Type::fp16, Type::fp32}) compare_objects(std::min(test::gpus(), 4), type, list);
+}
+
 TEST(GpuCodedAllReduce, EveryCodecOnTwo) {
   NEEDS_GPUS(2);
   for (const Type type : {Type::bf16, Type::fp16, Type::fp32}) run_cases(2, every_codec(type));

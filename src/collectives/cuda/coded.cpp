@@ -27,23 +27,33 @@ bool same_form(const Codec& a, const Codec& b) {
 
 }  // namespace
 
-CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair) {
+CodedKernel coded_one_shot_kernel(Type type) {
+  return {type == Type::bf16   ? coded_one_shot_bf16()
+          : type == Type::fp16 ? coded_one_shot_fp16()
+                               : coded_one_shot_fp32(),
+          1};
+}
+
+CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant) {
   const std::vector<CodedEntry>& list = entries(type);
   const CodedEntry* found = &list.back();
   for (const CodedEntry& entry : list)
-    if (!entry.any && same_form(entry.pair.reduce_scatter, pair.reduce_scatter) &&
+    if (!tolerant && !entry.any && same_form(entry.pair.reduce_scatter, pair.reduce_scatter) &&
         same_form(entry.pair.all_gather, pair.all_gather))
       found = &entry;
   return found->kernels[ranks <= 4 ? 0 : 1];
 }
 
 void load_coded_kernels() {
-  for (const Type type : {Type::bf16, Type::fp16, Type::fp32})
+  const auto load = [](const CodedKernel& kernel) {
+    cudaFuncAttributes attributes{};
+    IMBREX_CUDA_TRY(cudaFuncGetAttributes(&attributes, kernel.function));
+  };
+  for (const Type type : {Type::bf16, Type::fp16, Type::fp32}) {
+    load(coded_one_shot_kernel(type));
     for (const CodedEntry& entry : entries(type))
-      for (const CodedKernel& kernel : entry.kernels) {
-        cudaFuncAttributes attributes{};
-        IMBREX_CUDA_TRY(cudaFuncGetAttributes(&attributes, kernel.function));
-      }
+      for (const CodedKernel& kernel : entry.kernels) load(kernel);
+  }
 }
 
 }  // namespace imbrex::cuda

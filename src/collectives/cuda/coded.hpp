@@ -26,13 +26,16 @@ struct CodedArgs {
   void* out;
   std::uint64_t count;         ///< values
   std::uint32_t value_blocks;  ///< of coded_block_values values, those that fill up the last group included
-  std::uint32_t piece;         ///< of the same, of each rank's part; whole groups of both codecs
+  std::uint32_t piece;         ///< two-step: of the same, of each rank's part; whole groups of both codecs
   std::uint32_t chunks;        ///< that each block deals with
   std::uint32_t slots;         ///< chunks that a block's slots hold
+  float tolerance;             ///< negative: no group travels raw
+  float part_allowance;        ///< the error that it leaves to each part
   CodedChunk parts, sums;
 };
 
 struct CodedShape {
+  bool one_shot = false;
   std::uint32_t blocks = 0;
   std::uint32_t workers = 0;  ///< threads of a block, without the warp that posts
 };
@@ -44,8 +47,10 @@ struct CodedKernel {
   std::uint32_t batch;  ///< blocks of values that a thread takes of a piece at once
 };
 
-/// The kernel made for this pair, or else the one that takes any.
-CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair);
+/// The two-step kernel made for this pair, or else, and where groups may travel raw, the one that takes any.
+CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant);
+
+CodedKernel coded_one_shot_kernel(Type type);
 
 /// Loads every kernel: loading one behind a kernel that waits for a peer can stop that peer.
 void load_coded_kernels();

@@ -117,6 +117,14 @@ struct BlockView {
   }
 };
 
+/// A value as the type holds it.
+template <Type type>
+__device__ __forceinline__ float round_to(float value) {
+  if constexpr (type == Type::bf16) return __bfloat162float(__float2bfloat16_rn(value));
+  if constexpr (type == Type::fp16) return __half2float(__float2half_rn(value));
+  return value;
+}
+
 /// The group of which this thread's block is a part. By a whole warp; a group's blocks lie in neighbouring lanes.
 __device__ __forceinline__ codec::Group group_of(const Codec& c, const codec::Range& range,
                                                  const float (&values)[coded_block_values]) {

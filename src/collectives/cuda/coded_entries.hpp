@@ -21,4 +21,9 @@ std::span<const CodedEntry> coded_bf16_any();
 std::span<const CodedEntry> coded_fp16();
 std::span<const CodedEntry> coded_fp32();
 
+/// Take any form.
+const void* coded_one_shot_bf16();
+const void* coded_one_shot_fp16();
+const void* coded_one_shot_fp32();
+
 }  // namespace imbrex::cuda

@@ -41,6 +41,19 @@ __device__ __forceinline__ void end_epoch(const Comm& c, const BlockState& s, st
   for (std::uint32_t b = gridDim.x + threadIdx.x; b < max_comm_blocks; b += blockDim.x) blocks[b].epoch = s.epoch + 1;
 }
 
+/// By whole warps, before end_epoch: what their threads found. Positive floats order like their bits.
+__device__ __forceinline__ void write_report(const Comm& c, std::uint64_t epoch, float error, std::uint32_t non_finite,
+                                             std::uint32_t raw_groups) {
+  CommReport& r = state_of(c, c.rank).reports[epoch & 1];
+  const std::uint32_t worst = __reduce_max_sync(0xffffffffu, __float_as_uint(error)),
+                      odd = __reduce_add_sync(0xffffffffu, non_finite),
+                      raw = __reduce_add_sync(0xffffffffu, raw_groups);
+  if (threadIdx.x % 32 != 0) return;
+  if (worst != 0) atomicMax(&r.error_bits, worst);
+  if (odd != 0) atomicAdd(&r.non_finite, static_cast<unsigned long long>(odd));
+  if (raw != 0) atomicAdd(&r.raw_groups, raw);
+}
+
 /// What a thread waits for, for the record.
 struct Place {
   CommStep step;

@@ -31,12 +31,18 @@ struct ExactKnobs {
   std::uint32_t threads = 0;  ///< a block: a multiple of 32 up to 512
   std::uint32_t batch = 0;    ///< two_shot: 1 or 2
   std::uint32_t slots = 0;    ///< two_shot: chunks under way, 3 to most_exact_slots
+  bool report = false;        ///< write what report() reads; costs a little time
 };
+
+/// Up to here an exact all-reduce takes one shot.
+std::uint64_t most_one_shot_bytes(int ranks);
 
 /// How a coded all-reduce runs. Zeros leave the choice to the size.
 struct CodedKnobs {
   std::uint32_t blocks = 0;   ///< at most max_comm_blocks
   std::uint32_t workers = 0;  ///< threads of a block: a multiple of 32 up to most_coded_workers
+  bool one_shot = false;      ///< one step, with the codec of the parts; default: two
+  float tolerance = -1;       ///< as in AllReduceOptions; negative: no group travels raw
 };
 
 /// Made by all ranks of a world together, used by one host thread a rank. All ranks make the same calls with the same
@@ -62,12 +68,12 @@ class CudaCollectives {
   /// The launch that all_reduce would make; `kernel` is what runs.
   ExactShape shape_of(std::int64_t count, Type type, const ExactKnobs& knobs) const;
 
-  /// The same through a codec, in two steps. Every part is coded, the owner's own too, and every sum, so all ranks get
-  /// the same bits, and the bits of make_cpu_all_reduce's two_shot.
+  /// The same through a codec. Every part is coded, the owner's own too, and in two steps every sum, so all ranks get
+  /// the same bits, and those of make_cpu_all_reduce.
   void all_reduce(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair, cudaStream_t stream,
                   const CodedKnobs& knobs = {});
 
-  /// What the last call through a codec wrote down on this rank. Its stream is idle.
+  /// What the last call wrote down on this rank, if it was through a codec or asked for a report. Its stream is idle.
   CommReport report() const;
 
   /// Waits for the stream. Throws Error(runtime_failure) naming rank, step, peer and place if a wait of a kernel passed
@@ -78,8 +84,8 @@ class CudaCollectives {
   void expect_alive() const;
   void expect_operands(const void* in, const void* out, std::int64_t count, Type type) const;
   void launch(const void* kernel, std::uint32_t blocks, std::uint32_t threads, void* args, cudaStream_t stream) const;
-  CodedArgs arguments(const void* in, void* out, std::int64_t count, const CodecPair& pair, std::uint32_t batch,
-                      const CodedShape& shape) const;
+  CodedArgs arguments(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
+                      const CodedKernel& kernel, const CodedShape& shape, float tolerance) const;
   CodedShape coded_shape_of(std::int64_t count, std::uint32_t batch, const CodedKnobs& knobs) const;
   ExactArgs arguments(const void* in, void* out, std::int64_t count, Type type, const ExactShape& shape) const;
   [[noreturn]] void throw_fault();

@@ -5,14 +5,14 @@
 
 namespace imbrex::cuda {
 
-const void* exact_kernel_bf16(std::uint32_t ranks, const ExactShape& shape);
-const void* exact_kernel_fp16(std::uint32_t ranks, const ExactShape& shape);
-const void* exact_kernel_fp32(std::uint32_t ranks, const ExactShape& shape);
+const void* exact_kernel_bf16(std::uint32_t ranks, const ExactShape& shape, bool report);
+const void* exact_kernel_fp16(std::uint32_t ranks, const ExactShape& shape, bool report);
+const void* exact_kernel_fp32(std::uint32_t ranks, const ExactShape& shape, bool report);
 
-const void* exact_kernel(Type type, std::uint32_t ranks, const ExactShape& shape) {
-  return type == Type::bf16   ? exact_kernel_bf16(ranks, shape)
-         : type == Type::fp16 ? exact_kernel_fp16(ranks, shape)
-                              : exact_kernel_fp32(ranks, shape);
+const void* exact_kernel(Type type, std::uint32_t ranks, const ExactShape& shape, bool report) {
+  return type == Type::bf16   ? exact_kernel_bf16(ranks, shape, report)
+         : type == Type::fp16 ? exact_kernel_fp16(ranks, shape, report)
+                              : exact_kernel_fp32(ranks, shape, report);
 }
 
 void load_exact_kernels() {
@@ -20,10 +20,11 @@ void load_exact_kernels() {
     for (const std::uint32_t ranks : {2u, 4u, max_comm_ranks})
       for (const ExactShape& shape :
            {ExactShape{ExactKernel::one_shot, 1, 32, 1}, ExactShape{ExactKernel::two_shot, 1, 32, 1},
-            ExactShape{ExactKernel::two_shot, 1, 32, 2}}) {
-        cudaFuncAttributes attributes{};
-        IMBREX_CUDA_TRY(cudaFuncGetAttributes(&attributes, exact_kernel(type, ranks, shape)));
-      }
+            ExactShape{ExactKernel::two_shot, 1, 32, 2}})
+        for (const bool report : {false, true}) {
+          cudaFuncAttributes attributes{};
+          IMBREX_CUDA_TRY(cudaFuncGetAttributes(&attributes, exact_kernel(type, ranks, shape, report)));
+        }
 }
 
 }  // namespace imbrex::cuda

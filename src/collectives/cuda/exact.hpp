@@ -37,7 +37,7 @@ struct ExactArgs {
   std::uint32_t slots;          ///< two_shot: chunks that a block's slots hold
 };
 
-/// Null where there is no such kernel.
-const void* exact_kernel(Type type, std::uint32_t ranks, const ExactShape& shape);
+/// Null where there is no such kernel. `report`: it writes a CommReport.
+const void* exact_kernel(Type type, std::uint32_t ranks, const ExactShape& shape, bool report);
 
 }  // namespace imbrex::cuda

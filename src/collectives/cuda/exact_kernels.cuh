@@ -1,6 +1,7 @@
 // Exact all-reduces of one element type: sums in fp32, by rank number, so the bits are the same on all ranks.
 #pragma once
 
+#include "codec/bound.hpp"
 #include "collectives/cuda/exact.hpp"
 #include "collectives/cuda/packet.cuh"
 
@@ -13,8 +14,45 @@ __device__ __forceinline__ VectorView view(const void* first, std::uint64_t byte
           reinterpret_cast<std::uint64_t>(first) % packet_bytes == 0};
 }
 
+/// What a thread's sums may have lost, packet by packet, or nothing.
+template <Type type, bool active>
+class ExactReport {
+ public:
+  __device__ __forceinline__ void part(const uint4& p) {
+    if constexpr (active) codec::add_exact_part(bound_, magnitude_of(p));
+  }
+
+  __device__ __forceinline__ void sum(const uint4& p, std::uint32_t ranks) {
+    if constexpr (active) {
+      error_ = max(error_, codec::raw_output_error(bound_, static_cast<int>(ranks), type, magnitude_of(p)));
+      bound_ = {};
+      Elements<type>::each(p, [&](float v) {
+        if (!isfinite(v)) ++non_finite_;
+      });
+    }
+  }
+
+  /// By whole warps.
+  __device__ __forceinline__ void write(const Comm& c, std::uint64_t epoch) const {
+    if constexpr (active) write_report(c, epoch, error_, non_finite_, 0);
+  }
+
+ private:
+  static __device__ __forceinline__ float magnitude_of(const uint4& p) {
+    float largest = 0;
+    Elements<type>::each(p, [&](float v) {
+      if (isfinite(v)) largest = fmaxf(largest, fabsf(v));
+    });
+    return largest;
+  }
+
+  codec::Bound bound_;
+  float error_ = 0;
+  std::uint32_t non_finite_ = 0;
+};
+
 /// Slots: [source][packet]. Packet q is sent, added and stored by the same thread, so `out` may be `in`.
-template <Type type, int Most>
+template <Type type, int Most, bool report>
 __global__ void __launch_bounds__(most_threads, 1) one_shot_all_reduce(const __grid_constant__ ExactArgs a) {
   wait_for_stream();
   const Comm& c = a.comm;
@@ -33,6 +71,7 @@ __global__ void __launch_bounds__(most_threads, 1) one_shot_all_reduce(const __g
   }
   maybe_pause(c, state.epoch, 1);
   const std::uint32_t wanted = ((1u << c.ranks) - 1) & ~(1u << c.rank);
+  ExactReport<type, report> losses;
   for (std::uint64_t q = begin; q < a.packets; q += step) {
     uint4 got[1][Most];
     const uint4 own = load_elements<type>(in, q);
@@ -44,9 +83,17 @@ __global__ void __launch_bounds__(most_threads, 1) one_shot_all_reduce(const __g
     Sum<type> sum;
 #pragma unroll
     for (std::uint32_t s = 0; s < Most; ++s)
-      if (s < c.ranks) sum.add(chosen(s == c.rank, own, got[0][s]), s == 0);
-    store_elements<type>(out, q, sum.packed());
+      if (s < c.ranks) {
+        const uint4 part = chosen(s == c.rank, own, got[0][s]);
+        sum.add(part, s == 0);
+        losses.part(part);
+      }
+    const uint4 packed = sum.packed();
+    store_elements<type>(out, q, packed);
+    losses.sum(packed, c.ranks);
   }
+  // All ranks have the same.
+  if (c.rank == 0) losses.write(c, state.epoch);
   end_epoch(c, state, 0);
 }
 
@@ -62,7 +109,7 @@ __global__ void __launch_bounds__(most_threads, 1) one_shot_all_reduce(const __g
 /// nothing that peers send in the same round, so their order is free: blocks begin with different ones, or all would
 /// leave the links idle at once, in step 3. The last warp of a block to have emptied a chunk's slots tells the peers
 /// that they are free; before step 1 each warp waits for that. Warps meet nowhere else.
-template <Type type, int Most, int Batch>
+template <Type type, int Most, int Batch, bool report>
 class TwoShot {
  public:
   __device__ __forceinline__ TwoShot(const ExactArgs& args, std::uint32_t (&emptied)[2 * most_exact_slots])
@@ -93,6 +140,7 @@ class TwoShot {
       if (++step == 3) step = 0;
       if (step == first) ++round;
     }
+    losses_.write(c_, state_.epoch);
     end_epoch(c_, state_, a_.chunks > a_.slots ? a_.chunks - a_.slots : 0);
   }
 
@@ -165,8 +213,13 @@ class TwoShot {
       Sum<type> sum;
 #pragma unroll
       for (std::uint32_t s = 0; s < Most; ++s)
-        if (s < c_.ranks) sum.add(chosen(s == c_.rank, own[b], got[b][s]), s == 0);
+        if (s < c_.ranks) {
+          const uint4 part = chosen(s == c_.rank, own[b], got[b][s]);
+          sum.add(part, s == 0);
+          losses_.part(part);
+        }
       const uint4 packet = sendable(sum.packed());
+      losses_.sum(packet, c_.ranks);
 #pragma unroll
       for (std::uint32_t i = 1; i < Most; ++i)
         if (i < c_.ranks)
@@ -246,30 +299,37 @@ class TwoShot {
   VectorView in_, out_;
   std::uint32_t span_;
   bool well_ = true;
+  ExactReport<type, report> losses_;
 };
 
-template <Type type, int Most, int Batch>
+template <Type type, int Most, int Batch, bool report>
 __global__ void __launch_bounds__(most_threads, 1) two_shot_all_reduce(const __grid_constant__ ExactArgs a) {
   __shared__ std::uint32_t emptied[2 * most_exact_slots];
   if (threadIdx.x < 2 * most_exact_slots) emptied[threadIdx.x] = 0;
   __syncthreads();
   wait_for_stream();
-  TwoShot<type, Most, Batch>(a, emptied).run();
+  TwoShot<type, Most, Batch, report>(a, emptied).run();
 }
 
-template <Type type, int Most>
+template <Type type, int Most, bool report>
 const void* exact_kernel_of(const ExactShape& shape) {
-  if (shape.kernel == ExactKernel::one_shot) return reinterpret_cast<const void*>(&one_shot_all_reduce<type, Most>);
-  if (shape.batch == 1) return reinterpret_cast<const void*>(&two_shot_all_reduce<type, Most, 1>);
-  if (shape.batch == 2) return reinterpret_cast<const void*>(&two_shot_all_reduce<type, Most, 2>);
+  if (shape.kernel == ExactKernel::one_shot)
+    return reinterpret_cast<const void*>(&one_shot_all_reduce<type, Most, report>);
+  if (shape.batch == 1) return reinterpret_cast<const void*>(&two_shot_all_reduce<type, Most, 1, report>);
+  if (shape.batch == 2) return reinterpret_cast<const void*>(&two_shot_all_reduce<type, Most, 2, report>);
   return nullptr;
 }
 
+template <Type type, int Most>
+const void* exact_kernel_of(const ExactShape& shape, bool report) {
+  return report ? exact_kernel_of<type, Most, true>(shape) : exact_kernel_of<type, Most, false>(shape);
+}
+
 template <Type type>
-const void* exact_kernel_of(std::uint32_t ranks, const ExactShape& shape) {
-  return ranks <= 2   ? exact_kernel_of<type, 2>(shape)
-         : ranks <= 4 ? exact_kernel_of<type, 4>(shape)
-                      : exact_kernel_of<type, static_cast<int>(max_comm_ranks)>(shape);
+const void* exact_kernel_of(std::uint32_t ranks, const ExactShape& shape, bool report) {
+  return ranks <= 2   ? exact_kernel_of<type, 2>(shape, report)
+         : ranks <= 4 ? exact_kernel_of<type, 4>(shape, report)
+                      : exact_kernel_of<type, static_cast<int>(max_comm_ranks)>(shape, report);
 }
 
 }  // namespace imbrex::cuda

@@ -104,25 +104,40 @@ __device__ __forceinline__ void store_elements(const VectorView& v, std::uint64_
   }
 }
 
+/// A packet's elements as floats.
+template <Type type>
+struct Elements {
+  static constexpr int count = type == Type::fp32 ? 4 : 8;
+
+  template <typename Visit>
+  static __device__ __forceinline__ void each(const uint4& p, Visit&& visit) {
+    const std::uint32_t words[4] = {p.x, p.y, p.z, p.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (type == Type::fp32) {
+        visit(__uint_as_float(words[i]));
+      } else if constexpr (type == Type::bf16) {
+        visit(__uint_as_float(words[i] << 16));
+        visit(__uint_as_float(words[i] & 0xffff0000u));
+      } else {
+        const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&words[i]));
+        visit(both.x);
+        visit(both.y);
+      }
+    }
+  }
+};
+
 /// Sums of a packet's elements in fp32, in the order of the calls; the first call sets them, so that -0 stays -0.
 template <Type type>
 class Sum {
  public:
   __device__ __forceinline__ void add(const uint4& p, bool first) {
-    const std::uint32_t words[4] = {p.x, p.y, p.z, p.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if constexpr (type == Type::fp32) {
-        take(values_[i], __uint_as_float(words[i]), first);
-      } else if constexpr (type == Type::bf16) {
-        take(values_[2 * i], __uint_as_float(words[i] << 16), first);
-        take(values_[2 * i + 1], __uint_as_float(words[i] & 0xffff0000u), first);
-      } else {
-        const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&words[i]));
-        take(values_[2 * i], both.x, first);
-        take(values_[2 * i + 1], both.y, first);
-      }
-    }
+    int i = 0;
+    Elements<type>::each(p, [&](float v) {
+      values_[i] = first ? v : values_[i] + v;
+      ++i;
+    });
   }
 
   /// Rounded to nearest even.
@@ -141,11 +156,7 @@ class Sum {
   }
 
  private:
-  static __device__ __forceinline__ void take(float& sum, float value, bool first) {
-    sum = first ? value : sum + value;
-  }
-
-  float values_[type == Type::fp32 ? 4 : 8];
+  float values_[Elements<type>::count];
 };
 
 /// Waits for a thread's packets, the one of source s and number b at first + s * source_stride + b * batch_stride, and
