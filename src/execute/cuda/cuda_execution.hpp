@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "execute/cuda/gemm.hpp"
-#include "execute/cuda/raw_memory.hpp"
+#include "runtime/cuda/raw_memory.hpp"
 #include "execute/cuda/stream_execution.hpp"
 #include "execute/cuda/translate.hpp"
 #include "imbrex/world.hpp"
