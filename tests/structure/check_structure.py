@@ -19,7 +19,7 @@ ARROWS = {
     "tune": ["plan", "machine", "base"],
     "shmem": ["runtime", "base"],
     "collectives": ["runtime", "codec", "machine", "base"],
-    "ops": ["tune", "execute", "plan", "runtime", "machine", "base"],
+    "ops": ["tune", "execute", "plan", "collectives", "codec", "runtime", "machine", "base"],
 }
 
 # Public header -> the module that implements it. device/ headers are included by kernels of any module.
@@ -28,6 +28,8 @@ PUBLIC = {
     "types.hpp": "base",
     "environment.hpp": "base",
     "version.hpp": "base",
+    "codec.hpp": "codec",
+    "collectives.hpp": "collectives",
     "machine.hpp": "machine",
     "plan.hpp": "plan",
     "gpu.hpp": "runtime",
@@ -38,6 +40,7 @@ PUBLIC = {
     "measure.hpp": "ops",
     "ops.hpp": "ops",
     "run.hpp": "ops",
+    "run_all_reduce.hpp": "ops",
 }
 
 # Users of the library: they see public headers and their own only.

@@ -9,7 +9,7 @@
 #include "execute/cuda/epoch.hpp"
 #include "execute/cuda/fault_pool.hpp"
 #include "execute/cuda/gemm.hpp"
-#include "execute/cuda/raw_memory.hpp"
+#include "runtime/cuda/raw_memory.hpp"
 #include "execute/cuda/stream_execution.hpp"
 #include "execute/cuda/translate.hpp"
 #include "imbrex/world.hpp"

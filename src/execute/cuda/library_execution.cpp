@@ -10,7 +10,7 @@
 
 #include "execute/cuda/library_gemm.hpp"
 #include "execute/cuda/library_translate.hpp"
-#include "execute/cuda/raw_memory.hpp"
+#include "runtime/cuda/raw_memory.hpp"
 #include "execute/cuda/sum.hpp"
 #include "plan/builder.hpp"
 #include "runtime/cuda/nccl.hpp"

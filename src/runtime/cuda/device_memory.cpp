@@ -12,6 +12,8 @@ DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
   data_.reset(data, [](void* p) { cudaFree(p); });
 }
 
+void DeviceMemory::synchronize() { IMBREX_CUDA_TRY(cudaDeviceSynchronize()); }
+
 void DeviceMemory::fill(unsigned char byte) {
   IMBREX_CUDA_TRY(cudaMemset(data_.get(), byte, bytes_));
   // The executor's streams do not wait for the default one.

@@ -17,6 +17,9 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
+  /// Waits for all that this process has enqueued on the GPU.
+  static void synchronize();
+
   void* get() const { return data_.get(); }
   void fill(unsigned char byte);
   void upload(const std::vector<std::byte>& from);
