@@ -92,6 +92,12 @@ void agree(World& world, std::int64_t max_count, Type type, const AllReduceOptio
   agree(world, "all_reduce", terms);
 }
 
+std::string refusal_of_gpus(const AllReduceOptions& options) {
+  if (options.algorithm == AllReduceAlgorithm::ring) return "all_reduce: algorithm ring runs on the CPU only";
+  if (options.whole_call) return "all_reduce: whole_call runs on the CPU only";
+  return {};
+}
+
 bool coded(const AllReduceOptions& options, std::int64_t count, Type type) {
   return options.codec && count * static_cast<std::int64_t>(size_of(type)) >= options.exact_below;
 }

@@ -91,8 +91,8 @@ class CudaAllReduce final : public AllReduce {
 std::unique_ptr<AllReduce> make_cuda_all_reduce(World& world, std::int64_t max_count, Type type,
                                                 const AllReduceOptions& options) {
   collectives::agree(world, max_count, type, options);
-  IMBREX_EXPECTS(options.algorithm != AllReduceAlgorithm::ring, "all_reduce: algorithm ring runs on the CPU only");
-  IMBREX_EXPECTS(!options.whole_call, "all_reduce: whole_call runs on the CPU only");
+  const std::string refusal = collectives::refusal_of_gpus(options);
+  IMBREX_EXPECTS(refusal.empty(), "{}", refusal);
   return std::make_unique<CudaAllReduce>(world, max_count, type, options);
 }
 
