@@ -172,6 +172,7 @@ class Bench {
     };
     add(codec, {});
     if (!options_.sweep || bytes < (1 << 20)) return;
+    for (const std::uint32_t batch : {1u, 2u}) add(fmt::format("{} x{}", codec, batch), {0, 0, batch});
     for (const std::uint32_t blocks : {32u, 48u, 64u, 96u, 132u})
       for (const std::uint32_t workers : {256u, 480u})
         add(fmt::format("{} b{} w{}", codec, blocks, workers), {blocks, workers});

@@ -15,6 +15,7 @@ inline constexpr std::uint32_t coded_block_values = 8;  // a thread's share of a
 struct CodedChunk {
   Codec codec;
   std::uint32_t second, scale, offset, slot;  ///< bytes from the chunk's begin; the first plane is at 0
+  std::uint32_t group_shift;                  ///< of a block's number to that of its group
   std::uint32_t bytes;
   std::uint64_t source_stride;  ///< bytes between the slots of two sources
   std::uint64_t begin;          ///< bytes from the slots' begin to those of source 0
@@ -48,7 +49,8 @@ struct CodedKernel {
 };
 
 /// The two-step kernel made for this pair, or else, and where groups may travel raw, the one that takes any.
-CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant);
+/// `batch`: 1 or 2; not where there is one only.
+CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant, std::uint32_t batch);
 
 CodedKernel coded_one_shot_kernel(Type type);
 

@@ -1,6 +1,7 @@
 #include "collectives/cuda/cuda_collectives.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -207,6 +208,7 @@ void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, 
 
 CodedShape CudaCollectives::coded_shape_of(std::int64_t count, std::uint32_t batch, const CodedKnobs& knobs) const {
   IMBREX_EXPECTS(knobs.blocks <= max_comm_blocks, "{} blocks: at most {}", knobs.blocks, max_comm_blocks);
+  IMBREX_EXPECTS(knobs.batch <= 2, "batches of {}: 1 or 2", knobs.batch);
   IMBREX_EXPECTS(knobs.workers <= most_coded_workers && knobs.workers % 32 == 0,
                  "{} workers: a multiple of 32 up to {}", knobs.workers, most_coded_workers);
   const std::uint64_t piece =
@@ -252,6 +254,8 @@ CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
     step->scale = static_cast<std::uint32_t>(layout.scale);
     step->offset = static_cast<std::uint32_t>(layout.offset);
     step->slot = static_cast<std::uint32_t>(layout.slot);
+    step->group_shift =
+        static_cast<std::uint32_t>(std::countr_zero(static_cast<std::uint32_t>(codec.group) / coded_block_values));
     step->bytes = static_cast<std::uint32_t>(ceil_div(static_cast<std::uint64_t>(layout.bytes), 128) * 128);
     chunk_bytes += step->bytes;
     if (shape.one_shot) break;
@@ -272,8 +276,8 @@ void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, 
   validate(pair.reduce_scatter);
   validate(pair.all_gather);
   expect_operands(in, out, count, type);
-  const CodedKernel kernel =
-      knobs.one_shot ? coded_one_shot_kernel(type) : coded_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0);
+  const CodedKernel kernel = knobs.one_shot ? coded_one_shot_kernel(type)
+                                            : coded_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0, knobs.batch);
   const CodedShape shape = coded_shape_of(count, kernel.batch, knobs);
   if (count == 0) return;
   CodedArgs args = arguments(in, out, count, type, pair, kernel, shape, knobs.tolerance);
