@@ -25,5 +25,8 @@ std::span<const CodedEntry> coded_fp32();
 const void* coded_one_shot_bf16();
 const void* coded_one_shot_fp16();
 const void* coded_one_shot_fp32();
+const void* coded_ring_bf16();
+const void* coded_ring_fp16();
+const void* coded_ring_fp32();
 
 }  // namespace imbrex::cuda
