@@ -93,9 +93,7 @@ void agree(World& world, std::int64_t max_count, Type type, const AllReduceOptio
 }
 
 std::string refusal_of_gpus(const AllReduceOptions& options) {
-  if (options.algorithm == AllReduceAlgorithm::ring) return "all_reduce: algorithm ring runs on the CPU only";
-  if (options.whole_call) return "all_reduce: whole_call runs on the CPU only";
-  return {};
+  return options.whole_call ? "all_reduce: whole_call runs on the CPU only" : "";
 }
 
 bool coded(const AllReduceOptions& options, std::int64_t count, Type type) {
