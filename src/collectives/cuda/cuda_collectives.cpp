@@ -315,11 +315,7 @@ void CudaCollectives::finish(cudaStream_t stream) {
     try {
       world_.throw_if_failed();
     } catch (const Error&) {
-      // A peer is lost: end this rank's waits, whose data will not come.
-      const std::uint32_t yes = 1;
-      std::byte* state = heap_.handle().at(world_.rank(), offset_);
-      IMBREX_CUDA_TRY(
-          cudaMemcpyAsync(state + offsetof(CommState, abort), &yes, sizeof yes, cudaMemcpyHostToDevice, rescue_));
+      abort();  // a peer is lost
       told = true;
     }
   }
@@ -327,6 +323,17 @@ void CudaCollectives::finish(cudaStream_t stream) {
 }
 
 // Throws the world's first failure, which may be the loss of the rank that this one waited for.
+void CudaCollectives::look() {
+  if (fault_->state != CommFault::clear || fault_->ended_early != 0) throw_fault();
+}
+
+void CudaCollectives::abort() noexcept {
+  const std::uint32_t yes = 1;
+  std::byte* state = heap_.handle().at(world_.rank(), offset_);
+  cudaMemcpyAsync(state + offsetof(CommState, abort), &yes, sizeof yes, cudaMemcpyHostToDevice, rescue_);
+  cudaGetLastError();
+}
+
 void CudaCollectives::fail(const std::string& message) {
   dead_ = true;
   world_.fail(message);

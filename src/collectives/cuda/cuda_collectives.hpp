@@ -81,6 +81,12 @@ class CudaCollectives {
   /// the world's limit, or the rank that was lost; every rank throws, and the object is dead.
   void finish(cudaStream_t stream);
 
+  /// Does not wait: throws as finish does once a wait has passed its limit.
+  void look();
+
+  /// Ends this rank's waits, whose data will not come.
+  void abort() noexcept;
+
  private:
   void expect_alive() const;
   void expect_operands(const void* in, const void* out, std::int64_t count, Type type) const;
