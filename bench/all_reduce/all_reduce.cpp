@@ -35,7 +35,7 @@ struct Options {
   std::int64_t least = 1024, most = std::int64_t{1} << 30;
   std::string type = "bf16", json, only;
   std::vector<std::string> codecs;
-  bool threads = false, sweep = false, nccl = true;
+  bool threads = false, sweep = false, nccl = true, ring = false;
   double wait_limit = 10;
 };
 
@@ -171,7 +171,11 @@ class Bench {
            }});
     };
     add(codec, {});
+    cuda::CodedKnobs ring;
+    ring.steps = cuda::CodedSteps::ring;
+    if (options_.ring) add(codec + " ring", ring);
     if (!options_.sweep || bytes < (1 << 20)) return;
+    for (const std::uint32_t batch : {1u, 2u}) add(fmt::format("{} x{}", codec, batch), {0, 0, batch});
     for (const std::uint32_t blocks : {32u, 48u, 64u, 96u, 132u})
       for (const std::uint32_t workers : {256u, 480u})
         add(fmt::format("{} b{} w{}", codec, blocks, workers), {blocks, workers});
@@ -345,6 +349,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0.1, 600.0))
       ->capture_default_str();
   app.add_flag("--threads", o.threads, "ranks are threads, not processes");
+  app.add_flag("--ring", o.ring, "also rings through the codecs");
   app.add_flag("--sweep", o.sweep, "also blocks, threads and batches");
   app.add_flag("!--no-nccl", o.nccl, "leave NCCL out");
   CLI11_PARSE(app, argc, argv);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "imbrex/collectives.hpp"
 #include "imbrex/world.hpp"
@@ -41,6 +42,9 @@ struct CallRecord {
 /// Validates, and compares what every rank asks for. Collective. Throws Error(invalid_input) on every rank if they
 /// differ.
 void agree(World& world, std::int64_t max_count, Type type, const AllReduceOptions& options);
+
+/// What of the options GPUs do not do, in words; empty if they do all.
+std::string refusal_of_gpus(const AllReduceOptions& options);
 
 /// Whether `count` elements go through the codec.
 bool coded(const AllReduceOptions& options, std::int64_t count, Type type);

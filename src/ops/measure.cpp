@@ -164,15 +164,20 @@ class Meter {
     const Plan chosen = choose_gpu_plan(problem, {}, {}, gpu_);
     chosen_ = {chosen.strategy, chosen.knobs};
     std::vector<Candidate> list = gpu_candidates(problem);
-    if (!request_.all)
-      std::erase_if(list, [&](const Candidate& c) { return c.strategy != Strategy::sequential && !is_chosen(c); });
+    if (!request_.all) std::erase_if(list, [&](const Candidate& c) { return !is_baseline(c) && !is_chosen(c); });
     if (std::none_of(list.begin(), list.end(), [&](const Candidate& c) { return is_chosen(c); }))
       list.push_back(chosen_);
     return list;
   }
 
   bool is_chosen(const Candidate& c) const {
-    return c.strategy == chosen_.strategy && (c.strategy == Strategy::sequential || c.knobs == chosen_.knobs);
+    if (c.strategy != chosen_.strategy) return false;
+    return c.knobs == chosen_.knobs || (is_baseline(c) && is_baseline(chosen_));
+  }
+
+  // cuBLAS, then NCCL, whatever the other knobs.
+  static bool is_baseline(const Candidate& c) {
+    return c.strategy == Strategy::sequential && c.knobs.transport != Transport::store;
   }
 
   double slowest(double seconds) {

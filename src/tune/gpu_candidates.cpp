@@ -19,6 +19,11 @@ class List {
     Knobs k;
     k.partial = problem.type;
     candidates_.push_back({Strategy::sequential, k});
+    if (problem.m <= 1024) {
+      Knobs own = k;
+      own.transport = Transport::store;
+      candidates_.push_back({Strategy::sequential, own});
+    }
     for (int chunks : {2, 4}) {
       k.chunks = chunks;
       candidates_.push_back({Strategy::decomposed, k});

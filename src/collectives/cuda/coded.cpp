@@ -34,14 +34,18 @@ CodedKernel coded_one_shot_kernel(Type type) {
           1};
 }
 
-CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant) {
+CodedKernel coded_ring_kernel(Type type) {
+  return {type == Type::bf16 ? coded_ring_bf16() : type == Type::fp16 ? coded_ring_fp16() : coded_ring_fp32(), 1};
+}
+
+CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant, std::uint32_t batch) {
   const std::vector<CodedEntry>& list = entries(type);
   const CodedEntry* found = &list.back();
   for (const CodedEntry& entry : list)
     if (!tolerant && !entry.any && same_form(entry.pair.reduce_scatter, pair.reduce_scatter) &&
         same_form(entry.pair.all_gather, pair.all_gather))
       found = &entry;
-  return found->kernels[ranks <= 4 ? 0 : 1];
+  return found->kernels[ranks > 4 ? 2 : batch == 1 ? 0 : 1];
 }
 
 void load_coded_kernels() {
@@ -51,6 +55,7 @@ void load_coded_kernels() {
   };
   for (const Type type : {Type::bf16, Type::fp16, Type::fp32}) {
     load(coded_one_shot_kernel(type));
+    load(coded_ring_kernel(type));
     for (const CodedEntry& entry : entries(type))
       for (const CodedKernel& kernel : entry.kernels) load(kernel);
   }

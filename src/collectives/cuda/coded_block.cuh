@@ -48,18 +48,20 @@ struct BlockView {
       for (std::uint32_t w = 0; w < words; ++w) raw.words[w] = __ldcs(at + w);
       return raw;
     }
-    std::uint32_t bits[4 * words];
-    // Never more than a group past the end.
-    const std::byte* base = first + min(block * coded_block_values, count - 1) * element;
-    const auto last = static_cast<std::int32_t>(min(count - 1 - min(block * coded_block_values, count - 1), 7ul));
+    // The last element first, each pushes the others up: short code beside the hot path.
+    const std::uint64_t begin = min(block * coded_block_values, count - 1);
+    const auto last = static_cast<std::int32_t>(min(count - 1 - begin, std::uint64_t{coded_block_values - 1}));
+    std::uint32_t bits[4 * words] = {};
+#pragma unroll 1
+    for (std::int32_t i = coded_block_values - 1; i >= 0; --i) {
+      const std::byte* at = first + (begin + static_cast<std::uint64_t>(min(i, last))) * element;
 #pragma unroll
-    for (std::int32_t i = 0; i < static_cast<std::int32_t>(4 * words); ++i) {
-      const auto at = [&](std::int32_t value) { return base + min(value, last) * static_cast<std::int32_t>(element); };
-      if constexpr (type == Type::fp32)
-        bits[i] = *reinterpret_cast<const std::uint32_t*>(at(i));
+      for (std::uint32_t w = 4 * words - 1; w > 0; --w)
+        bits[w] = element == 4 ? bits[w - 1] : __funnelshift_l(bits[w - 1], bits[w], 16);
+      if constexpr (element == 4)
+        bits[0] = *reinterpret_cast<const std::uint32_t*>(at);
       else
-        bits[i] = *reinterpret_cast<const std::uint16_t*>(at(2 * i)) |
-                  static_cast<std::uint32_t>(*reinterpret_cast<const std::uint16_t*>(at(2 * i + 1))) << 16;
+        bits[0] = bits[0] << 16 | *reinterpret_cast<const std::uint16_t*>(at);
     }
 #pragma unroll
     for (std::uint32_t w = 0; w < words; ++w)
@@ -86,13 +88,17 @@ struct BlockView {
         reinterpret_cast<uint4*>(to)[w] = {bits[4 * w], bits[4 * w + 1], bits[4 * w + 2], bits[4 * w + 3]};
       return;
     }
-#pragma unroll
-    for (std::uint32_t i = 0; i < coded_block_values; ++i) {
-      if (block * coded_block_values + i >= count) break;
-      if constexpr (type == Type::fp32)
-        reinterpret_cast<std::uint32_t*>(to)[i] = bits[i];
+#pragma unroll 1
+    for (std::uint32_t i = 0; i < coded_block_values && block * coded_block_values + i < count; ++i) {
+      if constexpr (element == 4)
+        reinterpret_cast<std::uint32_t*>(to)[i] = bits[0];
       else
-        reinterpret_cast<std::uint16_t*>(to)[i] = static_cast<std::uint16_t>(bits[i / 2] >> (i % 2 * 16));
+        reinterpret_cast<std::uint16_t*>(to)[i] = static_cast<std::uint16_t>(bits[0]);
+#pragma unroll
+      for (std::uint32_t w = 0; w < 4 * words; ++w) {
+        const std::uint32_t next = w + 1 < 4 * words ? bits[w + 1] : 0;
+        bits[w] = element == 4 ? next : __funnelshift_r(bits[w], next, 16);
+      }
     }
   }
 
@@ -193,7 +199,7 @@ struct GroupWords {
 
 __device__ __forceinline__ GroupWords load_group_words(const Codec& c, const CodedChunk& chunk, const std::byte* base,
                                                        std::uint32_t index) {
-  const std::uint32_t group = index / (static_cast<std::uint32_t>(c.group) / coded_block_values);
+  const std::uint32_t group = index >> chunk.group_shift;
   const int scale = codec::scale_bytes(c), offset = codec::offset_bytes(c);
   GroupWords words{load_word(base + chunk.scale + group * scale, scale), 0};
   if (offset == 4) words.offset = load_word(base + chunk.offset + group * 4, 4);

@@ -7,11 +7,11 @@
 
 namespace imbrex::cuda {
 
-/// Kernels of a pair of forms for up to 4 and up to 8 ranks.
+/// Kernels of a pair of forms: for up to 4 ranks with batches of 1 and of 2, for up to 8.
 struct CodedEntry {
   CodecPair pair;  ///< its groups do not count
   bool any;
-  CodedKernel kernels[2];
+  CodedKernel kernels[3];
 };
 
 std::span<const CodedEntry> coded_bf16_int8();
@@ -25,5 +25,8 @@ std::span<const CodedEntry> coded_fp32();
 const void* coded_one_shot_bf16();
 const void* coded_one_shot_fp16();
 const void* coded_one_shot_fp32();
+const void* coded_ring_bf16();
+const void* coded_ring_fp16();
+const void* coded_ring_fp32();
 
 }  // namespace imbrex::cuda

@@ -24,7 +24,7 @@ class CodedTwoShot : CodedRank<type, Batch, std::is_same_v<FormOfParts, AnyForm>
   static constexpr int unrolled = ahead ? Most : 1;
   using Base = CodedRank<type, Batch, any>;
   using Base::a_, Base::c_, Base::arrivals_, Base::state_, Base::in_, Base::out_, Base::workers_, Base::well_;
-  using Base::index_of, Base::block_of, Base::slot_of, Base::peer_of;
+  using Base::index_of, Base::block_of, Base::place_of, Base::slot_of, Base::peer_of;
   using typename Base::OwnPart;
   using typename Base::Part;
   using typename Base::Values;
@@ -75,6 +75,7 @@ class CodedTwoShot : CodedRank<type, Batch, std::is_same_v<FormOfParts, AnyForm>
   }
 
   __device__ __forceinline__ void send(std::uint32_t chunk) {
+    const std::uint32_t place = place_of(chunk);
     const Codec c = FormOfParts::of(a_.parts.codec);
     constexpr codec::Range range = codec::range_of(type);
     typename Vector::Raw raw[unrolled][Batch];
@@ -91,7 +92,7 @@ class CodedTwoShot : CodedRank<type, Batch, std::is_same_v<FormOfParts, AnyForm>
     for (std::uint32_t i = 0; i < Most; ++i) {
       if (i == 0 || i >= c_.ranks) continue;
       if (!ahead) load(i);
-      std::byte* to = slot_of(a_.parts, peer_of(i), c_.rank, chunk);
+      std::byte* to = slot_of(a_.parts, peer_of(i), c_.rank, place);
 #pragma unroll
       for (int b = 0; b < Batch; ++b) {
         Values values = {};
@@ -106,6 +107,7 @@ class CodedTwoShot : CodedRank<type, Batch, std::is_same_v<FormOfParts, AnyForm>
   }
 
   __device__ __forceinline__ void add(std::uint32_t chunk) {
+    const std::uint32_t place = place_of(chunk);
     const Codec parts = FormOfParts::of(a_.parts.codec), sums = FormOfSums::of(a_.sums.codec);
     constexpr codec::Range range = codec::range_of(type);
     Part part[Batch][unrolled];
@@ -117,7 +119,7 @@ class CodedTwoShot : CodedRank<type, Batch, std::is_same_v<FormOfParts, AnyForm>
 #pragma unroll unrolled
       for (std::uint32_t s = 0; s < Most; ++s)
         if (ahead && s < c_.ranks && s != c_.rank)
-          part[b][s % unrolled] = this->load_part(parts, slot_of(a_.parts, c_.rank, s, chunk), index_of(b));
+          part[b][s % unrolled] = this->load_part(parts, slot_of(a_.parts, c_.rank, s, place), index_of(b));
     }
 #pragma unroll
     for (int b = 0; b < Batch; ++b) {
@@ -130,7 +132,7 @@ class CodedTwoShot : CodedRank<type, Batch, std::is_same_v<FormOfParts, AnyForm>
       for (std::uint32_t s = 0; s < Most; ++s) {
         if (s >= c_.ranks) continue;
         Part& came = part[b][s % unrolled];
-        const std::byte* from = slot_of(a_.parts, c_.rank, s, chunk);
+        const std::byte* from = slot_of(a_.parts, c_.rank, s, place);
         if (!ahead && s != c_.rank && there) came = this->load_part(parts, from, index_of(b));
         this->add_part(parts, s, own_part, own[b], came, from, index_of(b), there, bound, sum);
       }
@@ -146,7 +148,7 @@ class CodedTwoShot : CodedRank<type, Batch, std::is_same_v<FormOfParts, AnyForm>
 #pragma unroll unrolled
       for (std::uint32_t i = 0; i < Most; ++i) {
         if (i == 0 || i >= c_.ranks) continue;
-        this->store_coded(sums, a_.sums, slot_of(a_.sums, peer_of(i), c_.rank, chunk), index_of(b), group, coded, sum);
+        this->store_coded(sums, a_.sums, slot_of(a_.sums, peer_of(i), c_.rank, place), index_of(b), group, coded, sum);
       }
       const std::uint32_t block = c_.rank * a_.piece + block_of(chunk, b);
       if (any && group.kind == codec::GroupKind::raw) {
@@ -186,6 +188,7 @@ class CodedTwoShot : CodedRank<type, Batch, std::is_same_v<FormOfParts, AnyForm>
   }
 
   __device__ __forceinline__ void take(std::uint32_t chunk) {
+    const std::uint32_t place = place_of(chunk);
     const Codec c = FormOfSums::of(a_.sums.codec);
     constexpr codec::Range range = codec::range_of(type);
     codec::Planes planes[unrolled][Batch];
@@ -194,7 +197,7 @@ class CodedTwoShot : CodedRank<type, Batch, std::is_same_v<FormOfParts, AnyForm>
 #pragma unroll
       for (int b = 0; b < Batch; ++b)
         if (i < c_.ranks && has(peer_of(i), block_of(chunk, b))) {
-          const std::byte* from = slot_of(a_.sums, c_.rank, peer_of(i), chunk);
+          const std::byte* from = slot_of(a_.sums, c_.rank, peer_of(i), place);
           planes[i % unrolled][b] = load_planes(c, a_.sums, from, index_of(b));
           words[i % unrolled][b] = load_group_words(c, a_.sums, from, index_of(b));
         }
@@ -212,7 +215,7 @@ class CodedTwoShot : CodedRank<type, Batch, std::is_same_v<FormOfParts, AnyForm>
           Values values;
           const codec::Group group = read_group(c, words[i % unrolled][b]);
           if (any && group.kind == codec::GroupKind::raw)
-            this->load_raw(a_.sums, slot_of(a_.sums, c_.rank, peer_of(i), chunk), index_of(b), values);
+            this->load_raw(a_.sums, slot_of(a_.sums, c_.rank, peer_of(i), place), index_of(b), values);
           else
             codec::decode(c, range, group, codec::from_planes(c.format, planes[i % unrolled][b]), values);
           out_.store(peer_of(i) * a_.piece + block_of(chunk, b), values);
@@ -233,12 +236,15 @@ __global__ void __launch_bounds__(most_coded_workers + 32, 1) coded_all_reduce(c
 template <Type type, typename FormOfParts, typename FormOfSums>
 CodedEntry coded_entry() {
   constexpr bool any = std::is_same_v<FormOfParts, AnyForm>;
-  // What the compiler does not know takes registers.
-  constexpr int batch = any ? 1 : 2;
+  constexpr int wide = any ? 1 : 2;
+  const auto kernel = [](auto function, std::uint32_t batch) {
+    return CodedKernel{reinterpret_cast<const void*>(function), batch};
+  };
   return {{FormOfParts::of({}), FormOfSums::of({})},
           any,
-          {{reinterpret_cast<const void*>(&coded_all_reduce<type, 4, batch, FormOfParts, FormOfSums>), batch},
-           {reinterpret_cast<const void*>(&coded_all_reduce<type, 8, 1, FormOfParts, FormOfSums>), 1}}};
+          {kernel(&coded_all_reduce<type, 4, 1, FormOfParts, FormOfSums>, 1),
+           kernel(&coded_all_reduce<type, 4, wide, FormOfParts, FormOfSums>, wide),
+           kernel(&coded_all_reduce<type, 8, 1, FormOfParts, FormOfSums>, 1)}};
 }
 
 template <CodeFormat format, bool asymmetric = false>

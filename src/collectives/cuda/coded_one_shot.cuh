@@ -11,7 +11,7 @@ template <Type type>
 class CodedOneShot : CodedRank<type, 1, true> {
   using Base = CodedRank<type, 1, true>;
   using Base::a_, Base::c_, Base::arrivals_, Base::state_, Base::in_, Base::out_, Base::workers_, Base::well_;
-  using Base::index_of, Base::block_of, Base::slot_of, Base::peer_of;
+  using Base::index_of, Base::block_of, Base::place_of, Base::slot_of, Base::peer_of;
   using typename Base::OwnPart;
   using typename Base::Part;
   using typename Base::Values;
@@ -44,6 +44,7 @@ class CodedOneShot : CodedRank<type, 1, true> {
 
  private:
   __device__ __forceinline__ void send(std::uint32_t chunk) {
+    const std::uint32_t place = place_of(chunk);
     const Codec c = a_.parts.codec;
     const std::uint32_t block = block_of(chunk, 0), raw_before = this->raw_groups_;
     const bool there = block < a_.value_blocks;
@@ -55,11 +56,12 @@ class CodedOneShot : CodedRank<type, 1, true> {
     const codec::Planes planes = codec::to_planes(c.format, part.codes);
 #pragma unroll 1
     for (std::uint32_t i = 1; i < c_.ranks; ++i)
-      this->store_coded(c, a_.parts, slot_of(a_.parts, peer_of(i), c_.rank, chunk), index_of(0), part.group, planes,
+      this->store_coded(c, a_.parts, slot_of(a_.parts, peer_of(i), c_.rank, place), index_of(0), part.group, planes,
                         values);
   }
 
   __device__ __forceinline__ void add(std::uint32_t chunk) {
+    const std::uint32_t place = place_of(chunk);
     const Codec c = a_.parts.codec;
     const std::uint32_t block = block_of(chunk, 0);
     const bool there = block < a_.value_blocks;
@@ -71,7 +73,7 @@ class CodedOneShot : CodedRank<type, 1, true> {
     codec::Bound bound;
 #pragma unroll 1
     for (std::uint32_t s = 0; s < c_.ranks; ++s) {
-      const std::byte* from = slot_of(a_.parts, c_.rank, s, chunk);
+      const std::byte* from = slot_of(a_.parts, c_.rank, s, place);
       Part came{};
       if (there && s != c_.rank) came = this->load_part(c, from, index_of(0));
       this->add_part(c, s, own_part, own, came, from, index_of(0), there, bound, sum);

@@ -87,10 +87,15 @@ class CodedRank {
     return (chunk * gridDim.x + blockIdx.x) * (workers_ * Batch) + index_of(b);
   }
 
+  /// Of a chunk's slots among a source's.
+  __device__ __forceinline__ std::uint32_t place_of(std::uint32_t chunk) const {
+    return chunk % a_.slots * gridDim.x + blockIdx.x;
+  }
+
   __device__ __forceinline__ std::byte* slot_of(const CodedChunk& step, std::uint32_t rank, std::uint32_t source,
-                                                std::uint32_t chunk) const {
-    const std::uint64_t number = static_cast<std::uint64_t>(chunk % a_.slots) * gridDim.x + blockIdx.x;
-    return coded_slots_of(c_, rank, state_.epoch) + step.begin + source * step.source_stride + number * step.bytes;
+                                                std::uint32_t place) const {
+    return coded_slots_of(c_, rank, state_.epoch) + step.begin + source * step.source_stride +
+           std::uint64_t{place} * step.bytes;
   }
 
   __device__ __forceinline__ std::uint32_t peer_of(std::uint32_t i) const {
@@ -119,7 +124,7 @@ class CodedRank {
     else
       store_planes(c, step, to, index, planes);
     if (!leads(c)) return;
-    const std::uint32_t number = index / (static_cast<std::uint32_t>(c.group) / coded_block_values);
+    const std::uint32_t number = index >> step.group_shift;
     store_word(to + step.scale + number * codec::scale_bytes(c), codec::scale_bytes(c), group.scale_word);
     if (codec::offset_bytes(c) != 0)
       store_word(to + step.offset + number * codec::offset_bytes(c), codec::offset_bytes(c), group.offset_word);
@@ -223,7 +228,7 @@ class CodedRank {
  private:
   /// A group's step and offset are stored by its first lane.
   __device__ __forceinline__ bool leads(const Codec& c) const {
-    return lane_ % (static_cast<std::uint32_t>(c.group) / coded_block_values) == 0;
+    return (lane_ & (static_cast<std::uint32_t>(c.group) / coded_block_values - 1)) == 0;
   }
 };
 

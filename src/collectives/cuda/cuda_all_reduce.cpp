@@ -46,15 +46,20 @@ class CudaAllReduce final : public AllReduce {
     const CodecPair& pair = *options_.codec;
     cuda::CodedKnobs knobs;
     knobs.blocks = blocks();
-    knobs.one_shot = one_shot;
+    const bool ring = algorithm == AllReduceAlgorithm::ring;
+    knobs.steps = one_shot ? cuda::CodedSteps::one_step : ring ? cuda::CodedSteps::ring : cuda::CodedSteps::two_step;
     knobs.tolerance = options_.tolerance.value_or(-1);
     collectives_.all_reduce(in, out, count, type_, pair, stream_, knobs);
-    record_.groups = groups_of(count, pair.reduce_scatter.group);
-    if (one_shot) return;
-    const std::int64_t share = groups_of(groups_of(count, world_.size()), collectives::share_unit) *
-                               collectives::share_unit,
-                       first = std::min(count, world_.rank() * share);
-    record_.groups += groups_of(std::min(share, count - first), pair.all_gather.group);
+    const int group = pair.reduce_scatter.group;
+    if (one_shot) {
+      record_.groups = groups_of(count, group);
+      return;
+    }
+    // Parts: a ring sends none of the share that it owns.
+    const int ranks = world_.size(), skipped = ring ? world_.rank() : ranks;
+    for (int owner = 0; owner < ranks; ++owner)
+      if (owner != skipped) record_.groups += groups_of(share(owner, count), group);
+    record_.groups += groups_of(share(world_.rank(), count), pair.all_gather.group);
   }
 
   AllReduceReport report() override {
@@ -70,6 +75,13 @@ class CudaAllReduce final : public AllReduce {
   }
 
  private:
+  /// Elements whose sums a rank makes.
+  std::int64_t share(int owner, std::int64_t count) const {
+    const std::int64_t each =
+        groups_of(groups_of(count, world_.size()), collectives::share_unit) * collectives::share_unit;
+    return std::clamp<std::int64_t>(count - owner * each, 0, each);
+  }
+
   std::uint32_t blocks() const {
     return static_cast<std::uint32_t>(std::min<int>(options_.ctas, static_cast<int>(cuda::max_comm_blocks)));
   }
@@ -91,8 +103,8 @@ class CudaAllReduce final : public AllReduce {
 std::unique_ptr<AllReduce> make_cuda_all_reduce(World& world, std::int64_t max_count, Type type,
                                                 const AllReduceOptions& options) {
   collectives::agree(world, max_count, type, options);
-  IMBREX_EXPECTS(options.algorithm != AllReduceAlgorithm::ring, "all_reduce: algorithm ring runs on the CPU only");
-  IMBREX_EXPECTS(!options.whole_call, "all_reduce: whole_call runs on the CPU only");
+  const std::string refusal = collectives::refusal_of_gpus(options);
+  IMBREX_EXPECTS(refusal.empty(), "{}", refusal);
   return std::make_unique<CudaAllReduce>(world, max_count, type, options);
 }
 

@@ -1,6 +1,7 @@
 #include "collectives/cuda/cuda_collectives.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -207,15 +208,18 @@ void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, 
 
 CodedShape CudaCollectives::coded_shape_of(std::int64_t count, std::uint32_t batch, const CodedKnobs& knobs) const {
   IMBREX_EXPECTS(knobs.blocks <= max_comm_blocks, "{} blocks: at most {}", knobs.blocks, max_comm_blocks);
+  IMBREX_EXPECTS(knobs.batch <= 2, "batches of {}: 1 or 2", knobs.batch);
   IMBREX_EXPECTS(knobs.workers <= most_coded_workers && knobs.workers % 32 == 0,
                  "{} workers: a multiple of 32 up to {}", knobs.workers, most_coded_workers);
-  const std::uint64_t piece =
-      ceil_div(static_cast<std::uint64_t>(count), coded_block_values * (knobs.one_shot ? 1 : comm_.ranks));
+  const std::uint64_t piece = ceil_div(static_cast<std::uint64_t>(count),
+                                       coded_block_values * (knobs.steps == CodedSteps::one_step ? 1 : comm_.ranks));
   CodedShape s;
-  s.one_shot = knobs.one_shot;
+  s.steps = knobs.steps;
   // Chunks of one size: the last one takes as long as the others.
   const std::uint64_t most = knobs.blocks != 0 ? knobs.blocks : processors_;
-  const std::uint64_t chunks = std::max<std::uint64_t>(1, ceil_div(piece, most * most_coded_workers * batch));
+  // A ring keeps more chunks under way.
+  const std::uint32_t most_workers = knobs.steps == CodedSteps::ring ? 256 : most_coded_workers;
+  const std::uint64_t chunks = std::max<std::uint64_t>(1, ceil_div(piece, most * most_workers * batch));
   s.workers = knobs.workers != 0
                   ? knobs.workers
                   : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
@@ -228,19 +232,20 @@ CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
                                      const CodedKernel& kernel, const CodedShape& shape, float tolerance) const {
   IMBREX_EXPECTS(count <= std::int64_t{1} << 33, "{} values through a codec: at most 2^33", count);
   const auto ranks = static_cast<int>(comm_.ranks);
+  const bool one_step = shape.steps == CodedSteps::one_step, ring = shape.steps == CodedSteps::ring;
   CodedArgs a{};
   a.comm = comm_;
   a.in = in;
   a.out = out;
   a.count = static_cast<std::uint64_t>(count);
   a.tolerance = tolerance;
-  a.part_allowance = codec::part_allowance(tolerance, shape.one_shot ? ranks : ranks + 1);
-  const auto group = static_cast<std::uint64_t>(
-      shape.one_shot ? pair.reduce_scatter.group : std::max(pair.reduce_scatter.group, pair.all_gather.group));
+  a.part_allowance = codec::part_allowance(tolerance, one_step ? ranks : ranks + 1);
+  const auto group = static_cast<std::uint64_t>(one_step ? pair.reduce_scatter.group
+                                                         : std::max(pair.reduce_scatter.group, pair.all_gather.group));
   a.value_blocks = static_cast<std::uint32_t>(ceil_div(a.count, group) * group / coded_block_values);
   constexpr std::uint64_t unit = collectives::share_unit / coded_block_values;
-  a.piece = shape.one_shot ? a.value_blocks
-                           : static_cast<std::uint32_t>(ceil_div(ceil_div(a.value_blocks, comm_.ranks), unit) * unit);
+  a.piece = one_step ? a.value_blocks
+                     : static_cast<std::uint32_t>(ceil_div(ceil_div(a.value_blocks, comm_.ranks), unit) * unit);
   const std::uint32_t span = shape.workers * kernel.batch;
   a.chunks = static_cast<std::uint32_t>(ceil_div(a.piece, std::uint64_t{span} * shape.blocks));
   std::uint64_t chunk_bytes = 0;
@@ -252,14 +257,19 @@ CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
     step->scale = static_cast<std::uint32_t>(layout.scale);
     step->offset = static_cast<std::uint32_t>(layout.offset);
     step->slot = static_cast<std::uint32_t>(layout.slot);
-    step->bytes = static_cast<std::uint32_t>(ceil_div(static_cast<std::uint64_t>(layout.bytes), 128) * 128);
+    step->group_shift =
+        static_cast<std::uint32_t>(std::countr_zero(static_cast<std::uint32_t>(codec.group) / coded_block_values));
+    step->bytes = static_cast<std::uint32_t>(
+        ceil_div(static_cast<std::uint64_t>(layout.bytes) + (ring ? ring_trailer_bytes : 0), 128) * 128);
     chunk_bytes += step->bytes;
-    if (shape.one_shot) break;
+    if (one_step) break;
   }
   const std::uint64_t slots = comm_.copy_bytes / (chunk_bytes * shape.blocks * comm_.ranks);
-  IMBREX_EXPECTS(slots >= std::min<std::uint64_t>(a.chunks, 3),
-                 "{} blocks of {} workers: the workspace holds {} chunks, at least 3 are needed", shape.blocks,
-                 shape.workers, slots);
+  // So many rounds after it was sent, a chunk is done with.
+  const std::uint64_t rounds = ring ? 2 * comm_.ranks - 1 : 3;
+  IMBREX_EXPECTS(slots >= std::min<std::uint64_t>(a.chunks, rounds),
+                 "{} blocks of {} workers: the workspace holds {} chunks, at least {} are needed", shape.blocks,
+                 shape.workers, slots, rounds);
   a.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>(slots, a.chunks));
   a.parts.source_stride = std::uint64_t{a.parts.bytes} * shape.blocks * a.slots;
   a.sums.source_stride = std::uint64_t{a.sums.bytes} * shape.blocks * a.slots;
@@ -272,8 +282,11 @@ void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, 
   validate(pair.reduce_scatter);
   validate(pair.all_gather);
   expect_operands(in, out, count, type);
-  const CodedKernel kernel =
-      knobs.one_shot ? coded_one_shot_kernel(type) : coded_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0);
+  const CodedKernel kernel = knobs.steps == CodedSteps::one_step ? coded_one_shot_kernel(type)
+                             : knobs.steps == CodedSteps::ring
+                                 ? coded_ring_kernel(type)
+                                 : coded_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0, knobs.batch);
+  IMBREX_EXPECTS(knobs.steps != CodedSteps::ring || knobs.tolerance < 0, "a ring takes no tolerance");
   const CodedShape shape = coded_shape_of(count, kernel.batch, knobs);
   if (count == 0) return;
   CodedArgs args = arguments(in, out, count, type, pair, kernel, shape, knobs.tolerance);
@@ -302,11 +315,7 @@ void CudaCollectives::finish(cudaStream_t stream) {
     try {
       world_.throw_if_failed();
     } catch (const Error&) {
-      // A peer is lost: end this rank's waits, whose data will not come.
-      const std::uint32_t yes = 1;
-      std::byte* state = heap_.handle().at(world_.rank(), offset_);
-      IMBREX_CUDA_TRY(
-          cudaMemcpyAsync(state + offsetof(CommState, abort), &yes, sizeof yes, cudaMemcpyHostToDevice, rescue_));
+      abort();  // a peer is lost
       told = true;
     }
   }
@@ -314,6 +323,17 @@ void CudaCollectives::finish(cudaStream_t stream) {
 }
 
 // Throws the world's first failure, which may be the loss of the rank that this one waited for.
+void CudaCollectives::look() {
+  if (fault_->state != CommFault::clear || fault_->ended_early != 0) throw_fault();
+}
+
+void CudaCollectives::abort() noexcept {
+  const std::uint32_t yes = 1;
+  std::byte* state = heap_.handle().at(world_.rank(), offset_);
+  cudaMemcpyAsync(state + offsetof(CommState, abort), &yes, sizeof yes, cudaMemcpyHostToDevice, rescue_);
+  cudaGetLastError();
+}
+
 void CudaCollectives::fail(const std::string& message) {
   dead_ = true;
   world_.fail(message);

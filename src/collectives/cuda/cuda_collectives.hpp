@@ -41,8 +41,9 @@ std::uint64_t most_one_shot_bytes(int ranks);
 struct CodedKnobs {
   std::uint32_t blocks = 0;   ///< at most max_comm_blocks
   std::uint32_t workers = 0;  ///< threads of a block: a multiple of 32 up to most_coded_workers
-  bool one_shot = false;      ///< one step, with the codec of the parts; default: two
-  float tolerance = -1;       ///< as in AllReduceOptions; negative: no group travels raw
+  std::uint32_t batch = 0;    ///< of a thread's blocks of values: 1 or 2
+  CodedSteps steps = CodedSteps::two_step;
+  float tolerance = -1;  ///< as in AllReduceOptions; negative: no group travels raw. Not in a ring
 };
 
 /// Made by all ranks of a world together, used by one host thread a rank. All ranks make the same calls with the same
@@ -79,6 +80,12 @@ class CudaCollectives {
   /// Waits for the stream. Throws Error(runtime_failure) naming rank, step, peer and place if a wait of a kernel passed
   /// the world's limit, or the rank that was lost; every rank throws, and the object is dead.
   void finish(cudaStream_t stream);
+
+  /// Does not wait: throws as finish does once a wait has passed its limit.
+  void look();
+
+  /// Ends this rank's waits, whose data will not come.
+  void abort() noexcept;
 
  private:
   void expect_alive() const;

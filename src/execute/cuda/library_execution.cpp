@@ -8,12 +8,13 @@
 #include <optional>
 #include <thread>
 
+#include "collectives/cuda/cuda_collectives.hpp"
 #include "execute/cuda/library_gemm.hpp"
 #include "execute/cuda/library_translate.hpp"
-#include "runtime/cuda/raw_memory.hpp"
 #include "execute/cuda/sum.hpp"
 #include "plan/builder.hpp"
 #include "runtime/cuda/nccl.hpp"
+#include "runtime/cuda/raw_memory.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -48,6 +49,12 @@ class SharedLibraries final : public Libraries, public std::enable_shared_from_t
   cublasLtHandle_t handle() const { return handle_.get(); }
   runtime::Communicator& communicator() { return communicator_; }
 
+  // Collective, the first time.
+  CudaCollectives& collectives() {
+    if (!collectives_) collectives_ = std::make_unique<CudaCollectives>(world_, device_);
+    return *collectives_;
+  }
+
  private:
   static cublasLtHandle_t make_handle() {
     cublasLtHandle_t made = nullptr;
@@ -60,6 +67,7 @@ class SharedLibraries final : public Libraries, public std::enable_shared_from_t
   int device_;
   std::unique_ptr<cublasLtContext, HandleDelete> handle_;
   runtime::Communicator communicator_;
+  std::unique_ptr<CudaCollectives> collectives_;
 };
 
 class LibraryExecution final : public StreamExecution {
@@ -104,6 +112,7 @@ class LibraryExecution final : public StreamExecution {
   [[noreturn]] void give_up(const std::string& message);
 
   std::shared_ptr<SharedLibraries> libraries_;
+  CudaCollectives* own_ = nullptr;  // run the collectives; null: NCCL does
   World& world_;
   Plan plan_;
   CudaOptions options_;
@@ -132,6 +141,7 @@ LibraryExecution::LibraryExecution(std::shared_ptr<SharedLibraries> libraries, c
     LibraryProgram program = library_program(plan_, rank);
     if (rank == world_.rank()) program_ = std::move(program);
   }
+  if (plan_.knobs.transport == Transport::store) own_ = &libraries_->collectives();
   place_buffers();
   make_gemms();
   make_streams();
@@ -290,13 +300,19 @@ void LibraryExecution::collective(const Collective& c, const Operands& operands,
   std::byte* to = at(c.to, operands);
   const Type type = buffer(c.from).type;
   const std::size_t in = size(c.from.rows * c.from.cols), out = size(c.to.rows * c.to.cols);
-  runtime::Communicator& communicator = libraries_->communicator();
-  switch (c.kind) {
-    case CollectiveKind::all_gather: return communicator.all_gather(from, to, in, type, stream);
-    case CollectiveKind::reduce_scatter: return communicator.reduce_scatter(from, to, out, type, stream);
-    case CollectiveKind::all_reduce: return communicator.all_reduce(from, to, in, type, stream);
-    case CollectiveKind::all_to_all: return communicator.all_to_all(from, to, in / index(world_.size()), type, stream);
-  }
+  const std::size_t block = in / index(world_.size());
+  const auto run = [&](auto& communicator) {
+    switch (c.kind) {
+      case CollectiveKind::all_gather: return communicator.all_gather(from, to, in, type, stream);
+      case CollectiveKind::reduce_scatter: return communicator.reduce_scatter(from, to, out, type, stream);
+      case CollectiveKind::all_reduce: return communicator.all_reduce(from, to, in, type, stream);
+      case CollectiveKind::all_to_all: return communicator.all_to_all(from, to, block, type, stream);
+    }
+  };
+  if (own_ != nullptr)
+    run(*own_);
+  else
+    run(libraries_->communicator());
 }
 
 void LibraryExecution::launch_step(std::size_t i, const Operands& operands, cudaStream_t stream) {
@@ -381,6 +397,7 @@ void LibraryExecution::look() noexcept {
   try {
     world_.throw_if_failed();
     libraries_->communicator().check();
+    if (own_ != nullptr) own_->look();
     while (finished_ < queued_) {
       const std::size_t oldest = finished_ % done_.size();
       const cudaError_t status = cudaEventQuery(done_[oldest]);
@@ -451,6 +468,7 @@ void LibraryExecution::end(const std::string& message) noexcept {
   dead_ = true;
   world_.fail(message);
   libraries_->communicator().abort();
+  if (own_ != nullptr) own_->abort();
   // Aborted collectives end soon, and what waits for them runs on.
   stuck_ = true;
   for (int i = 0; i < 1000 && stuck_; ++i) {
