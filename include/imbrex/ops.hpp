@@ -62,8 +62,9 @@ class GemmOperator {
 
   /// cpu or cuda.
   Device device() const;
+  /// All ranks' tasks. On GPUs the first call makes it: to run, a rank needs its own only.
   const Plan& plan() const;
-  RankShapes shapes() const { return shapes_of(plan().problem); }
+  RankShapes shapes() const;
 
  protected:
   GemmOperator(World& world, const Problem& problem, const OperatorOptions& options);

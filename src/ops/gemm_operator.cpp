@@ -48,7 +48,8 @@ class Staged {
 
 struct GemmOperator::State {
   Device device = Device::cpu;
-  std::shared_ptr<const Plan> plan;
+  Problem problem;
+  std::shared_ptr<const Plan> plan;  // on GPUs, made when somebody asks for it
   std::shared_ptr<WorldGpus> gpus;
   std::unique_ptr<Executor> host;
   std::unique_ptr<Execution> on_host;
@@ -57,7 +58,7 @@ struct GemmOperator::State {
   std::array<const void*, 3> known{};  // operands that were found to be on the GPU
 
   // Whether the operator runs on GPUs; if not, `refusal` says why.
-  bool prepare_on_gpus(World& world, const Problem& problem, const OperatorOptions& options, std::string& refusal) {
+  bool prepare_on_gpus(World& world, const OperatorOptions& options, std::string& refusal) {
     gpus = gpus_of(world, options.cuda);
     refusal = gpus->refusal;
     if (!refusal.empty()) return false;
@@ -68,7 +69,6 @@ struct GemmOperator::State {
       refusal = error.what();
       return false;
     }
-    plan = on_gpus->plan;
     device = Device::cuda;
     return true;
   }
@@ -92,10 +92,11 @@ GemmOperator::GemmOperator(World& world, const Problem& problem, const OperatorO
     : state_(std::make_unique<State>()) {
   validate(problem);
   State& s = *state_;
+  s.problem = problem;
   // As `run` does: the CUDA executor records no timeline.
   const bool wanted = options.device == Device::cuda || (options.device == Device::automatic && !options.cpu.timeline);
   std::string refusal;
-  if (wanted && s.prepare_on_gpus(world, problem, options, refusal)) return;
+  if (wanted && s.prepare_on_gpus(world, options, refusal)) return;
   if (options.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", refusal));
   s.plan = std::make_shared<const Plan>(choose_plan(problem, nominal_host_machine(), options));
   s.host = make_cpu_executor(world, options.cpu);
@@ -109,7 +110,7 @@ Report GemmOperator::operator()(const void* a, const void* b, void* out) {
   if (s.device == Device::cpu) return s.execution().run({a, b, out});
   IMBREX_EXPECTS(a != nullptr && b != nullptr && out != nullptr, "an operand is null: a, b and out must be given");
   const RankShapes shape = shapes();
-  const Type type = s.plan->problem.type;
+  const Type type = s.problem.type;
   const int gpu = s.gpus->own_gpu;
   runtime::select_gpu(gpu);
   Report report =
@@ -132,7 +133,7 @@ void GemmOperator::synchronize(CudaStream stream) { state_->execution().synchron
 
 std::shared_ptr<void> GemmOperator::allocate_output() {
   const State& s = *state_;
-  const std::size_t bytes = bytes_of(shapes().out, s.plan->problem.type);
+  const std::size_t bytes = bytes_of(shapes().out, s.problem.type);
   if (s.device == Device::cpu) return {::operator new(bytes), [](void* p) { ::operator delete(p); }};
   auto memory = s.gpus->executor->allocate_output(bytes);
   void* address = memory.get();
@@ -141,7 +142,16 @@ std::shared_ptr<void> GemmOperator::allocate_output() {
 
 Device GemmOperator::device() const { return state_->device; }
 
-const Plan& GemmOperator::plan() const { return *state_->plan; }
+const Plan& GemmOperator::plan() const {
+  State& s = *state_;
+  if (s.plan == nullptr) {
+    const Plan& own = *s.on_gpus->plan;
+    s.plan = std::make_shared<const Plan>(make_plan(own.problem, own.strategy, own.knobs));
+  }
+  return *s.plan;
+}
+
+RankShapes GemmOperator::shapes() const { return shapes_of(state_->problem); }
 
 Plan choose_plan(const Problem& problem, const Machine& machine, const OperatorOptions& options) {
   validate(problem);

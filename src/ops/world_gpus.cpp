@@ -9,6 +9,7 @@
 #include "base/check.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "ops/run_device.hpp"
+#include "plan/rank_plan.hpp"
 #include "runtime/attachment.hpp"
 #include "runtime/cuda/device_memory.hpp"
 #include "runtime/cuda/survey.hpp"
@@ -57,7 +58,8 @@ std::shared_ptr<GpuOperation> WorldGpus::operation(const Problem& problem, std::
   for (const auto& weak : operations)
     if (auto o = weak.lock(); o->problem == problem && o->strategy == strategy && o->knobs == knobs) return o;
   auto made = std::make_shared<GpuOperation>(GpuOperation{problem, strategy, knobs, nullptr, nullptr});
-  made->plan = std::make_shared<const Plan>(choose_gpu_plan(problem, strategy, knobs, gpu));
+  const Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpu);
+  made->plan = std::make_shared<const Plan>(make_rank_plan(problem, chosen.strategy, chosen.knobs, rank));
   made->execution = executor->prepare_shared(made->plan);
   operations.push_back(made);
   return made;
@@ -69,6 +71,7 @@ std::shared_ptr<WorldGpus> gpus_of(World& world, const CudaOptions& options) {
     auto made = std::make_shared<WorldGpus>();
     made->refusal = agree(world, made->gpu);
     made->options = options;
+    made->rank = world.rank();
     if (made->refusal.empty()) {
       made->executor = make_cuda_executor(world, options);
       made->own_gpu = runtime::current_gpu();
