@@ -6,7 +6,9 @@
 #include <cmath>
 #include <ctime>
 #include <filesystem>
+#include <iostream>
 #include <memory>
+#include <sstream>
 
 #include "command.hpp"
 #include "imbrex/error.hpp"
@@ -23,6 +25,8 @@ struct Options {
   std::int64_t ranks = 4, rounds = 9, runs = 8;
   Type type = Type::bf16;
   std::string world = "processes", out;
+  std::vector<std::string> tries;
+  bool serve = false;
 };
 
 // "NxK" of the whole operator.
@@ -38,15 +42,43 @@ Problem layer(const std::string& text, Problem p) {
   return p;
 }
 
+// Whether the operator takes these sizes; `why` says why not.
+bool takes(const Problem& problem, std::string& why) {
+  try {
+    validate(problem);
+  } catch (const Error& error) {
+    why = error.what();
+    return false;
+  }
+  return true;
+}
+
+// Every operator with every M and layer, but those that the operator does not take: an M of one row fits an all-reduce
+// only. Some must be left.
+std::vector<Problem> grid(const Options& o) {
+  std::vector<Problem> problems;
+  std::string why;
+  for (const std::string& l : o.layers)
+    for (const std::string& op : o.ops)
+      for (const std::int64_t m : o.sizes) {
+        const Problem p = layer(l, {parse_operator(op), m, 0, 0, static_cast<int>(o.ranks), o.type});
+        if (takes(p, why))
+          problems.push_back(p);
+        else
+          fmt::print(stderr, "left out: {} {} x {} x {}: {}\n", op, m, p.n, p.k, why);
+      }
+  if (problems.empty()) throw Error(ErrorCode::invalid_input, why);
+  return problems;
+}
+
 MeasureRequest request_of(const Options& o, bool all) {
   if (o.world != "processes" && o.world != "threads")
     throw Error(ErrorCode::invalid_input, fmt::format("--world '{}': it must be processes or threads", o.world));
   MeasureRequest request;
-  for (const std::string& l : o.layers)
-    for (const std::string& op : o.ops)
-      for (const std::int64_t m : o.sizes)
-        request.problems.push_back(layer(l, {parse_operator(op), m, 0, 0, static_cast<int>(o.ranks), o.type}));
+  request.ranks = static_cast<int>(o.ranks);
+  if (!o.serve) request.problems = grid(o);
   request.all = all;
+  request.tries = o.tries;
   request.rounds = static_cast<int>(o.rounds);
   request.runs = static_cast<int>(o.runs);
   request.threads = o.world == "threads";
@@ -62,6 +94,7 @@ std::string name(const Measured& m) {
       fmt::format("fused {}x{}x{} {} {}", k.tile_m, k.tile_n, k.cluster, name_of(k.transport), name_of(k.order));
   if (k.order == TileOrder::column_major)
     text += k.own_shift >= 1 << 20 ? " own first" : fmt::format(" shift {}", k.own_shift);
+  if (k.abreast > 0) text += fmt::format(" abreast {}", k.abreast);
   text += fmt::format(" group {}", k.group);
   if (k.k_slices > 1) text += fmt::format(" {} slices", k.k_slices);
   if (k.span_shards) text += " spanning";
@@ -73,14 +106,21 @@ const Measured& chosen(const Measurement& m) {
   return *std::find_if(m.plans.begin(), m.plans.end(), [](const Measured& x) { return x.chosen; });
 }
 
+double microseconds(double seconds) { return std::round(seconds * 1e8) / 100; }
+
 Json json_of(const Measurement& m) {
   Json plans = Json::array();
-  for (const Measured& p : m.plans)
-    plans.push_back({{"name", name(p)}, {"us", std::round(p.seconds * 1e8) / 100}, {"chosen", p.chosen}});
-  return {{"problem", to_json_value(m.problem)},
-          {"cublas_us", std::round(m.product_seconds * 1e8) / 100},
-          {"wire_us", std::round(m.wire_seconds * 1e8) / 100},
-          {"plans", plans}};
+  for (const Measured& p : m.plans) {
+    Json plan{{"name", name(p)}, {"us", microseconds(p.seconds)}, {"chosen", p.chosen}};
+    if (!p.tried.empty()) plan.update({{"try", p.tried}, {"knobs", Json::parse(knobs_to_json(p.knobs))}});
+    plans.push_back(std::move(plan));
+  }
+  Json row{{"problem", to_json_value(m.problem)},
+           {"cublas_us", microseconds(m.product_seconds)},
+           {"wire_us", microseconds(m.wire_seconds)},
+           {"plans", plans}};
+  for (const Refused& r : m.refused) row["refused"].push_back({{"try", r.tried}, {"why", r.message}});
+  return row;
 }
 
 void print_row(const Program& program, const Measurement& m, const Measured& best) {
@@ -94,6 +134,12 @@ void print_row(const Program& program, const Measurement& m, const Measured& bes
 void print_head(const Program& program) {
   print(program, "{:19} {:>6} {:>6} {:>6} {:>9} {:>9} {:>9} {:>6} {:>7}  {}", "operator", "M", "N", "K", "roofline",
         "sequential", "Imbrex", "of it", "speed-up", "plan (times in us)");
+}
+
+void print_tries(const Program& program, const Measurement& m) {
+  for (const Measured& p : m.plans)
+    if (!p.tried.empty()) print(program, "  {:50} {:9.1f} us", p.tried, p.seconds * 1e6);
+  for (const Refused& r : m.refused) print(program, "  {:50} refused: {}", r.tried, r.message);
 }
 
 std::string today() {
@@ -131,6 +177,7 @@ int measure_and_print(const Program& program, const Options& options, bool all) 
     if (rows.empty()) print_head(program);
     const Measured& best = all ? fastest(m) : chosen(m);
     print_row(program, m, best);
+    print_tries(program, m);
     std::fflush(stdout);
     fractions.push_back(roofline_seconds(m) / best.seconds);
     gains.push_back(m.plans.front().seconds / best.seconds);
@@ -146,9 +193,41 @@ int measure_and_print(const Program& program, const Options& options, bool all) 
   return measure(request, report);
 }
 
+// A problem from a line of standard input; lines that are none are answered.
+std::optional<Problem> read_problem(const Options& options) {
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream words(line);
+    std::string op, rest;
+    Problem p;
+    p.ranks = static_cast<int>(options.ranks);
+    p.type = options.type;
+    try {
+      if (!(words >> op >> p.m >> p.n >> p.k) || words >> rest)
+        throw Error(ErrorCode::invalid_input, fmt::format("'{}': a line is OP M N K", line));
+      p.op = parse_operator(op);
+      validate(p);
+      return p;
+    } catch (const Error& error) {
+      fmt::print("{}\n", Json{{"error", error.what()}}.dump());
+      std::fflush(stdout);
+    }
+  }
+  return std::nullopt;
+}
+
+int serve(const Options& options) {
+  MeasureRequest request = request_of(options, false);
+  request.next = [&] { return read_problem(options); };
+  return measure(request, [](const Measurement& m) {
+    fmt::print("{}\n", json_of(m).dump());
+    std::fflush(stdout);
+  });
+}
+
 void add_options(CLI::App& command, Options& o) {
   command.add_option("--ops", o.ops, "Operators; default: all four")->type_name("OP...");
-  command.add_option("--m", o.sizes, "Rows; default: 64 512 2048 8192")->type_name("M...");
+  command.add_option("--m", o.sizes, "Rows; default: 64 512 2048 8192. Operators that do not take an M go without it")
+      ->type_name("M...");
   command.add_option("--layers", o.layers, "N and K of the whole operator, as NxK; default: 8192x8192")
       ->type_name("NxK...");
   add_integer(command, "--ranks", o.ranks, 1, 64, "GPUs (default 4)");
@@ -177,9 +256,19 @@ void add_bench(Program& program) {
       "Roofline: cuBLAS alone, or the bytes on the wire at 370 GB/s, whichever takes longer.",
       "Examples:\n"
       "  imbrex bench --ops gemm_reduce_scatter --m 512 8192 --layers 8192x28672\n"
-      "  imbrex bench --ranks 2 --json bench.json",
-      [options, &program] { return measure_and_print(program, *options, false); });
+      "  imbrex bench --ranks 2 --json bench.json\n"
+      "  imbrex bench --ops all_gather_gemm --m 4096 --try comm_rows=256 --try order=column_major,own_shift=4",
+      [options, &program] { return options->serve ? serve(*options) : measure_and_print(program, *options, false); });
   add_options(command, *options);
+  command
+      .add_option("--try", options->tries,
+                  "Time also the chosen fused plan with these knobs changed, named as in a plan file")
+      ->type_name("KNOB=VALUE,...")
+      ->expected(1)
+      ->take_all();
+  command.add_flag("--serve", options->serve,
+                   "Measure problems as they come on standard input, a line each (OP M N K), and answer each with a "
+                   "line of JSON; the ranks wait for the next one within IMBREX_WAIT_LIMIT");
 }
 
 void add_tune(Program& program) {

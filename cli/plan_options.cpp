@@ -52,6 +52,9 @@ void PlanOptions::add_to(CLI::App& command) {
   add_integer(command, "--own-shift", own_shift, 0, most - 1,
               "column_major: columns by which own tiles run behind (all_gather_gemm: ahead; default 0)")
       ->group(knob_group);
+  add_integer(command, "--abreast", abreast, 0, most - 1,
+              "column_major: owners whose rows run side by side, then the next ones'; 0 (default): all")
+      ->group(knob_group);
   command.add_flag("--span-shards", knobs.span_shards, "Let tiles cover rows of several ranks")->group(knob_group);
   command.add_flag("--one-shot", knobs.one_shot, "gemm_all_reduce: every rank sends its product to all others")
       ->group(knob_group);
@@ -95,6 +98,7 @@ std::optional<Knobs> PlanOptions::chosen_knobs() const {
   result.chunks = static_cast<int>(chunks);
   result.cluster = static_cast<int>(cluster);
   result.own_shift = static_cast<int>(own_shift);
+  result.abreast = static_cast<int>(abreast);
   if (app->get_option("--partial")->count() == 0) result.partial = type;
   return result;
 }

@@ -85,6 +85,7 @@ Plans choose_plans(const Machine& machine, const Sizes& sizes, int ranks) {
 OperatorOptions options_of(const Plan& plan) {
   OperatorOptions options{plan.strategy, plan.knobs, {}};
   options.cpu.timeline = true;
+  options.device = Device::cpu;
   return options;
 }
 

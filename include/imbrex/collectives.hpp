@@ -1,4 +1,4 @@
-// Collectives that stand alone: the all-reduce, exact or through a codec, with a bound on every error.
+// Collectives that stand alone: the all-reduce and its parts, exact or through a codec, with a bound on every error.
 #pragma once
 
 #include <cstdint>
@@ -89,5 +89,45 @@ std::unique_ptr<AllReduce> make_cuda_all_reduce(World& world, std::int64_t max_c
 
 /// Throws Error(invalid_input) naming what the options contradict; `max_count` must not be negative.
 void validate(const AllReduceOptions& options, std::int64_t max_count);
+
+/// The collectives that an all-reduce is made of. R ranks; a block is `count` elements.
+enum class ExchangeKind : std::uint8_t {
+  reduce_scatter,  ///< in: R blocks; out: block r is the sum over the ranks of their block r, on rank r
+  all_gather,      ///< in: a block; out: R blocks, block s from rank s
+  all_to_all,      ///< in: R blocks; out: R blocks, block s is block r of rank s, on rank r
+};
+
+/// "reduce_scatter", "all_gather" or "all_to_all".
+std::string_view name_of(ExchangeKind kind);
+
+/// The same on every rank.
+struct ExchangeOptions {
+  std::optional<Codec> codec = {};  ///< not set: exact. What a rank gives itself is coded too
+  bool report = true;
+  int ctas = 0;  ///< GPUs: thread blocks to use; 0: by size
+};
+
+/// What became of the last call, over all ranks; as in AllReduceReport.
+struct ExchangeReport {
+  float largest_error = 0;
+  std::int64_t non_finite = 0;  ///< of all ranks' outputs together
+  std::int64_t groups = 0;
+};
+
+/// One rank's object; made and called as an AllReduce is, with the same rules for memory, streams and errors, except
+/// that `in` and `out` must not overlap. A block's groups begin with the block. Sums are in fp32, by rank.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+
+  virtual void operator()(const void* in, void* out, std::int64_t count, void* stream = nullptr) = 0;
+
+  /// Collective. Throws Error(invalid_input) if made without `report`.
+  virtual ExchangeReport report() = 0;
+};
+
+/// Of blocks of up to `max_count` elements in host memory; as make_cpu_all_reduce.
+std::unique_ptr<Exchange> make_cpu_exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type,
+                                            const ExchangeOptions& options = {});
 
 }  // namespace imbrex

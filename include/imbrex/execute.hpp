@@ -5,14 +5,29 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "imbrex/machine.hpp"
 #include "imbrex/plan.hpp"
 #include "imbrex/timeline.hpp"
 
+struct CUstream_st;
+
 namespace imbrex {
 
 class World;
+
+/// Where ranks work. `automatic`: on GPUs where this build has the CUDA executor, there is one for each rank, and the
+/// executor runs the plan and what else is asked for; else on the CPU.
+enum class Device : std::uint8_t { automatic, cpu, cuda };
+
+std::string_view name_of(Device device);
+
+/// Inverse of name_of, "auto" for automatic; throws Error(invalid_input) listing the names.
+Device parse_device(std::string_view name);
+
+/// A stream of CUDA: a cudaStream_t or CUstream. Null is the default stream.
+using CudaStream = ::CUstream_st*;
 
 /// One rank's operands: row-major, problem.type, shapes as in shapes_of(problem). A simulated run takes none.
 /// An executor says where the memory must live (host memory for the CPU executor).
@@ -42,6 +57,20 @@ class Execution {
   /// Seconds an epoch of this rank, of `runs` epochs one behind the other. Collective, and as run. On GPUs the epochs
   /// are replayed from a captured graph, and those that the clock does not count go before them; `runs` must be even.
   virtual double time(const Operands& operands, int runs);
+
+  /// On GPUs: queues one epoch on `stream`, of this rank's GPU, and returns; nothing waits for the host. `out` is
+  /// complete when the stream has come past it. Collective, as run. Epochs of all executions of an executor run in the
+  /// order in which they were queued, whatever their streams; the ranks queue them in one order. While `stream` is
+  /// captured, the epoch becomes part of the graph (docs/cuda-executor.md says what its replays ask for). Throws what
+  /// failed before; what fails later is thrown by the next call, by check or by synchronize. Throws
+  /// Error(invalid_input) where the executor has no streams.
+  virtual void enqueue(const Operands& operands, CudaStream stream);
+
+  /// Throws Error(runtime_failure) as run does, if an epoch that was queued is known to have failed; waits for nothing.
+  virtual void check();
+
+  /// Waits until `stream` is idle, then as check. Ends when another rank fails.
+  virtual void synchronize(CudaStream stream);
 };
 
 class Executor {
@@ -50,6 +79,9 @@ class Executor {
 
   /// Collective. Throws Error(invalid_input) if the plan's ranks are not the world's, or its buffers do not fit.
   virtual std::unique_ptr<Execution> prepare(const Plan& plan) = 0;
+
+  /// The same. The execution may keep the plan instead of a copy, which for large plans takes as long as making them.
+  virtual std::unique_ptr<Execution> prepare_shared(std::shared_ptr<const Plan> plan);
 
   /// Collective, of the same size on every rank. Memory for `out` that peers can write: if every rank's `out` is such
   /// memory of one call, gemm_all_reduce and gemm_all_to_all save a copy of the output. Null where the executor has
@@ -70,11 +102,14 @@ struct CpuOptions {
 std::unique_ptr<Executor> make_cpu_executor(World& world, const CpuOptions& options = {});
 
 struct CudaOptions {
-  std::size_t heap_bytes = std::size_t{1} << 30;  ///< symmetric heap in GPU memory, per rank, for all executions
+  std::size_t heap_bytes = std::size_t{1} << 30;  ///< symmetric heap in GPU memory, per rank, for all executions, at
+                                                  ///< first; where it is full it grows by as much or what is needed
   std::string kernel;  ///< part of a kernel's name ("plain", "cooperative"); empty: the one that fits the plan best
   std::uint64_t delays = 0;       ///< not 0: seed of random pauses before tasks and launches, to widen races
   double max_delay = 1e-4;        ///< longest pause, seconds
   std::uint64_t first_epoch = 0;  ///< number of the first run; lets tests start near wrap-around
+
+  bool operator==(const CudaOptions&) const = default;
 };
 
 /// Ranks are processes or threads. Rank r takes GPU r where its process sees one for every rank, its process's only GPU

@@ -21,20 +21,45 @@ struct OperatorOptions {
   std::optional<Strategy> strategy;  ///< not set: the one predicted to be fastest on this machine
   std::optional<Knobs> knobs;        ///< not set: chosen with the strategy
   CpuOptions cpu;
+  Device device = Device::automatic;
+  CudaOptions cuda{};  ///< of the world's first operator on GPUs; later ones give the same, or none
 };
 
-/// What the four operators share. Made collectively by the world's ranks, which must outlive it; each rank's calls come
-/// from one thread. Throws Error(invalid_input) for sizes that do not fit the operator or the number of ranks.
+/// What the four operators share. Made and destroyed collectively by the world's ranks, which must outlive it; each
+/// rank's calls, on all operators of the world, come from one thread at a time. On GPUs the operators of a world share
+/// one executor, with one symmetric heap and one NCCL communicator, for as long as the world lives; the first one makes
+/// the rank's GPU (docs/cuda-executor.md) the calling thread's. Throws Error(invalid_input) for sizes that do not fit
+/// the operator or the number of ranks, and naming what is missing where `device` insists on CUDA.
 class GemmOperator {
  public:
   ~GemmOperator();
   GemmOperator(const GemmOperator&) = delete;
   GemmOperator& operator=(const GemmOperator&) = delete;
 
-  /// Collective. `a`, `b` and `out` are this rank's row-major operands of the shape's type, in host memory; `out` is
-  /// complete on return. Throws Error(runtime_failure) as Execution::run does.
+  /// Collective. `a`, `b` and `out` are this rank's row-major operands of the shape's type; `out` is complete on
+  /// return. On the CPU they lie in host memory, on GPUs anywhere: what is in host memory is copied to the GPU and
+  /// back, on the default stream. Throws Error(runtime_failure) as Execution::run does.
   Report operator()(const void* a, const void* b, void* out);
 
+  /// On GPUs: queues the operator on `stream` and returns; operands lie in the rank's GPU's memory, aligned to 16
+  /// bytes. Order, graphs and failures are as Execution::enqueue says: the world's operators run one after another, in
+  /// the order of the calls, which is the same on every rank, on whatever streams. Kernels of others that wait for
+  /// peers, such as NCCL's, are to be ordered with them by the caller. Throws Error(invalid_input) on the CPU.
+  void operator()(const void* a, const void* b, void* out, CudaStream stream);
+
+  /// Throws Error(runtime_failure) if a queued call is known to have failed, on any rank; waits for nothing.
+  void check();
+
+  /// Waits until `stream` is idle, then as check.
+  void synchronize(CudaStream stream);
+
+  /// Collective. Memory for `out` where the operator works; on GPUs peers write it directly, which saves
+  /// gemm_all_reduce and gemm_all_to_all a copy, if every rank's `out` is memory of one such call. Dropped by every
+  /// rank, in one order, while the world lives.
+  std::shared_ptr<void> allocate_output();
+
+  /// cpu or cuda.
+  Device device() const;
   const Plan& plan() const;
   RankShapes shapes() const { return shapes_of(plan().problem); }
 

@@ -64,7 +64,7 @@ enum class Strategy : std::uint8_t { sequential, decomposed, fused };
 /// rank). With `group` g, tiles run in super-rows of g tile rows of an owner, columns outer, rows inner.
 enum class TileOrder : std::uint8_t {
   owner_major,   ///< owners one after another
-  column_major,  ///< all owners' super-rows side by side, a column at a time; see Knobs::own_shift
+  column_major,  ///< owners' super-rows side by side, a column at a time; see Knobs::own_shift and Knobs::abreast
   naive,         ///< row by row, the same on every rank: the control for measuring what rotation gains
 };
 
@@ -95,6 +95,7 @@ struct Knobs {
   int chunks = 2;              ///< strategy decomposed: parts that the GEMM is cut into
   int own_shift = 0;           ///< column_major: columns by which own tiles run behind the others (all_gather_gemm:
                                ///< ahead of them), so that what they wait for (send) has time to arrive
+  int abreast = 0;             ///< column_major: owners whose rows run side by side, then the next ones'; 0: all
   bool span_shards = false;    ///< tiles may cover rows of several ranks (small M); needs a Reducer other than `tile`
   bool one_shot = false;       ///< gemm_all_reduce: every rank sends its product to all others
   Type partial = Type::bf16;   ///< element type of partial products on the wire

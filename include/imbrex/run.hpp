@@ -6,7 +6,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "imbrex/execute.hpp"
@@ -14,15 +13,6 @@
 #include "imbrex/timeline.hpp"
 
 namespace imbrex {
-
-/// Where the ranks work. `automatic`: on GPUs where this build has the CUDA executor, this process sees enough of them
-/// for the ranks, and the executor runs the plan and what else is asked for; else on the CPU.
-enum class Device : std::uint8_t { automatic, cpu, cuda };
-
-std::string_view name_of(Device device);
-
-/// Inverse of name_of, "auto" for automatic; throws Error(invalid_input) listing the names.
-Device parse_device(std::string_view name);
 
 struct RunRequest {
   Device device = Device::automatic;

@@ -60,13 +60,12 @@ IMBREX_CODEC Codes encode(const Codec& codec, const Range& range, const Group& g
       code[i + 1] = pair >> 8;
     }
   } else {
-    // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
+    // Adding 1.5 * 2^23 rounds to an integer and leaves it in the lowest byte, which is all that is taken below.
     const float raise = 0x1.8p23f + (symmetric ? static_cast<float>(code_bias(codec.format)) : 0.0f);
-    const std::uint32_t mask = (1u << code_bits(codec.format)) - 1u;
     const float half_offset = product(0.5f, group.offset);
     for (int i = 0; i < block_values; ++i) {
       const float value = symmetric ? values[i] : multiply_add(values[i], 0.5f, -half_offset);
-      code[i] = bits_of(multiply_add(value, group.inverse, raise)) & mask;
+      code[i] = bits_of(multiply_add(value, group.inverse, raise));
     }
   }
   if (group.kind == GroupKind::marked) {

@@ -18,8 +18,6 @@ constexpr std::array<std::pair<AllReduceAlgorithm, std::string_view>, 4> algorit
      {AllReduceAlgorithm::two_shot, "two_shot"},
      {AllReduceAlgorithm::ring, "ring"}}};
 
-constexpr int most_ctas = 1024;
-
 }  // namespace
 
 std::string_view name_of(AllReduceAlgorithm algorithm) {
@@ -57,37 +55,41 @@ void validate(const AllReduceOptions& options, std::int64_t max_count) {
   IMBREX_EXPECTS(!options.batch_invariant || options.exact_below == 0,
                  "all_reduce: exact_below = {} with batch_invariant: results would depend on the size",
                  options.exact_below);
-  IMBREX_EXPECTS(options.ctas >= 0 && options.ctas <= most_ctas, "all_reduce: ctas = {}: it must be from 0 to {}",
-                 options.ctas, most_ctas);
+  IMBREX_EXPECTS(options.ctas >= 0 && options.ctas <= collectives::most_ctas,
+                 "all_reduce: ctas = {}: it must be from 0 to {}", options.ctas, collectives::most_ctas);
 }
 
 namespace collectives {
 
-void agree(World& world, std::int64_t max_count, Type type, const AllReduceOptions& options) {
-  validate(options, max_count);
-  const auto word = [](const Codec& codec) {
-    return static_cast<std::int64_t>(codec.format) << 24 | static_cast<std::int64_t>(codec.scale) << 16 |
-           codec.group << 1 | (codec.asymmetric ? 1 : 0);
-  };
-  std::uint32_t tolerance = 0;
-  if (options.tolerance) std::memcpy(&tolerance, &*options.tolerance, sizeof tolerance);
-  const std::array<std::int64_t, 8> own{max_count,
-                                        static_cast<std::int64_t>(type),
-                                        options.codec ? word(options.codec->reduce_scatter) : -1,
-                                        options.codec ? word(options.codec->all_gather) : -1,
-                                        static_cast<std::int64_t>(options.algorithm) << 3 |
-                                            (options.whole_call ? 4 : 0) | (options.batch_invariant ? 2 : 0) |
-                                            (options.report ? 1 : 0),
-                                        options.tolerance ? static_cast<std::int64_t>(tolerance) : -1,
-                                        options.exact_below,
-                                        options.ctas};
-  std::vector<std::array<std::int64_t, 8>> all(static_cast<std::size_t>(world.size()));
+void agree(World& world, const char* name, const Terms& own) {
+  std::vector<Terms> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, all.data(), sizeof own);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    IMBREX_EXPECTS(all[rank][0] == all[0][0], "all_reduce: max_count is {} on rank 0 and {} on rank {}", all[0][0],
-                   all[rank][0], rank);
-    IMBREX_EXPECTS(all[rank] == all[0], "all_reduce: element type or options of rank {} are not those of rank 0", rank);
+    IMBREX_EXPECTS(all[rank].max_count == all[0].max_count, "{}: max_count is {} on rank 0 and {} on rank {}", name,
+                   all[0].max_count, all[rank].max_count, rank);
+    IMBREX_EXPECTS(all[rank] == all[0], "{}: element type or options of rank {} are not those of rank 0", name, rank);
   }
+}
+
+std::int64_t term_of(const std::optional<Codec>& codec) {
+  if (!codec) return -1;
+  return static_cast<std::int64_t>(codec->format) << 24 | static_cast<std::int64_t>(codec->scale) << 16 |
+         codec->group << 1 | (codec->asymmetric ? 1 : 0);
+}
+
+void agree(World& world, std::int64_t max_count, Type type, const AllReduceOptions& options) {
+  validate(options, max_count);
+  std::uint32_t tolerance = 0;
+  if (options.tolerance) std::memcpy(&tolerance, &*options.tolerance, sizeof tolerance);
+  Terms terms{max_count, type, {}};
+  terms.others = {options.codec ? term_of(options.codec->reduce_scatter) : -1,
+                  options.codec ? term_of(options.codec->all_gather) : -1,
+                  static_cast<std::int64_t>(options.algorithm) << 3 | (options.whole_call ? 4 : 0) |
+                      (options.batch_invariant ? 2 : 0) | (options.report ? 1 : 0),
+                  options.tolerance ? static_cast<std::int64_t>(tolerance) : -1,
+                  options.exact_below,
+                  options.ctas};
+  agree(world, "all_reduce", terms);
 }
 
 bool coded(const AllReduceOptions& options, std::int64_t count, Type type) {

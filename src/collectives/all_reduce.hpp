@@ -1,7 +1,9 @@
 // What the all-reduces of all devices share: agreement on options, choice of algorithm, the ranks' records.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 
 #include "imbrex/collectives.hpp"
 #include "imbrex/world.hpp"
@@ -10,6 +12,22 @@ namespace imbrex::collectives {
 
 /// Elements to which shares are rounded, so that no group of any codec has two owners.
 inline constexpr std::int64_t share_unit = 128;
+
+inline constexpr int most_ctas = 1024;
+
+/// What the ranks must have in common. Trivially copyable.
+struct Terms {
+  std::int64_t max_count;
+  Type type;
+  std::array<std::int64_t, 6> others;
+
+  friend bool operator==(const Terms&, const Terms&) = default;
+};
+
+std::int64_t term_of(const std::optional<Codec>& codec);
+
+/// Collective. Throws Error(invalid_input) on every rank if their terms differ.
+void agree(World& world, const char* name, const Terms& own);
 
 /// What one rank keeps of a call. Trivially copyable.
 struct CallRecord {

@@ -1,12 +1,45 @@
+#include <fmt/format.h>
+
+#include "imbrex/error.hpp"
 #include "imbrex/execute.hpp"
 
 namespace imbrex {
+namespace {
+
+[[noreturn]] void refuse_stream() {
+  throw Error(ErrorCode::invalid_input, "only the CUDA executor's plans run on a stream of CUDA");
+}
+
+}  // namespace
+
+std::string_view name_of(Device device) {
+  switch (device) {
+    case Device::automatic: return "auto";
+    case Device::cpu: return "cpu";
+    case Device::cuda: return "cuda";
+  }
+  return "auto";
+}
+
+Device parse_device(std::string_view name) {
+  for (const Device device : {Device::automatic, Device::cpu, Device::cuda})
+    if (name_of(device) == name) return device;
+  throw Error(ErrorCode::invalid_input, fmt::format("device '{}': it must be auto, cpu or cuda", name));
+}
 
 double Execution::time(const Operands& operands, int runs) {
   double seconds = 0;
   for (int i = 0; i < runs; ++i) seconds += run(operands).seconds;
   return seconds / runs;
 }
+
+void Execution::enqueue(const Operands&, CudaStream) { refuse_stream(); }
+
+void Execution::check() {}
+
+void Execution::synchronize(CudaStream) { refuse_stream(); }
+
+std::unique_ptr<Execution> Executor::prepare_shared(std::shared_ptr<const Plan> plan) { return prepare(*plan); }
 
 std::shared_ptr<void> Executor::allocate_output(std::size_t) { return nullptr; }
 

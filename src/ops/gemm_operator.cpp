@@ -1,29 +1,144 @@
-// What the operators share: choose the plan, execute it.
+// What the operators share: choose device and plan, execute it.
+#include <fmt/format.h>
+
+#include <array>
+#include <new>
 #include <optional>
 
+#include "base/check.hpp"
 #include "imbrex/ops.hpp"
+#include "ops/world_gpus.hpp"
+#include "runtime/cuda/device_memory.hpp"
 #include "tune/choose.hpp"
 
 namespace imbrex {
+namespace {
+
+std::size_t bytes_of(const Extent& extent, Type type) {
+  return static_cast<std::size_t>(extent.rows * extent.cols) * size_of(type);
+}
+
+// An operand's place on the GPU, where the caller's is in host memory.
+class Staged {
+ public:
+  const void* input(const void* p, std::size_t bytes) {
+    if (runtime::on_gpu(p)) return p;
+    void* place = output(nullptr, bytes);
+    memory_->upload(p);
+    return place;
+  }
+
+  void* output(void* p, std::size_t bytes) {
+    used_ = p == nullptr || !runtime::on_gpu(p);
+    if (!used_) return p;
+    if (!memory_) memory_.emplace(bytes);
+    return memory_->get();
+  }
+
+  void bring_back(void* p) const {
+    if (used_) memory_->download(p);
+  }
+
+ private:
+  std::optional<runtime::DeviceMemory> memory_;
+  bool used_ = false;
+};
+
+}  // namespace
 
 struct GemmOperator::State {
-  Plan plan;
-  std::unique_ptr<Executor> executor;
-  std::unique_ptr<Execution> execution;
+  Device device = Device::cpu;
+  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<WorldGpus> gpus;
+  std::unique_ptr<Executor> host;
+  std::unique_ptr<Execution> on_host;
+  std::shared_ptr<GpuOperation> on_gpus;
+  Staged a, b, out;
+  std::array<const void*, 3> known{};  // operands that were found to be on the GPU
+
+  // Whether the operator runs on GPUs; if not, `refusal` says why.
+  bool prepare_on_gpus(World& world, const Problem& problem, const OperatorOptions& options, std::string& refusal) {
+    gpus = gpus_of(world, options.cuda);
+    refusal = gpus->refusal;
+    if (!refusal.empty()) return false;
+    try {
+      on_gpus = gpus->operation(problem, options.strategy, options.knobs);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::invalid_input) throw;
+      refusal = error.what();
+      return false;
+    }
+    plan = on_gpus->plan;
+    device = Device::cuda;
+    return true;
+  }
+
+  Execution& execution() { return on_gpus ? *on_gpus->execution : *on_host; }
+
+  // NOTE: a kernel that meets an address of the host's ends the process's use of the GPU.
+  void expect_on_gpu(const Operands& o) {
+    const std::array<const void*, 3> given{o.a, o.b, o.out};
+    if (given == known) return;
+    constexpr const char* names[] = {"a", "b", "out"};
+    for (std::size_t i = 0; i < given.size(); ++i)
+      IMBREX_EXPECTS(given[i] != nullptr && runtime::on_gpu(given[i]),
+                     "operand {} at {} is not in a GPU's memory: on a stream, operators take what is", names[i],
+                     given[i]);
+    known = given;
+  }
 };
 
 GemmOperator::GemmOperator(World& world, const Problem& problem, const OperatorOptions& options)
     : state_(std::make_unique<State>()) {
-  state_->plan = choose_plan(problem, nominal_host_machine(), options);
-  state_->executor = make_cpu_executor(world, options.cpu);
-  state_->execution = state_->executor->prepare(state_->plan);
+  validate(problem);
+  State& s = *state_;
+  // As `run` does: the CUDA executor records no timeline.
+  const bool wanted = options.device == Device::cuda || (options.device == Device::automatic && !options.cpu.timeline);
+  std::string refusal;
+  if (wanted && s.prepare_on_gpus(world, problem, options, refusal)) return;
+  if (options.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", refusal));
+  s.plan = std::make_shared<const Plan>(choose_plan(problem, nominal_host_machine(), options));
+  s.host = make_cpu_executor(world, options.cpu);
+  s.on_host = s.host->prepare_shared(s.plan);
 }
 
 GemmOperator::~GemmOperator() = default;
 
-Report GemmOperator::operator()(const void* a, const void* b, void* out) { return state_->execution->run({a, b, out}); }
+Report GemmOperator::operator()(const void* a, const void* b, void* out) {
+  State& s = *state_;
+  if (s.device == Device::cpu) return s.execution().run({a, b, out});
+  IMBREX_EXPECTS(a != nullptr && b != nullptr && out != nullptr, "an operand is null: a, b and out must be given");
+  const RankShapes shape = shapes();
+  const Type type = s.plan->problem.type;
+  Report report = s.execution().run({s.a.input(a, bytes_of(shape.a, type)), s.b.input(b, bytes_of(shape.b, type)),
+                                     s.out.output(out, bytes_of(shape.out, type))});
+  s.out.bring_back(out);
+  return report;
+}
 
-const Plan& GemmOperator::plan() const { return state_->plan; }
+void GemmOperator::operator()(const void* a, const void* b, void* out, CudaStream stream) {
+  State& s = *state_;
+  IMBREX_EXPECTS(s.device == Device::cuda, "this operator runs on the CPU, which has no streams of CUDA");
+  s.expect_on_gpu({a, b, out});
+  s.execution().enqueue({a, b, out}, stream);
+}
+
+void GemmOperator::check() { state_->execution().check(); }
+
+void GemmOperator::synchronize(CudaStream stream) { state_->execution().synchronize(stream); }
+
+std::shared_ptr<void> GemmOperator::allocate_output() {
+  const State& s = *state_;
+  const std::size_t bytes = bytes_of(shapes().out, s.plan->problem.type);
+  if (s.device == Device::cpu) return {::operator new(bytes), [](void* p) { ::operator delete(p); }};
+  auto memory = s.gpus->executor->allocate_output(bytes);
+  void* address = memory.get();
+  return {address, [gpus = s.gpus, memory = std::move(memory)](void*) {}};
+}
+
+Device GemmOperator::device() const { return state_->device; }
+
+const Plan& GemmOperator::plan() const { return *state_->plan; }
 
 Plan choose_plan(const Problem& problem, const Machine& machine, const OperatorOptions& options) {
   validate(problem);

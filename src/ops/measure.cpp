@@ -13,6 +13,8 @@
 #include "ops/operand_memory.hpp"
 #include "ops/run_device.hpp"
 #include "ops/run_ranks.hpp"
+#include "plan/json_node.hpp"
+#include "tune/changes.hpp"
 #include "tune/gpu_candidates.hpp"
 #include "tune/records.hpp"
 
@@ -59,6 +61,20 @@ Plan without_collectives(Plan plan) {
   return plan;
 }
 
+// Collective: what the request's `next` says on rank 0.
+std::optional<Problem> next_problem(World& world, const MeasureRequest& request) {
+  struct {
+    bool any = false;
+    Problem problem;
+  } own, all[max_ranks];
+  if (world.rank() == 0 && request.next)
+    if (const auto problem = request.next()) own = {true, *problem};
+  world.all_gather(&own, all, sizeof own);
+  if (!all[0].any) return std::nullopt;
+  validate(all[0].problem);
+  return all[0].problem;
+}
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -73,41 +89,69 @@ class Meter {
         executor_(make_cuda_executor(world, options(heap_bytes, ""))),
         libraries_(make_cuda_executor(world, options(1 << 20, "cuBLASLt"))) {}
 
+  // A problem that comes twice in a row is prepared once.
   Measurement measure(const Problem& problem) {
-    Measurement result{problem, 0, wire_seconds(problem), {}, gpu_};
-    const RankShapes shapes = shapes_of(problem);
-    const auto seed = static_cast<std::uint64_t>(world_.rank()) * 7919 + 1;
-    const auto memory = device_operands(
-        random_matrix(shapes.a, problem.type, seed), random_matrix(shapes.b, problem.type, seed + 1),
-        static_cast<std::size_t>(shapes.out.rows * shapes.out.cols) * size_of(problem.type), *executor_);
-    std::vector<std::unique_ptr<Execution>> executions;
-    executions.push_back(
-        libraries_->prepare(without_collectives(make_plan(problem, Strategy::sequential, {.partial = problem.type}))));
-    for (const Candidate& c : candidates(problem)) {
-      try {
-        executions.push_back(executor_->prepare(make_plan(problem, c.strategy, c.knobs)));
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::invalid_input) throw;  // what the executor cannot run; on every rank alike
-        continue;
-      }
-      result.plans.push_back({c.strategy, c.knobs, is_chosen(c), 0});
+    if (!prepared_ || prepared_->result.problem != problem) {
+      prepared_.reset();
+      prepare(problem);
     }
+    const Operands operands = prepared_->memory->operands();
+    auto& executions = prepared_->executions;
     std::vector<std::vector<double>> times(executions.size());
-    // Long operations need no company for the clock's sake.
-    const bool is_long = slowest(executions.front()->time(memory->operands(), 2)) > 5e-4;
-    const int runs = is_long ? 2 : request_.runs;
+    // Many candidates heat the GPU by themselves; of few, samples are long enough to run at the clock that lasts.
+    const bool is_long = slowest(executions.front()->time(operands, 2)) > 5e-4;
+    const int runs = is_long && request_.all ? 2 : request_.runs;
     for (int round = -1; round < request_.rounds; ++round)
       for (std::size_t i = 0; i < executions.size(); ++i) {
         world_.barrier();
-        const double seconds = slowest(executions[i]->time(memory->operands(), runs));
+        const double seconds = slowest(executions[i]->time(operands, runs));
         if (round >= 0) times[i].push_back(seconds);
       }
+    Measurement result = prepared_->result;
     result.product_seconds = median(times.front());
     for (std::size_t i = 0; i < result.plans.size(); ++i) result.plans[i].seconds = median(times[i + 1]);
     return result;
   }
 
  private:
+  // The product alone, then the result's plans.
+  struct Prepared {
+    Measurement result;
+    std::unique_ptr<OperandMemory> memory;
+    std::vector<std::unique_ptr<Execution>> executions;
+  };
+
+  void prepare(const Problem& problem) {
+    const RankShapes shapes = shapes_of(problem);
+    const auto seed = static_cast<std::uint64_t>(world_.rank()) * 7919 + 1;
+    prepared_.emplace();
+    prepared_->result = {problem, 0, wire_seconds(problem), {}, {}, gpu_};
+    prepared_->memory = device_operands(
+        random_matrix(shapes.a, problem.type, seed), random_matrix(shapes.b, problem.type, seed + 1),
+        static_cast<std::size_t>(shapes.out.rows * shapes.out.cols) * size_of(problem.type), *executor_);
+    prepared_->executions.push_back(
+        libraries_->prepare(without_collectives(make_plan(problem, Strategy::sequential, {.partial = problem.type}))));
+    for (const Candidate& c : candidates(problem)) add({c.strategy, c.knobs, is_chosen(c), {}, 0});
+    if (request_.tries.empty()) return;
+    const Knobs base = choose_gpu_plan(problem, Strategy::fused, {}, gpu_).knobs;
+    for (const std::string& text : request_.tries)
+      if (const std::string why = add({Strategy::fused, with_changes(base, text), false, text, 0}); !why.empty())
+        prepared_->result.refused.push_back({text, why});
+  }
+
+  // Returns why the plan cannot run, if it cannot; on every rank alike.
+  std::string add(const Measured& plan) {
+    try {
+      prepared_->executions.push_back(
+          executor_->prepare(make_plan(prepared_->result.problem, plan.strategy, plan.knobs)));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::invalid_input) throw;
+      return error.what();
+    }
+    prepared_->result.plans.push_back(plan);
+    return {};
+  }
+
   static CudaOptions options(std::size_t bytes, const std::string& kernel) {
     CudaOptions o;
     o.heap_bytes = bytes;
@@ -142,6 +186,7 @@ class Meter {
   const std::string& gpu_;
   std::unique_ptr<Executor> executor_, libraries_;
   Candidate chosen_;
+  std::optional<Prepared> prepared_;
 };
 
 }  // namespace
@@ -161,16 +206,19 @@ std::string tuning_table(const std::vector<Measurement>& measurements, const std
   return to_json(records);
 }
 
+std::string knobs_to_json(const Knobs& knobs) { return to_json(knobs); }
+
 int measure(const MeasureRequest& request, const std::function<void(const Measurement&)>& report) {
-  IMBREX_EXPECTS(!request.problems.empty(), "there is no problem to measure");
+  IMBREX_EXPECTS(!request.problems.empty() || request.next, "there is no problem to measure");
   IMBREX_EXPECTS(request.rounds >= 1 && request.runs >= 2 && request.runs % 2 == 0,
                  "{} rounds of {} runs: there must be one round at least, and an even number of runs", request.rounds,
                  request.runs);
-  const int ranks = request.problems.front().ranks;
+  const int ranks = request.ranks;
   for (const Problem& p : request.problems) {
     validate(p);
-    IMBREX_EXPECTS(p.ranks == ranks, "problems of {} and of {} ranks: they must be of one number", ranks, p.ranks);
+    IMBREX_EXPECTS(p.ranks == ranks, "a problem of {} ranks among those of {}", p.ranks, ranks);
   }
+  for (const std::string& text : request.tries) static_cast<void>(with_changes({}, text));
   std::string gpu;
   const std::string refusal = refusal_of_ranks(ranks, request.threads, World::launched(), gpu);
   IMBREX_EXPECTS(refusal.empty(), "measuring needs GPUs: {}", refusal);
@@ -179,10 +227,12 @@ int measure(const MeasureRequest& request, const std::function<void(const Measur
   options.heap_bytes = 1 << 20;
   const auto body = [&](World& world) {
     Meter meter(world, request, gpu);
-    for (const Problem& problem : request.problems) {
+    const auto measure_one = [&](const Problem& problem) {
       const Measurement measurement = meter.measure(problem);
       if (world.rank() == 0) report(measurement);
-    }
+    };
+    for (const Problem& problem : request.problems) measure_one(problem);
+    while (const auto problem = next_problem(world, request)) measure_one(*problem);
     return 0;
   };
   return run_ranks(ranks, request.threads, options, body);

@@ -21,21 +21,6 @@ Plan host_plan(const RunRequest& request, const Problem& problem) {
 
 }  // namespace
 
-std::string_view name_of(Device device) {
-  switch (device) {
-    case Device::automatic: return "auto";
-    case Device::cpu: return "cpu";
-    case Device::cuda: return "cuda";
-  }
-  return "auto";
-}
-
-Device parse_device(std::string_view name) {
-  for (const Device device : {Device::automatic, Device::cpu, Device::cuda})
-    if (name_of(device) == name) return device;
-  throw Error(ErrorCode::invalid_input, fmt::format("device '{}': it must be auto, cpu or cuda", name));
-}
-
 std::string refusal_of_ranks(int ranks, bool threads, bool own, std::string& gpu) {
   const bool launched = World::launched(), processes = launched || !threads;
   const GpuSurvey survey = processes && !launched ? survey_gpus() : runtime::survey_gpus_here();
@@ -46,12 +31,19 @@ std::string refusal_of_ranks(int ranks, bool threads, bool own, std::string& gpu
 Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
                      const std::string& gpu) {
   if (!knobs) {
-    const Records records = load_records(gpu);
+    const Records& records = records_of(gpu);
     const Record* record = find_record(records, problem);
-    if (record != nullptr && strategy.value_or(record->candidate.strategy) == record->candidate.strategy)
-      return make_plan(problem, record->candidate.strategy, record->candidate.knobs);
+    if (record != nullptr && strategy.value_or(record->candidate.strategy) != record->candidate.strategy)
+      record = nullptr;
+    if (record == nullptr) record = nearest_record(records, problem, strategy);
+    if (record != nullptr) {
+      Knobs found = record->candidate.knobs;
+      if (found.partial == record->problem.type) found.partial = problem.type;
+      return make_plan(problem, record->candidate.strategy, found);
+    }
   }
-  Machine machine = load_machine("4xh200");
+  static const Machine four_h200 = load_machine("4xh200");
+  Machine machine = four_h200;
   machine.devices = std::max(machine.devices, problem.ranks);
   return choose_plan(problem, machine, {strategy, knobs, {}});
 }

@@ -20,8 +20,9 @@ Choice choose_device(const RunRequest& request, const Problem& problem);
 /// nothing that keeps this process from being forked, where ranks are to be forked.
 std::string refusal_of_ranks(int ranks, bool threads, bool own, std::string& gpu);
 
-/// The plan for GPUs of this name: the recorded one for the problem where there is one, else the one that a simulated
-/// machine of four H200s finishes first. A given strategy or knobs are kept. The same on every rank and in every run.
+/// The plan for GPUs of this name: the recorded one for the problem where there is one, else that of a problem of
+/// nearly its sizes, else the one that a simulated machine of four H200s finishes first. A given strategy or knobs are
+/// kept. The same on every rank and in every run.
 Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
                      const std::string& gpu);
 

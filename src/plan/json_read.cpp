@@ -106,7 +106,7 @@ Plan plan_of(const Node& n) {
 
 Knobs knobs_of(const Node& n) {
   n.only({"tile_m", "tile_n", "cluster", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "chunks",
-          "own_shift", "span_shards", "one_shot", "partial"});
+          "own_shift", "abreast", "span_shards", "one_shot", "partial"});
   Knobs k;
   k.tile_m = n["tile_m"].integer<std::int64_t>();
   k.tile_n = n["tile_n"].integer<std::int64_t>();
@@ -119,6 +119,7 @@ Knobs knobs_of(const Node& n) {
   k.k_slices = n["k_slices"].integer<int>();
   k.chunks = n["chunks"].integer<int>();
   k.own_shift = n["own_shift"].integer<int>();
+  k.abreast = n["abreast"].integer<int>();
   k.span_shards = n["span_shards"].boolean();
   k.one_shot = n["one_shot"].boolean();
   k.partial = n["partial"].name(parse_type);

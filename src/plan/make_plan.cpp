@@ -19,6 +19,7 @@ void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knob
   expect_positive("k_slices", knobs.k_slices);
   expect_positive("chunks", knobs.chunks);
   IMBREX_EXPECTS(knobs.own_shift >= 0, "knob own_shift = {}: it must not be negative", knobs.own_shift);
+  IMBREX_EXPECTS(knobs.abreast >= 0, "knob abreast = {}: it must not be negative (0: all owners)", knobs.abreast);
   IMBREX_EXPECTS(knobs.comm_rows >= 0, "knob comm_rows = {}: it must not be negative (0: a whole shard)",
                  knobs.comm_rows);
   if (strategy != Strategy::fused) return;

@@ -19,7 +19,7 @@ class FusedAllGather {
     const std::int64_t depth = b_.shapes().depth;
     const int slices = static_cast<int>(std::min<std::int64_t>(knobs.k_slices, depth));
     for (int s = 0; s < slices; ++s) slices_.push_back(part_of(depth, slices, s));
-    pieces_ = cut(shard_rows_, knobs.comm_rows > 0 ? knobs.comm_rows : default_rows(slices));
+    pieces_ = cut(shard_rows_, knobs.comm_rows > 0 ? knobs.comm_rows : default_rows());
     gathered_ = b_.workspace("gathered", Layout::row_major, problem.type, problem.m, depth, 2);
     compute_ = b_.queue(Engine::compute);
     copy_ = stored_ ? compute_ : b_.queue(Engine::copy);
@@ -44,10 +44,10 @@ class FusedAllGather {
   }
 
  private:
-  // A copy engine takes a shard whole; workers share it out.
-  std::int64_t default_rows(int slices) const {
+  // A copy engine takes a shard whole; workers share out each slice of it, one slice after the other.
+  std::int64_t default_rows() const {
     if (!stored_) return shard_rows_;
-    const std::int64_t pieces = std::max(1, stores_of_a_rank / (b_.ranks() * slices));
+    const std::int64_t pieces = std::max(1, stores_at_once / std::max(1, b_.ranks() - 1));
     return (shard_rows_ + pieces - 1) / pieces;
   }
 
@@ -205,7 +205,7 @@ class FusedAllGather {
     }
   }
 
-  static constexpr int stores_of_a_rank = 128;  // about one for each SM of today's large GPUs
+  static constexpr int stores_at_once = 132;  // one for each SM of today's large GPUs
 
   Builder b_;
   std::int64_t shard_rows_;

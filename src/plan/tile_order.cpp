@@ -1,7 +1,7 @@
 #include "plan/tile_order.hpp"
 
 #include <algorithm>
-#include <tuple>
+#include <limits>
 
 namespace imbrex {
 
@@ -19,33 +19,55 @@ std::vector<Block> blocks_of(Range rows, Range cols, const Knobs& knobs) {
 
 namespace {
 
-// `turn`: an owner's place in a rank's sequence. `shift`: columns by which the rank's own blocks are moved.
+// `turn`: an owner's place in a rank's sequence; owners have one area each. `shift`: columns by which the rank's own
+// blocks are moved.
 template <typename Turn>
 std::vector<OwnedBlock> ordered(const std::vector<Area>& areas, int rank, const Knobs& knobs, std::int64_t shift,
                                 Turn&& turn) {
-  struct Keyed {
-    std::tuple<std::int64_t, std::int64_t, std::int64_t> key;
-    OwnedBlock block;
+  // An area's blocks come in the order in which they are taken, so areas are merged: by step, then by turn.
+  struct Run {
+    int turn = 0, owner = 0;
+    std::int64_t columns = 0, shift = 0;
+    const Area* area = nullptr;
+    std::vector<Block> blocks;
+    std::size_t next = 0;
   };
   const bool by_column = knobs.order == TileOrder::column_major;
-  std::vector<Keyed> keyed;
+  std::vector<Run> runs;
+  std::size_t count = 0;
   for (const Area& area : areas) {
+    const int place = knobs.order == TileOrder::naive ? area.owner : turn(area.owner);
     const std::int64_t columns = (area.cols.size + knobs.tile_n - 1) / knobs.tile_n;
-    const auto blocks = blocks_of(area.rows, area.cols, knobs);
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      const Block& block = blocks[i];
-      std::int64_t step = 0;
-      if (by_column)
-        step = (block.rows.begin - area.rows.begin) / (knobs.group * knobs.tile_m) * columns +
-               (block.cols.begin - area.cols.begin) / knobs.tile_n + (area.owner == rank ? shift : 0);
-      const int middle = knobs.order == TileOrder::naive ? area.owner : turn(area.owner);
-      keyed.push_back({{step, middle, static_cast<std::int64_t>(i)}, {block, area.owner, static_cast<int>(i)}});
-    }
+    const std::int64_t super_rows = (area.rows.size + knobs.group * knobs.tile_m - 1) / (knobs.group * knobs.tile_m);
+    const std::int64_t before = knobs.abreast == 0 ? 0 : place / knobs.abreast * super_rows * columns;
+    runs.push_back({place, area.owner, columns, before + (area.owner == rank ? shift : 0), &area,
+                    blocks_of(area.rows, area.cols, knobs)});
+    count += runs.back().blocks.size();
   }
-  std::stable_sort(keyed.begin(), keyed.end(), [](const Keyed& x, const Keyed& y) { return x.key < y.key; });
+  std::stable_sort(runs.begin(), runs.end(), [](const Run& x, const Run& y) { return x.turn < y.turn; });
+  const auto step_of = [&](const Run& run) {
+    const Block& block = run.blocks[run.next];
+    return (block.rows.begin - run.area->rows.begin) / (knobs.group * knobs.tile_m) * run.columns +
+           (block.cols.begin - run.area->cols.begin) / knobs.tile_n + run.shift;
+  };
   std::vector<OwnedBlock> order;
-  order.reserve(keyed.size());
-  for (const Keyed& k : keyed) order.push_back(k.block);
+  order.reserve(count);
+  const auto take = [&](Run& run) {
+    order.push_back({run.blocks[run.next], run.owner, static_cast<int>(run.next)});
+    ++run.next;
+  };
+  if (!by_column) {
+    for (Run& run : runs)
+      while (run.next < run.blocks.size()) take(run);
+    return order;
+  }
+  while (order.size() < count) {
+    std::int64_t step = std::numeric_limits<std::int64_t>::max();
+    for (const Run& run : runs)
+      if (run.next < run.blocks.size()) step = std::min(step, step_of(run));
+    for (Run& run : runs)
+      while (run.next < run.blocks.size() && step_of(run) == step) take(run);
+  }
   return order;
 }
 

@@ -7,9 +7,13 @@
 
 namespace imbrex::runtime {
 
-OffsetAllocator::OffsetAllocator(std::size_t capacity) {
-  capacity -= capacity % alignment;
-  if (capacity) free_.emplace(0, capacity);
+OffsetAllocator::OffsetAllocator(std::size_t capacity) { add(0, capacity); }
+
+void OffsetAllocator::add(std::size_t offset, std::size_t bytes) {
+  bytes -= bytes % alignment;
+  if (bytes == 0) return;
+  live_.emplace(offset, bytes);
+  release(offset);  // joins what it touches
 }
 
 std::optional<std::size_t> OffsetAllocator::allocate(std::size_t bytes) {

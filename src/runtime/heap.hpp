@@ -9,13 +9,17 @@
 
 namespace imbrex::runtime {
 
-/// First fit over the offsets 0..capacity. Its answers depend only on the calls before, so ranks that make the same
-/// calls get the same offsets without talking.
+/// First fit over the offsets 0..capacity, and ranges added later. Its answers depend only on the calls before, so
+/// ranks that make the same calls get the same offsets without talking.
 class OffsetAllocator {
  public:
   static constexpr std::size_t alignment = 256;
 
   explicit OffsetAllocator(std::size_t capacity);
+
+  /// More to give: `bytes` from `offset` on, which is beyond all that it has and starts at a multiple of the alignment.
+  /// No allocation spans two ranges unless they touch.
+  void add(std::size_t offset, std::size_t bytes);
 
   /// Nothing where no free range is long enough. Zero bytes take one unit, so that offsets are unique.
   std::optional<std::size_t> allocate(std::size_t bytes);

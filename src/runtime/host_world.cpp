@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "base/environment.hpp"
+#include "runtime/attachment.hpp"
 
 namespace imbrex {
 
@@ -74,15 +75,16 @@ HostWorld::~HostWorld() {
   if (getpid() != pid_) {
     // A child that the program forked has a copy of this object, but neither the membership nor the watcher's thread.
     static_cast<void>(watcher_.release());
+    static_cast<void>(new std::shared_ptr<void>(std::move(attachment_)));  // what it owns is the parent's
     return;
   }
-  if (std::uncaught_exceptions() > exceptions_) {
-    fail("it left the world by an exception");
-    control_.set_state(failed);
-  } else {
-    control_.set_state(finished);
-  }
+  const bool by_exception = std::uncaught_exceptions() > exceptions_;
+  if (by_exception) fail("it left the world by an exception");
+  attachment_.reset();
+  control_.set_state(by_exception ? failed : finished);
 }
+
+std::shared_ptr<void>& attachment(World& world) { return dynamic_cast<HostWorld&>(world).attachment(); }
 
 void HostWorld::fail(const std::string& message) noexcept {
   try {

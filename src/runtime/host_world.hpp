@@ -44,6 +44,7 @@ class HostWorld final : public World {
   void throw_if_failed() const override { control_.throw_if_failed(); }
 
   Control& control() { return control_; }
+  std::shared_ptr<void>& attachment() { return attachment_; }
 
  private:
   std::shared_ptr<Segment> segment_;
@@ -54,6 +55,7 @@ class HostWorld final : public World {
   Control control_;
   HostHeap heap_;
   std::unique_ptr<Watcher> watcher_;
+  std::shared_ptr<void> attachment_;
 };
 
 /// Throw Error(invalid_input) naming the value and the rule.

@@ -1,6 +1,7 @@
 // What measuring has found to be fastest: `imbrex tune` writes it, and a plan is chosen by it.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,7 +35,15 @@ std::string to_json(const Records& records);
 /// The record for `problem`, or null.
 const Record* find_record(const Records& records, const Problem& problem);
 
+/// The record whose sizes are nearest to the problem's, as ratios, of the same operator and number of ranks and of a
+/// type of the same size; null if the nearest is far. With `strategy`, of those that found it fastest. Its knobs suit
+/// the problem but for `partial`, which names the type.
+const Record* nearest_record(const Records& records, const Problem& problem, std::optional<Strategy> strategy);
+
 /// All records for GPUs of this name that came with the library, from machines/tuned/; none is no error.
 Records load_records(const std::string& gpu);
+
+/// The same, read once in this process. Any thread may call it.
+const Records& records_of(const std::string& gpu);
 
 }  // namespace imbrex

@@ -178,6 +178,37 @@ TEST(AllReduce, SameBitsEveryTimeWhateverTheTiming) {
             0);
 }
 
+// Nothing aligns the ranks between the calls, and one object takes different algorithms for them.
+TEST(AllReduce, CallsOfAllKindsFollowEachOther) {
+  ASSERT_EQ(
+      run_ranks(4,
+                [&](World& world) -> std::string {
+                  std::mt19937_64 random(static_cast<std::uint64_t>(world.rank())), alike(7);
+                  const CodecPair pair = parse_codec_pair("int6+int8");
+                  for (const AllReduceOptions& options :
+                       {AllReduceOptions{.codec = pair, .algorithm = AllReduceAlgorithm::ring, .exact_below = 2000},
+                        AllReduceOptions{.codec = pair, .exact_below = 2000},
+                        AllReduceOptions{.codec = pair, .tolerance = 0.1f, .whole_call = true}}) {
+                    constexpr std::int64_t counts[] = {0, 500, 3000, 20000};
+                    const auto op = make_cpu_all_reduce(world, 20000, Type::bf16, options);
+                    const Tensors tensors = test::random_tensors(10, 4, Type::bf16, 20000, false);
+                    const auto in =
+                        test::as_elements(Type::bf16, tensors.inputs[static_cast<std::size_t>(world.rank())]);
+                    std::vector<std::byte> first[4];
+                    for (int i = 0; i < 400; ++i) {
+                      const std::size_t which = i < 4 ? static_cast<std::size_t>(i) : alike() % 4;
+                      if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
+                      std::vector<std::byte> out(2 * static_cast<std::size_t>(counts[which]));
+                      (*op)(in.data(), out.data(), counts[which]);
+                      if (i < 4) first[which] = out;
+                      if (out != first[which]) return fmt::format("call {} of {} elements", i, counts[which]);
+                    }
+                  }
+                  return {};
+                }),
+      0);
+}
+
 TEST(AllReduce, TwoStepsLoseLessThanARing) {
   ASSERT_EQ(run_ranks(5,
                       [&](World& world) -> std::string {
@@ -352,7 +383,7 @@ TEST(AllReduce, ARankThatDoesNotComeIsNamed) {
   });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
   for (const std::string& message : messages)
-    EXPECT_NE(message.find("rank 0 waited longer than 0.3 s for the tensor of an all-reduce of 100 elements from rank "
+    EXPECT_NE(message.find("rank 0 waited longer than 0.3 s for the tensor of all_reduce of 100 elements from rank "
                            "1: expected step 1, saw 0"),
               std::string::npos)
         << message;

@@ -28,6 +28,7 @@ Knobs fitting(Random& random, const Problem& p, Tile tile) {
   k.tile_n = tile.n;
   k.group = static_cast<int>(random.between(1, 9));
   k.own_shift = static_cast<int>(random.between(0, 6));
+  k.abreast = static_cast<int>(random.between(0, 3));
   k.order = random.one_of({TileOrder::owner_major, TileOrder::column_major, TileOrder::naive});
   k.partial = random.chance(0.8) ? p.type : Type::fp32;
   if (p.op == Operator::all_gather_gemm) {

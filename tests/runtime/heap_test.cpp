@@ -13,6 +13,21 @@
 namespace imbrex::runtime {
 namespace {
 
+TEST(OffsetAllocator, GivesFromRangesAddedLater) {
+  OffsetAllocator allocator(1024);
+  EXPECT_EQ(allocator.allocate(1024), 0u);
+  EXPECT_EQ(allocator.allocate(256), std::nullopt);
+  allocator.add(2048, 1000);  // 768 of them
+  EXPECT_EQ(allocator.free_bytes(), 768u);
+  EXPECT_EQ(allocator.allocate(768), 2048u);
+  allocator.release(0);
+  allocator.release(2048);
+  EXPECT_EQ(allocator.allocate(1280), std::nullopt);  // a gap lies between them
+  allocator.add(2816, 512);                           // touches the second
+  EXPECT_EQ(allocator.allocate(1280), 2048u);
+  EXPECT_EQ(allocator.allocate(1024), 0u);
+}
+
 TEST(OffsetAllocator, MatchesAModelOverRandomSequences) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));

@@ -59,6 +59,7 @@ inline Knobs random_knobs(Random& random, const Problem& p, Strategy strategy) {
   k.k_slices = static_cast<int>(random.between(1, 3));
   k.chunks = static_cast<int>(random.between(1, 5));
   k.own_shift = static_cast<int>(random.between(0, 6));
+  k.abreast = static_cast<int>(random.between(0, 3));
   k.partial = random.chance(0.5) ? p.type : Type::fp32;
   const bool gather = p.op == Operator::all_gather_gemm;
   k.transport = random.one_of({Transport::store, Transport::push, Transport::pull});
@@ -94,7 +95,7 @@ inline std::string describe(const RandomCase& c) {
          s(c.knobs.group) + " order " + std::string(name_of(c.knobs.order)) + " transport " +
          std::string(name_of(c.knobs.transport)) + " reducer " + std::string(name_of(c.knobs.reducer)) + " comm_rows " +
          s(c.knobs.comm_rows) + " k_slices " + s(c.knobs.k_slices) + " chunks " + s(c.knobs.chunks) + " own_shift " +
-         s(c.knobs.own_shift) + (c.knobs.span_shards ? " span_shards" : "") + (c.knobs.one_shot ? " one_shot" : "") +
+         s(c.knobs.own_shift) + " abreast " + s(c.knobs.abreast) + (c.knobs.span_shards ? " span_shards" : "") + (c.knobs.one_shot ? " one_shot" : "") +
          " partial " + std::string(name_of(c.knobs.partial));
 }
 

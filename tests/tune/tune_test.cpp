@@ -6,6 +6,7 @@
 #include "execute/cuda/refusal.hpp"
 #include "imbrex/error.hpp"
 #include "support/random_plan.hpp"
+#include "tune/changes.hpp"
 #include "tune/gpu_candidates.hpp"
 #include "tune/records.hpp"
 
@@ -33,6 +34,36 @@ TEST(Records, CoverEveryRowBetweenThoseMeasured) {
   EXPECT_EQ(group(64, 48), 0);
   EXPECT_EQ(find_record(records, {Operator::gemm_all_reduce, 64, 32, 64, 2, Type::bf16}), nullptr);
   EXPECT_EQ(find_record(records, {Operator::gemm_all_reduce, 64, 32, 64, 4, Type::fp16}), nullptr);
+}
+
+TEST(Records, NearestOnesServeProblemsWithout) {
+  Records records{"Some GPU", "2026-11-21", {record(16, 4096, 1), record(1024, 4096, 2), record(8192, 4096, 3)}};
+  records.list[1].candidate.strategy = Strategy::sequential;
+  set_ranges(records);
+  const auto group = [&](Problem p, std::optional<Strategy> strategy = std::nullopt) {
+    const Record* found = nearest_record(records, p, strategy);
+    return found == nullptr ? 0 : found->candidate.knobs.group;
+  };
+  const auto problem = [](std::int64_t m, std::int64_t n, std::int64_t k) {
+    return Problem{Operator::gemm_all_reduce, m, n, k, 4, Type::bf16};
+  };
+  EXPECT_EQ(group(problem(1, 5120, 64)), 1);  // few rows are alike
+  EXPECT_EQ(group(problem(100, 5120, 80)), 1);
+  EXPECT_EQ(group(problem(900, 5120, 80)), 2);
+  EXPECT_EQ(group(problem(3000, 4000, 64)), 3);  // nearer in M than 1024
+  EXPECT_EQ(group(problem(900, 5120, 80), Strategy::fused), 0);
+  EXPECT_EQ(group(problem(2100, 5120, 80), Strategy::fused), 3);
+  EXPECT_EQ(group(problem(100000, 4096, 64)), 0);
+  EXPECT_EQ(group(problem(8192, 4096 * 9, 64)), 0);
+  EXPECT_EQ(group(problem(8192, 4096, 64 * 9)), 0);
+  Problem other = problem(900, 4096, 64);
+  other.type = Type::fp16;
+  EXPECT_EQ(group(other), 2);
+  other.type = Type::fp32;
+  EXPECT_EQ(group(other), 0);
+  other = problem(900, 4096, 64);
+  other.ranks = 2;
+  EXPECT_EQ(group(other), 0);
 }
 
 TEST(Records, SurviveJson) {
@@ -86,6 +117,35 @@ TEST(Records, ThatShipAreReadAndMakeSoundPlans) {
     EXPECT_EQ(cuda::refusal_of_plan(plan), "") << name_of(p.op) << " M " << r.problem.m;
   }
   EXPECT_TRUE(load_records("no such GPU").list.empty());
+}
+
+TEST(Changes, AreReadAsAPlanFileNamesThem) {
+  const Knobs base{.tile_m = 64, .group = 4};
+  const Knobs k = with_changes(base, "order=column_major,own_shift=12,span_shards=true,comm_rows=128");
+  Knobs expected = base;
+  expected.order = TileOrder::column_major;
+  expected.own_shift = 12;
+  expected.span_shards = true;
+  expected.comm_rows = 128;
+  EXPECT_EQ(k, expected);
+  EXPECT_EQ(with_changes(base, ""), base);
+  for (const char* wrong : {"order", "order=", "order=sideways", "grupp=1", "group=1.5", "group=", "one_shot=1", "=",
+                            "group=99999999999999999999", "group=4,,"})
+    EXPECT_THROW(with_changes(base, wrong), Error) << wrong;
+}
+
+// What the published grids ask for, from one row on.
+TEST(GpuCandidates, CoverTheGrid) {
+  for (Operator op :
+       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+    for (std::int64_t m : {1, 16, 64, 128, 256, 512, 1024, 2048, 3000, 4096, 8192, 16384}) {
+      if (m == 1 && op != Operator::gemm_all_reduce) continue;
+      const Problem p{op, m, 384, 256, 4, Type::bf16};
+      EXPECT_NO_THROW(validate(p));
+      for (const Candidate& c : gpu_candidates(p))
+        EXPECT_EQ(cuda::refusal_of_plan(make_plan(p, c.strategy, c.knobs)), "")
+            << test::describe({p, c.strategy, c.knobs});
+    }
 }
 
 TEST(GpuCandidates, AreSoundAndRun) {

@@ -6,15 +6,13 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
-#include <limits>
+#include <stdexcept>
 
 #include "base/check.hpp"
 #include "runtime/control.hpp"
 
 namespace imbrex::collectives {
 namespace {
-
-constexpr std::size_t counter_bytes = 64;
 
 std::size_t up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -23,17 +21,18 @@ std::size_t up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 Mailbox::Mailbox(World& world, int slots, std::size_t bytes)
     : world_(world), slots_(slots), slot_bytes_(header_bytes + up(bytes)) {
   // Two copies of the slots, then their counters; the heap gives zeroes.
-  offset_ = world.heap().allocate(static_cast<std::size_t>(slots) * (2 * slot_bytes_ + counter_bytes));
+  offset_ = world.heap().allocate(static_cast<std::size_t>(slots) * (2 * slot_bytes_ + sizeof(Commit)));
   world.barrier();
 }
 
 Mailbox::~Mailbox() {
-  // A peer may still read this rank's last messages.
+  // A peer may still read this rank's last messages. Where the world failed, it may write, too: then the memory stays
+  // as it is until the world ends.
   try {
     world_.barrier();
-  } catch (const std::exception&) {  // the world failed, and nobody reads any more
+    world_.heap().release(offset_);
+  } catch (const std::exception&) {
   }
-  world_.heap().release(offset_);
 }
 
 std::byte* Mailbox::at(int rank, int slot) const {
@@ -41,19 +40,29 @@ std::byte* Mailbox::at(int rank, int slot) const {
   return world_.heap().handle().at(rank, offset_ + index * slot_bytes_);
 }
 
-std::uint64_t& Mailbox::counter(int rank, int slot) const {
-  const std::size_t counters = offset_ + 2 * static_cast<std::size_t>(slots_) * slot_bytes_;
-  return *reinterpret_cast<std::uint64_t*>(
-      world_.heap().handle().at(rank, counters + static_cast<std::size_t>(slot) * counter_bytes));
+Mailbox::Commit& Mailbox::commit(int rank, int slot) const {
+  const std::size_t commits = offset_ + 2 * static_cast<std::size_t>(slots_) * slot_bytes_;
+  return *reinterpret_cast<Commit*>(
+      world_.heap().handle().at(rank, commits + static_cast<std::size_t>(slot) * sizeof(Commit)));
 }
 
 void Mailbox::post(int rank, int slot, const Header& header) {
   std::memcpy(at(rank, slot), &header, sizeof header);
-  std::atomic_ref<std::uint64_t>(counter(rank, slot)).store(step_ + 1, std::memory_order_release);
+  Commit& committed = commit(rank, slot);
+  std::int32_t writer = 0;
+  if (!std::atomic_ref<std::int32_t>(committed.writer)
+           .compare_exchange_strong(writer, world_.rank() + 1, std::memory_order_relaxed) &&
+      writer != world_.rank() + 1) {
+    const std::string message =
+        fmt::format("slot {} of rank {} has two writers: ranks {} and {}", slot, rank, writer - 1, world_.rank());
+    world_.fail(message);
+    throw std::logic_error(message);
+  }
+  std::atomic_ref<std::uint64_t>(committed.counter).store(step_ + 1, std::memory_order_release);
 }
 
 const Mailbox::Header& Mailbox::wait(int slot, int sender, const std::function<std::string()>& what) {
-  const std::atomic_ref<std::uint64_t> seen(counter(world_.rank(), slot));
+  const std::atomic_ref<std::uint64_t> seen(commit(world_.rank(), slot).counter);
   const auto begin = std::chrono::steady_clock::now();
   runtime::Backoff backoff;
   while (seen.load(std::memory_order_acquire) <= step_) {

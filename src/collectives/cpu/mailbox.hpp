@@ -13,11 +13,11 @@ namespace imbrex::collectives {
 /// Slots in every rank's symmetric heap, numbered alike on all ranks. A transfer puts one message into one slot of one
 /// rank. docs/protocols.md tells why two copies of each slot, used in turn, are enough.
 ///
-/// Steps: a collective cuts a call into steps, counted over all calls. In a step each slot takes at most one message,
-/// and every message that is sent is waited for. Copy (step mod 2) of a slot is in use; the slot's counter, 64 bits, is
-/// at least step + 1 once the message is there (more where the sender is a step ahead, in the other copy). Whoever
-/// writes the message stores the counter after it (release); its reader polls the counter (acquire). Nothing is ever
-/// reset.
+/// Steps: a collective cuts a call into steps, counted over all calls. A slot has one writer, the same in all steps,
+/// and in a step takes at most one message; every message that is sent is waited for. Copy (step mod 2) of a slot is in
+/// use; the slot's counter, 64 bits, is at least step + 1 once the message is there (more where the sender is a step
+/// ahead, in the other copy). Whoever writes the message stores the counter after it (release); its reader polls the
+/// counter (acquire). Nothing is ever reset.
 class Mailbox {
  public:
   /// What goes with every message.
@@ -35,7 +35,7 @@ class Mailbox {
 
   /// Where the message of the current step lies: 16-byte aligned, in the memory of `rank`.
   std::byte* message(int rank, int slot) const { return at(rank, slot) + header_bytes; }
-  /// Delivers what was written there.
+  /// Delivers what was written there. Throws std::logic_error if another rank has written to the slot before.
   void post(int rank, int slot, const Header& header);
 
   /// Waits for the message in this rank's own slot. Throws Error(runtime_failure) past the world's wait limit, with
@@ -47,8 +47,14 @@ class Mailbox {
  private:
   static constexpr std::size_t header_bytes = 64;
 
+  /// Of one slot, for both copies.
+  struct alignas(64) Commit {
+    std::uint64_t counter;
+    std::int32_t writer;  ///< rank + 1 of the one that has written; 0: none yet
+  };
+
   std::byte* at(int rank, int slot) const;
-  std::uint64_t& counter(int rank, int slot) const;
+  Commit& commit(int rank, int slot) const;
 
   World& world_;
   int slots_;

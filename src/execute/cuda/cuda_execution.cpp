@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <random>
+#include <exception>
 #include <thread>
 
 #include "plan/builder.hpp"
@@ -33,21 +33,24 @@ double cost(const GemmKernel& kernel, const RankTable& table, int workers) {
 
 }  // namespace
 
-CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, int device, const Plan& plan,
-                             const CudaOptions& options)
-    : world_(world),
+CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, FaultPool& faults, int device,
+                             std::shared_ptr<const Plan> plan, const CudaOptions& options)
+    : StreamExecution(calls),
+      world_(world),
       heap_(heap),
       device_(device),
-      plan_(plan),
+      shared_plan_(std::move(plan)),
+      plan_(*shared_plan_),
       options_(options),
       layout_(plan_),
-      epoch_(options.first_epoch) {
-  // Every kernel is loaded before any runs; refusals come before anything is taken, on every rank alike.
-  static_cast<void>(plain_kernel(plan.problem.type).workers());
+      epoch_(options.first_epoch),
+      place_{heap, heap.allocate_or_grow(world, layout_.bytes() + 256)},
+      state_offset_(layout_.bytes()),
+      fault_(faults.take()),
+      exceptions_(std::uncaught_exceptions()) {
+  // Every kernel is loaded before any runs; refusals come before anything else is taken, on every rank alike.
+  static_cast<void>(plain_kernel(plan_.problem.type).workers());
   choose_kernel();
-  heap_offset_ = heap_.allocate(layout_.bytes() + 256);
-  state_offset_ = layout_.bytes();
-  table_ = translate(plan_, layout_, world_.rank(), heap_.handle(), heap_offset_, kernel_->shape);
   for (QueueSpan& queue : table_.queues)
     queue.workers = (queue.workers + static_cast<std::uint32_t>(kernel_->shape.cluster) - 1) /
                     static_cast<std::uint32_t>(kernel_->shape.cluster);
@@ -57,28 +60,28 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, int device, 
   IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&rescue_, cudaStreamNonBlocking));
   IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&begun_, cudaEventDisableTiming));
   IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming));
-  void* fault = nullptr;
-  IMBREX_CUDA_TRY(cudaHostAlloc(&fault, sizeof(FaultRecord), cudaHostAllocMapped | cudaHostAllocPortable));
-  fault_.reset(static_cast<FaultRecord*>(fault));
-  std::memset(fault, 0, sizeof(FaultRecord));
   upload();
   start_counters();
+  if (!table_.copies.empty()) prepare_skipping();
   world_.barrier();  // nobody posts before all counters are set
 }
 
+// A peer's last epoch may still read this rank's workspaces and post to its counters: first all are idle, on every
+// rank.
 CudaExecution::~CudaExecution() {
-  // A peer may still read this rank's workspaces of the last epoch.
+  cudaSetDevice(device_);
   try {
-    world_.barrier();
+    calls().drain();
+    cudaDeviceSynchronize();
+    // Behind an exception, this rank is the first to know that it ends.
+    if (std::uncaught_exceptions() == exceptions_) world_.barrier();
   } catch (const std::exception&) {  // the world failed, and nobody reads any more
   }
-  cudaSetDevice(device_);
-  cudaDeviceSynchronize();
+  retire();
   for (cudaStream_t stream : {main_, copies_, rescue_})
     if (stream != nullptr) cudaStreamDestroy(stream);
   for (cudaEvent_t event : {begun_, copied_})
     if (event != nullptr) cudaEventDestroy(event);
-  heap_.release(heap_offset_);
 }
 
 // The variant that computes the plan in the fewest full waves, of those that its tiles fit and whose name is asked for.
@@ -96,7 +99,7 @@ void CudaExecution::choose_kernel() {
         continue;
       const int workers = k.workers();
       if (workers == 0) continue;
-      const double c = cost(k, translate(plan_, layout_, world_.rank(), {}, 0, k.shape), workers);
+      const double c = cost(k, table_for(k), workers);
       if (kernel_ != nullptr && c >= least) continue;
       least = c;
       kernel_ = &k;
@@ -118,21 +121,33 @@ void CudaExecution::choose_kernel() {
   world_.all_gather(&listed, all.data(), sizeof listed);
   kernel_ = all.front() < static_cast<std::int64_t>(count) ? kernels[all.front()] : &plain;
   workers_ = kernel_->workers();
+  table_ = std::move(table_for(*kernel_));
+  tables_.clear();
+}
+
+// Of a variant's shape, all that a table depends on, once the tiles and slots are known to fit, is the cluster.
+RankTable& CudaExecution::table_for(const GemmKernel& kernel) {
+  const int key = kernel.shape.registers ? kernel.shape.cluster : 0;
+  const auto found = tables_.find(key);
+  if (found != tables_.end()) return found->second;
+  return tables_.emplace(key, translate(plan_, layout_, world_.rank(), heap_.handle(), place_.offset, kernel.shape))
+      .first->second;
 }
 
 void CudaExecution::upload() {
   const std::size_t tasks = 0, waits = tasks + bytes_of(table_.tasks), regions = waits + bytes_of(table_.waits),
                     posts = regions + bytes_of(table_.regions), total = posts + bytes_of(table_.posts);
-  device_table_ = raw_memory(std::max<std::size_t>(total, 256));
-  auto* base = static_cast<std::byte*>(device_table_.get());
+  std::vector<std::byte> all(std::max<std::size_t>(total, 256));
   const auto put = [&](std::size_t offset, const auto& v) {
-    if (!v.empty())
-      IMBREX_CUDA_TRY(cudaMemcpy(base + offset, v.data(), v.size() * sizeof(v[0]), cudaMemcpyHostToDevice));
+    if (!v.empty()) std::memcpy(all.data() + offset, v.data(), v.size() * sizeof(v[0]));
   };
   put(tasks, table_.tasks);
   put(waits, table_.waits);
   put(regions, table_.regions);
   put(posts, table_.posts);
+  device_table_ = raw_memory(all.size());
+  auto* base = static_cast<std::byte*>(device_table_.get());
+  IMBREX_CUDA_TRY(cudaMemcpy(base, all.data(), all.size(), cudaMemcpyHostToDevice));
   args_.table.tasks = reinterpret_cast<const TaskEntry*>(base + tasks);
   args_.table.waits = reinterpret_cast<const WaitEntry*>(base + waits);
   args_.table.regions = reinterpret_cast<const RegionEntry*>(base + regions);
@@ -150,7 +165,7 @@ void CudaExecution::upload() {
   void* fault = nullptr;
   IMBREX_CUDA_TRY(cudaHostGetDevicePointer(&fault, fault_.get(), 0));
   p.fault = static_cast<FaultRecord*>(fault);
-  p.peer_states = heap_.handle().at(0, heap_offset_ + state_offset_);
+  p.peer_states = heap_.handle().at(0, place_.offset + state_offset_);
   p.peer_stride = heap_.handle().stride;
   p.rank = static_cast<std::uint32_t>(world_.rank());
   p.ranks = static_cast<std::uint32_t>(world_.size());
@@ -158,6 +173,11 @@ void CudaExecution::upload() {
   p.delay_seed = static_cast<std::uint32_t>(options_.delays);
   p.max_delay_ns = options_.delays == 0 ? 0 : static_cast<std::uint32_t>(options_.max_delay * 1e9);
 
+  // Four fifths of what NVLink carries each way, shared by all blocks.
+  constexpr double link_bytes_per_ns = 0.8 * 370;
+  const TileShape& shape = kernel_->shape;
+  const double unit_bytes = static_cast<double>(shape.m * shape.n) / shape.units * 2;
+  args_.unit_ns = static_cast<std::uint32_t>(unit_bytes * workers_ * shape.cluster / link_bytes_per_ns);
   const RankShapes shapes = shapes_of(plan_.problem);
   args_.n = shapes.b.cols;
   args_.k = shapes.depth;
@@ -170,15 +190,16 @@ void CudaExecution::upload() {
 
 // As if every epoch before the first had run.
 void CudaExecution::start_counters() {
-  std::vector<std::byte> sets(static_cast<std::size_t>(layout_.bytes() - layout_.counter(0, 0)));
-  for (int copy = 0; copy < plan_.signal_copies; ++copy)
-    for (int signal = 0; signal < layout_.signals(world_.rank()); ++signal) {
-      const std::uint64_t next = epoch_ + static_cast<std::uint64_t>(copy);
-      const std::uint32_t value = layout_.base(world_.rank(), signal, next);
-      std::memcpy(sets.data() + layout_.counter(signal, next) - layout_.counter(0, 0), &value, sizeof value);
-    }
-  if (!sets.empty())
+  if (epoch_ > 0) {  // else they are zero as they come
+    std::vector<std::byte> sets(static_cast<std::size_t>(layout_.bytes() - layout_.counter(0, 0)));
+    for (int copy = 0; copy < plan_.signal_copies; ++copy)
+      for (int signal = 0; signal < layout_.signals(world_.rank()); ++signal) {
+        const std::uint64_t next = epoch_ + static_cast<std::uint64_t>(copy);
+        const std::uint32_t value = layout_.base(world_.rank(), signal, next);
+        std::memcpy(sets.data() + layout_.counter(signal, next) - layout_.counter(0, 0), &value, sizeof value);
+      }
     IMBREX_CUDA_TRY(cudaMemcpy(heap_at(layout_.counter(0, 0)), sets.data(), sets.size(), cudaMemcpyHostToDevice));
+  }
   EpochState state{};
   state.epoch = epoch_;
   state.turn = static_cast<std::uint32_t>(epoch_ / args_.protocol.copies) + 1;
@@ -203,11 +224,23 @@ void CudaExecution::set_operands(const Operands& operands) {
   if (copy_out_) args_.out = heap_at(layout_.offset(buffer_out, 0));
 }
 
+void CudaExecution::prepare_skipping() {
+  const auto signals = index(layout_.signals(world_.rank()));
+  std::vector<std::uint32_t> posts(signals);
+  for (std::size_t i = 0; i < signals; ++i)
+    posts[i] = layout_.base(world_.rank(), static_cast<int>(i), static_cast<std::uint64_t>(plan_.signal_copies));
+  signal_posts_ = raw_memory(std::max<std::size_t>(bytes_of(posts), 256));
+  IMBREX_CUDA_TRY(
+      cudaMemcpy(signal_posts_.get(), posts.data(), signals * sizeof(std::uint32_t), cudaMemcpyHostToDevice));
+  skip_ = {args_.protocol, static_cast<const std::uint32_t*>(signal_posts_.get()), static_cast<std::uint32_t>(signals)};
+  IMBREX_CUDA_TRY(load_skip_epoch());
+}
+
 // NOTE: the flag follows on the same stream: behind an event on another one it comes late (measured), and a copy engine
 // runs one stream's copies in order.
-void CudaExecution::copy(const CopyStep& step, const Operands& operands, std::uint64_t epoch) {
+void CudaExecution::copy(const CopyStep& step, const Operands& operands, std::uint64_t epoch, cudaStream_t main) {
   // NOTE: the driver may run a copy within one GPU as a kernel, which would not start beside the persistent one.
-  cudaStream_t stream = step.local ? main_ : copies_;
+  cudaStream_t stream = step.local ? main : copies_;
   const RegionEntry &from = step.from, &to = step.to;
   const auto* source = reinterpret_cast<const std::byte*>(from.address + epoch % 2 * from.copy_stride);
   if (step.from_a) source = static_cast<const std::byte*>(operands.a) + from.address;
@@ -224,60 +257,77 @@ void CudaExecution::copy(const CopyStep& step, const Operands& operands, std::ui
 }
 
 // Copies go first: where the driver has one queue for all streams, a kernel that waits for them must stand behind them.
-void CudaExecution::enqueue(const Operands& operands) {
-  IMBREX_EXPECTS(!dead_, "this execution failed before");
-  world_.throw_if_failed();
+void CudaExecution::launch(const Operands& operands, cudaStream_t stream, bool alone) {
+  expect_sound();
   IMBREX_CUDA_TRY(cudaSetDevice(device_));
   set_operands(operands);
   hold_back(world_, options_, epoch_);
-  if (!table_.copies.empty()) {
+  const bool copies = !table_.copies.empty();
+  skipping_ = copies && (skipping_ || alone);
+  if (copies) {
     // The last epoch is over, everywhere on this rank, before data of this one leave.
-    IMBREX_CUDA_TRY(cudaEventRecord(begun_, main_));
+    IMBREX_CUDA_TRY(cudaEventRecord(begun_, stream));
     IMBREX_CUDA_TRY(cudaStreamWaitEvent(copies_, begun_, 0));
-    for (const CopyStep& step : table_.copies) copy(step, operands, epoch_);
+    for (const CopyStep& step : table_.copies) copy(step, operands, epoch_, stream);
     IMBREX_CUDA_TRY(cudaEventRecord(copied_, copies_));
   }
-  IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, main_));
-  if (!table_.copies.empty()) {
+  IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, stream));
+  if (copies) {
     // NOTE: the epoch's number is what the copies bring as flags; it must not change before they have left.
-    IMBREX_CUDA_TRY(cudaStreamWaitEvent(main_, copied_, 0));
-    IMBREX_CUDA_TRY(advance_epoch(args_.protocol.state, args_.protocol.copies, main_));
+    IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, copied_, 0));
+    IMBREX_CUDA_TRY(skipping_ ? skip_epoch(skip_, stream)
+                              : advance_epoch(args_.protocol.state, args_.protocol.copies, stream));
   }
   if (copy_out_) {
     const Buffer& out = plan_.buffers[buffer_out];
     IMBREX_CUDA_TRY(cudaMemcpyAsync(operands.out, args_.out,
                                     static_cast<std::size_t>(out.rows * out.cols) * size_of(out.type),
-                                    cudaMemcpyDeviceToDevice, main_));
+                                    cudaMemcpyDeviceToDevice, stream));
   }
-  ++epoch_;
+  epoch_ += skipping_ ? 2 : 1;
 }
 
-void CudaExecution::finish() {
+void CudaExecution::await(cudaStream_t stream) {
   IMBREX_CUDA_TRY(cudaSetDevice(device_));
-  bool told = false;
   for (int round = 0;; ++round) {
-    const cudaError_t status = cudaStreamQuery(main_);
+    const cudaError_t status = cudaStreamQuery(stream);
     if (status == cudaSuccess) break;
     if (status != cudaErrorNotReady) {
       dead_ = true;
-      const std::string message =
-          fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status));
-      fail(message);
+      fail(fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status)));
     }
     cudaGetLastError();
     if (round < 20000) continue;
     std::this_thread::sleep_for(std::chrono::microseconds(20));
-    if (told || round % 64 != 0) continue;
-    try {
-      world_.throw_if_failed();
-    } catch (const Error&) {
-      // A peer is lost: end this rank's waits, whose posts will not come.
-      const std::uint32_t yes = 1;
-      IMBREX_CUDA_TRY(cudaMemcpyAsync(&args_.protocol.state->abort, &yes, sizeof yes, cudaMemcpyHostToDevice, rescue_));
-      told = true;
-    }
+    if (round % 64 != 0) continue;
+    look();
+    calls().look();
   }
-  if (fault_->state != FaultRecord::clear || fault_->ended_early != 0 || told) throw_fault();
+  if (faulty() || rescued_) throw_fault();
+}
+
+// Tells the other ranks of a wait of this one that passed its limit; where the world has failed, ends this rank's
+// waits, whose posts may not come.
+void CudaExecution::look() noexcept {
+  try {
+    if (fault_->state != FaultRecord::clear && !dead_) world_.fail(fault_message());
+    world_.throw_if_failed();
+  } catch (const std::exception&) {
+    rescue();
+  }
+}
+
+void CudaExecution::rescue() noexcept {
+  if (rescued_) return;
+  rescued_ = true;
+  const std::uint32_t yes = 1;
+  cudaMemcpyAsync(&args_.protocol.state->abort, &yes, sizeof yes, cudaMemcpyHostToDevice, rescue_);
+}
+
+void CudaExecution::expect_sound() {
+  if (faulty()) throw_fault();
+  world_.throw_if_failed();
+  IMBREX_EXPECTS(!dead_, "this execution failed before");
 }
 
 // Throws the world's first failure, which may be the loss of the rank that this one waited for.
@@ -287,16 +337,22 @@ void CudaExecution::fail(const std::string& message) {
   throw Error(ErrorCode::runtime_failure, message);
 }
 
+std::string CudaExecution::fault_message() const {
+  const FaultRecord& f = *fault_;
+  const auto epoch = std::uint64_t{f.epoch};
+  const auto seen = static_cast<std::int32_t>(f.seen);
+  if (f.state == fault_in_skip)
+    return fmt::format(
+        "rank {} waited longer than {} s for all ranks to end epoch {} of a captured graph: {} of {} had",
+        world_.rank(), world_.options().wait_limit, epoch, seen, std::uint32_t{f.count});
+  return fmt::format("{} waited longer than {} s for signal {} in epoch {}: expected {} posts, saw {}",
+                     task_name(plan_, world_.rank(), static_cast<int>(f.queue), f.task), world_.options().wait_limit,
+                     std::uint32_t{f.signal}, epoch, std::uint32_t{f.count}, seen);
+}
+
 void CudaExecution::throw_fault() {
   dead_ = true;
-  if (fault_->state == FaultRecord::timed_out) {
-    const FaultRecord& f = *fault_;
-    const std::string message = fmt::format(
-        "{} waited longer than {} s for signal {} in epoch {}: expected {} posts, saw {}",
-        task_name(plan_, world_.rank(), static_cast<int>(f.queue), f.task), world_.options().wait_limit,
-        std::uint32_t{f.signal}, std::uint64_t{f.epoch}, std::uint32_t{f.count}, static_cast<std::int32_t>(f.seen));
-    fail(message);
-  }
+  if (fault_->state != FaultRecord::clear) fail(fault_message());
   // The rank that gave up says why; its host needs a moment.
   for (int i = 0; i < 2000; ++i) {
     world_.throw_if_failed();

@@ -3,8 +3,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <map>
 #include <memory>
 
+#include "execute/cuda/epoch.hpp"
+#include "execute/cuda/fault_pool.hpp"
 #include "execute/cuda/gemm.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 #include "execute/cuda/stream_execution.hpp"
@@ -16,12 +19,12 @@ namespace imbrex::cuda {
 
 class CudaExecution final : public StreamExecution {
  public:
-  /// Collective. The device is selected; `heap` outlives the execution.
-  CudaExecution(World& world, runtime::CudaHeap& heap, int device, const Plan& plan, const CudaOptions& options);
+  /// Collective. The device is selected; `heap`, `calls` and `faults` outlive the execution.
+  CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, FaultPool& faults, int device,
+                std::shared_ptr<const Plan> plan, const CudaOptions& options);
   ~CudaExecution() override;
 
-  void enqueue(const Operands& operands) override;
-  void finish() override;
+  void look() noexcept override;
   cudaStream_t stream() const override { return main_; }
   std::string_view kernel_name() const override { return kernel_->name; }
 
@@ -29,30 +32,54 @@ class CudaExecution final : public StreamExecution {
   const RankTable& table() const { return table_; }
 
  private:
+  void launch(const Operands& operands, cudaStream_t stream, bool alone) override;
+  void await(cudaStream_t stream) override;
+  void expect_sound() override;
+
   void choose_kernel();
+  RankTable& table_for(const GemmKernel& kernel);
   void upload();
+  void prepare_skipping();
   void start_counters();
   void set_operands(const Operands& operands);
-  void copy(const CopyStep& step, const Operands& operands, std::uint64_t copy_index);
+  void copy(const CopyStep& step, const Operands& operands, std::uint64_t copy_index, cudaStream_t stream);
+  bool faulty() const { return fault_->state != FaultRecord::clear || fault_->ended_early != 0; }
+  std::string fault_message() const;
+  void rescue() noexcept;
   [[noreturn]] void fail(const std::string& message);
   [[noreturn]] void throw_fault();
-  std::byte* heap_at(std::size_t offset) const { return heap_.handle().at(world_.rank(), heap_offset_ + offset); }
+  std::byte* heap_at(std::size_t offset) const { return heap_.handle().at(world_.rank(), place_.offset + offset); }
+
+  // The execution's part of the heap.
+  struct Place {
+    runtime::CudaHeap& heap;
+    std::size_t offset;
+    ~Place() { heap.release(offset); }
+  };
 
   World& world_;
   runtime::CudaHeap& heap_;
   int device_;
-  Plan plan_;
+  std::shared_ptr<const Plan> shared_plan_;
+  const Plan& plan_;
   CudaOptions options_;
   HeapLayout layout_;
   std::uint64_t epoch_;  // of the next run
-  std::size_t heap_offset_ = 0, state_offset_ = 0;
+  Place place_;
+  std::size_t state_offset_;
   const GemmKernel* kernel_ = nullptr;
   int workers_ = 0;
   RankTable table_;
+  std::map<int, RankTable> tables_;  // while the kernel is chosen: by cluster
   RawMemory device_table_;
-  std::unique_ptr<FaultRecord, HostFree> fault_;
+  FaultPool::Owner fault_;
   GemmArgs args_{};
+  RawMemory signal_posts_;
+  SkipArgs skip_{};
+  int exceptions_;  // in flight when the execution was made
   bool dead_ = false;
+  bool rescued_ = false;   // this rank's waits were told to end
+  bool skipping_ = false;  // every other epoch is skipped; see epoch.hpp
   bool copy_out_ = false;  // peers write the output, and the caller's is out of their reach
   cudaStream_t main_ = nullptr, copies_ = nullptr, rescue_ = nullptr;
   cudaEvent_t begun_ = nullptr, copied_ = nullptr;

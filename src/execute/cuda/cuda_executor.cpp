@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <mutex>
+
 #include "base/check.hpp"
 #include "execute/cuda/cuda_execution.hpp"
 #include "execute/cuda/library_execution.hpp"
@@ -15,35 +17,62 @@ class CudaExecutor final : public Executor {
       : world_(world),
         options_(options),
         device_(runtime::select_device(world)),
-        heap_(world, device_, options.heap_bytes) {
+        heap_(world, device_, options.heap_bytes),
+        calls_(world, device_) {
     IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 1, "max_delay = {} s: it must be from 0 to 1",
                    options.max_delay);
   }
 
   std::unique_ptr<Execution> prepare(const Plan& plan) override {
+    return prepare_shared(std::make_shared<const Plan>(plan));
+  }
+
+  std::unique_ptr<Execution> prepare_shared(std::shared_ptr<const Plan> shared) override {
+    const Plan& plan = *shared;
     IMBREX_EXPECTS(plan.problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}",
                    plan.problem.ranks, world_.size());
     if (const auto finding = check_format(plan))
       throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
+    const std::lock_guard guard(calls_.lock());
+    quiesce();
     const bool by_library =
         !options_.kernel.empty() && cuda::library_name.find(options_.kernel) != std::string_view::npos;
     if (cuda::has_collectives(plan) || by_library) {
-      if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, device_);
+      if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, calls_, device_);
       return libraries_->prepare(plan, options_);
     }
-    return std::make_unique<cuda::CudaExecution>(world_, heap_, device_, plan, options_);
+    return std::make_unique<cuda::CudaExecution>(world_, heap_, calls_, faults_, device_, std::move(shared), options_);
   }
 
   std::shared_ptr<void> allocate_output(std::size_t bytes) override {
-    const std::size_t offset = heap_.allocate(bytes);
-    return {heap_.handle().at(world_.rank(), offset), [this, offset](void*) { heap_.release(offset); }};
+    const std::lock_guard guard(calls_.lock());
+    quiesce();
+    const std::size_t offset = heap_.allocate_or_grow(world_, bytes);
+    return {heap_.handle().at(world_.rank(), offset), [this, offset](void*) { release(offset); }};
   }
 
  private:
+  // Loading kernels, taking memory and starting NCCL want idle GPUs, on all ranks.
+  void quiesce() {
+    IMBREX_CUDA_TRY(cudaSetDevice(device_));
+    if (calls_.drain()) world_.barrier();
+  }
+
+  void release(std::size_t offset) noexcept {
+    cudaSetDevice(device_);
+    try {
+      calls_.drain();
+    } catch (const std::exception&) {  // the world failed, and nobody writes any more
+    }
+    heap_.release(offset);
+  }
+
   World& world_;
   CudaOptions options_;
   int device_;
   runtime::CudaHeap heap_;
+  cuda::StreamCalls calls_;
+  cuda::FaultPool faults_;
   std::shared_ptr<cuda::Libraries> libraries_;  // made for the first plan that needs them
 };
 

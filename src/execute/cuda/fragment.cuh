@@ -6,6 +6,7 @@
 #pragma once
 
 #include "execute/cuda/element.cuh"
+#include "execute/cuda/protocol.cuh"
 
 namespace imbrex::cuda {
 
@@ -13,6 +14,7 @@ namespace imbrex::cuda {
 template <Type Narrow, int TileN, int Registers, int Threads>
 struct Fragment {
   static constexpr int per_part = TileN / 2, parts = Registers / per_part;
+  static constexpr int units = Registers / 8;
   static_assert(Registers % per_part == 0 && TileN % 32 == 0);
 
   /// First row of the thread's warpgroup; thread counts through the `Threads` of the tile.
@@ -22,7 +24,7 @@ struct Fragment {
 
   /// To a slot in register order: thread t's i-th 16 bytes at (i * Threads + t) * 16, so that warps store whole lines.
   __device__ __forceinline__ static void store_slot(const float (&acc)[Registers], const RegionEntry& r,
-                                                    std::byte* first, std::uint32_t thread) {
+                                                    std::byte* first, std::uint32_t thread, Pace& pace) {
     auto* to = reinterpret_cast<uint4*>(first) + thread;
     if (r.type == Type::fp32) {
 #pragma unroll
@@ -36,87 +38,105 @@ struct Fragment {
       const float* v = acc + 8 * i;
       to[i * Threads] = {pack(Narrow, v[0], v[1]), pack(Narrow, v[2], v[3]), pack(Narrow, v[4], v[5]),
                          pack(Narrow, v[6], v[7])};
+      pace.wait();
     }
   }
 
-  /// To rows: the four threads of a quad swap words, so that each stores 16 bytes of one row.
+  /// To rows: the four threads of a quad swap words, so that each holds 16 bytes of one row; two quads of neighbouring
+  /// rows swap those again, so that eight threads store 128 bytes of one row at once.
   __device__ __forceinline__ static void store_rows(const float (&acc)[Registers], const RegionEntry& r,
-                                                    std::byte* first, std::uint32_t thread) {
+                                                    std::byte* first, std::uint32_t thread, Pace& pace) {
+    if (!wide(r, first) || r.col % 8 != 0) return store_elements(acc, r, first, thread);
     const std::uint32_t quad = thread % 4, row0 = base_row(thread);
-    const bool aligned = wide(r, first) && r.col % 8 == 0;
-    const std::uint32_t size = r.type == Type::fp32 ? 4 : 2;
+    const bool odd = row0 % 2 != 0;
+    constexpr int groups = TileN / 32;  // of 32 columns, 64 bytes
+#pragma unroll
+    for (int part = 0; part < parts; ++part)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const std::uint32_t row = row0 + 64 * part + 8 * half;
+        const float* values = acc + part * per_part + half * 2;  // of group g and block b: v[16 * g + 4 * b], and the next
+#pragma unroll
+        for (int g = 0; g + 1 < groups; g += 2) {
+          std::uint32_t w[4], x[4];
+          gather(values + 16 * g, quad, w);
+          gather(values + 16 * (g + 1), quad, x);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const std::uint32_t received = __shfl_xor_sync(0xffffffffu, odd ? w[i] : x[i], 4);
+            if (odd)
+              w[i] = received;  // now the even row's second group
+            else
+              x[i] = received;  // now the odd row's first group
+          }
+          const std::uint32_t col = (g + (odd ? 1 : 0)) * 32 + quad * 8 - r.col;
+          store_part(r, first, (row & ~1u) - r.row, col, w);
+          store_part(r, first, (row | 1u) - r.row, col, x);
+          pace.wait();
+          pace.wait();
+        }
+        if constexpr (groups % 2 != 0) {
+          std::uint32_t w[4];
+          gather(values + 16 * (groups - 1), quad, w);
+          store_part(r, first, row - r.row, (groups - 1) * 32 + quad * 8 - r.col, w);
+        }
+      }
+  }
+
+  /// The same where rows do not lie on 16 bytes, or hold fp32.
+  __device__ __forceinline__ static void store_elements(const float (&acc)[Registers], const RegionEntry& r,
+                                                        std::byte* first, std::uint32_t thread) {
+    const std::uint32_t quad = thread % 4, row0 = base_row(thread), size = r.type == Type::fp32 ? 4 : 2;
 #pragma unroll
     for (int part = 0; part < parts; ++part)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const std::uint32_t row = row0 + 64 * part + 8 * half - r.row;
-        const bool row_in = row < r.rows;  // also false where the subtraction wrapped
+        if (row >= r.rows) continue;  // also where the subtraction wrapped
         std::byte* line = first + static_cast<std::uint64_t>(row) * r.pitch;
 #pragma unroll
-        for (int group = 0; group < TileN / 32; ++group) {
-          const float* v = acc + part * per_part + group * 16 + half * 2;  // of block b: v[4 * b], v[4 * b + 1]
-          if (!aligned) {
+        for (int block = 0; block < TileN / 8; ++block)
 #pragma unroll
-            for (int b = 0; b < 4; ++b)
-#pragma unroll
-              for (int c = 0; c < 2; ++c) {
-                const std::uint32_t col = group * 32 + b * 8 + quad * 2 + c - r.col;
-                if (row_in && col < r.cols)
-                  store_element(size == 4 ? Type::fp32 : Narrow, line + col * size, v[4 * b + c]);
-              }
-            continue;
+          for (int c = 0; c < 2; ++c) {
+            const std::uint32_t col = block * 8 + quad * 2 + c - r.col;
+            if (col < r.cols)
+              store_element(size == 4 ? Type::fp32 : Narrow, line + col * size,
+                            acc[part * per_part + 4 * block + 2 * half + c]);
           }
-          std::uint32_t w[4];
-#pragma unroll
-          for (int b = 0; b < 4; ++b) w[b] = pack(Narrow, v[4 * b], v[4 * b + 1]);
-          transpose(w, quad);
-          const std::uint32_t col = group * 32 + quad * 8 - r.col;
-          if (!row_in || col >= r.cols) continue;
-          if (col + 8 <= r.cols) {
-            *reinterpret_cast<uint4*>(line + col * 2) = {w[0], w[1], w[2], w[3]};
-          } else {
-#pragma unroll
-            for (std::uint32_t i = 0; i < 8; ++i)
-              if (col + i < r.cols)
-                *reinterpret_cast<unsigned short*>(line + (col + i) * 2) =
-                    static_cast<unsigned short>(w[i / 2] >> (i % 2 * 16));
-          }
-        }
       }
   }
 
-  /// acc = adds[0] + ... + adds[own-1] + acc + adds[own] + ..., all slots in register order, 16 bit wide.
-  template <int Adds>
-  __device__ __forceinline__ static void add_slots(float (&acc)[Registers], const uint4* const (&from)[Adds], int own) {
-    constexpr int batch = Registers / 8 % 4 == 0 ? 4 : 2;  // loads in flight: batch * Adds
+  /// acc = slots[0] + ... + slots[own-1] + acc + slots[own] + ..., slots in register order, 16 bits an element. They lie
+  /// in stages as slot_stages says: enter() waits for one and returns what reads this thread's part of a plane, leave()
+  /// gives it back.
+  template <int Slots, int Planes, typename Enter, typename Leave>
+  __device__ __forceinline__ static void add_slots(float (&acc)[Registers], int own, Enter&& enter, Leave&& leave) {
+    constexpr int fit = static_cast<int>(slot_stages(units, Planes, Slots, Narrow).units);
 #pragma unroll
-    for (int i = 0; i < Registers / 8; i += batch) {
-      uint4 bits[Adds][batch];
-      int place;
-      asm volatile("mov.u32 %0, %1;" : "=r"(place) : "r"(own));  // opaque, batch by batch
+    for (int first = 0; first < units; first += fit) {
+      const auto plane = enter();
 #pragma unroll
-      for (int s = 0; s < Adds; ++s)
-#pragma unroll
-        for (int j = 0; j < batch; ++j) bits[s][j] = load_slot(from[s] + (i + j) * Threads);
-#pragma unroll
-      for (int j = 0; j < batch; ++j) {
+      for (int u = 0; u < fit && first + u < units; ++u) {
+        float* eight = acc + 8 * (first + u);
         float sum[8] = {};
+        int place;
+        asm volatile("mov.u32 %0, %1;" : "=r"(place) : "r"(own));  // opaque, unit by unit
 #pragma unroll
-        for (int s = 0; s <= Adds; ++s) {
+        for (int s = 0; s <= Slots; ++s) {
           // NOTE: zero added instead of a branch: branches on `own` make the compiler keep a copy of all registers a
           // case.
 #pragma unroll
-          for (int e = 0; e < 8; ++e) sum[e] += s == place ? acc[8 * (i + j) + e] : 0.0f;
-          if (s == Adds) break;
-          add_eight(Narrow, bits[s][j], sum);
+          for (int e = 0; e < 8; ++e) sum[e] += s == place ? eight[e] : 0.0f;
+          if (s < Slots) add_eight(Narrow, plane(s * fit + u), sum);
         }
 #pragma unroll
-        for (int e = 0; e < 8; ++e) acc[8 * (i + j) + e] = sum[e];
+        for (int e = 0; e < 8; ++e) eight[e] = sum[e];
       }
+      leave();
     }
   }
 
-  /// The same for any number and type of slots, eight registers at a time.
+  /// The same for any number and type of slots, from where peers left them.
   __device__ __forceinline__ static void add_any(float (&acc)[Registers], const TaskEntry& task,
                                                  const RegionEntry* adds, std::uint32_t copy, std::uint32_t thread) {
 #pragma unroll
@@ -149,32 +169,16 @@ struct Fragment {
     }
   }
 
-  __device__ __forceinline__ static void add(float (&acc)[Registers], const TaskEntry& task, const RegionEntry* adds,
-                                             std::uint32_t copy, std::uint32_t thread) {
-    const bool slots = adds[0].type == Narrow;  // a tile's slots lie in one buffer
-    const auto slot = [&](int s) { return reinterpret_cast<const uint4*>(first_of(adds[s], nullptr, copy)) + thread; };
-    if (slots && task.adds == 3) {
-      const uint4* const from[3] = {slot(0), slot(1), slot(2)};
-      add_slots<3>(acc, from, task.own);
-    } else if (slots && task.adds == 1) {
-      const uint4* const from[1] = {slot(0)};
-      add_slots<1>(acc, from, task.own);
-    } else {
-      add_any(acc, task, adds, copy, thread);
-    }
-  }
-
   __device__ __forceinline__ static void store(const float (&acc)[Registers], const RegionEntry& r, void* out,
-                                               std::uint32_t copy, std::uint32_t thread) {
+                                               std::uint32_t copy, std::uint32_t thread, Pace& pace) {
     std::byte* first = first_of(r, out, copy);
     if (r.order == SlotOrder::registers)
-      store_slot(acc, r, first, thread);
+      store_slot(acc, r, first, thread, pace);
     else
-      store_rows(acc, r, first, thread);
+      store_rows(acc, r, first, thread, pace);
   }
 
  private:
-  /// Volatile, so that the compiler keeps the batches apart: all loads at once would not fit the registers.
   __device__ __forceinline__ static uint4 load_slot(const uint4* address) {
     uint4 v;
     asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -182,6 +186,28 @@ struct Fragment {
                  : "l"(address)
                  : "memory");
     return v;
+  }
+
+  /// Eight columns of this thread's row out of 32, four blocks of 8, of which the quad's threads hold two each.
+  __device__ __forceinline__ static void gather(const float* v, std::uint32_t quad, std::uint32_t (&w)[4]) {
+#pragma unroll
+    for (int b = 0; b < 4; ++b) w[b] = pack(Narrow, v[4 * b], v[4 * b + 1]);
+    transpose(w, quad);
+  }
+
+  /// Eight elements of a row, or those within the region; row and col wrap where they lie before it.
+  __device__ __forceinline__ static void store_part(const RegionEntry& r, std::byte* first, std::uint32_t row,
+                                                    std::uint32_t col, const std::uint32_t (&w)[4]) {
+    if (row >= r.rows || col >= r.cols) return;
+    std::byte* to = first + static_cast<std::uint64_t>(row) * r.pitch + col * 2;
+    if (col + 8 <= r.cols) {
+      *reinterpret_cast<uint4*>(to) = {w[0], w[1], w[2], w[3]};
+      return;
+    }
+#pragma unroll
+    for (std::uint32_t i = 0; i < 8; ++i)
+      if (col + i < r.cols)
+        reinterpret_cast<unsigned short*>(to)[i] = static_cast<unsigned short>(w[i / 2] >> (i % 2 * 16));
   }
 
   /// A 4 x 4 transpose of words within a quad: word b of thread q becomes word q of thread b.

@@ -48,6 +48,9 @@ struct Sm90Gemm {
   static constexpr int tile_k = 64, threads = 384;
   static constexpr int group_threads = Config::pingpong ? 128 : 256;  ///< that share a tile
   static constexpr int registers = Config::tile_m * Config::tile_n / group_threads;
+  static constexpr int plane_bytes = 16 * group_threads;
+  static constexpr int a_planes = Config::tile_m * tile_k * 2 / plane_bytes;  ///< of a stage, those that lie in A's part
+  static constexpr int planes = a_planes + Config::tile_n * tile_k * 2 / plane_bytes;
   using Tile = Fragment<Config::type, Config::tile_n, registers, group_threads>;
 
   struct Params {
@@ -129,6 +132,13 @@ struct Sm90Gemm {
       asm volatile("ld.global.u32 %0, [%1];" : "=r"(unused) : "l"(address));
     }
   };
+
+  /// Where a stage's plane lies.
+  __device__ __forceinline__ static std::byte* plane_at(SharedStorage& shared, std::uint32_t stage, int plane) {
+    auto* a = reinterpret_cast<std::byte*>(shared.tensors.smem_A.data()) + stage * (a_planes * plane_bytes);
+    auto* b = reinterpret_cast<std::byte*>(shared.tensors.smem_B.data()) + stage * ((planes - a_planes) * plane_bytes);
+    return plane < a_planes ? a + plane * plane_bytes : b + (plane - a_planes) * plane_bytes;
+  }
 
   __device__ __forceinline__ static bool multiplies(TaskKind kind) {
     return kind == TaskKind::tile || kind == TaskKind::partner;
@@ -214,37 +224,117 @@ struct Sm90Gemm {
         if (kt == 0) lookahead.begin(walk.following());
       }
       lookahead.end(args.table);
+      if (task.slot_stages > 0) load_slots(args, epoch, task, shared, pipeline, state);
     }
     pipeline.producer_tail(state);
   }
 
-  /// After the product: waits, adds, stores, posts. Called by the threads that share the tile.
+  /// Whether the producer waits for the tile's slots and loads them.
+  __device__ __forceinline__ static bool staged(const TaskEntry& task) {
+    return task.adds > 0 && task.slot_stages > 0;
+  }
+
+  /// The slots that the tile adds come through the stages behind its last slices of K: all in flight at once, and none of
+  /// them in the multiplying warps' registers before it is added.
+  __device__ __forceinline__ static void load_slots(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
+                                                    SharedStorage& shared, Pipeline& pipeline, State& state) {
+    constexpr std::uint32_t stage_bytes = planes * plane_bytes, units = Tile::units;
+    const auto acquire = [&](std::uint32_t bytes) {
+      pipeline.producer_acquire(state);  // which expects a whole stage's bytes
+      if (bytes < stage_bytes)
+        cutlass::arch::ClusterTransactionBarrier::complete_transaction(
+            pipeline.producer_get_barrier(state), Config::cluster > 1 ? cute::block_rank_in_cluster() : 0,
+            stage_bytes - bytes);
+    };
+    if (task.adds == 0) {  // the mate has slots
+      for (std::uint32_t i = 0; i < task.slot_stages; ++i, ++state) acquire(0);
+      return;
+    }
+    wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits);
+    fence_proxy_async();
+    const RegionEntry* regions = args.table.regions + task.regions;
+    const std::uint32_t at_once = slot_stages(units, planes, task.adds, Config::type).units;
+    for (std::uint32_t unit = 0; unit < units; unit += at_once, ++state) {
+      const int count = static_cast<int>(min(at_once, units - unit));
+      acquire(task.adds * count * plane_bytes);
+      for (std::uint32_t slot = 0; slot < task.adds; ++slot) {
+        const std::byte* from = first_of(regions[slot], nullptr, epoch.copy) + unit * plane_bytes;
+        const int first = static_cast<int>(slot * at_once);
+        const int in_a = max(0, min(count, a_planes - first));  // a stage's two parts lie apart
+        if (in_a > 0) load_planes(shared, pipeline, state, from, first, in_a);
+        if (in_a < count) load_planes(shared, pipeline, state, from + in_a * plane_bytes, first + in_a, count - in_a);
+      }
+    }
+  }
+
+  __device__ __forceinline__ static void load_planes(SharedStorage& shared, Pipeline& pipeline, const State& state,
+                                                     const std::byte* from, int first, int count) {
+    cute::SM90_BULK_COPY_G2S::copy(from, pipeline.producer_get_barrier(state), plane_at(shared, state.index(), first),
+                                   count * plane_bytes);
+  }
+
+  /// Adds the slots that `load_slots` brings.
+  __device__ __forceinline__ static void add_slots(const TaskEntry& task, SharedStorage& shared, Pipeline& pipeline,
+                                                   State& state, float (&acc)[registers], std::uint32_t thread) {
+    const auto enter = [&] {
+      pipeline.consumer_wait(state);
+      const std::uint32_t stage = state.index();
+      return [&shared, stage, thread](int plane) {
+        uint4 v;  // volatile: unit by unit, since all at once would not fit the registers
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "r"(cute::cast_smem_ptr_to_uint(plane_at(shared, stage, plane)) + thread * 16)
+                     : "memory");
+        return v;
+      };
+    };
+    const auto leave = [&] {
+      fence_proxy_async();  // these reads, then the loads that come next into the stage
+      pipeline.consumer_release(state);
+      ++state;
+    };
+    if (task.adds == 3)
+      Tile::template add_slots<3, planes>(acc, task.own, enter, leave);
+    else if (task.adds == 1)
+      Tile::template add_slots<1, planes>(acc, task.own, enter, leave);
+    else  // the mate has slots
+      for (std::uint32_t i = 0; i < task.slot_stages; ++i) enter(), leave();
+  }
+
+  /// After the product and the sums: waits, stores, posts. Called by the threads that share the tile. `time`: what the
+  /// other group's next product will take, in nanoseconds, beside which stores to peers need not hurry; 0: there is none.
   template <typename Accumulators>
   __device__ __forceinline__ static void finish(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
-                                                Accumulators& acc, std::uint32_t thread, int group) {
+                                                Accumulators& acc, std::uint32_t thread, int group, int poster,
+                                                std::uint32_t time) {
     const RegionEntry* regions = args.table.regions + task.regions;
     if (thread == 0) maybe_pause(args.protocol, epoch, task.task);
-    if (task.epilogue_waits > 0) {
+    if (task.epilogue_waits > 0 && !staged(task)) {
       if (thread == 0) wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits);
       group_sync(group);
     }
-    if (task.adds > 0) Tile::add(acc, task, regions, epoch.copy, thread);
+    if (task.adds > 0 && !staged(task)) Tile::add_any(acc, task, regions, epoch.copy, thread);
+    Pace pace;
+    if (time > 0 && task.post_count > 0) {
+      // NOTE: the limit keeps ranks from slowing each other down: a product's time may hold waits for a peer's stores.
+      const std::uint32_t units = task.stores * Tile::units;
+      pace = Pace::over(min(time / 4 * 3, units * args.unit_ns), units);
+    }
     for (std::uint32_t s = 0; s < task.stores; ++s)
-      Tile::store(acc, regions[task.adds + s], args.out, epoch.copy, thread);
-    hand_to_poster(task, group);
+      Tile::store(acc, regions[task.adds + s], args.out, epoch.copy, thread, pace);
+    hand_to_poster(task, poster);
   }
 
   /// The group goes on to its next task while the poster's fence waits for the stores to arrive.
-  __device__ __forceinline__ static void hand_to_poster(const TaskEntry& task, int group) {
+  __device__ __forceinline__ static void hand_to_poster(const TaskEntry& task, int poster) {
     if (task.post_count == 0) return;
-    poster_sync(free_barrier(group));
-    poster_arrive(full_barrier(group));
+    poster_sync(free_barrier(poster));
+    poster_arrive(full_barrier(poster));
   }
 
-  // Named barriers of each group: 1 + group its own; then `full` (the group has stored) and `free` (its poster is
-  // done).
-  __device__ __forceinline__ static int full_barrier(int group) { return 3 + group; }
-  __device__ __forceinline__ static int free_barrier(int group) { return 5 + group; }
+  // Named barriers: 1 and 2 of the groups; then each poster's `full` (the task is stored) and `free` (it is posted).
+  __device__ __forceinline__ static int full_barrier(int poster) { return 3 + poster; }
+  __device__ __forceinline__ static int free_barrier(int poster) { return 5 + poster; }
   __device__ __forceinline__ static void poster_sync(int barrier) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(group_threads + 32) : "memory");
   }
@@ -252,19 +342,19 @@ struct Sm90Gemm {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(group_threads + 32) : "memory");
   }
 
-  /// A warp for each group: waits for the group's stores, fences, posts. A fence for stores to a peer takes up to some
-  /// ten microseconds, in which the group would multiply nothing.
-  __device__ __forceinline__ static void post(const Params& params, const SharedStorage& shared, int group,
+  /// Two warps, for the block's tasks in turn: wait until one is stored, fence, post. A fence for stores to a peer takes
+  /// up to some ten microseconds, in which the group would multiply nothing.
+  __device__ __forceinline__ static void post(const Params& params, const SharedStorage& shared, int poster,
                                               std::uint32_t block_in_cluster) {
     const GemmArgs& args = params.args;
     const Epoch epoch = epoch_of(args.protocol, shared.epoch);
     std::uint32_t turn = 0;
     for (Walk walk(params, block_in_cluster); walk.valid(); walk.next(), ++turn) {
       const TaskEntry& task = *walk.entry();
-      const bool mine = !Config::pingpong || turn % 2 == static_cast<std::uint32_t>(group);
-      if (!mine || (task.kind != TaskKind::tile && task.kind != TaskKind::transfer) || task.post_count == 0) continue;
-      poster_arrive(free_barrier(group));
-      poster_sync(full_barrier(group));
+      const bool mine = turn % 2 == static_cast<std::uint32_t>(poster);
+      if (!mine || task.kind != TaskKind::tile || task.post_count == 0) continue;
+      poster_arrive(free_barrier(poster));
+      poster_sync(full_barrier(poster));
       const bool aborted = *reinterpret_cast<volatile std::uint32_t*>(&args.protocol.state->abort) != 0u;
       if (threadIdx.x % 32 == 0 && !aborted) post_all(args.protocol, epoch, task, args.table.posts);
       __syncwarp();
@@ -279,16 +369,14 @@ struct Sm90Gemm {
     if (task.load_waits > 0 && thread == 0)
       met = wait_for_all(args.protocol, epoch, task, args.table.waits, 0, task.load_waits);
     group_sync(group);
-    if (task.kind == TaskKind::transfer) {
-      move(task, args.table.regions, args.a[0][0], args.out, epoch.copy, thread, group_threads);
-      hand_to_poster(task, group);
-      return;
-    }
-    if (task.kind == TaskKind::reduction) {
+    const bool moves = task.kind == TaskKind::transfer;
+    if (moves) move(task, args.table.regions, args.a[0][0], args.out, epoch.copy, thread, group_threads);
+    if (task.kind == TaskKind::reduction)
       reduce(task, args.table.regions, args.out, epoch.copy, thread, group_threads);
-      group_sync(group);
-    }
+    if (moves || task.kind == TaskKind::reduction) group_sync(group);
     if (thread == 0 && met && task.post_count > 0) post_all(args.protocol, epoch, task, args.table.posts);
+    // NOTE: a fence also waits for stores that the block issues meanwhile: the next slice's would hold up this one's flag.
+    if (moves) group_sync(group);
   }
 
   __device__ __forceinline__ static void consume(const Params& params, SharedStorage& shared, Pipeline& pipeline,
@@ -305,12 +393,13 @@ struct Sm90Gemm {
     std::uint32_t turn = 0;
     for (Walk walk(params, block_in_cluster); walk.valid(); walk.next(), ++turn) {
       const TaskEntry& task = *walk.entry();  // read where it lies: a copy would cost sixteen registers
-      const bool mine = !Config::pingpong || turn % 2 == static_cast<std::uint32_t>(warpgroup);
-      if (!mine) {
-        if (multiplies(task.kind)) state.advance(k_tiles);
+      const int poster = static_cast<int>(turn % 2);  // in ping-pong, the group too
+      if (Config::pingpong && poster != warpgroup) {
+        if (multiplies(task.kind)) state.advance(k_tiles + task.slot_stages);
         continue;
       }
       if constexpr (Config::pingpong) order.wait();
+      const std::uint32_t begin = Pace::now();
       if (!multiplies(task.kind)) {
         if constexpr (Config::pingpong) order.arrive();
         if (task.kind != TaskKind::none) serve(args, epoch, task, thread, group);
@@ -322,9 +411,11 @@ struct Sm90Gemm {
       if constexpr (Config::pingpong) order.arrive();
       mainloop.mma_tail(pipeline, state, k_tiles);
       state.advance(k_tiles);
+      const std::uint32_t time = Config::pingpong && walk.following() != nullptr ? Pace::now() - begin : 0;
+      auto& acc = *reinterpret_cast<float(*)[registers]>(accumulators.data());
+      if (task.slot_stages > 0) add_slots(task, shared, pipeline, state, acc, thread);
       if (task.kind == TaskKind::tile) {
-        auto& acc = *reinterpret_cast<float(*)[registers]>(accumulators.data());
-        finish(args, epoch, task, acc, thread, group);
+        finish(args, epoch, task, acc, thread, group, poster, time);
       }
     }
   }
@@ -365,7 +456,7 @@ struct Sm90Gemm {
       if (warp == 0 && cute::elect_one_sync()) {
         State state = cutlass::make_producer_start_state<Pipeline>();
         load(params, shared, pipeline, state, block_in_cluster);
-      } else if (warp == 2 || (warp == 3 && Config::pingpong)) {
+      } else if (warp >= 2) {
         post(params, shared, warp - 2, block_in_cluster);
       }
     } else {
@@ -442,7 +533,8 @@ template <typename Config>
 constexpr GemmKernel sm90_kernel(const char* name) {
   return {name,
           Config::type,
-          {Config::tile_m, Config::tile_n, Config::cluster, true},
+          {Config::tile_m, Config::tile_n, Config::cluster, true, Sm90Gemm<Config>::Tile::units,
+           Sm90Gemm<Config>::planes},
           Config::pingpong,
           &Sm90Launcher<Config>::workers,
           &Sm90Launcher<Config>::launch};

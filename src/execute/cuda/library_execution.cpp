@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "execute/cuda/library_gemm.hpp"
@@ -36,12 +37,13 @@ struct HandleDelete {
 
 class SharedLibraries final : public Libraries, public std::enable_shared_from_this<SharedLibraries> {
  public:
-  SharedLibraries(World& world, int device)
-      : world_(world), device_(device), handle_(make_handle()), communicator_(world, device) {}
+  SharedLibraries(World& world, StreamCalls& calls, int device)
+      : world_(world), calls_(calls), device_(device), handle_(make_handle()), communicator_(world, device) {}
 
   std::unique_ptr<StreamExecution> prepare(const Plan& plan, const CudaOptions& options) override;
 
   World& world() const { return world_; }
+  StreamCalls& calls() const { return calls_; }
   int device() const { return device_; }
   cublasLtHandle_t handle() const { return handle_.get(); }
   runtime::Communicator& communicator() { return communicator_; }
@@ -54,6 +56,7 @@ class SharedLibraries final : public Libraries, public std::enable_shared_from_t
   }
 
   World& world_;
+  StreamCalls& calls_;
   int device_;
   std::unique_ptr<cublasLtContext, HandleDelete> handle_;
   runtime::Communicator communicator_;
@@ -64,14 +67,21 @@ class LibraryExecution final : public StreamExecution {
   LibraryExecution(std::shared_ptr<SharedLibraries> libraries, const Plan& plan, const CudaOptions& options);
   ~LibraryExecution() override;
 
-  void enqueue(const Operands& operands) override;
-  void finish() override;
+  void look() noexcept override;
   cudaStream_t stream() const override { return streams_.front(); }
   std::string_view kernel_name() const override { return library_name; }
 
  private:
   LibraryExecution(const CudaOptions& options, std::shared_ptr<SharedLibraries>&& libraries, const Plan& plan)
-      : libraries_(std::move(libraries)), world_(libraries_->world()), plan_(plan), options_(options) {}
+      : StreamExecution(libraries->calls()),
+        libraries_(std::move(libraries)),
+        world_(libraries_->world()),
+        plan_(plan),
+        options_(options) {}
+
+  void launch(const Operands& operands, cudaStream_t stream, bool alone) override;
+  void await(cudaStream_t stream) override;
+  void expect_sound() override;
 
   const Buffer& buffer(const Region& r) const { return plan_.buffers[index(r.buffer)]; }
   void place_buffers();
@@ -80,15 +90,17 @@ class LibraryExecution final : public StreamExecution {
   void run_first();
   std::byte* at(const Region& r, const Operands& operands) const;
   std::uint32_t alignment(const Region& r, std::int64_t row_step) const;
-  void launch_epoch(const Operands& operands);
-  void launch(std::size_t step, const Operands& operands, cudaStream_t stream);
+  void launch_epoch(const Operands& operands, cudaStream_t main);
+  void launch_step(std::size_t step, const Operands& operands, cudaStream_t stream);
   void copy(const Transfer& transfer, const Operands& operands, cudaStream_t stream) const;
   void sum(const Reduction& reduction, const Operands& operands, cudaStream_t stream) const;
   void collective(const Collective& c, const Operands& operands, cudaStream_t stream);
   void finish_oldest();
   template <typename Query>
-  void await(Query&& query, double limit);
+  void await_query(Query&& query, std::optional<double> limit);
   std::string late(double limit) const;
+  bool busy() const;
+  void end(const std::string& message) noexcept;
   [[noreturn]] void give_up(const std::string& message);
 
   std::shared_ptr<SharedLibraries> libraries_;
@@ -102,9 +114,10 @@ class LibraryExecution final : public StreamExecution {
   std::vector<RawMemory> scratch_;                   // of products, by stream
   std::vector<cudaStream_t> streams_;
   std::vector<cudaEvent_t> ended_;  // by step; null where nobody waits for it
-  cudaEvent_t begun_ = nullptr;
-  std::vector<cudaEvent_t> done_;            // of the epochs that are queued, in turn
+  cudaEvent_t forked_ = nullptr;
+  std::vector<cudaEvent_t> begun_, done_;    // of the epochs that are queued, in turn
   std::uint64_t queued_ = 0, finished_ = 0;  // epochs
+  std::optional<Clock::time_point> oldest_begun_;
   bool dead_ = false, stuck_ = false;
 };
 
@@ -127,9 +140,11 @@ LibraryExecution::LibraryExecution(std::shared_ptr<SharedLibraries> libraries, c
 
 LibraryExecution::~LibraryExecution() {
   try {
+    const std::lock_guard guard(calls().lock());
     if (!dead_ && !streams_.empty()) finish();
   } catch (const std::exception&) {  // what is under way has been ended
   }
+  retire();
   if (stuck_) {
     // Freeing waits for the device.
     static_cast<void>(buffers_.release());
@@ -138,10 +153,10 @@ LibraryExecution::~LibraryExecution() {
   }
   cudaSetDevice(libraries_->device());
   for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
-  for (const auto* events : {&ended_, &done_})
+  for (const auto* events : {&ended_, &begun_, &done_})
     for (cudaEvent_t event : *events)
       if (event != nullptr) cudaEventDestroy(event);
-  if (begun_ != nullptr) cudaEventDestroy(begun_);
+  if (forked_ != nullptr) cudaEventDestroy(forked_);
 }
 
 // One copy of a workspace is enough: streams order a rank's epochs, collectives those of different ranks. So nothing
@@ -194,10 +209,13 @@ void LibraryExecution::make_streams() {
     return made;
   };
   for (const LibraryStep& step : program_.steps) ended_.push_back(step.awaited ? event() : nullptr);
-  begun_ = event();
+  forked_ = event();
   const std::size_t depth =
       std::clamp<std::size_t>(most_queued_steps / std::max<std::size_t>(program_.steps.size(), 1), 8, 64);
-  for (std::size_t i = 0; i < depth; ++i) done_.push_back(event());
+  for (std::size_t i = 0; i < depth; ++i) {
+    begun_.push_back(event());
+    done_.push_back(event());
+  }
 }
 
 // Loads every kernel, and lets NCCL connect, before an epoch counts. Products first: a library that loads a kernel
@@ -211,8 +229,8 @@ void LibraryExecution::run_first() {
   const auto run = [&](bool collectives) {
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {
       if (std::holds_alternative<Collective>(program_.steps[i].work) != collectives) continue;
-      launch(i, operands, stream());
-      await([&] { return cudaStreamQuery(stream()); }, first_limit);
+      launch_step(i, operands, stream());
+      await_query([&] { return cudaStreamQuery(stream()); }, first_limit);
     }
     world_.barrier();
   };
@@ -281,7 +299,7 @@ void LibraryExecution::collective(const Collective& c, const Operands& operands,
   }
 }
 
-void LibraryExecution::launch(std::size_t i, const Operands& operands, cudaStream_t stream) {
+void LibraryExecution::launch_step(std::size_t i, const Operands& operands, cudaStream_t stream) {
   const LibraryStep& step = program_.steps[i];
   if (const auto* p = std::get_if<LibraryProduct>(&step.work))
     gemms_[i]->launch(at(p->a, operands), at(p->b, operands), at(p->to, operands), scratch_[step.stream].get(), stream);
@@ -293,38 +311,41 @@ void LibraryExecution::launch(std::size_t i, const Operands& operands, cudaStrea
     collective(std::get<Collective>(step.work), operands, stream);
 }
 
-void LibraryExecution::launch_epoch(const Operands& operands) {
+// `main` takes the place of the program's first stream.
+void LibraryExecution::launch_epoch(const Operands& operands, cudaStream_t main) {
+  const auto stream_at = [&](std::size_t i) { return i == 0 ? main : streams_[i]; };
   if (std::find(program_.forked.begin(), program_.forked.end(), true) != program_.forked.end()) {
-    IMBREX_CUDA_TRY(cudaEventRecord(begun_, stream()));
+    IMBREX_CUDA_TRY(cudaEventRecord(forked_, main));
     for (std::size_t s = 0; s < streams_.size(); ++s)
-      if (program_.forked[s]) IMBREX_CUDA_TRY(cudaStreamWaitEvent(streams_[s], begun_, 0));
+      if (program_.forked[s]) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream_at(s), forked_, 0));
   }
   for (std::size_t i = 0; i < program_.steps.size(); ++i) {
     const LibraryStep& step = program_.steps[i];
-    for (const std::size_t before : step.waits)
-      IMBREX_CUDA_TRY(cudaStreamWaitEvent(streams_[step.stream], ended_[before], 0));
-    launch(i, operands, streams_[step.stream]);
-    if (step.awaited) IMBREX_CUDA_TRY(cudaEventRecord(ended_[i], streams_[step.stream]));
+    cudaStream_t stream = stream_at(step.stream);
+    for (const std::size_t before : step.waits) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, ended_[before], 0));
+    launch_step(i, operands, stream);
+    if (step.awaited) IMBREX_CUDA_TRY(cudaEventRecord(ended_[i], stream));
   }
-  for (const std::size_t last : program_.ends) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream(), ended_[last], 0));
+  for (const std::size_t last : program_.ends) IMBREX_CUDA_TRY(cudaStreamWaitEvent(main, ended_[last], 0));
 }
 
-void LibraryExecution::enqueue(const Operands& operands) {
-  IMBREX_EXPECTS(!dead_, "this execution failed before");
-  world_.throw_if_failed();
+// Nothing in a captured epoch depends on its number.
+void LibraryExecution::launch(const Operands& operands, cudaStream_t stream, bool) {
+  expect_sound();
   for (const void* p : {operands.a, operands.b, static_cast<const void*>(operands.out)})
     IMBREX_EXPECTS(p != nullptr && reinterpret_cast<std::uintptr_t>(p) % operand_alignment == 0,
                    "operand at {}: a, b and out must be given, aligned to {} bytes", p, operand_alignment);
   IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
   hold_back(world_, options_, queued_);
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  IMBREX_CUDA_TRY(cudaStreamIsCapturing(stream(), &status));
+  IMBREX_CUDA_TRY(cudaStreamIsCapturing(stream, &status));
   const bool captured = status != cudaStreamCaptureStatusNone;
   if (!captured && queued_ - finished_ == done_.size()) finish_oldest();
   try {
-    launch_epoch(operands);
-    if (captured) return;
-    IMBREX_CUDA_TRY(cudaEventRecord(done_[queued_ % done_.size()], stream()));
+    if (captured) return launch_epoch(operands, stream);
+    IMBREX_CUDA_TRY(cudaEventRecord(begun_[queued_ % begun_.size()], stream));
+    launch_epoch(operands, stream);
+    IMBREX_CUDA_TRY(cudaEventRecord(done_[queued_ % done_.size()], stream));
     ++queued_;
   } catch (const Error& error) {
     give_up(error.what());
@@ -332,20 +353,56 @@ void LibraryExecution::enqueue(const Operands& operands) {
 }
 
 void LibraryExecution::finish_oldest() {
-  await([&] { return cudaEventQuery(done_[finished_ % done_.size()]); }, world_.options().wait_limit);
-  ++finished_;
+  const std::uint64_t oldest = finished_;
+  // `look` sees to its limit, and may find that it is over.
+  await_query([&] { return finished_ > oldest ? cudaSuccess : cudaEventQuery(done_[oldest % done_.size()]); }, {});
+  finished_ = oldest + 1;
+  oldest_begun_.reset();
 }
 
-void LibraryExecution::finish() {
-  IMBREX_EXPECTS(!dead_, "this execution failed before");
+// Replayed graphs have no epochs: on the execution's own stream, where nothing else runs, they are given one's limit.
+void LibraryExecution::await(cudaStream_t stream) {
+  expect_sound();
   IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
   while (finished_ < queued_) finish_oldest();
-  // Replayed graphs have no epochs.
-  await([&] { return cudaStreamQuery(stream()); }, world_.options().wait_limit);
+  std::optional<double> limit;
+  if (stream == streams_.front()) limit = world_.options().wait_limit;
+  await_query([&] { return cudaStreamQuery(stream); }, limit);
+}
+
+void LibraryExecution::expect_sound() {
+  world_.throw_if_failed();
+  IMBREX_EXPECTS(!dead_, "this execution failed before");
+}
+
+// An epoch's time counts from its beginning, which may be long after it was queued.
+void LibraryExecution::look() noexcept {
+  if (dead_) return;
+  try {
+    world_.throw_if_failed();
+    libraries_->communicator().check();
+    while (finished_ < queued_) {
+      const std::size_t oldest = finished_ % done_.size();
+      const cudaError_t status = cudaEventQuery(done_[oldest]);
+      if (status == cudaErrorNotReady) {
+        if (!oldest_begun_ && cudaEventQuery(begun_[oldest]) == cudaSuccess) oldest_begun_ = Clock::now();
+        const double limit = world_.options().wait_limit;
+        if (oldest_begun_ && std::chrono::duration<double>(Clock::now() - *oldest_begun_).count() > limit)
+          end(late(limit));
+        cudaGetLastError();
+        return;
+      }
+      IMBREX_CUDA_TRY(status);
+      ++finished_;
+      oldest_begun_.reset();
+    }
+  } catch (const std::exception& error) {
+    end(error.what());
+  }
 }
 
 template <typename Query>
-void LibraryExecution::await(Query&& query, double limit) {
+void LibraryExecution::await_query(Query&& query, std::optional<double> limit) {
   const auto begin = Clock::now();
   for (int round = 0;; ++round) {
     const cudaError_t status = query();
@@ -356,13 +413,10 @@ void LibraryExecution::await(Query&& query, double limit) {
     if (round < 20000) continue;
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     if (round % 64 != 0) continue;
-    try {
-      world_.throw_if_failed();
-      libraries_->communicator().check();
-    } catch (const Error& error) {
-      give_up(error.what());
-    }
-    if (std::chrono::duration<double>(Clock::now() - begin).count() > limit) give_up(late(limit));
+    look();
+    calls().look();
+    if (dead_) give_up("this execution failed");
+    if (limit && std::chrono::duration<double>(Clock::now() - begin).count() > *limit) give_up(late(*limit));
   }
 }
 
@@ -381,18 +435,34 @@ std::string LibraryExecution::late(double limit) const {
                      options_.first_epoch + finished_);
 }
 
-void LibraryExecution::give_up(const std::string& message) {
+bool LibraryExecution::busy() const {
+  const auto unfinished = [](cudaError_t status) { return status == cudaErrorNotReady; };
+  bool found =
+      std::any_of(streams_.begin(), streams_.end(), [&](cudaStream_t s) { return unfinished(cudaStreamQuery(s)); });
+  for (std::uint64_t i = finished_; i < queued_; ++i)
+    found = found || unfinished(cudaEventQuery(done_[i % done_.size()]));
+  cudaGetLastError();
+  return found;
+}
+
+// Ends what is under way and lets every rank fail.
+void LibraryExecution::end(const std::string& message) noexcept {
+  if (dead_) return;
   dead_ = true;
   world_.fail(message);
   libraries_->communicator().abort();
   // Aborted collectives end soon, and what waits for them runs on.
   stuck_ = true;
   for (int i = 0; i < 1000 && stuck_; ++i) {
-    stuck_ = std::any_of(streams_.begin(), streams_.end(),
-                         [](cudaStream_t s) { return cudaStreamQuery(s) == cudaErrorNotReady; });
-    cudaGetLastError();
+    stuck_ = busy();
     if (stuck_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+}
+
+// Throws the world's first failure, which may be the loss of the rank that this one waited for.
+void LibraryExecution::give_up(const std::string& message) {
+  end(message);
+  world_.throw_if_failed();
   throw Error(ErrorCode::runtime_failure, message);
 }
 
@@ -408,8 +478,8 @@ std::unique_ptr<StreamExecution> SharedLibraries::prepare(const Plan& plan, cons
 
 }  // namespace
 
-std::shared_ptr<Libraries> make_libraries(World& world, int device) {
-  return std::make_shared<SharedLibraries>(world, device);
+std::shared_ptr<Libraries> make_libraries(World& world, StreamCalls& calls, int device) {
+  return std::make_shared<SharedLibraries>(world, calls, device);
 }
 
 }  // namespace imbrex::cuda

@@ -18,8 +18,8 @@ class Libraries {
   virtual std::unique_ptr<StreamExecution> prepare(const Plan& plan, const CudaOptions& options) = 0;
 };
 
-/// Collective; the device is selected. Throws Error(runtime_failure) naming the library that cannot be loaded, and
-/// Error(invalid_input) in a build without them.
-std::shared_ptr<Libraries> make_libraries(World& world, int device);
+/// Collective; the device is selected, `calls` outlives what is made. Throws Error(runtime_failure) naming the library
+/// that cannot be loaded, and Error(invalid_input) in a build without them.
+std::shared_ptr<Libraries> make_libraries(World& world, StreamCalls& calls, int device);
 
 }  // namespace imbrex::cuda

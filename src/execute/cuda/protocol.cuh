@@ -37,6 +37,27 @@ __device__ __forceinline__ std::uint64_t global_nanoseconds() {
   return time;
 }
 
+/// Spreads stores over time. Links that take less than all multiprocessors store at once push back into each of them,
+/// and its loads wait behind its stores.
+struct Pace {
+  std::uint32_t step = 0, next = 0;  // nanoseconds; a step of 0 never waits
+
+  __device__ __forceinline__ static std::uint32_t now() {
+    std::uint32_t time;
+    asm volatile("mov.u32 %0, %globaltimer_lo;" : "=r"(time));
+    return time;
+  }
+  /// `steps` over `duration` nanoseconds from now on.
+  __device__ __forceinline__ static Pace over(std::uint32_t duration, std::uint32_t steps) {
+    return {duration / steps, now() + duration / steps};
+  }
+  __device__ __forceinline__ void wait() {
+    if (step == 0) return;
+    while (static_cast<std::int32_t>(next - now()) > 0) __nanosleep(32);
+    next += step;
+  }
+};
+
 struct Epoch {
   std::uint32_t turn;  ///< epoch / copies, mod 2^32
   std::uint32_t set;   ///< epoch % copies: of counters

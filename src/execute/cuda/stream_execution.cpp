@@ -49,13 +49,43 @@ void hold_back(const World& world, const CudaOptions& options, std::uint64_t epo
   std::this_thread::sleep_for(std::chrono::duration<double>(20 * options.max_delay));
 }
 
-StreamExecution::StreamExecution() = default;
+StreamExecution::StreamExecution(StreamCalls& calls) : calls_(calls) {}
 
 StreamExecution::~StreamExecution() = default;
 
+void StreamExecution::retire() noexcept {
+  if (looked_after_) calls_.remove(*this);
+  looked_after_ = false;
+}
+
+void StreamExecution::enqueue(const Operands& operands, CudaStream stream) {
+  const std::lock_guard guard(calls_.lock());
+  expect_sound();
+  if (!looked_after_) {
+    calls_.add(*this);
+    looked_after_ = true;
+  }
+  const bool captured = calls_.enter(stream);
+  launch(operands, stream, captured);
+  calls_.leave(stream);
+}
+
+void StreamExecution::check() {
+  const std::lock_guard guard(calls_.lock());
+  expect_sound();
+}
+
+void StreamExecution::synchronize(CudaStream stream) {
+  const std::lock_guard guard(calls_.lock());
+  await(stream);
+}
+
 Report StreamExecution::run(const Operands& operands) {
   const auto begin = std::chrono::steady_clock::now();
+  const std::lock_guard guard(calls_.lock());
+  calls_.enter(stream());
   enqueue(operands);
+  calls_.leave(stream());
   finish();
   return {std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), {}};
 }
@@ -63,6 +93,7 @@ Report StreamExecution::run(const Operands& operands) {
 // Epochs wait for each other's ranks, so those of the lead let all ranks begin the others together.
 double StreamExecution::time(const Operands& operands, int runs) {
   IMBREX_EXPECTS(runs > 0 && runs % 2 == 0, "{} runs: it must be an even number, workspaces alternate", runs);
+  const std::lock_guard guard(calls_.lock());
   if (replay_ == nullptr || !replay_->serves(operands, runs)) {
     run(operands);  // loads every kernel
     replay_ = std::make_unique<Replay>(*this, operands, runs);

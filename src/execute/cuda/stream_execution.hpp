@@ -6,6 +6,7 @@
 #include <memory>
 #include <string_view>
 
+#include "execute/cuda/stream_calls.hpp"
 #include "imbrex/execute.hpp"
 #include "imbrex/world.hpp"
 
@@ -19,7 +20,7 @@ void hold_back(const World& world, const CudaOptions& options, std::uint64_t epo
 
 class StreamExecution : public Execution {
  public:
-  StreamExecution();
+  explicit StreamExecution(StreamCalls& calls);
   ~StreamExecution() override;
 
   /// Queues an epoch and waits for it.
@@ -27,16 +28,41 @@ class StreamExecution : public Execution {
 
   double time(const Operands& operands, int runs) final;
 
-  /// The parts of run, for callers that queue several epochs: enqueue puts one epoch on stream(), finish waits until
-  /// all are done and throws as run does.
-  virtual void enqueue(const Operands& operands) = 0;
-  virtual void finish() = 0;
+  void enqueue(const Operands& operands, CudaStream stream) final;
+  void check() final;
+  void synchronize(CudaStream stream) final;
+
+  /// The parts of run, for callers that queue several epochs of one execution: enqueue puts one epoch on stream(),
+  /// finish waits until all are done and throws as run does. Epochs captured so come in pairs.
+  void enqueue(const Operands& operands) { launch(operands, stream(), false); }
+  void finish() { await(stream()); }
   virtual cudaStream_t stream() const = 0;
 
   /// What computes the products.
   virtual std::string_view kernel_name() const = 0;
 
+  /// What StreamCalls::look does for this execution; its lock is held. May be called by any thread.
+  virtual void look() noexcept = 0;
+
+ protected:
+  /// Puts an epoch on `stream`. From the first `alone` one on, each leaves everything as its graph's next replay needs
+  /// it, however many epochs the graph has.
+  virtual void launch(const Operands& operands, cudaStream_t stream, bool alone) = 0;
+
+  /// Waits until `stream` is idle and throws what failed.
+  virtual void await(cudaStream_t stream) = 0;
+
+  /// Throws what failed.
+  virtual void expect_sound() = 0;
+
+  /// First in a destructor: no other thread looks at the execution any more.
+  void retire() noexcept;
+
+  StreamCalls& calls() { return calls_; }
+
  private:
+  StreamCalls& calls_;
+  bool looked_after_ = false;
   /// Captured epochs, kept from one call of time to the next.
   struct Replay;
   std::unique_ptr<Replay> replay_;

@@ -77,9 +77,25 @@ struct alignas(64) TaskEntry {
   std::uint16_t adds, stores;
   std::uint16_t own;  ///< position of the product among the adds
   std::uint16_t post_count;
-  std::uint32_t unused[2];
+  std::uint32_t slot_stages;  ///< stages of the main loop that bring slots; the same for both tiles of a pair
+  std::uint32_t unused;
 };
 static_assert(sizeof(TaskEntry) == 64 && offsetof(TaskEntry, waits) == 32 && offsetof(TaskEntry, load_waits) == 44);
+
+/// How a tile's slots come through the stages of the main loop. A stage holds planes: 16 bytes for each of the threads
+/// that share a tile. A unit is eight accumulators of a thread, a plane of each slot.
+struct SlotStages {
+  std::uint32_t units;  ///< of every slot, in one stage, slot by slot
+  std::uint32_t count;  ///< stages of one tile; 0: the slots do not come this way
+};
+
+/// Of a tile of `tile_units` units, for stages of `planes` planes.
+constexpr SlotStages slot_stages(std::uint32_t tile_units, std::uint32_t planes, std::uint32_t slots, Type type) {
+  // Of 2 and 4 ranks: the sums that the kernels unroll. With 7 slots at once the accumulators would not fit the registers.
+  if (type == Type::fp32 || (slots != 1 && slots != 3)) return {0, 0};
+  const std::uint32_t fit = planes / slots, units = fit < tile_units ? fit : tile_units;
+  return {units, (tile_units + units - 1) / units};
+}
 
 /// Tasks of one queue and the workers (clusters of thread blocks) that take them in turn.
 struct QueueSpan {
@@ -143,7 +159,8 @@ struct GemmArgs {
   std::int64_t a_rows[2];
   const void* b;
   void* out;
-  std::int64_t n, k;  ///< columns of B; columns of A
+  std::int64_t n, k;        ///< columns of B; columns of A
+  std::uint32_t unit_ns;    ///< a block's share of the link takes this long for a unit of its tile's stores
 };
 
 }  // namespace imbrex::cuda

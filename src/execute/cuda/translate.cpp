@@ -176,6 +176,9 @@ class Translation {
       if (const std::size_t mate = mate_of(entries, taken, i); mate < entries.size()) {
         taken[mate] = true;
         table_.tasks.push_back(entries[mate]);
+        // Blocks that load together use their stages in step.
+        TaskEntry* pair = &table_.tasks.back() - 1;
+        pair[0].slot_stages = pair[1].slot_stages = std::max(pair[0].slot_stages, pair[1].slot_stages);
         continue;
       }
       TaskEntry second = first;
@@ -235,6 +238,10 @@ class Translation {
     entry.own = narrow<std::uint16_t>(index(tile.own), "slots of one tile");
     entry.adds = narrow<std::uint16_t>(tile.adds.size(), "slots of one tile");
     entry.stores = narrow<std::uint16_t>(tile.stores.size(), "stores of one tile");
+    if (shape_.registers && entry.adds > 0) {
+      const Type type = plan_.buffers[index(tile.adds.front().buffer)].type;
+      entry.slot_stages = slot_stages(shape_.units, shape_.planes, entry.adds, type).count;
+    }
     for (const Region& add : tile.adds) {
       table_.regions.push_back(tile_region(add, extent));
       IMBREX_EXPECTS(!shape_.registers || table_.regions.back().order == SlotOrder::registers,

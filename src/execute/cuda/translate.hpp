@@ -17,6 +17,7 @@ struct TileShape {
   std::int64_t m = 128, n = 128;
   int cluster = 1;        ///< blocks that share B: pairs of tiles of one column
   bool registers = true;  ///< slots hold accumulators in register order (the plain kernel keeps rows)
+  std::uint32_t units = 16, planes = 16;  ///< of a tile and of a stage (slot_stages)
 };
 
 /// A transfer that a copy engine runs, then `turn` to the flag, if there is one. Addresses are for copy 0 of a buffer

@@ -24,7 +24,11 @@ DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) { throw Error(Erro
 void DeviceMemory::synchronize() {}
 void DeviceMemory::fill(unsigned char) {}
 void DeviceMemory::upload(const std::vector<std::byte>&) {}
+void DeviceMemory::upload(const void*) {}
 void DeviceMemory::download(std::vector<std::byte>&) const {}
+void DeviceMemory::download(void*) const {}
+
+bool on_gpu(const void*) { return false; }
 
 }  // namespace runtime
 }  // namespace imbrex

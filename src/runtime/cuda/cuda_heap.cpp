@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <mutex>
 
-#include "runtime/cuda/device.hpp"
 #include "runtime/cuda/driver.hpp"
 #include "runtime/descriptor_exchange.hpp"
+#include "runtime/one_process.hpp"
 
 namespace imbrex::runtime {
 namespace {
@@ -41,13 +41,24 @@ void expect_support(int device, bool one_process) {
            "passing memory between processes as file descriptors; ranks can be threads");
 }
 
-// Whole granules of every rank's device: granules are powers of two.
-std::size_t common_stride(World& world, int device, bool one_process, std::size_t bytes) {
+// Granules are powers of two: the largest suits every rank's device.
+std::size_t common_granule(World& world, int device, bool one_process) {
   expect_support(device, one_process);
   const CUmemAllocationProp p = properties(device, one_process);
   std::size_t granule = 0;
   IMBREX_DRIVER_TRY(get_granularity, &granule, &p, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
-  const std::size_t own = (bytes + granule - 1) / granule * granule;
+  std::vector<std::size_t> all(static_cast<std::size_t>(world.size()));
+  world.all_gather(&granule, all.data(), sizeof granule);
+  return *std::max_element(all.begin(), all.end());
+}
+
+std::size_t up_to(std::size_t granule, std::size_t bytes) { return (bytes + granule - 1) / granule * granule; }
+
+// Addresses for what the largest device has, or for the heap's first bytes where that is more.
+std::size_t common_stride(World& world, std::size_t granule, std::size_t bytes) {
+  std::size_t left = 0, total = 0;
+  IMBREX_CUDA_TRY(cudaMemGetInfo(&left, &total));
+  const std::size_t own = up_to(granule, std::max(bytes, total));
   std::vector<std::size_t> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, all.data(), sizeof own);
   return *std::max_element(all.begin(), all.end());
@@ -66,19 +77,18 @@ struct Imports {
 }  // namespace
 
 CudaHeap::CudaHeap(World& world, int device, std::size_t bytes)
-    : one_process_(one_process(world)),
-      handle_{nullptr, common_stride(world, device, one_process_, bytes), world.rank()},
-      allocator_(handle_.stride),
-      device_(device),
-      ranks_(world.size()) {
-  const CUmemAllocationProp p = properties(device, one_process_);
-  const std::size_t stride = handle_.stride;
-  IMBREX_DRIVER_TRY(create, &own_, stride, &p, 0);
+    : one_process_(one_process(world)), device_(device), ranks_(world.size()) {
+  granule_ = common_granule(world, device, one_process_);
+  first_bytes_ = up_to(granule_, std::max<std::size_t>(bytes, 1));
+  handle_ = {nullptr, common_stride(world, granule_, first_bytes_), world.rank()};
+  CUdeviceptr base = 0;
+  {
+    const std::lock_guard guard(mapping);
+    IMBREX_DRIVER_TRY(reserve, &base, handle_.stride * static_cast<std::size_t>(ranks_), 0, 0, 0);
+  }
+  handle_.base = reinterpret_cast<std::byte*>(base);
   try {
-    share(world);
-    IMBREX_CUDA_TRY(cudaMemset(handle_.at(handle_.rank, 0), 0, stride));
-    IMBREX_CUDA_TRY(cudaDeviceSynchronize());
-    world.barrier();  // peers have mapped and zeroed before anybody writes
+    add_piece(world, first_bytes_);
   } catch (...) {
     unmap();
     throw;
@@ -87,16 +97,55 @@ CudaHeap::CudaHeap(World& world, int device, std::size_t bytes)
 
 CudaHeap::~CudaHeap() { unmap(); }
 
+// NOTE: a granule stays free between pieces, so that nothing lies in two of them: not every operation of CUDA takes
+// memory of two allocations as one.
+void CudaHeap::add_piece(World& world, std::size_t bytes) {
+  Piece piece;
+  piece.offset = pieces_.empty() ? 0 : pieces_.back().offset + pieces_.back().bytes + granule_;
+  piece.bytes = up_to(granule_, bytes);
+  if (piece.offset + piece.bytes > handle_.stride)
+    throw Error(ErrorCode::runtime_failure,
+                fmt::format("symmetric heap is full: it has {} bytes, and {} more are more than a GPU has",
+                            piece.offset, piece.bytes));
+  pieces_.push_back(piece);
+  take(world, pieces_.back());
+  share(world, pieces_.back());
+  IMBREX_CUDA_TRY(cudaMemset(handle_.at(handle_.rank, piece.offset), 0, piece.bytes));
+  IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+  allocator_.add(piece.offset, piece.bytes);
+  world.barrier();  // peers have mapped and zeroed before anybody writes
+}
+
+// All ranks get their memory, or all fail.
+void CudaHeap::take(World& world, Piece& piece) {
+  const CUmemAllocationProp p = properties(device_, one_process_);
+  std::string why;
+  try {
+    IMBREX_DRIVER_TRY(create, &piece.own, piece.bytes, &p, 0);
+  } catch (const Error& error) {
+    why = error.what();
+    piece.own = 0;
+  }
+  const bool good = why.empty();
+  std::vector<char> all(static_cast<std::size_t>(ranks_));
+  world.all_gather(&good, all.data(), sizeof good);
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank] == 0)
+      throw Error(ErrorCode::runtime_failure,
+                  fmt::format("symmetric heap: rank {}'s GPU does not have {} bytes more{}{}", rank, piece.bytes,
+                              why.empty() ? "" : ": ", why));
+}
+
 // Maps every rank's memory: threads hand each other the handles themselves, processes file descriptors.
-void CudaHeap::share(World& world) {
+void CudaHeap::share(World& world, Piece& piece) {
   std::vector<Handle> handles(static_cast<std::size_t>(ranks_));
   if (one_process_) {
-    world.all_gather(&own_, handles.data(), sizeof own_);
-    map(handles);
+    world.all_gather(&piece.own, handles.data(), sizeof piece.own);
+    map(piece, handles);
     return;
   }
   int exported = -1;
-  IMBREX_DRIVER_TRY(export_handle, &exported, own_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  IMBREX_DRIVER_TRY(export_handle, &exported, piece.own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   FileDescriptor file(exported);
   fcntl(exported, F_SETFD, FD_CLOEXEC);
   Imports imports;
@@ -105,7 +154,7 @@ void CudaHeap::share(World& world) {
     for (int rank = 0; rank < ranks_; ++rank) {
       const auto r = static_cast<std::size_t>(rank);
       if (rank == handle_.rank) {
-        handles[r] = own_;
+        handles[r] = piece.own;
         continue;
       }
       // The interface takes the number itself where a pointer to a handle is expected.
@@ -115,17 +164,14 @@ void CudaHeap::share(World& world) {
     }
   }
   file.close();
-  map(handles);
+  map(piece, handles);
 }
 
-void CudaHeap::map(const std::vector<Handle>& handles) {
+void CudaHeap::map(Piece& piece, const std::vector<Handle>& handles) {
   const std::lock_guard guard(mapping);
-  CUdeviceptr base = 0;
-  IMBREX_DRIVER_TRY(reserve, &base, handle_.stride * handles.size(), 0, 0, 0);
-  handle_.base = reinterpret_cast<std::byte*>(base);
   for (int rank = 0; rank < ranks_; ++rank) {
     try {
-      map_rank(rank, handles[static_cast<std::size_t>(rank)]);
+      map_rank(piece, rank, handles[static_cast<std::size_t>(rank)]);
     } catch (const Error& error) {
       throw Error(error.code(),
                   fmt::format("GPU {} of rank {} cannot map the memory of rank {}'s GPU; do they reach each other? {}",
@@ -134,15 +180,15 @@ void CudaHeap::map(const std::vector<Handle>& handles) {
   }
 }
 
-void CudaHeap::map_rank(int rank, Handle handle) {
-  const auto address = reinterpret_cast<CUdeviceptr>(handle_.at(rank, 0));
+void CudaHeap::map_rank(Piece& piece, int rank, Handle handle) {
+  const auto address = reinterpret_cast<CUdeviceptr>(handle_.at(rank, piece.offset));
   CUmemAccessDesc access{};
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access.location.id = device_;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  IMBREX_DRIVER_TRY(map, address, handle_.stride, 0, handle, 0);
-  ++mapped_;
-  IMBREX_DRIVER_TRY(set_access, address, handle_.stride, &access, 1);
+  IMBREX_DRIVER_TRY(map, address, piece.bytes, 0, handle, 0);
+  ++piece.mapped;
+  IMBREX_DRIVER_TRY(set_access, address, piece.bytes, &access, 1);
 }
 
 void CudaHeap::unmap() noexcept {
@@ -150,22 +196,29 @@ void CudaHeap::unmap() noexcept {
   cudaDeviceSynchronize();
   const std::lock_guard guard(mapping);
   const auto base = reinterpret_cast<CUdeviceptr>(handle_.base);
-  for (int r = 0; r < mapped_; ++r) driver().unmap(base + handle_.stride * static_cast<std::size_t>(r), handle_.stride);
+  for (const Piece& piece : pieces_)
+    for (int r = 0; r < piece.mapped; ++r)
+      driver().unmap(base + handle_.stride * static_cast<std::size_t>(r) + piece.offset, piece.bytes);
   if (base != 0) driver().free_address(base, handle_.stride * static_cast<std::size_t>(ranks_));
   // The memory itself lives until the last rank has unmapped it.
-  if (own_ != 0) driver().release(own_);
-  mapped_ = 0;
-  own_ = 0;
+  for (const Piece& piece : pieces_)
+    if (piece.own != 0) driver().release(piece.own);
+  pieces_.clear();
 }
 
 std::size_t CudaHeap::allocate(std::size_t bytes) {
   const auto offset = allocator_.allocate(bytes);
   if (!offset)
-    throw Error(ErrorCode::runtime_failure, fmt::format("symmetric heap is full: {} bytes asked, {} left, {} of them "
-                                                        "in one piece; make the CUDA executor with more "
-                                                        "heap_bytes",
-                                                        bytes, allocator_.free_bytes(), allocator_.largest_free()));
+    throw Error(ErrorCode::runtime_failure,
+                fmt::format("symmetric heap is full: {} bytes asked, {} left, {} of them in one piece", bytes,
+                            allocator_.free_bytes(), allocator_.largest_free()));
   return *offset;
+}
+
+std::size_t CudaHeap::allocate_or_grow(World& world, std::size_t bytes) {
+  if (const auto offset = allocator_.allocate(bytes)) return *offset;
+  add_piece(world, std::max(first_bytes_, bytes));
+  return allocate(bytes);
 }
 
 void CudaHeap::release(std::size_t offset) noexcept {

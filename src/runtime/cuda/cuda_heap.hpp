@@ -12,15 +12,19 @@ namespace imbrex::runtime {
 
 class CudaHeap final : public SymmetricHeap {
  public:
-  /// Collective; the ranks' devices are selected. `bytes` per rank, the same on all, are taken and zeroed here. Between
-  /// processes the allocations travel as file descriptors, none of which is left open. Throws Error(runtime_failure)
-  /// naming the attribute that a device lacks, or the rank whose memory cannot be mapped.
+  /// Collective; the ranks' devices are selected. `bytes` per rank, the same on all, are taken and zeroed here;
+  /// addresses are reserved for as much as a device has, so that the heap can grow. Between processes the allocations
+  /// travel as file descriptors, none of which is left open. Throws Error(runtime_failure) naming the attribute that a
+  /// device lacks, or the rank whose memory cannot be taken or mapped.
   CudaHeap(World& world, int device, std::size_t bytes);
   ~CudaHeap() override;
   CudaHeap(const CudaHeap&) = delete;
   CudaHeap& operator=(const CudaHeap&) = delete;
 
   std::size_t allocate(std::size_t bytes) override;
+  /// Collective: as allocate, but where the heap is full it takes more memory, at least as much as at first. Returns
+  /// when peers can reach it.
+  std::size_t allocate_or_grow(World& world, std::size_t bytes);
   /// Zeroes on the default stream; returns when that is done.
   void release(std::size_t offset) noexcept override;
   HeapHandle handle() const override { return handle_; }
@@ -32,17 +36,26 @@ class CudaHeap final : public SymmetricHeap {
   }
 
  private:
-  void share(World& world);
-  void map(const std::vector<CUmemGenericAllocationHandle>& handles);
-  void map_rank(int rank, CUmemGenericAllocationHandle handle);
+  // One allocation on each rank, mapped at `offset` of its part.
+  struct Piece {
+    std::size_t offset = 0, bytes = 0;
+    CUmemGenericAllocationHandle own = 0;
+    int mapped = 0;  // ranks whose memory is mapped
+  };
+
+  void add_piece(World& world, std::size_t bytes);
+  void take(World& world, Piece& piece);
+  void share(World& world, Piece& piece);
+  void map(Piece& piece, const std::vector<CUmemGenericAllocationHandle>& handles);
+  void map_rank(Piece& piece, int rank, CUmemGenericAllocationHandle handle);
   void unmap() noexcept;
 
   bool one_process_;  // ranks are threads
   HeapHandle handle_;
-  OffsetAllocator allocator_;
+  OffsetAllocator allocator_{0};
   int device_, ranks_;
-  int mapped_ = 0;  // ranks whose memory is mapped
-  CUmemGenericAllocationHandle own_ = 0;
+  std::size_t granule_, first_bytes_;
+  std::vector<Piece> pieces_;
 };
 
 }  // namespace imbrex::runtime

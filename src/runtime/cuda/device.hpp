@@ -17,9 +17,6 @@ int device_count() noexcept;
 /// sight; then mapping its memory tells.
 int select_device(World& world);
 
-/// Collective: whether all ranks are threads of this process.
-bool one_process(World& world);
-
 /// "GPU-" and 16 bytes in the driver's notation.
 std::string uuid_text(const char* bytes);
 

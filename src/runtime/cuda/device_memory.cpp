@@ -22,14 +22,31 @@ void DeviceMemory::fill(unsigned char byte) {
 
 void DeviceMemory::upload(const std::vector<std::byte>& from) {
   IMBREX_EXPECTS(from.size() == bytes_, "upload of {} bytes to device memory of {}", from.size(), bytes_);
-  IMBREX_CUDA_TRY(cudaMemcpy(data_.get(), from.data(), bytes_, cudaMemcpyHostToDevice));
+  upload(from.data());
+}
+
+void DeviceMemory::upload(const void* from) {
+  IMBREX_CUDA_TRY(cudaMemcpy(data_.get(), from, bytes_, cudaMemcpyHostToDevice));
   // A copy from pageable memory may return before its last part has arrived.
   IMBREX_CUDA_TRY(cudaDeviceSynchronize());
 }
 
 void DeviceMemory::download(std::vector<std::byte>& to) const {
   to.resize(bytes_);
-  IMBREX_CUDA_TRY(cudaMemcpy(to.data(), data_.get(), bytes_, cudaMemcpyDeviceToHost));
+  download(to.data());
+}
+
+void DeviceMemory::download(void* to) const {
+  IMBREX_CUDA_TRY(cudaMemcpy(to, data_.get(), bytes_, cudaMemcpyDeviceToHost));
+}
+
+bool on_gpu(const void* p) {
+  cudaPointerAttributes attributes{};
+  if (cudaPointerGetAttributes(&attributes, p) != cudaSuccess) {
+    cudaGetLastError();
+    return false;
+  }
+  return attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
 }
 
 }  // namespace imbrex::runtime

@@ -23,11 +23,17 @@ class DeviceMemory {
   void* get() const { return data_.get(); }
   void fill(unsigned char byte);
   void upload(const std::vector<std::byte>& from);
+  /// All of it.
+  void upload(const void* from);
   void download(std::vector<std::byte>& to) const;
+  void download(void* to) const;
 
  private:
   std::shared_ptr<void> data_;
   std::size_t bytes_;
 };
+
+/// Whether `p` lies in memory that CUDA allocated on a GPU or manages.
+bool on_gpu(const void* p);
 
 }  // namespace imbrex::runtime

@@ -1,0 +1,144 @@
+// What an operator costs the host: once for a shape never seen (choosing and making the plan, checking its format,
+// placing and translating it; on GPUs the whole operator), and at each call.
+//
+//   dispatch [RANKS]      RANKS: of the plans, and processes where there are GPUs for them (default 4)
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <vector>
+
+#include "execute/cuda/translate.hpp"
+#include "execute/layout.hpp"
+#include "imbrex/error.hpp"
+#include "imbrex/ops.hpp"
+#include "ops/run_device.hpp"
+#include "runtime/cuda/device_memory.hpp"
+#include "support/operators.hpp"
+
+namespace {
+
+using namespace imbrex;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* gpu = "NVIDIA H200";
+
+struct Layer {
+  Operator op;
+  std::int64_t n, k;
+};
+
+// Layers of the tuning tables, then one that is in none.
+constexpr Layer layers[] = {{Operator::all_gather_gemm, 57344, 8192},  {Operator::gemm_reduce_scatter, 8192, 28672},
+                            {Operator::gemm_all_reduce, 12288, 49152}, {Operator::gemm_all_to_all, 8192, 7168},
+                            {Operator::all_gather_gemm, 27648, 5120},  {Operator::gemm_reduce_scatter, 5120, 13824}};
+constexpr std::int64_t rows[] = {16, 256, 1024, 4096, 16384};
+
+double microseconds(const std::function<void()>& f) {
+  const auto begin = Clock::now();
+  f();
+  return std::chrono::duration<double>(Clock::now() - begin).count() * 1e6;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Each stage's median over some repeats.
+void print_host_stages(const Problem& problem) {
+  std::vector<double> choose, make, format, place, translate;
+  Plan plan;
+  for (int i = 0; i < 5; ++i) {
+    choose.push_back(microseconds([&] { plan = choose_gpu_plan(problem, {}, {}, gpu); }));
+    make.push_back(microseconds([&] { static_cast<void>(make_plan(problem, plan.strategy, plan.knobs)); }));
+    format.push_back(microseconds([&] { static_cast<void>(check_format(plan)); }));
+    std::optional<HeapLayout> layout;
+    place.push_back(microseconds([&] { layout.emplace(plan); }));
+    if (plan.strategy != Strategy::fused) continue;
+    const cuda::TileShape shape{plan.knobs.tile_m, plan.knobs.tile_n, std::max(plan.knobs.cluster, 1), true};
+    translate.push_back(microseconds([&] { cuda::translate(plan, *layout, 0, {}, 0, shape); }));
+  }
+  const double once = median(choose) + median(format) + median(place) + (translate.empty() ? 0 : median(translate));
+  fmt::print("{:19} {:6} {:6} {:6} {:10} {:7} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f}\n", name_of(problem.op),
+             problem.m, problem.n, problem.k, name_of(plan.strategy), count_tasks(plan), median(choose), median(make),
+             median(format), median(place), translate.empty() ? 0 : median(translate), once);
+}
+
+// Host time of making an operator, and of a call that is queued.
+struct Costs {
+  double made = 0, call = 0;
+};
+
+Costs costs_on_gpus(World& world, const Problem& p) {
+  constexpr int calls = 32;
+  std::unique_ptr<GemmOperator> op;
+  OperatorOptions options;
+  options.device = Device::cuda;
+  options.cuda.heap_bytes = std::size_t{8} << 30;
+  world.barrier();
+  Costs costs;
+  costs.made = microseconds([&] { op = test::make_operator(world, p.op, {p.m, p.n, p.k, p.type}, options); });
+  const RankShapes s = op->shapes();
+  const auto bytes = [](const Extent& e) { return static_cast<std::size_t>(e.rows * e.cols) * 2; };
+  const runtime::DeviceMemory a(bytes(s.a)), b(bytes(s.b)), out(bytes(s.out));
+  for (int round = 0; round < 3; ++round) {
+    world.barrier();
+    costs.call = microseconds([&] {
+                   for (int i = 0; i < calls; ++i) (*op)(a.get(), b.get(), out.get(), nullptr);
+                 }) /
+                 calls;
+    op->synchronize(nullptr);
+  }
+  std::vector<Costs> all(static_cast<std::size_t>(world.size()));
+  world.all_gather(&costs, all.data(), sizeof costs);
+  for (const Costs& c : all) costs = {std::max(costs.made, c.made), std::max(costs.call, c.call)};
+  return costs;
+}
+
+int on_gpus(World& world) {
+  if (world.rank() == 0)
+    fmt::print(
+        "\noperators on GPUs (us of the slowest rank; again: N a little larger, so that every kernel is loaded)\n"
+        "{:19} {:>6} {:>6} {:>6} {:>9} {:>9} {:>9}\n",
+        "operator", "M", "N", "K", "made", "again", "a call");
+  for (const Layer& layer : layers)
+    for (const std::int64_t m : rows) {
+      Problem p{layer.op, m, layer.n, layer.k, world.size(), Type::bf16};
+      const Costs first = costs_on_gpus(world, p);
+      p.n += 128 * world.size();
+      const Costs again = costs_on_gpus(world, p);
+      if (world.rank() == 0) {
+        fmt::print("{:19} {:6} {:6} {:6} {:9.0f} {:9.0f} {:9.2f}\n", name_of(p.op), m, layer.n, layer.k, first.made,
+                   again.made, again.call);
+        std::fflush(stdout);
+      }
+    }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int ranks = argc > 1 ? std::atoi(argv[1]) : 4;
+  try {
+    fmt::print(
+        "on the host (us, medians of 5; choose includes make)\n"
+        "{:19} {:>6} {:>6} {:>6} {:10} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n",
+        "operator", "M", "N", "K", "strategy", "tasks", "choose", "make", "format", "place", "translate", "once");
+    for (const Layer& layer : layers)
+      for (const std::int64_t m : rows) print_host_stages({layer.op, m, layer.n, layer.k, ranks, Type::bf16});
+    std::fflush(stdout);
+    std::string name;
+    if (const std::string refusal = refusal_of_ranks(ranks, false, true, name); !refusal.empty()) {
+      fmt::print("\nnothing on GPUs: {}\n", refusal);
+      return 0;
+    }
+    return run_processes(ranks, {.heap_bytes = 1 << 20}, on_gpus);
+  } catch (const Error& error) {
+    fmt::print(stderr, "dispatch: {}\n", error.what());
+    return static_cast<int>(error.code());
+  }
+}

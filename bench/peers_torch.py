@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""PyTorch's fused operators, and cuBLAS with NCCL through PyTorch, in turns with Imbrex on the same GPUs in one run.
+
+usage: torchrun --nproc-per-node R bench/peers_torch.py --out OUT.json [options]; --help lists them
+
+Rank 0 keeps one `imbrex bench --serve` alive beside the torch processes. For each problem torch's candidates and Imbrex
+are measured by turns, neither while the other works; medians count. On both sides operations are replayed from CUDA
+graphs (eagerly where an operator cannot be captured; the output says which), on random data, behind operations that
+let the ranks begin together, and the slowest rank counts. NVLink multicast is off. OUT.json has the rows of `imbrex
+bench --json`, each with torch's times in "peers"; bench/gpu_tables.py takes it.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import selectors
+import statistics
+import subprocess
+import sys
+
+from report import ROOT, joined, write_result
+
+OPERATORS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_to_all")
+ROWS = (16, 64, 128, 256, 512, 1024, 2048, 3000, 4096, 8192, 16384)
+# N and K of Llama-3-8B's, Llama-3-70B's and GPT-3's MLP layers; an exchange multiplies what a rank of four holds.
+LAYERS = {
+    "all_gather_gemm": ((28672, 4096), (57344, 8192), (49152, 12288)),
+    "gemm_reduce_scatter": ((4096, 14336), (8192, 28672), (12288, 49152)),
+    "gemm_all_reduce": ((4096, 14336), (8192, 28672), (12288, 49152)),
+    "gemm_all_to_all": ((4096, 3584), (8192, 7168), (12288, 12288)),
+}
+SQUARE = 8192
+# Beyond, one-shot is not what anybody would take.
+ONE_SHOT_BYTES = 4 << 20
+# No answer within these seconds: something hangs.
+PATIENCE = 300
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def grid(operators=OPERATORS, rows=ROWS):
+    """Problems as (operator, M, N, K): the layers with every M, the all-reduce with M = 1 too, and 8192 cubed."""
+    problems = []
+    for op in operators:
+        for n, k in LAYERS[op]:
+            problems += [(op, m, n, k) for m in ((1,) if op == "gemm_all_reduce" and 16 in rows else ()) + tuple(rows)]
+        if SQUARE in rows and op != "gemm_all_to_all":
+            problems.append((op, SQUARE, SQUARE, SQUARE))
+    return problems
+
+
+def parse(argv):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", required=True, help="result file, written anew after each problem")
+    parser.add_argument("--imbrex", default=str(ROOT / "build/bin/imbrex"), help="the program (default: build/bin/imbrex)")
+    parser.add_argument("--ops", nargs="+", choices=OPERATORS, default=OPERATORS, metavar="OP", help="default: all four")
+    parser.add_argument("--m", nargs="+", type=int, default=ROWS, metavar="M", help="rows; default: the whole grid")
+    parser.add_argument("--turns", type=int, default=3, help="times that each side is measured (default 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="samples in a turn (default 3)")
+    parser.add_argument("--machine", default="", help="what the result file says of the machine, in words")
+    options = parser.parse_args(argv)
+    if options.turns < 1 or options.rounds < 1:
+        parser.error(f"--turns {options.turns} --rounds {options.rounds}: both must be at least 1")
+    if min(options.m) < 1:
+        parser.error(f"--m {min(options.m)}: it must be positive")
+    return options
+
+
+class Imbrex:
+    """`imbrex bench --serve` on GPUs of its own ranks' processes."""
+
+    def __init__(self, program, ranks, rounds):
+        environment = {name: value for name, value in os.environ.items()
+                       if name not in LAUNCHER_VARIABLES and not name.startswith("TORCHELASTIC_")}
+        environment["IMBREX_WAIT_LIMIT"] = str(2 * PATIENCE)  # the ranks wait while torch is measured
+        self.process = subprocess.Popen([program, "bench", "--serve", "--ranks", str(ranks), "--rounds", str(rounds)],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.process.stdout, selectors.EVENT_READ)
+        self.rest = b""
+
+    def line(self):
+        while b"\n" not in self.rest:
+            if not self.selector.select(PATIENCE):
+                self.process.kill()
+                raise TimeoutError(f"imbrex bench did not answer within {PATIENCE} s")
+            chunk = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not chunk:
+                raise RuntimeError(f"imbrex bench ended with {self.process.wait()}")
+            self.rest += chunk
+        line, self.rest = self.rest.split(b"\n", 1)
+        return line
+
+    def measure(self, problem):
+        self.process.stdin.write((" ".join(map(str, problem)) + "\n").encode())
+        self.process.stdin.flush()
+        row = json.loads(self.line())
+        if "error" in row:
+            raise RuntimeError(f"imbrex bench: {row['error']}")
+        return row
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(PATIENCE)
+
+
+def torch_candidates(problem, ranks, group, torch, dist, symmetric):
+    """Name -> a call of the operator as torch's users have it. Weights are stored as nn.Linear does."""
+    op, m, n, k = problem
+    options = {"device": "cuda", "dtype": torch.bfloat16}
+    uniform = lambda rows, cols: torch.empty(rows, cols, **options).uniform_(-1, 1)
+    fused = torch.ops.symm_mem
+    if op == "all_gather_gemm":
+        b = uniform(n // ranks, k).t()
+        own = symmetric.empty(m // ranks, k, **options).uniform_(-1, 1)
+        symmetric.rendezvous(own, group)
+        gathered, out = torch.empty(m, k, **options), torch.empty(m, n // ranks, **options)
+
+        def sequential():
+            dist.all_gather_into_tensor(gathered, own)
+            torch.mm(gathered, b, out=out)
+
+        return {"cuBLAS+NCCL": sequential, "fused": lambda: fused.fused_all_gather_matmul(own, [b], 0, group)}
+    if op == "gemm_all_to_all":
+        a, b = uniform(m, k), uniform(n, k).t()
+        product, out = torch.empty(m, n, **options), torch.empty(m, n, **options)
+
+        def sequential():
+            torch.mm(a, b, out=product)
+            dist.all_to_all_single(out, product)
+
+        return {"cuBLAS+NCCL": sequential}
+    a, b = uniform(m, k // ranks), uniform(n, k // ranks).t()
+    product = symmetric.empty(m, n, **options)
+    symmetric.rendezvous(product, group)
+    if op == "gemm_reduce_scatter":
+        out = torch.empty(m // ranks, n, **options)
+
+        def sequential():
+            torch.mm(a, b, out=product)
+            dist.reduce_scatter_tensor(out, product)
+
+        return {"cuBLAS+NCCL": sequential, "fused": lambda: fused.fused_matmul_reduce_scatter(a, b, "sum", 0, group)}
+
+    def with_sum(add):
+        def call():
+            torch.mm(a, b, out=product)
+            add()
+        return call
+
+    calls = {"cuBLAS+NCCL": with_sum(lambda: dist.all_reduce(product)),
+             "cuBLAS+two-shot": with_sum(lambda: fused.two_shot_all_reduce_(product, "sum", group))}
+    if 2 * m * n <= ONE_SHOT_BYTES:
+        calls["cuBLAS+one-shot"] = with_sum(lambda: fused.one_shot_all_reduce(product, "sum", group))
+    return calls
+
+
+class Timer:
+    """Samples calls on every rank; the slowest rank counts. Ranks meet by the host's means, so that no GPU waits."""
+
+    lead = 2
+
+    def __init__(self, torch, dist, meeting):
+        self.torch, self.dist, self.meeting = torch, dist, meeting
+        self.stream = torch.cuda.Stream()
+
+    def slowest(self, value):
+        tensor = self.torch.tensor([float(value)])
+        self.dist.all_reduce(tensor, op=self.dist.ReduceOp.MAX, group=self.meeting)
+        return tensor.item()
+
+    def all_good(self, good):
+        return self.slowest(0 if good else 1) == 0
+
+    def prepare(self, call):
+        """(replay of the lead, replay of what is timed, calls in it, "graph" or "eager"), or None where it does not run."""
+        torch = self.torch
+        try:
+            with torch.cuda.stream(self.stream):
+                for _ in range(3):
+                    call()
+            self.stream.synchronize()
+            good = True
+        except RuntimeError as error:
+            print(f"    does not run: {error}".splitlines()[0], file=sys.stderr)
+            good = False
+        if not self.all_good(good):
+            return None
+        calls = 2 if self.time_of(lambda: self.run(call, 4), 4) > 500 else 8
+        try:
+            graphs = [torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()]
+            for graph, count in zip(graphs, (self.lead, calls)):
+                with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+                    for _ in range(count):
+                        call()
+            good = True
+        except RuntimeError:
+            torch.cuda.synchronize()
+            good = False
+        if self.all_good(good):
+            return graphs[0].replay, graphs[1].replay, calls, "graph"
+        return lambda: self.run(call, self.lead), lambda: self.run(call, calls), calls, "eager"
+
+    @staticmethod
+    def run(call, count):
+        for _ in range(count):
+            call()
+
+    def time_of(self, replay, calls, lead=None):
+        """Microseconds a call."""
+        torch = self.torch
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        self.dist.barrier(group=self.meeting)
+        with torch.cuda.stream(self.stream):
+            if lead:
+                lead()
+            begin.record()
+            replay()
+            end.record()
+        end.synchronize()
+        return self.slowest(begin.elapsed_time(end) * 1e3 / calls)
+
+
+def main(argv):
+    options = parse(argv)
+    os.environ["NCCL_NVLS_ENABLE"] = "0"
+    os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
+    import torch
+    import torch.distributed as dist
+    import torch.distributed._symmetric_memory as symmetric
+
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    limit = datetime.timedelta(seconds=2 * PATIENCE)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()), timeout=limit)
+    meeting = dist.new_group(backend="gloo", timeout=limit)
+    group = dist.group.WORLD.group_name
+    timer = Timer(torch, dist, meeting)
+    imbrex = Imbrex(options.imbrex, ranks, options.rounds) if rank == 0 else None
+    rows = []
+    say = lambda text: print(text, flush=True) if rank == 0 else None
+    for problem in grid(options.ops, options.m):
+        say("{} {} x {} x {}".format(*problem))
+        calls = torch_candidates(problem, ranks, group, torch, dist, symmetric)
+        prepared = {name: timer.prepare(call) for name, call in calls.items()}
+        prepared = {name: p for name, p in prepared.items() if p}
+        times, turns = {name: [] for name in prepared}, []
+        for _ in range(options.turns):
+            for _ in range(options.rounds):
+                for name, (lead, replay, count, _) in prepared.items():
+                    times[name].append(timer.time_of(replay, count, lead))
+            torch.cuda.synchronize()
+            dist.barrier(group=meeting)
+            if imbrex:
+                turns.append(imbrex.measure(problem))
+            dist.barrier(group=meeting)
+        if rank == 0:
+            row = joined(turns)
+            row["peers"] = {name: round(statistics.median(t), 2) for name, t in times.items()}
+            row["peers_by"] = {name: p[3] for name, p in prepared.items()}
+            rows.append(row)
+            chosen = next(plan for plan in row["plans"] if plan["chosen"])
+            say(f"    Imbrex {chosen['us']:.1f} us ({chosen['name']}), its cuBLAS+NCCL {row['plans'][0]['us']:.1f} us; torch: "
+                + ", ".join(f"{name} {us:.1f} us ({row['peers_by'][name]})" for name, us in row["peers"].items()))
+            machine = options.machine or f"{ranks} {torch.cuda.get_device_name()}; torch {torch.__version__}, NVLink multicast off"
+            write_result(options.out, machine, datetime.date.today().isoformat(), rows)
+        del calls, prepared
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    if imbrex:
+        imbrex.close()
+    dist.barrier(group=meeting)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,88 @@
+"""What the scripts of this folder share: results in files, what documents say of them, and plots."""
+
+import json
+import math
+import statistics
+import sys
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+ROOT = Path(__file__).resolve().parent.parent
+END = "<!-- end -->\n"
+COLOURS = {"all_gather_gemm": "#1b6ca8", "gemm_reduce_scatter": "#c0392b", "gemm_all_reduce": "#27864a", "gemm_all_to_all": "#8e5ea2"}
+
+
+def geometric_mean(values):
+    values = list(values)
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def with_section(document, maker, body):
+    """The document with what stands between its maker's mark and the next end mark replaced."""
+    begin = f"<!-- made by {maker} -->\n"
+    before, rest = document.split(begin)
+    return before + begin + body + END + rest.split(END, 1)[1]
+
+
+def write_or_check(wanted, check, maker):
+    """Writes text to each path; with `check`, changes nothing and exits where a file differs."""
+    for path, text in wanted.items():
+        if not check:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            sys.exit(f"{path.relative_to(ROOT)} does not match the results; run {maker}")
+
+
+def write_result(path, machine, date, rows):
+    """A result file: what `imbrex bench --json` gives, a row a line."""
+    body = ",\n".join("  " + json.dumps(row) for row in rows)
+    Path(path).write_text(f'{{\n "machine": {json.dumps(machine)},\n "date": {json.dumps(date)},\n "rows": [\n{body}\n ]\n}}\n')
+
+
+def joined(turns):
+    """One row of several measurements of a problem: the median of each time."""
+    row = json.loads(json.dumps(turns[0]))
+    for key in ("cublas_us", "wire_us"):
+        row[key] = round(statistics.median(turn[key] for turn in turns), 2)
+    for i, plan in enumerate(row["plans"]):
+        if any(turn["plans"][i]["name"] != plan["name"] for turn in turns):
+            raise ValueError(f"plan {i} of {row['problem']} is not the same in all turns")
+        plan["us"] = round(statistics.median(turn["plans"][i]["us"] for turn in turns), 2)
+    return row
+
+
+class Plot:
+    """An SVG with one y axis from 0; x is what the caller makes of it, from 0 to 1."""
+
+    def __init__(self, title, y_max, y_step, y_format="{:.1f}"):
+        self.y_max = y_max
+        self.out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 880 400" font-family="sans-serif" font-size="12">',
+                    '<rect width="880" height="400" fill="white"/>', f'<text x="60" y="24" font-size="14">{escape(title)}</text>']
+        self.labels = 0
+        for i in range(int(y_max / y_step + 1e-9) + 1):
+            y = self.y(i * y_step)
+            self.out.append(f'<line x1="60" x2="660" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
+                            f'<text x="50" y="{y + 4:.1f}" text-anchor="end">{y_format.format(i * y_step)}</text>')
+
+    @staticmethod
+    def x(part):
+        return 60 + 600 * part
+
+    def y(self, value):
+        return 340 - 280 * value / self.y_max
+
+    def tick(self, part, text, row=0):
+        self.out.append(f'<text x="{self.x(part):.1f}" y="{360 + 14 * row}" text-anchor="middle">{escape(str(text))}</text>')
+
+    def dot(self, part, value, colour, opacity=1):
+        self.out.append(f'<circle cx="{self.x(part):.1f}" cy="{self.y(value):.1f}" r="3" fill="{colour}" fill-opacity="{opacity}"/>')
+
+    def line(self, points, colour, label, dashed=False):
+        path = " ".join(f"{self.x(part):.1f},{self.y(value):.1f}" for part, value in points)
+        dash = ' stroke-dasharray="5 4"' if dashed else ""
+        self.out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')
+        self.out.append(f'<text x="680" y="{80 + 22 * self.labels}" fill="{colour}">{escape(label)}</text>')
+        self.labels += 1
+
+    def svg(self):
+        return "\n".join(self.out) + "\n</svg>\n"

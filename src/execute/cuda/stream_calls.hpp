@@ -1,0 +1,72 @@
+// What the executions of one executor share where callers bring their own streams: the order of the calls, and a thread
+// that looks after them while no host thread waits.
+//
+// Order. A persistent kernel takes every multiprocessor and waits for its peers. Were two of them on two streams, rank
+// 0 could run one first and rank 1 the other, and each would wait for what cannot start. So each call waits for the one
+// before it, by an event where the streams differ: the ranks, which make the calls in one order, run them in one order.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "imbrex/world.hpp"
+
+namespace imbrex::cuda {
+
+class StreamExecution;
+
+class StreamCalls {
+ public:
+  /// The device is selected.
+  StreamCalls(World& world, int device);
+  ~StreamCalls();
+  StreamCalls(const StreamCalls&) = delete;
+  StreamCalls& operator=(const StreamCalls&) = delete;
+
+  /// Held by whoever queues, waits for, or looks after epochs.
+  std::recursive_mutex& lock() { return lock_; }
+
+  /// Lets `stream` wait for the call before. Returns whether the stream is being captured: captured calls wait for
+  /// those of the same capture only, others for those that are not captured.
+  bool enter(cudaStream_t stream);
+
+  /// The call has been queued.
+  void leave(cudaStream_t stream);
+
+  /// Looks after the execution until `remove`; the first one starts the thread.
+  void add(StreamExecution& execution);
+  void remove(StreamExecution& execution) noexcept;
+
+  /// What the thread does now and then: ends what waits for a lost rank, tells the others what failed here.
+  void look() noexcept;
+
+  /// Returns when all calls are over, and whether there were some. Throws Error(runtime_failure) if the world failed
+  /// and they do not end.
+  bool drain();
+
+ private:
+  // Where the last call went.
+  struct Last {
+    cudaEvent_t ended = nullptr;
+    unsigned long long stream = 0, capture = 0;
+    bool any = false;
+  };
+
+  void watch();
+
+  World& world_;
+  int device_;
+  Last queued_, captured_, *entered_ = nullptr;
+  unsigned long long stream_ = 0, capture_ = 0;  // of the call that is being queued
+  std::recursive_mutex lock_;
+  std::condition_variable_any wake_;
+  bool stop_ = false;
+  std::vector<StreamExecution*> executions_;
+  std::thread thread_;
+};
+
+}  // namespace imbrex::cuda

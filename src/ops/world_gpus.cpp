@@ -1,0 +1,82 @@
+#include "ops/world_gpus.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "base/check.hpp"
+#include "execute/cuda/refusal.hpp"
+#include "ops/run_device.hpp"
+#include "runtime/attachment.hpp"
+#include "runtime/cuda/survey.hpp"
+#include "runtime/one_process.hpp"
+
+namespace imbrex {
+namespace {
+
+// What a rank tells the others.
+struct View {
+  char refusal[1024] = {}, gpu[128] = {}, only_gpu[64] = {};  // each ends with a zero byte
+};
+
+void put(std::string_view text, char* to, std::size_t size) { text.substr(0, size - 1).copy(to, size - 1); }
+
+View view_of(World& world) {
+  const bool processes = !runtime::one_process(world);
+  const GpuSurvey survey = runtime::survey_gpus_here();
+  View view;
+  put(cuda::refusal_of_gpus(survey, world.size(), processes, true), view.refusal, sizeof view.refusal);
+  if (survey.gpus.empty()) return view;
+  put(survey.gpus.front().name, view.gpu, sizeof view.gpu);
+  if (survey.gpus.size() == 1) put(survey.gpus.front().uuid, view.only_gpu, sizeof view.only_gpu);
+  return view;
+}
+
+std::string agree(World& world, std::string& gpu) {
+  const View own = view_of(world);
+  std::vector<View> all(static_cast<std::size_t>(world.size()));
+  world.all_gather(&own, all.data(), sizeof own);
+  gpu = all.front().gpu;
+  for (std::size_t r = 0; r < all.size(); ++r)
+    if (all[r].refusal[0] != 0) return fmt::format("rank {}: {}", r, all[r].refusal);
+  for (std::size_t r = 0; r < all.size(); ++r)
+    for (std::size_t s = 0; s < r; ++s)
+      if (all[r].only_gpu[0] != 0 && std::string_view(all[r].only_gpu) == all[s].only_gpu)
+        return fmt::format("ranks {} and {} see one GPU only, the same one ({})", s, r, all[r].only_gpu);
+  return {};
+}
+
+}  // namespace
+
+std::shared_ptr<GpuOperation> WorldGpus::operation(const Problem& problem, std::optional<Strategy> strategy,
+                                                   const std::optional<Knobs>& knobs) {
+  std::erase_if(operations, [](const auto& o) { return o.expired(); });
+  for (const auto& weak : operations)
+    if (auto o = weak.lock(); o->problem == problem && o->strategy == strategy && o->knobs == knobs) return o;
+  auto made = std::make_shared<GpuOperation>(GpuOperation{problem, strategy, knobs, nullptr, nullptr});
+  made->plan = std::make_shared<const Plan>(choose_gpu_plan(problem, strategy, knobs, gpu));
+  made->execution = executor->prepare_shared(made->plan);
+  operations.push_back(made);
+  return made;
+}
+
+std::shared_ptr<WorldGpus> gpus_of(World& world, const CudaOptions& options) {
+  std::shared_ptr<void>& kept = runtime::attachment(world);
+  if (kept == nullptr) {
+    auto made = std::make_shared<WorldGpus>();
+    made->refusal = agree(world, made->gpu);
+    made->options = options;
+    if (made->refusal.empty()) made->executor = make_cuda_executor(world, options);
+    kept = std::move(made);
+  }
+  auto gpus = std::static_pointer_cast<WorldGpus>(kept);
+  IMBREX_EXPECTS(options == CudaOptions{} || options == gpus->options,
+                 "the CUDA options differ from those of the world's first operator, with which it shares an executor "
+                 "of {} heap_bytes; give all operators the same, or later ones none",
+                 gpus->options.heap_bytes);
+  return gpus;
+}
+
+}  // namespace imbrex

@@ -1,0 +1,40 @@
+// The GPUs of a world, for all its operators.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "imbrex/execute.hpp"
+#include "imbrex/world.hpp"
+
+namespace imbrex {
+
+/// What operators of one problem and the same wishes share: their calls never overlap.
+struct GpuOperation {
+  Problem problem;
+  std::optional<Strategy> strategy;
+  std::optional<Knobs> knobs;
+  std::shared_ptr<const Plan> plan;
+  std::unique_ptr<Execution> execution;
+};
+
+struct WorldGpus {
+  std::string refusal;  ///< why the ranks cannot have a GPU each, the same on all; empty if they can
+  std::string gpu;      ///< name of rank 0's
+  CudaOptions options;
+  std::unique_ptr<Executor> executor;  ///< null where refused
+  std::vector<std::weak_ptr<GpuOperation>> operations;
+
+  /// Collective. The operation that exists, or a new one. Throws Error(invalid_input) where the executor does not run
+  /// the plan.
+  std::shared_ptr<GpuOperation> operation(const Problem& problem, std::optional<Strategy> strategy,
+                                          const std::optional<Knobs>& knobs);
+};
+
+/// Collective. Made by the first call and kept with the world. Throws Error(invalid_input) for `options` that are
+/// neither default nor those of the first call, and Error(runtime_failure) as make_cuda_executor.
+std::shared_ptr<WorldGpus> gpus_of(World& world, const CudaOptions& options);
+
+}  // namespace imbrex

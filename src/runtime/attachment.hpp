@@ -1,0 +1,13 @@
+#pragma once
+
+#include <memory>
+
+#include "imbrex/world.hpp"
+
+namespace imbrex::runtime {
+
+/// What this rank keeps with its world: null at first. It is destroyed before the rank leaves the world, and not at all
+/// in a child that the program forked.
+std::shared_ptr<void>& attachment(World& world);
+
+}  // namespace imbrex::runtime

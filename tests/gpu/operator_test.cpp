@@ -1,0 +1,338 @@
+// Operators on GPUs, as users call them: on callers' streams, several at once, from graphs; and how failure surfaces.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <iostream>
+#include <optional>
+#include <random>
+#include <thread>
+
+#include "execute/cuda/graph.hpp"
+#include "gpu/gpu_case.hpp"
+#include "imbrex/error.hpp"
+#include "runtime/cuda/device_memory.hpp"
+#include "support/operators.hpp"
+
+namespace imbrex {
+namespace {
+
+using runtime::DeviceMemory;
+using Clock = std::chrono::steady_clock;
+
+constexpr int calls = 1000;
+
+class Stream {
+ public:
+  Stream() { IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+// An operator with its operands on the GPU.
+class Subject {
+ public:
+  Subject(World& world, Operator op, const GemmShape& shape, const OperatorOptions& options, bool shared_out)
+      : case_(world, op, shape, options), a_(case_.a().size()), b_(case_.b().size()) {
+    a_.upload(case_.a());
+    b_.upload(case_.b());
+    EXPECT_EQ(case_.op().device(), Device::cuda);
+    if (shared_out)
+      out_ = case_.op().allocate_output();
+    else
+      own_out_.emplace(case_.out_bytes());
+  }
+
+  GemmOperator& op() { return case_.op(); }
+  void call(cudaStream_t stream) { op()(a_.get(), b_.get(), out(), stream); }
+  void call() { op()(a_.get(), b_.get(), out()); }
+  void poison(cudaStream_t stream) { IMBREX_CUDA_TRY(cudaMemsetAsync(out(), 0xff, case_.out_bytes(), stream)); }
+
+  void* out() const { return own_out_ ? own_out_->get() : out_.get(); }
+
+  // The GPU is idle.
+  void judge(const std::string& when) {
+    std::vector<std::byte> result(case_.out_bytes());
+    IMBREX_CUDA_TRY(cudaMemcpy(result.data(), out(), result.size(), cudaMemcpyDeviceToHost));
+    if (const std::string wrong = case_.judge(result); !wrong.empty())
+      throw Error(ErrorCode::unsound, when + ": " + wrong);
+  }
+
+  // Operands in host memory.
+  void call_from_host() {
+    std::vector<std::byte> out(case_.out_bytes());
+    op()(case_.a().data(), case_.b().data(), out.data());
+    if (const std::string wrong = case_.judge(out); !wrong.empty())
+      throw Error(ErrorCode::unsound, "from host memory: " + wrong);
+  }
+
+ private:
+  test::OperatorCase case_;
+  DeviceMemory a_, b_;
+  std::optional<DeviceMemory> own_out_;
+  std::shared_ptr<void> out_;
+};
+
+OperatorOptions options_of(std::optional<Strategy> strategy, Transport transport, std::uint64_t delays) {
+  OperatorOptions options;
+  options.device = Device::cuda;
+  options.strategy = strategy;
+  if (strategy == Strategy::fused) options.knobs = Knobs{.transport = transport};
+  options.cuda.heap_bytes = std::size_t{1} << 28;
+  options.cuda.delays = delays;
+  options.cuda.max_delay = 2e-5;
+  return options;
+}
+
+// One of each kind: copies beside the kernel, stores, NCCL on one stream, NCCL beside products.
+std::vector<std::unique_ptr<Subject>> subjects(World& world, std::uint64_t delays, bool shared_out = true) {
+  std::vector<std::unique_ptr<Subject>> list;
+  const auto add = [&](Operator op, const GemmShape& shape, std::optional<Strategy> strategy, Transport transport) {
+    list.push_back(std::make_unique<Subject>(world, op, shape, options_of(strategy, transport, delays), shared_out));
+  };
+  add(Operator::all_gather_gemm, {1024, 768, 256, Type::bf16}, Strategy::fused, Transport::push);
+  add(Operator::gemm_reduce_scatter, {1040, 768, 512, Type::bf16}, Strategy::fused, Transport::store);
+  add(Operator::gemm_all_reduce, {520, 768, 512, Type::bf16}, Strategy::fused, Transport::store);
+  add(Operator::gemm_all_to_all, {1024, 512, 256, Type::bf16}, Strategy::fused, Transport::store);
+  add(Operator::gemm_all_reduce, {256, 512, 512, Type::bf16}, Strategy::sequential, Transport::push);
+  add(Operator::gemm_reduce_scatter, {1040, 768, 512, Type::bf16}, Strategy::fused, Transport::store);  // shares
+  add(Operator::gemm_reduce_scatter, {1024, 512, 512, Type::bf16}, Strategy::decomposed, Transport::push);
+  add(Operator::all_gather_gemm, {512, 512, 256, Type::bf16}, std::nullopt, Transport::push);
+  return list;
+}
+
+int most_ranks() { return test::gpus() >= 4 ? 4 : 2; }
+
+// Ranks are threads of this process.
+int on_ranks(int ranks, double wait_limit, const std::function<void(World&)>& body) {
+  return run_threads(ranks, {.heap_bytes = 1 << 20, .wait_limit = wait_limit}, [&](World& world) {
+    body(world);
+    return 0;
+  });
+}
+
+TEST(GpuOperators, GiveWhatTheReferenceSays) {
+  NEEDS_GPUS(2);
+  for (const int ranks : {2, most_ranks()})
+    for (const bool shared_out : {false, true})
+      EXPECT_EQ(on_ranks(ranks, 20,
+                         [&](World& world) {
+                           const Stream stream;
+                           for (auto& s : subjects(world, 0, shared_out)) {
+                             s->poison(stream);
+                             s->call(stream);
+                             s->op().synchronize(stream);
+                             s->judge("on a stream");
+                             s->call();
+                             s->judge("waited for");
+                             s->call_from_host();
+                             s->op().check();
+                           }
+                         }),
+                0)
+          << ranks << " ranks, outputs shared: " << shared_out;
+}
+
+// Every rank falls behind at random; the order of the calls, also random, is the same everywhere.
+void alternate(World& world, int streams, std::uint64_t seed) {
+  std::mt19937_64 order(seed), own(seed + 17 * static_cast<std::uint64_t>(world.rank() + 1));
+  auto list = subjects(world, 5);
+  std::vector<std::unique_ptr<Stream>> lanes;
+  for (int i = 0; i < streams; ++i) lanes.push_back(std::make_unique<Stream>());
+  for (int i = 0; i < calls; ++i) {
+    Subject& s = *list[order() % list.size()];
+    const cudaStream_t stream = *lanes[order() % lanes.size()];
+    if (own() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 300));
+    s.poison(stream);
+    s.call(stream);
+    if (i % 100 != 99) continue;
+    for (auto& lane : lanes) s.op().synchronize(*lane);
+    s.judge("call " + std::to_string(i));
+  }
+  for (auto& s : list) {
+    s->call();
+    s->judge("at the end");
+  }
+}
+
+// NOTE: on several streams an output's poison may meet its operator's earlier call; the call behind both overwrites it.
+TEST(GpuOperators, AlternateOnOneStream) {
+  NEEDS_GPUS(2);
+  EXPECT_EQ(on_ranks(most_ranks(), 20, [](World& world) { alternate(world, 1, 1); }), 0);
+}
+
+TEST(GpuOperators, AlternateOnTwoStreams) {
+  NEEDS_GPUS(2);
+  EXPECT_EQ(on_ranks(most_ranks(), 20, [](World& world) { alternate(world, 2, 2); }), 0);
+}
+
+TEST(GpuOperators, AlternateOnTheDefaultStream) {
+  NEEDS_GPUS(2);
+  EXPECT_EQ(on_ranks(most_ranks(), 20,
+                     [](World& world) {
+                       auto list = subjects(world, 5);
+                       for (int i = 0; i < 100; ++i) list[static_cast<std::size_t>(i) % list.size()]->call(nullptr);
+                       list.front()->op().synchronize(nullptr);
+                       for (auto& s : list) s->judge("on the default stream");
+                     }),
+            0);
+}
+
+// Graphs of one epoch, of three, and of two operators on two streams, with other calls in between.
+void replay(World& world) {
+  const Stream stream, side;
+  auto list = subjects(world, 5);
+  for (auto& s : list) {
+    s->call();
+    s->judge("before");
+  }
+  std::vector<std::unique_ptr<cuda::Graph>> graphs;
+  for (auto& s : list) graphs.push_back(std::make_unique<cuda::Graph>(stream, 1, [&] { s->call(stream); }));
+  graphs.push_back(std::make_unique<cuda::Graph>(stream, 3, [&] { list.front()->call(stream); }));
+  cudaEvent_t forked = nullptr, joined = nullptr;
+  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&forked, cudaEventDisableTiming));
+  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&joined, cudaEventDisableTiming));
+  graphs.push_back(std::make_unique<cuda::Graph>(stream, 1, [&] {
+    IMBREX_CUDA_TRY(cudaEventRecord(forked, stream));
+    IMBREX_CUDA_TRY(cudaStreamWaitEvent(side, forked, 0));
+    list[0]->call(stream);
+    list[1]->call(side);
+    list[4]->call(stream);
+    list[2]->call(side);
+    IMBREX_CUDA_TRY(cudaEventRecord(joined, side));
+    IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, joined, 0));
+  }));
+  for (int i = 0; i < calls; ++i) {
+    if (i % 100 == 0)
+      for (auto& s : list) s->poison(stream);
+    for (const auto& graph : graphs) graph->launch(stream);
+    if (i % 7 == 0) list[static_cast<std::size_t>(i) % list.size()]->call(stream);
+    if (i % 100 != 99) continue;
+    list.front()->op().synchronize(stream);
+    for (auto& s : list) s->judge("replay " + std::to_string(i));
+  }
+  cudaEventDestroy(forked);
+  cudaEventDestroy(joined);
+}
+
+TEST(GpuOperators, ReplayFromGraphs) {
+  NEEDS_GPUS(2);
+  EXPECT_EQ(on_ranks(most_ranks(), 20, replay), 0);
+}
+
+// Each operator's workspace is larger than the heap at first.
+TEST(GpuOperators, GrowTheHeap) {
+  NEEDS_GPUS(2);
+  EXPECT_EQ(on_ranks(most_ranks(), 20,
+                     [](World& world) {
+                       OperatorOptions options = options_of(Strategy::fused, Transport::store, 0);
+                       options.cuda.heap_bytes = 1 << 20;
+                       const Stream stream;
+                       std::vector<std::unique_ptr<Subject>> list;
+                       for (const std::int64_t m : {2048, 1024, 1536})
+                         list.push_back(std::make_unique<Subject>(world, Operator::gemm_all_reduce,
+                                                                  GemmShape{m, 2048, 256, Type::bf16}, options, true));
+                       for (int round = 0; round < 3; ++round)
+                         for (auto& s : list) s->call(stream);
+                       list.front()->op().synchronize(stream);
+                       for (auto& s : list) s->judge("in a heap that grew");
+                       list.pop_back();
+                       list.push_back(std::make_unique<Subject>(world, Operator::gemm_all_to_all,
+                                                                GemmShape{1024, 2048, 256, Type::bf16}, options, true));
+                       for (auto& s : list) s->call(stream);
+                       list.front()->op().synchronize(stream);
+                       for (auto& s : list) s->judge("after one was dropped");
+                     }),
+            0);
+}
+
+struct Ending {
+  std::string message;
+  double seconds = 0;
+};
+
+// Rank 1 keeps away from a call that rank 0 has queued, and is lost or not. Rank 0's host waits for its stream by
+// CUDA's means, which knows nothing of ranks.
+Ending rank_0_alone(Strategy strategy, bool lost, double limit) {
+  Ending ending;
+  const int code = on_ranks(2, limit, [&](World& world) {
+    Subject s(world, Operator::gemm_all_reduce, {512, 512, 512, Type::bf16}, options_of(strategy, Transport::store, 0),
+              false);
+    const Stream stream;
+    s.call(stream);
+    s.op().synchronize(stream);
+    world.barrier();
+    if (world.rank() == 1) {
+      if (lost) {
+        world.fail("rank 1 is lost");
+        return;
+      }
+      for (;;) {
+        world.throw_if_failed();
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
+    const auto begin = Clock::now();
+    try {
+      s.call(stream);
+      cudaStreamSynchronize(stream);
+      for (int i = 0; i < 100; ++i) {
+        s.op().check();
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    } catch (const Error& error) {
+      ending.message = error.what();
+      ending.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+      throw;
+    }
+  });
+  EXPECT_EQ(code, 3);
+  std::cout << name_of(strategy) << ": " << ending.message << " (after " << ending.seconds << " s)\n";
+  return ending;
+}
+
+TEST(GpuOperators, AWaitPastItsLimitEndsTheCallersStream) {
+  NEEDS_GPUS(2);
+  const Ending fused = rank_0_alone(Strategy::fused, false, 3);
+  EXPECT_NE(fused.message.find("waited longer than 3 s for signal"), std::string::npos);
+  EXPECT_LT(fused.seconds, 6);
+  const Ending library = rank_0_alone(Strategy::sequential, false, 5);
+  EXPECT_NE(library.message.find("(collective) waited longer than 5 s"), std::string::npos);
+  EXPECT_LT(library.seconds, 11);
+}
+
+TEST(GpuOperators, ALostRankEndsTheCallersStream) {
+  NEEDS_GPUS(2);
+  for (const Strategy strategy : {Strategy::fused, Strategy::sequential}) {
+    const Ending ending = rank_0_alone(strategy, true, 25);
+    EXPECT_NE(ending.message.find("rank 1"), std::string::npos);
+    EXPECT_LT(ending.seconds, 8);
+  }
+}
+
+TEST(GpuOperators, RefuseWhatTheyCannotTake) {
+  NEEDS_GPUS(2);
+  EXPECT_EQ(
+      on_ranks(
+          2, 5,
+          [](World& world) {
+            const OperatorOptions options = options_of(Strategy::fused, Transport::store, 0);
+            Subject s(world, Operator::gemm_all_reduce, {64, 64, 64, Type::bf16}, options, false);
+            std::vector<std::byte> host(64 * 64 * 2);
+            const Stream stream;
+            EXPECT_THROW(s.op()(host.data(), host.data(), host.data(), stream), Error);
+            OperatorOptions other = options;
+            other.cuda.heap_bytes *= 2;
+            EXPECT_THROW(test::make_operator(world, Operator::gemm_all_reduce, {64, 64, 64, Type::bf16}, other), Error);
+            s.call();  // nothing has happened
+            s.judge("after refusals");
+          }),
+      0);
+}
+
+}  // namespace
+}  // namespace imbrex

@@ -1,0 +1,56 @@
+#include "support/operators.hpp"
+
+#include <fmt/format.h>
+
+#include "base/convert.hpp"
+
+namespace imbrex::test {
+
+std::unique_ptr<GemmOperator> make_operator(World& world, Operator op, const GemmShape& shape,
+                                            const OperatorOptions& options) {
+  switch (op) {
+    case Operator::all_gather_gemm: return std::make_unique<AllGatherGemm>(world, shape, options);
+    case Operator::gemm_reduce_scatter: return std::make_unique<GemmReduceScatter>(world, shape, options);
+    case Operator::gemm_all_reduce: return std::make_unique<GemmAllReduce>(world, shape, options);
+    case Operator::gemm_all_to_all: return std::make_unique<GemmAllToAll>(world, shape, options);
+  }
+  return nullptr;
+}
+
+std::unique_ptr<OperandSource> seeded_operands(Problem problem, std::uint64_t seed) {
+  RunRequest request;
+  request.problem = problem;
+  request.seed = seed;
+  return open_operands(request, problem);
+}
+
+OperatorCase::OperatorCase(World& world, Operator op, const GemmShape& shape, const OperatorOptions& options,
+                           std::uint64_t seed)
+    : op_(make_operator(world, op, shape, options)) {
+  const auto operands = seeded_operands(op_->plan().problem, seed);
+  a_ = operands->part(true, world.rank());
+  b_ = operands->part(false, world.rank());
+  const bool on_gpu = op_->device() == Device::cuda;
+  reference_ =
+      reference_of(op_->plan(), *operands, world.rank(), on_gpu ? CollectiveSums::partial_type : CollectiveSums::fp32);
+}
+
+std::size_t OperatorCase::out_bytes() const {
+  const Extent out = op_->shapes().out;
+  return static_cast<std::size_t>(out.rows * out.cols) * size_of(op_->plan().problem.type);
+}
+
+std::string OperatorCase::judge(const std::vector<std::byte>& out) {
+  const Type type = op_->plan().problem.type;
+  const Extent extent = op_->shapes().out;
+  std::vector<float> values(static_cast<std::size_t>(extent.rows * extent.cols));
+  to_float(type, out.data(), values.data(), std::ssize(values));
+  const Comparison c = compare(reference_, values, type, extent.cols);
+  const std::string_view name = name_of(op_->plan().problem.op);
+  if (!(c.worst <= 1))
+    return fmt::format("{}: element ({}, {}) is {}, the reference {}", name, c.row, c.col, c.result, c.value);
+  if (first_.empty()) first_ = out;
+  return first_ == out ? "" : fmt::format("{}: the bits differ from the first result's", name);
+}
+
+}  // namespace imbrex::test

@@ -1,0 +1,42 @@
+// One rank's operator with its operands' values and what it ought to give.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "imbrex/ops.hpp"
+#include "ops/operands.hpp"
+#include "ops/reference.hpp"
+
+namespace imbrex::test {
+
+/// The operator of that kind.
+std::unique_ptr<GemmOperator> make_operator(World& world, Operator op, const GemmShape& shape,
+                                            const OperatorOptions& options);
+
+/// Operands from a seed, the same on every rank.
+std::unique_ptr<OperandSource> seeded_operands(Problem problem, std::uint64_t seed);
+
+class OperatorCase {
+ public:
+  OperatorCase(World& world, Operator op, const GemmShape& shape, const OperatorOptions& options,
+               std::uint64_t seed = 1);
+
+  GemmOperator& op() { return *op_; }
+  const std::vector<std::byte>& a() const { return a_; }
+  const std::vector<std::byte>& b() const { return b_; }
+  std::size_t out_bytes() const;
+
+  /// What is wrong with a result, "" if nothing: every element within its bound, the bits those of the first one
+  /// judged.
+  std::string judge(const std::vector<std::byte>& out);
+
+ private:
+  std::unique_ptr<GemmOperator> op_;
+  std::vector<std::byte> a_, b_, first_;
+  Reference reference_;
+};
+
+}  // namespace imbrex::test

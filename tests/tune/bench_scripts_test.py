@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""The scripts of bench/: grids, medians over turns, tables and plots, on results made up here."""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+import gpu_tables  # noqa: E402
+import knob_plots  # noqa: E402
+import peers_torch  # noqa: E402
+import report  # noqa: E402
+
+
+def row(op="gemm_reduce_scatter", m=512, us=(50.0, 40.0), peers=None, **more):
+    plans = [{"name": "sequential", "us": us[0], "chosen": False}, {"name": "fused", "us": us[1], "chosen": True}]
+    result = {"problem": {"operator": op, "m": m, "n": 8, "k": 8, "ranks": 4, "type": "bf16"}, "cublas_us": 30.0, "wire_us": 20.0,
+              "plans": plans, **more}
+    return {**result, "peers": peers} if peers else result
+
+
+class Report(unittest.TestCase):
+    def test_a_section_is_replaced(self):
+        document = "before\n<!-- made by x -->\nold\n<!-- end -->\nbetween\n<!-- made by y -->\nother\n<!-- end -->\n"
+        self.assertEqual(report.with_section(document, "x", "new\n"), document.replace("old", "new"))
+        self.assertEqual(report.with_section(document, "y", "new\n"), document.replace("other", "new"))
+        with self.assertRaises(ValueError):
+            report.with_section(document, "z", "new\n")
+
+    def test_a_check_fails_where_a_file_differs(self):
+        with tempfile.TemporaryDirectory(dir=report.ROOT / "build" if (report.ROOT / "build").is_dir() else report.ROOT) as folder:
+            path = Path(folder) / "x"
+            with self.assertRaises(SystemExit):
+                report.write_or_check({path: "text"}, True, "x")
+            report.write_or_check({path: "text"}, False, "x")
+            report.write_or_check({path: "text"}, True, "x")
+            path.write_text("other")
+            with self.assertRaises(SystemExit):
+                report.write_or_check({path: "text"}, True, "x")
+
+    def test_turns_give_medians(self):
+        joined = report.joined([row(us=(50, 40)), row(us=(60, 30)), row(us=(10, 35))])
+        self.assertEqual([plan["us"] for plan in joined["plans"]], [50, 35])
+        other = row()
+        other["plans"][1]["name"] = "another"
+        with self.assertRaises(ValueError):
+            report.joined([row(), other])
+
+
+class Tables(unittest.TestCase):
+    def test_peers_have_columns_where_there_are_any(self):
+        plain = gpu_tables.table({"rows": [row()]})
+        self.assertNotIn("torch", plain)
+        self.assertIn("| gemm_reduce_scatter | 512 x 8 x 8 | 30.0 | 50.0 | 40.0 | 0.75 | 1.25 | fused |", plain)
+        both = gpu_tables.table({"rows": [row(peers={"cuBLAS+NCCL": 52.0, "fused": 38.0}), row(m=1024)]})
+        self.assertIn("| 30.0 | 50.0 | 38.0 (fused) | 40.0 | 0.75 | 1.25 | 0.95 | fused |", both)
+        self.assertIn("| 30.0 | 50.0 | - | 40.0 | 0.75 | 1.25 | 1.25 | fused |", both)
+        self.assertIn("| all | 2 | 0.750 | 1.250 | 1.25 | 1.090 | 0.95 |", both)
+
+    def test_results_join(self):
+        with tempfile.TemporaryDirectory() as folder:
+            paths = []
+            for i, r in enumerate([row(), row(m=64, peers={"fused": 3.0})]):
+                paths.append(os.path.join(folder, f"{i}.json"))
+                Path(paths[-1]).write_text(json.dumps({"date": "2026-01-01", "rows": [r]}))
+            out = os.path.join(folder, "out.json")
+            gpu_tables.merge(out, "some machine", paths)
+            result = json.loads(Path(out).read_text())
+        self.assertEqual((result["machine"], [r["problem"]["m"] for r in result["rows"]]), ("some machine", [512, 64]))
+        self.assertEqual(result["rows"][1]["peers"], {"fused": 3.0})
+
+
+class Knobs(unittest.TestCase):
+    def test_commands_measure_what_is_plotted(self):
+        *benches, merge, _ = knob_plots.commands()
+        self.assertEqual(len(benches), len(knob_plots.PROBLEMS))
+        self.assertIn("--try transport=push,comm_rows=1024 ", benches[1])
+        self.assertIn("--try transport=push,comm_rows=128", benches[1])
+        self.assertNotIn("comm_rows=64", benches[1])
+        for i in range(len(benches)):
+            self.assertIn(f"knobs-{i}.json", benches[i])
+            self.assertIn(f"knobs-{i}.json", merge)
+
+    def test_tries_are_knobs_that_the_program_knows(self):
+        # It reads them before it looks for GPUs; an unknown one is what it complains about.
+        changes = [c for op, m, _, _ in knob_plots.PROBLEMS for group in knob_plots.tries(op, m).values() for c in group]
+        options = [word for change in changes for word in ("--try", change)]
+        result = subprocess.run([os.environ["IMBREX_PROGRAM"], "bench", "--try", "grupp=1", *options], capture_output=True, text=True)
+        self.assertIn("'grupp'", result.stderr)
+        result = subprocess.run([os.environ["IMBREX_PROGRAM"], "bench", *options, "--try", "grupp=1"], capture_output=True, text=True)
+        self.assertIn("'grupp'", result.stderr)
+
+    def test_plots_are_pictures(self):
+        rows = []
+        for op, m, _, _ in knob_plots.PROBLEMS:
+            changes = [c for group in knob_plots.tries(op, m).values() for c in group if "pull" not in c]
+            plans = [{"name": "fused", "us": 40.0 + i, "chosen": False, "try": change} for i, change in enumerate(changes)]
+            rows.append({**row(op, m), "plans": plans, "refused": [{"try": "transport=pull", "why": "no"}]})
+        for name in knob_plots.TITLES:
+            picture = xml.fromstring(knob_plots.plot(name, {"rows": rows}))
+            lines = picture.findall("{http://www.w3.org/2000/svg}polyline")
+            self.assertEqual(len(lines), 2 if name == "comm-rows" else 4)
+            words = " ".join(text.text for text in picture.findall("{http://www.w3.org/2000/svg}text"))
+            self.assertIn({"order": "shift 24", "transport": "pull", "comm-rows": "128"}[name], words)
+
+
+class Peers(unittest.TestCase):
+    def test_the_grid(self):
+        grid = peers_torch.grid()
+        self.assertIn(("gemm_all_reduce", 1, 8192, 28672), grid)
+        self.assertIn(("gemm_reduce_scatter", 8192, 8192, 8192), grid)
+        self.assertEqual(len(set(grid)), len(grid))
+        self.assertFalse([p for p in grid if p[1] == 1 and p[0] != "gemm_all_reduce"])
+        self.assertEqual(peers_torch.grid(["all_gather_gemm"], [64]),
+                         [("all_gather_gemm", 64, n, k) for n, k in peers_torch.LAYERS["all_gather_gemm"]])
+
+    def test_the_command_line(self):
+        options = peers_torch.parse(["--out", "x.json", "--m", "64", "--ops", "gemm_all_reduce"])
+        self.assertEqual((options.m, options.ops, options.turns), ([64], ["gemm_all_reduce"], 3))
+        for wrong in (["--m", "64"], ["--out", "x", "--turns", "0"], ["--out", "x", "--m", "0"], ["--out", "x", "--ops", "gemm"]):
+            with self.assertRaises(SystemExit) as ended, contextlib.redirect_stderr(io.StringIO()):
+                peers_torch.parse(wrong)
+            self.assertEqual(ended.exception.code, 2)
+
+    def server(self, script):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = Path(folder.name) / "imbrex"
+        path.write_text("#!/usr/bin/env python3\n" + script)
+        path.chmod(0o755)
+        imbrex = peers_torch.Imbrex(str(path), 4, 3)
+        self.addCleanup(imbrex.process.wait)
+        self.addCleanup(imbrex.selector.close)
+        self.addCleanup(imbrex.process.stdout.close)
+        return imbrex
+
+    def test_imbrex_answers_line_by_line(self):
+        imbrex = self.server("import os, sys, json\n"
+                             "for line in sys.stdin:\n"
+                             "  print(json.dumps({'line': line, 'rank': os.environ.get('RANK'), 'arguments': sys.argv[1:]}), flush=True)\n")
+        for m in (64, 128):
+            answer = imbrex.measure(("gemm_all_reduce", m, 8, 16))
+            self.assertEqual(answer["line"], f"gemm_all_reduce {m} 8 16\n")
+        self.assertEqual(answer["arguments"], ["bench", "--serve", "--ranks", "4", "--rounds", "3"])
+        self.assertIsNone(answer["rank"])
+        imbrex.close()
+
+    def test_its_errors_and_its_end_are_said(self):
+        imbrex = self.server("import sys\nsys.stdin.readline()\nprint('{\"error\": \"M = 3\"}', flush=True)\nsys.stdin.readline()\nsys.exit(3)\n")
+        with self.assertRaisesRegex(RuntimeError, "M = 3"):
+            imbrex.measure(("all_gather_gemm", 3, 8, 16))
+        with self.assertRaisesRegex(RuntimeError, "ended with 3"):
+            imbrex.measure(("all_gather_gemm", 4, 8, 16))
+        imbrex.process.stdin.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
