@@ -42,6 +42,8 @@ struct CallRecord {
 /// differ.
 void agree(World& world, std::int64_t max_count, Type type, const AllReduceOptions& options);
 
+void agree(World& world, ExchangeKind kind, std::int64_t max_count, Type type, const ExchangeOptions& options);
+
 /// Whether `count` elements go through the codec.
 bool coded(const AllReduceOptions& options, std::int64_t count, Type type);
 
