@@ -33,7 +33,7 @@ constexpr int no_gpus = 77;
 struct Options {
   int ranks = 4, rounds = 9, runs = 20;
   std::int64_t least = 1024, most = std::int64_t{1} << 30;
-  std::string type = "bf16", json, only;
+  std::string type = "bf16", json, only, collective = "all_reduce";
   std::vector<std::string> codecs;
   bool threads = false, sweep = false, nccl = true, ring = false;
   double wait_limit = 10;
@@ -83,8 +83,8 @@ class Bench {
 #ifdef IMBREX_HAVE_LIBRARIES
         nccl_(options.nccl ? std::make_unique<runtime::Communicator>(world, device_) : nullptr),
 #endif
-        in_(cuda::raw_memory(static_cast<std::size_t>(options.most) + 256)),
-        out_(cuda::raw_memory(static_cast<std::size_t>(options.most) + 256)),
+        in_(cuda::raw_memory(static_cast<std::size_t>(options.most * blocks_a_rank()) + 256)),
+        out_(cuda::raw_memory(static_cast<std::size_t>(options.most * blocks_a_rank()) + 256)),
         want_(test::expected_stretch(type_, world.size(), 1, false)),
         sums_(static_cast<std::size_t>(test::reduce_period)) {
     for (int rank = 0; rank < world.size(); ++rank) {
@@ -108,9 +108,11 @@ class Bench {
   }
 
  private:
+  std::int64_t blocks_a_rank() const { return options_.collective == "all_reduce" ? 1 : world_.size(); }
+
   void fill() {
     const std::vector<std::byte> stretch = test::input_stretch(type_, world_.rank(), 1, false);
-    const auto bytes = static_cast<std::size_t>(options_.most);
+    const auto bytes = static_cast<std::size_t>(options_.most * blocks_a_rank());
     auto* in = static_cast<std::byte*>(in_.get());
     std::size_t done = std::min(bytes, stretch.size());
     IMBREX_CUDA_TRY(cudaMemcpy(in, stretch.data(), done, cudaMemcpyHostToDevice));
@@ -123,6 +125,7 @@ class Bench {
   }
 
   std::vector<Candidate> candidates(std::int64_t bytes) {
+    if (options_.collective != "all_reduce") return exchanges();
     std::vector<Candidate> list;
     const auto ours = [&](const std::string& name, const cuda::ExactKnobs& knobs) {
       list.push_back(
@@ -159,6 +162,32 @@ class Bench {
 #endif
     if (!options_.only.empty())
       std::erase_if(list, [&](const Candidate& c) { return c.name.find(options_.only) == std::string::npos; });
+    return list;
+  }
+
+  // Of blocks; their results are what gpu_exchange_test looks at.
+  std::vector<Candidate> exchanges() {
+    std::vector<Candidate> list;
+    for (const ExchangeKind kind : {ExchangeKind::reduce_scatter, ExchangeKind::all_gather, ExchangeKind::all_to_all}) {
+      if (name_of(kind) != options_.collective) continue;
+      list.push_back(
+          {"packets", Check::none, [this, kind](const void* in, void* out, std::int64_t count, cudaStream_t stream) {
+             collectives_.exchange(kind, in, out, count, type_, stream);
+           }});
+#ifdef IMBREX_HAVE_LIBRARIES
+      if (nccl_ == nullptr) continue;
+      list.push_back(
+          {"nccl", Check::none, [this, kind](const void* in, void* out, std::int64_t count, cudaStream_t stream) {
+             const auto n = static_cast<std::size_t>(count);
+             if (kind == ExchangeKind::reduce_scatter)
+               nccl_->reduce_scatter(in, out, n, type_, stream);
+             else if (kind == ExchangeKind::all_gather)
+               nccl_->all_gather(in, out, n, type_, stream);
+             else
+               nccl_->all_to_all(in, out, n, type_, stream);
+           }});
+#endif
+    }
     return list;
   }
 
@@ -311,11 +340,8 @@ int run(const Options& o) {
     Bench bench(world, o);
     const nlohmann::json rows = bench.run();
     if (world.rank() == 0 && !o.json.empty())
-      std::ofstream(o.json) << nlohmann::json{{"gpu", survey.gpus.front().name},
-                                              {"ranks", o.ranks},
-                                              {"type", o.type},
-                                              {"rounds", o.rounds},
-                                              {"rows", rows}}
+      std::ofstream(o.json) << nlohmann::json{{"gpu", survey.gpus.front().name}, {"ranks", o.ranks},   {"type", o.type},
+                                              {"collective", o.collective},      {"rounds", o.rounds}, {"rows", rows}}
                                    .dump(1)
                             << '\n';
     return 0;
@@ -343,6 +369,9 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--codecs", o.codecs, "codecs to measure, too, from 64 KiB on: int8 int4+int8 ...");
+  app.add_option("--collective", o.collective, "sizes are then of a block")
+      ->check(CLI::IsMember({"all_reduce", "reduce_scatter", "all_gather", "all_to_all"}))
+      ->capture_default_str();
   app.add_option("--only", o.only, "candidates whose name holds this text");
   app.add_option("--json", o.json, "file for the results");
   app.add_option("--wait-limit", o.wait_limit, "seconds that a wait may last")
