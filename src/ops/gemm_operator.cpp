@@ -21,15 +21,15 @@ std::size_t bytes_of(const Extent& extent, Type type) {
 // An operand's place on the GPU, where the caller's is in host memory.
 class Staged {
  public:
-  const void* input(const void* p, std::size_t bytes) {
-    if (runtime::on_gpu(p)) return p;
-    void* place = output(nullptr, bytes);
+  const void* input(const void* p, std::size_t bytes, int gpu) {
+    if (runtime::on_gpu(p, gpu)) return p;
+    void* place = output(nullptr, bytes, gpu);
     memory_->upload(p);
     return place;
   }
 
-  void* output(void* p, std::size_t bytes) {
-    used_ = p == nullptr || !runtime::on_gpu(p);
+  void* output(void* p, std::size_t bytes, int gpu) {
+    used_ = p == nullptr || !runtime::on_gpu(p, gpu);
     if (!used_) return p;
     if (!memory_) memory_.emplace(bytes);
     return memory_->get();
@@ -81,7 +81,7 @@ struct GemmOperator::State {
     if (given == known) return;
     constexpr const char* names[] = {"a", "b", "out"};
     for (std::size_t i = 0; i < given.size(); ++i)
-      IMBREX_EXPECTS(given[i] != nullptr && runtime::on_gpu(given[i]),
+      IMBREX_EXPECTS(given[i] != nullptr && runtime::on_gpu(given[i], gpus->own_gpu),
                      "operand {} at {} is not in a GPU's memory: on a stream, operators take what is", names[i],
                      given[i]);
     known = given;
@@ -110,8 +110,11 @@ Report GemmOperator::operator()(const void* a, const void* b, void* out) {
   IMBREX_EXPECTS(a != nullptr && b != nullptr && out != nullptr, "an operand is null: a, b and out must be given");
   const RankShapes shape = shapes();
   const Type type = s.plan->problem.type;
-  Report report = s.execution().run({s.a.input(a, bytes_of(shape.a, type)), s.b.input(b, bytes_of(shape.b, type)),
-                                     s.out.output(out, bytes_of(shape.out, type))});
+  const int gpu = s.gpus->own_gpu;
+  runtime::select_gpu(gpu);
+  Report report =
+      s.execution().run({s.a.input(a, bytes_of(shape.a, type), gpu), s.b.input(b, bytes_of(shape.b, type), gpu),
+                         s.out.output(out, bytes_of(shape.out, type), gpu)});
   s.out.bring_back(out);
   return report;
 }

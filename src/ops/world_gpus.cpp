@@ -10,6 +10,7 @@
 #include "execute/cuda/refusal.hpp"
 #include "ops/run_device.hpp"
 #include "runtime/attachment.hpp"
+#include "runtime/cuda/device_memory.hpp"
 #include "runtime/cuda/survey.hpp"
 #include "runtime/one_process.hpp"
 
@@ -68,7 +69,10 @@ std::shared_ptr<WorldGpus> gpus_of(World& world, const CudaOptions& options) {
     auto made = std::make_shared<WorldGpus>();
     made->refusal = agree(world, made->gpu);
     made->options = options;
-    if (made->refusal.empty()) made->executor = make_cuda_executor(world, options);
+    if (made->refusal.empty()) {
+      made->executor = make_cuda_executor(world, options);
+      made->own_gpu = runtime::current_gpu();
+    }
     kept = std::move(made);
   }
   auto gpus = std::static_pointer_cast<WorldGpus>(kept);

@@ -25,6 +25,7 @@ struct WorldGpus {
   std::string gpu;      ///< name of rank 0's
   CudaOptions options;
   std::unique_ptr<Executor> executor;  ///< null where refused
+  int own_gpu = -1;                    ///< number of this rank's, where there is an executor
   std::vector<std::weak_ptr<GpuOperation>> operations;
 
   /// Collective. The operation that exists, or a new one. Throws Error(invalid_input) where the executor does not run

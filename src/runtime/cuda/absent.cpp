@@ -28,7 +28,9 @@ void DeviceMemory::upload(const void*) {}
 void DeviceMemory::download(std::vector<std::byte>&) const {}
 void DeviceMemory::download(void*) const {}
 
-bool on_gpu(const void*) { return false; }
+int current_gpu() { return -1; }
+void select_gpu(int) {}
+bool on_gpu(const void*, int) { return false; }
 
 }  // namespace runtime
 }  // namespace imbrex
