@@ -101,13 +101,18 @@ def ring_table(result):
     return lines
 
 
+def counts_of(row):
+    """Numbers of CTAs, as the result has them, in order."""
+    return sorted({count for times in row["microseconds"].values() for count in times}, key=int)
+
+
 def ctas_table(result):
     lines = []
     for row in result["ctas"]:
-        counts = list(next(iter(row["microseconds"].values())))
+        counts = counts_of(row)
         lines += ["", f"{size_text(row['bytes'])}, us:", ""] + heading(["CTAs"] + counts)
         for name, times in row["microseconds"].items():
-            lines.append(line([name if name == "exact" else f"`{name}`"] + [f"{times[count]:.1f}" for count in counts]))
+            lines.append(line([name if name == "exact" else f"`{name}`"] + [f"{times[count]:.1f}" if count in times else "-" for count in counts]))
     return lines[1:]
 
 
@@ -166,11 +171,12 @@ def ctas_plot(result):
     row = max(result["ctas"], key=lambda r: r["bytes"])
     most = ceiling([t for times in row["microseconds"].values() for t in times.values()], 100)
     out = Plot(f"{size_text(row['bytes'])}: microseconds over the number of CTAs, 4 H200s", most, max(100, most // 1000 * 100), "{:.0f}")
-    counts = sorted({int(count) for times in row["microseconds"].values() for count in times})
+    counts = counts_of(row)
+    place = {count: int(count) / int(counts[-1]) for count in counts}
     for count in counts:
-        out.tick(count / counts[-1], count)
+        out.tick(place[count], count)
     for name, times in row["microseconds"].items():
-        curve(out, [(int(count) / counts[-1], us) for count, us in times.items()], CODECS.get(name, EXACT_COLOUR), name)
+        curve(out, [(place[count], times[count]) for count in counts if count in times], CODECS.get(name, EXACT_COLOUR), name)
     return out.svg()
 
 

@@ -132,7 +132,8 @@ std::vector<Candidate> Bench::candidates(std::int64_t bytes) {
   if (bytes >= 16 * kib) list.push_back(exact("two_shot", {ExactAlgorithm::two_shot}));
   if (options_.sweep) add_sweep(list, bytes);
   if (bytes >= 64 * kib)
-    for (const std::string& codec : options_.codecs) add_coded(list, codec, options_.ring, bytes);
+    for (const std::string& codec : options_.codecs)
+      add_coded(list, codec, options_.ring || (options_.coded && is_in(ring_codecs, codec)), bytes);
   if (options_.coded && bytes >= mib)
     for (const std::string& codec : standard_codecs)
       if (!is_in(options_.codecs, codec)) add_coded(list, codec, is_in(ring_codecs, codec), bytes);

@@ -22,8 +22,8 @@ BENCH = {
          "errors": {"int8": {"conversions": 2, "largest_error": 0.01, "bound": 0.02, "sqnr_db": 41.04},
                     "int8 ring": {"conversions": 4, "largest_error": 0.015, "bound": 0.03, "sqnr_db": 40.0},
                     "int4": {"conversions": 2, "largest_error": 0.2, "bound": 0.3, "sqnr_db": 17.0}}}],
-    "ctas": [{"bytes": 1 << 20, "microseconds": {"exact": {"8": 30.0, "132": 12.0}}},
-             {"bytes": 1 << 26, "microseconds": {"exact": {"8": 900.0, "132": 280.0}, "int8": {"8": 1500.0, "132": 150.0}}}],
+    "ctas": [{"bytes": 1 << 20, "microseconds": {"exact": {"132": 12.0, "8": 30.0}}},
+             {"bytes": 1 << 26, "microseconds": {"exact": {"8": 900.0, "132": 280.0}, "int8": {"132": 150.0, "8": 1500.0}}}],
 }
 PEERS = {"machine": "4 NVIDIA H200", "date": "2026-01-01", "versions": {"torch": "2.11"},
          "rows": [{"bytes": 1024, "microseconds": {"auto": 4.0, "nccl": 12.0}, "torch": {"nccl": 11.0, "one_shot": 6.0, "two_shot": 9.0}, "torch_by": {}},
@@ -69,6 +69,10 @@ class Tables(unittest.TestCase):
                          {"all-reduce-exact-4xh200.svg": 2, "all-reduce-coded-4xh200.svg": 3, "all-reduce-ctas-4xh200.svg": 2})
         for path in files:
             self.assertIn(f"({path.name})", document)
+        for text in files.values():
+            for curve in xml.fromstring(text).findall("{http://www.w3.org/2000/svg}polyline"):
+                across = [float(point.split(",")[0]) for point in curve.get("points").split()]
+                self.assertEqual(across, sorted(across))
 
     def test_only_what_was_measured_is_shown(self):
         plain = {**BENCH, "rows": BENCH["rows"][:1], "ctas": []}
