@@ -1,180 +1,149 @@
 #!/usr/bin/env python3
-"""PyTorch's all-reduces and NCCL's beside Imbrex's on the same GPUs, in turn: pass by pass, torch's, then all_reduce_bench's.
+"""PyTorch's all-reduces, and NCCL's through PyTorch, in turns with Imbrex's on the same GPUs in one run.
 
-usage: torchrun --nproc-per-node R bench/peers_all_reduce.py [--bench build/bin/all_reduce_bench] [--json OUT.json]
+usage: torchrun --nproc-per-node R bench/peers_all_reduce.py --out OUT.json [options]; --help lists them
 
-Candidates: torch.ops.symm_mem.one_shot_all_reduce (the result is a new tensor), two_shot_all_reduce_ (in place), and
-torch.distributed.all_reduce, which is NCCL's. Each is captured in a CUDA graph of several calls; ranks are brought
-together before each replay; microseconds a call, of the slowest rank, median of the rounds; of all passes, the median.
-NVLink multicast is off.
+Rank 0 keeps one `all_reduce_bench --serve` alive beside the torch processes. For each size torch's candidates and Imbrex's
+are measured by turns, neither while the other works; medians count. On both sides calls are replayed from CUDA graphs
+(eagerly where one cannot be captured; the output says which), behind calls that let the ranks begin together, and the
+slowest rank counts. NVLink multicast is off. bench/all_reduce_tables.py --merge joins OUT.json with what all_reduce_bench
+wrote.
 """
 
 import argparse
+import datetime
 import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 
-ONE_SHOT_MOST = 4 << 20
-SPIN_CYCLES = 400_000  # about 200 us, in which the host queues what is timed
+from peers_torch import ONE_SHOT_BYTES, Imbrex, Timer
+from report import ROOT
+
+# No answer within these seconds: something hangs.
+PATIENCE = 60
+LEAST, MOST = 1 << 10, 1 << 30
+# Calls in a graph, as all_reduce_bench has them, and what leads them in, in microseconds of work.
+CALLS, LARGE_CALLS, LARGE_BYTES, LEAD_US = 20, 2, 8 << 20, 300
 
 
-def arguments(argv):
+def sizes(least, most):
+    found = [least]
+    while found[-1] * 2 <= most:
+        found.append(found[-1] * 2)
+    return found
+
+
+def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bench", help="all_reduce_bench, to run between torch's passes")
-    parser.add_argument("--codecs", nargs="*", default=[], help="for all_reduce_bench: int8 int4+int8 ...")
-    parser.add_argument("--least", type=int, default=1 << 10, help="bytes of the smallest tensor")
-    parser.add_argument("--most", type=int, default=1 << 30, help="bytes of the largest; sizes double")
-    parser.add_argument("--passes", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--runs", type=int, default=20, help="calls a graph; a tenth above 8 MiB")
-    parser.add_argument("--json", help="file for the results")
+    parser.add_argument("--out", required=True, help="result file, written anew after each size")
+    parser.add_argument("--bench", default=str(ROOT / "build/bin/all_reduce_bench"), help="the program (default: build/bin/all_reduce_bench)")
+    parser.add_argument("--least", type=int, default=LEAST, help=f"bytes of the smallest vector (default {LEAST})")
+    parser.add_argument("--most", type=int, default=MOST, help=f"bytes of the largest vector; sizes double (default {MOST})")
+    parser.add_argument("--turns", type=int, default=3, help="times that each side is measured (default 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="samples in a turn (default 3)")
     options = parser.parse_args(argv)
-    for name in ("least", "most", "passes", "rounds", "runs"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name} {getattr(options, name)}: it must be positive")
-    if options.least % 16 != 0:
-        parser.error(f"--least {options.least}: it must be a multiple of 16")
+    if options.turns < 1 or options.rounds < 1:
+        parser.error(f"--turns {options.turns} --rounds {options.rounds}: both must be at least 1")
+    if options.least < 512 or options.least % 512:
+        parser.error(f"--least {options.least}: it must be a positive multiple of 512")
+    if options.most < options.least:
+        parser.error(f"--most {options.most}: it must be at least --least, {options.least}")
     return options
 
 
-def sizes(options):
-    size = options.least
-    while size <= options.most:
-        yield size
-        size *= 2
+class Bench(Imbrex):
+    """`all_reduce_bench --serve`, asked for numbers of bytes."""
+
+    def __init__(self, program, ranks, rounds, most):
+        super().__init__(program, ranks, rounds, PATIENCE,
+                         ["--serve", "--ranks", str(ranks), "--rounds", str(rounds), "--most", str(most), "--only", "auto", "nccl",
+                          "--wait-limit", str(PATIENCE)])
 
 
-def merge(passes):
-    """Rows of several passes, each a list of {bytes, microseconds: {name: us}}: the median of each name at each size."""
-    times = {}
-    for rows in passes:
-        for row in rows:
-            for name, us in row["microseconds"].items():
-                times.setdefault(row["bytes"], {}).setdefault(name, []).append(us)
-    return [{"bytes": size, "microseconds": {name: round(statistics.median(us), 2) for name, us in names.items()}}
-            for size, names in sorted(times.items())]
+class AllReduceTimer(Timer):
+    """Calls of the same number in a graph as all_reduce_bench's, for the vectors of `num_bytes`."""
+
+    num_bytes = 0
+
+    def counts(self, microseconds):
+        calls = CALLS if self.num_bytes <= LARGE_BYTES else LARGE_CALLS
+        return max(1, round(LEAD_US / max(microseconds, 1))), calls
 
 
-class Torch:
-    """One rank's measurements."""
-
-    def __init__(self, options):
-        import torch
-        import torch.distributed as dist
-        import torch.distributed._symmetric_memory as symmetric_memory
-        self.torch, self.dist, self.options = torch, dist, options
-        self.rank = int(os.environ["RANK"])
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", self.rank)))
-        dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
-        self.host = dist.new_group(backend="gloo")
-        self.group = dist.group.WORLD.group_name
-        self.tensor = torch.zeros(options.most // 2, device="cuda", dtype=torch.bfloat16)
-        self.symmetric = symmetric_memory.empty(options.most // 2, device="cuda", dtype=torch.bfloat16).zero_()
-        symmetric_memory.rendezvous(self.symmetric, self.group)
-        self.small = torch.zeros(8, device="cuda")
-        self.graphs = {}
-
-    def candidates(self, size):
-        plain, shared = self.tensor[:size // 2], self.symmetric[:size // 2]
-        ops = self.torch.ops.symm_mem
-        calls = {"nccl by torch": lambda: self.dist.all_reduce(plain),
-                 "torch two_shot": lambda: ops.two_shot_all_reduce_(shared, "sum", self.group)}
-        if size <= ONE_SHOT_MOST:
-            calls["torch one_shot"] = lambda: ops.one_shot_all_reduce(shared, "sum", self.group)
-        return calls
-
-    def graph(self, size, name, call):
-        runs = self.options.runs if size <= 8 << 20 else max(2, self.options.runs // 10)
-        if (size, name) not in self.graphs:
-            stream = self.torch.cuda.Stream()
-            with self.torch.cuda.stream(stream):
-                for _ in range(3):
-                    call()
-            self.torch.cuda.synchronize()
-            self.dist.barrier()
-            graph = self.torch.cuda.CUDAGraph()
-            with self.torch.cuda.graph(graph, stream=stream):
-                for _ in range(runs):
-                    call()
-            self.graphs[size, name] = graph
-        return self.graphs[size, name], runs
-
-    def time(self, graph, runs):
-        cuda = self.torch.cuda
-        begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
-        cuda.synchronize()
-        self.dist.barrier(group=self.host)
-        cuda._sleep(SPIN_CYCLES)
-        self.dist.all_reduce(self.small)  # ranks leave it together
-        begin.record()
-        graph.replay()
-        end.record()
-        cuda.synchronize()
-        slowest = self.torch.tensor(begin.elapsed_time(end) * 1e3 / runs)
-        self.dist.all_reduce(slowest, op=self.dist.ReduceOp.MAX, group=self.host)
-        return slowest.item()
-
-    def measure(self):
-        rows = []
-        for size in sizes(self.options):
-            calls, times = self.candidates(size), {}
-            for round_ in range(-1, self.options.rounds):
-                for name, call in calls.items():
-                    us = self.time(*self.graph(size, name, call))
-                    if round_ >= 0:
-                        times.setdefault(name, []).append(us)
-            rows.append({"bytes": size, "microseconds": {name: statistics.median(us) for name, us in times.items()}})
-        return rows
-
-    def barrier(self):
-        self.torch.cuda.synchronize()
-        self.dist.barrier(group=self.host)
+def torch_candidates(num_bytes, group, torch, dist, symmetric):
+    """Name -> a call as torch's users have it, on a vector of bf16 in symmetric memory."""
+    fused = torch.ops.symm_mem
+    vector = symmetric.empty(num_bytes // 2, device="cuda", dtype=torch.bfloat16)
+    symmetric.rendezvous(vector, group)
+    vector.zero_()  # sums in place stay what they are
+    calls = {"nccl": lambda: dist.all_reduce(vector), "two_shot": lambda: fused.two_shot_all_reduce_(vector, "sum", group)}
+    if num_bytes <= ONE_SHOT_BYTES:
+        calls["one_shot"] = lambda: fused.one_shot_all_reduce(vector, "sum", group)
+    return calls
 
 
-def imbrex(options, ranks):
-    """One run of all_reduce_bench, in processes of its own that know nothing of torchrun."""
-    environment = {name: value for name, value in os.environ.items()
-                   if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
-    with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        command = [options.bench, "--ranks", ranks, "--least", options.least, "--most", options.most, "--rounds",
-                   options.rounds, "--runs", options.runs, "--json", out.name]
-        command += ["--codecs", *options.codecs] if options.codecs else []
-        subprocess.run([str(word) for word in command], env=environment, check=True, stdout=subprocess.DEVNULL)
-        return json.load(open(out.name, encoding="utf-8"))["rows"]
+def median_row(turns):
+    """One row of several turns at a size: the median of each time."""
+    times = {name: round(statistics.median(turn["microseconds"][name] for turn in turns), 2) for name in turns[0]["microseconds"]}
+    return {"bytes": turns[0]["bytes"], "microseconds": times}
+
+
+def write(path, machine, torch_version, turns, rounds, rows):
+    body = ",\n".join("  " + json.dumps(row) for row in rows)
+    head = {"machine": machine, "date": datetime.date.today().isoformat(), "versions": {"torch": torch_version}, "turns": turns, "rounds": rounds}
+    with open(path, "w") as file:
+        file.write(json.dumps(head)[:-1] + f', "rows": [\n{body}\n]}}\n')
 
 
 def main(argv):
-    options = arguments(argv)
-    os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
-    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
-    if "RANK" not in os.environ:
-        print("peers_all_reduce: start it with torchrun", file=sys.stderr)
-        return 1
-    torch = Torch(options)
-    ranks = int(os.environ["WORLD_SIZE"])
-    passes = []
-    for _ in range(options.passes):
-        passes.append(torch.measure())
-        torch.barrier()
-        if options.bench and torch.rank == 0:
-            passes.append(imbrex(options, ranks))
-        torch.barrier()
-    rows = merge(passes)
-    if torch.rank == 0:
-        for row in rows:
-            print(f"{row['bytes']:>11}", "  ".join(f"{name} {us}" for name, us in row["microseconds"].items()))
-        if options.json:
-            with open(options.json, "w", encoding="utf-8") as out:
-                json.dump({"gpu": torch.torch.cuda.get_device_name(), "ranks": ranks, "type": "bf16",
-                           "torch": torch.torch.__version__, "passes": options.passes, "rows": rows}, out, indent=1)
-                out.write("\n")
-    torch.graphs.clear()
-    torch.dist.destroy_process_group()
-    return 0
+    options = parse(argv)
+    os.environ["NCCL_NVLS_ENABLE"] = "0"
+    os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
+    import torch
+    import torch.distributed as dist
+    import torch.distributed._symmetric_memory as symmetric
+
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    limit = datetime.timedelta(seconds=2 * PATIENCE)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()), timeout=limit)
+    meeting = dist.new_group(backend="gloo", timeout=limit)
+    group = dist.group.WORLD.group_name
+    timer = AllReduceTimer(torch, dist, meeting)
+    bench = Bench(options.bench, ranks, options.rounds, options.most) if rank == 0 else None
+    rows = []
+    for num_bytes in sizes(options.least, options.most):
+        timer.num_bytes = num_bytes
+        calls = torch_candidates(num_bytes, group, torch, dist, symmetric)
+        prepared = {name: timer.prepare(call) for name, call in calls.items()}
+        prepared = {name: p for name, p in prepared.items() if p}
+        times, turns = {name: [] for name in prepared}, []
+        for _ in range(options.turns):
+            for _ in range(options.rounds):
+                for name, (lead, replay, count, _) in prepared.items():
+                    times[name].append(timer.time_of(replay, count, lead))
+            torch.cuda.synchronize()
+            dist.barrier(group=meeting)
+            if bench:
+                turns.append(bench.measure((num_bytes,)))
+            dist.barrier(group=meeting)
+        if bench:
+            row = median_row(turns)
+            row["torch"] = {name: round(statistics.median(t), 2) for name, t in times.items()}
+            row["torch_by"] = {name: p[3] for name, p in prepared.items()}
+            rows.append(row)
+            print(f"{num_bytes:>10}  " + "  ".join(f"{name} {us:.2f}" for name, us in row["microseconds"].items()) + "  torch: "
+                  + "  ".join(f"{name} {us:.2f} ({row['torch_by'][name]})" for name, us in row["torch"].items()), flush=True)
+            write(options.out, f"{ranks} {torch.cuda.get_device_name()}", torch.__version__, options.turns, options.rounds, rows)
+        del calls, prepared
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    if bench:
+        bench.close()
+    dist.barrier(group=meeting)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -15,7 +15,7 @@ ARROWS = {
     "codec": ["base"],
     "plan": ["machine", "base"],
     "runtime": ["machine", "base"],
-    "execute": ["plan", "collectives", "codec", "runtime", "machine", "base"],
+    "execute": ["plan", "runtime", "machine", "base"],
     "tune": ["plan", "machine", "base"],
     "shmem": ["runtime", "base"],
     "collectives": ["runtime", "codec", "machine", "base"],
@@ -153,7 +153,7 @@ def check_foreign(root):
             text = text_of(path)
             in_torch_tests = where.parts[:2] == ("tests", "python")
             if where.parts[0] != "python" and not in_torch_tests and str(where) not in TORCH_PEERS and TORCH.search(text):
-                faults.append(f"{where}: uses torch; torch appears only under python/ and in {' and '.join(TORCH_PEERS)}")
+                faults.append(f"{where}: uses torch; torch appears only under python/ and in {', '.join(TORCH_PEERS)}")
             if folder in ("include", "src", "cli", "python", "examples") and path.suffix in CODE:
                 if str(where) != "src/base/environment.cpp" and GETENV.search(without_comments(text)):
                     faults.append(f"{where}: calls getenv; only src/base/environment.cpp may")
