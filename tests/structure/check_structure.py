@@ -15,7 +15,7 @@ ARROWS = {
     "codec": ["base"],
     "plan": ["machine", "base"],
     "runtime": ["machine", "base"],
-    "execute": ["plan", "runtime", "machine", "base"],
+    "execute": ["plan", "collectives", "codec", "runtime", "machine", "base"],
     "tune": ["plan", "machine", "base"],
     "shmem": ["runtime", "base"],
     "collectives": ["runtime", "codec", "machine", "base"],
