@@ -84,38 +84,6 @@ struct Fragment {
       }
   }
 
-  /// Whether copy_rows can store the region.
-  __device__ __forceinline__ static bool copies_rows(const RegionEntry& r, const std::byte* first) {
-    return r.order == SlotOrder::rows && wide(r, first) && (r.col | r.cols) % 8 == 0;
-  }
-
-  /// To rows by bulk copies out of shared memory, `Pitch` bytes a row there, half of the rows at a time: the threads go
-  /// on before the rows have arrived. `sync`: of the threads that share the tile. They wait for the last copies to have
-  /// written before the kernel ends.
-  template <int Pitch, typename Sync>
-  __device__ __forceinline__ static void copy_rows(const float (&acc)[Registers], const RegionEntry& r, std::byte* first,
-                                                   std::uint32_t thread, std::byte* staging, Sync&& sync) {
-    static_assert(parts == 1 && Pitch % 16 == 0);
-    const std::uint32_t quad = thread % 4, row0 = base_row(thread);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      wait_for_bulk_reads();
-      sync();
-      std::byte* line = staging + (row0 / 16 * 8 + row0 % 8) * Pitch + quad * 16;
-#pragma unroll
-      for (int g = 0; g < TileN / 32; ++g) {
-        std::uint32_t w[4];
-        gather(acc + half * 2 + 16 * g, quad, w);
-        *reinterpret_cast<uint4*>(line + g * 64) = {w[0], w[1], w[2], w[3]};
-      }
-      fence_proxy_async();  // these writes, then the copies that read them
-      sync();
-      const std::uint32_t row = thread / 8 * 16 + half * 8 + thread % 8 - r.row;
-      if (thread < Threads / 4 && row < r.rows)
-        bulk_copy(first + static_cast<std::uint64_t>(row) * r.pitch, staging + thread * Pitch + r.col * 2, r.cols * 2);
-    }
-  }
-
   /// The same where rows do not lie on 16 bytes, or hold fp32.
   __device__ __forceinline__ static void store_elements(const float (&acc)[Registers], const RegionEntry& r,
                                                         std::byte* first, std::uint32_t thread) {

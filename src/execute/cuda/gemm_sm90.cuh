@@ -26,11 +26,8 @@ struct Sm90Config {
   static constexpr Type type = std::is_same_v<Element, cutlass::half_t> ? Type::fp16 : Type::bf16;
   static constexpr int tile_m = M, tile_n = N, cluster = Cluster;
   static constexpr bool pingpong = Pingpong;
-  /// Bytes of a staged row of the result, and of half a tile's rows; ping-pong kernels store beside products.
-  static constexpr int row_bytes = N * 2 + (N % 64 == 0 ? 16 : 0);
-  static constexpr int staging = Pingpong ? 0 : M / 2 * row_bytes;
   /// As many slices of 64 columns of A and rows of B as shared memory holds beside 2 KiB of barriers.
-  static constexpr int stages = (227 * 1024 - 2048 - staging) / ((M + N) * 64 * 2);
+  static constexpr int stages = (227 * 1024 - 2048) / ((M + N) * 64 * 2);
 };
 
 template <typename Config>
@@ -69,7 +66,6 @@ struct Sm90Gemm {
     alignas(128) typename Mainloop::TensorStorage tensors;
     alignas(16) typename Mainloop::PipelineStorage pipeline;
     alignas(16) typename Order::SharedStorage order;
-    alignas(16) std::byte staging[Config::staging > 0 ? Config::staging : 16];
     std::uint64_t epoch;
   };
 
@@ -244,8 +240,8 @@ struct Sm90Gemm {
   /// none.
   template <typename Accumulators>
   __device__ __forceinline__ static void finish(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
-                                                Accumulators& acc, std::byte* staging, std::uint32_t thread, int group,
-                                                int poster, std::uint32_t time) {
+                                                Accumulators& acc, std::uint32_t thread, int group, int poster,
+                                                std::uint32_t time) {
     const RegionEntry* regions = args.table.regions + task.regions;
     if (thread == 0) maybe_pause(args.protocol, epoch, task.task);
     if (task.epilogue_waits > 0 && !staged(task)) {
@@ -259,17 +255,8 @@ struct Sm90Gemm {
       const std::uint32_t units = task.stores * Tile::units;
       pace = Pace::over(min(time / 4 * 3, units * args.unit_ns), units);
     }
-    for (std::uint32_t s = 0; s < task.stores; ++s) {
-      const RegionEntry& r = regions[task.adds + s];
-      if constexpr (!Config::pingpong) {
-        std::byte* first = first_of(r, args.out, epoch.copy);
-        if (task.post_count == 0 && Tile::copies_rows(r, first)) {
-          Tile::template copy_rows<Config::row_bytes>(acc, r, first, thread, staging, [&] { group_sync(group); });
-          continue;
-        }
-      }
-      Tile::store(acc, r, args.out, epoch.copy, thread, pace);
-    }
+    for (std::uint32_t s = 0; s < task.stores; ++s)
+      Tile::store(acc, regions[task.adds + s], args.out, epoch.copy, thread, pace);
     hand_to_poster(task, poster);
   }
 
@@ -363,10 +350,9 @@ struct Sm90Gemm {
       auto& acc = *reinterpret_cast<float(*)[registers]>(accumulators.data());
       if (task.slot_stages > 0) add_slots(task, shared, pipeline, state, acc, thread);
       if (task.kind == TaskKind::tile) {
-        finish(args, epoch, task, acc, shared.staging, thread, group, poster, time);
+        finish(args, epoch, task, acc, thread, group, poster, time);
       }
     }
-    if constexpr (!Config::pingpong) wait_for_bulk_copies();
   }
 
   __device__ __forceinline__ static void run(const Params& params, char* memory) {

@@ -31,19 +31,6 @@ __device__ __forceinline__ void store_relaxed_system(void* address, std::uint32_
 /// Orders what other threads' ordinary stores brought, seen by an acquire, before this thread's tensor-memory loads.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
-/// This thread's bulk copies out of shared memory: until the last ones have read it, and until all have written.
-__device__ __forceinline__ void wait_for_bulk_reads() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_bulk_copies() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-
-/// Rows of up to some KiB from shared to global memory, both on 16 bytes, whole multiples of 16 long; a group by itself.
-__device__ __forceinline__ void bulk_copy(std::byte* to, const std::byte* shared, std::uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
-               :
-               : "l"(to), "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(shared))), "r"(bytes)
-               : "memory");
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-
 __device__ __forceinline__ std::uint64_t global_nanoseconds() {
   std::uint64_t time;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
