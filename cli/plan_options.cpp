@@ -50,6 +50,10 @@ void PlanOptions::add_to(CLI::App& command) {
   add_integer(command, "--k-slices", k_slices, 1, most - 1, "K slices in which a row block travels (default 1)")
       ->group(knob_group);
   add_integer(command, "--chunks", chunks, 1, most - 1, "decomposed: parts of the GEMM (default 2)")->group(knob_group);
+  add_integer(command, "--nodes", nodes, 1, max_ranks,
+              "sequential, decomposed: hosts that the ranks lie on, equally many on each (default 1); collectives then "
+              "cross between hosts once")
+      ->group(knob_group);
   add_integer(command, "--own-shift", own_shift, 0, most - 1,
               "column_major: columns by which own tiles run behind (all_gather_gemm: ahead; default 0)")
       ->group(knob_group);
@@ -97,6 +101,7 @@ std::optional<Knobs> PlanOptions::chosen_knobs() const {
   result.group = static_cast<int>(group);
   result.k_slices = static_cast<int>(k_slices);
   result.chunks = static_cast<int>(chunks);
+  result.nodes = static_cast<int>(nodes);
   result.cluster = static_cast<int>(cluster);
   result.own_shift = static_cast<int>(own_shift);
   result.abreast = static_cast<int>(abreast);

@@ -131,4 +131,12 @@ class Exchange {
 std::unique_ptr<Exchange> make_cpu_exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type,
                                             const ExchangeOptions& options = {});
 
+/// The same in the memory of the rank's GPU; as make_cuda_all_reduce. Exact only: throws Error(invalid_input) for a
+/// codec. A NaN comes back as a NaN, not always as the same one. Made for blocks of up to a MiB.
+std::unique_ptr<Exchange> make_cuda_exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type,
+                                             const ExchangeOptions& options = {});
+
+/// Throws Error(invalid_input) naming what breaks a rule.
+void validate(ExchangeKind kind, std::int64_t max_count, const ExchangeOptions& options);
+
 }  // namespace imbrex

@@ -27,7 +27,7 @@ struct OperatorOptions {
 
 /// What the four operators share. Made and destroyed collectively by the world's ranks, which must outlive it; each
 /// rank's calls, on all operators of the world, come from one thread at a time. On GPUs the operators of a world share
-/// one executor, with one symmetric heap and one NCCL communicator, for as long as the world lives; making the
+/// one executor, with one symmetric heap and its NCCL communicators, for as long as the world lives; making the
 /// first one, and every call, makes the rank's GPU (docs/cuda-executor.md) the calling thread's. Throws
 /// Error(invalid_input) for sizes that do not fit the operator or the number of ranks, and naming what is missing where
 /// `device` insists on CUDA.

@@ -93,6 +93,8 @@ struct Knobs {
                                ///< over the workers)
   int k_slices = 1;            ///< all_gather_gemm: a copied row block travels and is awaited in that many K slices
   int chunks = 2;              ///< strategy decomposed: parts that the GEMM is cut into
+  int nodes = 1;               ///< library collectives: hosts that the ranks lie on, equally many on each, one host's
+                               ///< after another's; with several, what crosses between hosts does so once
   int own_shift = 0;           ///< column_major: columns by which own tiles run behind the others (all_gather_gemm:
                                ///< ahead of them), so that what they wait for (send) has time to arrive
   int abreast = 0;             ///< column_major: owners whose rows run side by side, then the next ones'; 0: all
@@ -197,19 +199,20 @@ struct Reduction {
 
 enum class CollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all };
 
-/// One rank's part in a library collective over all ranks. Regions span whole rows of their buffers, so they are
-/// contiguous. h is the rows of one rank's part:
-/// `from` and `to` do not overlap.
-///   all_gather      from: h rows      to: R*h rows, part s from rank s
-///   reduce_scatter  from: R*h rows    to: h rows, the sum of part `own rank` over the ranks
+/// One rank's part in a library collective over R ranks of the plan's, all of them or those of `ranks`. Regions span
+/// whole rows of their buffers, so they are contiguous; `from` and `to` do not overlap. Parts are numbered by the order
+/// of the R ranks; h is the rows of one part:
+///   all_gather      from: h rows      to: R*h rows, part s from the rank at place s
+///   reduce_scatter  from: R*h rows    to: h rows, the sum of part `own place` over the ranks
 ///   all_reduce      from: h rows      to: h rows, elsewhere
-///   all_to_all      from: R*h rows, part d to rank d    to: R*h rows, part s from rank s
-/// Sums accumulate in fp32, in rank order; NCCL's in the regions' type, in its own. Parts with the same `group` on all
-/// ranks form one collective, which completes only after every rank has reached it.
+///   all_to_all      from: R*h rows, part d to the rank at place d    to: R*h rows, part s from the one at place s
+/// Sums accumulate in fp32, in rank order; NCCL's in the regions' type, in its own. All parts with the same `group`
+/// form one collective, which completes only after every rank that it joins has reached it.
 struct Collective {
   CollectiveKind kind = CollectiveKind::all_gather;
   int group = 0;
   Region from, to;
+  std::vector<int> ranks{};  ///< that it joins, ascending, the same on each of them; empty: all
 
   bool operator==(const Collective&) const = default;
 };
@@ -253,6 +256,9 @@ struct Plan {
 
   bool operator==(const Plan&) const = default;
 };
+
+/// Ranks that the collective joins, ascending: all of the plan's where it names none.
+std::vector<int> ranks_of(const Collective& collective, const Plan& plan);
 
 /// Number of tasks over all ranks and queues.
 std::size_t count_tasks(const Plan& plan);

@@ -59,7 +59,32 @@ void validate(const AllReduceOptions& options, std::int64_t max_count) {
                  "all_reduce: ctas = {}: it must be from 0 to {}", options.ctas, collectives::most_ctas);
 }
 
+std::string_view name_of(ExchangeKind kind) {
+  switch (kind) {
+    case ExchangeKind::reduce_scatter: return "reduce_scatter";
+    case ExchangeKind::all_gather: return "all_gather";
+    case ExchangeKind::all_to_all: return "all_to_all";
+  }
+  return "?";
+}
+
+void validate(ExchangeKind kind, std::int64_t max_count, const ExchangeOptions& options) {
+  const std::string_view name = name_of(kind);
+  IMBREX_EXPECTS(max_count >= 0, "{}: max_count = {}: it must not be negative", name, max_count);
+  if (options.codec) validate(*options.codec);
+  IMBREX_EXPECTS(options.ctas >= 0 && options.ctas <= collectives::most_ctas, "{}: ctas = {}: it must be from 0 to {}",
+                 name, options.ctas, collectives::most_ctas);
+}
+
 namespace collectives {
+
+void agree(World& world, ExchangeKind kind, std::int64_t max_count, Type type, const ExchangeOptions& options) {
+  validate(kind, max_count, options);
+  agree(world, name_of(kind).data(),
+        {max_count,
+         type,
+         {static_cast<std::int64_t>(kind), term_of(options.codec), options.report ? 1 : 0, options.ctas, 0, 0}});
+}
 
 void agree(World& world, const char* name, const Terms& own) {
   std::vector<Terms> all(static_cast<std::size_t>(world.size()));

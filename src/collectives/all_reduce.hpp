@@ -45,6 +45,7 @@ void agree(World& world, std::int64_t max_count, Type type, const AllReduceOptio
 
 /// What of the options GPUs do not do, in words; empty if they do all.
 std::string refusal_of_gpus(const AllReduceOptions& options);
+void agree(World& world, ExchangeKind kind, std::int64_t max_count, Type type, const ExchangeOptions& options);
 
 /// Whether `count` elements go through the codec.
 bool coded(const AllReduceOptions& options, std::int64_t count, Type type);

@@ -1,7 +1,6 @@
 #include "execute/layout.hpp"
 
 #include <algorithm>
-#include <set>
 
 namespace imbrex {
 namespace {
@@ -26,23 +25,28 @@ void for_each_region(const Task& task, F&& f) {
 
 }  // namespace
 
-std::vector<int> collective_groups(const Plan& plan) {
-  std::set<int> groups;
-  for (const Queue& queue : plan.ranks.front().queues)
-    for (const Task& task : queue.tasks)
-      if (const auto* collective = std::get_if<Collective>(&task.work)) groups.insert(collective->group);
-  return {groups.begin(), groups.end()};
+std::map<int, std::vector<const Collective*>> collective_groups(const Plan& plan) {
+  std::map<int, std::vector<const Collective*>> groups;
+  for (const RankPlan& rank : plan.ranks)
+    for (const Queue& queue : rank.queues)
+      for (const Task& task : queue.tasks)
+        if (const auto* collective = std::get_if<Collective>(&task.work))
+          groups[collective->group].push_back(collective);
+  return groups;
 }
 
 HeapLayout::HeapLayout(const Plan& plan) : signal_copies_(static_cast<std::uint64_t>(plan.signal_copies)) {
-  const std::size_t groups = collective_groups(plan).size();
+  const auto groups = collective_groups(plan);
   std::vector<bool> shared(plan.buffers.size());
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
     signals_.push_back(plan.ranks[rank].signals);
-    posts_.emplace_back(static_cast<std::size_t>(plan.ranks[rank].signals) + 2 * groups);
-    // A group's counters receive one post from every rank.
-    std::fill(posts_.back().end() - static_cast<std::ptrdiff_t>(2 * groups), posts_.back().end(),
-              static_cast<std::uint32_t>(plan.ranks.size()));
+    posts_.emplace_back(static_cast<std::size_t>(plan.ranks[rank].signals));
+    // A group's counters receive one post from every rank that it joins.
+    for (const auto& [number, parts] : groups) {
+      const bool joins = std::any_of(parts.begin(), parts.end(),
+                                     [&](const Collective* part) { return part->to.rank == static_cast<int>(rank); });
+      posts_.back().insert(posts_.back().end(), 2, joins ? static_cast<std::uint32_t>(parts.size()) : 0);
+    }
     most_signals_ = std::max(most_signals_, posts_.back().size());
   }
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank)

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "imbrex/plan.hpp"
@@ -40,7 +41,7 @@ class HeapLayout {
   /// Counters of `rank`, those of collectives included.
   int signals(int rank) const { return static_cast<int>(posts_[static_cast<std::size_t>(rank)].size()); }
 
-  /// Counters of a collective group, beside the plan's signals: `stage` 0 or 1.
+  /// Counters of a collective group, beside the plan's signals: `stage` 0 or 1. `rank` is one of those that it joins.
   int collective_signal(int rank, int group_index, int stage) const {
     return signals_[static_cast<std::size_t>(rank)] + 2 * group_index + stage;
   }
@@ -61,8 +62,8 @@ class HeapLayout {
   std::uint64_t signal_copies_ = 2;
 };
 
-/// Group ids of the plan's collectives, ascending.
-std::vector<int> collective_groups(const Plan& plan);
+/// The parts of each of the plan's collectives, by rank; by group number, ascending.
+std::map<int, std::vector<const Collective*>> collective_groups(const Plan& plan);
 
 /// True once `seen` has come as far as `expected`; both wrap at 2^32 and are less than 2^31 apart.
 constexpr bool reached(std::uint32_t seen, std::uint32_t expected) {

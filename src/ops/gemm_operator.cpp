@@ -159,6 +159,8 @@ Plan choose_plan(const Problem& problem, const Machine& machine, const OperatorO
   auto list = candidates(problem, machine, options.strategy);
   if (options.knobs)
     for (Candidate& c : list) c.knobs = *options.knobs;
+  if (options.knobs && options.knobs->nodes > 1)
+    std::erase_if(list, [](const Candidate& c) { return c.strategy == Strategy::fused; });
   const auto simulator = make_simulator(machine);
   return choose(problem, list, [&](const Plan& plan) { return simulator->prepare(plan)->run({}).seconds; });
 }

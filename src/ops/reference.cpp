@@ -34,13 +34,15 @@ struct Product {
   }
 };
 
-bool adds_by_collective(const Plan& plan) {
+enum class Adding : std::uint8_t { tasks, collective, stages };
+
+Adding adding_of(const Plan& plan) {
   for (const Queue& queue : plan.ranks.front().queues)
     for (const Task& task : queue.tasks)
       if (const auto* c = std::get_if<Collective>(&task.work);
           c != nullptr && (c->kind == CollectiveKind::reduce_scatter || c->kind == CollectiveKind::all_reduce))
-        return true;
-  return false;
+        return c->ranks.empty() ? Adding::collective : Adding::stages;
+  return Adding::tasks;
 }
 
 }  // namespace
@@ -74,7 +76,9 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
   const bool sums = !gather && !exchange && ranks > 1;
   const int slices = std::max(plan.knobs.k_slices, 1);
   const double n = static_cast<double>(problem.k + ranks + slices + 2), u = 0x1p-24, g = n * u / (1 - n * u);
-  const bool in_partial_type = collective_sums == CollectiveSums::partial_type && adds_by_collective(plan);
+  const Adding adding = adding_of(plan);
+  const bool in_partial_type =
+      adding == Adding::stages || (adding == Adding::collective && collective_sums == CollectiveSums::partial_type);
   const double u_out = unit_roundoff(problem.type), roundings = in_partial_type ? static_cast<double>(ranks) : 1,
                u_partial = roundings * unit_roundoff(plan.knobs.partial),
                g_partial = in_partial_type ? u_partial / (1 - u_partial) : u_partial;

@@ -14,7 +14,8 @@ struct Reference {
 };
 
 /// What a plan's library collectives add in. Tasks, and the CPU executor's collectives, add in fp32; NCCL adds in the
-/// type of the partial products, in an order of its own.
+/// type of the partial products, in an order of its own. Collectives over some of the ranks leave sums of that type to
+/// the next ones, and so count as adding in it.
 enum class CollectiveSums : std::uint8_t { fp32, partial_type };
 
 /// The bound of an element y = sum over ranks s of p_s, each p_s a sum of products a b over that rank's K:

@@ -44,6 +44,8 @@ class Builder {
   /// A new workspace; returns its index.
   int workspace(const std::string& name, Layout layout, Type type, std::int64_t rows, std::int64_t cols, int copies);
 
+  const Buffer& buffer(int index) const { return plan_.buffers[static_cast<std::size_t>(index)]; }
+
   /// `count` new signals on `rank`; returns the first one's index.
   int signals(int rank, int count = 1);
 

@@ -39,8 +39,11 @@ Reduction reduction_of(const Node& n) {
 }
 
 Collective collective_of(const Node& n) {
-  n.only({"kind", "group", "from", "to"});
-  return {n["kind"].name(parse_collective_kind), n["group"].integer<int>(), region_of(n["from"]), region_of(n["to"])};
+  n.only({"kind", "group", "from", "to", "ranks"});
+  Collective collective{
+      n["kind"].name(parse_collective_kind), n["group"].integer<int>(), region_of(n["from"]), region_of(n["to"]), {}};
+  if (n.has("ranks")) n["ranks"].each([&](const Node& rank) { collective.ranks.push_back(rank.integer<int>()); });
+  return collective;
 }
 
 Task task_of(const Node& n) {
@@ -106,7 +109,7 @@ Plan plan_of(const Node& n) {
 
 Knobs knobs_of(const Node& n) {
   n.only({"tile_m", "tile_n", "cluster", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "chunks",
-          "own_shift", "abreast", "span_shards", "one_shot", "partial"});
+          "nodes", "own_shift", "abreast", "span_shards", "one_shot", "partial"});
   Knobs k;
   k.tile_m = n["tile_m"].integer<std::int64_t>();
   k.tile_n = n["tile_n"].integer<std::int64_t>();
@@ -118,6 +121,7 @@ Knobs knobs_of(const Node& n) {
   k.comm_rows = n["comm_rows"].integer<std::int64_t>();
   k.k_slices = n["k_slices"].integer<int>();
   k.chunks = n["chunks"].integer<int>();
+  if (n.has("nodes")) k.nodes = n["nodes"].integer<int>();  // files of before had one
   k.own_shift = n["own_shift"].integer<int>();
   k.abreast = n["abreast"].integer<int>();
   k.span_shards = n["span_shards"].boolean();

@@ -21,6 +21,15 @@ void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knob
   expect_positive("chunks", knobs.chunks);
   IMBREX_EXPECTS(knobs.own_shift >= 0, "knob own_shift = {}: it must not be negative", knobs.own_shift);
   IMBREX_EXPECTS(knobs.abreast >= 0, "knob abreast = {}: it must not be negative (0: all owners)", knobs.abreast);
+  IMBREX_EXPECTS(knobs.nodes >= 1 && problem.ranks % knobs.nodes == 0,
+                 "knob nodes = {}: it must be at least 1 and divide the {} ranks", knobs.nodes, problem.ranks);
+  IMBREX_EXPECTS(knobs.nodes == 1 || strategy != Strategy::fused,
+                 "knob nodes = {}: strategy fused stores to its peers' memory, which ends at the host; between hosts, "
+                 "sequential and decomposed run",
+                 knobs.nodes);
+  IMBREX_EXPECTS(knobs.nodes == 1 || problem.op != Operator::gemm_all_to_all,
+                 "knob nodes = {}: gemm_all_to_all sends every block straight to its rank, whatever host that is on",
+                 knobs.nodes);
   IMBREX_EXPECTS(knobs.comm_rows >= 0, "knob comm_rows = {}: it must not be negative (0: a whole shard)",
                  knobs.comm_rows);
   if (strategy != Strategy::fused) return;

@@ -1,5 +1,6 @@
 // Names of the enumerations, both ways.
 #include <array>
+#include <numeric>
 #include <span>
 
 #include "base/check.hpp"
@@ -99,6 +100,13 @@ std::string task_name(const Plan& plan, int rank, int queue, std::size_t task) {
   const Task& t =
       plan.ranks.at(static_cast<std::size_t>(rank)).queues.at(static_cast<std::size_t>(queue)).tasks.at(task);
   return fmt::format("rank {} queue {} task {} ({})", rank, queue, task, kind_of(t));
+}
+
+std::vector<int> ranks_of(const Collective& collective, const Plan& plan) {
+  if (!collective.ranks.empty()) return collective.ranks;
+  std::vector<int> ranks(static_cast<std::size_t>(plan.problem.ranks));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 std::size_t count_tasks(const Plan& plan) {

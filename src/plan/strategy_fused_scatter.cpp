@@ -116,9 +116,9 @@ class FusedScatter {
       for (const Area& area : areas_) {
         const std::int64_t begin = std::max(block.rows.begin, area.rows.begin);
         const std::int64_t end = std::min(block.rows.end(), area.rows.end());
-        if (begin < end && overlap(block.cols, area.cols)) {
-          const std::int64_t left = std::max(block.cols.begin, area.cols.begin);
-          const std::int64_t right = std::min(block.cols.end(), area.cols.end());
+        const std::int64_t left = std::max(block.cols.begin, area.cols.begin);
+        const std::int64_t right = std::min(block.cols.end(), area.cols.end());
+        if (begin < end && left < right) {
           all.pieces.push_back({{{begin, end - begin}, {left, right - left}}, area.owner, next[index(area.owner)]++});
           ++tile.count;
         }

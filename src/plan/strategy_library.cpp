@@ -1,6 +1,7 @@
 // Strategies that communicate by a library's collectives: `sequential`, what every user has today, and `decomposed`,
 // the GEMM cut into chunks of rows so that one chunk's collective runs beside the next chunk's product. Sequential is
 // decomposed with one chunk.
+#include "plan/library_collectives.hpp"
 #include "plan/strategies.hpp"
 #include "plan/tile_order.hpp"
 
@@ -13,6 +14,12 @@ struct Chunk {
   Range rows;               // of one rank's part
   std::int64_t packed = 0;  // first row of the chunk in the packed workspace
 };
+
+std::vector<std::int64_t> rows_of(const std::vector<Chunk>& chunks) {
+  std::vector<std::int64_t> rows;
+  for (const Chunk& chunk : chunks) rows.push_back(chunk.rows.size);
+  return rows;
+}
 
 std::vector<Chunk> chunks_of(std::int64_t part_rows, int chunks, int parts) {
   std::vector<Chunk> result;
@@ -31,16 +38,14 @@ Plan gather_then_gemm(Builder& b, int chunks) {
       b.workspace("gathered", Layout::row_major, b.problem().type, shapes.a.rows * ranks, shapes.a.cols, 1);
   const int compute = b.queue(Engine::compute), library = b.queue(Engine::library);
   const auto parts = chunks_of(shapes.a.rows, chunks, ranks);
+  LibraryCollectives collectives(b, library, CollectiveKind::all_gather, gathered, rows_of(parts));
   for (int rank = 0; rank < ranks; ++rank) {
     const int ready = b.signals(rank, static_cast<int>(parts.size()));
     for (std::size_t c = 0; c < parts.size(); ++c) {
       const Chunk& chunk = parts[c];
       const int group = static_cast<int>(c);
-      b.add(rank, library,
-            {Collective{CollectiveKind::all_gather, group, b.rows_of(rank, buffer_a, chunk.rows.begin, chunk.rows.size),
-                        b.rows_of(rank, gathered, chunk.packed, chunk.rows.size * ranks)},
-             {},
-             {{rank, ready + group}}});
+      collectives.add(rank, c, b.rows_of(rank, buffer_a, chunk.rows.begin, chunk.rows.size),
+                      b.rows_of(rank, gathered, chunk.packed, chunk.rows.size * ranks), {}, {{rank, ready + group}});
       // One chunk lies in the workspace as in the output, so its tiles need not end where the sources' rows do.
       const bool whole = parts.size() == 1;
       for (int source = 0; source < (whole ? 1 : ranks); ++source)
@@ -86,6 +91,7 @@ Plan gemm_then_collective(Builder& b, int chunks) {
                            ? b.workspace("received", Layout::row_major, partial_type, shapes.out.rows, cols, 1)
                            : buffer_out;
   const int copy = unpack ? b.queue(Engine::copy) : compute;
+  LibraryCollectives collectives(b, library, kind, partial, rows_of(parts));
   for (int rank = 0; rank < ranks; ++rank)
     for (std::size_t c = 0; c < parts.size(); ++c) {
       const Chunk& chunk = parts[c];
@@ -111,10 +117,11 @@ Plan gemm_then_collective(Builder& b, int chunks) {
       const Region from = b.rows_of(rank, partial, chunk.packed, h * destinations);
       const Region to = kind == CollectiveKind::all_to_all ? b.rows_of(rank, received, chunk.packed, h * ranks)
                                                            : b.rows_of(rank, received, chunk.rows.begin, h);
-      Task& collective = b.add(rank, library, {Collective{kind, static_cast<int>(c), from, to}, {{done, tiles}}, {}});
-      if (!unpack && !convert) continue;
-      const int arrived = b.signals(rank);
-      collective.posts = {{rank, arrived}};
+      const bool follow = unpack || convert;
+      const int arrived = follow ? b.signals(rank) : 0;
+      collectives.add(rank, c, from, to, {{done, tiles}},
+                      follow ? std::vector<Post>{{rank, arrived}} : std::vector<Post>{});
+      if (!follow) continue;
       if (convert) {
         const Region out = {rank, buffer_out, to.row, 0, to.rows, cols};
         b.add(rank, compute, {Reduction{{to}, {out}}, {{arrived}}, {}});

@@ -32,6 +32,17 @@ class Plans(Case):
                     "comm_rows": 8, "own_shift": 1, "span_shards": True, "partial": "fp32"}
         self.assertLessEqual(expected.items(), made.items())
 
+    def test_nodes(self):
+        for op in OPERATORS[:3]:
+            for strategy in ("sequential", "decomposed", "auto"):
+                with self.subTest(op=op, strategy=strategy):
+                    plan = self.plan(op, "--strategy", strategy, "--nodes", 2)
+                    self.assertEqual(plan["knobs"]["nodes"], 2)
+                    self.assertEqual(self.run_program("check", "plan.json"), ("sound\n", ""))
+        self.refuse("plan", "all_gather_gemm", *SIZES, "--strategy", "sequential", "--nodes", 3, says=["nodes = 3", "4 ranks"])
+        self.refuse("plan", "all_gather_gemm", *SIZES, "--strategy", "fused", "--nodes", 2, says=["nodes = 2", "peers' memory"])
+        self.refuse("plan", "gemm_all_to_all", *SIZES, "--nodes", 2, says=["nodes = 2", "gemm_all_to_all"])
+
     def test_partial_sums_travel_in_the_type_asked_for(self):
         self.assertEqual(self.plan("gemm_reduce_scatter", "--strategy", "fused", "--type", "fp32")["knobs"]["partial"], "fp32")
 

@@ -172,6 +172,31 @@ TEST(LibraryProgram, SequentialIsOneProductAndOneCollectiveOnOneStream) {
     }
 }
 
+TEST(LibraryProgram, StagesOverNodesAreOneProductAndTheirCollectives) {
+  Knobs knobs;
+  knobs.nodes = 2;
+  for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce}) {
+    Plan plan = make_plan({op, 1100, 520, 256, 4, Type::bf16}, Strategy::sequential, knobs);
+    const LibraryProgram program = library_program(plan, 1);
+    EXPECT_EQ(program.steps.size(), 4u);
+    EXPECT_EQ(program.forked, std::vector<bool>{false});
+    EXPECT_EQ(products_of(program).size(), 1u);
+  }
+  // The first two stages join the same ranks, and are to come in one order on both.
+  Plan plan = make_plan({Operator::gemm_reduce_scatter, 1100, 520, 256, 4, Type::bf16}, Strategy::sequential, knobs);
+  auto& tasks = plan.ranks[3].queues[1].tasks;
+  std::swap(tasks[0].work, tasks[1].work);
+  EXPECT_EQ(library_program(plan, 1).steps.size(), 4u);
+  try {
+    library_program(plan, 3);
+    ADD_FAILURE() << "another order was accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("collective 3 of bf16 stands where rank 2 has 1 of bf16"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(LibraryProgram, AnotherPartialTypeAddsAConversion) {
   Knobs knobs;
   knobs.partial = Type::fp32;

@@ -145,9 +145,11 @@ void compare_objects(int ranks, Type type, const std::vector<std::pair<std::stri
           const AllReduceReport a = gpu->report(), b = cpu->report();
           if (const std::int64_t at = difference(type, v.output(), want); at >= 0)
             tell("element " + std::to_string(at) + " differs");
-          // Bounds of exact sums and of rings may be tighter on a GPU, which looks at fewer elements at a time.
+          // Bounds of exact sums and of rings may be tighter on a GPU, which looks at fewer elements at a time, and
+          // then by the rounding of one: it takes the sums as rounded.
           const bool tighter = a.exact || options.algorithm == AllReduceAlgorithm::ring;
-          const bool same_error = tighter ? a.largest_error <= b.largest_error : a.largest_error == b.largest_error;
+          const bool same_error =
+              tighter ? a.largest_error <= b.largest_error * 1.01f : a.largest_error == b.largest_error;
           if (!same_error || a.non_finite != b.non_finite || a.groups != b.groups || a.raw_groups != b.raw_groups ||
               a.exact != b.exact)
             tell("error " + std::to_string(a.largest_error) + " CPU " + std::to_string(b.largest_error) +

@@ -61,6 +61,15 @@ TEST(Reference, SumsInThePartialTypeHaveABoundOfTheirOwn) {
   EXPECT_GT(error(CollectiveSums::fp32), 1);
 }
 
+TEST(Reference, SumsInStagesAreRoundedBetweenThem) {
+  Sums s = all_reduce(Strategy::sequential, 4);
+  Knobs knobs;
+  knobs.nodes = 2;
+  s.plan = make_plan(s.plan.problem, Strategy::sequential, knobs);
+  EXPECT_EQ(reference_of(s.plan, *s.operands, 0).bound,
+            reference_of(s.plan, *s.operands, 0, CollectiveSums::partial_type).bound);
+}
+
 TEST(Reference, PlansWithoutSuchCollectivesKeepTheirBound) {
   const Sums s = all_reduce(Strategy::fused, 4);
   EXPECT_EQ(reference_of(s.plan, *s.operands, 0, CollectiveSums::partial_type).bound,

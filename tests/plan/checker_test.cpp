@@ -63,7 +63,7 @@ TEST(Checker, NamesWhatIsMalformed) {
   plan = make_plan({Operator::gemm_reduce_scatter, 16, 16, 8, 2, Type::fp32}, Strategy::sequential,
                    small_tiles(Transport::store));
   plan.ranks[1].queues[1].tasks.clear();
-  expect_fault(plan, Fault::malformed, "does not take part in the same collectives");
+  expect_fault(plan, Fault::malformed, "rank 1 does not take part in collective 0, which joins it");
 }
 
 TEST(Checker, NamesRegionsThatLeaveTheirBuffers) {
@@ -154,6 +154,72 @@ TEST(Checker, NamesWhatMeetsTheNextEpoch) {
                    small_tiles(Transport::store));
   plan.signal_copies = 1;
   expect_fault(plan, Fault::reuse, "posts of epoch e+1");
+}
+
+// Ranks 0 and 1 on one node, 2 and 3 on the other: two reduce-scatters inside, then one across.
+Plan over_nodes() {
+  Knobs knobs = small_tiles(Transport::store);
+  knobs.nodes = 2;
+  return make_plan({Operator::gemm_reduce_scatter, 32, 8, 8, 4, Type::fp32}, Strategy::sequential, knobs);
+}
+Collective& collective(Plan& plan, std::size_t rank, std::size_t task) {
+  return std::get<Collective>(plan.ranks[rank].queues[1].tasks.at(task).work);
+}
+
+TEST(Checker, NamesWhatIsMalformedInCollectivesOfSomeRanks) {
+  Plan plan = over_nodes();
+  EXPECT_FALSE(check(plan).has_value());
+  EXPECT_EQ(collective(plan, 1, 0).ranks, (std::vector{0, 1}));
+  EXPECT_EQ(collective(plan, 1, 2).ranks, (std::vector{1, 3}));
+  collective(plan, 1, 0).ranks = {1, 0};
+  expect_fault(plan, Fault::malformed, "a collective of ranks 1, 0: they must ascend from 0 to 3");
+  plan = over_nodes();
+  collective(plan, 1, 0).ranks = {1, 4};
+  expect_fault(plan, Fault::malformed, "a collective of ranks 1, 4: they must ascend from 0 to 3");
+  plan = over_nodes();
+  collective(plan, 1, 0).ranks = {0, 2};
+  expect_fault(plan, Fault::malformed,
+               "rank 1 queue 1 task 0 (collective): a collective of ranks 0, 2 has a part on rank 1");
+  plan = over_nodes();
+  collective(plan, 1, 0).ranks = {1, 2};
+  expect_fault(plan, Fault::malformed, "joins ranks 1, 2 here, but 0, 1 elsewhere");
+  plan = over_nodes();
+  collective(plan, 0, 0).ranks = {0, 2, 3};
+  expect_fault(plan, Fault::malformed, "reduce_scatter of 16 rows gives 8 rows on 3 ranks");
+  plan = over_nodes();
+  collective(plan, 1, 0).kind = CollectiveKind::all_to_all;
+  collective(plan, 1, 0).to.rows = 16;
+  expect_fault(plan, Fault::malformed, "is all_to_all of 16 x 8 here, but reduce_scatter of 16 x 8 elsewhere");
+  plan = over_nodes();
+  plan.ranks[3].queues[1].tasks.pop_back();
+  expect_fault(plan, Fault::malformed, "rank 3 does not take part in collective");
+}
+
+TEST(Checker, FollowsDataThroughCollectivesOfSomeRanks) {
+  // Sums of the own node once more instead of the other node's.
+  Plan plan = over_nodes();
+  const int across[] = {collective(plan, 0, 2).group, collective(plan, 1, 2).group};
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    collective(plan, rank, 2).group = across[rank / 2];
+    collective(plan, rank, 2).ranks = collective(plan, rank, 0).ranks;
+  }
+  expect_fault(plan, Fault::coverage, "which belongs at row");
+  // The rows of another node's ranks.
+  plan = over_nodes();
+  for (std::size_t rank = 0; rank < 2; ++rank)
+    std::swap(collective(plan, rank, 0).from.row, collective(plan, rank, 1).from.row);
+  expect_fault(plan, Fault::coverage, "which belongs at row");
+  // Across before inside on one rank, and on two that then wait for each other by way of the others.
+  plan = over_nodes();
+  const auto turn = [&](std::size_t rank) {
+    auto& tasks = plan.ranks[rank].queues[1].tasks;
+    std::swap(tasks[1].work, tasks[2].work);
+    std::swap(tasks[0].work, tasks[1].work);
+  };
+  turn(0);
+  expect_fault(plan, Fault::race, "before rank 0 queue 1 task 1 (collective) has written it");
+  turn(3);
+  expect_fault(plan, Fault::deadlock, "some rank never reaches this collective");
 }
 
 TEST(Checker, LargePlanTakesLessThanASecond) {

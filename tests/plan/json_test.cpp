@@ -47,6 +47,19 @@ TEST(PlanJson, NamesThePlaceAndTheRule) {
   expect_refused(with(good, "\"posts\": []", "\"posts\": [[0]]"), "posts[0]: a list of 2 is needed");
 }
 
+TEST(PlanJson, CollectivesNameTheirRanks) {
+  Knobs knobs;
+  knobs.nodes = 2;
+  const std::string text =
+      to_json(make_plan({Operator::all_gather_gemm, 8, 8, 8, 4, Type::fp32}, Strategy::sequential, knobs));
+  EXPECT_NE(text.find("\"nodes\": 2"), std::string::npos);
+  EXPECT_NE(text.find("\"ranks\": [1, 3]}"), std::string::npos) << text;
+  EXPECT_TRUE(to_json(parse_plan(text)) == text);
+  expect_refused(with(text, "\"ranks\": [1, 3]}", "\"ranks\": 3}"), ".collective.ranks: 3 is not a list");
+  // Files from before there were nodes.
+  EXPECT_EQ(parse_plan(with(small_plan(), "\"nodes\": 1, ", "")).knobs.nodes, 1);
+}
+
 TEST(Problem, NamesTheValueAndTheRule) {
   const auto expect = [](const Problem& problem, const std::string& message) {
     try {
@@ -64,6 +77,11 @@ TEST(Problem, NamesTheValueAndTheRule) {
   Knobs knobs;
   knobs.own_shift = -1;
   EXPECT_THROW(make_plan({Operator::all_gather_gemm, 8, 8, 8, 2, Type::bf16}, Strategy::fused, knobs), Error);
+  knobs = {};
+  knobs.nodes = 2;
+  EXPECT_THROW(make_plan({Operator::all_gather_gemm, 9, 9, 8, 3, Type::bf16}, Strategy::sequential, knobs), Error);
+  EXPECT_THROW(make_plan({Operator::all_gather_gemm, 8, 8, 8, 4, Type::bf16}, Strategy::fused, knobs), Error);
+  EXPECT_THROW(make_plan({Operator::gemm_all_to_all, 8, 8, 8, 4, Type::bf16}, Strategy::sequential, knobs), Error);
 }
 
 }  // namespace

@@ -116,6 +116,23 @@ TEST(Limits, OneRankPaysNoWire) {
     }
 }
 
+// Two nodes of two ranks gather at once, each on its own: half of the bytes that four ranks would put on the wire.
+TEST(Limits, CollectivesOfSomeRanksTakeTheirOwnBytesTime) {
+  Machine m = ideal_machine();
+  m.all_gather = {{{1, 1e-9}, {1e6, 1e-3}}, Provenance::unverified, "test"};
+  Plans p(4);
+  for (int r = 0; r < 4; ++r)
+    p.queue(r, Engine::library)
+        .push_back({Collective{CollectiveKind::all_gather,
+                               r / 2,
+                               Plans::block(r, 1, 500),
+                               Plans::block(r, 2, 500, 8),
+                               {r / 2 * 2, r / 2 * 2 + 1}},
+                    {},
+                    {}});
+  EXPECT_NEAR(simulate(p.plan, m).seconds, seconds_of(m.all_gather, 1000), 1e-15);
+}
+
 TEST(Limits, ACollectiveTakesItsCurvesTime) {
   Machine m = ideal_machine();
   m.reduce_scatter = {{{1e3, 1e-3}, {1e9, 1e-1}}, Provenance::unverified, "test"};

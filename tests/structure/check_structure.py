@@ -54,7 +54,7 @@ MAX_LINES = 500
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 CUDA_HEADER = re.compile(r"^(cuda|nccl|nvml|nvtx|cublas|cutlass/|cute/|cooperative_groups|cub/|thrust/|mma\.h|nv/)")
 TORCH = re.compile(r'^[ \t]*#\s*include\s*[<"](torch|ATen|c10)/|^\s*(import|from)\s+torch\b', re.M)
-TORCH_PEER = "bench/peers_torch.py"  # measures it
+TORCH_PEERS = ("bench/peers_torch.py", "bench/peers_all_reduce.py")  # measure it
 GETENV = re.compile(r"\b(secure_)?getenv\s*\(")
 
 
@@ -152,8 +152,8 @@ def check_foreign(root):
                 continue
             text = text_of(path)
             in_torch_tests = where.parts[:2] == ("tests", "python")
-            if where.parts[0] != "python" and not in_torch_tests and str(where) != TORCH_PEER and TORCH.search(text):
-                faults.append(f"{where}: uses torch; torch appears only under python/ and in {TORCH_PEER}")
+            if where.parts[0] != "python" and not in_torch_tests and str(where) not in TORCH_PEERS and TORCH.search(text):
+                faults.append(f"{where}: uses torch; torch appears only under python/ and in {', '.join(TORCH_PEERS)}")
             if folder in ("include", "src", "cli", "python", "examples") and path.suffix in CODE:
                 if str(where) != "src/base/environment.cpp" and GETENV.search(without_comments(text)):
                     faults.append(f"{where}: calls getenv; only src/base/environment.cpp may")

@@ -61,6 +61,10 @@ inline Knobs random_knobs(Random& random, const Problem& p, Strategy strategy) {
   k.own_shift = static_cast<int>(random.between(0, 6));
   k.abreast = static_cast<int>(random.between(0, 3));
   k.partial = random.chance(0.5) ? p.type : Type::fp32;
+  if (strategy != Strategy::fused && p.op != Operator::gemm_all_to_all) {
+    k.nodes = static_cast<int>(random.between(1, p.ranks));
+    while (p.ranks % k.nodes != 0) --k.nodes;
+  }
   const bool gather = p.op == Operator::all_gather_gemm;
   k.transport = random.one_of({Transport::store, Transport::push, Transport::pull});
   k.reducer = random.one_of({Reducer::tile, Reducer::tail, Reducer::reserved});
@@ -94,9 +98,10 @@ inline std::string describe(const RandomCase& c) {
          std::string(name_of(c.strategy)) + " tile " + s(c.knobs.tile_m) + "x" + s(c.knobs.tile_n) + " group " +
          s(c.knobs.group) + " order " + std::string(name_of(c.knobs.order)) + " transport " +
          std::string(name_of(c.knobs.transport)) + " reducer " + std::string(name_of(c.knobs.reducer)) + " comm_rows " +
-         s(c.knobs.comm_rows) + " k_slices " + s(c.knobs.k_slices) + " chunks " + s(c.knobs.chunks) + " own_shift " +
-         s(c.knobs.own_shift) + " abreast " + s(c.knobs.abreast) + (c.knobs.span_shards ? " span_shards" : "") + (c.knobs.one_shot ? " one_shot" : "") +
-         " partial " + std::string(name_of(c.knobs.partial));
+         s(c.knobs.comm_rows) + " k_slices " + s(c.knobs.k_slices) + " chunks " + s(c.knobs.chunks) + " nodes " +
+         s(c.knobs.nodes) + " own_shift " + s(c.knobs.own_shift) + " abreast " + s(c.knobs.abreast) +
+         (c.knobs.span_shards ? " span_shards" : "") + (c.knobs.one_shot ? " one_shot" : "") + " partial " +
+         std::string(name_of(c.knobs.partial));
 }
 
 /// Seed of a property test: IMBREX_TEST_SEED, or a fixed one. Tests print it.

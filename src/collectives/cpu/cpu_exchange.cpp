@@ -7,15 +7,6 @@
 
 namespace imbrex {
 
-std::string_view name_of(ExchangeKind kind) {
-  switch (kind) {
-    case ExchangeKind::reduce_scatter: return "reduce_scatter";
-    case ExchangeKind::all_gather: return "all_gather";
-    case ExchangeKind::all_to_all: return "all_to_all";
-  }
-  return "?";
-}
-
 namespace {
 
 using collectives::Piece;
@@ -116,16 +107,7 @@ class CpuExchange final : public Exchange, private RankWork {
 
 std::unique_ptr<Exchange> make_cpu_exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type,
                                             const ExchangeOptions& options) {
-  const std::string_view name = name_of(kind);
-  IMBREX_EXPECTS(max_count >= 0, "{}: max_count = {}: it must not be negative", name, max_count);
-  if (options.codec) validate(*options.codec);
-  IMBREX_EXPECTS(options.ctas >= 0 && options.ctas <= collectives::most_ctas, "{}: ctas = {}: it must be from 0 to {}",
-                 name, options.ctas, collectives::most_ctas);
-  collectives::agree(world, name.data(),
-                     {max_count,
-                      type,
-                      {static_cast<std::int64_t>(kind), collectives::term_of(options.codec), options.report ? 1 : 0,
-                       options.ctas, 0, 0}});
+  collectives::agree(world, kind, max_count, type, options);
   return std::make_unique<CpuExchange>(world, kind, max_count, type, options);
 }
 

@@ -23,7 +23,7 @@ class CodedTwoShot : CodedRank<type, Batch, std::is_same_v<FormOfParts, AnyForm>
   static constexpr bool any = std::is_same_v<FormOfParts, AnyForm>, ahead = Most <= 4 && !any;
   static constexpr int unrolled = ahead ? Most : 1;
   using Base = CodedRank<type, Batch, any>;
-  using Base::a_, Base::c_, Base::arrivals_, Base::state_, Base::in_, Base::out_, Base::workers_, Base::well_;
+  using Base::a_, Base::c_, Base::progress_, Base::state_, Base::in_, Base::out_, Base::workers_, Base::well_;
   using Base::index_of, Base::block_of, Base::place_of, Base::slot_of, Base::peer_of;
   using typename Base::OwnPart;
   using typename Base::Part;
@@ -31,7 +31,7 @@ class CodedTwoShot : CodedRank<type, Batch, std::is_same_v<FormOfParts, AnyForm>
   using typename Base::Vector;
 
  public:
-  __device__ __forceinline__ CodedTwoShot(const CodedArgs& args, Arrivals& arrivals) : Base(args, arrivals) {}
+  __device__ __forceinline__ CodedTwoShot(const CodedArgs& args, Progress& progress) : Base(args, progress) {}
 
   __device__ __forceinline__ void run() {
     if (threadIdx.x >= workers_)
@@ -48,25 +48,25 @@ class CodedTwoShot : CodedRank<type, Batch, std::is_same_v<FormOfParts, AnyForm>
       if (round < a_.chunks) {
         if (round >= a_.slots) this->wait_for(CommStep::room, &CommState::freed, round - a_.slots + 1);
         send(round);
-        arrive(arrivals_.parts);
+        end_step(progress_.parts, round);
       }
       if (round >= 1 && round - 1 < a_.chunks) {
         this->wait_for(CommStep::part, &CommState::parts, round);
         if (well_) add(round - 1);
-        arrive(arrivals_.sums);
+        end_step(progress_.sums, round - 1);
       }
       if (round < 2) continue;
       this->wait_for(CommStep::sum, &CommState::sums, round - 1);
       if (well_) take(round - 2);
-      arrive(arrivals_.freed);
+      end_step(progress_.freed, round - 2);
     }
   }
 
   __device__ __forceinline__ void post() {
     for (std::uint32_t round = 0; round < a_.chunks + 2; ++round) {
-      if (round < a_.chunks) this->post_one(arrivals_.parts, round, &CommState::parts);
-      if (round >= 1 && round - 1 < a_.chunks) this->post_one(arrivals_.sums, round - 1, &CommState::sums);
-      if (round >= 2 && round - 2 + a_.slots < a_.chunks) this->post_one(arrivals_.freed, round - 2, &CommState::freed);
+      if (round < a_.chunks) this->post_one(progress_.parts, round, &CommState::parts);
+      if (round >= 1 && round - 1 < a_.chunks) this->post_one(progress_.sums, round - 1, &CommState::sums);
+      if (round >= 2 && round - 2 + a_.slots < a_.chunks) this->post_one(progress_.freed, round - 2, &CommState::freed);
     }
   }
 
@@ -226,11 +226,11 @@ class CodedTwoShot : CodedRank<type, Batch, std::is_same_v<FormOfParts, AnyForm>
 
 template <Type type, int Most, int Batch, typename FormOfParts, typename FormOfSums>
 __global__ void __launch_bounds__(most_coded_workers + 32, 1) coded_all_reduce(const __grid_constant__ CodedArgs a) {
-  __shared__ Arrivals arrivals;
-  if (threadIdx.x == 0) arrivals = {};
+  __shared__ Progress progress;
+  if (threadIdx.x == 0) progress = {};
   __syncthreads();
   wait_for_stream();
-  CodedTwoShot<type, Most, Batch, FormOfParts, FormOfSums>(a, arrivals).run();
+  CodedTwoShot<type, Most, Batch, FormOfParts, FormOfSums>(a, progress).run();
 }
 
 template <Type type, typename FormOfParts, typename FormOfSums>

@@ -10,7 +10,7 @@ namespace imbrex::cuda {
 template <Type type>
 class CodedOneShot : CodedRank<type, 1, true> {
   using Base = CodedRank<type, 1, true>;
-  using Base::a_, Base::c_, Base::arrivals_, Base::state_, Base::in_, Base::out_, Base::workers_, Base::well_;
+  using Base::a_, Base::c_, Base::progress_, Base::state_, Base::in_, Base::out_, Base::workers_, Base::well_;
   using Base::index_of, Base::block_of, Base::place_of, Base::slot_of, Base::peer_of;
   using typename Base::OwnPart;
   using typename Base::Part;
@@ -18,26 +18,26 @@ class CodedOneShot : CodedRank<type, 1, true> {
   using typename Base::Vector;
 
  public:
-  __device__ __forceinline__ CodedOneShot(const CodedArgs& args, Arrivals& arrivals) : Base(args, arrivals) {}
+  __device__ __forceinline__ CodedOneShot(const CodedArgs& args, Progress& progress) : Base(args, progress) {}
 
   __device__ __forceinline__ void run() {
     for (std::uint32_t round = 0; round < a_.chunks + 1; ++round) {
       const bool sends = round < a_.chunks, frees = round >= 1 && round - 1 + a_.slots < a_.chunks;
       if (threadIdx.x >= workers_) {
-        if (sends) this->post_one(arrivals_.parts, round, &CommState::parts);
-        if (frees) this->post_one(arrivals_.freed, round - 1, &CommState::freed);
+        if (sends) this->post_one(progress_.parts, round, &CommState::parts);
+        if (frees) this->post_one(progress_.freed, round - 1, &CommState::freed);
         continue;
       }
       maybe_pause(c_, state_.epoch, round);
       if (sends) {
         if (round >= a_.slots) this->wait_for(CommStep::room, &CommState::freed, round - a_.slots + 1);
         send(round);
-        arrive(arrivals_.parts);
+        end_step(progress_.parts, round);
       }
       if (round < 1) continue;
       this->wait_for(CommStep::vector, &CommState::parts, round);
       if (well_) add(round - 1);
-      arrive(arrivals_.freed);
+      end_step(progress_.freed, round - 1);
     }
     this->end();
   }
@@ -93,11 +93,11 @@ class CodedOneShot : CodedRank<type, 1, true> {
 
 template <Type type>
 __global__ void __launch_bounds__(most_coded_workers + 32, 1) coded_one_shot(const __grid_constant__ CodedArgs a) {
-  __shared__ Arrivals arrivals;
-  if (threadIdx.x == 0) arrivals = {};
+  __shared__ Progress progress;
+  if (threadIdx.x == 0) progress = {};
   __syncthreads();
   wait_for_stream();
-  CodedOneShot<type>(a, arrivals).run();
+  CodedOneShot<type>(a, progress).run();
 }
 
 }  // namespace imbrex::cuda

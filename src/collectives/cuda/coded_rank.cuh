@@ -1,8 +1,8 @@
 // What the kernels of coded all-reduces share: chunks, slots, posts, and groups on their way.
 //
 // Posts. Codes may be any bits, so counters say what has come: one for each peer, block and kind, in the memory of the
-// rank that waits, never reset. The workers' warps count themselves in shared memory as they end a step; one more warp
-// sees the count complete, fences at system scope and stores the counters, so that no worker waits for a fence. A
+// rank that waits, never reset. The workers' warps say in shared memory which chunks they have ended; one more warp
+// sees that all have, fences at system scope and stores the counters, so that no worker waits for a fence. A
 // waiting warp polls with acquire and meets its other lanes. What a block posts in a call is its number of chunks, of
 // each kind.
 //
@@ -17,18 +17,36 @@
 
 namespace imbrex::cuda {
 
-/// Counts of the warps that have ended a step, over the launch.
-struct Arrivals {
-  std::uint32_t parts, sums, freed;
+inline constexpr std::uint32_t most_coded_warps = most_coded_workers / 32;
+
+/// Chunks that each warp of workers has ended a step of. A count of all of them would not do: a fast warp ends two
+/// while a slow one ends none.
+struct Ended {
+  std::uint32_t chunks[most_coded_warps];
 };
 
-__device__ __forceinline__ void arrive(std::uint32_t& count) {
+/// By a worker's warp.
+__device__ __forceinline__ void end_step(Ended& ended, std::uint32_t chunk) {
   __syncwarp();
-  if (threadIdx.x % 32 == 0) {
-    __threadfence_block();
-    atomicAdd_block(&count, 1u);
-  }
+  if (threadIdx.x % 32 != 0) return;
+  __threadfence_block();
+  *const_cast<volatile std::uint32_t*>(&ended.chunks[threadIdx.x / 32]) = chunk + 1;
 }
+
+/// By the warp that posts: until all warps have ended the step of the chunk.
+// NOTE: the workers' waits are bounded, so this one is.
+__device__ __forceinline__ void await_step(const Ended& ended, std::uint32_t warps, std::uint32_t chunk) {
+  const std::uint32_t lane = threadIdx.x % 32;
+  if (lane < warps)
+    while (*const_cast<const volatile std::uint32_t*>(&ended.chunks[lane]) < chunk + 1) __nanosleep(20);
+  __threadfence_block();
+  __syncwarp();
+}
+
+/// Of a block's shared memory; zero at first.
+struct Progress {
+  Ended parts, sums, freed;
+};
 
 /// `Tolerant`: groups may travel raw.
 template <Type type, int Batch, bool Tolerant>
@@ -40,10 +58,10 @@ class CodedRank {
  protected:
   using Counters = std::uint32_t (CommState::*)[max_comm_ranks][max_comm_blocks];
 
-  __device__ __forceinline__ CodedRank(const CodedArgs& args, Arrivals& arrivals)
+  __device__ __forceinline__ CodedRank(const CodedArgs& args, Progress& progress)
       : a_(args),
         c_(args.comm),
-        arrivals_(arrivals),
+        progress_(progress),
         state_(read_state(c_)),
         in_{static_cast<std::byte*>(const_cast<void*>(args.in)), args.count,
             reinterpret_cast<std::uint64_t>(args.in) % 16 == 0},
@@ -51,13 +69,9 @@ class CodedRank {
         workers_(blockDim.x - 32),
         lane_(threadIdx.x % 32) {}
 
-  /// By the warp that posts, once the workers' warps have arrived.
-  // NOTE: the workers' waits are bounded, so this one is.
-  __device__ __forceinline__ void post_one(const std::uint32_t& arrived, std::uint32_t chunk, Counters kind) {
-    if (lane_ == 0)
-      while (*const_cast<const volatile std::uint32_t*>(&arrived) < workers_ / 32 * (chunk + 1)) __nanosleep(20);
-    __threadfence_block();
-    __syncwarp();
+  /// By the warp that posts, once the workers' warps are done.
+  __device__ __forceinline__ void post_one(const Ended& ended, std::uint32_t chunk, Counters kind) {
+    await_step(ended, workers_ / 32, chunk);
     if (lane_ >= c_.ranks || lane_ == c_.rank) return;
     fence_system();
     store_relaxed_system(&(state_of(c_, lane_).*kind)[c_.rank][blockIdx.x], state_.posts + chunk + 1);
@@ -217,7 +231,7 @@ class CodedRank {
 
   const CodedArgs& a_;
   const Comm& c_;
-  Arrivals& arrivals_;
+  Progress& progress_;
   BlockState state_;
   Vector in_, out_;
   std::uint32_t workers_, lane_;

@@ -17,9 +17,9 @@
 
 namespace imbrex::cuda {
 
-/// Warps that have ended each stage, over the launch.
-struct RingArrivals {
-  std::uint32_t stages[2 * max_comm_ranks];
+/// Of a block's shared memory; zero at first.
+struct RingProgress {
+  Ended stages[2 * max_comm_ranks];
 };
 
 template <Type type>
@@ -33,8 +33,8 @@ class CodedRing : CodedRank<type, 1, false> {
   using typename Base::Vector;
 
  public:
-  __device__ __forceinline__ CodedRing(const CodedArgs& args, Arrivals& unused, RingArrivals& arrivals)
-      : Base(args, unused), stages_(2 * c_.ranks - 1), arrivals_(arrivals) {}
+  __device__ __forceinline__ CodedRing(const CodedArgs& args, Progress& unused, RingProgress& progress)
+      : Base(args, unused), stages_(2 * c_.ranks - 1), ring_(progress) {}
 
   __device__ __forceinline__ void run() {
     const bool posts = threadIdx.x >= workers_;
@@ -48,7 +48,7 @@ class CodedRing : CodedRank<type, 1, false> {
           post(s, chunk);
         } else {
           work(s, chunk);
-          arrive(arrivals_.stages[s]);
+          end_step(ring_.stages[s], chunk);
         }
       }
     }
@@ -67,11 +67,7 @@ class CodedRing : CodedRank<type, 1, false> {
     const std::uint32_t last = c_.ranks - 1;
     const bool ends = s + 1 == stages_;
     if (c_.ranks == 1) return;
-    if (lane_ == 0)
-      while (*const_cast<const volatile std::uint32_t*>(&arrivals_.stages[s]) < workers_ / 32 * (chunk + 1))
-        __nanosleep(20);
-    __threadfence_block();
-    __syncwarp();
+    await_step(ring_.stages[s], workers_ / 32, chunk);
     if (lane_ != 0) return;
     CommState& state = state_of(c_, ends ? previous() : next());
     fence_system();
@@ -187,17 +183,17 @@ class CodedRing : CodedRank<type, 1, false> {
   }
 
   std::uint32_t stages_;
-  RingArrivals& arrivals_;
+  RingProgress& ring_;
 };
 
 template <Type type>
 __global__ void __launch_bounds__(most_coded_workers + 32, 1) coded_ring(const __grid_constant__ CodedArgs a) {
-  __shared__ RingArrivals arrivals;
-  __shared__ Arrivals unused;
-  if (threadIdx.x == 0) arrivals = {};
+  __shared__ RingProgress progress;
+  __shared__ Progress unused;
+  if (threadIdx.x == 0) progress = {};
   __syncthreads();
   wait_for_stream();
-  CodedRing<type>(a, unused, arrivals).run();
+  CodedRing<type>(a, unused, progress).run();
 }
 
 }  // namespace imbrex::cuda

@@ -50,7 +50,7 @@ struct alignas(256) CommState {
 static_assert(sizeof(CommState) == 256 + 16 * max_comm_blocks + 3 * 4 * max_comm_ranks * max_comm_blocks);
 
 /// What a wait was for.
-enum class CommStep : std::uint32_t { vector, part, sum, room };
+enum class CommStep : std::uint32_t { vector, part, sum, room, block };
 
 /// In host memory that the device writes: the first wait that passed its limit. `state` commits: it is written last.
 struct CommFault {

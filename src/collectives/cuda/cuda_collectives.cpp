@@ -37,7 +37,7 @@ std::size_t workspace_for(const World& world, const CollectivesOptions& options)
 }
 
 std::string text_of(const CommFault& f, int rank, double limit) {
-  constexpr const char* what[] = {"vector", "part of this rank's sums", "sums", "free slots"};
+  constexpr const char* what[] = {"vector", "part of this rank's sums", "sums", "free slots", "block"};
   const std::uint32_t peer = f.peer, block = f.block, expected = f.expected;
   const std::uint64_t epoch = f.epoch, packet = f.packet;
   return fmt::format("rank {} waited longer than {} s in collective call {}, block {}, for rank {}'s {}: {}", rank,
@@ -45,6 +45,32 @@ std::string text_of(const CommFault& f, int rank, double limit) {
                      expected == 0
                          ? fmt::format("packet {} has not come", packet)
                          : fmt::format("expected {} chunks, saw {}", expected, static_cast<std::int32_t>(f.seen)));
+}
+
+void expect_apart(const void* in, std::size_t in_bytes, const void* out, std::size_t out_bytes, std::size_t element) {
+  for (const void* p : {in, out})
+    IMBREX_EXPECTS(p != nullptr && reinterpret_cast<std::uintptr_t>(p) % element == 0,
+                   "operand at {}: it must be aligned to its elements' {} bytes", p, element);
+  const auto *first = static_cast<const std::byte*>(in), *to = static_cast<const std::byte*>(out);
+  IMBREX_EXPECTS(first + in_bytes <= to || to + out_bytes <= first,
+                 "out at {} ({} bytes) overlaps in at {} ({} bytes): they must be apart, or one for an all-reduce", out,
+                 out_bytes, in, in_bytes);
+}
+
+// One step's chunk of `blocks` blocks of values.
+CodedChunk chunk_of(const Codec& codec, std::uint32_t blocks, int slot_bytes, bool ring) {
+  const codec::ChunkLayout layout = codec::layout_of(codec, std::int64_t{blocks} * coded_block_values, slot_bytes);
+  CodedChunk chunk{};
+  chunk.codec = codec;
+  chunk.second = static_cast<std::uint32_t>(layout.second);
+  chunk.scale = static_cast<std::uint32_t>(layout.scale);
+  chunk.offset = static_cast<std::uint32_t>(layout.offset);
+  chunk.slot = static_cast<std::uint32_t>(layout.slot);
+  chunk.group_shift =
+      static_cast<std::uint32_t>(std::countr_zero(static_cast<std::uint32_t>(codec.group) / coded_block_values));
+  chunk.bytes = static_cast<std::uint32_t>(
+      ceil_div(static_cast<std::uint64_t>(layout.bytes) + (ring ? ring_trailer_bytes : 0), 128) * 128);
+  return chunk;
 }
 
 }  // namespace
@@ -61,6 +87,7 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
     : world_(world), device_(device), heap_(world, device, workspace_for(world, options)) {
   load_exact_kernels();
   load_coded_kernels();
+  load_exchange_kernels();
   int processors = 0;
   IMBREX_CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
   processors_ = std::min(static_cast<std::uint32_t>(processors), max_comm_blocks);
@@ -131,6 +158,13 @@ ExactShape CudaCollectives::shape_of(std::int64_t count, Type type, const ExactK
   s.batch = knobs.batch != 0 ? knobs.batch : huge ? 2 : 1;
   s.blocks = knobs.blocks != 0 ? knobs.blocks : blocks_for(piece, s.threads * s.batch, 128);
   s.slots = knobs.slots;
+  // What is left to choose fits the workspace.
+  const auto fits = [&] {
+    const std::uint64_t span = std::uint64_t{s.blocks} * s.threads * s.batch;
+    return ceil_div(piece, span) <= 1 || 3 * span * packet_size * 2 * comm_.ranks <= comm_.copy_bytes;
+  };
+  if (!fits() && knobs.batch == 0) s.batch = 1;
+  while (!fits() && knobs.blocks == 0 && s.blocks > 1) s.blocks /= 2;
   return s;
 }
 
@@ -169,12 +203,7 @@ void CudaCollectives::expect_operands(const void* in, const void* out, std::int6
   IMBREX_EXPECTS(count >= 0, "count = {}: it must not be negative", count);
   if (count == 0) return;
   const std::size_t element = size_of(type), bytes = static_cast<std::size_t>(count) * element;
-  for (const void* p : {in, out})
-    IMBREX_EXPECTS(p != nullptr && reinterpret_cast<std::uintptr_t>(p) % element == 0,
-                   "operand at {}: it must be aligned to its elements' {} bytes", p, element);
-  const auto *first = static_cast<const std::byte*>(in), *to = static_cast<const std::byte*>(out);
-  IMBREX_EXPECTS(first == to || first + bytes <= to || to + bytes <= first,
-                 "out at {} overlaps in at {} ({} bytes): it must be in, or apart from it", out, in, bytes);
+  expect_apart(in, in == out ? 0 : bytes, out, in == out ? 0 : bytes, element);
 }
 
 void CudaCollectives::launch(const void* kernel, std::uint32_t blocks, std::uint32_t threads, void* args,
@@ -206,7 +235,8 @@ void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, 
   launch(exact_kernel(type, comm_.ranks, shape, knobs.report), shape.blocks, shape.threads, &args, stream);
 }
 
-CodedShape CudaCollectives::coded_shape_of(std::int64_t count, std::uint32_t batch, const CodedKnobs& knobs) const {
+CodedShape CudaCollectives::coded_shape_of(std::int64_t count, Type type, const CodecPair& pair, std::uint32_t batch,
+                                           const CodedKnobs& knobs) const {
   IMBREX_EXPECTS(knobs.blocks <= max_comm_blocks, "{} blocks: at most {}", knobs.blocks, max_comm_blocks);
   IMBREX_EXPECTS(knobs.batch <= 2, "batches of {}: 1 or 2", knobs.batch);
   IMBREX_EXPECTS(knobs.workers <= most_coded_workers && knobs.workers % 32 == 0,
@@ -225,7 +255,24 @@ CodedShape CudaCollectives::coded_shape_of(std::int64_t count, std::uint32_t bat
                   : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
                         ceil_div(ceil_div(piece, most * chunks * batch), 32) * 32, 64, most_coded_workers));
   s.blocks = knobs.blocks != 0 ? knobs.blocks : blocks_for(piece, s.workers * batch, processors_);
+  // What is left to choose fits the workspace.
+  const auto fits = [&] {
+    const std::uint32_t span = s.workers * batch;
+    const int slot_bytes = knobs.tolerance >= 0 ? static_cast<int>(size_of(type)) : 0;
+    const bool ring = s.steps == CodedSteps::ring;
+    const std::uint64_t bytes = std::uint64_t{chunk_of(pair.reduce_scatter, span, slot_bytes, ring).bytes} +
+                                chunk_of(pair.all_gather, span, slot_bytes, ring).bytes;
+    const std::uint64_t held = std::min(rounds_of(s.steps), ceil_div(piece, std::uint64_t{span} * s.blocks));
+    return held * bytes * s.blocks * comm_.ranks <= comm_.copy_bytes;
+  };
+  while (!fits() && knobs.workers == 0 && s.workers > 64) s.workers = (s.workers / 2 + 31) / 32 * 32;
+  while (!fits() && knobs.blocks == 0 && s.blocks > 1) s.blocks /= 2;
   return s;
+}
+
+// So many rounds after it was sent, a chunk is done with.
+std::uint64_t CudaCollectives::rounds_of(CodedSteps steps) const {
+  return steps == CodedSteps::ring ? 2 * comm_.ranks - 1 : 3;
 }
 
 CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
@@ -248,25 +295,12 @@ CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
                      : static_cast<std::uint32_t>(ceil_div(ceil_div(a.value_blocks, comm_.ranks), unit) * unit);
   const std::uint32_t span = shape.workers * kernel.batch;
   a.chunks = static_cast<std::uint32_t>(ceil_div(a.piece, std::uint64_t{span} * shape.blocks));
-  std::uint64_t chunk_bytes = 0;
-  for (auto [step, codec] : {std::pair{&a.parts, pair.reduce_scatter}, {&a.sums, pair.all_gather}}) {
-    const codec::ChunkLayout layout = codec::layout_of(codec, std::int64_t{span} * coded_block_values,
-                                                       tolerance >= 0 ? static_cast<int>(size_of(type)) : 0);
-    step->codec = codec;
-    step->second = static_cast<std::uint32_t>(layout.second);
-    step->scale = static_cast<std::uint32_t>(layout.scale);
-    step->offset = static_cast<std::uint32_t>(layout.offset);
-    step->slot = static_cast<std::uint32_t>(layout.slot);
-    step->group_shift =
-        static_cast<std::uint32_t>(std::countr_zero(static_cast<std::uint32_t>(codec.group) / coded_block_values));
-    step->bytes = static_cast<std::uint32_t>(
-        ceil_div(static_cast<std::uint64_t>(layout.bytes) + (ring ? ring_trailer_bytes : 0), 128) * 128);
-    chunk_bytes += step->bytes;
-    if (one_step) break;
-  }
+  const int slot_bytes = tolerance >= 0 ? static_cast<int>(size_of(type)) : 0;
+  a.parts = chunk_of(pair.reduce_scatter, span, slot_bytes, ring);
+  if (!one_step) a.sums = chunk_of(pair.all_gather, span, slot_bytes, ring);
+  const std::uint64_t chunk_bytes = std::uint64_t{a.parts.bytes} + a.sums.bytes;
   const std::uint64_t slots = comm_.copy_bytes / (chunk_bytes * shape.blocks * comm_.ranks);
-  // So many rounds after it was sent, a chunk is done with.
-  const std::uint64_t rounds = ring ? 2 * comm_.ranks - 1 : 3;
+  const std::uint64_t rounds = rounds_of(shape.steps);
   IMBREX_EXPECTS(slots >= std::min<std::uint64_t>(a.chunks, rounds),
                  "{} blocks of {} workers: the workspace holds {} chunks, at least {} are needed", shape.blocks,
                  shape.workers, slots, rounds);
@@ -287,10 +321,42 @@ void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, 
                                  ? coded_ring_kernel(type)
                                  : coded_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0, knobs.batch);
   IMBREX_EXPECTS(knobs.steps != CodedSteps::ring || knobs.tolerance < 0, "a ring takes no tolerance");
-  const CodedShape shape = coded_shape_of(count, kernel.batch, knobs);
+  const CodedShape shape = coded_shape_of(count, type, pair, kernel.batch, knobs);
   if (count == 0) return;
   CodedArgs args = arguments(in, out, count, type, pair, kernel, shape, knobs.tolerance);
   launch(kernel.function, shape.blocks, shape.workers + 32, &args, stream);
+}
+
+void CudaCollectives::exchange(ExchangeKind kind, const void* in, void* out, std::int64_t count, Type type,
+                               cudaStream_t stream, const ExchangeKnobs& knobs) {
+  expect_alive();
+  IMBREX_EXPECTS(knobs.blocks <= max_comm_blocks, "{} blocks: at most {}", knobs.blocks, max_comm_blocks);
+  IMBREX_EXPECTS(count >= 0, "count = {}: it must not be negative", count);
+  if (count == 0) return;
+  const std::size_t element = size_of(type), bytes = static_cast<std::size_t>(count) * element;
+  const bool gathers = kind == ExchangeKind::all_gather, sums = kind == ExchangeKind::reduce_scatter;
+  expect_apart(in, bytes * (gathers ? 1 : comm_.ranks), out, bytes * (sums ? 1 : comm_.ranks), element);
+  if (comm_.ranks == 1) {
+    IMBREX_CUDA_TRY(cudaSetDevice(device_));
+    IMBREX_CUDA_TRY(cudaMemcpyAsync(out, in, bytes, cudaMemcpyDeviceToDevice, stream));
+    return;
+  }
+  // Stretches of blocks that the slots hold, one call each.
+  const std::uint64_t most = comm_.copy_bytes / comm_.ranks / 256 * 256;
+  for (std::uint64_t at = 0; at < bytes; at += most) {
+    ExchangeArgs args{comm_,
+                      static_cast<const std::byte*>(in) + at,
+                      static_cast<std::byte*>(out) + at,
+                      std::min<std::uint64_t>(most, bytes - at),
+                      bytes,
+                      0,
+                      at > 0};
+    args.source_stride = ceil_div(args.bytes, 256) * 256;
+    const std::uint64_t packets = ceil_div(args.bytes, packet_size);
+    const std::uint32_t threads = packets <= 64 * 128 ? 128 : most_exchange_threads;
+    launch(exchange_kernel(kind, type, comm_.ranks, knobs.report),
+           knobs.blocks != 0 ? knobs.blocks : blocks_for(packets, threads, 128), threads, &args, stream);
+  }
 }
 
 CommReport CudaCollectives::report() const {

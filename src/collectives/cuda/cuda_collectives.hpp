@@ -9,6 +9,7 @@
 
 #include "collectives/cuda/coded.hpp"
 #include "collectives/cuda/exact.hpp"
+#include "collectives/cuda/exchange.hpp"
 #include "imbrex/types.hpp"
 #include "imbrex/world.hpp"
 #include "runtime/cuda/cuda_heap.hpp"
@@ -18,7 +19,7 @@ namespace imbrex::cuda {
 
 struct CollectivesOptions {
   /// Of GPU memory per rank: what is under way of one call and of the call before it, in exact slots and in coded ones.
-  std::size_t workspace_bytes = std::size_t{160} << 20;
+  std::size_t workspace_bytes = std::size_t{256} << 20;
   std::uint64_t delays = 0;  ///< tests: not 0: seed of random pauses of warps
   double max_delay = 1e-4;   ///< longest pause, seconds
 };
@@ -44,6 +45,11 @@ struct CodedKnobs {
   std::uint32_t batch = 0;    ///< of a thread's blocks of values: 1 or 2
   CodedSteps steps = CodedSteps::two_step;
   float tolerance = -1;  ///< as in AllReduceOptions; negative: no group travels raw. Not in a ring
+};
+
+struct ExchangeKnobs {
+  std::uint32_t blocks = 0;  ///< at most max_comm_blocks; 0: by size
+  bool report = false;       ///< write what report() reads; costs a little time
 };
 
 /// Made by all ranks of a world together, used by one host thread a rank. All ranks make the same calls with the same
@@ -74,6 +80,21 @@ class CudaCollectives {
   void all_reduce(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair, cudaStream_t stream,
                   const CodedKnobs& knobs = {});
 
+  /// Blocks of `count` elements, as ExchangeKind says; sums as all_reduce's. `in` and `out` do not overlap. A NaN comes
+  /// back as a NaN, not always as the same one. Made for blocks of up to a MiB; where the workspace holds no
+  /// whole blocks, a call takes several epochs.
+  void exchange(ExchangeKind kind, const void* in, void* out, std::int64_t count, Type type, cudaStream_t stream,
+                const ExchangeKnobs& knobs = {});
+  void reduce_scatter(const void* in, void* out, std::int64_t count, Type type, cudaStream_t stream) {
+    exchange(ExchangeKind::reduce_scatter, in, out, count, type, stream);
+  }
+  void all_gather(const void* in, void* out, std::int64_t count, Type type, cudaStream_t stream) {
+    exchange(ExchangeKind::all_gather, in, out, count, type, stream);
+  }
+  void all_to_all(const void* in, void* out, std::int64_t count, Type type, cudaStream_t stream) {
+    exchange(ExchangeKind::all_to_all, in, out, count, type, stream);
+  }
+
   /// What the last call wrote down on this rank, if it was through a codec or asked for a report. Its stream is idle.
   CommReport report() const;
 
@@ -93,7 +114,9 @@ class CudaCollectives {
   void launch(const void* kernel, std::uint32_t blocks, std::uint32_t threads, void* args, cudaStream_t stream) const;
   CodedArgs arguments(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
                       const CodedKernel& kernel, const CodedShape& shape, float tolerance) const;
-  CodedShape coded_shape_of(std::int64_t count, std::uint32_t batch, const CodedKnobs& knobs) const;
+  CodedShape coded_shape_of(std::int64_t count, Type type, const CodecPair& pair, std::uint32_t batch,
+                            const CodedKnobs& knobs) const;
+  std::uint64_t rounds_of(CodedSteps steps) const;
   ExactArgs arguments(const void* in, void* out, std::int64_t count, Type type, const ExactShape& shape) const;
   [[noreturn]] void throw_fault();
   [[noreturn]] void fail(const std::string& message);

@@ -63,6 +63,11 @@ struct VectorView {
   }
 };
 
+__device__ __forceinline__ VectorView view(const void* first, std::uint64_t bytes) {
+  return {static_cast<std::byte*>(const_cast<void*>(first)), bytes,
+          reinterpret_cast<std::uint64_t>(first) % packet_bytes == 0};
+}
+
 /// Zeros past the end.
 template <Type type>
 __device__ __forceinline__ uint4 load_elements(const VectorView& v, std::uint64_t packet) {

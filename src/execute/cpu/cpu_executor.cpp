@@ -19,18 +19,10 @@ class CpuExecution final : public Execution {
         options_(options),
         layout_(plan_),
         epoch_(options.first_epoch),
-        groups_(collective_groups(plan_)) {
+        collectives_(collective_groups(plan_)) {
     heap_offset_ = world.heap().allocate(layout_.bytes());
     memory_ = std::make_unique<RankMemory>(plan_, layout_, world.heap().handle(), heap_offset_);
     memory_->start_counters(epoch_);
-    for (int group : groups_) {
-      collectives_.emplace_back(plan_.ranks.size());
-      for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank)
-        for (const Queue& queue : plan_.ranks[rank].queues)
-          for (const Task& task : queue.tasks)
-            if (const auto* c = std::get_if<Collective>(&task.work); c != nullptr && c->group == group)
-              collectives_.back()[rank] = c;
-    }
     world.barrier();  // nobody posts before all counters are set
   }
 
@@ -56,7 +48,7 @@ class CpuExecution final : public Execution {
     hold_back();
     std::vector<std::atomic<std::size_t>> heads(plan_.ranks[static_cast<std::size_t>(world_.rank())].queues.size());
     std::atomic<bool> stop = false;
-    RankEpoch shared{plan_, layout_, *memory_, world_, options_, groups_, collectives_, heads, stop, epoch_};
+    RankEpoch shared{plan_, layout_, *memory_, world_, options_, collectives_, heads, stop, epoch_};
     std::vector<std::unique_ptr<Worker>> workers;
     for (int i = 0; i < std::max(1, options_.workers); ++i) workers.push_back(std::make_unique<Worker>(shared, i));
     run_all(workers, stop);
@@ -101,8 +93,7 @@ class CpuExecution final : public Execution {
   CpuOptions options_;
   HeapLayout layout_;
   std::uint64_t epoch_;
-  std::vector<int> groups_;
-  std::vector<std::vector<const Collective*>> collectives_;
+  std::map<int, std::vector<const Collective*>> collectives_;
   std::size_t heap_offset_ = 0;
   std::unique_ptr<RankMemory> memory_;
 };

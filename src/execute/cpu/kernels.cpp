@@ -2,6 +2,7 @@
 
 #include <cblas.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/convert.hpp"
@@ -108,15 +109,15 @@ void Kernels::sum(const std::vector<Region>& from, const std::vector<Region>& to
 
 void Kernels::reduce(const Reduction& reduction) { sum(reduction.from, reduction.to); }
 
-void Kernels::collective(const Collective& own, const std::vector<const Collective*>& parts, int rank) {
-  const std::int64_t ranks = std::ssize(parts);
+void Kernels::collective(const Collective& own, const std::vector<const Collective*>& parts) {
+  const std::int64_t ranks = std::ssize(parts), place = std::find(parts.begin(), parts.end(), &own) - parts.begin();
   const bool split = own.kind == CollectiveKind::reduce_scatter || own.kind == CollectiveKind::all_to_all;
   std::vector<Region> sources;
   for (const Collective* part : parts) {
     Region from = part->from;
     if (split) {
       from.rows /= ranks;
-      from.row += rank * from.rows;
+      from.row += place * from.rows;
     }
     sources.push_back(from);
   }

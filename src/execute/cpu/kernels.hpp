@@ -21,8 +21,8 @@ class Kernels {
 
   void transfer(const Transfer& transfer) const;
   void reduce(const Reduction& reduction);
-  /// This rank's part; `parts` holds every rank's, by rank.
-  void collective(const Collective& own, const std::vector<const Collective*>& parts, int rank);
+  /// One of the collective's `parts`, which are ordered by rank.
+  void collective(const Collective& own, const std::vector<const Collective*>& parts);
 
  private:
   void sum(const std::vector<Region>& from, const std::vector<Region>& to);

@@ -210,21 +210,20 @@ bool Worker::step_simple(Lane& lane, const Task& task) {
   return true;
 }
 
-int Worker::group_index(int group) const {
-  return static_cast<int>(std::lower_bound(shared_.groups.begin(), shared_.groups.end(), group) -
-                          shared_.groups.begin());
-}
-
-// Every rank announces itself to all, takes what it needs from their memory once all are there, says so, and leaves
-// when all have taken what they need from it.
+// Every rank that the collective joins announces itself to all of them, takes what it needs from their memory once all
+// are there, says so, and leaves when all have taken what they need from it.
 bool Worker::step_collective(Lane& lane, const Task& task, const Collective& collective) {
-  const int group = group_index(collective.group), ranks = shared_.world.size(), rank = shared_.world.rank();
+  const auto place = shared_.collectives.find(collective.group);
+  const auto& parts = place->second;
+  const int group = static_cast<int>(std::distance(shared_.collectives.begin(), place)), rank = shared_.world.rank();
   const auto post_all = [&](int stage) {
-    for (int r = 0; r < ranks; ++r) shared_.memory.post(r, shared_.layout.collective_signal(r, group, stage));
+    for (const Collective* part : parts)
+      shared_.memory.post(part->to.rank, shared_.layout.collective_signal(part->to.rank, group, stage));
   };
   const auto all_posted = [&](int stage) {
     const int signal = shared_.layout.collective_signal(rank, group, stage);
-    return reached(shared_.memory.seen(signal), shared_.memory.expected(signal, static_cast<std::uint32_t>(ranks)));
+    return reached(shared_.memory.seen(signal),
+                   shared_.memory.expected(signal, static_cast<std::uint32_t>(parts.size())));
   };
   switch (lane.phase) {
     case 0:
@@ -234,8 +233,7 @@ bool Worker::step_collective(Lane& lane, const Task& task, const Collective& col
       break;
     case 1:
       if (!all_posted(0)) return false;
-      timed(lane, Span::Kind::collective,
-            [&] { kernels_.collective(collective, shared_.collectives[static_cast<std::size_t>(group)], rank); });
+      timed(lane, Span::Kind::collective, [&] { kernels_.collective(collective, parts); });
       post_all(1);
       break;
     default:

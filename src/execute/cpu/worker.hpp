@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -20,10 +21,9 @@ struct RankEpoch {
   const RankMemory& memory;
   World& world;
   const CpuOptions& options;
-  const std::vector<int>& groups;                                  // collective groups, ascending
-  const std::vector<std::vector<const Collective*>>& collectives;  // by group index and rank
-  std::vector<std::atomic<std::size_t>>& heads;                    // by queue: the next task to take
-  std::atomic<bool>& stop;                                         // another worker failed
+  const std::map<int, std::vector<const Collective*>>& collectives;  // see collective_groups
+  std::vector<std::atomic<std::size_t>>& heads;                      // by queue: the next task to take
+  std::atomic<bool>& stop;                                           // another worker failed
   std::uint64_t epoch = 0;
 };
 
@@ -57,7 +57,6 @@ class Worker {
   template <typename Needed>
   bool met(Lane& lane, const Task& task, Needed&& needed);
   const Task& task_of(const Lane& lane) const;
-  int group_index(int group) const;
   void pause();
   void idle(double& last_progress, int& rounds);
   std::string diagnose() const;

@@ -6,14 +6,16 @@
 #include <cstring>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "execute/cuda/library_gemm.hpp"
 #include "execute/cuda/library_translate.hpp"
+#include "execute/cuda/shared_libraries.hpp"
 #include "execute/cuda/sum.hpp"
+#include "execute/layout.hpp"
 #include "plan/builder.hpp"
-#include "runtime/cuda/nccl.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 
 namespace imbrex::cuda {
@@ -31,44 +33,6 @@ constexpr std::size_t most_queued_steps = 512;
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 std::size_t aligned(std::size_t bytes) { return (bytes + buffer_alignment - 1) / buffer_alignment * buffer_alignment; }
-
-struct HandleDelete {
-  void operator()(cublasLtHandle_t handle) const { runtime::cublas_lt().destroy(handle); }
-};
-
-class SharedLibraries final : public Libraries, public std::enable_shared_from_this<SharedLibraries> {
- public:
-  SharedLibraries(World& world, StreamCalls& calls, int device)
-      : world_(world), calls_(calls), device_(device), handle_(make_handle()), communicator_(world, device) {}
-
-  std::unique_ptr<StreamExecution> prepare(const Plan& plan, const CudaOptions& options) override;
-
-  World& world() const { return world_; }
-  StreamCalls& calls() const { return calls_; }
-  int device() const { return device_; }
-  cublasLtHandle_t handle() const { return handle_.get(); }
-  runtime::Communicator& communicator() { return communicator_; }
-
-  // Collective, the first time.
-  CudaCollectives& collectives() {
-    if (!collectives_) collectives_ = std::make_unique<CudaCollectives>(world_, device_);
-    return *collectives_;
-  }
-
- private:
-  static cublasLtHandle_t make_handle() {
-    cublasLtHandle_t made = nullptr;
-    IMBREX_CUBLASLT_TRY(create, &made);
-    return made;
-  }
-
-  World& world_;
-  StreamCalls& calls_;
-  int device_;
-  std::unique_ptr<cublasLtContext, HandleDelete> handle_;
-  runtime::Communicator communicator_;
-  std::unique_ptr<CudaCollectives> collectives_;
-};
 
 class LibraryExecution final : public StreamExecution {
  public:
@@ -92,6 +56,7 @@ class LibraryExecution final : public StreamExecution {
   void expect_sound() override;
 
   const Buffer& buffer(const Region& r) const { return plan_.buffers[index(r.buffer)]; }
+  void make_communicators();
   void place_buffers();
   void make_gemms();
   void make_streams();
@@ -102,7 +67,8 @@ class LibraryExecution final : public StreamExecution {
   void launch_step(std::size_t step, const Operands& operands, cudaStream_t stream);
   void copy(const Transfer& transfer, const Operands& operands, cudaStream_t stream) const;
   void sum(const Reduction& reduction, const Operands& operands, cudaStream_t stream) const;
-  void collective(const Collective& c, const Operands& operands, cudaStream_t stream);
+  void collective(const Collective& c, runtime::Communicator& communicator, const Operands& operands,
+                  cudaStream_t stream) const;
   void finish_oldest();
   template <typename Query>
   void await_query(Query&& query, std::optional<double> limit);
@@ -119,8 +85,9 @@ class LibraryExecution final : public StreamExecution {
   LibraryProgram program_;
   std::vector<std::size_t> offsets_;  // of workspaces, by buffer
   RawMemory buffers_;
-  std::vector<std::unique_ptr<LibraryGemm>> gemms_;  // by step
-  std::vector<RawMemory> scratch_;                   // of products, by stream
+  std::vector<std::unique_ptr<LibraryGemm>> gemms_;    // by step
+  std::vector<runtime::Communicator*> communicators_;  // by step
+  std::vector<RawMemory> scratch_;                     // of products, by stream
   std::vector<cudaStream_t> streams_;
   std::vector<cudaEvent_t> ended_;  // by step; null where nobody waits for it
   cudaEvent_t forked_ = nullptr;
@@ -142,6 +109,7 @@ LibraryExecution::LibraryExecution(std::shared_ptr<SharedLibraries> libraries, c
     if (rank == world_.rank()) program_ = std::move(program);
   }
   if (plan_.knobs.transport == Transport::store) own_ = &libraries_->collectives();
+  make_communicators();
   place_buffers();
   make_gemms();
   make_streams();
@@ -167,6 +135,16 @@ LibraryExecution::~LibraryExecution() {
     for (cudaEvent_t event : *events)
       if (event != nullptr) cudaEventDestroy(event);
   if (forked_ != nullptr) cudaEventDestroy(forked_);
+}
+
+void LibraryExecution::make_communicators() {
+  std::set<std::vector<int>> rank_sets;
+  for (const auto& [number, parts] : collective_groups(plan_)) rank_sets.insert(ranks_of(*parts.front(), plan_));
+  libraries_->make_communicators(rank_sets);
+  for (const LibraryStep& step : program_.steps) {
+    const auto* work = std::get_if<Collective>(&step.work);
+    communicators_.push_back(work == nullptr ? nullptr : &libraries_->communicator(ranks_of(*work, plan_)));
+  }
 }
 
 // One copy of a workspace is enough: streams order a rank's epochs, collectives those of different ranks. So nothing
@@ -295,24 +273,25 @@ void LibraryExecution::sum(const Reduction& reduction, const Operands& operands,
   IMBREX_CUDA_TRY(launch_sum(args, stream));
 }
 
-void LibraryExecution::collective(const Collective& c, const Operands& operands, cudaStream_t stream) {
+void LibraryExecution::collective(const Collective& c, runtime::Communicator& communicator, const Operands& operands,
+                                  cudaStream_t stream) const {
   const std::byte* from = at(c.from, operands);
   std::byte* to = at(c.to, operands);
   const Type type = buffer(c.from).type;
   const std::size_t in = size(c.from.rows * c.from.cols), out = size(c.to.rows * c.to.cols);
-  const std::size_t block = in / index(world_.size());
-  const auto run = [&](auto& communicator) {
+  const auto run = [&](auto& with, std::size_t ranks) {
     switch (c.kind) {
-      case CollectiveKind::all_gather: return communicator.all_gather(from, to, in, type, stream);
-      case CollectiveKind::reduce_scatter: return communicator.reduce_scatter(from, to, out, type, stream);
-      case CollectiveKind::all_reduce: return communicator.all_reduce(from, to, in, type, stream);
-      case CollectiveKind::all_to_all: return communicator.all_to_all(from, to, block, type, stream);
+      case CollectiveKind::all_gather: return with.all_gather(from, to, in, type, stream);
+      case CollectiveKind::reduce_scatter: return with.reduce_scatter(from, to, out, type, stream);
+      case CollectiveKind::all_reduce: return with.all_reduce(from, to, in, type, stream);
+      case CollectiveKind::all_to_all: return with.all_to_all(from, to, in / ranks, type, stream);
     }
   };
-  if (own_ != nullptr)
-    run(*own_);
+  // Kernels of our own know the whole world only.
+  if (own_ != nullptr && c.ranks.empty())
+    run(*own_, index(world_.size()));
   else
-    run(libraries_->communicator());
+    run(communicator, communicator.size());
 }
 
 void LibraryExecution::launch_step(std::size_t i, const Operands& operands, cudaStream_t stream) {
@@ -324,7 +303,7 @@ void LibraryExecution::launch_step(std::size_t i, const Operands& operands, cuda
   else if (const auto* reduction = std::get_if<Reduction>(&step.work))
     sum(*reduction, operands, stream);
   else
-    collective(std::get<Collective>(step.work), operands, stream);
+    collective(std::get<Collective>(step.work), *communicators_[i], operands, stream);
 }
 
 // `main` takes the place of the program's first stream.
@@ -396,7 +375,7 @@ void LibraryExecution::look() noexcept {
   if (dead_) return;
   try {
     world_.throw_if_failed();
-    libraries_->communicator().check();
+    libraries_->check();
     if (own_ != nullptr) own_->look();
     while (finished_ < queued_) {
       const std::size_t oldest = finished_ % done_.size();
@@ -467,7 +446,7 @@ void LibraryExecution::end(const std::string& message) noexcept {
   if (dead_) return;
   dead_ = true;
   world_.fail(message);
-  libraries_->communicator().abort();
+  libraries_->abort();
   if (own_ != nullptr) own_->abort();
   // Aborted collectives end soon, and what waits for them runs on.
   stuck_ = true;
@@ -484,20 +463,29 @@ void LibraryExecution::give_up(const std::string& message) {
   throw Error(ErrorCode::runtime_failure, message);
 }
 
-std::unique_ptr<StreamExecution> SharedLibraries::prepare(const Plan& plan, const CudaOptions& options) {
-  try {
-    return std::make_unique<LibraryExecution>(shared_from_this(), plan, options);
-  } catch (const Error& error) {
-    // Refusals are alike on all ranks; any other failure the others must learn of.
-    if (error.code() == ErrorCode::runtime_failure) world_.fail(error.what());
-    throw;
+class PreparingLibraries final : public Libraries {
+ public:
+  PreparingLibraries(World& world, StreamCalls& calls, int device)
+      : shared_(std::make_shared<SharedLibraries>(world, calls, device)) {}
+
+  std::unique_ptr<StreamExecution> prepare(const Plan& plan, const CudaOptions& options) override {
+    try {
+      return std::make_unique<LibraryExecution>(shared_, plan, options);
+    } catch (const Error& error) {
+      // Refusals are alike on all ranks; any other failure the others must learn of.
+      if (error.code() == ErrorCode::runtime_failure) shared_->world().fail(error.what());
+      throw;
+    }
   }
-}
+
+ private:
+  std::shared_ptr<SharedLibraries> shared_;
+};
 
 }  // namespace
 
 std::shared_ptr<Libraries> make_libraries(World& world, StreamCalls& calls, int device) {
-  return std::make_shared<SharedLibraries>(world, calls, device);
+  return std::make_shared<PreparingLibraries>(world, calls, device);
 }
 
 }  // namespace imbrex::cuda

@@ -9,7 +9,7 @@
 
 namespace imbrex::cuda {
 
-/// What the executions of one executor share: NCCL's communicator and cuBLASLt's handle.
+/// What the executions of one executor share: NCCL's communicators and cuBLASLt's handle.
 class Libraries {
  public:
   virtual ~Libraries() = default;

@@ -93,10 +93,14 @@ class LibraryTranslation {
   const Task& task_at(int q, std::size_t t) const { return rank_plan().queues[index(q)].tasks[t]; }
   std::string where(int q, std::size_t t) const { return task_name(plan_, rank_, q, t); }
 
-  // A communicator runs collectives in the order of their launch, which must be one on all ranks.
+  // A communicator runs collectives in the order of their launch, which must be one on all ranks that it joins.
   void check_collectives() const {
+    struct Part {
+      const Collective* work;
+      std::string name;
+    };
     const auto sequence = [&](int rank) {
-      std::vector<std::pair<const Collective*, std::string>> parts;
+      std::map<std::vector<int>, std::vector<Part>> parts;
       int queues = 0;
       const auto& queues_of_rank = plan_.ranks[index(rank)].queues;
       for (int q = 0; q < std::ssize(queues_of_rank); ++q) {
@@ -104,19 +108,27 @@ class LibraryTranslation {
         if (queue.engine != Engine::library || queue.tasks.empty()) continue;
         IMBREX_EXPECTS(++queues == 1, "{}: the CUDA executor runs one library queue a rank",
                        task_name(plan_, rank, q, 0));
-        for (std::size_t t = 0; t < queue.tasks.size(); ++t)
-          parts.emplace_back(&std::get<Collective>(queue.tasks[t].work), task_name(plan_, rank, q, t));
+        for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
+          const auto& work = std::get<Collective>(queue.tasks[t].work);
+          parts[ranks_of(work, plan_)].push_back({&work, task_name(plan_, rank, q, t)});
+        }
       }
       return parts;
     };
-    const auto first = sequence(0), own = sequence(rank_);
-    for (std::size_t i = 0; i < own.size(); ++i)
-      IMBREX_EXPECTS(
-          own[i].first->group == first[i].first->group &&
-              buffer(own[i].first->from).type == buffer(first[i].first->from).type,
-          "{}: collective {} of {} stands where rank 0 has {} of {}; a library needs one order and type on all ranks",
-          own[i].second, own[i].first->group, name_of(buffer(own[i].first->from).type), first[i].first->group,
-          name_of(buffer(first[i].first->from).type));
+    std::map<int, std::map<std::vector<int>, std::vector<Part>>> others;
+    for (const auto& [ranks, own] : sequence(rank_)) {
+      const auto [other, fresh] = others.try_emplace(ranks.front());
+      if (fresh) other->second = sequence(ranks.front());
+      const std::vector<Part>& first = other->second.at(ranks);
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        const Collective &mine = *own[i].work, &theirs = *first[i].work;
+        IMBREX_EXPECTS(mine.group == theirs.group && buffer(mine.from).type == buffer(theirs.from).type,
+                       "{}: collective {} of {} stands where rank {} has {} of {}; a library needs one order and type "
+                       "on all ranks",
+                       own[i].name, mine.group, name_of(buffer(mine.from).type), ranks.front(), theirs.group,
+                       name_of(buffer(theirs.from).type));
+      }
+    }
   }
 
   void check_own(const Region& r, const char* what, int q, std::size_t t) const {

@@ -223,10 +223,10 @@ void Simulation::throw_stuck() const {
                             wait.signal, wait.count, signals_[signal_of(flat.rank, wait.signal)].posts));
   }
   for (const Group& group : groups_)
-    if (!group.members.empty() && group.members.size() < plan_.ranks.size())
+    if (!group.members.empty() && group.members.size() < group.ranks.size())
       throw Error(ErrorCode::unsound,
                   fmt::format("the plan deadlocks: {} waits for the other ranks of its collective; {} of {} came",
-                              place(group.members.front()), group.members.size(), plan_.ranks.size()));
+                              place(group.members.front()), group.members.size(), group.ranks.size()));
   throw Error(ErrorCode::unsound, "the plan deadlocks");
 }
 

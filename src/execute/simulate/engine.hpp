@@ -73,6 +73,7 @@ class Simulation final : private Links::Listener {
   };
   struct Group {
     std::vector<std::uint32_t> members;  ///< tasks that have arrived, at most one a rank
+    std::vector<int> ranks;              ///< that it joins
     CollectiveKind kind = CollectiveKind::all_gather;
     double wire_bytes = 0, local_bytes = 0;  ///< the largest of any rank
     double begin = 0, memory_rate = 0, link_rate = 0;

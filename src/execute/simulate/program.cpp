@@ -66,6 +66,9 @@ class Checker {
   void regions(const Collective& collective) {
     region(collective.from);
     region(collective.to);
+    const auto& ranks = collective.ranks;
+    IMBREX_EXPECTS(ranks.empty() || std::find(ranks.begin(), ranks.end(), rank_) != ranks.end(),
+                   "{} joins ranks, but not its own", name());
   }
 
   const Plan& plan_;

@@ -119,22 +119,24 @@ void Simulation::chunk_moved(std::uint32_t id, double bytes, double begin, doubl
 void Simulation::join(std::uint32_t task, const Collective& collective) {
   const FlatTask& flat = program_.tasks[task];
   const auto [found, added] = group_ids_.try_emplace(collective.group, static_cast<std::uint32_t>(groups_.size()));
-  if (added) groups_.push_back({{}, collective.kind, 0, 0, 0, 0, 0});
+  if (added) groups_.push_back({{}, ranks_of(collective, plan_), collective.kind, 0, 0, 0, 0, 0});
   Group& group = groups_[found->second];
   IMBREX_EXPECTS(group.kind == collective.kind, "{} is a {}, but group {} began as a {}", place(task),
                  imbrex::name_of(collective.kind), collective.group, imbrex::name_of(group.kind));
+  IMBREX_EXPECTS(group.ranks == ranks_of(collective, plan_), "{} joins other ranks than the rest of group {}",
+                 place(task), collective.group);
   for (const std::uint32_t other : group.members)
     IMBREX_EXPECTS(program_.tasks[other].rank != flat.rank, "{} joins collective group {} a second time", place(task),
                    collective.group);
   group.members.push_back(task);
-  const double ranks = static_cast<double>(plan_.ranks.size());
+  const double ranks = static_cast<double>(group.ranks.size());
   const double whole = std::max(bytes_of(collective.from), bytes_of(collective.to));
   const double passes = collective.kind == CollectiveKind::all_reduce ? 2 : 1;
   group.wire_bytes = std::max(group.wire_bytes, passes * whole * (ranks - 1) / ranks);
   if (!(collective.from == collective.to)) group.local_bytes = std::max(group.local_bytes, 2 * whole);
   // From now on, also while it waits for the others, its kernel holds SMs.
   ++collecting_[flat.rank];
-  if (group.members.size() < plan_.ranks.size()) return;
+  if (group.members.size() < group.ranks.size()) return;
 
   const Curve* curves[] = {&machine_.all_gather, &machine_.reduce_scatter, &machine_.all_reduce, &machine_.all_to_all};
   const double seconds = group.wire_bytes > 0
@@ -146,7 +148,8 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
     group.link_rate = group.wire_bytes / seconds;
     group.memory_rate = 2 * group.link_rate;
   }
-  for (std::uint32_t rank = 0; rank < plan_.ranks.size(); ++rank) {
+  for (const std::uint32_t member : group.members) {
+    const std::uint32_t rank = program_.tasks[member].rank;
     memory_[rank].reserve(now(), group.memory_rate);
     links_.reserve(rank, group.link_rate);
     forecast_memory(rank);
@@ -156,7 +159,8 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
 
 void Simulation::finish_group(std::uint32_t id) {
   const Group group = groups_[id];
-  for (std::uint32_t rank = 0; rank < plan_.ranks.size(); ++rank) {
+  for (const std::uint32_t member : group.members) {
+    const std::uint32_t rank = program_.tasks[member].rank;
     memory_[rank].reserve(now(), -group.memory_rate);
     links_.reserve(rank, -group.link_rate);
     forecast_memory(rank);

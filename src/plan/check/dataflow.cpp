@@ -87,7 +87,7 @@ class Dataflow {
       const auto& c = std::get<Collective>(work);
       // Parts from different ranks have different values, and so are writes of their own.
       const bool by_rank = c.kind == CollectiveKind::all_gather || c.kind == CollectiveKind::all_to_all;
-      const std::int64_t h = by_rank ? c.to.rows / plan_.problem.ranks : c.to.rows;
+      const std::int64_t h = by_rank ? c.to.rows / std::ssize(ranks_of(c, plan_)) : c.to.rows;
       for (std::int64_t row = 0; row < c.to.rows; row += h)
         f(Region{c.to.rank, c.to.buffer, c.to.row + row, 0, h, c.to.cols});
     }
@@ -228,7 +228,7 @@ class Dataflow {
     const auto part = [&](TaskId task) -> const Collective& {
       return std::get<Collective>(graph_.nodes()[task].task->work);
     };
-    const std::int64_t ranks = plan_.problem.ranks;
+    const std::int64_t ranks = std::ssize(parts);
     for (std::int64_t r = 0; r < ranks; ++r) {
       const Collective& own = part(parts[static_cast<std::size_t>(r)]);
       const Region& to = own.to;

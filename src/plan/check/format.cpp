@@ -1,8 +1,10 @@
 // Rules of the format: indices, shapes, types, bounds. Everything after it may rely on them.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
-#include <tuple>
+#include <set>
 #include <vector>
 
 #include "imbrex/error.hpp"
@@ -34,10 +36,10 @@ class FormatCheck {
     check_buffers();
     expect(std::ssize(plan_.ranks) == plan_.problem.ranks, "the plan has {} rank entries for {} ranks",
            plan_.ranks.size(), plan_.problem.ranks);
-    groups_.resize(plan_.ranks.size());
     for (int rank = 0; rank < plan_.problem.ranks; ++rank) check_rank(rank);
-    for (std::size_t rank = 1; rank < groups_.size(); ++rank)
-      expect(groups_[rank] == groups_[0], "rank {} does not take part in the same collectives as rank 0", rank);
+    for (const auto& [number, group] : groups_)
+      for (int rank : group.ranks)
+        expect(group.seen.contains(rank), "rank {} does not take part in collective {}, which joins it", rank, number);
   }
 
  private:
@@ -212,7 +214,14 @@ class FormatCheck {
            "source and destination must be row-major and have one element type");
     expect(c.from.cols == from.cols && c.to.cols == to.cols && from.cols == to.cols,
            "a collective works on whole rows, so that its operands are contiguous");
-    const std::int64_t ranks = plan_.problem.ranks;
+    for (std::size_t i = 0; i < c.ranks.size(); ++i)
+      expect(c.ranks[i] >= 0 && c.ranks[i] < plan_.problem.ranks && (i == 0 || c.ranks[i - 1] < c.ranks[i]),
+             "a collective of ranks {}: they must ascend from 0 to {}", fmt::join(c.ranks, ", "),
+             plan_.problem.ranks - 1);
+    const std::vector<int> joined = ranks_of(c, plan_);
+    expect(std::find(joined.begin(), joined.end(), rank_) != joined.end(),
+           "a collective of ranks {} has a part on rank {}", fmt::join(joined, ", "), rank_);
+    const std::int64_t ranks = std::ssize(joined);
     const std::int64_t in = c.kind == CollectiveKind::all_gather ? c.from.rows * ranks : c.from.rows;
     const std::int64_t out = c.kind == CollectiveKind::reduce_scatter ? c.to.rows * ranks : c.to.rows;
     expect(in == out, "{} of {} rows gives {} rows on {} ranks", name_of(c.kind), c.from.rows, c.to.rows, ranks);
@@ -221,16 +230,26 @@ class FormatCheck {
     const bool apart =
         c.from.buffer != c.to.buffer || c.from.row + c.from.rows <= c.to.row || c.to.row + c.to.rows <= c.from.row;
     expect(apart, "source and destination overlap");
-    const auto [place, fresh] =
-        groups_[static_cast<std::size_t>(rank_)].insert({c.group, {c.kind, c.from.rows, c.from.cols}});
-    expect(fresh, "collective group {} appears twice on this rank", c.group);
+    const auto [place, first] = groups_.insert({c.group, {c.kind, c.from.rows, c.from.cols, joined, {}}});
+    Group& group = place->second;
+    expect(group.ranks == joined, "collective group {} joins ranks {} here, but {} elsewhere", c.group,
+           fmt::join(joined, ", "), fmt::join(group.ranks, ", "));
+    expect(group.kind == c.kind && group.rows == c.from.rows && group.cols == c.from.cols,
+           "collective group {} is {} of {} x {} here, but {} of {} x {} elsewhere", c.group, name_of(c.kind),
+           c.from.rows, c.from.cols, name_of(group.kind), group.rows, group.cols);
+    expect(group.seen.insert(rank_).second, "collective group {} appears twice on this rank", c.group);
   }
 
   const Plan& plan_;
   int rank_ = -1, queue_ = -1;
   std::int64_t task_ = -1, signals_ = 0;
-  using Member = std::tuple<CollectiveKind, std::int64_t, std::int64_t>;
-  std::vector<std::map<int, Member>> groups_;
+  struct Group {
+    CollectiveKind kind;
+    std::int64_t rows, cols;  // of the sources
+    std::vector<int> ranks;
+    std::set<int> seen;
+  };
+  std::map<int, Group> groups_;
 };
 
 }  // namespace

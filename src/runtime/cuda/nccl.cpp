@@ -2,11 +2,13 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <future>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace imbrex::runtime {
@@ -49,6 +51,7 @@ const Nccl& nccl() {
     const SharedLibrary library("libnccl.so.2");
     Nccl f;
     library.find(f.get_error_string, "ncclGetErrorString");
+    library.find(f.get_version, "ncclGetVersion");
     library.find(f.get_last_error, "ncclGetLastError");
     library.find(f.get_unique_id, "ncclGetUniqueId");
     library.find(f.init_rank, "ncclCommInitRank");
@@ -68,21 +71,26 @@ const Nccl& nccl() {
   return loaded;
 }
 
-Communicator::Communicator(World& world, int device) : world_(world), device_(device) {
+Communicator::Communicator(World& world, int device, const std::vector<int>& ranks)
+    : world_(world), device_(device), ranks_(ranks.size()) {
   // A library that is missing here is missing for all ranks, and leaves the world as it is.
   const Nccl& n = nccl();
   try {
     ncclUniqueId id{};
-    if (world.rank() == 0)
+    if (world.rank() == ranks.front())
       if (const ncclResult_t result = n.get_unique_id(&id); result != ncclSuccess)
         fail("ncclGetUniqueId", result, nullptr);
     std::vector<ncclUniqueId> ids(static_cast<std::size_t>(world.size()));
     world.all_gather(&id, ids.data(), sizeof id);
+    const auto own = std::find(ranks.begin(), ranks.end(), world.rank());
+    if (own == ranks.end()) return;
+    id = ids[static_cast<std::size_t>(ranks.front())];
     const auto made = std::make_shared<ncclComm_t>(nullptr);
-    auto started = on_a_thread(device, std::packaged_task<ncclResult_t()>(
-                                           [&n, made, id = ids.front(), size = world.size(), rank = world.rank()] {
-                                             return n.init_rank(made.get(), size, id, rank);
-                                           }));
+    auto started =
+        on_a_thread(device, std::packaged_task<ncclResult_t()>([&n, made, id, size = static_cast<int>(ranks.size()),
+                                                                place = static_cast<int>(own - ranks.begin())] {
+                      return n.init_rank(made.get(), size, id, place);
+                    }));
     const auto begin = std::chrono::steady_clock::now();
     while (started.wait_for(milliseconds(1)) != std::future_status::ready) {
       world.throw_if_failed();
@@ -95,7 +103,7 @@ Communicator::Communicator(World& world, int device) : world_(world), device_(de
     check(result, "ncclCommInitRank");
   } catch (const Error& error) {
     world.fail(error.what());
-    abort();
+    abort({this});
     throw;
   }
 }
@@ -104,7 +112,7 @@ Communicator::~Communicator() {
   if (comm_ == nullptr) return;
   // Behind an exception, this rank is the first to know that it ends; NCCL's orderly end would wait for its peers.
   if (std::uncaught_exceptions() > 0) {
-    abort();
+    abort({this});
     return;
   }
   try {
@@ -112,17 +120,24 @@ Communicator::~Communicator() {
     on_a_thread(device_, std::packaged_task<ncclResult_t()>([comm = comm_] { return nccl().destroy(comm); }))
         .wait_for(end_limit);
   } catch (const std::exception&) {
-    abort();
+    abort({this});
   }
 }
 
-void Communicator::abort() noexcept {
-  if (comm_ == nullptr) return;
-  const ncclComm_t comm = comm_;
-  comm_ = nullptr;
+// NCCL frees memory when it aborts, which waits for the device, and so for the other communicators' collectives: all
+// are aborted at once.
+void Communicator::abort(const std::vector<Communicator*>& communicators) noexcept {
+  const auto limit = std::chrono::steady_clock::now() + end_limit;
   try {
-    on_a_thread(device_, std::packaged_task<ncclResult_t()>([comm] { return nccl().abort(comm); })).wait_for(end_limit);
-  } catch (const std::exception&) {  // no thread to be had: the communicator is left as it is
+    std::vector<std::future<ncclResult_t>> ends;
+    for (Communicator* c : communicators) {
+      const ncclComm_t comm = std::exchange(c->comm_, nullptr);
+      if (comm == nullptr) continue;
+      ends.push_back(
+          on_a_thread(c->device_, std::packaged_task<ncclResult_t()>([comm] { return nccl().abort(comm); })));
+    }
+    for (const auto& end : ends) end.wait_until(limit);
+  } catch (const std::exception&) {  // no thread to be had: communicators are left as they are
   }
 }
 
@@ -166,7 +181,7 @@ void Communicator::all_to_all(const void* from, void* to, std::size_t count, Typ
   if (n.all_to_all != nullptr)
     return check(n.all_to_all(from, to, count, type_of(type), comm(), stream), "ncclAlltoAll");
   check(n.group_start(), "ncclGroupStart");
-  for (int peer = 0; peer < world_.size(); ++peer) {
+  for (int peer = 0; peer < static_cast<int>(ranks_); ++peer) {
     const std::size_t at = static_cast<std::size_t>(peer) * count * size_of(type);
     check(n.send(static_cast<const std::byte*>(from) + at, count, type_of(type), peer, comm(), stream), "ncclSend");
     check(n.receive(static_cast<std::byte*>(to) + at, count, type_of(type), peer, comm(), stream), "ncclRecv");

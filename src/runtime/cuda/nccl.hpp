@@ -4,6 +4,7 @@
 #include <nccl.h>
 
 #include <memory>
+#include <vector>
 
 #include "imbrex/types.hpp"
 #include "imbrex/world.hpp"
@@ -14,6 +15,7 @@ namespace imbrex::runtime {
 struct Nccl {
   decltype(&::ncclGetErrorString) get_error_string = nullptr;
   decltype(&::ncclGetLastError) get_last_error = nullptr;
+  decltype(&::ncclGetVersion) get_version = nullptr;
   decltype(&::ncclGetUniqueId) get_unique_id = nullptr;
   decltype(&::ncclCommInitRank) init_rank = nullptr;
   decltype(&::ncclCommDestroy) destroy = nullptr;
@@ -38,13 +40,17 @@ const Nccl& nccl();
 
 class Communicator {
  public:
-  /// Collective; the ranks' devices are selected. Throws Error(runtime_failure) where NCCL is missing, and, failing the
-  /// world, where it does not start; ends when another rank fails.
-  Communicator(World& world, int device);
+  /// Of the world's `ranks`, ascending. Collective over the whole world; the ranks' devices are selected. A rank that
+  /// is none of them has an object that it does not use. Throws Error(runtime_failure) where NCCL is missing, and,
+  /// failing the world, where it does not start; ends when another rank fails.
+  Communicator(World& world, int device, const std::vector<int>& ranks);
   /// The streams that it worked on are idle, and graphs that captured its work are destroyed: NCCL waits for those.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
+
+  /// Ranks that it joins.
+  std::size_t size() const { return ranks_; }
 
   /// Queue one collective; counts are elements of one rank's part, as in NCCL.
   void all_gather(const void* from, void* to, std::size_t count, Type type, cudaStream_t stream);
@@ -55,8 +61,8 @@ class Communicator {
   /// Throws Error(runtime_failure) if a collective failed since.
   void check() const;
 
-  /// Ends what is under way, on this rank. No collective may follow.
-  void abort() noexcept;
+  /// Ends what is under way on this rank, in all of them at once. No collective may follow.
+  static void abort(const std::vector<Communicator*>& communicators) noexcept;
 
  private:
   ncclComm_t comm() const;
@@ -64,6 +70,7 @@ class Communicator {
 
   World& world_;
   int device_;
+  std::size_t ranks_;
   ncclComm_t comm_ = nullptr;  // null once aborted
 };
 

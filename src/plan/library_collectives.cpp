@@ -1,0 +1,108 @@
+#include "plan/library_collectives.hpp"
+
+#include <algorithm>
+
+namespace imbrex {
+
+struct LibraryCollectives::Stage {
+  CollectiveKind kind;
+  bool inside;  // a node; else across nodes
+  Region from, to;
+};
+
+LibraryCollectives::LibraryCollectives(Builder& b, int library, CollectiveKind kind, int like,
+                                       const std::vector<std::int64_t>& rows)
+    : b_(b), library_(library), nodes_(b.knobs().nodes), places_(b.ranks() / nodes_), kind_(kind) {
+  if (flat()) return;
+  // What a rank holds between the stages.
+  std::int64_t total = 0;
+  for (const std::int64_t h : rows) {
+    first_rows_.push_back(total);
+    total += kind == CollectiveKind::all_reduce ? h / places_ + h % places_ : h * nodes_;
+  }
+  const Buffer buffer = b.buffer(like);
+  const auto workspace = [&](const char* name) {
+    return b.workspace(name, Layout::row_major, buffer.type, total, buffer.cols, 1);
+  };
+  staged_ = workspace(kind == CollectiveKind::all_gather ? "crossed" : "node_sums");
+  if (kind == CollectiveKind::all_reduce) sums_ = workspace("sums");
+}
+
+// The ranks of a node follow each other.
+std::vector<int> LibraryCollectives::joined(int rank, bool inside) const {
+  std::vector<int> ranks;
+  for (int i = 0; i < (inside ? places_ : nodes_); ++i)
+    ranks.push_back(inside ? rank / places_ * places_ + i : i * places_ + rank % places_);
+  return ranks;
+}
+
+std::vector<LibraryCollectives::Stage> LibraryCollectives::stages(int rank, std::size_t chunk, const Region& from,
+                                                                  const Region& to) const {
+  const auto rows = [](Region region, std::int64_t row, std::int64_t count) {
+    region.row += row;
+    region.rows = count;
+    return region;
+  };
+  const auto between = [&](int buffer, std::int64_t row, std::int64_t count) {
+    return b_.rows_of(rank, buffer, first_rows_[chunk] + row, count);
+  };
+  std::vector<Stage> stages;
+  switch (kind_) {
+    case CollectiveKind::all_gather: {
+      const std::int64_t h = from.rows;
+      stages.push_back({CollectiveKind::all_gather, false, from, between(staged_, 0, nodes_ * h)});
+      for (int node = 0; node < nodes_; ++node)
+        stages.push_back({CollectiveKind::all_gather, true, between(staged_, node * h, h),
+                          rows(to, node * places_ * h, places_ * h)});
+      break;
+    }
+    case CollectiveKind::reduce_scatter: {
+      const std::int64_t h = to.rows;
+      for (int node = 0; node < nodes_; ++node)
+        stages.push_back({CollectiveKind::reduce_scatter, true, rows(from, node * places_ * h, places_ * h),
+                          between(staged_, node * h, h)});
+      stages.push_back({CollectiveKind::reduce_scatter, false, between(staged_, 0, nodes_ * h), to});
+      break;
+    }
+    case CollectiveKind::all_reduce: {
+      const std::int64_t part = from.rows / places_, rest = from.rows % places_, even = part * places_;
+      if (part > 0) {
+        const Region own = between(staged_, 0, part), sum = between(sums_, 0, part);
+        stages.push_back({CollectiveKind::reduce_scatter, true, rows(from, 0, even), own});
+        stages.push_back({CollectiveKind::all_reduce, false, own, sum});
+        stages.push_back({CollectiveKind::all_gather, true, sum, rows(to, 0, even)});
+      }
+      // Rows that do not divide by the ranks of a node are fewer than these, and cross from each of them.
+      if (rest > 0) {
+        const Region own = between(staged_, part, rest);
+        stages.push_back({CollectiveKind::all_reduce, true, rows(from, even, rest), own});
+        stages.push_back({CollectiveKind::all_reduce, false, own, rows(to, even, rest)});
+      }
+      break;
+    }
+    case CollectiveKind::all_to_all: break;  // make_plan has refused it
+  }
+  return stages;
+}
+
+void LibraryCollectives::add(int rank, std::size_t chunk, const Region& from, const Region& to, std::vector<Wait> waits,
+                             std::vector<Post> posts) {
+  if (flat()) {
+    b_.add(rank, library_, {Collective{kind_, static_cast<int>(chunk), from, to}, std::move(waits), std::move(posts)});
+    return;
+  }
+  const auto all = stages(rank, chunk, from, to);
+  // Numbers that no other chunk, stage, node or place has.
+  const int most_stages = std::max(nodes_ + 1, 5), first = static_cast<int>(chunk) * most_stages;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Stage& s = all[i];
+    const int group =
+        (first + static_cast<int>(i)) * std::max(nodes_, places_) + (s.inside ? rank / places_ : rank % places_);
+    Task task{Collective{s.kind, group, s.from, s.to, joined(rank, s.inside)}, {}, {}};
+    if (i == 0) task.waits = waits;
+    if (i + 1 == all.size()) task.posts = posts;
+    b_.add(rank, library_, std::move(task));
+  }
+}
+
+}  // namespace imbrex
