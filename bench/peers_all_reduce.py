@@ -84,8 +84,9 @@ def torch_candidates(num_bytes, group, torch, dist, symmetric):
 
 
 def median_row(turns):
-    """One row of several turns at a size: the median of each time."""
-    times = {name: round(statistics.median(turn["microseconds"][name] for turn in turns), 2) for name in turns[0]["microseconds"]}
+    """One row of several turns at a size: the median of each time; what failed in a turn is left out."""
+    names = [name for name in turns[0]["microseconds"] if all(name in turn["microseconds"] for turn in turns)]
+    times = {name: round(statistics.median(turn["microseconds"][name] for turn in turns), 2) for name in names}
     return {"bytes": turns[0]["bytes"], "microseconds": times}
 
 

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <ctime>
 #include <fstream>
+#include <functional>
 #include <iostream>
 
 #include "all_reduce/bench.hpp"
@@ -19,13 +20,26 @@ namespace {
 constexpr int no_gpus = 77;
 constexpr std::int64_t mib = 1 << 20;
 
-nlohmann::json measure_all(Bench& bench, const BenchOptions& o) {
-  nlohmann::json found{{"rows", nlohmann::json::array()}, {"ctas", nlohmann::json::array()}};
-  for (std::int64_t bytes = o.least; bytes <= o.most; bytes *= 2) found["rows"].push_back(bench.measure(bytes));
-  if (o.ctas_sweep)
-    for (const std::int64_t bytes : {mib, 8 * mib, 64 * mib})
-      if (bytes <= o.most) found["ctas"].push_back(bench.measure_ctas(bytes));
-  return found;
+// Calls `save` after every size, so that what has been measured is kept.
+void measure_all(Bench& bench, const BenchOptions& o, nlohmann::json& found, const std::function<void()>& save) {
+  found["rows"] = found["ctas"] = nlohmann::json::array();
+  for (std::int64_t bytes = o.least; bytes <= o.most; bytes *= 2) {
+    found["rows"].push_back(bench.measure(bytes));
+    save();
+  }
+  if (!o.ctas_sweep) return;
+  for (const std::int64_t bytes : {mib, 8 * mib, 64 * mib})
+    if (bytes <= o.most) {
+      found["ctas"].push_back(bench.measure_ctas(bytes));
+      save();
+    }
+}
+
+void write(const std::string& path, const nlohmann::json& value) {
+  std::ofstream file(path);
+  file << value.dump(1) << '\n';
+  file.close();
+  if (!file) throw Error(ErrorCode::runtime_failure, fmt::format("cannot write {}", path));
 }
 
 void answer(const nlohmann::json& value) {
@@ -66,7 +80,7 @@ int run(const BenchOptions& o) {
     Bench bench(world, o);
     if (o.serve) {
       serve(world, bench, o);
-      return 0;
+      return bench.sound() ? 0 : 1;
     }
     nlohmann::json found{{"machine", fmt::format("{} {}", o.ranks, survey.gpus.front().name)},
                          {"date", fmt::format("{:%F}", fmt::gmtime(std::time(nullptr)))},
@@ -74,14 +88,10 @@ int run(const BenchOptions& o) {
                          {"ranks", o.ranks},
                          {"type", o.type},
                          {"rounds", o.rounds}};
-    found.update(measure_all(bench, o));
-    if (world.rank() == 0 && !o.json.empty()) {
-      std::ofstream file(o.json);
-      file << found.dump(1) << '\n';
-      file.close();
-      if (!file) throw Error(ErrorCode::runtime_failure, fmt::format("cannot write {}", o.json));
-    }
-    return 0;
+    measure_all(bench, o, found, [&] {
+      if (world.rank() == 0 && !o.json.empty()) write(o.json, found);
+    });
+    return bench.sound() ? 0 : 1;
   };
   const WorldOptions world{.heap_bytes = 1 << 20, .wait_limit = o.wait_limit};
   return o.threads ? run_threads(o.ranks, world, body) : run_processes(o.ranks, world, body);
@@ -126,7 +136,10 @@ void add_options(CLI::App& app, BenchOptions& o) {
 
 int main(int argc, char** argv) {
   imbrex::BenchOptions o;
-  CLI::App app("All-reduces on this machine's GPUs, microseconds a call; exits 77 where there are too few.");
+  CLI::App app(
+      "All-reduces on this machine's GPUs, microseconds a call. Exits 1 where a result was wrong, 77 where there are "
+      "too "
+      "few.");
   imbrex::add_options(app, o);
   CLI11_PARSE(app, argc, argv);
   try {

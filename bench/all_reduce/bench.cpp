@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 
 #include "base/check.hpp"
 #include "execute/cuda/graph.hpp"
@@ -186,30 +188,42 @@ float Bench::reported() {
   return worst;
 }
 
-// Throws where a result is wrong: not the bits of exact sums, or further off than the call reported. Both ends are
-// looked at, or the whole vector. What a codec did to all ranks' results, else null.
-nlohmann::json Bench::verify(const Candidate& c, std::int64_t count, bool whole) {
-  if (c.check == Check::none) return nullptr;
-  const std::int64_t bound_of = test::reduce_period * 32;  // elements looked at together
+// What the first rank that has something to say says, on all ranks.
+std::string Bench::first_of(const std::string& own) {
+  std::array<char, 256> mine{};
+  own.copy(mine.data(), mine.size() - 1);
+  std::vector<std::array<char, 256>> all(static_cast<std::size_t>(world_.size()));
+  world_.all_gather(mine.data(), all.data(), mine.size());
+  for (const std::array<char, 256>& one : all)
+    if (one[0] != 0) return one.data();
+  return {};
+}
+
+// What is wrong with a result, on all ranks: not the bits of exact sums, or further off than the call reported. Both
+// ends are looked at, or the whole vector; then `to` has what a codec did to all ranks' results.
+std::string Bench::verify(const Candidate& c, std::int64_t count, bool whole, Samples& to) {
+  if (c.check == Check::none) return {};
+  const std::int64_t together = test::reduce_period * 32;  // elements looked at
   const double bound = c.check == Check::bound ? static_cast<double>(reported()) : 0;
   Errors own;
-  for (std::int64_t first = 0; first < count; first += bound_of) {
-    const bool inner = first > 0 && first + bound_of < count;
-    if (!inner || whole) own.add(compare(c, first, std::min(bound_of, count - first)));
+  for (std::int64_t first = 0; first < count; first += together) {
+    const bool inner = first > 0 && first + together < count;
+    if (!inner || whole) own.add(compare(c, first, std::min(together, count - first)));
   }
-  if (c.check == Check::bits) return nullptr;
-  if (!(own.largest <= bound))
-    throw Error(ErrorCode::runtime_failure, fmt::format("{} of {} elements: one is {} off, beyond the bound of {}",
-                                                        c.name, count, own.largest, bound));
-  if (!whole) return nullptr;
+  const std::string fault =
+      first_of(own.largest <= bound ? ""
+                                    : fmt::format("rank {}: an element of {} is {} off, at most {} is right",
+                                                  world_.rank(), count, own.largest, bound));
+  if (!fault.empty() || !whole || c.check == Check::bits) return fault;
   std::vector<Errors> all(static_cast<std::size_t>(world_.size()));
   world_.all_gather(&own, all.data(), sizeof own);
   Errors sum;
   for (const Errors& one : all) sum.add(one);
-  return {{"conversions", c.conversions},
-          {"largest_error", sum.largest},
-          {"bound", bound},
-          {"sqnr_db", rounded(sum.sqnr_db())}};
+  to.errors[c.name] = {{"conversions", c.conversions},
+                       {"largest_error", sum.largest},
+                       {"bound", bound},
+                       {"sqnr_db", rounded(sum.sqnr_db())}};
+  return {};
 }
 
 // Elements from `first` on, which begins a stretch.
@@ -219,28 +233,31 @@ Errors Bench::compare(const Candidate& c, std::int64_t first, std::int64_t count
   IMBREX_CUDA_TRY(cudaMemcpy(host.data(), static_cast<std::byte*>(out_.get()) + first * element, host.size(),
                              cudaMemcpyDeviceToHost));
   if (c.check == Check::bound) return reference_.errors(host.data(), count);
-  const std::int64_t wrong = reference_.first_wrong(host.data(), count);
-  if (wrong >= 0)
-    throw Error(ErrorCode::runtime_failure, fmt::format("{}: element {} is wrong", c.name, first + wrong));
-  return {};
+  Errors e;
+  if (reference_.first_wrong(host.data(), count) >= 0) {
+    e = reference_.errors(host.data(), count);
+    e.largest = std::max(e.largest, std::numeric_limits<double>::min());  // the bits count, not the distance
+  }
+  return e;
 }
 
 nlohmann::json Bench::measure(std::int64_t bytes) {
   const std::vector<Candidate> list = candidates(bytes);
   const bool whole = options_.errors && (bytes == 64 * mib || bytes == 256 * mib);
   nlohmann::json row{{"bytes", bytes}, {"microseconds", nlohmann::json::object()}};
-  nlohmann::json errors = nlohmann::json::object();
-  const std::vector<double> found = times(list, bytes, whole ? &errors : nullptr);
+  const Samples found = times(list, bytes, whole);
   std::string line = fmt::format("{:>10}", bytes);
   for (std::size_t i = 0; i < list.size(); ++i) {
-    row["microseconds"][list[i].name] = rounded(found[i]);
-    line += fmt::format("  {} {:.2f}", list[i].name, found[i]);
+    if (found.failed.contains(list[i].name)) continue;
+    row["microseconds"][list[i].name] = rounded(found.microseconds[i]);
+    line += fmt::format("  {} {:.2f}", list[i].name, found.microseconds[i]);
   }
-  for (const auto& [name, e] : errors.items())
+  for (const auto& [name, e] : found.errors.items())
     line += fmt::format("\n{:>10}  {}: coded {} times, at most {:.4f} off (bound {:.4f}), {:.2f} dB", "", name,
                         e["conversions"].get<int>(), e["largest_error"].get<double>(), e["bound"].get<double>(),
                         e["sqnr_db"].get<double>());
-  if (!errors.empty()) row["errors"] = errors;
+  if (!found.errors.empty()) row["errors"] = found.errors;
+  if (!found.failed.empty()) row["failed"] = found.failed;
   if (world_.rank() == 0 && !options_.serve) {
     fmt::print("{}\n", line);
     std::fflush(stdout);
@@ -256,14 +273,16 @@ nlohmann::json Bench::measure_ctas(std::int64_t bytes) {
       list.push_back(coded(fmt::format("{}/{}", codec, ctas), codec, {ctas}));
   }
   list = wanted(std::move(list));
-  const std::vector<double> found = times(list, bytes, nullptr);
+  const Samples found = times(list, bytes, false);
   nlohmann::json row{{"bytes", bytes}, {"microseconds", nlohmann::json::object()}};
   std::string line = fmt::format("{:>10}  by CTAs:", bytes);
   for (std::size_t i = 0; i < list.size(); ++i) {
+    if (found.failed.contains(list[i].name)) continue;
     const std::size_t slash = list[i].name.find('/');
-    row["microseconds"][list[i].name.substr(0, slash)][list[i].name.substr(slash + 1)] = rounded(found[i]);
-    line += fmt::format("  {} {:.2f}", list[i].name, found[i]);
+    row["microseconds"][list[i].name.substr(0, slash)][list[i].name.substr(slash + 1)] = rounded(found.microseconds[i]);
+    line += fmt::format("  {} {:.2f}", list[i].name, found.microseconds[i]);
   }
+  if (!found.failed.empty()) row["failed"] = found.failed;
   if (world_.rank() == 0) {
     fmt::print("{}\n", line);
     std::fflush(stdout);
@@ -271,32 +290,48 @@ nlohmann::json Bench::measure_ctas(std::int64_t bytes) {
   return row;
 }
 
-// Microseconds a call, medians of the rounds.
-std::vector<double> Bench::times(const std::vector<Candidate>& list, std::int64_t bytes, nlohmann::json* errors) {
+// Notes down what is refused, and what is wrong.
+void Bench::run_once(const Candidate& c, std::int64_t count, bool whole, Samples& to) {
+  std::string fault;
+  try {
+    IMBREX_CUDA_TRY(cudaMemsetAsync(out_.get(), 0xa5, static_cast<std::size_t>(count) * size_of(type_), stream_));
+    c.call(in_.get(), out_.get(), count, stream_);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_input) throw;
+    fault = error.what();
+  }
+  settle(c.name);
+  if (fault.empty()) fault = verify(c, count, whole, to);
+  if (fault.empty()) return;
+  to.failed[c.name] = fault;
+  sound_ = false;
+  if (world_.rank() == 0) fmt::print(stderr, "{} of {} elements: {}\n", c.name, count, fault);
+}
+
+// Medians of the rounds.
+Bench::Samples Bench::times(const std::vector<Candidate>& list, std::int64_t bytes, bool whole) {
   const std::int64_t count = bytes / static_cast<std::int64_t>(size_of(type_));
   const int runs = bytes <= 8 * mib ? options_.runs : std::max(2, options_.runs / 10);
+  Samples found;
   std::vector<std::unique_ptr<cuda::Graph>> graphs;
   for (const Candidate& c : list) {
-    IMBREX_CUDA_TRY(cudaMemsetAsync(out_.get(), 0xa5, static_cast<std::size_t>(bytes), stream_));
-    c.call(in_.get(), out_.get(), count, stream_);
-    settle(c.name);
-    const nlohmann::json e = verify(c, count, errors != nullptr);
-    if (errors != nullptr && !e.is_null()) (*errors)[c.name] = e;
-    graphs.push_back(
-        std::make_unique<cuda::Graph>(stream_, runs, [&] { c.call(in_.get(), out_.get(), count, stream_); }));
+    run_once(c, count, whole, found);
+    graphs.push_back(found.failed.contains(c.name) ? nullptr : std::make_unique<cuda::Graph>(stream_, runs, [&] {
+      c.call(in_.get(), out_.get(), count, stream_);
+    }));
   }
   std::vector<std::vector<double>> samples(list.size());
   for (int round = -1; round < options_.rounds; ++round)
     for (std::size_t i = 0; i < list.size(); ++i) {
+      if (graphs[i] == nullptr) continue;
       const double seconds = slowest(time(list[i].name, [&] { graphs[i]->launch(stream_); })) / runs;
       if (round >= 0) samples[i].push_back(seconds);
     }
-  std::vector<double> medians;
   for (std::vector<double>& one : samples) {
     std::sort(one.begin(), one.end());
-    medians.push_back(one[one.size() / 2] * 1e6);
+    found.microseconds.push_back(one.empty() ? 0 : one[one.size() / 2] * 1e6);
   }
-  return medians;
+  return found;
 }
 
 // NOTE: NCCL's kernels wait without a limit, and nothing ends them but the process.

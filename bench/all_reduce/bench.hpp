@@ -61,12 +61,16 @@ class Bench {
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
 
-  /// Collective: every candidate for vectors of so many bytes. {"bytes", "microseconds": {name: a call}, "errors"}.
+  /// Collective: every candidate for vectors of so many bytes. {"bytes", "microseconds": {name: a call}, "errors",
+  /// "failed": {name: why}}; what failed was not timed.
   nlohmann::json measure(std::int64_t bytes);
 
   /// Collective: numbers of CTAs for vectors of so many bytes. {"bytes", "microseconds": {codec or "exact": {ctas: a
   /// call}}}.
   nlohmann::json measure_ctas(std::int64_t bytes);
+
+  /// Whether no candidate failed so far.
+  bool sound() const { return sound_; }
 
   /// {"nccl", "cuda", "driver"}, as far as they are known.
   nlohmann::json versions() const;
@@ -80,9 +84,15 @@ class Bench {
   void add_sweep(std::vector<Candidate>& list, std::int64_t bytes);
   void add_coded(std::vector<Candidate>& list, const std::string& codec, bool ring, std::int64_t bytes);
 
-  std::vector<double> times(const std::vector<Candidate>& list, std::int64_t bytes, nlohmann::json* errors);
-  nlohmann::json verify(const Candidate& c, std::int64_t count, bool whole);
+  struct Samples {
+    std::vector<double> microseconds;  // of each candidate; 0 for what failed
+    nlohmann::json errors = nlohmann::json::object(), failed = nlohmann::json::object();
+  };
+  Samples times(const std::vector<Candidate>& list, std::int64_t bytes, bool whole);
+  void run_once(const Candidate& c, std::int64_t count, bool whole, Samples& to);
+  std::string verify(const Candidate& c, std::int64_t count, bool whole, Samples& to);
   Errors compare(const Candidate& c, std::int64_t first, std::int64_t count);
+  std::string first_of(const std::string& own);
   float reported();
   void settle(const std::string& name);
   double time(const std::string& name, const std::function<void()>& launch);
@@ -101,6 +111,7 @@ class Bench {
   cuda::RawMemory in_, out_;
   Reference reference_;
   std::unique_ptr<Lead> lead_;
+  bool sound_ = true;
 };
 
 }  // namespace imbrex
