@@ -1,5 +1,5 @@
-// What an operator costs the host: once for a shape never seen (choosing and making the plan, checking its format,
-// placing and translating it; on GPUs the whole operator), and at each call.
+// What an operator costs the host: once for a shape never seen (choosing what to run, making one rank's plan, checking
+// its format, placing and translating it; on GPUs the whole operator), and at each call.
 //
 //   dispatch [RANKS]      RANKS: of the plans, and processes where there are GPUs for them (default 4)
 #include <fmt/format.h>
@@ -15,6 +15,7 @@
 #include "imbrex/error.hpp"
 #include "imbrex/ops.hpp"
 #include "ops/run_device.hpp"
+#include "plan/rank_plan.hpp"
 #include "runtime/cuda/device_memory.hpp"
 #include "support/operators.hpp"
 
@@ -49,11 +50,13 @@ double median(std::vector<double> values) {
 
 // Each stage's median over some repeats.
 void print_host_stages(const Problem& problem) {
-  std::vector<double> choose, make, format, place, translate;
+  std::vector<double> choose, make, format, place, translate, whole;
+  Candidate chosen;
   Plan plan;
   for (int i = 0; i < 5; ++i) {
-    choose.push_back(microseconds([&] { plan = choose_gpu_plan(problem, {}, {}, gpu); }));
-    make.push_back(microseconds([&] { static_cast<void>(make_plan(problem, plan.strategy, plan.knobs)); }));
+    choose.push_back(microseconds([&] { chosen = choose_gpu_candidate(problem, {}, {}, gpu); }));
+    whole.push_back(microseconds([&] { static_cast<void>(make_plan(problem, chosen.strategy, chosen.knobs)); }));
+    make.push_back(microseconds([&] { plan = make_rank_plan(problem, chosen.strategy, chosen.knobs, 0); }));
     format.push_back(microseconds([&] { static_cast<void>(check_format(plan)); }));
     std::optional<HeapLayout> layout;
     place.push_back(microseconds([&] { layout.emplace(plan); }));
@@ -61,10 +64,11 @@ void print_host_stages(const Problem& problem) {
     const cuda::TileShape shape{plan.knobs.tile_m, plan.knobs.tile_n, std::max(plan.knobs.cluster, 1), true};
     translate.push_back(microseconds([&] { cuda::translate(plan, *layout, 0, {}, 0, shape); }));
   }
-  const double once = median(choose) + median(format) + median(place) + (translate.empty() ? 0 : median(translate));
-  fmt::print("{:19} {:6} {:6} {:6} {:10} {:7} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f}\n", name_of(problem.op),
-             problem.m, problem.n, problem.k, name_of(plan.strategy), count_tasks(plan), median(choose), median(make),
-             median(format), median(place), translate.empty() ? 0 : median(translate), once);
+  const double translated = translate.empty() ? 0 : median(translate);
+  const double once = median(choose) + median(make) + median(format) + median(place) + translated;
+  fmt::print("{:19} {:6} {:6} {:6} {:10} {:7} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f}\n",
+             name_of(problem.op), problem.m, problem.n, problem.k, name_of(plan.strategy), count_tasks(plan),
+             median(choose), median(make), median(format), median(place), translated, once, median(whole));
 }
 
 // Host time of making an operator, and of a call that is queued.
@@ -125,9 +129,10 @@ int main(int argc, char** argv) {
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 4;
   try {
     fmt::print(
-        "on the host (us, medians of 5; choose includes make)\n"
-        "{:19} {:>6} {:>6} {:>6} {:10} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n",
-        "operator", "M", "N", "K", "strategy", "tasks", "choose", "make", "format", "place", "translate", "once");
+        "on the host (us, medians of 5; tasks of rank 0's plan; all: making all ranks' plan)\n"
+        "{:19} {:>6} {:>6} {:>6} {:10} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n",
+        "operator", "M", "N", "K", "strategy", "tasks", "choose", "make", "format", "place", "translate", "once",
+        "all");
     for (const Layer& layer : layers)
       for (const std::int64_t m : rows) print_host_stages({layer.op, m, layer.n, layer.k, ranks, Type::bf16});
     std::fflush(stdout);

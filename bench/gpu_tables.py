@@ -10,7 +10,7 @@ import math
 import sys
 from pathlib import Path
 
-from report import COLOURS, ROOT, Plot, geometric_mean, with_section, write_or_check, write_result
+from report import COLOURS, ROOT, Plot, geometric_mean, heading, line, with_section, write_or_check, write_result
 
 RESULT = ROOT / "bench/results/gpu-4xh200.json"
 DOCUMENT = ROOT / "docs/cuda-executor.md"
@@ -28,14 +28,6 @@ def rows_of(result):
         yield {"op": p["operator"], "m": p["m"], "n": p["n"], "k": p["k"], "roofline": roofline, "sequential": sequential["us"],
                "torch": torch, "us": chosen["us"], "fraction": roofline / chosen["us"], "gain": sequential["us"] / chosen["us"],
                "best_gain": best / chosen["us"], "plan": chosen["name"]}
-
-
-def line(cells):
-    return "| " + " | ".join(cells) + " |"
-
-
-def heading(names):
-    return [line(names), "|---" * len(names) + "|"]
 
 
 def table(result):

@@ -67,26 +67,27 @@ def parse(argv):
 
 
 class Imbrex:
-    """`imbrex bench --serve` on GPUs of its own ranks' processes."""
+    """`imbrex bench --serve`, or a program like it, on GPUs of its own ranks' processes."""
 
-    def __init__(self, program, ranks, rounds):
+    def __init__(self, program, ranks, rounds, patience=PATIENCE, arguments=None):
+        self.name, self.patience = os.path.basename(program), patience
         environment = {name: value for name, value in os.environ.items()
                        if name not in LAUNCHER_VARIABLES and not name.startswith("TORCHELASTIC_")}
-        environment["IMBREX_WAIT_LIMIT"] = str(2 * PATIENCE)  # the ranks wait while torch is measured
-        self.process = subprocess.Popen([program, "bench", "--serve", "--ranks", str(ranks), "--rounds", str(rounds)],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        environment["IMBREX_WAIT_LIMIT"] = str(2 * patience)  # the ranks wait while torch is measured
+        arguments = arguments or ["bench", "--serve", "--ranks", str(ranks), "--rounds", str(rounds)]
+        self.process = subprocess.Popen([program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.process.stdout, selectors.EVENT_READ)
         self.rest = b""
 
     def line(self):
         while b"\n" not in self.rest:
-            if not self.selector.select(PATIENCE):
+            if not self.selector.select(self.patience):
                 self.process.kill()
-                raise TimeoutError(f"imbrex bench did not answer within {PATIENCE} s")
+                raise TimeoutError(f"{self.name} did not answer within {self.patience} s")
             chunk = os.read(self.process.stdout.fileno(), 1 << 16)
             if not chunk:
-                raise RuntimeError(f"imbrex bench ended with {self.process.wait()}")
+                raise RuntimeError(f"{self.name} ended with {self.process.wait()}")
             self.rest += chunk
         line, self.rest = self.rest.split(b"\n", 1)
         return line
@@ -96,12 +97,12 @@ class Imbrex:
         self.process.stdin.flush()
         row = json.loads(self.line())
         if "error" in row:
-            raise RuntimeError(f"imbrex bench: {row['error']}")
+            raise RuntimeError(f"{self.name}: {row['error']}")
         return row
 
     def close(self):
         self.process.stdin.close()
-        self.process.wait(PATIENCE)
+        self.process.wait(self.patience)
 
 
 def torch_candidates(problem, ranks, group, torch, dist, symmetric):
@@ -158,11 +159,13 @@ def torch_candidates(problem, ranks, group, torch, dist, symmetric):
 class Timer:
     """Samples calls on every rank; the slowest rank counts. Ranks meet by the host's means, so that no GPU waits."""
 
-    lead = 2
-
     def __init__(self, torch, dist, meeting):
         self.torch, self.dist, self.meeting = torch, dist, meeting
         self.stream = torch.cuda.Stream()
+
+    def counts(self, microseconds):
+        """Calls that lead in, and calls that are timed, of one that takes so long."""
+        return 2, 2 if microseconds > 500 else 8
 
     def slowest(self, value):
         tensor = self.torch.tensor([float(value)])
@@ -186,10 +189,10 @@ class Timer:
             good = False
         if not self.all_good(good):
             return None
-        calls = 2 if self.time_of(lambda: self.run(call, 4), 4) > 500 else 8
+        lead, calls = self.counts(self.time_of(lambda: self.run(call, 4), 4))
         try:
             graphs = [torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()]
-            for graph, count in zip(graphs, (self.lead, calls)):
+            for graph, count in zip(graphs, (lead, calls)):
                 with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
                     for _ in range(count):
                         call()
@@ -199,7 +202,7 @@ class Timer:
             good = False
         if self.all_good(good):
             return graphs[0].replay, graphs[1].replay, calls, "graph"
-        return lambda: self.run(call, self.lead), lambda: self.run(call, calls), calls, "eager"
+        return lambda: self.run(call, lead), lambda: self.run(call, calls), calls, "eager"
 
     @staticmethod
     def run(call, count):

@@ -17,6 +17,15 @@ def geometric_mean(values):
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
+def line(cells):
+    """Of a table."""
+    return "| " + " | ".join(cells) + " |"
+
+
+def heading(names):
+    return [line(names), "|---" * len(names) + "|"]
+
+
 def with_section(document, maker, body):
     """The document with what stands between its maker's mark and the next end mark replaced."""
     begin = f"<!-- made by {maker} -->\n"

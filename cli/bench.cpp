@@ -88,8 +88,9 @@ MeasureRequest request_of(const Options& o, bool all) {
 
 std::string name(const Measured& m) {
   const Knobs& k = m.knobs;
-  if (m.strategy == Strategy::sequential) return "sequential";
-  if (m.strategy == Strategy::decomposed) return fmt::format("decomposed in {}", k.chunks);
+  const std::string_view collectives = k.transport == Transport::store ? ", own collectives" : "";
+  if (m.strategy == Strategy::sequential) return fmt::format("sequential{}", collectives);
+  if (m.strategy == Strategy::decomposed) return fmt::format("decomposed in {}{}", k.chunks, collectives);
   std::string text =
       fmt::format("fused {}x{}x{} {} {}", k.tile_m, k.tile_n, k.cluster, name_of(k.transport), name_of(k.order));
   if (k.order == TileOrder::column_major)

@@ -41,7 +41,8 @@ void PlanOptions::add_to(CLI::App& command) {
                        "owner_major (default), column_major or naive")
       ->group(knob_group);
   add_named<Transport>(command, "--transport", knobs.transport, parse_transport,
-                       "store, push (default) or pull: who moves the data")
+                       "store, push (default) or pull: who moves the data (library strategies on GPUs: store is "
+                       "Imbrex' own collectives)")
       ->group(knob_group);
   add_named<Reducer>(command, "--reducer", knobs.reducer, parse_reducer,
                      "tile (default), tail or reserved: who adds the ranks' products, and when")

@@ -12,6 +12,7 @@ namespace {
 struct Options {
   PlanOptions plan;
   RunOptions run;
+  AllReduceRunOptions all_reduce;
   std::string trace;
 };
 
@@ -45,6 +46,7 @@ void report(const Program& program, const Options& options, const RunResult& res
 }
 
 int run(const Program& program, const Options& options) {
+  if (options.all_reduce.asked_for(options.plan)) return options.all_reduce.run(program, options.plan, options.run);
   expect_timeline_path("--trace", options.trace);
   RunRequest request = options.run.request(options.plan);
   request.timeline = !options.trace.empty();
@@ -63,16 +65,22 @@ void add_run(Program& program) {
       "  all_gather_gemm      A M x K by rows, B K x N by columns  ->  M x N/R\n"
       "  gemm_reduce_scatter  A M x K by columns, B K x N by rows  ->  M/R x N\n"
       "  gemm_all_reduce      A M x K by columns, B K x N by rows  ->  M x N\n"
-      "  gemm_all_to_all      A R*M x K, B R*K x N, stacked by rank  ->  M x N, row blocks ordered by source",
+      "  gemm_all_to_all      A R*M x K, B R*K x N, stacked by rank  ->  M x N, row blocks ordered by source\n"
+      "or the collective alone:\n"
+      "  all_reduce           A R*M x N, stacked by rank  ->  M x N, exactly, or through a codec with a bound",
       "Examples:\n"
       "  imbrex run gemm_reduce_scatter --ranks 4 --m 512 --n 512 --k 2048 --verify\n"
       "  imbrex run all_gather_gemm --a a.npy --b b.npy --type fp32 --out y --trace timeline.svg\n"
       "  imbrex run all_gather_gemm --m 4096 --n 4096 --k 4096 --device cuda --repeat 10 --verify\n"
-      "  imbrex run gemm_all_reduce --plan plan.json --repeat 10 --json result.json",
+      "  imbrex run gemm_all_reduce --plan plan.json --repeat 10 --json result.json\n"
+      "  imbrex run all_reduce --m 512 --n 4096 --codec int4+int8 --verify",
       [options, &program] { return run(program, *options); });
   options->plan.add_to(command);
+  command.get_option("OP")->description(
+      "all_gather_gemm, gemm_reduce_scatter, gemm_all_reduce, gemm_all_to_all, or all_reduce");
   options->plan.add_plan_file(command);
   options->run.add_to(command);
+  options->all_reduce.add_to(command);
   command.add_option("--trace", options->trace, "Write the timeline: FILE.svg, or FILE.json for ui.perfetto.dev")
       ->type_name("FILE");
 }

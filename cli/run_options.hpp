@@ -3,6 +3,7 @@
 
 #include "command.hpp"
 #include "imbrex/run.hpp"
+#include "imbrex/run_all_reduce.hpp"
 
 namespace imbrex::cli {
 
@@ -16,6 +17,24 @@ struct RunOptions {
 
   /// What `plan` and these options ask for. Throws Error(invalid_input) where they contradict each other.
   RunRequest request(const PlanOptions& plan) const;
+};
+
+/// What `run all_reduce` takes beside OP, sizes, and some of the options above.
+struct AllReduceRunOptions {
+  std::string codec = "exact";
+  AllReduceOptions options;
+  double tolerance = 0;
+  std::int64_t ctas = 0;
+  CLI::App* app = nullptr;
+
+  void add_to(CLI::App& command);
+
+  /// Whether `plan` names all_reduce. Throws Error(invalid_input) for options that belong to the other operators.
+  bool asked_for(const PlanOptions& plan) const;
+
+  AllReduceRequest request(const PlanOptions& plan, const RunOptions& run) const;
+
+  int run(const Program& program, const PlanOptions& plan, const RunOptions& run) const;
 };
 
 /// imbrex::run with progress; where it fails without a report, --json gets the failure.

@@ -20,7 +20,7 @@ struct MeasureRequest {
   /// "KNOB=VALUE,KNOB=VALUE", as in a plan file: times also the chosen fused plan with these knobs changed.
   std::vector<std::string> tries;
   int rounds = 9;          ///< candidates run in turn, so many times; medians count
-  int runs = 8;            ///< epochs in a sample, even; where one takes more than 0.5 ms, two are enough
+  int runs = 8;            ///< epochs in a sample, even; with `all`, two where one takes more than 0.5 ms
   bool threads = false;    ///< ranks are threads of this process instead of processes
   double wait_limit = 30;  ///< seconds
 };

@@ -28,9 +28,10 @@ struct OperatorOptions {
 
 /// What the four operators share. Made and destroyed collectively by the world's ranks, which must outlive it; each
 /// rank's calls, on all operators of the world, come from one thread at a time. On GPUs the operators of a world share
-/// one executor, with one symmetric heap and its NCCL communicators, for as long as the world lives; the first one
-/// makes the rank's GPU (docs/cuda-executor.md) the calling thread's. Throws Error(invalid_input) for sizes that do not
-/// fit the operator or the number of ranks, and naming what is missing where `device` insists on CUDA.
+/// one executor, with one symmetric heap and its NCCL communicators, for as long as the world lives; making the
+/// first one, and every call, makes the rank's GPU (docs/cuda-executor.md) the calling thread's. Throws
+/// Error(invalid_input) for sizes that do not fit the operator or the number of ranks, and naming what is missing where
+/// `device` insists on CUDA.
 class GemmOperator {
  public:
   ~GemmOperator();
@@ -45,10 +46,11 @@ class GemmOperator {
   /// The same of a shape with a bias: a row as wide as the output, of the shape's type.
   Report operator()(const void* a, const void* b, const void* bias, void* out);
 
-  /// On GPUs: queues the operator on `stream` and returns; operands lie in the rank's GPU's memory, aligned to 16
-  /// bytes. Order, graphs and failures are as Execution::enqueue says: the world's operators run one after another, in
-  /// the order of the calls, which is the same on every rank, on whatever streams. Kernels of others that wait for
-  /// peers, such as NCCL's, are to be ordered with them by the caller. Throws Error(invalid_input) on the CPU.
+  /// On GPUs: queues the operator on `stream`, of the rank's GPU, and returns; operands lie in that GPU's memory,
+  /// aligned to 16 bytes. Order, graphs and failures are as Execution::enqueue says: the world's operators run one
+  /// after another, in the order of the calls, which is the same on every rank, on whatever streams. Kernels of others
+  /// that wait for peers, such as NCCL's, are to be ordered with them by the caller. Throws Error(invalid_input) on the
+  /// CPU, and naming both GPUs where the stream or an operand is another one's.
   void operator()(const void* a, const void* b, void* out, CudaStream stream);
   void operator()(const void* a, const void* b, const void* bias, void* out, CudaStream stream);
 
@@ -65,8 +67,9 @@ class GemmOperator {
 
   /// cpu or cuda.
   Device device() const;
+  /// All ranks' tasks. On GPUs the first call makes it: to run, a rank needs its own only.
   const Plan& plan() const;
-  RankShapes shapes() const { return shapes_of(plan().problem); }
+  RankShapes shapes() const;
 
  protected:
   GemmOperator(World& world, const Problem& problem, const OperatorOptions& options);

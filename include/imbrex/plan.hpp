@@ -72,7 +72,7 @@ enum class TileOrder : std::uint8_t {
   naive,         ///< row by row, the same on every rank: the control for measuring what rotation gains
 };
 
-/// How data gets from one rank to another.
+/// How data gets from one rank to another. Library collectives on GPUs are NCCL's; with `store`, Imbrex' own.
 enum class Transport : std::uint8_t {
   store,  ///< compute workers store straight to the peer: results from a tile's epilogue, operands before the tiles
   push,   ///< a copy run by the sender

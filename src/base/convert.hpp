@@ -54,7 +54,9 @@ inline void to_float(Type type, const void* from, float* to, std::int64_t count)
     case Type::fp16:
       for (std::int64_t i = 0; i < count; ++i) to[i] = fp16_to_float(bits[i]);
       return;
-    case Type::fp32: std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float)); return;
+    case Type::fp32:  // no elements may have no address
+      if (count > 0) std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
+      return;
   }
 }
 
@@ -68,7 +70,9 @@ inline void from_float(Type type, const float* from, void* to, std::int64_t coun
     case Type::fp16:
       for (std::int64_t i = 0; i < count; ++i) bits[i] = float_to_fp16(from[i]);
       return;
-    case Type::fp32: std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float)); return;
+    case Type::fp32:  // no elements may have no address
+      if (count > 0) std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
+      return;
   }
 }
 

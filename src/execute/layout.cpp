@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.hpp"
+#include "plan/builder.hpp"
 
 namespace imbrex {
 namespace {
@@ -35,6 +36,10 @@ std::map<int, std::vector<const Collective*>> collective_groups(const Plan& plan
         if (const auto* collective = std::get_if<Collective>(&task.work))
           groups[collective->group].push_back(collective);
   return groups;
+}
+
+const void* input_of(const Operands& operands, int buffer) {
+  return buffer == buffer_a ? operands.a : buffer == buffer_b ? operands.b : operands.bias;
 }
 
 void expect_given(const Operands& operands, const Problem& problem) {

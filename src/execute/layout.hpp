@@ -63,6 +63,9 @@ class HeapLayout {
   std::uint64_t signal_copies_ = 2;
 };
 
+/// The caller's input that is that buffer.
+const void* input_of(const Operands& operands, int buffer);
+
 /// Throws Error(invalid_input) unless a, b, out and, where the problem has one, a bias are given.
 void expect_given(const Operands& operands, const Problem& problem);
 

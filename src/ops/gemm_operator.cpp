@@ -22,15 +22,15 @@ std::size_t bytes_of(const Extent& extent, Type type) {
 // An operand's place on the GPU, where the caller's is in host memory.
 class Staged {
  public:
-  const void* input(const void* p, std::size_t bytes) {
-    if (runtime::on_gpu(p)) return p;
-    void* place = output(nullptr, bytes);
+  const void* input(const void* p, std::size_t bytes, int gpu) {
+    if (runtime::on_gpu(p, gpu)) return p;
+    void* place = output(nullptr, bytes, gpu);
     memory_->upload(p);
     return place;
   }
 
-  void* output(void* p, std::size_t bytes) {
-    used_ = p == nullptr || !runtime::on_gpu(p);
+  void* output(void* p, std::size_t bytes, int gpu) {
+    used_ = p == nullptr || !runtime::on_gpu(p, gpu);
     if (!used_) return p;
     if (!memory_) memory_.emplace(bytes);
     return memory_->get();
@@ -49,7 +49,8 @@ class Staged {
 
 struct GemmOperator::State {
   Device device = Device::cpu;
-  std::shared_ptr<const Plan> plan;
+  Problem problem;
+  std::shared_ptr<const Plan> plan;  // on GPUs, made when somebody asks for it
   std::shared_ptr<WorldGpus> gpus;
   std::unique_ptr<Executor> host;
   std::unique_ptr<Execution> on_host;
@@ -58,7 +59,7 @@ struct GemmOperator::State {
   std::array<const void*, 4> known{};  // operands that were found to be on the GPU
 
   // Whether the operator runs on GPUs; if not, `refusal` says why.
-  bool prepare_on_gpus(World& world, const Problem& problem, const OperatorOptions& options, std::string& refusal) {
+  bool prepare_on_gpus(World& world, const OperatorOptions& options, std::string& refusal) {
     gpus = gpus_of(world, options.cuda);
     refusal = gpus->refusal;
     if (!refusal.empty()) return false;
@@ -69,7 +70,6 @@ struct GemmOperator::State {
       refusal = error.what();
       return false;
     }
-    plan = on_gpus->plan;
     device = Device::cuda;
     return true;
   }
@@ -81,8 +81,8 @@ struct GemmOperator::State {
     const std::array<const void*, 4> given{o.a, o.b, o.out, o.bias};
     if (given == known) return;
     constexpr const char* names[] = {"a", "b", "out", "bias"};
-    for (std::size_t i = 0; i < (plan->problem.bias ? 4u : 3u); ++i)
-      IMBREX_EXPECTS(given[i] != nullptr && runtime::on_gpu(given[i]),
+    for (std::size_t i = 0; i < (problem.bias ? 4u : 3u); ++i)
+      IMBREX_EXPECTS(given[i] != nullptr && runtime::on_gpu(given[i], gpus->own_gpu),
                      "operand {} at {} is not in a GPU's memory: on a stream, operators take what is", names[i],
                      given[i]);
     known = given;
@@ -93,10 +93,11 @@ GemmOperator::GemmOperator(World& world, const Problem& problem, const OperatorO
     : state_(std::make_unique<State>()) {
   validate(problem);
   State& s = *state_;
+  s.problem = problem;
   // As `run` does: the CUDA executor records no timeline.
   const bool wanted = options.device == Device::cuda || (options.device == Device::automatic && !options.cpu.timeline);
   std::string refusal;
-  if (wanted && s.prepare_on_gpus(world, problem, options, refusal)) return;
+  if (wanted && s.prepare_on_gpus(world, options, refusal)) return;
   if (options.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", refusal));
   s.plan = std::make_shared<const Plan>(choose_plan(problem, nominal_host_machine(), options));
   s.host = make_cpu_executor(world, options.cpu);
@@ -110,12 +111,15 @@ Report GemmOperator::operator()(const void* a, const void* b, void* out) { retur
 Report GemmOperator::operator()(const void* a, const void* b, const void* bias, void* out) {
   State& s = *state_;
   if (s.device == Device::cpu) return s.execution().run({a, b, out, bias});
-  expect_given({a, b, out, bias}, s.plan->problem);
+  expect_given({a, b, out, bias}, s.problem);
   const RankShapes shape = shapes();
-  const Type type = s.plan->problem.type;
-  Report report = s.execution().run({s.a.input(a, bytes_of(shape.a, type)), s.b.input(b, bytes_of(shape.b, type)),
-                                     s.out.output(out, bytes_of(shape.out, type)),
-                                     bias == nullptr ? bias : s.bias.input(bias, bytes_of({1, shape.out.cols}, type))});
+  const Type type = s.problem.type;
+  const int gpu = s.gpus->own_gpu;
+  runtime::select_gpu(gpu);
+  Report report =
+      s.execution().run({s.a.input(a, bytes_of(shape.a, type), gpu), s.b.input(b, bytes_of(shape.b, type), gpu),
+                         s.out.output(out, bytes_of(shape.out, type), gpu),
+                         bias == nullptr ? nullptr : s.bias.input(bias, bytes_of({1, shape.out.cols}, type), gpu)});
   s.out.bring_back(out);
   return report;
 }
@@ -127,7 +131,7 @@ void GemmOperator::operator()(const void* a, const void* b, void* out, CudaStrea
 void GemmOperator::operator()(const void* a, const void* b, const void* bias, void* out, CudaStream stream) {
   State& s = *state_;
   IMBREX_EXPECTS(s.device == Device::cuda, "this operator runs on the CPU, which has no streams of CUDA");
-  expect_given({a, b, out, bias}, s.plan->problem);
+  expect_given({a, b, out, bias}, s.problem);
   s.expect_on_gpu({a, b, out, bias});
   s.execution().enqueue({a, b, out, bias}, stream);
 }
@@ -138,7 +142,7 @@ void GemmOperator::synchronize(CudaStream stream) { state_->execution().synchron
 
 std::shared_ptr<void> GemmOperator::allocate_output() {
   const State& s = *state_;
-  const std::size_t bytes = bytes_of(shapes().out, s.plan->problem.type);
+  const std::size_t bytes = bytes_of(shapes().out, s.problem.type);
   if (s.device == Device::cpu) return {::operator new(bytes), [](void* p) { ::operator delete(p); }};
   auto memory = s.gpus->executor->allocate_output(bytes);
   void* address = memory.get();
@@ -147,7 +151,16 @@ std::shared_ptr<void> GemmOperator::allocate_output() {
 
 Device GemmOperator::device() const { return state_->device; }
 
-const Plan& GemmOperator::plan() const { return *state_->plan; }
+const Plan& GemmOperator::plan() const {
+  State& s = *state_;
+  if (s.plan == nullptr) {
+    const Plan& own = *s.on_gpus->plan;
+    s.plan = std::make_shared<const Plan>(make_plan(own.problem, own.strategy, own.knobs));
+  }
+  return *s.plan;
+}
+
+RankShapes GemmOperator::shapes() const { return shapes_of(state_->problem); }
 
 Plan choose_plan(const Problem& problem, const Machine& machine, const OperatorOptions& options) {
   validate(problem);

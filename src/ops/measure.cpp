@@ -98,9 +98,9 @@ class Meter {
     const Operands operands = prepared_->memory->operands();
     auto& executions = prepared_->executions;
     std::vector<std::vector<double>> times(executions.size());
-    // Long operations need no company for the clock's sake.
+    // Many candidates heat the GPU by themselves; of few, samples are long enough to run at the clock that lasts.
     const bool is_long = slowest(executions.front()->time(operands, 2)) > 5e-4;
-    const int runs = is_long ? 2 : request_.runs;
+    const int runs = is_long && request_.all ? 2 : request_.runs;
     for (int round = -1; round < request_.rounds; ++round)
       for (std::size_t i = 0; i < executions.size(); ++i) {
         world_.barrier();
@@ -164,15 +164,20 @@ class Meter {
     const Plan chosen = choose_gpu_plan(problem, {}, {}, gpu_);
     chosen_ = {chosen.strategy, chosen.knobs};
     std::vector<Candidate> list = gpu_candidates(problem);
-    if (!request_.all)
-      std::erase_if(list, [&](const Candidate& c) { return c.strategy != Strategy::sequential && !is_chosen(c); });
+    if (!request_.all) std::erase_if(list, [&](const Candidate& c) { return !is_baseline(c) && !is_chosen(c); });
     if (std::none_of(list.begin(), list.end(), [&](const Candidate& c) { return is_chosen(c); }))
       list.push_back(chosen_);
     return list;
   }
 
   bool is_chosen(const Candidate& c) const {
-    return c.strategy == chosen_.strategy && (c.strategy == Strategy::sequential || c.knobs == chosen_.knobs);
+    if (c.strategy != chosen_.strategy) return false;
+    return c.knobs == chosen_.knobs || (is_baseline(c) && is_baseline(chosen_));
+  }
+
+  // cuBLAS, then NCCL, whatever the other knobs.
+  static bool is_baseline(const Candidate& c) {
+    return c.strategy == Strategy::sequential && c.knobs.transport != Transport::store;
   }
 
   double slowest(double seconds) {

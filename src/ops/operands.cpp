@@ -5,10 +5,8 @@
 #include "imbrex/npy.hpp"
 
 namespace imbrex {
-namespace {
 
-// Uniform in [-1, 1) from position and seed alone, so that any rank can make any block.
-float value_at(std::uint64_t seed, std::uint64_t matrix, std::int64_t row, std::int64_t col) {
+float seeded_value(std::uint64_t seed, std::uint64_t matrix, std::int64_t row, std::int64_t col) {
   // SplitMix64's finaliser (Steele, Lea, Flood, 2014), over a mix of the coordinates.
   std::uint64_t x = seed * 0x9e3779b97f4a7c15u + matrix * 0xd1b54a32d192ed03u +
                     static_cast<std::uint64_t>(row) * 0x8cb92ba72f3d8dd7u +
@@ -18,6 +16,8 @@ float value_at(std::uint64_t seed, std::uint64_t matrix, std::int64_t row, std::
   x ^= x >> 31;
   return static_cast<float>(static_cast<std::int64_t>(x >> 40) - (1 << 23)) * 0x1p-23f;
 }
+
+namespace {
 
 class SeededOperands final : public OperandSource {
  public:
@@ -29,7 +29,7 @@ class SeededOperands final : public OperandSource {
     for (std::int64_t i = 0; i < extent.rows; ++i)
       for (std::int64_t j = 0; j < extent.cols; ++j)
         values[static_cast<std::size_t>(i * extent.cols + j)] =
-            value_at(seed_, static_cast<std::uint64_t>(matrix), row + i, col + j);
+            seeded_value(seed_, static_cast<std::uint64_t>(matrix), row + i, col + j);
   }
 
   std::uint64_t seed_;

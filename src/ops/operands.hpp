@@ -38,6 +38,9 @@ class OperandSource {
   std::vector<std::byte> in_type(const std::vector<float>& values) const;
 };
 
+/// Uniform in [-1, 1), from position and seed alone, so that any rank can make any block.
+float seeded_value(std::uint64_t seed, std::uint64_t matrix, std::int64_t row, std::int64_t col);
+
 /// Fills in problem.m, n, k from the files if there are any, and checks them against the operator; throws
 /// Error(invalid_input) naming file, shape and rule.
 std::unique_ptr<OperandSource> open_operands(const RunRequest& request, Problem& problem);

@@ -28,10 +28,11 @@ std::string refusal_of_ranks(int ranks, bool threads, bool own, std::string& gpu
   return cuda::refusal_of_gpus(survey, ranks, processes, own);
 }
 
-Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
-                     const std::string& gpu) {
+Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
+                               const std::optional<Knobs>& knobs, const std::string& gpu) {
   // The tensor-core kernels of fused plans add no bias yet.
   if (problem.bias && !strategy) strategy = Strategy::sequential;
+  if (knobs && strategy) return {*strategy, *knobs};
   if (!knobs) {
     const Records& records = records_of(gpu);
     const Record* record = find_record(records, problem);
@@ -39,15 +40,22 @@ Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, c
       record = nullptr;
     if (record == nullptr) record = nearest_record(records, problem, strategy);
     if (record != nullptr) {
-      Knobs found = record->candidate.knobs;
-      if (found.partial == record->problem.type) found.partial = problem.type;
-      return make_plan(problem, record->candidate.strategy, found);
+      Candidate found = record->candidate;
+      if (found.knobs.partial == record->problem.type) found.knobs.partial = problem.type;
+      return found;
     }
   }
   static const Machine four_h200 = load_machine("4xh200");
   Machine machine = four_h200;
   machine.devices = std::max(machine.devices, problem.ranks);
-  return choose_plan(problem, machine, {strategy, knobs, {}});
+  const Plan plan = choose_plan(problem, machine, {strategy, knobs, {}});
+  return {plan.strategy, plan.knobs};
+}
+
+Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
+                     const std::string& gpu) {
+  const Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpu);
+  return make_plan(problem, chosen.strategy, chosen.knobs);
 }
 
 Choice choose_device(const RunRequest& request, const Problem& problem) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "imbrex/run.hpp"
+#include "tune/choose.hpp"
 
 namespace imbrex {
 
@@ -20,9 +21,13 @@ Choice choose_device(const RunRequest& request, const Problem& problem);
 /// nothing that keeps this process from being forked, where ranks are to be forked.
 std::string refusal_of_ranks(int ranks, bool threads, bool own, std::string& gpu);
 
-/// The plan for GPUs of this name: the recorded one for the problem where there is one, else that of a problem of
+/// What to run on GPUs of this name: the recorded plan for the problem where there is one, else that of a problem of
 /// nearly its sizes, else the one that a simulated machine of four H200s finishes first. A given strategy or knobs are
 /// kept. The same on every rank and in every run.
+Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
+                               const std::optional<Knobs>& knobs, const std::string& gpu);
+
+/// Its plan.
 Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
                      const std::string& gpu);
 

@@ -9,7 +9,9 @@
 #include "base/check.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "ops/run_device.hpp"
+#include "plan/rank_plan.hpp"
 #include "runtime/attachment.hpp"
+#include "runtime/cuda/device_memory.hpp"
 #include "runtime/cuda/survey.hpp"
 #include "runtime/one_process.hpp"
 
@@ -56,7 +58,8 @@ std::shared_ptr<GpuOperation> WorldGpus::operation(const Problem& problem, std::
   for (const auto& weak : operations)
     if (auto o = weak.lock(); o->problem == problem && o->strategy == strategy && o->knobs == knobs) return o;
   auto made = std::make_shared<GpuOperation>(GpuOperation{problem, strategy, knobs, nullptr, nullptr});
-  made->plan = std::make_shared<const Plan>(choose_gpu_plan(problem, strategy, knobs, gpu));
+  const Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpu);
+  made->plan = std::make_shared<const Plan>(make_rank_plan(problem, chosen.strategy, chosen.knobs, rank));
   made->execution = executor->prepare_shared(made->plan);
   operations.push_back(made);
   return made;
@@ -68,7 +71,11 @@ std::shared_ptr<WorldGpus> gpus_of(World& world, const CudaOptions& options) {
     auto made = std::make_shared<WorldGpus>();
     made->refusal = agree(world, made->gpu);
     made->options = options;
-    if (made->refusal.empty()) made->executor = make_cuda_executor(world, options);
+    made->rank = world.rank();
+    if (made->refusal.empty()) {
+      made->executor = make_cuda_executor(world, options);
+      made->own_gpu = runtime::current_gpu();
+    }
     kept = std::move(made);
   }
   auto gpus = std::static_pointer_cast<WorldGpus>(kept);

@@ -16,7 +16,7 @@ struct GpuOperation {
   Problem problem;
   std::optional<Strategy> strategy;
   std::optional<Knobs> knobs;
-  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<const Plan> plan;  ///< make_rank_plan's, of this rank
   std::unique_ptr<Execution> execution;
 };
 
@@ -24,7 +24,9 @@ struct WorldGpus {
   std::string refusal;  ///< why the ranks cannot have a GPU each, the same on all; empty if they can
   std::string gpu;      ///< name of rank 0's
   CudaOptions options;
+  int rank = 0;                        ///< this one's number
   std::unique_ptr<Executor> executor;  ///< null where refused
+  int own_gpu = -1;                    ///< number of this rank's, where there is an executor
   std::vector<std::weak_ptr<GpuOperation>> operations;
 
   /// Collective. The operation that exists, or a new one. Throws Error(invalid_input) where the executor does not run

@@ -13,7 +13,8 @@ Range part_of(std::int64_t total, int parts, int index) {
   return {begin, total * (index + 1) / parts - begin};
 }
 
-Builder::Builder(const Problem& problem, Strategy strategy, const Knobs& knobs) : shapes_(shapes_of(problem)) {
+Builder::Builder(const Problem& problem, Strategy strategy, const Knobs& knobs, int only)
+    : shapes_(shapes_of(problem)), only_(only) {
   plan_.problem = problem;
   plan_.strategy = strategy;
   plan_.knobs = knobs;
@@ -46,9 +47,25 @@ int Builder::queue(Engine engine, int workers) {
 }
 
 Task& Builder::add(int rank, int queue, Task task) {
-  auto& tasks = plan_.ranks[static_cast<std::size_t>(rank)].queues[static_cast<std::size_t>(queue)].tasks;
-  tasks.push_back(std::move(task));
-  return tasks.back();
+  if (!keeps(rank)) return skip(rank, queue, task.waits, task.posts);
+  auto& kept = tasks(rank, queue);
+  kept.push_back(std::move(task));
+  return kept.back();
+}
+
+Task& Builder::skip(int rank, int queue, const std::vector<Wait>& waits, const std::vector<Post>& posts) {
+  auto& kept = tasks(rank, queue);
+  if (kept.empty()) kept.push_back(signal_task({}, {}));
+  if (kept.size() == 1 && !waits.empty()) kept.push_back(signal_task({{waits.front().signal}}, {}));
+  for (const Post& post : posts)
+    if (keeps(post.rank)) kept.back().posts.push_back(post);
+  return kept.back();
+}
+
+void Builder::reserve(int rank, int queue, std::size_t count) {
+  if (!keeps(rank)) return;
+  auto& kept = tasks(rank, queue);
+  kept.reserve(kept.size() + count);
 }
 
 }  // namespace imbrex

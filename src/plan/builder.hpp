@@ -29,14 +29,24 @@ std::vector<Range> cut(std::int64_t total, std::int64_t piece);
 /// Part `index` of `total` cut into `parts` as equal as can be; may be empty.
 Range part_of(std::int64_t total, int parts, int index);
 
+/// For whom a plan is made.
+inline constexpr int all_ranks = -1;
+
 class Builder {
  public:
-  Builder(const Problem& problem, Strategy strategy, const Knobs& knobs);
+  /// With `only` a rank, the plan is make_rank_plan's.
+  Builder(const Problem& problem, Strategy strategy, const Knobs& knobs, int only = all_ranks);
 
   const Problem& problem() const { return plan_.problem; }
   const Knobs& knobs() const { return plan_.knobs; }
   const RankShapes& shapes() const { return shapes_; }
   int ranks() const { return plan_.problem.ranks; }
+
+  /// Whether the plan keeps the rank's tasks. Of others' it keeps the posts to ranks whose tasks it keeps, and whether
+  /// a wait came before.
+  bool keeps(int rank) const { return only_ == all_ranks || rank == only_; }
+  /// Before any task: the plan is for all ranks after all.
+  void keep_all() { only_ = all_ranks; }
 
   /// A new workspace; returns its index.
   int workspace(const std::string& name, Layout layout, Type type, std::int64_t rows, std::int64_t cols, int copies);
@@ -49,7 +59,13 @@ class Builder {
   /// A new queue on every rank; returns its index, the same on all.
   int queue(Engine engine, int workers = 0);
 
+  /// Returns the task where it is kept, else what is kept of its queue.
   Task& add(int rank, int queue, Task task);
+  /// The same of a task that is not kept.
+  Task& skip(int rank, int queue, const std::vector<Wait>& waits, const std::vector<Post>& posts);
+
+  /// `count` tasks are going to be added.
+  void reserve(int rank, int queue, std::size_t count);
 
   Region region(int rank, int buffer, std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols) const {
     return {rank, buffer, row, col, rows, cols};
@@ -67,8 +83,13 @@ class Builder {
   Plan take() { return std::move(plan_); }
 
  private:
+  std::vector<Task>& tasks(int rank, int queue) {
+    return plan_.ranks[static_cast<std::size_t>(rank)].queues[static_cast<std::size_t>(queue)].tasks;
+  }
+
   Plan plan_;
   RankShapes shapes_;
+  int only_;
 };
 
 /// An empty transfer: it only waits and posts.

@@ -1,4 +1,5 @@
 #include "base/check.hpp"
+#include "plan/rank_plan.hpp"
 #include "plan/strategies.hpp"
 
 namespace imbrex {
@@ -48,9 +49,7 @@ void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knob
                  name_of(knobs.transport));
 }
 
-}  // namespace
-
-Plan make_plan(const Problem& problem, Strategy strategy, const Knobs& knobs) {
+Plan make(const Problem& problem, Strategy strategy, const Knobs& knobs, int only) {
   validate(problem);
   validate_knobs(problem, strategy, knobs);
   switch (strategy) {
@@ -58,8 +57,19 @@ Plan make_plan(const Problem& problem, Strategy strategy, const Knobs& knobs) {
     case Strategy::decomposed: return decomposed_plan(problem, knobs);
     case Strategy::fused: break;
   }
-  return problem.op == Operator::all_gather_gemm ? fused_all_gather_plan(problem, knobs)
-                                                 : fused_scatter_plan(problem, knobs);
+  return problem.op == Operator::all_gather_gemm ? fused_all_gather_plan(problem, knobs, only)
+                                                 : fused_scatter_plan(problem, knobs, only);
+}
+
+}  // namespace
+
+Plan make_plan(const Problem& problem, Strategy strategy, const Knobs& knobs) {
+  return make(problem, strategy, knobs, all_ranks);
+}
+
+Plan make_rank_plan(const Problem& problem, Strategy strategy, const Knobs& knobs, int rank) {
+  IMBREX_EXPECTS(rank >= 0 && rank < problem.ranks, "rank {}: it must be from 0 to {}", rank, problem.ranks - 1);
+  return make(problem, strategy, knobs, rank);
 }
 
 }  // namespace imbrex

@@ -7,8 +7,9 @@ namespace imbrex {
 
 Plan sequential_plan(const Problem& problem, const Knobs& knobs);
 Plan decomposed_plan(const Problem& problem, const Knobs& knobs);
-Plan fused_all_gather_plan(const Problem& problem, const Knobs& knobs);
+/// `only`: as Builder's.
+Plan fused_all_gather_plan(const Problem& problem, const Knobs& knobs, int only);
 /// gemm_reduce_scatter, gemm_all_reduce and gemm_all_to_all.
-Plan fused_scatter_plan(const Problem& problem, const Knobs& knobs);
+Plan fused_scatter_plan(const Problem& problem, const Knobs& knobs, int only);
 
 }  // namespace imbrex

@@ -12,8 +12,8 @@ namespace {
 
 class FusedAllGather {
  public:
-  FusedAllGather(const Problem& problem, const Knobs& knobs)
-      : b_(problem, Strategy::fused, knobs),
+  FusedAllGather(const Problem& problem, const Knobs& knobs, int only)
+      : b_(problem, Strategy::fused, knobs, only),
         shard_rows_(b_.shapes().a.rows),
         stored_(knobs.transport == Transport::store) {
     const std::int64_t depth = b_.shapes().depth;
@@ -35,6 +35,7 @@ class FusedAllGather {
       case Transport::pull: pull(); break;
     }
     for (int rank = 0; rank < b_.ranks(); ++rank) {
+      if (!b_.keeps(rank)) continue;  // tiles post nothing
       if (b_.knobs().span_shards)
         spanning_tiles(rank);
       else
@@ -169,7 +170,9 @@ class FusedAllGather {
       areas.push_back({source, {source * shard_rows_, shard_rows_}, {0, b_.shapes().b.cols}});
       arrivals.push_back(arrival(rank, source));
     }
-    for (const auto& [block, source, place] : gather_order(areas, arrivals, rank, b_.knobs())) {
+    const auto order = gather_order(areas, arrivals, rank, b_.knobs());
+    b_.reserve(rank, compute_, order.size());
+    for (const auto& [block, source, place] : order) {
       const std::int64_t row = block.rows.begin, in_shard = row - source * shard_rows_;
       std::vector<Wait> waits;
       if (source != rank) wait_for(waits, source, {in_shard, block.rows.size});
@@ -192,6 +195,7 @@ class FusedAllGather {
     if (b_.knobs().order != TileOrder::column_major)
       std::stable_sort(blocks.begin(), blocks.end(),
                        [&](const Block& x, const Block& y) { return latest(x) < latest(y); });
+    b_.reserve(rank, compute_, blocks.size());
     for (const Block& t : blocks) {
       std::vector<Wait> waits;
       for (std::int64_t s = t.rows.begin / shard_rows_; s * shard_rows_ < t.rows.end(); ++s) {
@@ -216,6 +220,8 @@ class FusedAllGather {
 
 }  // namespace
 
-Plan fused_all_gather_plan(const Problem& problem, const Knobs& knobs) { return FusedAllGather(problem, knobs).make(); }
+Plan fused_all_gather_plan(const Problem& problem, const Knobs& knobs, int only) {
+  return FusedAllGather(problem, knobs, only).make();
+}
 
 }  // namespace imbrex

@@ -4,23 +4,33 @@
 #include "plan/strategies.hpp"
 
 #include <algorithm>
+#include <span>
 
 #include "plan/tile_order.hpp"
 
 namespace imbrex {
 namespace {
 
-// One tile of a rank's product, and the parts of it that go to different owners (one, unless tiles span shards).
+// A tile of a rank's product, and where the parts of it that go to different owners begin (one part, unless tiles span
+// shards).
 struct RankTile {
   Block block;
+  std::size_t first = 0, count = 0;
+};
+
+// A rank's tiles in its order.
+struct RankTiles {
+  std::vector<RankTile> tiles;
   std::vector<OwnedBlock> pieces;
+
+  std::span<const OwnedBlock> pieces_of(const RankTile& tile) const { return {&pieces[tile.first], tile.count}; }
 };
 
 bool overlap(const Range& x, const Range& y) { return x.begin < y.end() && y.begin < x.end(); }
 
 class FusedScatter {
  public:
-  FusedScatter(const Problem& problem, const Knobs& knobs) : b_(problem, Strategy::fused, knobs) {
+  FusedScatter(const Problem& problem, const Knobs& knobs, int only) : b_(problem, Strategy::fused, knobs, only) {
     one_shot_ = problem.op == Operator::gemm_all_reduce && knobs.one_shot;
     exchange_ = problem.op == Operator::gemm_all_to_all;
     reduce_ = problem.op != Operator::gemm_all_to_all && problem.ranks > 1;
@@ -38,7 +48,9 @@ class FusedScatter {
   Plan make() {
     if (exchange_ && b_.ranks() > 1 && b_.knobs().transport != Transport::pull) announce_entry();
     for (int rank = 0; rank < b_.ranks(); ++rank) {
-      for (const RankTile& tile : tiles_[index(rank)]) add_tile(rank, tile);
+      const RankTiles& mine = tiles_[index(rank)];
+      b_.reserve(rank, compute_, mine.tiles.size() + 1);
+      for (const RankTile& tile : mine.tiles) add_tile(rank, tile.block, mine.pieces_of(tile));
       if (reduce_ && !in_tile_) add_reductions(rank);
     }
     if (copies_) add_copies();
@@ -66,6 +78,9 @@ class FusedScatter {
     for (int owner = 0; owner < ranks(); ++owner)
       areas_.push_back({owner, by_columns ? rows : part_of(product.rows, ranks(), owner),
                         by_columns ? part_of(product.cols, ranks(), owner) : cols});
+    // A rank that owns nothing cannot tell from its own tasks which buffers peers write: such plans come whole.
+    if (std::any_of(areas_.begin(), areas_.end(), [](const Area& a) { return a.rows.size == 0 || a.cols.size == 0; }))
+      b_.keep_all();
   }
 
   void make_pieces() {
@@ -76,40 +91,44 @@ class FusedScatter {
       std::vector<Area> areas;
       for (const Area& area : areas_)
         if (area.rows.size > 0 && area.cols.size > 0) areas.push_back(area);
-      for (int rank = 0; rank < ranks(); ++rank)
-        for (const OwnedBlock& owned : scatter_order(areas, ranks(), rank, b_.knobs()))
-          tiles_[index(rank)].push_back({owned.block, {owned}});
+      for (int rank = 0; rank < ranks(); ++rank) {
+        RankTiles& mine = tiles_[index(rank)];
+        mine.pieces = scatter_order(areas, ranks(), rank, b_.knobs());
+        mine.tiles.reserve(mine.pieces.size());
+        for (std::size_t i = 0; i < mine.pieces.size(); ++i) mine.tiles.push_back({mine.pieces[i].block, i, 1});
+      }
     }
     pieces_.resize(areas_.size());
-    for (const RankTile& tile : tiles_.front())
-      for (const OwnedBlock& piece : tile.pieces) {
-        auto& own = pieces_[index(piece.owner)];
-        own.resize(std::max(own.size(), index(piece.index) + 1));
-        own[index(piece.index)] = piece.block;
-      }
+    for (const OwnedBlock& piece : tiles_.front().pieces) {
+      auto& own = pieces_[index(piece.owner)];
+      own.resize(std::max(own.size(), index(piece.index) + 1));
+      own[index(piece.index)] = piece.block;
+    }
     for (const auto& own : pieces_) most_pieces_ = std::max<std::int64_t>(most_pieces_, std::ssize(own));
   }
 
   void make_spanning_pieces() {
     const auto& product = b_.shapes().product;
     std::vector<int> next(areas_.size());
-    std::vector<RankTile> tiles;
+    RankTiles all;
     for (const Block& block : blocks_of({0, product.rows}, {0, product.cols}, b_.knobs())) {
-      RankTile tile{block, {}};
+      RankTile tile{block, all.pieces.size(), 0};
       for (const Area& area : areas_) {
         const std::int64_t begin = std::max(block.rows.begin, area.rows.begin);
         const std::int64_t end = std::min(block.rows.end(), area.rows.end());
         const std::int64_t left = std::max(block.cols.begin, area.cols.begin);
         const std::int64_t right = std::min(block.cols.end(), area.cols.end());
-        if (begin < end && left < right)
-          tile.pieces.push_back({{{begin, end - begin}, {left, right - left}}, area.owner, next[index(area.owner)]++});
+        if (begin < end && left < right) {
+          all.pieces.push_back({{{begin, end - begin}, {left, right - left}}, area.owner, next[index(area.owner)]++});
+          ++tile.count;
+        }
       }
-      tiles.push_back(std::move(tile));
+      all.tiles.push_back(tile);
     }
     // Each rank starts elsewhere, so that not all of them store to the same owners at the same time.
     for (int rank = 0; rank < ranks(); ++rank) {
-      auto& mine = tiles_[index(rank)];
-      mine = tiles;
+      tiles_[index(rank)] = all;
+      auto& mine = tiles_[index(rank)].tiles;
       if (b_.knobs().order != TileOrder::naive)
         std::rotate(mine.begin(), mine.begin() + part_of(std::ssize(mine), ranks(), rank).begin, mine.end());
     }
@@ -250,19 +269,37 @@ class FusedScatter {
     }
   }
 
-  void add_tile(int rank, const RankTile& t) {
-    Tile tile{b_.rows_of(rank, buffer_a, t.block.rows.begin, t.block.rows.size),
-              b_.region(rank, buffer_b, 0, b_.shapes().depth, t.block.cols.begin, t.block.cols.size),
+  void add_tile(int rank, const Block& block, std::span<const OwnedBlock> pieces) {
+    std::vector<Wait> waits;
+    std::vector<Post> posts;
+    if (!b_.keeps(rank)) {
+      send(rank, block, pieces, nullptr, waits, posts);
+      b_.skip(rank, compute_, waits, posts);
+      return;
+    }
+    Tile tile{b_.rows_of(rank, buffer_a, block.rows.begin, block.rows.size),
+              b_.region(rank, buffer_b, 0, b_.shapes().depth, block.cols.begin, block.cols.size),
               {},
               0,
               {}};
-    std::vector<Wait> waits;
-    std::vector<Post> posts;
+    send(rank, block, pieces, &tile, waits, posts);
+    // With reductions the bias is theirs to add.
+    if (ranks() == 1 || exchange_ || !tile.adds.empty()) b_.add_bias(rank, block.cols, tile.adds);
+    b_.add(rank, compute_, {std::move(tile), std::move(waits), std::move(posts)});
+  }
+
+  // Where a tile's pieces go, what it waits for and posts; `tile` is null where the plan does not keep it.
+  void send(int rank, const Block& block, std::span<const OwnedBlock> pieces, Tile* tile, std::vector<Wait>& waits,
+            std::vector<Post>& posts) {
     const auto store = [&](const Region& to, const OwnedBlock& piece) {
-      tile.stores.push_back(
-          {to, piece.block.rows.begin - t.block.rows.begin, piece.block.cols.begin - t.block.cols.begin});
+      if (tile != nullptr)
+        tile->stores.push_back(
+            {to, piece.block.rows.begin - block.rows.begin, piece.block.cols.begin - block.cols.begin});
     };
-    for (const OwnedBlock& piece : t.pieces) {
+    const auto post = [&](int to, int signal) {
+      if (tile != nullptr || b_.keeps(to)) posts.push_back({to, signal});
+    };
+    for (const OwnedBlock& piece : pieces) {
       const bool own = piece.owner == rank;
       if (ranks() == 1) {
         store(final_region(rank, rank, piece), piece);
@@ -270,10 +307,11 @@ class FusedScatter {
         for (int step = 1; step <= ranks(); ++step) {  // own copy last
           const int peer = (rank + step) % ranks();
           store(received_tile(peer, rank, piece), piece);
-          posts.push_back({peer, signal_base_[index(peer)] + piece.index});
+          post(peer, signal_base_[index(peer)] + piece.index);
         }
       } else if (own && in_tile_) {
-        add_peers(tile, waits, piece);
+        if (tile != nullptr) add_peers(*tile, piece);
+        wait_for_peers(waits, piece);
         const auto to = sum_destinations(piece, rank);
         for (const Region& region : to) store(region, piece);
         post_sum(posts, to, rank);
@@ -281,45 +319,48 @@ class FusedScatter {
         store(final_region(rank, rank, piece), piece);
       } else if (copies_) {
         store(partial(rank, piece.block), piece);
-        for_each_block(piece, [&](int block) {
-          posts.push_back(own ? Post{rank, block_arrived(rank, rank, block)} : block_ready(rank, piece.owner, block));
+        for_each_block(piece, [&](int part) {
+          posts.push_back(own ? Post{rank, block_arrived(rank, rank, part)} : block_ready(rank, piece.owner, part));
         });
       } else if (exchange_) {
         store(final_region(piece.owner, rank, piece), piece);
         waits.push_back({entered_[index(rank)] + piece.owner, 1, WaitPoint::epilogue});
-        posts.push_back({piece.owner, arrived_[index(piece.owner)]});
+        post(piece.owner, arrived_[index(piece.owner)]);
         ++arrivals_[index(piece.owner)];
       } else {
         store(in_tile_ ? slot(rank, piece) : received_tile(piece.owner, rank, piece), piece);
-        posts.push_back({piece.owner, signal_base_[index(piece.owner)] + piece.index});
+        post(piece.owner, signal_base_[index(piece.owner)] + piece.index);
       }
     }
-    // With reductions the bias is theirs to add.
-    if (ranks() == 1 || exchange_ || !tile.adds.empty()) b_.add_bias(rank, t.block.cols, tile.adds);
-    b_.add(rank, compute_, {std::move(tile), std::move(waits), std::move(posts)});
   }
 
-  void add_peers(Tile& tile, std::vector<Wait>& waits, const OwnedBlock& piece) const {
+  void add_peers(Tile& tile, const OwnedBlock& piece) const {
+    tile.own = piece.owner;
+    tile.adds.reserve(index(ranks() - 1));
+    for (int source = 0; source < ranks(); ++source)
+      if (source != piece.owner)
+        tile.adds.push_back(copies_ ? received_block(piece.owner, source, piece.block) : slot(source, piece));
+  }
+
+  void wait_for_peers(std::vector<Wait>& waits, const OwnedBlock& piece) const {
     const int owner = piece.owner;
-    for (int source = 0; source < ranks(); ++source) {
-      if (source == owner) continue;
-      tile.adds.push_back(copies_ ? received_block(owner, source, piece.block) : slot(source, piece));
-      if (copies_)
+    if (!copies_) {
+      waits.push_back(
+          {signal_base_[index(owner)] + piece.index, static_cast<std::uint32_t>(ranks() - 1), WaitPoint::epilogue});
+      return;
+    }
+    for (int source = 0; source < ranks(); ++source)
+      if (source != owner)
         for_each_block(piece, [&](int block) {
           waits.push_back({block_arrived(owner, source, block), 1, WaitPoint::epilogue});
         });
-    }
-    tile.own = owner;
-    if (!copies_)
-      waits.push_back(
-          {signal_base_[index(owner)] + piece.index, static_cast<std::uint32_t>(ranks() - 1), WaitPoint::epilogue});
   }
 
   void add_reductions(int rank) {
     const int owner = one_shot_ ? 0 : rank;
     // In the order in which this rank computes its own part, which is the order in which the peers send it.
-    for (const RankTile& tile : tiles_[index(rank)])
-      for (const OwnedBlock& piece : tile.pieces) {
+    for (const RankTile& tile : tiles_[index(rank)].tiles)
+      for (const OwnedBlock& piece : tiles_[index(rank)].pieces_of(tile)) {
         if (piece.owner != owner) continue;
         Reduction reduction;
         std::vector<Wait> waits;
@@ -363,8 +404,9 @@ class FusedScatter {
     for (int source = 0; source < ranks(); ++source) {
       std::vector<std::vector<std::size_t>> ready(areas_.size());
       for (std::size_t o = 0; o < areas_.size(); ++o) ready[o].resize(blocks_[o].size());
-      for (std::size_t t = 0; t < tiles_[index(source)].size(); ++t)
-        for (const OwnedBlock& piece : tiles_[index(source)][t].pieces)
+      const RankTiles& from = tiles_[index(source)];
+      for (std::size_t t = 0; t < from.tiles.size(); ++t)
+        for (const OwnedBlock& piece : from.pieces_of(from.tiles[t]))
           for_each_block(piece, [&](int block) { ready[index(piece.owner)][index(block)] = t; });
       for (int owner = 0; owner < ranks(); ++owner)
         for (int block = 0; owner != source && block < block_count(owner); ++block)
@@ -401,10 +443,10 @@ class FusedScatter {
 
   Builder b_;
   bool one_shot_ = false, exchange_ = false, reduce_ = false, in_tile_ = false, copies_ = false;
-  std::vector<Area> areas_;                   // by owner; one area for one-shot
-  std::vector<std::vector<RankTile>> tiles_;  // by rank, in its order
-  std::vector<std::vector<Block>> pieces_;    // by owner and index
-  std::vector<std::vector<Block>> blocks_;    // by owner: rows that one copy carries
+  std::vector<Area> areas_;                 // by owner; one area for one-shot
+  std::vector<RankTiles> tiles_;            // by rank
+  std::vector<std::vector<Block>> pieces_;  // by owner and index
+  std::vector<std::vector<Block>> blocks_;  // by owner: rows that one copy carries
   std::int64_t most_pieces_ = 0, area_rows_ = 0;
   int compute_ = 0, copy_ = 0, reduction_ = 0, partial_ = 0, received_ = 0;
   std::vector<int> signal_base_, local_base_, entered_, arrived_;  // by rank
@@ -413,6 +455,8 @@ class FusedScatter {
 
 }  // namespace
 
-Plan fused_scatter_plan(const Problem& problem, const Knobs& knobs) { return FusedScatter(problem, knobs).make(); }
+Plan fused_scatter_plan(const Problem& problem, const Knobs& knobs, int only) {
+  return FusedScatter(problem, knobs, only).make();
+}
 
 }  // namespace imbrex

@@ -31,6 +31,7 @@ std::vector<OwnedBlock> ordered(const std::vector<Area>& areas, int rank, const 
     const Area* area = nullptr;
     std::vector<Block> blocks;
     std::size_t next = 0;
+    std::int64_t step = 0;  // of the next block
   };
   const bool by_column = knobs.order == TileOrder::column_major;
   std::vector<Run> runs;
@@ -45,10 +46,11 @@ std::vector<OwnedBlock> ordered(const std::vector<Area>& areas, int rank, const 
     count += runs.back().blocks.size();
   }
   std::stable_sort(runs.begin(), runs.end(), [](const Run& x, const Run& y) { return x.turn < y.turn; });
-  const auto step_of = [&](const Run& run) {
+  const auto set_step = [&](Run& run) {
+    if (run.next == run.blocks.size()) return;
     const Block& block = run.blocks[run.next];
-    return (block.rows.begin - run.area->rows.begin) / (knobs.group * knobs.tile_m) * run.columns +
-           (block.cols.begin - run.area->cols.begin) / knobs.tile_n + run.shift;
+    run.step = (block.rows.begin - run.area->rows.begin) / (knobs.group * knobs.tile_m) * run.columns +
+               (block.cols.begin - run.area->cols.begin) / knobs.tile_n + run.shift;
   };
   std::vector<OwnedBlock> order;
   order.reserve(count);
@@ -61,12 +63,16 @@ std::vector<OwnedBlock> ordered(const std::vector<Area>& areas, int rank, const 
       while (run.next < run.blocks.size()) take(run);
     return order;
   }
+  for (Run& run : runs) set_step(run);
   while (order.size() < count) {
     std::int64_t step = std::numeric_limits<std::int64_t>::max();
     for (const Run& run : runs)
-      if (run.next < run.blocks.size()) step = std::min(step, step_of(run));
+      if (run.next < run.blocks.size()) step = std::min(step, run.step);
     for (Run& run : runs)
-      while (run.next < run.blocks.size() && step_of(run) == step) take(run);
+      while (run.next < run.blocks.size() && run.step == step) {
+        take(run);
+        set_step(run);
+      }
   }
   return order;
 }

@@ -19,6 +19,11 @@ class List {
     Knobs k;
     k.partial = problem.type;
     candidates_.push_back({Strategy::sequential, k});
+    if (problem.m <= 1024) {
+      Knobs own = k;
+      own.transport = Transport::store;
+      candidates_.push_back({Strategy::sequential, own});
+    }
     for (int chunks : {2, 4}) {
       k.chunks = chunks;
       candidates_.push_back({Strategy::decomposed, k});
@@ -57,29 +62,29 @@ void columns(Knobs& k, int group, int shift) {
 void add_gathers(List& list, std::int64_t m, std::int64_t shard) {
   constexpr int first = 1 << 20;  // own tiles before all others
   const auto spanning = [](Knobs& k) { k.span_shards = true, columns(k, 8, 0); };
-  const auto stored = [](Knobs& k) { columns(k, 8, 0); };
-  const auto sliced = [](Knobs& k) { columns(k, 8, 0), k.k_slices = 4; };
-  const auto own_first = [](Knobs& k) { columns(k, 4, first); };
+  const auto sliced = [](int slices) { return [=](Knobs& k) { columns(k, 8, 0), k.k_slices = slices; }; };
+  const auto own_first = [](Knobs& k) { columns(k, 4, first), k.k_slices = 4; };
   const auto pushed = [](Knobs& k) { k.transport = Transport::push; };
   const auto pushed_narrow = [](Knobs& k) { k.transport = Transport::push, k.group = 2; };
   const auto pushed_own_first = [](Knobs& k) { k.transport = Transport::push, columns(k, 4, first); };
   if (m <= 64) return list.add({small, low, square1}, spanning);
   if (shard < 128) return list.add({narrow, square1, square, middle1, middle}, spanning);
   if (shard <= 256) {
-    list.add({square, wide, middle, middle1}, stored);
-    list.add({middle, middle1, wide}, sliced);
+    for (int slices : {1, 2, 4}) list.add({square, wide, middle}, sliced(slices));
+    list.add({middle1}, sliced(2));
     list.add({middle1, wide1}, own_first);
-    if (shard > 128) list.add({square, middle}, own_first), list.add({square, middle}, pushed_own_first);
-    return;
+    if (shard == 128) return;
+    list.add({square, middle}, own_first), list.add({square, middle}, pushed_own_first);
+    return list.add({square, middle}, pushed_narrow);
   }
   list.add({square, wide, middle}, pushed);
   list.add({wide, middle}, pushed_narrow);
   list.add({square, wide, middle}, pushed_own_first);
-  if (shard <= 512) list.add({square, middle}, own_first);
+  if (shard <= 512) list.add({square, middle}, own_first), list.add({middle}, sliced(4));
 }
 
-// Own tiles some columns late let the peers' parts arrive; how late, and how many rows run together, depends on what
-// stays in the second-level cache.
+// Own tiles some columns late, or behind all others, let the peers' parts arrive: what a block waits for holds up its
+// next tile, too. How late, and how many rows run together, depends on what stays in the second-level cache.
 void add_scatters(List& list, const Problem& p, std::int64_t shard) {
   const bool exchange = p.op == Operator::gemm_all_to_all;
   const auto in_columns = [](int group, int shift) { return [=](Knobs& k) { columns(k, group, shift); }; };
@@ -92,16 +97,22 @@ void add_scatters(List& list, const Problem& p, std::int64_t shard) {
   }
   if (shard <= 256) {
     list.add({square, square1, wide, wide1, narrow}, in_columns(8, 0));
-    if (shard > 128 && !exchange)
-      list.add({square, wide}, in_columns(8, 8)), list.add({wide, wide1}, in_columns(8, 24));
+    if (exchange) return;
+    list.add({square, wide}, [](Knobs& k) { columns(k, 8, 0), k.abreast = 2; });
+    list.add({square1, wide1}, in_columns(8, 24));
+    if (shard > 128) list.add({square, wide}, in_columns(8, 24)), list.add({square}, [](Knobs&) {});
     return;
   }
-  for (int group : {4, 8})
-    for (int shift : {0, 4, 12})
-      if (shift == 0 || !exchange) list.add({square}, in_columns(group, shift));
-  list.add({square}, in_columns(2, 4));
-  list.add({wide}, in_columns(4, 4));
   list.add({square}, [](Knobs&) {});
+  if (exchange) {
+    for (int group : {2, 4, 8}) list.add({square}, in_columns(group, 0));
+    return list.add({square}, in_columns(8, 8));
+  }
+  for (int group : {4, 8})
+    for (int shift : {8, 16, 24}) list.add({square}, in_columns(group, shift));
+  list.add({square}, in_columns(8, 40));
+  list.add({square}, [](Knobs& k) { columns(k, 8, 8), k.abreast = 2; });
+  list.add({wide}, in_columns(4, 8));
 }
 
 void add_reduces(List& list, const Problem& p) {
@@ -113,9 +124,11 @@ void add_reduces(List& list, const Problem& p) {
   if (p.m <= 512) list.add({narrow, square1, low}, in_columns(8, 0));
   list.add({square}, in_columns(8, 0));
   if (p.m < 512) return;
-  for (int group : {4, 8}) list.add({square}, in_columns(group, 4));
+  list.add({square}, [](Knobs&) {});
+  list.add({square}, [](Knobs& k) { columns(k, 8, 0), k.abreast = 2; });
+  for (int shift : {8, 24}) list.add({square}, in_columns(8, shift));
   list.add({square}, in_columns(4, 12));
-  list.add({wide}, in_columns(4, 4));
+  list.add({wide}, in_columns(4, 8));
 }
 
 }  // namespace

@@ -1,11 +1,14 @@
 // The translation of plans to the CUDA executor's tables, without a GPU.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <map>
 #include <set>
 
 #include "execute/cuda/translate.hpp"
 #include "imbrex/error.hpp"
+#include "plan/rank_plan.hpp"
+#include "support/random_plan.hpp"
 
 namespace imbrex {
 namespace {
@@ -181,6 +184,55 @@ TEST(CudaTable, RefusalsNameTheTaskAndTheReason) {
   EXPECT_FALSE(buffers_fit(plan_of(Operator::gemm_reduce_scatter, small), shape));
   EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, small), shape).find("do not hold the registers"),
             std::string::npos);
+}
+
+template <typename T>
+bool same_bytes(const std::vector<T>& x, const std::vector<T>& y) {
+  return x.size() == y.size() && (x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(T)) == 0);
+}
+
+// The table, or why there is none.
+std::string table_or_refusal(const Plan& plan, int rank, const TileShape& shape, RankTable& table) {
+  try {
+    table = table_of(plan, rank, shape);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(CudaTable, IsTheSameFromOneRanksPlan) {
+  test::Random random(test::seed_from_environment());
+  int tables = 0;
+  for (int i = 0; i < 300; ++i) {
+    auto c = test::random_case(random, {.max_ranks = 8, .max_size = 700});
+    c.strategy = Strategy::fused;
+    c.knobs = test::random_knobs(random, c.problem, c.strategy);
+    SCOPED_TRACE(test::describe(c));
+    const int rank = static_cast<int>(random.between(0, c.problem.ranks - 1));
+    const Plan whole = make_plan(c.problem, c.strategy, c.knobs),
+               one = make_rank_plan(c.problem, c.strategy, c.knobs, rank);
+    const Extent largest = largest_tile(whole);
+    EXPECT_EQ(largest.rows, largest_tile(one).rows);
+    EXPECT_EQ(largest.cols, largest_tile(one).cols);
+    EXPECT_EQ(refusal_of_tma(whole), refusal_of_tma(one));
+    EXPECT_EQ(HeapLayout(whole).bytes(), HeapLayout(one).bytes());
+    const TileShape shape{128, 128, static_cast<int>(random.between(1, 2)), false};
+    RankTable x, y;
+    ASSERT_EQ(table_or_refusal(whole, rank, shape, x), table_or_refusal(one, rank, shape, y));
+    ASSERT_TRUE(same_bytes(x.tasks, y.tasks) && same_bytes(x.waits, y.waits) && same_bytes(x.regions, y.regions) &&
+                same_bytes(x.posts, y.posts) && same_bytes(x.queues, y.queues));
+    ASSERT_EQ(x.copies.size(), y.copies.size());
+    for (std::size_t s = 0; s < x.copies.size(); ++s) {
+      ASSERT_EQ(std::memcmp(&x.copies[s].from, &y.copies[s].from, sizeof(RegionEntry)), 0);
+      ASSERT_EQ(std::memcmp(&x.copies[s].to, &y.copies[s].to, sizeof(RegionEntry)), 0);
+      ASSERT_EQ(x.copies[s].counter, y.copies[s].counter);
+    }
+    ASSERT_EQ(x.gathered, y.gathered);
+    ASSERT_EQ(x.partners, y.partners);
+    tables += !x.tasks.empty();
+  }
+  EXPECT_GT(tables, 100);
 }
 
 TEST(CudaTable, SaysWhatTensorMemoryLoadsCannotTake) {

@@ -10,13 +10,13 @@
 
 #include "base/convert.hpp"
 #include "execute/cuda/graph.hpp"
-#include "execute/cuda/raw_memory.hpp"
 #include "execute/cuda/stream_execution.hpp"
 #include "imbrex/error.hpp"
 #include "ops/operands.hpp"
 #include "ops/reference.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
+#include "runtime/cuda/raw_memory.hpp"
 
 namespace imbrex::test {
 namespace {

@@ -3,11 +3,11 @@
 #include <chrono>
 #include <thread>
 
-#include "execute/cuda/raw_memory.hpp"
 #include "gpu/gpu_case.hpp"
 #include "imbrex/error.hpp"
 #include "runtime/cuda/cublas_lt.hpp"
 #include "runtime/cuda/nccl.hpp"
+#include "runtime/cuda/raw_memory.hpp"
 #include "support/random_plan.hpp"
 
 namespace imbrex {

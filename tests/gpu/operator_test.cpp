@@ -6,6 +6,7 @@
 #include <optional>
 #include <random>
 #include <thread>
+#include <tuple>
 
 #include "execute/cuda/graph.hpp"
 #include "gpu/gpu_case.hpp"
@@ -21,6 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int calls = 1000;
 
+// Of the GPU that is current: the rank's, once it has made an operator.
 class Stream {
  public:
   Stream() { IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
@@ -107,7 +109,7 @@ std::vector<std::unique_ptr<Subject>> subjects(World& world, std::uint64_t delay
 
 int most_ranks() { return test::gpus() >= 4 ? 4 : 2; }
 
-// Ranks are threads of this process.
+// Ranks are threads of this process. What they throw is on standard error.
 int on_ranks(int ranks, double wait_limit, const std::function<void(World&)>& body) {
   return run_threads(ranks, {.heap_bytes = 1 << 20, .wait_limit = wait_limit}, [&](World& world) {
     body(world);
@@ -115,27 +117,34 @@ int on_ranks(int ranks, double wait_limit, const std::function<void(World&)>& bo
   });
 }
 
-TEST(GpuOperators, GiveWhatTheReferenceSays) {
-  NEEDS_GPUS(2);
-  for (const int ranks : {2, most_ranks()})
-    for (const bool shared_out : {false, true})
-      EXPECT_EQ(on_ranks(ranks, 20,
-                         [&](World& world) {
-                           const Stream stream;
-                           for (auto& s : subjects(world, 0, shared_out)) {
-                             s->poison(stream);
-                             s->call(stream);
-                             s->op().synchronize(stream);
-                             s->judge("on a stream");
-                             s->call();
-                             s->judge("waited for");
-                             s->call_from_host();
-                             s->op().check();
-                           }
-                         }),
-                0)
-          << ranks << " ranks, outputs shared: " << shared_out;
+class GpuOperatorsOn : public testing::TestWithParam<std::tuple<int, bool>> {};
+
+TEST_P(GpuOperatorsOn, GiveWhatTheReferenceSays) {
+  const auto [ranks, shared_out] = GetParam();
+  NEEDS_GPUS(ranks);
+  EXPECT_EQ(on_ranks(ranks, 20,
+                     [shared = shared_out](World& world) {
+                       auto list = subjects(world, 0, shared);
+                       const Stream stream;
+                       for (auto& s : list) {
+                         s->poison(stream);
+                         s->call(stream);
+                         s->op().synchronize(stream);
+                         s->judge("on a stream");
+                         s->call();
+                         s->judge("waited for");
+                         s->call_from_host();
+                         s->op().check();
+                       }
+                     }),
+            0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Ranks, GpuOperatorsOn, testing::Combine(testing::Values(2, 4), testing::Bool()),
+                         [](const auto& test) {
+                           return std::to_string(std::get<0>(test.param)) +
+                                  (std::get<1>(test.param) ? "OutputsShared" : "OutputsOwn");
+                         });
 
 // Every rank falls behind at random; the order of the calls, also random, is the same everywhere.
 void alternate(World& world, int streams, std::uint64_t seed) {
@@ -184,8 +193,8 @@ TEST(GpuOperators, AlternateOnTheDefaultStream) {
 
 // Graphs of one epoch, of three, and of two operators on two streams, with other calls in between.
 void replay(World& world) {
-  const Stream stream, side;
   auto list = subjects(world, 5);
+  const Stream stream, side;
   for (auto& s : list) {
     s->call();
     s->judge("before");
@@ -231,11 +240,11 @@ TEST(GpuOperators, GrowTheHeap) {
                      [](World& world) {
                        OperatorOptions options = options_of(Strategy::fused, Transport::store, 0);
                        options.cuda.heap_bytes = 1 << 20;
-                       const Stream stream;
                        std::vector<std::unique_ptr<Subject>> list;
                        for (const std::int64_t m : {2048, 1024, 1536})
                          list.push_back(std::make_unique<Subject>(world, Operator::gemm_all_reduce,
                                                                   GemmShape{m, 2048, 256, Type::bf16}, options, true));
+                       const Stream stream;
                        for (int round = 0; round < 3; ++round)
                          for (auto& s : list) s->call(stream);
                        list.front()->op().synchronize(stream);
@@ -300,18 +309,71 @@ TEST(GpuOperators, AWaitPastItsLimitEndsTheCallersStream) {
   const Ending fused = rank_0_alone(Strategy::fused, false, 3);
   EXPECT_NE(fused.message.find("waited longer than 3 s for signal"), std::string::npos);
   EXPECT_LT(fused.seconds, 6);
+}
+
+TEST(GpuOperators, ACollectivePastItsLimitEndsTheCallersStream) {
+  NEEDS_GPUS(2);
   const Ending library = rank_0_alone(Strategy::sequential, false, 5);
   EXPECT_NE(library.message.find("(collective) waited longer than 5 s"), std::string::npos);
   EXPECT_LT(library.seconds, 11);
 }
 
-TEST(GpuOperators, ALostRankEndsTheCallersStream) {
+class GpuOperatorsOf : public testing::TestWithParam<Strategy> {};
+
+TEST_P(GpuOperatorsOf, ALostRankEndsTheCallersStream) {
   NEEDS_GPUS(2);
-  for (const Strategy strategy : {Strategy::fused, Strategy::sequential}) {
-    const Ending ending = rank_0_alone(strategy, true, 25);
-    EXPECT_NE(ending.message.find("rank 1"), std::string::npos);
-    EXPECT_LT(ending.seconds, 8);
+  const Ending ending = rank_0_alone(GetParam(), true, 25);
+  EXPECT_NE(ending.message.find("rank 1"), std::string::npos);
+  EXPECT_LT(ending.seconds, 8);
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, GpuOperatorsOf, testing::Values(Strategy::fused, Strategy::sequential),
+                         [](const auto& test) { return std::string(name_of(test.param)); });
+
+// What `call` throws.
+template <typename Call>
+std::string refusal_of(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_input) << error.what();
+    return error.what();
   }
+  return "nothing was refused";
+}
+
+// One of each is what a program gets where it forgets to select the rank's GPU.
+TEST(GpuOperators, RefuseStreamsAndMemoryOfOtherGpus) {
+  NEEDS_GPUS(2);
+  const auto body = [](World& world) {
+    Subject s(world, Operator::gemm_all_reduce, {64, 64, 64, Type::bf16},
+              options_of(Strategy::fused, Transport::store, 0), false);
+    const int own = world.rank(), other = 1 - own;
+    const Stream stream;
+    IMBREX_CUDA_TRY(cudaSetDevice(other));
+    const Stream foreign;
+    const DeviceMemory far(64 * 64 * 2);
+    const auto said = [&](const std::string& text, const std::string& about) {
+      EXPECT_NE(text.find(about + std::to_string(other)), std::string::npos) << text;
+      EXPECT_NE(text.find("works on GPU " + std::to_string(own)), std::string::npos) << text;
+    };
+    said(refusal_of([&] { s.call(foreign); }), "the stream belongs to GPU ");
+    IMBREX_CUDA_TRY(cudaSetDevice(other));
+    said(refusal_of([&] { const cuda::Graph graph(foreign, 1, [&] { s.call(foreign); }); }),
+         "the stream belongs to GPU ");
+    said(refusal_of([&] { s.op()(far.get(), far.get(), s.out(), stream); }), "lies in the memory of GPU ");
+    said(refusal_of([&] { s.op()(far.get(), far.get(), s.out()); }), "lies in the memory of GPU ");
+    // Another GPU is current, and nothing has happened.
+    IMBREX_CUDA_TRY(cudaSetDevice(other));
+    s.call(stream);
+    s.op().synchronize(stream);
+    s.judge("after refusals");
+    IMBREX_CUDA_TRY(cudaSetDevice(other));
+    s.call(nullptr);
+    s.op().synchronize(nullptr);
+    s.judge("on the default stream");
+  };
+  EXPECT_EQ(on_ranks(2, 5, body), 0);
 }
 
 TEST(GpuOperators, RefuseWhatTheyCannotTake) {

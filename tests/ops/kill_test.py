@@ -54,10 +54,11 @@ def alive(pid):
 
 
 def kill_once(program, rng, folder, setting):
-    operator = rng.choice(["all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_to_all"])
-    strategy = rng.choice(setting.strategies)
-    command = [program, "run", operator, "--ranks", str(RANKS), "--m", setting.size, "--n", setting.size, "--k", setting.size,
-               "--strategy", strategy, "--repeat", "1000000", "--out", os.path.join(folder, "y"), *setting.options]
+    operator = rng.choice(["all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_to_all", "all_reduce"])
+    how = ["--codec", rng.choice(["exact", "int8"])] if operator == "all_reduce" else \
+        ["--k", setting.size, "--strategy", rng.choice(setting.strategies)]
+    command = [program, "run", operator, "--ranks", str(RANKS), "--m", setting.size, "--n", setting.size, *how,
+               "--repeat", "1000000", "--out", os.path.join(folder, "y"), *setting.options]
     job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 20

@@ -51,9 +51,6 @@ class RankMemory {
   void start_counters(std::uint64_t epoch) const;
 
  private:
-  const void* input(int buffer) const {
-    return buffer == buffer_a ? operands_.a : buffer == buffer_b ? operands_.b : operands_.bias;
-  }
   std::byte* base(int rank, int buffer) const;
   std::atomic_ref<std::uint32_t> counter(int rank, int signal, std::uint64_t epoch) const {
     return std::atomic_ref<std::uint32_t>(

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <thread>
+#include <utility>
 
 #include "plan/builder.hpp"
 #include "runtime/cuda/check.hpp"
@@ -31,6 +33,16 @@ double cost(const GemmKernel& kernel, const RankTable& table, int workers) {
   return std::max(1.0, std::ceil(entries / at_once)) * static_cast<double>(shape.m * shape.n) / rate;
 }
 
+// Asking loads the kernel, and takes the driver long: once for a device.
+int workers_of(const GemmKernel& kernel, int device) {
+  static std::mutex lock;
+  static std::map<std::pair<const GemmKernel*, int>, int> known;
+  const std::lock_guard guard(lock);
+  const auto [place, fresh] = known.try_emplace({&kernel, device}, 0);
+  if (fresh) place->second = kernel.workers();
+  return place->second;
+}
+
 }  // namespace
 
 CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, FaultPool& faults, int device,
@@ -49,7 +61,7 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
       fault_(faults.take()),
       exceptions_(std::uncaught_exceptions()) {
   // Every kernel is loaded before any runs; refusals come before anything else is taken, on every rank alike.
-  static_cast<void>(plain_kernel(plan_.problem.type).workers());
+  static_cast<void>(workers_of(plain_kernel(plan_.problem.type), device_));
   choose_kernel();
   for (QueueSpan& queue : table_.queues)
     queue.workers = (queue.workers + static_cast<std::uint32_t>(kernel_->shape.cluster) - 1) /
@@ -98,7 +110,7 @@ void CudaExecution::choose_kernel() {
           tile.rows > k.shape.m || tile.cols > k.shape.n || !buffers_fit(plan_, k.shape) ||
           std::string_view(k.name).find(options_.kernel) == std::string_view::npos)
         continue;
-      const int workers = k.workers();
+      const int workers = workers_of(k, device_);
       if (workers == 0) continue;
       const double c = cost(k, table_for(k), workers);
       if (kernel_ != nullptr && c >= least) continue;
@@ -109,7 +121,7 @@ void CudaExecution::choose_kernel() {
   const GemmKernel& plain = plain_kernel(plan_.problem.type);
   if (kernel_ == nullptr && std::string_view(plain.name).find(options_.kernel) != std::string_view::npos) {
     kernel_ = &plain;
-    workers_ = plain.workers();
+    workers_ = workers_of(plain, device_);
   }
   const std::string tma = refusal_of_tma(plan_);
   IMBREX_EXPECTS(kernel_ != nullptr && workers_ > 0,
@@ -121,7 +133,7 @@ void CudaExecution::choose_kernel() {
   std::vector<std::int64_t> all(index(world_.size()));
   world_.all_gather(&listed, all.data(), sizeof listed);
   kernel_ = all.front() < static_cast<std::int64_t>(count) ? kernels[all.front()] : &plain;
-  workers_ = kernel_->workers();
+  workers_ = workers_of(*kernel_, device_);
   table_ = std::move(table_for(*kernel_));
   tables_.clear();
 }

@@ -9,11 +9,11 @@
 #include "execute/cuda/epoch.hpp"
 #include "execute/cuda/fault_pool.hpp"
 #include "execute/cuda/gemm.hpp"
-#include "execute/cuda/raw_memory.hpp"
 #include "execute/cuda/stream_execution.hpp"
 #include "execute/cuda/translate.hpp"
 #include "imbrex/world.hpp"
 #include "runtime/cuda/cuda_heap.hpp"
+#include "runtime/cuda/raw_memory.hpp"
 
 namespace imbrex::cuda {
 

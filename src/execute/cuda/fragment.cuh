@@ -55,7 +55,8 @@ struct Fragment {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const std::uint32_t row = row0 + 64 * part + 8 * half;
-        const float* values = acc + part * per_part + half * 2;  // of group g and block b: v[16 * g + 4 * b], and the next
+        const float* values =
+            acc + part * per_part + half * 2;  // of group g and block b: v[16 * g + 4 * b], and the next
 #pragma unroll
         for (int g = 0; g + 1 < groups; g += 2) {
           std::uint32_t w[4], x[4];
@@ -106,9 +107,9 @@ struct Fragment {
       }
   }
 
-  /// acc = slots[0] + ... + slots[own-1] + acc + slots[own] + ..., slots in register order, 16 bits an element. They lie
-  /// in stages as slot_stages says: enter() waits for one and returns what reads this thread's part of a plane, leave()
-  /// gives it back.
+  /// acc = slots[0] + ... + slots[own-1] + acc + slots[own] + ..., slots in register order, 16 bits an element. They
+  /// lie in stages as slot_stages says: enter() waits for one and returns what reads this thread's part of a plane,
+  /// leave() gives it back.
   template <int Slots, int Planes, typename Enter, typename Leave>
   __device__ __forceinline__ static void add_slots(float (&acc)[Registers], int own, Enter&& enter, Leave&& leave) {
     constexpr int fit = static_cast<int>(slot_stages(units, Planes, Slots, Narrow).units);

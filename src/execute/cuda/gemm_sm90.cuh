@@ -14,6 +14,7 @@
 #include "execute/cuda/fragment.cuh"
 #include "execute/cuda/gemm.hpp"
 #include "execute/cuda/protocol.cuh"
+#include "execute/cuda/walk.cuh"
 
 namespace imbrex::cuda {
 
@@ -49,7 +50,8 @@ struct Sm90Gemm {
   static constexpr int group_threads = Config::pingpong ? 128 : 256;  ///< that share a tile
   static constexpr int registers = Config::tile_m * Config::tile_n / group_threads;
   static constexpr int plane_bytes = 16 * group_threads;
-  static constexpr int a_planes = Config::tile_m * tile_k * 2 / plane_bytes;  ///< of a stage, those that lie in A's part
+  static constexpr int a_planes =
+      Config::tile_m * tile_k * 2 / plane_bytes;  ///< of a stage, those that lie in A's part
   static constexpr int planes = a_planes + Config::tile_n * tile_k * 2 / plane_bytes;
   using Tile = Fragment<Config::type, Config::tile_n, registers, group_threads>;
 
@@ -65,72 +67,6 @@ struct Sm90Gemm {
     alignas(16) typename Mainloop::PipelineStorage pipeline;
     alignas(16) typename Order::SharedStorage order;
     std::uint64_t epoch;
-  };
-
-  /// Tasks of this thread block, in order.
-  struct Walk {
-    const Params& params;
-    std::uint32_t lane, worker, queue, index, end, step;
-
-    __device__ __forceinline__ Walk(const Params& p, std::uint32_t block_in_cluster)
-        : params(p), lane(block_in_cluster), worker(blockIdx.x / Config::cluster), queue(0) {
-      enter();
-    }
-    __device__ __forceinline__ void enter() {
-      for (; queue < params.args.table.queue_count; ++queue) {
-        const QueueSpan& q = params.args.table.queues[queue];
-        if (worker < q.first_worker || worker >= q.first_worker + q.workers) continue;
-        index = q.first + worker - q.first_worker;
-        end = q.first + q.count;
-        step = q.workers;
-        if (index < end) return;
-      }
-    }
-    __device__ __forceinline__ bool valid() const { return queue < params.args.table.queue_count; }
-    __device__ __forceinline__ const TaskEntry* entry() const {
-      return params.args.table.tasks + (index * Config::cluster + lane);
-    }
-    __device__ __forceinline__ void next() {
-      index += step;
-      if (index < end) return;
-      ++queue;
-      enter();
-    }
-    /// The entry after this one, if it is of the same queue.
-    __device__ __forceinline__ const TaskEntry* following() const {
-      return index + step < end ? entry() + step * Config::cluster : nullptr;
-    }
-  };
-
-  /// Brings what the other roles will read of an entry into the first-level cache, where each of the reads would
-  /// otherwise cost the multiplying warps the better part of a microsecond.
-  struct Lookahead {
-    uint4 places;  // waits, regions, posts, number of waits
-    std::uint32_t counts = 0;
-
-    __device__ __forceinline__ void begin(const TaskEntry* entry) {
-      counts = 0;
-      if (entry == nullptr) return;
-      static_assert(offsetof(TaskEntry, waits) == 32 && offsetof(TaskEntry, adds) == 48);
-      const auto* bytes = reinterpret_cast<const std::byte*>(entry);
-      asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(places.x), "=r"(places.y), "=r"(places.z), "=r"(places.w)
-                   : "l"(bytes + 32));
-      asm volatile("ld.global.u32 %0, [%1];" : "=r"(counts) : "l"(bytes + 48));
-    }
-    __device__ __forceinline__ void end(const TableView& table) const {
-      if (counts == 0) return;
-      touch(table.waits + places.x);
-      touch(table.posts + places.z);
-      const auto* first = reinterpret_cast<const std::byte*>(table.regions + places.y);
-      const std::uint32_t bytes = ((counts & 0xffffu) + (counts >> 16)) * sizeof(RegionEntry);
-      for (std::uint32_t at = 0; at < bytes; at += 128) touch(first + at);
-      touch(first + bytes - 16);
-    }
-    __device__ __forceinline__ static void touch(const void* address) {
-      std::uint32_t unused;
-      asm volatile("ld.global.u32 %0, [%1];" : "=r"(unused) : "l"(address));
-    }
   };
 
   /// Where a stage's plane lies.
@@ -166,7 +102,7 @@ struct Sm90Gemm {
     // Coordinates only; rows beyond any source are the descriptor's business.
     Tensor mA = params.mainloop.tma_load_a.get_tma_tensor(make_shape(Int<Config::tile_m>{}, k, 1));
     Tensor mB = params.mainloop.tma_load_b.get_tma_tensor(make_shape(n, k, 1));
-    for (Walk walk(params, block_in_cluster); walk.valid(); walk.next()) {
+    for (Walk<Config::cluster> walk(params.args.table, block_in_cluster); walk.valid(); walk.next()) {
       const TaskEntry& task = *walk.entry();  // read where it lies: a copy would cost sixteen registers
       if (!multiplies(task.kind)) continue;
       Tensor gA = local_tile(domain_offset(make_coord(static_cast<int>(task.a_row), 0, 0), mA), TileShapeMNK{},
@@ -230,12 +166,10 @@ struct Sm90Gemm {
   }
 
   /// Whether the producer waits for the tile's slots and loads them.
-  __device__ __forceinline__ static bool staged(const TaskEntry& task) {
-    return task.adds > 0 && task.slot_stages > 0;
-  }
+  __device__ __forceinline__ static bool staged(const TaskEntry& task) { return task.adds > 0 && task.slot_stages > 0; }
 
-  /// The slots that the tile adds come through the stages behind its last slices of K: all in flight at once, and none of
-  /// them in the multiplying warps' registers before it is added.
+  /// The slots that the tile adds come through the stages behind its last slices of K: all in flight at once, and none
+  /// of them in the multiplying warps' registers before it is added.
   __device__ __forceinline__ static void load_slots(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
                                                     SharedStorage& shared, Pipeline& pipeline, State& state) {
     constexpr std::uint32_t stage_bytes = planes * plane_bytes, units = Tile::units;
@@ -302,7 +236,8 @@ struct Sm90Gemm {
   }
 
   /// After the product and the sums: waits, stores, posts. Called by the threads that share the tile. `time`: what the
-  /// other group's next product will take, in nanoseconds, beside which stores to peers need not hurry; 0: there is none.
+  /// other group's next product will take, in nanoseconds, beside which stores to peers need not hurry; 0: there is
+  /// none.
   template <typename Accumulators>
   __device__ __forceinline__ static void finish(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
                                                 Accumulators& acc, std::uint32_t thread, int group, int poster,
@@ -342,14 +277,14 @@ struct Sm90Gemm {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(group_threads + 32) : "memory");
   }
 
-  /// Two warps, for the block's tasks in turn: wait until one is stored, fence, post. A fence for stores to a peer takes
-  /// up to some ten microseconds, in which the group would multiply nothing.
+  /// Two warps, for the block's tasks in turn: wait until one is stored, fence, post. A fence for stores to a peer
+  /// takes up to some ten microseconds, in which the group would multiply nothing.
   __device__ __forceinline__ static void post(const Params& params, const SharedStorage& shared, int poster,
                                               std::uint32_t block_in_cluster) {
     const GemmArgs& args = params.args;
     const Epoch epoch = epoch_of(args.protocol, shared.epoch);
     std::uint32_t turn = 0;
-    for (Walk walk(params, block_in_cluster); walk.valid(); walk.next(), ++turn) {
+    for (Walk<Config::cluster> walk(params.args.table, block_in_cluster); walk.valid(); walk.next(), ++turn) {
       const TaskEntry& task = *walk.entry();
       const bool mine = turn % 2 == static_cast<std::uint32_t>(poster);
       if (!mine || task.kind != TaskKind::tile || task.post_count == 0) continue;
@@ -371,11 +306,11 @@ struct Sm90Gemm {
     group_sync(group);
     const bool moves = task.kind == TaskKind::transfer;
     if (moves) move(task, args.table.regions, args.a[0][0], args.out, epoch.copy, thread, group_threads);
-    if (task.kind == TaskKind::reduction)
-      reduce(task, args.table.regions, args.out, epoch.copy, thread, group_threads);
+    if (task.kind == TaskKind::reduction) reduce(task, args.table.regions, args.out, epoch.copy, thread, group_threads);
     if (moves || task.kind == TaskKind::reduction) group_sync(group);
     if (thread == 0 && met && task.post_count > 0) post_all(args.protocol, epoch, task, args.table.posts);
-    // NOTE: a fence also waits for stores that the block issues meanwhile: the next slice's would hold up this one's flag.
+    // NOTE: a fence also waits for stores that the block issues meanwhile: the next slice's would hold up this one's
+    // flag.
     if (moves) group_sync(group);
   }
 
@@ -391,8 +326,8 @@ struct Sm90Gemm {
     TiledMma tiled_mma;
     State state;
     std::uint32_t turn = 0;
-    for (Walk walk(params, block_in_cluster); walk.valid(); walk.next(), ++turn) {
-      const TaskEntry& task = *walk.entry();  // read where it lies: a copy would cost sixteen registers
+    for (Walk<Config::cluster> walk(params.args.table, block_in_cluster); walk.valid(); walk.next(), ++turn) {
+      const TaskEntry& task = *walk.entry();          // read where it lies: a copy would cost sixteen registers
       const int poster = static_cast<int>(turn % 2);  // in ping-pong, the group too
       if (Config::pingpong && poster != warpgroup) {
         if (multiplies(task.kind)) state.advance(k_tiles + task.slot_stages);
@@ -531,13 +466,13 @@ struct Sm90Launcher {
 /// The table entry of a variant.
 template <typename Config>
 constexpr GemmKernel sm90_kernel(const char* name) {
-  return {name,
-          Config::type,
-          {Config::tile_m, Config::tile_n, Config::cluster, true, Sm90Gemm<Config>::Tile::units,
-           Sm90Gemm<Config>::planes},
-          Config::pingpong,
-          &Sm90Launcher<Config>::workers,
-          &Sm90Launcher<Config>::launch};
+  return {
+      name,
+      Config::type,
+      {Config::tile_m, Config::tile_n, Config::cluster, true, Sm90Gemm<Config>::Tile::units, Sm90Gemm<Config>::planes},
+      Config::pingpong,
+      &Sm90Launcher<Config>::workers,
+      &Sm90Launcher<Config>::launch};
 }
 
 }  // namespace imbrex::cuda

@@ -9,13 +9,14 @@
 #include <set>
 #include <thread>
 
+#include "collectives/cuda/cuda_collectives.hpp"
 #include "execute/cuda/library_gemm.hpp"
 #include "execute/cuda/library_translate.hpp"
-#include "execute/cuda/raw_memory.hpp"
 #include "execute/cuda/shared_libraries.hpp"
 #include "execute/cuda/sum.hpp"
 #include "execute/layout.hpp"
 #include "plan/builder.hpp"
+#include "runtime/cuda/raw_memory.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -77,6 +78,7 @@ class LibraryExecution final : public StreamExecution {
   [[noreturn]] void give_up(const std::string& message);
 
   std::shared_ptr<SharedLibraries> libraries_;
+  CudaCollectives* own_ = nullptr;  // run the collectives; null: NCCL does
   World& world_;
   Plan plan_;
   CudaOptions options_;
@@ -106,6 +108,7 @@ LibraryExecution::LibraryExecution(std::shared_ptr<SharedLibraries> libraries, c
     LibraryProgram program = library_program(plan_, rank);
     if (rank == world_.rank()) program_ = std::move(program);
   }
+  if (plan_.knobs.transport == Transport::store) own_ = &libraries_->collectives();
   make_communicators();
   place_buffers();
   make_gemms();
@@ -232,9 +235,7 @@ void LibraryExecution::run_first() {
 
 std::byte* LibraryExecution::at(const Region& r, const Operands& operands) const {
   const Buffer& b = buffer(r);
-  const auto* input = static_cast<const std::byte*>(r.buffer == buffer_a   ? operands.a
-                                                    : r.buffer == buffer_b ? operands.b
-                                                                           : operands.bias);
+  const auto* input = static_cast<const std::byte*>(input_of(operands, r.buffer));
   std::byte* base = b.role == BufferRole::workspace
                         ? static_cast<std::byte*>(buffers_.get()) + offsets_[index(r.buffer)]
                     : r.buffer == buffer_out ? static_cast<std::byte*>(operands.out)
@@ -285,12 +286,19 @@ void LibraryExecution::collective(const Collective& c, runtime::Communicator& co
   std::byte* to = at(c.to, operands);
   const Type type = buffer(c.from).type;
   const std::size_t in = size(c.from.rows * c.from.cols), out = size(c.to.rows * c.to.cols);
-  switch (c.kind) {
-    case CollectiveKind::all_gather: return communicator.all_gather(from, to, in, type, stream);
-    case CollectiveKind::reduce_scatter: return communicator.reduce_scatter(from, to, out, type, stream);
-    case CollectiveKind::all_reduce: return communicator.all_reduce(from, to, in, type, stream);
-    case CollectiveKind::all_to_all: return communicator.all_to_all(from, to, in / communicator.size(), type, stream);
-  }
+  const auto run = [&](auto& with, std::size_t ranks) {
+    switch (c.kind) {
+      case CollectiveKind::all_gather: return with.all_gather(from, to, in, type, stream);
+      case CollectiveKind::reduce_scatter: return with.reduce_scatter(from, to, out, type, stream);
+      case CollectiveKind::all_reduce: return with.all_reduce(from, to, in, type, stream);
+      case CollectiveKind::all_to_all: return with.all_to_all(from, to, in / ranks, type, stream);
+    }
+  };
+  // Kernels of our own know the whole world only.
+  if (own_ != nullptr && c.ranks.empty())
+    run(*own_, index(world_.size()));
+  else
+    run(communicator, communicator.size());
 }
 
 void LibraryExecution::launch_step(std::size_t i, const Operands& operands, cudaStream_t stream) {
@@ -377,6 +385,7 @@ void LibraryExecution::look() noexcept {
   try {
     world_.throw_if_failed();
     libraries_->check();
+    if (own_ != nullptr) own_->look();
     while (finished_ < queued_) {
       const std::size_t oldest = finished_ % done_.size();
       const cudaError_t status = cudaEventQuery(done_[oldest]);
@@ -447,6 +456,7 @@ void LibraryExecution::end(const std::string& message) noexcept {
   dead_ = true;
   world_.fail(message);
   libraries_->abort();
+  if (own_ != nullptr) own_->abort();
   // Aborted collectives end soon, and what waits for them runs on.
   stuck_ = true;
   for (int i = 0; i < 1000 && stuck_; ++i) {

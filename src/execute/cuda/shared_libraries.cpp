@@ -32,6 +32,11 @@ void SharedLibraries::make_communicators(const std::set<std::vector<int>>& rank_
   }
 }
 
+CudaCollectives& SharedLibraries::collectives() {
+  if (!collectives_) collectives_ = std::make_unique<CudaCollectives>(world_, device_);
+  return *collectives_;
+}
+
 void SharedLibraries::check() const {
   for (const auto& [ranks, communicator] : communicators_) communicator->check();
 }

@@ -1,4 +1,5 @@
-// What the executions with library collectives of one executor share: cuBLASLt's handle and NCCL's communicators.
+// What the executions with library collectives of one executor share: cuBLASLt's handle, NCCL's communicators,
+// and our own collectives.
 #pragma once
 
 #include <map>
@@ -6,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "collectives/cuda/cuda_collectives.hpp"
 #include "execute/cuda/stream_calls.hpp"
 #include "runtime/cuda/cublas_lt.hpp"
 #include "runtime/cuda/nccl.hpp"
@@ -31,6 +33,9 @@ class SharedLibraries {
   /// Of a set that this rank belongs to, and that was made.
   runtime::Communicator& communicator(const std::vector<int>& ranks) const { return *communicators_.at(ranks); }
 
+  /// Collective, the first time: Imbrex' own collectives, of all ranks.
+  CudaCollectives& collectives();
+
   /// Throws Error(runtime_failure) if a collective failed since.
   void check() const;
 
@@ -48,6 +53,7 @@ class SharedLibraries {
   std::unique_ptr<cublasLtContext, HandleDelete> handle_;
   std::set<std::vector<int>> made_;  // also those that this rank does not belong to
   std::map<std::vector<int>, std::unique_ptr<runtime::Communicator>> communicators_;
+  std::unique_ptr<CudaCollectives> collectives_;
 };
 
 }  // namespace imbrex::cuda

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 
 #include "execute/cuda/stream_execution.hpp"
 #include "runtime/cuda/check.hpp"
+#include "runtime/cuda/driver.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -17,8 +19,8 @@ constexpr auto patience = std::chrono::seconds(5);
 }  // namespace
 
 StreamCalls::StreamCalls(World& world, int device) : world_(world), device_(device) {
-  for (Last* last : {&queued_, &captured_})
-    IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&last->ended, cudaEventDisableTiming));
+  for (cudaEvent_t* event : {&queued_.ended, &captured_.ended, &probe_})
+    IMBREX_CUDA_TRY(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
 }
 
 StreamCalls::~StreamCalls() {
@@ -28,20 +30,41 @@ StreamCalls::~StreamCalls() {
   }
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
-  for (Last* last : {&queued_, &captured_}) cudaEventDestroy(last->ended);
+  for (cudaEvent_t event : {queued_.ended, captured_.ended, probe_}) cudaEventDestroy(event);
 }
 
-// Streams are told apart by their numbers: a handle may come again after its stream was destroyed.
+// NOTE: a kernel goes to the stream's device, with its arguments for this one, and an address that is not mapped there
+// ends the process's use of both. An event records streams of its own device only, captured ones too.
+void StreamCalls::expect_own(cudaStream_t stream) const {
+  const cudaError_t status = cudaEventRecord(probe_, stream);
+  if (status == cudaErrorInvalidResourceHandle) {
+    cudaGetLastError();  // else the next launch would report it
+    IMBREX_EXPECTS(false, "the stream belongs to GPU {}, and rank {} works on GPU {}: create it when that is current",
+                   runtime::device_of(stream), world_.rank(), device_);
+  }
+  IMBREX_CUDA_TRY(status);
+}
+
+// Streams are told apart by their numbers: a handle may come again after its stream was destroyed. The number of one
+// that is being captured cannot be asked, and asking ends the capture; in one capture handles do, as a stream stays in
+// it until its end.
 bool StreamCalls::enter(cudaStream_t stream) {
+  IMBREX_CUDA_TRY(cudaSetDevice(device_));
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   unsigned long long capture = 0, number = 0;
   IMBREX_CUDA_TRY(cudaStreamGetCaptureInfo(stream, &status, &capture));
   IMBREX_EXPECTS(status != cudaStreamCaptureStatusInvalidated, "the stream's capture failed before this call");
-  IMBREX_CUDA_TRY(cudaStreamGetId(stream, &number));
   const bool captured = status == cudaStreamCaptureStatusActive;
+  if (captured)
+    number = reinterpret_cast<std::uintptr_t>(stream);
+  else
+    IMBREX_CUDA_TRY(cudaStreamGetId(stream, &number));
   entered_ = captured ? &captured_ : &queued_;
-  if (entered_->any && entered_->stream != number && (!captured || entered_->capture == capture))
-    IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, entered_->ended, 0));
+  const bool follows = entered_->any && (!captured || entered_->capture == capture);
+  if (!follows || entered_->stream != number) {
+    expect_own(stream);
+    if (follows) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, entered_->ended, 0));
+  }
   stream_ = number;
   capture_ = capture;
   return captured;

@@ -30,8 +30,9 @@ class StreamCalls {
   /// Held by whoever queues, waits for, or looks after epochs.
   std::recursive_mutex& lock() { return lock_; }
 
-  /// Lets `stream` wait for the call before. Returns whether the stream is being captured: captured calls wait for
-  /// those of the same capture only, others for those that are not captured.
+  /// Selects the device and lets `stream` wait for the call before. Returns whether the stream is being captured:
+  /// captured calls wait for those of the same capture only, others for those that are not captured. Throws
+  /// Error(invalid_input) for a stream of another device.
   bool enter(cudaStream_t stream);
 
   /// The call has been queued.
@@ -56,11 +57,13 @@ class StreamCalls {
     bool any = false;
   };
 
+  void expect_own(cudaStream_t stream) const;
   void watch();
 
   World& world_;
   int device_;
   Last queued_, captured_, *entered_ = nullptr;
+  cudaEvent_t probe_ = nullptr;
   unsigned long long stream_ = 0, capture_ = 0;  // of the call that is being queued
   std::recursive_mutex lock_;
   std::condition_variable_any wake_;

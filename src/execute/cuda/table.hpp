@@ -92,7 +92,8 @@ struct SlotStages {
 
 /// Of a tile of `tile_units` units, for stages of `planes` planes.
 constexpr SlotStages slot_stages(std::uint32_t tile_units, std::uint32_t planes, std::uint32_t slots, Type type) {
-  // Of 2 and 4 ranks: the sums that the kernels unroll. With 7 slots at once the accumulators would not fit the registers.
+  // Of 2 and 4 ranks: the sums that the kernels unroll. With 7 slots at once the accumulators would not fit the
+  // registers.
   if (type == Type::fp32 || (slots != 1 && slots != 3)) return {0, 0};
   const std::uint32_t fit = planes / slots, units = fit < tile_units ? fit : tile_units;
   return {units, (tile_units + units - 1) / units};
@@ -160,9 +161,9 @@ struct GemmArgs {
   std::int64_t a_rows[2];
   const void* b;
   void* out;
-  const void* bias;         ///< null where the problem has none
-  std::int64_t n, k;        ///< columns of B; columns of A
-  std::uint32_t unit_ns;    ///< a block's share of the link takes this long for a unit of its tile's stores
+  const void* bias;       ///< null where the problem has none
+  std::int64_t n, k;      ///< columns of B; columns of A
+  std::uint32_t unit_ns;  ///< a block's share of the link takes this long for a unit of its tile's stores
 };
 
 }  // namespace imbrex::cuda

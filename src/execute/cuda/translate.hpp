@@ -15,8 +15,8 @@ namespace imbrex::cuda {
 /// The kernel that a table is made for.
 struct TileShape {
   std::int64_t m = 128, n = 128;
-  int cluster = 1;        ///< blocks that share B: pairs of tiles of one column
-  bool registers = true;  ///< slots hold accumulators in register order (the plain kernel keeps rows)
+  int cluster = 1;                        ///< blocks that share B: pairs of tiles of one column
+  bool registers = true;                  ///< slots hold accumulators in register order (the plain kernel keeps rows)
   std::uint32_t units = 16, planes = 16;  ///< of a tile and of a stage (slot_stages)
 };
 

@@ -21,13 +21,16 @@ namespace runtime {
 GpuSurvey survey_gpus_here() { return survey_gpus(); }
 
 DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) { throw Error(ErrorCode::invalid_input, absent); }
+void DeviceMemory::synchronize() {}
 void DeviceMemory::fill(unsigned char) {}
 void DeviceMemory::upload(const std::vector<std::byte>&) {}
 void DeviceMemory::upload(const void*) {}
 void DeviceMemory::download(std::vector<std::byte>&) const {}
 void DeviceMemory::download(void*) const {}
 
-bool on_gpu(const void*) { return false; }
+int current_gpu() { return -1; }
+void select_gpu(int) {}
+bool on_gpu(const void*, int) { return false; }
 
 }  // namespace runtime
 }  // namespace imbrex

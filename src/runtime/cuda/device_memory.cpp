@@ -12,6 +12,8 @@ DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
   data_.reset(data, [](void* p) { cudaFree(p); });
 }
 
+void DeviceMemory::synchronize() { IMBREX_CUDA_TRY(cudaDeviceSynchronize()); }
+
 void DeviceMemory::fill(unsigned char byte) {
   IMBREX_CUDA_TRY(cudaMemset(data_.get(), byte, bytes_));
   // The executor's streams do not wait for the default one.
@@ -38,13 +40,26 @@ void DeviceMemory::download(void* to) const {
   IMBREX_CUDA_TRY(cudaMemcpy(to, data_.get(), bytes_, cudaMemcpyDeviceToHost));
 }
 
-bool on_gpu(const void* p) {
+int current_gpu() {
+  int device = 0;
+  IMBREX_CUDA_TRY(cudaGetDevice(&device));
+  return device;
+}
+
+void select_gpu(int gpu) { IMBREX_CUDA_TRY(cudaSetDevice(gpu)); }
+
+bool on_gpu(const void* p, int gpu) {
   cudaPointerAttributes attributes{};
   if (cudaPointerGetAttributes(&attributes, p) != cudaSuccess) {
     cudaGetLastError();
     return false;
   }
-  return attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+  if (attributes.type == cudaMemoryTypeManaged) return true;
+  if (attributes.type != cudaMemoryTypeDevice) return false;
+  IMBREX_EXPECTS(attributes.device == gpu,
+                 "operand at {}: it lies in the memory of GPU {}, and the rank works on GPU {}", p, attributes.device,
+                 gpu);
+  return true;
 }
 
 }  // namespace imbrex::runtime

@@ -17,6 +17,9 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
+  /// Waits for all that this process has enqueued on the GPU.
+  static void synchronize();
+
   void* get() const { return data_.get(); }
   void fill(unsigned char byte);
   void upload(const std::vector<std::byte>& from);
@@ -30,7 +33,14 @@ class DeviceMemory {
   std::size_t bytes_;
 };
 
-/// Whether `p` lies in memory that CUDA allocated on a GPU or manages.
-bool on_gpu(const void* p);
+/// The number of the GPU that is the calling thread's.
+int current_gpu();
+
+/// Makes a GPU the calling thread's.
+void select_gpu(int gpu);
+
+/// Whether `p` lies in memory that CUDA allocated on a GPU or manages. Throws Error(invalid_input) if it was allocated
+/// on another one than `gpu`.
+bool on_gpu(const void* p, int gpu);
 
 }  // namespace imbrex::runtime

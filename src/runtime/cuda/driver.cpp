@@ -33,6 +33,10 @@ const Driver& driver() {
     find(d.set_access, "cuMemSetAccess");
     find(d.export_handle, "cuMemExportToShareableHandle");
     find(d.import_handle, "cuMemImportFromShareableHandle");
+    find(d.stream_context, "cuStreamGetCtx");
+    find(d.push_context, "cuCtxPushCurrent");
+    find(d.pop_context, "cuCtxPopCurrent");
+    find(d.context_device, "cuCtxGetDevice");
     return d;
   }();
   return loaded;
@@ -52,6 +56,18 @@ int device_attribute(int device, CUdevice_attribute attribute) {
   IMBREX_DRIVER_TRY(device_get, &handle, device);
   IMBREX_DRIVER_TRY(device_get_attribute, &value, attribute, handle);
   return value;
+}
+
+// NOTE: cuStreamGetDevice says it at once, but not of a stream that is being captured: asking ends the capture.
+int device_of(CUstream stream) {
+  CUcontext context = nullptr;
+  IMBREX_DRIVER_TRY(stream_context, stream, &context);
+  IMBREX_DRIVER_TRY(push_context, context);
+  CUdevice device = 0;
+  const CUresult result = driver().context_device(&device);
+  driver().pop_context(&context);
+  check_driver(result, "context_device");
+  return device;
 }
 
 }  // namespace imbrex::runtime

@@ -22,6 +22,10 @@ struct Driver {
   decltype(&::cuMemSetAccess) set_access = nullptr;
   decltype(&::cuMemExportToShareableHandle) export_handle = nullptr;
   decltype(&::cuMemImportFromShareableHandle) import_handle = nullptr;
+  decltype(&::cuStreamGetCtx) stream_context = nullptr;
+  decltype(&::cuCtxPushCurrent) push_context = nullptr;
+  decltype(&::cuCtxPopCurrent) pop_context = nullptr;
+  decltype(&::cuCtxGetDevice) context_device = nullptr;
 };
 
 /// Throws Error(runtime_failure) where there is no driver, or one without a function.
@@ -32,6 +36,9 @@ void check_driver(CUresult result, const char* call);
 
 /// An attribute of the device with that number.
 int device_attribute(int device, CUdevice_attribute attribute);
+
+/// Number of the device that a stream belongs to. Before driver 12.5 it cannot be asked while the stream is captured.
+int device_of(CUstream stream);
 
 }  // namespace imbrex::runtime
 

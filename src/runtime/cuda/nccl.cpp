@@ -51,6 +51,7 @@ const Nccl& nccl() {
     const SharedLibrary library("libnccl.so.2");
     Nccl f;
     library.find(f.get_error_string, "ncclGetErrorString");
+    library.find(f.get_version, "ncclGetVersion");
     library.find(f.get_last_error, "ncclGetLastError");
     library.find(f.get_unique_id, "ncclGetUniqueId");
     library.find(f.init_rank, "ncclCommInitRank");

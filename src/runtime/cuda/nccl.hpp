@@ -15,6 +15,7 @@ namespace imbrex::runtime {
 struct Nccl {
   decltype(&::ncclGetErrorString) get_error_string = nullptr;
   decltype(&::ncclGetLastError) get_last_error = nullptr;
+  decltype(&::ncclGetVersion) get_version = nullptr;
   decltype(&::ncclGetUniqueId) get_unique_id = nullptr;
   decltype(&::ncclCommInitRank) init_rank = nullptr;
   decltype(&::ncclCommDestroy) destroy = nullptr;

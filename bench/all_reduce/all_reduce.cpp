@@ -1,0 +1,153 @@
+// All-reduces on GPUs, ours beside NCCL's, in turn within one run: captured in graphs of several calls, ranks aligned
+// before each replay, the slowest rank counted, the median of the rounds. Results are compared with a reference first.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <ctime>
+#include <fstream>
+#include <functional>
+#include <iostream>
+
+#include "all_reduce/bench.hpp"
+#include "base/check.hpp"
+#include "imbrex/gpu.hpp"
+
+namespace imbrex {
+namespace {
+
+constexpr int no_gpus = 77;
+constexpr std::int64_t mib = 1 << 20;
+
+// Calls `save` after every size, so that what has been measured is kept.
+void measure_all(Bench& bench, const BenchOptions& o, nlohmann::json& found, const std::function<void()>& save) {
+  found["rows"] = found["ctas"] = nlohmann::json::array();
+  for (std::int64_t bytes = o.least; bytes <= o.most; bytes *= 2) {
+    found["rows"].push_back(bench.measure(bytes));
+    save();
+  }
+  if (!o.ctas_sweep) return;
+  for (const std::int64_t bytes : {mib, 8 * mib, 64 * mib})
+    if (bytes <= o.most) {
+      found["ctas"].push_back(bench.measure_ctas(bytes));
+      save();
+    }
+}
+
+void write(const std::string& path, const nlohmann::json& value) {
+  std::ofstream file(path);
+  file << value.dump(1) << '\n';
+  file.close();
+  if (!file) throw Error(ErrorCode::runtime_failure, fmt::format("cannot write {}", path));
+}
+
+void answer(const nlohmann::json& value) {
+  fmt::print("{}\n", value.dump());
+  std::fflush(stdout);
+}
+
+// The next size that somebody asks for; what is none is answered at once. -1 at the end.
+std::int64_t read_bytes(const BenchOptions& o) {
+  for (std::string line; std::getline(std::cin, line);) {
+    std::int64_t bytes = 0;
+    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), bytes);
+    if (error == std::errc() && end == line.data() + line.size() && bytes >= 16 && bytes <= o.most && bytes % 16 == 0)
+      return bytes;
+    answer({{"error", fmt::format("'{}': a line is a number of bytes, a multiple of 16 up to {}", line, o.most)}});
+  }
+  return -1;
+}
+
+void serve(World& world, Bench& bench, const BenchOptions& o) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(world.size()));
+  for (;;) {
+    const std::int64_t own = world.rank() == 0 ? read_bytes(o) : 0;
+    world.all_gather(&own, all.data(), sizeof own);
+    if (all[0] < 0) return;
+    const nlohmann::json row = bench.measure(all[0]);
+    if (world.rank() == 0) answer(row);
+  }
+}
+
+int run(const BenchOptions& o) {
+  const GpuSurvey survey = survey_gpus();
+  if (static_cast<int>(survey.gpus.size()) < o.ranks) {
+    fmt::print(stderr, "{} GPUs wanted, {} found\n", o.ranks, survey.gpus.size());
+    return no_gpus;
+  }
+  const auto body = [&](World& world) {
+    Bench bench(world, o);
+    if (o.serve) {
+      serve(world, bench, o);
+      return bench.sound() ? 0 : 1;
+    }
+    nlohmann::json found{{"machine", fmt::format("{} {}", o.ranks, survey.gpus.front().name)},
+                         {"date", fmt::format("{:%F}", fmt::gmtime(std::time(nullptr)))},
+                         {"versions", bench.versions()},
+                         {"ranks", o.ranks},
+                         {"type", o.type},
+                         {"rounds", o.rounds}};
+    measure_all(bench, o, found, [&] {
+      if (world.rank() == 0 && !o.json.empty()) write(o.json, found);
+    });
+    return bench.sound() ? 0 : 1;
+  };
+  const WorldOptions world{.heap_bytes = 1 << 20, .wait_limit = o.wait_limit};
+  return o.threads ? run_threads(o.ranks, world, body) : run_processes(o.ranks, world, body);
+}
+
+void add_options(CLI::App& app, BenchOptions& o) {
+  app.add_option("--ranks", o.ranks, "GPUs")->check(CLI::Range(2, 8))->capture_default_str();
+  app.add_option("--least", o.least, "bytes of the smallest vector")
+      ->check(CLI::Range(16, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--most", o.most, "bytes of the largest vector; sizes double")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--type", o.type, "bf16, fp16 or fp32")->capture_default_str();
+  app.add_option("--rounds", o.rounds, "rounds; the median counts")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--runs", o.runs, "calls a graph; a tenth above 8 MiB")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--codecs", o.codecs, "codecs to measure, too, from 64 KiB on: int8 int4+int8 ...");
+  app.add_flag("--coded", o.coded,
+               "from 1 MiB on also int8, fp8-g128, flash6, int6 and int4, and rings through int8, flash6 and int4");
+  app.add_flag("--ctas-sweep", o.ctas_sweep,
+               "also numbers of CTAs, at 1, 8 and 64 MiB: exact, and through int8, flash6 and int4");
+  app.add_flag("--errors", o.errors, "at 64 and 256 MiB also what codecs do to whole vectors: largest error, SQNR");
+  app.add_option("--only", o.only, "candidates whose name holds one of these texts");
+  app.add_option("--json", o.json, "file for the results");
+  app.add_option("--wait-limit", o.wait_limit, "seconds that a wait may last")
+      ->check(CLI::Range(0.1, 600.0))
+      ->capture_default_str();
+  app.add_flag("--threads", o.threads, "ranks are threads, not processes");
+  app.add_flag("--ring", o.ring, "also rings through what --codecs names");
+  app.add_flag("--sweep", o.sweep, "also blocks, threads and batches");
+  app.add_flag("!--no-nccl", o.nccl, "leave NCCL out");
+  app.add_flag(
+      "--serve", o.serve,
+      "measure vectors as they are asked for on standard input, a line with a number of bytes each, and answer "
+      "each with a line of JSON; the ranks wait for the next one within --wait-limit");
+}
+
+}  // namespace
+}  // namespace imbrex
+
+int main(int argc, char** argv) {
+  imbrex::BenchOptions o;
+  CLI::App app(
+      "All-reduces on this machine's GPUs, microseconds a call. Exits 1 where a result was wrong, 77 where there are "
+      "too "
+      "few.");
+  imbrex::add_options(app, o);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    imbrex::parse_type(o.type);
+    for (const std::string& codec : o.codecs) imbrex::parse_codec_pair(codec);
+    return imbrex::run(o);
+  } catch (const imbrex::Error& error) {
+    fmt::print(stderr, "all_reduce_bench: {}\n", error.what());
+    return static_cast<int>(error.code());
+  }
+}

@@ -1,0 +1,366 @@
+#include "all_reduce/bench.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+
+#include "base/check.hpp"
+#include "execute/cuda/graph.hpp"
+#include "runtime/cuda/check.hpp"
+#include "runtime/cuda/device.hpp"
+
+namespace imbrex {
+namespace {
+
+constexpr std::int64_t kib = 1024, mib = 1024 * kib;
+// What --coded measures, and what of it in a ring, too.
+const std::vector<std::string> standard_codecs{"int8", "fp8-g128", "flash6", "int6", "int4"};
+const std::vector<std::string> ring_codecs{"int8", "flash6", "int4"};
+constexpr std::uint32_t cta_counts[] = {8, 16, 24, 32, 48, 64, 96, 132};
+
+double rounded(double value) { return std::round(value * 100) / 100; }
+
+bool is_in(const std::vector<std::string>& list, const std::string& name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
+
+}  // namespace
+
+// Small all-reduces in a row, which bring the ranks together and give the host time to queue what is timed.
+class Lead {
+ public:
+  Lead(cuda::CudaCollectives& collectives, cudaStream_t stream)
+      : memory_(cuda::raw_memory(256)),
+        graph_(stream, 50, [&] { collectives.all_reduce(memory_.get(), memory_.get(), 64, Type::bf16, stream); }) {}
+  void launch(cudaStream_t stream) const { graph_.launch(stream); }
+
+ private:
+  cuda::RawMemory memory_;
+  cuda::Graph graph_;
+};
+
+Event::Event() { IMBREX_CUDA_TRY(cudaEventCreate(&event_)); }
+
+Bench::Bench(World& world, const BenchOptions& options)
+    : world_(world),
+      options_(options),
+      type_(parse_type(options.type)),
+      device_(runtime::select_device(world)),
+      collectives_(world, device_),
+#ifdef IMBREX_HAVE_LIBRARIES
+      nccl_(options.nccl ? std::make_unique<runtime::Communicator>(world, device_) : nullptr),
+#endif
+      in_(cuda::raw_memory(static_cast<std::size_t>(options.most) + 256)),
+      out_(cuda::raw_memory(static_cast<std::size_t>(options.most) + 256)),
+      reference_(type_, world.size()) {
+  fill();
+  IMBREX_CUDA_TRY(cudaMemset(out_.get(), 0, 256));
+  collectives_.all_reduce(out_.get(), out_.get(), 64, Type::bf16, stream_);
+  collectives_.finish(stream_);
+  lead_ = std::make_unique<Lead>(collectives_, stream_);
+}
+
+Bench::~Bench() = default;
+
+void Bench::fill() {
+  const std::vector<std::byte> stretch = test::input_stretch(type_, world_.rank(), 1, false);
+  const auto bytes = static_cast<std::size_t>(options_.most);
+  auto* in = static_cast<std::byte*>(in_.get());
+  std::size_t done = std::min(bytes, stretch.size());
+  IMBREX_CUDA_TRY(cudaMemcpy(in, stretch.data(), done, cudaMemcpyHostToDevice));
+  // Whole stretches, doubled: no copy overlaps its source.
+  for (std::size_t n = 0; done < bytes; done += n) {
+    n = std::min(done, bytes - done);
+    IMBREX_CUDA_TRY(cudaMemcpy(in + done, in, n, cudaMemcpyDeviceToDevice));
+  }
+  IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+}
+
+nlohmann::json Bench::versions() const {
+  nlohmann::json found;
+  const auto dotted = [](int v, int thousands) { return fmt::format("{}.{}", v / thousands, v % thousands / 10); };
+  int version = 0;
+  if (cudaRuntimeGetVersion(&version) == cudaSuccess) found["cuda"] = dotted(version, 1000);
+#ifdef IMBREX_HAVE_LIBRARIES
+  if (nccl_ != nullptr && runtime::nccl().get_version(&version) == ncclSuccess)
+    found["nccl"] = fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+#endif
+  std::ifstream driver("/proc/driver/nvidia/version");
+  for (std::string word; driver >> word;)
+    if (std::count(word.begin(), word.end(), '.') >= 1 && word.find_first_not_of("0123456789.") == std::string::npos) {
+      found["driver"] = word;
+      break;
+    }
+  return found;
+}
+
+Candidate Bench::exact(const std::string& name, const cuda::ExactKnobs& knobs) {
+  return {name, Check::bits, [this, knobs](const void* in, void* out, std::int64_t count, cudaStream_t stream) {
+            collectives_.all_reduce(in, out, count, type_, stream, knobs);
+          }};
+}
+
+// Two steps code every part and every sum; around a ring a partial sum is coded for each hop, and the sum once more.
+Candidate Bench::coded(const std::string& name, const std::string& codec, const cuda::CodedKnobs& knobs) {
+  const CodecPair pair = parse_codec_pair(codec);
+  return {name, Check::bound,
+          [this, pair, knobs](const void* in, void* out, std::int64_t count, cudaStream_t stream) {
+            collectives_.all_reduce(in, out, count, type_, pair, stream, knobs);
+          },
+          knobs.steps == cuda::CodedSteps::ring ? world_.size() : 2};
+}
+
+std::vector<Candidate> Bench::wanted(std::vector<Candidate> list) const {
+  if (!options_.only.empty())
+    std::erase_if(list, [&](const Candidate& c) {
+      return std::none_of(options_.only.begin(), options_.only.end(),
+                          [&](const std::string& text) { return c.name.find(text) != std::string::npos; });
+    });
+  return list;
+}
+
+std::vector<Candidate> Bench::candidates(std::int64_t bytes) {
+  std::vector<Candidate> list;
+  using cuda::ExactAlgorithm;
+  list.push_back(exact("auto", {}));
+  if (bytes <= 4 * mib) list.push_back(exact("one_shot", {ExactAlgorithm::one_shot}));
+  if (bytes >= 16 * kib) list.push_back(exact("two_shot", {ExactAlgorithm::two_shot}));
+  if (options_.sweep) add_sweep(list, bytes);
+  if (bytes >= 64 * kib)
+    for (const std::string& codec : options_.codecs)
+      add_coded(list, codec, options_.ring || (options_.coded && is_in(ring_codecs, codec)), bytes);
+  if (options_.coded && bytes >= mib)
+    for (const std::string& codec : standard_codecs)
+      if (!is_in(options_.codecs, codec)) add_coded(list, codec, is_in(ring_codecs, codec), bytes);
+#ifdef IMBREX_HAVE_LIBRARIES
+  if (nccl_ != nullptr)
+    list.push_back({"nccl", Check::none, [this](const void* in, void* out, std::int64_t count, cudaStream_t stream) {
+                      nccl_->all_reduce(in, out, static_cast<std::size_t>(count), type_, stream);
+                    }});
+#endif
+  return wanted(std::move(list));
+}
+
+void Bench::add_sweep(std::vector<Candidate>& list, std::int64_t bytes) {
+  using cuda::ExactAlgorithm;
+  if (bytes <= mib)
+    for (const std::uint32_t threads : {64u, 128u, 256u, 512u})
+      list.push_back(exact(fmt::format("one_shot t{}", threads), {ExactAlgorithm::one_shot, 0, threads}));
+  if (bytes >= 64 * kib)
+    for (const std::uint32_t blocks : {64u, 96u, 128u, 132u})
+      for (const std::uint32_t threads : {256u, 512u})
+        for (const std::uint32_t batch : {1u, 2u})
+          list.push_back(exact(fmt::format("two_shot b{} t{} x{}", blocks, threads, batch),
+                               {ExactAlgorithm::two_shot, blocks, threads, batch}));
+  if (bytes >= 16 * mib)
+    for (const std::uint32_t batch : {1u, 2u})
+      for (const std::uint32_t slots : {3u, 4u, 6u})
+        list.push_back(
+            exact(fmt::format("two_shot x{} s{}", batch, slots), {ExactAlgorithm::two_shot, 0, 0, batch, slots}));
+}
+
+void Bench::add_coded(std::vector<Candidate>& list, const std::string& codec, bool ring, std::int64_t bytes) {
+  list.push_back(coded(codec, codec, {}));
+  cuda::CodedKnobs around;
+  around.steps = cuda::CodedSteps::ring;
+  if (ring) list.push_back(coded(codec + " ring", codec, around));
+  if (!options_.sweep || bytes < mib) return;
+  for (const std::uint32_t batch : {1u, 2u})
+    list.push_back(coded(fmt::format("{} x{}", codec, batch), codec, {0, 0, batch}));
+  for (const std::uint32_t blocks : {32u, 48u, 64u, 96u, 132u})
+    for (const std::uint32_t workers : {256u, 480u})
+      list.push_back(coded(fmt::format("{} b{} w{}", codec, blocks, workers), codec, {blocks, workers}));
+}
+
+float Bench::reported() {
+  const cuda::CommReport own = collectives_.report();
+  std::vector<cuda::CommReport> all(static_cast<std::size_t>(world_.size()));
+  world_.all_gather(&own, all.data(), sizeof own);
+  float worst = 0;
+  for (const cuda::CommReport& one : all) worst = std::max(worst, std::bit_cast<float>(one.error_bits));
+  return worst;
+}
+
+// What the first rank that has something to say says, on all ranks.
+std::string Bench::first_of(const std::string& own) {
+  std::array<char, 256> mine{};
+  own.copy(mine.data(), mine.size() - 1);
+  std::vector<std::array<char, 256>> all(static_cast<std::size_t>(world_.size()));
+  world_.all_gather(mine.data(), all.data(), mine.size());
+  for (const std::array<char, 256>& one : all)
+    if (one[0] != 0) return one.data();
+  return {};
+}
+
+// What is wrong with a result, on all ranks: not the bits of exact sums, or further off than the call reported. Both
+// ends are looked at, or the whole vector; then `to` has what a codec did to all ranks' results.
+std::string Bench::verify(const Candidate& c, std::int64_t count, bool whole, Samples& to) {
+  if (c.check == Check::none) return {};
+  const std::int64_t together = test::reduce_period * 32;  // elements looked at
+  const double bound = c.check == Check::bound ? static_cast<double>(reported()) : 0;
+  Errors own;
+  for (std::int64_t first = 0; first < count; first += together) {
+    const bool inner = first > 0 && first + together < count;
+    if (!inner || whole) own.add(compare(c, first, std::min(together, count - first)));
+  }
+  const std::string fault =
+      first_of(own.largest <= bound ? ""
+                                    : fmt::format("rank {}: an element of {} is {} off, at most {} is right",
+                                                  world_.rank(), count, own.largest, bound));
+  if (!fault.empty() || !whole || c.check == Check::bits) return fault;
+  std::vector<Errors> all(static_cast<std::size_t>(world_.size()));
+  world_.all_gather(&own, all.data(), sizeof own);
+  Errors sum;
+  for (const Errors& one : all) sum.add(one);
+  to.errors[c.name] = {{"conversions", c.conversions},
+                       {"largest_error", sum.largest},
+                       {"bound", bound},
+                       {"sqnr_db", rounded(sum.sqnr_db())}};
+  return {};
+}
+
+// Elements from `first` on, which begins a stretch.
+Errors Bench::compare(const Candidate& c, std::int64_t first, std::int64_t count) {
+  const auto element = static_cast<std::int64_t>(size_of(type_));
+  std::vector<std::byte> host(static_cast<std::size_t>(count * element));
+  IMBREX_CUDA_TRY(cudaMemcpy(host.data(), static_cast<std::byte*>(out_.get()) + first * element, host.size(),
+                             cudaMemcpyDeviceToHost));
+  if (c.check == Check::bound) return reference_.errors(host.data(), count);
+  Errors e;
+  if (reference_.first_wrong(host.data(), count) >= 0) {
+    e = reference_.errors(host.data(), count);
+    e.largest = std::max(e.largest, std::numeric_limits<double>::min());  // the bits count, not the distance
+  }
+  return e;
+}
+
+nlohmann::json Bench::measure(std::int64_t bytes) {
+  const std::vector<Candidate> list = candidates(bytes);
+  const bool whole = options_.errors && (bytes == 64 * mib || bytes == 256 * mib);
+  nlohmann::json row{{"bytes", bytes}, {"microseconds", nlohmann::json::object()}};
+  const Samples found = times(list, bytes, whole);
+  std::string line = fmt::format("{:>10}", bytes);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (found.failed.contains(list[i].name)) continue;
+    row["microseconds"][list[i].name] = rounded(found.microseconds[i]);
+    line += fmt::format("  {} {:.2f}", list[i].name, found.microseconds[i]);
+  }
+  for (const auto& [name, e] : found.errors.items())
+    line += fmt::format("\n{:>10}  {}: coded {} times, at most {:.4f} off (bound {:.4f}), {:.2f} dB", "", name,
+                        e["conversions"].get<int>(), e["largest_error"].get<double>(), e["bound"].get<double>(),
+                        e["sqnr_db"].get<double>());
+  if (!found.errors.empty()) row["errors"] = found.errors;
+  if (!found.failed.empty()) row["failed"] = found.failed;
+  if (world_.rank() == 0 && !options_.serve) {
+    fmt::print("{}\n", line);
+    std::fflush(stdout);
+  }
+  return row;
+}
+
+nlohmann::json Bench::measure_ctas(std::int64_t bytes) {
+  std::vector<Candidate> list;
+  for (const std::uint32_t ctas : cta_counts) {
+    list.push_back(exact(fmt::format("exact/{}", ctas), {cuda::ExactAlgorithm::two_shot, ctas}));
+    for (const std::string& codec : ring_codecs)
+      list.push_back(coded(fmt::format("{}/{}", codec, ctas), codec, {ctas}));
+  }
+  list = wanted(std::move(list));
+  const Samples found = times(list, bytes, false);
+  nlohmann::json row{{"bytes", bytes}, {"microseconds", nlohmann::json::object()}};
+  std::string line = fmt::format("{:>10}  by CTAs:", bytes);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (found.failed.contains(list[i].name)) continue;
+    const std::size_t slash = list[i].name.find('/');
+    row["microseconds"][list[i].name.substr(0, slash)][list[i].name.substr(slash + 1)] = rounded(found.microseconds[i]);
+    line += fmt::format("  {} {:.2f}", list[i].name, found.microseconds[i]);
+  }
+  if (!found.failed.empty()) row["failed"] = found.failed;
+  if (world_.rank() == 0) {
+    fmt::print("{}\n", line);
+    std::fflush(stdout);
+  }
+  return row;
+}
+
+// Notes down what is refused, and what is wrong.
+void Bench::run_once(const Candidate& c, std::int64_t count, bool whole, Samples& to) {
+  std::string fault;
+  try {
+    IMBREX_CUDA_TRY(cudaMemsetAsync(out_.get(), 0xa5, static_cast<std::size_t>(count) * size_of(type_), stream_));
+    c.call(in_.get(), out_.get(), count, stream_);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_input) throw;
+    fault = error.what();
+  }
+  settle(c.name);
+  if (fault.empty()) fault = verify(c, count, whole, to);
+  if (fault.empty()) return;
+  to.failed[c.name] = fault;
+  sound_ = false;
+  if (world_.rank() == 0) fmt::print(stderr, "{} of {} elements: {}\n", c.name, count, fault);
+}
+
+// Medians of the rounds.
+Bench::Samples Bench::times(const std::vector<Candidate>& list, std::int64_t bytes, bool whole) {
+  const std::int64_t count = bytes / static_cast<std::int64_t>(size_of(type_));
+  const int runs = bytes <= 8 * mib ? options_.runs : std::max(2, options_.runs / 10);
+  Samples found;
+  std::vector<std::unique_ptr<cuda::Graph>> graphs;
+  for (const Candidate& c : list) {
+    run_once(c, count, whole, found);
+    graphs.push_back(found.failed.contains(c.name) ? nullptr : std::make_unique<cuda::Graph>(stream_, runs, [&] {
+      c.call(in_.get(), out_.get(), count, stream_);
+    }));
+  }
+  std::vector<std::vector<double>> samples(list.size());
+  for (int round = -1; round < options_.rounds; ++round)
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (graphs[i] == nullptr) continue;
+      const double seconds = slowest(time(list[i].name, [&] { graphs[i]->launch(stream_); })) / runs;
+      if (round >= 0) samples[i].push_back(seconds);
+    }
+  for (std::vector<double>& one : samples) {
+    std::sort(one.begin(), one.end());
+    found.microseconds.push_back(one.empty() ? 0 : one[one.size() / 2] * 1e6);
+  }
+  return found;
+}
+
+// NOTE: NCCL's kernels wait without a limit, and nothing ends them but the process.
+void Bench::settle(const std::string& name) {
+  const auto begin = std::chrono::steady_clock::now();
+  while (cudaStreamQuery(stream_) == cudaErrorNotReady)
+    if (std::chrono::steady_clock::now() - begin > std::chrono::duration<double>(3 * options_.wait_limit)) {
+      fmt::print(stderr, "rank {}: {} does not end\n", world_.rank(), name);
+      std::_Exit(3);
+    }
+  collectives_.finish(stream_);
+}
+
+double Bench::time(const std::string& name, const std::function<void()>& launch) {
+  world_.barrier();
+  lead_->launch(stream_);
+  IMBREX_CUDA_TRY(cudaEventRecord(begin_, stream_));
+  launch();
+  IMBREX_CUDA_TRY(cudaEventRecord(end_, stream_));
+  settle(name);
+  float milliseconds = 0;
+  IMBREX_CUDA_TRY(cudaEventElapsedTime(&milliseconds, begin_, end_));
+  return static_cast<double>(milliseconds) * 1e-3;
+}
+
+double Bench::slowest(double seconds) {
+  std::vector<double> all(static_cast<std::size_t>(world_.size()));
+  world_.all_gather(&seconds, all.data(), sizeof seconds);
+  return *std::max_element(all.begin(), all.end());
+}
+
+}  // namespace imbrex

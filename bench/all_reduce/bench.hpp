@@ -1,0 +1,117 @@
+// Times all-reduces on one rank's GPU, candidates in turn, and compares their results first.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "all_reduce/reference.hpp"
+#include "collectives/cuda/cuda_collectives.hpp"
+#include "imbrex/world.hpp"
+#include "runtime/cuda/raw_memory.hpp"
+#ifdef IMBREX_HAVE_LIBRARIES
+#include "runtime/cuda/nccl.hpp"
+#endif
+
+namespace imbrex {
+
+struct BenchOptions {
+  int ranks = 4, rounds = 5, runs = 20;
+  std::int64_t least = 1024, most = std::int64_t{1} << 30;
+  std::string type = "bf16", json;
+  std::vector<std::string> codecs, only;
+  bool coded = false, ctas_sweep = false, errors = false, ring = false;
+  bool threads = false, sweep = false, nccl = true, serve = false;
+  double wait_limit = 10;
+};
+
+enum class Check { bits, bound, none };
+
+struct Candidate {
+  std::string name;
+  Check check;
+  std::function<void(const void* in, void* out, std::int64_t count, cudaStream_t stream)> call;
+  int conversions = 0;  ///< times that a value is coded and decoded on its way, at most
+};
+
+class Event {
+ public:
+  Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  ~Event() { cudaEventDestroy(event_); }
+  operator cudaEvent_t() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class Lead;
+
+class Bench {
+ public:
+  /// Collective.
+  Bench(World& world, const BenchOptions& options);
+  ~Bench();
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
+  /// Collective: every candidate for vectors of so many bytes. {"bytes", "microseconds": {name: a call}, "errors",
+  /// "failed": {name: why}}; what failed was not timed.
+  nlohmann::json measure(std::int64_t bytes);
+
+  /// Collective: numbers of CTAs for vectors of so many bytes. {"bytes", "microseconds": {codec or "exact": {ctas: a
+  /// call}}}.
+  nlohmann::json measure_ctas(std::int64_t bytes);
+
+  /// Whether no candidate failed so far.
+  bool sound() const { return sound_; }
+
+  /// {"nccl", "cuda", "driver"}, as far as they are known.
+  nlohmann::json versions() const;
+
+ private:
+  void fill();
+  std::vector<Candidate> candidates(std::int64_t bytes);
+  std::vector<Candidate> wanted(std::vector<Candidate> list) const;
+  Candidate exact(const std::string& name, const cuda::ExactKnobs& knobs);
+  Candidate coded(const std::string& name, const std::string& codec, const cuda::CodedKnobs& knobs);
+  void add_sweep(std::vector<Candidate>& list, std::int64_t bytes);
+  void add_coded(std::vector<Candidate>& list, const std::string& codec, bool ring, std::int64_t bytes);
+
+  struct Samples {
+    std::vector<double> microseconds;  // of each candidate; 0 for what failed
+    nlohmann::json errors = nlohmann::json::object(), failed = nlohmann::json::object();
+  };
+  Samples times(const std::vector<Candidate>& list, std::int64_t bytes, bool whole);
+  void run_once(const Candidate& c, std::int64_t count, bool whole, Samples& to);
+  std::string verify(const Candidate& c, std::int64_t count, bool whole, Samples& to);
+  Errors compare(const Candidate& c, std::int64_t first, std::int64_t count);
+  std::string first_of(const std::string& own);
+  float reported();
+  void settle(const std::string& name);
+  double time(const std::string& name, const std::function<void()>& launch);
+  double slowest(double seconds);
+
+  World& world_;
+  const BenchOptions& options_;
+  Type type_;
+  int device_;
+  cuda::CudaCollectives collectives_;
+#ifdef IMBREX_HAVE_LIBRARIES
+  std::unique_ptr<runtime::Communicator> nccl_;
+#endif
+  test::Stream stream_;
+  Event begin_, end_;
+  cuda::RawMemory in_, out_;
+  Reference reference_;
+  std::unique_ptr<Lead> lead_;
+  bool sound_ = true;
+};
+
+}  // namespace imbrex

@@ -1,0 +1,96 @@
+// What NVLink carries between GPUs, all ranks to all others at once, by the way of moving the bytes. The ceiling of
+// every collective here: a rank's payload per second in one direction, slowest rank.
+//
+//   link_bench [ranks [megabytes to each peer]]
+#include "links/links.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "imbrex/error.hpp"
+#include "imbrex/gpu.hpp"
+#include "imbrex/world.hpp"
+#include "runtime/cuda/check.hpp"
+#include "runtime/cuda/cuda_heap.hpp"
+#include "runtime/cuda/device.hpp"
+#include "runtime/cuda/raw_memory.hpp"
+
+namespace imbrex::bench {
+namespace {
+
+constexpr std::pair<Way, const char*> ways[] = {
+    {Way::stores, "stores"},
+    {Way::relaxed_stores, "relaxed stores"},
+    {Way::copies, "loads of local memory, stores"},
+    {Way::stores_and_clears, "relaxed stores, and as many local ones"},
+    {Way::bulk, "bulk copies from shared memory"},
+    {Way::loads, "loads from peers"},
+    {Way::both, "half stores, half loads from peers"},
+};
+
+int run(World& world, std::uint64_t bytes) {
+  const int device = runtime::select_device(world);
+  runtime::CudaHeap heap(world, device, bytes * static_cast<std::uint64_t>(world.size()));
+  const cuda::RawMemory sink = cuda::raw_memory(256);
+  cudaEvent_t begin{}, end{};
+  IMBREX_CUDA_TRY(cudaEventCreate(&begin));
+  IMBREX_CUDA_TRY(cudaEventCreate(&end));
+  LinkArgs a{heap.handle().at(0, 0),
+             heap.handle().stride,
+             bytes,
+             static_cast<std::uint32_t>(world.rank()),
+             static_cast<std::uint32_t>(world.size()),
+             Way::stores,
+             static_cast<std::uint32_t*>(sink.get())};
+  constexpr int runs = 10;
+  for (const auto& [way, name] : ways)
+    for (const unsigned blocks : {16u, 32u, 64u, 128u}) {
+      a.way = way;
+      double best = 1e9;
+      for (int round = 0; round < 4; ++round) {
+        world.barrier();
+        // The first launch brings the ranks together, more or less.
+        IMBREX_CUDA_TRY(launch_links(a, blocks));
+        IMBREX_CUDA_TRY(cudaEventRecord(begin));
+        for (int i = 0; i < runs; ++i) IMBREX_CUDA_TRY(launch_links(a, blocks));
+        IMBREX_CUDA_TRY(cudaEventRecord(end));
+        IMBREX_CUDA_TRY(launch_links(a, blocks));
+        IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+        float milliseconds = 0;
+        IMBREX_CUDA_TRY(cudaEventElapsedTime(&milliseconds, begin, end));
+        const double own = static_cast<double>(milliseconds) * 1e-3 / runs;
+        std::vector<double> all(static_cast<std::size_t>(world.size()));
+        world.all_gather(&own, all.data(), sizeof own);
+        best = std::min(best, *std::max_element(all.begin(), all.end()));
+      }
+      if (world.rank() == 0) {
+        fmt::print("{:>40}  {:>3} blocks  {:6.1f} GB/s\n", name, blocks,
+                   static_cast<double>(bytes) * (world.size() - 1) / best * 1e-9);
+        std::fflush(stdout);
+      }
+    }
+  return 0;
+}
+
+}  // namespace
+}  // namespace imbrex::bench
+
+int main(int argc, char** argv) {
+  const int ranks = argc > 1 ? std::atoi(argv[1]) : 4;
+  const int megabytes = argc > 2 ? std::atoi(argv[2]) : 64;
+  if (ranks < 2 || ranks > 8 || megabytes < 1 || megabytes > 4096) {
+    fmt::print(stderr, "usage: link_bench [ranks, 2 to 8 [megabytes to each peer, 1 to 4096]]\n");
+    return 1;
+  }
+  if (static_cast<int>(imbrex::survey_gpus().gpus.size()) < ranks) {
+    fmt::print("{} GPUs wanted\n", ranks);
+    return 77;
+  }
+  return imbrex::run_processes(ranks, {.heap_bytes = 1 << 20, .wait_limit = 20}, [&](imbrex::World& world) {
+    return imbrex::bench::run(world, static_cast<std::uint64_t>(megabytes) << 20);
+  });
+}

@@ -1,0 +1,151 @@
+// imbrex run all_reduce: an all-reduce alone, exact or through a codec.
+#include <algorithm>
+#include <cmath>
+
+#include "imbrex/error.hpp"
+#include "imbrex/world.hpp"
+#include "run_options.hpp"
+
+namespace imbrex::cli {
+namespace {
+
+constexpr std::string_view operator_name = "all_reduce";
+constexpr const char* own_group = "all_reduce (an all-reduce alone)";
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
+
+// The options of `run` that all_reduce has a use for, besides its own.
+bool shared(const std::string& name) {
+  constexpr std::string_view names[] = {"OP",       "--m",     "--n",          "--ranks",  "--type",
+                                        "--a",      "--seed",  "--out",        "--verify", "--repeat",
+                                        "--device", "--world", "--wait-limit", "--json"};
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+std::optional<CodecPair> codec_named(const std::string& name) {
+  if (name == "exact") return std::nullopt;
+  try {
+    return parse_codec_pair(name);
+  } catch (const Error& error) {
+    refuse(fmt::format("--codec: {}; or exact", error.what()));
+  }
+}
+
+void report(const Program& program, const AllReduceRequest& asked, const AllReduceResult& result) {
+  const AllReduceReport& what = result.report;
+  const std::string codec = asked.options.codec ? name_of(*asked.options.codec) : "exact";
+  // JSON has no infinity.
+  const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); };
+  Json json{{"exit_code", asked.verify && !result.verified ? 1 : 0},
+            {"problem",
+             {{"operator", operator_name},
+              {"m", result.rows},
+              {"n", result.cols},
+              {"ranks", asked.ranks},
+              {"type", name_of(asked.type)}}},
+            {"codec", codec},
+            {"algorithm", name_of(what.algorithm)},
+            {"device", name_of(result.device)},
+            {"seconds", result.seconds},
+            {"largest_error", number(static_cast<double>(what.largest_error))},
+            {"non_finite", what.non_finite},
+            {"groups", what.groups},
+            {"raw_groups", what.raw_groups},
+            {"exact", what.exact}};
+  if (asked.verify) {
+    json["verified"] = result.verified;
+    json["max_error_over_bound"] = number(result.max_error_over_bound);
+  }
+  if (!result.message.empty()) json["message"] = result.message;
+  print_json(program, json);
+
+  print(program, "all_reduce {} x {} {}, {} ranks on {}, {}, {}: {}{}", result.rows, result.cols, name_of(asked.type),
+        asked.ranks, name_of(result.device), codec, name_of(what.algorithm),
+        readable_seconds(*std::min_element(result.seconds.begin(), result.seconds.end())),
+        result.seconds.size() > 1 ? fmt::format(", the best of {}", result.seconds.size()) : "");
+  print(program, "no finite element is off by more than {:.3g}; {} of {} elements are not finite{}", what.largest_error,
+        what.non_finite, result.rows * result.cols,
+        asked.options.tolerance ? fmt::format("; {} of {} groups travelled raw", what.raw_groups, what.groups) : "");
+  if (!asked.verify) return;
+  print(program, "{}: the largest error is {:.3g} of its bound", result.verified ? "right" : "WRONG",
+        result.max_error_over_bound);
+  if (!result.verified) fmt::print(stderr, "imbrex: {}\n", result.message);
+}
+
+}  // namespace
+
+void AllReduceRunOptions::add_to(CLI::App& command) {
+  app = &command;
+  command
+      .add_option("--codec", codec,
+                  "exact (default), or a codec: int8, int6, int5, int4, int3 or fp8, with -asym, -g64, -g128, -fp32, "
+                  "-e8m0; or two: int4+int8; or flash8, 6, 4")
+      ->type_name("NAME")
+      ->group(own_group);
+  add_named<AllReduceAlgorithm>(command, "--algorithm", options.algorithm, parse_all_reduce_algorithm,
+                                "auto (default), one_shot, two_shot or ring")
+      ->group(own_group);
+  add_number(command, "--tolerance", tolerance, 0, 1e30,
+             "Largest error that the codec may cause; groups that could exceed it travel as elements")
+      ->group(own_group);
+  command.add_flag("--whole-call", options.whole_call, "Sum exactly if one group could exceed the tolerance")
+      ->group(own_group);
+  add_integer(command, "--exact-below", options.exact_below, 0, std::int64_t{1} << 50,
+              "Sum tensors of fewer bytes exactly (default 0)")
+      ->group(own_group);
+  command.add_flag("--batch-invariant", options.batch_invariant, "Let no row depend on the number of rows")
+      ->group(own_group);
+  add_integer(command, "--ctas", ctas, 0, 1024, "GPUs: thread blocks to use; 0 (default): by size")->group(own_group);
+}
+
+bool AllReduceRunOptions::asked_for(const PlanOptions& plan) const {
+  const bool asked = plan.op == operator_name;
+  for (const CLI::Option* option : app->get_options()) {
+    if (option->count() == 0) continue;
+    const bool own = option->get_group() == own_group;
+    if (own && !asked)
+      refuse(fmt::format("{} is about all_reduce{}{}", option->get_name(), plan.op.empty() ? "" : ", not ", plan.op));
+    if (asked && !own && !shared(option->get_name()))
+      refuse(fmt::format("{} is about operators with a GEMM, not all_reduce", option->get_name()));
+  }
+  return asked;
+}
+
+AllReduceRequest AllReduceRunOptions::request(const PlanOptions& plan, const RunOptions& run) const {
+  if (run.world != "processes" && run.world != "threads")
+    refuse(fmt::format("--world '{}': it must be processes or threads", run.world));
+  if (!run.a.empty() && app->get_option("--seed")->count() > 0) refuse("--seed is about random tensors; --a is given");
+  if (run.a.empty() || plan.m > 0 || plan.n > 0)
+    for (const auto& [name, value] : {std::pair{"--m", plan.m}, {"--n", plan.n}})
+      if (value == 0) refuse(fmt::format("{} is missing; all_reduce needs --m and --n, or --a", name));
+  AllReduceRequest request;
+  request.device = parse_device(run.device);
+  request.ranks = static_cast<int>(plan.ranks);
+  request.type = plan.type;
+  request.rows = plan.m;
+  request.cols = plan.n;
+  request.options = options;
+  request.options.codec = codec_named(codec);
+  if (app->get_option("--tolerance")->count() > 0) request.options.tolerance = static_cast<float>(tolerance);
+  request.options.ctas = static_cast<int>(ctas);
+  request.seed = static_cast<std::uint64_t>(run.seed);
+  request.a_path = run.a;
+  request.out_prefix = run.out;
+  request.verify = run.verify;
+  request.repeat = static_cast<int>(run.repeat);
+  request.threads = run.world == "threads";
+  request.wait_limit = run.wait_limit > 0 ? run.wait_limit : default_wait_limit();
+  return request;
+}
+
+int AllReduceRunOptions::run(const Program& program, const PlanOptions& plan, const RunOptions& shared_options) const {
+  const AllReduceRequest asked = request(plan, shared_options);
+  std::optional<Progress> progress;
+  if (!World::launched()) progress.emplace(fmt::format("running {} over {} ranks", operator_name, asked.ranks));
+  const int code = run_all_reduce(asked, [&](const AllReduceResult& result) { report(program, asked, result); });
+  if (code >= static_cast<int>(ErrorCode::invalid_input))
+    print_json(program, {{"exit_code", code}, {"error", "a rank failed; standard error has its message"}});
+  return code;
+}
+
+}  // namespace imbrex::cli

@@ -1,0 +1,160 @@
+// A block: eight values of one group, their codes, and the codes' words in the planes of the wire.
+#pragma once
+
+#include "codec/fp8.hpp"
+#include "codec/group.hpp"
+
+namespace imbrex::codec {
+
+/// Eight codes, one a byte: values 0 to 3 in `low`, 4 to 7 in `high`, the first lowest.
+struct Codes {
+  std::uint32_t low;
+  std::uint32_t high;
+};
+
+/// The codes as the planes hold them. First plane: 8 bits a code: both words; 4 bits: the first; 2 bits: its low half.
+/// Second plane: 2 bits a code: the low half; 1 bit: the low byte.
+struct Planes {
+  std::uint32_t first[2];
+  std::uint32_t second;
+};
+
+/// The lowest bytes of four words, in one.
+IMBREX_CODEC std::uint32_t gather_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
+#ifdef __CUDA_ARCH__
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+#else
+  return (a & 0xffu) | (b & 0xffu) << 8 | (c & 0xffu) << 16 | d << 24;
+#endif
+}
+
+/// Byte `i` of a word as a float: below 2^23 the bits of a float are those of an integer.
+IMBREX_CODEC float byte_to_float(std::uint32_t word, int i, float bias) {
+#ifdef __CUDA_ARCH__
+  const float raised = float_of(__byte_perm(word, 0x4b000000u, 0x7440 + i));
+#else
+  const float raised = float_of(0x4b000000u | ((word >> (8 * i)) & 0xffu));
+#endif
+  return raised - (0x1p23f + bias);
+}
+
+/// What NaN and the infinities become in a marked group: NaN, +infinity, -infinity.
+struct Marks {
+  std::uint32_t nan, positive, negative;
+};
+
+IMBREX_CODEC constexpr Marks marks_of(CodeFormat format) {
+  if (format == CodeFormat::fp8) return {0x7f, 0x7e, 0xfe};
+  return {0, (1u << code_bits(format)) - 1, 1};
+}
+
+/// Codes of eight values of a regular or marked group. In a regular group all are finite and none lies outside.
+IMBREX_CODEC Codes encode(const Codec& codec, const Range& range, const Group& group,
+                          const float (&values)[block_values]) {
+  std::uint32_t code[block_values];
+  const bool symmetric = !codec.asymmetric || group.kind == GroupKind::marked;
+  if (codec.format == CodeFormat::fp8) {
+    for (int i = 0; i < block_values; i += 2) {
+      const std::uint32_t pair = to_e4m3_pair(product(values[i], group.inverse), product(values[i + 1], group.inverse));
+      code[i] = pair & 0xffu;
+      code[i + 1] = pair >> 8;
+    }
+  } else {
+    // Adding 1.5 * 2^23 rounds to an integer and leaves it in the lowest byte, which is all that is taken below.
+    const float raise = 0x1.8p23f + (symmetric ? static_cast<float>(code_bias(codec.format)) : 0.0f);
+    const float half_offset = product(0.5f, group.offset);
+    for (int i = 0; i < block_values; ++i) {
+      const float value = symmetric ? values[i] : multiply_add(values[i], 0.5f, -half_offset);
+      code[i] = bits_of(multiply_add(value, group.inverse, raise));
+    }
+  }
+  if (group.kind == GroupKind::marked) {
+    const Marks marks = marks_of(codec.format);
+    for (int i = 0; i < block_values; ++i) {
+      const std::uint32_t bits = bits_of(values[i]), magnitude = bits & magnitude_mask;
+      if (magnitude >= bits_of(range.overflow))
+        code[i] = magnitude > infinity_bits ? marks.nan : bits & sign_mask ? marks.negative : marks.positive;
+    }
+  }
+  return {gather_bytes(code[0], code[1], code[2], code[3]), gather_bytes(code[4], code[5], code[6], code[7])};
+}
+
+/// The values that the codes of a regular or marked group stand for; at most `range.largest`, so that no rounding of a
+/// step makes an infinity of a finite value.
+IMBREX_CODEC void decode(const Codec& codec, const Range& range, const Group& group, const Codes& codes,
+                         float (&values)[block_values]) {
+  const bool symmetric = !codec.asymmetric || group.kind == GroupKind::marked;
+  if (codec.format == CodeFormat::fp8) {
+    for (int i = 0; i < block_values; i += 2) {
+      const std::uint32_t word = i < 4 ? codes.low : codes.high;
+      float low, high;
+      from_e4m3_pair((word >> (i % 4 * 8)) & 0xffffu, low, high);
+      values[i] = product(low, group.step);
+      values[i + 1] = product(high, group.step);
+    }
+  } else {
+    const float bias = symmetric ? static_cast<float>(code_bias(codec.format)) : 0.0f;
+    for (int i = 0; i < block_values; ++i) {
+      const float code = byte_to_float(i < 4 ? codes.low : codes.high, i % 4, bias);
+      values[i] = symmetric ? product(code, group.step) : multiply_add(code, group.step, group.offset);
+    }
+  }
+  if (!(magnitude_of(codec, group) <= range.largest))
+    for (int i = 0; i < block_values; ++i) values[i] = larger(smaller(values[i], range.largest), -range.largest);
+  if (group.kind == GroupKind::marked) {
+    const Marks marks = marks_of(codec.format);
+    for (int i = 0; i < block_values; ++i) {
+      const std::uint32_t code = ((i < 4 ? codes.low : codes.high) >> (i % 4 * 8)) & 0xffu;
+      if (code == marks.nan || (codec.format == CodeFormat::fp8 && code == 0xffu)) values[i] = float_of(nan_bits);
+      if (code == marks.positive) values[i] = float_of(infinity_bits);
+      if (code == marks.negative) values[i] = float_of(sign_mask | infinity_bits);
+    }
+  }
+}
+
+/// Eight codes of 4, 2 or 1 bits, one a byte, in 32, 16 or 8 bits; and back.
+IMBREX_CODEC std::uint32_t pack_plane(int bits, std::uint32_t low, std::uint32_t high) {
+  if (bits == 4) return low | high << 4;
+  if (bits == 2) {
+    const std::uint32_t pairs = low | high << 2;
+    return (pairs | pairs >> 12) & 0xffffu;
+  }
+  const std::uint32_t pairs = low | high << 1, fours = pairs | pairs >> 14;
+  return (fours | fours >> 4) & 0xffu;
+}
+
+IMBREX_CODEC Codes unpack_plane(int bits, std::uint32_t word) {
+  if (bits == 4) return {word & 0x0f0f0f0fu, (word >> 4) & 0x0f0f0f0fu};
+  if (bits == 2) {
+    const std::uint32_t pairs = word | word << 12;
+    return {pairs & 0x03030303u, (pairs >> 2) & 0x03030303u};
+  }
+  const std::uint32_t fours = (word | word << 4) & 0x0f0fu, pairs = fours | fours << 14;
+  return {pairs & 0x01010101u, (pairs >> 1) & 0x01010101u};
+}
+
+IMBREX_CODEC Planes to_planes(CodeFormat format, const Codes& codes) {
+  const int first = first_plane_bits(format), second = second_plane_bits(format);
+  if (first == 8) return {{codes.low, codes.high}, 0};
+  const std::uint32_t mask = ((1u << first) - 1u) * 0x01010101u;
+  Planes planes{{pack_plane(first, codes.low & mask, codes.high & mask), 0}, 0};
+  if (second != 0) {
+    const std::uint32_t rest = ((1u << second) - 1u) * 0x01010101u;
+    planes.second = pack_plane(second, (codes.low >> first) & rest, (codes.high >> first) & rest);
+  }
+  return planes;
+}
+
+IMBREX_CODEC Codes from_planes(CodeFormat format, const Planes& planes) {
+  const int first = first_plane_bits(format), second = second_plane_bits(format);
+  if (first == 8) return {planes.first[0], planes.first[1]};
+  Codes codes = unpack_plane(first, planes.first[0]);
+  if (second != 0) {
+    const Codes rest = unpack_plane(second, planes.second);
+    codes.low |= rest.low << first;
+    codes.high |= rest.high << first;
+  }
+  return codes;
+}
+
+}  // namespace imbrex::codec

@@ -1,0 +1,156 @@
+#include "collectives/all_reduce.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/check.hpp"
+
+namespace imbrex {
+namespace {
+
+constexpr std::array<std::pair<AllReduceAlgorithm, std::string_view>, 4> algorithms{
+    {{AllReduceAlgorithm::automatic, "auto"},
+     {AllReduceAlgorithm::one_shot, "one_shot"},
+     {AllReduceAlgorithm::two_shot, "two_shot"},
+     {AllReduceAlgorithm::ring, "ring"}}};
+
+}  // namespace
+
+std::string_view name_of(AllReduceAlgorithm algorithm) {
+  for (const auto& [value, name] : algorithms)
+    if (value == algorithm) return name;
+  return "?";
+}
+
+AllReduceAlgorithm parse_all_reduce_algorithm(std::string_view name) {
+  for (const auto& [value, text] : algorithms)
+    if (text == name) return value;
+  IMBREX_EXPECTS(false, "'{}' is not an algorithm; it must be auto, one_shot, two_shot or ring", name);
+  return {};
+}
+
+void validate(const AllReduceOptions& options, std::int64_t max_count) {
+  IMBREX_EXPECTS(max_count >= 0, "all_reduce: max_count = {}: it must not be negative", max_count);
+  if (options.codec) {
+    validate(options.codec->reduce_scatter);
+    validate(options.codec->all_gather);
+  }
+  const bool ring = options.algorithm == AllReduceAlgorithm::ring;
+  IMBREX_EXPECTS(options.codec || !ring,
+                 "all_reduce: algorithm ring needs a codec; it is there to compare codecs with");
+  IMBREX_EXPECTS(options.codec || !options.tolerance, "all_reduce: a tolerance of {} without a codec",
+                 *options.tolerance);
+  IMBREX_EXPECTS(!options.tolerance || (std::isfinite(*options.tolerance) && *options.tolerance >= 0),
+                 "all_reduce: tolerance = {}: it must be finite and not negative", *options.tolerance);
+  IMBREX_EXPECTS(!options.tolerance || !ring, "all_reduce: algorithm ring takes no tolerance");
+  IMBREX_EXPECTS(options.tolerance || !options.whole_call, "all_reduce: whole_call without a tolerance");
+  IMBREX_EXPECTS(options.exact_below >= 0, "all_reduce: exact_below = {}: it must not be negative",
+                 options.exact_below);
+  IMBREX_EXPECTS(options.codec || options.exact_below == 0, "all_reduce: exact_below = {} without a codec",
+                 options.exact_below);
+  IMBREX_EXPECTS(!options.batch_invariant || options.exact_below == 0,
+                 "all_reduce: exact_below = {} with batch_invariant: results would depend on the size",
+                 options.exact_below);
+  IMBREX_EXPECTS(options.ctas >= 0 && options.ctas <= collectives::most_ctas,
+                 "all_reduce: ctas = {}: it must be from 0 to {}", options.ctas, collectives::most_ctas);
+}
+
+std::string_view name_of(ExchangeKind kind) {
+  switch (kind) {
+    case ExchangeKind::reduce_scatter: return "reduce_scatter";
+    case ExchangeKind::all_gather: return "all_gather";
+    case ExchangeKind::all_to_all: return "all_to_all";
+  }
+  return "?";
+}
+
+void validate(ExchangeKind kind, std::int64_t max_count, const ExchangeOptions& options) {
+  const std::string_view name = name_of(kind);
+  IMBREX_EXPECTS(max_count >= 0, "{}: max_count = {}: it must not be negative", name, max_count);
+  if (options.codec) validate(*options.codec);
+  IMBREX_EXPECTS(options.ctas >= 0 && options.ctas <= collectives::most_ctas, "{}: ctas = {}: it must be from 0 to {}",
+                 name, options.ctas, collectives::most_ctas);
+}
+
+namespace collectives {
+
+void agree(World& world, ExchangeKind kind, std::int64_t max_count, Type type, const ExchangeOptions& options) {
+  validate(kind, max_count, options);
+  agree(world, name_of(kind).data(),
+        {max_count,
+         type,
+         {static_cast<std::int64_t>(kind), term_of(options.codec), options.report ? 1 : 0, options.ctas, 0, 0}});
+}
+
+void agree(World& world, const char* name, const Terms& own) {
+  std::vector<Terms> all(static_cast<std::size_t>(world.size()));
+  world.all_gather(&own, all.data(), sizeof own);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    IMBREX_EXPECTS(all[rank].max_count == all[0].max_count, "{}: max_count is {} on rank 0 and {} on rank {}", name,
+                   all[0].max_count, all[rank].max_count, rank);
+    IMBREX_EXPECTS(all[rank] == all[0], "{}: element type or options of rank {} are not those of rank 0", name, rank);
+  }
+}
+
+std::int64_t term_of(const std::optional<Codec>& codec) {
+  if (!codec) return -1;
+  return static_cast<std::int64_t>(codec->format) << 24 | static_cast<std::int64_t>(codec->scale) << 16 |
+         codec->group << 1 | (codec->asymmetric ? 1 : 0);
+}
+
+void agree(World& world, std::int64_t max_count, Type type, const AllReduceOptions& options) {
+  validate(options, max_count);
+  std::uint32_t tolerance = 0;
+  if (options.tolerance) std::memcpy(&tolerance, &*options.tolerance, sizeof tolerance);
+  Terms terms{max_count, type, {}};
+  terms.others = {options.codec ? term_of(options.codec->reduce_scatter) : -1,
+                  options.codec ? term_of(options.codec->all_gather) : -1,
+                  static_cast<std::int64_t>(options.algorithm) << 3 | (options.whole_call ? 4 : 0) |
+                      (options.batch_invariant ? 2 : 0) | (options.report ? 1 : 0),
+                  options.tolerance ? static_cast<std::int64_t>(tolerance) : -1,
+                  options.exact_below,
+                  options.ctas};
+  agree(world, "all_reduce", terms);
+}
+
+std::string refusal_of_gpus(const AllReduceOptions& options) {
+  return options.whole_call ? "all_reduce: whole_call runs on the CPU only" : "";
+}
+
+bool coded(const AllReduceOptions& options, std::int64_t count, Type type) {
+  return options.codec && count * static_cast<std::int64_t>(size_of(type)) >= options.exact_below;
+}
+
+AllReduceAlgorithm choose(const AllReduceOptions& options, std::int64_t count, Type type, std::int64_t one_shot_bytes) {
+  if (options.algorithm == AllReduceAlgorithm::ring && !coded(options, count, type))
+    return AllReduceAlgorithm::two_shot;
+  if (options.algorithm != AllReduceAlgorithm::automatic) return options.algorithm;
+  const bool small = count * static_cast<std::int64_t>(size_of(type)) <= one_shot_bytes;
+  return small && !options.batch_invariant ? AllReduceAlgorithm::one_shot : AllReduceAlgorithm::two_shot;
+}
+
+int tolerance_shares(AllReduceAlgorithm algorithm, int ranks) {
+  return algorithm == AllReduceAlgorithm::one_shot ? ranks : ranks + 1;
+}
+
+AllReduceReport merge(World& world, const CallRecord& own) {
+  std::vector<CallRecord> all(static_cast<std::size_t>(world.size()));
+  world.all_gather(&own, all.data(), sizeof own);
+  AllReduceReport report;
+  report.algorithm = static_cast<AllReduceAlgorithm>(own.algorithm);
+  report.exact = own.exact != 0;
+  for (const CallRecord& record : all) {
+    report.largest_error = std::max(report.largest_error, record.largest_error);
+    report.non_finite += record.non_finite;
+    report.groups += record.groups;
+    report.raw_groups += record.raw_groups;
+  }
+  return report;
+}
+
+}  // namespace collectives
+}  // namespace imbrex

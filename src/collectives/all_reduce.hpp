@@ -1,0 +1,63 @@
+// What the all-reduces of all devices share: agreement on options, choice of algorithm, the ranks' records.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "imbrex/collectives.hpp"
+#include "imbrex/world.hpp"
+
+namespace imbrex::collectives {
+
+/// Elements to which shares are rounded, so that no group of any codec has two owners.
+inline constexpr std::int64_t share_unit = 128;
+
+inline constexpr int most_ctas = 1024;
+
+/// What the ranks must have in common. Trivially copyable.
+struct Terms {
+  std::int64_t max_count;
+  Type type;
+  std::array<std::int64_t, 6> others;
+
+  friend bool operator==(const Terms&, const Terms&) = default;
+};
+
+std::int64_t term_of(const std::optional<Codec>& codec);
+
+/// Collective. Throws Error(invalid_input) on every rank if their terms differ.
+void agree(World& world, const char* name, const Terms& own);
+
+/// What one rank keeps of a call. Trivially copyable.
+struct CallRecord {
+  float largest_error = 0;      ///< of the elements that it owns, or of all
+  std::int32_t algorithm = 0;   ///< AllReduceAlgorithm
+  std::int64_t non_finite = 0;  ///< likewise, but counted by one rank only
+  std::int64_t groups = 0, raw_groups = 0;
+  std::int64_t exact = 0;
+};
+
+/// Validates, and compares what every rank asks for. Collective. Throws Error(invalid_input) on every rank if they
+/// differ.
+void agree(World& world, std::int64_t max_count, Type type, const AllReduceOptions& options);
+
+/// What of the options GPUs do not do, in words; empty if they do all.
+std::string refusal_of_gpus(const AllReduceOptions& options);
+void agree(World& world, ExchangeKind kind, std::int64_t max_count, Type type, const ExchangeOptions& options);
+
+/// Whether `count` elements go through the codec.
+bool coded(const AllReduceOptions& options, std::int64_t count, Type type);
+
+/// The algorithm of a call of `count` elements; `one_shot_bytes` is the largest tensor for which automatic means
+/// one_shot.
+AllReduceAlgorithm choose(const AllReduceOptions& options, std::int64_t count, Type type, std::int64_t one_shot_bytes);
+
+/// Parts into which the tolerance is divided: those of the ranks, and the owner's.
+int tolerance_shares(AllReduceAlgorithm algorithm, int ranks);
+
+/// Collective: the ranks' records as one.
+AllReduceReport merge(World& world, const CallRecord& own);
+
+}  // namespace imbrex::collectives

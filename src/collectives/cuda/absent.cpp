@@ -1,0 +1,20 @@
+// A build without CUDA.
+#include "imbrex/collectives.hpp"
+#include "imbrex/error.hpp"
+
+namespace imbrex {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw Error(ErrorCode::invalid_input, "this build of Imbrex has no CUDA parts; build it where nvcc is found");
+}
+
+}  // namespace
+
+std::unique_ptr<AllReduce> make_cuda_all_reduce(World&, std::int64_t, Type, const AllReduceOptions&) { refuse(); }
+
+std::unique_ptr<Exchange> make_cuda_exchange(World&, ExchangeKind, std::int64_t, Type, const ExchangeOptions&) {
+  refuse();
+}
+
+}  // namespace imbrex

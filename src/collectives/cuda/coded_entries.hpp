@@ -1,0 +1,32 @@
+// The kernels of each source, one source for each few forms: they take long to compile.
+#pragma once
+
+#include <span>
+
+#include "collectives/cuda/coded.hpp"
+
+namespace imbrex::cuda {
+
+/// Kernels of a pair of forms: for up to 4 ranks with batches of 1 and of 2, for up to 8.
+struct CodedEntry {
+  CodecPair pair;  ///< its groups do not count
+  bool any;
+  CodedKernel kernels[3];
+};
+
+std::span<const CodedEntry> coded_bf16_int8();
+std::span<const CodedEntry> coded_bf16_int4();
+std::span<const CodedEntry> coded_bf16_odd();
+std::span<const CodedEntry> coded_bf16_any();
+std::span<const CodedEntry> coded_fp16();
+std::span<const CodedEntry> coded_fp32();
+
+/// Take any form.
+const void* coded_one_shot_bf16();
+const void* coded_one_shot_fp16();
+const void* coded_one_shot_fp32();
+const void* coded_ring_bf16();
+const void* coded_ring_fp16();
+const void* coded_ring_fp32();
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,249 @@
+// What the kernels of coded all-reduces share: chunks, slots, posts, and groups on their way.
+//
+// Posts. Codes may be any bits, so counters say what has come: one for each peer, block and kind, in the memory of the
+// rank that waits, never reset. The workers' warps say in shared memory which chunks they have ended; one more warp
+// sees that all have, fences at system scope and stores the counters, so that no worker waits for a fence. A
+// waiting warp polls with acquire and meets its other lanes. What a block posts in a call is its number of chunks, of
+// each kind.
+//
+// Raw groups. With a tolerance, the tag in a group's step says that its elements lie in the slot that every group has;
+// receivers act on the tag alone.
+#pragma once
+
+#include <type_traits>
+
+#include "collectives/cuda/coded_block.cuh"
+#include "collectives/cuda/comm.cuh"
+
+namespace imbrex::cuda {
+
+inline constexpr std::uint32_t most_coded_warps = most_coded_workers / 32;
+
+/// Chunks that each warp of workers has ended a step of. A count of all of them would not do: a fast warp ends two
+/// while a slow one ends none.
+struct Ended {
+  std::uint32_t chunks[most_coded_warps];
+};
+
+/// By a worker's warp.
+__device__ __forceinline__ void end_step(Ended& ended, std::uint32_t chunk) {
+  __syncwarp();
+  if (threadIdx.x % 32 != 0) return;
+  __threadfence_block();
+  *const_cast<volatile std::uint32_t*>(&ended.chunks[threadIdx.x / 32]) = chunk + 1;
+}
+
+/// By the warp that posts: until all warps have ended the step of the chunk.
+// NOTE: the workers' waits are bounded, so this one is.
+__device__ __forceinline__ void await_step(const Ended& ended, std::uint32_t warps, std::uint32_t chunk) {
+  const std::uint32_t lane = threadIdx.x % 32;
+  if (lane < warps)
+    while (*const_cast<const volatile std::uint32_t*>(&ended.chunks[lane]) < chunk + 1) __nanosleep(20);
+  __threadfence_block();
+  __syncwarp();
+}
+
+/// Of a block's shared memory; zero at first.
+struct Progress {
+  Ended parts, sums, freed;
+};
+
+/// `Tolerant`: groups may travel raw.
+template <Type type, int Batch, bool Tolerant>
+class CodedRank {
+ public:
+  using Vector = BlockView<type>;
+  using Values = float[coded_block_values];
+
+ protected:
+  using Counters = std::uint32_t (CommState::*)[max_comm_ranks][max_comm_blocks];
+
+  __device__ __forceinline__ CodedRank(const CodedArgs& args, Progress& progress)
+      : a_(args),
+        c_(args.comm),
+        progress_(progress),
+        state_(read_state(c_)),
+        in_{static_cast<std::byte*>(const_cast<void*>(args.in)), args.count,
+            reinterpret_cast<std::uint64_t>(args.in) % 16 == 0},
+        out_{static_cast<std::byte*>(args.out), args.count, reinterpret_cast<std::uint64_t>(args.out) % 16 == 0},
+        workers_(blockDim.x - 32),
+        lane_(threadIdx.x % 32) {}
+
+  /// By the warp that posts, once the workers' warps are done.
+  __device__ __forceinline__ void post_one(const Ended& ended, std::uint32_t chunk, Counters kind) {
+    await_step(ended, workers_ / 32, chunk);
+    if (lane_ >= c_.ranks || lane_ == c_.rank) return;
+    fence_system();
+    store_relaxed_system(&(state_of(c_, lane_).*kind)[c_.rank][blockIdx.x], state_.posts + chunk + 1);
+  }
+
+  /// By each warp: until all peers have posted `count` times in this call.
+  __device__ __forceinline__ void wait_for(CommStep step, Counters kind, std::uint32_t count) {
+    if (well_ && lane_ < c_.ranks && lane_ != c_.rank) {
+      const std::uint32_t* counter = &(state_of(c_, c_.rank).*kind)[lane_][blockIdx.x];
+      Patience patience;
+      for (;;) {
+        const std::uint32_t seen = load_acquire_system(counter) - state_.posts;
+        if (static_cast<std::int32_t>(seen - count) >= 0) break;
+        if (!patience.left(c_, state_.epoch, [&] { return Place{step, lane_, 0, count, seen}; })) {
+          well_ = false;
+          break;
+        }
+      }
+    }
+    well_ = __all_sync(whole_warp, well_);
+  }
+
+  /// Of this thread's batch `b`, in a chunk.
+  __device__ __forceinline__ std::uint32_t index_of(int b) const { return (threadIdx.x / 32 * Batch + b) * 32 + lane_; }
+
+  __device__ __forceinline__ std::uint32_t block_of(std::uint32_t chunk, int b) const {
+    return (chunk * gridDim.x + blockIdx.x) * (workers_ * Batch) + index_of(b);
+  }
+
+  /// Of a chunk's slots among a source's.
+  __device__ __forceinline__ std::uint32_t place_of(std::uint32_t chunk) const {
+    return chunk % a_.slots * gridDim.x + blockIdx.x;
+  }
+
+  __device__ __forceinline__ std::byte* slot_of(const CodedChunk& step, std::uint32_t rank, std::uint32_t source,
+                                                std::uint32_t place) const {
+    return coded_slots_of(c_, rank, state_.epoch) + step.begin + source * step.source_stride +
+           std::uint64_t{place} * step.bytes;
+  }
+
+  __device__ __forceinline__ std::uint32_t peer_of(std::uint32_t i) const {
+    return c_.rank + i < c_.ranks ? c_.rank + i : c_.rank + i - c_.ranks;
+  }
+
+  /// The group of a block, raw if its error is beyond what is allowed. By a whole warp.
+  __device__ __forceinline__ codec::Group group_for(const Codec& c, const Values& values, bool there, float allowed) {
+    constexpr codec::Range range = codec::range_of(type);
+    codec::Group group = group_of(c, range, values);
+    if constexpr (Tolerant)
+      if (a_.tolerance >= 0 && there &&
+          (group.kind == codec::GroupKind::marked || codec::error_of(c, group) > allowed)) {
+        group = codec::raw_group(c);
+        if (leads(c)) ++raw_groups_;
+      }
+    return group;
+  }
+
+  /// A block's words, and its group's by the group's first lane.
+  __device__ __forceinline__ void store_coded(const Codec& c, const CodedChunk& step, std::byte* to,
+                                              std::uint32_t index, const codec::Group& group,
+                                              const codec::Planes& planes, const Values& values) const {
+    if (Tolerant && group.kind == codec::GroupKind::raw)
+      BlockView<type>{to + step.slot, ~0ull, true}.store(index, values);
+    else
+      store_planes(c, step, to, index, planes);
+    if (!leads(c)) return;
+    const std::uint32_t number = index >> step.group_shift;
+    store_word(to + step.scale + number * codec::scale_bytes(c), codec::scale_bytes(c), group.scale_word);
+    if (codec::offset_bytes(c) != 0)
+      store_word(to + step.offset + number * codec::offset_bytes(c), codec::offset_bytes(c), group.offset_word);
+  }
+
+  /// A raw block as a peer stored it.
+  __device__ __forceinline__ void load_raw(const CodedChunk& step, const std::byte* from, std::uint32_t index,
+                                           Values& values) const {
+    const auto* at = reinterpret_cast<const uint4*>(from + step.slot) + index * Vector::words;
+    typename Vector::Raw raw;
+#pragma unroll
+    for (std::uint32_t w = 0; w < Vector::words; ++w) raw.words[w] = __ldcg(at + w);
+    Vector::to_float(raw, values);
+  }
+
+  /// The largest finite magnitude among the values of `group` neighbours. By a whole warp.
+  __device__ __forceinline__ float finite_magnitude(int group, const Values& values) const {
+    std::int32_t finite = codec::fold_finite(codec::range_of(type), 0, values);
+    for (int distance = 1; distance < group / static_cast<int>(coded_block_values); distance *= 2)
+      finite = max(finite, __shfl_xor_sync(whole_warp, finite, distance));
+    return __int_as_float(finite);
+  }
+
+  /// This rank's part of a block, coded as if it were to travel.
+  struct OwnPart {
+    codec::Group group;
+    codec::Codes codes;
+  };
+
+  __device__ __forceinline__ OwnPart own_part(const Codec& parts, const Values& values, bool there) {
+    const codec::Group group = group_for(parts, values, there, a_.part_allowance);
+    return {group, codec::encode(parts, codec::range_of(type), group, values)};
+  }
+
+  /// A peer's part as it came.
+  struct Part {
+    codec::Planes planes;
+    GroupWords words;
+  };
+
+  __device__ __forceinline__ Part load_part(const Codec& parts, const std::byte* from, std::uint32_t index) const {
+    return {load_planes(parts, a_.parts, from, index), load_group_words(parts, a_.parts, from, index)};
+  }
+
+  /// Decodes rank s's part of a block, this rank's own from its codes, too, and adds it, and its share of the bound. By
+  /// a whole warp, in the order of the ranks.
+  __device__ __forceinline__ void add_part(const Codec& parts, std::uint32_t s, const OwnPart& own,
+                                           const typename Vector::Raw& own_raw, const Part& came, const std::byte* from,
+                                           std::uint32_t index, bool there, codec::Bound& bound, Values& sum) const {
+    constexpr codec::Range range = codec::range_of(type);
+    const bool mine = s == c_.rank;
+    GroupWords words = words_of(parts, own.group);
+    words.scale = mine ? words.scale : came.words.scale;
+    words.offset = mine ? words.offset : came.words.offset;
+    const codec::Group group = read_group(parts, words);
+    codec::Codes codes = codec::from_planes(parts.format, came.planes);
+    codes.low = mine ? own.codes.low : codes.low;
+    codes.high = mine ? own.codes.high : codes.high;
+    Values values = {};
+    const bool raw = Tolerant && group.kind == codec::GroupKind::raw;
+    if (!raw) {
+      codec::decode(parts, range, group, codes, values);
+    } else if (there) {
+      if (mine)
+        Vector::to_float(own_raw, values);
+      else
+        load_raw(a_.parts, from, index, values);
+    }
+    if (Tolerant && __any_sync(whole_warp, raw)) {
+      const float magnitude = finite_magnitude(parts.group, values);
+      if (raw) codec::add_exact_part(bound, magnitude);
+    }
+    if (!raw) codec::add_part(bound, parts, range, group);
+#pragma unroll
+    for (std::uint32_t i = 0; i < coded_block_values; ++i) sum[i] = s == 0 ? values[i] : sum[i] + values[i];
+  }
+
+  __device__ __forceinline__ void count_non_finite(std::uint32_t block, const Values& values) {
+    constexpr codec::Range range = codec::range_of(type);
+#pragma unroll
+    for (std::uint32_t i = 0; i < coded_block_values; ++i)
+      if (std::uint64_t{block} * coded_block_values + i < a_.count && !(fabsf(values[i]) < range.overflow))
+        ++non_finite_;
+  }
+
+  __device__ __forceinline__ void end() {
+    write_report(c_, state_.epoch, error_, non_finite_, raw_groups_);
+    end_epoch(c_, state_, a_.chunks);
+  }
+
+  const CodedArgs& a_;
+  const Comm& c_;
+  Progress& progress_;
+  BlockState state_;
+  Vector in_, out_;
+  std::uint32_t workers_, lane_;
+  bool well_ = true;
+  float error_ = 0;
+  std::uint32_t non_finite_ = 0, raw_groups_ = 0;
+
+ private:
+  /// A group's step and offset are stored by its first lane.
+  __device__ __forceinline__ bool leads(const Codec& c) const {
+    return (lane_ & (static_cast<std::uint32_t>(c.group) / coded_block_values - 1)) == 0;
+  }
+};
+
+}  // namespace imbrex::cuda

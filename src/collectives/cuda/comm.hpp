@@ -1,0 +1,83 @@
+// What the collectives' kernels share on a rank: its workspace, and a record of the wait that failed. The same header
+// on both sides.
+//
+// A rank's workspace is its part of a symmetric allocation: a CommState, then two copies of slots for packets, which
+// are empty between calls, then two copies of slots for codes, which hold anything. Call number e, the epoch, uses copy
+// e mod 2. The ranks make the same calls in the same order, each on one stream at a time.
+//
+// Use again. Rank r's kernel of epoch e ends only after it has had data from every peer that the peer sent in epoch e,
+// so after the peer's kernel of epoch e - 1 had ended. What r stores in epoch e + 1, into copy (e + 1) mod 2, therefore
+// finds that copy as the peers' kernels of epoch e - 1 left it when they ended: read, and cleared.
+//
+// Epochs. Every block reads its own BlockState and advances it at its end; block 0 advances those of the blocks that
+// the launch does not have. So no block waits for another one, no host argument changes between calls, and a captured
+// graph replays for ever.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace imbrex::cuda {
+
+inline constexpr std::uint32_t max_comm_ranks = 8, max_comm_blocks = 256;
+
+struct alignas(16) BlockState {
+  std::uint64_t epoch;  ///< calls so far
+  std::uint32_t posts;  ///< at least what this block's counters at its peers show, mod 2^32
+  std::uint32_t unused;
+};
+
+/// What a call through a codec says of its errors, of what this rank owns. Call e writes reports[e mod 2].
+struct alignas(16) CommReport {
+  unsigned long long non_finite;  ///< elements of the output
+  std::uint32_t error_bits;       ///< of the largest possible error, a float
+  std::uint32_t raw_groups;
+};
+
+/// Zero at first.
+struct alignas(256) CommState {
+  std::uint32_t abort;       ///< not 0: some rank gave up; every wait ends. Written by any rank
+  std::uint32_t fault_lock;  ///< taken by the first thread of this rank that reports
+  std::uint32_t unused[54];
+  CommReport reports[2];
+  BlockState blocks[max_comm_blocks];
+  /// Counters that the peer's block writes, [peer][block], over all calls, mod 2^32: chunks of parts that it has sent,
+  /// of sums that it has sent, and chunks that it is done with and this rank's block may send again into.
+  std::uint32_t parts[max_comm_ranks][max_comm_blocks];
+  std::uint32_t sums[max_comm_ranks][max_comm_blocks];
+  std::uint32_t freed[max_comm_ranks][max_comm_blocks];
+};
+static_assert(sizeof(CommState) == 256 + 16 * max_comm_blocks + 3 * 4 * max_comm_ranks * max_comm_blocks);
+
+/// What a wait was for.
+enum class CommStep : std::uint32_t { vector, part, sum, room, block };
+
+/// In host memory that the device writes: the first wait that passed its limit. `state` commits: it is written last.
+struct CommFault {
+  enum : std::uint32_t { clear = 0, timed_out = 1 };
+  volatile std::uint32_t state;
+  volatile std::uint32_t ended_early;  ///< waits of this rank ended because of `abort`
+  volatile std::uint32_t step;         ///< CommStep
+  volatile std::uint32_t peer;         ///< whose data or word did not come
+  volatile std::uint32_t block;
+  volatile std::uint32_t expected, seen;  ///< of a counter, counted from the call's begin
+  volatile std::uint32_t unused;
+  volatile std::uint64_t packet;  ///< of data: 16 bytes, within the peer's or the owner's part
+  volatile std::uint64_t epoch;
+};
+
+/// One rank's view, by value into kernels.
+struct Comm {
+  std::byte* first;  ///< rank 0's workspace; rank r's begins r * stride further
+  std::uint64_t stride;
+  std::uint64_t copy_bytes;  ///< of one copy of the slots of either kind
+  std::uint64_t limit_ns;    ///< of one wait
+  CommFault* fault;
+  std::uint32_t rank, ranks;
+  std::uint32_t pause_seed, max_pause_ns;  ///< tests: random pauses of warps; 0: none
+};
+
+/// From the start of a workspace to its slots.
+inline constexpr std::size_t slots_offset = sizeof(CommState);
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,111 @@
+// The public all-reduce on GPUs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "base/check.hpp"
+#include "collectives/all_reduce.hpp"
+#include "collectives/cuda/cuda_collectives.hpp"
+#include "runtime/cuda/device.hpp"
+
+namespace imbrex {
+namespace {
+
+std::int64_t groups_of(std::int64_t count, int group) { return (count + group - 1) / group; }
+
+class CudaAllReduce final : public AllReduce {
+ public:
+  CudaAllReduce(World& world, std::int64_t max_count, Type type, const AllReduceOptions& options)
+      : world_(world),
+        max_count_(max_count),
+        type_(type),
+        options_(options),
+        collectives_(world, runtime::select_device(world)) {}
+
+  void operator()(const void* in, void* out, std::int64_t count, void* stream) override {
+    IMBREX_EXPECTS(count >= 0 && count <= max_count_, "all_reduce: count = {}: it must be from 0 to {}", count,
+                   max_count_);
+    stream_ = static_cast<cudaStream_t>(stream);
+    record_ = {};
+    const bool coded = collectives::coded(options_, count, type_);
+    const AllReduceAlgorithm algorithm = collectives::choose(
+        options_, count, type_, static_cast<std::int64_t>(cuda::most_one_shot_bytes(world_.size())));
+    const bool one_shot = algorithm == AllReduceAlgorithm::one_shot;
+    record_.algorithm = static_cast<std::int32_t>(algorithm);
+    record_.exact = coded ? 0 : 1;
+    called_ = count > 0;
+    if (!coded) {
+      cuda::ExactKnobs knobs;
+      knobs.algorithm = one_shot ? cuda::ExactAlgorithm::one_shot : cuda::ExactAlgorithm::two_shot;
+      knobs.blocks = blocks();
+      knobs.report = options_.report;
+      collectives_.all_reduce(in, out, count, type_, stream_, knobs);
+      return;
+    }
+    const CodecPair& pair = *options_.codec;
+    cuda::CodedKnobs knobs;
+    knobs.blocks = blocks();
+    const bool ring = algorithm == AllReduceAlgorithm::ring;
+    knobs.steps = one_shot ? cuda::CodedSteps::one_step : ring ? cuda::CodedSteps::ring : cuda::CodedSteps::two_step;
+    knobs.tolerance = options_.tolerance.value_or(-1);
+    collectives_.all_reduce(in, out, count, type_, pair, stream_, knobs);
+    const int group = pair.reduce_scatter.group;
+    if (one_shot) {
+      record_.groups = groups_of(count, group);
+      return;
+    }
+    // Parts: a ring sends none of the share that it owns.
+    const int ranks = world_.size(), skipped = ring ? world_.rank() : ranks;
+    for (int owner = 0; owner < ranks; ++owner)
+      if (owner != skipped) record_.groups += groups_of(share(owner, count), group);
+    record_.groups += groups_of(share(world_.rank(), count), pair.all_gather.group);
+  }
+
+  AllReduceReport report() override {
+    IMBREX_EXPECTS(options_.report, "all_reduce: it was made without `report`");
+    if (called_) {
+      collectives_.finish(stream_);
+      const cuda::CommReport own = collectives_.report();
+      record_.largest_error = std::bit_cast<float>(own.error_bits);
+      record_.non_finite = static_cast<std::int64_t>(own.non_finite);
+      record_.raw_groups = own.raw_groups;
+    }
+    return collectives::merge(world_, record_);
+  }
+
+ private:
+  /// Elements whose sums a rank makes.
+  std::int64_t share(int owner, std::int64_t count) const {
+    const std::int64_t each =
+        groups_of(groups_of(count, world_.size()), collectives::share_unit) * collectives::share_unit;
+    return std::clamp<std::int64_t>(count - owner * each, 0, each);
+  }
+
+  std::uint32_t blocks() const {
+    return static_cast<std::uint32_t>(std::min<int>(options_.ctas, static_cast<int>(cuda::max_comm_blocks)));
+  }
+
+  World& world_;
+  std::int64_t max_count_;
+  Type type_;
+  AllReduceOptions options_;
+  cuda::CudaCollectives collectives_;
+
+  // Of the last call.
+  cudaStream_t stream_ = nullptr;
+  bool called_ = false;
+  collectives::CallRecord record_;
+};
+
+}  // namespace
+
+std::unique_ptr<AllReduce> make_cuda_all_reduce(World& world, std::int64_t max_count, Type type,
+                                                const AllReduceOptions& options) {
+  collectives::agree(world, max_count, type, options);
+  const std::string refusal = collectives::refusal_of_gpus(options);
+  IMBREX_EXPECTS(refusal.empty(), "{}", refusal);
+  return std::make_unique<CudaAllReduce>(world, max_count, type, options);
+}
+
+}  // namespace imbrex

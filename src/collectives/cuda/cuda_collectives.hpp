@@ -1,0 +1,138 @@
+// Collectives by kernels of our own, on the caller's stream: a communicator on GPUs.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "collectives/cuda/coded.hpp"
+#include "collectives/cuda/exact.hpp"
+#include "collectives/cuda/exchange.hpp"
+#include "imbrex/types.hpp"
+#include "imbrex/world.hpp"
+#include "runtime/cuda/cuda_heap.hpp"
+#include "runtime/cuda/raw_memory.hpp"
+
+namespace imbrex::cuda {
+
+struct CollectivesOptions {
+  /// Of GPU memory per rank: what is under way of one call and of the call before it, in exact slots and in coded ones.
+  std::size_t workspace_bytes = std::size_t{256} << 20;
+  std::uint64_t delays = 0;  ///< tests: not 0: seed of random pauses of warps
+  double max_delay = 1e-4;   ///< longest pause, seconds
+};
+
+/// Which kernel runs an exact all-reduce, and how. Zeros leave the choice to the size.
+enum class ExactAlgorithm : std::uint8_t { automatic, one_shot, two_shot };
+struct ExactKnobs {
+  ExactAlgorithm algorithm = ExactAlgorithm::automatic;
+  std::uint32_t blocks = 0;   ///< at most max_comm_blocks
+  std::uint32_t threads = 0;  ///< a block: a multiple of 32 up to 512
+  std::uint32_t batch = 0;    ///< two_shot: 1 or 2
+  std::uint32_t slots = 0;    ///< two_shot: chunks under way, 3 to most_exact_slots
+  bool report = false;        ///< write what report() reads; costs a little time
+};
+
+/// Up to here an exact all-reduce takes one shot.
+std::uint64_t most_one_shot_bytes(int ranks);
+
+/// How a coded all-reduce runs. Zeros leave the choice to the size.
+struct CodedKnobs {
+  std::uint32_t blocks = 0;   ///< at most max_comm_blocks
+  std::uint32_t workers = 0;  ///< threads of a block: a multiple of 32 up to most_coded_workers
+  std::uint32_t batch = 0;    ///< of a thread's blocks of values: 1 or 2
+  CodedSteps steps = CodedSteps::two_step;
+  float tolerance = -1;  ///< as in AllReduceOptions; negative: no group travels raw. Not in a ring
+};
+
+struct ExchangeKnobs {
+  std::uint32_t blocks = 0;  ///< at most max_comm_blocks; 0: by size
+  bool report = false;       ///< write what report() reads; costs a little time
+};
+
+/// Made by all ranks of a world together, used by one host thread a rank. All ranks make the same calls with the same
+/// sizes, types and knobs, in the same order; calls are ordered among themselves: on one stream, or on several with
+/// events between. A call is asynchronous, and can be captured: a captured graph replays for ever, in order with
+/// other calls. Failures surface in finish, or in the next call.
+class CudaCollectives {
+ public:
+  /// Collective; `device` is selected. Throws Error(invalid_input) on more than max_comm_ranks ranks and on options out
+  /// of range, Error(runtime_failure) where GPUs do not reach each other.
+  CudaCollectives(World& world, int device, const CollectivesOptions& options = {});
+  /// Waits for the device; graphs that captured calls are not replayed any more.
+  ~CudaCollectives();
+  CudaCollectives(const CudaCollectives&) = delete;
+  CudaCollectives& operator=(const CudaCollectives&) = delete;
+
+  /// out = sum over ranks of in: fp32 sums by rank number, rounded once, the same bits on all ranks and in all runs.
+  /// `count` elements each, of any alignment that elements may have; `out` is `in` or does not overlap it. Throws
+  /// Error(invalid_input) on pointers, counts or knobs that break a rule, before anything is queued.
+  void all_reduce(const void* in, void* out, std::int64_t count, Type type, cudaStream_t stream,
+                  const ExactKnobs& knobs = {});
+
+  /// The launch that all_reduce would make; `kernel` is what runs.
+  ExactShape shape_of(std::int64_t count, Type type, const ExactKnobs& knobs) const;
+
+  /// The same through a codec. Every part is coded, the owner's own too, and in two steps every sum, so all ranks get
+  /// the same bits, and those of make_cpu_all_reduce.
+  void all_reduce(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair, cudaStream_t stream,
+                  const CodedKnobs& knobs = {});
+
+  /// Blocks of `count` elements, as ExchangeKind says; sums as all_reduce's. `in` and `out` do not overlap. A NaN comes
+  /// back as a NaN, not always as the same one. Made for blocks of up to a MiB; where the workspace holds no
+  /// whole blocks, a call takes several epochs.
+  void exchange(ExchangeKind kind, const void* in, void* out, std::int64_t count, Type type, cudaStream_t stream,
+                const ExchangeKnobs& knobs = {});
+  void reduce_scatter(const void* in, void* out, std::int64_t count, Type type, cudaStream_t stream) {
+    exchange(ExchangeKind::reduce_scatter, in, out, count, type, stream);
+  }
+  void all_gather(const void* in, void* out, std::int64_t count, Type type, cudaStream_t stream) {
+    exchange(ExchangeKind::all_gather, in, out, count, type, stream);
+  }
+  void all_to_all(const void* in, void* out, std::int64_t count, Type type, cudaStream_t stream) {
+    exchange(ExchangeKind::all_to_all, in, out, count, type, stream);
+  }
+
+  /// What the last call wrote down on this rank, if it was through a codec or asked for a report. Its stream is idle.
+  CommReport report() const;
+
+  /// Waits for the stream. Throws Error(runtime_failure) naming rank, step, peer and place if a wait of a kernel passed
+  /// the world's limit, or the rank that was lost; every rank throws, and the object is dead.
+  void finish(cudaStream_t stream);
+
+  /// Does not wait: throws as finish does once a wait has passed its limit.
+  void look();
+
+  /// Ends this rank's waits, whose data will not come.
+  void abort() noexcept;
+
+ private:
+  void expect_alive() const;
+  void expect_operands(const void* in, const void* out, std::int64_t count, Type type) const;
+  void launch(const void* kernel, std::uint32_t blocks, std::uint32_t threads, void* args, cudaStream_t stream) const;
+  CodedArgs arguments(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
+                      const CodedKernel& kernel, const CodedShape& shape, float tolerance) const;
+  CodedShape coded_shape_of(std::int64_t count, Type type, const CodecPair& pair, std::uint32_t batch,
+                            const CodedKnobs& knobs) const;
+  std::uint64_t rounds_of(CodedSteps steps) const;
+  ExactArgs arguments(const void* in, void* out, std::int64_t count, Type type, const ExactShape& shape) const;
+  [[noreturn]] void throw_fault();
+  [[noreturn]] void fail(const std::string& message);
+
+  World& world_;
+  int device_;
+  std::uint32_t processors_ = 0;
+  runtime::CudaHeap heap_;
+  std::size_t offset_ = 0;  // of the workspace
+  std::unique_ptr<CommFault, HostFree> fault_;
+  Comm comm_{};
+  cudaStream_t rescue_ = nullptr;
+  bool dead_ = false;
+};
+
+/// Loads every kernel: loading one behind a kernel that waits for a peer can stop that peer.
+void load_exact_kernels();
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,69 @@
+// Public reduce-scatter, all-gather and all-to-all on GPUs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "base/check.hpp"
+#include "collectives/all_reduce.hpp"
+#include "collectives/cuda/cuda_collectives.hpp"
+#include "runtime/cuda/device.hpp"
+
+namespace imbrex {
+namespace {
+
+class CudaExchange final : public Exchange {
+ public:
+  CudaExchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type, const ExchangeOptions& options)
+      : world_(world),
+        kind_(kind),
+        max_count_(max_count),
+        type_(type),
+        options_(options),
+        collectives_(world, runtime::select_device(world)) {}
+
+  void operator()(const void* in, void* out, std::int64_t count, void* stream) override {
+    IMBREX_EXPECTS(count >= 0 && count <= max_count_, "{}: count = {}: it must be from 0 to {}", name_of(kind_), count,
+                   max_count_);
+    stream_ = static_cast<cudaStream_t>(stream);
+    called_ = count > 0 && world_.size() > 1;
+    const auto blocks = std::min(static_cast<std::uint32_t>(options_.ctas), cuda::max_comm_blocks);
+    collectives_.exchange(kind_, in, out, count, type_, stream_, {blocks, options_.report});
+  }
+
+  ExchangeReport report() override {
+    IMBREX_EXPECTS(options_.report, "{}: it was made without `report`", name_of(kind_));
+    collectives::CallRecord record;
+    if (called_) {
+      collectives_.finish(stream_);
+      const cuda::CommReport own = collectives_.report();
+      record.largest_error = std::bit_cast<float>(own.error_bits);
+      record.non_finite = static_cast<std::int64_t>(own.non_finite);
+    }
+    const AllReduceReport merged = collectives::merge(world_, record);
+    return {merged.largest_error, merged.non_finite, merged.groups};
+  }
+
+ private:
+  World& world_;
+  ExchangeKind kind_;
+  std::int64_t max_count_;
+  Type type_;
+  ExchangeOptions options_;
+  cuda::CudaCollectives collectives_;
+
+  // Of the last call.
+  cudaStream_t stream_ = nullptr;
+  bool called_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Exchange> make_cuda_exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type,
+                                             const ExchangeOptions& options) {
+  collectives::agree(world, kind, max_count, type, options);
+  IMBREX_EXPECTS(!options.codec, "{}: codec {}: on GPUs it is exact only", name_of(kind), name_of(*options.codec));
+  return std::make_unique<CudaExchange>(world, kind, max_count, type, options);
+}
+
+}  // namespace imbrex

@@ -1,0 +1,266 @@
+// All-reduces through codecs on GPUs: the bits and the report of the one on the CPU.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+
+#include "base/convert.hpp"
+#include "collectives/cuda/cuda_collectives.hpp"
+#include "execute/cuda/graph.hpp"
+#include "gpu/gpu_case.hpp"
+#include "gpu/reduce_vectors.hpp"
+#include "imbrex/collectives.hpp"
+#include "imbrex/error.hpp"
+#include "runtime/cuda/device.hpp"
+
+namespace imbrex {
+namespace {
+
+using cuda::CodedKnobs, cuda::CollectivesOptions, cuda::CudaCollectives;
+using test::ReduceCase, test::ReduceVectors;
+
+struct CodedCase {
+  ReduceCase base;
+  std::string codec;
+  CodedKnobs knobs;
+};
+
+// First element whose bits differ, NaN for NaN apart; -1 if none.
+std::int64_t difference(Type type, const std::vector<std::byte>& got, const std::vector<std::byte>& want) {
+  const std::size_t element = size_of(type), count = got.size() / element;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (std::memcmp(got.data() + i * element, want.data() + i * element, element) == 0) continue;
+    float a = 0, b = 0;
+    to_float(type, got.data() + i * element, &a, 1);
+    to_float(type, want.data() + i * element, &b, 1);
+    if (!(std::isnan(a) && std::isnan(b))) return static_cast<std::int64_t>(i);
+  }
+  return -1;
+}
+
+struct Report {
+  float error;
+  std::int64_t non_finite;
+};
+
+Report whole(World& world, const CudaCollectives& collectives) {
+  const cuda::CommReport own = collectives.report();
+  std::vector<cuda::CommReport> all(static_cast<std::size_t>(world.size()));
+  world.all_gather(&own, all.data(), sizeof own);
+  Report r{0, 0};
+  for (const cuda::CommReport& one : all) {
+    r.error = std::max(r.error, std::bit_cast<float>(one.error_bits));
+    r.non_finite += static_cast<std::int64_t>(one.non_finite);
+  }
+  return r;
+}
+
+void run_cases(int ranks, const std::vector<CodedCase>& cases, const CollectivesOptions& options = {},
+               int repeats = 2) {
+  std::mutex lock;
+  std::vector<std::string> faults;
+  const auto body = [&](World& world) {
+    const int device = runtime::select_device(world);
+    CudaCollectives collectives(world, device, options);
+    const test::Stream stream;
+    for (const CodedCase& c : cases) {
+      const CodecPair pair = parse_codec_pair(c.codec);
+      const auto tell = [&](const std::string& what) {
+        const std::lock_guard guard(lock);
+        faults.push_back(c.base.text() + " " + c.codec + " rank " + std::to_string(world.rank()) + ": " + what);
+      };
+      ReduceVectors v(c.base, world.rank(), world.size(), 5);
+      const std::vector<std::byte> in = v.input();
+      std::vector<std::byte> want(in.size());
+      AllReduceOptions cpu;
+      cpu.codec = pair;
+      const bool ring = c.knobs.steps == cuda::CodedSteps::ring;
+      cpu.algorithm = ring ? AllReduceAlgorithm::ring : AllReduceAlgorithm::two_shot;
+      const auto reference = make_cpu_all_reduce(world, c.base.count, c.base.type, cpu);
+      (*reference)(in.data(), want.data(), c.base.count);
+      const AllReduceReport said = reference->report();
+      for (int repeat = 0; repeat < repeats; ++repeat) {
+        v.fill();
+        collectives.all_reduce(v.in(), v.out(), c.base.count, c.base.type, pair, stream, c.knobs);
+        collectives.finish(stream);
+        const std::vector<std::byte> got = v.output();
+        if (const std::int64_t at = difference(c.base.type, got, want); at >= 0) {
+          float a = 0, b = 0;
+          to_float(c.base.type, got.data() + static_cast<std::size_t>(at) * size_of(c.base.type), &a, 1);
+          to_float(c.base.type, want.data() + static_cast<std::size_t>(at) * size_of(c.base.type), &b, 1);
+          tell("element " + std::to_string(at) + " is " + std::to_string(a) + ", on the CPU " + std::to_string(b));
+        }
+        const Report report = whole(world, collectives);
+        if (!(report.error <= said.largest_error) || (!ring && report.error != said.largest_error) ||
+            report.non_finite != said.non_finite)
+          tell("reports " + std::to_string(report.error) + " and " + std::to_string(report.non_finite) + ", the CPU " +
+               std::to_string(said.largest_error) + " and " + std::to_string(said.non_finite));
+      }
+    }
+    return 0;
+  };
+  EXPECT_EQ(run_threads(ranks, {.heap_bytes = 64 << 20, .wait_limit = 10}, body), 0);
+  for (std::size_t i = 0; i < std::min<std::size_t>(faults.size(), 12); ++i) ADD_FAILURE() << faults[i];
+}
+
+std::vector<CodedCase> every_codec(Type type) {
+  std::vector<CodedCase> list;
+  for (const char* codec :
+       {"int8",          "int6",          "int5",           "int4",          "int3",
+        "fp8",           "int8-asym",     "int4-asym",      "int4+int8",     "int4-asym+int8-asym",
+        "flash8",        "flash6",        "flash4",         "int8-g64-fp32", "int4-e8m0",
+        "fp8-g128-e8m0", "int6-asym-g64", "int3-asym-fp32", "int5-g128+fp8", "int8-asym-g64-e8m0+int6"})
+    for (const std::int64_t count : {std::int64_t{1}, std::int64_t{127}, std::int64_t{129}, std::int64_t{4096},
+                                     std::int64_t{100'003}, std::int64_t{786'432}}) {
+      list.push_back({{count, type, {}, 0, 0, false, false}, codec, {}});
+      list.push_back({{count, type, {}, 1, 3, false, true}, codec, {}});
+    }
+  return list;
+}
+
+// The public object on a GPU and on the CPU: bits and whole reports.
+void compare_objects(int ranks, Type type, const std::vector<std::pair<std::string, AllReduceOptions>>& list) {
+  std::mutex lock;
+  std::vector<std::string> faults;
+  const auto body = [&](World& world) {
+    for (const auto& [name, options] : list)
+      for (const std::int64_t count : {std::int64_t{0}, std::int64_t{5}, std::int64_t{33'000}, std::int64_t{400'001}})
+        for (const bool hostile : {false, true}) {
+          const auto tell = [&](const std::string& what) {
+            const std::lock_guard guard(lock);
+            faults.push_back(name + " " + std::to_string(count) + (hostile ? " hostile" : "") + " rank " +
+                             std::to_string(world.rank()) + ": " + what);
+          };
+          const auto gpu = make_cuda_all_reduce(world, count, type, options),
+                     cpu = make_cpu_all_reduce(world, count, type, options);
+          ReduceVectors v({count, type, {}, 0, 0, false, hostile}, world.rank(), world.size(), 11);
+          v.fill();
+          const std::vector<std::byte> in = v.input();
+          std::vector<std::byte> want(in.size());
+          (*gpu)(v.in(), v.out(), count);
+          (*cpu)(in.data(), want.data(), count);
+          const AllReduceReport a = gpu->report(), b = cpu->report();
+          if (const std::int64_t at = difference(type, v.output(), want); at >= 0)
+            tell("element " + std::to_string(at) + " differs");
+          // Bounds of exact sums and of rings may be tighter on a GPU, which looks at fewer elements at a time, and
+          // then by the rounding of one: it takes the sums as rounded.
+          const bool tighter = a.exact || options.algorithm == AllReduceAlgorithm::ring;
+          const bool same_error =
+              tighter ? a.largest_error <= b.largest_error * 1.01f : a.largest_error == b.largest_error;
+          if (!same_error || a.non_finite != b.non_finite || a.groups != b.groups || a.raw_groups != b.raw_groups ||
+              a.exact != b.exact)
+            tell("error " + std::to_string(a.largest_error) + " CPU " + std::to_string(b.largest_error) +
+                 ", not finite " + std::to_string(a.non_finite) + " " + std::to_string(b.non_finite) + ", groups " +
+                 std::to_string(a.groups) + " " + std::to_string(b.groups) + ", raw " + std::to_string(a.raw_groups) +
+                 " " + std::to_string(b.raw_groups));
+        }
+    return 0;
+  };
+  EXPECT_EQ(run_threads(ranks, {.heap_bytes = 64 << 20, .wait_limit = 10}, body), 0);
+  for (std::size_t i = 0; i < std::min<std::size_t>(faults.size(), 12); ++i) ADD_FAILURE() << faults[i];
+}
+
+TEST(GpuCodedAllReduce, PublicObjectsGiveWhatTheCpuGives) {
+  NEEDS_GPUS(2);
+  std::vector<std::pair<std::string, AllReduceOptions>> list;
+  for (const AllReduceAlgorithm algorithm : {AllReduceAlgorithm::one_shot, AllReduceAlgorithm::two_shot}) {
+    AllReduceOptions exact;
+    exact.algorithm = algorithm;
+    list.emplace_back("exact " + std::string(name_of(algorithm)), exact);
+    for (const char* codec : {"int8", "int4+int8", "flash4", "int6-asym-g64-e8m0"})
+      for (const float tolerance : {-1.0f, 0.0f, 0.01f, 0.3f}) {
+        AllReduceOptions options;
+        options.codec = parse_codec_pair(codec);
+        options.algorithm = algorithm;
+        if (tolerance >= 0) options.tolerance = tolerance;
+        list.emplace_back(std::string(name_of(algorithm)) + " " + codec + " tolerance " + std::to_string(tolerance),
+                          options);
+      }
+  }
+  for (const Type type : {Type::bf16, Type::fp16, Type::fp32}) compare_objects(std::min(test::gpus(), 4), type, list);
+}
+
+TEST(GpuCodedAllReduce, EveryCodecOnTwo) {
+  NEEDS_GPUS(2);
+  for (const Type type : {Type::bf16, Type::fp16, Type::fp32}) run_cases(2, every_codec(type));
+}
+
+TEST(GpuCodedAllReduce, EveryCodecOnFour) {
+  NEEDS_GPUS(4);
+  for (const Type type : {Type::bf16, Type::fp16, Type::fp32}) run_cases(4, every_codec(type));
+}
+
+TEST(GpuCodedAllReduce, ManyChunksInPlaceAndWithPauses) {
+  NEEDS_GPUS(2);
+  const int ranks = std::min(test::gpus(), 4);
+  CollectivesOptions options;
+  options.workspace_bytes = std::size_t{16} << 20;
+  options.delays = 3;
+  options.max_delay = 2e-5;
+  for (const char* codec : {"int8", "int4+int8", "flash4"})
+    run_cases(ranks,
+              {{{3'000'001, Type::bf16, {}, 0, 0, true, true}, codec, {4, 64}},
+               {{5'000'000, Type::bf16, {}, 0, 0, true, false}, codec, {16, 256}},
+               {{1'000'000, Type::bf16, {}, 2, 0, true, false}, codec, {1, 480}}},
+              options, 3);
+}
+
+TEST(GpuCodedAllReduce, RingsWithManyChunksAndPauses) {
+  NEEDS_GPUS(2);
+  CollectivesOptions options;
+  options.workspace_bytes = std::size_t{16} << 20;
+  options.delays = 4;
+  options.max_delay = 2e-5;
+  CodedKnobs ring;
+  ring.steps = cuda::CodedSteps::ring;
+  ring.blocks = 3;
+  ring.workers = 64;
+  run_cases(std::min(test::gpus(), 4), {{{500'001, Type::bf16, {}, 0, 0, true, true}, "int8", ring}}, options, 3);
+}
+
+TEST(GpuCodedAllReduce, AThousandReplaysWithPauses) {
+  NEEDS_GPUS(2);
+  CollectivesOptions options;
+  options.delays = 9;
+  options.max_delay = 1e-5;
+  std::vector<std::string> faults;
+  std::mutex lock;
+  const auto body = [&](World& world) {
+    const int device = runtime::select_device(world);
+    CudaCollectives collectives(world, device, options);
+    const test::Stream stream;
+    const ReduceCase exact{50'000, Type::bf16, {}}, coded{200'000, Type::bf16, {}};
+    ReduceVectors e(exact, world.rank(), world.size(), 1), c(coded, world.rank(), world.size(), 2);
+    const CodecPair pair = parse_codec_pair("int8");
+    const auto calls = [&] {
+      collectives.all_reduce(c.in(), c.out(), coded.count, coded.type, pair, stream, {8, 64});
+      collectives.all_reduce(e.in(), e.out(), exact.count, exact.type, stream);
+      collectives.all_reduce(c.in(), c.out(), coded.count, coded.type, pair, stream, {2, 96});
+    };
+    c.fill();
+    e.fill();
+    calls();
+    collectives.finish(stream);
+    const std::vector<std::byte> want = c.output();
+    const cuda::Graph graph(stream, 1, calls);
+    for (int round = 0; round < 10; ++round) {
+      c.fill();
+      e.fill();
+      for (int i = 0; i < 100; ++i) graph.launch(stream);
+      collectives.finish(stream);
+      if (c.output() != want || !e.fault().empty()) {
+        const std::lock_guard guard(lock);
+        faults.push_back("rank " + std::to_string(world.rank()) + " round " + std::to_string(round));
+      }
+    }
+    return 0;
+  };
+  EXPECT_EQ(run_threads(std::min(test::gpus(), 4), {.heap_bytes = 1 << 20, .wait_limit = 10}, body), 0);
+  for (const std::string& fault : faults) ADD_FAILURE() << fault;
+}
+
+}  // namespace
+}  // namespace imbrex
