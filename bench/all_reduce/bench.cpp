@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <numeric>
 
 #include "base/check.hpp"
 #include "execute/cuda/graph.hpp"
@@ -18,6 +19,14 @@
 
 namespace imbrex {
 namespace {
+
+#ifdef IMBREX_HAVE_LIBRARIES
+std::vector<int> all_ranks(const World& world) {
+  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+#endif
 
 constexpr std::int64_t kib = 1024, mib = 1024 * kib;
 // What --coded measures, and what of it in a ring, too.
@@ -55,7 +64,7 @@ Bench::Bench(World& world, const BenchOptions& options)
       device_(runtime::select_device(world)),
       collectives_(world, device_),
 #ifdef IMBREX_HAVE_LIBRARIES
-      nccl_(options.nccl ? std::make_unique<runtime::Communicator>(world, device_) : nullptr),
+      nccl_(options.nccl ? std::make_unique<runtime::Communicator>(world, device_, all_ranks(world)) : nullptr),
 #endif
       in_(cuda::raw_memory(static_cast<std::size_t>(options.most) + 256)),
       out_(cuda::raw_memory(static_cast<std::size_t>(options.most) + 256)),

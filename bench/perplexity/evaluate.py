@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Perplexity of the trained model on held-out text, split over 4 ranks whose partial sums go through each codec.
 
-usage: evaluate.py [--windows N] [--out FILE] IMBREX    needs numpy; IMBREX is the program, which runs every all-reduce
+usage: evaluate.py IMBREX [options]    --help lists them; needs numpy; IMBREX is the program, which runs every all-reduce
 
 Weights and activations are rounded to bf16 where kernels round them. Partial sums of o_proj and down_proj, in bf16, are
 added by `imbrex run all_reduce --codec ...`, on the CPU, which gives the bits that GPUs give. Writes
@@ -82,6 +82,7 @@ def main(argv):
     parser.add_argument("imbrex", help="the program")
     parser.add_argument("--windows", type=int, default=WINDOWS, help=f"of {model.CONTEXT} characters (default {WINDOWS})")
     parser.add_argument("--out", default=str(RESULT), help="default: bench/results/perplexity.json")
+    parser.add_argument("--codecs", nargs="+", default=CODECS, metavar="CODEC", help="default: " + " ".join(CODECS))
     options = parser.parse_args(argv)
     p, tokens = weights(), held_out(options.windows)
     perplexity = lambda losses: round(math.exp(losses.mean()), 4)
@@ -89,7 +90,7 @@ def main(argv):
     base = loss(p, tokens, RANKS, lambda site, parts: exact(parts))
     print(f"not split {perplexity(whole)}, exact {perplexity(base)}", flush=True)
     rows = []
-    for codec in CODECS:
+    for codec in options.codecs:
         for sites in (model.SITES, *((site,) for site in model.SITES)):
             coded = lambda site, parts: reduced(options.imbrex, codec, parts) if site in sites else exact(parts)
             more = loss(p, tokens, RANKS, coded) - base

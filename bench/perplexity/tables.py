@@ -22,13 +22,14 @@ def table(result):
     found = {}
     for row in result["rows"]:
         found.setdefault(row["codec"], {})[tuple(row["sites"])] = row
+    at = lambda by_sites, site: f"{by_sites[(site,)]['perplexity']:.3f}" if (site,) in by_sites else "-"
     lines = heading(["codec", "at both", "more, %", "at `o_proj` only", "at `down_proj` only"])
     lines.append(line(["exact", f"{result['exact']:.3f}", "", "", ""]))
     for codec, by_sites in found.items():
         both = by_sites[SITES]
         ratio = math.exp(both["nats_more"])
         more = f"{100 * (ratio - 1):+.2f} ± {100 * ratio * both['standard_error']:.2f}"
-        lines.append(line([f"`{codec}`", f"{both['perplexity']:.3f}", more] + [f"{by_sites[(site,)]['perplexity']:.3f}" for site in SITES]))
+        lines.append(line([f"`{codec}`", f"{both['perplexity']:.3f}", more] + [at(by_sites, site) for site in SITES]))
     return "\n".join(lines) + "\n"
 
 

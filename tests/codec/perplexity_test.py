@@ -92,6 +92,7 @@ class Table(unittest.TestCase):
         text = tables.table({"exact": 3.3, "rows": rows})
         self.assertIn("| exact | 3.300 |", text)
         self.assertIn("| `int8` | 3.500 | +0.10 ± 0.02 | 3.400 | 3.450 |", text)
+        self.assertIn("| `int8` | 3.500 | +0.10 ± 0.02 | 3.400 | - |", tables.table({"exact": 3.3, "rows": rows[:2]}))
 
 
 if __name__ == "__main__":

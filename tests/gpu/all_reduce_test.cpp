@@ -165,8 +165,10 @@ TEST(GpuAllReduce, TenThousandCallsFromAGraphWithPauses) {
 TEST(GpuAllReduce, NothingAndMistakes) {
   NEEDS_GPUS(2);
   Trouble trouble;
+  CollectivesOptions small;
+  small.workspace_bytes = std::size_t{16} << 20;
   const int code =
-      run_on(2, {}, 5, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
+      run_on(2, small, 5, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
         const auto memory = cuda::raw_memory(4096);
         auto* p = static_cast<std::byte*>(memory.get());
         const auto refused = [&](const char* what, const void* in, void* out, std::int64_t count, ExactKnobs knobs) {

@@ -122,12 +122,13 @@ std::vector<CodedCase> every_codec(Type type) {
 }
 
 // The public object on a GPU and on the CPU: bits and whole reports.
-void compare_objects(int ranks, Type type, const std::vector<std::pair<std::string, AllReduceOptions>>& list) {
+void compare_objects(int ranks, Type type, const std::vector<std::int64_t>& counts,
+                     const std::vector<std::pair<std::string, AllReduceOptions>>& list) {
   std::mutex lock;
   std::vector<std::string> faults;
   const auto body = [&](World& world) {
     for (const auto& [name, options] : list)
-      for (const std::int64_t count : {std::int64_t{0}, std::int64_t{5}, std::int64_t{33'000}, std::int64_t{400'001}})
+      for (const std::int64_t count : counts)
         for (const bool hostile : {false, true}) {
           const auto tell = [&](const std::string& what) {
             const std::lock_guard guard(lock);
@@ -180,7 +181,13 @@ TEST(GpuCodedAllReduce, PublicObjectsGiveWhatTheCpuGives) {
                           options);
       }
   }
-  for (const Type type : {Type::bf16, Type::fp16, Type::fp32}) compare_objects(std::min(test::gpus(), 4), type, list);
+  for (const Type type : {Type::bf16, Type::fp16, Type::fp32})
+    compare_objects(std::min(test::gpus(), 4), type, {0, 5, 33'000, 400'001}, list);
+  // Rings: see RingsWithManyChunksAndPauses.
+  AllReduceOptions ring;
+  ring.algorithm = AllReduceAlgorithm::ring;
+  ring.codec = parse_codec_pair("int4+int8");
+  compare_objects(std::min(test::gpus(), 4), Type::bf16, {0, 5, 33'000, 65'000}, {{"ring", ring}});
 }
 
 TEST(GpuCodedAllReduce, EveryCodecOnTwo) {
@@ -202,23 +209,32 @@ TEST(GpuCodedAllReduce, ManyChunksInPlaceAndWithPauses) {
   options.max_delay = 2e-5;
   for (const char* codec : {"int8", "int4+int8", "flash4"})
     run_cases(ranks,
-              {{{3'000'001, Type::bf16, {}, 0, 0, true, true}, codec, {4, 64}},
+              {{{3'000'001, Type::bf16, {}, 0, 0, true, true}, codec, {4, 64, 0, 3}},
                {{5'000'000, Type::bf16, {}, 0, 0, true, false}, codec, {16, 256}},
                {{1'000'000, Type::bf16, {}, 2, 0, true, false}, codec, {1, 480}}},
               options, 3);
 }
 
+// Who owns an element says where its sum begins, so rings have the CPU's bits up to what it does in one step: 32768
+// elements a rank.
 TEST(GpuCodedAllReduce, RingsWithManyChunksAndPauses) {
   NEEDS_GPUS(2);
   CollectivesOptions options;
-  options.workspace_bytes = std::size_t{16} << 20;
   options.delays = 4;
   options.max_delay = 2e-5;
-  CodedKnobs ring;
-  ring.steps = cuda::CodedSteps::ring;
-  ring.blocks = 3;
-  ring.workers = 64;
-  run_cases(std::min(test::gpus(), 4), {{{500'001, Type::bf16, {}, 0, 0, true, true}, "int8", ring}}, options, 3);
+  for (int ranks = 2; ranks <= std::min(test::gpus(), 4); ++ranks) {
+    CodedKnobs ring, narrow;
+    ring.steps = narrow.steps = cuda::CodedSteps::ring;
+    narrow.blocks = 1;
+    narrow.workers = 64;
+    narrow.slots = static_cast<std::uint32_t>(2 * ranks - 1);
+    run_cases(ranks,
+              {{{65'001, Type::bf16, {}, 0, 0, true, true}, "int8", narrow},
+               {{65'001, Type::bf16, {}, 0, 0, true, false}, "int4+int8", narrow},
+               {{60'000, Type::fp16, {}, 0, 0, false, false}, "int5-asym-g128-fp32", narrow},
+               {{33'000, Type::fp32, {}, 0, 0, false, true}, "int8", ring}},
+              options, 3);
+  }
 }
 
 TEST(GpuCodedAllReduce, AThousandReplaysWithPauses) {

@@ -45,6 +45,7 @@ struct CodedShape {
   CodedSteps steps = CodedSteps::two_step;
   std::uint32_t blocks = 0;
   std::uint32_t workers = 0;  ///< threads of a block, without the warp that posts
+  std::uint32_t slots = 0;    ///< chunks that the slots hold at most; 0: what fits
 };
 
 inline constexpr std::uint32_t most_coded_workers = 480;

@@ -138,12 +138,15 @@ class CodedRing : CodedRank<type, 1, false> {
 #pragma unroll
         for (std::uint32_t i = 0; i < coded_block_values; ++i) {
           values[i] = sum[i] + values[i];
-          if (isfinite(values[i])) magnitude = fmaxf(magnitude, fabsf(values[i]));
+          if (fabsf(values[i]) < range.overflow) magnitude = fmaxf(magnitude, fabsf(values[i]));
         }
       }
       coding = largest(coding);
       magnitude = largest(magnitude);
-      error = codec::raised(codec::multiply_add(magnitude, 0x1.01p-24f, __ldcg(&error_word(a_.parts, from)) + coding));
+      // A partial sum above the type's largest, which does not round to infinity, is decoded as the largest.
+      const float cut = fmaxf(0, magnitude - range.largest);
+      error = codec::raised(
+          codec::multiply_add(magnitude, 0x1.01p-24f, __ldcg(&error_word(a_.parts, from)) + coding + cut));
     }
     const codec::Group group = group_of(step.codec, range, values);
     const codec::Codes codes = codec::encode(step.codec, range, group, values);

@@ -239,12 +239,15 @@ CodedShape CudaCollectives::coded_shape_of(std::int64_t count, Type type, const 
                                            const CodedKnobs& knobs) const {
   IMBREX_EXPECTS(knobs.blocks <= max_comm_blocks, "{} blocks: at most {}", knobs.blocks, max_comm_blocks);
   IMBREX_EXPECTS(knobs.batch <= 2, "batches of {}: 1 or 2", knobs.batch);
+  IMBREX_EXPECTS(knobs.slots == 0 || knobs.slots >= rounds_of(knobs.steps), "{} slots: at least {}", knobs.slots,
+                 rounds_of(knobs.steps));
   IMBREX_EXPECTS(knobs.workers <= most_coded_workers && knobs.workers % 32 == 0,
                  "{} workers: a multiple of 32 up to {}", knobs.workers, most_coded_workers);
   const std::uint64_t piece = ceil_div(static_cast<std::uint64_t>(count),
                                        coded_block_values * (knobs.steps == CodedSteps::one_step ? 1 : comm_.ranks));
   CodedShape s;
   s.steps = knobs.steps;
+  s.slots = knobs.slots;
   // Chunks of one size: the last one takes as long as the others.
   const std::uint64_t most = knobs.blocks != 0 ? knobs.blocks : processors_;
   // A ring keeps more chunks under way.
@@ -305,6 +308,7 @@ CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
                  "{} blocks of {} workers: the workspace holds {} chunks, at least {} are needed", shape.blocks,
                  shape.workers, slots, rounds);
   a.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>(slots, a.chunks));
+  if (shape.slots != 0) a.slots = std::min(a.slots, shape.slots);
   a.parts.source_stride = std::uint64_t{a.parts.bytes} * shape.blocks * a.slots;
   a.sums.source_stride = std::uint64_t{a.sums.bytes} * shape.blocks * a.slots;
   a.sums.begin = a.parts.source_stride * comm_.ranks;

@@ -43,6 +43,7 @@ struct CodedKnobs {
   std::uint32_t blocks = 0;   ///< at most max_comm_blocks
   std::uint32_t workers = 0;  ///< threads of a block: a multiple of 32 up to most_coded_workers
   std::uint32_t batch = 0;    ///< of a thread's blocks of values: 1 or 2
+  std::uint32_t slots = 0;    ///< chunks under way, at least 3, in a ring 2 R - 1
   CodedSteps steps = CodedSteps::two_step;
   float tolerance = -1;  ///< as in AllReduceOptions; negative: no group travels raw. Not in a ring
 };
