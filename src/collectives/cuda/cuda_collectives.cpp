@@ -12,6 +12,7 @@
 #include "collectives/all_reduce.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/early_launch.hpp"
+#include "runtime/failure.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -406,21 +407,13 @@ void CudaCollectives::abort() noexcept {
 
 void CudaCollectives::fail(const std::string& message) {
   dead_ = true;
-  world_.fail(message);
-  world_.throw_if_failed();
-  throw Error(ErrorCode::runtime_failure, message);
+  runtime::fail(world_, message);
 }
 
 void CudaCollectives::throw_fault() {
   dead_ = true;
   if (fault_->state == CommFault::timed_out) fail(text_of(*fault_, world_.rank(), world_.options().wait_limit));
-  // The rank that gave up says why; its host needs a moment.
-  for (int i = 0; i < 2000; ++i) {
-    world_.throw_if_failed();
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  throw Error(ErrorCode::runtime_failure,
-              fmt::format("rank {}: another rank gave up and did not say why", world_.rank()));
+  runtime::fail_as_told(world_);
 }
 
 }  // namespace imbrex::cuda

@@ -11,6 +11,7 @@
 
 #include "plan/builder.hpp"
 #include "runtime/cuda/check.hpp"
+#include "runtime/failure.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -307,7 +308,7 @@ void CudaExecution::await(cudaStream_t stream) {
     if (status == cudaSuccess) break;
     if (status != cudaErrorNotReady) {
       dead_ = true;
-      fail(fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status)));
+      runtime::fail(world_, fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status)));
     }
     cudaGetLastError();
     if (round < 20000) continue;
@@ -343,13 +344,6 @@ void CudaExecution::expect_sound() {
   IMBREX_EXPECTS(!dead_, "this execution failed before");
 }
 
-// Throws the world's first failure, which may be the loss of the rank that this one waited for.
-void CudaExecution::fail(const std::string& message) {
-  world_.fail(message);
-  world_.throw_if_failed();
-  throw Error(ErrorCode::runtime_failure, message);
-}
-
 std::string CudaExecution::fault_message() const {
   const FaultRecord& f = *fault_;
   const auto epoch = std::uint64_t{f.epoch};
@@ -365,14 +359,8 @@ std::string CudaExecution::fault_message() const {
 
 void CudaExecution::throw_fault() {
   dead_ = true;
-  if (fault_->state != FaultRecord::clear) fail(fault_message());
-  // The rank that gave up says why; its host needs a moment.
-  for (int i = 0; i < 2000; ++i) {
-    world_.throw_if_failed();
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  throw Error(ErrorCode::runtime_failure,
-              fmt::format("rank {}: another rank gave up and did not say why", world_.rank()));
+  if (fault_->state != FaultRecord::clear) runtime::fail(world_, fault_message());
+  runtime::fail_as_told(world_);
 }
 
 }  // namespace imbrex::cuda

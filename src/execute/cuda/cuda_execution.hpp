@@ -46,7 +46,6 @@ class CudaExecution final : public StreamExecution {
   bool faulty() const { return fault_->state != FaultRecord::clear || fault_->ended_early != 0; }
   std::string fault_message() const;
   void rescue() noexcept;
-  [[noreturn]] void fail(const std::string& message);
   [[noreturn]] void throw_fault();
   std::byte* heap_at(std::size_t offset) const { return heap_.handle().at(world_.rank(), place_.offset + offset); }
 

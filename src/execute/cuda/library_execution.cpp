@@ -17,6 +17,7 @@
 #include "execute/layout.hpp"
 #include "plan/builder.hpp"
 #include "runtime/cuda/raw_memory.hpp"
+#include "runtime/failure.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -385,7 +386,6 @@ void LibraryExecution::look() noexcept {
   try {
     world_.throw_if_failed();
     libraries_->check();
-    if (own_ != nullptr) own_->look();
     while (finished_ < queued_) {
       const std::size_t oldest = finished_ % done_.size();
       const cudaError_t status = cudaEventQuery(done_[oldest]);
@@ -456,7 +456,6 @@ void LibraryExecution::end(const std::string& message) noexcept {
   dead_ = true;
   world_.fail(message);
   libraries_->abort();
-  if (own_ != nullptr) own_->abort();
   // Aborted collectives end soon, and what waits for them runs on.
   stuck_ = true;
   for (int i = 0; i < 1000 && stuck_; ++i) {
@@ -468,8 +467,7 @@ void LibraryExecution::end(const std::string& message) noexcept {
 // Throws the world's first failure, which may be the loss of the rank that this one waited for.
 void LibraryExecution::give_up(const std::string& message) {
   end(message);
-  world_.throw_if_failed();
-  throw Error(ErrorCode::runtime_failure, message);
+  runtime::fail(world_, message);
 }
 
 class PreparingLibraries final : public Libraries {

@@ -39,12 +39,14 @@ CudaCollectives& SharedLibraries::collectives() {
 
 void SharedLibraries::check() const {
   for (const auto& [ranks, communicator] : communicators_) communicator->check();
+  if (collectives_) collectives_->look();
 }
 
 void SharedLibraries::abort() noexcept {
   std::vector<runtime::Communicator*> all;
   for (const auto& [ranks, communicator] : communicators_) all.push_back(communicator.get());
   runtime::Communicator::abort(all);
+  if (collectives_) collectives_->abort();
 }
 
 }  // namespace imbrex::cuda
