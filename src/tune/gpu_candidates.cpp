@@ -57,6 +57,10 @@ void columns(Knobs& k, int group, int shift) {
   k.own_shift = shift;
 }
 
+auto in_columns(int group, int shift) {
+  return [=](Knobs& k) { columns(k, group, shift); };
+}
+
 // Small shards come by stores, large ones by copy engines. B is read once if a column's tiles run together, which their
 // shards' arrivals must allow.
 void add_gathers(List& list, std::int64_t m, std::int64_t shard) {
@@ -87,7 +91,6 @@ void add_gathers(List& list, std::int64_t m, std::int64_t shard) {
 // next tile, too. How late, and how many rows run together, depends on what stays in the second-level cache.
 void add_scatters(List& list, const Problem& p, std::int64_t shard) {
   const bool exchange = p.op == Operator::gemm_all_to_all;
-  const auto in_columns = [](int group, int shift) { return [=](Knobs& k) { columns(k, group, shift); }; };
   const auto spanning = [&](Knobs& k) { k.span_shards = true, k.reducer = Reducer::tail; };
   if (shard < 128) {
     if (p.m <= 64) return list.add({small, low}, spanning);
@@ -117,7 +120,6 @@ void add_scatters(List& list, const Problem& p, std::int64_t shard) {
 
 void add_reduces(List& list, const Problem& p) {
   const auto one_shot = [](Knobs& k) { k.one_shot = true, k.reducer = Reducer::tail; };
-  const auto in_columns = [](int group, int shift) { return [=](Knobs& k) { columns(k, group, shift); }; };
   if (p.m <= 64) list.add({small, low}, one_shot);
   if (p.m > 64 && p.m <= 256) list.add({narrow, square1, square}, one_shot);
   if (p.m <= 64) return list.add({small, low}, in_columns(8, 0));

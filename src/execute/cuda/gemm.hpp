@@ -7,17 +7,9 @@
 
 #include "execute/cuda/table.hpp"
 #include "execute/cuda/translate.hpp"
+#include "runtime/cuda/early_launch.hpp"
 
 namespace imbrex::cuda {
-
-/// Lets a kernel's blocks start while the stream's previous kernel ends; they wait for its end themselves
-/// (wait_for_stream in protocol.cuh).
-inline cudaLaunchAttribute early_launch() {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  return attribute;
-}
 
 /// A compiled variant. Blocks all run at once, one to a multiprocessor: waiting blocks never keep others from starting.
 struct GemmKernel {

@@ -1,4 +1,4 @@
-// Waits and posts on the device: the PTX behind them, and the one bounded wait that every kernel uses.
+// Waits and posts on the device, and the one bounded wait that every kernel uses.
 //
 // Order. A poster's data are visible before its post: the threads that stored meet at a barrier, then one of them
 // fences at system scope and adds to the counters. A waiter polls with acquire at system scope; the threads that read
@@ -8,34 +8,12 @@
 #include <cstdint>
 
 #include "execute/cuda/table.hpp"
+#include "runtime/cuda/ordering.cuh"
 
 namespace imbrex::cuda {
 
-__device__ __forceinline__ std::uint32_t load_acquire_system(const void* address) {
-  std::uint32_t value;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
-  return value;
-}
-
-/// With a fence before it, a release.
-__device__ __forceinline__ void add_relaxed_system(void* address, std::uint32_t value) {
-  asm volatile("red.relaxed.sys.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
-}
-
-__device__ __forceinline__ void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
-
-__device__ __forceinline__ void store_relaxed_system(void* address, std::uint32_t value) {
-  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
-}
-
 /// Orders what other threads' ordinary stores brought, seen by an acquire, before this thread's tensor-memory loads.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
-
-__device__ __forceinline__ std::uint64_t global_nanoseconds() {
-  std::uint64_t time;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
-  return time;
-}
 
 /// Spreads stores over time. Links that take less than all multiprocessors store at once push back into each of them,
 /// and its loads wait behind its stores.
@@ -82,12 +60,6 @@ __device__ __forceinline__ void advance_epoch(const Protocol& p, const Epoch& ep
   p.state->readers = 0;
   p.state->epoch = epoch.number + 1;
   p.state->turn = static_cast<std::uint32_t>((epoch.number + 1) >> (p.copies - 1)) + 1;
-}
-
-/// The launch may have come before the stream's previous kernel has ended: nothing is read or written before this.
-__device__ __forceinline__ void wait_for_stream() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 /// Writes down the first wait of this rank that passed its limit, and ends every wait of every rank.
