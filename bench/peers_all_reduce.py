@@ -13,11 +13,10 @@ wrote.
 import argparse
 import datetime
 import json
-import os
 import statistics
 import sys
 
-from peers_torch import ONE_SHOT_BYTES, Imbrex, Timer
+from peers_torch import ONE_SHOT_BYTES, Imbrex, Timer, by_turns, join, without_multicast
 from report import ROOT
 
 # No answer within these seconds: something hangs.
@@ -99,45 +98,27 @@ def write(path, machine, torch_version, turns, rounds, rows):
 
 def main(argv):
     options = parse(argv)
-    os.environ["NCCL_NVLS_ENABLE"] = "0"
-    os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
+    without_multicast()
     import torch
     import torch.distributed as dist
     import torch.distributed._symmetric_memory as symmetric
 
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    limit = datetime.timedelta(seconds=2 * PATIENCE)
-    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()), timeout=limit)
-    meeting = dist.new_group(backend="gloo", timeout=limit)
-    group = dist.group.WORLD.group_name
+    rank, ranks, meeting, group = join(torch, dist, PATIENCE)
     timer = AllReduceTimer(torch, dist, meeting)
     bench = Bench(options.bench, ranks, options.rounds, options.most) if rank == 0 else None
     rows = []
     for num_bytes in sizes(options.least, options.most):
         timer.num_bytes = num_bytes
         calls = torch_candidates(num_bytes, group, torch, dist, symmetric)
-        prepared = {name: timer.prepare(call) for name, call in calls.items()}
-        prepared = {name: p for name, p in prepared.items() if p}
-        times, turns = {name: [] for name in prepared}, []
-        for _ in range(options.turns):
-            for _ in range(options.rounds):
-                for name, (lead, replay, count, _) in prepared.items():
-                    times[name].append(timer.time_of(replay, count, lead))
-            torch.cuda.synchronize()
-            dist.barrier(group=meeting)
-            if bench:
-                turns.append(bench.measure((num_bytes,)))
-            dist.barrier(group=meeting)
+        medians, replayed, turns = by_turns(calls, timer, options, bench and (lambda: bench.measure((num_bytes,))))
         if bench:
             row = median_row(turns)
-            row["torch"] = {name: round(statistics.median(t), 2) for name, t in times.items()}
-            row["torch_by"] = {name: p[3] for name, p in prepared.items()}
+            row["torch"], row["torch_by"] = medians, replayed
             rows.append(row)
             print(f"{num_bytes:>10}  " + "  ".join(f"{name} {us:.2f}" for name, us in row["microseconds"].items()) + "  torch: "
                   + "  ".join(f"{name} {us:.2f} ({row['torch_by'][name]})" for name, us in row["torch"].items()), flush=True)
             write(options.out, f"{ranks} {torch.cuda.get_device_name()}", torch.__version__, options.turns, options.rounds, rows)
-        del calls, prepared
+        del calls
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
     if bench:

@@ -225,20 +225,49 @@ class Timer:
         return self.slowest(begin.elapsed_time(end) * 1e3 / calls)
 
 
-def main(argv):
-    options = parse(argv)
+def without_multicast():
+    """To be called before torch is imported."""
     os.environ["NCCL_NVLS_ENABLE"] = "0"
     os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
+
+
+def join(torch, dist, patience):
+    """Rank, number of ranks, a group to meet in on the CPU, and the name of torch's group of all ranks."""
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    limit = datetime.timedelta(seconds=2 * patience)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()), timeout=limit)
+    meeting = dist.new_group(backend="gloo", timeout=limit)
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), meeting, dist.group.WORLD.group_name
+
+
+def by_turns(calls, timer, options, measure):
+    """Torch's calls and what `measure` does (rank 0 has one), neither while the other works. Returns name -> median
+    microseconds and name -> how it was replayed, of the calls that can be, and what measure returned each turn."""
+    torch, dist, meeting = timer.torch, timer.dist, timer.meeting
+    prepared = {name: timer.prepare(call) for name, call in calls.items()}
+    prepared = {name: p for name, p in prepared.items() if p}
+    times, turns = {name: [] for name in prepared}, []
+    for _ in range(options.turns):
+        for _ in range(options.rounds):
+            for name, (lead, replay, count, _) in prepared.items():
+                times[name].append(timer.time_of(replay, count, lead))
+        torch.cuda.synchronize()
+        dist.barrier(group=meeting)
+        if measure:
+            turns.append(measure())
+        dist.barrier(group=meeting)
+    medians = {name: round(statistics.median(t), 2) for name, t in times.items()}
+    return medians, {name: p[3] for name, p in prepared.items()}, turns
+
+
+def main(argv):
+    options = parse(argv)
+    without_multicast()
     import torch
     import torch.distributed as dist
     import torch.distributed._symmetric_memory as symmetric
 
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    limit = datetime.timedelta(seconds=2 * PATIENCE)
-    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()), timeout=limit)
-    meeting = dist.new_group(backend="gloo", timeout=limit)
-    group = dist.group.WORLD.group_name
+    rank, ranks, meeting, group = join(torch, dist, PATIENCE)
     timer = Timer(torch, dist, meeting)
     imbrex = Imbrex(options.imbrex, ranks, options.rounds) if rank == 0 else None
     rows = []
@@ -246,29 +275,17 @@ def main(argv):
     for problem in grid(options.ops, options.m):
         say("{} {} x {} x {}".format(*problem))
         calls = torch_candidates(problem, ranks, group, torch, dist, symmetric)
-        prepared = {name: timer.prepare(call) for name, call in calls.items()}
-        prepared = {name: p for name, p in prepared.items() if p}
-        times, turns = {name: [] for name in prepared}, []
-        for _ in range(options.turns):
-            for _ in range(options.rounds):
-                for name, (lead, replay, count, _) in prepared.items():
-                    times[name].append(timer.time_of(replay, count, lead))
-            torch.cuda.synchronize()
-            dist.barrier(group=meeting)
-            if imbrex:
-                turns.append(imbrex.measure(problem))
-            dist.barrier(group=meeting)
+        medians, replayed, turns = by_turns(calls, timer, options, imbrex and (lambda: imbrex.measure(problem)))
         if rank == 0:
             row = joined(turns)
-            row["peers"] = {name: round(statistics.median(t), 2) for name, t in times.items()}
-            row["peers_by"] = {name: p[3] for name, p in prepared.items()}
+            row["peers"], row["peers_by"] = medians, replayed
             rows.append(row)
             chosen = next(plan for plan in row["plans"] if plan["chosen"])
             say(f"    Imbrex {chosen['us']:.1f} us ({chosen['name']}), its cuBLAS+NCCL {row['plans'][0]['us']:.1f} us; torch: "
                 + ", ".join(f"{name} {us:.1f} us ({row['peers_by'][name]})" for name, us in row["peers"].items()))
             machine = options.machine or f"{ranks} {torch.cuda.get_device_name()}; torch {torch.__version__}, NVLink multicast off"
             write_result(options.out, machine, datetime.date.today().isoformat(), rows)
-        del calls, prepared
+        del calls
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
     if imbrex:
