@@ -8,9 +8,9 @@
 namespace imbrex::cuda {
 
 template <Type type>
-class CodedOneShot : CodedRank<type, 1, true> {
-  using Base = CodedRank<type, 1, true>;
-  using Base::a_, Base::c_, Base::progress_, Base::state_, Base::in_, Base::out_, Base::workers_, Base::well_;
+class CodedOneShot : CodedRank<type, true> {
+  using Base = CodedRank<type, true>;
+  using Base::a_, Base::c_, Base::state_, Base::in_, Base::out_, Base::workers_, Base::well_;
   using Base::index_of, Base::block_of, Base::place_of, Base::slot_of, Base::peer_of;
   using typename Base::OwnPart;
   using typename Base::Part;
@@ -18,7 +18,7 @@ class CodedOneShot : CodedRank<type, 1, true> {
   using typename Base::Vector;
 
  public:
-  __device__ __forceinline__ CodedOneShot(const CodedArgs& args, Progress& progress) : Base(args, progress) {}
+  __device__ __forceinline__ CodedOneShot(const CodedArgs& args, Progress& progress) : Base(args), progress_(progress) {}
 
   __device__ __forceinline__ void run() {
     for (std::uint32_t round = 0; round < a_.chunks + 1; ++round) {
@@ -46,7 +46,7 @@ class CodedOneShot : CodedRank<type, 1, true> {
   __device__ __forceinline__ void send(std::uint32_t chunk) {
     const std::uint32_t place = place_of(chunk);
     const Codec c = a_.parts.codec;
-    const std::uint32_t block = block_of(chunk, 0), raw_before = this->raw_groups_;
+    const std::uint32_t block = block_of(chunk), raw_before = this->raw_groups_;
     const bool there = block < a_.value_blocks;
     Values values = {};
     if (there) Vector::to_float(in_.load(block), values);
@@ -56,14 +56,14 @@ class CodedOneShot : CodedRank<type, 1, true> {
     const codec::Planes planes = codec::to_planes(c.format, part.codes);
 #pragma unroll 1
     for (std::uint32_t i = 1; i < c_.ranks; ++i)
-      this->store_coded(c, a_.parts, slot_of(a_.parts, peer_of(i), c_.rank, place), index_of(0), part.group, planes,
+      this->store_coded(c, a_.parts, slot_of(a_.parts, peer_of(i), c_.rank, place), index_of(), part.group, planes,
                         values);
   }
 
   __device__ __forceinline__ void add(std::uint32_t chunk) {
     const std::uint32_t place = place_of(chunk);
     const Codec c = a_.parts.codec;
-    const std::uint32_t block = block_of(chunk, 0);
+    const std::uint32_t block = block_of(chunk);
     const bool there = block < a_.value_blocks;
     Values values = {}, sum = {};
     typename Vector::Raw own{};
@@ -75,8 +75,8 @@ class CodedOneShot : CodedRank<type, 1, true> {
     for (std::uint32_t s = 0; s < c_.ranks; ++s) {
       const std::byte* from = slot_of(a_.parts, c_.rank, s, place);
       Part came{};
-      if (there && s != c_.rank) came = this->load_part(c, from, index_of(0));
-      this->add_part(c, s, own_part, own, came, from, index_of(0), there, bound, sum);
+      if (there && s != c_.rank) came = this->load_part(c, from, index_of());
+      this->add_part(c, s, own_part, own, came, from, index_of(), there, bound, sum);
     }
     if (c_.rank == 0) {
 #pragma unroll
@@ -89,6 +89,8 @@ class CodedOneShot : CodedRank<type, 1, true> {
     }
     if (there) out_.store(block, sum);
   }
+
+  Progress& progress_;
 };
 
 template <Type type>
