@@ -123,7 +123,7 @@ void add_options(CLI::App& app, BenchOptions& o) {
       ->capture_default_str();
   app.add_flag("--threads", o.threads, "ranks are threads, not processes");
   app.add_flag("--ring", o.ring, "also rings through what --codecs names");
-  app.add_flag("--sweep", o.sweep, "also blocks, threads and batches");
+  app.add_flag("--sweep", o.sweep, "also blocks, threads and batches; of codecs, chunks and slots");
   app.add_flag("!--no-nccl", o.nccl, "leave NCCL out");
   app.add_flag(
       "--serve", o.serve,

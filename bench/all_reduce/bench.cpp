@@ -181,8 +181,8 @@ void Bench::add_coded(std::vector<Candidate>& list, const std::string& codec, bo
   around.steps = cuda::CodedSteps::ring;
   if (ring) list.push_back(coded(codec + " ring", codec, around));
   if (!options_.sweep || bytes < mib) return;
-  for (const std::uint32_t span : {64u, 128u, 256u, 384u, 512u})
-    for (const std::uint32_t slots : {0u, 4u})
+  for (const std::uint32_t span : {128u, 256u, 512u})
+    for (const std::uint32_t slots : {4u, 6u, 0u})
       list.push_back(coded(fmt::format("{} span {} s{}", codec, span, slots), codec, {0, span, slots}));
 }
 

@@ -50,33 +50,33 @@ int run(World& world, std::uint64_t bytes) {
   constexpr int runs = 10;
   for (const auto& [way, name] : ways)
     for (const std::uint64_t window : {0, 1, 4, 16, 64})
-    for (const unsigned blocks : {16u, 32u, 64u, 128u}) {
-      if (window != 0 && way != Way::stores && way != Way::copies && way != Way::bulk) continue;
-      a.way = way;
-      a.window = window << 20;
-      double best = 1e9;
-      for (int round = 0; round < 4; ++round) {
-        world.barrier();
-        // The first launch brings the ranks together, more or less.
-        IMBREX_CUDA_TRY(launch_links(a, blocks));
-        IMBREX_CUDA_TRY(cudaEventRecord(begin));
-        for (int i = 0; i < runs; ++i) IMBREX_CUDA_TRY(launch_links(a, blocks));
-        IMBREX_CUDA_TRY(cudaEventRecord(end));
-        IMBREX_CUDA_TRY(launch_links(a, blocks));
-        IMBREX_CUDA_TRY(cudaDeviceSynchronize());
-        float milliseconds = 0;
-        IMBREX_CUDA_TRY(cudaEventElapsedTime(&milliseconds, begin, end));
-        const double own = static_cast<double>(milliseconds) * 1e-3 / runs;
-        std::vector<double> all(static_cast<std::size_t>(world.size()));
-        world.all_gather(&own, all.data(), sizeof own);
-        best = std::min(best, *std::max_element(all.begin(), all.end()));
+      for (const unsigned blocks : {16u, 32u, 64u, 128u}) {
+        if (window != 0 && way != Way::stores && way != Way::copies && way != Way::bulk) continue;
+        a.way = way;
+        a.window = window << 20;
+        double best = 1e9;
+        for (int round = 0; round < 4; ++round) {
+          world.barrier();
+          // The first launch brings the ranks together, more or less.
+          IMBREX_CUDA_TRY(launch_links(a, blocks));
+          IMBREX_CUDA_TRY(cudaEventRecord(begin));
+          for (int i = 0; i < runs; ++i) IMBREX_CUDA_TRY(launch_links(a, blocks));
+          IMBREX_CUDA_TRY(cudaEventRecord(end));
+          IMBREX_CUDA_TRY(launch_links(a, blocks));
+          IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+          float milliseconds = 0;
+          IMBREX_CUDA_TRY(cudaEventElapsedTime(&milliseconds, begin, end));
+          const double own = static_cast<double>(milliseconds) * 1e-3 / runs;
+          std::vector<double> all(static_cast<std::size_t>(world.size()));
+          world.all_gather(&own, all.data(), sizeof own);
+          best = std::min(best, *std::max_element(all.begin(), all.end()));
+        }
+        if (world.rank() == 0) {
+          fmt::print("{:>40}  {:>2} MiB in turn {:>3} blocks  {:6.1f} GB/s\n", name, window, blocks,
+                     static_cast<double>(bytes) * (world.size() - 1) / best * 1e-9);
+          std::fflush(stdout);
+        }
       }
-      if (world.rank() == 0) {
-        fmt::print("{:>40}  {:>2} MiB in turn {:>3} blocks  {:6.1f} GB/s\n", name, window, blocks,
-                   static_cast<double>(bytes) * (world.size() - 1) / best * 1e-9);
-        std::fflush(stdout);
-      }
-    }
   return 0;
 }
 

@@ -23,7 +23,8 @@ __device__ void bulk(const LinkArgs& a, std::byte* shared) {
   const std::uint64_t step = gridDim.x * std::uint64_t{bulk_bytes}, window = a.window == 0 ? step : a.window;
   for (std::uint64_t begin = 0; begin < a.bytes; begin += window)
     for (std::uint32_t i = 1; i < a.ranks; ++i)
-      for (std::uint64_t at = begin + blockIdx.x * std::uint64_t{bulk_bytes}; at < min(begin + window, a.bytes); at += step)
+      for (std::uint64_t at = begin + blockIdx.x * std::uint64_t{bulk_bytes}; at < min(begin + window, a.bytes);
+           at += step)
         send(i, at);
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
@@ -36,34 +37,36 @@ __device__ void move(const LinkArgs& a) {
   std::uint32_t sum = 0;
   for (std::uint64_t begin = 0; begin < all; begin += window)
     for (std::uint32_t i = 1; i < a.ranks; ++i)
-     for (std::uint64_t parts = min(begin + window, all), p = begin + blockIdx.x * std::uint64_t{blockDim.x} + threadIdx.x; p < parts; p += batch * step) {
-      auto* remote = reinterpret_cast<uint4*>(region(a, (a.rank + i) % a.ranks, a.rank));
-      auto* local = reinterpret_cast<uint4*>(region(a, a.rank, (a.rank + i) % a.ranks));
-      const bool pull = way == Way::loads || (way == Way::both && blockIdx.x % 2 == 0);
-      uint4 words[batch];
+      for (std::uint64_t parts = min(begin + window, all),
+                         p = begin + blockIdx.x * std::uint64_t{blockDim.x} + threadIdx.x;
+           p < parts; p += batch * step) {
+        auto* remote = reinterpret_cast<uint4*>(region(a, (a.rank + i) % a.ranks, a.rank));
+        auto* local = reinterpret_cast<uint4*>(region(a, a.rank, (a.rank + i) % a.ranks));
+        const bool pull = way == Way::loads || (way == Way::both && blockIdx.x % 2 == 0);
+        uint4 words[batch];
 #pragma unroll
-      for (int b = 0; b < batch; ++b)
-        words[b] = p + b * step >= parts ? uint4{}
-                   : pull                ? __ldcs(remote + p + b * step)
-                   : way == Way::copies  ? __ldcs(local + p + b * step)
-                                         : uint4{1, 2, 3, static_cast<std::uint32_t>(p)};
+        for (int b = 0; b < batch; ++b)
+          words[b] = p + b * step >= parts ? uint4{}
+                     : pull                ? __ldcs(remote + p + b * step)
+                     : way == Way::copies  ? __ldcs(local + p + b * step)
+                                           : uint4{1, 2, 3, static_cast<std::uint32_t>(p)};
 #pragma unroll
-      for (int b = 0; b < batch; ++b) {
-        if (p + b * step >= parts) continue;
-        uint4* to = remote + p + b * step;
-        if (pull) {
-          sum += words[b].x ^ words[b].w;
-        } else if (way == Way::relaxed_stores || way == Way::stores_and_clears) {
-          for (uint4* at : {to, local + p + b * step})
-            if (at == to || way == Way::stores_and_clears)
-              asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(words[b].x),
-                           "r"(words[b].y), "r"(words[b].z), "r"(words[b].w)
-                           : "memory");
-        } else {
-          *to = words[b];
+        for (int b = 0; b < batch; ++b) {
+          if (p + b * step >= parts) continue;
+          uint4* to = remote + p + b * step;
+          if (pull) {
+            sum += words[b].x ^ words[b].w;
+          } else if (way == Way::relaxed_stores || way == Way::stores_and_clears) {
+            for (uint4* at : {to, local + p + b * step})
+              if (at == to || way == Way::stores_and_clears)
+                asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(words[b].x),
+                             "r"(words[b].y), "r"(words[b].z), "r"(words[b].w)
+                             : "memory");
+          } else {
+            *to = words[b];
+          }
         }
       }
-    }
   if (sum == 0x12345678u) *a.sink = sum;
 }
 

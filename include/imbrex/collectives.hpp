@@ -83,8 +83,8 @@ std::unique_ptr<AllReduce> make_cpu_all_reduce(World& world, std::int64_t max_co
                                                const AllReduceOptions& options = {});
 
 /// Of up to `max_count` elements in the memory of the rank's GPU, which is chosen as by make_cuda_executor. Throws
-/// Error(runtime_failure) where there are too few GPUs, and Error(invalid_input) for whole_call, which is the CPU's, and
-/// in a build without CUDA.
+/// Error(runtime_failure) where there are too few GPUs, and Error(invalid_input) for whole_call, which is the CPU's,
+/// and in a build without CUDA.
 std::unique_ptr<AllReduce> make_cuda_all_reduce(World& world, std::int64_t max_count, Type type,
                                                 const AllReduceOptions& options = {});
 

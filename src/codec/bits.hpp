@@ -59,6 +59,21 @@ IMBREX_CODEC constexpr T larger(T a, T b) {
   return a < b ? b : a;
 }
 
+#ifdef __CUDA_ARCH__
+// One instruction each, where comparing as integers takes two or three. A NaN wins, as the one that is largest as an
+// integer; +0 is above -0.
+__device__ __forceinline__ float larger_or_nan(float a, float b) {
+  float value;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(value) : "f"(a), "f"(b));
+  return value;
+}
+__device__ __forceinline__ float smaller_or_nan(float a, float b) {
+  float value;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(value) : "f"(a), "f"(b));
+  return value;
+}
+#endif
+
 constexpr std::uint32_t magnitude_mask = 0x7fffffffu, sign_mask = 0x80000000u, infinity_bits = 0x7f800000u,
                         nan_bits = 0x7fc00000u, fraction_mask = 0x7fffffu;
 

@@ -79,10 +79,10 @@ IMBREX_CODEC Codes encode(const Codec& codec, const Range& range, const Group& g
   return {gather_bytes(code[0], code[1], code[2], code[3]), gather_bytes(code[4], code[5], code[6], code[7])};
 }
 
-/// The values that the codes of a regular or marked group stand for; at most `range.largest`, so that no rounding of a
-/// step makes an infinity of a finite value.
-IMBREX_CODEC void decode(const Codec& codec, const Range& range, const Group& group, const Codes& codes,
-                         float (&values)[block_values]) {
+/// The values that the codes of a group stand for, whatever the element type can hold, and as if none stood for NaN or
+/// an infinity.
+IMBREX_CODEC void decode_numbers(const Codec& codec, const Group& group, const Codes& codes,
+                                 float (&values)[block_values]) {
   const bool symmetric = !codec.asymmetric || group.kind == GroupKind::marked;
   if (codec.format == CodeFormat::fp8) {
     for (int i = 0; i < block_values; i += 2) {
@@ -99,6 +99,13 @@ IMBREX_CODEC void decode(const Codec& codec, const Range& range, const Group& gr
       values[i] = symmetric ? product(code, group.step) : multiply_add(code, group.step, group.offset);
     }
   }
+}
+
+/// The values that the codes of a regular or marked group stand for; at most `range.largest`, so that no rounding of a
+/// step makes an infinity of a finite value.
+IMBREX_CODEC void decode(const Codec& codec, const Range& range, const Group& group, const Codes& codes,
+                         float (&values)[block_values]) {
+  decode_numbers(codec, group, codes, values);
   if (!(magnitude_of(codec, group) <= range.largest))
     for (int i = 0; i < block_values; ++i) values[i] = larger(smaller(values[i], range.largest), -range.largest);
   if (group.kind == GroupKind::marked) {

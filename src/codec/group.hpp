@@ -32,12 +32,23 @@ IMBREX_CODEC Extremes merge(const Codec& codec, Extremes a, Extremes b) {
 }
 
 IMBREX_CODEC Extremes fold(const Codec& codec, Extremes so_far, const float (&values)[block_values]) {
+#ifdef __CUDA_ARCH__
+  // A NaN need not come out with its own bits: groups with one are marked, whatever it is.
+  float low = codec.asymmetric ? values[0] : 0, high = codec.asymmetric ? values[0] : fabsf(values[0]);
+  for (int i = 1; i < block_values; ++i) {
+    if (codec.asymmetric) low = smaller_or_nan(low, values[i]);
+    high = larger_or_nan(high, codec.asymmetric ? values[i] : fabsf(values[i]));
+  }
+  if (codec.asymmetric) return merge(codec, so_far, {ordered(low), ordered(high)});
+  return merge(codec, so_far, {0, static_cast<std::int32_t>(bits_of(high))});
+#else
   for (int i = 0; i < block_values; ++i) {
     const auto magnitude = static_cast<std::int32_t>(bits_of(values[i]) & magnitude_mask);
     const std::int32_t key = codec.asymmetric ? ordered(values[i]) : magnitude;
     so_far = merge(codec, so_far, {key, key});
   }
   return so_far;
+#endif
 }
 
 /// The largest magnitude among the finite values, for a marked group, which is symmetric whatever the codec. Begin with
@@ -108,8 +119,8 @@ IMBREX_CODEC std::uint32_t step_word(ScaleType scale, float step) {
   return scale == ScaleType::fp32 ? bits : scale == ScaleType::bf16 ? bits >> 16 : bits >> 23;
 }
 
-/// The group of values with these extremes, none of which needs a mark.
-IMBREX_CODEC Group regular_group(const Codec& codec, Extremes extremes) {
+/// The group of values with these extremes, none of which needs a mark; but for `inverse`.
+IMBREX_CODEC Group measured_group(const Codec& codec, Extremes extremes) {
   const float largest = largest_code(codec);
   Group group{GroupKind::regular, 0, 0, 0, 0, 0};
   if (!codec.asymmetric) {
@@ -118,7 +129,6 @@ IMBREX_CODEC Group regular_group(const Codec& codec, Extremes extremes) {
       group.step = power_of_two(larger(exponent_for(magnitude, largest), -110));
     else
       group.step = round_step(codec.scale, product(magnitude, raised_reciprocal(largest)));
-    group.inverse = reciprocal(codec.scale, group.step, 1);
   } else {
     const std::uint32_t low = bits_of(unordered(extremes.low));
     // An offset in bf16 is rounded down; halves keep the range of any two floats finite.
@@ -129,10 +139,15 @@ IMBREX_CODEC Group regular_group(const Codec& codec, Extremes extremes) {
       group.step = power_of_two(larger(exponent_for(float_of(bits_of(half_range) + 1), largest) + 1, -110));
     else
       group.step = round_step(codec.scale, product(half_range, 2.0f * raised_reciprocal(largest)));
-    group.inverse = reciprocal(codec.scale, group.step, 2);
     group.offset_word = bits_of(group.offset) >> (codec.scale == ScaleType::fp32 ? 0 : 16);
   }
   group.scale_word = step_word(codec.scale, group.step);
+  return group;
+}
+
+IMBREX_CODEC Group regular_group(const Codec& codec, Extremes extremes) {
+  Group group = measured_group(codec, extremes);
+  group.inverse = reciprocal(codec.scale, group.step, codec.asymmetric ? 2.0f : 1.0f);
   return group;
 }
 

@@ -19,16 +19,10 @@ __device__ __forceinline__ void bulk_store(std::byte* to, const std::byte* share
 
 __device__ __forceinline__ void commit_bulk() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-/// Until all but the last `Left` groups have read their source.
-template <int Left>
-__device__ __forceinline__ void wait_bulk_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Left) : "memory");
-}
+/// Until all groups have read their source.
+__device__ __forceinline__ void wait_bulk_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
-/// Until all but the last `Left` groups have arrived; with a fence behind it, a post to the receiver may follow.
-template <int Left>
-__device__ __forceinline__ void wait_bulk() {
-  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Left) : "memory");
-}
+/// Until all groups have arrived; with a fence behind it, a post to the receiver may follow.
+__device__ __forceinline__ void wait_bulk() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 }  // namespace imbrex::cuda

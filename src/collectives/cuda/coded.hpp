@@ -52,12 +52,13 @@ struct CodedShape {
 /// Of kernels that are not staged: a thread for each block of a chunk's values, and a warp that posts.
 inline constexpr std::uint32_t most_coded_workers = 480;
 
-/// Warps of staged kernels by what they do, adders and takers in teams; one each posts parts, sums, and what is freed.
-/// And the stages that they fill, of parts and of sums.
-inline constexpr std::uint32_t coded_senders = 8, coded_adder_teams = 2, coded_adders = 4, coded_taker_teams = 2,
-                               coded_takers = 2, part_stage_count = 6, sum_stage_count = 4;
+/// Warps of staged kernels by what they do; one more posts what is freed. And the stages that they fill, of parts and
+/// of sums.
+inline constexpr std::uint32_t coded_senders = 8, coded_adders = 8, coded_takers = 4, part_posters = 2, sum_posters = 1,
+                               part_stage_count = 6, sum_stage_count = 4;
 inline constexpr std::uint32_t staged_threads =
-    32 * (coded_senders + coded_adder_teams * coded_adders + coded_taker_teams * coded_takers + 3);
+    32 * (coded_senders + coded_adders + coded_takers + part_posters + sum_posters + 1);
+static_assert(part_posters <= max_comm_posters && sum_posters <= max_comm_posters);
 inline constexpr std::uint32_t most_staged_span = 512, most_staged_bytes = 64 << 10;
 
 struct CodedKernel {

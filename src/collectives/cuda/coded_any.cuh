@@ -28,7 +28,8 @@ class CodedTwoShot : CodedRank<type, true> {
   using typename Base::Vector;
 
  public:
-  __device__ __forceinline__ CodedTwoShot(const CodedArgs& args, Progress& progress) : Base(args), progress_(progress) {}
+  __device__ __forceinline__ CodedTwoShot(const CodedArgs& args, Progress& progress)
+      : Base(args), progress_(progress) {}
 
   __device__ __forceinline__ void run() {
     if (threadIdx.x >= workers_)

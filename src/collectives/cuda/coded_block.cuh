@@ -66,6 +66,11 @@ struct BlockView {
     return raw;
   }
 
+  /// What load will read goes into the second-level cache.
+  __device__ __forceinline__ void prefetch(std::uint64_t block) const {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(first + min(block * coded_block_values, count - 1) * element));
+  }
+
   /// Rounds to nearest even.
   __device__ __forceinline__ void store(std::uint64_t block, const float (&values)[coded_block_values]) const {
     std::uint32_t bits[4 * words];

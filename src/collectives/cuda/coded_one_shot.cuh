@@ -18,7 +18,8 @@ class CodedOneShot : CodedRank<type, true> {
   using typename Base::Vector;
 
  public:
-  __device__ __forceinline__ CodedOneShot(const CodedArgs& args, Progress& progress) : Base(args), progress_(progress) {}
+  __device__ __forceinline__ CodedOneShot(const CodedArgs& args, Progress& progress)
+      : Base(args), progress_(progress) {}
 
   __device__ __forceinline__ void run() {
     for (std::uint32_t round = 0; round < a_.chunks + 1; ++round) {

@@ -38,13 +38,6 @@ __device__ __forceinline__ void end_step(Ended& ended, std::uint32_t chunk) {
   end_step(ended, threadIdx.x / 32, chunk);
 }
 
-/// By a whole warp: whether all warps have ended the step of the chunk.
-__device__ __forceinline__ bool has_ended(const Ended& ended, std::uint32_t warps, std::uint32_t chunk) {
-  const std::uint32_t lane = threadIdx.x % 32;
-  return __all_sync(0xffffffffu,
-                    lane >= warps || *const_cast<const volatile std::uint32_t*>(&ended.chunks[lane]) >= chunk + 1);
-}
-
 /// By the warp that posts: until all warps have ended the step of the chunk.
 // NOTE: the workers' waits are bounded, so this one is.
 __device__ __forceinline__ void await_step(const Ended& ended, std::uint32_t warps, std::uint32_t chunk) {
@@ -68,7 +61,7 @@ class CodedRank {
   using Values = float[coded_block_values];
 
  protected:
-  using Counters = std::uint32_t (CommState::*)[max_comm_ranks][max_comm_blocks];
+  using Counters = CommCounters (CommState::*)[max_comm_posters];
 
   __device__ __forceinline__ CodedRank(const CodedArgs& args)
       : a_(args),
@@ -89,13 +82,14 @@ class CodedRank {
     await_step(ended, warps, chunk);
     if (lane_ >= c_.ranks || lane_ == c_.rank) return;
     fence_system();
-    store_relaxed_system(&(state_of(c_, lane_).*kind)[c_.rank][blockIdx.x], state_.posts + chunk + 1);
+    store_relaxed_system(&(state_of(c_, lane_).*kind)[0][c_.rank][blockIdx.x], state_.posts + chunk + 1);
   }
 
-  /// By each warp: until all peers have posted `count` times in this call.
-  __device__ __forceinline__ void wait_for(CommStep step, Counters kind, std::uint32_t count) {
+  /// By each warp: until all peers have posted up to `count` in this call.
+  __device__ __forceinline__ void wait_for(CommStep step, Counters kind, std::uint32_t count,
+                                           std::uint32_t poster = 0) {
     if (well_ && lane_ < c_.ranks && lane_ != c_.rank) {
-      const std::uint32_t* counter = &(state_of(c_, c_.rank).*kind)[lane_][blockIdx.x];
+      const std::uint32_t* counter = &(state_of(c_, c_.rank).*kind)[poster][lane_][blockIdx.x];
       Patience patience;
       for (;;) {
         const std::uint32_t seen = load_acquire_system(counter) - state_.posts;
@@ -246,8 +240,8 @@ class CodedRank {
   /// Where sums were sent as codes of `group`.
   __device__ __forceinline__ void note_coded_error(const codec::Bound& bound, const Codec& sums,
                                                    const codec::Group& group) {
-    error_ = max(error_, codec::coded_output_error(bound, static_cast<int>(c_.ranks), type, sums,
-                                                   codec::range_of(type), group));
+    error_ = max(
+        error_, codec::coded_output_error(bound, static_cast<int>(c_.ranks), type, sums, codec::range_of(type), group));
   }
 
   __device__ __forceinline__ void count_non_finite(std::uint32_t block, const Values& values) {

@@ -71,9 +71,9 @@ class CodedRing : CodedRank<type, false> {
     if (lane_ != 0) return;
     CommState& state = state_of(c_, ends ? previous() : next());
     fence_system();
-    store_relaxed_system(ends       ? &state.freed[0][blockIdx.x]
-                         : s < last ? &state.parts[s][blockIdx.x]
-                                    : &state.sums[s - last][blockIdx.x],
+    store_relaxed_system(ends       ? &state.freed[0][0][blockIdx.x]
+                         : s < last ? &state.parts[0][s][blockIdx.x]
+                                    : &state.sums[0][s - last][blockIdx.x],
                          state_.posts + chunk + 1);
   }
 
@@ -105,9 +105,10 @@ class CodedRing : CodedRank<type, false> {
   __device__ __forceinline__ void work(std::uint32_t s, std::uint32_t chunk) {
     const std::uint32_t last = c_.ranks - 1;
     const CommState& own = state_of(c_, c_.rank);
-    if (s == 0 && chunk >= a_.slots) wait_one(CommStep::room, own.freed[0][blockIdx.x], next(), chunk - a_.slots + 1);
-    if (s > 0 && s <= last) wait_one(CommStep::part, own.parts[s - 1][blockIdx.x], previous(), chunk + 1);
-    if (s > last) wait_one(CommStep::sum, own.sums[s - last - 1][blockIdx.x], previous(), chunk + 1);
+    if (s == 0 && chunk >= a_.slots)
+      wait_one(CommStep::room, own.freed[0][0][blockIdx.x], next(), chunk - a_.slots + 1);
+    if (s > 0 && s <= last) wait_one(CommStep::part, own.parts[0][s - 1][blockIdx.x], previous(), chunk + 1);
+    if (s > last) wait_one(CommStep::sum, own.sums[0][s - last - 1][blockIdx.x], previous(), chunk + 1);
     if (!well_) return;
     if (s <= last)
       add(s, chunk);

@@ -8,12 +8,12 @@
 //             part decoded from codes like the others; code the sums into a stage; decode the output from these codes,
 //             too, so all ranks get the same bits,
 //   takers    wait for the peers' sums of chunk k of the other pieces, and decode them into the output,
-//   posters   one each for parts and sums: send stages to the peers by bulk copies, and post once they have arrived; a
-//             third one posts what is freed.
+//   posters   send stages to the peers by bulk copies, and post once they have arrived; the last one posts what is
+//             freed. A fence waits for all that its SM has under way, so several take chunks in turn.
 //
 // Nobody meets in a round: each kind is as many chunks ahead as stages and slots let it, so that loads, codes and links
-// are busy at once; adders and takers are teams that take chunks in turn, since a team mostly waits for what it loads.
-// Stores that wait for a link would make the SM's other warps wait, too; bulk copies do not.
+// are busy at once. Stores that wait for a link would make the SM's other warps wait, too; bulk copies do not.
+// NOTE: on four H200s teams of adders that take chunks in turn, and more warps at fewer registers, gained nothing.
 //
 // Posts and counters: coded_rank.cuh.
 #pragma once
@@ -21,14 +21,15 @@
 #include "collectives/cuda/bulk.cuh"
 #include "collectives/cuda/coded_entries.hpp"
 #include "collectives/cuda/coded_rank.cuh"
+#include "collectives/cuda/coded_usual.cuh"
 
 namespace imbrex::cuda {
 
 /// Of a block's shared memory; zero at first. Stages are filled in order, and counted from the call's begin.
 struct StagedProgress {
-  Ended parts;                                             ///< stages that each warp has filled
-  Ended sums[coded_adder_teams], taken[coded_taker_teams];  ///< chunks
-  std::uint32_t parts_read, sums_read;                      ///< stages up to there are free
+  Ended parts, sums;                                               ///< stages that each warp has filled
+  Ended taken;                                                     ///< chunks
+  std::uint32_t parts_read[part_posters], sums_read[sum_posters];  ///< of the stages of each poster, those up to there
 };
 
 template <Type type, int Most, typename FormOfParts, typename FormOfSums>
@@ -38,19 +39,15 @@ class CodedStaged : CodedRank<type, false> {
   using Base = CodedRank<type, false>;
   using Base::a_, Base::c_, Base::state_, Base::in_, Base::out_, Base::well_, Base::lane_;
   using Base::first_of, Base::has, Base::place_of, Base::slot_of, Base::peer_of;
+  using typename Base::Counters;
   using typename Base::OwnPart;
   using typename Base::Part;
   using typename Base::Values;
   using typename Base::Vector;
-  using typename Base::Counters;
 
  public:
   __device__ __forceinline__ CodedStaged(const CodedArgs& args, StagedProgress& progress, std::byte* stages)
-      : Base(args),
-        progress_(progress),
-        part_stages_(stages),
-        sum_stages_(stages + part_stage_count * args.parts.bytes),
-        peers_(args.comm.ranks - 1) {}
+      : Base(args), progress_(progress), stages_(stages), peers_(args.comm.ranks - 1) {}
 
   __device__ __forceinline__ void run() {
     std::uint32_t warp = threadIdx.x / 32;
@@ -61,20 +58,27 @@ class CodedStaged : CodedRank<type, false> {
     };
     if (is(coded_senders))
       send(warp);
-    else if (is(coded_adder_teams * coded_adders))
-      add(warp / coded_adders, warp % coded_adders);
-    else if (is(coded_taker_teams * coded_takers))
-      take(warp / coded_takers, warp % coded_takers);
-    else if (is(1))
-      post_parts();
-    else if (is(1))
-      post_sums();
+    else if (is(coded_adders))
+      add(warp);
+    else if (is(coded_takers))
+      take(warp);
+    else if (is(part_posters))
+      post_parts(warp);
+    else if (is(sum_posters))
+      post_sums(warp);
     else
       post_freed();
     this->end();
   }
 
  private:
+  __device__ __forceinline__ std::byte* part_stage(std::uint32_t fill) const {
+    return stages_ + fill % part_stage_count * a_.parts.bytes;
+  }
+  __device__ __forceinline__ std::byte* sum_stage(std::uint32_t chunk) const {
+    return stages_ + part_stage_count * a_.parts.bytes + chunk % sum_stage_count * a_.sums.bytes;
+  }
+
   /// Of a warp's i-th block of values in a chunk, among `warps` warps.
   __device__ __forceinline__ std::uint32_t index_of(std::uint32_t warp, std::uint32_t warps, std::uint32_t i) const {
     return (i * warps + warp) * 32 + lane_;
@@ -98,8 +102,11 @@ class CodedStaged : CodedRank<type, false> {
     for (std::uint32_t fill = 0; fill < fills; ++fill) {
       const std::uint32_t next_chunk = peer == peers_ ? chunk + 1 : chunk, next_peer = peer == peers_ ? 1 : peer + 1;
       maybe_pause(c_, state_.epoch, fill);
-      if (fill >= part_stage_count) await_read(progress_.parts_read, fill - part_stage_count + 1);
-      std::byte* stage = part_stages_ + fill % part_stage_count * a_.parts.bytes;
+      if (fill >= part_stage_count) {
+        const std::uint32_t last = fill - part_stage_count;
+        await_read(progress_.parts_read[last / peers_ % part_posters], last + 1);
+      }
+      std::byte* stage = part_stage(fill);
 #pragma unroll 1
       for (std::uint32_t i = 0; i < rounds; ++i) {
         const std::uint32_t index = index_of(warp, coded_senders, i);
@@ -112,9 +119,14 @@ class CodedStaged : CodedRank<type, false> {
         Values values = {};
         const bool there = has(peer_of(peer), first_of(chunk) + index);
         if (there) Vector::to_float(raw, values);
-        const codec::Group group = group_of(c, range, values);
-        this->store_coded(c, a_.parts, stage, index, group,
-                          codec::to_planes(c.format, codec::encode(c, range, group, values)), values);
+        bool usual = true;
+        codec::Group group = usual_group_of<type>(c, values, usual);
+        codec::Codes codes = codec::encode(c, range, group, values);
+        if (!__all_sync(whole_warp, usual)) {
+          group = group_of(c, range, values);
+          codes = codec::encode(c, range, group, values);
+        }
+        this->store_coded(c, a_.parts, stage, index, group, codec::to_planes(c.format, codes), values);
       }
       fence_for_bulk();
       end_step(progress_.parts, warp, fill);
@@ -122,83 +134,138 @@ class CodedStaged : CodedRank<type, false> {
     }
   }
 
-  __device__ __forceinline__ void add(std::uint32_t team, std::uint32_t warp) {
+  __device__ __forceinline__ void add(std::uint32_t warp) {
     const Codec parts = FormOfParts::of(a_.parts.codec);
     const std::uint32_t warps = a_.span / 32, rounds = (warps + coded_adders - 1) / coded_adders;
-    typename Vector::Raw next{};
-    const auto load = [&](std::uint32_t chunk, std::uint32_t i) {
+    // Into the second-level cache, where the parts are, too: no registers are held for it.
+    const auto prefetch = [&](std::uint32_t chunk, std::uint32_t i) {
       const std::uint32_t index = index_of(warp, coded_adders, i), block = first_of(chunk) + index;
-      if (chunk < a_.chunks && index < a_.span && has(c_.rank, block)) next = in_.load(c_.rank * a_.piece + block);
+      if (chunk < a_.chunks && index < a_.span && has(c_.rank, block)) in_.prefetch(c_.rank * a_.piece + block);
     };
-    load(team, 0);
+    prefetch(0, 0);
 #pragma unroll 1
-    for (std::uint32_t chunk = team; chunk < a_.chunks; chunk += coded_adder_teams) {
+    for (std::uint32_t chunk = 0; chunk < a_.chunks; ++chunk) {
       maybe_pause(c_, state_.epoch, chunk);
       const std::uint32_t place = place_of(chunk);
-      this->wait_for(CommStep::part, &CommState::parts, chunk + 1);
-      if (chunk >= sum_stage_count) await_read(progress_.sums_read, chunk - sum_stage_count + 1);
-      std::byte* stage = sum_stages_ + chunk % sum_stage_count * a_.sums.bytes;
+      this->wait_for(CommStep::part, &CommState::parts, chunk + 1, chunk % part_posters);
+      if (chunk >= sum_stage_count) {
+        const std::uint32_t last = chunk - sum_stage_count;
+        await_read(progress_.sums_read[last % sum_posters], last + 1);
+      }
+      std::byte* stage = sum_stage(chunk);
 #pragma unroll 1
       for (std::uint32_t i = 0; i < rounds; ++i) {
         const std::uint32_t index = index_of(warp, coded_adders, i);
-        const typename Vector::Raw own = next;
         const bool there = well_ && has(c_.rank, first_of(chunk) + index) && index < a_.span;
+        typename Vector::Raw own{};
+        if (there) own = in_.load(c_.rank * a_.piece + first_of(chunk) + index);
         Part part[unrolled];
 #pragma unroll unrolled
         for (std::uint32_t s = 0; s < Most; ++s)
           if (ahead && there && s < c_.ranks && s != c_.rank)
             part[s % unrolled] = this->load_part(parts, slot_of(a_.parts, c_.rank, s, place), index);
         if (i + 1 < rounds)
-          load(chunk, i + 1);
+          prefetch(chunk, i + 1);
         else
-          load(chunk + coded_adder_teams, 0);
+          prefetch(chunk + 1, 0);
         if (index - lane_ < a_.span) add_block(chunk, index, place, stage, own, part, there);
       }
       fence_for_bulk();
-      end_step(progress_.sums[team], warp, chunk);
+      end_step(progress_.sums, warp, chunk);
     }
   }
 
   __device__ __forceinline__ void add_block(std::uint32_t chunk, std::uint32_t index, std::uint32_t place,
                                             std::byte* stage, const typename Vector::Raw& own, Part (&part)[unrolled],
                                             bool there) {
-    const Codec parts = FormOfParts::of(a_.parts.codec), sums = FormOfSums::of(a_.sums.codec);
+    const Codec sums = FormOfSums::of(a_.sums.codec);
     constexpr codec::Range range = codec::range_of(type);
-    Values values = {}, sum = {};
-    if (there) Vector::to_float(own, values);
-    const OwnPart own_part = this->own_part(parts, values, there);
+    Values sum;
     codec::Bound bound;
-#pragma unroll unrolled
-    for (std::uint32_t s = 0; s < Most; ++s) {
-      if (s >= c_.ranks) continue;
-      Part& came = part[s % unrolled];
-      const std::byte* from = slot_of(a_.parts, c_.rank, s, place);
-      if (!ahead && s != c_.rank && there) came = this->load_part(parts, from, index);
-      this->add_part(parts, s, own_part, own, came, from, index, there, bound, sum);
+    bool usual = true;
+    add_usual_parts(index, place, own, part, there, bound, sum, usual);
+    codec::Group group = usual_group_of<type>(sums, sum, usual);
+    codec::Codes codes = codec::encode(sums, range, group, sum);
+    Values values;
+    if (__all_sync(whole_warp, usual)) {
+      codec::decode_numbers(sums, group, codes, values);
+    } else {
+      bound = {};
+      add_parts(index, place, own, there, bound, sum);
+      group = group_of(sums, range, sum);
+      codes = codec::encode(sums, range, group, sum);
+      codec::decode(sums, range, group, codes, values);
     }
-    if (!there) {
-#pragma unroll
-      for (std::uint32_t i = 0; i < coded_block_values; ++i) sum[i] = 0;
-    }
-    const codec::Group group = group_of(sums, range, sum);
-    const codec::Codes codes = codec::encode(sums, range, group, sum);
     this->store_coded(sums, a_.sums, stage, index, group, codec::to_planes(sums.format, codes), sum);
     if (!there) return;
     const std::uint32_t block = c_.rank * a_.piece + first_of(chunk) + index;
-    codec::decode(sums, range, group, codes, values);
     out_.store(block, values);
     this->note_coded_error(bound, sums, group);
     if (group.kind == codec::GroupKind::marked) this->count_non_finite(block, values);
   }
 
-  __device__ __forceinline__ void take(std::uint32_t team, std::uint32_t warp) {
+  /// Sums by rank number: 0 where nothing is there. By a whole warp.
+  __device__ __forceinline__ void add_parts(std::uint32_t index, std::uint32_t place, const typename Vector::Raw& own,
+                                            bool there, codec::Bound& bound, Values& sum) {
+    const Codec c = FormOfParts::of(a_.parts.codec);
+    Values values = {};
+    if (there) Vector::to_float(own, values);
+    const OwnPart own_part = this->own_part(c, values, there);
+#pragma unroll 1
+    for (std::uint32_t s = 0; s < c_.ranks; ++s) {
+      const std::byte* from = slot_of(a_.parts, c_.rank, s, place);
+      Part came{};
+      if (s != c_.rank && there) came = this->load_part(c, from, index);
+      this->add_part(c, s, own_part, own, came, from, index, there, bound, sum);
+    }
+#pragma unroll
+    for (std::uint32_t i = 0; i < coded_block_values; ++i) sum[i] = there ? sum[i] : 0;
+  }
+
+  /// The same where all groups are usual.
+  __device__ __forceinline__ void add_usual_parts(std::uint32_t index, std::uint32_t place,
+                                                  const typename Vector::Raw& own, Part (&part)[unrolled], bool there,
+                                                  codec::Bound& bound, Values& sum, bool& usual) {
+    const Codec c = FormOfParts::of(a_.parts.codec);
+    constexpr codec::Range range = codec::range_of(type);
+    Values values = {};
+    if (there) Vector::to_float(own, values);
+    const codec::Group own_group = usual_group_of<type>(c, values, usual);
+    const codec::Codes own_codes = codec::encode(c, range, own_group, values);
+#pragma unroll
+    for (std::uint32_t i = 0; i < coded_block_values; ++i) sum[i] = 0;
+#pragma unroll unrolled
+    for (std::uint32_t s = 0; s < Most; ++s) {
+      if (s >= c_.ranks) continue;
+      Part& came = part[s % unrolled];
+      if (!ahead && s != c_.rank && there) came = this->load_part(c, slot_of(a_.parts, c_.rank, s, place), index);
+      const bool mine = s == c_.rank;
+      const GroupWords own_words = words_of(c, own_group);
+      const codec::Group group = read_usual_group<type>(c,
+                                                        {mine    ? own_words.scale
+                                                         : there ? came.words.scale
+                                                                 : 0,
+                                                         0},
+                                                        usual);
+      codec::Codes codes = codec::from_planes(c.format, came.planes);
+      codes.low = mine ? own_codes.low : codes.low;
+      codes.high = mine ? own_codes.high : codes.high;
+      codec::decode_numbers(c, group, codes, values);
+      codec::add_part(bound, c, range, group);
+#pragma unroll
+      for (std::uint32_t i = 0; i < coded_block_values; ++i)
+        sum[i] = !there ? 0 : s == 0 ? values[i] : sum[i] + values[i];
+    }
+  }
+
+  __device__ __forceinline__ void take(std::uint32_t warp) {
     const Codec c = FormOfSums::of(a_.sums.codec);
     constexpr codec::Range range = codec::range_of(type);
 #pragma unroll 1
-    for (std::uint32_t chunk = team; chunk < a_.chunks; chunk += coded_taker_teams) {
+    for (std::uint32_t chunk = 0; chunk < a_.chunks; ++chunk) {
       maybe_pause(c_, state_.epoch, chunk);
       const std::uint32_t place = place_of(chunk);
-      this->wait_for(CommStep::sum, &CommState::sums, chunk + 1);
+      this->wait_for(CommStep::sum, &CommState::sums, chunk + 1, chunk % sum_posters);
 #pragma unroll 1
       for (std::uint32_t index = warp * 32 + lane_; well_ && index < a_.span; index += coded_takers * 32) {
         const std::uint32_t block = first_of(chunk) + index;
@@ -215,12 +282,15 @@ class CodedStaged : CodedRank<type, false> {
           if (i >= c_.ranks || !has(peer_of(i), block)) continue;
           if (!ahead) load(i);
           const Part& came = part[i % unrolled];
+          const codec::Codes codes = codec::from_planes(c.format, came.planes);
           Values values;
-          codec::decode(c, range, read_group(c, came.words), codec::from_planes(c.format, came.planes), values);
+          bool usual = true;
+          codec::decode_numbers(c, read_usual_group<type>(c, came.words, usual), codes, values);
+          if (!usual) codec::decode(c, range, read_group(c, came.words), codes, values);
           out_.store(peer_of(i) * a_.piece + block, values);
         }
       }
-      end_step(progress_.taken[team], warp, chunk);
+      end_step(progress_.taken, warp, chunk);
     }
   }
 
@@ -229,74 +299,55 @@ class CodedStaged : CodedRank<type, false> {
     if (chunk >= a_.slots) this->wait_for(CommStep::room, &CommState::freed, chunk - a_.slots + 1);
   }
 
-  /// By lane 0 of a poster, which made the copies: all but the last `Left` have arrived, and the peers may know.
-  template <int Left>
-  __device__ __forceinline__ void post(Counters kind, std::uint32_t chunk) {
-    wait_bulk<Left>();
+  /// By lane 0 of a poster, which made the copies: they have arrived, and the peers may know.
+  __device__ __forceinline__ void post(Counters kind, std::uint32_t poster, std::uint32_t chunk) {
+    wait_bulk();
     fence_system();
     for (std::uint32_t i = 1; i < c_.ranks; ++i)
-      store_relaxed_system(&(state_of(c_, peer_of(i)).*kind)[c_.rank][blockIdx.x], state_.posts + chunk + 1);
+      store_relaxed_system(&(state_of(c_, peer_of(i)).*kind)[poster][c_.rank][blockIdx.x], state_.posts + chunk + 1);
   }
 
-  // A chunk is posted once the next one's first copy is on its way, or at once if that is not ready: a poster that
-  // waited for each chunk's arrival held all others up.
-
-  __device__ __forceinline__ void post_parts() {
-    for (std::uint32_t chunk = 0; chunk < a_.chunks; ++chunk) {
+  __device__ __forceinline__ void post_parts(std::uint32_t poster) {
+    for (std::uint32_t chunk = poster; chunk < a_.chunks; chunk += part_posters) {
       wait_for_room(chunk);
-      bool posted = chunk == 0;
       for (std::uint32_t i = 1; i < c_.ranks; ++i) {
         const std::uint32_t fill = chunk * peers_ + i - 1;
-        if (!posted && !has_ended(progress_.parts, coded_senders, fill)) {
-          if (lane_ == 0) post<0>(&CommState::parts, chunk - 1);
-          posted = true;
-        }
         await_step(progress_.parts, coded_senders, fill);
         if (lane_ == 0) {
           if (well_)
-            bulk_store(slot_of(a_.parts, peer_of(i), c_.rank, place_of(chunk)),
-                       part_stages_ + fill % part_stage_count * a_.parts.bytes, a_.parts.bytes);
+            bulk_store(slot_of(a_.parts, peer_of(i), c_.rank, place_of(chunk)), part_stage(fill), a_.parts.bytes);
           commit_bulk();
-          wait_bulk_read<1>();
-          say(progress_.parts_read, fill);
-          if (!posted) post<1>(&CommState::parts, chunk - 1);
+          wait_bulk_read();
+          say(progress_.parts_read[poster], fill + 1);
         }
-        posted = true;
         __syncwarp();
       }
+      if (lane_ == 0) post(&CommState::parts, poster, chunk);
+      __syncwarp();
     }
-    if (lane_ == 0) post<0>(&CommState::parts, a_.chunks - 1);
   }
 
-  __device__ __forceinline__ void post_sums() {
-    for (std::uint32_t chunk = 0; chunk < a_.chunks; ++chunk) {
-      const Ended& ended = progress_.sums[chunk % coded_adder_teams];
+  __device__ __forceinline__ void post_sums(std::uint32_t poster) {
+    for (std::uint32_t chunk = poster; chunk < a_.chunks; chunk += sum_posters) {
       wait_for_room(chunk);
-      bool posted = chunk == 0;
-      if (!posted && !has_ended(ended, coded_adders, chunk)) {
-        if (lane_ == 0) post<0>(&CommState::sums, chunk - 1);
-        posted = true;
-      }
-      await_step(ended, coded_adders, chunk);
+      await_step(progress_.sums, coded_adders, chunk);
       if (lane_ == 0) {
         for (std::uint32_t i = 1; well_ && i < c_.ranks; ++i)
-          bulk_store(slot_of(a_.sums, peer_of(i), c_.rank, place_of(chunk)),
-                     sum_stages_ + chunk % sum_stage_count * a_.sums.bytes, a_.sums.bytes);
+          bulk_store(slot_of(a_.sums, peer_of(i), c_.rank, place_of(chunk)), sum_stage(chunk), a_.sums.bytes);
         commit_bulk();
-        wait_bulk_read<1>();
-        say(progress_.sums_read, chunk);
-        if (!posted) post<1>(&CommState::sums, chunk - 1);
+        wait_bulk_read();
+        say(progress_.sums_read[poster], chunk + 1);
+        post(&CommState::sums, poster, chunk);
       }
       __syncwarp();
     }
-    if (lane_ == 0) post<0>(&CommState::sums, a_.chunks - 1);
   }
 
   /// A chunk's slots are free once its parts are added and its sums taken.
   __device__ __forceinline__ void post_freed() {
     for (std::uint32_t chunk = 0; chunk + a_.slots < a_.chunks; ++chunk) {
-      await_step(progress_.sums[chunk % coded_adder_teams], coded_adders, chunk);
-      this->post_one(progress_.taken[chunk % coded_taker_teams], coded_takers, chunk, &CommState::freed);
+      await_step(progress_.sums, coded_adders, chunk);
+      this->post_one(progress_.taken, coded_takers, chunk, &CommState::freed);
     }
   }
 
@@ -316,7 +367,7 @@ class CodedStaged : CodedRank<type, false> {
   }
 
   StagedProgress& progress_;
-  std::byte *part_stages_, *sum_stages_;
+  std::byte* stages_;  // of parts, then of sums
   std::uint32_t peers_;
 };
 

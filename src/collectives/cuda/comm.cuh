@@ -104,8 +104,10 @@ class Patience {
 /// Tests: pauses this warp, one time in eight, for up to max_pause_ns.
 __device__ __forceinline__ void maybe_pause(const Comm& c, std::uint64_t epoch, std::uint32_t step) {
   if (c.max_pause_ns == 0) return;
-  std::uint32_t x = c.pause_seed ^ (step * 0x9e3779b9u) ^ (static_cast<std::uint32_t>(epoch) * 0x85ebca6bu) ^
-                    (c.rank * 0xc2b2ae35u) ^ ((blockIdx.x * 32 + threadIdx.x / 32) * 0x27d4eb2fu);
+  auto number = static_cast<std::uint32_t>(epoch);
+  asm volatile("" : "+r"(number));  // else its product waits in a register, where nobody ever pauses
+  std::uint32_t x = c.pause_seed ^ (step * 0x9e3779b9u) ^ (number * 0x85ebca6bu) ^ (c.rank * 0xc2b2ae35u) ^
+                    ((blockIdx.x * 32 + threadIdx.x / 32) * 0x27d4eb2fu);
   x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu, x ^= x >> 16;
   if (x % 8 != 0) return;
   const std::uint64_t until = global_nanoseconds() + (x >> 3) % c.max_pause_ns;

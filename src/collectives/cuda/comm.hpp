@@ -19,7 +19,7 @@
 
 namespace imbrex::cuda {
 
-inline constexpr std::uint32_t max_comm_ranks = 8, max_comm_blocks = 256;
+inline constexpr std::uint32_t max_comm_ranks = 8, max_comm_blocks = 256, max_comm_posters = 3;
 
 struct alignas(16) BlockState {
   std::uint64_t epoch;  ///< calls so far
@@ -34,6 +34,9 @@ struct alignas(16) CommReport {
   std::uint32_t raw_groups;
 };
 
+/// [peer][block]
+using CommCounters = std::uint32_t[max_comm_ranks][max_comm_blocks];
+
 /// Zero at first.
 struct alignas(256) CommState {
   std::uint32_t abort;       ///< not 0: some rank gave up; every wait ends. Written by any rank
@@ -41,13 +44,13 @@ struct alignas(256) CommState {
   std::uint32_t unused[54];
   CommReport reports[2];
   BlockState blocks[max_comm_blocks];
-  /// Counters that the peer's block writes, [peer][block], over all calls, mod 2^32: chunks of parts that it has sent,
-  /// of sums that it has sent, and chunks that it is done with and this rank's block may send again into.
-  std::uint32_t parts[max_comm_ranks][max_comm_blocks];
-  std::uint32_t sums[max_comm_ranks][max_comm_blocks];
-  std::uint32_t freed[max_comm_ranks][max_comm_blocks];
+  /// Counters that the peer's block writes, over all calls, mod 2^32: chunks of parts that it has sent, of sums that it
+  /// has sent, and chunks that it is done with and this rank's block may send again into. Where warps post in turn,
+  /// each has a counter of its own: it says that the chunks of that warp up to there have come.
+  CommCounters parts[max_comm_posters], sums[max_comm_posters], freed[max_comm_posters];
 };
-static_assert(sizeof(CommState) == 256 + 16 * max_comm_blocks + 3 * 4 * max_comm_ranks * max_comm_blocks);
+static_assert(sizeof(CommState) ==
+              256 + 16 * max_comm_blocks + 3 * max_comm_posters * 4 * max_comm_ranks * max_comm_blocks);
 
 /// What a wait was for.
 enum class CommStep : std::uint32_t { vector, part, sum, room, block };

@@ -250,13 +250,14 @@ CodedShape CudaCollectives::coded_shape_of(std::int64_t count, Type type, const 
   CodedShape s;
   s.steps = knobs.steps;
   s.slots = knobs.slots;
-  // Chunks of one size: the last one takes as long as the others. Staged kernels want several under way, a ring more.
-  const std::uint64_t most = knobs.blocks != 0 ? knobs.blocks : processors_;
-  const std::uint32_t usual_span = knobs.steps == CodedSteps::ring ? 256 : most_span, least_span = staged ? 128 : 64;
-  const std::uint64_t chunks = std::max<std::uint64_t>(staged ? 4 : 1, ceil_div(piece, most * usual_span));
+  // Chunks of one size: the last one takes as long as the others.
+  const std::uint64_t most = knobs.blocks != 0 ? knobs.blocks : processors_, each = ceil_div(piece, most);
+  // A ring keeps more chunks under way. Staged kernels want two, if they are not too small (measured on four H200s).
+  const std::uint32_t usual_span = knobs.steps == CodedSteps::ring ? 256 : most_span;
+  const std::uint64_t chunks = std::max<std::uint64_t>(staged && each > 256 ? 2 : 1, ceil_div(each, usual_span));
   s.span = knobs.span != 0 ? knobs.span
                            : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
-                                 ceil_div(ceil_div(piece, most * chunks), 32) * 32, least_span, most_span));
+                                 ceil_div(ceil_div(each, chunks), 32) * 32, staged ? 128 : 64, most_span));
   s.blocks = knobs.blocks != 0 ? knobs.blocks : blocks_for(piece, s.span, processors_);
   // What is left to choose fits the workspace.
   const auto fits = [&] {
@@ -306,7 +307,8 @@ CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
   IMBREX_EXPECTS(slots >= std::min<std::uint64_t>(a.chunks, rounds),
                  "{} blocks with a span of {}: the workspace holds {} chunks, at least {} are needed", shape.blocks,
                  shape.span, slots, rounds);
-  a.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>(slots, a.chunks));
+  // More of them only push each other out of the second-level cache.
+  a.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>({slots, a.chunks, std::max<std::uint64_t>(rounds, 8)}));
   if (shape.slots != 0) a.slots = std::min(a.slots, shape.slots);
   a.parts.source_stride = std::uint64_t{a.parts.bytes} * shape.blocks * a.slots;
   a.sums.source_stride = std::uint64_t{a.sums.bytes} * shape.blocks * a.slots;

@@ -206,7 +206,7 @@ class TwoShot {
   /// Until all peers have freed `count` chunks in this call.
   __device__ __forceinline__ void wait_for_room(std::uint32_t count) {
     if (threadIdx.x < c_.ranks && threadIdx.x != c_.rank && well_) {
-      const std::uint32_t* freed = &state_of(c_, c_.rank).freed[threadIdx.x][blockIdx.x];
+      const std::uint32_t* freed = &state_of(c_, c_.rank).freed[0][threadIdx.x][blockIdx.x];
       Patience patience;
       for (;;) {
         const std::uint32_t seen = load_acquire_system(freed) - state_.posts;
@@ -227,7 +227,7 @@ class TwoShot {
     const std::uint32_t peer = blockDim.x - 1 - threadIdx.x;
     if (peer >= c_.ranks || peer == c_.rank) return;
     fence_system();
-    store_relaxed_system(&state_of(c_, peer).freed[c_.rank][blockIdx.x], state_.posts + count);
+    store_relaxed_system(&state_of(c_, peer).freed[0][c_.rank][blockIdx.x], state_.posts + count);
   }
 
   const ExactArgs& a_;

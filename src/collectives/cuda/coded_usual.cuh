@@ -1,0 +1,57 @@
+// Groups of ordinary values, in codes with bf16 steps: what nearly all groups are, without a branch for the others.
+// Whoever finds that some group of its warp is not usual throws the result away, and takes the way that bears all.
+#pragma once
+
+#include "collectives/cuda/coded_block.cuh"
+
+namespace imbrex::cuda {
+
+/// Bits of bf16 that no usual step and no usual offset's magnitude reaches: above are the tags of marked and raw groups,
+/// and what decodes to more than the element type holds.
+template <Type type>
+constexpr std::uint32_t least_unusual = type == Type::fp16 ? 0x4300u : 0x7a00u;
+
+template <Type type>
+__device__ __forceinline__ bool is_usual(const Codec& c, const codec::Group& group) {
+  return group.scale_word < least_unusual<type> &&
+         (!c.asymmetric || (group.offset_word & 0x7fffu) < least_unusual<type>);
+}
+
+/// 1 / x, rounded to nearest, of normal numbers up to 2^125.
+__device__ __forceinline__ float quick_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return __fmaf_rn(y, -__fmaf_rn(x, y, -1.0f), y);
+}
+
+/// group_of, if `usual` is still true on all lanes of the group. By a whole warp.
+template <Type type>
+__device__ __forceinline__ codec::Group usual_group_of(const Codec& c, const float (&values)[coded_block_values],
+                                                       bool& usual) {
+  codec::Extremes extremes = codec::fold(c, codec::no_extremes(c), values);
+  const int lanes = c.group / static_cast<int>(coded_block_values);
+#pragma unroll
+  for (int distance = 1; distance < 16; distance *= 2) {
+    const int other = distance < lanes ? distance : 0;
+    codec::Extremes others = extremes;
+    others.high = __shfl_xor_sync(whole_warp, extremes.high, other);
+    if (c.asymmetric) others.low = __shfl_xor_sync(whole_warp, extremes.low, other);
+    extremes = codec::merge(c, extremes, others);
+  }
+  codec::Group group = codec::measured_group(c, extremes);
+  usual = usual && !codec::needs_mark(c, codec::range_of(type), extremes) && is_usual<type>(c, group);
+  group.inverse = (c.asymmetric ? 2.0f : 1.0f) * quick_reciprocal(group.step);
+  return group;
+}
+
+/// read_group, if `usual` is still true.
+template <Type type>
+__device__ __forceinline__ codec::Group read_usual_group(const Codec& c, const GroupWords& words, bool& usual) {
+  codec::Group group{codec::GroupKind::regular, 0, 0, 0, words.scale & 0xffffu, words.scale >> 16};
+  group.step = __uint_as_float(words.scale << 16);
+  if (c.asymmetric) group.offset = __uint_as_float(words.scale & 0xffff0000u);
+  usual = usual && is_usual<type>(c, group);
+  return group;
+}
+
+}  // namespace imbrex::cuda
