@@ -30,8 +30,6 @@ std::string refusal_of_ranks(int ranks, bool threads, bool own, std::string& gpu
 
 Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
                                const std::optional<Knobs>& knobs, const std::string& gpu) {
-  // The tensor-core kernels of fused plans add no bias yet.
-  if (problem.bias && !strategy) strategy = Strategy::sequential;
   if (knobs && strategy) return {*strategy, *knobs};
   if (!knobs) {
     const Records& records = records_of(gpu);

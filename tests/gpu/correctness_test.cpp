@@ -54,6 +54,7 @@ Problem random_problem(Random& random, Operator op, int ranks, std::int64_t most
   p.n = op == Operator::all_gather_gemm ? ranks * eights(most / ranks) : eights(most);
   p.k = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce ? ranks * eights(most / ranks)
                                                                                : eights(most);
+  p.bias = random.chance(0.4);
   return p;
 }
 
@@ -66,7 +67,7 @@ void expect_right(const Plan& plan, const GpuCase& c, const std::string& what) {
   EXPECT_EQ(outcome.differing, 0) << outcome.kernel;
 }
 
-// One rank: the product alone, on every variant.
+// One rank: the product alone, and with a bias, on every variant.
 TEST(GpuGemm, EveryVariantIsRightWithTails) {
   NEEDS_GPUS(1);
   Random random(test::seed_from_environment());
@@ -84,6 +85,7 @@ TEST(GpuGemm, EveryVariantIsRightWithTails) {
         Variant{"pingpong 64x64 cluster 1 fp16", {64, 64}}, Variant{"cooperative 128x256 cluster 2 fp16", {128, 256}}})
     for (int i = 0; i < cases(4); ++i) {
       Problem p = random_problem(random, Operator::gemm_reduce_scatter, 1, i == 0 ? 2200 : 700);
+      p.bias = i % 2 != 0;
       p.type = std::string(kernel).find("fp16") != std::string::npos ? Type::fp16 : Type::bf16;
       Knobs k = fitting(random, p, tile);
       k.reducer = Reducer::tile;
@@ -182,7 +184,8 @@ TEST(GpuPlain, AllTypesAndOddSizes) {
   for (Type type : {Type::bf16, Type::fp16, Type::fp32})
     for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all,
                         Operator::gemm_all_reduce}) {
-      Problem p{op, 2 * random.between(1, 120), 2 * random.between(1, 90), 2 * random.between(1, 70), 2, type};
+      Problem p{op,   2 * random.between(1, 120), 2 * random.between(1, 90), 2 * random.between(1, 70), 2,
+                type, random.chance(0.4)};
       Knobs k = fitting(random, p, {128, 128});
       k.tile_m = random.one_of<std::int64_t>({16, 48, 128});
       k.tile_n = random.one_of<std::int64_t>({24, 64, 128});

@@ -70,7 +70,6 @@ class GpuRun(Case):
         self.needs(2)
         for ranks in (2, 4) if len(GPUS) >= 4 else (2,):
             for op in OPERATORS:
-                # Fused plans run on the plain kernel.
                 for strategy in ("auto", "sequential", "decomposed", "fused"):
                     for kind in ("bf16", "fp16", "fp32"):
                         with self.subTest(op=op, ranks=ranks, strategy=strategy, type=kind):

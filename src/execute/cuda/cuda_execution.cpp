@@ -103,8 +103,7 @@ void CudaExecution::choose_kernel() {
   const GemmKernel* const* kernels = sm90_kernels(count);
   const Extent tile = largest_tile(plan_);
   double least = 0;
-  // The tensor-core kernels add no bias yet.
-  if (refusal_of_tma(plan_).empty() && !plan_.problem.bias)
+  if (refusal_of_tma(plan_).empty())
     for (std::size_t i = 0; i < count; ++i) {
       const GemmKernel& k = *kernels[i];
       if ((plan_.knobs.cluster != 0 && k.shape.cluster != plan_.knobs.cluster) || k.type != plan_.problem.type ||
@@ -223,7 +222,7 @@ void CudaExecution::start_counters() {
 
 void CudaExecution::set_operands(const Operands& operands) {
   expect_given(operands, plan_.problem);
-  for (const void* p : {operands.a, operands.b})
+  for (const void* p : {operands.a, operands.b, operands.bias})
     IMBREX_EXPECTS(!kernel_->shape.registers || reinterpret_cast<std::uintptr_t>(p) % 16 == 0,
                    "operand at {}: it must be aligned to 16 bytes", p);
   args_.a[0][0] = args_.a[0][1] = operands.a;

@@ -170,6 +170,27 @@ struct Fragment {
     }
   }
 
+  /// acc += the tile's columns of the bias, of which there are `cols`, an even number, or more than the tile's.
+  __device__ __forceinline__ static void add_bias(float (&acc)[Registers], const std::uint16_t* bias,
+                                                  std::uint32_t cols, std::uint32_t thread) {
+#pragma unroll
+    for (int block = 0; block < TileN / 8; ++block) {
+      const std::uint32_t col = block * 8 + thread % 4 * 2;
+      std::uint32_t bits = 0;
+      // Volatile: some columns at a time, since all at once would not fit the registers.
+      if (col < cols) asm volatile("ld.global.u32 %0, [%1];" : "=r"(bits) : "l"(bias + col));
+      float low, high;
+      unpack(Narrow, bits, low, high);
+#pragma unroll
+      for (int part = 0; part < parts; ++part)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          acc[part * per_part + 4 * block + 2 * half] += low;
+          acc[part * per_part + 4 * block + 2 * half + 1] += high;
+        }
+    }
+  }
+
   __device__ __forceinline__ static void store(const float (&acc)[Registers], const RegionEntry& r, void* out,
                                                std::uint32_t copy, std::uint32_t thread, Pace& pace) {
     std::byte* first = first_of(r, out, copy);

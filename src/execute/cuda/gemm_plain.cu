@@ -54,10 +54,10 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
         if (s == task.own) sum += acc[i][j];
         if (s < task.adds) {
           const RegionEntry& r = regions[s];
-          sum += load_element(
-              r.type, source_of(r, g.out, g.bias, epoch.copy) + row * r.pitch + col * (r.type == Type::fp32 ? 4u : 2u));
+          sum += load_element(r.type, at(r, row, col));
         }
       }
+      if (task.bias != 0) sum += operand(g.bias, args.type, task.b_col + col);
       for (std::uint32_t s = 0; s < task.stores; ++s) {
         const RegionEntry r = regions[task.adds + s];
         if (row - r.row < r.rows && col - r.col < r.cols) store_element(r.type, at(r, row - r.row, col - r.col), sum);
@@ -90,10 +90,8 @@ __global__ void __launch_bounds__(threads) plain_gemm(const __grid_constant__ Ar
           for (std::uint32_t col = 0; col < task.cols; col += block) multiply(args, epoch, task, row, col, sa, sb);
       if (task.kind == TaskKind::transfer)
         move(task, g.table.regions, g.a[0][0], g.out, epoch.copy, threadIdx.x, threads);
-      if (task.kind == TaskKind::reduction && g.bias == nullptr)
-        reduce(task, g.table.regions, g.out, epoch.copy, threadIdx.x, threads);
-      if (task.kind == TaskKind::reduction && g.bias != nullptr)
-        reduce<true>(task, g.table.regions, g.out, epoch.copy, threadIdx.x, threads, g.bias);
+      if (task.kind == TaskKind::reduction)
+        reduce(task, g.table.regions, g.bias, g.out, epoch.copy, threadIdx.x, threads);
       __syncthreads();
       if (threadIdx.x == 0 && met && task.post_count > 0) post_all(g.protocol, epoch, task, g.table.posts);
     }
