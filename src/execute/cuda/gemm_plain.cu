@@ -1,5 +1,5 @@
-// The GEMM for operands that the Hopper kernel cannot take, and for other GPUs: the same table and protocol, products
-// in fp32 without tensor cores. One thread block is one worker.
+// The GEMM for operands that the tensor-core kernels cannot take: the same table and protocol, products in fp32 without
+// tensor cores. One thread block is one worker.
 #include "execute/cuda/element.cuh"
 #include "execute/cuda/gemm.hpp"
 #include "execute/cuda/protocol.cuh"
@@ -131,9 +131,9 @@ int workers() {
 }
 
 constexpr TileShape any{1 << 20, 1 << 20, 1, false};
-constexpr GemmKernel plain[] = {{"plain bf16", Type::bf16, any, false, workers, launch<Type::bf16>},
-                                {"plain fp16", Type::fp16, any, false, workers, launch<Type::fp16>},
-                                {"plain fp32", Type::fp32, any, false, workers, launch<Type::fp32>}};
+constexpr GemmKernel plain[] = {{"plain bf16", Type::bf16, any, false, true, workers, launch<Type::bf16>},
+                                {"plain fp16", Type::fp16, any, false, true, workers, launch<Type::fp16>},
+                                {"plain fp32", Type::fp32, any, false, true, workers, launch<Type::fp32>}};
 
 }  // namespace
 

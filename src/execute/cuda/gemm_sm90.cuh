@@ -475,6 +475,7 @@ constexpr GemmKernel sm90_kernel(const char* name) {
       Config::type,
       {Config::tile_m, Config::tile_n, Config::cluster, true, Sm90Gemm<Config>::Tile::units, Sm90Gemm<Config>::planes},
       Config::pingpong,
+      false,
       &Sm90Launcher<Config>::workers,
       &Sm90Launcher<Config>::launch};
 }

@@ -16,9 +16,9 @@ TileShape any_shape(const Plan& plan) {
 }
 
 std::string refusal_of_gpu(const Gpu& gpu, std::size_t number, bool processes) {
-  // As IMBREX_CUDA_FLAGS compiles the kernels.
-  if (gpu.major != 9 || gpu.minor != 0)
-    return fmt::format("GPU {} ({}) has compute capability {}.{}, and the kernels are for 9.0 (Hopper)", number,
+  // As IMBREX_PTX_FLAGS compiles the kernels.
+  if (gpu.major < 8)
+    return fmt::format("GPU {} ({}) has compute capability {}.{}, and the kernels are for 8.0 and later", number,
                        gpu.name, gpu.major, gpu.minor);
   if (!gpu.maps_memory) return fmt::format("GPU {} ({}) has no virtual memory management", number, gpu.name);
   if (processes && !gpu.exports_memory)

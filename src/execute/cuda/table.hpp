@@ -90,11 +90,11 @@ struct SlotStages {
   std::uint32_t count;  ///< stages of one tile; 0: the slots do not come this way
 };
 
-/// Of a tile of `tile_units` units, for stages of `planes` planes.
+/// Of a tile of `tile_units` units, for stages of `planes` planes; none: the kernel's stages bring no slots.
 constexpr SlotStages slot_stages(std::uint32_t tile_units, std::uint32_t planes, std::uint32_t slots, Type type) {
   // Of 2 and 4 ranks: the sums that the kernels unroll. With 7 slots at once the accumulators would not fit the
   // registers.
-  if (type == Type::fp32 || (slots != 1 && slots != 3)) return {0, 0};
+  if (planes == 0 || type == Type::fp32 || (slots != 1 && slots != 3)) return {0, 0};
   const std::uint32_t fit = planes / slots, units = fit < tile_units ? fit : tile_units;
   return {units, (tile_units + units - 1) / units};
 }
