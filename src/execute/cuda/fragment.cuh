@@ -125,6 +125,8 @@ struct Fragment {
       const auto plane = enter();
 #pragma unroll
       for (int u = 0; u < fit && first + u < units; ++u) {
+        // NOTE: nothing is loaded ahead of this: all units of a stage at once would not fit the registers.
+        if (u % 2 == 0) __syncwarp();
         float* eight = acc + 8 * (first + u);
         float sum[8] = {};
         int place;

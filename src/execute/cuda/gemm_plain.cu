@@ -42,7 +42,9 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
     __syncthreads();
   }
   const RegionEntry* regions = g.table.regions + task.regions;
+#pragma unroll
   for (int i = 0; i < each; ++i)
+#pragma unroll
     for (int j = 0; j < each; ++j) {
       const std::uint32_t row = row0 + ty + i, col = col0 + tx + j;
       if (row >= task.rows || col >= task.cols) continue;
@@ -65,7 +67,7 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
     }
 }
 
-__global__ void __launch_bounds__(threads) plain_gemm(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(threads, 1) plain_gemm(const __grid_constant__ Args args) {
   __shared__ float sa[depth][block + 1], sb[depth][block];
   __shared__ std::uint64_t number;
   const GemmArgs& g = args.gemm;
