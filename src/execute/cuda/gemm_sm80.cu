@@ -229,7 +229,8 @@ __global__ void __launch_bounds__(threads, blocks_per_sm) sm80_gemm(const __grid
   Sm80Gemm<Narrow>::run(args, memory);
 }
 
-// As many blocks as run at once: where shared memory is short, one to a multiprocessor.
+// As many blocks as run at once: where shared memory is short, one to a multiprocessor. They wait for each other, so
+// the driver must not give the first-level cache what the second one needs.
 template <Type Narrow>
 int workers() {
   constexpr int shared = Sm80Gemm<Narrow>::shared_bytes;
@@ -237,6 +238,8 @@ int workers() {
   if (cudaGetDevice(&device) != cudaSuccess ||
       cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
       cudaFuncSetAttribute(sm80_gemm<Narrow>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared) != cudaSuccess ||
+      cudaFuncSetAttribute(sm80_gemm<Narrow>, cudaFuncAttributePreferredSharedMemoryCarveout,
+                           cudaSharedmemCarveoutMaxShared) != cudaSuccess ||
       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, sm80_gemm<Narrow>, threads, shared) != cudaSuccess) {
     cudaGetLastError();
     return 0;
