@@ -39,10 +39,9 @@ void RunOptions::add_to(CLI::App& command) {
   command.add_option("--world", world, "Ranks are processes (default) or threads")->type_name("NAME")->group(group);
   add_integer(command, "--workers", workers, 1, 1024, "CPU: threads a rank that take tiles (default 1)")->group(group);
   command
-      .add_option(
-          "--kernel", kernel,
-          "GPUs: the GEMM kernel of a fused plan, by a part of its name: plain, pingpong, cooperative, pingpong "
-          "64x64, or sm80, which is for other GPUs than Hopper (default: the one that fits best)")
+      .add_option("--kernel", kernel,
+                  "GPUs: a fused plan's GEMM kernel by part of its name: plain, pingpong, cooperative, sm80 (default: "
+                  "what fits best)")
       ->type_name("NAME")
       ->group(group);
   add_number(command, "--wait-limit", wait_limit, 1e-3, 1e6,
