@@ -1,7 +1,7 @@
 // The GEMM for GPUs of other generations than Hopper: the same table and protocol, products by the tensor cores
 // (mma.sync), operands by asynchronous copies of 16 bytes into swizzled stages of shared memory. CUTLASS supplies the
 // main loop. Two blocks to a multiprocessor, each a worker: one multiplies while the other stores, or waits.
-// Compiled to PTX for compute capability 8.0, which the driver translates for the GPU that it finds.
+// Compiled for compute capability 8.0, and to PTX, which the driver translates for later GPUs, Hopper among them.
 #include <cutlass/cutlass.h>
 #include <cutlass/gemm/collective/collective_mma.hpp>
 
