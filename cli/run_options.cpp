@@ -38,6 +38,12 @@ void RunOptions::add_to(CLI::App& command) {
   constexpr const char* group = "Execution";
   command.add_option("--world", world, "Ranks are processes (default) or threads")->type_name("NAME")->group(group);
   add_integer(command, "--workers", workers, 1, 1024, "CPU: threads a rank that take tiles (default 1)")->group(group);
+  command
+      .add_option("--kernel", kernel,
+                  "GPUs: a fused plan's GEMM kernel by part of its name: plain, pingpong, cooperative, sm80 (default: "
+                  "what fits best)")
+      ->type_name("NAME")
+      ->group(group);
   add_number(command, "--wait-limit", wait_limit, 1e-3, 1e6,
              "Seconds that any wait may last (default 30, or IMBREX_WAIT_LIMIT)")
       ->group(group);
@@ -61,9 +67,11 @@ RunRequest RunOptions::request(const PlanOptions& plan) const {
 
   const bool for_cpu = plan.app->get_option("--workers")->count() > 0;
   if (device == "cuda" && for_cpu) refuse("--workers is about the CPU; --device is cuda");
+  if (!kernel.empty() && (device == "cpu" || for_cpu))
+    refuse(fmt::format("--kernel is about GPUs; {}", for_cpu ? "--workers is about the CPU" : "--device is cpu"));
 
   RunRequest request;
-  request.device = parse_device(device == "auto" && for_cpu ? "cpu" : device);
+  request.device = parse_device(device != "auto" ? device : for_cpu ? "cpu" : !kernel.empty() ? "cuda" : device);
   request.plan = plan.read_plan();
   request.unchecked = plan.unchecked;
   request.problem = request.plan ? request.plan->problem : plan.problem(from_files);
@@ -84,6 +92,7 @@ RunRequest RunOptions::request(const PlanOptions& plan) const {
   request.verify = verify;
   request.repeat = static_cast<int>(repeat);
   request.threads = world == "threads";
+  request.kernel = kernel;
   request.cpu.workers = static_cast<int>(workers);
   request.cpu.delays = static_cast<std::uint64_t>(delays);
   request.wait_limit = wait_limit > 0 ? wait_limit : default_wait_limit();

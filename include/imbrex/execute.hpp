@@ -116,7 +116,7 @@ struct CudaOptions {
 /// Ranks are processes or threads. Rank r takes GPU r where its process sees one for every rank, its process's only GPU
 /// where a launcher shows it one. Operands live in that GPU's memory, aligned to 16 bytes. Waits are bounded by the
 /// world's limit. Plans of strategy `fused` that push or store operands, or store results, run on Imbrex' kernels (on
-/// tensor cores for bf16 with rows of whole 16 bytes, on Hopper), plans with library collectives on cuBLASLt and NCCL;
+/// tensor cores for 16-bit types in rows of whole 16 bytes), plans with library collectives on cuBLASLt and NCCL;
 /// prepare refuses others with Error(invalid_input) saying what is missing. Collective. Throws Error(runtime_failure)
 /// where there are too few GPUs, two ranks have the same one, or one cannot reach another's memory, and
 /// Error(invalid_input) in a build without CUDA. A process that forks its ranks must not use CUDA before.

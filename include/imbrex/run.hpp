@@ -33,6 +33,7 @@ struct RunRequest {
   bool threads = false;  ///< ranks are threads of this process instead of processes
   bool timeline = false;
   CpuOptions cpu;          ///< of these, `delays` holds on GPUs too
+  std::string kernel;      ///< GPUs: CudaOptions::kernel, for fused plans
   double wait_limit = 30;  ///< seconds
 };
 

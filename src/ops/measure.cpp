@@ -225,7 +225,7 @@ int measure(const MeasureRequest& request, const std::function<void(const Measur
   }
   for (const std::string& text : request.tries) static_cast<void>(with_changes({}, text));
   std::string gpu;
-  const std::string refusal = refusal_of_ranks(ranks, request.threads, World::launched(), gpu);
+  const std::string refusal = refusal_of_ranks(ranks, request.threads, World::launched(), gpu, true);
   IMBREX_EXPECTS(refusal.empty(), "measuring needs GPUs: {}", refusal);
   WorldOptions options;
   options.wait_limit = request.wait_limit;

@@ -7,6 +7,7 @@
 
 #include "base/check.hpp"
 #include "base/convert.hpp"
+#include "execute/cuda/library_translate.hpp"
 #include "execute/layout.hpp"
 #include "imbrex/npy.hpp"
 #include "imbrex/ops.hpp"
@@ -86,6 +87,7 @@ class Job {
     CudaOptions options;
     options.heap_bytes = HeapLayout(plan_).bytes() + out_bytes() + (1 << 20);
     options.delays = request_.cpu.delays;
+    options.kernel = request_.kernel;
     return make_cuda_executor(world, options);
   }
 
@@ -156,6 +158,9 @@ int run(const RunRequest& request, const std::function<void(const RunResult&)>& 
       throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
   const auto operands = open_operands(request, problem);
   const Choice choice = choose_device(request, problem);
+  IMBREX_EXPECTS(request.kernel.empty() || (choice.device == Device::cuda && !cuda::has_collectives(choice.plan)),
+                 "kernel '{}': it is for fused plans on GPUs, not {} ones on {}", request.kernel,
+                 name_of(choice.plan.strategy), name_of(choice.device));
   if (request.plan && !request.unchecked)
     if (const auto finding = check(choice.plan))
       throw Error(ErrorCode::unsound, fmt::format("{}: {}", name_of(finding->fault), finding->message));

@@ -21,17 +21,15 @@ Plan host_plan(const RunRequest& request, const Problem& problem) {
 
 }  // namespace
 
-std::string refusal_of_ranks(int ranks, bool threads, bool own, std::string& gpu) {
+std::string refusal_of_ranks(int ranks, bool threads, bool own, std::string& gpu, bool others) {
   const bool launched = World::launched(), processes = launched || !threads;
   const GpuSurvey survey = processes && !launched ? survey_gpus() : runtime::survey_gpus_here();
   if (!survey.gpus.empty()) gpu = survey.gpus.front().name;
-  return cuda::refusal_of_gpus(survey, ranks, processes, own);
+  return cuda::refusal_of_gpus(survey, ranks, processes, own, others);
 }
 
 Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
                                const std::optional<Knobs>& knobs, const std::string& gpu) {
-  // The tensor-core kernels of fused plans add no bias yet.
-  if (problem.bias && !strategy) strategy = Strategy::sequential;
   if (knobs && strategy) return {*strategy, *knobs};
   if (!knobs) {
     const Records& records = records_of(gpu);
@@ -64,7 +62,7 @@ Choice choose_device(const RunRequest& request, const Problem& problem) {
     // That a rank of a launcher sees one GPU may mean that all ranks see the same one: not to be taken unasked.
     const bool own = World::launched() && request.device == Device::cuda;
     refusal = request.timeline ? "the CUDA executor records no timeline"
-                               : refusal_of_ranks(problem.ranks, request.threads, own, gpu);
+                               : refusal_of_ranks(problem.ranks, request.threads, own, gpu, true);
     if (refusal.empty()) {
       Plan plan = request.plan ? *request.plan : choose_gpu_plan(problem, request.strategy, request.knobs, gpu);
       refusal = cuda::refusal_of_plan(plan);

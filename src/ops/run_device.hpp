@@ -18,8 +18,8 @@ Choice choose_device(const RunRequest& request, const Problem& problem);
 
 /// What keeps `ranks` processes or threads from a GPU each, as World and Executor would place them; empty if nothing
 /// does. `own`: a launcher's rank may take the only GPU that it sees. Sets `gpu` to the first one's name. Starts
-/// nothing that keeps this process from being forked, where ranks are to be forked.
-std::string refusal_of_ranks(int ranks, bool threads, bool own, std::string& gpu);
+/// nothing that keeps this process from being forked, where ranks are to be forked. `others`: as cuda::refusal_of_gpus.
+std::string refusal_of_ranks(int ranks, bool threads, bool own, std::string& gpu, bool others = false);
 
 /// What to run on GPUs of this name: the recorded plan for the problem where there is one, else that of a problem of
 /// nearly its sizes, else the one that a simulated machine of four H200s finishes first. A given strategy or knobs are

@@ -29,7 +29,7 @@ View view_of(World& world) {
   const bool processes = !runtime::one_process(world);
   const GpuSurvey survey = runtime::survey_gpus_here();
   View view;
-  put(cuda::refusal_of_gpus(survey, world.size(), processes, true), view.refusal, sizeof view.refusal);
+  put(cuda::refusal_of_gpus(survey, world.size(), processes, true, true), view.refusal, sizeof view.refusal);
   if (survey.gpus.empty()) return view;
   put(survey.gpus.front().name, view.gpu, sizeof view.gpu);
   if (survey.gpus.size() == 1) put(survey.gpus.front().uuid, view.only_gpu, sizeof view.only_gpu);

@@ -123,6 +123,11 @@ class Run(Case):
         self.write_npy("bias.npy", 2, 8, [1.0] * 16)
         self.refuse("run", "gemm_reduce_scatter", *files, "--bias", "bias.npy", says=["bias.npy is 2 x 8", "1 x 8"])
 
+    def test_kernels_are_about_gpus(self):
+        sizes = ("gemm_all_reduce", "--m", 8, "--n", 8, "--k", 8)
+        self.refuse("run", *sizes, "--kernel", "plain", says="--kernel is about GPUs; --device is cpu")
+        self.refuse("run", *sizes, "--device", "auto", "--workers", 2, "--kernel", "plain", says="--workers is about the CPU")
+
     def test_timelines(self):
         self.run_program("run", "all_gather_gemm", "--m", 40, "--n", 24, "--k", 32, "--trace", "t.svg")
         self.assertTrue(xml.etree.ElementTree.fromstring(self.read("t.svg")).tag.endswith("svg"))

@@ -35,6 +35,9 @@ TEST(CudaRefusal, OfWhatAGpuLacks) {
   GpuSurvey survey = hoppers(4);
   survey.gpus[2].major = 8;
   expect_says(refusal_of_gpus(survey, 4, true, false), "GPU 2 (NVIDIA H200) has compute capability 8.0");
+  EXPECT_EQ(refusal_of_gpus(survey, 4, true, false, true), "");
+  survey.gpus[2].major = 7;
+  expect_says(refusal_of_gpus(survey, 4, true, false, true), "GPU 2 (NVIDIA H200) has compute capability 7.0");
   EXPECT_EQ(refusal_of_gpus(survey, 2, true, false), "");
   survey = hoppers(4);
   survey.gpus[1].exports_memory = false;

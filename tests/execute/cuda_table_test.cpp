@@ -134,6 +134,52 @@ TEST(CudaTable, TailTilesKeepTheirSize) {
     }
 }
 
+// Slots keep their number and place, and come through the stages as they do without a bias.
+TEST(CudaTable, TheBiasIsAddedBehindTheSlotsByTilesWhoseSumIsComplete) {
+  for (Operator op :
+       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+    for (Reducer reducer : {Reducer::tile, Reducer::tail}) {
+      Knobs knobs = op == Operator::all_gather_gemm ? Knobs{} : scatter_knobs();
+      if (op != Operator::all_gather_gemm) knobs.reducer = reducer;
+      Problem problem{op, 1024, 512, 256, 4, Type::bf16};
+      const Plan without = make_plan(problem, Strategy::fused, knobs);
+      problem.bias = true;
+      const Plan with = make_plan(problem, Strategy::fused, knobs);
+      const bool sums = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce;
+      const TileShape shape{128, 128, 2, true};
+      const RankTable x = table_of(without, 1, shape), y = table_of(with, 1, shape);
+      ASSERT_EQ(x.tasks.size(), y.tasks.size());
+      std::size_t biased = 0, reductions = 0;
+      for (std::size_t i = 0; i < x.tasks.size(); ++i) {
+        const TaskEntry &u = x.tasks[i], &v = y.tasks[i];
+        ASSERT_EQ(u.task, v.task);
+        EXPECT_EQ(u.own, v.own);
+        EXPECT_EQ(u.slot_stages, v.slot_stages);
+        EXPECT_EQ(u.bias, 0u);
+        reductions += v.kind == TaskKind::reduction;
+        EXPECT_EQ(v.adds, u.adds + (v.kind == TaskKind::reduction ? 1 : 0));
+        EXPECT_EQ(v.bias, v.kind == TaskKind::tile && (!sums || v.adds > 0) ? 1u : 0u);
+        biased += v.bias;
+        if (v.kind == TaskKind::reduction) {
+          const RegionEntry& last = y.regions[v.regions + v.adds - 1u];
+          EXPECT_EQ(last.base, Base::bias);
+          EXPECT_EQ(last.pitch, 0u);
+        }
+      }
+      EXPECT_EQ(biased > 0, !sums || reducer == Reducer::tile);
+      EXPECT_EQ(reductions > 0, sums && reducer == Reducer::tail);
+    }
+}
+
+TEST(CudaTable, RefusesTheBiasOfOtherColumns) {
+  Plan plan =
+      make_plan({Operator::gemm_all_to_all, 512, 512, 64, 2, Type::bf16, true}, Strategy::fused, scatter_knobs());
+  for (Task& task : plan.ranks[0].queues[0].tasks)
+    if (auto* tile = std::get_if<Tile>(&task.work); tile != nullptr && tile->b.col == 128) tile->adds.back().col = 256;
+  EXPECT_NE(refusal(plan, {128, 128, 1, true}).find("the bias from column 256 on is added to columns from 128 on"),
+            std::string::npos);
+}
+
 TEST(CudaTable, AllGatherReadsTheOwnShardInPlaceAndPushesTheRest) {
   Knobs knobs;
   knobs.comm_rows = 64;

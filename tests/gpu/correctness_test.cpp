@@ -54,6 +54,7 @@ Problem random_problem(Random& random, Operator op, int ranks, std::int64_t most
   p.n = op == Operator::all_gather_gemm ? ranks * eights(most / ranks) : eights(most);
   p.k = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce ? ranks * eights(most / ranks)
                                                                                : eights(most);
+  p.bias = random.chance(0.4);
   return p;
 }
 
@@ -66,7 +67,7 @@ void expect_right(const Plan& plan, const GpuCase& c, const std::string& what) {
   EXPECT_EQ(outcome.differing, 0) << outcome.kernel;
 }
 
-// One rank: the product alone, on every variant.
+// One rank: the product alone, and with a bias, on every variant.
 TEST(GpuGemm, EveryVariantIsRightWithTails) {
   NEEDS_GPUS(1);
   Random random(test::seed_from_environment());
@@ -81,9 +82,11 @@ TEST(GpuGemm, EveryVariantIsRightWithTails) {
         Variant{"cooperative 128x256 cluster 1", {128, 256}}, Variant{"cooperative 128x256 cluster 2", {128, 256}},
         Variant{"cooperative 128x224 cluster 1", {128, 224}}, Variant{"cooperative 128x224 cluster 2", {128, 224}},
         Variant{"pingpong 128x128 cluster 1 fp16", {128, 128}}, Variant{"pingpong 128x128 cluster 2 fp16", {128, 128}},
-        Variant{"pingpong 64x64 cluster 1 fp16", {64, 64}}, Variant{"cooperative 128x256 cluster 2 fp16", {128, 256}}})
+        Variant{"pingpong 64x64 cluster 1 fp16", {64, 64}}, Variant{"cooperative 128x256 cluster 2 fp16", {128, 256}},
+        Variant{"sm80 128x128", {128, 128}}, Variant{"sm80 128x128 fp16", {128, 128}}})
     for (int i = 0; i < cases(4); ++i) {
       Problem p = random_problem(random, Operator::gemm_reduce_scatter, 1, i == 0 ? 2200 : 700);
+      p.bias = i % 2 != 0;
       p.type = std::string(kernel).find("fp16") != std::string::npos ? Type::fp16 : Type::bf16;
       Knobs k = fitting(random, p, tile);
       k.reducer = Reducer::tile;
@@ -95,15 +98,16 @@ TEST(GpuGemm, EveryVariantIsRightWithTails) {
     }
 }
 
+// On the kernel that is named, whose tiles are of 128 x 128, or on what fits.
 void random_problems(int ranks, const CudaOptions& options, int repeats, int queued) {
   Random random(test::seed_from_environment() + static_cast<std::uint64_t>(ranks));
   for (Operator op :
        {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all, Operator::gemm_all_reduce})
     for (int i = 0; i < cases(4); ++i) {
       const Problem p = random_problem(random, op, ranks, i == 0 ? 2600 : 900);
-      const Knobs k = fitting(
-          random, p,
-          random.one_of<Tile>({{128, 128}, {128, 128}, {128, 256}, {128, 224}, {64, 128}, {64, 64}, {128, 64}}));
+      const Tile tile =
+          random.one_of<Tile>({{128, 128}, {128, 128}, {128, 256}, {128, 224}, {64, 128}, {64, 64}, {128, 64}});
+      const Knobs k = fitting(random, p, options.kernel.empty() ? tile : Tile{128, 128});
       const char* only = std::getenv("IMBREX_TEST_GPU_OPERATOR");
       if (only != nullptr && name_of(op) != only) continue;
       GpuCase c;
@@ -112,7 +116,13 @@ void random_problems(int ranks, const CudaOptions& options, int repeats, int que
       c.queued = queued;
       c.seed = static_cast<std::uint64_t>(i) + 7;
       c.shared_out = random.chance(0.5);
-      expect_right(make_plan(p, Strategy::fused, k), c, test::describe({p, Strategy::fused, k}));
+      if (options.kernel == "sm80") {
+        c.wait_limit = 30;  // the driver compiles it first, on one rank after another
+        c.replays = 4;
+      }
+      const Plan plan = make_plan(p, Strategy::fused, k);
+      if (!options.kernel.empty() && !cuda::refusal_of_tma(plan).empty()) continue;
+      expect_right(plan, c, test::describe({p, Strategy::fused, k}));
       if (testing::Test::HasFailure()) return;
     }
 }
@@ -133,6 +143,33 @@ TEST(GpuFused, ManyEpochsQueuedWithDelays) {
   options.delays = 77;
   options.max_delay = 2e-4;
   random_problems(std::min(test::gpus(), 4), options, 4, 3);
+}
+
+// What other GPUs run, here from its PTX too.
+TEST(GpuSm80, RandomProblems) {
+  NEEDS_GPUS(2);
+  CudaOptions options;
+  options.kernel = "sm80";
+  for (int ranks = 2; ranks <= std::min(test::gpus(), 4); ranks += 2) random_problems(ranks, options, 2, 1);
+}
+
+TEST(GpuSm80, ManyEpochsQueuedWithDelays) {
+  NEEDS_GPUS(2);
+  CudaOptions options;
+  options.kernel = "sm80";
+  options.delays = 78;
+  options.max_delay = 2e-4;
+  random_problems(std::min(test::gpus(), 4), options, 4, 3);
+}
+
+// The kernel for tiles of 64 x 64 takes slots of 128 x 128, which come through its stages in its own way.
+TEST(GpuFused, TilesSmallerThanTheirSlots) {
+  NEEDS_GPUS(4);
+  for (const std::int64_t n : {8, 56, 64, 128})
+    for (const std::int64_t rows : {8, 32, 64})
+      expect_right(make_plan({Operator::gemm_reduce_scatter, 4 * rows, n, 512, 4, Type::bf16}, Strategy::fused,
+                             {.transport = Transport::store}),
+                   {}, std::to_string(rows) + " rows of " + std::to_string(n));
 }
 
 // Kernels that pause at random, epoch by epoch: a graph replays them with no help from the host.
@@ -182,7 +219,8 @@ TEST(GpuPlain, AllTypesAndOddSizes) {
   for (Type type : {Type::bf16, Type::fp16, Type::fp32})
     for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all,
                         Operator::gemm_all_reduce}) {
-      Problem p{op, 2 * random.between(1, 120), 2 * random.between(1, 90), 2 * random.between(1, 70), 2, type};
+      Problem p{op,   2 * random.between(1, 120), 2 * random.between(1, 90), 2 * random.between(1, 70), 2,
+                type, random.chance(0.4)};
       Knobs k = fitting(random, p, {128, 128});
       k.tile_m = random.one_of<std::int64_t>({16, 48, 128});
       k.tile_n = random.one_of<std::int64_t>({24, 64, 128});
@@ -195,10 +233,14 @@ TEST(GpuPlain, AllTypesAndOddSizes) {
 // Rank 1 keeps back the posts that rank 0 waits for: both ranks must end, naming what rank 0 waited for.
 TEST(GpuWaits, PastTheirLimitNameRankTaskSignalExpectedAndSeen) {
   NEEDS_GPUS(2);
-  for (const char* kernel : {"plain", "pingpong"}) {
+  for (const char* kernel : {"plain", "pingpong", "sm80"}) {
     Knobs k;
     k.transport = Transport::store;
     Plan plan = make_plan({Operator::gemm_reduce_scatter, 512, 256, 256, 2, Type::bf16}, Strategy::fused, k);
+    GpuCase loads;
+    loads.options.kernel = kernel;
+    loads.wait_limit = 30;
+    expect_right(plan, loads, kernel);
     for (Task& task : plan.ranks[1].queues[0].tasks) task.posts.clear();
     GpuCase c;
     c.options.kernel = kernel;

@@ -46,6 +46,7 @@ class RankCase {
         stream_(dynamic_cast<cuda::StreamExecution&>(*execution_)),
         a_(to_device(operands.part(true, world.rank()))),
         b_(to_device(operands.part(false, world.rank()))),
+        bias_(to_device(operands.bias(world.rank()))),
         reference_(reference_of(plan, operands, world.rank(), CollectiveSums::partial_type)) {
     const std::lock_guard guard(lock_);
     outcome_.kernel = stream_.kernel_name();
@@ -58,13 +59,13 @@ class RankCase {
     for (int i = 0; i < c_.repeats; ++i) {
       for (auto& out : outs) IMBREX_CUDA_TRY(cudaMemset(out.get(), 0xff, bytes()));
       IMBREX_CUDA_TRY(cudaDeviceSynchronize());
-      for (auto& out : outs) stream_.enqueue({a_.get(), b_.get(), out.get()});
+      for (auto& out : outs) enqueue(out.get());
       stream_.finish();
       for (auto& out : outs) compare_with_first(out.get(), "repeat " + std::to_string(i));
     }
     if (c_.replays == 0) return;
     // Two epochs: workspaces alternate.
-    const cuda::Graph graph(stream_.stream(), 2, [&] { stream_.enqueue({a_.get(), b_.get(), outs.front().get()}); });
+    const cuda::Graph graph(stream_.stream(), 2, [&] { enqueue(outs.front().get()); });
     const int rounds = std::min(c_.replays, 20);
     for (int round = 0; round < rounds; ++round) {
       IMBREX_CUDA_TRY(cudaMemset(outs.front().get(), 0xff, bytes()));
@@ -77,6 +78,8 @@ class RankCase {
 
  private:
   std::size_t bytes() const { return count_ * size_of(type_); }
+
+  void enqueue(void* out) { stream_.enqueue({a_.get(), b_.get(), out, bias_.get()}); }
 
   void compare_with_first(const void* out, const std::string& what) {
     std::vector<std::byte> got(bytes());
@@ -104,7 +107,7 @@ class RankCase {
   std::mutex& lock_;
   std::unique_ptr<Execution> execution_;
   cuda::StreamExecution& stream_;
-  RawMemory a_, b_;
+  RawMemory a_, b_, bias_;
   Reference reference_;
   std::vector<std::byte> first_;
 };

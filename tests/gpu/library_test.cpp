@@ -43,6 +43,7 @@ Problem random_problem(Random& random, Operator op, int ranks, Type type, std::i
   p.m = op == Operator::gemm_all_reduce ? size() : sharded();
   p.n = op == Operator::all_gather_gemm ? sharded() : size();
   p.k = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce ? sharded() : size();
+  p.bias = random.chance(0.3);
   return p;
 }
 

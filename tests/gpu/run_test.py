@@ -76,6 +76,17 @@ class GpuRun(Case):
                     self.expect_right(self.json_of("run", op, *SIZES, "--ranks", ranks, "--device", "cuda", "--strategy",
                                                    strategy, "--type", kind, "--with-bias", "--verify", "--repeat", 2))
 
+    def test_kernels_by_name(self):
+        self.needs(2)
+        job = ["run", "gemm_reduce_scatter", *SIZES, "--ranks", 2, "--with-bias", "--verify"]
+        for kernel in ("plain", "pingpong 128x128", "sm80"):
+            with self.subTest(kernel=kernel):
+                self.expect_right(self.json_of(*job, "--strategy", "fused", "--tile-m", 128, "--kernel", kernel))
+        _, errors = self.run_program(*job, "--strategy", "fused", "--kernel", "wgmma", code=2)
+        self.assertIn("no kernel named like 'wgmma'", errors)
+        _, errors = self.run_program(*job, "--strategy", "sequential", "--kernel", "plain", code=2)
+        self.assertIn("it is for fused plans on GPUs, not sequential ones", errors)
+
     def test_under_a_launcher(self):
         self.needs(4)
         job = [PROGRAM, "run", "gemm_reduce_scatter", *SIZES, "--ranks", 4, "--device", "cuda", "--verify", "--repeat", 3]

@@ -86,6 +86,10 @@ std::uint64_t most_one_shot_bytes(int ranks) {
 
 CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOptions& options)
     : world_(world), device_(device), heap_(world, device, workspace_for(world, options)) {
+  int generation = 0;
+  IMBREX_CUDA_TRY(cudaDeviceGetAttribute(&generation, cudaDevAttrComputeCapabilityMajor, device));
+  IMBREX_EXPECTS(generation == 9, "GPU {} is of compute capability {}: collectives of Imbrex' own take 9.0 (Hopper)",
+                 device, generation);
   load_exact_kernels();
   load_coded_kernels();
   load_exchange_kernels();

@@ -1,6 +1,7 @@
 #include "execute/cuda/cuda_execution.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -100,16 +101,23 @@ CudaExecution::~CudaExecution() {
 // The variant that computes the plan in the fewest full waves, of those that its tiles fit and whose name is asked for.
 void CudaExecution::choose_kernel() {
   std::size_t count = 0;
-  const GemmKernel* const* kernels = sm90_kernels(count);
+  const GemmKernel* const* kernels = tensor_core_kernels(count);
+  int generation = 0;
+  IMBREX_CUDA_TRY(cudaDeviceGetAttribute(&generation, cudaDevAttrComputeCapabilityMajor, device_));
+  const auto asked_for = [&](const GemmKernel& k) {
+    const std::string_view name(k.name);
+    // NOTE: even to ask such a kernel for its workers takes seconds on Hopper, where the driver compiles it first.
+    if (k.anywhere && generation == 9) return !options_.kernel.empty() && name.starts_with(options_.kernel);
+    return name.find(options_.kernel) != std::string_view::npos;
+  };
   const Extent tile = largest_tile(plan_);
   double least = 0;
-  // The tensor-core kernels add no bias yet.
-  if (refusal_of_tma(plan_).empty() && !plan_.problem.bias)
+  if (refusal_of_tma(plan_).empty())
     for (std::size_t i = 0; i < count; ++i) {
       const GemmKernel& k = *kernels[i];
-      if ((plan_.knobs.cluster != 0 && k.shape.cluster != plan_.knobs.cluster) || k.type != plan_.problem.type ||
-          tile.rows > k.shape.m || tile.cols > k.shape.n || !buffers_fit(plan_, k.shape) ||
-          std::string_view(k.name).find(options_.kernel) == std::string_view::npos)
+      const bool other_cluster = plan_.knobs.cluster != 0 && k.shape.cluster != plan_.knobs.cluster;
+      if ((other_cluster && !k.anywhere) || k.type != plan_.problem.type || tile.rows > k.shape.m ||
+          tile.cols > k.shape.n || !buffers_fit(plan_, k.shape) || !asked_for(k))
         continue;
       const int workers = workers_of(k, device_);
       if (workers == 0) continue;
@@ -139,9 +147,17 @@ void CudaExecution::choose_kernel() {
   tables_.clear();
 }
 
-// Of a variant's shape, all that a table depends on, once the tiles and slots are known to fit, is the cluster.
+// Of a variant's shape, once the tiles and slots are known to fit, a table depends on the cluster and on how slots come
+// through the stages.
 RankTable& CudaExecution::table_for(const GemmKernel& kernel) {
-  const int key = kernel.shape.registers ? kernel.shape.cluster : 0;
+  const TileShape& shape = kernel.shape;
+  const bool slots = std::any_of(plan_.buffers.begin(), plan_.buffers.end(),
+                                 [](const Buffer& b) { return b.layout == Layout::fragment; });
+  const auto stages = [&](std::uint32_t adds) {
+    return slots ? slot_stages(shape.units, shape.planes, adds, plan_.problem.type).count : 0;
+  };
+  std::array<std::uint32_t, 3> key{};
+  if (shape.registers) key = {static_cast<std::uint32_t>(shape.cluster), stages(1), stages(3)};
   const auto found = tables_.find(key);
   if (found != tables_.end()) return found->second;
   return tables_.emplace(key, translate(plan_, layout_, world_.rank(), heap_.handle(), place_.offset, kernel.shape))
@@ -223,7 +239,7 @@ void CudaExecution::start_counters() {
 
 void CudaExecution::set_operands(const Operands& operands) {
   expect_given(operands, plan_.problem);
-  for (const void* p : {operands.a, operands.b})
+  for (const void* p : {operands.a, operands.b, operands.bias})
     IMBREX_EXPECTS(!kernel_->shape.registers || reinterpret_cast<std::uintptr_t>(p) % 16 == 0,
                    "operand at {}: it must be aligned to 16 bytes", p);
   args_.a[0][0] = args_.a[0][1] = operands.a;

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <map>
 #include <memory>
 
@@ -69,7 +70,7 @@ class CudaExecution final : public StreamExecution {
   const GemmKernel* kernel_ = nullptr;
   int workers_ = 0;
   RankTable table_;
-  std::map<int, RankTable> tables_;  // while the kernel is chosen: by cluster
+  std::map<std::array<std::uint32_t, 3>, RankTable> tables_;  // while the kernel is chosen: see table_for
   RawMemory device_table_;
   FaultPool::Owner fault_;
   GemmArgs args_{};

@@ -14,13 +14,6 @@ __device__ __forceinline__ std::byte* first_of(const RegionEntry& r, void* out, 
   return reinterpret_cast<std::byte*>(address);
 }
 
-/// The same of what a task adds, which may be the bias.
-__device__ __forceinline__ const std::byte* source_of(const RegionEntry& r, void* out, const void* bias,
-                                                      std::uint32_t copy) {
-  if (r.base == Base::bias) return static_cast<const std::byte*>(bias) + r.address;
-  return first_of(r, out, copy);
-}
-
 /// What came from a peer is read past the first-level cache.
 __device__ __forceinline__ float load_element(Type type, const std::byte* address) {
   if (type == Type::fp32) return __ldcg(reinterpret_cast<const float*>(address));
@@ -136,11 +129,12 @@ __device__ __forceinline__ void move(const TaskEntry& task, const RegionEntry* r
         *reinterpret_cast<const std::uint16_t*>(source + p / row_parts * from.pitch + p % row_parts * 2);
 }
 
-/// The common case of a reduction: a few sources of one 16-bit type, all aligned. Loads of several parts and sources
-/// fly together.
+/// The common case of a reduction: a few sources of one 16-bit type, all aligned, and perhaps a bias of that type.
+/// Loads of several parts and sources fly together.
 template <int Sources>
-__device__ __forceinline__ void reduce_wide(const TaskEntry& task, const RegionEntry* entries, void* out,
-                                            std::uint32_t copy, std::uint32_t thread, std::uint32_t threads) {
+__device__ __forceinline__ void reduce_wide(const TaskEntry& task, const RegionEntry* entries, const std::byte* bias,
+                                            void* out, std::uint32_t copy, std::uint32_t thread,
+                                            std::uint32_t threads) {
   constexpr int batch = 2;
   const Type type = entries[0].type;
   const std::byte* from[Sources];
@@ -167,8 +161,9 @@ __device__ __forceinline__ void reduce_wide(const TaskEntry& task, const RegionE
       float sum[8] = {};
 #pragma unroll
       for (int s = 0; s < Sources; ++s) add_eight(type, bits[b][s], sum);
+      if (bias != nullptr) add_eight(type, __ldcg(reinterpret_cast<const uint4*>(bias + p % row_parts * 16)), sum);
       for (std::uint32_t s = 0; s < task.stores; ++s) {
-        const RegionEntry& r = entries[Sources + s];
+        const RegionEntry& r = entries[task.adds + s];
         std::byte* to = first_of(r, out, copy);
         store_eight(r, to + p / row_parts * r.pitch + p % row_parts * 8 * (r.type == Type::fp32 ? 4 : 2), wide(r, to),
                     8, sum);
@@ -177,23 +172,27 @@ __device__ __forceinline__ void reduce_wide(const TaskEntry& task, const RegionE
   }
 }
 
-/// A reduction task, by `threads` threads: each sum in fp32, in the order of the sources. Kernels that are given no
-/// plan with a bias leave it out.
-template <bool WithBias = false>
-__device__ __forceinline__ void reduce(const TaskEntry& task, const RegionEntry* regions, void* out, std::uint32_t copy,
-                                       std::uint32_t thread, std::uint32_t threads, const void* bias = nullptr) {
+/// A reduction task, by `threads` threads: each sum in fp32, in the order of the sources. `bias`: the caller's, which
+/// may be the last of them.
+__device__ __forceinline__ void reduce(const TaskEntry& task, const RegionEntry* regions, const void* bias, void* out,
+                                       std::uint32_t copy, std::uint32_t thread, std::uint32_t threads) {
   const RegionEntry* entries = regions + task.regions;
-  bool aligned = !WithBias && task.cols % 8 == 0;
-  for (std::uint32_t s = 0; s < task.adds; ++s) aligned = aligned && wide(entries[s], first_of(entries[s], out, copy));
-  if (aligned && task.adds == 4) return reduce_wide<4>(task, entries, out, copy, thread, threads);
-  if (aligned && task.adds == 2) return reduce_wide<2>(task, entries, out, copy, thread, threads);
+  const bool biased = entries[task.adds - 1].base == Base::bias;
+  const std::byte* row_of_bias =
+      biased ? static_cast<const std::byte*>(bias) + entries[task.adds - 1].address : nullptr;
+  const std::uint32_t sources = task.adds - (biased ? 1 : 0);
+  bool aligned = task.cols % 8 == 0;
+  if (biased) aligned = aligned && wide(entries[sources], row_of_bias) && entries[sources].type == entries[0].type;
+  for (std::uint32_t s = 0; s < sources; ++s) aligned = aligned && wide(entries[s], first_of(entries[s], out, copy));
+  if (aligned && sources == 4) return reduce_wide<4>(task, entries, row_of_bias, out, copy, thread, threads);
+  if (aligned && sources == 2) return reduce_wide<2>(task, entries, row_of_bias, out, copy, thread, threads);
   const std::uint32_t row_parts = (task.cols + 7) / 8, parts = task.rows * row_parts;
   for (std::uint32_t p = thread; p < parts; p += threads) {
     const std::uint32_t row = p / row_parts, col = p % row_parts * 8, limit = min(task.cols - col, 8u);
     float sum[8] = {};
     for (std::uint32_t s = 0; s < task.adds; ++s) {
       const RegionEntry r = entries[s];
-      const std::byte* first = WithBias ? source_of(r, out, bias, copy) : first_of(r, out, copy);
+      const std::byte* first = s < sources ? first_of(r, out, copy) : row_of_bias;
       float values[8];
       load_eight(r, first + row * r.pitch + col * (r.type == Type::fp32 ? 4 : 2), wide(r, first), limit, values);
 #pragma unroll

@@ -10,17 +10,23 @@
 
 namespace imbrex::cuda {
 
-/// Narrow: the 16-bit type that regions hold unless they hold fp32.
-template <Type Narrow, int TileN, int Registers, int Threads>
-struct Fragment {
-  static constexpr int per_part = TileN / 2, parts = Registers / per_part;
-  static constexpr int units = Registers / 8;
-  static_assert(Registers % per_part == 0 && TileN % 32 == 0);
-
-  /// First row of the thread's warpgroup; thread counts through the `Threads` of the tile.
-  __device__ __forceinline__ static std::uint32_t base_row(std::uint32_t thread) {
+/// The four warps of a warpgroup one below the other, each as wide as the tile.
+template <int TileN, int Registers>
+struct WarpgroupRows {
+  static constexpr int columns = TileN, part_rows = 64, parts = Registers / (columns / 2);
+  __device__ __forceinline__ static std::uint32_t row(std::uint32_t thread) {
     return thread / 128 * (64 * parts) + thread % 128 / 32 * 16 + thread % 32 / 4;
   }
+  __device__ __forceinline__ static std::uint32_t col(std::uint32_t) { return 0; }
+};
+
+/// Narrow: the 16-bit type that regions hold unless they hold fp32. Places: the first row and column of a thread, which
+/// counts through the `Threads` of the tile, the columns of a warp, and how far one part lies below another.
+template <Type Narrow, int TileN, int Registers, int Threads, typename Places = WarpgroupRows<TileN, Registers>>
+struct Fragment {
+  static constexpr int columns = Places::columns, per_part = columns / 2, parts = Registers / per_part;
+  static constexpr int units = Registers / 8;
+  static_assert(Registers % per_part == 0 && columns % 32 == 0);
 
   /// To a slot in register order: thread t's i-th 16 bytes at (i * Threads + t) * 16, so that warps store whole lines.
   __device__ __forceinline__ static void store_slot(const float (&acc)[Registers], const RegionEntry& r,
@@ -47,14 +53,14 @@ struct Fragment {
   __device__ __forceinline__ static void store_rows(const float (&acc)[Registers], const RegionEntry& r,
                                                     std::byte* first, std::uint32_t thread, Pace& pace) {
     if (!wide(r, first) || r.col % 8 != 0) return store_elements(acc, r, first, thread);
-    const std::uint32_t quad = thread % 4, row0 = base_row(thread);
+    const std::uint32_t quad = thread % 4, row0 = Places::row(thread), col0 = Places::col(thread) - r.col;
     const bool odd = row0 % 2 != 0;
-    constexpr int groups = TileN / 32;  // of 32 columns, 64 bytes
+    constexpr int groups = columns / 32;  // of 32 columns, 64 bytes
 #pragma unroll
     for (int part = 0; part < parts; ++part)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const std::uint32_t row = row0 + 64 * part + 8 * half;
+        const std::uint32_t row = row0 + Places::part_rows * part + 8 * half;
         const float* values =
             acc + part * per_part + half * 2;  // of group g and block b: v[16 * g + 4 * b], and the next
 #pragma unroll
@@ -70,7 +76,7 @@ struct Fragment {
             else
               x[i] = received;  // now the odd row's first group
           }
-          const std::uint32_t col = (g + (odd ? 1 : 0)) * 32 + quad * 8 - r.col;
+          const std::uint32_t col = (g + (odd ? 1 : 0)) * 32 + quad * 8 + col0;
           store_part(r, first, (row & ~1u) - r.row, col, w);
           store_part(r, first, (row | 1u) - r.row, col, x);
           pace.wait();
@@ -79,7 +85,7 @@ struct Fragment {
         if constexpr (groups % 2 != 0) {
           std::uint32_t w[4];
           gather(values + 16 * (groups - 1), quad, w);
-          store_part(r, first, row - r.row, (groups - 1) * 32 + quad * 8 - r.col, w);
+          store_part(r, first, row - r.row, (groups - 1) * 32 + quad * 8 + col0, w);
         }
       }
   }
@@ -87,19 +93,20 @@ struct Fragment {
   /// The same where rows do not lie on 16 bytes, or hold fp32.
   __device__ __forceinline__ static void store_elements(const float (&acc)[Registers], const RegionEntry& r,
                                                         std::byte* first, std::uint32_t thread) {
-    const std::uint32_t quad = thread % 4, row0 = base_row(thread), size = r.type == Type::fp32 ? 4 : 2;
+    const std::uint32_t quad = thread % 4, row0 = Places::row(thread), col0 = Places::col(thread) - r.col;
+    const std::uint32_t size = r.type == Type::fp32 ? 4 : 2;
 #pragma unroll
     for (int part = 0; part < parts; ++part)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const std::uint32_t row = row0 + 64 * part + 8 * half - r.row;
+        const std::uint32_t row = row0 + Places::part_rows * part + 8 * half - r.row;
         if (row >= r.rows) continue;  // also where the subtraction wrapped
         std::byte* line = first + static_cast<std::uint64_t>(row) * r.pitch;
 #pragma unroll
-        for (int block = 0; block < TileN / 8; ++block)
+        for (int block = 0; block < columns / 8; ++block)
 #pragma unroll
           for (int c = 0; c < 2; ++c) {
-            const std::uint32_t col = block * 8 + quad * 2 + c - r.col;
+            const std::uint32_t col = block * 8 + quad * 2 + c + col0;
             if (col < r.cols)
               store_element(size == 4 ? Type::fp32 : Narrow, line + col * size,
                             acc[part * per_part + 4 * block + 2 * half + c]);
@@ -118,6 +125,8 @@ struct Fragment {
       const auto plane = enter();
 #pragma unroll
       for (int u = 0; u < fit && first + u < units; ++u) {
+        // NOTE: nothing is loaded ahead of this: all units of a stage at once would not fit the registers.
+        if (u % 2 == 0) __syncwarp();
         float* eight = acc + 8 * (first + u);
         float sum[8] = {};
         int place;
@@ -167,6 +176,27 @@ struct Fragment {
       }
 #pragma unroll
       for (int e = 0; e < 8; ++e) acc[8 * i + e] = sum[e];
+    }
+  }
+
+  /// acc += the tile's columns of the bias, of which there are `cols`, an even number, or more than the tile's.
+  __device__ __forceinline__ static void add_bias(float (&acc)[Registers], const std::uint16_t* bias,
+                                                  std::uint32_t cols, std::uint32_t thread) {
+#pragma unroll
+    for (int block = 0; block < columns / 8; ++block) {
+      const std::uint32_t col = Places::col(thread) + block * 8 + thread % 4 * 2;
+      std::uint32_t bits = 0;
+      // Volatile: some columns at a time, since all at once would not fit the registers.
+      if (col < cols) asm volatile("ld.global.u32 %0, [%1];" : "=r"(bits) : "l"(bias + col));
+      float low, high;
+      unpack(Narrow, bits, low, high);
+#pragma unroll
+      for (int part = 0; part < parts; ++part)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          acc[part * per_part + 4 * block + 2 * half] += low;
+          acc[part * per_part + 4 * block + 2 * half + 1] += high;
+        }
     }
   }
 

@@ -17,14 +17,15 @@ struct GemmKernel {
   Type type;
   TileShape shape;
   bool pingpong;
+  bool anywhere;  ///< takes other GPUs than Hopper; on Hopper it runs only where it is asked for by name
 
   /// Clusters that run at once on the current device; 0: this kernel does not run here.
   int (*workers)();
   cudaError_t (*launch)(const GemmArgs& args, int workers, cudaStream_t stream);
 };
 
-/// Variants for Hopper, none where they were left out of the build.
-const GemmKernel* const* sm90_kernels(std::size_t& count);
+/// Variants that use tensor cores, none where they were left out of the build.
+const GemmKernel* const* tensor_core_kernels(std::size_t& count);
 
 /// Any type, alignment and tile, on any GPU; slow.
 const GemmKernel& plain_kernel(Type type);

@@ -1,5 +1,5 @@
-// The GEMM for operands that the Hopper kernel cannot take, and for other GPUs: the same table and protocol, products
-// in fp32 without tensor cores. One thread block is one worker.
+// The GEMM for operands that the tensor-core kernels cannot take: the same table and protocol, products in fp32 without
+// tensor cores. One thread block is one worker.
 #include "execute/cuda/element.cuh"
 #include "execute/cuda/gemm.hpp"
 #include "execute/cuda/protocol.cuh"
@@ -42,7 +42,9 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
     __syncthreads();
   }
   const RegionEntry* regions = g.table.regions + task.regions;
+#pragma unroll
   for (int i = 0; i < each; ++i)
+#pragma unroll
     for (int j = 0; j < each; ++j) {
       const std::uint32_t row = row0 + ty + i, col = col0 + tx + j;
       if (row >= task.rows || col >= task.cols) continue;
@@ -54,10 +56,10 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
         if (s == task.own) sum += acc[i][j];
         if (s < task.adds) {
           const RegionEntry& r = regions[s];
-          sum += load_element(
-              r.type, source_of(r, g.out, g.bias, epoch.copy) + row * r.pitch + col * (r.type == Type::fp32 ? 4u : 2u));
+          sum += load_element(r.type, at(r, row, col));
         }
       }
+      if (task.bias != 0) sum += operand(g.bias, args.type, task.b_col + col);
       for (std::uint32_t s = 0; s < task.stores; ++s) {
         const RegionEntry r = regions[task.adds + s];
         if (row - r.row < r.rows && col - r.col < r.cols) store_element(r.type, at(r, row - r.row, col - r.col), sum);
@@ -65,7 +67,7 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
     }
 }
 
-__global__ void __launch_bounds__(threads) plain_gemm(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(threads, 1) plain_gemm(const __grid_constant__ Args args) {
   __shared__ float sa[depth][block + 1], sb[depth][block];
   __shared__ std::uint64_t number;
   const GemmArgs& g = args.gemm;
@@ -90,10 +92,8 @@ __global__ void __launch_bounds__(threads) plain_gemm(const __grid_constant__ Ar
           for (std::uint32_t col = 0; col < task.cols; col += block) multiply(args, epoch, task, row, col, sa, sb);
       if (task.kind == TaskKind::transfer)
         move(task, g.table.regions, g.a[0][0], g.out, epoch.copy, threadIdx.x, threads);
-      if (task.kind == TaskKind::reduction && g.bias == nullptr)
-        reduce(task, g.table.regions, g.out, epoch.copy, threadIdx.x, threads);
-      if (task.kind == TaskKind::reduction && g.bias != nullptr)
-        reduce<true>(task, g.table.regions, g.out, epoch.copy, threadIdx.x, threads, g.bias);
+      if (task.kind == TaskKind::reduction)
+        reduce(task, g.table.regions, g.bias, g.out, epoch.copy, threadIdx.x, threads);
       __syncthreads();
       if (threadIdx.x == 0 && met && task.post_count > 0) post_all(g.protocol, epoch, task, g.table.posts);
     }
@@ -133,9 +133,9 @@ int workers() {
 }
 
 constexpr TileShape any{1 << 20, 1 << 20, 1, false};
-constexpr GemmKernel plain[] = {{"plain bf16", Type::bf16, any, false, workers, launch<Type::bf16>},
-                                {"plain fp16", Type::fp16, any, false, workers, launch<Type::fp16>},
-                                {"plain fp32", Type::fp32, any, false, workers, launch<Type::fp32>}};
+constexpr GemmKernel plain[] = {{"plain bf16", Type::bf16, any, false, true, workers, launch<Type::bf16>},
+                                {"plain fp16", Type::fp16, any, false, true, workers, launch<Type::fp16>},
+                                {"plain fp32", Type::fp32, any, false, true, workers, launch<Type::fp32>}};
 
 }  // namespace
 

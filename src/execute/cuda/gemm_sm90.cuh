@@ -249,6 +249,9 @@ struct Sm90Gemm {
       group_sync(group);
     }
     if (task.adds > 0 && !staged(task)) Tile::add_any(acc, task, regions, epoch.copy, thread);
+    if (task.bias != 0)
+      Tile::add_bias(acc, static_cast<const std::uint16_t*>(args.bias) + task.b_col,
+                     static_cast<std::uint32_t>(args.n) - task.b_col, thread);
     Pace pace;
     if (time > 0 && task.post_count > 0) {
       // NOTE: the limit keeps ranks from slowing each other down: a product's time may hold waits for a peer's stores.
@@ -306,7 +309,8 @@ struct Sm90Gemm {
     group_sync(group);
     const bool moves = task.kind == TaskKind::transfer;
     if (moves) move(task, args.table.regions, args.a[0][0], args.out, epoch.copy, thread, group_threads);
-    if (task.kind == TaskKind::reduction) reduce(task, args.table.regions, args.out, epoch.copy, thread, group_threads);
+    if (task.kind == TaskKind::reduction)
+      reduce(task, args.table.regions, args.bias, args.out, epoch.copy, thread, group_threads);
     if (moves || task.kind == TaskKind::reduction) group_sync(group);
     if (thread == 0 && met && task.post_count > 0) post_all(args.protocol, epoch, task, args.table.posts);
     // NOTE: a fence also waits for stores that the block issues meanwhile: the next slice's would hold up this one's
@@ -471,6 +475,7 @@ constexpr GemmKernel sm90_kernel(const char* name) {
       Config::type,
       {Config::tile_m, Config::tile_n, Config::cluster, true, Sm90Gemm<Config>::Tile::units, Sm90Gemm<Config>::planes},
       Config::pingpong,
+      false,
       &Sm90Launcher<Config>::workers,
       &Sm90Launcher<Config>::launch};
 }

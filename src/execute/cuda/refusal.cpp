@@ -15,10 +15,13 @@ TileShape any_shape(const Plan& plan) {
   return {tile.rows, tile.cols, 1, false};
 }
 
-std::string refusal_of_gpu(const Gpu& gpu, std::size_t number, bool processes) {
-  // As IMBREX_CUDA_FLAGS compiles the kernels.
-  if (gpu.major != 9 || gpu.minor != 0)
+std::string refusal_of_gpu(const Gpu& gpu, std::size_t number, bool processes, bool others) {
+  // As IMBREX_CUDA_FLAGS and IMBREX_PTX_FLAGS compile the kernels.
+  if (!others && (gpu.major != 9 || gpu.minor != 0))
     return fmt::format("GPU {} ({}) has compute capability {}.{}, and the kernels are for 9.0 (Hopper)", number,
+                       gpu.name, gpu.major, gpu.minor);
+  if (gpu.major < 8)
+    return fmt::format("GPU {} ({}) has compute capability {}.{}, and the kernels are for 8.0 and later", number,
                        gpu.name, gpu.major, gpu.minor);
   if (!gpu.maps_memory) return fmt::format("GPU {} ({}) has no virtual memory management", number, gpu.name);
   if (processes && !gpu.exports_memory)
@@ -45,7 +48,7 @@ std::string refusal_of_plan(const Plan& plan) {
   return {};
 }
 
-std::string refusal_of_gpus(const GpuSurvey& survey, int ranks, bool processes, bool own) {
+std::string refusal_of_gpus(const GpuSurvey& survey, int ranks, bool processes, bool own, bool others) {
   const std::size_t count = survey.gpus.size();
   if (count == 0) return survey.reason;
   const auto wanted = static_cast<std::size_t>(ranks);
@@ -53,7 +56,7 @@ std::string refusal_of_gpus(const GpuSurvey& survey, int ranks, bool processes, 
   if (count < wanted && !alone)
     return fmt::format("{} ranks need a GPU each, and there {} {}", ranks, count == 1 ? "is" : "are", count);
   for (std::size_t i = 0; i < (alone ? 1 : wanted); ++i) {
-    if (std::string reason = refusal_of_gpu(survey.gpus[i], i, processes); !reason.empty()) return reason;
+    if (std::string reason = refusal_of_gpu(survey.gpus[i], i, processes, others); !reason.empty()) return reason;
     for (std::size_t j = 0; !alone && j < wanted; ++j)
       if (survey.link(i, j) != GpuLink::nvlink)
         return fmt::format("GPU {} has no peer access with native atomics to GPU {}, which takes NVLink", i, j);

@@ -12,7 +12,8 @@ namespace imbrex::cuda {
 std::string refusal_of_plan(const Plan& plan);
 
 /// What keeps that many ranks from running on the GPUs that this process sees; empty if nothing does. `processes`:
-/// ranks are processes, whose memory travels as file descriptors. `own`: each may see only its own GPU.
-std::string refusal_of_gpus(const GpuSurvey& survey, int ranks, bool processes, bool own);
+/// ranks are processes, whose memory travels as file descriptors. `own`: each may see only its own GPU. `others`: of
+/// other generations than Hopper, which run plans, and no collectives of Imbrex' own.
+std::string refusal_of_gpus(const GpuSurvey& survey, int ranks, bool processes, bool own, bool others = false);
 
 }  // namespace imbrex::cuda

@@ -10,11 +10,7 @@ namespace {
 constexpr unsigned threads = 256, most_blocks = 1024;
 
 __global__ void __launch_bounds__(threads) sum(const __grid_constant__ SumArgs args) {
-  reduce(args.task, args.regions, nullptr, 0, blockIdx.x * threads + threadIdx.x, gridDim.x * threads);
-}
-
-__global__ void __launch_bounds__(threads) sum_with_bias(const __grid_constant__ SumArgs args) {
-  reduce<true>(args.task, args.regions, nullptr, 0, blockIdx.x * threads + threadIdx.x, gridDim.x * threads, args.bias);
+  reduce(args.task, args.regions, args.bias, nullptr, 0, blockIdx.x * threads + threadIdx.x, gridDim.x * threads);
 }
 
 }  // namespace
@@ -22,10 +18,7 @@ __global__ void __launch_bounds__(threads) sum_with_bias(const __grid_constant__
 cudaError_t launch_sum(const SumArgs& args, cudaStream_t stream) {
   const std::uint32_t parts = args.task.rows * ((args.task.cols + 7) / 8);
   const unsigned blocks = std::min((parts + threads - 1) / threads, most_blocks);
-  if (args.bias == nullptr)
-    sum<<<blocks, threads, 0, stream>>>(args);
-  else
-    sum_with_bias<<<blocks, threads, 0, stream>>>(args);
+  sum<<<blocks, threads, 0, stream>>>(args);
   return cudaGetLastError();
 }
 

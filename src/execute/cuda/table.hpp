@@ -50,7 +50,7 @@ enum class Base : std::uint8_t {
   heap,  ///< nothing: it is an address
   out,   ///< this rank's output, the caller's or the one in the heap
   a,     ///< the caller's A
-  bias,  ///< the caller's bias; its one row, at a pitch of 0, is every row's
+  bias,  ///< the caller's bias: the last source of a reduction; its one row, at a pitch of 0, is every row's
 };
 
 /// A region that a task adds, reads or stores to. `row`, `col`: its place in the tile (stores).
@@ -79,7 +79,7 @@ struct alignas(64) TaskEntry {
   std::uint16_t own;  ///< position of the product among the adds
   std::uint16_t post_count;
   std::uint32_t slot_stages;  ///< stages of the main loop that bring slots; the same for both tiles of a pair
-  std::uint32_t unused;
+  std::uint32_t bias;         ///< tiles: 1: behind the slots, the bias of the tile's columns is added
 };
 static_assert(sizeof(TaskEntry) == 64 && offsetof(TaskEntry, waits) == 32 && offsetof(TaskEntry, load_waits) == 44);
 
@@ -90,11 +90,11 @@ struct SlotStages {
   std::uint32_t count;  ///< stages of one tile; 0: the slots do not come this way
 };
 
-/// Of a tile of `tile_units` units, for stages of `planes` planes.
+/// Of a tile of `tile_units` units, for stages of `planes` planes; none: the kernel's stages bring no slots.
 constexpr SlotStages slot_stages(std::uint32_t tile_units, std::uint32_t planes, std::uint32_t slots, Type type) {
   // Of 2 and 4 ranks: the sums that the kernels unroll. With 7 slots at once the accumulators would not fit the
   // registers.
-  if (type == Type::fp32 || (slots != 1 && slots != 3)) return {0, 0};
+  if (planes == 0 || type == Type::fp32 || (slots != 1 && slots != 3)) return {0, 0};
   const std::uint32_t fit = planes / slots, units = fit < tile_units ? fit : tile_units;
   return {units, (tile_units + units - 1) / units};
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "base/check.hpp"
 #include "plan/builder.hpp"
@@ -184,6 +185,7 @@ class Translation {
       TaskEntry second = first;
       second.kind = first.kind == TaskKind::tile ? TaskKind::partner : TaskKind::none;
       second.load_waits = second.epilogue_waits = second.adds = second.stores = second.post_count = 0;
+      second.bias = 0;
       table_.partners += second.kind == TaskKind::partner;
       table_.tasks.push_back(second);
     }
@@ -235,14 +237,19 @@ class Translation {
     entry.b_col = word(tile.b.col);
     entry.rows = word(extent.rows);
     entry.cols = word(extent.cols);
-    entry.own = narrow<std::uint16_t>(index(tile.own), "slots of one tile");
-    entry.adds = narrow<std::uint16_t>(tile.adds.size(), "slots of one tile");
+    entry.bias = !tile.adds.empty() && is_bias(plan_.problem, tile.adds.back()) ? 1 : 0;
+    const std::span slots(tile.adds.data(), tile.adds.size() - entry.bias);
+    IMBREX_EXPECTS(entry.bias == 0 || tile.adds.back().col == tile.b.col,
+                   "{}: the bias from column {} on is added to columns from {} on", where(), tile.adds.back().col,
+                   tile.b.col);
+    entry.own = narrow<std::uint16_t>(std::min(index(tile.own), slots.size()), "slots of one tile");
+    entry.adds = narrow<std::uint16_t>(slots.size(), "slots of one tile");
     entry.stores = narrow<std::uint16_t>(tile.stores.size(), "stores of one tile");
     if (shape_.registers && entry.adds > 0) {
-      const Type type = plan_.buffers[index(tile.adds.front().buffer)].type;
+      const Type type = plan_.buffers[index(slots.front().buffer)].type;
       entry.slot_stages = slot_stages(shape_.units, shape_.planes, entry.adds, type).count;
     }
-    for (const Region& add : tile.adds) {
+    for (const Region& add : slots) {
       table_.regions.push_back(tile_region(add, extent));
       IMBREX_EXPECTS(!shape_.registers || table_.regions.back().order == SlotOrder::registers,
                      "{}: this kernel adds slots in its register order only", where());

@@ -65,7 +65,7 @@ struct Lookahead {
     touch(first + bytes - 16);
   }
   __device__ __forceinline__ static void touch(const void* address) {
-    std::uint32_t unused;
+    [[maybe_unused]] std::uint32_t unused;
     asm volatile("ld.global.u32 %0, [%1];" : "=r"(unused) : "l"(address));
   }
 };

@@ -6,11 +6,16 @@
 namespace imbrex::cuda {
 
 /// Lets a kernel's blocks start while the stream's previous kernel ends; they wait for its end themselves
-/// (wait_for_stream in ordering.cuh).
+/// (wait_for_stream in ordering.cuh). On Hopper only: the code that other GPUs run was compiled for 8.0, which has no
+/// instruction to wait.
 inline cudaLaunchAttribute early_launch() {
+  int device = 0, generation = 0;
+  const bool hopper = cudaGetDevice(&device) == cudaSuccess &&
+                      cudaDeviceGetAttribute(&generation, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+                      generation == 9;
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  attribute.val.programmaticStreamSerializationAllowed = hopper ? 1 : 0;
   return attribute;
 }
 

@@ -30,8 +30,10 @@ __device__ __forceinline__ std::uint64_t global_nanoseconds() {
 
 /// The launch may have come before the stream's previous kernel has ended: nothing is read or written before this.
 __device__ __forceinline__ void wait_for_stream() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 }  // namespace imbrex::cuda
