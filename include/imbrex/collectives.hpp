@@ -83,8 +83,7 @@ std::unique_ptr<AllReduce> make_cpu_all_reduce(World& world, std::int64_t max_co
                                                const AllReduceOptions& options = {});
 
 /// Of up to `max_count` elements in the memory of the rank's GPU, which is chosen as by make_cuda_executor. Throws
-/// Error(runtime_failure) where there are too few GPUs, and Error(invalid_input) for whole_call, which is the CPU's, and
-/// in a build without CUDA.
+/// Error(runtime_failure) where there are too few GPUs, and Error(invalid_input) in a build without CUDA.
 std::unique_ptr<AllReduce> make_cuda_all_reduce(World& world, std::int64_t max_count, Type type,
                                                 const AllReduceOptions& options = {});
 
@@ -131,8 +130,8 @@ class Exchange {
 std::unique_ptr<Exchange> make_cpu_exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type,
                                             const ExchangeOptions& options = {});
 
-/// The same in the memory of the rank's GPU; as make_cuda_all_reduce. Exact only: throws Error(invalid_input) for a
-/// codec. A NaN comes back as a NaN, not always as the same one. Made for blocks of up to a MiB.
+/// The same in the memory of the rank's GPU; as make_cuda_all_reduce. A NaN comes back as a NaN, not always as the same
+/// one. Made for blocks of up to a MiB.
 std::unique_ptr<Exchange> make_cuda_exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type,
                                              const ExchangeOptions& options = {});
 

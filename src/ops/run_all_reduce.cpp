@@ -10,7 +10,6 @@
 
 #include "base/check.hpp"
 #include "base/convert.hpp"
-#include "collectives/all_reduce.hpp"
 #include "imbrex/npy.hpp"
 #include "imbrex/world.hpp"
 #include "ops/operands.hpp"
@@ -191,9 +190,9 @@ class Job {
 
 Device choose_device(const AllReduceRequest& request) {
   if (request.device == Device::cpu) return Device::cpu;
-  std::string refusal = collectives::refusal_of_gpus(request.options), gpu;
+  std::string gpu;
   const bool own = World::launched() && request.device == Device::cuda;
-  if (refusal.empty()) refusal = refusal_of_ranks(request.ranks, request.threads, own, gpu);
+  const std::string refusal = refusal_of_ranks(request.ranks, request.threads, own, gpu);
   if (refusal.empty()) return Device::cuda;
   IMBREX_EXPECTS(request.device != Device::cuda, "device cuda: {}", refusal);
   return Device::cpu;

@@ -119,8 +119,6 @@ class RunAllReduce(Case):
         self.refuse(*sized, "--ctas", 2000, says=["--ctas", "'2000'"])
         self.refuse(*sized, "--world", "galaxy", says="'galaxy'")
         self.refuse(*sized, "--device", "tpu", says="'tpu'")
-        self.refuse(*sized, "--codec", "int8", "--tolerance", 1, "--whole-call", "--device", "cuda",
-                    says=["device cuda", "whole_call runs on the CPU only"])
         for option in (["--k", 4], ["--strategy", "fused"], ["--tile-m", 8], ["--b", "b.npy"], ["--workers", 2], ["--trace", "t.svg"]):
             self.refuse(*sized, *option, says=[option[0], "not all_reduce"])
         self.refuse("run", "gemm_all_reduce", "--m", 8, "--n", 8, "--k", 8, "--codec", "int8", says=["--codec", "gemm_all_reduce"])

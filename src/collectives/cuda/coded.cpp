@@ -38,6 +38,13 @@ CodedKernel coded_ring_kernel(Type type) {
   return {type == Type::bf16 ? coded_ring_bf16() : type == Type::fp16 ? coded_ring_fp16() : coded_ring_fp32(), 1};
 }
 
+CodedKernel coded_exchange_kernel(ExchangeKind kind, Type type) {
+  return {type == Type::bf16   ? coded_exchange_bf16(kind)
+          : type == Type::fp16 ? coded_exchange_fp16(kind)
+                               : coded_exchange_fp32(kind),
+          1};
+}
+
 CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant, std::uint32_t batch) {
   const std::vector<CodedEntry>& list = entries(type);
   const CodedEntry* found = &list.back();
@@ -56,6 +63,8 @@ void load_coded_kernels() {
   for (const Type type : {Type::bf16, Type::fp16, Type::fp32}) {
     load(coded_one_shot_kernel(type));
     load(coded_ring_kernel(type));
+    for (const ExchangeKind kind : {ExchangeKind::reduce_scatter, ExchangeKind::all_gather, ExchangeKind::all_to_all})
+      load(coded_exchange_kernel(kind, type));
     for (const CodedEntry& entry : entries(type))
       for (const CodedKernel& kernel : entry.kernels) load(kernel);
   }

@@ -34,6 +34,7 @@ class CodedTwoShot : CodedRank<type, Batch, std::is_same_v<FormOfParts, AnyForm>
   __device__ __forceinline__ CodedTwoShot(const CodedArgs& args, Progress& progress) : Base(args, progress) {}
 
   __device__ __forceinline__ void run() {
+    if (!is_turn(c_, state_)) return;
     if (threadIdx.x >= workers_)
       post();
     else
