@@ -89,6 +89,7 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
   load_exact_kernels();
   load_coded_kernels();
   load_exchange_kernels();
+  load_rms_norm_kernels();
   load_vote_kernels();
   int processors = 0;
   IMBREX_CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));

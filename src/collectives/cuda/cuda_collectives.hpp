@@ -10,6 +10,7 @@
 #include "collectives/cuda/coded.hpp"
 #include "collectives/cuda/exact.hpp"
 #include "collectives/cuda/exchange.hpp"
+#include "collectives/cuda/rms_norm.hpp"
 #include "collectives/cuda/vote.hpp"
 #include "imbrex/types.hpp"
 #include "imbrex/world.hpp"
@@ -49,6 +50,12 @@ struct CodedKnobs {
   CodedSteps steps = CodedSteps::two_step;
   float tolerance = -1;      ///< as in AllReduceOptions; negative: no group travels raw. Not in a ring
   Turn turn = Turn::always;  ///< behind a vote; not in a ring
+};
+
+/// How an all-reduce with RMSNorm runs. Zeros leave the choice to the size.
+struct RmsNormKnobs {
+  ExactAlgorithm algorithm = ExactAlgorithm::automatic;
+  std::uint32_t blocks = 0;  ///< at most max_comm_blocks
 };
 
 struct ExchangeKnobs {
@@ -92,6 +99,10 @@ class CudaCollectives {
 
   /// Whether the last call was exact because of a vote. Its stream is idle.
   bool went_exact() const;
+
+  /// As AllReduceRmsNorm says; the bits of make_cpu_all_reduce_rms_norm.
+  void all_reduce_rms_norm(const RmsNormOperands& operands, std::int64_t rows, std::int64_t hidden, float eps,
+                           Type type, cudaStream_t stream, const RmsNormKnobs& knobs = {});
 
   /// Blocks of `count` elements, as ExchangeKind says; sums as all_reduce's. `in` and `out` do not overlap. A NaN comes
   /// back as a NaN, not always as the same one. Made for blocks of up to a MiB; where the workspace holds no
