@@ -8,7 +8,7 @@
 #include <random>
 
 #include "base/convert.hpp"
-#include "collectives/rms_norm.hpp"
+#include "ops/rms_norm_reference.hpp"
 
 namespace imbrex::test {
 namespace {
@@ -24,32 +24,6 @@ std::vector<float> floats(Type type, const std::vector<std::byte>& bytes) {
   to_float(type, bytes.data(), values.data(), std::ssize(values));
   return values;
 }
-
-double half_denormal(Type type) { return type == Type::fp16 ? 0x1p-25 : type == Type::bf16 ? 0x1p-134 : 0x1p-150; }
-
-/// One row's squares, and how far a right result may lie from float64's, relatively. Terms, in their order: a thread's
-/// sums of products, a warp's five, the warps'; the mean, eps, the root and the quotient each round once. Higham,
-/// "Accuracy and Stability of Numerical Algorithms", 2002, section 3.1.
-struct Norm {
-  double scale = 0, error = 0;
-  bool overflows = false, nearly = false, nan = false;
-
-  Norm(const RmsNormCase& c, const float* row) {
-    double squares = 0;
-    for (std::int64_t i = 0; i < c.hidden; ++i) {
-      nan |= std::isnan(row[i]);
-      squares += static_cast<double>(row[i]) * static_cast<double>(row[i]);
-    }
-    constexpr double u = 0x1p-24, largest = static_cast<double>(std::numeric_limits<float>::max());
-    const collectives::RowShape shape = collectives::row_shape(c.hidden, c.type);
-    const double terms = shape.batches * shape.elements + 6 + shape.threads / 32;
-    overflows = squares > largest;
-    nearly = squares > 0.99 * largest && squares < 1.01 * largest;
-    const double mean = squares / static_cast<double>(c.hidden) + static_cast<double>(c.eps);
-    scale = 1 / std::sqrt(mean);
-    error = 0.5 * (terms * u / (1 - terms * u) + 2 * u + 0x1p-149 / mean) + 2 * u;
-  }
-};
 
 }  // namespace
 
@@ -89,32 +63,12 @@ std::string rms_norm_fault(const RmsNormCase& c, const RmsNormData& data, const 
   if (c.residual) add(data.residual);
   if (const std::int64_t at = first_different(c.type, elements(c.type, sums), residual_out); at >= 0)
     return fmt::format("residual_out: row {}, element {} is not the rounded sum", at / c.hidden, at % c.hidden);
-  const std::vector<float> x = floats(c.type, residual_out), weight = floats(c.type, data.weight),
-                           got = floats(c.type, out);
-  constexpr double u = 0x1p-24;
-  const double u_type = unit_roundoff(c.type), largest = c.type == Type::fp16 ? 65504.0 : 3e38;
-  for (std::int64_t row = 0; row < c.rows; ++row) {
-    const Norm norm(c, x.data() + row * c.hidden);
-    if (norm.nearly) continue;
-    for (std::int64_t i = 0; i < c.hidden; ++i) {
-      const auto at = static_cast<std::size_t>(row * c.hidden + i);
-      const double w = static_cast<double>(weight[static_cast<std::size_t>(i)]), y = static_cast<double>(got[at]);
-      const auto wrong = [&](double want) {
-        return fmt::format("out: row {}, element {} is {}, not {}", row, i, y, want);
-      };
-      if (norm.nan || (norm.overflows && std::isinf(x[at]))) {
-        if (!std::isnan(y)) return wrong(std::nan(""));
-        continue;
-      }
-      // Squares beyond fp32 leave nothing of their row.
-      const double want = norm.overflows ? 0 : static_cast<double>(x[at]) * norm.scale * w;
-      const double error = std::fabs(want) * (norm.error + 2 * u) * 1.01 + (std::fabs(w) + 1) * 0x1p-150;
-      const double bound = error + u_type * (std::fabs(want) + error) + half_denormal(c.type);
-      if (std::isinf(y) && std::fabs(want) + bound >= largest) continue;
-      if (!(std::fabs(y - want) <= bound)) return wrong(want);
-    }
-  }
-  return {};
+  const std::vector<float> x = floats(c.type, residual_out);
+  const Comparison worst = compare(norm_reference(x, c.hidden, floats(c.type, data.weight), c.eps, c.type),
+                                   floats(c.type, out), c.type, c.hidden);
+  if (worst.worst <= 1) return {};
+  return fmt::format("out: row {}, element {} is {}, not {}: {} times its bound", worst.row, worst.col, worst.result,
+                     worst.value, worst.worst);
 }
 
 std::int64_t first_different(Type type, const std::vector<std::byte>& a, const std::vector<std::byte>& b) {

@@ -77,6 +77,18 @@ class GpuRun(Case):
                             self.expect_right(self.json_of("run", op, *SIZES, "--ranks", ranks, "--device", "cuda", "--strategy",
                                                            strategy, "--type", kind, "--with-bias", "--verify", "--repeat", 2))
 
+    def test_all_reduces(self):
+        self.needs(2)
+        for ranks in (2, 4) if len(GPUS) >= 4 else (2,):
+            for more in (["--rms-norm"], ["--rms-norm", "--algorithm", "two_shot", "--type", "fp32"],
+                         ["--codec", "int8", "--tolerance", 0.001, "--whole-call"], ["--codec", "int8", "--tolerance", 1, "--whole-call"]):
+                with self.subTest(ranks=ranks, more=more):
+                    result = self.json_of("run", "all_reduce", "--m", 130, "--n", 3000, "--ranks", ranks, "--device", "cuda", "--repeat", 3,
+                                          "--verify", *more)
+                    self.assertEqual((result["verified"], result["device"]), (True, "cuda"))
+                    if "--tolerance" in more:
+                        self.assertEqual(result["exact"], 0.001 in more)
+
     def test_under_a_launcher(self):
         self.needs(4)
         job = [PROGRAM, "run", "gemm_reduce_scatter", *SIZES, "--ranks", 4, "--device", "cuda", "--verify", "--repeat", 3]
