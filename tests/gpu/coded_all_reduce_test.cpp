@@ -195,8 +195,8 @@ TEST(GpuCodedAllReduce, WholeCallsAreDecidedAsOnTheCpu) {
   NEEDS_GPUS(2);
   std::vector<std::pair<std::string, AllReduceOptions>> list;
   for (const AllReduceAlgorithm algorithm : {AllReduceAlgorithm::one_shot, AllReduceAlgorithm::two_shot})
-    for (const char* codec : {"int8", "int4+int8", "flash4", "fp8-g64-e8m0"})
-      for (const float tolerance : {0.0f, 0.02f, 0.05f, 0.1f, 0.2f, 0.5f, 2.0f}) {
+    for (const char* codec : {"int8", "flash4", "fp8-g64-e8m0"})
+      for (const float tolerance : {0.0f, 0.05f, 0.2f, 2.0f}) {
         AllReduceOptions options;
         options.codec = parse_codec_pair(codec);
         options.algorithm = algorithm;
@@ -205,9 +205,9 @@ TEST(GpuCodedAllReduce, WholeCallsAreDecidedAsOnTheCpu) {
         list.emplace_back(std::string(name_of(algorithm)) + " " + codec + " within " + std::to_string(tolerance),
                           options);
       }
-  for (const int ranks : {1, std::min(test::gpus(), 4)})
-    for (const Type type : {Type::bf16, Type::fp16, Type::fp32})
-      compare_objects(ranks, type, {0, 5, 33'000, 400'001}, list);
+  compare_objects(1, Type::bf16, {0, 33'000}, list);
+  for (const Type type : {Type::bf16, Type::fp16, Type::fp32})
+    compare_objects(std::min(test::gpus(), 4), type, {5, 400'001}, list);
 }
 
 // A graph holds both ways; which one is taken follows the data of each replay.

@@ -154,8 +154,7 @@ std::vector<ExchangeCase> coded_cases() {
   for (const ExchangeKind kind : kinds)
     for (const Type type : {Type::bf16, Type::fp16, Type::fp32})
       for (const char* codec : {"int8", "int6-g64", "int5-asym", "int4-asym-g128", "int3-fp32", "fp8-e8m0"})
-        for (const std::int64_t count : {std::int64_t{1}, std::int64_t{33}, std::int64_t{1000}, std::int64_t{4096},
-                                         std::int64_t{70'001}, std::int64_t{262'144}})
+        for (const std::int64_t count : {std::int64_t{1}, std::int64_t{1000}, std::int64_t{70'001}})
           for (const bool odd : {false, true})
             list.push_back({kind, count, type, odd ? 1u : 0u, odd ? 3u : 0u, odd, codec});
   return list;

@@ -20,7 +20,7 @@ class RowWork {
  protected:
   /// Packets of a row that a thread waits for at once. Rows that are no longer stay in registers; of others it reads
   /// again what it has stored.
-  static constexpr std::uint32_t strip = 2;
+  static constexpr std::uint32_t strip = Most <= 4 ? 2 : 1;
   using Strips = uint4[strip][Most];
 
   __device__ __forceinline__ RowWork(const RmsNormArgs& args, WarpSums<Most>& sums)
