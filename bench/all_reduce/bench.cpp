@@ -181,11 +181,9 @@ void Bench::add_coded(std::vector<Candidate>& list, const std::string& codec, bo
   around.steps = cuda::CodedSteps::ring;
   if (ring) list.push_back(coded(codec + " ring", codec, around));
   if (!options_.sweep || bytes < mib) return;
-  for (const std::uint32_t batch : {1u, 2u})
-    list.push_back(coded(fmt::format("{} x{}", codec, batch), codec, {0, 0, batch}));
-  for (const std::uint32_t blocks : {32u, 48u, 64u, 96u, 132u})
-    for (const std::uint32_t workers : {256u, 480u})
-      list.push_back(coded(fmt::format("{} b{} w{}", codec, blocks, workers), codec, {blocks, workers}));
+  for (const std::uint32_t span : {64u, 128u, 256u, 384u, 512u})
+    for (const std::uint32_t slots : {0u, 4u})
+      list.push_back(coded(fmt::format("{} span {} s{}", codec, span, slots), codec, {0, span, slots}));
 }
 
 float Bench::reported() {

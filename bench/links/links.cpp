@@ -45,11 +45,15 @@ int run(World& world, std::uint64_t bytes) {
              static_cast<std::uint32_t>(world.rank()),
              static_cast<std::uint32_t>(world.size()),
              Way::stores,
+             0,
              static_cast<std::uint32_t*>(sink.get())};
   constexpr int runs = 10;
   for (const auto& [way, name] : ways)
+    for (const std::uint64_t window : {0, 1, 4, 16, 64})
     for (const unsigned blocks : {16u, 32u, 64u, 128u}) {
+      if (window != 0 && way != Way::stores && way != Way::copies && way != Way::bulk) continue;
       a.way = way;
+      a.window = window << 20;
       double best = 1e9;
       for (int round = 0; round < 4; ++round) {
         world.barrier();
@@ -68,7 +72,7 @@ int run(World& world, std::uint64_t bytes) {
         best = std::min(best, *std::max_element(all.begin(), all.end()));
       }
       if (world.rank() == 0) {
-        fmt::print("{:>40}  {:>3} blocks  {:6.1f} GB/s\n", name, blocks,
+        fmt::print("{:>40}  {:>2} MiB in turn {:>3} blocks  {:6.1f} GB/s\n", name, window, blocks,
                    static_cast<double>(bytes) * (world.size() - 1) / best * 1e-9);
         std::fflush(stdout);
       }

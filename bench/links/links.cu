@@ -12,26 +12,31 @@ __device__ std::byte* region(const LinkArgs& a, std::uint32_t rank, std::uint32_
 __device__ void bulk(const LinkArgs& a, std::byte* shared) {
   if (threadIdx.x != 0) return;
   const auto from = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
-  for (std::uint64_t at = blockIdx.x * std::uint64_t{bulk_bytes}; at < a.bytes;
-       at += gridDim.x * std::uint64_t{bulk_bytes}) {
-    for (std::uint32_t i = 1; i < a.ranks; ++i)
-      asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
-                       region(a, (a.rank + i) % a.ranks, a.rank) + at),
-                   "r"(from), "r"(bulk_bytes)
-                   : "memory");
+  const auto send = [&](std::uint32_t peer, std::uint64_t at) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
+                     region(a, (a.rank + peer) % a.ranks, a.rank) + at),
+                 "r"(from), "r"(bulk_bytes)
+                 : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-    asm volatile("cp.async.bulk.wait_group.read 4;" ::: "memory");
-  }
+    asm volatile("cp.async.bulk.wait_group.read 12;" ::: "memory");
+  };
+  const std::uint64_t step = gridDim.x * std::uint64_t{bulk_bytes}, window = a.window == 0 ? step : a.window;
+  for (std::uint64_t begin = 0; begin < a.bytes; begin += window)
+    for (std::uint32_t i = 1; i < a.ranks; ++i)
+      for (std::uint64_t at = begin + blockIdx.x * std::uint64_t{bulk_bytes}; at < min(begin + window, a.bytes); at += step)
+        send(i, at);
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 template <Way way>
 __device__ void move(const LinkArgs& a) {
   constexpr int batch = 4;
-  const std::uint64_t step = std::uint64_t{gridDim.x} * blockDim.x, parts = a.bytes / 16;
+  const std::uint64_t step = std::uint64_t{gridDim.x} * blockDim.x, all = a.bytes / 16,
+                      window = a.window == 0 ? batch * step : a.window / 16;
   std::uint32_t sum = 0;
-  for (std::uint64_t p = blockIdx.x * std::uint64_t{blockDim.x} + threadIdx.x; p < parts; p += batch * step)
-    for (std::uint32_t i = 1; i < a.ranks; ++i) {
+  for (std::uint64_t begin = 0; begin < all; begin += window)
+    for (std::uint32_t i = 1; i < a.ranks; ++i)
+     for (std::uint64_t parts = min(begin + window, all), p = begin + blockIdx.x * std::uint64_t{blockDim.x} + threadIdx.x; p < parts; p += batch * step) {
       auto* remote = reinterpret_cast<uint4*>(region(a, (a.rank + i) % a.ranks, a.rank));
       auto* local = reinterpret_cast<uint4*>(region(a, a.rank, (a.rank + i) % a.ranks));
       const bool pull = way == Way::loads || (way == Way::both && blockIdx.x % 2 == 0);

@@ -15,6 +15,7 @@ struct LinkArgs {
   std::uint64_t stride, bytes;  ///< of a region; region s of a rank is what rank s moves
   std::uint32_t rank, ranks;
   Way way;
+  std::uint64_t window;  ///< bytes that go to one peer before the next one's turn; 0: as little as blocks move at once
   std::uint32_t* sink;
 };
 

@@ -280,7 +280,7 @@ TEST(GpuCodedAllReduce, ManyChunksInPlaceAndWithPauses) {
   options.max_delay = 2e-5;
   for (const char* codec : {"int8", "int4+int8", "flash4"})
     run_cases(ranks,
-              {{{3'000'001, Type::bf16, {}, 0, 0, true, true}, codec, {4, 64, 0, 3}},
+              {{{3'000'001, Type::bf16, {}, 0, 0, true, true}, codec, {4, 64, 3}},
                {{5'000'000, Type::bf16, {}, 0, 0, true, false}, codec, {16, 256}},
                {{1'000'000, Type::bf16, {}, 2, 0, true, false}, codec, {1, 480}}},
               options, 3);
@@ -297,7 +297,7 @@ TEST(GpuCodedAllReduce, RingsWithManyChunksAndPauses) {
     CodedKnobs ring, narrow;
     ring.steps = narrow.steps = cuda::CodedSteps::ring;
     narrow.blocks = 1;
-    narrow.workers = 64;
+    narrow.span = 64;
     narrow.slots = static_cast<std::uint32_t>(2 * ranks - 1);
     run_cases(ranks,
               {{{65'001, Type::bf16, {}, 0, 0, true, true}, "int8", narrow},

@@ -29,6 +29,7 @@ struct CodedArgs {
   std::uint64_t count;         ///< values
   std::uint32_t value_blocks;  ///< of coded_block_values values, those that fill up the last group included
   std::uint32_t piece;         ///< but for one_step: of the same, of each rank's part; whole groups of both codecs
+  std::uint32_t span;          ///< of the same, in a chunk: whole warps
   std::uint32_t chunks;        ///< that each block deals with
   std::uint32_t slots;         ///< chunks that a block's slots hold
   float tolerance;             ///< negative: no group travels raw
@@ -45,20 +46,28 @@ inline constexpr std::uint32_t ring_trailer_bytes = 64;
 struct CodedShape {
   CodedSteps steps = CodedSteps::two_step;
   std::uint32_t blocks = 0;
-  std::uint32_t workers = 0;  ///< threads of a block, without the warp that posts
-  std::uint32_t slots = 0;    ///< chunks that the slots hold at most; 0: what fits
+  std::uint32_t span = 0;   ///< blocks of values in a chunk
+  std::uint32_t slots = 0;  ///< chunks that the slots hold at most; 0: what fits
 };
 
+/// Of kernels that are not staged: a thread for each block of a chunk's values, and a warp that posts.
 inline constexpr std::uint32_t most_coded_workers = 480;
+
+/// Warps of staged kernels by what they do, adders and takers in teams; one each posts parts, sums, and what is freed.
+/// And the stages that they fill, of parts and of sums.
+inline constexpr std::uint32_t coded_senders = 8, coded_adder_teams = 2, coded_adders = 4, coded_taker_teams = 2,
+                               coded_takers = 2, part_stage_count = 6, sum_stage_count = 4;
+inline constexpr std::uint32_t staged_threads =
+    32 * (coded_senders + coded_adder_teams * coded_adders + coded_taker_teams * coded_takers + 3);
+inline constexpr std::uint32_t most_staged_span = 512, most_staged_bytes = 64 << 10;
 
 struct CodedKernel {
   const void* function;
-  std::uint32_t batch;  ///< blocks of values that a thread takes of a piece at once
+  bool staged;  ///< staged_threads, whatever the span; stages in dynamic shared memory
 };
 
 /// The two-step kernel made for this pair, or else, and where groups may travel raw, the one that takes any.
-/// `batch`: 1 or 2; not where there is one only.
-CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant, std::uint32_t batch);
+CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant);
 
 CodedKernel coded_one_shot_kernel(Type type);
 CodedKernel coded_ring_kernel(Type type);

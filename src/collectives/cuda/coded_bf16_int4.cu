@@ -1,4 +1,4 @@
-#include "collectives/cuda/coded_kernels.cuh"
+#include "collectives/cuda/coded_staged.cuh"
 
 namespace imbrex::cuda {
 

@@ -12,15 +12,12 @@ namespace imbrex::cuda {
 
 inline constexpr std::uint32_t whole_warp = 0xffffffffu;
 
-/// A codec whose form is known to the compiler, or is not. The size of groups never is.
+/// A codec whose form is known to the compiler. The size of groups is not.
 template <CodeFormat format, bool asymmetric, ScaleType scale>
 struct Form {
   static __host__ __device__ __forceinline__ constexpr Codec of(const Codec& c) {
     return {format, asymmetric, c.group, scale};
   }
-};
-struct AnyForm {
-  static __host__ __device__ __forceinline__ constexpr Codec of(const Codec& c) { return c; }
 };
 
 /// A caller's vector in blocks; the last one is filled up with copies of the last value.

@@ -7,21 +7,21 @@
 
 namespace imbrex::cuda {
 
-/// Kernels of a pair of forms: for up to 4 ranks with batches of 1 and of 2, for up to 8.
+/// Kernels of a pair of forms: for up to 4 ranks, for up to 8.
 struct CodedEntry {
   CodecPair pair;  ///< its groups do not count
-  bool any;
-  CodedKernel kernels[3];
+  CodedKernel kernels[2];
 };
 
 std::span<const CodedEntry> coded_bf16_int8();
 std::span<const CodedEntry> coded_bf16_int4();
 std::span<const CodedEntry> coded_bf16_odd();
-std::span<const CodedEntry> coded_bf16_any();
 std::span<const CodedEntry> coded_fp16();
-std::span<const CodedEntry> coded_fp32();
 
 /// Take any form.
+const void* coded_any_bf16();
+const void* coded_any_fp16();
+const void* coded_any_fp32();
 const void* coded_one_shot_bf16();
 const void* coded_one_shot_fp16();
 const void* coded_one_shot_fp32();

@@ -24,7 +24,7 @@ class CodedExchange : public CodedOneStep<CodedExchange<type, kind>, type, false
   using Base::Base;
 
   __device__ __forceinline__ void send(std::uint32_t chunk) {
-    const std::uint32_t place = place_of(chunk), block = block_of(chunk, 0);
+    const std::uint32_t place = place_of(chunk), block = block_of(chunk);
     const bool there = block < a_.value_blocks;
     const Codec c = a_.parts.codec;
     OwnPart part{};
@@ -38,13 +38,13 @@ class CodedExchange : public CodedOneStep<CodedExchange<type, kind>, type, false
         planes = codec::to_planes(c.format, part.codes);
       }
       if (there)
-        this->store_coded(c, a_.parts, slot_of(a_.parts, peer_of(i), c_.rank, place), index_of(0), part.group, planes,
+        this->store_coded(c, a_.parts, slot_of(a_.parts, peer_of(i), c_.rank, place), index_of(), part.group, planes,
                           values);
     }
   }
 
   __device__ __forceinline__ void add(std::uint32_t chunk) {
-    const std::uint32_t place = place_of(chunk), block = block_of(chunk, 0);
+    const std::uint32_t place = place_of(chunk), block = block_of(chunk);
     const bool there = block < a_.value_blocks;
     const Codec c = a_.parts.codec;
     Values values = {}, sum = {};
@@ -57,12 +57,12 @@ class CodedExchange : public CodedOneStep<CodedExchange<type, kind>, type, false
     for (std::uint32_t s = 0; s < c_.ranks; ++s) {
       const std::byte* from = slot_of(a_.parts, c_.rank, s, place);
       Part came{};
-      if (there && s != c_.rank) came = this->load_part(c, from, index_of(0));
+      if (there && s != c_.rank) came = this->load_part(c, from, index_of());
       if constexpr (sums) {
-        this->add_part(c, s, own_part, own, came, from, index_of(0), there, bound, sum);
+        this->add_part(c, s, own_part, own, came, from, index_of(), there, bound, sum);
       } else {
         bound = {};
-        this->decode_part(c, s, own_part, own, came, from, index_of(0), there, bound, sum);
+        this->decode_part(c, s, own_part, own, came, from, index_of(), there, bound, sum);
         put(s, block, there, bound, 1, sum);
       }
     }

@@ -1,4 +1,4 @@
-#include "collectives/cuda/coded_kernels.cuh"
+#include "collectives/cuda/coded_staged.cuh"
 
 namespace imbrex::cuda {
 
@@ -6,7 +6,7 @@ std::span<const CodedEntry> coded_fp16() {
   using enum CodeFormat;
   static const CodedEntry entries[] = {
       coded_entry<Type::fp16, Usual<int8>, Usual<int8>>(), coded_entry<Type::fp16, Usual<int4>, Usual<int8>>(),
-      coded_entry<Type::fp16, Usual<int4>, Usual<int4>>(), coded_entry<Type::fp16, AnyForm, AnyForm>()};
+      coded_entry<Type::fp16, Usual<int4>, Usual<int4>>()};
   return entries;
 }
 

@@ -24,7 +24,7 @@ class CodedOneShot : public CodedOneStep<CodedOneShot<type>, type, true> {
   __device__ __forceinline__ void send(std::uint32_t chunk) {
     const std::uint32_t place = place_of(chunk);
     const Codec c = a_.parts.codec;
-    const std::uint32_t block = block_of(chunk, 0), raw_before = this->raw_groups_;
+    const std::uint32_t block = block_of(chunk), raw_before = this->raw_groups_;
     const bool there = block < a_.value_blocks;
     Values values = {};
     if (there) Vector::to_float(in_.load(block), values);
@@ -34,14 +34,14 @@ class CodedOneShot : public CodedOneStep<CodedOneShot<type>, type, true> {
     const codec::Planes planes = codec::to_planes(c.format, part.codes);
 #pragma unroll 1
     for (std::uint32_t i = 1; i < c_.ranks; ++i)
-      this->store_coded(c, a_.parts, slot_of(a_.parts, peer_of(i), c_.rank, place), index_of(0), part.group, planes,
+      this->store_coded(c, a_.parts, slot_of(a_.parts, peer_of(i), c_.rank, place), index_of(), part.group, planes,
                         values);
   }
 
   __device__ __forceinline__ void add(std::uint32_t chunk) {
     const std::uint32_t place = place_of(chunk);
     const Codec c = a_.parts.codec;
-    const std::uint32_t block = block_of(chunk, 0);
+    const std::uint32_t block = block_of(chunk);
     const bool there = block < a_.value_blocks;
     Values values = {}, sum = {};
     typename Vector::Raw own{};
@@ -53,8 +53,8 @@ class CodedOneShot : public CodedOneStep<CodedOneShot<type>, type, true> {
     for (std::uint32_t s = 0; s < c_.ranks; ++s) {
       const std::byte* from = slot_of(a_.parts, c_.rank, s, place);
       Part came{};
-      if (there && s != c_.rank) came = this->load_part(c, from, index_of(0));
-      this->add_part(c, s, own_part, own, came, from, index_of(0), there, bound, sum);
+      if (there && s != c_.rank) came = this->load_part(c, from, index_of());
+      this->add_part(c, s, own_part, own, came, from, index_of(), there, bound, sum);
     }
     if (c_.rank == 0) {
 #pragma unroll

@@ -1,5 +1,5 @@
 // The rounds of kernels that code once: chunk k goes out while chunk k - 1 is waited for. Chunks, slots and posts are
-// as in the two-step all-reduce (coded_kernels.cuh); `Kernel` has send(chunk) and add(chunk).
+// as in the two-step all-reduce (coded_any.cuh); `Kernel` has send(chunk) and add(chunk).
 #pragma once
 
 #include "collectives/cuda/coded_rank.cuh"
@@ -7,14 +7,15 @@
 namespace imbrex::cuda {
 
 template <typename Kernel, Type type, bool Tolerant>
-class CodedOneStep : public CodedRank<type, 1, Tolerant> {
-  using Base = CodedRank<type, 1, Tolerant>;
+class CodedOneStep : public CodedRank<type, Tolerant> {
+  using Base = CodedRank<type, Tolerant>;
 
  protected:
-  using Base::a_, Base::c_, Base::progress_, Base::state_, Base::workers_, Base::well_;
+  using Base::a_, Base::c_, Base::state_, Base::workers_, Base::well_;
 
  public:
-  __device__ __forceinline__ CodedOneStep(const CodedArgs& args, Progress& progress) : Base(args, progress) {}
+  __device__ __forceinline__ CodedOneStep(const CodedArgs& args, Progress& progress)
+      : Base(args), progress_(progress) {}
 
   __device__ __forceinline__ void run() {
     if (!is_turn(c_, state_)) return;
@@ -38,6 +39,9 @@ class CodedOneStep : public CodedRank<type, 1, Tolerant> {
     }
     this->end();
   }
+
+ private:
+  Progress& progress_;
 };
 
 }  // namespace imbrex::cuda

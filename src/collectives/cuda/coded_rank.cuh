@@ -25,12 +25,24 @@ struct Ended {
   std::uint32_t chunks[most_coded_warps];
 };
 
-/// By a worker's warp.
-__device__ __forceinline__ void end_step(Ended& ended, std::uint32_t chunk) {
+/// By a warp, the `warp`-th of those that count.
+__device__ __forceinline__ void end_step(Ended& ended, std::uint32_t warp, std::uint32_t chunk) {
   __syncwarp();
   if (threadIdx.x % 32 != 0) return;
   __threadfence_block();
-  *const_cast<volatile std::uint32_t*>(&ended.chunks[threadIdx.x / 32]) = chunk + 1;
+  *const_cast<volatile std::uint32_t*>(&ended.chunks[warp]) = chunk + 1;
+}
+
+/// By a worker's warp.
+__device__ __forceinline__ void end_step(Ended& ended, std::uint32_t chunk) {
+  end_step(ended, threadIdx.x / 32, chunk);
+}
+
+/// By a whole warp: whether all warps have ended the step of the chunk.
+__device__ __forceinline__ bool has_ended(const Ended& ended, std::uint32_t warps, std::uint32_t chunk) {
+  const std::uint32_t lane = threadIdx.x % 32;
+  return __all_sync(0xffffffffu,
+                    lane >= warps || *const_cast<const volatile std::uint32_t*>(&ended.chunks[lane]) >= chunk + 1);
 }
 
 /// By the warp that posts: until all warps have ended the step of the chunk.
@@ -49,7 +61,7 @@ struct Progress {
 };
 
 /// `Tolerant`: groups may travel raw.
-template <Type type, int Batch, bool Tolerant>
+template <Type type, bool Tolerant>
 class CodedRank {
  public:
   using Vector = BlockView<type>;
@@ -58,10 +70,9 @@ class CodedRank {
  protected:
   using Counters = std::uint32_t (CommState::*)[max_comm_ranks][max_comm_blocks];
 
-  __device__ __forceinline__ CodedRank(const CodedArgs& args, Progress& progress)
+  __device__ __forceinline__ CodedRank(const CodedArgs& args)
       : a_(args),
         c_(args.comm),
-        progress_(progress),
         state_(read_state(c_)),
         in_{static_cast<std::byte*>(const_cast<void*>(args.in)), args.count,
             reinterpret_cast<std::uint64_t>(args.in) % 16 == 0},
@@ -71,7 +82,11 @@ class CodedRank {
 
   /// By the warp that posts, once the workers' warps are done.
   __device__ __forceinline__ void post_one(const Ended& ended, std::uint32_t chunk, Counters kind) {
-    await_step(ended, workers_ / 32, chunk);
+    post_one(ended, workers_ / 32, chunk, kind);
+  }
+  __device__ __forceinline__ void post_one(const Ended& ended, std::uint32_t warps, std::uint32_t chunk,
+                                           Counters kind) {
+    await_step(ended, warps, chunk);
     if (lane_ >= c_.ranks || lane_ == c_.rank) return;
     fence_system();
     store_relaxed_system(&(state_of(c_, lane_).*kind)[c_.rank][blockIdx.x], state_.posts + chunk + 1);
@@ -94,11 +109,19 @@ class CodedRank {
     well_ = __all_sync(whole_warp, well_);
   }
 
-  /// Of this thread's batch `b`, in a chunk.
-  __device__ __forceinline__ std::uint32_t index_of(int b) const { return (threadIdx.x / 32 * Batch + b) * 32 + lane_; }
+  /// Of this thread's block of values, in a chunk.
+  __device__ __forceinline__ std::uint32_t index_of() const { return threadIdx.x; }
 
-  __device__ __forceinline__ std::uint32_t block_of(std::uint32_t chunk, int b) const {
-    return (chunk * gridDim.x + blockIdx.x) * (workers_ * Batch) + index_of(b);
+  __device__ __forceinline__ std::uint32_t block_of(std::uint32_t chunk) const { return first_of(chunk) + index_of(); }
+
+  /// A chunk's first block in a piece.
+  __device__ __forceinline__ std::uint32_t first_of(std::uint32_t chunk) const {
+    return (chunk * gridDim.x + blockIdx.x) * a_.span;
+  }
+
+  /// Whether the owner's piece has that block, counted within the piece.
+  __device__ __forceinline__ bool has(std::uint32_t owner, std::uint32_t block) const {
+    return block < a_.piece && owner * a_.piece + block < a_.value_blocks;
   }
 
   /// Of a chunk's slots among a source's.
@@ -179,8 +202,12 @@ class CodedRank {
     GroupWords words;
   };
 
+  __device__ __forceinline__ Part load_part(const Codec& c, const CodedChunk& step, const std::byte* from,
+                                            std::uint32_t index) const {
+    return {load_planes(c, step, from, index), load_group_words(c, step, from, index)};
+  }
   __device__ __forceinline__ Part load_part(const Codec& parts, const std::byte* from, std::uint32_t index) const {
-    return {load_planes(parts, a_.parts, from, index), load_group_words(parts, a_.parts, from, index)};
+    return load_part(parts, a_.parts, from, index);
   }
 
   /// Decodes rank s's part of a block, this rank's own from its codes, too, and adds its share of the bound. By a whole
@@ -224,6 +251,13 @@ class CodedRank {
     for (std::uint32_t i = 0; i < coded_block_values; ++i) sum[i] = s == 0 ? values[i] : sum[i] + values[i];
   }
 
+  /// Where sums were sent as codes of `group`.
+  __device__ __forceinline__ void note_coded_error(const codec::Bound& bound, const Codec& sums,
+                                                   const codec::Group& group) {
+    error_ = max(error_, codec::coded_output_error(bound, static_cast<int>(c_.ranks), type, sums,
+                                                   codec::range_of(type), group));
+  }
+
   __device__ __forceinline__ void count_non_finite(std::uint32_t block, const Values& values) {
     constexpr codec::Range range = codec::range_of(type);
 #pragma unroll
@@ -239,7 +273,6 @@ class CodedRank {
 
   const CodedArgs& a_;
   const Comm& c_;
-  Progress& progress_;
   BlockState state_;
   Vector in_, out_;
   std::uint32_t workers_, lane_;

@@ -23,8 +23,8 @@ struct RingProgress {
 };
 
 template <Type type>
-class CodedRing : CodedRank<type, 1, false> {
-  using Base = CodedRank<type, 1, false>;
+class CodedRing : CodedRank<type, false> {
+  using Base = CodedRank<type, false>;
   using Base::a_, Base::c_, Base::state_, Base::in_, Base::out_, Base::workers_, Base::well_, Base::lane_;
   using Base::index_of, Base::block_of, Base::place_of, Base::slot_of, Base::store_coded;
   using typename Base::Counters;
@@ -33,8 +33,8 @@ class CodedRing : CodedRank<type, 1, false> {
   using typename Base::Vector;
 
  public:
-  __device__ __forceinline__ CodedRing(const CodedArgs& args, Progress& unused, RingProgress& progress)
-      : Base(args, unused), stages_(2 * c_.ranks - 1), ring_(progress) {}
+  __device__ __forceinline__ CodedRing(const CodedArgs& args, RingProgress& progress)
+      : Base(args), stages_(2 * c_.ranks - 1), ring_(progress) {}
 
   __device__ __forceinline__ void run() {
     const bool posts = threadIdx.x >= workers_;
@@ -119,7 +119,7 @@ class CodedRing : CodedRank<type, 1, false> {
   __device__ __forceinline__ void add(std::uint32_t s, std::uint32_t chunk) {
     constexpr codec::Range range = codec::range_of(type);
     const bool owner = s + 1 == c_.ranks;
-    const std::uint32_t piece = owner ? c_.rank : before(s + 1), block = block_of(chunk, 0), place = place_of(chunk);
+    const std::uint32_t piece = owner ? c_.rank : before(s + 1), block = block_of(chunk), place = place_of(chunk);
     const bool there = has(piece, block);
     const CodedChunk& step = owner ? a_.sums : a_.parts;
     Values values = {};
@@ -130,7 +130,7 @@ class CodedRing : CodedRank<type, 1, false> {
       const Codec parts = a_.parts.codec;
       float coding = 0, magnitude = 0;
       if (there) {
-        const Part came = this->load_part(parts, from, index_of(0));
+        const Part came = this->load_part(parts, from, index_of());
         const codec::Group group = read_group(parts, came.words);
         Values sum;
         codec::decode(parts, range, group, codec::from_planes(parts.format, came.planes), sum);
@@ -153,7 +153,7 @@ class CodedRing : CodedRank<type, 1, false> {
     if (c_.ranks > 1) {
       std::byte* to = slot_of(step, next(), owner ? 0 : s, place);
       if (there)
-        store_coded(step.codec, step, to, index_of(0), group, codec::to_planes(step.codec.format, codes), values);
+        store_coded(step.codec, step, to, index_of(), group, codec::to_planes(step.codec.format, codes), values);
       if (lane_ == 0 && !owner) error_word(step, to) = error;
     }
     if (!owner || !there) return;
@@ -172,16 +172,16 @@ class CodedRing : CodedRank<type, 1, false> {
   /// Sums that have made `hop` hops.
   __device__ __forceinline__ void pass(std::uint32_t hop, std::uint32_t chunk) {
     constexpr codec::Range range = codec::range_of(type);
-    const std::uint32_t owner = before(hop), block = block_of(chunk, 0), place = place_of(chunk);
+    const std::uint32_t owner = before(hop), block = block_of(chunk), place = place_of(chunk);
     if (!has(owner, block)) return;
     const Codec c = a_.sums.codec;
     const std::byte* from = slot_of(a_.sums, c_.rank, hop - 1, place);
-    const codec::Planes planes = load_planes(c, a_.sums, from, index_of(0));
-    const codec::Group group = read_group(c, load_group_words(c, a_.sums, from, index_of(0)));
+    const codec::Planes planes = load_planes(c, a_.sums, from, index_of());
+    const codec::Group group = read_group(c, load_group_words(c, a_.sums, from, index_of()));
     Values values;
     codec::decode(c, range, group, codec::from_planes(c.format, planes), values);
     if (hop + 1 < c_.ranks)
-      store_coded(c, a_.sums, slot_of(a_.sums, next(), hop, place), index_of(0), group, planes, values);
+      store_coded(c, a_.sums, slot_of(a_.sums, next(), hop, place), index_of(), group, planes, values);
     out_.store(owner * a_.piece + block, values);
   }
 
@@ -192,11 +192,10 @@ class CodedRing : CodedRank<type, 1, false> {
 template <Type type>
 __global__ void __launch_bounds__(most_coded_workers + 32, 1) coded_ring(const __grid_constant__ CodedArgs a) {
   __shared__ RingProgress progress;
-  __shared__ Progress unused;
   if (threadIdx.x == 0) progress = {};
   __syncthreads();
   wait_for_stream();
-  CodedRing<type>(a, unused, progress).run();
+  CodedRing<type>(a, progress).run();
 }
 
 }  // namespace imbrex::cuda

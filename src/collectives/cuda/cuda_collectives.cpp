@@ -210,12 +210,13 @@ void CudaCollectives::expect_operands(const void* in, const void* out, std::int6
 }
 
 void CudaCollectives::launch(const void* kernel, std::uint32_t blocks, std::uint32_t threads, void* args,
-                             cudaStream_t stream) const {
+                             cudaStream_t stream, std::size_t shared_bytes) const {
   IMBREX_CUDA_TRY(cudaSetDevice(device_));
   cudaLaunchAttribute attribute = early_launch();
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
@@ -239,40 +240,37 @@ void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, 
   launch(exact_kernel(type, comm_.ranks, shape, knobs.report), shape.blocks, shape.threads, &args, stream);
 }
 
-CodedShape CudaCollectives::coded_shape_of(std::int64_t count, Type type, const CodecPair& pair, std::uint32_t batch,
+CodedShape CudaCollectives::coded_shape_of(std::int64_t count, Type type, const CodecPair& pair, bool staged,
                                            const CodedKnobs& knobs) const {
+  const std::uint32_t most_span = staged ? most_staged_span : most_coded_workers;
   IMBREX_EXPECTS(knobs.blocks <= max_comm_blocks, "{} blocks: at most {}", knobs.blocks, max_comm_blocks);
-  IMBREX_EXPECTS(knobs.batch <= 2, "batches of {}: 1 or 2", knobs.batch);
   IMBREX_EXPECTS(knobs.slots == 0 || knobs.slots >= rounds_of(knobs.steps), "{} slots: at least {}", knobs.slots,
                  rounds_of(knobs.steps));
-  IMBREX_EXPECTS(knobs.workers <= most_coded_workers && knobs.workers % 32 == 0,
-                 "{} workers: a multiple of 32 up to {}", knobs.workers, most_coded_workers);
+  IMBREX_EXPECTS(knobs.span <= most_span && knobs.span % 32 == 0, "a span of {}: a multiple of 32 up to {}", knobs.span,
+                 most_span);
   const std::uint64_t piece = ceil_div(static_cast<std::uint64_t>(count),
                                        coded_block_values * (knobs.steps == CodedSteps::one_step ? 1 : comm_.ranks));
   CodedShape s;
   s.steps = knobs.steps;
   s.slots = knobs.slots;
-  // Chunks of one size: the last one takes as long as the others.
+  // Chunks of one size: the last one takes as long as the others. Staged kernels want several under way, a ring more.
   const std::uint64_t most = knobs.blocks != 0 ? knobs.blocks : processors_;
-  // A ring keeps more chunks under way.
-  const std::uint32_t most_workers = knobs.steps == CodedSteps::ring ? 256 : most_coded_workers;
-  const std::uint64_t chunks = std::max<std::uint64_t>(1, ceil_div(piece, most * most_workers * batch));
-  s.workers = knobs.workers != 0
-                  ? knobs.workers
-                  : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
-                        ceil_div(ceil_div(piece, most * chunks * batch), 32) * 32, 64, most_coded_workers));
-  s.blocks = knobs.blocks != 0 ? knobs.blocks : blocks_for(piece, s.workers * batch, processors_);
+  const std::uint32_t usual_span = knobs.steps == CodedSteps::ring ? 256 : most_span, least_span = staged ? 128 : 64;
+  const std::uint64_t chunks = std::max<std::uint64_t>(staged ? 4 : 1, ceil_div(piece, most * usual_span));
+  s.span = knobs.span != 0 ? knobs.span
+                           : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+                                 ceil_div(ceil_div(piece, most * chunks), 32) * 32, least_span, most_span));
+  s.blocks = knobs.blocks != 0 ? knobs.blocks : blocks_for(piece, s.span, processors_);
   // What is left to choose fits the workspace.
   const auto fits = [&] {
-    const std::uint32_t span = s.workers * batch;
     const int slot_bytes = knobs.tolerance >= 0 ? static_cast<int>(size_of(type)) : 0;
     const bool ring = s.steps == CodedSteps::ring;
-    const std::uint64_t bytes = std::uint64_t{chunk_of(pair.reduce_scatter, span, slot_bytes, ring).bytes} +
-                                chunk_of(pair.all_gather, span, slot_bytes, ring).bytes;
-    const std::uint64_t held = std::min(rounds_of(s.steps), ceil_div(piece, std::uint64_t{span} * s.blocks));
+    const std::uint64_t bytes = std::uint64_t{chunk_of(pair.reduce_scatter, s.span, slot_bytes, ring).bytes} +
+                                chunk_of(pair.all_gather, s.span, slot_bytes, ring).bytes;
+    const std::uint64_t held = std::min(rounds_of(s.steps), ceil_div(piece, std::uint64_t{s.span} * s.blocks));
     return held * bytes * s.blocks * comm_.ranks <= comm_.copy_bytes;
   };
-  while (!fits() && knobs.workers == 0 && s.workers > 64) s.workers = (s.workers / 2 + 31) / 32 * 32;
+  while (!fits() && knobs.span == 0 && s.span > 64) s.span = (s.span / 2 + 31) / 32 * 32;
   while (!fits() && knobs.blocks == 0 && s.blocks > 1) s.blocks /= 2;
   return s;
 }
@@ -283,7 +281,7 @@ std::uint64_t CudaCollectives::rounds_of(CodedSteps steps) const {
 }
 
 CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
-                                     const CodedKernel& kernel, const CodedShape& shape, float tolerance) const {
+                                     const CodedShape& shape, float tolerance) const {
   IMBREX_EXPECTS(count <= std::int64_t{1} << 33, "{} values through a codec: at most 2^33", count);
   const auto ranks = static_cast<int>(comm_.ranks);
   const bool one_step = shape.steps == CodedSteps::one_step, ring = shape.steps == CodedSteps::ring;
@@ -300,17 +298,17 @@ CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
   constexpr std::uint64_t unit = collectives::share_unit / coded_block_values;
   a.piece = one_step ? a.value_blocks
                      : static_cast<std::uint32_t>(ceil_div(ceil_div(a.value_blocks, comm_.ranks), unit) * unit);
-  const std::uint32_t span = shape.workers * kernel.batch;
-  a.chunks = static_cast<std::uint32_t>(ceil_div(a.piece, std::uint64_t{span} * shape.blocks));
+  a.span = shape.span;
+  a.chunks = static_cast<std::uint32_t>(ceil_div(a.piece, std::uint64_t{a.span} * shape.blocks));
   const int slot_bytes = tolerance >= 0 ? static_cast<int>(size_of(type)) : 0;
-  a.parts = chunk_of(pair.reduce_scatter, span, slot_bytes, ring);
-  if (!one_step) a.sums = chunk_of(pair.all_gather, span, slot_bytes, ring);
+  a.parts = chunk_of(pair.reduce_scatter, a.span, slot_bytes, ring);
+  if (!one_step) a.sums = chunk_of(pair.all_gather, a.span, slot_bytes, ring);
   const std::uint64_t chunk_bytes = std::uint64_t{a.parts.bytes} + a.sums.bytes;
   const std::uint64_t slots = comm_.copy_bytes / (chunk_bytes * shape.blocks * comm_.ranks);
   const std::uint64_t rounds = rounds_of(shape.steps);
   IMBREX_EXPECTS(slots >= std::min<std::uint64_t>(a.chunks, rounds),
-                 "{} blocks of {} workers: the workspace holds {} chunks, at least {} are needed", shape.blocks,
-                 shape.workers, slots, rounds);
+                 "{} blocks with a span of {}: the workspace holds {} chunks, at least {} are needed", shape.blocks,
+                 shape.span, slots, rounds);
   a.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>(slots, a.chunks));
   if (shape.slots != 0) a.slots = std::min(a.slots, shape.slots);
   a.parts.source_stride = std::uint64_t{a.parts.bytes} * shape.blocks * a.slots;
@@ -327,13 +325,15 @@ void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, 
   const CodedKernel kernel = knobs.steps == CodedSteps::one_step ? coded_one_shot_kernel(type)
                              : knobs.steps == CodedSteps::ring
                                  ? coded_ring_kernel(type)
-                                 : coded_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0, knobs.batch);
+                                 : coded_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0);
   IMBREX_EXPECTS(knobs.steps != CodedSteps::ring || knobs.tolerance < 0, "a ring takes no tolerance");
-  const CodedShape shape = coded_shape_of(count, type, pair, kernel.batch, knobs);
+  const CodedShape shape = coded_shape_of(count, type, pair, kernel.staged, knobs);
   if (count == 0) return;
-  CodedArgs args = arguments(in, out, count, type, pair, kernel, shape, knobs.tolerance);
+  CodedArgs args = arguments(in, out, count, type, pair, shape, knobs.tolerance);
   args.comm.turn = knobs.turn;
-  launch(kernel.function, shape.blocks, shape.workers + 32, &args, stream);
+  if (!kernel.staged) return launch(kernel.function, shape.blocks, shape.span + 32, &args, stream);
+  launch(kernel.function, shape.blocks, staged_threads, &args, stream,
+         std::size_t{part_stage_count} * args.parts.bytes + std::size_t{sum_stage_count} * args.sums.bytes);
 }
 
 void CudaCollectives::expect_blocks(ExchangeKind kind, const void* in, const void* out, std::int64_t count,
@@ -353,10 +353,10 @@ void CudaCollectives::exchange(ExchangeKind kind, const void* in, void* out, std
   const CodecPair pair{codec, codec};
   const CodedKnobs knobs{.blocks = blocks, .steps = CodedSteps::one_step};
   const CodedKernel kernel = coded_exchange_kernel(kind, type);
-  const CodedShape shape = coded_shape_of(count, type, pair, kernel.batch, knobs);
+  const CodedShape shape = coded_shape_of(count, type, pair, kernel.staged, knobs);
   if (count == 0) return;
-  CodedArgs args = arguments(in, out, count, type, pair, kernel, shape, -1);
-  launch(kernel.function, shape.blocks, shape.workers + 32, &args, stream);
+  CodedArgs args = arguments(in, out, count, type, pair, shape, -1);
+  launch(kernel.function, shape.blocks, shape.span + 32, &args, stream);
 }
 
 void CudaCollectives::exchange(ExchangeKind kind, const void* in, void* out, std::int64_t count, Type type,

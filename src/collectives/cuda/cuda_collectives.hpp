@@ -43,10 +43,9 @@ std::uint64_t most_one_shot_bytes(int ranks);
 
 /// How a coded all-reduce runs. Zeros leave the choice to the size.
 struct CodedKnobs {
-  std::uint32_t blocks = 0;   ///< at most max_comm_blocks
-  std::uint32_t workers = 0;  ///< threads of a block: a multiple of 32 up to most_coded_workers
-  std::uint32_t batch = 0;    ///< of a thread's blocks of values: 1 or 2
-  std::uint32_t slots = 0;    ///< chunks under way, at least 3, in a ring 2 R - 1
+  std::uint32_t blocks = 0;  ///< at most max_comm_blocks
+  std::uint32_t span = 0;    ///< eights of values in a chunk: a multiple of 32 up to 480, 512 where kernels are staged
+  std::uint32_t slots = 0;   ///< chunks under way, at least 3, in a ring 2 R - 1
   CodedSteps steps = CodedSteps::two_step;
   float tolerance = -1;      ///< as in AllReduceOptions; negative: no group travels raw. Not in a ring
   Turn turn = Turn::always;  ///< behind a vote; not in a ring
@@ -140,10 +139,11 @@ class CudaCollectives {
   void expect_alive() const;
   void expect_operands(const void* in, const void* out, std::int64_t count, Type type) const;
   void expect_blocks(ExchangeKind kind, const void* in, const void* out, std::int64_t count, Type type) const;
-  void launch(const void* kernel, std::uint32_t blocks, std::uint32_t threads, void* args, cudaStream_t stream) const;
+  void launch(const void* kernel, std::uint32_t blocks, std::uint32_t threads, void* args, cudaStream_t stream,
+              std::size_t shared_bytes = 0) const;
   CodedArgs arguments(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
-                      const CodedKernel& kernel, const CodedShape& shape, float tolerance) const;
-  CodedShape coded_shape_of(std::int64_t count, Type type, const CodecPair& pair, std::uint32_t batch,
+                      const CodedShape& shape, float tolerance) const;
+  CodedShape coded_shape_of(std::int64_t count, Type type, const CodecPair& pair, bool staged,
                             const CodedKnobs& knobs) const;
   std::uint64_t rounds_of(CodedSteps steps) const;
   CommState own_state() const;

@@ -1,0 +1,344 @@
+// The two-step all-reduce through a codec that the compiler knows, as one kernel whose warps each do one thing.
+//
+// The vector is cut as in the exact two-shot (exact_kernels.cuh), in blocks of eight values: pieces, chunks, slots. Of
+// a block's warps
+//
+//   senders   code chunk k of every other rank's piece, one after the other, into stages in shared memory,
+//   adders    wait for the peers' parts of chunk k of this rank's piece, decode and add them by rank number, its own
+//             part decoded from codes like the others; code the sums into a stage; decode the output from these codes,
+//             too, so all ranks get the same bits,
+//   takers    wait for the peers' sums of chunk k of the other pieces, and decode them into the output,
+//   posters   one each for parts and sums: send stages to the peers by bulk copies, and post once they have arrived; a
+//             third one posts what is freed.
+//
+// Nobody meets in a round: each kind is as many chunks ahead as stages and slots let it, so that loads, codes and links
+// are busy at once; adders and takers are teams that take chunks in turn, since a team mostly waits for what it loads.
+// Stores that wait for a link would make the SM's other warps wait, too; bulk copies do not.
+//
+// Posts and counters: coded_rank.cuh.
+#pragma once
+
+#include "collectives/cuda/bulk.cuh"
+#include "collectives/cuda/coded_entries.hpp"
+#include "collectives/cuda/coded_rank.cuh"
+
+namespace imbrex::cuda {
+
+/// Of a block's shared memory; zero at first. Stages are filled in order, and counted from the call's begin.
+struct StagedProgress {
+  Ended parts;                                             ///< stages that each warp has filled
+  Ended sums[coded_adder_teams], taken[coded_taker_teams];  ///< chunks
+  std::uint32_t parts_read, sums_read;                      ///< stages up to there are free
+};
+
+template <Type type, int Most, typename FormOfParts, typename FormOfSums>
+class CodedStaged : CodedRank<type, false> {
+  static constexpr bool ahead = Most <= 4;
+  static constexpr int unrolled = ahead ? Most : 1;
+  using Base = CodedRank<type, false>;
+  using Base::a_, Base::c_, Base::state_, Base::in_, Base::out_, Base::well_, Base::lane_;
+  using Base::first_of, Base::has, Base::place_of, Base::slot_of, Base::peer_of;
+  using typename Base::OwnPart;
+  using typename Base::Part;
+  using typename Base::Values;
+  using typename Base::Vector;
+  using typename Base::Counters;
+
+ public:
+  __device__ __forceinline__ CodedStaged(const CodedArgs& args, StagedProgress& progress, std::byte* stages)
+      : Base(args),
+        progress_(progress),
+        part_stages_(stages),
+        sum_stages_(stages + part_stage_count * args.parts.bytes),
+        peers_(args.comm.ranks - 1) {}
+
+  __device__ __forceinline__ void run() {
+    if (!is_turn(c_, state_)) return;
+    std::uint32_t warp = threadIdx.x / 32;
+    const auto is = [&](std::uint32_t count) {
+      if (warp < count) return true;
+      warp -= count;
+      return false;
+    };
+    if (is(coded_senders))
+      send(warp);
+    else if (is(coded_adder_teams * coded_adders))
+      add(warp / coded_adders, warp % coded_adders);
+    else if (is(coded_taker_teams * coded_takers))
+      take(warp / coded_takers, warp % coded_takers);
+    else if (is(1))
+      post_parts();
+    else if (is(1))
+      post_sums();
+    else
+      post_freed();
+    this->end();
+  }
+
+ private:
+  /// Of a warp's i-th block of values in a chunk, among `warps` warps.
+  __device__ __forceinline__ std::uint32_t index_of(std::uint32_t warp, std::uint32_t warps, std::uint32_t i) const {
+    return (i * warps + warp) * 32 + lane_;
+  }
+
+  // Fill f of the parts' stages: chunk f / peers, for the peer f % peers + 1 ranks on.
+  __device__ __forceinline__ void send(std::uint32_t warp) {
+    const Codec c = FormOfParts::of(a_.parts.codec);
+    constexpr codec::Range range = codec::range_of(type);
+    const std::uint32_t warps = a_.span / 32, rounds = (warps + coded_senders - 1) / coded_senders,
+                        fills = a_.chunks * peers_;
+    typename Vector::Raw next{};
+    const auto load = [&](std::uint32_t chunk, std::uint32_t peer, std::uint32_t i) {
+      const std::uint32_t index = index_of(warp, coded_senders, i), block = first_of(chunk) + index;
+      if (chunk < a_.chunks && index < a_.span && has(peer_of(peer), block))
+        next = in_.load(peer_of(peer) * a_.piece + block);
+    };
+    load(0, 1, 0);
+    std::uint32_t chunk = 0, peer = 1;
+#pragma unroll 1
+    for (std::uint32_t fill = 0; fill < fills; ++fill) {
+      const std::uint32_t next_chunk = peer == peers_ ? chunk + 1 : chunk, next_peer = peer == peers_ ? 1 : peer + 1;
+      maybe_pause(c_, state_.epoch, fill);
+      if (fill >= part_stage_count) await_read(progress_.parts_read, fill - part_stage_count + 1);
+      std::byte* stage = part_stages_ + fill % part_stage_count * a_.parts.bytes;
+#pragma unroll 1
+      for (std::uint32_t i = 0; i < rounds; ++i) {
+        const std::uint32_t index = index_of(warp, coded_senders, i);
+        const typename Vector::Raw raw = next;
+        if (i + 1 < rounds)
+          load(chunk, peer, i + 1);
+        else
+          load(next_chunk, next_peer, 0);
+        if (index - lane_ >= a_.span) continue;
+        Values values = {};
+        const bool there = has(peer_of(peer), first_of(chunk) + index);
+        if (there) Vector::to_float(raw, values);
+        const codec::Group group = group_of(c, range, values);
+        this->store_coded(c, a_.parts, stage, index, group,
+                          codec::to_planes(c.format, codec::encode(c, range, group, values)), values);
+      }
+      fence_for_bulk();
+      end_step(progress_.parts, warp, fill);
+      chunk = next_chunk, peer = next_peer;
+    }
+  }
+
+  __device__ __forceinline__ void add(std::uint32_t team, std::uint32_t warp) {
+    const Codec parts = FormOfParts::of(a_.parts.codec);
+    const std::uint32_t warps = a_.span / 32, rounds = (warps + coded_adders - 1) / coded_adders;
+    typename Vector::Raw next{};
+    const auto load = [&](std::uint32_t chunk, std::uint32_t i) {
+      const std::uint32_t index = index_of(warp, coded_adders, i), block = first_of(chunk) + index;
+      if (chunk < a_.chunks && index < a_.span && has(c_.rank, block)) next = in_.load(c_.rank * a_.piece + block);
+    };
+    load(team, 0);
+#pragma unroll 1
+    for (std::uint32_t chunk = team; chunk < a_.chunks; chunk += coded_adder_teams) {
+      maybe_pause(c_, state_.epoch, chunk);
+      const std::uint32_t place = place_of(chunk);
+      this->wait_for(CommStep::part, &CommState::parts, chunk + 1);
+      if (chunk >= sum_stage_count) await_read(progress_.sums_read, chunk - sum_stage_count + 1);
+      std::byte* stage = sum_stages_ + chunk % sum_stage_count * a_.sums.bytes;
+#pragma unroll 1
+      for (std::uint32_t i = 0; i < rounds; ++i) {
+        const std::uint32_t index = index_of(warp, coded_adders, i);
+        const typename Vector::Raw own = next;
+        const bool there = well_ && has(c_.rank, first_of(chunk) + index) && index < a_.span;
+        Part part[unrolled];
+#pragma unroll unrolled
+        for (std::uint32_t s = 0; s < Most; ++s)
+          if (ahead && there && s < c_.ranks && s != c_.rank)
+            part[s % unrolled] = this->load_part(parts, slot_of(a_.parts, c_.rank, s, place), index);
+        if (i + 1 < rounds)
+          load(chunk, i + 1);
+        else
+          load(chunk + coded_adder_teams, 0);
+        if (index - lane_ < a_.span) add_block(chunk, index, place, stage, own, part, there);
+      }
+      fence_for_bulk();
+      end_step(progress_.sums[team], warp, chunk);
+    }
+  }
+
+  __device__ __forceinline__ void add_block(std::uint32_t chunk, std::uint32_t index, std::uint32_t place,
+                                            std::byte* stage, const typename Vector::Raw& own, Part (&part)[unrolled],
+                                            bool there) {
+    const Codec parts = FormOfParts::of(a_.parts.codec), sums = FormOfSums::of(a_.sums.codec);
+    constexpr codec::Range range = codec::range_of(type);
+    Values values = {}, sum = {};
+    if (there) Vector::to_float(own, values);
+    const OwnPart own_part = this->own_part(parts, values, there);
+    codec::Bound bound;
+#pragma unroll unrolled
+    for (std::uint32_t s = 0; s < Most; ++s) {
+      if (s >= c_.ranks) continue;
+      Part& came = part[s % unrolled];
+      const std::byte* from = slot_of(a_.parts, c_.rank, s, place);
+      if (!ahead && s != c_.rank && there) came = this->load_part(parts, from, index);
+      this->add_part(parts, s, own_part, own, came, from, index, there, bound, sum);
+    }
+    if (!there) {
+#pragma unroll
+      for (std::uint32_t i = 0; i < coded_block_values; ++i) sum[i] = 0;
+    }
+    const codec::Group group = group_of(sums, range, sum);
+    const codec::Codes codes = codec::encode(sums, range, group, sum);
+    this->store_coded(sums, a_.sums, stage, index, group, codec::to_planes(sums.format, codes), sum);
+    if (!there) return;
+    const std::uint32_t block = c_.rank * a_.piece + first_of(chunk) + index;
+    codec::decode(sums, range, group, codes, values);
+    out_.store(block, values);
+    this->note_coded_error(bound, sums, group);
+    if (group.kind == codec::GroupKind::marked) this->count_non_finite(block, values);
+  }
+
+  __device__ __forceinline__ void take(std::uint32_t team, std::uint32_t warp) {
+    const Codec c = FormOfSums::of(a_.sums.codec);
+    constexpr codec::Range range = codec::range_of(type);
+#pragma unroll 1
+    for (std::uint32_t chunk = team; chunk < a_.chunks; chunk += coded_taker_teams) {
+      maybe_pause(c_, state_.epoch, chunk);
+      const std::uint32_t place = place_of(chunk);
+      this->wait_for(CommStep::sum, &CommState::sums, chunk + 1);
+#pragma unroll 1
+      for (std::uint32_t index = warp * 32 + lane_; well_ && index < a_.span; index += coded_takers * 32) {
+        const std::uint32_t block = first_of(chunk) + index;
+        Part part[unrolled];
+        const auto load = [&](std::uint32_t i) {
+          if (i < c_.ranks && has(peer_of(i), block))
+            part[i % unrolled] = this->load_part(c, a_.sums, slot_of(a_.sums, c_.rank, peer_of(i), place), index);
+        };
+#pragma unroll unrolled
+        for (std::uint32_t i = 1; i < Most; ++i)
+          if (ahead) load(i);
+#pragma unroll unrolled
+        for (std::uint32_t i = 1; i < Most; ++i) {
+          if (i >= c_.ranks || !has(peer_of(i), block)) continue;
+          if (!ahead) load(i);
+          const Part& came = part[i % unrolled];
+          Values values;
+          codec::decode(c, range, read_group(c, came.words), codec::from_planes(c.format, came.planes), values);
+          out_.store(peer_of(i) * a_.piece + block, values);
+        }
+      }
+      end_step(progress_.taken[team], warp, chunk);
+    }
+  }
+
+  /// Until the peers are done with the slots of a chunk.
+  __device__ __forceinline__ void wait_for_room(std::uint32_t chunk) {
+    if (chunk >= a_.slots) this->wait_for(CommStep::room, &CommState::freed, chunk - a_.slots + 1);
+  }
+
+  /// By lane 0 of a poster, which made the copies: all but the last `Left` have arrived, and the peers may know.
+  template <int Left>
+  __device__ __forceinline__ void post(Counters kind, std::uint32_t chunk) {
+    wait_bulk<Left>();
+    fence_system();
+    for (std::uint32_t i = 1; i < c_.ranks; ++i)
+      store_relaxed_system(&(state_of(c_, peer_of(i)).*kind)[c_.rank][blockIdx.x], state_.posts + chunk + 1);
+  }
+
+  // A chunk is posted once the next one's first copy is on its way, or at once if that is not ready: a poster that
+  // waited for each chunk's arrival held all others up.
+
+  __device__ __forceinline__ void post_parts() {
+    for (std::uint32_t chunk = 0; chunk < a_.chunks; ++chunk) {
+      wait_for_room(chunk);
+      bool posted = chunk == 0;
+      for (std::uint32_t i = 1; i < c_.ranks; ++i) {
+        const std::uint32_t fill = chunk * peers_ + i - 1;
+        if (!posted && !has_ended(progress_.parts, coded_senders, fill)) {
+          if (lane_ == 0) post<0>(&CommState::parts, chunk - 1);
+          posted = true;
+        }
+        await_step(progress_.parts, coded_senders, fill);
+        if (lane_ == 0) {
+          if (well_)
+            bulk_store(slot_of(a_.parts, peer_of(i), c_.rank, place_of(chunk)),
+                       part_stages_ + fill % part_stage_count * a_.parts.bytes, a_.parts.bytes);
+          commit_bulk();
+          wait_bulk_read<1>();
+          say(progress_.parts_read, fill);
+          if (!posted) post<1>(&CommState::parts, chunk - 1);
+        }
+        posted = true;
+        __syncwarp();
+      }
+    }
+    if (lane_ == 0) post<0>(&CommState::parts, a_.chunks - 1);
+  }
+
+  __device__ __forceinline__ void post_sums() {
+    for (std::uint32_t chunk = 0; chunk < a_.chunks; ++chunk) {
+      const Ended& ended = progress_.sums[chunk % coded_adder_teams];
+      wait_for_room(chunk);
+      bool posted = chunk == 0;
+      if (!posted && !has_ended(ended, coded_adders, chunk)) {
+        if (lane_ == 0) post<0>(&CommState::sums, chunk - 1);
+        posted = true;
+      }
+      await_step(ended, coded_adders, chunk);
+      if (lane_ == 0) {
+        for (std::uint32_t i = 1; well_ && i < c_.ranks; ++i)
+          bulk_store(slot_of(a_.sums, peer_of(i), c_.rank, place_of(chunk)),
+                     sum_stages_ + chunk % sum_stage_count * a_.sums.bytes, a_.sums.bytes);
+        commit_bulk();
+        wait_bulk_read<1>();
+        say(progress_.sums_read, chunk);
+        if (!posted) post<1>(&CommState::sums, chunk - 1);
+      }
+      __syncwarp();
+    }
+    if (lane_ == 0) post<0>(&CommState::sums, a_.chunks - 1);
+  }
+
+  /// A chunk's slots are free once its parts are added and its sums taken.
+  __device__ __forceinline__ void post_freed() {
+    for (std::uint32_t chunk = 0; chunk + a_.slots < a_.chunks; ++chunk) {
+      await_step(progress_.sums[chunk % coded_adder_teams], coded_adders, chunk);
+      this->post_one(progress_.taken[chunk % coded_taker_teams], coded_takers, chunk, &CommState::freed);
+    }
+  }
+
+  /// By a warp that fills stages: until the poster's copies have read those up to `count`.
+  // NOTE: the posters' waits are bounded, so this one is.
+  __device__ __forceinline__ void await_read(const std::uint32_t& read, std::uint32_t count) {
+    while (static_cast<std::int32_t>(value_of(read) - count) < 0) __nanosleep(20);
+    __syncwarp();
+  }
+
+  // Shared memory, between warps.
+  __device__ __forceinline__ std::uint32_t value_of(const std::uint32_t& word) {
+    return *const_cast<const volatile std::uint32_t*>(&word);
+  }
+  __device__ __forceinline__ void say(std::uint32_t& word, std::uint32_t value) {
+    *const_cast<volatile std::uint32_t*>(&word) = value;
+  }
+
+  StagedProgress& progress_;
+  std::byte *part_stages_, *sum_stages_;
+  std::uint32_t peers_;
+};
+
+template <Type type, int Most, typename FormOfParts, typename FormOfSums>
+__global__ void __launch_bounds__(staged_threads, 1) coded_staged(const __grid_constant__ CodedArgs a) {
+  __shared__ StagedProgress progress;
+  extern __shared__ __align__(128) std::byte stages[];
+  if (threadIdx.x == 0) progress = {};
+  __syncthreads();
+  wait_for_stream();
+  CodedStaged<type, Most, FormOfParts, FormOfSums>(a, progress, stages).run();
+}
+
+template <Type type, typename FormOfParts, typename FormOfSums>
+CodedEntry coded_entry() {
+  return {{FormOfParts::of({}), FormOfSums::of({})},
+          {{reinterpret_cast<const void*>(&coded_staged<type, 4, FormOfParts, FormOfSums>), true},
+           {reinterpret_cast<const void*>(&coded_staged<type, 8, FormOfParts, FormOfSums>), true}}};
+}
+
+template <CodeFormat format, bool asymmetric = false>
+using Usual = Form<format, asymmetric, ScaleType::bf16>;
+
+}  // namespace imbrex::cuda
