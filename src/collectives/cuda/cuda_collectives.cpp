@@ -124,8 +124,9 @@ CudaCollectives::~CudaCollectives() {
   if (rescue_ != nullptr) cudaStreamDestroy(rescue_);
 }
 
-void CudaCollectives::expect_alive() const {
+void CudaCollectives::expect_alive() {
   IMBREX_EXPECTS(!dead_, "these collectives failed before");
+  look();
   world_.throw_if_failed();
 }
 
@@ -201,7 +202,7 @@ ExactArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
   return a;
 }
 
-void CudaCollectives::expect_operands(const void* in, const void* out, std::int64_t count, Type type) const {
+void CudaCollectives::expect_operands(const void* in, const void* out, std::int64_t count, Type type) {
   expect_alive();
   IMBREX_EXPECTS(count >= 0, "count = {}: it must not be negative", count);
   if (count == 0) return;
@@ -336,8 +337,7 @@ void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, 
          std::size_t{part_stage_count} * args.parts.bytes + std::size_t{sum_stage_count} * args.sums.bytes);
 }
 
-void CudaCollectives::expect_blocks(ExchangeKind kind, const void* in, const void* out, std::int64_t count,
-                                    Type type) const {
+void CudaCollectives::expect_blocks(ExchangeKind kind, const void* in, const void* out, std::int64_t count, Type type) {
   expect_alive();
   IMBREX_EXPECTS(count >= 0, "count = {}: it must not be negative", count);
   if (count == 0) return;

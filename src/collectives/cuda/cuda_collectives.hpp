@@ -136,9 +136,9 @@ class CudaCollectives {
   void abort() noexcept;
 
  private:
-  void expect_alive() const;
-  void expect_operands(const void* in, const void* out, std::int64_t count, Type type) const;
-  void expect_blocks(ExchangeKind kind, const void* in, const void* out, std::int64_t count, Type type) const;
+  void expect_alive();
+  void expect_operands(const void* in, const void* out, std::int64_t count, Type type);
+  void expect_blocks(ExchangeKind kind, const void* in, const void* out, std::int64_t count, Type type);
   void launch(const void* kernel, std::uint32_t blocks, std::uint32_t threads, void* args, cudaStream_t stream,
               std::size_t shared_bytes = 0) const;
   CodedArgs arguments(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
