@@ -127,18 +127,28 @@ nlohmann::json Bench::measure_rms_norm(std::int64_t bytes) {
     list.push_back(
         {name, Check::own, std::move(call), 0, [this, rows, fused] { return norm_->fault(out_.get(), rows, fused); }});
   };
-  const auto fused = [&](const std::string& name, cuda::ExactAlgorithm algorithm) {
-    add(name, true, [this, rows, hidden, algorithm](const void* in, void* out, std::int64_t, cudaStream_t stream) {
-      collectives_.all_reduce_rms_norm(norm_->operands(in, out), rows, hidden, eps, type_, stream, {algorithm});
+  const auto fused = [&](const std::string& name, const cuda::RmsNormKnobs& knobs) {
+    add(name, true, [this, rows, hidden, knobs](const void* in, void* out, std::int64_t, cudaStream_t stream) {
+      collectives_.all_reduce_rms_norm(norm_->operands(in, out), rows, hidden, eps, type_, stream, knobs);
     });
   };
   const auto behind = [this, rows, hidden](const void* in, void* out, cudaStream_t stream) {
     const RmsNormOperands o = norm_->operands(in, out);
     add_and_norm(out, o.residual, o.weight, o.residual_out, o.out, rows, hidden, eps, type_, stream);
   };
-  fused("fused", cuda::ExactAlgorithm::automatic);
-  if (bytes <= 4 << 20) fused("fused one_shot", cuda::ExactAlgorithm::one_shot);
-  if (rows >= world_.size()) fused("fused two_shot", cuda::ExactAlgorithm::two_shot);
+  fused("fused", {});
+  if (bytes <= 4 << 20) fused("fused one_shot", {cuda::ExactAlgorithm::one_shot});
+  if (rows >= world_.size()) fused("fused two_shot", {cuda::ExactAlgorithm::two_shot});
+  if (options_.sweep) {
+    const std::uint32_t warps = collectives::row_shape(hidden, type_).threads / 32;
+    for (const std::uint32_t cluster : {1u, 2u, 4u, 8u}) {
+      if (warps % cluster != 0 || bytes > 16 << 20) continue;
+      if (bytes <= 4 << 20)
+        fused(fmt::format("fused one_shot c{}", cluster), {cuda::ExactAlgorithm::one_shot, 0, cluster});
+      if (rows >= world_.size())
+        fused(fmt::format("fused two_shot c{}", cluster), {cuda::ExactAlgorithm::two_shot, 0, cluster});
+    }
+  }
   add("all-reduce, then kernel", false,
       [this, behind](const void* in, void* out, std::int64_t count, cudaStream_t stream) {
         collectives_.all_reduce(in, out, count, type_, stream);

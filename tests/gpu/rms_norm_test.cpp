@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "collectives/cuda/cuda_collectives.hpp"
+#include "collectives/rms_norm.hpp"
 #include "collectives/rms_norm_case.hpp"
 #include "execute/cuda/graph.hpp"
 #include "gpu/gpu_case.hpp"
@@ -32,7 +33,8 @@ struct Case {
   std::string text() const {
     const char* names[] = {"automatic", "one_shot", "two_shot"};
     return base.text() + " " + names[static_cast<std::size_t>(knobs.algorithm)] + " blocks " +
-           std::to_string(knobs.blocks) + " shift " + std::to_string(shift) + (in_place ? " in place" : "");
+           std::to_string(knobs.blocks) + " cluster " + std::to_string(knobs.cluster) + " shift " +
+           std::to_string(shift) + (in_place ? " in place" : "");
   }
 };
 
@@ -184,6 +186,9 @@ std::vector<Case> all_cases() {
           if (rows * hidden > 400'000) continue;
           list.push_back({{rows, hidden, type, true, false}, {algorithm}});
           list.push_back({{rows, hidden, type, rows % 2 == 0, true, 1e-5f}, {algorithm}, true, 3});
+          const std::uint32_t warps = collectives::row_shape(hidden, type).threads / 32;
+          for (const std::uint32_t cluster : {1u, 2u, 4u, 8u})
+            if (warps % cluster == 0 && rows < 64) list.push_back({{rows, hidden, type}, {algorithm, 0, cluster}});
         }
   return list;
 }
@@ -207,6 +212,7 @@ TEST(GpuRmsNorm, ManyRowsThroughFewSlotsWithPauses) {
                {{1501, 8192, Type::bf16, true, true}, {ExactAlgorithm::two_shot, 16}, true},
                {{40'000, 128, Type::fp16}, {ExactAlgorithm::two_shot, 8}, true, 1},
                {{50, 100'000, Type::fp32}, {ExactAlgorithm::two_shot}},
+               {{900, 8192, Type::bf16}, {ExactAlgorithm::two_shot, 64, 4}, true},
                {{400, 4096, Type::bf16}, {ExactAlgorithm::one_shot, 4}}},
               small, 2);
   }
@@ -222,7 +228,8 @@ TEST(GpuRmsNorm, TenThousandCallsFromAGraphWithPauses) {
   const std::vector<Case> cases = {{{1, 8192, Type::bf16}, {}},
                                    {{16, 4096, Type::bf16, true, true}, {}},
                                    {{700, 1024, Type::fp16}, {ExactAlgorithm::two_shot, 4}},
-                                   {{30, 5000, Type::fp32}, {ExactAlgorithm::two_shot}}};
+                                   {{30, 5000, Type::fp32}, {ExactAlgorithm::two_shot}},
+                                   {{200, 2048, Type::bf16}, {ExactAlgorithm::two_shot, 8, 2}}};
   Trouble trouble;
   const int code = run_on(std::min(test::gpus(), 4), options, 10, trouble,
                           [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
@@ -270,6 +277,10 @@ TEST(GpuRmsNorm, PublicObjectsAndMistakes) {
         refused("300 blocks", [&] {
           collectives.all_reduce_rms_norm(rank.operands(), 5, 3000, 1e-6f, Type::bf16, stream,
                                           {ExactAlgorithm::automatic, 300});
+        });
+        refused("clusters of 3", [&] {
+          collectives.all_reduce_rms_norm(rank.operands(), 5, 3000, 1e-6f, Type::bf16, stream,
+                                          {ExactAlgorithm::automatic, 0, 3});
         });
         RmsNormOperands far = rank.operands();
         far.residual = nullptr;

@@ -211,16 +211,18 @@ void CudaCollectives::expect_operands(const void* in, const void* out, std::int6
 }
 
 void CudaCollectives::launch(const void* kernel, std::uint32_t blocks, std::uint32_t threads, void* args,
-                             cudaStream_t stream, std::size_t shared_bytes) const {
+                             cudaStream_t stream, std::size_t shared_bytes, std::uint32_t cluster) const {
   IMBREX_CUDA_TRY(cudaSetDevice(device_));
-  cudaLaunchAttribute attribute = early_launch();
+  cudaLaunchAttribute attributes[2] = {early_launch(), {}};
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {cluster, 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = cluster > 1 ? 2 : 1;
   IMBREX_CUDA_TRY(cudaLaunchKernelExC(&config, kernel, &args));
 }
 

@@ -54,7 +54,8 @@ struct CodedKnobs {
 /// How an all-reduce with RMSNorm runs. Zeros leave the choice to the size.
 struct RmsNormKnobs {
   ExactAlgorithm algorithm = ExactAlgorithm::automatic;
-  std::uint32_t blocks = 0;  ///< at most max_comm_blocks
+  std::uint32_t blocks = 0;   ///< at most max_comm_blocks
+  std::uint32_t cluster = 0;  ///< blocks that share a row: 1, 2, 4 or 8, as its warps divide
 };
 
 struct ExchangeKnobs {
@@ -140,7 +141,7 @@ class CudaCollectives {
   void expect_operands(const void* in, const void* out, std::int64_t count, Type type);
   void expect_blocks(ExchangeKind kind, const void* in, const void* out, std::int64_t count, Type type);
   void launch(const void* kernel, std::uint32_t blocks, std::uint32_t threads, void* args, cudaStream_t stream,
-              std::size_t shared_bytes = 0) const;
+              std::size_t shared_bytes = 0, std::uint32_t cluster = 1) const;
   CodedArgs arguments(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
                       const CodedShape& shape, float tolerance) const;
   CodedShape coded_shape_of(std::int64_t count, Type type, const CodecPair& pair, bool staged,

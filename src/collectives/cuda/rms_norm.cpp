@@ -1,6 +1,7 @@
 #include "collectives/cuda/rms_norm.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include "collectives/all_reduce.hpp"
 #include "collectives/cuda/cuda_collectives.hpp"
@@ -36,15 +37,28 @@ std::uint64_t ceil_div(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / 
 
 struct Launch {
   RmsNormArgs args{};
-  std::uint32_t blocks = 0;
+  std::uint32_t clusters = 0;
 };
 
-/// Spreads rows over blocks first, then over the groups of a block.
+/// Spreads rows over blocks; few rows each over several, many over the groups of a block.
 void spread(Launch& launch, std::uint64_t rows, const RmsNormKnobs& knobs) {
-  const std::uint32_t most = collectives::most_row_threads / launch.args.row.threads;
-  const std::uint32_t blocks = knobs.blocks != 0 ? knobs.blocks : usual_blocks;
-  launch.args.groups = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(ceil_div(rows, blocks), 1, most));
-  launch.blocks = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(ceil_div(rows, launch.args.groups), 1, blocks));
+  RmsNormArgs& a = launch.args;
+  const std::uint32_t blocks = knobs.blocks != 0 ? knobs.blocks : usual_blocks, warps = a.row.threads / 32;
+  // A block of fewer threads than these sends no faster.
+  constexpr std::uint32_t least_warps = 4;
+  a.cluster = knobs.cluster;
+  if (knobs.cluster == 0)
+    for (a.cluster = 1; 2 * a.cluster <= most_row_blocks && rows * 2 * a.cluster <= blocks &&
+                        warps % (2 * a.cluster) == 0 && warps / (2 * a.cluster) >= least_warps;)
+      a.cluster *= 2;
+  IMBREX_EXPECTS(
+      std::has_single_bit(a.cluster) && a.cluster <= most_row_blocks && warps % a.cluster == 0 && a.cluster <= blocks,
+      "clusters of {} blocks: 1, 2, 4 or {}, at most {}, for rows of {} warps", a.cluster, most_row_blocks, blocks,
+      warps);
+  const std::uint32_t most = a.cluster > 1 ? 1 : collectives::most_row_threads / a.row.threads,
+                      clusters = blocks / a.cluster;
+  a.groups = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(ceil_div(rows, clusters), 1, most));
+  launch.clusters = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(ceil_div(rows, a.groups), 1, clusters));
 }
 
 void plan_one_shot(Launch& launch) {
@@ -61,18 +75,18 @@ void plan_two_shot(Launch& launch) {
   std::uint64_t chunks = 0, slots = 0;
   // As in the exact two-shot, fewer than three slots could wait for each other.
   const auto fits = [&] {
-    const std::uint64_t rows = std::uint64_t{launch.blocks} * a.groups;
+    const std::uint64_t rows = std::uint64_t{launch.clusters} * a.groups;
     chunks = ceil_div(a.piece, rows);
     slots = a.source_stride / (rows * a.row.packets * packet_size);
     return slots >= std::min<std::uint64_t>(chunks, 3);
   };
   while (!fits() && a.groups > 1) a.groups /= 2;
-  while (!fits() && launch.blocks > 1) launch.blocks /= 2;
+  while (!fits() && launch.clusters > 1) launch.clusters /= 2;
   IMBREX_EXPECTS(fits(),
                  "all_reduce_rms_norm: rows of {} elements: the workspace holds {} of them, at least 3 are needed",
                  a.hidden, slots);
   IMBREX_EXPECTS(chunks < std::uint64_t{1} << 30, "all_reduce_rms_norm: {} rows are too many for {} blocks", a.rows,
-                 launch.blocks);
+                 launch.clusters * a.cluster);
   a.chunks = static_cast<std::uint32_t>(chunks);
   a.slots = slots >= chunks ? a.chunks : static_cast<std::uint32_t>(std::min<std::uint64_t>(slots, most_exact_slots));
 }
@@ -105,8 +119,8 @@ void CudaCollectives::all_reduce_rms_norm(const RmsNormOperands& operands, std::
                          a.rows * a.row_bytes <= most_one_shot_bytes(static_cast<int>(comm_.ranks)));
   spread(l, one_shot ? a.rows : a.piece, knobs);
   one_shot ? plan_one_shot(l) : plan_two_shot(l);
-  launch(rms_norm_kernel(type, comm_.ranks, one_shot ? ExactKernel::one_shot : ExactKernel::two_shot), l.blocks,
-         a.groups * a.row.threads, &a, stream);
+  launch(rms_norm_kernel(type, comm_.ranks, one_shot ? ExactKernel::one_shot : ExactKernel::two_shot),
+         l.clusters * a.cluster, a.groups * a.row.threads / a.cluster, &a, stream, 0, a.cluster);
 }
 
 }  // namespace imbrex::cuda

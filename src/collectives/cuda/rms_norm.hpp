@@ -21,9 +21,12 @@ struct RmsNormArgs {
   std::uint64_t piece;          ///< two_shot: rows of each rank's part; the last ranks' may be fewer
   std::uint64_t source_stride;  ///< bytes between the slots of two sources
   std::uint32_t groups;         ///< rows that a block takes at once, each by row.threads threads
-  std::uint32_t chunks;         ///< two_shot: that each block deals with, of `groups` rows of every piece
+  std::uint32_t cluster;        ///< blocks that share a row's threads; more than 1: `groups` is 1
+  std::uint32_t chunks;         ///< two_shot: that each cluster deals with, of `groups` rows of every piece
   std::uint32_t slots;          ///< two_shot: chunks that a block's slots hold
 };
+
+inline constexpr std::uint32_t most_row_blocks = 8;
 
 const void* rms_norm_kernel(Type type, std::uint32_t ranks, ExactKernel kernel);
 

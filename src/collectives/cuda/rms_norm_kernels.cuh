@@ -1,7 +1,8 @@
 // Exact all-reduces with residual and RMSNorm of one element type. Slots, packets and rounds are those of the exact
 // ones (exact_kernels.cuh), but that rows take the place of packets: a row is dealt with by a group of threads
-// (RowShape), always the same, so that the squares' sum needs no second kernel. Rows are padded to whole packets in the
-// slots, with zeros, which add nothing to the squares.
+// (RowShape), always the same, so that the squares' sum needs no second kernel: several groups to a block where there
+// are many rows, a cluster of blocks to a group where there are few. Rows are padded to whole packets in the slots,
+// with zeros, which add nothing to the squares.
 #pragma once
 
 #include "collectives/cuda/packet.cuh"
@@ -14,6 +15,30 @@ template <int Most>
 struct WarpSums {
   float of[2][Most][collectives::most_row_threads / 32];
 };
+
+/// Until all blocks of the cluster have come here; what they wrote to each other's shared memory is there. By every
+/// thread, on every way through a kernel: nothing bounds this wait but that all others are bounded.
+__device__ __forceinline__ void sync_cluster() {
+  asm volatile(
+      "barrier.cluster.arrive.release;\n"
+      "barrier.cluster.wait.acquire;" ::
+          : "memory");
+}
+
+__device__ __forceinline__ std::uint32_t block_in_cluster() {
+  std::uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+/// Into the same place of another block's shared memory.
+__device__ __forceinline__ void store_in_cluster(float* shared, std::uint32_t block, float value) {
+  std::uint32_t at;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(at)
+               : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(shared))), "r"(block));
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(at), "f"(value) : "memory");
+}
 
 template <Type type, int Most>
 class RowWork {
@@ -28,8 +53,8 @@ class RowWork {
         c_(args.comm),
         state_(read_state(c_)),
         sums_(sums),
-        group_(threadIdx.x / args.row.threads),
-        thread_(threadIdx.x % args.row.threads),
+        group_(args.cluster > 1 ? 0 : threadIdx.x / args.row.threads),
+        thread_(args.cluster > 1 ? block_in_cluster() * blockDim.x + threadIdx.x : threadIdx.x % args.row.threads),
         single_(args.row.packets <= strip * args.row.threads) {
 #pragma unroll
     for (std::uint32_t k = 0; k < strip; ++k)
@@ -42,6 +67,14 @@ class RowWork {
   __device__ __forceinline__ bool has(std::uint32_t first, std::uint32_t k) const {
     return packet_of(first, k) < a_.row.packets;
   }
+  /// The first row of this group's, and the number from each to the next.
+  __device__ __forceinline__ std::uint64_t first_row() const {
+    return std::uint64_t{blockIdx.x / a_.cluster} * a_.groups + group_;
+  }
+  __device__ __forceinline__ std::uint64_t rows_at_once() const {
+    return std::uint64_t{gridDim.x / a_.cluster} * a_.groups;
+  }
+
   /// Packets from one strip to the next.
   __device__ __forceinline__ std::uint32_t step() const { return strip * a_.row.threads; }
 
@@ -128,14 +161,22 @@ class RowWork {
     if (warps == 1) return;
     auto& sums = sums_.of[turn_];
     turn_ ^= 1;  // whoever writes a copy again has met, in the other's turn, those who read it
-    if (threadIdx.x % 32 == 0)
+    const std::uint32_t lane = threadIdx.x % 32, first = group_ * warps, warp = first + thread_ / 32;
+    if (a_.cluster > 1) {
+      if (lane < a_.cluster)
 #pragma unroll
-      for (int i = 0; i < Count; ++i) sums[i][threadIdx.x / 32] = values[i];
-    asm volatile("bar.sync %0, %1;" ::"r"(group_ + 1), "r"(a_.row.threads) : "memory");
+        for (int i = 0; i < Count; ++i) store_in_cluster(&sums[i][warp], lane, values[i]);
+      sync_cluster();
+    } else {
+      if (lane == 0)
+#pragma unroll
+        for (int i = 0; i < Count; ++i) sums[i][warp] = values[i];
+      asm volatile("bar.sync %0, %1;" ::"r"(group_ + 1), "r"(a_.row.threads) : "memory");
+    }
 #pragma unroll
     for (int i = 0; i < Count; ++i) {
-      values[i] = sums[i][group_ * warps];
-      for (std::uint32_t w = 1; w < warps; ++w) values[i] += sums[i][group_ * warps + w];
+      values[i] = sums[i][first];
+      for (std::uint32_t w = 1; w < warps; ++w) values[i] += sums[i][first + w];
     }
   }
 
@@ -182,8 +223,7 @@ class OneShotRmsNorm : RowWork<type, Most> {
   __device__ __forceinline__ OneShotRmsNorm(const RmsNormArgs& args, WarpSums<Most>& sums) : Base(args, sums) {}
 
   __device__ __forceinline__ void run() {
-    const std::uint64_t begin = std::uint64_t{blockIdx.x} * a_.groups + this->group_,
-                        step = std::uint64_t{gridDim.x} * a_.groups;
+    const std::uint64_t begin = this->first_row(), step = this->rows_at_once();
     maybe_pause(c_, state_.epoch, 0);
     for (std::uint64_t row = begin; row < a_.rows; row += step) send(row);
     maybe_pause(c_, state_.epoch, 1);
@@ -215,7 +255,7 @@ class OneShotRmsNorm : RowWork<type, Most> {
 };
 
 /// As TwoShot. A rank owns whole rows; it sends what it has added up and rounded, and every rank normalises for itself,
-/// which costs fewer bytes than sending both. Slots: [parts, sums][source][slot, block][group][packet].
+/// which costs fewer bytes than sending both. Slots: [parts, sums][source][slot, cluster][group][packet].
 template <Type type, int Most>
 class TwoShotRmsNorm : RowWork<type, Most> {
   using Base = RowWork<type, Most>;
@@ -243,12 +283,11 @@ class TwoShotRmsNorm : RowWork<type, Most> {
  private:
   /// Of this group's row in a piece.
   __device__ __forceinline__ std::uint64_t index_of(std::uint32_t chunk) const {
-    return (std::uint64_t{chunk} * gridDim.x + blockIdx.x) * a_.groups + this->group_;
+    return chunk * this->rows_at_once() + this->first_row();
   }
 
   __device__ __forceinline__ std::uint64_t slot_of(std::uint32_t chunk) const {
-    return ((std::uint64_t{chunk % a_.slots} * gridDim.x + blockIdx.x) * a_.groups + this->group_) * a_.row.packets *
-           packet_bytes;
+    return index_of(chunk % a_.slots) * a_.row.packets * packet_bytes;
   }
 
   __device__ __forceinline__ std::byte* parts(std::uint32_t rank) const { return slots_of(c_, rank, state_.epoch); }
@@ -325,6 +364,7 @@ template <Type type, int Most>
 __global__ void __launch_bounds__(collectives::most_row_threads, 1)
     one_shot_rms_norm(const __grid_constant__ RmsNormArgs a) {
   __shared__ WarpSums<Most> sums;
+  if (a.cluster > 1) sync_cluster();  // they all run, and can be written to
   wait_for_stream();
   OneShotRmsNorm<type, Most>(a, sums).run();
 }
@@ -333,6 +373,7 @@ template <Type type, int Most>
 __global__ void __launch_bounds__(collectives::most_row_threads, 1)
     two_shot_rms_norm(const __grid_constant__ RmsNormArgs a) {
   __shared__ WarpSums<Most> sums;
+  if (a.cluster > 1) sync_cluster();  // they all run, and can be written to
   wait_for_stream();
   TwoShotRmsNorm<type, Most>(a, sums).run();
 }
