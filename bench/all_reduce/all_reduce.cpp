@@ -133,12 +133,12 @@ void add_options(CLI::App& app, BenchOptions& o) {
   app.add_flag("--threads", o.threads, "ranks are threads, not processes");
   app.add_flag("--rms-norm", o.rms_norm,
                "instead: all-reduces with residual and RMSNorm, beside all-reduces with a kernel behind them that does "
-               "the rest");
+               "the rest; with --sweep also blocks that share a row");
   app.add_option("--hidden", o.hidden, "elements of a row, for --rms-norm; a multiple of 8")
       ->check(CLI::Range(8, 262144))
       ->capture_default_str();
   app.add_flag("--ring", o.ring, "also rings through what --codecs names");
-  app.add_flag("--sweep", o.sweep, "also blocks, threads and batches; with --rms-norm, blocks that share a row");
+  app.add_flag("--sweep", o.sweep, "also blocks, threads and batches");
   app.add_flag("!--no-nccl", o.nccl, "leave NCCL out");
   app.add_flag(
       "--serve", o.serve,
