@@ -4,6 +4,7 @@
 usage: all_reduce_tables.py [--check]    --check: changes nothing, fails where the document or a plot is not up to date
        all_reduce_tables.py --merge OUT.json BENCH.json [PEERS.json]    joins what all_reduce_bench --json and
                                          bench/peers_all_reduce.py wrote
+       all_reduce_tables.py --rms-norm OUT.json BENCH.json    puts what all_reduce_bench --rms-norm --json wrote into OUT
 """
 
 import json
@@ -116,6 +117,17 @@ def ctas_table(result):
     return lines[1:]
 
 
+def rms_norm_table(result):
+    names = ["fused", "all-reduce, then kernel", "nccl, then kernel"]
+    lines = heading(["rows", "bytes"] + ["fused us", "Imbrex, then a kernel us", "NCCL, then a kernel us"])
+    for row in result["rms_norm"]:
+        us = row["microseconds"]
+        cell = lambda name: "-" if name not in us else f"{us[name]:.2f}" if name == "fused" else f"{us[name]:.2f} ({us[name] / us['fused']:.2f})"
+        if "fused" in us:
+            lines.append(line([str(row["rows"]), size_text(row["bytes"])] + [cell(name) for name in names]))
+    return lines
+
+
 def places(rows):
     """Of each size on an x axis from 0 to 1."""
     low, high = (math.log2(extreme(row["bytes"] for row in rows)) for extreme in (min, max))
@@ -189,6 +201,8 @@ def sections(result):
         found["ring"] = (ring_table(result), None)
     if result.get("ctas"):
         found["ctas"] = (ctas_table(result), ctas_plot(result))
+    if result.get("rms_norm"):
+        found["rms_norm"] = (rms_norm_table(result), None)
     return found
 
 
@@ -215,6 +229,9 @@ def main():
     if sys.argv[1:2] == ["--merge"] and len(sys.argv) in (4, 5):
         parts = [json.loads(Path(path).read_text()) for path in sys.argv[3:]]
         return write(sys.argv[2], joined(parts[0], parts[1] if len(parts) > 1 else None))
+    if sys.argv[1:2] == ["--rms-norm"] and len(sys.argv) == 4:
+        result, bench = (json.loads(Path(path).read_text()) for path in sys.argv[2:])
+        return write(sys.argv[2], {**result, "rms_norm": bench["rms_norm"]})
     if sys.argv[1:] not in ([], ["--check"]):
         sys.exit(__doc__)
     if not RESULT.exists():

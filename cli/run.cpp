@@ -73,7 +73,8 @@ void add_run(Program& program) {
       "  imbrex run all_gather_gemm --a a.npy --b b.npy --type fp32 --out y --trace timeline.svg\n"
       "  imbrex run all_gather_gemm --m 4096 --n 4096 --k 4096 --device cuda --repeat 10 --verify\n"
       "  imbrex run gemm_all_reduce --plan plan.json --repeat 10 --json result.json\n"
-      "  imbrex run all_reduce --m 512 --n 4096 --codec int4+int8 --verify",
+      "  imbrex run all_reduce --m 512 --n 4096 --codec int4+int8 --verify\n"
+      "  imbrex run all_reduce --m 16 --n 8192 --rms-norm --verify",
       [options, &program] { return run(program, *options); });
   options->plan.add_to(command);
   command.get_option("OP")->description(

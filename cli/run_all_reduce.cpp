@@ -47,11 +47,15 @@ void report(const Program& program, const AllReduceRequest& asked, const AllRedu
             {"algorithm", name_of(what.algorithm)},
             {"device", name_of(result.device)},
             {"seconds", result.seconds},
-            {"largest_error", number(static_cast<double>(what.largest_error))},
             {"non_finite", what.non_finite},
-            {"groups", what.groups},
-            {"raw_groups", what.raw_groups},
             {"exact", what.exact}};
+  if (asked.rms_norm) {
+    json["rms_norm"] = true;
+  } else {
+    json["largest_error"] = number(static_cast<double>(what.largest_error));
+    json["groups"] = what.groups;
+    json["raw_groups"] = what.raw_groups;
+  }
   if (asked.verify) {
     json["verified"] = result.verified;
     json["max_error_over_bound"] = number(result.max_error_over_bound);
@@ -60,12 +64,15 @@ void report(const Program& program, const AllReduceRequest& asked, const AllRedu
   print_json(program, json);
 
   print(program, "all_reduce {} x {} {}, {} ranks on {}, {}, {}: {}{}", result.rows, result.cols, name_of(asked.type),
-        asked.ranks, name_of(result.device), codec, name_of(what.algorithm),
+        asked.ranks, name_of(result.device), asked.rms_norm ? "residual and RMSNorm" : codec, name_of(what.algorithm),
         readable_seconds(*std::min_element(result.seconds.begin(), result.seconds.end())),
         result.seconds.size() > 1 ? fmt::format(", the best of {}", result.seconds.size()) : "");
-  print(program, "no finite element is off by more than {:.3g}; {} of {} elements are not finite{}", what.largest_error,
-        what.non_finite, result.rows * result.cols,
-        asked.options.tolerance ? fmt::format("; {} of {} groups travelled raw", what.raw_groups, what.groups) : "");
+  const std::string odd = fmt::format("{} of {} elements are not finite", what.non_finite, result.rows * result.cols);
+  if (asked.rms_norm)
+    print(program, "{}", odd);
+  else
+    print(program, "no finite element is off by more than {:.3g}; {}{}", what.largest_error, odd,
+          asked.options.tolerance ? fmt::format("; {} of {} groups travelled raw", what.raw_groups, what.groups) : "");
   if (!asked.verify) return;
   print(program, "{}: the largest error is {:.3g} of its bound", result.verified ? "right" : "WRONG",
         result.max_error_over_bound);
@@ -95,6 +102,18 @@ void AllReduceRunOptions::add_to(CLI::App& command) {
       ->group(own_group);
   command.add_flag("--batch-invariant", options.batch_invariant, "Let no row depend on the number of rows")
       ->group(own_group);
+  command
+      .add_flag("--rms-norm", rms_norm,
+                "Add a residual to the sum, and normalise its rows by their root mean square: exact sums only")
+      ->group(own_group);
+  add_number(command, "--eps", eps, 0, 1e30, "What --rms-norm adds to the mean of the squares (default 1e-6)")
+      ->group(own_group);
+  command.add_option("--residual", residual, "The residual of --rms-norm, .npy, M x N; without it random")
+      ->type_name("FILE")
+      ->group(own_group);
+  command.add_option("--weight", weight, "The weight of --rms-norm, .npy, N elements; without it random")
+      ->type_name("FILE")
+      ->group(own_group);
   add_integer(command, "--ctas", ctas, 0, 1024, "GPUs: thread blocks to use; 0 (default): by size")->group(own_group);
 }
 
@@ -118,7 +137,13 @@ AllReduceRequest AllReduceRunOptions::request(const PlanOptions& plan, const Run
   if (run.a.empty() || plan.m > 0 || plan.n > 0)
     for (const auto& [name, value] : {std::pair{"--m", plan.m}, {"--n", plan.n}})
       if (value == 0) refuse(fmt::format("{} is missing; all_reduce needs --m and --n, or --a", name));
+  for (const char* name : {"--eps", "--residual", "--weight"})
+    if (!rms_norm && app->get_option(name)->count() > 0) refuse(fmt::format("{} is about --rms-norm", name));
+  for (const char* name : {"--codec", "--tolerance", "--whole-call", "--exact-below"})
+    if (rms_norm && app->get_option(name)->count() > 0)
+      refuse(fmt::format("{} with --rms-norm, which goes with exact sums only", name));
   AllReduceRequest request;
+  if (rms_norm) request.rms_norm = RmsNormRequest{static_cast<float>(eps), residual, weight};
   request.device = parse_device(run.device);
   request.ranks = static_cast<int>(plan.ranks);
   request.type = plan.type;

@@ -23,7 +23,9 @@ struct RunOptions {
 struct AllReduceRunOptions {
   std::string codec = "exact";
   AllReduceOptions options;
-  double tolerance = 0;
+  double tolerance = 0, eps = 1e-6;
+  bool rms_norm = false;
+  std::string residual, weight;
   std::int64_t ctas = 0;
   CLI::App* app = nullptr;
 

@@ -22,6 +22,15 @@ constexpr std::int64_t mib = 1 << 20;
 
 // Calls `save` after every size, so that what has been measured is kept.
 void measure_all(Bench& bench, const BenchOptions& o, nlohmann::json& found, const std::function<void()>& save) {
+  if (o.rms_norm) {
+    found["rms_norm"] = nlohmann::json::array();
+    for (std::int64_t bytes = o.least; bytes <= o.most; bytes *= 2)
+      if (nlohmann::json row = bench.measure_rms_norm(bytes); !row.is_null()) {
+        found["rms_norm"].push_back(std::move(row));
+        save();
+      }
+    return;
+  }
   found["rows"] = found["ctas"] = nlohmann::json::array();
   for (std::int64_t bytes = o.least; bytes <= o.most; bytes *= 2) {
     found["rows"].push_back(bench.measure(bytes));
@@ -122,6 +131,12 @@ void add_options(CLI::App& app, BenchOptions& o) {
       ->check(CLI::Range(0.1, 600.0))
       ->capture_default_str();
   app.add_flag("--threads", o.threads, "ranks are threads, not processes");
+  app.add_flag("--rms-norm", o.rms_norm,
+               "instead: all-reduces with residual and RMSNorm, beside all-reduces with a kernel behind them that does "
+               "the rest; with --sweep also blocks that share a row");
+  app.add_option("--hidden", o.hidden, "elements of a row, for --rms-norm; a multiple of 8")
+      ->check(CLI::Range(8, 262144))
+      ->capture_default_str();
   app.add_flag("--ring", o.ring, "also rings through what --codecs names");
   app.add_flag("--sweep", o.sweep, "also blocks, threads and batches; of codecs, chunks and slots");
   app.add_flag("!--no-nccl", o.nccl, "leave NCCL out");
@@ -145,6 +160,7 @@ int main(int argc, char** argv) {
   try {
     imbrex::parse_type(o.type);
     for (const std::string& codec : o.codecs) imbrex::parse_codec_pair(codec);
+    IMBREX_EXPECTS(o.hidden % 8 == 0, "--hidden {}: it must be a multiple of 8", o.hidden);
     return imbrex::run(o);
   } catch (const imbrex::Error& error) {
     fmt::print(stderr, "all_reduce_bench: {}\n", error.what());

@@ -210,6 +210,7 @@ std::string Bench::first_of(const std::string& own) {
 // ends are looked at, or the whole vector; then `to` has what a codec did to all ranks' results.
 std::string Bench::verify(const Candidate& c, std::int64_t count, bool whole, Samples& to) {
   if (c.check == Check::none) return {};
+  if (c.check == Check::own) return first_of(c.fault());
   const std::int64_t together = test::reduce_period * 32;  // elements looked at
   const double bound = c.check == Check::bound ? static_cast<double>(reported()) : 0;
   Errors own;
@@ -251,9 +252,15 @@ Errors Bench::compare(const Candidate& c, std::int64_t first, std::int64_t count
 nlohmann::json Bench::measure(std::int64_t bytes) {
   const std::vector<Candidate> list = candidates(bytes);
   const bool whole = options_.errors && (bytes == 64 * mib || bytes == 256 * mib);
-  nlohmann::json row{{"bytes", bytes}, {"microseconds", nlohmann::json::object()}};
-  const Samples found = times(list, bytes, whole);
-  std::string line = fmt::format("{:>10}", bytes);
+  nlohmann::json row{{"bytes", bytes}};
+  tell(list, times(list, bytes, whole), row, fmt::format("{:>10}", bytes));
+  return row;
+}
+
+// Completes a result's row, and prints it.
+void Bench::tell(const std::vector<Candidate>& list, const Samples& found, nlohmann::json& row,
+                 std::string line) const {
+  row["microseconds"] = nlohmann::json::object();
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (found.failed.contains(list[i].name)) continue;
     row["microseconds"][list[i].name] = rounded(found.microseconds[i]);
@@ -269,7 +276,6 @@ nlohmann::json Bench::measure(std::int64_t bytes) {
     fmt::print("{}\n", line);
     std::fflush(stdout);
   }
-  return row;
 }
 
 nlohmann::json Bench::measure_ctas(std::int64_t bytes) {

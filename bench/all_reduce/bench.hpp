@@ -28,15 +28,18 @@ struct BenchOptions {
   bool coded = false, ctas_sweep = false, errors = false, ring = false;
   bool threads = false, sweep = false, nccl = true, serve = false;
   double wait_limit = 10;
+  bool rms_norm = false;
+  std::int64_t hidden = 8192;
 };
 
-enum class Check { bits, bound, none };
+enum class Check { bits, bound, own, none };
 
 struct Candidate {
   std::string name;
   Check check;
   std::function<void(const void* in, void* out, std::int64_t count, cudaStream_t stream)> call;
-  int conversions = 0;  ///< times that a value is coded and decoded on its way, at most
+  int conversions = 0;                      ///< times that a value is coded and decoded on its way, at most
+  std::function<std::string()> fault = {};  ///< Check::own: what is wrong with this rank's result
 };
 
 class Event {
@@ -52,6 +55,7 @@ class Event {
 };
 
 class Lead;
+class RmsNormOperandsOnGpu;
 
 class Bench {
  public:
@@ -68,6 +72,10 @@ class Bench {
   /// Collective: numbers of CTAs for vectors of so many bytes. {"bytes", "microseconds": {codec or "exact": {ctas: a
   /// call}}}.
   nlohmann::json measure_ctas(std::int64_t bytes);
+
+  /// Collective: the all-reduce with residual and RMSNorm of as many whole rows as so many bytes hold. {"bytes",
+  /// "rows", "hidden", "microseconds", "failed"}; null where they hold none.
+  nlohmann::json measure_rms_norm(std::int64_t bytes);
 
   /// Whether no candidate failed so far.
   bool sound() const { return sound_; }
@@ -88,6 +96,7 @@ class Bench {
     std::vector<double> microseconds;  // of each candidate; 0 for what failed
     nlohmann::json errors = nlohmann::json::object(), failed = nlohmann::json::object();
   };
+  void tell(const std::vector<Candidate>& list, const Samples& found, nlohmann::json& row, std::string line) const;
   Samples times(const std::vector<Candidate>& list, std::int64_t bytes, bool whole);
   void run_once(const Candidate& c, std::int64_t count, bool whole, Samples& to);
   std::string verify(const Candidate& c, std::int64_t count, bool whole, Samples& to);
@@ -111,6 +120,7 @@ class Bench {
   cuda::RawMemory in_, out_;
   Reference reference_;
   std::unique_ptr<Lead> lead_;
+  std::shared_ptr<RmsNormOperandsOnGpu> norm_;  // once asked for
   bool sound_ = true;
 };
 

@@ -83,13 +83,67 @@ std::unique_ptr<AllReduce> make_cpu_all_reduce(World& world, std::int64_t max_co
                                                const AllReduceOptions& options = {});
 
 /// Of up to `max_count` elements in the memory of the rank's GPU, which is chosen as by make_cuda_executor. Throws
-/// Error(runtime_failure) where there are too few GPUs, and Error(invalid_input) for whole_call, which is the CPU's,
-/// and in a build without CUDA.
+/// Error(runtime_failure) where there are too few GPUs, and Error(invalid_input) in a build without CUDA.
 std::unique_ptr<AllReduce> make_cuda_all_reduce(World& world, std::int64_t max_count, Type type,
                                                 const AllReduceOptions& options = {});
 
 /// Throws Error(invalid_input) naming what the options contradict; `max_count` must not be negative.
 void validate(const AllReduceOptions& options, std::int64_t max_count);
+
+/// The same on every rank.
+struct AllReduceRmsNormOptions {
+  float eps = 1e-6f;                                             ///< finite, not negative
+  AllReduceAlgorithm algorithm = AllReduceAlgorithm::automatic;  ///< not ring
+  int ctas = 0;                                                  ///< GPUs: thread blocks to use; 0: by size
+};
+
+/// Matrices of rows x hidden elements, row-major and contiguous, but for `weight`. `residual` and `weight` hold the
+/// same on all ranks (of a residual, a rank may read only some rows). Addresses need no alignment beyond the element's.
+/// Each output may be the same memory as `in` or as `residual`; apart from that, outputs overlap nothing.
+struct RmsNormOperands {
+  const void* in = nullptr;        ///< this rank's part
+  const void* residual = nullptr;  ///< added to the sum over the ranks; null: nothing is
+  const void* weight = nullptr;    ///< hidden elements
+  void* residual_out = nullptr;    ///< sum over the ranks, plus residual
+  void* out = nullptr;             ///< residual_out, row by row over its root mean square, times weight
+};
+
+/// The all-reduce between a row-parallel layer and the next one's norm, in one kernel. For each row of x =
+/// residual_out:
+///
+///     x   = sum over the ranks of in, plus residual      fp32, by rank number, then the residual; rounded once
+///     out = x / sqrt(mean(x^2) + eps) * weight           of x as rounded; fp32; rounded once
+///
+/// The same bits on all ranks, in every run, on CPU and GPU, whichever the algorithm, and whatever the number of rows:
+/// the squares are added in an order that depends on `hidden` and the type only (docs/all-reduce.md). Squares that
+/// overflow fp32 give what IEEE 754 gives; any NaN may come back as another.
+///
+/// One rank's object; made and called as an AllReduce is, with the same rules for memory, streams and errors.
+class AllReduceRmsNorm {
+ public:
+  virtual ~AllReduceRmsNorm() = default;
+
+  /// `rows`: at most those that the object was made for; the same on every rank.
+  virtual void operator()(const RmsNormOperands& operands, std::int64_t rows, void* stream = nullptr) = 0;
+
+  /// The algorithm of a call of so many rows; never automatic.
+  virtual AllReduceAlgorithm algorithm_of(std::int64_t rows) const = 0;
+
+  /// Waits until the last call is complete. Throws Error(runtime_failure) as an Execution does.
+  virtual void finish() = 0;
+};
+
+/// Of up to `max_rows` rows of `hidden` elements in host memory; as make_cpu_all_reduce.
+std::unique_ptr<AllReduceRmsNorm> make_cpu_all_reduce_rms_norm(World& world, std::int64_t max_rows, std::int64_t hidden,
+                                                               Type type, const AllReduceRmsNormOptions& options = {});
+
+/// The same in the memory of the rank's GPU; as make_cuda_all_reduce.
+std::unique_ptr<AllReduceRmsNorm> make_cuda_all_reduce_rms_norm(World& world, std::int64_t max_rows,
+                                                                std::int64_t hidden, Type type,
+                                                                const AllReduceRmsNormOptions& options = {});
+
+/// Throws Error(invalid_input) naming what breaks a rule: max_rows not negative, hidden from 1 to 2^18.
+void validate(const AllReduceRmsNormOptions& options, std::int64_t max_rows, std::int64_t hidden);
 
 /// The collectives that an all-reduce is made of. R ranks; a block is `count` elements.
 enum class ExchangeKind : std::uint8_t {
@@ -131,8 +185,8 @@ class Exchange {
 std::unique_ptr<Exchange> make_cpu_exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type,
                                             const ExchangeOptions& options = {});
 
-/// The same in the memory of the rank's GPU; as make_cuda_all_reduce. Exact only: throws Error(invalid_input) for a
-/// codec. A NaN comes back as a NaN, not always as the same one. Made for blocks of up to a MiB.
+/// The same in the memory of the rank's GPU; as make_cuda_all_reduce. A NaN comes back as a NaN, not always as the same
+/// one. Made for blocks of up to a MiB.
 std::unique_ptr<Exchange> make_cuda_exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type,
                                              const ExchangeOptions& options = {});
 

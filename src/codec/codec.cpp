@@ -124,15 +124,7 @@ float error_bound(const Codec& codec, float low, float high) {
   validate(codec);
   IMBREX_EXPECTS(std::isfinite(low) && std::isfinite(high) && low <= high,
                  "error_bound: low = {}, high = {}: both must be finite, and low at most high", low, high);
-  const codec::Extremes extremes =
-      codec.asymmetric
-          ? codec::Extremes{codec::ordered(low), codec::ordered(high)}
-          : codec::Extremes{0,
-                            static_cast<std::int32_t>(codec::bits_of(codec::larger(std::fabs(low), std::fabs(high))))};
-  if (codec::needs_mark(codec, codec::range_of(Type::fp32), extremes))
-    return codec::error_of(codec, codec::marked_group(codec, static_cast<std::int32_t>(codec::bits_of(std::fabs(
-                                                                 codec::larger(std::fabs(low), std::fabs(high)))))));
-  return codec::error_of(codec, codec::regular_group(codec, extremes));
+  return codec::error_within(codec, low, high);
 }
 
 }  // namespace imbrex

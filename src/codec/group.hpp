@@ -212,4 +212,13 @@ IMBREX_CODEC float error_of(const Codec& codec, const Group& group) {
   return multiply_add(group.step, 0.5f + 0x1p-14f, product(magnitude_of(codec, group), 0x1p-23f));
 }
 
+/// The same for a group whose values lie in [low, high], both finite.
+IMBREX_CODEC float error_within(const Codec& codec, float low, float high) {
+  const auto magnitude =
+      static_cast<std::int32_t>(larger(bits_of(low) & magnitude_mask, bits_of(high) & magnitude_mask));
+  const Extremes extremes = codec.asymmetric ? Extremes{ordered(low), ordered(high)} : Extremes{0, magnitude};
+  if (needs_mark(codec, range_of(Type::fp32), extremes)) return error_of(codec, marked_group(codec, magnitude));
+  return error_of(codec, regular_group(codec, extremes));
+}
+
 }  // namespace imbrex::codec

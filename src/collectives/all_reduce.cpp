@@ -117,10 +117,6 @@ void agree(World& world, std::int64_t max_count, Type type, const AllReduceOptio
   agree(world, "all_reduce", terms);
 }
 
-std::string refusal_of_gpus(const AllReduceOptions& options) {
-  return options.whole_call ? "all_reduce: whole_call runs on the CPU only" : "";
-}
-
 bool coded(const AllReduceOptions& options, std::int64_t count, Type type) {
   return options.codec && count * static_cast<std::int64_t>(size_of(type)) >= options.exact_below;
 }

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "imbrex/collectives.hpp"
 #include "imbrex/world.hpp"
@@ -43,8 +42,6 @@ struct CallRecord {
 /// differ.
 void agree(World& world, std::int64_t max_count, Type type, const AllReduceOptions& options);
 
-/// What of the options GPUs do not do, in words; empty if they do all.
-std::string refusal_of_gpus(const AllReduceOptions& options);
 void agree(World& world, ExchangeKind kind, std::int64_t max_count, Type type, const ExchangeOptions& options);
 
 /// Whether `count` elements go through the codec.

@@ -83,6 +83,43 @@ class RunAllReduce(Case):
         self.assertFalse(self.json_of(*job, "--tolerance", 10, "--whole-call")["exact"])
         self.assertTrue(self.json_of(*job, "--exact-below", 20000)["exact"])
 
+    def test_residual_and_rms_norm(self):
+        self.write_npy("a.npy", R * M, N, STACKED)
+        residual = [float(i % 7 - 3) for i in range(M * N)]
+        weight = [0.5 + (j % 3) for j in range(N)]
+        self.write_npy("r.npy", M, N, residual)
+        self.write_npy("w.npy", 1, N, weight)
+        sums = [a + b for a, b in zip(SUM, residual)]
+        want = []
+        for row in range(M):
+            x = sums[row * N:(row + 1) * N]
+            scale = 1 / math.sqrt(sum(v * v for v in x) / N + 0.25)
+            want += [v * scale * w for v, w in zip(x, weight)]
+        for kind, close in (("bf16", 2**-8), ("fp16", 2**-11), ("fp32", 2**-20)):
+            for algorithm in ("auto", "one_shot", "two_shot"):
+                for world in ("processes", "threads"):
+                    with self.subTest(kind=kind, algorithm=algorithm, world=world):
+                        result = self.json_of("run", "all_reduce", "--a", "a.npy", "--residual", "r.npy", "--weight", "w.npy", "--rms-norm",
+                                              "--eps", 0.25, "--type", kind, "--algorithm", algorithm, "--world", world, "--out", "y",
+                                              "--verify", "--repeat", 2)
+                        self.assertEqual((result["verified"], result["exact"], result["non_finite"]), (True, True, 0))
+                        self.assertEqual(self.outputs("y.residual"), [(M, N, sums)] * R)
+                        outputs = self.outputs()
+                        self.assertEqual(outputs, [outputs[0]] * R)
+                        for got, right in zip(outputs[0][2], want):
+                            self.assertLessEqual(abs(got - right), abs(right) * close)
+        self.assertTrue(self.json_of("run", "all_reduce", "--m", 33, "--n", 1001, "--rms-norm", "--verify")["verified"])
+        job = ["run", "all_reduce", "--a", "a.npy", "--rms-norm"]
+        self.refuse(*job, "--residual", "w.npy", says=["w.npy is 1 x 40", "6 x 40"])
+        self.refuse(*job, "--weight", "r.npy", says=["r.npy is 6 x 40", "1 x 40"])
+        self.refuse(*job, "--weight", "none.npy", says="none.npy")
+        self.refuse(*job, "--algorithm", "ring", says="ring")
+        self.refuse(*job, "--eps", -1, says=["--eps", "'-1'"])
+        for option in (["--codec", "int8"], ["--tolerance", 1], ["--whole-call"], ["--exact-below", 4]):
+            self.refuse(*job, *option, says=[option[0], "--rms-norm"])
+        for option in (["--eps", 1], ["--residual", "r.npy"], ["--weight", "w.npy"]):
+            self.refuse(*job[:-1], *option, says=[option[0], "--rms-norm"])
+
     def test_same_bits_every_time(self):
         job = ["run", "all_reduce", "--m", 40, "--n", 24, "--seed", 5, "--codec", "flash4", "--batch-invariant"]
         self.run_program(*job, "--out", "x")
@@ -119,8 +156,6 @@ class RunAllReduce(Case):
         self.refuse(*sized, "--ctas", 2000, says=["--ctas", "'2000'"])
         self.refuse(*sized, "--world", "galaxy", says="'galaxy'")
         self.refuse(*sized, "--device", "tpu", says="'tpu'")
-        self.refuse(*sized, "--codec", "int8", "--tolerance", 1, "--whole-call", "--device", "cuda",
-                    says=["device cuda", "whole_call runs on the CPU only"])
         for option in (["--k", 4], ["--strategy", "fused"], ["--tile-m", 8], ["--b", "b.npy"], ["--workers", 2], ["--trace", "t.svg"]):
             self.refuse(*sized, *option, says=[option[0], "not all_reduce"])
         self.refuse("run", "gemm_all_reduce", "--m", 8, "--n", 8, "--k", 8, "--codec", "int8", says=["--codec", "gemm_all_reduce"])

@@ -25,7 +25,8 @@ class Usage(Case):
     def test_every_option_of_the_contract_is_in_the_help_of_run(self):
         text, _ = self.run_program("run", "--help")
         for option in ("ranks device strategy type m n k seed a b out verify repeat plan unchecked json trace world "
-                       "workers delays wait-limit codec algorithm tolerance whole-call exact-below batch-invariant ctas").split():
+                       "workers delays wait-limit codec algorithm tolerance whole-call exact-below batch-invariant ctas "
+                       "rms-norm eps residual weight").split():
             self.assertIn(f"--{option} ", text)
 
     def test_commands(self):

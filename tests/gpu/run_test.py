@@ -87,6 +87,18 @@ class GpuRun(Case):
         _, errors = self.run_program(*job, "--strategy", "sequential", "--kernel", "plain", code=2)
         self.assertIn("it is for fused plans on GPUs, not sequential ones", errors)
 
+    def test_all_reduces(self):
+        self.needs(2)
+        for ranks in (2, 4) if len(GPUS) >= 4 else (2,):
+            for more in (["--rms-norm"], ["--rms-norm", "--algorithm", "two_shot", "--type", "fp32"],
+                         ["--codec", "int8", "--tolerance", 0.001, "--whole-call"], ["--codec", "int8", "--tolerance", 1, "--whole-call"]):
+                with self.subTest(ranks=ranks, more=more):
+                    result = self.json_of("run", "all_reduce", "--m", 130, "--n", 3000, "--ranks", ranks, "--device", "cuda", "--repeat", 3,
+                                          "--verify", *more)
+                    self.assertEqual((result["verified"], result["device"]), (True, "cuda"))
+                    if "--tolerance" in more:
+                        self.assertEqual(result["exact"], 0.001 in more)
+
     def test_under_a_launcher(self):
         self.needs(4)
         job = [PROGRAM, "run", "gemm_reduce_scatter", *SIZES, "--ranks", 4, "--device", "cuda", "--verify", "--repeat", 3]

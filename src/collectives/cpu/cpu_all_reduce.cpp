@@ -242,12 +242,9 @@ class CpuAllReduce final : public AllReduce, private RankWork {
         const auto last = values_.begin() + static_cast<std::ptrdiff_t>(std::min(at + group, values_.size()));
         if (!std::all_of(first, last, [](float value) { return std::isfinite(value); })) return true;
         const auto [low, high] = std::minmax_element(first, last);
-        const float error = error_bound(options_.codec->reduce_scatter, *low, *high);
-        if (error > allowed) return true;
-        if (algorithm == AllReduceAlgorithm::one_shot) continue;
-        // Every sum lies within the ranks' number times the largest part, whose rank is the one that votes.
-        const float sum = static_cast<float>(ranks_) * (std::max(std::fabs(*low), std::fabs(*high)) + error) * 1.0001f;
-        if (!(sum < range_.overflow) || error_bound(options_.codec->all_gather, -sum, sum) > allowed) return true;
+        if (codec::exceeds(*options_.codec, range_, ranks_, algorithm == AllReduceAlgorithm::two_shot, allowed, *low,
+                           *high))
+          return true;
       }
     }
     return false;

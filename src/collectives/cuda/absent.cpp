@@ -17,4 +17,9 @@ std::unique_ptr<Exchange> make_cuda_exchange(World&, ExchangeKind, std::int64_t,
   refuse();
 }
 
+std::unique_ptr<AllReduceRmsNorm> make_cuda_all_reduce_rms_norm(World&, std::int64_t, std::int64_t, Type,
+                                                                const AllReduceRmsNormOptions&) {
+  refuse();
+}
+
 }  // namespace imbrex

@@ -23,8 +23,10 @@ bool same_form(const Codec& a, const Codec& b) {
   return a.format == b.format && a.asymmetric == b.asymmetric && a.scale == b.scale;
 }
 
-const void* chosen(Type type, const void* (*bf16)(), const void* (*fp16)(), const void* (*fp32)()) {
-  return type == Type::bf16 ? bf16() : type == Type::fp16 ? fp16() : fp32();
+template <typename... Kind>
+const void* chosen(Type type, const void* (*bf16)(Kind...), const void* (*fp16)(Kind...), const void* (*fp32)(Kind...),
+                   Kind... kind) {
+  return type == Type::bf16 ? bf16(kind...) : type == Type::fp16 ? fp16(kind...) : fp32(kind...);
 }
 
 }  // namespace
@@ -35,6 +37,10 @@ CodedKernel coded_one_shot_kernel(Type type) {
 
 CodedKernel coded_ring_kernel(Type type) {
   return {chosen(type, coded_ring_bf16, coded_ring_fp16, coded_ring_fp32), false};
+}
+
+CodedKernel coded_exchange_kernel(ExchangeKind kind, Type type) {
+  return {chosen(type, coded_exchange_bf16, coded_exchange_fp16, coded_exchange_fp32, kind), false};
 }
 
 CodedKernel coded_any_kernel(Type type) {
@@ -60,6 +66,8 @@ void load_coded_kernels() {
   for (const Type type : {Type::bf16, Type::fp16, Type::fp32}) {
     load(coded_one_shot_kernel(type));
     load(coded_ring_kernel(type));
+    for (const ExchangeKind kind : {ExchangeKind::reduce_scatter, ExchangeKind::all_gather, ExchangeKind::all_to_all})
+      load(coded_exchange_kernel(kind, type));
     load(coded_any_kernel(type));
     for (const CodedEntry& entry : entries(type))
       for (const CodedKernel& kernel : entry.kernels) load(kernel);

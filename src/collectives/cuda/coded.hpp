@@ -5,6 +5,7 @@
 
 #include "collectives/cuda/comm.hpp"
 #include "imbrex/codec.hpp"
+#include "imbrex/collectives.hpp"
 #include "imbrex/types.hpp"
 
 namespace imbrex::cuda {
@@ -71,6 +72,7 @@ CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, 
 
 CodedKernel coded_one_shot_kernel(Type type);
 CodedKernel coded_ring_kernel(Type type);
+CodedKernel coded_exchange_kernel(ExchangeKind kind, Type type);
 
 /// Loads every kernel: loading one behind a kernel that waits for a peer can stop that peer.
 void load_coded_kernels();

@@ -32,6 +32,7 @@ class CodedTwoShot : CodedRank<type, true> {
       : Base(args), progress_(progress) {}
 
   __device__ __forceinline__ void run() {
+    if (!is_turn(c_, state_)) return;
     if (threadIdx.x >= workers_)
       post();
     else

@@ -28,5 +28,8 @@ const void* coded_one_shot_fp32();
 const void* coded_ring_bf16();
 const void* coded_ring_fp16();
 const void* coded_ring_fp32();
+const void* coded_exchange_bf16(ExchangeKind kind);
+const void* coded_exchange_fp16(ExchangeKind kind);
+const void* coded_exchange_fp32(ExchangeKind kind);
 
 }  // namespace imbrex::cuda

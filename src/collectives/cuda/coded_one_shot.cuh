@@ -3,14 +3,14 @@
 // there are no sums to send, so the output is the sum, rounded. Rank 0 reports: all have the same.
 #pragma once
 
-#include "collectives/cuda/coded_rank.cuh"
+#include "collectives/cuda/coded_one_step.cuh"
 
 namespace imbrex::cuda {
 
 template <Type type>
-class CodedOneShot : CodedRank<type, true> {
-  using Base = CodedRank<type, true>;
-  using Base::a_, Base::c_, Base::state_, Base::in_, Base::out_, Base::workers_, Base::well_;
+class CodedOneShot : public CodedOneStep<CodedOneShot<type>, type, true> {
+  using Base = CodedOneStep<CodedOneShot<type>, type, true>;
+  using Base::a_, Base::c_, Base::in_, Base::out_;
   using Base::index_of, Base::block_of, Base::place_of, Base::slot_of, Base::peer_of;
   using typename Base::OwnPart;
   using typename Base::Part;
@@ -18,32 +18,9 @@ class CodedOneShot : CodedRank<type, true> {
   using typename Base::Vector;
 
  public:
-  __device__ __forceinline__ CodedOneShot(const CodedArgs& args, Progress& progress)
-      : Base(args), progress_(progress) {}
+  static constexpr CommStep awaited = CommStep::vector;
+  using Base::Base;
 
-  __device__ __forceinline__ void run() {
-    for (std::uint32_t round = 0; round < a_.chunks + 1; ++round) {
-      const bool sends = round < a_.chunks, frees = round >= 1 && round - 1 + a_.slots < a_.chunks;
-      if (threadIdx.x >= workers_) {
-        if (sends) this->post_one(progress_.parts, round, &CommState::parts);
-        if (frees) this->post_one(progress_.freed, round - 1, &CommState::freed);
-        continue;
-      }
-      maybe_pause(c_, state_.epoch, round);
-      if (sends) {
-        if (round >= a_.slots) this->wait_for(CommStep::room, &CommState::freed, round - a_.slots + 1);
-        send(round);
-        end_step(progress_.parts, round);
-      }
-      if (round < 1) continue;
-      this->wait_for(CommStep::vector, &CommState::parts, round);
-      if (well_) add(round - 1);
-      end_step(progress_.freed, round - 1);
-    }
-    this->end();
-  }
-
- private:
   __device__ __forceinline__ void send(std::uint32_t chunk) {
     const std::uint32_t place = place_of(chunk);
     const Codec c = a_.parts.codec;
@@ -90,8 +67,6 @@ class CodedOneShot : CodedRank<type, true> {
     }
     if (there) out_.store(block, sum);
   }
-
-  Progress& progress_;
 };
 
 template <Type type>

@@ -204,11 +204,12 @@ class CodedRank {
     return load_part(parts, a_.parts, from, index);
   }
 
-  /// Decodes rank s's part of a block, this rank's own from its codes, too, and adds it, and its share of the bound. By
-  /// a whole warp, in the order of the ranks.
-  __device__ __forceinline__ void add_part(const Codec& parts, std::uint32_t s, const OwnPart& own,
-                                           const typename Vector::Raw& own_raw, const Part& came, const std::byte* from,
-                                           std::uint32_t index, bool there, codec::Bound& bound, Values& sum) const {
+  /// Decodes rank s's part of a block, this rank's own from its codes, too, and adds its share of the bound. By a whole
+  /// warp.
+  __device__ __forceinline__ void decode_part(const Codec& parts, std::uint32_t s, const OwnPart& own,
+                                              const typename Vector::Raw& own_raw, const Part& came,
+                                              const std::byte* from, std::uint32_t index, bool there,
+                                              codec::Bound& bound, Values& values) const {
     constexpr codec::Range range = codec::range_of(type);
     const bool mine = s == c_.rank;
     GroupWords words = words_of(parts, own.group);
@@ -218,7 +219,6 @@ class CodedRank {
     codec::Codes codes = codec::from_planes(parts.format, came.planes);
     codes.low = mine ? own.codes.low : codes.low;
     codes.high = mine ? own.codes.high : codes.high;
-    Values values = {};
     const bool raw = Tolerant && group.kind == codec::GroupKind::raw;
     if (!raw) {
       codec::decode(parts, range, group, codes, values);
@@ -233,6 +233,14 @@ class CodedRank {
       if (raw) codec::add_exact_part(bound, magnitude);
     }
     if (!raw) codec::add_part(bound, parts, range, group);
+  }
+
+  /// Decodes it and adds it, in the order of the ranks.
+  __device__ __forceinline__ void add_part(const Codec& parts, std::uint32_t s, const OwnPart& own,
+                                           const typename Vector::Raw& own_raw, const Part& came, const std::byte* from,
+                                           std::uint32_t index, bool there, codec::Bound& bound, Values& sum) const {
+    Values values = {};
+    decode_part(parts, s, own, own_raw, came, from, index, there, bound, values);
 #pragma unroll
     for (std::uint32_t i = 0; i < coded_block_values; ++i) sum[i] = s == 0 ? values[i] : sum[i] + values[i];
   }

@@ -50,6 +50,7 @@ class CodedStaged : CodedRank<type, false> {
       : Base(args), progress_(progress), stages_(stages), peers_(args.comm.ranks - 1) {}
 
   __device__ __forceinline__ void run() {
+    if (!is_turn(c_, state_)) return;
     std::uint32_t warp = threadIdx.x / 32;
     const auto is = [&](std::uint32_t count) {
       if (warp < count) return true;

@@ -6,8 +6,8 @@
 
 namespace imbrex::cuda {
 
-/// Bits of bf16 that no usual step and no usual offset's magnitude reaches: above are the tags of marked and raw groups,
-/// and what decodes to more than the element type holds.
+/// Bits of bf16 that no usual step and no usual offset's magnitude reaches: above are the tags of marked and raw
+/// groups, and what decodes to more than the element type holds.
 template <Type type>
 constexpr std::uint32_t least_unusual = type == Type::fp16 ? 0x4300u : 0x7a00u;
 

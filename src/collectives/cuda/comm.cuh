@@ -31,6 +31,13 @@ __device__ __forceinline__ BlockState read_state(const Comm& c) {
   return s;
 }
 
+/// Whether this kernel has anything to do. The same for all blocks of all ranks.
+__device__ __forceinline__ bool is_turn(const Comm& c, const BlockState& s) {
+  if (c.turn == Turn::always) return true;
+  const bool exact = *const_cast<const volatile std::uint64_t*>(&state_of(c, c.rank).exact_epoch) == s.epoch;
+  return exact == (c.turn == Turn::if_exact);
+}
+
 /// By every thread of a block, once. `posts`: what the block posted to each peer in this call.
 __device__ __forceinline__ void end_epoch(const Comm& c, const BlockState& s, std::uint32_t posts) {
   __syncthreads();
@@ -100,6 +107,34 @@ class Patience {
   std::uint64_t begin_ = 0;
   std::uint32_t polls_ = 0;
 };
+
+/// By every thread of a block: until all peers have freed `count` chunks in this call. Whether that, and `well`, is so.
+__device__ __forceinline__ bool wait_for_room(const Comm& c, const BlockState& s, std::uint32_t count, bool well) {
+  if (threadIdx.x < c.ranks && threadIdx.x != c.rank && well) {
+    const std::uint32_t* freed = &state_of(c, c.rank).freed[0][threadIdx.x][blockIdx.x];
+    Patience patience;
+    for (;;) {
+      const std::uint32_t seen = load_acquire_system(freed) - s.posts;
+      if (static_cast<std::int32_t>(seen - count) >= 0) break;
+      if (!patience.left(c, s.epoch, [&] { return Place{CommStep::room, threadIdx.x, 0, count, seen}; })) {
+        well = false;
+        break;
+      }
+    }
+  }
+  __syncthreads();
+  return well;
+}
+
+/// By every thread of a block: tells the peers that it has freed `count` chunks. The fence covers what the block's
+/// other threads cleared before the barrier. The last warp posts, so that the first one can wait for room meanwhile.
+__device__ __forceinline__ void post_room(const Comm& c, const BlockState& s, std::uint32_t count) {
+  __syncthreads();
+  const std::uint32_t peer = blockDim.x - 1 - threadIdx.x;
+  if (peer >= c.ranks || peer == c.rank) return;
+  fence_system();
+  store_relaxed_system(&state_of(c, peer).freed[0][c.rank][blockIdx.x], s.posts + count);
+}
 
 /// Tests: pauses this warp, one time in eight, for up to max_pause_ns.
 __device__ __forceinline__ void maybe_pause(const Comm& c, std::uint64_t epoch, std::uint32_t step) {

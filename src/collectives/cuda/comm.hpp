@@ -41,7 +41,9 @@ using CommCounters = std::uint32_t[max_comm_ranks][max_comm_blocks];
 struct alignas(256) CommState {
   std::uint32_t abort;       ///< not 0: some rank gave up; every wait ends. Written by any rank
   std::uint32_t fault_lock;  ///< taken by the first thread of this rank that reports
-  std::uint32_t unused[54];
+  /// Of the last call that was voted on and goes the exact way, its epoch. Written by this rank's vote.
+  std::uint64_t exact_epoch;
+  std::uint32_t unused[52];
   CommReport reports[2];
   BlockState blocks[max_comm_blocks];
   /// Counters that the peer's block writes, over all calls, mod 2^32: chunks of parts that it has sent, of sums that it
@@ -53,7 +55,10 @@ static_assert(sizeof(CommState) ==
               256 + 16 * max_comm_blocks + 3 * max_comm_posters * 4 * max_comm_ranks * max_comm_blocks);
 
 /// What a wait was for.
-enum class CommStep : std::uint32_t { vector, part, sum, room, block };
+enum class CommStep : std::uint32_t { vector, part, sum, room, block, vote };
+
+/// Of two kernels behind a vote one does the work; the other ends at once, and is no epoch.
+enum class Turn : std::uint32_t { always, unless_exact, if_exact };
 
 /// In host memory that the device writes: the first wait that passed its limit. `state` commits: it is written last.
 struct CommFault {
@@ -78,6 +83,7 @@ struct Comm {
   CommFault* fault;
   std::uint32_t rank, ranks;
   std::uint32_t pause_seed, max_pause_ns;  ///< tests: random pauses of warps; 0: none
+  Turn turn;
 };
 
 /// From the start of a workspace to its slots.

@@ -35,12 +35,13 @@ class CudaAllReduce final : public AllReduce {
     record_.algorithm = static_cast<std::int32_t>(algorithm);
     record_.exact = coded ? 0 : 1;
     called_ = count > 0;
+    voted_ = coded && options_.whole_call && called_;
+    cuda::ExactKnobs exact;
+    exact.algorithm = one_shot ? cuda::ExactAlgorithm::one_shot : cuda::ExactAlgorithm::two_shot;
+    exact.blocks = blocks();
+    exact.report = options_.report;
     if (!coded) {
-      cuda::ExactKnobs knobs;
-      knobs.algorithm = one_shot ? cuda::ExactAlgorithm::one_shot : cuda::ExactAlgorithm::two_shot;
-      knobs.blocks = blocks();
-      knobs.report = options_.report;
-      collectives_.all_reduce(in, out, count, type_, stream_, knobs);
+      collectives_.all_reduce(in, out, count, type_, stream_, exact);
       return;
     }
     const CodecPair& pair = *options_.codec;
@@ -48,8 +49,19 @@ class CudaAllReduce final : public AllReduce {
     knobs.blocks = blocks();
     const bool ring = algorithm == AllReduceAlgorithm::ring;
     knobs.steps = one_shot ? cuda::CodedSteps::one_step : ring ? cuda::CodedSteps::ring : cuda::CodedSteps::two_step;
-    knobs.tolerance = options_.tolerance.value_or(-1);
+    if (voted_) {
+      collectives_.vote(in, count, type_, pair, knobs.steps, *options_.tolerance, stream_, blocks());
+      knobs.turn = cuda::Turn::unless_exact;
+      exact.turn = cuda::Turn::if_exact;
+      // The same bits either way; the workspace may be too small for one shot.
+      if (count * static_cast<std::int64_t>(size_of(type_)) >
+          static_cast<std::int64_t>(cuda::most_one_shot_bytes(world_.size())))
+        exact.algorithm = cuda::ExactAlgorithm::two_shot;
+    } else {
+      knobs.tolerance = options_.tolerance.value_or(-1);
+    }
     collectives_.all_reduce(in, out, count, type_, pair, stream_, knobs);
+    if (voted_) collectives_.all_reduce(in, out, count, type_, stream_, exact);
     const int group = pair.reduce_scatter.group;
     if (one_shot) {
       record_.groups = groups_of(count, group);
@@ -64,14 +76,19 @@ class CudaAllReduce final : public AllReduce {
 
   AllReduceReport report() override {
     IMBREX_EXPECTS(options_.report, "all_reduce: it was made without `report`");
+    collectives::CallRecord record = record_;  // a graph may replay the call
     if (called_) {
       collectives_.finish(stream_);
       const cuda::CommReport own = collectives_.report();
-      record_.largest_error = std::bit_cast<float>(own.error_bits);
-      record_.non_finite = static_cast<std::int64_t>(own.non_finite);
-      record_.raw_groups = own.raw_groups;
+      record.largest_error = std::bit_cast<float>(own.error_bits);
+      record.non_finite = static_cast<std::int64_t>(own.non_finite);
+      record.raw_groups = own.raw_groups;
+      if (voted_ && collectives_.went_exact()) {
+        record.exact = 1;
+        record.groups = 0;
+      }
     }
-    return collectives::merge(world_, record_);
+    return collectives::merge(world_, record);
   }
 
  private:
@@ -94,7 +111,7 @@ class CudaAllReduce final : public AllReduce {
 
   // Of the last call.
   cudaStream_t stream_ = nullptr;
-  bool called_ = false;
+  bool called_ = false, voted_ = false;
   collectives::CallRecord record_;
 };
 
@@ -103,8 +120,6 @@ class CudaAllReduce final : public AllReduce {
 std::unique_ptr<AllReduce> make_cuda_all_reduce(World& world, std::int64_t max_count, Type type,
                                                 const AllReduceOptions& options) {
   collectives::agree(world, max_count, type, options);
-  const std::string refusal = collectives::refusal_of_gpus(options);
-  IMBREX_EXPECTS(refusal.empty(), "{}", refusal);
   return std::make_unique<CudaAllReduce>(world, max_count, type, options);
 }
 

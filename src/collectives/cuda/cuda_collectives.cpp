@@ -38,7 +38,7 @@ std::size_t workspace_for(const World& world, const CollectivesOptions& options)
 }
 
 std::string text_of(const CommFault& f, int rank, double limit) {
-  constexpr const char* what[] = {"vector", "part of this rank's sums", "sums", "free slots", "block"};
+  constexpr const char* what[] = {"vector", "part of this rank's sums", "sums", "free slots", "block", "vote"};
   const std::uint32_t peer = f.peer, block = f.block, expected = f.expected;
   const std::uint64_t epoch = f.epoch, packet = f.packet;
   return fmt::format("rank {} waited longer than {} s in collective call {}, block {}, for rank {}'s {}: {}", rank,
@@ -93,6 +93,8 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
   load_exact_kernels();
   load_coded_kernels();
   load_exchange_kernels();
+  load_rms_norm_kernels();
+  load_vote_kernels();
   int processors = 0;
   IMBREX_CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
   processors_ = std::min(static_cast<std::uint32_t>(processors), max_comm_blocks);
@@ -126,8 +128,9 @@ CudaCollectives::~CudaCollectives() {
   if (rescue_ != nullptr) cudaStreamDestroy(rescue_);
 }
 
-void CudaCollectives::expect_alive() const {
+void CudaCollectives::expect_alive() {
   IMBREX_EXPECTS(!dead_, "these collectives failed before");
+  look();
   world_.throw_if_failed();
 }
 
@@ -203,7 +206,7 @@ ExactArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
   return a;
 }
 
-void CudaCollectives::expect_operands(const void* in, const void* out, std::int64_t count, Type type) const {
+void CudaCollectives::expect_operands(const void* in, const void* out, std::int64_t count, Type type) {
   expect_alive();
   IMBREX_EXPECTS(count >= 0, "count = {}: it must not be negative", count);
   if (count == 0) return;
@@ -212,16 +215,18 @@ void CudaCollectives::expect_operands(const void* in, const void* out, std::int6
 }
 
 void CudaCollectives::launch(const void* kernel, std::uint32_t blocks, std::uint32_t threads, void* args,
-                             cudaStream_t stream, std::size_t shared_bytes) const {
+                             cudaStream_t stream, std::size_t shared_bytes, std::uint32_t cluster) const {
   IMBREX_CUDA_TRY(cudaSetDevice(device_));
-  cudaLaunchAttribute attribute = early_launch();
+  cudaLaunchAttribute attributes[2] = {early_launch(), {}};
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {cluster, 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = cluster > 1 ? 2 : 1;
   IMBREX_CUDA_TRY(cudaLaunchKernelExC(&config, kernel, &args));
 }
 
@@ -230,7 +235,7 @@ void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, 
   expect_operands(in, out, count, type);
   const ExactShape shape = shape_of(count, type, knobs);
   if (count == 0) return;
-  if (comm_.ranks == 1) {
+  if (comm_.ranks == 1 && knobs.turn == Turn::always) {
     IMBREX_CUDA_TRY(cudaSetDevice(device_));
     if (in != out)
       IMBREX_CUDA_TRY(
@@ -238,6 +243,7 @@ void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, 
     return;
   }
   ExactArgs args = arguments(in, out, count, type, shape);
+  args.comm.turn = knobs.turn;
   launch(exact_kernel(type, comm_.ranks, shape, knobs.report), shape.blocks, shape.threads, &args, stream);
 }
 
@@ -333,20 +339,40 @@ void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, 
   const CodedShape shape = coded_shape_of(count, type, pair, kernel.staged, knobs);
   if (count == 0) return;
   CodedArgs args = arguments(in, out, count, type, pair, shape, knobs.tolerance);
+  args.comm.turn = knobs.turn;
   if (!kernel.staged) return launch(kernel.function, shape.blocks, shape.span + 32, &args, stream);
   launch(kernel.function, shape.blocks, staged_threads, &args, stream,
          std::size_t{part_stage_count} * args.parts.bytes + std::size_t{sum_stage_count} * args.sums.bytes);
 }
 
-void CudaCollectives::exchange(ExchangeKind kind, const void* in, void* out, std::int64_t count, Type type,
-                               cudaStream_t stream, const ExchangeKnobs& knobs) {
+void CudaCollectives::expect_blocks(ExchangeKind kind, const void* in, const void* out, std::int64_t count, Type type) {
   expect_alive();
-  IMBREX_EXPECTS(knobs.blocks <= max_comm_blocks, "{} blocks: at most {}", knobs.blocks, max_comm_blocks);
   IMBREX_EXPECTS(count >= 0, "count = {}: it must not be negative", count);
   if (count == 0) return;
   const std::size_t element = size_of(type), bytes = static_cast<std::size_t>(count) * element;
   const bool gathers = kind == ExchangeKind::all_gather, sums = kind == ExchangeKind::reduce_scatter;
   expect_apart(in, bytes * (gathers ? 1 : comm_.ranks), out, bytes * (sums ? 1 : comm_.ranks), element);
+}
+
+void CudaCollectives::exchange(ExchangeKind kind, const void* in, void* out, std::int64_t count, Type type,
+                               const Codec& codec, cudaStream_t stream, std::uint32_t blocks) {
+  validate(codec);
+  expect_blocks(kind, in, out, count, type);
+  const CodecPair pair{codec, codec};
+  const CodedKnobs knobs{.blocks = blocks, .steps = CodedSteps::one_step};
+  const CodedKernel kernel = coded_exchange_kernel(kind, type);
+  const CodedShape shape = coded_shape_of(count, type, pair, kernel.staged, knobs);
+  if (count == 0) return;
+  CodedArgs args = arguments(in, out, count, type, pair, shape, -1);
+  launch(kernel.function, shape.blocks, shape.span + 32, &args, stream);
+}
+
+void CudaCollectives::exchange(ExchangeKind kind, const void* in, void* out, std::int64_t count, Type type,
+                               cudaStream_t stream, const ExchangeKnobs& knobs) {
+  IMBREX_EXPECTS(knobs.blocks <= max_comm_blocks, "{} blocks: at most {}", knobs.blocks, max_comm_blocks);
+  expect_blocks(kind, in, out, count, type);
+  if (count == 0) return;
+  const std::size_t bytes = static_cast<std::size_t>(count) * size_of(type);
   if (comm_.ranks == 1) {
     IMBREX_CUDA_TRY(cudaSetDevice(device_));
     IMBREX_CUDA_TRY(cudaMemcpyAsync(out, in, bytes, cudaMemcpyDeviceToDevice, stream));
@@ -370,10 +396,15 @@ void CudaCollectives::exchange(ExchangeKind kind, const void* in, void* out, std
   }
 }
 
-CommReport CudaCollectives::report() const {
+CommState CudaCollectives::own_state() const {
   IMBREX_CUDA_TRY(cudaSetDevice(device_));
   CommState state;
   IMBREX_CUDA_TRY(cudaMemcpy(&state, heap_.handle().at(world_.rank(), offset_), sizeof state, cudaMemcpyDeviceToHost));
+  return state;
+}
+
+CommReport CudaCollectives::report() const {
+  const CommState state = own_state();
   return state.reports[(state.blocks[0].epoch + 1) & 1];
 }
 

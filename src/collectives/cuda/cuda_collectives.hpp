@@ -10,6 +10,8 @@
 #include "collectives/cuda/coded.hpp"
 #include "collectives/cuda/exact.hpp"
 #include "collectives/cuda/exchange.hpp"
+#include "collectives/cuda/rms_norm.hpp"
+#include "collectives/cuda/vote.hpp"
 #include "imbrex/types.hpp"
 #include "imbrex/world.hpp"
 #include "runtime/cuda/cuda_heap.hpp"
@@ -33,6 +35,7 @@ struct ExactKnobs {
   std::uint32_t batch = 0;    ///< two_shot: 1 or 2
   std::uint32_t slots = 0;    ///< two_shot: chunks under way, 3 to most_exact_slots
   bool report = false;        ///< write what report() reads; costs a little time
+  Turn turn = Turn::always;   ///< behind a vote; automatic may then mean two_shot only
 };
 
 /// Up to here an exact all-reduce takes one shot.
@@ -44,7 +47,15 @@ struct CodedKnobs {
   std::uint32_t span = 0;    ///< eights of values in a chunk: a multiple of 32 up to 480, 512 where kernels are staged
   std::uint32_t slots = 0;   ///< chunks under way, at least 3, in a ring 2 R - 1
   CodedSteps steps = CodedSteps::two_step;
-  float tolerance = -1;  ///< as in AllReduceOptions; negative: no group travels raw. Not in a ring
+  float tolerance = -1;      ///< as in AllReduceOptions; negative: no group travels raw. Not in a ring
+  Turn turn = Turn::always;  ///< behind a vote; not in a ring
+};
+
+/// How an all-reduce with RMSNorm runs. Zeros leave the choice to the size.
+struct RmsNormKnobs {
+  ExactAlgorithm algorithm = ExactAlgorithm::automatic;
+  std::uint32_t blocks = 0;   ///< at most max_comm_blocks
+  std::uint32_t cluster = 0;  ///< blocks that share a row: 1, 2, 4 or 8, as its warps divide
 };
 
 struct ExchangeKnobs {
@@ -80,6 +91,19 @@ class CudaCollectives {
   void all_reduce(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair, cudaStream_t stream,
                   const CodedKnobs& knobs = {});
 
+  /// Before an all-reduce of `in` through a codec, in so many steps: whether one group of one rank could exceed the
+  /// tolerance, decided as make_cpu_all_reduce does. The next two calls are that all-reduce, of turn `unless_exact`,
+  /// and the exact one, of turn `if_exact`; one of them does the work. Captured like other calls.
+  void vote(const void* in, std::int64_t count, Type type, const CodecPair& pair, CodedSteps steps, float tolerance,
+            cudaStream_t stream, std::uint32_t blocks = 0);
+
+  /// Whether the last call was exact because of a vote. Its stream is idle.
+  bool went_exact() const;
+
+  /// As AllReduceRmsNorm says; the bits of make_cpu_all_reduce_rms_norm.
+  void all_reduce_rms_norm(const RmsNormOperands& operands, std::int64_t rows, std::int64_t hidden, float eps,
+                           Type type, cudaStream_t stream, const RmsNormKnobs& knobs = {});
+
   /// Blocks of `count` elements, as ExchangeKind says; sums as all_reduce's. `in` and `out` do not overlap. A NaN comes
   /// back as a NaN, not always as the same one. Made for blocks of up to a MiB; where the workspace holds no
   /// whole blocks, a call takes several epochs.
@@ -95,6 +119,10 @@ class CudaCollectives {
     exchange(ExchangeKind::all_to_all, in, out, count, type, stream);
   }
 
+  /// The same through a codec, with the bits of make_cpu_exchange; reports as all_reduce does.
+  void exchange(ExchangeKind kind, const void* in, void* out, std::int64_t count, Type type, const Codec& codec,
+                cudaStream_t stream, std::uint32_t blocks = 0);
+
   /// What the last call wrote down on this rank, if it was through a codec or asked for a report. Its stream is idle.
   CommReport report() const;
 
@@ -109,15 +137,17 @@ class CudaCollectives {
   void abort() noexcept;
 
  private:
-  void expect_alive() const;
-  void expect_operands(const void* in, const void* out, std::int64_t count, Type type) const;
+  void expect_alive();
+  void expect_operands(const void* in, const void* out, std::int64_t count, Type type);
+  void expect_blocks(ExchangeKind kind, const void* in, const void* out, std::int64_t count, Type type);
   void launch(const void* kernel, std::uint32_t blocks, std::uint32_t threads, void* args, cudaStream_t stream,
-              std::size_t shared_bytes = 0) const;
+              std::size_t shared_bytes = 0, std::uint32_t cluster = 1) const;
   CodedArgs arguments(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
                       const CodedShape& shape, float tolerance) const;
   CodedShape coded_shape_of(std::int64_t count, Type type, const CodecPair& pair, bool staged,
                             const CodedKnobs& knobs) const;
   std::uint64_t rounds_of(CodedSteps steps) const;
+  CommState own_state() const;
   ExactArgs arguments(const void* in, void* out, std::int64_t count, Type type, const ExactShape& shape) const;
   [[noreturn]] void throw_fault();
   [[noreturn]] void fail(const std::string& message);

@@ -26,14 +26,22 @@ class CudaExchange final : public Exchange {
     IMBREX_EXPECTS(count >= 0 && count <= max_count_, "{}: count = {}: it must be from 0 to {}", name_of(kind_), count,
                    max_count_);
     stream_ = static_cast<cudaStream_t>(stream);
-    called_ = count > 0 && world_.size() > 1;
+    called_ = count > 0 && (world_.size() > 1 || options_.codec);
+    groups_ = 0;
     const auto blocks = std::min(static_cast<std::uint32_t>(options_.ctas), cuda::max_comm_blocks);
-    collectives_.exchange(kind_, in, out, count, type_, stream_, {blocks, options_.report});
+    if (!options_.codec) {
+      collectives_.exchange(kind_, in, out, count, type_, stream_, {blocks, options_.report});
+      return;
+    }
+    collectives_.exchange(kind_, in, out, count, type_, *options_.codec, stream_, blocks);
+    const std::int64_t coded_blocks = kind_ == ExchangeKind::all_gather ? 1 : world_.size();
+    groups_ = coded_blocks * ((count + options_.codec->group - 1) / options_.codec->group);
   }
 
   ExchangeReport report() override {
     IMBREX_EXPECTS(options_.report, "{}: it was made without `report`", name_of(kind_));
     collectives::CallRecord record;
+    record.groups = groups_;
     if (called_) {
       collectives_.finish(stream_);
       const cuda::CommReport own = collectives_.report();
@@ -55,6 +63,7 @@ class CudaExchange final : public Exchange {
   // Of the last call.
   cudaStream_t stream_ = nullptr;
   bool called_ = false;
+  std::int64_t groups_ = 0;  // that this rank coded
 };
 
 }  // namespace
@@ -62,7 +71,6 @@ class CudaExchange final : public Exchange {
 std::unique_ptr<Exchange> make_cuda_exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type,
                                              const ExchangeOptions& options) {
   collectives::agree(world, kind, max_count, type, options);
-  IMBREX_EXPECTS(!options.codec, "{}: codec {}: on GPUs it is exact only", name_of(kind), name_of(*options.codec));
   return std::make_unique<CudaExchange>(world, kind, max_count, type, options);
 }
 

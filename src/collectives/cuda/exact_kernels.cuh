@@ -14,6 +14,7 @@ __global__ void __launch_bounds__(most_threads, 1) one_shot_all_reduce(const __g
   wait_for_stream();
   const Comm& c = a.comm;
   const BlockState state = read_state(c);
+  if (!is_turn(c, state)) return;
   const VectorView in = view(a.in, a.bytes), out = view(a.out, a.bytes);
   const std::uint64_t begin = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
   maybe_pause(c, state.epoch, 0);
@@ -78,17 +79,18 @@ class TwoShot {
         span_(blockDim.x * Batch) {}
 
   __device__ __forceinline__ void run() {
+    if (!is_turn(c_, state_)) return;
     std::uint32_t posts = 0;
     for (std::uint32_t round = 0; round < a_.chunks + 2; ++round) {
       maybe_pause(c_, state_.epoch, round);
       if (round < a_.chunks) {
-        if (round >= a_.slots) wait_for_room(round - a_.slots + 1);
+        if (round >= a_.slots) well_ = wait_for_room(c_, state_, round - a_.slots + 1, well_);
         send(round);
       }
       if (round >= 1 && round - 1 < a_.chunks) add(round - 1);
       if (round < 2) continue;
       take(round - 2);
-      if (round - 2 + a_.slots < a_.chunks) post_room(++posts);
+      if (round - 2 + a_.slots < a_.chunks) post_room(c_, state_, ++posts);
     }
     losses_.write(c_, state_.epoch);
     end_epoch(c_, state_, posts);
@@ -201,33 +203,6 @@ class TwoShot {
       for (std::uint32_t s = 0; s < Most; ++s)
         if ((wanted >> (b * Most + s) & 1) != 0)
           store_elements<type>(out_, s * a_.piece + first + b * blockDim.x, got[b][s]);
-  }
-
-  /// Until all peers have freed `count` chunks in this call.
-  __device__ __forceinline__ void wait_for_room(std::uint32_t count) {
-    if (threadIdx.x < c_.ranks && threadIdx.x != c_.rank && well_) {
-      const std::uint32_t* freed = &state_of(c_, c_.rank).freed[0][threadIdx.x][blockIdx.x];
-      Patience patience;
-      for (;;) {
-        const std::uint32_t seen = load_acquire_system(freed) - state_.posts;
-        if (static_cast<std::int32_t>(seen - count) >= 0) break;
-        if (!patience.left(c_, state_.epoch, [&] { return Place{CommStep::room, threadIdx.x, 0, count, seen}; })) {
-          well_ = false;
-          break;
-        }
-      }
-    }
-    __syncthreads();
-  }
-
-  /// The fence covers what the block's other threads cleared before the barrier. The last warp posts, so that the
-  /// first one can wait for room meanwhile.
-  __device__ __forceinline__ void post_room(std::uint32_t count) {
-    __syncthreads();
-    const std::uint32_t peer = blockDim.x - 1 - threadIdx.x;
-    if (peer >= c_.ranks || peer == c_.rank) return;
-    fence_system();
-    store_relaxed_system(&state_of(c_, peer).freed[0][c_.rank][blockIdx.x], state_.posts + count);
   }
 
   const ExactArgs& a_;

@@ -131,6 +131,21 @@ struct Elements {
       }
     }
   }
+
+  /// Rounded to nearest even.
+  static __device__ __forceinline__ uint4 packed(const float (&values)[count]) {
+    std::uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (type == Type::fp32)
+        words[i] = __float_as_uint(values[i]);
+      else if constexpr (type == Type::bf16)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(words[i]) : "f"(values[2 * i + 1]), "f"(values[2 * i]));
+      else
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(words[i]) : "f"(values[2 * i + 1]), "f"(values[2 * i]));
+    }
+    return {words[0], words[1], words[2], words[3]};
+  }
 };
 
 /// Sums of a packet's elements in fp32, in the order of the calls; the first call sets them, so that -0 stays -0.
@@ -145,20 +160,7 @@ class Sum {
     });
   }
 
-  /// Rounded to nearest even.
-  __device__ __forceinline__ uint4 packed() const {
-    std::uint32_t words[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if constexpr (type == Type::fp32)
-        words[i] = __float_as_uint(values_[i]);
-      else if constexpr (type == Type::bf16)
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(words[i]) : "f"(values_[2 * i + 1]), "f"(values_[2 * i]));
-      else
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(words[i]) : "f"(values_[2 * i + 1]), "f"(values_[2 * i]));
-    }
-    return {words[0], words[1], words[2], words[3]};
-  }
+  __device__ __forceinline__ uint4 packed() const { return Elements<type>::packed(values_); }
 
  private:
   float values_[Elements<type>::count];

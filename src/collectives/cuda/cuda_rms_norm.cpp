@@ -1,0 +1,57 @@
+// The public all-reduce with residual and RMSNorm on GPUs.
+#include <algorithm>
+
+#include "collectives/cuda/cuda_collectives.hpp"
+#include "collectives/rms_norm.hpp"
+#include "runtime/cuda/device.hpp"
+
+namespace imbrex {
+namespace {
+
+class CudaAllReduceRmsNorm final : public AllReduceRmsNorm {
+ public:
+  CudaAllReduceRmsNorm(World& world, std::int64_t max_rows, std::int64_t hidden, Type type,
+                       const AllReduceRmsNormOptions& options)
+      : world_(world),
+        max_rows_(max_rows),
+        hidden_(hidden),
+        type_(type),
+        options_(options),
+        collectives_(world, runtime::select_device(world)) {}
+
+  void operator()(const RmsNormOperands& operands, std::int64_t rows, void* stream) override {
+    collectives::expect_operands(operands, rows, max_rows_, hidden_, type_);
+    cuda::RmsNormKnobs knobs;
+    knobs.algorithm = algorithm_of(rows) == AllReduceAlgorithm::one_shot ? cuda::ExactAlgorithm::one_shot
+                                                                         : cuda::ExactAlgorithm::two_shot;
+    knobs.blocks = std::min(static_cast<std::uint32_t>(options_.ctas), cuda::max_comm_blocks);
+    stream_ = static_cast<cudaStream_t>(stream);
+    collectives_.all_reduce_rms_norm(operands, rows, hidden_, options_.eps, type_, stream_, knobs);
+  }
+
+  AllReduceAlgorithm algorithm_of(std::int64_t rows) const override {
+    return collectives::choose(options_, rows, hidden_, type_,
+                               static_cast<std::int64_t>(cuda::most_one_shot_bytes(world_.size())));
+  }
+
+  void finish() override { collectives_.finish(stream_); }
+
+ private:
+  World& world_;
+  std::int64_t max_rows_, hidden_;
+  Type type_;
+  AllReduceRmsNormOptions options_;
+  cuda::CudaCollectives collectives_;
+  cudaStream_t stream_ = nullptr;  // of the last call
+};
+
+}  // namespace
+
+std::unique_ptr<AllReduceRmsNorm> make_cuda_all_reduce_rms_norm(World& world, std::int64_t max_rows,
+                                                                std::int64_t hidden, Type type,
+                                                                const AllReduceRmsNormOptions& options) {
+  collectives::agree(world, max_rows, hidden, type, options);
+  return std::make_unique<CudaAllReduceRmsNorm>(world, max_rows, hidden, type, options);
+}
+
+}  // namespace imbrex
