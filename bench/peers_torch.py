@@ -54,15 +54,15 @@ def parse(argv):
     parser.add_argument("--out", required=True, help="result file, written anew after each problem")
     parser.add_argument("--imbrex", default=str(ROOT / "build/bin/imbrex"), help="the program (default: build/bin/imbrex)")
     parser.add_argument("--ops", nargs="+", choices=OPERATORS, default=OPERATORS, metavar="OP", help="default: all four")
-    parser.add_argument("--m", nargs="+", type=int, default=ROWS, metavar="M", help="rows; default: the whole grid")
+    parser.add_argument("--rows", nargs="+", type=int, default=ROWS, metavar="M", help="default: the whole grid")
     parser.add_argument("--turns", type=int, default=3, help="times that each side is measured (default 3)")
     parser.add_argument("--rounds", type=int, default=3, help="samples in a turn (default 3)")
     parser.add_argument("--machine", default="", help="what the result file says of the machine, in words")
     options = parser.parse_args(argv)
     if options.turns < 1 or options.rounds < 1:
         parser.error(f"--turns {options.turns} --rounds {options.rounds}: both must be at least 1")
-    if min(options.m) < 1:
-        parser.error(f"--m {min(options.m)}: it must be positive")
+    if min(options.rows) < 1:
+        parser.error(f"--rows {min(options.rows)}: it must be positive")
     return options
 
 
@@ -272,7 +272,7 @@ def main(argv):
     imbrex = Imbrex(options.imbrex, ranks, options.rounds) if rank == 0 else None
     rows = []
     say = lambda text: print(text, flush=True) if rank == 0 else None
-    for problem in grid(options.ops, options.m):
+    for problem in grid(options.ops, options.rows):
         say("{} {} x {} x {}".format(*problem))
         calls = torch_candidates(problem, ranks, group, torch, dist, symmetric)
         medians, replayed, turns = by_turns(calls, timer, options, imbrex and (lambda: imbrex.measure(problem)))

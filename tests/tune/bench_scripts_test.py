@@ -122,9 +122,9 @@ class Peers(unittest.TestCase):
                          [("all_gather_gemm", 64, n, k) for n, k in peers_torch.LAYERS["all_gather_gemm"]])
 
     def test_the_command_line(self):
-        options = peers_torch.parse(["--out", "x.json", "--m", "64", "--ops", "gemm_all_reduce"])
-        self.assertEqual((options.m, options.ops, options.turns), ([64], ["gemm_all_reduce"], 3))
-        for wrong in (["--m", "64"], ["--out", "x", "--turns", "0"], ["--out", "x", "--m", "0"], ["--out", "x", "--ops", "gemm"]):
+        options = peers_torch.parse(["--out", "x.json", "--rows", "64", "--ops", "gemm_all_reduce"])
+        self.assertEqual((options.rows, options.ops, options.turns), ([64], ["gemm_all_reduce"], 3))
+        for wrong in (["--rows", "64"], ["--out", "x", "--turns", "0"], ["--out", "x", "--rows", "0"], ["--out", "x", "--ops", "gemm"]):
             with self.assertRaises(SystemExit) as ended, contextlib.redirect_stderr(io.StringIO()):
                 peers_torch.parse(wrong)
             self.assertEqual(ended.exception.code, 2)
