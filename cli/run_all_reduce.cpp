@@ -1,5 +1,6 @@
 // imbrex run all_reduce: an all-reduce alone, exact or through a codec.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "imbrex/error.hpp"
@@ -29,6 +30,15 @@ std::optional<CodecPair> codec_named(const std::string& name) {
   } catch (const Error& error) {
     refuse(fmt::format("--codec: {}; or exact", error.what()));
   }
+}
+
+std::int64_t parse_exact_below(std::string_view text) {
+  if (text == "auto") return exact_below_measured;
+  std::int64_t bytes = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), bytes);
+  if (error != std::errc() || end != text.data() + text.size() || bytes < 0)
+    refuse(fmt::format("'{}' is no number of bytes, and not auto", text));
+  return bytes;
 }
 
 void report(const Program& program, const AllReduceRequest& asked, const AllReduceResult& result) {
@@ -97,8 +107,10 @@ void AllReduceRunOptions::add_to(CLI::App& command) {
       ->group(own_group);
   command.add_flag("--whole-call", options.whole_call, "Sum exactly if one group could exceed the tolerance")
       ->group(own_group);
-  add_integer(command, "--exact-below", options.exact_below, 0, std::int64_t{1} << 50,
-              "Sum tensors of fewer bytes exactly (default 0)")
+  add_named<std::int64_t>(
+      command, "--exact-below", options.exact_below, parse_exact_below,
+      "Sum tensors of fewer bytes exactly (default 0); auto: those that the codec does not speed up")
+      ->type_name("BYTES")
       ->group(own_group);
   command.add_flag("--batch-invariant", options.batch_invariant, "Let no row depend on the number of rows")
       ->group(own_group);

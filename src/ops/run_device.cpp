@@ -30,6 +30,7 @@ std::string refusal_of_ranks(int ranks, bool threads, bool own, std::string& gpu
 
 Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
                                const std::optional<Knobs>& knobs, const std::string& gpu) {
+  if (!strategy && !cuda::refusal_of_library_bias(problem).empty()) strategy = Strategy::fused;
   if (knobs && strategy) return {*strategy, *knobs};
   if (!knobs) {
     const Records& records = records_of(gpu);

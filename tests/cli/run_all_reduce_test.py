@@ -82,6 +82,7 @@ class RunAllReduce(Case):
         self.assertTrue(whole["exact"] and whole["groups"] == 0)
         self.assertFalse(self.json_of(*job, "--tolerance", 10, "--whole-call")["exact"])
         self.assertTrue(self.json_of(*job, "--exact-below", 20000)["exact"])
+        self.assertTrue(self.json_of(*job, "--exact-below", "auto")["exact"])
 
     def test_residual_and_rms_norm(self):
         self.write_npy("a.npy", R * M, N, STACKED)
@@ -153,6 +154,8 @@ class RunAllReduce(Case):
         self.refuse(*sized, "--codec", "int8", "--tolerance", -1, says=["--tolerance", "'-1'"])
         self.refuse(*sized, "--codec", "int8", "--whole-call", says="whole_call")
         self.refuse(*sized, "--codec", "int8", "--exact-below", 8, "--batch-invariant", says="batch_invariant")
+        for wrong in ("-1", "8 MiB", "none", ""):
+            self.refuse(*sized, "--codec", "int8", f"--exact-below={wrong}", says=["--exact-below", f"'{wrong}'", "auto"])
         self.refuse(*sized, "--ctas", 2000, says=["--ctas", "'2000'"])
         self.refuse(*sized, "--world", "galaxy", says="'galaxy'")
         self.refuse(*sized, "--device", "tpu", says="'tpu'")

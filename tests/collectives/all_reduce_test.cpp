@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "codec/forms.hpp"
+#include "collectives/all_reduce.hpp"
 #include "collectives/all_reduce_case.hpp"
 #include "imbrex/error.hpp"
 #include "support/random_plan.hpp"
@@ -301,6 +302,17 @@ std::pair<int, std::string> thrown(const std::function<void()>& call) {
   return {0, "nothing was thrown"};
 }
 
+TEST(AllReduce, WhatCodecsDoNotSpeedUpIsExactWhereAsked) {
+  const auto coded = [](const char* codec, std::int64_t count, Type type) {
+    return collectives::coded({.codec = parse_codec_pair(codec), .exact_below = exact_below_measured}, count, type);
+  };
+  EXPECT_FALSE(coded("int8", (2 << 20) - 1, Type::bf16));
+  EXPECT_TRUE(coded("int8", 2 << 20, Type::bf16));
+  EXPECT_TRUE(coded("flash6", 1 << 20, Type::fp32));
+  EXPECT_FALSE(coded("int4", (1 << 20) - 1, Type::fp16));
+  EXPECT_TRUE(coded("int4", 1 << 20, Type::fp16));
+}
+
 TEST(AllReduce, BadInputIsRefusedByName) {
   const CodecPair pair;
   const std::vector<std::pair<AllReduceOptions, std::string>> wrong{
@@ -313,6 +325,8 @@ TEST(AllReduce, BadInputIsRefusedByName) {
       {{.codec = pair, .exact_below = -4}, "-4"},
       {{.exact_below = 4}, "exact_below = 4"},
       {{.codec = pair, .exact_below = 4, .batch_invariant = true}, "batch_invariant"},
+      {{.codec = pair, .exact_below = exact_below_measured, .batch_invariant = true}, "batch_invariant"},
+      {{.exact_below = exact_below_measured}, "without a codec"},
       {{.ctas = 2000}, "2000"},
       {{.codec = CodecPair{{CodeFormat::int8, false, 16, ScaleType::bf16}, {}}}, "16"}};
   ASSERT_EQ(

@@ -63,5 +63,22 @@ TEST(CudaRefusal, OfPlans) {
   EXPECT_NE(refusal_of_plan(make_plan(gather, Strategy::fused, knobs)), "");
 }
 
+TEST(CudaRefusal, OfABiasBehindARoundedProduct) {
+  Problem p{Operator::all_gather_gemm, 512, 1000, 256, 4, Type::bf16, true};  // 250 columns a rank
+  expect_says(refusal_of_plan(make_plan(p, Strategy::sequential, {})), "of 256 and 250 elements");
+  EXPECT_EQ(refusal_of_plan(make_plan(p, Strategy::fused, {.transport = Transport::store})), "");
+  p.bias = false;
+  EXPECT_EQ(refusal_of_plan(make_plan(p, Strategy::sequential, {})), "");
+  p = {Operator::all_gather_gemm, 512, 1024, 256, 4, Type::bf16, true};
+  EXPECT_EQ(refusal_of_plan(make_plan(p, Strategy::sequential, {})), "");
+  p.k = 252;
+  expect_says(refusal_of_plan(make_plan(p, Strategy::decomposed, {})), "before it adds a bias");
+  p.type = Type::fp32;
+  EXPECT_EQ(refusal_of_plan(make_plan(p, Strategy::sequential, {})), "");
+  // A sum adds it.
+  p = {Operator::gemm_reduce_scatter, 512, 250, 256, 4, Type::bf16, true};
+  EXPECT_EQ(refusal_of_plan(make_plan(p, Strategy::sequential, {})), "");
+}
+
 }  // namespace
 }  // namespace imbrex

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <thread>
 
+#include "execute/cuda/refusal.hpp"
 #include "gpu/gpu_case.hpp"
 #include "imbrex/error.hpp"
 #include "runtime/cuda/cublas_lt.hpp"
@@ -44,6 +45,7 @@ Problem random_problem(Random& random, Operator op, int ranks, Type type, std::i
   p.n = op == Operator::all_gather_gemm ? sharded() : size();
   p.k = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce ? sharded() : size();
   p.bias = random.chance(0.3);
+  p.bias = p.bias && cuda::refusal_of_library_bias(p).empty();
   return p;
 }
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/check.hpp"
+#include "execute/cuda/refusal.hpp"
 #include "plan/builder.hpp"
 
 namespace imbrex::cuda {
@@ -185,6 +186,8 @@ class LibraryTranslation {
   const Tile& checked(const Tile& tile, int q, std::size_t t) const {
     IMBREX_EXPECTS(tile.adds.empty() || is_bias(plan_.problem, tile.adds.front()), "{}: a GEMM library adds no slots",
                    where(q, t));
+    const std::string bias = refusal_of_library_bias(plan_.problem);
+    IMBREX_EXPECTS(tile.adds.empty() || bias.empty(), "{}: {}", where(q, t), bias);
     check_own(tile.a, "operand A", q, t);
     IMBREX_EXPECTS(tile.stores.size() == 1, "{}: stores {} regions; a GEMM library stores one", where(q, t),
                    tile.stores.size());

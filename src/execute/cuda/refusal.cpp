@@ -48,6 +48,20 @@ std::string refusal_of_plan(const Plan& plan) {
   return {};
 }
 
+std::string refusal_of_library_bias(const Problem& problem) {
+  const RankShapes shapes = shapes_of(problem);
+  const auto odd = [&](std::int64_t elements) {
+    return elements * static_cast<std::int64_t>(size_of(problem.type)) % 16 != 0;
+  };
+  // Elsewhere a sum adds it.
+  const bool last = problem.op == Operator::all_gather_gemm || problem.op == Operator::gemm_all_to_all;
+  if (!problem.bias || !last || size_of(problem.type) != 2 || (!odd(shapes.b.cols) && !odd(shapes.depth))) return {};
+  return fmt::format(
+      "cuBLASLt rounds products to {} before it adds a bias where rows of A or B, here of {} and {} elements, are no "
+      "multiples of 16 bytes",
+      name_of(problem.type), shapes.depth, shapes.b.cols);
+}
+
 std::string refusal_of_gpus(const GpuSurvey& survey, int ranks, bool processes, bool own, bool others) {
   const std::size_t count = survey.gpus.size();
   if (count == 0) return survey.reason;

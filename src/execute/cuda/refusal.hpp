@@ -11,6 +11,9 @@ namespace imbrex::cuda {
 /// What the executor does not run in a plan that passed check_format; empty if it runs it.
 std::string refusal_of_plan(const Plan& plan);
 
+/// Why plans of library strategies do not add the problem's bias; empty if they do.
+std::string refusal_of_library_bias(const Problem& problem);
+
 /// What keeps that many ranks from running on the GPUs that this process sees; empty if nothing does. `processes`:
 /// ranks are processes, whose memory travels as file descriptors. `own`: each may see only its own GPU. `others`: of
 /// other generations than Hopper, which run plans, and no collectives of Imbrex' own.
