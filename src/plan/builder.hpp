@@ -45,6 +45,8 @@ class Builder {
   /// Whether the plan keeps the rank's tasks. Of others' it keeps the posts to ranks whose tasks it keeps, and whether
   /// a wait came before.
   bool keeps(int rank) const { return only_ == all_ranks || rank == only_; }
+  /// That rank, or all_ranks.
+  int only() const { return only_; }
   /// Before any task: the plan is for all ranks after all.
   void keep_all() { only_ = all_ranks; }
 

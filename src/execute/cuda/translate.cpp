@@ -30,6 +30,7 @@ class Translation {
   }
 
   RankTable run() {
+    reserve();
     for (int q = 0; q < std::ssize(plan_.ranks[index(rank_)].queues); ++q) {
       const Queue& queue = plan_.ranks[index(rank_)].queues[index(q)];
       switch (queue.engine) {
@@ -61,6 +62,30 @@ class Translation {
             }
         }
       }
+  }
+
+  // Tables that grow are copied again and again.
+  void reserve() {
+    std::size_t tasks = 0, waits = 0, regions = 0, posts = 0;
+    for (const Queue& queue : plan_.ranks[index(rank_)].queues) {
+      if (queue.engine != Engine::compute) continue;
+      tasks += queue.tasks.size();
+      for (const Task& task : queue.tasks) {
+        waits += task.waits.size();
+        posts += task.posts.size();
+        if (const auto* tile = std::get_if<Tile>(&task.work))
+          regions += tile->adds.size() + tile->stores.size();
+        else if (const auto* reduction = std::get_if<Reduction>(&task.work))
+          regions += reduction->from.size() + reduction->to.size();
+        else
+          regions += 2;
+      }
+    }
+    // Every task with a partner of its own would be twice as many.
+    table_.tasks.reserve(tasks * index(shape_.cluster));
+    table_.waits.reserve(waits);
+    table_.regions.reserve(regions);
+    table_.posts.reserve(posts);
   }
 
   std::uint64_t heap_address(int rank, std::size_t at) const {
@@ -111,16 +136,19 @@ class Translation {
 
   void add_waits(TaskEntry& entry, const Task& task) {
     entry.waits = narrow<std::uint32_t>(table_.waits.size(), "waits");
-    std::vector<WaitEntry> load, epilogue;
-    for (const Wait& wait : task.waits)
-      (wait.point == WaitPoint::load ? load : epilogue)
-          .push_back({word(wait.signal), posts_[index(wait.signal)], wait.count, word(wait.k_begin)});
-    std::stable_sort(load.begin(), load.end(),
-                     [](const WaitEntry& x, const WaitEntry& y) { return x.k_begin < y.k_begin; });
-    entry.load_waits = narrow<std::uint16_t>(load.size(), "waits of one task");
-    entry.epilogue_waits = narrow<std::uint16_t>(epilogue.size(), "waits of one task");
-    table_.waits.insert(table_.waits.end(), load.begin(), load.end());
-    table_.waits.insert(table_.waits.end(), epilogue.begin(), epilogue.end());
+    // In the order of the task, but for the points that they stand at and, of loads, their columns.
+    const auto add = [&](WaitPoint point) {
+      const std::size_t begin = table_.waits.size();
+      for (const Wait& wait : task.waits)
+        if (wait.point == point)
+          table_.waits.push_back({word(wait.signal), posts_[index(wait.signal)], wait.count, word(wait.k_begin)});
+      return table_.waits.size() - begin;
+    };
+    entry.load_waits = narrow<std::uint16_t>(add(WaitPoint::load), "waits of one task");
+    if (entry.load_waits > 1)
+      std::stable_sort(table_.waits.begin() + entry.waits, table_.waits.end(),
+                       [](const WaitEntry& x, const WaitEntry& y) { return x.k_begin < y.k_begin; });
+    entry.epilogue_waits = narrow<std::uint16_t>(add(WaitPoint::epilogue), "waits of one task");
   }
 
   TaskEntry start(int queue, std::size_t task) {
@@ -140,6 +168,7 @@ class Translation {
     IMBREX_EXPECTS(table_.queues.size() < max_compute_queues, "the plan has more than {} compute queues",
                    max_compute_queues);
     std::vector<TaskEntry> entries;
+    entries.reserve(queue.tasks.size());
     for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
       const Task& task = queue.tasks[t];
       TaskEntry entry = start(q, t);
