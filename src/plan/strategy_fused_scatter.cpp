@@ -181,8 +181,7 @@ class FusedScatter {
           b_.workspace("received", Layout::row_major, type, most_pieces_ * ranks() * knobs.tile_m, knobs.tile_n, 2);
     for (int rank = 0; rank < ranks(); ++rank) {
       const auto own = one_shot_ ? 0 : rank;
-      if (reduce_ && !copies_)
-        signal_base_[index(rank)] = b_.signals(rank, static_cast<int>(piece_count_[index(own)]));
+      if (reduce_ && !copies_) signal_base_[index(rank)] = b_.signals(rank, static_cast<int>(piece_count_[index(own)]));
       if (copies_) signal_base_[index(rank)] = b_.signals(rank, ranks() * block_count(rank));
       if (copies_) local_base_[index(rank)] = b_.signals(rank, local_count(rank));
       if (exchange_ && knobs.transport != Transport::pull) entered_[index(rank)] = b_.signals(rank, ranks());
@@ -283,22 +282,19 @@ class FusedScatter {
   }
 
   void add_tile(int rank, const Block& block, std::span<const OwnedBlock> pieces) {
-    std::vector<Wait> waits;
-    std::vector<Post> posts;
     if (!b_.keeps(rank)) {
+      std::vector<Wait> waits;
+      std::vector<Post> posts;
       send(rank, block, pieces, nullptr, waits, posts);
       b_.skip(rank, compute_, waits, posts);
       return;
     }
-    Tile tile{b_.rows_of(rank, buffer_a, block.rows.begin, block.rows.size),
-              b_.region(rank, buffer_b, 0, b_.shapes().depth, block.cols.begin, block.cols.size),
-              {},
-              0,
-              {}};
-    send(rank, block, pieces, &tile, waits, posts);
+    Task& task = b_.add_tile(rank, compute_, b_.rows_of(rank, buffer_a, block.rows.begin, block.rows.size),
+                             b_.region(rank, buffer_b, 0, b_.shapes().depth, block.cols.begin, block.cols.size));
+    auto& tile = std::get<Tile>(task.work);
+    send(rank, block, pieces, &tile, task.waits, task.posts);
     // With reductions the bias is theirs to add.
     if (ranks() == 1 || exchange_ || !tile.adds.empty()) b_.add_bias(rank, block.cols, tile.adds);
-    b_.add(rank, compute_, {std::move(tile), std::move(waits), std::move(posts)});
   }
 
   // What add_tile and add_reductions keep of another rank's: its posts to the one whose plan this is.
@@ -306,9 +302,10 @@ class FusedScatter {
     const int to = b_.only();
     const std::int64_t count = piece_count_[index(one_shot_ ? 0 : to)];
     // Its pieces for that rank, those first that stand before any tile that waits.
-    const std::int64_t lead = exchange_  ? 0
-                              : in_tile_ ? scatter_lead(areas_[index(to)], areas_[index(peer)], ranks(), peer, b_.knobs())
-                                         : count;
+    const std::int64_t lead = exchange_ ? 0
+                              : in_tile_
+                                  ? scatter_lead(areas_[index(to)], areas_[index(peer)], ranks(), peer, b_.knobs())
+                                  : count;
     std::vector<Post> early, late;
     early.reserve(index(static_cast<int>(lead)));
     for (int i = 0; i < count; ++i)

@@ -19,7 +19,8 @@ std::vector<Block> blocks_of(Range rows, Range cols, const Knobs& knobs) {
 
 namespace {
 
-// The way a rank takes through an area: a block column of a super-row at a time. Areas are merged by step, then by turn.
+// The way a rank takes through an area: a block column of a super-row at a time. Areas are merged by step, then by
+// turn.
 class Way {
  public:
   // `turn`: the owner's place in the rank's sequence; owners have one area each. `shift`: columns by which the rank's
