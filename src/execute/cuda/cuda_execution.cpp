@@ -301,7 +301,7 @@ void CudaExecution::launch(const Operands& operands, cudaStream_t stream, bool a
     for (const CopyStep& step : table_.copies) copy(step, operands, epoch_, stream);
     IMBREX_CUDA_TRY(cudaEventRecord(copied_, copies_));
   }
-  IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, stream));
+  IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, maps_, stream));
   if (copies) {
     // NOTE: the epoch's number is what the copies bring as flags; it must not change before they have left.
     IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, copied_, 0));

@@ -74,6 +74,7 @@ class CudaExecution final : public StreamExecution {
   RawMemory device_table_;
   FaultPool::Owner fault_;
   GemmArgs args_{};
+  TensorMaps maps_;
   RawMemory signal_posts_;
   SkipArgs skip_{};
   int exceptions_;  // in flight when the execution was made
