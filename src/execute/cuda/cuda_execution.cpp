@@ -112,7 +112,8 @@ void CudaExecution::choose_kernel() {
   };
   const Extent tile = largest_tile(plan_);
   double least = 0;
-  if (refusal_of_tma(plan_).empty())
+  const std::string tma = refusal_of_tma(plan_);
+  if (tma.empty())
     for (std::size_t i = 0; i < count; ++i) {
       const GemmKernel& k = *kernels[i];
       const bool other_cluster = plan_.knobs.cluster != 0 && k.shape.cluster != plan_.knobs.cluster;
@@ -132,7 +133,6 @@ void CudaExecution::choose_kernel() {
     kernel_ = &plain;
     workers_ = workers_of(plain, device_);
   }
-  const std::string tma = refusal_of_tma(plan_);
   IMBREX_EXPECTS(kernel_ != nullptr && workers_ > 0,
                  "no kernel named like '{}' runs {} tiles of {} x {} on this GPU{}{}", options_.kernel,
                  name_of(plan_.problem.type), tile.rows, tile.cols,
@@ -287,13 +287,12 @@ void CudaExecution::copy(const CopyStep& step, const Operands& operands, std::ui
 }
 
 // Copies go first: where the driver has one queue for all streams, a kernel that waits for them must stand behind them.
-void CudaExecution::launch(const Operands& operands, cudaStream_t stream, bool alone) {
+void CudaExecution::launch(const Operands& operands, cudaStream_t stream, Call call) {
   expect_sound();
-  IMBREX_CUDA_TRY(cudaSetDevice(device_));
   set_operands(operands);
   hold_back(world_, options_, epoch_);
   const bool copies = !table_.copies.empty();
-  skipping_ = copies && (skipping_ || alone);
+  skipping_ = copies && (skipping_ || call == Call::captured);
   if (copies) {
     // The last epoch is over, everywhere on this rank, before data of this one leave.
     IMBREX_CUDA_TRY(cudaEventRecord(begun_, stream));
