@@ -1,6 +1,7 @@
 #include "execute/cuda/translate.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <span>
 
@@ -167,8 +168,9 @@ class Translation {
   void compute_queue(int q, const Queue& queue) {
     IMBREX_EXPECTS(table_.queues.size() < max_compute_queues, "the plan has more than {} compute queues",
                    max_compute_queues);
-    std::vector<TaskEntry> entries;
-    entries.reserve(queue.tasks.size());
+    const auto cluster = index(shape_.cluster);
+    const auto first = narrow<std::uint32_t>(table_.tasks.size() / cluster, "tasks");
+    Unpaired unpaired;
     for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
       const Task& task = queue.tasks[t];
       TaskEntry entry = start(q, t);
@@ -178,39 +180,60 @@ class Translation {
         add_reduction(entry, *reduction);
       else
         add_transfer(entry, std::get<Transfer>(task.work), q, t);
-      entries.push_back(entry);
-    }
-    const auto cluster = index(shape_.cluster);
-    const QueueSpan span{narrow<std::uint32_t>(table_.tasks.size() / cluster, "tasks"), 0, 0, word(queue.workers)};
-    table_.queues.push_back(span);
-    table_.queues.back().count = cluster == 1 ? append(entries) : append_pairs(entries);
-  }
-
-  std::uint32_t append(const std::vector<TaskEntry>& entries) {
-    table_.tasks.insert(table_.tasks.end(), entries.begin(), entries.end());
-    return word(std::ssize(entries));
-  }
-
-  // Pairs keep what the checker proves for workers that take tasks one by one: of a queue's unfinished tasks, the first
-  // is at the head of its blocks, or its mate is one that always finishes. So a task's mate is its neighbour, or a
-  // later tile without waits that shares its columns. A pair loads together: a mate must not wait for loads that hang
-  // on tiles.
-  std::uint32_t append_pairs(const std::vector<TaskEntry>& entries) {
-    std::vector<bool> taken(entries.size());
-    std::uint32_t pairs = 0;
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      if (taken[i]) continue;
-      const TaskEntry& first = entries[i];
-      table_.tasks.push_back(first);
-      ++pairs;
-      if (const std::size_t mate = mate_of(entries, taken, i); mate < entries.size()) {
-        taken[mate] = true;
-        table_.tasks.push_back(entries[mate]);
-        // Blocks that load together use their stages in step.
-        TaskEntry* pair = &table_.tasks.back() - 1;
-        pair[0].slot_stages = pair[1].slot_stages = std::max(pair[0].slot_stages, pair[1].slot_stages);
+      if (cluster == 1) {
+        table_.tasks.push_back(entry);
         continue;
       }
+      unpaired.add(entry);
+      if (unpaired.full()) add_pair(unpaired);
+    }
+    while (!unpaired.empty()) add_pair(unpaired);
+    const auto count = static_cast<std::uint32_t>(table_.tasks.size() / cluster) - first;
+    table_.queues.push_back({first, count, 0, word(queue.workers)});
+  }
+
+  // The next tasks of a queue, as far as a mate may be away: further ahead, the order that the plan wants would be
+  // lost.
+  class Unpaired {
+   public:
+    bool empty() const { return begin_ == end_; }
+    bool full() const { return end_ - begin_ == window; }
+    std::size_t begin() const { return begin_; }
+    std::size_t end() const { return end_; }
+    const TaskEntry& operator[](std::size_t i) const { return entries_[i % window]; }
+    bool taken(std::size_t i) const { return taken_[i % window]; }
+
+    void add(const TaskEntry& entry) {
+      entries_[end_ % window] = entry;
+      taken_[end_++ % window] = false;
+    }
+    void take(std::size_t i) {
+      taken_[i % window] = true;
+      while (begin_ < end_ && taken(begin_)) ++begin_;
+    }
+
+   private:
+    static constexpr std::size_t window = 96;
+    std::array<TaskEntry, window> entries_;
+    std::array<bool, window> taken_;
+    std::size_t begin_ = 0, end_ = 0;
+  };
+
+  // Pairs the first of them. Pairs keep what the checker proves for workers that take tasks one by one: of a queue's
+  // unfinished tasks, the first is at the head of its blocks, or its mate is one that always finishes. So a task's mate
+  // is its neighbour, or a later tile without waits that shares its columns. A pair loads together: a mate must not
+  // wait for loads that hang on tiles.
+  void add_pair(Unpaired& unpaired) {
+    const std::size_t at = unpaired.begin(), mate = mate_of(unpaired);
+    const TaskEntry& first = unpaired[at];
+    table_.tasks.push_back(first);
+    if (mate < unpaired.end()) {
+      table_.tasks.push_back(unpaired[mate]);
+      // Blocks that load together use their stages in step.
+      TaskEntry* pair = &table_.tasks.back() - 1;
+      pair[0].slot_stages = pair[1].slot_stages = std::max(pair[0].slot_stages, pair[1].slot_stages);
+      unpaired.take(mate);
+    } else {
       TaskEntry second = first;
       second.kind = first.kind == TaskKind::tile ? TaskKind::partner : TaskKind::none;
       second.load_waits = second.epilogue_waits = second.adds = second.stores = second.post_count = 0;
@@ -218,21 +241,20 @@ class Translation {
       table_.partners += second.kind == TaskKind::partner;
       table_.tasks.push_back(second);
     }
-    return pairs;
+    unpaired.take(at);
   }
 
-  std::size_t mate_of(const std::vector<TaskEntry>& entries, const std::vector<bool>& taken, std::size_t i) const {
-    constexpr std::size_t window = 96;  // further ahead, the order that the plan wants would be lost
+  std::size_t mate_of(const Unpaired& unpaired) const {
+    const TaskEntry& x = unpaired[unpaired.begin()];
     bool neighbour = true;
-    for (std::size_t j = i + 1; j < std::min(entries.size(), i + window); ++j) {
-      if (taken[j]) continue;
-      const TaskEntry& y = entries[j];
-      if (pairable(entries[i], y) && (neighbour || (y.kind == TaskKind::tile && y.load_waits + y.epilogue_waits == 0)))
-        return j;
+    for (std::size_t j = unpaired.begin() + 1; j < unpaired.end(); ++j) {
+      if (unpaired.taken(j)) continue;
+      const TaskEntry& y = unpaired[j];
+      if (pairable(x, y) && (neighbour || (y.kind == TaskKind::tile && y.load_waits + y.epilogue_waits == 0))) return j;
       neighbour = false;
-      if (entries[i].kind != TaskKind::tile) break;
+      if (x.kind != TaskKind::tile) break;
     }
-    return entries.size();
+    return unpaired.end();
   }
 
   bool pairable(const TaskEntry& x, const TaskEntry& y) const {
