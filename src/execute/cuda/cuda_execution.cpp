@@ -167,17 +167,17 @@ RankTable& CudaExecution::table_for(const GemmKernel& kernel) {
 void CudaExecution::upload() {
   const std::size_t tasks = 0, waits = tasks + bytes_of(table_.tasks), regions = waits + bytes_of(table_.waits),
                     posts = regions + bytes_of(table_.regions), total = posts + bytes_of(table_.posts);
-  std::vector<std::byte> all(std::max<std::size_t>(total, 256));
+  device_table_ = raw_memory(std::max<std::size_t>(total, 256));
+  auto* base = static_cast<std::byte*>(device_table_.get());
+  // From where they lie: a copy of all of them would take longer to touch than several transfers to begin.
   const auto put = [&](std::size_t offset, const auto& v) {
-    if (!v.empty()) std::memcpy(all.data() + offset, v.data(), v.size() * sizeof(v[0]));
+    if (!v.empty())
+      IMBREX_CUDA_TRY(cudaMemcpyAsync(base + offset, v.data(), v.size() * sizeof(v[0]), cudaMemcpyHostToDevice, main_));
   };
   put(tasks, table_.tasks);
   put(waits, table_.waits);
   put(regions, table_.regions);
   put(posts, table_.posts);
-  device_table_ = raw_memory(all.size());
-  auto* base = static_cast<std::byte*>(device_table_.get());
-  IMBREX_CUDA_TRY(cudaMemcpy(base, all.data(), all.size(), cudaMemcpyHostToDevice));
   args_.table.tasks = reinterpret_cast<const TaskEntry*>(base + tasks);
   args_.table.waits = reinterpret_cast<const WaitEntry*>(base + waits);
   args_.table.regions = reinterpret_cast<const RegionEntry*>(base + regions);
@@ -218,7 +218,7 @@ void CudaExecution::upload() {
   }
 }
 
-// As if every epoch before the first had run.
+// As if every epoch before the first had run. Waits for the tables, too.
 void CudaExecution::start_counters() {
   if (epoch_ > 0) {  // else they are zero as they come
     std::vector<std::byte> sets(static_cast<std::size_t>(layout_.bytes() - layout_.counter(0, 0)));
