@@ -36,7 +36,7 @@ struct Layer {
 constexpr Layer layers[] = {{Operator::all_gather_gemm, 57344, 8192},  {Operator::gemm_reduce_scatter, 8192, 28672},
                             {Operator::gemm_all_reduce, 12288, 49152}, {Operator::gemm_all_to_all, 8192, 7168},
                             {Operator::all_gather_gemm, 27648, 5120},  {Operator::gemm_reduce_scatter, 5120, 13824}};
-constexpr std::int64_t rows[] = {16, 256, 1024, 4096, 16384};
+constexpr std::int64_t rows[] = {16, 256, 1024, 4096, 8192, 16384};
 
 double microseconds(const std::function<void()>& f) {
   const auto begin = Clock::now();
