@@ -10,6 +10,7 @@
 #include <functional>
 #include <vector>
 
+#include "execute/cuda/library_translate.hpp"
 #include "execute/cuda/translate.hpp"
 #include "execute/layout.hpp"
 #include "imbrex/error.hpp"
@@ -35,7 +36,7 @@ struct Layer {
 constexpr Layer layers[] = {{Operator::all_gather_gemm, 57344, 8192},  {Operator::gemm_reduce_scatter, 8192, 28672},
                             {Operator::gemm_all_reduce, 12288, 49152}, {Operator::gemm_all_to_all, 8192, 7168},
                             {Operator::all_gather_gemm, 27648, 5120},  {Operator::gemm_reduce_scatter, 5120, 13824}};
-constexpr std::int64_t rows[] = {16, 256, 1024, 4096, 16384};
+constexpr std::int64_t rows[] = {16, 256, 1024, 4096, 8192, 16384};
 
 double microseconds(const std::function<void()>& f) {
   const auto begin = Clock::now();
@@ -54,17 +55,23 @@ void print_host_stages(const Problem& problem) {
   Candidate chosen;
   Plan plan;
   for (int i = 0; i < 5; ++i) {
-    choose.push_back(microseconds([&] { chosen = choose_gpu_candidate(problem, {}, {}, gpu); }));
+    choose.push_back(microseconds([&] { chosen = with_few_tiles(choose_gpu_candidate(problem, {}, {}, gpu)); }));
     whole.push_back(microseconds([&] { static_cast<void>(make_plan(problem, chosen.strategy, chosen.knobs)); }));
     make.push_back(microseconds([&] { plan = make_rank_plan(problem, chosen.strategy, chosen.knobs, 0); }));
     format.push_back(microseconds([&] { static_cast<void>(check_format(plan)); }));
     std::optional<HeapLayout> layout;
     place.push_back(microseconds([&] { layout.emplace(plan); }));
-    if (plan.strategy != Strategy::fused) continue;
+    if (plan.strategy != Strategy::fused) {
+      // As an execution does, so that all ranks refuse alike.
+      translate.push_back(microseconds([&] {
+        for (int rank = 0; rank < problem.ranks; ++rank) cuda::library_program(plan, rank);
+      }));
+      continue;
+    }
     const cuda::TileShape shape{plan.knobs.tile_m, plan.knobs.tile_n, std::max(plan.knobs.cluster, 1), true};
     translate.push_back(microseconds([&] { cuda::translate(plan, *layout, 0, {}, 0, shape); }));
   }
-  const double translated = translate.empty() ? 0 : median(translate);
+  const double translated = median(translate);
   const double once = median(choose) + median(make) + median(format) + median(place) + translated;
   fmt::print("{:19} {:6} {:6} {:6} {:10} {:7} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f}\n",
              name_of(problem.op), problem.m, problem.n, problem.k, name_of(plan.strategy), count_tasks(plan),

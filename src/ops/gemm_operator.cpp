@@ -56,7 +56,7 @@ struct GemmOperator::State {
   std::unique_ptr<Execution> on_host;
   std::shared_ptr<GpuOperation> on_gpus;
   Staged a, b, bias, out;
-  std::array<const void*, 4> known{};  // operands that were found to be on the GPU
+  std::array<const void*, 4> known{};  // operands of the last call, which were found to be on the GPU
 
   // Whether the operator runs on GPUs; if not, `refusal` says why.
   bool prepare_on_gpus(World& world, const OperatorOptions& options, std::string& refusal) {
@@ -82,7 +82,7 @@ struct GemmOperator::State {
     if (given == known) return;
     constexpr const char* names[] = {"a", "b", "out", "bias"};
     for (std::size_t i = 0; i < (problem.bias ? 4u : 3u); ++i)
-      IMBREX_EXPECTS(given[i] != nullptr && runtime::on_gpu(given[i], gpus->own_gpu),
+      IMBREX_EXPECTS(given[i] != nullptr && (given[i] == known[i] || runtime::on_gpu(given[i], gpus->own_gpu)),
                      "operand {} at {} is not in a GPU's memory: on a stream, operators take what is", names[i],
                      given[i]);
     known = given;

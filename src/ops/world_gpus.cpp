@@ -58,7 +58,8 @@ std::shared_ptr<GpuOperation> WorldGpus::operation(const Problem& problem, std::
   for (const auto& weak : operations)
     if (auto o = weak.lock(); o->problem == problem && o->strategy == strategy && o->knobs == knobs) return o;
   auto made = std::make_shared<GpuOperation>(GpuOperation{problem, strategy, knobs, nullptr, nullptr});
-  const Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpu);
+  Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpu);
+  if (!knobs) chosen = with_few_tiles(chosen);
   made->plan = std::make_shared<const Plan>(make_rank_plan(problem, chosen.strategy, chosen.knobs, rank));
   made->execution = executor->prepare_shared(made->plan);
   operations.push_back(made);

@@ -45,6 +45,8 @@ class Builder {
   /// Whether the plan keeps the rank's tasks. Of others' it keeps the posts to ranks whose tasks it keeps, and whether
   /// a wait came before.
   bool keeps(int rank) const { return only_ == all_ranks || rank == only_; }
+  /// That rank, or all_ranks.
+  int only() const { return only_; }
   /// Before any task: the plan is for all ranks after all.
   void keep_all() { only_ = all_ranks; }
 
@@ -61,8 +63,17 @@ class Builder {
 
   /// Returns the task where it is kept, else what is kept of its queue.
   Task& add(int rank, int queue, Task task);
-  /// The same of a task that is not kept.
+  /// Of a task that is not kept.
   Task& skip(int rank, int queue, const std::vector<Wait>& waits, const std::vector<Post>& posts);
+
+  /// A new tile of a rank that the plan keeps, to be filled in before the next task is added.
+  Task& add_tile(int rank, int queue, const Region& a, const Region& b) {
+    Task& task = tasks(rank, queue).emplace_back();
+    Tile& tile = std::get<Tile>(task.work);
+    tile.a = a;
+    tile.b = b;
+    return task;
+  }
 
   /// `count` tasks are going to be added.
   void reserve(int rank, int queue, std::size_t count);

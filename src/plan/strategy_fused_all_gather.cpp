@@ -153,14 +153,13 @@ class FusedAllGather {
     });
   }
 
-  void add_tile(int rank, Region a, std::int64_t out_row, const Range& cols, std::vector<Wait> waits) {
-    Tile tile{a,
-              b_.region(rank, buffer_b, 0, b_.shapes().depth, cols.begin, cols.size),
-              {},
-              0,
-              {{b_.region(rank, buffer_out, out_row, a.rows, cols.begin, cols.size)}}};
+  // Returns where its waits go.
+  std::vector<Wait>& add_tile(int rank, const Region& a, std::int64_t out_row, const Range& cols) {
+    Task& task = b_.add_tile(rank, compute_, a, b_.region(rank, buffer_b, 0, b_.shapes().depth, cols.begin, cols.size));
+    auto& tile = std::get<Tile>(task.work);
+    tile.stores.push_back({b_.region(rank, buffer_out, out_row, a.rows, cols.begin, cols.size)});
     b_.add_bias(rank, cols, tile.adds);
-    b_.add(rank, compute_, {std::move(tile), std::move(waits), {}});
+    return task.waits;
   }
 
   void shard_tiles(int rank) {
@@ -174,11 +173,10 @@ class FusedAllGather {
     b_.reserve(rank, compute_, order.size());
     for (const auto& [block, source, place] : order) {
       const std::int64_t row = block.rows.begin, in_shard = row - source * shard_rows_;
-      std::vector<Wait> waits;
-      if (source != rank) wait_for(waits, source, {in_shard, block.rows.size});
       const Region a = source == rank ? b_.rows_of(rank, buffer_a, in_shard, block.rows.size)
                                       : b_.rows_of(rank, gathered_, row, block.rows.size);
-      add_tile(rank, a, row, block.cols, std::move(waits));
+      std::vector<Wait>& waits = add_tile(rank, a, row, block.cols);
+      if (source != rank) wait_for(waits, source, {in_shard, block.rows.size});
     }
   }
 
@@ -197,14 +195,14 @@ class FusedAllGather {
                        [&](const Block& x, const Block& y) { return latest(x) < latest(y); });
     b_.reserve(rank, compute_, blocks.size());
     for (const Block& t : blocks) {
-      std::vector<Wait> waits;
+      std::vector<Wait>& waits =
+          add_tile(rank, b_.rows_of(rank, gathered_, t.rows.begin, t.rows.size), t.rows.begin, t.cols);
       for (std::int64_t s = t.rows.begin / shard_rows_; s * shard_rows_ < t.rows.end(); ++s) {
         const std::int64_t first = s * shard_rows_;
         wait_for(waits, static_cast<int>(s),
                  {std::max<std::int64_t>(t.rows.begin - first, 0),
                   std::min(t.rows.end() - first, shard_rows_) - std::max<std::int64_t>(t.rows.begin - first, 0)});
       }
-      add_tile(rank, b_.rows_of(rank, gathered_, t.rows.begin, t.rows.size), t.rows.begin, t.cols, std::move(waits));
     }
   }
 

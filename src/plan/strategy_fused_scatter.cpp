@@ -11,8 +11,7 @@
 namespace imbrex {
 namespace {
 
-// A tile of a rank's product, and where the parts of it that go to different owners begin (one part, unless tiles span
-// shards).
+// A tile of a rank's product that spans shards, and where the parts of it that go to different owners begin.
 struct RankTile {
   Block block;
   std::size_t first = 0, count = 0;
@@ -20,10 +19,15 @@ struct RankTile {
 
 // A rank's tiles in its order.
 struct RankTiles {
-  std::vector<RankTile> tiles;
+  std::vector<RankTile> spanning;  // empty: every piece is a tile
   std::vector<OwnedBlock> pieces;
 
-  std::span<const OwnedBlock> pieces_of(const RankTile& tile) const { return {&pieces[tile.first], tile.count}; }
+  std::size_t size() const { return spanning.empty() ? pieces.size() : spanning.size(); }
+  const Block& block(std::size_t tile) const { return spanning.empty() ? pieces[tile].block : spanning[tile].block; }
+  std::span<const OwnedBlock> pieces_of(std::size_t tile) const {
+    if (spanning.empty()) return {&pieces[tile], 1};
+    return {&pieces[spanning[tile].first], spanning[tile].count};
+  }
 };
 
 bool overlap(const Range& x, const Range& y) { return x.begin < y.end() && y.begin < x.end(); }
@@ -36,6 +40,7 @@ class FusedScatter {
     reduce_ = problem.op != Operator::gemm_all_to_all && problem.ranks > 1;
     in_tile_ = reduce_ && knobs.reducer == Reducer::tile;
     copies_ = knobs.transport != Transport::store && problem.ranks > 1;
+    spanning_ = knobs.span_shards && !one_shot_;
     make_areas();
     make_pieces();
     compute_ = b_.queue(Engine::compute);
@@ -48,9 +53,13 @@ class FusedScatter {
   Plan make() {
     if (exchange_ && b_.ranks() > 1 && b_.knobs().transport != Transport::pull) announce_entry();
     for (int rank = 0; rank < b_.ranks(); ++rank) {
+      if (!ordered(rank)) {
+        post_only(rank);
+        continue;
+      }
       const RankTiles& mine = tiles_[index(rank)];
-      b_.reserve(rank, compute_, mine.tiles.size() + 1);
-      for (const RankTile& tile : mine.tiles) add_tile(rank, tile.block, mine.pieces_of(tile));
+      b_.reserve(rank, compute_, mine.size() + 1);
+      for (std::size_t tile = 0; tile < mine.size(); ++tile) add_tile(rank, mine.block(tile), mine.pieces_of(tile));
       if (reduce_ && !in_tile_) add_reductions(rank);
     }
     if (copies_) add_copies();
@@ -83,28 +92,31 @@ class FusedScatter {
       b_.keep_all();
   }
 
+  // Of the other ranks' tiles a plan for one rank keeps the posts, which need no order among themselves; where copies
+  // follow tiles, and where tiles span shards, they are found by going through all tiles.
+  bool ordered(int rank) const { return b_.keeps(rank) || copies_ || spanning_; }
+
   void make_pieces() {
     tiles_.resize(index(ranks()));
-    if (b_.knobs().span_shards && !one_shot_) {
+    if (spanning_) {
       make_spanning_pieces();
     } else {
       std::vector<Area> areas;
       for (const Area& area : areas_)
         if (area.rows.size > 0 && area.cols.size > 0) areas.push_back(area);
-      for (int rank = 0; rank < ranks(); ++rank) {
-        RankTiles& mine = tiles_[index(rank)];
-        mine.pieces = scatter_order(areas, ranks(), rank, b_.knobs());
-        mine.tiles.reserve(mine.pieces.size());
-        for (std::size_t i = 0; i < mine.pieces.size(); ++i) mine.tiles.push_back({mine.pieces[i].block, i, 1});
-      }
+      for (int rank = 0; rank < ranks(); ++rank)
+        if (ordered(rank)) tiles_[index(rank)].pieces = scatter_order(areas, ranks(), rank, b_.knobs());
     }
     pieces_.resize(areas_.size());
-    for (const OwnedBlock& piece : tiles_.front().pieces) {
+    piece_count_.resize(areas_.size());
+    for (const OwnedBlock& piece : tiles_[index(std::max(b_.only(), 0))].pieces) {
+      ++piece_count_[index(piece.owner)];
+      if (!copies_) continue;
       auto& own = pieces_[index(piece.owner)];
       own.resize(std::max(own.size(), index(piece.index) + 1));
       own[index(piece.index)] = piece.block;
     }
-    for (const auto& own : pieces_) most_pieces_ = std::max<std::int64_t>(most_pieces_, std::ssize(own));
+    most_pieces_ = *std::max_element(piece_count_.begin(), piece_count_.end());
   }
 
   void make_spanning_pieces() {
@@ -123,12 +135,12 @@ class FusedScatter {
           ++tile.count;
         }
       }
-      all.tiles.push_back(tile);
+      all.spanning.push_back(tile);
     }
     // Each rank starts elsewhere, so that not all of them store to the same owners at the same time.
     for (int rank = 0; rank < ranks(); ++rank) {
       tiles_[index(rank)] = all;
-      auto& mine = tiles_[index(rank)].tiles;
+      auto& mine = tiles_[index(rank)].spanning;
       if (b_.knobs().order != TileOrder::naive)
         std::rotate(mine.begin(), mine.begin() + part_of(std::ssize(mine), ranks(), rank).begin, mine.end());
     }
@@ -169,8 +181,7 @@ class FusedScatter {
           b_.workspace("received", Layout::row_major, type, most_pieces_ * ranks() * knobs.tile_m, knobs.tile_n, 2);
     for (int rank = 0; rank < ranks(); ++rank) {
       const auto own = one_shot_ ? 0 : rank;
-      if (reduce_ && !copies_)
-        signal_base_[index(rank)] = b_.signals(rank, static_cast<int>(std::ssize(pieces_[index(own)])));
+      if (reduce_ && !copies_) signal_base_[index(rank)] = b_.signals(rank, static_cast<int>(piece_count_[index(own)]));
       if (copies_) signal_base_[index(rank)] = b_.signals(rank, ranks() * block_count(rank));
       if (copies_) local_base_[index(rank)] = b_.signals(rank, local_count(rank));
       if (exchange_ && knobs.transport != Transport::pull) entered_[index(rank)] = b_.signals(rank, ranks());
@@ -248,6 +259,7 @@ class FusedScatter {
   }
   // A rank may not leave before the others' sums have reached it.
   void post_sum(std::vector<Post>& posts, const std::vector<Region>& to, int rank) {
+    posts.reserve(posts.size() + to.size() - 1);
     for (const Region& region : to)
       if (region.rank != rank) {
         posts.push_back({region.rank, arrived_[index(region.rank)]});
@@ -270,22 +282,42 @@ class FusedScatter {
   }
 
   void add_tile(int rank, const Block& block, std::span<const OwnedBlock> pieces) {
-    std::vector<Wait> waits;
-    std::vector<Post> posts;
     if (!b_.keeps(rank)) {
+      std::vector<Wait> waits;
+      std::vector<Post> posts;
       send(rank, block, pieces, nullptr, waits, posts);
       b_.skip(rank, compute_, waits, posts);
       return;
     }
-    Tile tile{b_.rows_of(rank, buffer_a, block.rows.begin, block.rows.size),
-              b_.region(rank, buffer_b, 0, b_.shapes().depth, block.cols.begin, block.cols.size),
-              {},
-              0,
-              {}};
-    send(rank, block, pieces, &tile, waits, posts);
+    Task& task = b_.add_tile(rank, compute_, b_.rows_of(rank, buffer_a, block.rows.begin, block.rows.size),
+                             b_.region(rank, buffer_b, 0, b_.shapes().depth, block.cols.begin, block.cols.size));
+    auto& tile = std::get<Tile>(task.work);
+    send(rank, block, pieces, &tile, task.waits, task.posts);
     // With reductions the bias is theirs to add.
     if (ranks() == 1 || exchange_ || !tile.adds.empty()) b_.add_bias(rank, block.cols, tile.adds);
-    b_.add(rank, compute_, {std::move(tile), std::move(waits), std::move(posts)});
+  }
+
+  // What add_tile and add_reductions keep of another rank's: its posts to the one whose plan this is.
+  void post_only(int peer) {
+    const int to = b_.only();
+    const std::int64_t count = piece_count_[index(one_shot_ ? 0 : to)];
+    // Its pieces for that rank, those first that stand before any tile that waits.
+    const std::int64_t lead = exchange_ ? 0
+                              : in_tile_
+                                  ? scatter_lead(areas_[index(to)], areas_[index(peer)], ranks(), peer, b_.knobs())
+                                  : count;
+    std::vector<Post> early, late;
+    early.reserve(index(static_cast<int>(lead)));
+    for (int i = 0; i < count; ++i)
+      (i < lead ? early : late).push_back({to, exchange_ ? arrived_[index(to)] : signal_base_[index(to)] + i});
+    b_.skip(peer, compute_, {}, early);
+    if (exchange_) arrivals_[index(to)] += static_cast<std::uint32_t>(count);
+    if (reduce_ && !one_shot_ && b_.problem().op == Operator::gemm_all_reduce) {
+      late.insert(late.end(), index(static_cast<int>(piece_count_[index(peer)])), {to, arrived_[index(to)]});
+      arrivals_[index(to)] += static_cast<std::uint32_t>(piece_count_[index(peer)]);
+    }
+    const int first_wait = exchange_ ? entered_[index(peer)] : signal_base_[index(peer)];
+    b_.skip(peer, reduction_, {{first_wait}}, late);
   }
 
   // Where a tile's pieces go, what it waits for and posts; `tile` is null where the plan does not keep it.
@@ -313,6 +345,7 @@ class FusedScatter {
         if (tile != nullptr) add_peers(*tile, piece);
         wait_for_peers(waits, piece);
         const auto to = sum_destinations(piece, rank);
+        if (tile != nullptr) tile->stores.reserve(to.size());
         for (const Region& region : to) store(region, piece);
         post_sum(posts, to, rank);
       } else if (own && exchange_) {
@@ -359,8 +392,9 @@ class FusedScatter {
   void add_reductions(int rank) {
     const int owner = one_shot_ ? 0 : rank;
     // In the order in which this rank computes its own part, which is the order in which the peers send it.
-    for (const RankTile& tile : tiles_[index(rank)].tiles)
-      for (const OwnedBlock& piece : tiles_[index(rank)].pieces_of(tile)) {
+    const RankTiles& mine = tiles_[index(rank)];
+    for (std::size_t tile = 0; tile < mine.size(); ++tile)
+      for (const OwnedBlock& piece : mine.pieces_of(tile)) {
         if (piece.owner != owner) continue;
         Reduction reduction;
         std::vector<Wait> waits;
@@ -405,8 +439,8 @@ class FusedScatter {
       std::vector<std::vector<std::size_t>> ready(areas_.size());
       for (std::size_t o = 0; o < areas_.size(); ++o) ready[o].resize(blocks_[o].size());
       const RankTiles& from = tiles_[index(source)];
-      for (std::size_t t = 0; t < from.tiles.size(); ++t)
-        for (const OwnedBlock& piece : from.pieces_of(from.tiles[t]))
+      for (std::size_t t = 0; t < from.size(); ++t)
+        for (const OwnedBlock& piece : from.pieces_of(t))
           for_each_block(piece, [&](int block) { ready[index(piece.owner)][index(block)] = t; });
       for (int owner = 0; owner < ranks(); ++owner)
         for (int block = 0; owner != source && block < block_count(owner); ++block)
@@ -442,10 +476,11 @@ class FusedScatter {
   }
 
   Builder b_;
-  bool one_shot_ = false, exchange_ = false, reduce_ = false, in_tile_ = false, copies_ = false;
+  bool one_shot_ = false, exchange_ = false, reduce_ = false, in_tile_ = false, copies_ = false, spanning_ = false;
   std::vector<Area> areas_;                 // by owner; one area for one-shot
   std::vector<RankTiles> tiles_;            // by rank
-  std::vector<std::vector<Block>> pieces_;  // by owner and index
+  std::vector<std::vector<Block>> pieces_;  // by owner and index; with copies
+  std::vector<std::int64_t> piece_count_;   // by owner
   std::vector<std::vector<Block>> blocks_;  // by owner: rows that one copy carries
   std::int64_t most_pieces_ = 0, area_rows_ = 0;
   int compute_ = 0, copy_ = 0, reduction_ = 0, partial_ = 0, received_ = 0;

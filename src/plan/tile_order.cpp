@@ -19,69 +19,101 @@ std::vector<Block> blocks_of(Range rows, Range cols, const Knobs& knobs) {
 
 namespace {
 
-// `turn`: an owner's place in a rank's sequence; owners have one area each. `shift`: columns by which the rank's own
-// blocks are moved.
+// The way a rank takes through an area: a block column of a super-row at a time. Areas are merged by step, then by
+// turn.
+class Way {
+ public:
+  // `turn`: the owner's place in the rank's sequence; owners have one area each. `shift`: columns by which the rank's
+  // own blocks are moved.
+  Way(const Area& area, int rank, const Knobs& knobs, int turn, std::int64_t shift)
+      : area_(&area),
+        tile_m_(knobs.tile_m),
+        tile_n_(knobs.tile_n),
+        group_(knobs.group),
+        turn_(knobs.order == TileOrder::naive ? area.owner : turn),
+        rows_(ceil_div(area.rows.size, tile_m_)),
+        columns_(ceil_div(area.cols.size, tile_n_)),
+        steps_(ceil_div(rows_, group_) * columns_) {
+    if (knobs.abreast > 0) shift_ = turn_ / knobs.abreast * steps_;
+    if (area.owner == rank) shift_ += shift;
+  }
+
+  int turn() const { return turn_; }
+  bool ended() const { return next_ == steps_; }
+  std::int64_t step() const { return next_ + shift_; }
+  std::int64_t blocks() const { return rows_ * columns_; }
+
+  // How many blocks it takes before `step`.
+  std::int64_t blocks_before(std::int64_t step) const {
+    const std::int64_t steps = std::clamp<std::int64_t>(step - shift_, 0, steps_);
+    if (steps == steps_) return blocks();
+    const std::int64_t super = steps / columns_;
+    return super * group_ * columns_ + steps % columns_ * std::min(group_, rows_ - super * group_);
+  }
+
+  void take(std::vector<OwnedBlock>& order) {
+    const std::int64_t first = next_ / columns_ * group_, col = next_ % columns_ * tile_n_;
+    const Range cols{area_->cols.begin + col, std::min(tile_n_, area_->cols.size - col)};
+    for (std::int64_t i = first; i < std::min(first + group_, rows_); ++i) {
+      const Range rows{area_->rows.begin + i * tile_m_, std::min(tile_m_, area_->rows.size - i * tile_m_)};
+      order.push_back({{rows, cols}, area_->owner, taken_++});
+    }
+    ++next_;
+  }
+
+ private:
+  static std::int64_t ceil_div(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+
+  const Area* area_;
+  std::int64_t tile_m_, tile_n_, group_;
+  int turn_, taken_ = 0;
+  std::int64_t rows_, columns_, steps_, shift_ = 0, next_ = 0;
+};
+
 template <typename Turn>
 std::vector<OwnedBlock> ordered(const std::vector<Area>& areas, int rank, const Knobs& knobs, std::int64_t shift,
                                 Turn&& turn) {
-  // An area's blocks come in the order in which they are taken, so areas are merged: by step, then by turn.
-  struct Run {
-    int turn = 0, owner = 0;
-    std::int64_t columns = 0, shift = 0;
-    const Area* area = nullptr;
-    std::vector<Block> blocks;
-    std::size_t next = 0;
-    std::int64_t step = 0;  // of the next block
-  };
-  const bool by_column = knobs.order == TileOrder::column_major;
-  std::vector<Run> runs;
-  std::size_t count = 0;
+  std::vector<Way> ways;
+  std::int64_t count = 0;
   for (const Area& area : areas) {
-    const int place = knobs.order == TileOrder::naive ? area.owner : turn(area.owner);
-    const std::int64_t columns = (area.cols.size + knobs.tile_n - 1) / knobs.tile_n;
-    const std::int64_t super_rows = (area.rows.size + knobs.group * knobs.tile_m - 1) / (knobs.group * knobs.tile_m);
-    const std::int64_t before = knobs.abreast == 0 ? 0 : place / knobs.abreast * super_rows * columns;
-    runs.push_back({place, area.owner, columns, before + (area.owner == rank ? shift : 0), &area,
-                    blocks_of(area.rows, area.cols, knobs)});
-    count += runs.back().blocks.size();
+    ways.emplace_back(area, rank, knobs, turn(area.owner), shift);
+    count += ways.back().blocks();
   }
-  std::stable_sort(runs.begin(), runs.end(), [](const Run& x, const Run& y) { return x.turn < y.turn; });
-  const auto set_step = [&](Run& run) {
-    if (run.next == run.blocks.size()) return;
-    const Block& block = run.blocks[run.next];
-    run.step = (block.rows.begin - run.area->rows.begin) / (knobs.group * knobs.tile_m) * run.columns +
-               (block.cols.begin - run.area->cols.begin) / knobs.tile_n + run.shift;
-  };
+  std::stable_sort(ways.begin(), ways.end(), [](const Way& x, const Way& y) { return x.turn() < y.turn(); });
   std::vector<OwnedBlock> order;
-  order.reserve(count);
-  const auto take = [&](Run& run) {
-    order.push_back({run.blocks[run.next], run.owner, static_cast<int>(run.next)});
-    ++run.next;
-  };
-  if (!by_column) {
-    for (Run& run : runs)
-      while (run.next < run.blocks.size()) take(run);
+  order.reserve(static_cast<std::size_t>(count));
+  if (knobs.order != TileOrder::column_major) {
+    for (Way& way : ways)
+      while (!way.ended()) way.take(order);
     return order;
   }
-  for (Run& run : runs) set_step(run);
-  while (order.size() < count) {
+  while (std::ssize(order) < count) {
     std::int64_t step = std::numeric_limits<std::int64_t>::max();
-    for (const Run& run : runs)
-      if (run.next < run.blocks.size()) step = std::min(step, run.step);
-    for (Run& run : runs)
-      while (run.next < run.blocks.size() && run.step == step) {
-        take(run);
-        set_step(run);
-      }
+    for (const Way& way : ways)
+      if (!way.ended()) step = std::min(step, way.step());
+    for (Way& way : ways)
+      if (!way.ended() && way.step() == step) way.take(order);
   }
   return order;
 }
 
+// rank + 1 comes first, the rank itself last
+int scatter_turn(int owner, int ranks, int rank) { return (owner - rank + ranks - 1) % ranks; }
+
 }  // namespace
 
 std::vector<OwnedBlock> scatter_order(const std::vector<Area>& areas, int ranks, int rank, const Knobs& knobs) {
-  // rank + 1 comes first, the rank itself last
-  return ordered(areas, rank, knobs, knobs.own_shift, [&](int owner) { return (owner - rank + ranks - 1) % ranks; });
+  return ordered(areas, rank, knobs, knobs.own_shift, [&](int owner) { return scatter_turn(owner, ranks, rank); });
+}
+
+std::int64_t scatter_lead(const Area& area, const Area& other, int ranks, int rank, const Knobs& knobs) {
+  const auto way_of = [&](const Area& a) {
+    return Way(a, rank, knobs, scatter_turn(a.owner, ranks, rank), knobs.own_shift);
+  };
+  const Way way = way_of(area), ahead_of = way_of(other);
+  const bool first = way.turn() < ahead_of.turn();
+  if (knobs.order != TileOrder::column_major) return first ? way.blocks() : 0;
+  return way.blocks_before(ahead_of.step() + (first ? 1 : 0));
 }
 
 std::vector<OwnedBlock> gather_order(const std::vector<Area>& areas, const std::vector<int>& arrival, int rank,

@@ -32,7 +32,10 @@ struct OwnedBlock {
 /// first, rotated by rank, own blocks last (TileOrder::naive: as they lie in the product).
 std::vector<OwnedBlock> scatter_order(const std::vector<Area>& areas, int ranks, int rank, const Knobs& knobs);
 
-/// The same where operands travel from the owners: own blocks first, the others by `arrival` of their owners.
+/// How many of the blocks of `area` come before the first one of `other`, another owner's, in that order.
+std::int64_t scatter_lead(const Area& area, const Area& other, int ranks, int rank, const Knobs& knobs);
+
+/// The same order where operands travel from the owners: own blocks first, the others by `arrival` of their owners.
 std::vector<OwnedBlock> gather_order(const std::vector<Area>& areas, const std::vector<int>& arrival, int rank,
                                      const Knobs& knobs);
 

@@ -65,6 +65,11 @@ std::vector<Candidate> candidates(const Problem& problem, const Machine& machine
   return list;
 }
 
+Candidate with_few_tiles(Candidate candidate) {
+  if (candidate.strategy != Strategy::fused) candidate.knobs.tile_m = candidate.knobs.tile_n = std::int64_t{1} << 15;
+  return candidate;
+}
+
 Plan choose(const Problem& problem, const std::vector<Candidate>& candidates,
             const std::function<double(const Plan&)>& cost) {
   Plan best = make_plan(problem, candidates.front().strategy, candidates.front().knobs);

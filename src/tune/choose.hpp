@@ -18,6 +18,10 @@ struct Candidate {
 /// Candidates worth comparing for `problem` on `machine`; with `strategy`, only its. Never empty.
 std::vector<Candidate> candidates(const Problem& problem, const Machine& machine, std::optional<Strategy> strategy);
 
+/// For a plan that only GPUs run: of a library strategy's product a library cuts its own tiles, so the plan, which
+/// takes the longer to make the more it has, gets few. What is launched is the same.
+Candidate with_few_tiles(Candidate candidate);
+
 /// The plan of least cost; of equals the first candidate's. `cost` predicts seconds.
 Plan choose(const Problem& problem, const std::vector<Candidate>& candidates,
             const std::function<double(const Plan&)>& cost);

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "execute/cuda/tensor_maps.hpp"
 #include "execute/cuda/translate.hpp"
 #include "imbrex/error.hpp"
 #include "plan/rank_plan.hpp"
@@ -279,6 +280,45 @@ TEST(CudaTable, IsTheSameFromOneRanksPlan) {
     tables += !x.tasks.empty();
   }
   EXPECT_GT(tables, 100);
+}
+
+// A map that knows what it was made from.
+struct PretendMap {
+  TensorMapKey key;
+};
+
+// Keys that differ in one thing each, and come in any order: none gets another's map, and none is made twice.
+TEST(CudaTensorMaps, BelongToAllThatTheyWereMadeFrom) {
+  static const char memory[1 << 16] = {};
+  const TensorMapKey first{memory, false, memory + 512, 1024, 256};
+  std::vector<TensorMapKey> keys(7, first);
+  keys[1].kernel = memory + 64;
+  keys[2].operand_b = true;
+  keys[3].address = memory + 528;
+  keys[4].rows = 1025;
+  keys[5].cols = 264;
+  std::swap(keys[6].rows, keys[6].cols);
+  // Its hash is that of operand B, 256 bytes before it.
+  keys.push_back({memory, false, memory + 768, 1024, 256});
+  KeptMaps<PretendMap> maps;
+  test::Random random(test::seed_from_environment());
+  std::size_t made = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const TensorMapKey& key = keys[static_cast<std::size_t>(random.between(0, std::ssize(keys) - 1))];
+    const PretendMap map = maps.get(key, [&] { return ++made, PretendMap{key}; });
+    ASSERT_TRUE(map.key == key);
+  }
+  EXPECT_EQ(made, keys.size());
+  EXPECT_EQ(maps.size(), keys.size());
+}
+
+TEST(CudaTensorMaps, DoNotPileUp) {
+  KeptMaps<PretendMap> maps;
+  for (std::size_t i = 1; i <= 3 * maps.most; ++i) {
+    const TensorMapKey key{nullptr, false, reinterpret_cast<const void*>(i * 16), 8, 8};
+    ASSERT_TRUE(maps.get(key, [&] { return PretendMap{key}; }).key == key);
+    ASSERT_LE(maps.size(), maps.most);
+  }
 }
 
 TEST(CudaTable, SaysWhatTensorMemoryLoadsCannotTake) {

@@ -7,6 +7,7 @@
 #include "execute/cuda/library_translate.hpp"
 #include "imbrex/error.hpp"
 #include "support/random_plan.hpp"
+#include "tune/choose.hpp"
 
 namespace imbrex {
 namespace {
@@ -328,6 +329,33 @@ TEST(LibraryProgram, RefusalsNameTheTaskAndTheReason) {
 
   plan = make_plan({Operator::gemm_reduce_scatter, 256, 128, 64, 2, Type::fp32}, Strategy::sequential, {});
   EXPECT_REFUSAL(plan, 0, "cuBLASLt does not store products of fp32 as bf16");
+}
+
+// What GPUs launch does not depend on the tiles that a strategy cuts for other executors.
+TEST(LibraryProgram, OfFewTilesIsTheSame) {
+  test::Random random(test::seed_from_environment());
+  std::size_t tiles = 0, few_tiles = 0;
+  for (int i = 0; i < 200; ++i) {
+    auto c = test::random_case(random, {.max_ranks = 4, .max_size = 700, .bias = true});
+    c.strategy = random.one_of({Strategy::sequential, Strategy::decomposed});
+    c.knobs = test::random_knobs(random, c.problem, c.strategy);
+    SCOPED_TRACE(test::describe(c));
+    const Plan plan = make_plan(c.problem, c.strategy, c.knobs),
+               few = make_plan(c.problem, c.strategy, with_few_tiles({c.strategy, c.knobs}).knobs);
+    tiles += count_tasks(plan);
+    few_tiles += count_tasks(few);
+    if (!refusal(plan).empty()) continue;
+    const LibraryProgram x = library_program(plan, 0), y = library_program(few, 0);
+    ASSERT_EQ(x.steps.size(), y.steps.size());
+    for (std::size_t s = 0; s < x.steps.size(); ++s) {
+      ASSERT_TRUE(x.steps[s].work == y.steps[s].work);
+      ASSERT_EQ(x.steps[s].stream, y.steps[s].stream);
+      ASSERT_EQ(x.steps[s].waits, y.steps[s].waits);
+    }
+    ASSERT_EQ(x.forked, y.forked);
+    ASSERT_EQ(x.ends, y.ends);
+  }
+  EXPECT_LT(few_tiles * 5, tiles);
 }
 
 }  // namespace

@@ -38,8 +38,9 @@ class Stream {
 // An operator with its operands on the GPU.
 class Subject {
  public:
-  Subject(World& world, Operator op, const GemmShape& shape, const OperatorOptions& options, bool shared_out)
-      : case_(world, op, shape, options), a_(case_.a().size()), b_(case_.b().size()) {
+  Subject(World& world, Operator op, const GemmShape& shape, const OperatorOptions& options, bool shared_out,
+          std::uint64_t seed = 1)
+      : case_(world, op, shape, options, seed), a_(case_.a().size()), b_(case_.b().size()) {
     a_.upload(case_.a());
     b_.upload(case_.b());
     EXPECT_EQ(case_.op().device(), Device::cuda);
@@ -231,6 +232,80 @@ void replay(World& world) {
 TEST(GpuOperators, ReplayFromGraphs) {
   NEEDS_GPUS(2);
   EXPECT_EQ(on_ranks(most_ranks(), 20, replay), 0);
+}
+
+// Every operand has two places, and moves between them by itself; where it does not lie is poison, which a map or an
+// address kept from another call would bring in.
+void move_operands(World& world, Operator op, const GemmShape& shape, std::optional<Strategy> strategy,
+                   Transport transport) {
+  test::OperatorCase c(world, op, shape, options_of(strategy, transport, 0));
+  const Stream stream;
+  struct Places {
+    explicit Places(const std::vector<std::byte>& values) : Places(values.size()) { kept.upload(values); }
+    explicit Places(std::size_t size) : bytes(size), kept(size), places{DeviceMemory(size), DeviceMemory(size)} {}
+
+    void* move(std::size_t to, cudaStream_t on) {
+      IMBREX_CUDA_TRY(cudaMemsetAsync(places[1 - to].get(), 0xff, bytes, on));
+      IMBREX_CUDA_TRY(cudaMemcpyAsync(places[to].get(), kept.get(), bytes, cudaMemcpyDeviceToDevice, on));
+      return places[to].get();
+    }
+
+    std::size_t bytes;
+    DeviceMemory kept;
+    DeviceMemory places[2];
+  };
+  Places a(c.a()), b(c.b()), out(std::vector<std::byte>(c.out_bytes(), std::byte{0xff}));
+  std::mt19937_64 random(static_cast<std::uint64_t>(world.rank()));
+  for (int i = 0; i < 48; ++i) {
+    const auto pick = random();
+    void *const in_a = a.move(pick & 1, stream), *const in_b = b.move(pick >> 1 & 1, stream),
+                *const to = out.move(pick >> 2 & 1, stream);
+    c.op()(in_a, in_b, to, stream);
+    c.op().synchronize(stream);
+    std::vector<std::byte> result(c.out_bytes());
+    IMBREX_CUDA_TRY(cudaMemcpy(result.data(), to, result.size(), cudaMemcpyDeviceToHost));
+    if (const std::string wrong = c.judge(result); !wrong.empty())
+      throw Error(ErrorCode::unsound, "call " + std::to_string(i) + ": " + wrong);
+  }
+}
+
+TEST(GpuOperators, TakeOperandsThatMove) {
+  NEEDS_GPUS(2);
+  EXPECT_EQ(
+      on_ranks(
+          most_ranks(), 20,
+          [](World& world) {
+            const auto fused = Strategy::fused;
+            move_operands(world, Operator::all_gather_gemm, {1024, 768, 256, Type::bf16}, fused, Transport::push);
+            move_operands(world, Operator::all_gather_gemm, {256, 768, 256, Type::fp16}, fused, Transport::store);
+            move_operands(world, Operator::gemm_reduce_scatter, {1040, 768, 512, Type::bf16}, fused, Transport::store);
+            move_operands(world, Operator::gemm_all_reduce, {520, 768, 512, Type::bf16}, fused, Transport::store);
+            move_operands(world, Operator::gemm_all_to_all, {1024, 512, 256, Type::bf16}, fused, Transport::store);
+            move_operands(world, Operator::gemm_all_reduce, {256, 512, 512, Type::bf16}, Strategy::decomposed,
+                          Transport::push);
+          }),
+      0);
+}
+
+// Two operators of one shape share what is kept between calls, and have operands of their own.
+TEST(GpuOperators, AlternateWithTheirLike) {
+  NEEDS_GPUS(2);
+  EXPECT_EQ(on_ranks(most_ranks(), 20,
+                     [](World& world) {
+                       const GemmShape shape{1024, 768, 512, Type::bf16};
+                       const OperatorOptions options = options_of(Strategy::fused, Transport::store, 0);
+                       Subject first(world, Operator::gemm_reduce_scatter, shape, options, false),
+                           second(world, Operator::gemm_reduce_scatter, shape, options, false, 2);
+                       const Stream stream;
+                       for (int i = 0; i < 20; ++i) {
+                         Subject& s = i % 3 == 0 ? first : second;
+                         s.poison(stream);
+                         s.call(stream);
+                         s.op().synchronize(stream);
+                         s.judge("call " + std::to_string(i));
+                       }
+                     }),
+            0);
 }
 
 // Each operator's workspace is larger than the heap at first.

@@ -112,7 +112,8 @@ void CudaExecution::choose_kernel() {
   };
   const Extent tile = largest_tile(plan_);
   double least = 0;
-  if (refusal_of_tma(plan_).empty())
+  const std::string tma = refusal_of_tma(plan_);
+  if (tma.empty())
     for (std::size_t i = 0; i < count; ++i) {
       const GemmKernel& k = *kernels[i];
       const bool other_cluster = plan_.knobs.cluster != 0 && k.shape.cluster != plan_.knobs.cluster;
@@ -132,7 +133,6 @@ void CudaExecution::choose_kernel() {
     kernel_ = &plain;
     workers_ = workers_of(plain, device_);
   }
-  const std::string tma = refusal_of_tma(plan_);
   IMBREX_EXPECTS(kernel_ != nullptr && workers_ > 0,
                  "no kernel named like '{}' runs {} tiles of {} x {} on this GPU{}{}", options_.kernel,
                  name_of(plan_.problem.type), tile.rows, tile.cols,
@@ -167,17 +167,17 @@ RankTable& CudaExecution::table_for(const GemmKernel& kernel) {
 void CudaExecution::upload() {
   const std::size_t tasks = 0, waits = tasks + bytes_of(table_.tasks), regions = waits + bytes_of(table_.waits),
                     posts = regions + bytes_of(table_.regions), total = posts + bytes_of(table_.posts);
-  std::vector<std::byte> all(std::max<std::size_t>(total, 256));
+  device_table_ = raw_memory(std::max<std::size_t>(total, 256));
+  auto* base = static_cast<std::byte*>(device_table_.get());
+  // From where they lie: a copy of all of them would take longer to touch than several transfers to begin.
   const auto put = [&](std::size_t offset, const auto& v) {
-    if (!v.empty()) std::memcpy(all.data() + offset, v.data(), v.size() * sizeof(v[0]));
+    if (!v.empty())
+      IMBREX_CUDA_TRY(cudaMemcpyAsync(base + offset, v.data(), v.size() * sizeof(v[0]), cudaMemcpyHostToDevice, main_));
   };
   put(tasks, table_.tasks);
   put(waits, table_.waits);
   put(regions, table_.regions);
   put(posts, table_.posts);
-  device_table_ = raw_memory(all.size());
-  auto* base = static_cast<std::byte*>(device_table_.get());
-  IMBREX_CUDA_TRY(cudaMemcpy(base, all.data(), all.size(), cudaMemcpyHostToDevice));
   args_.table.tasks = reinterpret_cast<const TaskEntry*>(base + tasks);
   args_.table.waits = reinterpret_cast<const WaitEntry*>(base + waits);
   args_.table.regions = reinterpret_cast<const RegionEntry*>(base + regions);
@@ -218,7 +218,7 @@ void CudaExecution::upload() {
   }
 }
 
-// As if every epoch before the first had run.
+// As if every epoch before the first had run. Waits for the tables, too.
 void CudaExecution::start_counters() {
   if (epoch_ > 0) {  // else they are zero as they come
     std::vector<std::byte> sets(static_cast<std::size_t>(layout_.bytes() - layout_.counter(0, 0)));
@@ -287,13 +287,12 @@ void CudaExecution::copy(const CopyStep& step, const Operands& operands, std::ui
 }
 
 // Copies go first: where the driver has one queue for all streams, a kernel that waits for them must stand behind them.
-void CudaExecution::launch(const Operands& operands, cudaStream_t stream, bool alone) {
+void CudaExecution::launch(const Operands& operands, cudaStream_t stream, Call call) {
   expect_sound();
-  IMBREX_CUDA_TRY(cudaSetDevice(device_));
   set_operands(operands);
   hold_back(world_, options_, epoch_);
   const bool copies = !table_.copies.empty();
-  skipping_ = copies && (skipping_ || alone);
+  skipping_ = copies && (skipping_ || call == Call::captured);
   if (copies) {
     // The last epoch is over, everywhere on this rank, before data of this one leave.
     IMBREX_CUDA_TRY(cudaEventRecord(begun_, stream));
@@ -301,7 +300,7 @@ void CudaExecution::launch(const Operands& operands, cudaStream_t stream, bool a
     for (const CopyStep& step : table_.copies) copy(step, operands, epoch_, stream);
     IMBREX_CUDA_TRY(cudaEventRecord(copied_, copies_));
   }
-  IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, stream));
+  IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, maps_, stream));
   if (copies) {
     // NOTE: the epoch's number is what the copies bring as flags; it must not change before they have left.
     IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, copied_, 0));

@@ -33,7 +33,7 @@ class CudaExecution final : public StreamExecution {
   const RankTable& table() const { return table_; }
 
  private:
-  void launch(const Operands& operands, cudaStream_t stream, bool alone) override;
+  void launch(const Operands& operands, cudaStream_t stream, Call call) override;
   void await(cudaStream_t stream) override;
   void expect_sound() override;
 
@@ -74,6 +74,7 @@ class CudaExecution final : public StreamExecution {
   RawMemory device_table_;
   FaultPool::Owner fault_;
   GemmArgs args_{};
+  TensorMaps maps_;
   RawMemory signal_posts_;
   SkipArgs skip_{};
   int exceptions_;  // in flight when the execution was made

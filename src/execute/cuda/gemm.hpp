@@ -1,15 +1,19 @@
 // The persistent GEMM kernels, without the headers that they are built from: one launcher per variant.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
 
 #include "execute/cuda/table.hpp"
+#include "execute/cuda/tensor_maps.hpp"
 #include "execute/cuda/translate.hpp"
 #include "runtime/cuda/early_launch.hpp"
 
 namespace imbrex::cuda {
+
+using TensorMaps = KeptMaps<CUtensorMap>;
 
 /// A compiled variant. Blocks all run at once, one to a multiprocessor: waiting blocks never keep others from starting.
 struct GemmKernel {
@@ -21,7 +25,8 @@ struct GemmKernel {
 
   /// Clusters that run at once on the current device; 0: this kernel does not run here.
   int (*workers)();
-  cudaError_t (*launch)(const GemmArgs& args, int workers, cudaStream_t stream);
+  /// `maps`: of this execution's launches.
+  cudaError_t (*launch)(const GemmArgs& args, int workers, TensorMaps& maps, cudaStream_t stream);
 };
 
 /// Variants that use tensor cores, none where they were left out of the build.

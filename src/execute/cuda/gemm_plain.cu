@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(threads, 1) plain_gemm(const __grid_constant__
 }
 
 template <Type type>
-cudaError_t launch(const GemmArgs& gemm, int workers, cudaStream_t stream) {
+cudaError_t launch(const GemmArgs& gemm, int workers, TensorMaps&, cudaStream_t stream) {
   cudaLaunchAttribute attribute = early_launch();
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(workers));

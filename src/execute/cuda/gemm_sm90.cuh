@@ -454,13 +454,26 @@ struct Sm90Launcher {
     return Mainloop::to_underlying_arguments(cute::make_shape(static_cast<int>(rows), n, k, 1), arguments, nullptr);
   }
 
-  static cudaError_t launch(const GemmArgs& args, int workers, cudaStream_t stream) {
-    typename Gemm::Params params{
-        mainloop(args, args.a[0][0], args.a_rows[0]), {}, args, static_cast<std::uint32_t>(workers)};
+  // Beside its map, nothing in an operand's part of the main loop's parameters depends on where the operand lies.
+  template <typename Tma>
+  static constexpr bool only_a_map = cute::is_static<decltype(Tma{}.aux_params_.g_stride_)>::value;
+  static_assert(only_a_map<decltype(Mainloop::Params::tma_load_a)> &&
+                only_a_map<decltype(Mainloop::Params::tma_load_b)>);
+
+  static cudaError_t launch(const GemmArgs& args, int workers, TensorMaps& maps, cudaStream_t stream) {
+    const auto* kernel = reinterpret_cast<const void*>(&sm90_gemm<Config>);
+    typename Gemm::Params params{{}, {}, args, static_cast<std::uint32_t>(workers)};
     for (int source = 0; source < 2; ++source)
-      for (int copy = 0; copy < 2; ++copy)
-        params.a[source][copy] =
-            *mainloop(args, args.a[source][copy], args.a_rows[source]).tma_load_a.get_tma_descriptor();
+      for (int copy = 0; copy < 2; ++copy) {
+        const void* a = args.a[source][copy];
+        const std::int64_t rows = args.a_rows[source];
+        params.a[source][copy] = maps.get({kernel, false, a, rows, args.k},
+                                          [&] { return *mainloop(args, a, rows).tma_load_a.get_tma_descriptor(); });
+      }
+    params.mainloop.tma_load_a.tma_desc_ = params.a[0][0];
+    params.mainloop.tma_load_b.tma_desc_ = maps.get({kernel, true, args.b, args.k, args.n}, [&] {
+      return *mainloop(args, args.a[0][0], args.a_rows[0]).tma_load_b.get_tma_descriptor();
+    });
     cudaLaunchAttribute attributes[2];
     const cudaLaunchConfig_t config = configuration(workers, stream, attributes);
     return cudaLaunchKernelEx(&config, sm90_gemm<Config>, params);

@@ -52,7 +52,7 @@ class LibraryExecution final : public StreamExecution {
         plan_(plan),
         options_(options) {}
 
-  void launch(const Operands& operands, cudaStream_t stream, bool alone) override;
+  void launch(const Operands& operands, cudaStream_t stream, Call call) override;
   void await(cudaStream_t stream) override;
   void expect_sound() override;
 
@@ -64,7 +64,7 @@ class LibraryExecution final : public StreamExecution {
   void run_first();
   std::byte* at(const Region& r, const Operands& operands) const;
   std::uint32_t alignment(const Region& r, std::int64_t row_step) const;
-  void launch_epoch(const Operands& operands, cudaStream_t main);
+  void launch_epoch(const Operands& operands, cudaStream_t main, cudaEvent_t begun);
   void launch_step(std::size_t step, const Operands& operands, cudaStream_t stream);
   void copy(const Transfer& transfer, const Operands& operands, cudaStream_t stream) const;
   void sum(const Reduction& reduction, const Operands& operands, cudaStream_t stream) const;
@@ -84,14 +84,15 @@ class LibraryExecution final : public StreamExecution {
   Plan plan_;
   CudaOptions options_;
   LibraryProgram program_;
+  bool forks_ = false;                // some stream waits for the epoch's begin
   std::vector<std::size_t> offsets_;  // of workspaces, by buffer
   RawMemory buffers_;
   std::vector<std::unique_ptr<LibraryGemm>> gemms_;    // by step
   std::vector<runtime::Communicator*> communicators_;  // by step
   std::vector<RawMemory> scratch_;                     // of products, by stream
   std::vector<cudaStream_t> streams_;
-  std::vector<cudaEvent_t> ended_;  // by step; null where nobody waits for it
-  cudaEvent_t forked_ = nullptr;
+  std::vector<cudaEvent_t> ended_;           // by step; null where nobody waits for it
+  cudaEvent_t forked_ = nullptr;             // where a captured epoch begins
   std::vector<cudaEvent_t> begun_, done_;    // of the epochs that are queued, in turn
   std::uint64_t queued_ = 0, finished_ = 0;  // epochs
   std::optional<Clock::time_point> oldest_begun_;
@@ -109,6 +110,7 @@ LibraryExecution::LibraryExecution(std::shared_ptr<SharedLibraries> libraries, c
     LibraryProgram program = library_program(plan_, rank);
     if (rank == world_.rank()) program_ = std::move(program);
   }
+  forks_ = std::find(program_.forked.begin(), program_.forked.end(), true) != program_.forked.end();
   if (plan_.knobs.transport == Transport::store) own_ = &libraries_->collectives();
   make_communicators();
   place_buffers();
@@ -315,14 +317,11 @@ void LibraryExecution::launch_step(std::size_t i, const Operands& operands, cuda
     collective(std::get<Collective>(step.work), *communicators_[i], operands, stream);
 }
 
-// `main` takes the place of the program's first stream.
-void LibraryExecution::launch_epoch(const Operands& operands, cudaStream_t main) {
+// `main` takes the place of the program's first stream; `begun` is recorded there.
+void LibraryExecution::launch_epoch(const Operands& operands, cudaStream_t main, cudaEvent_t begun) {
   const auto stream_at = [&](std::size_t i) { return i == 0 ? main : streams_[i]; };
-  if (std::find(program_.forked.begin(), program_.forked.end(), true) != program_.forked.end()) {
-    IMBREX_CUDA_TRY(cudaEventRecord(forked_, main));
-    for (std::size_t s = 0; s < streams_.size(); ++s)
-      if (program_.forked[s]) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream_at(s), forked_, 0));
-  }
+  for (std::size_t s = 0; forks_ && s < streams_.size(); ++s)
+    if (program_.forked[s]) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream_at(s), begun, 0));
   for (std::size_t i = 0; i < program_.steps.size(); ++i) {
     const LibraryStep& step = program_.steps[i];
     cudaStream_t stream = stream_at(step.stream);
@@ -334,22 +333,21 @@ void LibraryExecution::launch_epoch(const Operands& operands, cudaStream_t main)
 }
 
 // Nothing in a captured epoch depends on its number.
-void LibraryExecution::launch(const Operands& operands, cudaStream_t stream, bool) {
+void LibraryExecution::launch(const Operands& operands, cudaStream_t stream, Call call) {
   expect_sound();
   expect_given(operands, plan_.problem);
   for (const void* p : {operands.a, operands.b, static_cast<const void*>(operands.out), operands.bias})
     IMBREX_EXPECTS(reinterpret_cast<std::uintptr_t>(p) % operand_alignment == 0,
                    "operand at {}: it must be aligned to {} bytes", p, operand_alignment);
-  IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
   hold_back(world_, options_, queued_);
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  IMBREX_CUDA_TRY(cudaStreamIsCapturing(stream, &status));
-  const bool captured = status != cudaStreamCaptureStatusNone;
+  const bool captured = call != Call::direct;
   if (!captured && queued_ - finished_ == done_.size()) finish_oldest();
   try {
-    if (captured) return launch_epoch(operands, stream);
-    IMBREX_CUDA_TRY(cudaEventRecord(begun_[queued_ % begun_.size()], stream));
-    launch_epoch(operands, stream);
+    // Where the epoch begins, other streams fork off.
+    const cudaEvent_t begun = captured ? forked_ : begun_[queued_ % begun_.size()];
+    if (!captured || forks_) IMBREX_CUDA_TRY(cudaEventRecord(begun, stream));
+    launch_epoch(operands, stream, begun);
+    if (captured) return;
     IMBREX_CUDA_TRY(cudaEventRecord(done_[queued_ % done_.size()], stream));
     ++queued_;
   } catch (const Error& error) {

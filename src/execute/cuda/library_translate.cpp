@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <span>
 
 #include "base/check.hpp"
 #include "execute/cuda/refusal.hpp"
@@ -77,6 +78,11 @@ struct Stretches {
     for (auto i = sizes.begin(); i != sizes.end() && std::next(i) != sizes.end(); ++i)
       if (i->first + i->second != std::next(i)->first) return false;
     return consistent;
+  }
+  std::vector<std::int64_t> begins() const {
+    std::vector<std::int64_t> all;
+    for (const auto& [begin, size] : sizes) all.push_back(begin);
+    return all;
   }
   std::int64_t begin() const { return sizes.begin()->first; }
   std::int64_t size() const { return sizes.rbegin()->first + sizes.rbegin()->second - begin(); }
@@ -206,28 +212,43 @@ class LibraryTranslation {
     return tile;
   }
 
+  // Whether the tiles take every place of the grid once.
+  static bool fill_a_grid(std::span<const Task> tiles, const Stretches& rows, const Stretches& cols) {
+    const std::size_t width = cols.sizes.size();
+    if (tiles.size() != rows.sizes.size() * width) return false;
+    const std::vector<std::int64_t> row_begins = rows.begins(), col_begins = cols.begins();
+    std::vector<bool> taken(tiles.size());
+    for (const Task& task : tiles) {
+      const auto& tile = std::get<Tile>(task.work);
+      const auto place = [](const std::vector<std::int64_t>& begins, std::int64_t begin) {
+        return static_cast<std::size_t>(std::lower_bound(begins.begin(), begins.end(), begin) - begins.begin());
+      };
+      const std::size_t at = place(row_begins, tile.a.row) * width + place(col_begins, tile.b.col);
+      if (taken[at]) return false;
+      taken[at] = true;
+    }
+    return true;
+  }
+
   // The longest run of tiles from `t` on that could be one product; returns the task behind it.
   std::size_t draft_tiles(int q, std::size_t t) {
     const auto& tasks = rank_plan().queues[index(q)].tasks;
     const Tile& first = checked(std::get<Tile>(tasks[t].work), q, t);
-    const Waits waits = waits_of(tasks[t]);
-    const std::set<int> signals = signals_of(tasks[t]);
+    const Task& head = tasks[t];
+    const auto alike = [&](const Task& task) {
+      return (task.waits == head.waits || waits_of(task) == waits_of(head)) &&
+             (task.posts == head.posts || signals_of(task) == signals_of(head));
+    };
     Stretches rows, cols;
-    std::set<std::pair<std::int64_t, std::int64_t>> places;
     std::size_t end = t;
     for (; end < tasks.size(); ++end) {
       const auto* tile = std::get_if<Tile>(&tasks[end].work);
-      if (tile == nullptr || waits_of(tasks[end]) != waits || signals_of(tasks[end]) != signals ||
-          !aligned(first, checked(*tile, q, end)))
-        break;
+      if (tile == nullptr || !alike(tasks[end]) || !aligned(first, checked(*tile, q, end))) break;
       rows.add(tile->a.row, tile->a.rows);
       cols.add(tile->b.col, tile->b.cols);
-      places.insert({tile->a.row, tile->b.col});
     }
     const std::size_t count = end - t;
-    // Every place of the grid taken once.
-    if (rows.contiguous() && cols.contiguous() && places.size() == count &&
-        count == rows.sizes.size() * cols.sizes.size()) {
+    if (rows.contiguous() && cols.contiguous() && fill_a_grid({&tasks[t], count}, rows, cols)) {
       LibraryProduct product{first.a, first.b, first.stores.front().to};
       product.to.row += rows.begin() - first.a.row;
       product.to.col += cols.begin() - first.b.col;

@@ -5,6 +5,7 @@
 
 #include "base/check.hpp"
 #include "execute/cuda/graph.hpp"
+#include "runtime/cuda/check.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -65,9 +66,14 @@ void StreamExecution::enqueue(const Operands& operands, CudaStream stream) {
     calls_.add(*this);
     looked_after_ = true;
   }
-  const bool captured = calls_.enter(stream);
-  launch(operands, stream, captured);
+  launch(operands, stream, calls_.enter(stream) ? Call::captured : Call::direct);
   calls_.leave(stream);
+}
+
+void StreamExecution::enqueue(const Operands& operands) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  IMBREX_CUDA_TRY(cudaStreamIsCapturing(stream(), &status));
+  launch(operands, stream(), status == cudaStreamCaptureStatusNone ? Call::direct : Call::paired);
 }
 
 void StreamExecution::check() {

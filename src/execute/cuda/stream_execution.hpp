@@ -33,8 +33,8 @@ class StreamExecution : public Execution {
   void synchronize(CudaStream stream) final;
 
   /// The parts of run, for callers that queue several epochs of one execution: enqueue puts one epoch on stream(),
-  /// finish waits until all are done and throws as run does. Epochs captured so come in pairs.
-  void enqueue(const Operands& operands) { launch(operands, stream(), false); }
+  /// finish waits until all are done and throws as run does. Epochs captured so come in pairs. The device is current.
+  void enqueue(const Operands& operands);
   void finish() { await(stream()); }
   virtual cudaStream_t stream() const = 0;
 
@@ -45,9 +45,15 @@ class StreamExecution : public Execution {
   virtual void look() noexcept = 0;
 
  protected:
-  /// Puts an epoch on `stream`. From the first `alone` one on, each leaves everything as its graph's next replay needs
-  /// it, however many epochs the graph has.
-  virtual void launch(const Operands& operands, cudaStream_t stream, bool alone) = 0;
+  enum class Call {
+    direct,    ///< it runs
+    captured,  ///< by a caller, whose graph may have any number of epochs
+    paired,    ///< captured in a graph of an even number
+  };
+
+  /// Puts an epoch on `stream`; the device is current. From the first captured one on, each leaves everything as its
+  /// graph's next replay needs it, however many epochs the graph has.
+  virtual void launch(const Operands& operands, cudaStream_t stream, Call call) = 0;
 
   /// Waits until `stream` is idle and throws what failed.
   virtual void await(cudaStream_t stream) = 0;

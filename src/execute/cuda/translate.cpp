@@ -1,6 +1,7 @@
 #include "execute/cuda/translate.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <span>
 
@@ -30,6 +31,7 @@ class Translation {
   }
 
   RankTable run() {
+    reserve();
     for (int q = 0; q < std::ssize(plan_.ranks[index(rank_)].queues); ++q) {
       const Queue& queue = plan_.ranks[index(rank_)].queues[index(q)];
       switch (queue.engine) {
@@ -61,6 +63,30 @@ class Translation {
             }
         }
       }
+  }
+
+  // Tables that grow are copied again and again.
+  void reserve() {
+    std::size_t tasks = 0, waits = 0, regions = 0, posts = 0;
+    for (const Queue& queue : plan_.ranks[index(rank_)].queues) {
+      if (queue.engine != Engine::compute) continue;
+      tasks += queue.tasks.size();
+      for (const Task& task : queue.tasks) {
+        waits += task.waits.size();
+        posts += task.posts.size();
+        if (const auto* tile = std::get_if<Tile>(&task.work))
+          regions += tile->adds.size() + tile->stores.size();
+        else if (const auto* reduction = std::get_if<Reduction>(&task.work))
+          regions += reduction->from.size() + reduction->to.size();
+        else
+          regions += 2;
+      }
+    }
+    // Every task with a partner of its own would be twice as many.
+    table_.tasks.reserve(tasks * index(shape_.cluster));
+    table_.waits.reserve(waits);
+    table_.regions.reserve(regions);
+    table_.posts.reserve(posts);
   }
 
   std::uint64_t heap_address(int rank, std::size_t at) const {
@@ -111,16 +137,19 @@ class Translation {
 
   void add_waits(TaskEntry& entry, const Task& task) {
     entry.waits = narrow<std::uint32_t>(table_.waits.size(), "waits");
-    std::vector<WaitEntry> load, epilogue;
-    for (const Wait& wait : task.waits)
-      (wait.point == WaitPoint::load ? load : epilogue)
-          .push_back({word(wait.signal), posts_[index(wait.signal)], wait.count, word(wait.k_begin)});
-    std::stable_sort(load.begin(), load.end(),
-                     [](const WaitEntry& x, const WaitEntry& y) { return x.k_begin < y.k_begin; });
-    entry.load_waits = narrow<std::uint16_t>(load.size(), "waits of one task");
-    entry.epilogue_waits = narrow<std::uint16_t>(epilogue.size(), "waits of one task");
-    table_.waits.insert(table_.waits.end(), load.begin(), load.end());
-    table_.waits.insert(table_.waits.end(), epilogue.begin(), epilogue.end());
+    // In the order of the task, but for the points that they stand at and, of loads, their columns.
+    const auto add = [&](WaitPoint point) {
+      const std::size_t begin = table_.waits.size();
+      for (const Wait& wait : task.waits)
+        if (wait.point == point)
+          table_.waits.push_back({word(wait.signal), posts_[index(wait.signal)], wait.count, word(wait.k_begin)});
+      return table_.waits.size() - begin;
+    };
+    entry.load_waits = narrow<std::uint16_t>(add(WaitPoint::load), "waits of one task");
+    if (entry.load_waits > 1)
+      std::stable_sort(table_.waits.begin() + entry.waits, table_.waits.end(),
+                       [](const WaitEntry& x, const WaitEntry& y) { return x.k_begin < y.k_begin; });
+    entry.epilogue_waits = narrow<std::uint16_t>(add(WaitPoint::epilogue), "waits of one task");
   }
 
   TaskEntry start(int queue, std::size_t task) {
@@ -139,7 +168,9 @@ class Translation {
   void compute_queue(int q, const Queue& queue) {
     IMBREX_EXPECTS(table_.queues.size() < max_compute_queues, "the plan has more than {} compute queues",
                    max_compute_queues);
-    std::vector<TaskEntry> entries;
+    const auto cluster = index(shape_.cluster);
+    const auto first = narrow<std::uint32_t>(table_.tasks.size() / cluster, "tasks");
+    Unpaired unpaired;
     for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
       const Task& task = queue.tasks[t];
       TaskEntry entry = start(q, t);
@@ -149,39 +180,60 @@ class Translation {
         add_reduction(entry, *reduction);
       else
         add_transfer(entry, std::get<Transfer>(task.work), q, t);
-      entries.push_back(entry);
-    }
-    const auto cluster = index(shape_.cluster);
-    const QueueSpan span{narrow<std::uint32_t>(table_.tasks.size() / cluster, "tasks"), 0, 0, word(queue.workers)};
-    table_.queues.push_back(span);
-    table_.queues.back().count = cluster == 1 ? append(entries) : append_pairs(entries);
-  }
-
-  std::uint32_t append(const std::vector<TaskEntry>& entries) {
-    table_.tasks.insert(table_.tasks.end(), entries.begin(), entries.end());
-    return word(std::ssize(entries));
-  }
-
-  // Pairs keep what the checker proves for workers that take tasks one by one: of a queue's unfinished tasks, the first
-  // is at the head of its blocks, or its mate is one that always finishes. So a task's mate is its neighbour, or a
-  // later tile without waits that shares its columns. A pair loads together: a mate must not wait for loads that hang
-  // on tiles.
-  std::uint32_t append_pairs(const std::vector<TaskEntry>& entries) {
-    std::vector<bool> taken(entries.size());
-    std::uint32_t pairs = 0;
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      if (taken[i]) continue;
-      const TaskEntry& first = entries[i];
-      table_.tasks.push_back(first);
-      ++pairs;
-      if (const std::size_t mate = mate_of(entries, taken, i); mate < entries.size()) {
-        taken[mate] = true;
-        table_.tasks.push_back(entries[mate]);
-        // Blocks that load together use their stages in step.
-        TaskEntry* pair = &table_.tasks.back() - 1;
-        pair[0].slot_stages = pair[1].slot_stages = std::max(pair[0].slot_stages, pair[1].slot_stages);
+      if (cluster == 1) {
+        table_.tasks.push_back(entry);
         continue;
       }
+      unpaired.add(entry);
+      if (unpaired.full()) add_pair(unpaired);
+    }
+    while (!unpaired.empty()) add_pair(unpaired);
+    const auto count = static_cast<std::uint32_t>(table_.tasks.size() / cluster) - first;
+    table_.queues.push_back({first, count, 0, word(queue.workers)});
+  }
+
+  // The next tasks of a queue, as far as a mate may be away: further ahead, the order that the plan wants would be
+  // lost.
+  class Unpaired {
+   public:
+    bool empty() const { return begin_ == end_; }
+    bool full() const { return end_ - begin_ == window; }
+    std::size_t begin() const { return begin_; }
+    std::size_t end() const { return end_; }
+    const TaskEntry& operator[](std::size_t i) const { return entries_[i % window]; }
+    bool taken(std::size_t i) const { return taken_[i % window]; }
+
+    void add(const TaskEntry& entry) {
+      entries_[end_ % window] = entry;
+      taken_[end_++ % window] = false;
+    }
+    void take(std::size_t i) {
+      taken_[i % window] = true;
+      while (begin_ < end_ && taken(begin_)) ++begin_;
+    }
+
+   private:
+    static constexpr std::size_t window = 96;
+    std::array<TaskEntry, window> entries_;
+    std::array<bool, window> taken_;
+    std::size_t begin_ = 0, end_ = 0;
+  };
+
+  // Pairs the first of them. Pairs keep what the checker proves for workers that take tasks one by one: of a queue's
+  // unfinished tasks, the first is at the head of its blocks, or its mate is one that always finishes. So a task's mate
+  // is its neighbour, or a later tile without waits that shares its columns. A pair loads together: a mate must not
+  // wait for loads that hang on tiles.
+  void add_pair(Unpaired& unpaired) {
+    const std::size_t at = unpaired.begin(), mate = mate_of(unpaired);
+    const TaskEntry& first = unpaired[at];
+    table_.tasks.push_back(first);
+    if (mate < unpaired.end()) {
+      table_.tasks.push_back(unpaired[mate]);
+      // Blocks that load together use their stages in step.
+      TaskEntry* pair = &table_.tasks.back() - 1;
+      pair[0].slot_stages = pair[1].slot_stages = std::max(pair[0].slot_stages, pair[1].slot_stages);
+      unpaired.take(mate);
+    } else {
       TaskEntry second = first;
       second.kind = first.kind == TaskKind::tile ? TaskKind::partner : TaskKind::none;
       second.load_waits = second.epilogue_waits = second.adds = second.stores = second.post_count = 0;
@@ -189,21 +241,20 @@ class Translation {
       table_.partners += second.kind == TaskKind::partner;
       table_.tasks.push_back(second);
     }
-    return pairs;
+    unpaired.take(at);
   }
 
-  std::size_t mate_of(const std::vector<TaskEntry>& entries, const std::vector<bool>& taken, std::size_t i) const {
-    constexpr std::size_t window = 96;  // further ahead, the order that the plan wants would be lost
+  std::size_t mate_of(const Unpaired& unpaired) const {
+    const TaskEntry& x = unpaired[unpaired.begin()];
     bool neighbour = true;
-    for (std::size_t j = i + 1; j < std::min(entries.size(), i + window); ++j) {
-      if (taken[j]) continue;
-      const TaskEntry& y = entries[j];
-      if (pairable(entries[i], y) && (neighbour || (y.kind == TaskKind::tile && y.load_waits + y.epilogue_waits == 0)))
-        return j;
+    for (std::size_t j = unpaired.begin() + 1; j < unpaired.end(); ++j) {
+      if (unpaired.taken(j)) continue;
+      const TaskEntry& y = unpaired[j];
+      if (pairable(x, y) && (neighbour || (y.kind == TaskKind::tile && y.load_waits + y.epilogue_waits == 0))) return j;
       neighbour = false;
-      if (entries[i].kind != TaskKind::tile) break;
+      if (x.kind != TaskKind::tile) break;
     }
-    return entries.size();
+    return unpaired.end();
   }
 
   bool pairable(const TaskEntry& x, const TaskEntry& y) const {
