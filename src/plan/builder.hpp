@@ -68,11 +68,7 @@ class Builder {
 
   /// A new tile of a rank that the plan keeps, to be filled in before the next task is added.
   Task& add_tile(int rank, int queue, const Region& a, const Region& b) {
-    Task& task = tasks(rank, queue).emplace_back();
-    Tile& tile = std::get<Tile>(task.work);
-    tile.a = a;
-    tile.b = b;
-    return task;
+    return tasks(rank, queue).emplace_back(Tile{a, b, {}, 0, {}});
   }
 
   /// `count` tasks are going to be added.
