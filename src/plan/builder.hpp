@@ -63,7 +63,7 @@ class Builder {
 
   /// Returns the task where it is kept, else what is kept of its queue.
   Task& add(int rank, int queue, Task task);
-  /// Of a task that is not kept.
+  /// The same of a task that is not kept.
   Task& skip(int rank, int queue, const std::vector<Wait>& waits, const std::vector<Post>& posts);
 
   /// A new tile of a rank that the plan keeps, to be filled in before the next task is added.
