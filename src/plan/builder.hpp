@@ -63,16 +63,12 @@ class Builder {
 
   /// Returns the task where it is kept, else what is kept of its queue.
   Task& add(int rank, int queue, Task task);
-  /// Of a task that is not kept.
+  /// The same of a task that is not kept.
   Task& skip(int rank, int queue, const std::vector<Wait>& waits, const std::vector<Post>& posts);
 
   /// A new tile of a rank that the plan keeps, to be filled in before the next task is added.
   Task& add_tile(int rank, int queue, const Region& a, const Region& b) {
-    Task& task = tasks(rank, queue).emplace_back();
-    Tile& tile = std::get<Tile>(task.work);
-    tile.a = a;
-    tile.b = b;
-    return task;
+    return tasks(rank, queue).emplace_back(Tile{a, b, {}, 0, {}});
   }
 
   /// `count` tasks are going to be added.
