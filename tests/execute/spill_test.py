@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""No kernel of the library keeps anything in local memory: what ptxas spills, and arrays that it cannot hold in registers.
+"""No kernel of the library, but for those named below, keeps anything in local memory: what ptxas spills, and arrays that it cannot hold in registers.
 
 Reads the code for every GPU that the objects in an archive hold: spill_test.py ARCHIVE CUDA_SOURCES, where CUDA_SOURCES
 says how many sources brought at least one kernel each. Layouts: nvFatBinary's container, ELF, and .nv.info, whose
@@ -11,7 +11,8 @@ import sys
 
 FATBIN, ELF_IMAGE = 0xBA55ED50, 2
 REGCOUNT, FRAME_SIZE, SIZED = 0x2F, 0x11, 4  # attributes of functions; format: a size, then as many bytes
-EXEMPT = {}  # part of a kernel's name: why it may
+# Part of a kernel's name: how many bytes it may, and why.
+EXEMPT = {"coded_staged": (24, "24 warps leave 80 registers; what a role needs once a chunk may wait in memory")}
 
 
 def images(data):
@@ -78,7 +79,7 @@ def main(path, sources):
         gpu, found = kernels(image)
         for name, registers, local in found:
             total += 1
-            reason = next((why for part, why in EXEMPT.items() if part in name), None)
+            reason = next((why for part, (most, why) in EXEMPT.items() if part in name and local <= most), None)
             if local > 0:
                 print(f"sm_{gpu} {registers:3} registers {local:4} bytes of local memory {reason or 'NOT ALLOWED'}: {short(name)}")
             if local > 0 and reason is None:

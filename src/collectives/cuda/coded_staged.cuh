@@ -50,7 +50,6 @@ class CodedStaged : CodedRank<type, false> {
       : Base(args), progress_(progress), stages_(stages), peers_(args.comm.ranks - 1) {}
 
   __device__ __forceinline__ void run() {
-    if (!is_turn(c_, state_)) return;
     std::uint32_t warp = threadIdx.x / 32;
     const auto is = [&](std::uint32_t count) {
       if (warp < count) return true;
@@ -192,7 +191,7 @@ class CodedStaged : CodedRank<type, false> {
       codec::decode_numbers(sums, group, codes, values);
     } else {
       bound = {};
-      add_parts(index, place, own, there, bound, sum);
+      add_parts(chunk, index, there, bound, sum);
       group = group_of(sums, range, sum);
       codes = codec::encode(sums, range, group, sum);
       codec::decode(sums, range, group, codes, values);
@@ -205,11 +204,15 @@ class CodedStaged : CodedRank<type, false> {
     if (group.kind == codec::GroupKind::marked) this->count_non_finite(block, values);
   }
 
-  /// Sums by rank number: 0 where nothing is there. By a whole warp.
-  __device__ __forceinline__ void add_parts(std::uint32_t index, std::uint32_t place, const typename Vector::Raw& own,
-                                            bool there, codec::Bound& bound, Values& sum) {
+  /// Sums by rank number: 0 where nothing is there. By a whole warp. Reads all anew: nothing is kept for so rare a
+  /// case.
+  __device__ __forceinline__ void add_parts(std::uint32_t chunk, std::uint32_t index, bool there, codec::Bound& bound,
+                                            Values& sum) {
     const Codec c = FormOfParts::of(a_.parts.codec);
+    const std::uint32_t place = place_of(chunk);
     Values values = {};
+    typename Vector::Raw own{};
+    if (there) own = in_.load(c_.rank * a_.piece + first_of(chunk) + index);
     if (there) Vector::to_float(own, values);
     const OwnPart own_part = this->own_part(c, values, there);
 #pragma unroll 1
@@ -379,6 +382,7 @@ __global__ void __launch_bounds__(staged_threads, 1) coded_staged(const __grid_c
   if (threadIdx.x == 0) progress = {};
   __syncthreads();
   wait_for_stream();
+  if (!is_turn(a.comm, read_state(a.comm))) return;
   CodedStaged<type, Most, FormOfParts, FormOfSums>(a, progress, stages).run();
 }
 
