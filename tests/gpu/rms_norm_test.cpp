@@ -213,7 +213,7 @@ TEST(GpuRmsNorm, ManyRowsThroughFewSlotsWithPauses) {
                {{40'000, 128, Type::fp16}, {ExactAlgorithm::two_shot, 8}, true, 1},
                {{50, 30'000, Type::fp32}, {ExactAlgorithm::two_shot}},
                {{900, 8192, Type::bf16}, {ExactAlgorithm::two_shot, 64, 4}, true},
-               {{400, 4096, Type::bf16}, {ExactAlgorithm::one_shot, 4}}},
+               {{120, 4096, Type::bf16}, {ExactAlgorithm::one_shot, 4}}},
               small, 2);
   }
   run_cases(ranks, {{{3, 262144, Type::fp32}, {}}, {{9000, 2048, Type::fp32}, {}, true}}, {}, 2);

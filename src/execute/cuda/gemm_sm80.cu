@@ -206,6 +206,8 @@ struct Sm80Gemm {
       const TaskEntry& task = *walk.entry();
       bool met = true;
       if (threadIdx.x == 0) maybe_pause(args.protocol, epoch, task.task);
+      // Nor has thread 0 come back from its last post: ldmatrix and mma want whole warps.
+      __syncwarp();
       if (task.kind == TaskKind::tile) {
         met = run_tile(args, epoch, task, shared);
       } else {
