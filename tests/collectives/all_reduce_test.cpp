@@ -14,6 +14,7 @@
 #include "codec/forms.hpp"
 #include "collectives/all_reduce.hpp"
 #include "collectives/all_reduce_case.hpp"
+#include "collectives/ranks.hpp"
 #include "imbrex/error.hpp"
 #include "support/random_plan.hpp"
 
@@ -21,19 +22,8 @@ namespace imbrex {
 namespace {
 
 using test::Checked;
+using test::roomy, test::run_ranks, test::thrown;
 using test::Tensors;
-
-constexpr WorldOptions roomy{.heap_bytes = std::size_t{1} << 26, .wait_limit = 20};
-
-/// Body of a rank that returns what was wrong, or nothing.
-int run_ranks(int ranks, const std::function<std::string(World&)>& body) {
-  return run_threads(ranks, roomy, [&](World& world) {
-    const std::string fault = body(world);
-    if (fault.empty()) return 0;
-    fmt::print(stderr, "rank {}: {}\n", world.rank(), fault);
-    return 1;
-  });
-}
 
 AllReduceOptions random_options(std::mt19937_64& random) {
   const std::vector<Codec> codecs = test::all_codecs();
@@ -290,16 +280,6 @@ TEST(AllReduce, SmallTensorsAreExactWhereAsked) {
                         return {};
                       }),
             0);
-}
-
-/// Code and message of the Error that a call throws.
-std::pair<int, std::string> thrown(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return {static_cast<int>(error.code()), error.what()};
-  }
-  return {0, "nothing was thrown"};
 }
 
 TEST(AllReduce, WhatCodecsDoNotSpeedUpIsExactWhereAsked) {

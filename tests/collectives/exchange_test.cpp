@@ -9,15 +9,15 @@
 #include "base/convert.hpp"
 #include "codec/forms.hpp"
 #include "collectives/all_reduce_case.hpp"
+#include "collectives/ranks.hpp"
 #include "imbrex/error.hpp"
 #include "support/random_plan.hpp"
 
 namespace imbrex {
 namespace {
 
+using test::roomy, test::thrown;
 using test::Tensors;
-
-constexpr WorldOptions roomy{.heap_bytes = std::size_t{1} << 26, .wait_limit = 20};
 
 /// Values of each element of rank `rank`'s output that are to be added up.
 std::vector<std::vector<float>> parts_of(ExchangeKind kind, const Tensors& tensors, int rank, std::int64_t count) {
@@ -121,25 +121,17 @@ TEST(Exchange, NotFiniteValuesArrive) {
 }
 
 TEST(Exchange, BadInputIsRefusedByName) {
-  const auto says = [](const std::function<void()>& call) -> std::string {
-    try {
-      call();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
-  };
   run_threads(2, roomy, [&](World& world) {
     const ExchangeKind kind = ExchangeKind::all_to_all;
     const auto expect = [&](const std::string& part, const std::function<void()>& call) {
-      EXPECT_NE(says(call).find(part), std::string::npos) << says(call);
+      const std::string message = thrown(call).second;
+      EXPECT_NE(message.find(part), std::string::npos) << message;
     };
     expect("max_count = -1", [&] { make_cpu_exchange(world, kind, -1, Type::bf16); });
     expect("ctas = 9999", [&] { make_cpu_exchange(world, kind, 1, Type::bf16, {.ctas = 9999}); });
     expect("groups of 7", [&] { make_cpu_exchange(world, kind, 1, Type::bf16, {.codec = Codec{.group = 7}}); });
     const auto own = static_cast<ExchangeKind>(world.rank());
-    const std::string message = says([&] { make_cpu_exchange(world, own, 1, Type::bf16); });
-    EXPECT_NE(message.find("options of rank 1"), std::string::npos) << message;
+    expect("options of rank 1", [&] { make_cpu_exchange(world, own, 1, Type::bf16); });
     const auto op = make_cpu_exchange(world, kind, 10, Type::fp32, {.report = false});
     float data[40] = {};
     expect("count = 11", [&] { (*op)(data, data + 20, 11); });

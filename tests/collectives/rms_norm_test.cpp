@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "collectives/ranks.hpp"
 #include "collectives/rms_norm.hpp"
 #include "collectives/rms_norm_case.hpp"
 #include "imbrex/collectives.hpp"
@@ -20,17 +21,7 @@ namespace imbrex {
 namespace {
 
 using test::RmsNormCase, test::RmsNormData;
-
-constexpr WorldOptions roomy{.heap_bytes = std::size_t{1} << 26, .wait_limit = 20};
-
-int run_ranks(int ranks, const std::function<std::string(World&)>& body) {
-  return run_threads(ranks, roomy, [&](World& world) {
-    const std::string fault = body(world);
-    if (fault.empty()) return 0;
-    fmt::print(stderr, "rank {}: {}\n", world.rank(), fault);
-    return 1;
-  });
-}
+using test::roomy, test::run_ranks, test::thrown;
 
 struct Result {
   std::vector<std::byte> residual_out, out;
@@ -194,17 +185,10 @@ TEST(RmsNorm, SameBitsEveryTimeWhateverTheTiming) {
 }
 
 TEST(RmsNorm, BadInputIsRefusedByName) {
-  const auto says = [](const std::function<void()>& call) -> std::string {
-    try {
-      call();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
-  };
   run_threads(2, roomy, [&](World& world) {
     const auto expect = [&](const std::string& part, const std::function<void()>& call) {
-      EXPECT_NE(says(call).find(part), std::string::npos) << says(call);
+      const std::string message = thrown(call).second;
+      EXPECT_NE(message.find(part), std::string::npos) << message;
     };
     const auto make = [&](std::int64_t rows, std::int64_t hidden, const AllReduceRmsNormOptions& options) {
       return make_cpu_all_reduce_rms_norm(world, rows, hidden, Type::fp32, options);

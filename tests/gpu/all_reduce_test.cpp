@@ -4,17 +4,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <functional>
 #include <iostream>
-#include <mutex>
 
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "execute/cuda/graph.hpp"
+#include "gpu/collective_ranks.hpp"
 #include "gpu/gpu_case.hpp"
 #include "gpu/reduce_vectors.hpp"
 #include "imbrex/error.hpp"
 #include "runtime/cuda/check.hpp"
-#include "runtime/cuda/device.hpp"
 
 namespace imbrex {
 namespace {
@@ -22,51 +20,24 @@ namespace {
 using cuda::CollectivesOptions, cuda::CudaCollectives, cuda::ExactAlgorithm, cuda::ExactKnobs;
 using Case = test::ReduceCase;
 using Vectors = test::ReduceVectors;
-using test::Stream;
-
-struct Trouble {
-  std::mutex lock;
-  std::vector<std::string> list;
-  void add(const std::string& what) {
-    const std::lock_guard guard(lock);
-    list.push_back(what);
-  }
-};
-
-using Body = std::function<void(World&, CudaCollectives&, cudaStream_t, Trouble&)>;
-
-// Ranks are threads; `lines` receives what went wrong on any rank.
-int run_on(int ranks, const CollectivesOptions& options, double wait_limit, Trouble& trouble, const Body& body) {
-  return run_threads(ranks, {.heap_bytes = 1 << 20, .wait_limit = wait_limit}, [&](World& world) {
-    const int device = runtime::select_device(world);
-    CudaCollectives collectives(world, device, options);
-    Stream stream;
-    body(world, collectives, stream, trouble);
-    return 0;
-  });
-}
-
-void expect_none(int code, const Trouble& trouble) {
-  EXPECT_EQ(code, 0);
-  for (std::size_t i = 0; i < std::min<std::size_t>(trouble.list.size(), 8); ++i) ADD_FAILURE() << trouble.list[i];
-}
+using test::Trouble, test::expect_none, test::run_collectives;
 
 void run_cases(int ranks, const std::vector<Case>& cases, const CollectivesOptions& options = {}, int repeats = 3) {
   Trouble trouble;
-  const int code = run_on(ranks, options, 10, trouble,
-                          [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
-                            for (const Case& c : cases) {
-                              Vectors v(c, world.rank(), world.size(), static_cast<std::uint64_t>(c.count) + 3);
-                              for (int repeat = 0; repeat < repeats; ++repeat) {
-                                v.fill();
-                                collectives.all_reduce(v.in(), v.out(), c.count, c.type, stream, c.knobs);
-                                collectives.finish(stream);
-                                if (const std::string fault = v.fault(); !fault.empty())
-                                  t.add(c.text() + " rank " + std::to_string(world.rank()) + " repeat " +
-                                        std::to_string(repeat) + ": " + fault);
-                              }
-                            }
-                          });
+  const int code = run_collectives(
+      ranks, options, 10, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
+        for (const Case& c : cases) {
+          Vectors v(c, world.rank(), world.size(), static_cast<std::uint64_t>(c.count) + 3);
+          for (int repeat = 0; repeat < repeats; ++repeat) {
+            v.fill();
+            collectives.all_reduce(v.in(), v.out(), c.count, c.type, stream, c.knobs);
+            collectives.finish(stream);
+            if (const std::string fault = v.fault(); !fault.empty())
+              t.add(c.text() + " rank " + std::to_string(world.rank()) + " repeat " + std::to_string(repeat) + ": " +
+                    fault);
+          }
+        }
+      });
   expect_none(code, trouble);
 }
 
@@ -138,27 +109,27 @@ TEST(GpuAllReduce, TenThousandCallsFromAGraphWithPauses) {
                                    {1'000'000, Type::fp16, {ExactAlgorithm::two_shot, 16, 128, 2}},
                                    {3'000, Type::fp32, {ExactAlgorithm::two_shot}}};
   Trouble trouble;
-  const int code = run_on(std::min(test::gpus(), 4), options, 10, trouble,
-                          [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
-                            std::vector<std::unique_ptr<Vectors>> vectors;
-                            const auto all = [&] {
-                              for (std::size_t i = 0; i < cases.size(); ++i)
-                                collectives.all_reduce(vectors[i]->in(), vectors[i]->out(), cases[i].count,
-                                                       cases[i].type, stream, cases[i].knobs);
-                            };
-                            for (const Case& c : cases)
-                              vectors.push_back(std::make_unique<Vectors>(c, world.rank(), world.size(), 17));
-                            for (auto& v : vectors) v->fill();
-                            const cuda::Graph graph(stream, 1, all);
-                            for (int round = 0; round < 20; ++round) {
-                              for (auto& v : vectors) v->fill();
-                              for (int i = 0; i < 100; ++i) graph.launch(stream);
-                              collectives.finish(stream);
-                              for (std::size_t i = 0; i < cases.size(); ++i)
-                                if (const std::string fault = vectors[i]->fault(); !fault.empty())
-                                  t.add(cases[i].text() + " round " + std::to_string(round) + ": " + fault);
-                            }
-                          });
+  const int code = run_collectives(std::min(test::gpus(), 4), options, 10, trouble,
+                                   [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
+                                     std::vector<std::unique_ptr<Vectors>> vectors;
+                                     const auto all = [&] {
+                                       for (std::size_t i = 0; i < cases.size(); ++i)
+                                         collectives.all_reduce(vectors[i]->in(), vectors[i]->out(), cases[i].count,
+                                                                cases[i].type, stream, cases[i].knobs);
+                                     };
+                                     for (const Case& c : cases)
+                                       vectors.push_back(std::make_unique<Vectors>(c, world.rank(), world.size(), 17));
+                                     for (auto& v : vectors) v->fill();
+                                     const cuda::Graph graph(stream, 1, all);
+                                     for (int round = 0; round < 20; ++round) {
+                                       for (auto& v : vectors) v->fill();
+                                       for (int i = 0; i < 100; ++i) graph.launch(stream);
+                                       collectives.finish(stream);
+                                       for (std::size_t i = 0; i < cases.size(); ++i)
+                                         if (const std::string fault = vectors[i]->fault(); !fault.empty())
+                                           t.add(cases[i].text() + " round " + std::to_string(round) + ": " + fault);
+                                     }
+                                   });
   expect_none(code, trouble);
 }
 
@@ -167,8 +138,8 @@ TEST(GpuAllReduce, NothingAndMistakes) {
   Trouble trouble;
   CollectivesOptions small;
   small.workspace_bytes = std::size_t{16} << 20;
-  const int code =
-      run_on(2, small, 5, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
+  const int code = run_collectives(
+      2, small, 5, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
         const auto memory = cuda::raw_memory(4096);
         auto* p = static_cast<std::byte*>(memory.get());
         const auto refused = [&](const char* what, const void* in, void* out, std::int64_t count, ExactKnobs knobs) {
@@ -207,8 +178,8 @@ TEST(GpuAllReduce, WaitsPastTheirLimitNameRankStepAndPeer) {
   for (const ExactAlgorithm algorithm : {ExactAlgorithm::one_shot, ExactAlgorithm::two_shot}) {
     Trouble trouble;
     std::atomic<bool> ended = false;
-    const int code =
-        run_on(2, {}, 0.5, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
+    const int code = run_collectives(
+        2, {}, 0.5, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
           const auto memory = cuda::raw_memory(1 << 20);
           IMBREX_CUDA_TRY(cudaMemset(memory.get(), 0, 1 << 20));
           IMBREX_CUDA_TRY(cudaDeviceSynchronize());

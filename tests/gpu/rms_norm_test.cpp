@@ -6,23 +6,23 @@
 #include <functional>
 #include <iostream>
 #include <memory>
-#include <mutex>
 
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "collectives/rms_norm.hpp"
 #include "collectives/rms_norm_case.hpp"
 #include "execute/cuda/graph.hpp"
+#include "gpu/collective_ranks.hpp"
 #include "gpu/gpu_case.hpp"
 #include "gpu/reduce_vectors.hpp"
 #include "imbrex/collectives.hpp"
 #include "imbrex/error.hpp"
-#include "runtime/cuda/device.hpp"
 
 namespace imbrex {
 namespace {
 
 using cuda::CollectivesOptions, cuda::CudaCollectives, cuda::ExactAlgorithm, cuda::RmsNormKnobs;
 using test::RmsNormCase, test::RmsNormData;
+using test::Trouble, test::expect_none, test::run_collectives;
 
 struct Case {
   RmsNormCase base;
@@ -134,46 +134,21 @@ class Rank {
   std::vector<std::byte> want_sums_, want_out_;
 };
 
-struct Trouble {
-  std::mutex lock;
-  std::vector<std::string> list;
-  void add(const std::string& what) {
-    const std::lock_guard guard(lock);
-    list.push_back(what);
-  }
-};
-
-using Body = std::function<void(World&, CudaCollectives&, cudaStream_t, Trouble&)>;
-
-int run_on(int ranks, const CollectivesOptions& options, double wait_limit, Trouble& trouble, const Body& body) {
-  return run_threads(ranks, {.heap_bytes = 64 << 20, .wait_limit = wait_limit}, [&](World& world) {
-    CudaCollectives collectives(world, runtime::select_device(world), options);
-    const test::Stream stream;
-    body(world, collectives, stream, trouble);
-    return 0;
-  });
-}
-
-void expect_none(int code, const Trouble& trouble) {
-  EXPECT_EQ(code, 0);
-  for (std::size_t i = 0; i < std::min<std::size_t>(trouble.list.size(), 12); ++i) ADD_FAILURE() << trouble.list[i];
-}
-
 void run_cases(int ranks, const std::vector<Case>& cases, const CollectivesOptions& options = {}, int repeats = 2) {
   Trouble trouble;
-  const int code = run_on(ranks, options, 10, trouble,
-                          [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
-                            for (const Case& c : cases) {
-                              Rank rank(world, c, 7);
-                              for (int repeat = 0; repeat < repeats; ++repeat) {
-                                rank.fill();
-                                rank.call(collectives, stream);
-                                collectives.finish(stream);
-                                if (const std::string fault = rank.fault(); !fault.empty())
-                                  t.add(c.text() + " rank " + std::to_string(world.rank()) + ": " + fault);
-                              }
-                            }
-                          });
+  const int code = run_collectives(ranks, options, 10, trouble,
+                                   [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
+                                     for (const Case& c : cases) {
+                                       Rank rank(world, c, 7);
+                                       for (int repeat = 0; repeat < repeats; ++repeat) {
+                                         rank.fill();
+                                         rank.call(collectives, stream);
+                                         collectives.finish(stream);
+                                         if (const std::string fault = rank.fault(); !fault.empty())
+                                           t.add(c.text() + " rank " + std::to_string(world.rank()) + ": " + fault);
+                                       }
+                                     }
+                                   });
   expect_none(code, trouble);
 }
 
@@ -231,34 +206,34 @@ TEST(GpuRmsNorm, TenThousandCallsFromAGraphWithPauses) {
                                    {{30, 5000, Type::fp32}, {ExactAlgorithm::two_shot}},
                                    {{200, 2048, Type::bf16}, {ExactAlgorithm::two_shot, 8, 2}}};
   Trouble trouble;
-  const int code = run_on(std::min(test::gpus(), 4), options, 10, trouble,
-                          [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
-                            const auto memory = cuda::raw_memory(4096);
-                            IMBREX_CUDA_TRY(cudaMemset(memory.get(), 0, 4096));
-                            std::vector<std::unique_ptr<Rank>> ranks;
-                            for (const Case& c : cases) ranks.push_back(std::make_unique<Rank>(world, c, 21));
-                            for (auto& rank : ranks) rank->fill();
-                            const cuda::Graph graph(stream, 1, [&] {
-                              for (auto& rank : ranks) rank->call(collectives, stream);
-                              collectives.all_reduce(memory.get(), memory.get(), 1000, Type::bf16, stream);
-                            });
-                            for (int round = 0; round < 20; ++round) {
-                              for (auto& rank : ranks) rank->fill();
-                              for (int i = 0; i < 100; ++i) graph.launch(stream);
-                              collectives.finish(stream);
-                              for (std::size_t i = 0; i < cases.size(); ++i)
-                                if (const std::string fault = ranks[i]->fault(); !fault.empty())
-                                  t.add(cases[i].text() + " round " + std::to_string(round) + ": " + fault);
-                            }
-                          });
+  const int code = run_collectives(std::min(test::gpus(), 4), options, 10, trouble,
+                                   [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
+                                     const auto memory = cuda::raw_memory(4096);
+                                     IMBREX_CUDA_TRY(cudaMemset(memory.get(), 0, 4096));
+                                     std::vector<std::unique_ptr<Rank>> ranks;
+                                     for (const Case& c : cases) ranks.push_back(std::make_unique<Rank>(world, c, 21));
+                                     for (auto& rank : ranks) rank->fill();
+                                     const cuda::Graph graph(stream, 1, [&] {
+                                       for (auto& rank : ranks) rank->call(collectives, stream);
+                                       collectives.all_reduce(memory.get(), memory.get(), 1000, Type::bf16, stream);
+                                     });
+                                     for (int round = 0; round < 20; ++round) {
+                                       for (auto& rank : ranks) rank->fill();
+                                       for (int i = 0; i < 100; ++i) graph.launch(stream);
+                                       collectives.finish(stream);
+                                       for (std::size_t i = 0; i < cases.size(); ++i)
+                                         if (const std::string fault = ranks[i]->fault(); !fault.empty())
+                                           t.add(cases[i].text() + " round " + std::to_string(round) + ": " + fault);
+                                     }
+                                   });
   expect_none(code, trouble);
 }
 
 TEST(GpuRmsNorm, PublicObjectsAndMistakes) {
   NEEDS_GPUS(2);
   Trouble trouble;
-  const int code =
-      run_on(2, {}, 5, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
+  const int code = run_collectives(
+      2, {}, 5, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
         const Case c{{5, 3000, Type::bf16}, {}};
         Rank rank(world, c, 3);
         rank.fill();
@@ -306,8 +281,8 @@ TEST(GpuRmsNorm, WaitsPastTheirLimitEnd) {
   for (const ExactAlgorithm algorithm : {ExactAlgorithm::one_shot, ExactAlgorithm::two_shot}) {
     Trouble trouble;
     std::atomic<bool> ended = false;
-    const int code =
-        run_on(2, {}, 0.5, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
+    const int code = run_collectives(
+        2, {}, 0.5, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
           Rank rank(world, {{200, 4096, Type::bf16}, {algorithm}}, 1);
           rank.fill();
           try {

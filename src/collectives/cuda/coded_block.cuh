@@ -133,9 +133,9 @@ __device__ __forceinline__ float round_to(float value) {
   return value;
 }
 
-/// The group of which this thread's block is a part. By a whole warp; a group's blocks lie in neighbouring lanes.
-__device__ __forceinline__ codec::Group group_of(const Codec& c, const codec::Range& range,
-                                                 const float (&values)[coded_block_values]) {
+/// Those of the group of which this thread's block is a part. By a whole warp; a group's blocks lie in neighbouring
+/// lanes.
+__device__ __forceinline__ codec::Extremes extremes_of(const Codec& c, const float (&values)[coded_block_values]) {
   codec::Extremes extremes = codec::fold(c, codec::no_extremes(c), values);
   const int lanes = c.group / static_cast<int>(coded_block_values);
   for (int distance = 1; distance < lanes; distance *= 2) {
@@ -144,6 +144,14 @@ __device__ __forceinline__ codec::Group group_of(const Codec& c, const codec::Ra
     if (c.asymmetric) other.low = __shfl_xor_sync(whole_warp, extremes.low, distance);
     extremes = codec::merge(c, extremes, other);
   }
+  return extremes;
+}
+
+/// The group itself. By a whole warp.
+__device__ __forceinline__ codec::Group group_of(const Codec& c, const codec::Range& range,
+                                                 const float (&values)[coded_block_values]) {
+  const codec::Extremes extremes = extremes_of(c, values);
+  const int lanes = c.group / static_cast<int>(coded_block_values);
   const bool marked = codec::needs_mark(c, range, extremes);
   if (!__any_sync(whole_warp, marked)) return codec::regular_group(c, extremes);
   std::int32_t finite = codec::fold_finite(range, 0, values);

@@ -244,13 +244,8 @@ class CodedStaged : CodedRank<type, false> {
       Part& came = part[s % unrolled];
       if (!ahead && s != c_.rank && there) came = this->load_part(c, slot_of(a_.parts, c_.rank, s, place), index);
       const bool mine = s == c_.rank;
-      const GroupWords own_words = words_of(c, own_group);
-      const codec::Group group = read_usual_group<type>(c,
-                                                        {mine    ? own_words.scale
-                                                         : there ? came.words.scale
-                                                                 : 0,
-                                                         0},
-                                                        usual);
+      const std::uint32_t words = mine ? words_of(c, own_group).scale : there ? came.words.scale : 0;
+      const codec::Group group = read_usual_group<type>(c, {words, 0}, usual);
       codec::Codes codes = codec::from_planes(c.format, came.planes);
       codes.low = mine ? own_codes.low : codes.low;
       codes.high = mine ? own_codes.high : codes.high;

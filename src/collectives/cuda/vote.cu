@@ -11,13 +11,8 @@ namespace {
 /// Whether this thread's group could. By a whole warp; a group's blocks lie in neighbouring lanes.
 template <Type type>
 __device__ __forceinline__ bool group_exceeds(const VoteArgs& a, const float (&values)[coded_block_values]) {
-  constexpr Codec any{.asymmetric = true};  // both extremes
-  codec::Extremes extremes = codec::fold(any, codec::no_extremes(any), values);
-  for (int distance = 1; distance < a.pair.reduce_scatter.group / static_cast<int>(coded_block_values); distance *= 2) {
-    const codec::Extremes other{__shfl_xor_sync(whole_warp, extremes.low, distance),
-                                __shfl_xor_sync(whole_warp, extremes.high, distance)};
-    extremes = codec::merge(any, extremes, other);
-  }
+  const codec::Extremes extremes =
+      extremes_of({.asymmetric = true, .group = a.pair.reduce_scatter.group}, values);  // both of them
   const auto infinity = static_cast<std::int32_t>(codec::infinity_bits);
   const float low = codec::unordered(extremes.low), high = codec::unordered(extremes.high);
   // What is no finite value is beyond every tolerance.
