@@ -25,8 +25,12 @@ struct WarpgroupRows {
 template <Type Narrow, int TileN, int Registers, int Threads, typename Places = WarpgroupRows<TileN, Registers>>
 struct Fragment {
   static constexpr int columns = Places::columns, per_part = columns / 2, parts = Registers / per_part;
+  static constexpr int part_rows = Places::part_rows;
   static constexpr int units = Registers / 8;
   static_assert(Registers % per_part == 0 && columns % 32 == 0);
+
+  /// The first of a warp's rows, and of its first lane's.
+  __device__ __forceinline__ static std::uint32_t row_of(std::uint32_t thread) { return Places::row(thread); }
 
   /// To a slot in register order: thread t's i-th 16 bytes at (i * Threads + t) * 16, so that warps store whole lines.
   __device__ __forceinline__ static void store_slot(const float (&acc)[Registers], const RegionEntry& r,
@@ -200,9 +204,8 @@ struct Fragment {
     }
   }
 
-  __device__ __forceinline__ static void store(const float (&acc)[Registers], const RegionEntry& r, void* out,
-                                               std::uint32_t copy, std::uint32_t thread, Pace& pace) {
-    std::byte* first = first_of(r, out, copy);
+  __device__ __forceinline__ static void store(const float (&acc)[Registers], const RegionEntry& r, std::byte* first,
+                                               std::uint32_t thread, Pace& pace) {
     if (r.order == SlotOrder::registers)
       store_slot(acc, r, first, thread, pace);
     else

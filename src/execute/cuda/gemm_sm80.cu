@@ -190,8 +190,10 @@ struct Sm80Gemm {
       Tile::add_bias(acc, static_cast<const std::uint16_t*>(args.bias) + task.b_col,
                      static_cast<std::uint32_t>(args.n) - task.b_col, threadIdx.x);
     Pace unhurried;
-    for (std::uint32_t s = 0; s < task.stores; ++s)
-      Tile::store(acc, args.table.regions[task.regions + task.adds + s], args.out, epoch.copy, threadIdx.x, unhurried);
+    for (std::uint32_t s = 0; s < task.stores; ++s) {
+      const RegionEntry& r = args.table.regions[task.regions + task.adds + s];
+      Tile::store(acc, r, first_of(r, args.out, epoch.copy), threadIdx.x, unhurried);
+    }
     return met;
   }
 

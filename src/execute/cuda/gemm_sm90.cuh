@@ -14,6 +14,7 @@
 #include "execute/cuda/fragment.cuh"
 #include "execute/cuda/gemm.hpp"
 #include "execute/cuda/protocol.cuh"
+#include "execute/cuda/staged_rows.cuh"
 #include "execute/cuda/walk.cuh"
 
 namespace imbrex::cuda {
@@ -26,8 +27,14 @@ struct Sm90Config {
   static constexpr Type type = std::is_same_v<Element, cutlass::half_t> ? Type::fp16 : Type::bf16;
   static constexpr int tile_m = M, tile_n = N, cluster = Cluster;
   static constexpr bool pingpong = Pingpong;
-  /// As many slices of 64 columns of A and rows of B as shared memory holds beside 2 KiB of barriers.
-  static constexpr int stages = (227 * 1024 - 2048) / ((M + N) * 64 * 2);
+  static constexpr int group_threads = Pingpong ? 128 : 256;  ///< that share a tile
+  static constexpr int registers = M * N / group_threads;
+  using Tile = Fragment<type, N, registers, group_threads>;
+  using Rows = StagedRows<type, Tile>;
+  static constexpr int consumer_warps = 8;
+  /// As many slices of 64 columns of A and rows of B as shared memory holds beside the warps' stages of rows and 1 KiB
+  /// of barriers.
+  static constexpr int stages = (227 * 1024 - 1024 - consumer_warps * Rows::bytes) / ((M + N) * 64 * 2);
 };
 
 template <typename Config>
@@ -47,13 +54,13 @@ struct Sm90Gemm {
   using Order = cutlass::OrderedSequenceBarrier<1, 2>;
 
   static constexpr int tile_k = 64, threads = 384;
-  static constexpr int group_threads = Config::pingpong ? 128 : 256;  ///< that share a tile
-  static constexpr int registers = Config::tile_m * Config::tile_n / group_threads;
+  static constexpr int group_threads = Config::group_threads, registers = Config::registers;
   static constexpr int plane_bytes = 16 * group_threads;
   static constexpr int a_planes =
       Config::tile_m * tile_k * 2 / plane_bytes;  ///< of a stage, those that lie in A's part
   static constexpr int planes = a_planes + Config::tile_n * tile_k * 2 / plane_bytes;
-  using Tile = Fragment<Config::type, Config::tile_n, registers, group_threads>;
+  using Tile = typename Config::Tile;
+  using Rows = typename Config::Rows;
 
   struct Params {
     typename Mainloop::Params mainloop;
@@ -64,6 +71,7 @@ struct Sm90Gemm {
 
   struct SharedStorage {
     alignas(128) typename Mainloop::TensorStorage tensors;
+    alignas(128) std::byte rows[Config::consumer_warps][Rows::bytes];
     alignas(16) typename Mainloop::PipelineStorage pipeline;
     alignas(16) typename Order::SharedStorage order;
     std::uint64_t epoch;
@@ -240,8 +248,8 @@ struct Sm90Gemm {
   /// none.
   template <typename Accumulators>
   __device__ __forceinline__ static void finish(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
-                                                Accumulators& acc, std::uint32_t thread, int group, int poster,
-                                                std::uint32_t time) {
+                                                Accumulators& acc, SharedStorage& shared, std::uint32_t thread,
+                                                int group, int poster, std::uint32_t time) {
     const RegionEntry* regions = args.table.regions + task.regions;
     if (thread == 0) maybe_pause(args.protocol, epoch, task.task);
     if (task.epilogue_waits > 0 && !staged(task)) {
@@ -258,8 +266,12 @@ struct Sm90Gemm {
       const std::uint32_t units = task.stores * Tile::units;
       pace = Pace::over(min(time / 4 * 3, units * args.unit_ns), units);
     }
-    for (std::uint32_t s = 0; s < task.stores; ++s)
-      Tile::store(acc, regions[task.adds + s], args.out, epoch.copy, thread, pace);
+    const RegionEntry* stores = regions + task.adds;
+    if (Rows::take(stores, task.stores, args.out, epoch.copy))
+      Rows::store(acc, stores, task.stores, args.out, epoch.copy, thread, shared.rows[threadIdx.x / 32 - 4], pace);
+    else
+      for (std::uint32_t s = 0; s < task.stores; ++s)
+        Tile::store(acc, stores[s], first_of(stores[s], args.out, epoch.copy), thread, pace);
     hand_to_poster(task, poster);
   }
 
@@ -354,7 +366,7 @@ struct Sm90Gemm {
       auto& acc = *reinterpret_cast<float(*)[registers]>(accumulators.data());
       if (task.slot_stages > 0) add_slots(task, shared, pipeline, state, acc, thread);
       if (task.kind == TaskKind::tile) {
-        finish(args, epoch, task, acc, thread, group, poster, time);
+        finish(args, epoch, task, acc, shared, thread, group, poster, time);
       }
     }
   }
@@ -381,6 +393,14 @@ struct Sm90Gemm {
     order_params.group_id = warpgroup - 1;
     order_params.group_size = 128;
     Order order(shared.order, order_params);
+    if (threadIdx.x == 64) {  // of a poster's warp: what the roles read first
+      const Walk<Config::cluster> walk(params.args.table, block_in_cluster);
+      if (walk.valid()) {
+        Lookahead first;
+        first.begin(walk.entry());
+        first.end(params.args.table);
+      }
+    }
     wait_for_stream();
     const bool reader = threadIdx.x == 32;  // of the producers' idle warp
     if (reader) shared.epoch = read_epoch(params.args.protocol);
