@@ -1,19 +1,14 @@
 // imbrex bench: Imbrex beside cuBLAS and NCCL on this machine's GPUs. imbrex tune: which plan is fastest, for later
 // runs.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <ctime>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <sstream>
 
-#include "command.hpp"
 #include "imbrex/error.hpp"
-#include "imbrex/measure.hpp"
 #include "imbrex/world.hpp"
+#include "tuning.hpp"
 
 namespace imbrex::cli {
 namespace {
@@ -22,12 +17,17 @@ struct Options {
   std::vector<std::string> ops;
   std::vector<std::int64_t> sizes;
   std::vector<std::string> layers;
-  std::int64_t ranks = 4, rounds = 9, runs = 8;
+  std::int64_t ranks = 4, rounds = 9, runs = 0;  // runs: 0: 8, of all-reduces 20
   Type type = Type::bf16;
   std::string world = "processes", out;
-  std::vector<std::string> tries;
+  std::vector<std::string> tries, codecs;
   bool serve = false;
+  CLI::App* app = nullptr;
+
+  bool given(const char* name) const { return app->get_option(name)->count() > 0; }
 };
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
 
 // "NxK" of the whole operator.
 Problem layer(const std::string& text, Problem p) {
@@ -71,16 +71,20 @@ std::vector<Problem> grid(const Options& o) {
   return problems;
 }
 
-MeasureRequest request_of(const Options& o, bool all) {
+void expect_world(const Options& o) {
   if (o.world != "processes" && o.world != "threads")
-    throw Error(ErrorCode::invalid_input, fmt::format("--world '{}': it must be processes or threads", o.world));
+    refuse(fmt::format("--world '{}': it must be processes or threads", o.world));
+}
+
+MeasureRequest request_of(const Options& o, bool all) {
+  expect_world(o);
   MeasureRequest request;
   request.ranks = static_cast<int>(o.ranks);
   if (!o.serve) request.problems = grid(o);
   request.all = all;
   request.tries = o.tries;
   request.rounds = static_cast<int>(o.rounds);
-  request.runs = static_cast<int>(o.runs);
+  if (o.runs > 0) request.runs = static_cast<int>(o.runs);
   request.threads = o.world == "threads";
   request.wait_limit = default_wait_limit();
   return request;
@@ -106,8 +110,6 @@ std::string name(const Measured& m) {
 const Measured& chosen(const Measurement& m) {
   return *std::find_if(m.plans.begin(), m.plans.end(), [](const Measured& x) { return x.chosen; });
 }
-
-double microseconds(double seconds) { return std::round(seconds * 1e8) / 100; }
 
 Json json_of(const Measurement& m) {
   Json plans = Json::array();
@@ -143,33 +145,14 @@ void print_tries(const Program& program, const Measurement& m) {
   for (const Refused& r : m.refused) print(program, "  {:50} refused: {}", r.tried, r.message);
 }
 
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  char text[16];
-  std::strftime(text, sizeof text, "%Y-%m-%d", &parts);
-  return text;
-}
-
 double geometric_mean(const std::vector<double>& values) {
   double sum = 0;
   for (double v : values) sum += std::log(v);
   return values.empty() ? 1 : std::exp(sum / static_cast<double>(values.size()));
 }
 
-// Said before a long run, not after it.
-void expect_folder(const std::string& path) {
-  if (path.empty()) return;
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  const std::string folder = parent.empty() ? "." : parent.string();
-  if (::access(folder.c_str(), W_OK) != 0 || !std::filesystem::is_directory(folder))
-    throw Error(ErrorCode::invalid_input,
-                fmt::format("--out '{}': '{}' is no folder that can be written to", path, folder));
-}
-
 int measure_and_print(const Program& program, const Options& options, bool all) {
-  expect_folder(options.out);
+  const std::string before = table_at(options.out);
   const MeasureRequest request = request_of(options, all);
   std::vector<double> fractions, gains;
   Json rows = Json::array();
@@ -184,10 +167,11 @@ int measure_and_print(const Program& program, const Options& options, bool all) 
     gains.push_back(m.plans.front().seconds / best.seconds);
     rows.push_back(json_of(m));
     measurements.push_back(m);
-    if (rows.size() < request.problems.size()) return;
+    const bool last = rows.size() == request.problems.size();
+    if (all) write_table(options.out, last, [&] { return tuning_table(measurements, today(), before); });
+    if (!last) return;
     print(program, "geometric means: {:.3f} of the roofline, {:.3f}x sequential", geometric_mean(fractions),
           geometric_mean(gains));
-    if (all && !options.out.empty()) write_file(options.out, tuning_table(measurements, today()));
     print_json(program,
                {{"gpu", m.gpu}, {"date", today()}, {"rounds", request.rounds}, {"runs", request.runs}, {"rows", rows}});
   };
@@ -225,7 +209,32 @@ int serve(const Options& options) {
   });
 }
 
+// --ops all_reduce goes alone.
+bool is_all_reduce(const Options& o) {
+  const bool asked = std::find(o.ops.begin(), o.ops.end(), "all_reduce") != o.ops.end();
+  if (asked && o.ops.size() > 1) refuse("--ops: all_reduce is tuned alone; --out keeps what the table says of others");
+  if (!asked && o.given("--codecs")) refuse("--codecs is about --ops all_reduce");
+  for (const char* name : {"--m", "--layers"})
+    if (asked && o.given(name)) refuse(fmt::format("{} is about operators with a GEMM, not all_reduce", name));
+  return asked;
+}
+
+int tune(const Program& program, const Options& o) {
+  if (!is_all_reduce(o)) return measure_and_print(program, o, true);
+  expect_world(o);
+  AllReduceMeasureRequest request;
+  request.ranks = static_cast<int>(o.ranks);
+  request.type = o.type;
+  request.codecs = codecs_named(o.codecs);
+  request.rounds = static_cast<int>(o.rounds);
+  if (o.runs > 0) request.runs = static_cast<int>(o.runs);
+  request.threads = o.world == "threads";
+  request.wait_limit = default_wait_limit();
+  return tune_all_reduces(program, request, o.out);
+}
+
 void add_options(CLI::App& command, Options& o) {
+  o.app = &command;
   command.add_option("--ops", o.ops, "Operators; default: all four")->type_name("OP...");
   command.add_option("--m", o.sizes, "Rows; default: 64 512 2048 8192. Operators that do not take an M go without it")
       ->type_name("M...");
@@ -234,7 +243,8 @@ void add_options(CLI::App& command, Options& o) {
   add_integer(command, "--ranks", o.ranks, 1, 64, "GPUs (default 4)");
   add_named<Type>(command, "--type", o.type, parse_type, "bf16 (default), fp16 or fp32");
   add_integer(command, "--rounds", o.rounds, 1, 1000, "Samples of each candidate; they run in turn (default 9)");
-  add_integer(command, "--runs", o.runs, 2, 1000, "Operations in a sample, an even number (default 8)");
+  add_integer(command, "--runs", o.runs, 2, 1000,
+              "Operations in a sample, an even number (default 8; all-reduces: 20)");
   command.add_option("--world", o.world, "Ranks are processes (default) or threads")->type_name("NAME");
 }
 
@@ -279,12 +289,24 @@ void add_tune(Program& program) {
       "Times every plan worth trying on this machine's GPUs and writes down the fastest.\n"
       "A table in the folder machines/tuned/ decides what strategy auto runs on GPUs of that name: for the operator, "
       "type,\n"
-      "ranks, N and K, and M up to halfway to the next one measured.",
+      "ranks, N and K, and M up to halfway to the next one measured.\n"
+      "Of all-reduces it says from which sizes on algorithm auto takes two shots, and --exact-below auto a codec.",
       "Examples:\n"
-      "  imbrex tune --ops all_gather_gemm --m 64 512 4096 --layers 28672x4096 --out machines/tuned/mine.json",
-      [options, &program] { return measure_and_print(program, *options, true); });
+      "  imbrex tune --ops all_gather_gemm --m 64 512 4096 --layers 28672x4096 --out machines/tuned/mine.json\n"
+      "  imbrex tune --ops all_reduce --codecs int8 int4 --ranks 4 --out machines/tuned/mine.json",
+      [options, &program] { return tune(program, *options); });
   add_options(command, *options);
-  command.add_option("--out", options->out, "Write the table to this file")->type_name("FILE");
+  command.get_option("--ops")->description("Operators; default: the four with a GEMM; or all_reduce, alone");
+  options->codecs = {"int8", "fp8-g128", "int6", "flash6", "int4"};
+  command
+      .add_option("--codecs", options->codecs,
+                  "For all_reduce: codecs to measure; default: int8 fp8-g128 int6 flash6 int4")
+      ->type_name("CODEC...");
+  command
+      .add_option("--out", options->out,
+                  "Write the table to this file, in the place of what it says of the operators with a GEMM, or of "
+                  "all-reduces of these ranks and type")
+      ->type_name("FILE");
 }
 
 }  // namespace imbrex::cli

@@ -13,7 +13,6 @@
 #include <numeric>
 
 #include "base/check.hpp"
-#include "execute/cuda/graph.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
 
@@ -42,21 +41,6 @@ bool is_in(const std::vector<std::string>& list, const std::string& name) {
 
 }  // namespace
 
-// Small all-reduces in a row, which bring the ranks together and give the host time to queue what is timed.
-class Lead {
- public:
-  Lead(cuda::CudaCollectives& collectives, cudaStream_t stream)
-      : memory_(cuda::raw_memory(256)),
-        graph_(stream, 50, [&] { collectives.all_reduce(memory_.get(), memory_.get(), 64, Type::bf16, stream); }) {}
-  void launch(cudaStream_t stream) const { graph_.launch(stream); }
-
- private:
-  cuda::RawMemory memory_;
-  cuda::Graph graph_;
-};
-
-Event::Event() { IMBREX_CUDA_TRY(cudaEventCreate(&event_)); }
-
 Bench::Bench(World& world, const BenchOptions& options)
     : world_(world),
       options_(options),
@@ -68,12 +52,9 @@ Bench::Bench(World& world, const BenchOptions& options)
 #endif
       in_(cuda::raw_memory(static_cast<std::size_t>(options.most) + 256)),
       out_(cuda::raw_memory(static_cast<std::size_t>(options.most) + 256)),
-      reference_(type_, world.size()) {
+      reference_(type_, world.size()),
+      meter_(world, collectives_, stream_, [this](std::size_t i) { settle(timed_[i]); }) {
   fill();
-  IMBREX_CUDA_TRY(cudaMemset(out_.get(), 0, 256));
-  collectives_.all_reduce(out_.get(), out_.get(), 64, Type::bf16, stream_);
-  collectives_.finish(stream_);
-  lead_ = std::make_unique<Lead>(collectives_, stream_);
 }
 
 Bench::~Bench() = default;
@@ -324,26 +305,17 @@ void Bench::run_once(const Candidate& c, std::int64_t count, bool whole, Samples
 // Medians of the rounds.
 Bench::Samples Bench::times(const std::vector<Candidate>& list, std::int64_t bytes, bool whole) {
   const std::int64_t count = bytes / static_cast<std::int64_t>(size_of(type_));
-  const int runs = bytes <= 8 * mib ? options_.runs : std::max(2, options_.runs / 10);
   Samples found;
-  std::vector<std::unique_ptr<cuda::Graph>> graphs;
+  std::vector<cuda::CallMeter::Call> calls;
+  timed_.clear();
   for (const Candidate& c : list) {
     run_once(c, count, whole, found);
-    graphs.push_back(found.failed.contains(c.name) ? nullptr : std::make_unique<cuda::Graph>(stream_, runs, [&] {
-      c.call(in_.get(), out_.get(), count, stream_);
-    }));
+    timed_.push_back(c.name);
+    calls.push_back(found.failed.contains(c.name) ? cuda::CallMeter::Call()
+                                                  : [&] { c.call(in_.get(), out_.get(), count, stream_); });
   }
-  std::vector<std::vector<double>> samples(list.size());
-  for (int round = -1; round < options_.rounds; ++round)
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      if (graphs[i] == nullptr) continue;
-      const double seconds = slowest(time(list[i].name, [&] { graphs[i]->launch(stream_); })) / runs;
-      if (round >= 0) samples[i].push_back(seconds);
-    }
-  for (std::vector<double>& one : samples) {
-    std::sort(one.begin(), one.end());
-    found.microseconds.push_back(one.empty() ? 0 : one[one.size() / 2] * 1e6);
-  }
+  for (const double seconds : meter_.times(calls, cuda::CallMeter::runs_for(bytes, options_.runs), options_.rounds))
+    found.microseconds.push_back(seconds * 1e6);
   return found;
 }
 
@@ -356,24 +328,6 @@ void Bench::settle(const std::string& name) {
       std::_Exit(3);
     }
   collectives_.finish(stream_);
-}
-
-double Bench::time(const std::string& name, const std::function<void()>& launch) {
-  world_.barrier();
-  lead_->launch(stream_);
-  IMBREX_CUDA_TRY(cudaEventRecord(begin_, stream_));
-  launch();
-  IMBREX_CUDA_TRY(cudaEventRecord(end_, stream_));
-  settle(name);
-  float milliseconds = 0;
-  IMBREX_CUDA_TRY(cudaEventElapsedTime(&milliseconds, begin_, end_));
-  return static_cast<double>(milliseconds) * 1e-3;
-}
-
-double Bench::slowest(double seconds) {
-  std::vector<double> all(static_cast<std::size_t>(world_.size()));
-  world_.all_gather(&seconds, all.data(), sizeof seconds);
-  return *std::max_element(all.begin(), all.end());
 }
 
 }  // namespace imbrex

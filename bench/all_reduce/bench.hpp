@@ -13,6 +13,7 @@
 #include "all_reduce/reference.hpp"
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "imbrex/world.hpp"
+#include "ops/cuda/call_meter.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 #ifdef IMBREX_HAVE_LIBRARIES
 #include "runtime/cuda/nccl.hpp"
@@ -42,19 +43,6 @@ struct Candidate {
   std::function<std::string()> fault = {};  ///< Check::own: what is wrong with this rank's result
 };
 
-class Event {
- public:
-  Event();
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  ~Event() { cudaEventDestroy(event_); }
-  operator cudaEvent_t() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
-class Lead;
 class RmsNormOperandsOnGpu;
 
 class Bench {
@@ -104,8 +92,6 @@ class Bench {
   std::string first_of(const std::string& own);
   float reported();
   void settle(const std::string& name);
-  double time(const std::string& name, const std::function<void()>& launch);
-  double slowest(double seconds);
 
   World& world_;
   const BenchOptions& options_;
@@ -116,10 +102,10 @@ class Bench {
   std::unique_ptr<runtime::Communicator> nccl_;
 #endif
   test::Stream stream_;
-  Event begin_, end_;
   cuda::RawMemory in_, out_;
   Reference reference_;
-  std::unique_ptr<Lead> lead_;
+  cuda::CallMeter meter_;
+  std::vector<std::string> timed_;              // what the meter waits for, by name
   std::shared_ptr<RmsNormOperandsOnGpu> norm_;  // once asked for
   bool sound_ = true;
 };

@@ -1,11 +1,13 @@
-// How long plans take on this machine's GPUs, beside what users have: cuBLAS and NCCL.
+// How long plans take on this machine's GPUs, beside what users have: cuBLAS and NCCL; and how long all-reduces do.
 #pragma once
 
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "imbrex/all_reduce_record.hpp"
 #include "imbrex/plan.hpp"
 
 namespace imbrex {
@@ -59,8 +61,36 @@ inline double roofline_seconds(const Measurement& m) {
 int measure(const MeasureRequest& request, const std::function<void(const Measurement&)>& report);
 
 /// The fastest plan of each measurement as a table for machines/tuned/ (docs/cuda-executor.md). `date`: of the
-/// measurements, which are of one kind of GPU.
-std::string tuning_table(const std::vector<Measurement>& measurements, const std::string& date);
+/// measurements, which are of one kind of GPU. `before`: the table that it replaces, or empty; what that says about
+/// all-reduces is kept. Throws Error(invalid_input) if it is no table, or one of another GPU.
+std::string tuning_table(const std::vector<Measurement>& measurements, const std::string& date,
+                         std::string_view before = {});
+
+/// The name of the GPUs that a table is for. Throws Error(invalid_input) if the text is no table.
+std::string gpu_of_table(std::string_view text);
+
+struct AllReduceMeasureRequest {
+  int ranks = 4;
+  Type type = Type::bf16;
+  std::vector<CodecPair> codecs;                             ///< each once
+  std::int64_t least = 1024, most = std::int64_t{64} << 20;  ///< bytes of the vectors, whole KiB; sizes double
+  int rounds = 9;                                            ///< candidates run in turn, so many times; medians count
+  int runs = 20;                                             ///< calls in a graph that is replayed; a tenth above 8 MiB
+  bool threads = false;                                      ///< ranks are threads of this process instead of processes
+  double wait_limit = 30;                                    ///< seconds
+};
+
+/// Measures exact all-reduces in one shot and in two, and through each codec in two steps, size by size, on random
+/// vectors; `report` is called on rank 0, in that rank's process. Returns the exit code, as run does. Throws
+/// Error(invalid_input) where there are too few GPUs.
+int measure_all_reduces(const AllReduceMeasureRequest& request,
+                        const std::function<void(const AllReduceMeasurement&)>& report);
+
+/// The record of the measurements (record_of) as a table for machines/tuned/. `before`: the table that it completes, or
+/// empty; in its place is what that says about all-reduces of the same ranks and type. Throws Error(invalid_input) as
+/// record_of, and if it is no table, or one of another GPU.
+std::string tuning_table(const std::vector<AllReduceMeasurement>& measurements, const std::string& date,
+                         std::string_view before = {});
 
 const Measured& fastest(const Measurement& m);
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/check.hpp"
-#include "codec/format.hpp"
 
 namespace imbrex {
 namespace {
@@ -119,21 +118,17 @@ void agree(World& world, std::int64_t max_count, Type type, const AllReduceOptio
   agree(world, "all_reduce", terms);
 }
 
-bool coded(const AllReduceOptions& options, std::int64_t count, Type type) {
+bool coded(const AllReduceOptions& options, std::int64_t count, Type type, const Sizes& sizes) {
   if (!options.codec) return false;
-  // In bf16 on four H200s (docs/all-reduce.md).
-  const int bits =
-      codec::code_bits(options.codec->reduce_scatter.format) + codec::code_bits(options.codec->all_gather.format);
-  const std::int64_t measured = (bits >= 12 ? 4 : 2) << 20;
-  const std::int64_t least = options.exact_below == exact_below_measured ? measured : options.exact_below;
+  const std::int64_t least = options.exact_below == exact_below_measured ? sizes.exact_below : options.exact_below;
   return count * static_cast<std::int64_t>(size_of(type)) >= least;
 }
 
-AllReduceAlgorithm choose(const AllReduceOptions& options, std::int64_t count, Type type, std::int64_t one_shot_bytes) {
-  if (options.algorithm == AllReduceAlgorithm::ring && !coded(options, count, type))
+AllReduceAlgorithm choose(const AllReduceOptions& options, std::int64_t count, Type type, const Sizes& sizes) {
+  if (options.algorithm == AllReduceAlgorithm::ring && !coded(options, count, type, sizes))
     return AllReduceAlgorithm::two_shot;
   if (options.algorithm != AllReduceAlgorithm::automatic) return options.algorithm;
-  const bool small = count * static_cast<std::int64_t>(size_of(type)) <= one_shot_bytes;
+  const bool small = count * static_cast<std::int64_t>(size_of(type)) <= sizes.one_shot_bytes;
   return small && !options.batch_invariant ? AllReduceAlgorithm::one_shot : AllReduceAlgorithm::two_shot;
 }
 

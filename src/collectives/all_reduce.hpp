@@ -44,12 +44,17 @@ void agree(World& world, std::int64_t max_count, Type type, const AllReduceOptio
 
 void agree(World& world, ExchangeKind kind, std::int64_t max_count, Type type, const ExchangeOptions& options);
 
-/// Whether `count` elements go through the codec.
-bool coded(const AllReduceOptions& options, std::int64_t count, Type type);
+/// What decides how a call goes, where the options leave it open; bytes of a tensor.
+struct Sizes {
+  std::int64_t one_shot_bytes;   ///< the largest for which automatic means one_shot
+  std::int64_t exact_below = 0;  ///< with a codec: what exact_below_measured stands for
+};
 
-/// The algorithm of a call of `count` elements; `one_shot_bytes` is the largest tensor for which automatic means
-/// one_shot.
-AllReduceAlgorithm choose(const AllReduceOptions& options, std::int64_t count, Type type, std::int64_t one_shot_bytes);
+/// Whether `count` elements go through the codec.
+bool coded(const AllReduceOptions& options, std::int64_t count, Type type, const Sizes& sizes);
+
+/// The algorithm of a call of `count` elements.
+AllReduceAlgorithm choose(const AllReduceOptions& options, std::int64_t count, Type type, const Sizes& sizes);
 
 /// Parts into which the tolerance is divided: those of the ranks, and the owner's.
 int tolerance_shares(AllReduceAlgorithm algorithm, int ranks);

@@ -96,7 +96,7 @@ AllReduceAlgorithm choose(const AllReduceRmsNormOptions& options, std::int64_t r
                           std::int64_t one_shot_bytes) {
   AllReduceOptions plain;
   plain.algorithm = options.algorithm;
-  return choose(plain, rows * hidden, type, one_shot_bytes);
+  return choose(plain, rows * hidden, type, Sizes{one_shot_bytes});
 }
 
 }  // namespace collectives

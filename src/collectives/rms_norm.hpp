@@ -60,7 +60,7 @@ void agree(World& world, std::int64_t max_rows, std::int64_t hidden, Type type, 
 void expect_operands(const RmsNormOperands& operands, std::int64_t rows, std::int64_t max_rows, std::int64_t hidden,
                      Type type);
 
-/// The algorithm of a call; `one_shot_bytes` as in choose.
+/// The algorithm of a call; `one_shot_bytes` as in Sizes.
 AllReduceAlgorithm choose(const AllReduceRmsNormOptions& options, std::int64_t rows, std::int64_t hidden, Type type,
                           std::int64_t one_shot_bytes);
 

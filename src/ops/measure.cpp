@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 
 #include "base/check.hpp"
-#include "base/convert.hpp"
 #include "imbrex/execute.hpp"
 #include "imbrex/world.hpp"
 #include "ops/operand_memory.hpp"
+#include "ops/random_bytes.hpp"
 #include "ops/run_device.hpp"
 #include "ops/run_ranks.hpp"
 #include "plan/json_node.hpp"
@@ -21,6 +20,7 @@
 namespace imbrex {
 namespace {
 
+constexpr std::string_view table_so_far = "the table so far";
 constexpr double link_bytes_per_second = 370e9;
 constexpr std::size_t heap_bytes = std::size_t{16} << 30;
 
@@ -35,20 +35,8 @@ double wire_seconds(const Problem& p) {
   return ways * peers * elements(s.product) / static_cast<double>(p.ranks) * element / link_bytes_per_second;
 }
 
-// Uniform in [-1, 1): a random stretch over and over, which is as random to the hardware.
 std::vector<std::byte> random_matrix(const Extent& extent, Type type, std::uint64_t seed) {
-  const auto count = static_cast<std::size_t>(extent.rows * extent.cols);
-  std::vector<float> values(std::min<std::size_t>(count, 1 << 20));
-  for (float& v : values) {
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    v = static_cast<float>(static_cast<std::int32_t>(seed >> 32)) * 0x1p-31f;
-  }
-  const std::size_t element = size_of(type), block = values.size() * element;
-  std::vector<std::byte> stretch(block), bytes(count * element);
-  from_float(type, values.data(), stretch.data(), std::ssize(values));
-  for (std::size_t at = 0; at < bytes.size(); at += block)
-    std::memcpy(bytes.data() + at, stretch.data(), std::min(block, bytes.size() - at));
-  return bytes;
+  return random_bytes(extent.rows * extent.cols, type, seed);
 }
 
 // The plan's products only.
@@ -201,8 +189,14 @@ const Measured& fastest(const Measurement& m) {
                            [](const Measured& x, const Measured& y) { return x.seconds < y.seconds; });
 }
 
-std::string tuning_table(const std::vector<Measurement>& measurements, const std::string& date) {
+std::string tuning_table(const std::vector<Measurement>& measurements, const std::string& date,
+                         std::string_view before) {
   Records records{measurements.empty() ? "" : measurements.front().gpu, date, {}};
+  if (!before.empty()) {
+    Records others = parse_records(before, table_so_far);
+    expect_gpu(others, records.gpu);
+    records.all_reduces = std::move(others.all_reduces);
+  }
   for (const Measurement& m : measurements) {
     const Measured& best = fastest(m);
     records.list.push_back({m.problem, 0, 0, {best.strategy, best.knobs}, best.seconds, m.plans.front().seconds});
@@ -210,6 +204,8 @@ std::string tuning_table(const std::vector<Measurement>& measurements, const std
   set_ranges(records);
   return to_json(records);
 }
+
+std::string gpu_of_table(std::string_view text) { return parse_records(text, table_so_far).gpu; }
 
 std::string knobs_to_json(const Knobs& knobs) { return to_json(knobs); }
 

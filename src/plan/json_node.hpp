@@ -77,6 +77,7 @@ class Node {
     throw Error(ErrorCode::invalid_input, fmt::format("{}: {}: {}", title(), way(), rule));
   }
 
+  bool null() const { return json_.is_null(); }
   bool has(std::string_view key) const { return object().contains(key); }
 
  private:

@@ -1,5 +1,6 @@
 #include "tune/records.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,7 @@
 
 #include "imbrex/machine.hpp"
 #include "plan/json_node.hpp"
+#include "tune/all_reduce_records.hpp"
 
 namespace imbrex {
 namespace {
@@ -31,6 +33,17 @@ Record record_of(const Node& n) {
   r.sequential_seconds = n["sequential_us"].number() * 1e-6;
   if (r.m_low < 1 || r.m_high < r.m_low) n.refuse("from_m and to_m must be a range of positive numbers");
   return r;
+}
+
+// Every rank reads them in the same order.
+std::vector<std::filesystem::path> tables_in(const std::filesystem::path& folder) {
+  namespace fs = std::filesystem;
+  std::vector<fs::path> paths;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    if (it->path().extension() == ".json") paths.push_back(it->path());
+  std::sort(paths.begin(), paths.end());
+  return paths;
 }
 
 }  // namespace
@@ -60,11 +73,13 @@ Records parse_records(std::string_view text, std::string_view where) {
     throw Error(ErrorCode::invalid_input, fmt::format("{}: this is not JSON: {}", where, error.what()));
   }
   const Node n(json, where);
-  n.only({"imbrex_records", "gpu", "date", "records"});
+  n.only({"imbrex_records", "gpu", "date", "records", "all_reduces"});
   if (n["imbrex_records"].integer<int>() != format_version)
     n["imbrex_records"].refuse(fmt::format("this library reads format {}", format_version));
   Records records{n["gpu"].string(), n["date"].string(), {}};
   n["records"].each([&](const Node& r) { records.list.push_back(record_of(r)); });
+  if (n.has("all_reduces"))
+    n["all_reduces"].each([&](const Node& r) { records.all_reduces.push_back(all_reduce_record_of(r)); });
   return records;
 }
 
@@ -82,7 +97,19 @@ std::string to_json(const Records& records) {
         to_json(r.candidate.knobs));
     separator = ",\n";
   }
+  if (records.all_reduces.empty()) return text + "\n]}\n";
+  text += "\n], \"all_reduces\": [";
+  separator = "\n";
+  for (const AllReduceRecord& r : records.all_reduces) {
+    text += separator + to_json(r);
+    separator = ",\n";
+  }
   return text + "\n]}\n";
+}
+
+void expect_gpu(const Records& records, const std::string& gpu) {
+  IMBREX_EXPECTS(records.gpu == gpu, "a table for GPUs named '{}', not '{}': each kind of GPU has a file of its own",
+                 records.gpu, gpu);
 }
 
 const Record* find_record(const Records& records, const Problem& problem) {
@@ -118,19 +145,23 @@ const Record* nearest_record(const Records& records, const Problem& problem, std
 
 Records load_records(const std::string& gpu) {
   namespace fs = std::filesystem;
+  const auto move_all = [](auto& from, auto& to) {
+    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  };
   Records all{gpu, {}, {}};
   for (const std::string& folder : machine_folders()) {
-    std::error_code error;
-    for (fs::directory_iterator it(fs::path(folder) / "tuned", error), end; !error && it != end; it.increment(error)) {
-      if (it->path().extension() != ".json") continue;
-      std::ifstream file(it->path(), std::ios::binary);
+    Records found{gpu, {}, {}};
+    for (const fs::path& path : tables_in(fs::path(folder) / "tuned")) {
+      std::ifstream file(path, std::ios::binary);
       const std::string text{std::istreambuf_iterator<char>(file), {}};
-      Records records = parse_records(text, it->path().string());
-      if (records.gpu == gpu)
-        all.list.insert(all.list.end(), std::make_move_iterator(records.list.begin()),
-                        std::make_move_iterator(records.list.end()));
+      Records records = parse_records(text, path.string());
+      if (records.gpu != gpu) continue;
+      move_all(records.list, found.list);
+      move_all(records.all_reduces, found.all_reduces);
     }
-    if (!all.list.empty()) break;  // the first folder that has some
+    if (all.list.empty()) all.list = std::move(found.list);
+    if (all.all_reduces.empty()) all.all_reduces = std::move(found.all_reduces);
+    if (!all.list.empty() && !all.all_reduces.empty()) break;
   }
   return all;
 }

@@ -1,4 +1,5 @@
-// What measuring has found to be fastest: `imbrex tune` writes it, and a plan is chosen by it.
+// What measuring has found to be fastest: `imbrex tune` writes it; plans, and the ways of all-reduces, are chosen by
+// it.
 #pragma once
 
 #include <optional>
@@ -6,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "imbrex/all_reduce_record.hpp"
 #include "tune/choose.hpp"
 
 namespace imbrex {
@@ -22,6 +24,7 @@ struct Records {
   std::string gpu;   ///< its name, as the driver gives it
   std::string date;  ///< of the measurement
   std::vector<Record> list;
+  std::vector<AllReduceRecord> all_reduces = {};
 };
 
 /// Gives every record its range: up to halfway, as a ratio, to the next M that was measured for the same operator,
@@ -32,6 +35,9 @@ void set_ranges(Records& records);
 Records parse_records(std::string_view text, std::string_view where);
 std::string to_json(const Records& records);
 
+/// Throws Error(invalid_input) unless the records are of this GPU.
+void expect_gpu(const Records& records, const std::string& gpu);
+
 /// The record for `problem`, or null.
 const Record* find_record(const Records& records, const Problem& problem);
 
@@ -40,7 +46,8 @@ const Record* find_record(const Records& records, const Problem& problem);
 /// the problem but for `partial`, which names the type.
 const Record* nearest_record(const Records& records, const Problem& problem, std::optional<Strategy> strategy);
 
-/// All records for GPUs of this name that came with the library, from machines/tuned/; none is no error.
+/// All records for GPUs of this name that came with the library, from machines/tuned/, by name of the file; each kind
+/// from the first folder that has some. None is no error.
 Records load_records(const std::string& gpu);
 
 /// The same, read once in this process. Any thread may call it.

@@ -16,9 +16,9 @@ ARROWS = {
     "plan": ["machine", "base"],
     "runtime": ["machine", "base"],
     "execute": ["plan", "collectives", "codec", "runtime", "machine", "base"],
-    "tune": ["plan", "machine", "base"],
+    "tune": ["plan", "codec", "machine", "base"],
     "shmem": ["runtime", "base"],
-    "collectives": ["runtime", "codec", "machine", "base"],
+    "collectives": ["tune", "runtime", "codec", "machine", "base"],
     "ops": ["tune", "execute", "plan", "collectives", "codec", "runtime", "machine", "base"],
 }
 
@@ -28,6 +28,7 @@ PUBLIC = {
     "types.hpp": "base",
     "environment.hpp": "base",
     "version.hpp": "base",
+    "all_reduce_record.hpp": "tune",
     "codec.hpp": "codec",
     "collectives.hpp": "collectives",
     "machine.hpp": "machine",

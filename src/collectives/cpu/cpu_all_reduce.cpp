@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "collectives/cpu/rank_work.hpp"
+#include "collectives/policy.hpp"
 
 namespace imbrex {
 namespace {
@@ -45,8 +46,10 @@ class CpuAllReduce final : public AllReduce, private RankWork {
   void operator()(const void* in, void* out, std::int64_t count, void* stream) override {
     check(in, out, count, max_count_, stream);
     begin(in, out, count);
-    bool code = collectives::coded(options_, count, type_);
-    const AllReduceAlgorithm algorithm = collectives::choose(options_, count, type_, one_shot_bytes);
+    const collectives::Sizes sizes{one_shot_bytes,
+                                   options_.codec ? collectives::usual_exact_below(*options_.codec) : 0};
+    bool code = collectives::coded(options_, count, type_, sizes);
+    const AllReduceAlgorithm algorithm = collectives::choose(options_, count, type_, sizes);
     const int shares = collectives::tolerance_shares(algorithm, ranks_);
     if (count == 0 || algorithm == AllReduceAlgorithm::ring || (code && options_.whole_call)) {
       const bool vote = code && options_.whole_call && exceeds(count, shares, algorithm);

@@ -21,16 +21,17 @@ class CudaAllReduce final : public AllReduce {
         max_count_(max_count),
         type_(type),
         options_(options),
-        collectives_(world, runtime::select_device(world)) {}
+        collectives_(world, runtime::select_device(world)),
+        sizes_{collectives_.one_shot_bytes(type),
+               options.codec ? collectives_.policy().exact_below(type, *options.codec) : 0} {}
 
   void operator()(const void* in, void* out, std::int64_t count, void* stream) override {
     IMBREX_EXPECTS(count >= 0 && count <= max_count_, "all_reduce: count = {}: it must be from 0 to {}", count,
                    max_count_);
     stream_ = static_cast<cudaStream_t>(stream);
     record_ = {};
-    const bool coded = collectives::coded(options_, count, type_);
-    const AllReduceAlgorithm algorithm = collectives::choose(
-        options_, count, type_, static_cast<std::int64_t>(cuda::most_one_shot_bytes(world_.size())));
+    const bool coded = collectives::coded(options_, count, type_, sizes_);
+    const AllReduceAlgorithm algorithm = collectives::choose(options_, count, type_, sizes_);
     const bool one_shot = algorithm == AllReduceAlgorithm::one_shot;
     record_.algorithm = static_cast<std::int32_t>(algorithm);
     record_.exact = coded ? 0 : 1;
@@ -54,8 +55,7 @@ class CudaAllReduce final : public AllReduce {
       knobs.turn = cuda::Turn::unless_exact;
       exact.turn = cuda::Turn::if_exact;
       // The same bits either way; the workspace may be too small for one shot.
-      if (count * static_cast<std::int64_t>(size_of(type_)) >
-          static_cast<std::int64_t>(cuda::most_one_shot_bytes(world_.size())))
+      if (count * static_cast<std::int64_t>(size_of(type_)) > sizes_.one_shot_bytes)
         exact.algorithm = cuda::ExactAlgorithm::two_shot;
     } else {
       knobs.tolerance = options_.tolerance.value_or(-1);
@@ -108,6 +108,7 @@ class CudaAllReduce final : public AllReduce {
   Type type_;
   AllReduceOptions options_;
   cuda::CudaCollectives collectives_;
+  collectives::Sizes sizes_;
 
   // Of the last call.
   cudaStream_t stream_ = nullptr;

@@ -25,6 +25,12 @@ std::uint32_t blocks_for(std::uint64_t items, std::uint64_t a_block, std::uint32
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(ceil_div(items, a_block), 1, most));
 }
 
+std::string name_of_gpu(int device) {
+  cudaDeviceProp properties{};
+  IMBREX_CUDA_TRY(cudaGetDeviceProperties(&properties, device));
+  return properties.name;
+}
+
 // Refuses before anything is taken, on every rank alike.
 std::size_t workspace_for(const World& world, const CollectivesOptions& options) {
   IMBREX_EXPECTS(world.size() <= static_cast<int>(max_comm_ranks), "{} ranks: collectives on GPUs take at most {}",
@@ -76,16 +82,11 @@ CodedChunk chunk_of(const Codec& codec, std::uint32_t blocks, int slot_bytes, bo
 
 }  // namespace
 
-// A one-shot sends (R - 1) times the vector, a two-shot 2 (R - 1) / R times, and then waits once more.
-std::uint64_t most_one_shot_bytes(int ranks) {
-  // Measured on four H200s: at 512 KiB both take the same.
-  constexpr std::uint64_t bytes_in_a_wait = 768 << 10;
-  const auto r = static_cast<std::uint64_t>(ranks);
-  return r <= 2 ? 8 << 20 : bytes_in_a_wait * r / ((r - 1) * (r - 2));
-}
-
 CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOptions& options)
-    : world_(world), device_(device), heap_(world, device, workspace_for(world, options)) {
+    : world_(world),
+      device_(device),
+      policy_(collectives::agreed_policy(world, name_of_gpu(device))),
+      heap_(world, device, workspace_for(world, options)) {
   int generation = 0;
   IMBREX_CUDA_TRY(cudaDeviceGetAttribute(&generation, cudaDevAttrComputeCapabilityMajor, device));
   IMBREX_EXPECTS(generation == 9, "GPU {} is of compute capability {}: collectives of Imbrex' own take 9.0 (Hopper)",
@@ -134,13 +135,21 @@ void CudaCollectives::expect_alive() {
   world_.throw_if_failed();
 }
 
+// Of a whole vector, from each rank.
+std::uint64_t CudaCollectives::slot_bytes() const { return comm_.copy_bytes / comm_.ranks / 256 * 256; }
+
+std::int64_t CudaCollectives::one_shot_bytes(Type type, std::int64_t row_bytes) const {
+  const std::uint64_t row = static_cast<std::uint64_t>(row_bytes), in_slots = ceil_div(row, packet_size) * packet_size;
+  return std::min(policy_.one_shot_bytes(type), static_cast<std::int64_t>(slot_bytes() / in_slots * row));
+}
+
 ExactShape CudaCollectives::shape_of(std::int64_t count, Type type, const ExactKnobs& knobs) const {
   const std::uint64_t bytes = static_cast<std::uint64_t>(count) * size_of(type);
   const std::uint64_t packets = ceil_div(bytes, packet_size);
   ExactAlgorithm algorithm = knobs.algorithm;
   if (algorithm == ExactAlgorithm::automatic)
-    algorithm = bytes <= most_one_shot_bytes(static_cast<int>(comm_.ranks)) ? ExactAlgorithm::one_shot
-                                                                            : ExactAlgorithm::two_shot;
+    algorithm =
+        static_cast<std::int64_t>(bytes) <= one_shot_bytes(type) ? ExactAlgorithm::one_shot : ExactAlgorithm::two_shot;
   IMBREX_EXPECTS(knobs.blocks <= max_comm_blocks, "{} blocks: at most {}", knobs.blocks, max_comm_blocks);
   IMBREX_EXPECTS(knobs.threads <= 512 && knobs.threads % 32 == 0, "{} threads: a multiple of 32 up to 512",
                  knobs.threads);
@@ -153,7 +162,7 @@ ExactShape CudaCollectives::shape_of(std::int64_t count, Type type, const ExactK
     s.batch = 1;
     s.threads = knobs.threads != 0 ? knobs.threads : packets <= 64 * 128 ? 128 : packets <= 128 * 256 ? 256 : 512;
     s.blocks = knobs.blocks != 0 ? knobs.blocks : blocks_for(packets, s.threads, 128);
-    const std::uint64_t most = comm_.copy_bytes / comm_.ranks / 256 * 256;
+    const std::uint64_t most = slot_bytes();
     IMBREX_EXPECTS(bytes <= most, "{} elements of {}: one_shot takes at most {} bytes with this workspace", count,
                    name_of(type), most);
     return s;
@@ -379,7 +388,7 @@ void CudaCollectives::exchange(ExchangeKind kind, const void* in, void* out, std
     return;
   }
   // Stretches of blocks that the slots hold, one call each.
-  const std::uint64_t most = comm_.copy_bytes / comm_.ranks / 256 * 256;
+  const std::uint64_t most = slot_bytes();
   for (std::uint64_t at = 0; at < bytes; at += most) {
     ExchangeArgs args{comm_,
                       static_cast<const std::byte*>(in) + at,

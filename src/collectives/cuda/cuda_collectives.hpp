@@ -12,6 +12,7 @@
 #include "collectives/cuda/exchange.hpp"
 #include "collectives/cuda/rms_norm.hpp"
 #include "collectives/cuda/vote.hpp"
+#include "collectives/policy.hpp"
 #include "imbrex/types.hpp"
 #include "imbrex/world.hpp"
 #include "runtime/cuda/cuda_heap.hpp"
@@ -37,9 +38,6 @@ struct ExactKnobs {
   bool report = false;        ///< write what report() reads; costs a little time
   Turn turn = Turn::always;   ///< behind a vote; automatic may then mean two_shot only
 };
-
-/// Up to here an exact all-reduce takes one shot.
-std::uint64_t most_one_shot_bytes(int ranks);
 
 /// How a coded all-reduce runs. Zeros leave the choice to the size.
 struct CodedKnobs {
@@ -69,8 +67,8 @@ struct ExchangeKnobs {
 /// other calls. Failures surface in finish, or in the next call.
 class CudaCollectives {
  public:
-  /// Collective; `device` is selected. Throws Error(invalid_input) on more than max_comm_ranks ranks and on options out
-  /// of range, Error(runtime_failure) where GPUs do not reach each other.
+  /// Collective; `device` is selected. Throws Error(invalid_input) on more than max_comm_ranks ranks, on options out of
+  /// range, and as agreed_policy does; Error(runtime_failure) where GPUs do not reach each other.
   CudaCollectives(World& world, int device, const CollectivesOptions& options = {});
   /// Waits for the device; graphs that captured calls are not replayed any more.
   ~CudaCollectives();
@@ -82,6 +80,13 @@ class CudaCollectives {
   /// Error(invalid_input) on pointers, counts or knobs that break a rule, before anything is queued.
   void all_reduce(const void* in, void* out, std::int64_t count, Type type, cudaStream_t stream,
                   const ExactKnobs& knobs = {});
+
+  /// From which sizes on calls go other ways.
+  const collectives::AllReducePolicy& policy() const { return policy_; }
+
+  /// The largest vector, in bytes, for which automatic means one_shot: as the policy says, as far as the workspace
+  /// goes. Rows that start packets of their own take more of it.
+  std::int64_t one_shot_bytes(Type type, std::int64_t row_bytes = 16) const;
 
   /// The launch that all_reduce would make; `kernel` is what runs.
   ExactShape shape_of(std::int64_t count, Type type, const ExactKnobs& knobs) const;
@@ -138,6 +143,7 @@ class CudaCollectives {
 
  private:
   void expect_alive();
+  std::uint64_t slot_bytes() const;
   void expect_operands(const void* in, const void* out, std::int64_t count, Type type);
   void expect_blocks(ExchangeKind kind, const void* in, const void* out, std::int64_t count, Type type);
   void launch(const void* kernel, std::uint32_t blocks, std::uint32_t threads, void* args, cudaStream_t stream,
@@ -154,6 +160,7 @@ class CudaCollectives {
 
   World& world_;
   int device_;
+  collectives::AllReducePolicy policy_;
   std::uint32_t processors_ = 0;
   runtime::CudaHeap heap_;
   std::size_t offset_ = 0;  // of the workspace

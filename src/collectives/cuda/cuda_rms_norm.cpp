@@ -31,7 +31,7 @@ class CudaAllReduceRmsNorm final : public AllReduceRmsNorm {
 
   AllReduceAlgorithm algorithm_of(std::int64_t rows) const override {
     return collectives::choose(options_, rows, hidden_, type_,
-                               static_cast<std::int64_t>(cuda::most_one_shot_bytes(world_.size())));
+                               collectives_.one_shot_bytes(type_, hidden_ * static_cast<std::int64_t>(size_of(type_))));
   }
 
   void finish() override { collectives_.finish(stream_); }

@@ -114,9 +114,10 @@ void CudaCollectives::all_reduce_rms_norm(const RmsNormOperands& operands, std::
   a.hidden = static_cast<float>(hidden);
   a.eps = eps;
   a.piece = ceil_div(a.rows, comm_.ranks);
-  const bool one_shot = knobs.algorithm == ExactAlgorithm::one_shot ||
-                        (knobs.algorithm == ExactAlgorithm::automatic &&
-                         a.rows * a.row_bytes <= most_one_shot_bytes(static_cast<int>(comm_.ranks)));
+  const bool one_shot =
+      knobs.algorithm == ExactAlgorithm::one_shot ||
+      (knobs.algorithm == ExactAlgorithm::automatic &&
+       static_cast<std::int64_t>(a.rows * a.row_bytes) <= one_shot_bytes(type, static_cast<std::int64_t>(a.row_bytes)));
   spread(l, one_shot ? a.rows : a.piece, knobs);
   one_shot ? plan_one_shot(l) : plan_two_shot(l);
   launch(rms_norm_kernel(type, comm_.ranks, one_shot ? ExactKernel::one_shot : ExactKernel::two_shot),

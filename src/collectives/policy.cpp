@@ -1,0 +1,93 @@
+#include "collectives/policy.hpp"
+
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "base/check.hpp"
+#include "codec/format.hpp"
+#include "tune/all_reduce_records.hpp"
+
+namespace imbrex::collectives {
+namespace {
+
+// What a rank tells the others; texts end with a zero byte.
+struct Name {
+  char gpu[128] = {};
+};
+struct Found {
+  char error[1024] = {};
+  std::uint64_t hash = 0;  // of the records
+};
+
+void put(std::string_view text, char* to, std::size_t size) { text.substr(0, size - 1).copy(to, size - 1); }
+
+std::uint64_t hash_of(const std::vector<AllReduceRecord>& records) {
+  std::uint64_t hash = 14695981039346656037u;
+  for (const AllReduceRecord& record : records)
+    for (const char c : to_json(record)) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash;
+}
+
+}  // namespace
+
+// A one-shot sends (R - 1) times the vector, a two-shot 2 (R - 1) / R times, and then waits once more.
+std::int64_t usual_one_shot_bytes(int ranks) {
+  // Measured on four H200s: at 512 KiB both take the same.
+  constexpr std::int64_t bytes_in_a_wait = 768 << 10;
+  const std::int64_t r = ranks;
+  return r <= 2 ? 8 << 20 : bytes_in_a_wait * r / ((r - 1) * (r - 2));
+}
+
+std::int64_t usual_exact_below(const CodecPair& codec) {
+  // In bf16 on four H200s (docs/all-reduce.md).
+  const int bits = codec::code_bits(codec.reduce_scatter.format) + codec::code_bits(codec.all_gather.format);
+  return (bits >= 12 ? 4 : 2) << 20;
+}
+
+AllReducePolicy::AllReducePolicy(int ranks, std::vector<AllReduceRecord> records)
+    : ranks_(ranks), records_(std::move(records)) {}
+
+std::int64_t AllReducePolicy::one_shot_bytes(Type type) const {
+  const AllReduceRecord* record = find_record(records_, ranks_, type);
+  if (record == nullptr) return usual_one_shot_bytes(ranks_);
+  return record->one_shot_below ? *record->one_shot_below - 1 : std::numeric_limits<std::int64_t>::max();
+}
+
+std::int64_t AllReducePolicy::exact_below(Type type, const CodecPair& codec) const {
+  const AllReduceRecord* record = find_record(records_, ranks_, type);
+  const std::int64_t usual = usual_exact_below(codec);
+  return record == nullptr ? usual : imbrex::exact_below(*record, codec, usual);
+}
+
+AllReducePolicy agreed_policy(World& world, const std::string& gpu,
+                              const std::function<const Records&(const std::string& gpu)>& load) {
+  const auto ranks = static_cast<std::size_t>(world.size());
+  Name own_name;
+  put(gpu, own_name.gpu, sizeof own_name.gpu);
+  std::vector<Name> names(ranks);
+  world.all_gather(&own_name, names.data(), sizeof own_name);
+  const std::string first = names.front().gpu;
+
+  std::vector<AllReduceRecord> records;
+  Found own;
+  try {
+    records = load(first).all_reduces;
+    own.hash = hash_of(records);
+  } catch (const Error& error) {
+    put(error.what(), own.error, sizeof own.error);
+  }
+  std::vector<Found> all(ranks);
+  world.all_gather(&own, all.data(), sizeof own);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    IMBREX_EXPECTS(all[rank].error[0] == 0, "rank {}: {}", rank, all[rank].error);
+    IMBREX_EXPECTS(
+        all[rank].hash == all[0].hash,
+        "all-reduces on {}: rank {} finds other records in machines/tuned/ than rank 0; every rank must read "
+        "the same",
+        first, rank);
+  }
+  return AllReducePolicy(world.size(), std::move(records));
+}
+
+}  // namespace imbrex::collectives

@@ -1,0 +1,310 @@
+// Records of all-reduces: crossings of made-up times, their JSON, and which record answers.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <random>
+
+#include "imbrex/error.hpp"
+#include "imbrex/measure.hpp"
+#include "support/random_plan.hpp"
+#include "tune/all_reduce_records.hpp"
+#include "tune/crossing.hpp"
+#include "tune/records.hpp"
+
+namespace imbrex {
+namespace {
+
+constexpr std::int64_t kib = 1024, mib = 1024 * kib, most_bytes = std::numeric_limits<std::int64_t>::max();
+constexpr double never = std::numeric_limits<double>::infinity();
+
+using Time = std::function<double(std::int64_t bytes)>;
+
+// So long a wait, then so many bytes a second.
+Time line(double wait, double rate) {
+  return [=](std::int64_t bytes) { return wait + static_cast<double>(bytes) / rate; };
+}
+
+std::vector<Duel> duels(const Time& holder, const Time& challenger, std::int64_t most = 64 * mib) {
+  std::vector<Duel> list;
+  for (std::int64_t bytes = kib; bytes <= most; bytes *= 2) list.push_back({bytes, holder(bytes), challenger(bytes)});
+  return list;
+}
+
+CodecPair pair(const char* name) { return parse_codec_pair(name); }
+
+// What a measurement of 4 ranks would find.
+std::vector<AllReduceMeasurement> sweep(const Time& one_shot, const Time& two_shot,
+                                        const std::vector<std::pair<const char*, Time>>& codecs) {
+  std::vector<AllReduceMeasurement> list;
+  for (std::int64_t bytes = kib; bytes <= 64 * mib; bytes *= 2) {
+    AllReduceMeasurement m{"Some GPU", 4, Type::bf16, bytes, one_shot(bytes), two_shot(bytes), {}};
+    for (const auto& [name, time] : codecs) m.coded.push_back({pair(name), time(bytes)});
+    list.push_back(m);
+  }
+  return list;
+}
+
+template <typename F>
+std::string message_of(F&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+    return error.what();
+  }
+  return "accepted";
+}
+
+// Where lines cross, the threshold is that point, up to a KiB.
+TEST(Crossing, IsWhereLinesMeet) {
+  const double rate = 300e9;
+  for (const std::int64_t where : {3 * kib, 100 * kib, 700 * kib, 5 * mib, 63 * mib}) {
+    const double at = static_cast<double>(where) + 1;
+    const auto found = crossing(duels(line(3e-6, rate), line(3e-6 + at / rate / 2, 2 * rate)));
+    ASSERT_TRUE(found.has_value()) << where;
+    EXPECT_EQ(*found, where + kib) << where;
+  }
+}
+
+TEST(Crossing, OfTiesAndExtremes) {
+  const Time fast = line(1e-6, 400e9), slow = line(2e-6, 300e9);
+  EXPECT_EQ(crossing(duels(slow, fast)), 0);
+  EXPECT_EQ(crossing(duels(fast, slow)), std::nullopt);
+  EXPECT_EQ(crossing(duels(fast, fast)), std::nullopt);  // who is no faster gains nothing
+  EXPECT_EQ(crossing({}), std::nullopt);
+  // At the last size only, and by next to nothing: not below it, not at the one before.
+  EXPECT_EQ(crossing({{kib, 1, 2}, {2 * kib, 1, 1 - 1e-15}}), 2 * kib);
+  EXPECT_EQ(crossing({{mib, 1, 1}, {2 * mib, 2, 1}}), mib + kib);  // a tie is not won
+}
+
+TEST(Crossing, OfWhoCannotGo) {
+  // The holder takes nothing above 16 MiB; until then it is faster.
+  const auto bounded = [](std::int64_t bytes) { return bytes <= 16 * mib ? 1e-6 : never; };
+  EXPECT_EQ(crossing(duels(bounded, line(2e-6, 300e9))), 32 * mib);
+  const auto late = [](std::int64_t bytes) { return bytes < mib ? never : 1e-7; };
+  EXPECT_EQ(crossing(duels(line(1e-6, 300e9), late)), mib);
+  EXPECT_EQ(crossing({{kib, never, never}, {2 * kib, never, 1}}), 2 * kib);
+}
+
+// A lucky size among slower ones, and an unlucky one among faster ones.
+TEST(Crossing, BelievesNoSingleSize) {
+  const Time holder = line(3e-6, 200e9), challenger = line(6e-6, 400e9);
+  const auto calm = crossing(duels(holder, challenger));
+  ASSERT_TRUE(calm.has_value());
+  const auto disturbed = [&](std::int64_t where, double factor) {
+    return crossing(duels(holder, [&](std::int64_t b) { return challenger(b) * (b == where ? factor : 1); }));
+  };
+  EXPECT_EQ(disturbed(16 * kib, 0.1), calm);
+  const auto after = disturbed(16 * mib, 10);
+  ASSERT_TRUE(after.has_value());
+  EXPECT_GT(*after, 16 * mib);
+  EXPECT_LE(*after, 32 * mib);
+  EXPECT_EQ(disturbed(64 * mib, 10), std::nullopt);
+}
+
+// Whatever the noise: at each measured size from the threshold on the challenger was faster, and at the last one below
+// it was not.
+TEST(Crossing, HoldsForNoisyTimes) {
+  std::mt19937_64 random(test::seed_from_environment());
+  std::uniform_real_distribution<double> noise(0.7, 1.3), wait(1e-6, 20e-6), rate(50e9, 400e9);
+  int crossed = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const Time x = line(wait(random), rate(random)), y = line(wait(random), rate(random));
+    const std::vector<Duel> list = duels([&](std::int64_t b) { return x(b) * noise(random); },
+                                         [&](std::int64_t b) { return y(b) * noise(random); });
+    const auto found = crossing(list);
+    const Duel* below = nullptr;
+    for (const Duel& d : list) {
+      if (d.bytes >= found.value_or(most_bytes))
+        EXPECT_LT(d.challenger, d.holder) << d.bytes;
+      else
+        below = &d;
+    }
+    if (below != nullptr) {
+      EXPECT_GE(below->challenger, below->holder) << below->bytes;
+    }
+    EXPECT_EQ(found.value_or(0) % kib, 0);
+    crossed += found && *found > 0 ? 1 : 0;
+  }
+  EXPECT_GT(crossed, 200);
+}
+
+TEST(AllReduceRecords, ComeOfMeasurements) {
+  const Time one_shot = line(3e-6, 100e9), two_shot = line(5e-6, 250e9);
+  const AllReduceRecord record =
+      record_of(sweep(one_shot, two_shot,
+                      {{"int8", line(9.2e-6, 250e12)}, {"int4", line(4.9e-6, 250.1e9)}, {"int3", line(9e-6, 200e9)}}),
+                "2026-11-22");
+  EXPECT_EQ(record.ranks, 4);
+  EXPECT_EQ(record.date, "2026-11-22");
+  ASSERT_TRUE(record.one_shot_below.has_value());
+  EXPECT_NEAR(static_cast<double>(*record.one_shot_below), 2e-6 / (1 / 100e9 - 1 / 250e9), 1024);
+  ASSERT_EQ(record.codecs.size(), 3u);
+  EXPECT_EQ(record.codecs[0].codec, pair("int8"));
+  EXPECT_NEAR(static_cast<double>(record.codecs[0].exact_below.value()), 4.2e-6 * 250e9, 8 * 1024);
+  // Faster than two shots from next to nothing on, but one shot is until 256 KiB, and not at 512.
+  EXPECT_GT(record.codecs[1].exact_below.value(), 256 * kib);
+  EXPECT_LE(record.codecs[1].exact_below.value(), 512 * kib);
+  EXPECT_EQ(record.codecs[2].exact_below, std::nullopt);
+}
+
+TEST(AllReduceRecords, RefuseMeasurementsThatAreNotAlike) {
+  const auto good = sweep(line(1, 1), line(1, 2), {{"int8", line(1, 3)}});
+  const auto with = [&](auto&& change) {
+    auto list = good;
+    change(list);
+    return message_of([&] { record_of(list, "2026-11-22"); });
+  };
+  EXPECT_EQ(with([](auto&) {}), "accepted");
+  EXPECT_NE(with([](auto& l) { l.resize(1); }).find("1 sizes"), std::string::npos);
+  EXPECT_NE(with([](auto& l) { l.clear(); }).find("0 sizes"), std::string::npos);
+  EXPECT_NE(with([](auto& l) { std::swap(l[1], l[2]); }).find("2048 bytes"), std::string::npos);
+  EXPECT_NE(with([](auto& l) { l[3].bytes += 2; }).find("8194 bytes"), std::string::npos);
+  EXPECT_NE(with([](auto& l) { l[3].ranks = 2; }).find("bf16 on 2 x Some GPU"), std::string::npos);
+  EXPECT_NE(with([](auto& l) { l[3].gpu = "Other GPU"; }).find("Other GPU"), std::string::npos);
+  EXPECT_NE(with([](auto& l) { l[3].coded.clear(); }).find("not the codecs"), std::string::npos);
+}
+
+Records some_records() {
+  Records records{"Some GPU", "2026-11-21", {}};
+  records.all_reduces = {{4, Type::bf16, "2026-11-22", 512 * kib, {{pair("int8"), 4 * mib}, {pair("int4"), {}}}},
+                         {2, Type::fp32, "2026-11-20", std::nullopt, {}}};
+  return records;
+}
+
+TEST(AllReduceRecords, SurviveJson) {
+  const Records records = some_records();
+  const std::string text = to_json(records);
+  const Records back = parse_records(text, "test");
+  EXPECT_EQ(to_json(back), text);
+  EXPECT_EQ(back.all_reduces, records.all_reduces);
+}
+
+TEST(AllReduceRecords, RefuseWhatTheyDoNotKnow) {
+  const std::string text = to_json(some_records());
+  const auto message = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    EXPECT_NE(changed.find(from), std::string::npos) << from;
+    changed.replace(changed.find(from), from.size(), to);
+    return message_of([&] { parse_records(changed, "mine.json"); });
+  };
+  const std::vector<std::tuple<std::string, std::string, std::string>> wrong{
+      {"\"one_shot_below\": 524288", "\"one_shot_below\": -1", "mine.json: all_reduces[0].one_shot_below: -1 bytes"},
+      {"\"one_shot_below\": 524288", "\"one_shot_below\": 1.5", "all_reduces[0].one_shot_below: 1.5 is not an integer"},
+      {"\"one_shot_below\": 524288", "\"one_shot\": 524288", "'one_shot' is not known"},
+      {"\"exact_below\": 4194304", "\"exact_below\": \"4M\"", "all_reduces[0].codecs[0].exact_below: \"4M\""},
+      {"\"codec\": \"int8\"", "\"codec\": \"int9\"", "all_reduces[0].codecs[0].codec: "},
+      {"\"codec\": \"int8\"", "\"codec\": \"int4\"", "all_reduces[0].codecs[1].codec: int4 comes twice"},
+      {"\"ranks\": 2", "\"ranks\": 1", "all_reduces[1].ranks: 1: it must be at least 2"},
+      {"\"type\": \"fp32\"", "\"type\": \"fp31\"", "all_reduces[1].type: "},
+      {"\"2026-11-20\"", "\"20.11.2026\"", "all_reduces[1].date: it must be a date, YYYY-MM-DD"},
+      {"\"date\": \"2026-11-20\", ", "", "the key 'date' is missing"},
+      {"\"all_reduces\": [", "\"all_reduces\": 4, \"x\": [", "'x' is not known"}};
+  for (const auto& [from, to, says] : wrong) {
+    const std::string found = message(from, to);
+    EXPECT_NE(found.find(says), std::string::npos) << found;
+  }
+  EXPECT_NE(message_of([] {
+              parse_records(R"({"imbrex_records": 1, "gpu": "g", "date": "d", "records": [], "all_reduces": {}})",
+                            "mine.json");
+            }).find("all_reduces: object is not a list"),
+            std::string::npos);
+}
+
+TEST(AllReduceRecords, AnswerForRanksAndType) {
+  std::vector<AllReduceRecord> records{{4, Type::fp32, "2026-01-01", 1, {}},
+                                       {4, Type::bf16, "2026-01-02", 2, {}},
+                                       {4, Type::bf16, "2026-01-04", 3, {}},
+                                       {4, Type::bf16, "2026-01-04", 4, {}},
+                                       {2, Type::fp32, "2026-01-01", 5, {}}};
+  const auto answer = [&](int ranks, Type type) {
+    const AllReduceRecord* found = find_record(records, ranks, type);
+    return found == nullptr ? 0 : *found->one_shot_below;
+  };
+  EXPECT_EQ(answer(4, Type::bf16), 3);  // the latest, and the first of two
+  EXPECT_EQ(answer(4, Type::fp16), 3);  // as many bytes as bf16
+  EXPECT_EQ(answer(4, Type::fp32), 1);
+  EXPECT_EQ(answer(2, Type::bf16), 5);
+  EXPECT_EQ(answer(8, Type::bf16), 0);
+  EXPECT_EQ(answer(3, Type::bf16), 0);
+  put_record(records, {4, Type::bf16, "2025-01-01", 9, {}});
+  EXPECT_EQ(answer(4, Type::bf16), 9);
+  EXPECT_EQ(records.size(), 3u);
+}
+
+TEST(AllReduceRecords, ACodecWithoutOneIsTakenForTheNextWider) {
+  const AllReduceRecord record{
+      4, Type::bf16, "2026-01-01", 1, {{pair("int4"), 2 * mib}, {pair("int8"), 5 * mib}, {pair("int6"), 3 * mib}}};
+  const auto bytes = [&](const char* codec) { return exact_below(record, pair(codec), 4 * mib); };
+  EXPECT_EQ(bytes("int8"), 5 * mib);
+  EXPECT_EQ(bytes("int6"), 3 * mib);
+  EXPECT_EQ(bytes("int4"), 2 * mib);
+  EXPECT_EQ(bytes("int3"), 2 * mib);
+  EXPECT_EQ(bytes("int4-g128"), 2 * mib);  // fewer bits for scales
+  EXPECT_EQ(bytes("int5"), 3 * mib);
+  EXPECT_EQ(bytes("int4-asym"), 3 * mib);  // offsets are bits, too
+  EXPECT_EQ(bytes("flash6"), 3 * mib);
+  EXPECT_EQ(bytes("fp8-g128"), 5 * mib);
+  EXPECT_EQ(bytes("int8-asym"), 5 * mib);  // wider than all: not before those
+  const AllReduceRecord narrow{4, Type::bf16, "2026-01-01", 1, {{pair("int4"), 2 * mib}}};
+  EXPECT_EQ(exact_below(narrow, pair("int8"), 4 * mib), 4 * mib);
+  const AllReduceRecord slow{4, Type::bf16, "2026-01-01", 1, {{pair("int4"), {}}}};
+  EXPECT_EQ(exact_below(slow, pair("int4"), 4 * mib), most_bytes);
+  EXPECT_EQ(exact_below(slow, pair("int8"), 4 * mib), most_bytes);
+  EXPECT_EQ(exact_below({4, Type::bf16, "2026-01-01", 1, {}}, pair("int8"), 4 * mib), 4 * mib);
+}
+
+TEST(TuningTable, KeepsWhatItDoesNotReplace) {
+  const auto measured = sweep(line(3e-6, 100e9), line(5e-6, 250e9), {{"int8", line(9e-6, 400e9)}});
+  const AllReduceRecord fresh = record_of(measured, "2026-12-24");
+  const auto parsed = [](const std::string& text) { return parse_records(text, "test"); };
+
+  const Records first = parsed(tuning_table(measured, "2026-12-24"));
+  EXPECT_EQ(first.gpu, "Some GPU");
+  EXPECT_TRUE(first.list.empty());
+  EXPECT_EQ(first.all_reduces, std::vector{fresh});
+
+  // All-reduces in the place of those of their ranks and type; GEMMs in the place of GEMMs.
+  Records before = some_records();
+  before.list.push_back({{Operator::gemm_all_reduce, 16, 32, 64, 4, Type::bf16}, 8, 32, {}, 2e-6, 3e-6});
+  const Records after = parsed(tuning_table(measured, "2026-12-24", to_json(before)));
+  EXPECT_EQ(after.list.size(), 1u);
+  EXPECT_EQ(after.date, before.date);
+  EXPECT_EQ(after.all_reduces, (std::vector{before.all_reduces[1], fresh}));
+  Measurement gemm;
+  gemm.problem = {Operator::gemm_all_reduce, 128, 32, 64, 4, Type::bf16};
+  gemm.gpu = "Some GPU";
+  gemm.plans.push_back({});
+  const Records tuned = parsed(tuning_table(std::vector{gemm}, "2026-12-24", to_json(before)));
+  ASSERT_EQ(tuned.list.size(), 1u);
+  EXPECT_EQ(tuned.list[0].problem.m, 128);
+  EXPECT_EQ(tuned.all_reduces, before.all_reduces);
+
+  before.gpu = "Other GPU";
+  EXPECT_NE(message_of([&] { tuning_table(measured, "2026-12-24", to_json(before)); }).find("'Other GPU'"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] { tuning_table(std::vector{gemm}, "2026-12-24", to_json(before)); }).find("'Other GPU'"),
+            std::string::npos);
+  EXPECT_EQ(gpu_of_table(to_json(before)), "Other GPU");
+  for (const char* none : {"{", "[]", "{\"imbrex_records\": 1}"})
+    EXPECT_NE(message_of([&] { gpu_of_table(none); }).find("the table so far: "), std::string::npos);
+  EXPECT_NE(message_of([&] { tuning_table(measured, "2026-12-24", "{"); }).find("not JSON"), std::string::npos);
+}
+
+TEST(AllReduceRecords, ThatShipAreRead) {
+  const Records records = load_records("NVIDIA H200");
+  const AllReduceRecord* record = find_record(records.all_reduces, 4, Type::bf16);
+  ASSERT_NE(record, nullptr);
+  // What measuring again moves, but not out of these bounds.
+  EXPECT_GT(record->one_shot_below.value(), 128 * kib);
+  EXPECT_LE(record->one_shot_below.value(), 2 * mib);
+  for (const char* codec : {"int8", "fp8-g128", "int6", "flash6", "int4"}) {
+    EXPECT_GT(exact_below(*record, pair(codec), 0), mib) << codec;
+    EXPECT_LE(exact_below(*record, pair(codec), 0), 16 * mib) << codec;
+  }
+}
+
+}  // namespace
+}  // namespace imbrex
