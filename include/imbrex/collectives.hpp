@@ -14,7 +14,7 @@ namespace imbrex {
 class World;
 
 enum class AllReduceAlgorithm : std::uint8_t {
-  automatic,  ///< one_shot for small tensors, two_shot for the others
+  automatic,  ///< one_shot for small tensors, two_shot for the others: by what `imbrex tune` measured on these GPUs
   one_shot,   ///< every rank sends its whole tensor to all others, and adds up all of them
   two_shot,   ///< every rank adds up its share of the tensor, and sends the sums to all others
   ring,       ///< partial sums go round, rounded at every hop: to compare with; needs a codec
@@ -25,8 +25,8 @@ std::string_view name_of(AllReduceAlgorithm algorithm);
 /// Inverse of name_of, "auto" for automatic; throws Error(invalid_input) listing the names.
 AllReduceAlgorithm parse_all_reduce_algorithm(std::string_view name);
 
-/// For AllReduceOptions::exact_below: as measured on four GPUs, 4 MiB, for codecs whose two steps have fewer than 12
-/// bits together 2 MiB.
+/// For AllReduceOptions::exact_below: as `imbrex tune` measured it on these GPUs; without a record 4 MiB, for codecs
+/// whose two steps have fewer than 12 bits together 2 MiB (docs/all-reduce.md#policy).
 inline constexpr std::int64_t exact_below_measured = -1;
 
 /// The same on every rank.
@@ -89,7 +89,8 @@ std::unique_ptr<AllReduce> make_cpu_all_reduce(World& world, std::int64_t max_co
                                                const AllReduceOptions& options = {});
 
 /// Of up to `max_count` elements in the memory of the rank's GPU, which is chosen as by make_cuda_executor. Throws
-/// Error(runtime_failure) where there are too few GPUs, and Error(invalid_input) in a build without CUDA.
+/// Error(runtime_failure) where there are too few GPUs, and Error(invalid_input) in a build without CUDA, and on every
+/// rank where one cannot read its tables in machines/tuned/, or reads others than rank 0.
 std::unique_ptr<AllReduce> make_cuda_all_reduce(World& world, std::int64_t max_count, Type type,
                                                 const AllReduceOptions& options = {});
 

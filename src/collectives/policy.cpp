@@ -7,6 +7,7 @@
 #include "base/check.hpp"
 #include "codec/format.hpp"
 #include "tune/all_reduce_records.hpp"
+#include "tune/records.hpp"
 
 namespace imbrex::collectives {
 namespace {
@@ -59,6 +60,8 @@ std::int64_t AllReducePolicy::exact_below(Type type, const CodecPair& codec) con
   const std::int64_t usual = usual_exact_below(codec);
   return record == nullptr ? usual : imbrex::exact_below(*record, codec, usual);
 }
+
+AllReducePolicy agreed_policy(World& world, const std::string& gpu) { return agreed_policy(world, gpu, records_of); }
 
 AllReducePolicy agreed_policy(World& world, const std::string& gpu,
                               const std::function<const Records&(const std::string& gpu)>& load) {

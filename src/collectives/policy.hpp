@@ -9,7 +9,10 @@
 #include "imbrex/all_reduce_record.hpp"
 #include "imbrex/collectives.hpp"
 #include "imbrex/world.hpp"
-#include "tune/records.hpp"
+
+namespace imbrex {
+struct Records;
+}
 
 namespace imbrex::collectives {
 
@@ -35,9 +38,12 @@ class AllReducePolicy {
   std::vector<AllReduceRecord> records_;
 };
 
-/// Collective. The policy by the records for rank 0's GPU; `gpu` is the name of this rank's. `load`: as records_of.
-/// Throws Error(invalid_input), on every rank alike, where a rank cannot read its tables, or reads others than rank 0.
+/// Collective. The policy by the records for rank 0's GPU; `gpu` is the name of this rank's. Throws
+/// Error(invalid_input), on every rank alike, where a rank cannot read its tables, or reads others than rank 0.
+AllReducePolicy agreed_policy(World& world, const std::string& gpu);
+
+/// The same with records from elsewhere than records_of.
 AllReducePolicy agreed_policy(World& world, const std::string& gpu,
-                              const std::function<const Records&(const std::string& gpu)>& load = records_of);
+                              const std::function<const Records&(const std::string& gpu)>& load);
 
 }  // namespace imbrex::collectives

@@ -8,6 +8,7 @@
 #include "collectives/ranks.hpp"
 #include "imbrex/error.hpp"
 #include "tune/all_reduce_records.hpp"
+#include "tune/records.hpp"
 
 namespace imbrex {
 namespace {
