@@ -152,8 +152,9 @@ double geometric_mean(const std::vector<double>& values) {
 }
 
 int measure_and_print(const Program& program, const Options& options, bool all) {
-  const std::string before = table_at(options.out);
-  const MeasureRequest request = request_of(options, all);
+  const Table before = table_at(options.out);
+  MeasureRequest request = request_of(options, all);
+  request.gpu = before.gpu;
   std::vector<double> fractions, gains;
   Json rows = Json::array();
   std::vector<Measurement> measurements;
@@ -167,11 +168,10 @@ int measure_and_print(const Program& program, const Options& options, bool all) 
     gains.push_back(m.plans.front().seconds / best.seconds);
     rows.push_back(json_of(m));
     measurements.push_back(m);
-    const bool last = rows.size() == request.problems.size();
-    if (all) write_table(options.out, last, [&] { return tuning_table(measurements, today(), before); });
-    if (!last) return;
+    if (rows.size() < request.problems.size()) return;
     print(program, "geometric means: {:.3f} of the roofline, {:.3f}x sequential", geometric_mean(fractions),
           geometric_mean(gains));
+    if (all && !options.out.empty()) write_file(options.out, tuning_table(measurements, today(), before.text));
     print_json(program,
                {{"gpu", m.gpu}, {"date", today()}, {"rounds", request.rounds}, {"runs", request.runs}, {"rows", rows}});
   };

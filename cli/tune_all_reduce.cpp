@@ -68,8 +68,9 @@ std::vector<CodecPair> codecs_named(const std::vector<std::string>& names) {
   return codecs;
 }
 
-int tune_all_reduces(const Program& program, const AllReduceMeasureRequest& request, const std::string& out) {
-  const std::string before = table_at(out);
+int tune_all_reduces(const Program& program, AllReduceMeasureRequest request, const std::string& out) {
+  const Table before = table_at(out);
+  request.gpu = before.gpu;
   std::vector<AllReduceMeasurement> measurements;
   Json rows = Json::array();
   const auto report = [&](const AllReduceMeasurement& m) {
@@ -78,9 +79,8 @@ int tune_all_reduces(const Program& program, const AllReduceMeasureRequest& requ
     std::fflush(stdout);
     measurements.push_back(m);
     rows.push_back(json_of(m));
-    const bool last = m.bytes * 2 > request.most;
-    if (measurements.size() >= 2) write_table(out, last, [&] { return tuning_table(measurements, today(), before); });
-    if (!last) return;
+    if (m.bytes * 2 <= request.most) return;
+    if (!out.empty()) write_file(out, tuning_table(measurements, today(), before.text));
     const AllReduceRecord record = record_of(measurements, today());
     print_record(program, record);
     Json json{{"gpu", m.gpu},

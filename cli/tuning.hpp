@@ -12,16 +12,16 @@ std::string today();
 /// Of seconds, to a hundredth.
 double microseconds(double seconds);
 
-/// --out FILE of a table, before a long run: its text where there is one, else empty. Throws Error(invalid_input) where
-/// it could not be written, or what is there is no table.
-std::string table_at(const std::string& path);
+/// What --out FILE will complete; empty where there is no file yet.
+struct Table {
+  std::string text, gpu;
+};
 
-/// Writes what `make` returns, once it is the `last`; until then finds out whether it can be made. Nothing without a
-/// path.
-void write_table(const std::string& path, bool last, const std::function<std::string()>& make);
+/// Throws Error(invalid_input), before a long run, where a table cannot be written, or what is there is none.
+Table table_at(const std::string& path);
 
 /// `imbrex tune --ops all_reduce`.
-int tune_all_reduces(const Program& program, const AllReduceMeasureRequest& request, const std::string& out);
+int tune_all_reduces(const Program& program, AllReduceMeasureRequest request, const std::string& out);
 
 /// What --codecs names.
 std::vector<CodecPair> codecs_named(const std::vector<std::string>& names);

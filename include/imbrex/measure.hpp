@@ -23,6 +23,7 @@ struct MeasureRequest {
   std::vector<std::string> tries;
   int rounds = 9;          ///< candidates run in turn, so many times; medians count
   int runs = 8;            ///< epochs in a sample, even; with `all`, two where one takes more than 0.5 ms
+  std::string gpu;         ///< of the table that the result completes; others are refused. Empty: any
   bool threads = false;    ///< ranks are threads of this process instead of processes
   double wait_limit = 30;  ///< seconds
 };
@@ -57,7 +58,7 @@ inline double roofline_seconds(const Measurement& m) {
 
 /// Measures each problem on random operands, over ranks on this machine's GPUs; `report` is called on rank 0, in that
 /// rank's process, problem by problem. Plans that the executor refuses are left out. Returns the exit code, as run
-/// does. Throws Error(invalid_input) where there are too few GPUs, or a try is not one.
+/// does. Throws Error(invalid_input) where there are too few GPUs, others than `gpu`, or a try that is none.
 int measure(const MeasureRequest& request, const std::function<void(const Measurement&)>& report);
 
 /// The fastest plan of each measurement as a table for machines/tuned/ (docs/cuda-executor.md). `date`: of the
@@ -76,13 +77,14 @@ struct AllReduceMeasureRequest {
   std::int64_t least = 1024, most = std::int64_t{64} << 20;  ///< bytes of the vectors, whole KiB; sizes double
   int rounds = 9;                                            ///< candidates run in turn, so many times; medians count
   int runs = 20;                                             ///< calls in a graph that is replayed; a tenth above 8 MiB
-  bool threads = false;                                      ///< ranks are threads of this process instead of processes
-  double wait_limit = 30;                                    ///< seconds
+  std::string gpu;         ///< of the table that the result completes; others are refused. Empty: any
+  bool threads = false;    ///< ranks are threads of this process instead of processes
+  double wait_limit = 30;  ///< seconds
 };
 
 /// Measures exact all-reduces in one shot and in two, and through each codec in two steps, size by size, on random
 /// vectors; `report` is called on rank 0, in that rank's process. Returns the exit code, as run does. Throws
-/// Error(invalid_input) where there are too few GPUs.
+/// Error(invalid_input) where there are too few GPUs, or others than `gpu`.
 int measure_all_reduces(const AllReduceMeasureRequest& request,
                         const std::function<void(const AllReduceMeasurement&)>& report);
 

@@ -194,7 +194,7 @@ std::string tuning_table(const std::vector<Measurement>& measurements, const std
   Records records{measurements.empty() ? "" : measurements.front().gpu, date, {}};
   if (!before.empty()) {
     Records others = parse_records(before, table_so_far);
-    expect_gpu(others, records.gpu);
+    expect_gpu(others.gpu, records.gpu);
     records.all_reduces = std::move(others.all_reduces);
   }
   for (const Measurement& m : measurements) {
@@ -223,6 +223,7 @@ int measure(const MeasureRequest& request, const std::function<void(const Measur
   std::string gpu;
   const std::string refusal = refusal_of_ranks(ranks, request.threads, World::launched(), gpu, true);
   IMBREX_EXPECTS(refusal.empty(), "measuring needs GPUs: {}", refusal);
+  if (!request.gpu.empty()) expect_gpu(request.gpu, gpu);
   WorldOptions options;
   options.wait_limit = request.wait_limit;
   options.heap_bytes = 1 << 20;

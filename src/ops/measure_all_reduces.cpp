@@ -33,6 +33,7 @@ int measure_all_reduces(const AllReduceMeasureRequest& request,
   std::string gpu;
   const std::string refusal = refusal_of_ranks(request.ranks, request.threads, World::launched(), gpu);
   IMBREX_EXPECTS(refusal.empty(), "measuring needs GPUs: {}", refusal);
+  if (!request.gpu.empty()) expect_gpu(request.gpu, gpu);
   WorldOptions options;
   options.wait_limit = request.wait_limit;
   options.heap_bytes = 1 << 20;
@@ -50,7 +51,7 @@ std::string tuning_table(const std::vector<AllReduceMeasurement>& measurements, 
   const AllReduceRecord record = record_of(measurements, date);
   const std::string& gpu = measurements.front().gpu;
   Records records = before.empty() ? Records{gpu, date, {}, {}} : parse_records(before, "the table so far");
-  expect_gpu(records, gpu);
+  expect_gpu(records.gpu, gpu);
   put_record(records.all_reduces, record);
   return to_json(records);
 }

@@ -107,9 +107,9 @@ std::string to_json(const Records& records) {
   return text + "\n]}\n";
 }
 
-void expect_gpu(const Records& records, const std::string& gpu) {
-  IMBREX_EXPECTS(records.gpu == gpu, "a table for GPUs named '{}', not '{}': each kind of GPU has a file of its own",
-                 records.gpu, gpu);
+void expect_gpu(const std::string& of_table, const std::string& gpu) {
+  IMBREX_EXPECTS(of_table == gpu, "the table is for GPUs named '{}', not '{}': each kind of GPU has a file of its own",
+                 of_table, gpu);
 }
 
 const Record* find_record(const Records& records, const Problem& problem) {

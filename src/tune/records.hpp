@@ -35,8 +35,8 @@ void set_ranges(Records& records);
 Records parse_records(std::string_view text, std::string_view where);
 std::string to_json(const Records& records);
 
-/// Throws Error(invalid_input) unless the records are of this GPU.
-void expect_gpu(const Records& records, const std::string& gpu);
+/// Throws Error(invalid_input) unless the table is of this GPU.
+void expect_gpu(const std::string& of_table, const std::string& gpu);
 
 /// The record for `problem`, or null.
 const Record* find_record(const Records& records, const Problem& problem);

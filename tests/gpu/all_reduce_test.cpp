@@ -163,6 +163,9 @@ TEST(GpuAllReduce, NothingAndMistakes) {
         refused("2 slots", p, p, 8, {ExactAlgorithm::two_shot, 0, 0, 0, 2});
         refused("one_shot takes at most", p, p, std::int64_t{1} << 40, {ExactAlgorithm::one_shot});
         refused("at least 3", p, p, std::int64_t{1} << 34, {ExactAlgorithm::two_shot, 256, 512, 2});
+        // One shot is not chosen where it does not fit, whatever is measured to be faster.
+        if (collectives.shape_of(3 << 19, Type::bf16, {}).kernel != cuda::ExactKernel::two_shot)
+          t.add("3 MiB take one shot with a workspace of 16 MiB");
         // They still work.
         IMBREX_CUDA_TRY(cudaMemset(p, 0, 4096));
         collectives.all_reduce(p, p, 1000, Type::bf16, stream);

@@ -5,10 +5,12 @@ import json
 import subprocess
 import sys
 import unittest
+from pathlib import Path
 
 from program import OPERATORS, PROGRAM, Case
 
 SKIPPED = 77
+TUNED = Path(__file__).resolve().parents[2] / "machines" / "tuned"
 
 
 def gpus():
@@ -98,6 +100,46 @@ class GpuRun(Case):
                     self.assertEqual((result["verified"], result["device"]), (True, "cuda"))
                     if "--tolerance" in more:
                         self.assertEqual(result["exact"], 0.001 in more)
+
+    def test_all_reduces_go_by_the_record(self):
+        records = [(table["gpu"], record) for table in (json.loads(path.read_text()) for path in sorted(TUNED.glob("*.json")))
+                   for record in table.get("all_reduces", [])]
+        found = [record for gpu, record in records
+                 if GPUS[0]["name"] == gpu and record["ranks"] <= len(GPUS) and record["type"] == "bf16" and record["one_shot_below"]]
+        if not found:
+            self.skipTest(f"no record for {GPUS[0]['name']}")
+        latest = max(found, key=lambda record: record["date"])
+        run = ["run", "all_reduce", "--m", 1, "--ranks", latest["ranks"], "--device", "cuda", "--verify"]
+        edge = latest["one_shot_below"] // 2
+        for count, algorithm in ((edge - 1, "one_shot"), (edge, "two_shot")):
+            result = self.json_of(*run, "--n", count)
+            self.assertEqual((result["algorithm"], result["verified"]), (algorithm, True), count)
+        for codec in latest["codecs"]:
+            if codec["exact_below"]:
+                edge = codec["exact_below"] // 2
+                for count, exact in ((edge - 1, True), (edge, False)):
+                    result = self.json_of(*run, "--n", count, "--codec", codec["codec"], "--exact-below", "auto")
+                    self.assertEqual((result["exact"], result["verified"]), (exact, True), (codec, count))
+
+    def test_tuning_of_all_reduces(self):
+        self.needs(2)
+        tune = ["tune", "--ops", "all_reduce", "--ranks", 2, "--rounds", 1, "--runs", 2, "--out", "mine.json"]
+        result = self.json_of(*tune, "--codecs", "int8", "flash6")
+        self.assertEqual([row["bytes"] for row in result["rows"]], [1024 << i for i in range(17)])
+        for row in result["rows"]:
+            self.assertEqual(list(row["microseconds"]), ["one_shot", "two_shot", "int8", "int4-asym-g128+int8-asym-g128"])
+            self.assertTrue(all(us is None or us > 0 for us in row["microseconds"].values()), row)
+            self.assertIsNotNone(row["microseconds"]["two_shot"])
+        [record] = json.loads(self.read("mine.json"))["all_reduces"]
+        self.assertEqual((record["ranks"], record["type"], record["one_shot_below"]), (2, "bf16", result["one_shot_below"]))
+        self.assertEqual({c["codec"]: c["exact_below"] for c in record["codecs"]}, result["exact_below"])
+        self.run_program(*tune, "--codecs", "int4", "--type", "fp32", "--world", "threads")
+        self.assertEqual([(r["type"], len(r["codecs"])) for r in json.loads(self.read("mine.json"))["all_reduces"]],
+                         [("bf16", 2), ("fp32", 1)])
+        self.write("other.json", self.read("mine.json").replace(GPUS[0]["name"], "Abacus"))
+        tune[-1] = "other.json"
+        self.refuse(*tune, "--codecs", "int8", code=2, says=["'Abacus'", GPUS[0]["name"]])
+        self.assertIn("Abacus", self.read("other.json"))
 
     def test_under_a_launcher(self):
         self.needs(4)
