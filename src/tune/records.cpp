@@ -143,13 +143,15 @@ const Record* nearest_record(const Records& records, const Problem& problem, std
   return nearest;
 }
 
-Records load_records(const std::string& gpu) {
+Records load_records(const std::string& gpu) { return load_records(gpu, machine_folders()); }
+
+Records load_records(const std::string& gpu, const std::vector<std::string>& folders) {
   namespace fs = std::filesystem;
   const auto move_all = [](auto& from, auto& to) {
     to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
   };
   Records all{gpu, {}, {}};
-  for (const std::string& folder : machine_folders()) {
+  for (const std::string& folder : folders) {
     Records found{gpu, {}, {}};
     for (const fs::path& path : tables_in(fs::path(folder) / "tuned")) {
       std::ifstream file(path, std::ios::binary);

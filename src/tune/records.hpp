@@ -50,6 +50,9 @@ const Record* nearest_record(const Records& records, const Problem& problem, std
 /// from the first folder that has some. None is no error.
 Records load_records(const std::string& gpu);
 
+/// The same from the folders' folders tuned/.
+Records load_records(const std::string& gpu, const std::vector<std::string>& folders);
+
 /// The same, read once in this process. Any thread may call it.
 const Records& records_of(const std::string& gpu);
 

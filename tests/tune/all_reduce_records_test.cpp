@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <random>
@@ -291,6 +294,51 @@ TEST(TuningTable, KeepsWhatItDoesNotReplace) {
   for (const char* none : {"{", "[]", "{\"imbrex_records\": 1}"})
     EXPECT_NE(message_of([&] { gpu_of_table(none); }).find("the table so far: "), std::string::npos);
   EXPECT_NE(message_of([&] { tuning_table(measured, "2026-12-24", "{"); }).find("not JSON"), std::string::npos);
+}
+
+// Folders as a test finds them on disk; removed with it.
+class Folders {
+ public:
+  Folders() {
+    std::string name = (std::filesystem::temp_directory_path() / "imbrex-records-XXXXXX").string();
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    root_ = name;
+  }
+  ~Folders() { std::filesystem::remove_all(root_); }
+
+  void write(const std::string& folder, const std::string& file, const std::string& text) {
+    std::filesystem::create_directories(root_ / folder / "tuned");
+    std::ofstream(root_ / folder / "tuned" / file) << text;
+  }
+  std::string path(const std::string& folder) const { return (root_ / folder).string(); }
+
+ private:
+  std::filesystem::path root_;
+};
+
+TEST(Tables, OfAFolderAreReadByNameAndKind) {
+  Folders disk;
+  const auto table = [](const char* gpu, bool gemm, std::vector<std::int64_t> sizes) {
+    Records records{gpu, "2026-11-21", {}};
+    if (gemm) records.list.push_back({{Operator::gemm_all_reduce, 16, 32, 64, 4, Type::bf16}, 8, 32, {}, 2e-6, 3e-6});
+    for (const std::int64_t bytes : sizes) records.all_reduces.push_back({4, Type::bf16, "2026-11-21", bytes, {}});
+    return to_json(records);
+  };
+  // The first folder has no all-reduces of this GPU, the second ones of both kinds, the third is not needed.
+  disk.write("one", "a.json", table("Some GPU", true, {}));
+  disk.write("one", "b.json", table("Other GPU", true, {1}));
+  disk.write("two", "z.json", table("Some GPU", true, {4}));
+  disk.write("two", "b.json", table("Some GPU", true, {2, 3}));
+  disk.write("two", "c.txt", "not a table");
+  disk.write("three", "a.json", "{");
+  const Records found =
+      load_records("Some GPU", {disk.path("none"), disk.path("one"), disk.path("two"), disk.path("three")});
+  EXPECT_EQ(found.list.size(), 1u);
+  std::vector<std::int64_t> sizes;
+  for (const AllReduceRecord& r : found.all_reduces) sizes.push_back(r.one_shot_below.value());
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{2, 3, 4}));
+  const std::string message = message_of([&] { load_records("Third GPU", {disk.path("two"), disk.path("three")}); });
+  EXPECT_NE(message.find(disk.path("three") + "/tuned/a.json: this is not JSON"), std::string::npos) << message;
 }
 
 TEST(AllReduceRecords, ThatShipAreRead) {
