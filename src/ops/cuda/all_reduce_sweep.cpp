@@ -6,6 +6,7 @@
 #include "base/check.hpp"
 #include "ops/cuda/call_meter.hpp"
 #include "ops/random_bytes.hpp"
+#include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 
@@ -25,6 +26,7 @@ class Sweep {
     const std::vector<std::byte> bytes =
         random_bytes(count, request.type, static_cast<std::uint64_t>(world.rank()) * 7919 + 1);
     IMBREX_CUDA_TRY(cudaMemcpy(in_.get(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+    IMBREX_CUDA_TRY(cudaDeviceSynchronize());
   }
 
   AllReduceMeasurement measure(std::int64_t bytes) {
