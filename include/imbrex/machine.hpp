@@ -101,6 +101,11 @@ struct Machine {
   Constant collective_sms;  ///< count; SMs that a running collective takes from compute
   Curve all_gather, reduce_scatter, all_reduce, all_to_all;
 
+  // Imbrex' own collectives, which library plans with transport `store` run; without points they cost what the
+  // library's do. One step: all-gather, reduce-scatter, all-to-all, and an all-reduce that sends the whole vector to
+  // every peer. Two: an all-reduce that sends parts to their owners, and sums back.
+  Curve own_one_step, own_two_steps;
+
   bool operator==(const Machine&) const = default;
 };
 

@@ -14,6 +14,7 @@ namespace {
 using machine_file::curves;
 using machine_file::Field;
 using machine_file::fields;
+using machine_file::own_curves;
 using machine_file::Rule;
 using Json = nlohmann::json;
 
@@ -27,17 +28,20 @@ class Node {
   Node(const Json& json, std::string place) : json_(json), place_(std::move(place)) {}
   const std::string& place() const { return place_; }
 
-  // Checks that this is an object with exactly these keys.
-  void keys(const std::vector<std::string_view>& allowed) const {
+  // Checks that this is an object with exactly these keys, and perhaps `others`.
+  void keys(const std::vector<std::string_view>& allowed, const std::vector<std::string_view>& others = {}) const {
     IMBREX_EXPECTS(json_.is_object(), "{} must be an object, not {}", place_, json_.type_name());
     for (const auto& item : json_.items()) {
       bool known = false;
       for (std::string_view key : allowed) known = known || item.key() == key;
+      for (std::string_view key : others) known = known || item.key() == key;
       IMBREX_EXPECTS(known, "{} has the unknown key '{}'; it takes {}", place_, item.key(), fmt::join(allowed, ", "));
     }
     for (std::string_view key : allowed)
       IMBREX_EXPECTS(json_.contains(std::string(key)), "{} lacks the key '{}'", place_, key);
   }
+
+  bool has(std::string_view key) const { return json_.contains(std::string(key)); }
 
   Node operator[](std::string_view key) const {
     return {json_.at(std::string(key)), fmt::format("{}.{}", place_, key)};
@@ -158,7 +162,10 @@ Machine read_machine(const Node& root) {
   machine.name = root["name"].string();
   machine.about = root["about"].string();
   machine.devices = static_cast<int>(root["devices"].integer(1, 65536));
-  for (std::string_view section : sections) root[section].keys(section_keys(section));
+  std::vector<std::string_view> own;
+  for (const auto& curve : own_curves) own.push_back(curve.key);
+  for (std::string_view section : sections)
+    root[section].keys(section_keys(section), section == "collectives" ? own : std::vector<std::string_view>{});
   for (const Field& field : fields)
     machine.*field.member = read_constant(root[field.section][field.key], field.unit, field.rule);
   for (const auto& [type, node] : root["compute"]["sm_rate"].members()) {
@@ -173,6 +180,8 @@ Machine read_machine(const Node& root) {
                              read_constant(node["epilogue"], "s", Rule::time)});
   }
   for (const auto& curve : curves) machine.*curve.member = read_curve(root["collectives"][curve.key]);
+  for (const auto& curve : own_curves)
+    if (root["collectives"].has(curve.key)) machine.*curve.member = read_curve(root["collectives"][curve.key]);
   try {
     validate(machine);
   } catch (const Error& error) {
@@ -229,9 +238,13 @@ std::string to_json(const Machine& machine) {
       lines.push_back(fmt::format("    \"sm_rate\": {{\n{}\n    }}", fmt::join(rates, ",\n")));
       lines.push_back(fmt::format("    \"tiles\": [\n{}\n    ]", fmt::join(tiles, ",\n")));
     }
-    if (section == "collectives")
+    if (section == "collectives") {
       for (const auto& curve : curves)
         lines.push_back(fmt::format("    \"{}\": {}", curve.key, text_of(machine.*curve.member)));
+      for (const auto& curve : own_curves)
+        if (!(machine.*curve.member).points.empty())
+          lines.push_back(fmt::format("    \"{}\": {}", curve.key, text_of(machine.*curve.member)));
+    }
     out += fmt::format(",\n  \"{}\": {{\n{}\n  }}", section, fmt::join(lines, ",\n"));
   }
   return out + "\n}\n";

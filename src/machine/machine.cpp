@@ -100,6 +100,9 @@ void validate(const Machine& machine) {
     check_rule(Rule::time, tile.epilogue, place + ".epilogue");
   }
   for (const CurveField& curve : curves) check_curve(machine.*curve.member, fmt::format("collectives.{}", curve.key));
+  for (const CurveField& curve : own_curves)
+    if (!(machine.*curve.member).points.empty())
+      check_curve(machine.*curve.member, fmt::format("collectives.{}", curve.key));
 }
 
 double seconds_of(const Curve& curve, double wire_bytes) {

@@ -64,7 +64,8 @@ TEST(Machine, EveryMemberIsNeededAndTyped) {
     const Json& node = whole.at(pointer);
     for (const auto& item : node.items()) {
       const auto child = pointer / (node.is_array() ? std::to_string(std::stoul(item.key())) : item.key());
-      const bool optional = pointer.to_string() == "/compute/sm_rate";  // a machine may lack an element type
+      // A machine may lack an element type, and curves of Imbrex' own collectives.
+      const bool optional = pointer.to_string() == "/compute/sm_rate" || item.key().rfind("own_", 0) == 0;
       if (node.is_object() && !optional) {
         Json lacking = whole;
         lacking.at(pointer).erase(item.key());
@@ -110,10 +111,19 @@ TEST(Machine, RulesAreNamed) {
   expect("/collectives/all_reduce/points", {{2, 1}, {1, 1}}, "bytes must increase");
   expect("/collectives/all_reduce/points", {{1, 2}, {2, 1}}, "seconds must not decrease");
   expect("/collectives/all_reduce/points", {{1, 2, 3}}, "at most 2");
+  expect("/collectives/own_two_steps/points", {{1, 2}, {2, 1}}, "seconds must not decrease");
   expect("/compute/tiles", Json::array(), "at least one tile shape");
   expect("/compute/tiles/1", good()["compute"]["tiles"][0], "repeats the tile shape");
   expect("/format", "imbrex-machine-9", "this version reads");
   expect("/devices", 0, "whole number from 1");
+}
+
+TEST(Machine, OwnCollectivesMayBeLeftOut) {
+  Json less = good();
+  for (const char* key : {"own_one_step", "own_two_steps"}) ASSERT_EQ(less.at("collectives").erase(key), 1u) << key;
+  const Machine machine = parse_machine(less.dump(), "machine");
+  EXPECT_TRUE(machine.own_two_steps.points.empty());
+  EXPECT_EQ(parse_machine(to_json(machine), "machine"), machine);
 }
 
 TEST(Machine, HostileTextIsRefused) {

@@ -62,7 +62,22 @@ TEST(Behaviour, KernelsOfAStreamDoNotShareAWave) {
   Plans p(1, Strategy::decomposed);
   auto& queue = p.queue(0, Engine::compute);
   for (int t = 0; t < 8; ++t) queue.push_back(Plans::tile(0, 256, {}, {{0, t / 2}}));
-  EXPECT_NEAR(simulate(p.plan, m).seconds, 4 * (tile_seconds(256) + 1e-6), 1e-12);
+  // A library has two of four SMs share the depth of each of two tiles.
+  EXPECT_NEAR(simulate(p.plan, m).seconds, 4 * (0.5 * tile_seconds(256) + 1e-6), 1e-12);
+}
+
+TEST(Behaviour, SMsThatShareATileAddTheirParts) {
+  Machine m = ideal_machine();
+  m.memory_bandwidth = constant(1e12), m.sm_memory_bandwidth = constant(0.5e12);
+  m.tiles[0].epilogue = constant(1e-6);
+  m.sm_rate[Type::bf16] = constant(1e18);
+  const double load = 2 * 128 * 1024 * 2 / 1e12;  // what all tiles read, by two SMs or more; one takes twice as long
+  for (const int tiles : {1, 2, 4}) {
+    Plans p(1, Strategy::sequential);
+    auto& queue = p.queue(0, Engine::compute);
+    for (int t = 0; t < tiles; ++t) queue.push_back(Plans::tile(0, 1024));
+    EXPECT_NEAR(simulate(p.plan, m).seconds, (tiles == 4 ? 2 : 1) * load + 4 / tiles * 1e-6, 1e-9) << tiles;
+  }
 }
 
 TEST(Behaviour, ACollectiveTakesSmsFromTiles) {
@@ -82,6 +97,28 @@ TEST(Behaviour, ACollectiveTakesSmsFromTiles) {
   for (const Span& span : report.timeline.spans)
     if (span.kind == Span::Kind::compute) last = std::max(last, span.end);
   EXPECT_NEAR(last, 4 * tile_seconds(256), 1e-9);  // four waves of two instead of two of four
+}
+
+TEST(Behaviour, OwnCollectivesHaveCurvesOfTheirOwn) {
+  Machine m = ideal_machine();
+  m.all_reduce = m.reduce_scatter = {{{1, 3.0}}, Provenance::unverified, "test"};
+  const auto seconds = [&](Operator op, Transport transport) {
+    const Problem problem{op, 256, 256, 256, 4, Type::bf16};
+    return simulate(make_plan(problem, Strategy::sequential, {.transport = transport, .partial = Type::bf16}), m)
+        .seconds;
+  };
+  EXPECT_EQ(seconds(Operator::gemm_all_reduce, Transport::store), seconds(Operator::gemm_all_reduce, Transport::push));
+  const double product = tile_seconds(64), bytes = 256 * 256 * 2;
+  const auto curve = [](std::vector<CurvePoint> points) {
+    return Curve{std::move(points), Provenance::unverified, "test"};
+  };
+  m.own_one_step = curve({{0.75 * bytes, 1.0}, {3 * bytes, 4.0}});
+  m.own_two_steps = curve({{1, 2.0}, {1e9, 2.0}});
+  EXPECT_NEAR(seconds(Operator::gemm_reduce_scatter, Transport::store), product + 1.0, 1e-6);
+  // The whole vector to three peers takes longer than two steps here,
+  EXPECT_NEAR(seconds(Operator::gemm_all_reduce, Transport::store), product + 2.0, 1e-6);
+  m.own_two_steps = curve({{1, 5.0}, {1e9, 5.0}});  // and less than these.
+  EXPECT_NEAR(seconds(Operator::gemm_all_reduce, Transport::store), product + 4.0, 1e-6);
 }
 
 TEST(Behaviour, ReservedWorkersAreNotSharedOut) {

@@ -114,6 +114,7 @@ class Simulation final : private Links::Listener {
   void store(std::uint32_t task, const std::vector<Region>& regions);
   void read(std::uint32_t task, const std::vector<Region>& regions);
   void join(std::uint32_t task, const Collective& collective);
+  double collective_seconds(const Group& group) const;
   void finish_group(std::uint32_t group);
   void forecast_memory(std::uint32_t rank);
 

@@ -80,6 +80,15 @@ bool same_kernel(const Task& a, const Task& b) {
   return a.work.index() == b.work.index() && a.waits == b.waits && a.posts == b.posts;
 }
 
+// Kernel by kernel.
+void split_tiles(Program& program, const FlatQueue& queue, std::uint32_t sms) {
+  for (std::uint32_t begin = queue.begin, end = begin; begin < queue.end; begin = end) {
+    while (end < queue.end && program.tasks[end].kernel == program.tasks[begin].kernel) ++end;
+    if (std::holds_alternative<Tile>(program.tasks[begin].task->work))
+      for (std::uint32_t t = begin; t < end; ++t) program.tasks[t].split = std::max(1u, sms / (end - begin));
+  }
+}
+
 }  // namespace
 
 Program lay_out(const Plan& plan, const Machine& machine) {
@@ -129,6 +138,7 @@ Program lay_out(const Plan& plan, const Machine& machine) {
         program.tasks.push_back({&queue.tasks[t], rank, static_cast<std::uint32_t>(program.queues.size()), kernel, t});
       }
       flat.end = static_cast<std::uint32_t>(program.tasks.size());
+      if (program.streams && queue.engine == Engine::compute) split_tiles(program, flat, sms);
       program.queues.push_back(flat);
     }
   }

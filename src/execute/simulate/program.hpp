@@ -17,6 +17,7 @@ struct FlatTask {
   std::uint32_t rank = 0, queue = 0;  ///< queue: index into Program::queues
   std::uint32_t kernel = 0;           ///< counts within its queue
   std::uint32_t index = 0;            ///< within its queue
+  std::uint32_t split = 1;            ///< tiles: SMs that share the depth
 };
 
 struct FlatQueue {
@@ -33,7 +34,8 @@ struct Pool {
 };
 
 /// Plans of the strategies `sequential` and `decomposed` launch ordinary kernels in stream order; all others run one
-/// persistent kernel a compute queue.
+/// persistent kernel a compute queue. The ordinary ones are a library's, which splits the depth of few tiles among all
+/// SMs (split-K).
 struct Program {
   bool streams = false;
   std::vector<FlatTask> tasks;

@@ -138,10 +138,8 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
   ++collecting_[flat.rank];
   if (group.members.size() < group.ranks.size()) return;
 
-  const Curve* curves[] = {&machine_.all_gather, &machine_.reduce_scatter, &machine_.all_reduce, &machine_.all_to_all};
-  const double seconds = group.wire_bytes > 0
-                             ? seconds_of(*curves[static_cast<std::size_t>(group.kind)], group.wire_bytes)
-                             : machine_.launch_gap + group.local_bytes / machine_.memory_bandwidth;
+  const double seconds = group.wire_bytes > 0 ? collective_seconds(group)
+                                              : machine_.launch_gap + group.local_bytes / machine_.memory_bandwidth;
   group.begin = now();
   if (seconds > 0) {
     // What goes out is read and what comes in is written.
@@ -155,6 +153,20 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
     forecast_memory(rank);
   }
   events_.after(seconds, EventKind::collective_done, found->second);
+}
+
+double Simulation::collective_seconds(const Group& group) const {
+  const Curve *one = &machine_.own_one_step, *two = &machine_.own_two_steps;
+  const bool reduces = group.kind == CollectiveKind::all_reduce;
+  if (plan_.knobs.transport != Transport::store || one->points.empty() || (reduces && two->points.empty())) {
+    const Curve* curves[] = {&machine_.all_gather, &machine_.reduce_scatter, &machine_.all_reduce,
+                             &machine_.all_to_all};
+    return seconds_of(*curves[static_cast<std::size_t>(group.kind)], group.wire_bytes);
+  }
+  if (!reduces) return seconds_of(*one, group.wire_bytes);
+  // In one step each rank sends the whole vector to R - 1 peers, in two 2 (R - 1) / R of it.
+  const double ranks = static_cast<double>(group.ranks.size());
+  return std::min(seconds_of(*one, group.wire_bytes * ranks / 2), seconds_of(*two, group.wire_bytes));
 }
 
 void Simulation::finish_group(std::uint32_t id) {

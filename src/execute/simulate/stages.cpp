@@ -61,7 +61,8 @@ void Simulation::advance_tile(std::uint32_t task, const Tile& tile) {
     case Stage::epilogue:
       if (state.waited) record(task, Span::Kind::wait);
       state.stage = Stage::finish;
-      timer(task, tiles_[program_.tasks[task].rank].epilogue());
+      // What several SMs have computed is added part by part.
+      timer(task, tiles_[program_.tasks[task].rank].epilogue() * program_.tasks[task].split);
       return read(task, tile.adds);
     default:  // finish
       caches_[program_.tasks[task].rank].release(tile.a);
@@ -93,8 +94,8 @@ void Simulation::multiply(std::uint32_t task, const Tile& tile) {
   const double loaded = (bytes_of(tile.a) + bytes_of(tile.b)) * share;
   const double products = tiles_[flat.rank].compute_seconds(tile.a.rows, tile.b.cols, end - state.depth);
   state.depth = end;
-  timer(task, std::max(products, loaded / machine_.sm_memory_bandwidth));
-  load(task, state.missing * share);
+  timer(task, std::max(products, loaded / machine_.sm_memory_bandwidth) / flat.split);
+  load(task, state.missing * share, flat.split);
   if (tile.a.rank != static_cast<int>(flat.rank))
     send(task, tile.a.rank, static_cast<int>(flat.rank), bytes_of(tile.a) * share, true);
 }
