@@ -7,33 +7,24 @@ usage: gpu_accuracy.py IMBREX             predicts, with the program IMBREX (bui
 """
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from prediction import library_us, simulated_us  # noqa: E402
 from report import ROOT, with_section, write_or_check  # noqa: E402
 
 RESULT = ROOT / "bench/results/simulator-gpu-accuracy.json"
 DOCUMENT = ROOT / "docs/simulator.md"
 MAKER = "bench/simulator/gpu_accuracy.py"
-FLAGS = ("span_shards", "one_shot")
-VALUES = ("tile_m", "tile_n", "cluster", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "own_shift", "abreast", "partial")
+MACHINE = "4xh200"
 
 
 def predicted_us(program, record):
-    """Of the record's plan on the machine 4xh200, in microseconds."""
-    command = [program, "simulate", record["op"], "--machine", "4xh200", "--strategy", record["strategy"], "--json", "-"]
-    for size in ("m", "n", "k", "ranks", "type"):
-        command += [f"--{size}", str(record[size])]
-    if record["strategy"] == "fused":
-        for knob in VALUES:
-            command += ["--" + knob.replace("_", "-"), str(record["knobs"][knob])]
-        command += ["--" + flag.replace("_", "-") for flag in FLAGS if record["knobs"][flag]]
-    result = subprocess.run(command, capture_output=True, text=True)
-    if result.returncode != 0:
-        sys.exit(f"{' '.join(command)}: {result.stderr}")
-    return json.loads(result.stdout)["seconds"] * 1e6
+    """Of the record's plan, in microseconds."""
+    if record["strategy"] == "sequential":
+        return library_us(program, MACHINE, record, record["knobs"]["transport"])
+    return simulated_us(program, MACHINE, record, record["strategy"], record["knobs"])
 
 
 def table(result):

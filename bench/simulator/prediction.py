@@ -1,0 +1,29 @@
+"""What the scripts of this folder share: simulated times, by the program `imbrex`."""
+
+import json
+import subprocess
+import sys
+
+FLAGS = ("span_shards", "one_shot")
+VALUES = ("tile_m", "tile_n", "cluster", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "own_shift", "abreast", "partial")
+
+
+def simulated_us(program, machine, problem, strategy, knobs):
+    """Of one plan. `problem`: operator (or op), m, n, k, ranks and type; `knobs`: those that are not the defaults."""
+    operator = problem.get("operator", problem.get("op"))
+    command = [str(program), "simulate", operator, "--machine", str(machine), "--strategy", strategy, "--json", "-"]
+    for size in ("m", "n", "k", "ranks", "type"):
+        command += [f"--{size}", str(problem[size])]
+    command += [word for knob in VALUES if knob in knobs for word in ("--" + knob.replace("_", "-"), str(knobs[knob]))]
+    command += ["--" + flag.replace("_", "-") for flag in FLAGS if knobs.get(flag)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0:
+        sys.exit(f"{' '.join(command)}: {result.stderr}")
+    return json.loads(result.stdout)["seconds"] * 1e6
+
+
+def library_us(program, machine, problem, transport):
+    """Of cuBLAS with collectives before or behind it: with the tile shape that is fastest, as cuBLAS would choose one."""
+    shapes = [(64, 32), (64, 64), (64, 128)] if problem["m"] <= 64 else [(128, 128), (128, 192), (128, 224), (128, 256)]
+    knobs = ({"tile_m": m, "tile_n": n, "transport": transport} for m, n in shapes)
+    return min(simulated_us(program, machine, problem, "sequential", k) for k in knobs)
