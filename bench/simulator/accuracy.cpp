@@ -1,8 +1,6 @@
 // How well the simulator predicts `sequential` (cuBLAS, then NCCL) on a measured machine.
-//   simulator_accuracy BASELINE.json MACHINE.json REPORT.json [--fit]
-// Within each operator, rows with an even index (from 0) are for fitting, rows with an odd index are for testing. --fit
-// chooses the GEMM and NCCL constants by the even rows and writes them back to MACHINE.json; without it the machine is
-// used as it is. The report holds every row's prediction, and the errors of both halves.
+//   simulator_accuracy BASELINE.json MACHINE.json REPORT.json
+// The report holds every row's prediction, and the errors by operator.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -14,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "imbrex/error.hpp"
-#include "simulator/fit.hpp"
+#include "simulator/predict.hpp"
 
 namespace {
 
@@ -38,22 +36,17 @@ void write(const std::string& path, const std::string& text) {
 
 std::vector<Row> read_rows(const Json& baseline) {
   std::vector<Row> rows;
-  for (const auto& [name, list] : baseline.at("rows").items()) {
-    int index = 0;
+  for (const auto& [name, list] : baseline.at("rows").items())
     for (const Json& r : list)
       rows.push_back({{parse_operator(name), r[1], r[2], r[3], baseline.at("ranks"),
                        parse_type(baseline.at("type").get<std::string>())},
                       r[0],
-                      index++ % 2 == 0,
                       r[4].get<double>() * 1e-6,
-                      r[5].is_null() ? 0 : r[5].get<double>() * 1e-6,
                       r[6].get<double>() * 1e-6});
-  }
   return rows;
 }
 
-Json summary(std::vector<double> errors) {
-  if (errors.empty()) return nullptr;
+Json summary(const std::vector<double>& errors) {
   std::vector<double> sizes;
   double bias = 0, total = 0;
   for (const double e : errors) {
@@ -74,23 +67,21 @@ Json summary(std::vector<double> errors) {
 }
 
 Json report(const std::vector<Row>& rows, const Machine& machine) {
-  std::map<std::string, std::vector<double>> test, fit;
+  std::map<std::string, std::vector<double>> by_name;
   Json details = Json::array();
   for (const Row& row : rows) {
     const Prediction p = predict(row, machine);
     const double error = p.seconds / row.sequential - 1;
     const std::string op(name_of(row.problem.op));
-    auto& half = row.fit ? fit : test;
-    half[op].push_back(error);
-    half["all"].push_back(error);
-    half["gemm alone"].push_back(p.gemm / row.gemm - 1);
+    by_name[op].push_back(error);
+    by_name["all"].push_back(error);
+    by_name["gemm alone"].push_back(p.gemm / row.gemm - 1);
     const auto us = [](double seconds) { return std::round(seconds * 1e8) / 1e2; };
     details.push_back({{"op", op},
                        {"net", row.net},
                        {"m", row.problem.m},
                        {"n", row.problem.n},
                        {"k", row.problem.k},
-                       {"half", row.fit ? "fit" : "test"},
                        {"tile", fmt::format("{}x{}", p.tile_m, p.tile_n)},
                        {"gemm_us", us(row.gemm)},
                        {"gemm_predicted_us", us(p.gemm)},
@@ -99,12 +90,10 @@ Json report(const std::vector<Row>& rows, const Machine& machine) {
                        {"error_percent", std::round(error * 1e4) / 1e2}});
   }
   Json errors;
-  for (const auto* half : {&test, &fit})
-    for (const auto& [name, list] : *half) errors[half == &test ? "test" : "fit"][name] = summary(list);
+  for (const auto& [name, list] : by_name) errors[name] = summary(list);
   return {
       {"what", "simulated against measured time of sequential (cuBLAS, then NCCL); error = predicted / measured - 1"},
       {"machine", machine.name},
-      {"split", "within each operator: even row index (from 0) fitted, odd row index tested"},
       {"errors", errors},
       {"rows", details}};
 }
@@ -121,17 +110,12 @@ std::string text_of(const Json& report) {
 }
 
 int run(int argc, char** argv) {
-  const bool fitting = argc == 5 && std::string(argv[4]) == "--fit";
-  if (argc != 4 && !fitting) {
-    std::fputs("usage: simulator_accuracy BASELINE.json MACHINE.json REPORT.json [--fit]\n", stderr);
+  if (argc != 4) {
+    std::fputs("usage: simulator_accuracy BASELINE.json MACHINE.json REPORT.json\n", stderr);
     return 2;
   }
   const std::vector<Row> rows = read_rows(Json::parse(read(argv[1])));
-  Machine machine = parse_machine(read(argv[2]), argv[2]);
-  if (fitting) {
-    machine = fit(rows, machine);
-    write(argv[2], to_json(machine));
-  }
+  const Machine machine = parse_machine(read(argv[2]), argv[2]);
   const Json result = report(rows, machine);
   write(argv[3], text_of(result));
   std::puts(result.at("errors").dump(2).c_str());
