@@ -213,6 +213,10 @@ TEST(Limits, OneSmStoresAtItsOwnRateAndManyAtTheDevices) {
                 bytes / 1e9 * 0.51)
         << tiles;
   }
+  m.store_bandwidth = constant(1e30);
+  Plans p(4);
+  p.queue(0, Engine::compute).push_back(Plans::tile(0, 64, {}, {}, {1, 2, 3}));
+  EXPECT_NEAR(simulate(p.plan, m).seconds, 3 * bytes / 1e9, 1e-12);
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ class Simulation final : private Links::Listener {
   // resources (resources.cpp)
   void timer(std::uint32_t task, double seconds);
   void load(std::uint32_t task, double bytes, double weight = 1);
-  void send(std::uint32_t task, int from, int to, double bytes, bool read);
+  void send(std::uint32_t task, int from, int to, double bytes, bool read, int beside = 1);
   void store(std::uint32_t task, const std::vector<Region>& regions);
   void read(std::uint32_t task, const std::vector<Region>& regions);
   void join(std::uint32_t task, const Collective& collective);

@@ -31,7 +31,8 @@ void Simulation::forecast_memory(std::uint32_t rank) {
   if (std::isfinite(time)) events_.at(time, EventKind::memory, rank, memory_[rank].generation());
 }
 
-void Simulation::send(std::uint32_t task, int from, int to, double bytes, bool read) {
+// `beside`: flows among which an SM shares its rate, this one counted.
+void Simulation::send(std::uint32_t task, int from, int to, double bytes, bool read, int beside) {
   const bool engine = program_.queues[program_.tasks[task].queue].engine != Engine::compute;
   State& state = states_[task];
   Flow flow;
@@ -39,7 +40,7 @@ void Simulation::send(std::uint32_t task, int from, int to, double bytes, bool r
   flow.target = static_cast<std::uint32_t>(to);
   flow.task = task;
   flow.bytes = bytes;
-  flow.rate = engine ? machine_.copy_bandwidth : machine_.store_sm_bandwidth;
+  flow.rate = engine ? machine_.copy_bandwidth.value : machine_.store_sm_bandwidth / beside;
   if (!engine) flow.device_rate = machine_.store_bandwidth;
   // What is fetched must first be asked for.
   const bool fetched = static_cast<int>(program_.tasks[task].rank) == to;
@@ -61,10 +62,13 @@ void Simulation::store(std::uint32_t task, const std::vector<Region>& regions) {
   const std::uint32_t rank = program_.tasks[task].rank;
   states_[task].stage = Stage::send;
   states_[task].sending = 1;  // this call, until every flow has been started
+  const auto remote = static_cast<int>(std::count_if(regions.begin(), regions.end(), [&](const Region& region) {
+    return region.rank != static_cast<int>(rank) && !region.empty();
+  }));
   for (const Region& region : regions) {
     const double bytes = bytes_of(region);
     if (region.rank != static_cast<int>(rank)) {
-      if (bytes > 0) send(task, static_cast<int>(rank), region.rank, bytes, false);
+      if (bytes > 0) send(task, static_cast<int>(rank), region.rank, bytes, false, remote);
     } else {
       memory_[rank].charge(now(), bytes);
     }
