@@ -29,13 +29,16 @@ Device parse_device(std::string_view name);
 /// A stream of CUDA: a cudaStream_t or CUstream. Null is the default stream.
 using CudaStream = ::CUstream_st*;
 
-/// One rank's operands: row-major, problem.type, shapes as in shapes_of(problem). A simulated run takes none.
-/// An executor says where the memory must live (host memory for the CPU executor).
+/// One rank's operands: row-major (B of an e4m3 problem by columns, as Problem's operators say), of the problem's
+/// types, shapes as in shapes_of(problem). A simulated run takes none. An executor says where the memory must live
+/// (host memory for the CPU executor).
 struct Operands {
   const void* a = nullptr;
   const void* b = nullptr;
   void* out = nullptr;
-  const void* bias = nullptr;  ///< a row as wide as the output; given where the problem has a bias, and only there
+  const void* bias = nullptr;      ///< a row as wide as the output; given where the problem has a bias, and only there
+  const float* a_scale = nullptr;  ///< likewise where it has scales: one, or one for each row of A
+  const float* b_scale = nullptr;  ///< one, or one for each column of B
 };
 
 /// What one run took.

@@ -15,7 +15,8 @@ namespace imbrex {
 struct GemmShape {
   std::int64_t m = 0, n = 0, k = 0;
   Type type = Type::bf16;
-  bool bias = false;  ///< calls give a bias, which is added as Problem's operators say
+  bool bias = false;             ///< calls give a bias, which is added as Problem's operators say
+  Scales scales = Scales::none;  ///< of e4m3: calls give scales
 };
 
 struct OperatorOptions {
@@ -38,13 +39,16 @@ class GemmOperator {
   GemmOperator(const GemmOperator&) = delete;
   GemmOperator& operator=(const GemmOperator&) = delete;
 
-  /// Collective. `a`, `b` and `out` are this rank's row-major operands of the shape's type; `out` is complete on
-  /// return. On the CPU they lie in host memory, on GPUs anywhere: what is in host memory is copied to the GPU and
-  /// back, on the default stream. Throws Error(runtime_failure) as Execution::run does.
+  /// Collective. `a`, `b` and `out` are this rank's operands, as Operands has them; `out` is complete on return. On the
+  /// CPU they lie in host memory, on GPUs anywhere: what is in host memory is copied to the GPU and back, on the default
+  /// stream. Throws Error(runtime_failure) as Execution::run does.
   Report operator()(const void* a, const void* b, void* out);
 
-  /// The same of a shape with a bias: a row as wide as the output, of the shape's type.
+  /// The same of a shape with a bias: a row as wide as the output, of its type.
   Report operator()(const void* a, const void* b, const void* bias, void* out);
+
+  /// The same of any shape; e4m3 with scales is called so.
+  Report operator()(const Operands& operands);
 
   /// On GPUs: queues the operator on `stream`, of the rank's GPU, and returns; operands lie in that GPU's memory,
   /// aligned to 16 bytes. Order, graphs and failures are as Execution::enqueue says: the world's operators run one
@@ -53,6 +57,7 @@ class GemmOperator {
   /// CPU, and naming both GPUs where the stream or an operand is another one's.
   void operator()(const void* a, const void* b, void* out, CudaStream stream);
   void operator()(const void* a, const void* b, const void* bias, void* out, CudaStream stream);
+  void operator()(const Operands& operands, CudaStream stream);
 
   /// Throws Error(runtime_failure) if a queued call is known to have failed, on any rank; waits for nothing.
   void check();

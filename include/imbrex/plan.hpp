@@ -26,7 +26,18 @@ namespace imbrex {
 /// With a bias, a row of elements as wide as the output is added to each of its rows: for all_gather_gemm each rank's
 /// own, for gemm_reduce_scatter and gemm_all_reduce one that is the same on every rank, once, after the sum over the
 /// ranks; for gemm_all_to_all each rank's own to its product, as to any linear layer's, before the blocks go out.
+/// Of type e4m3, A and B hold 8-bit floats, and B lies by columns in memory: its transpose, N x K by rows, as a linear
+/// layer's weights [out, in] lie. The bias and the output are bf16.
 enum class Operator : std::uint8_t { all_gather_gemm, gemm_reduce_scatter, gemm_all_reduce, gemm_all_to_all };
+
+/// What an e4m3 problem multiplies its products by, in fp32, before they are rounded, added to anything or sent:
+/// element (r, c) of a rank's product becomes a_scale[r] * b_scale[c] * sum over k of a[r][k] * b[k][c]. Every rank has
+/// scales of its own A and B; all_gather_gemm gathers those of A with its rows.
+enum class Scales : std::uint8_t {
+  none,    ///< all are 1
+  tensor,  ///< one of each rank's A, one of its B
+  row,     ///< one of each row of A, one of each column of B
+};
 
 /// Largest number of ranks that a plan may name: sets of ranks are 64-bit masks.
 inline constexpr int max_ranks = 64;
@@ -35,8 +46,9 @@ struct Problem {
   Operator op = Operator::all_gather_gemm;
   std::int64_t m = 0, n = 0, k = 0;  ///< global sizes, as in the table above
   int ranks = 1;
-  Type type = Type::bf16;  ///< of A, B, the bias and the output
+  Type type = Type::bf16;  ///< of A and B; that of the bias and the output is output_type(type)
   bool bias = false;
+  Scales scales = Scales::none;  ///< other than none: of e4m3 only
 
   bool operator==(const Problem&) const = default;
 };
@@ -47,14 +59,16 @@ struct Extent {
   bool operator==(const Extent&) const = default;
 };
 
-/// Per-rank shapes of A, B, the output, and of the GEMM that one rank computes (rows x cols, over `depth`).
+/// Per-rank shapes of A, B, the output, and of the GEMM that one rank computes (rows x cols, over `depth`); scales are
+/// fp32, a column of A's and a row of B's, empty where there are none.
 struct RankShapes {
   Extent a, b, out, product;
   std::int64_t depth = 0;
+  Extent a_scale{}, b_scale{};
 };
 
 /// Throws Error(invalid_input) naming the value and the rule, if a size is not positive, a sharded dimension
-/// does not divide by the ranks, or ranks is outside 1..max_ranks.
+/// does not divide by the ranks, ranks is outside 1..max_ranks, or there are scales of another type than e4m3.
 void validate(const Problem& problem);
 
 /// Shapes per rank; `problem` must be valid.
@@ -102,7 +116,8 @@ struct Knobs {
   int own_shift = 0;           ///< column_major: columns by which own tiles run behind the others (all_gather_gemm:
                                ///< ahead of them), so that what they wait for (send) has time to arrive
   int abreast = 0;             ///< column_major: owners whose rows run side by side, then the next ones'; 0: all
-  bool span_shards = false;    ///< tiles may cover rows of several ranks (small M); needs a Reducer other than `tile`
+  bool span_shards = false;    ///< tiles may cover rows of several ranks (small M); needs a Reducer other than `tile`,
+                               ///< and in all_gather_gemm no scales a tensor, of which a tile has one
   bool one_shot = false;       ///< gemm_all_reduce: every rank sends its product to all others
   Type partial = Type::bf16;   ///< element type of partial products on the wire
 
@@ -114,9 +129,10 @@ struct Knobs {
 enum class BufferRole : std::uint8_t { input, output, workspace };
 
 enum class Layout : std::uint8_t {
-  row_major,  ///< element (r, c) at r * cols + c
-  fragment,   ///< row r is a slot that holds one tile's elements in the executor's own register order; a slot
-              ///< is written and read whole, by tiles of the same shape
+  row_major,     ///< element (r, c) at r * cols + c
+  column_major,  ///< element (r, c) at c * rows + r: B of an e4m3 problem, and nothing else
+  fragment,      ///< row r is a slot that holds one tile's elements in the executor's own register order; a slot
+                 ///< is written and read whole, by tiles of the same shape
 };
 
 /// One matrix on every rank, of the same shape everywhere. A workspace with `copies` = 2 alternates by epoch:
@@ -175,7 +191,8 @@ struct Store {
 };
 
 /// Stores round(adds[0] + ... + adds[own-1] + A B + adds[own] + ...), each sum in fp32, in this order.
-/// A tile without adds stores round(A B).
+/// A tile without adds stores round(A B). In a problem with scales, A B is a_scale * A B * b_scale: with the scales of
+/// the tile's rows and those of its columns, which are the caller's on its own rank.
 struct Tile {
   Region a;                  ///< rows x depth
   Region b;                  ///< depth x cols; own rank
@@ -183,6 +200,8 @@ struct Tile {
                              ///< bias: one row of it, which is added to every row
   int own = 0;               ///< position of the tile's own product in the sum, 0..adds.size()
   std::vector<Store> stores;
+  Region a_scale{};  ///< in a problem with scales: that of each of A's rows, or the one of all of them; read after all
+                     ///< load waits
 
   bool operator==(const Tile&) const = default;
 };
@@ -310,6 +329,7 @@ std::string_view name_of(Fault fault);
 // ---------------------------------------------------------------------------------------------------- text
 
 std::string_view name_of(Operator op);
+std::string_view name_of(Scales scales);
 std::string_view name_of(Strategy strategy);
 std::string_view name_of(TileOrder order);
 std::string_view name_of(Transport transport);
@@ -320,6 +340,7 @@ std::string_view kind_of(const Task& task);  ///< "tile", "transfer", "reduction
 
 /// Inverse of name_of; throws Error(invalid_input) listing the names that exist.
 Operator parse_operator(std::string_view name);
+Scales parse_scales(std::string_view name);
 Strategy parse_strategy(std::string_view name);
 TileOrder parse_tile_order(std::string_view name);
 Transport parse_transport(std::string_view name);

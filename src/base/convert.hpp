@@ -1,13 +1,19 @@
-// Conversions between the element types and float, rounding to nearest even; NaN stays NaN, overflow becomes infinity.
+// Conversions between the element types and float, rounding to nearest even; NaN stays NaN, overflow becomes infinity,
+// or in e4m3, which has none, the largest finite number.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 #include <cstring>
 
+#include "base/fp8.hpp"
 #include "imbrex/types.hpp"
 
 namespace imbrex {
+
+inline float e4m3_to_float(std::uint8_t code) { return codec::from_e4m3_by_integers(code); }
+
+inline std::uint8_t float_to_e4m3(float value) { return static_cast<std::uint8_t>(codec::to_e4m3_by_integers(value)); }
 
 inline float bf16_to_float(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 
@@ -57,6 +63,9 @@ inline void to_float(Type type, const void* from, float* to, std::int64_t count)
     case Type::fp32:  // no elements may have no address
       if (count > 0) std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
       return;
+    case Type::e4m3:
+      for (std::int64_t i = 0; i < count; ++i) to[i] = e4m3_to_float(static_cast<const std::uint8_t*>(from)[i]);
+      return;
   }
 }
 
@@ -72,6 +81,9 @@ inline void from_float(Type type, const float* from, void* to, std::int64_t coun
       return;
     case Type::fp32:  // no elements may have no address
       if (count > 0) std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
+      return;
+    case Type::e4m3:
+      for (std::int64_t i = 0; i < count; ++i) static_cast<std::uint8_t*>(to)[i] = float_to_e4m3(from[i]);
       return;
   }
 }

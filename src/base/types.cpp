@@ -9,14 +9,15 @@ std::string_view name_of(Type type) {
     case Type::bf16: return "bf16";
     case Type::fp16: return "fp16";
     case Type::fp32: return "fp32";
+    case Type::e4m3: return "e4m3";
   }
   return "?";
 }
 
 Type parse_type(std::string_view name) {
-  for (Type type : {Type::bf16, Type::fp16, Type::fp32})
+  for (Type type : {Type::bf16, Type::fp16, Type::fp32, Type::e4m3})
     if (name == name_of(type)) return type;
-  IMBREX_EXPECTS(false, "'{}' is not an element type; it must be bf16, fp16 or fp32", name);
+  IMBREX_EXPECTS(false, "'{}' is not an element type; it must be bf16, fp16, fp32 or e4m3", name);
   return {};
 }
 

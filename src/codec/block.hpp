@@ -1,7 +1,7 @@
 // A block: eight values of one group, their codes, and the codes' words in the planes of the wire.
 #pragma once
 
-#include "codec/fp8.hpp"
+#include "base/fp8.hpp"
 #include "codec/group.hpp"
 
 namespace imbrex::codec {

@@ -3,7 +3,7 @@
 // template argument of a kernel: hand it the fields, and make the Codec inside.)
 #pragma once
 
-#include "codec/bits.hpp"
+#include "base/bits.hpp"
 #include "imbrex/codec.hpp"
 #include "imbrex/types.hpp"
 
@@ -73,7 +73,8 @@ IMBREX_CODEC constexpr Range range_of(Type type) {
   switch (type) {
     case Type::bf16: return {0x1.fep127f, 0x1.ffp127f};
     case Type::fp16: return {65504.0f, 65520.0f};
-    case Type::fp32: break;
+    case Type::fp32:
+    case Type::e4m3: break;  // collectives do not take it
   }
   return {0x1.fffffep127f, __builtin_huge_valf()};
 }

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "codec/bits.hpp"
+#include "base/bits.hpp"
 #include "imbrex/collectives.hpp"
 
 namespace imbrex::collectives {

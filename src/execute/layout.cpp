@@ -16,6 +16,7 @@ template <typename F>
 void for_each_region(const Task& task, F&& f) {
   if (const auto* tile = std::get_if<Tile>(&task.work)) {
     f(tile->a), f(tile->b);
+    if (!tile->a_scale.empty()) f(tile->a_scale);
     for (const Region& r : tile->adds) f(r);
     for (const Store& s : tile->stores) f(s.to);
   } else if (const auto* transfer = std::get_if<Transfer>(&task.work)) {
@@ -38,8 +39,11 @@ std::map<int, std::vector<const Collective*>> collective_groups(const Plan& plan
   return groups;
 }
 
-const void* input_of(const Operands& operands, int buffer) {
-  return buffer == buffer_a ? operands.a : buffer == buffer_b ? operands.b : operands.bias;
+const void* input_of(const Operands& operands, const Problem& problem, int buffer) {
+  if (buffer == buffer_a) return operands.a;
+  if (buffer == buffer_b) return operands.b;
+  if (problem.bias && buffer == buffer_bias) return operands.bias;
+  return buffer == buffer_a_scale(problem) ? operands.a_scale : operands.b_scale;
 }
 
 void expect_given(const Operands& operands, const Problem& problem) {
@@ -48,6 +52,11 @@ void expect_given(const Operands& operands, const Problem& problem) {
   IMBREX_EXPECTS(
       problem.bias == (operands.bias != nullptr), "{}",
       problem.bias ? "the problem has a bias, and none is given" : "a bias is given, and the problem has none");
+  const bool scaled = problem.scales != Scales::none;
+  IMBREX_EXPECTS(scaled == (operands.a_scale != nullptr) && scaled == (operands.b_scale != nullptr), "{}",
+                 scaled ? fmt::format("the problem has scales ({}), and those of {} are not given",
+                                      name_of(problem.scales), operands.a_scale == nullptr ? "A" : "B")
+                        : "scales are given, and the problem has none");
 }
 
 HeapLayout::HeapLayout(const Plan& plan) : signal_copies_(static_cast<std::uint64_t>(plan.signal_copies)) {

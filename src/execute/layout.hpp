@@ -64,9 +64,9 @@ class HeapLayout {
 };
 
 /// The caller's input that is that buffer.
-const void* input_of(const Operands& operands, int buffer);
+const void* input_of(const Operands& operands, const Problem& problem, int buffer);
 
-/// Throws Error(invalid_input) unless a, b, out and, where the problem has one, a bias are given.
+/// Throws Error(invalid_input) unless a, b, out and, where the problem has them, a bias and scales are given.
 void expect_given(const Operands& operands, const Problem& problem);
 
 /// The parts of each of the plan's collectives, by rank; by group number, ascending.

@@ -3,7 +3,9 @@
 namespace imbrex {
 
 GemmAllToAll::GemmAllToAll(World& world, const GemmShape& shape, const OperatorOptions& options)
-    : GemmOperator(world, {Operator::gemm_all_to_all, shape.m, shape.n, shape.k, world.size(), shape.type, shape.bias},
-                   options) {}
+    : GemmOperator(
+          world,
+          {Operator::gemm_all_to_all, shape.m, shape.n, shape.k, world.size(), shape.type, shape.bias, shape.scales},
+          options) {}
 
 }  // namespace imbrex

@@ -55,8 +55,8 @@ struct GemmOperator::State {
   std::unique_ptr<Executor> host;
   std::unique_ptr<Execution> on_host;
   std::shared_ptr<GpuOperation> on_gpus;
-  Staged a, b, bias, out;
-  std::array<const void*, 4> known{};  // operands of the last call, which were found to be on the GPU
+  Staged a, b, bias, a_scale, b_scale, out;
+  std::array<const void*, 6> known{};  // operands of the last call, which were found to be on the GPU
 
   // Whether the operator runs on GPUs; if not, `refusal` says why.
   bool prepare_on_gpus(World& world, const OperatorOptions& options, std::string& refusal) {
@@ -78,11 +78,11 @@ struct GemmOperator::State {
 
   // NOTE: a kernel that meets an address of the host's ends the process's use of the GPU.
   void expect_on_gpu(const Operands& o) {
-    const std::array<const void*, 4> given{o.a, o.b, o.out, o.bias};
+    const std::array<const void*, 6> given{o.a, o.b, o.out, o.bias, o.a_scale, o.b_scale};
     if (given == known) return;
-    constexpr const char* names[] = {"a", "b", "out", "bias"};
-    for (std::size_t i = 0; i < (problem.bias ? 4u : 3u); ++i)
-      IMBREX_EXPECTS(given[i] != nullptr && (given[i] == known[i] || runtime::on_gpu(given[i], gpus->own_gpu)),
+    constexpr const char* names[] = {"a", "b", "out", "bias", "a_scale", "b_scale"};
+    for (std::size_t i = 0; i < given.size(); ++i)
+      IMBREX_EXPECTS(given[i] == nullptr || given[i] == known[i] || runtime::on_gpu(given[i], gpus->own_gpu),
                      "operand {} at {} is not in a GPU's memory: on a stream, operators take what is", names[i],
                      given[i]);
     known = given;
@@ -106,34 +106,48 @@ GemmOperator::GemmOperator(World& world, const Problem& problem, const OperatorO
 
 GemmOperator::~GemmOperator() = default;
 
-Report GemmOperator::operator()(const void* a, const void* b, void* out) { return (*this)(a, b, nullptr, out); }
+Report GemmOperator::operator()(const void* a, const void* b, void* out) { return (*this)(Operands{a, b, out}); }
 
 Report GemmOperator::operator()(const void* a, const void* b, const void* bias, void* out) {
+  return (*this)(Operands{a, b, out, bias});
+}
+
+Report GemmOperator::operator()(const Operands& o) {
   State& s = *state_;
-  if (s.device == Device::cpu) return s.execution().run({a, b, out, bias});
-  expect_given({a, b, out, bias}, s.problem);
+  if (s.device == Device::cpu) return s.execution().run(o);
+  expect_given(o, s.problem);
   const RankShapes shape = shapes();
-  const Type type = s.problem.type;
+  const Type type = s.problem.type, result = output_type(type);
   const int gpu = s.gpus->own_gpu;
   runtime::select_gpu(gpu);
-  Report report =
-      s.execution().run({s.a.input(a, bytes_of(shape.a, type), gpu), s.b.input(b, bytes_of(shape.b, type), gpu),
-                         s.out.output(out, bytes_of(shape.out, type), gpu),
-                         bias == nullptr ? nullptr : s.bias.input(bias, bytes_of({1, shape.out.cols}, type), gpu)});
-  s.out.bring_back(out);
+  const auto input = [&](Staged& staged, const void* p, const Extent& extent, Type of) {
+    return p == nullptr ? nullptr : staged.input(p, bytes_of(extent, of), gpu);
+  };
+  const auto scale = [&](Staged& staged, const float* p, const Extent& extent) {
+    return static_cast<const float*>(input(staged, p, extent, Type::fp32));
+  };
+  Report report = s.execution().run(
+      {input(s.a, o.a, shape.a, type), input(s.b, o.b, shape.b, type),
+       s.out.output(o.out, bytes_of(shape.out, result), gpu), input(s.bias, o.bias, {1, shape.out.cols}, result),
+       scale(s.a_scale, o.a_scale, shape.a_scale), scale(s.b_scale, o.b_scale, shape.b_scale)});
+  s.out.bring_back(o.out);
   return report;
 }
 
 void GemmOperator::operator()(const void* a, const void* b, void* out, CudaStream stream) {
-  (*this)(a, b, nullptr, out, stream);
+  (*this)(Operands{a, b, out}, stream);
 }
 
 void GemmOperator::operator()(const void* a, const void* b, const void* bias, void* out, CudaStream stream) {
+  (*this)(Operands{a, b, out, bias}, stream);
+}
+
+void GemmOperator::operator()(const Operands& operands, CudaStream stream) {
   State& s = *state_;
   IMBREX_EXPECTS(s.device == Device::cuda, "this operator runs on the CPU, which has no streams of CUDA");
-  expect_given({a, b, out, bias}, s.problem);
-  s.expect_on_gpu({a, b, out, bias});
-  s.execution().enqueue({a, b, out, bias}, stream);
+  expect_given(operands, s.problem);
+  s.expect_on_gpu(operands);
+  s.execution().enqueue(operands, stream);
 }
 
 void GemmOperator::check() { state_->execution().check(); }
@@ -142,7 +156,7 @@ void GemmOperator::synchronize(CudaStream stream) { state_->execution().synchron
 
 std::shared_ptr<void> GemmOperator::allocate_output() {
   const State& s = *state_;
-  const std::size_t bytes = bytes_of(shapes().out, s.problem.type);
+  const std::size_t bytes = bytes_of(shapes().out, output_type(s.problem.type));
   if (s.device == Device::cpu) return {::operator new(bytes), [](void* p) { ::operator delete(p); }};
   auto memory = s.gpus->executor->allocate_output(bytes);
   void* address = memory.get();

@@ -27,7 +27,7 @@ constexpr std::size_t heap_bytes = std::size_t{16} << 30;
 double wire_seconds(const Problem& p) {
   const RankShapes s = shapes_of(p);
   const auto peers = static_cast<double>(p.ranks - 1);
-  const auto element = static_cast<double>(size_of(p.type));
+  const auto element = static_cast<double>(size_of(p.op == Operator::all_gather_gemm ? p.type : output_type(p.type)));
   const auto elements = [](const Extent& e) { return static_cast<double>(e.rows) * static_cast<double>(e.cols); };
   if (p.op == Operator::all_gather_gemm) return peers * elements(s.a) * element / link_bytes_per_second;
   // To the owners, and for an all-reduce back.
@@ -114,11 +114,19 @@ class Meter {
     const auto seed = static_cast<std::uint64_t>(world_.rank()) * 7919 + 1;
     prepared_.emplace();
     prepared_->result = {problem, 0, wire_seconds(problem), {}, {}, gpu_};
-    prepared_->memory = device_operands(
-        random_matrix(shapes.a, problem.type, seed), random_matrix(shapes.b, problem.type, seed + 1), {},
-        static_cast<std::size_t>(shapes.out.rows * shapes.out.cols) * size_of(problem.type), *executor_);
+    const Type result = output_type(problem.type);
+    const auto scales = [](const Extent& e) {
+      return std::vector<float>(static_cast<std::size_t>(e.rows * e.cols), 1);
+    };
+    prepared_->memory =
+        device_operands({random_matrix(shapes.a, problem.type, seed),
+                         random_matrix(shapes.b, problem.type, seed + 1),
+                         {},
+                         scales(shapes.a_scale),
+                         scales(shapes.b_scale)},
+                        static_cast<std::size_t>(shapes.out.rows * shapes.out.cols) * size_of(result), *executor_);
     prepared_->executions.push_back(
-        libraries_->prepare(without_collectives(make_plan(problem, Strategy::sequential, {.partial = problem.type}))));
+        libraries_->prepare(without_collectives(make_plan(problem, Strategy::sequential, {.partial = result}))));
     for (const Candidate& c : candidates(problem)) add({c.strategy, c.knobs, is_chosen(c), {}, 0});
     if (request_.tries.empty()) return;
     const Knobs base = choose_gpu_plan(problem, Strategy::fused, {}, gpu_).knobs;

@@ -10,30 +10,41 @@ namespace {
 
 constexpr unsigned char poison_byte = 0xff;  // NaN in every type
 
+template <typename T>
+const T* data_of(const std::vector<T>& values) {
+  return values.empty() ? nullptr : values.data();
+}
+
 class HostOperands final : public OperandMemory {
  public:
-  HostOperands(std::vector<std::byte> a, std::vector<std::byte> b, std::vector<std::byte> bias, std::size_t out_bytes)
-      : a_(std::move(a)), b_(std::move(b)), bias_(std::move(bias)), out_(out_bytes) {}
+  HostOperands(HostValues values, std::size_t out_bytes) : values_(std::move(values)), out_(out_bytes) {}
 
-  Operands operands() override { return {a_.data(), b_.data(), out_.data(), bias_.empty() ? nullptr : bias_.data()}; }
+  Operands operands() override {
+    return {values_.a.data(),      values_.b.data(),         out_.data(),
+            data_of(values_.bias), data_of(values_.a_scale), data_of(values_.b_scale)};
+  }
   void poison() override { std::fill(out_.begin(), out_.end(), std::byte{poison_byte}); }
   const std::vector<std::byte>& output() override { return out_; }
 
  private:
-  std::vector<std::byte> a_, b_, bias_, out_;
+  HostValues values_;
+  std::vector<std::byte> out_;
 };
 
 class DeviceOperands final : public OperandMemory {
  public:
-  DeviceOperands(const std::vector<std::byte>& a, const std::vector<std::byte>& b, const std::vector<std::byte>& bias,
-                 std::size_t out_bytes, Executor& executor)
-      : a_(a.size()), b_(b.size()), out_(out_bytes, executor.allocate_output(out_bytes)) {
-    a_.upload(a);
-    b_.upload(b);
-    if (!bias.empty()) bias_.emplace(bias.size()).upload(bias);
+  DeviceOperands(const HostValues& values, std::size_t out_bytes, Executor& executor)
+      : a_(values.a.size()), b_(values.b.size()), out_(out_bytes, executor.allocate_output(out_bytes)) {
+    a_.upload(values.a);
+    b_.upload(values.b);
+    if (!values.bias.empty()) bias_.emplace(values.bias.size()).upload(values.bias);
+    upload(a_scale_, values.a_scale);
+    upload(b_scale_, values.b_scale);
   }
 
-  Operands operands() override { return {a_.get(), b_.get(), out_.get(), bias_ ? bias_->get() : nullptr}; }
+  Operands operands() override {
+    return {a_.get(), b_.get(), out_.get(), bias_ ? bias_->get() : nullptr, floats(a_scale_), floats(b_scale_)};
+  }
   void poison() override { out_.fill(poison_byte); }
   const std::vector<std::byte>& output() override {
     out_.download(host_);
@@ -41,22 +52,28 @@ class DeviceOperands final : public OperandMemory {
   }
 
  private:
+  using Memory = std::optional<runtime::DeviceMemory>;
+
+  static void upload(Memory& memory, const std::vector<float>& values) {
+    if (!values.empty()) memory.emplace(values.size() * sizeof(float)).upload(values.data());
+  }
+  static const float* floats(const Memory& memory) {
+    return memory ? static_cast<const float*>(memory->get()) : nullptr;
+  }
+
   runtime::DeviceMemory a_, b_, out_;
-  std::optional<runtime::DeviceMemory> bias_;
+  Memory bias_, a_scale_, b_scale_;
   std::vector<std::byte> host_;
 };
 
 }  // namespace
 
-std::unique_ptr<OperandMemory> host_operands(std::vector<std::byte> a, std::vector<std::byte> b,
-                                             std::vector<std::byte> bias, std::size_t out_bytes) {
-  return std::make_unique<HostOperands>(std::move(a), std::move(b), std::move(bias), out_bytes);
+std::unique_ptr<OperandMemory> host_operands(HostValues values, std::size_t out_bytes) {
+  return std::make_unique<HostOperands>(std::move(values), out_bytes);
 }
 
-std::unique_ptr<OperandMemory> device_operands(const std::vector<std::byte>& a, const std::vector<std::byte>& b,
-                                               const std::vector<std::byte>& bias, std::size_t out_bytes,
-                                               Executor& executor) {
-  return std::make_unique<DeviceOperands>(a, b, bias, out_bytes, executor);
+std::unique_ptr<OperandMemory> device_operands(const HostValues& values, std::size_t out_bytes, Executor& executor) {
+  return std::make_unique<DeviceOperands>(values, out_bytes, executor);
 }
 
 }  // namespace imbrex

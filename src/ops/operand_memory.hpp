@@ -20,14 +20,17 @@ class OperandMemory {
   virtual const std::vector<std::byte>& output() = 0;
 };
 
-/// In host memory. An empty bias is none.
-std::unique_ptr<OperandMemory> host_operands(std::vector<std::byte> a, std::vector<std::byte> b,
-                                             std::vector<std::byte> bias, std::size_t out_bytes);
+/// One rank's operands in host memory; what is empty is not given.
+struct HostValues {
+  std::vector<std::byte> a, b, bias{};
+  std::vector<float> a_scale{}, b_scale{};
+};
+
+/// In host memory.
+std::unique_ptr<OperandMemory> host_operands(HostValues values, std::size_t out_bytes);
 
 /// In the memory of the calling thread's GPU, the output where peers can write it. Collective; to be dropped before the
 /// executor.
-std::unique_ptr<OperandMemory> device_operands(const std::vector<std::byte>& a, const std::vector<std::byte>& b,
-                                               const std::vector<std::byte>& bias, std::size_t out_bytes,
-                                               Executor& executor);
+std::unique_ptr<OperandMemory> device_operands(const HostValues& values, std::size_t out_bytes, Executor& executor);
 
 }  // namespace imbrex

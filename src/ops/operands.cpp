@@ -26,10 +26,12 @@ class SeededOperands final : public OperandSource {
  private:
   void read(Matrix matrix, std::int64_t row, std::int64_t col, Extent extent,
             std::vector<float>& values) const override {
+    const bool scale = matrix == Matrix::a_scale || matrix == Matrix::b_scale;
     for (std::int64_t i = 0; i < extent.rows; ++i)
-      for (std::int64_t j = 0; j < extent.cols; ++j)
-        values[static_cast<std::size_t>(i * extent.cols + j)] =
-            seeded_value(seed_, static_cast<std::uint64_t>(matrix), row + i, col + j);
+      for (std::int64_t j = 0; j < extent.cols; ++j) {
+        const float value = seeded_value(seed_, static_cast<std::uint64_t>(matrix), row + i, col + j);
+        values[static_cast<std::size_t>(i * extent.cols + j)] = scale ? 1.25f + 0.75f * value : value;
+      }
   }
 
   std::uint64_t seed_;
@@ -52,7 +54,23 @@ class FileOperands final : public OperandSource {
 
 }  // namespace
 
-std::vector<float> OperandSource::part_as_float(bool a, int rank) const {
+namespace {
+
+std::vector<std::byte> in_type(Type type, const std::vector<float>& values) {
+  std::vector<std::byte> bytes(values.size() * size_of(type));
+  from_float(type, values.data(), bytes.data(), std::ssize(values));
+  return bytes;
+}
+
+std::vector<float> rounded(Type type, std::vector<float> values) {
+  const std::vector<std::byte> bytes = in_type(type, values);
+  to_float(type, bytes.data(), values.data(), std::ssize(values));
+  return values;
+}
+
+}  // namespace
+
+std::vector<float> OperandSource::part_values(bool a, int rank) const {
   const RankShapes shapes = shapes_of(problem_);
   const Extent extent = a ? shapes.a : shapes.b;
   std::int64_t row = 0, col = 0;
@@ -65,7 +83,11 @@ std::vector<float> OperandSource::part_as_float(bool a, int rank) const {
   const std::int64_t count = extent.rows * extent.cols;
   std::vector<float> values(static_cast<std::size_t>(count));
   read(a ? Matrix::a : Matrix::b, row, col, extent, values);
-  return rounded(std::move(values));
+  return values;
+}
+
+std::vector<float> OperandSource::part_as_float(bool a, int rank) const {
+  return rounded(problem_.type, part_values(a, rank));
 }
 
 std::vector<float> OperandSource::bias_as_float(int rank) const {
@@ -74,24 +96,35 @@ std::vector<float> OperandSource::bias_as_float(int rank) const {
   std::vector<float> values(static_cast<std::size_t>(cols));
   read(Matrix::bias, problem_.op == Operator::gemm_all_to_all ? rank : 0,
        problem_.op == Operator::all_gather_gemm ? rank * cols : 0, {1, cols}, values);
-  return rounded(std::move(values));
+  return rounded(output_type(problem_.type), std::move(values));
 }
 
-std::vector<float> OperandSource::rounded(std::vector<float> values) const {
-  const std::vector<std::byte> bytes = in_type(values);
-  to_float(problem_.type, bytes.data(), values.data(), std::ssize(values));
+std::vector<float> OperandSource::scales(bool a, int rank) const {
+  const RankShapes shapes = shapes_of(problem_);
+  const Extent extent = a ? shapes.a_scale : shapes.b_scale;
+  const std::int64_t count = extent.rows * extent.cols;
+  std::vector<float> values(static_cast<std::size_t>(count));
+  if (count > 0) read(a ? Matrix::a_scale : Matrix::b_scale, rank, 0, {1, count}, values);
   return values;
 }
 
-std::vector<std::byte> OperandSource::in_type(const std::vector<float>& values) const {
-  std::vector<std::byte> bytes(values.size() * size_of(problem_.type));
-  from_float(problem_.type, values.data(), bytes.data(), std::ssize(values));
-  return bytes;
+std::vector<std::byte> OperandSource::part(bool a, int rank) const {
+  std::vector<float> values = part_values(a, rank);
+  if (!a && problem_.type == Type::e4m3) {
+    const Extent extent = shapes_of(problem_).b;
+    std::vector<float> by_columns(values.size());
+    for (std::int64_t i = 0; i < extent.rows; ++i)
+      for (std::int64_t j = 0; j < extent.cols; ++j)
+        by_columns[static_cast<std::size_t>(j * extent.rows + i)] =
+            values[static_cast<std::size_t>(i * extent.cols + j)];
+    values.swap(by_columns);
+  }
+  return in_type(problem_.type, values);
 }
 
-std::vector<std::byte> OperandSource::part(bool a, int rank) const { return in_type(part_as_float(a, rank)); }
-
-std::vector<std::byte> OperandSource::bias(int rank) const { return in_type(bias_as_float(rank)); }
+std::vector<std::byte> OperandSource::bias(int rank) const {
+  return in_type(output_type(problem_.type), bias_as_float(rank));
+}
 
 std::unique_ptr<OperandSource> open_operands(const RunRequest& request, Problem& problem) {
   IMBREX_EXPECTS(request.a_path.empty() == request.b_path.empty(), "A and B come from files together, or not at all");

@@ -59,10 +59,8 @@ class Job {
     if (!request_.out_prefix.empty())
       write_npy(fmt::format("{}.rank{}.npy", request_.out_prefix, world.rank()), extent.rows, extent.cols, values);
     if (request_.verify)
-      verdict.worst =
-          compare(reference_of(plan_, operands_, world.rank(),
-                               device_ == Device::cuda ? CollectiveSums::partial_type : CollectiveSums::fp32),
-                  values, plan_.problem.type, extent.cols);
+      verdict.worst = compare(reference_of(plan_, operands_, world.rank(), device_), values,
+                              output_type(plan_.problem.type), extent.cols);
     const bool right = judge(world, verdict, result);
     if (request_.timeline) {
       result.timeline = {
@@ -93,18 +91,19 @@ class Job {
 
   std::size_t out_bytes() const {
     const Extent extent = shapes_of(plan_.problem).out;
-    return static_cast<std::size_t>(extent.rows * extent.cols) * size_of(plan_.problem.type);
+    return static_cast<std::size_t>(extent.rows * extent.cols) * size_of(output_type(plan_.problem.type));
   }
 
   std::unique_ptr<OperandMemory> load_operands(int rank, std::size_t out_bytes, Executor& executor) const {
-    std::vector<std::byte> a = operands_.part(true, rank), b = operands_.part(false, rank), bias = operands_.bias(rank);
-    return device_ == Device::cuda ? device_operands(a, b, bias, out_bytes, executor)
-                                   : host_operands(std::move(a), std::move(b), std::move(bias), out_bytes);
+    HostValues values{operands_.part(true, rank), operands_.part(false, rank), operands_.bias(rank),
+                      operands_.scales(true, rank), operands_.scales(false, rank)};
+    return device_ == Device::cuda ? device_operands(values, out_bytes, executor)
+                                   : host_operands(std::move(values), out_bytes);
   }
 
   std::vector<float> as_float(const std::vector<std::byte>& out, const Extent& extent) const {
     std::vector<float> values(static_cast<std::size_t>(extent.rows * extent.cols));
-    to_float(plan_.problem.type, out.data(), values.data(), std::ssize(values));
+    to_float(output_type(plan_.problem.type), out.data(), values.data(), std::ssize(values));
     return values;
   }
 

@@ -40,7 +40,7 @@ Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> s
     if (record == nullptr) record = nearest_record(records, problem, strategy);
     if (record != nullptr) {
       Candidate found = record->candidate;
-      if (found.knobs.partial == record->problem.type) found.knobs.partial = problem.type;
+      if (found.knobs.partial == output_type(record->problem.type)) found.knobs.partial = output_type(problem.type);
       return found;
     }
   }

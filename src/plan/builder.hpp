@@ -9,12 +9,25 @@ namespace imbrex {
 
 /// Indices of the operands in Plan::buffers, in every plan.
 inline constexpr int buffer_a = 0, buffer_b = 1, buffer_out = 2;
+/// How B lies: Hopper's matrix instructions take 8-bit operands with K along memory only.
+inline Layout b_layout(const Problem& problem) {
+  return problem.type == Type::e4m3 ? Layout::column_major : Layout::row_major;
+}
 /// And of the bias, in plans of problems that have one.
 inline constexpr int buffer_bias = 3;
 
 /// Whether a region lies in the caller's bias.
 inline bool is_bias(const Problem& problem, const Region& region) {
   return problem.bias && region.buffer == buffer_bias;
+}
+
+/// And of the scales, in plans of problems that have them.
+inline int buffer_a_scale(const Problem& problem) { return problem.bias ? 4 : 3; }
+inline int buffer_b_scale(const Problem& problem) { return buffer_a_scale(problem) + 1; }
+
+/// Buffers that are the caller's: the first ones.
+inline int count_operands(const Problem& problem) {
+  return buffer_a_scale(problem) + (problem.scales == Scales::none ? 0 : 2);
 }
 
 /// Half-open range of rows or columns.
@@ -80,6 +93,16 @@ class Builder {
   /// Whole rows of a buffer.
   Region rows_of(int rank, int buffer, std::int64_t row, std::int64_t rows) const {
     return {rank, buffer, row, 0, rows, plan_.buffers[static_cast<std::size_t>(buffer)].cols};
+  }
+
+  /// The scales of rows of `rank`'s own A; an empty region where the problem has none.
+  Region scales_of(int rank, const Range& rows) const {
+    if (problem().scales == Scales::none) return {};
+    return scale_rows(rank, buffer_a_scale(problem()), problem().scales == Scales::tensor ? Range{0, 1} : rows);
+  }
+  /// Rows of a buffer of scales.
+  Region scale_rows(int rank, int buffer, const Range& rows) const {
+    return region(rank, buffer, rows.begin, rows.size, 0, 1);
   }
 
   /// Lets the task whose result is complete add the bias of its columns, if the problem has one.

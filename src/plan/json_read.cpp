@@ -20,8 +20,9 @@ std::vector<Region> regions_of(const Node& n) {
 }
 
 Tile tile_of(const Node& n) {
-  n.only({"a", "b", "adds", "own", "stores"});
-  Tile tile{region_of(n["a"]), region_of(n["b"]), regions_of(n["adds"]), n["own"].integer<int>(), {}};
+  n.only({"a", "b", "a_scale", "adds", "own", "stores"});
+  Tile tile{region_of(n["a"]), region_of(n["b"]), regions_of(n["adds"]), n["own"].integer<int>(), {}, {}};
+  if (n.has("a_scale")) tile.a_scale = region_of(n["a_scale"]);
   n["stores"].each([&](const Node& s) {
     tile.stores.push_back({region_of(s, 8), s.at(6).integer<std::int64_t>(), s.at(7).integer<std::int64_t>()});
   });
@@ -79,10 +80,11 @@ Plan plan_of(const Node& n) {
         fmt::format("format {} is not known; this library reads format {}", version, plan_format_version));
   Plan plan;
   const Node p = n["problem"];
-  p.only({"op", "m", "n", "k", "ranks", "type", "bias"});
+  p.only({"op", "m", "n", "k", "ranks", "type", "bias", "scales"});
   plan.problem = {p["op"].name(parse_operator),   p["m"].integer<std::int64_t>(), p["n"].integer<std::int64_t>(),
                   p["k"].integer<std::int64_t>(), p["ranks"].integer<int>(),      p["type"].name(parse_type)};
   if (p.has("bias")) plan.problem.bias = p["bias"].boolean();
+  if (p.has("scales")) plan.problem.scales = p["scales"].name(parse_scales);
   plan.strategy = n["strategy"].name(parse_strategy);
   plan.knobs = knobs_of(n["knobs"]);
   plan.signal_copies = n["signal_copies"].integer<int>();

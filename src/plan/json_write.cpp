@@ -18,8 +18,9 @@ class Writer {
   void write(const Plan& plan) {
     const Problem& p = plan.problem;
     put("{{\"imbrex_plan\": {},\n", plan_format_version);
-    put("\"problem\": {{\"op\": \"{}\", \"m\": {}, \"n\": {}, \"k\": {}, \"ranks\": {}, \"type\": \"{}\"{}}},\n",
-        name_of(p.op), p.m, p.n, p.k, p.ranks, name_of(p.type), p.bias ? ", \"bias\": true" : "");
+    put("\"problem\": {{\"op\": \"{}\", \"m\": {}, \"n\": {}, \"k\": {}, \"ranks\": {}, \"type\": \"{}\"{}{}}},\n",
+        name_of(p.op), p.m, p.n, p.k, p.ranks, name_of(p.type), p.bias ? ", \"bias\": true" : "",
+        p.scales == Scales::none ? "" : fmt::format(", \"scales\": \"{}\"", name_of(p.scales)));
     put("\"strategy\": \"{}\",\n\"knobs\": ", name_of(plan.strategy));
     text_ += to_json(plan.knobs);
     put(",\n\"signal_copies\": {},\n\"buffers\": [", plan.signal_copies);
@@ -71,6 +72,10 @@ class Writer {
     write(tile.a);
     put(", \"b\": ");
     write(tile.b);
+    if (!tile.a_scale.empty()) {
+      put(", \"a_scale\": ");
+      write(tile.a_scale);
+    }
     put(", \"adds\": ");
     write(tile.adds);
     put(", \"own\": {}, \"stores\": [", tile.own);

@@ -11,8 +11,13 @@ struct LibraryCollectives::Stage {
 };
 
 LibraryCollectives::LibraryCollectives(Builder& b, int library, CollectiveKind kind, int like,
-                                       const std::vector<std::int64_t>& rows)
-    : b_(b), library_(library), nodes_(b.knobs().nodes), places_(b.ranks() / nodes_), kind_(kind) {
+                                       const std::vector<std::int64_t>& rows, const char* staged, int first_chunk)
+    : b_(b),
+      library_(library),
+      nodes_(b.knobs().nodes),
+      places_(b.ranks() / nodes_),
+      kind_(kind),
+      first_chunk_(first_chunk) {
   if (flat()) return;
   // What a rank holds between the stages.
   std::int64_t total = 0;
@@ -24,7 +29,7 @@ LibraryCollectives::LibraryCollectives(Builder& b, int library, CollectiveKind k
   const auto workspace = [&](const char* name) {
     return b.workspace(name, Layout::row_major, buffer.type, total, buffer.cols, 1);
   };
-  staged_ = workspace(kind == CollectiveKind::all_gather ? "crossed" : "node_sums");
+  staged_ = workspace(staged);
   if (kind == CollectiveKind::all_reduce) sums_ = workspace("sums");
 }
 
@@ -87,13 +92,14 @@ std::vector<LibraryCollectives::Stage> LibraryCollectives::stages(int rank, std:
 
 void LibraryCollectives::add(int rank, std::size_t chunk, const Region& from, const Region& to, std::vector<Wait> waits,
                              std::vector<Post> posts) {
+  const int number = first_chunk_ + static_cast<int>(chunk);
   if (flat()) {
-    b_.add(rank, library_, {Collective{kind_, static_cast<int>(chunk), from, to}, std::move(waits), std::move(posts)});
+    b_.add(rank, library_, {Collective{kind_, number, from, to}, std::move(waits), std::move(posts)});
     return;
   }
   const auto all = stages(rank, chunk, from, to);
   // Numbers that no other chunk, stage, node or place has.
-  const int most_stages = std::max(nodes_ + 1, 5), first = static_cast<int>(chunk) * most_stages;
+  const int most_stages = std::max(nodes_ + 1, 5), first = number * most_stages;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Stage& s = all[i];
     const int group =

@@ -15,8 +15,10 @@ namespace imbrex {
 class LibraryCollectives {
  public:
   /// On queue `library`, for operands as wide and of the type as the buffer `like`; `rows`: of one rank's part, by
-  /// chunk.
-  LibraryCollectives(Builder& b, int library, CollectiveKind kind, int like, const std::vector<std::int64_t>& rows);
+  /// chunk. Between stages, data lie in a workspace named `staged`; the chunks count from `first_chunk` among all
+  /// collectives of the plan.
+  LibraryCollectives(Builder& b, int library, CollectiveKind kind, int like, const std::vector<std::int64_t>& rows,
+                     const char* staged, int first_chunk = 0);
 
   /// This rank's part for a chunk, with regions as Collective has them; called chunk by chunk. The first task waits,
   /// the last one posts.
@@ -34,6 +36,7 @@ class LibraryCollectives {
   Builder& b_;
   int library_, nodes_, places_;  // places: ranks on a node
   CollectiveKind kind_;
+  int first_chunk_;
   std::vector<std::int64_t> first_rows_;  // of the stages' workspaces, by chunk
   int staged_ = 0, sums_ = 0;
 };

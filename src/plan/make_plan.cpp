@@ -32,8 +32,12 @@ void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knob
                  knobs.nodes);
   IMBREX_EXPECTS(knobs.comm_rows >= 0, "knob comm_rows = {}: it must not be negative (0: a whole shard)",
                  knobs.comm_rows);
+  IMBREX_EXPECTS(knobs.partial != Type::e4m3,
+                 "knob partial = e4m3: partial products are added up, so it must be bf16, fp16 or fp32");
   if (strategy != Strategy::fused) return;
   const bool gather = problem.op == Operator::all_gather_gemm, exchange = problem.op == Operator::gemm_all_to_all;
+  IMBREX_EXPECTS(!gather || !knobs.span_shards || problem.scales != Scales::tensor,
+                 "knob span_shards with scales tensor: the ranks' shards have a scale each, and a tile one");
   if (gather || exchange) return;
   const bool in_tile = knobs.reducer == Reducer::tile;
   IMBREX_EXPECTS(

@@ -20,6 +20,8 @@ constexpr std::array<Named<Operator>, 4> operators{{{Operator::all_gather_gemm, 
                                                     {Operator::gemm_reduce_scatter, "gemm_reduce_scatter"},
                                                     {Operator::gemm_all_reduce, "gemm_all_reduce"},
                                                     {Operator::gemm_all_to_all, "gemm_all_to_all"}}};
+constexpr std::array<Named<Scales>, 3> all_scales{
+    {{Scales::none, "none"}, {Scales::tensor, "tensor"}, {Scales::row, "row"}}};
 constexpr std::array<Named<Strategy>, 3> strategies{
     {{Strategy::sequential, "sequential"}, {Strategy::decomposed, "decomposed"}, {Strategy::fused, "fused"}}};
 constexpr std::array<Named<TileOrder>, 3> tile_orders{
@@ -36,7 +38,8 @@ constexpr std::array<Named<Engine>, 3> engines{
     {{Engine::compute, "compute"}, {Engine::copy, "copy"}, {Engine::library, "library"}}};
 constexpr std::array<Named<BufferRole>, 3> buffer_roles{
     {{BufferRole::input, "input"}, {BufferRole::output, "output"}, {BufferRole::workspace, "workspace"}}};
-constexpr std::array<Named<Layout>, 2> layouts{{{Layout::row_major, "row_major"}, {Layout::fragment, "fragment"}}};
+constexpr std::array<Named<Layout>, 3> layouts{
+    {{Layout::row_major, "row_major"}, {Layout::column_major, "column_major"}, {Layout::fragment, "fragment"}}};
 constexpr std::array<Named<WaitPoint>, 2> wait_points{{{WaitPoint::load, "load"}, {WaitPoint::epilogue, "epilogue"}}};
 constexpr std::array<Named<Fault>, 6> faults{{{Fault::malformed, "malformed"},
                                               {Fault::bounds, "bounds"},
@@ -67,6 +70,7 @@ T find_value(const std::array<Named<T>, N>& table, std::string_view name, std::s
 }  // namespace
 
 std::string_view name_of(Operator op) { return find_name(operators, op); }
+std::string_view name_of(Scales scales) { return find_name(all_scales, scales); }
 std::string_view name_of(Strategy strategy) { return find_name(strategies, strategy); }
 std::string_view name_of(TileOrder order) { return find_name(tile_orders, order); }
 std::string_view name_of(Transport transport) { return find_name(transports, transport); }
@@ -79,6 +83,7 @@ std::string_view name_of(Layout layout) { return find_name(layouts, layout); }
 std::string_view name_of(WaitPoint point) { return find_name(wait_points, point); }
 
 Operator parse_operator(std::string_view name) { return find_value(operators, name, "an operator"); }
+Scales parse_scales(std::string_view name) { return find_value(all_scales, name, "a kind of scales"); }
 Strategy parse_strategy(std::string_view name) { return find_value(strategies, name, "a strategy"); }
 TileOrder parse_tile_order(std::string_view name) { return find_value(tile_orders, name, "a tile order"); }
 Transport parse_transport(std::string_view name) { return find_value(transports, name, "a transport"); }

@@ -24,6 +24,8 @@ void validate(const Problem& problem) {
   expect_size("M", problem.m);
   expect_size("N", problem.n);
   expect_size("K", problem.k);
+  IMBREX_EXPECTS(problem.scales == Scales::none || problem.type == Type::e4m3,
+                 "scales = {} with type {}: only e4m3 has scales", name_of(problem.scales), name_of(problem.type));
   switch (problem.op) {
     case Operator::all_gather_gemm:
       expect_divides(problem, "M", problem.m);
@@ -41,13 +43,16 @@ void validate(const Problem& problem) {
 
 RankShapes shapes_of(const Problem& problem) {
   const std::int64_t m = problem.m, n = problem.n, k = problem.k, r = problem.ranks;
+  RankShapes shapes;
   switch (problem.op) {
-    case Operator::all_gather_gemm: return {{m / r, k}, {k, n / r}, {m, n / r}, {m, n / r}, k};
-    case Operator::gemm_reduce_scatter: return {{m, k / r}, {k / r, n}, {m / r, n}, {m, n}, k / r};
-    case Operator::gemm_all_reduce: return {{m, k / r}, {k / r, n}, {m, n}, {m, n}, k / r};
-    case Operator::gemm_all_to_all: return {{m, k}, {k, n}, {m, n}, {m, n}, k};
+    case Operator::all_gather_gemm: shapes = {{m / r, k}, {k, n / r}, {m, n / r}, {m, n / r}, k}; break;
+    case Operator::gemm_reduce_scatter: shapes = {{m, k / r}, {k / r, n}, {m / r, n}, {m, n}, k / r}; break;
+    case Operator::gemm_all_reduce: shapes = {{m, k / r}, {k / r, n}, {m, n}, {m, n}, k / r}; break;
+    case Operator::gemm_all_to_all: shapes = {{m, k}, {k, n}, {m, n}, {m, n}, k}; break;
   }
-  return {};
+  if (problem.scales == Scales::tensor) shapes.a_scale = shapes.b_scale = {1, 1};
+  if (problem.scales == Scales::row) shapes.a_scale = {shapes.a.rows, 1}, shapes.b_scale = {1, shapes.b.cols};
+  return shapes;
 }
 
 }  // namespace imbrex

@@ -21,6 +21,9 @@ class FusedAllGather {
     for (int s = 0; s < slices; ++s) slices_.push_back(part_of(depth, slices, s));
     pieces_ = cut(shard_rows_, knobs.comm_rows > 0 ? knobs.comm_rows : default_rows());
     gathered_ = b_.workspace("gathered", Layout::row_major, problem.type, problem.m, depth, 2);
+    if (problem.scales != Scales::none)
+      gathered_scales_ =
+          b_.workspace("gathered_scales", Layout::row_major, Type::fp32, b_.shapes().a_scale.rows * b_.ranks(), 1, 2);
     compute_ = b_.queue(Engine::compute);
     copy_ = stored_ ? compute_ : b_.queue(Engine::copy);
   }
@@ -54,7 +57,9 @@ class FusedAllGather {
 
   // Pieces that workers store are small and arrive all but together: they share a signal.
   int signals_of_a_shard() const { return static_cast<int>((stored_ ? 1 : pieces_.size()) * slices_.size()); }
-  std::uint32_t posts_of_a_signal() const { return static_cast<std::uint32_t>(stored_ ? pieces_.size() : 1); }
+  std::uint32_t posts_of_a_signal(std::size_t slice) const {
+    return static_cast<std::uint32_t>(stored_ ? pieces_.size() + (slice == 0 && scaled() ? 1 : 0) : 1);
+  }
 
   // Signal on the receiving rank that says: this slice of this piece of `source` has arrived.
   int arrived(int source, std::size_t piece, std::size_t slice) const {
@@ -69,6 +74,21 @@ class FusedAllGather {
             b_.region(destination, gathered_, source * shard_rows_ + rows.begin, rows.size, cols.begin, cols.size)};
   }
 
+  bool scaled() const { return b_.problem().scales != Scales::none; }
+
+  // The scales of a rank's whole shard: they come before its pieces. Copies tell of them by the first piece's signal,
+  // since they run in order, and workers by the first slice's.
+  void add_scales(int runs_on, int source, int destination, const std::vector<Wait>& waits = {}) {
+    if (!scaled()) return;
+    const std::int64_t rows = b_.shapes().a_scale.rows;
+    std::vector<Post> posts;
+    if (stored_) posts.push_back({destination, arrived(source, 0, 0)});
+    b_.add(
+        runs_on, copy_,
+        {Transfer{b_.scales_of(source, {0, rows}), b_.scale_rows(destination, gathered_scales_, {source * rows, rows})},
+         waits, posts});
+  }
+
   template <typename F>
   void for_each_piece(F&& f) const {
     for (std::size_t piece = 0; piece < pieces_.size(); ++piece)
@@ -76,13 +96,17 @@ class FusedAllGather {
   }
 
   void copy_own_shards() {
-    for (int rank = 0; rank < b_.ranks(); ++rank)
+    for (int rank = 0; rank < b_.ranks(); ++rank) {
+      add_scales(rank, rank, rank);
       for_each_piece([&](std::size_t piece, std::size_t slice) {
         b_.add(rank, copy_, {transfer(rank, rank, piece, slice), {}, {{rank, arrived(rank, piece, slice)}}});
       });
+    }
   }
 
   void store() {
+    for (int rank = 0; rank < b_.ranks(); ++rank)
+      for (int step = 1; step < b_.ranks(); ++step) add_scales(rank, rank, (rank + step) % b_.ranks());
     for (std::size_t slice = 0; slice < slices_.size(); ++slice)
       for (std::size_t piece = 0; piece < pieces_.size(); ++piece)
         for (int rank = 0; rank < b_.ranks(); ++rank)
@@ -96,6 +120,7 @@ class FusedAllGather {
     for (int rank = 0; rank < b_.ranks(); ++rank)
       for (int step = 1; step < b_.ranks(); ++step) {
         const int peer = (rank + step) % b_.ranks();
+        add_scales(rank, rank, peer);
         for_each_piece([&](std::size_t piece, std::size_t slice) {
           b_.add(rank, copy_, {transfer(rank, peer, piece, slice), {}, {{peer, arrived(rank, piece, slice)}}});
         });
@@ -121,6 +146,7 @@ class FusedAllGather {
       std::uint32_t reads = 0;
       for (int step = 1; step < ranks; ++step) {
         const int peer = (rank + step) % ranks;
+        add_scales(rank, peer, rank, {{entered[static_cast<std::size_t>(rank)] + peer}});
         for_each_piece([&](std::size_t piece, std::size_t slice) {
           b_.add(rank, copy_,
                  {transfer(peer, rank, piece, slice),
@@ -143,7 +169,7 @@ class FusedAllGather {
   void wait_for(std::vector<Wait>& waits, int source, Range rows) const {
     if (stored_) {
       for (std::size_t slice = 0; slice < slices_.size(); ++slice)
-        waits.push_back({arrived(source, 0, slice), posts_of_a_signal(), WaitPoint::load, slices_[slice].begin});
+        waits.push_back({arrived(source, 0, slice), posts_of_a_signal(slice), WaitPoint::load, slices_[slice].begin});
       return;
     }
     for_each_piece([&](std::size_t piece, std::size_t slice) {
@@ -153,10 +179,18 @@ class FusedAllGather {
     });
   }
 
+  // The scales of gathered rows, all of them `source`'s where it has one for all.
+  Region gathered_scales(int rank, int source, const Range& rows) const {
+    if (!scaled()) return {};
+    return b_.scale_rows(rank, gathered_scales_, b_.problem().scales == Scales::tensor ? Range{source, 1} : rows);
+  }
+
   // Returns where its waits go.
-  std::vector<Wait>& add_tile(int rank, const Region& a, std::int64_t out_row, const Range& cols) {
+  std::vector<Wait>& add_tile(int rank, const Region& a, const Region& a_scale, std::int64_t out_row,
+                              const Range& cols) {
     Task& task = b_.add_tile(rank, compute_, a, b_.region(rank, buffer_b, 0, b_.shapes().depth, cols.begin, cols.size));
     auto& tile = std::get<Tile>(task.work);
+    tile.a_scale = a_scale;
     tile.stores.push_back({b_.region(rank, buffer_out, out_row, a.rows, cols.begin, cols.size)});
     b_.add_bias(rank, cols, tile.adds);
     return task.waits;
@@ -175,7 +209,9 @@ class FusedAllGather {
       const std::int64_t row = block.rows.begin, in_shard = row - source * shard_rows_;
       const Region a = source == rank ? b_.rows_of(rank, buffer_a, in_shard, block.rows.size)
                                       : b_.rows_of(rank, gathered_, row, block.rows.size);
-      std::vector<Wait>& waits = add_tile(rank, a, row, block.cols);
+      const Region a_scale = source == rank ? b_.scales_of(rank, {in_shard, block.rows.size})
+                                            : gathered_scales(rank, source, {row, block.rows.size});
+      std::vector<Wait>& waits = add_tile(rank, a, a_scale, row, block.cols);
       if (source != rank) wait_for(waits, source, {in_shard, block.rows.size});
     }
   }
@@ -195,8 +231,8 @@ class FusedAllGather {
                        [&](const Block& x, const Block& y) { return latest(x) < latest(y); });
     b_.reserve(rank, compute_, blocks.size());
     for (const Block& t : blocks) {
-      std::vector<Wait>& waits =
-          add_tile(rank, b_.rows_of(rank, gathered_, t.rows.begin, t.rows.size), t.rows.begin, t.cols);
+      std::vector<Wait>& waits = add_tile(rank, b_.rows_of(rank, gathered_, t.rows.begin, t.rows.size),
+                                          gathered_scales(rank, 0, t.rows), t.rows.begin, t.cols);
       for (std::int64_t s = t.rows.begin / shard_rows_; s * shard_rows_ < t.rows.end(); ++s) {
         const std::int64_t first = s * shard_rows_;
         wait_for(waits, static_cast<int>(s),
@@ -213,7 +249,7 @@ class FusedAllGather {
   bool stored_;
   std::vector<Range> pieces_;  // rows of a shard that travel together
   std::vector<Range> slices_;  // columns that travel together
-  int gathered_ = 0, compute_ = 0, copy_ = 0;
+  int gathered_ = 0, gathered_scales_ = -1, compute_ = 0, copy_ = 0;
 };
 
 }  // namespace

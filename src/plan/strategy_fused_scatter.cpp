@@ -151,7 +151,7 @@ class FusedScatter {
   void make_buffers_and_signals() {
     const Knobs& knobs = b_.knobs();
     const auto& product = b_.shapes().product;
-    const Type type = exchange_ ? b_.problem().type : knobs.partial;
+    const Type type = exchange_ ? output_type(b_.problem().type) : knobs.partial;
     std::int64_t area_rows = 0, area_cols = 0;
     for (const Area& area : areas_) {
       area_rows = std::max(area_rows, area.rows.size);
@@ -292,6 +292,7 @@ class FusedScatter {
     Task& task = b_.add_tile(rank, compute_, b_.rows_of(rank, buffer_a, block.rows.begin, block.rows.size),
                              b_.region(rank, buffer_b, 0, b_.shapes().depth, block.cols.begin, block.cols.size));
     auto& tile = std::get<Tile>(task.work);
+    tile.a_scale = b_.scales_of(rank, block.rows);
     send(rank, block, pieces, &tile, task.waits, task.posts);
     // With reductions the bias is theirs to add.
     if (ranks() == 1 || exchange_ || !tile.adds.empty()) b_.add_bias(rank, block.cols, tile.adds);

@@ -1,6 +1,8 @@
 // Strategies that communicate by a library's collectives: `sequential`, what every user has today, and `decomposed`,
 // the GEMM cut into chunks of rows so that one chunk's collective runs beside the next chunk's product. Sequential is
 // decomposed with one chunk.
+#include <optional>
+
 #include "plan/library_collectives.hpp"
 #include "plan/strategies.hpp"
 #include "plan/tile_order.hpp"
@@ -36,18 +38,32 @@ Plan gather_then_gemm(Builder& b, int chunks) {
   // The library orders a rank's epochs by itself: no rank's part of the next gather arrives before this rank joins it.
   const int gathered =
       b.workspace("gathered", Layout::row_major, b.problem().type, shapes.a.rows * ranks, shapes.a.cols, 1);
+  const Scales scales = b.problem().scales;
+  const int gathered_scales = scales == Scales::none ? -1
+                                                     : b.workspace("gathered_scales", Layout::row_major, Type::fp32,
+                                                                   shapes.a_scale.rows * ranks, 1, 1);
   const int compute = b.queue(Engine::compute), library = b.queue(Engine::library);
   const auto parts = chunks_of(shapes.a.rows, chunks, ranks);
-  LibraryCollectives collectives(b, library, CollectiveKind::all_gather, gathered, rows_of(parts));
+  // All scales are gathered once, before anything else.
+  std::optional<LibraryCollectives> of_scales;
+  if (scales != Scales::none)
+    of_scales.emplace(b, library, CollectiveKind::all_gather, gathered_scales,
+                      std::vector<std::int64_t>{shapes.a_scale.rows}, "crossed_scales");
+  LibraryCollectives collectives(b, library, CollectiveKind::all_gather, gathered, rows_of(parts), "crossed",
+                                 of_scales ? 1 : 0);
   for (int rank = 0; rank < ranks; ++rank) {
     const int ready = b.signals(rank, static_cast<int>(parts.size()));
+    // The library's queue is in order: the first chunk's signal tells of the scales, too.
+    if (of_scales)
+      of_scales->add(rank, 0, b.scales_of(rank, {0, shapes.a.rows}),
+                     b.scale_rows(rank, gathered_scales, {0, shapes.a_scale.rows * ranks}), {}, {});
     for (std::size_t c = 0; c < parts.size(); ++c) {
       const Chunk& chunk = parts[c];
       const int group = static_cast<int>(c);
       collectives.add(rank, c, b.rows_of(rank, buffer_a, chunk.rows.begin, chunk.rows.size),
                       b.rows_of(rank, gathered, chunk.packed, chunk.rows.size * ranks), {}, {{rank, ready + group}});
       // One chunk lies in the workspace as in the output, so its tiles need not end where the sources' rows do.
-      const bool whole = parts.size() == 1;
+      const bool whole = parts.size() == 1 && scales != Scales::tensor;
       for (int source = 0; source < (whole ? 1 : ranks); ++source)
         for (const Block& t : blocks_of({0, whole ? b.problem().m : chunk.rows.size}, {0, shapes.b.cols}, b.knobs())) {
           const std::int64_t packed = chunk.packed + source * chunk.rows.size + t.rows.begin;
@@ -57,6 +73,8 @@ Plan gather_then_gemm(Builder& b, int chunks) {
                     {},
                     0,
                     {{b.region(rank, buffer_out, out_row, t.rows.size, t.cols.begin, t.cols.size)}}};
+          if (scales == Scales::tensor) tile.a_scale = b.scale_rows(rank, gathered_scales, {source, 1});
+          if (scales == Scales::row) tile.a_scale = b.scale_rows(rank, gathered_scales, {out_row, t.rows.size});
           b.add_bias(rank, t.cols, tile.adds);
           b.add(rank, compute, {std::move(tile), {{ready + group}}, {}});
         }
@@ -79,18 +97,19 @@ Plan gemm_then_collective(Builder& b, int chunks) {
   const int destinations = kind == CollectiveKind::all_reduce ? 1 : ranks;
   const std::int64_t part_rows = shapes.product.rows / destinations, cols = shapes.product.cols;
   const auto parts = chunks_of(part_rows, chunks, destinations);
-  const Type partial_type = kind == CollectiveKind::all_to_all ? b.problem().type : b.knobs().partial;
+  const Type partial_type = kind == CollectiveKind::all_to_all ? output_type(b.problem().type) : b.knobs().partial;
   const int partial = b.workspace("partial", Layout::row_major, partial_type, shapes.product.rows, cols, 1);
   const int compute = b.queue(Engine::compute), library = b.queue(Engine::library);
   // What an all-to-all of one chunk leaves contiguous belongs to different row blocks of the output, and a library
   // adds in its operands' type, and no bias: these need a workspace behind the collective, then a copy or a reduction.
   const bool unpack = kind == CollectiveKind::all_to_all && parts.size() > 1;
-  const bool convert = partial_type != b.problem().type || (b.problem().bias && kind != CollectiveKind::all_to_all);
+  const bool convert =
+      partial_type != output_type(b.problem().type) || (b.problem().bias && kind != CollectiveKind::all_to_all);
   const int received = unpack || convert
                            ? b.workspace("received", Layout::row_major, partial_type, shapes.out.rows, cols, 1)
                            : buffer_out;
   const int copy = unpack ? b.queue(Engine::copy) : compute;
-  LibraryCollectives collectives(b, library, kind, partial, rows_of(parts));
+  LibraryCollectives collectives(b, library, kind, partial, rows_of(parts), "node_sums");
   for (int rank = 0; rank < ranks; ++rank)
     for (std::size_t c = 0; c < parts.size(); ++c) {
       const Chunk& chunk = parts[c];
@@ -106,7 +125,8 @@ Plan gemm_then_collective(Builder& b, int chunks) {
                     b.region(rank, buffer_b, 0, shapes.depth, t.cols.begin, t.cols.size),
                     {},
                     0,
-                    {{b.region(rank, partial, packed, t.rows.size, t.cols.begin, t.cols.size)}}};
+                    {{b.region(rank, partial, packed, t.rows.size, t.cols.begin, t.cols.size)}},
+                    b.scales_of(rank, {row, t.rows.size})};
           if (kind == CollectiveKind::all_to_all) b.add_bias(rank, t.cols, tile.adds);
           b.add(rank, compute, {std::move(tile), {}, {{rank, done}}});
           ++tiles;

@@ -1,6 +1,7 @@
 #include "tune/choose.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace imbrex {
 namespace {
@@ -19,8 +20,12 @@ TileRate tile_shape(const Problem& problem, const Machine& machine) {
                             static_cast<std::int64_t>(machine.sms));
     return waves * static_cast<double>(t.tile_m * t.tile_n) / t.efficiency;
   };
+  // The kernels' tiles for e4m3, whose accumulators take twice the registers, end at 128 columns.
+  const auto cost = [&](const TileRate& t) {
+    return problem.type == Type::e4m3 && t.tile_n > 128 ? std::numeric_limits<double>::infinity() : time(t);
+  };
   return *std::min_element(machine.tiles.begin(), machine.tiles.end(),
-                           [&](const TileRate& x, const TileRate& y) { return time(x) < time(y); });
+                           [&](const TileRate& x, const TileRate& y) { return cost(x) < cost(y); });
 }
 
 void add_fused(std::vector<Candidate>& list, const Problem& problem, const Knobs& base) {
@@ -34,7 +39,8 @@ void add_fused(std::vector<Candidate>& list, const Problem& problem, const Knobs
     for (std::int64_t pieces : {1, 2, 4})
       if (pieces == 1 || shard / pieces >= base.tile_m)
         add([&](Knobs& k) { k.transport = Transport::push, k.comm_rows = (shard + pieces - 1) / pieces; });
-    if (shard < base.tile_m) add([](Knobs& k) { k.transport = Transport::push, k.span_shards = true; });
+    if (shard < base.tile_m && problem.scales != Scales::tensor)
+      add([](Knobs& k) { k.transport = Transport::push, k.span_shards = true; });
     return;
   }
   add([](Knobs& k) { k.transport = Transport::store; });
@@ -51,7 +57,7 @@ std::vector<Candidate> candidates(const Problem& problem, const Machine& machine
   Knobs base;
   base.tile_m = shape.tile_m;
   base.tile_n = shape.tile_n;
-  base.partial = problem.type;
+  base.partial = output_type(problem.type);
   std::vector<Candidate> list;
   const auto wanted = [&](Strategy s) { return !strategy || *strategy == s; };
   if (wanted(Strategy::fused)) add_fused(list, problem, base);

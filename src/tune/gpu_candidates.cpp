@@ -13,13 +13,20 @@ struct Shape {
 constexpr Shape square{128, 128, 2}, square1{128, 128, 1}, narrow{128, 64, 1}, low{64, 128, 1}, small{64, 64, 1},
     wide{128, 256, 2}, wide1{128, 256, 1}, middle{128, 224, 2}, middle1{128, 224, 1};
 
+// The kernel for e4m3 that is nearest.
+Shape of_fp8(const Shape& s) {
+  if (s.tile_m < 128) return low;
+  return s.cluster == 2 ? square : square1;
+}
+
 class List {
  public:
   explicit List(const Problem& problem) : problem_(problem) {
     Knobs k;
-    k.partial = problem.type;
+    k.partial = output_type(problem.type);
     candidates_.push_back({Strategy::sequential, k});
-    if (problem.m <= 1024) {
+    const bool fp8 = problem.type == Type::e4m3;
+    if (problem.m <= 1024 && !(fp8 && problem.op == Operator::all_gather_gemm)) {
       Knobs own = k;
       own.transport = Transport::store;
       candidates_.push_back({Strategy::sequential, own});
@@ -32,15 +39,18 @@ class List {
 
   template <typename Change>
   void add(std::initializer_list<Shape> shapes, Change&& change) {
-    for (const Shape& s : shapes) {
+    for (const Shape& wanted : shapes) {
+      const Shape s = problem_.type == Type::e4m3 ? of_fp8(wanted) : wanted;
       Knobs k;
       k.tile_m = s.tile_m;
       k.tile_n = s.tile_n;
       k.cluster = s.cluster;
       k.transport = Transport::store;
-      k.partial = problem_.type;
+      k.partial = output_type(problem_.type);
       change(k);
-      candidates_.push_back({Strategy::fused, k});
+      if (problem_.op == Operator::all_gather_gemm && problem_.scales == Scales::tensor) k.span_shards = false;
+      const auto same = [&](const Candidate& c) { return c.strategy == Strategy::fused && c.knobs == k; };
+      if (std::none_of(candidates_.begin(), candidates_.end(), same)) candidates_.push_back({Strategy::fused, k});
     }
   }
 

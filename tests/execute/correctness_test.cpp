@@ -12,7 +12,7 @@
 namespace imbrex {
 namespace {
 
-// 4 operators x 3 strategies x 3 types, at least this many problems each.
+// 4 operators x 3 strategies x 4 types, at least this many problems each.
 constexpr int problems_per_combination = 9;
 
 RunResult run_once(const RunRequest& request, int& code) {
@@ -28,12 +28,12 @@ TEST(Correctness, RandomProblems) {
   for (Operator op :
        {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
     for (Strategy strategy : {Strategy::sequential, Strategy::decomposed, Strategy::fused})
-      for (Type type : {Type::bf16, Type::fp16, Type::fp32})
+      for (Type type : {Type::bf16, Type::fp16, Type::fp32, Type::e4m3})
         for (int i = 0; i < problems_per_combination; ++i) {
           Problem problem;
           do problem = test::random_problem(random, {.max_ranks = 8, .max_size = i == 0 ? 700 : 300, .bias = true});
           while (problem.op != op);
-          problem.type = type;
+          test::set_type(random, problem, type);
           RunRequest request;
           request.problem = problem;
           request.strategy = strategy;

@@ -188,7 +188,7 @@ TEST(CudaTable, AllGatherReadsTheOwnShardInPlaceAndPushesTheRest) {
   const RankTable table = table_of(plan, 3, {128, 128, 2, true});
   EXPECT_EQ(table.copies.size(), 3u * 4u);
   for (const CopyStep& copy : table.copies)
-    EXPECT_TRUE(copy.from_a && copy.flag && !copy.local && copy.to.copy_stride > 0);
+    EXPECT_TRUE(copy.from.base == Base::a && copy.flag && !copy.local && copy.to.copy_stride > 0);
   for (const TaskEntry& entry : table.tasks)
     if (entry.kind == TaskKind::tile) {
       EXPECT_EQ(entry.a_source == 0, entry.load_waits == 0);

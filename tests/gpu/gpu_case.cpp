@@ -47,7 +47,7 @@ class RankCase {
         a_(to_device(operands.part(true, world.rank()))),
         b_(to_device(operands.part(false, world.rank()))),
         bias_(to_device(operands.bias(world.rank()))),
-        reference_(reference_of(plan, operands, world.rank(), CollectiveSums::partial_type)) {
+        reference_(reference_of(plan, operands, world.rank(), Device::cuda)) {
     const std::lock_guard guard(lock_);
     outcome_.kernel = stream_.kernel_name();
   }

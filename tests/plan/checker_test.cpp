@@ -1,7 +1,9 @@
 // The checker refuses what is wrong, naming fault and task: one plan, broken in one way each time.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <stdexcept>
 
 #include "imbrex/plan.hpp"
 
@@ -25,6 +27,8 @@ Plan reduce_scatter(Transport transport = Transport::store, Reducer reducer = Re
 Plan all_gather(Transport transport = Transport::push) {
   return make_plan({Operator::all_gather_gemm, 16, 16, 8, 2, Type::fp32}, Strategy::fused, small_tiles(transport));
 }
+
+constexpr int a_scale_buffer = 3;  // behind a, b and out
 
 std::vector<Task>& compute(Plan& plan, std::size_t rank) { return plan.ranks[rank].queues[0].tasks; }
 std::vector<Task>& copies(Plan& plan, std::size_t rank) { return plan.ranks[rank].queues[1].tasks; }
@@ -107,6 +111,61 @@ TEST(Checker, NamesReadsThatMayComeTooEarly) {
   plan = all_gather(Transport::pull);
   copies(plan, 1).pop_back();
   expect_fault(plan, Fault::race, "that rank may leave the epoch before it is done");
+}
+
+Plan scaled_all_gather(Scales scales, Transport transport = Transport::push) {
+  Knobs knobs = small_tiles(transport);
+  knobs.partial = Type::bf16;
+  return make_plan({Operator::all_gather_gemm, 32, 16, 8, 2, Type::e4m3, false, scales}, Strategy::fused, knobs);
+}
+
+// The first tile of rank 0 that reads gathered rows.
+Tile& gathering_tile(Plan& plan) {
+  for (Task& task : compute(plan, 0))
+    if (auto* tile = std::get_if<Tile>(&task.work); tile != nullptr && tile->a.buffer != 0) return *tile;
+  throw std::logic_error("no tile reads gathered rows");
+}
+
+TEST(Checker, FollowsScales) {
+  for (const Scales scales : {Scales::none, Scales::tensor, Scales::row})
+    for (const Transport transport : {Transport::store, Transport::push, Transport::pull}) {
+      const auto finding = check(scaled_all_gather(scales, transport));
+      EXPECT_FALSE(finding.has_value()) << finding->message;
+    }
+  // Scales behind the rows, which tell of them.
+  Plan plan = scaled_all_gather(Scales::row);
+  std::rotate(copies(plan, 1).begin(), copies(plan, 1).begin() + 1, copies(plan, 1).end());
+  expect_fault(plan, Fault::race, "gathered_scales on rank 0 before rank 1 queue 1 task");
+  // Workers that store no scales, though the count of posts is right.
+  plan = scaled_all_gather(Scales::row, Transport::store);
+  std::get<Transfer>(compute(plan, 1)[0].work) = {};
+  expect_fault(plan, Fault::coverage, "gathered_scales on rank 0, of which 8 elements are never written");
+  plan = scaled_all_gather(Scales::row);
+  copies(plan, 1).erase(copies(plan, 1).begin());
+  expect_fault(plan, Fault::coverage, "are never written");
+  // Other rows' scales, and another shard's.
+  plan = scaled_all_gather(Scales::row);
+  gathering_tile(plan).a_scale.row += 8;
+  expect_fault(plan, Fault::coverage, "of A by rows");
+  plan = scaled_all_gather(Scales::tensor);
+  gathering_tile(plan).a_scale = {0, a_scale_buffer, 0, 0, 1, 1};
+  expect_fault(plan, Fault::coverage, "which belongs to rows 0+16");
+  // None, the wrong number, and what holds no scales.
+  plan = scaled_all_gather(Scales::tensor);
+  gathering_tile(plan).a_scale = {};
+  expect_fault(plan, Fault::malformed, "the scales of A is empty");
+  plan = scaled_all_gather(Scales::row);
+  gathering_tile(plan).a_scale.rows = 4;
+  expect_fault(plan, Fault::malformed, "the scales of A are 4 x 1: with scales row, they must be 8 x 1");
+  plan = scaled_all_gather(Scales::none);
+  gathering_tile(plan).a_scale = {0, 0, 0, 0, 1, 1};
+  expect_fault(plan, Fault::malformed, "in a problem with scales none");
+  plan = scaled_all_gather(Scales::tensor);
+  gathering_tile(plan).a_scale = {0, a_scale_buffer + 1, 0, 0, 1, 1};
+  expect_fault(plan, Fault::coverage, "which holds no scales of A");
+  plan = scaled_all_gather(Scales::tensor);
+  plan.buffers[1].layout = Layout::row_major;
+  expect_fault(plan, Fault::malformed, "must be the caller's 8 x 8 e4m3, column_major");
 }
 
 TEST(Checker, NamesElementsThatAreMissingDoubledOrWrong) {

@@ -60,6 +60,22 @@ TEST(PlanJson, CollectivesNameTheirRanks) {
   EXPECT_EQ(parse_plan(with(small_plan(), "\"nodes\": 1, ", "")).knobs.nodes, 1);
 }
 
+TEST(PlanJson, ScalesAndMatricesByColumns) {
+  Problem problem{Operator::all_gather_gemm, 8, 8, 16, 2, Type::e4m3, true, Scales::row};
+  const std::string text = to_json(make_plan(problem, Strategy::fused, {}));
+  EXPECT_NE(text.find("\"type\": \"e4m3\", \"bias\": true, \"scales\": \"row\"}"), std::string::npos) << text;
+  EXPECT_NE(text.find("\"name\": \"b\", \"role\": \"input\", \"layout\": \"column_major\", \"type\": \"e4m3\""),
+            std::string::npos);
+  EXPECT_NE(text.find("\"name\": \"bias\", \"role\": \"input\", \"layout\": \"row_major\", \"type\": \"bf16\""),
+            std::string::npos);
+  EXPECT_NE(text.find("\"a_scale\": [0, 4, 0, 0, 4, 1]"), std::string::npos);
+  EXPECT_TRUE(to_json(parse_plan(text)) == text);
+  expect_refused(with(text, "\"scales\": \"row\"", "\"scales\": \"rows\""),
+                 "problem.scales: 'rows' is not a kind of scales; it must be one of none, tensor, row");
+  expect_refused(with(text, "\"a_scale\": [0, 4, 0, 0, 4, 1]", "\"a_scale\": [0, 4, 0, 0, 4]"),
+                 ".tile.a_scale: a list of 6 numbers is needed");
+}
+
 TEST(Problem, NamesTheValueAndTheRule) {
   const auto expect = [](const Problem& problem, const std::string& message) {
     try {
@@ -74,6 +90,16 @@ TEST(Problem, NamesTheValueAndTheRule) {
   expect({Operator::all_gather_gemm, 0, 8, 8, 2, Type::bf16}, "M = 0");
   expect({Operator::all_gather_gemm, 9, 8, 8, 2, Type::bf16}, "M = 9 does not divide by 2 ranks");
   expect({Operator::gemm_reduce_scatter, 8, 8, 9, 2, Type::bf16}, "K = 9 does not divide by 2 ranks");
+  expect({Operator::gemm_all_reduce, 8, 8, 8, 2, Type::bf16, false, Scales::tensor},
+         "scales = tensor with type bf16: only e4m3 has scales");
+  Knobs spanning;
+  spanning.span_shards = true;
+  EXPECT_THROW(
+      make_plan({Operator::all_gather_gemm, 8, 8, 8, 2, Type::e4m3, false, Scales::tensor}, Strategy::fused, spanning),
+      Error);
+  EXPECT_THROW(
+      make_plan({Operator::gemm_all_reduce, 8, 8, 8, 2, Type::e4m3}, Strategy::sequential, {.partial = Type::e4m3}),
+      Error);
   Knobs knobs;
   knobs.own_shift = -1;
   EXPECT_THROW(make_plan({Operator::all_gather_gemm, 8, 8, 8, 2, Type::bf16}, Strategy::fused, knobs), Error);

@@ -31,18 +31,18 @@ OperatorCase::OperatorCase(World& world, Operator op, const GemmShape& shape, co
   a_ = operands->part(true, world.rank());
   b_ = operands->part(false, world.rank());
   bias_ = operands->bias(world.rank());
-  const bool on_gpu = op_->device() == Device::cuda;
-  reference_ =
-      reference_of(op_->plan(), *operands, world.rank(), on_gpu ? CollectiveSums::partial_type : CollectiveSums::fp32);
+  a_scale_ = operands->scales(true, world.rank());
+  b_scale_ = operands->scales(false, world.rank());
+  reference_ = reference_of(op_->plan(), *operands, world.rank(), op_->device());
 }
 
 std::size_t OperatorCase::out_bytes() const {
   const Extent out = op_->shapes().out;
-  return static_cast<std::size_t>(out.rows * out.cols) * size_of(op_->plan().problem.type);
+  return static_cast<std::size_t>(out.rows * out.cols) * size_of(output_type(op_->plan().problem.type));
 }
 
 std::string OperatorCase::judge(const std::vector<std::byte>& out) {
-  const Type type = op_->plan().problem.type;
+  const Type type = output_type(op_->plan().problem.type);
   const Extent extent = op_->shapes().out;
   std::vector<float> values(static_cast<std::size_t>(extent.rows * extent.cols));
   to_float(type, out.data(), values.data(), std::ssize(values));

@@ -31,6 +31,10 @@ class OperatorCase {
   const std::vector<std::byte>& bias() const { return bias_; }
   std::size_t out_bytes() const;
 
+  /// Empty without them.
+  const std::vector<float>& a_scale() const { return a_scale_; }
+  const std::vector<float>& b_scale() const { return b_scale_; }
+
   /// What is wrong with a result, "" if nothing: every element within its bound, the bits those of the first one
   /// judged.
   std::string judge(const std::vector<std::byte>& out);
@@ -38,6 +42,7 @@ class OperatorCase {
  private:
   std::unique_ptr<GemmOperator> op_;
   std::vector<std::byte> a_, b_, bias_, first_;
+  std::vector<float> a_scale_, b_scale_;
   Reference reference_;
 };
 

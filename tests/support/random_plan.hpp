@@ -29,7 +29,14 @@ struct Limits {
   int max_ranks = 8;
   std::int64_t max_size = 700;
   bool bias = false;  ///< some problems have one
+  bool e4m3 = false;  ///< some problems are of that type, with scales of any kind
 };
+
+/// With e4m3, scales of any kind.
+inline void set_type(Random& random, Problem& p, Type type) {
+  p.type = type;
+  p.scales = type == Type::e4m3 ? random.one_of({Scales::none, Scales::tensor, Scales::row}) : Scales::none;
+}
 
 /// Sizes from 1 to the limit; the sharded dimension is a multiple of the ranks (and so at least as large).
 inline Problem random_problem(Random& random, const Limits& limits) {
@@ -47,6 +54,7 @@ inline Problem random_problem(Random& random, const Limits& limits) {
   p.n = p.op == Operator::all_gather_gemm ? sharded() : size();
   p.k = p.op == Operator::gemm_reduce_scatter || p.op == Operator::gemm_all_reduce ? sharded() : size();
   p.bias = limits.bias && random.chance(0.3);
+  if (limits.e4m3 && random.chance(0.3)) set_type(random, p, Type::e4m3);
   return p;
 }
 
@@ -62,7 +70,7 @@ inline Knobs random_knobs(Random& random, const Problem& p, Strategy strategy) {
   k.chunks = static_cast<int>(random.between(1, 5));
   k.own_shift = static_cast<int>(random.between(0, 6));
   k.abreast = static_cast<int>(random.between(0, 3));
-  k.partial = random.chance(0.5) ? p.type : Type::fp32;
+  k.partial = random.chance(0.5) ? output_type(p.type) : Type::fp32;
   if (strategy != Strategy::fused && p.op != Operator::gemm_all_to_all) {
     k.nodes = static_cast<int>(random.between(1, p.ranks));
     while (p.ranks % k.nodes != 0) --k.nodes;
@@ -70,7 +78,7 @@ inline Knobs random_knobs(Random& random, const Problem& p, Strategy strategy) {
   const bool gather = p.op == Operator::all_gather_gemm;
   k.transport = random.one_of({Transport::store, Transport::push, Transport::pull});
   k.reducer = random.one_of({Reducer::tile, Reducer::tail, Reducer::reserved});
-  k.span_shards = random.chance(0.25);
+  k.span_shards = random.chance(0.25) && !(gather && p.scales == Scales::tensor);
   k.one_shot = p.op == Operator::gemm_all_reduce && random.chance(0.3);
   if (strategy != Strategy::fused || gather || p.op == Operator::gemm_all_to_all) return k;
   if (k.one_shot) k.transport = Transport::store;
@@ -97,7 +105,8 @@ inline std::string describe(const RandomCase& c) {
   const auto s = [](auto v) { return std::to_string(v); };
   return std::string(name_of(c.problem.op)) + " " + s(c.problem.m) + "x" + s(c.problem.n) + "x" + s(c.problem.k) +
          " ranks " + s(c.problem.ranks) + (c.problem.bias ? " bias " : " ") + std::string(name_of(c.problem.type)) +
-         " " + std::string(name_of(c.strategy)) + " tile " + s(c.knobs.tile_m) + "x" + s(c.knobs.tile_n) + " group " +
+         (c.problem.scales == Scales::none ? " " : " scales " + std::string(name_of(c.problem.scales)) + " ") +
+         std::string(name_of(c.strategy)) + " tile " + s(c.knobs.tile_m) + "x" + s(c.knobs.tile_n) + " group " +
          s(c.knobs.group) + " order " + std::string(name_of(c.knobs.order)) + " transport " +
          std::string(name_of(c.knobs.transport)) + " reducer " + std::string(name_of(c.knobs.reducer)) + " comm_rows " +
          s(c.knobs.comm_rows) + " k_slices " + s(c.knobs.k_slices) + " chunks " + s(c.knobs.chunks) + " nodes " +

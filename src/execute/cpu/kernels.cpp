@@ -16,6 +16,7 @@ std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 struct Matrix {
   const float* data;
   std::int64_t leading;
+  bool by_columns = false;
 };
 
 Matrix as_float(const RankMemory& memory, const Region& r, std::vector<float>& scratch) {
@@ -24,10 +25,11 @@ Matrix as_float(const RankMemory& memory, const Region& r, std::vector<float>& s
   const std::size_t pitch = memory.pitch(r);
   if (type == Type::fp32)
     return {reinterpret_cast<const float*>(first), static_cast<std::int64_t>(pitch / sizeof(float))};
+  const bool by_columns = memory.by_columns(r);
+  const std::int64_t lines = by_columns ? r.cols : r.rows, length = by_columns ? r.rows : r.cols;
   scratch.resize(size(r.rows * r.cols));
-  for (std::int64_t i = 0; i < r.rows; ++i)
-    to_float(type, first + size(i) * pitch, scratch.data() + i * r.cols, r.cols);
-  return {scratch.data(), r.cols};
+  for (std::int64_t i = 0; i < lines; ++i) to_float(type, first + size(i) * pitch, scratch.data() + i * length, length);
+  return {scratch.data(), length, by_columns};
 }
 
 }  // namespace
@@ -39,13 +41,26 @@ void Kernels::multiply(const Tile& tile, std::int64_t k_begin, std::int64_t k_en
   a.cols = b.rows = k_end - k_begin;
   const Matrix x = as_float(memory_, a, a_), y = as_float(memory_, b, b_);
   product_.resize(size(a.rows * b.cols));
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, static_cast<int>(a.rows), static_cast<int>(b.cols),
-              static_cast<int>(a.cols), 1.0f, x.data, static_cast<int>(x.leading), y.data, static_cast<int>(y.leading),
-              k_begin == 0 ? 0.0f : 1.0f, product_.data(), static_cast<int>(b.cols));
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, y.by_columns ? CblasTrans : CblasNoTrans, static_cast<int>(a.rows),
+              static_cast<int>(b.cols), static_cast<int>(a.cols), 1.0f, x.data, static_cast<int>(x.leading), y.data,
+              static_cast<int>(y.leading), k_begin == 0 ? 0.0f : 1.0f, product_.data(), static_cast<int>(b.cols));
+}
+
+void Kernels::scale(const Tile& tile) {
+  const bool one = memory_.scales() == Scales::tensor;
+  const auto* of_rows = reinterpret_cast<const float*>(memory_.at(tile.a_scale));
+  const float* of_cols = memory_.b_scale(tile.b.col);
+  const std::int64_t cols = tile.b.cols;
+  for (std::int64_t i = 0; i < tile.a.rows; ++i)
+    for (std::int64_t j = 0; j < cols; ++j) {
+      float& value = product_[size(i * cols + j)];
+      value = value * of_rows[one ? 0 : i] * of_cols[one ? 0 : j];
+    }
 }
 
 void Kernels::finish(const Tile& tile) {
   const std::int64_t rows = tile.a.rows, cols = tile.b.cols;
+  if (memory_.scales() != Scales::none) scale(tile);
   const float* result = product_.data();
   if (!tile.adds.empty()) {
     total_.assign(size(rows * cols), 0.0f);

@@ -16,7 +16,7 @@ class Kernels {
 
   /// product += A[:, k] B[k, :] for columns k_begin.. of the tile's A; the first slice starts the product.
   void multiply(const Tile& tile, std::int64_t k_begin, std::int64_t k_end);
-  /// Adds the slots and stores the result.
+  /// Scales the product, adds the slots and stores the result.
   void finish(const Tile& tile);
 
   void transfer(const Transfer& transfer) const;
@@ -25,6 +25,7 @@ class Kernels {
   void collective(const Collective& own, const std::vector<const Collective*>& parts);
 
  private:
+  void scale(const Tile& tile);
   void sum(const std::vector<Region>& from, const std::vector<Region>& to);
   void copy(const Region& from, const Region& to) const;
 

@@ -13,13 +13,13 @@ std::byte* RankMemory::base(int rank, int buffer) const {
   if (layout_.in_heap(buffer)) return heap_.at(rank, heap_offset_ + layout_.offset(buffer, epoch_));
   // Only this rank touches an operand that is not in the heap; nothing writes an input (check_format).
   if (buffer == buffer_out) return static_cast<std::byte*>(operands_.out);
-  return static_cast<std::byte*>(const_cast<void*>(input_of(operands_, buffer)));
+  return static_cast<std::byte*>(const_cast<void*>(input_of(operands_, plan_.problem, buffer)));
 }
 
 void RankMemory::stage_inputs() const {
   for (int buffer = 0; buffer < std::ssize(plan_.buffers); ++buffer)
     if (plan_.buffers[static_cast<std::size_t>(buffer)].role == BufferRole::input && layout_.in_heap(buffer))
-      std::memcpy(base(heap_.rank, buffer), input_of(operands_, buffer),
+      std::memcpy(base(heap_.rank, buffer), input_of(operands_, plan_.problem, buffer),
                   bytes_of(plan_.buffers[static_cast<std::size_t>(buffer)]));
 }
 

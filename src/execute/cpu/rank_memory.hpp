@@ -21,15 +21,25 @@ class RankMemory {
     epoch_ = epoch;
   }
 
-  /// Address of the region's first element; rows are `pitch(region)` bytes apart, the bias's all the same.
+  /// Address of the region's first element; rows (of B by columns: columns) are `pitch(region)` bytes apart, the bias's
+  /// all the same.
   std::byte* at(const Region& r) const {
     const Buffer& b = plan_.buffers[static_cast<std::size_t>(r.buffer)];
-    return base(r.rank, r.buffer) + static_cast<std::size_t>(r.row * b.cols + r.col) * size_of(b.type);
+    const std::int64_t first = by_columns(r) ? r.col * b.rows + r.row : r.row * b.cols + r.col;
+    return base(r.rank, r.buffer) + static_cast<std::size_t>(first) * size_of(b.type);
   }
   std::size_t pitch(const Region& r) const {
     if (is_bias(plan_.problem, r)) return 0;  // one row for all
     const Buffer& b = plan_.buffers[static_cast<std::size_t>(r.buffer)];
-    return static_cast<std::size_t>(b.cols) * size_of(b.type);
+    return static_cast<std::size_t>(by_columns(r) ? b.rows : b.cols) * size_of(b.type);
+  }
+  bool by_columns(const Region& r) const {
+    return plan_.buffers[static_cast<std::size_t>(r.buffer)].layout == Layout::column_major;
+  }
+  Scales scales() const { return plan_.problem.scales; }
+  /// The scale of each of the columns of this rank's B from `col` on, or the one of all of them.
+  const float* b_scale(std::int64_t col) const {
+    return operands_.b_scale + (plan_.problem.scales == Scales::row ? col : 0);
   }
   Type type(const Region& r) const { return plan_.buffers[static_cast<std::size_t>(r.buffer)].type; }
   bool fragment(const Region& r) const {

@@ -154,7 +154,7 @@ RankTable& CudaExecution::table_for(const GemmKernel& kernel) {
   const bool slots = std::any_of(plan_.buffers.begin(), plan_.buffers.end(),
                                  [](const Buffer& b) { return b.layout == Layout::fragment; });
   const auto stages = [&](std::uint32_t adds) {
-    return slots ? slot_stages(shape.units, shape.planes, adds, plan_.problem.type).count : 0;
+    return slots ? slot_stages(shape.units, shape.planes, adds, output_type(plan_.problem.type)).count : 0;
   };
   std::array<std::uint32_t, 3> key{};
   if (shape.registers) key = {static_cast<std::uint32_t>(shape.cluster), stages(1), stages(3)};
@@ -216,6 +216,10 @@ void CudaExecution::upload() {
     args_.a_rows[1] = plan_.buffers[index(table_.gathered)].rows;
     for (std::uint64_t copy = 0; copy < 2; ++copy) args_.a[1][copy] = heap_at(layout_.offset(table_.gathered, copy));
   }
+  args_.row_scales = plan_.problem.scales == Scales::row ? 1 : 0;
+  if (table_.gathered_scales >= 0)
+    for (std::uint64_t copy = 0; copy < 2; ++copy)
+      args_.a_scale[1][copy] = reinterpret_cast<const float*>(heap_at(layout_.offset(table_.gathered_scales, copy)));
 }
 
 // As if every epoch before the first had run. Waits for the tables, too.
@@ -239,7 +243,8 @@ void CudaExecution::start_counters() {
 
 void CudaExecution::set_operands(const Operands& operands) {
   expect_given(operands, plan_.problem);
-  for (const void* p : {operands.a, operands.b, operands.bias})
+  for (const void* p : {operands.a, operands.b, operands.bias, static_cast<const void*>(operands.a_scale),
+                        static_cast<const void*>(operands.b_scale)})
     IMBREX_EXPECTS(!kernel_->shape.registers || reinterpret_cast<std::uintptr_t>(p) % 16 == 0,
                    "operand at {}: it must be aligned to 16 bytes", p);
   args_.a[0][0] = args_.a[0][1] = operands.a;
@@ -247,6 +252,8 @@ void CudaExecution::set_operands(const Operands& operands) {
     args_.a[1][0] = args_.a[1][1] = operands.a;
     args_.a_rows[1] = args_.a_rows[0];
   }
+  args_.a_scale[0][0] = args_.a_scale[0][1] = operands.a_scale;
+  args_.b_scale = operands.b_scale;
   args_.b = operands.b;
   args_.out = operands.out;
   args_.bias = operands.bias;
@@ -273,7 +280,8 @@ void CudaExecution::copy(const CopyStep& step, const Operands& operands, std::ui
   cudaStream_t stream = step.local ? main : copies_;
   const RegionEntry &from = step.from, &to = step.to;
   const auto* source = reinterpret_cast<const std::byte*>(from.address + epoch % 2 * from.copy_stride);
-  if (step.from_a) source = static_cast<const std::byte*>(operands.a) + from.address;
+  if (from.base == Base::a) source = static_cast<const std::byte*>(operands.a) + from.address;
+  if (from.base == Base::a_scale) source = reinterpret_cast<const std::byte*>(operands.a_scale) + from.address;
   auto* destination = reinterpret_cast<std::byte*>(to.address + epoch % 2 * to.copy_stride);
   const std::size_t width = from.cols * size_of(from.type);
   if (width == from.pitch && width == to.pitch)

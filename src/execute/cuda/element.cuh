@@ -95,14 +95,27 @@ __device__ __forceinline__ void store_eight(const RegionEntry& r, std::byte* add
     if (i < limit) store_element(r.type, address + i * size, values[i]);
 }
 
-/// A transfer task, by `threads` threads.
-__device__ __forceinline__ void move(const TaskEntry& task, const RegionEntry* regions, const void* a, void* out,
-                                     std::uint32_t copy, std::uint32_t thread, std::uint32_t threads) {
+/// Rows of `width` bytes, in parts of a T each.
+template <typename T>
+__device__ __forceinline__ void move_parts(const RegionEntry& from, const RegionEntry& to, const std::byte* source,
+                                           std::byte* target, std::uint32_t width, std::uint32_t thread,
+                                           std::uint32_t threads) {
+  const std::uint32_t row_parts = width / sizeof(T), parts = from.rows * row_parts;
+  for (std::uint32_t p = thread; p < parts; p += threads)
+    *reinterpret_cast<T*>(target + p / row_parts * to.pitch + p % row_parts * sizeof(T)) =
+        *reinterpret_cast<const T*>(source + p / row_parts * from.pitch + p % row_parts * sizeof(T));
+}
+
+/// A transfer task, by `threads` threads. `a`, `a_scale`: the caller's.
+__device__ __forceinline__ void move(const TaskEntry& task, const RegionEntry* regions, const void* a,
+                                     const float* a_scale, void* out, std::uint32_t copy, std::uint32_t thread,
+                                     std::uint32_t threads) {
   const RegionEntry from = regions[task.regions], to = regions[task.regions + 1];
   const std::byte* source = first_of(from, out, copy);
   if (from.base == Base::a) source += reinterpret_cast<std::uint64_t>(a);
+  if (from.base == Base::a_scale) source += reinterpret_cast<std::uint64_t>(a_scale);
   std::byte* target = first_of(to, out, copy);
-  const std::uint32_t width = from.cols * (from.type == Type::fp32 ? 4 : 2);
+  const std::uint32_t width = from.cols * static_cast<std::uint32_t>(size_of(from.type));
   const std::uint64_t bits =
       reinterpret_cast<std::uint64_t>(source) | reinterpret_cast<std::uint64_t>(target) | from.pitch | to.pitch | width;
   if (bits % 16 == 0) {
@@ -123,10 +136,10 @@ __device__ __forceinline__ void move(const TaskEntry& task, const RegionEntry* r
     }
     return;
   }
-  const std::uint32_t row_parts = width / 2, parts = from.rows * row_parts;
-  for (std::uint32_t p = thread; p < parts; p += threads)
-    *reinterpret_cast<std::uint16_t*>(target + p / row_parts * to.pitch + p % row_parts * 2) =
-        *reinterpret_cast<const std::uint16_t*>(source + p / row_parts * from.pitch + p % row_parts * 2);
+  if (bits % 2 == 0)
+    move_parts<std::uint16_t>(from, to, source, target, width, thread, threads);
+  else  // e4m3
+    move_parts<std::uint8_t>(from, to, source, target, width, thread, threads);
 }
 
 /// The common case of a reduction: a few sources of one 16-bit type, all aligned, and perhaps a bias of that type.

@@ -204,6 +204,37 @@ struct Fragment {
     }
   }
 
+  /// acc *= the scales of the rows, then those of the columns, of a tile of `rows` and an even number of `cols`, or
+  /// more than the tile's. Without `each`, all rows have one, and all columns.
+  __device__ __forceinline__ static void scale(float (&acc)[Registers], const TileScales& scales, bool each,
+                                               std::uint32_t rows, std::uint32_t cols, std::uint32_t thread) {
+    float of_rows[parts][2];
+#pragma unroll
+    for (int part = 0; part < parts; ++part)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const std::uint32_t row = Places::row(thread) + Places::part_rows * part + 8 * half;
+        of_rows[part][half] = __ldcg(scales.a + (each ? min(row, rows - 1) : 0));
+      }
+    const float one = each ? 0.0f : __ldcg(scales.b);
+#pragma unroll
+    for (int block = 0; block < columns / 8; ++block) {
+      const std::uint32_t col = Places::col(thread) + block * 8 + thread % 4 * 2;
+      float low = one, high = one;
+      // Volatile: some columns at a time, since all at once would not fit the registers.
+      if (each && col < cols)
+        asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(low), "=f"(high) : "l"(scales.b + col));
+#pragma unroll
+      for (int part = 0; part < parts; ++part)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float* two = acc + part * per_part + 4 * block + 2 * half;
+          two[0] = two[0] * of_rows[part][half] * low;
+          two[1] = two[1] * of_rows[part][half] * high;
+        }
+    }
+  }
+
   __device__ __forceinline__ static void store(const float (&acc)[Registers], const RegionEntry& r, std::byte* first,
                                                std::uint32_t thread, Pace& pace) {
     if (r.order == SlotOrder::registers)

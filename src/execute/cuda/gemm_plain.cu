@@ -1,5 +1,6 @@
 // The GEMM for operands that the tensor-core kernels cannot take: the same table and protocol, products in fp32 without
 // tensor cores. One thread block is one worker.
+#include "base/fp8.hpp"
 #include "execute/cuda/element.cuh"
 #include "execute/cuda/gemm.hpp"
 #include "execute/cuda/protocol.cuh"
@@ -15,6 +16,7 @@ struct Args {
 };
 
 __device__ __forceinline__ float operand(const void* matrix, Type type, std::int64_t at) {
+  if (type == Type::e4m3) return codec::from_e4m3_by_integers(__ldcg(static_cast<const unsigned char*>(matrix) + at));
   return load_element(type, static_cast<const std::byte*>(matrix) + at * (type == Type::fp32 ? 4 : 2));
 }
 
@@ -31,7 +33,9 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
       const bool in_a = row0 + ra < task.rows && k0 + ka < g.k, in_b = col0 + cb < task.cols && k0 + kb < g.k;
       sa[ka][ra] =
           in_a ? operand(a, args.type, (static_cast<std::int64_t>(task.a_row) + row0 + ra) * g.k + k0 + ka) : 0.0f;
-      sb[kb][cb] = in_b ? operand(g.b, args.type, (k0 + kb) * g.n + task.b_col + col0 + cb) : 0.0f;
+      const std::int64_t row = k0 + kb, col = task.b_col + col0 + cb;
+      const std::int64_t at = args.type == Type::e4m3 ? col * g.k + row : row * g.n + col;
+      sb[kb][cb] = in_b ? operand(g.b, args.type, at) : 0.0f;
     }
     __syncthreads();
     for (int kk = 0; kk < depth; ++kk)
@@ -51,6 +55,10 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
       const auto at = [&](const RegionEntry& r, std::uint32_t y, std::uint32_t x) {
         return first_of(r, g.out, epoch.copy) + y * r.pitch + x * (r.type == Type::fp32 ? 4u : 2u);
       };
+      if (g.b_scale != nullptr) {
+        const TileScales scales = scales_of(g, task, epoch.copy);
+        acc[i][j] = acc[i][j] * __ldcg(scales.a + g.row_scales * row) * __ldcg(scales.b + g.row_scales * col);
+      }
       float sum = 0;
       for (std::uint32_t s = 0; s <= task.adds; ++s) {
         if (s == task.own) sum += acc[i][j];
@@ -59,7 +67,7 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
           sum += load_element(r.type, at(r, row, col));
         }
       }
-      if (task.bias != 0) sum += operand(g.bias, args.type, task.b_col + col);
+      if (task.bias != 0) sum += operand(g.bias, output_type(args.type), task.b_col + col);
       for (std::uint32_t s = 0; s < task.stores; ++s) {
         const RegionEntry r = regions[task.adds + s];
         if (row - r.row < r.rows && col - r.col < r.cols) store_element(r.type, at(r, row - r.row, col - r.col), sum);
@@ -91,7 +99,7 @@ __global__ void __launch_bounds__(threads, 1) plain_gemm(const __grid_constant__
         for (std::uint32_t row = 0; row < task.rows; row += block)
           for (std::uint32_t col = 0; col < task.cols; col += block) multiply(args, epoch, task, row, col, sa, sb);
       if (task.kind == TaskKind::transfer)
-        move(task, g.table.regions, g.a[0][0], g.out, epoch.copy, threadIdx.x, threads);
+        move(task, g.table.regions, g.a[0][0], g.a_scale[0][0], g.out, epoch.copy, threadIdx.x, threads);
       if (task.kind == TaskKind::reduction)
         reduce(task, g.table.regions, g.bias, g.out, epoch.copy, threadIdx.x, threads);
       __syncthreads();
@@ -135,7 +143,8 @@ int workers() {
 constexpr TileShape any{1 << 20, 1 << 20, 1, false};
 constexpr GemmKernel plain[] = {{"plain bf16", Type::bf16, any, false, true, workers, launch<Type::bf16>},
                                 {"plain fp16", Type::fp16, any, false, true, workers, launch<Type::fp16>},
-                                {"plain fp32", Type::fp32, any, false, true, workers, launch<Type::fp32>}};
+                                {"plain fp32", Type::fp32, any, false, true, workers, launch<Type::fp32>},
+                                {"plain e4m3", Type::e4m3, any, false, true, workers, launch<Type::e4m3>}};
 
 }  // namespace
 

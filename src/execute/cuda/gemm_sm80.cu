@@ -217,7 +217,7 @@ struct Sm80Gemm {
           met = wait_for_all(args.protocol, epoch, task, args.table.waits, 0, task.load_waits + task.epilogue_waits);
         __syncthreads();
         if (task.kind == TaskKind::transfer)
-          move(task, args.table.regions, args.a[0][0], args.out, epoch.copy, threadIdx.x, threads);
+          move(task, args.table.regions, args.a[0][0], args.a_scale[0][0], args.out, epoch.copy, threadIdx.x, threads);
         if (task.kind == TaskKind::reduction)
           reduce(task, args.table.regions, args.bias, args.out, epoch.copy, threadIdx.x, threads);
       }

@@ -11,54 +11,41 @@
 #include <cutlass/gemm/collective/collective_builder.hpp>
 #include <cutlass/pipeline/pipeline.hpp>
 
+#include "execute/cuda/config_sm90.cuh"
 #include "execute/cuda/fragment.cuh"
 #include "execute/cuda/gemm.hpp"
 #include "execute/cuda/protocol.cuh"
-#include "execute/cuda/staged_rows.cuh"
 #include "execute/cuda/walk.cuh"
 
 namespace imbrex::cuda {
 
-/// A variant: a tile of M x N, `Cluster` blocks that share B, and how the two consumer warpgroups divide the work:
-/// whole tiles in turn (ping-pong), or halves of one tile (cooperative).
-template <int M, int N, int Cluster, bool Pingpong, typename ElementType = cutlass::bfloat16_t>
-struct Sm90Config {
-  using Element = ElementType;
-  static constexpr Type type = std::is_same_v<Element, cutlass::half_t> ? Type::fp16 : Type::bf16;
-  static constexpr int tile_m = M, tile_n = N, cluster = Cluster;
-  static constexpr bool pingpong = Pingpong;
-  static constexpr int group_threads = Pingpong ? 128 : 256;  ///< that share a tile
-  static constexpr int registers = M * N / group_threads;
-  using Tile = Fragment<type, N, registers, group_threads>;
-  using Rows = StagedRows<type, Tile>;
-  static constexpr int consumer_warps = 8;
-  /// As many slices of 64 columns of A and rows of B as shared memory holds beside the warps' stages of rows and 1 KiB
-  /// of barriers.
-  static constexpr int stages = (227 * 1024 - 1024 - consumer_warps * Rows::bytes) / ((M + N) * 64 * 2);
-};
-
 template <typename Config>
 struct Sm90Gemm {
   using Element = typename Config::Element;
-  using TileShapeMNK = cute::Shape<cute::Int<Config::tile_m>, cute::Int<Config::tile_n>, cute::_64>;
+  static constexpr int tile_k = Config::tile_k;
+  static constexpr bool fp8 = Config::type == Type::e4m3;
+  using TileShapeMNK = cute::Shape<cute::Int<Config::tile_m>, cute::Int<Config::tile_n>, cute::Int<tile_k>>;
   using Cluster = cute::Shape<cute::Int<Config::cluster>, cute::_1, cute::_1>;
   using Schedule = cute::conditional_t<Config::pingpong, cutlass::gemm::KernelTmaWarpSpecializedPingpong,
                                        cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
+  using LayoutB = cute::conditional_t<fp8, cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
+  static constexpr int aligned = 16 / sizeof(Element);
+  // NOTE: of e4m3, this main loop adds what the instructions have summed over 128 of K to fp32 registers of its own:
+  // the instructions keep 14 bits. That takes twice the registers, so its tiles are smaller.
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, cutlass::layout::RowMajor, 8, Element,
-      cutlass::layout::RowMajor, 8, float, TileShapeMNK, Cluster, cutlass::gemm::collective::StageCount<Config::stages>,
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, cutlass::layout::RowMajor, aligned, Element,
+      LayoutB, aligned, float, TileShapeMNK, Cluster, cutlass::gemm::collective::StageCount<Config::stages>,
       Schedule>::CollectiveOp;
   using Pipeline = typename Mainloop::MainloopPipeline;
   using State = typename Mainloop::PipelineState;
   using TiledMma = typename Mainloop::TiledMma;
   using Order = cutlass::OrderedSequenceBarrier<1, 2>;
 
-  static constexpr int tile_k = 64, threads = 384;
+  static constexpr int threads = 384, row_bytes = tile_k * static_cast<int>(sizeof(Element));
   static constexpr int group_threads = Config::group_threads, registers = Config::registers;
   static constexpr int plane_bytes = 16 * group_threads;
-  static constexpr int a_planes =
-      Config::tile_m * tile_k * 2 / plane_bytes;  ///< of a stage, those that lie in A's part
-  static constexpr int planes = a_planes + Config::tile_n * tile_k * 2 / plane_bytes;
+  static constexpr int a_planes = Config::tile_m * row_bytes / plane_bytes;  ///< of a stage, those that lie in A's part
+  static constexpr int planes = a_planes + Config::tile_n * row_bytes / plane_bytes;
   using Tile = typename Config::Tile;
   using Rows = typename Config::Rows;
 
@@ -195,7 +182,7 @@ struct Sm90Gemm {
     wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits);
     fence_proxy_async();
     const RegionEntry* regions = args.table.regions + task.regions;
-    const std::uint32_t at_once = slot_stages(units, planes, task.adds, Config::type).units;
+    const std::uint32_t at_once = slot_stages(units, planes, task.adds, Config::narrow).units;
     for (std::uint32_t unit = 0; unit < units; unit += at_once, ++state) {
       const int count = static_cast<int>(min(at_once, units - unit));
       acquire(task.adds * count * plane_bytes);
@@ -320,7 +307,8 @@ struct Sm90Gemm {
       met = wait_for_all(args.protocol, epoch, task, args.table.waits, 0, task.load_waits);
     group_sync(group);
     const bool moves = task.kind == TaskKind::transfer;
-    if (moves) move(task, args.table.regions, args.a[0][0], args.out, epoch.copy, thread, group_threads);
+    if (moves)
+      move(task, args.table.regions, args.a[0][0], args.a_scale[0][0], args.out, epoch.copy, thread, group_threads);
     if (task.kind == TaskKind::reduction)
       reduce(task, args.table.regions, args.bias, args.out, epoch.copy, thread, group_threads);
     if (moves || task.kind == TaskKind::reduction) group_sync(group);
@@ -358,12 +346,17 @@ struct Sm90Gemm {
       }
       auto accumulators = partition_fragment_C(tiled_mma, take<0, 2>(TileShapeMNK{}));
       static_assert(decltype(size(accumulators))::value == registers);
+      if constexpr (fp8) clear(accumulators);
       mainloop.mma(pipeline, state, accumulators, k_tiles, static_cast<int>(thread), shared.tensors, params.mainloop);
       if constexpr (Config::pingpong) order.arrive();
       mainloop.mma_tail(pipeline, state, k_tiles);
       state.advance(k_tiles);
       const std::uint32_t time = Config::pingpong && walk.following() != nullptr ? Pace::now() - begin : 0;
       auto& acc = *reinterpret_cast<float(*)[registers]>(accumulators.data());
+      if constexpr (fp8)
+        if (args.b_scale != nullptr && task.kind == TaskKind::tile)
+          Tile::scale(acc, scales_of(args, task, epoch.copy), args.row_scales != 0, task.rows,
+                      static_cast<std::uint32_t>(args.n) - task.b_col, thread);
       if (task.slot_stages > 0) add_slots(task, shared, pipeline, state, acc, thread);
       if (task.kind == TaskKind::tile) {
         finish(args, epoch, task, acc, shared, thread, group, poster, time);
@@ -467,10 +460,12 @@ struct Sm90Launcher {
 
   static typename Mainloop::Params mainloop(const GemmArgs& args, const void* a, std::int64_t rows) {
     const auto k = static_cast<int>(args.k), n = static_cast<int>(args.n);
+    typename Mainloop::StrideB stride_b{};
+    cute::get<Gemm::fp8 ? 0 : 1>(stride_b) = Gemm::fp8 ? args.k : args.n;
     typename Mainloop::Arguments arguments{static_cast<const typename Gemm::Element*>(a),
                                            {args.k, cute::_1{}, 0},
                                            static_cast<const typename Gemm::Element*>(args.b),
-                                           {cute::_1{}, args.n, 0}};
+                                           stride_b};
     return Mainloop::to_underlying_arguments(cute::make_shape(static_cast<int>(rows), n, k, 1), arguments, nullptr);
   }
 

@@ -57,6 +57,11 @@ class LibraryExecution final : public StreamExecution {
   void expect_sound() override;
 
   const Buffer& buffer(const Region& r) const { return plan_.buffers[index(r.buffer)]; }
+  bool by_columns(const Region& r) const { return buffer(r).layout == Layout::column_major; }
+  std::size_t offset_of(const Region& r) const {
+    const Buffer& b = buffer(r);
+    return size(by_columns(r) ? r.col * b.rows + r.row : r.row * b.cols + r.col) * size_of(b.type);
+  }
   void make_communicators();
   void place_buffers();
   void make_gemms();
@@ -68,6 +73,8 @@ class LibraryExecution final : public StreamExecution {
   void launch_step(std::size_t step, const Operands& operands, cudaStream_t stream);
   void copy(const Transfer& transfer, const Operands& operands, cudaStream_t stream) const;
   void sum(const Reduction& reduction, const Operands& operands, cudaStream_t stream) const;
+  void multiply(const LibraryProduct& p, const LibraryGemm& gemm, void* scratch, const Operands& operands,
+                cudaStream_t stream) const;
   void collective(const Collective& c, runtime::Communicator& communicator, const Operands& operands,
                   cudaStream_t stream) const;
   void finish_oldest();
@@ -111,6 +118,9 @@ LibraryExecution::LibraryExecution(std::shared_ptr<SharedLibraries> libraries, c
     if (rank == world_.rank()) program_ = std::move(program);
   }
   forks_ = std::find(program_.forked.begin(), program_.forked.end(), true) != program_.forked.end();
+  IMBREX_EXPECTS(plan_.knobs.transport != Transport::store || plan_.problem.type != Type::e4m3 ||
+                     plan_.problem.op != Operator::all_gather_gemm,
+                 "transport store gathers no e4m3 yet: NCCL does, with transport push or pull");
   if (plan_.knobs.transport == Transport::store) own_ = &libraries_->collectives();
   make_communicators();
   place_buffers();
@@ -163,8 +173,7 @@ void LibraryExecution::place_buffers() {
 
 std::uint32_t LibraryExecution::alignment(const Region& r, std::int64_t row_step) const {
   const Buffer& b = buffer(r);
-  const std::size_t base = b.role == BufferRole::workspace ? buffer_alignment : operand_alignment,
-                    first = size(r.row * b.cols + r.col) * size_of(b.type),
+  const std::size_t base = b.role == BufferRole::workspace ? buffer_alignment : operand_alignment, first = offset_of(r),
                     step = size(row_step * b.cols) * size_of(b.type), all = base | first | step;
   return static_cast<std::uint32_t>(all & (~all + 1));
 }
@@ -175,9 +184,19 @@ void LibraryExecution::make_gemms() {
     gemms_.emplace_back();
     const auto* p = std::get_if<LibraryProduct>(&step.work);
     if (p == nullptr) continue;
-    GemmShape shape{p->a.rows, p->b.cols, p->a.cols, p->batch, plan_.problem.type, buffer(p->to).type, {}, {}, {}, 0};
+    LibraryShape shape{p->a.rows,
+                       p->b.cols,
+                       p->a.cols,
+                       p->batch,
+                       plan_.problem.type,
+                       buffer(p->to).type,
+                       {},
+                       {},
+                       {},
+                       plan_.problem.scales,
+                       0};
     shape.a = {buffer(p->a).cols, p->a_step * buffer(p->a).cols, alignment(p->a, p->a_step)};
-    shape.b = {buffer(p->b).cols, 0, alignment(p->b, 0)};
+    shape.b = {by_columns(p->b) ? buffer(p->b).rows : buffer(p->b).cols, 0, alignment(p->b, 0)};
     if (!p->bias.empty()) shape.bias_alignment = alignment(p->bias, 0);
     shape.out = {buffer(p->to).cols, p->to_step * buffer(p->to).cols, alignment(p->to, p->to_step)};
     gemms_.back() = std::make_unique<LibraryGemm>(libraries_->handle(), shape);
@@ -217,7 +236,8 @@ void LibraryExecution::run_first() {
   for (const Buffer& b : plan_.buffers)
     if (b.role != BufferRole::workspace) bytes = std::max(bytes, size(b.rows * b.cols) * size_of(b.type));
   RawMemory any = raw_memory(bytes);
-  const Operands operands{any.get(), any.get(), any.get(), any.get()};
+  const auto* scales = static_cast<const float*>(any.get());
+  const Operands operands{any.get(), any.get(), any.get(), any.get(), scales, scales};
   const auto run = [&](bool collectives) {
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {
       if (std::holds_alternative<Collective>(program_.steps[i].work) != collectives) continue;
@@ -238,12 +258,12 @@ void LibraryExecution::run_first() {
 
 std::byte* LibraryExecution::at(const Region& r, const Operands& operands) const {
   const Buffer& b = buffer(r);
-  const auto* input = static_cast<const std::byte*>(input_of(operands, r.buffer));
+  const auto* input = static_cast<const std::byte*>(input_of(operands, plan_.problem, r.buffer));
   std::byte* base = b.role == BufferRole::workspace
                         ? static_cast<std::byte*>(buffers_.get()) + offsets_[index(r.buffer)]
                     : r.buffer == buffer_out ? static_cast<std::byte*>(operands.out)
                                              : const_cast<std::byte*>(input);
-  return base + size(r.row * b.cols + r.col) * size_of(b.type);
+  return base + offset_of(r);
 }
 
 void LibraryExecution::copy(const Transfer& transfer, const Operands& operands, cudaStream_t stream) const {
@@ -304,11 +324,21 @@ void LibraryExecution::collective(const Collective& c, runtime::Communicator& co
     run(communicator, communicator.size());
 }
 
+void LibraryExecution::multiply(const LibraryProduct& p, const LibraryGemm& gemm, void* scratch,
+                                const Operands& operands, cudaStream_t stream) const {
+  Operands o{at(p.a, operands), at(p.b, operands), at(p.to, operands)};
+  if (!p.bias.empty()) o.bias = at(p.bias, operands);
+  if (!p.a_scale.empty()) {
+    o.a_scale = reinterpret_cast<const float*>(at(p.a_scale, operands));
+    o.b_scale = operands.b_scale + (plan_.problem.scales == Scales::row ? p.b.col : 0);
+  }
+  gemm.launch(o, scratch, stream);
+}
+
 void LibraryExecution::launch_step(std::size_t i, const Operands& operands, cudaStream_t stream) {
   const LibraryStep& step = program_.steps[i];
   if (const auto* p = std::get_if<LibraryProduct>(&step.work))
-    gemms_[i]->launch(at(p->a, operands), at(p->b, operands), p->bias.empty() ? nullptr : at(p->bias, operands),
-                      at(p->to, operands), scratch_[step.stream].get(), stream);
+    multiply(*p, *gemms_[i], scratch_[step.stream].get(), operands, stream);
   else if (const auto* transfer = std::get_if<Transfer>(&step.work))
     copy(*transfer, operands, stream);
   else if (const auto* reduction = std::get_if<Reduction>(&step.work))

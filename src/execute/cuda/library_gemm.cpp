@@ -8,7 +8,10 @@ namespace {
 constexpr std::size_t most_workspace = std::size_t{64} << 20;
 
 cudaDataType_t type_of(Type type) {
-  return type == Type::bf16 ? CUDA_R_16BF : type == Type::fp16 ? CUDA_R_16F : CUDA_R_32F;
+  return type == Type::bf16   ? CUDA_R_16BF
+         : type == Type::fp16 ? CUDA_R_16F
+         : type == Type::e4m3 ? CUDA_R_8F_E4M3
+                              : CUDA_R_32F;
 }
 
 struct PreferenceDelete {
@@ -17,16 +20,31 @@ struct PreferenceDelete {
 
 }  // namespace
 
-// The library's matrices lie by columns: it is given the transposes, out' = B' A', which need no transposing.
-LibraryGemm::LibraryGemm(cublasLtHandle_t handle, const GemmShape& shape)
+// The library's matrices lie by columns: it is given the transposes, out' = B' A', which need no transposing but for B
+// by columns. Its A is our B, then.
+LibraryGemm::LibraryGemm(cublasLtHandle_t handle, const LibraryShape& shape)
     : handle_(handle),
       a_(layout(shape.type, shape.depth, shape.rows, shape.a, shape.batch)),
-      b_(layout(shape.type, shape.cols, shape.depth, shape.b, shape.batch)),
+      b_(shape.type == Type::e4m3 ? layout(shape.type, shape.depth, shape.cols, shape.b, shape.batch)
+                                  : layout(shape.type, shape.cols, shape.depth, shape.b, shape.batch)),
       out_(layout(shape.out_type, shape.cols, shape.rows, shape.out, shape.batch)),
-      bias_(shape.bias_alignment > 0) {
+      bias_(shape.bias_alignment > 0),
+      scaled_(shape.scales != Scales::none) {
   cublasLtMatmulDesc_t desc = nullptr;
   IMBREX_CUBLASLT_TRY(desc_create, &desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
   desc_.reset(desc);
+  if (shape.type == Type::e4m3) {
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    IMBREX_CUBLASLT_TRY(desc_set, desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
+  }
+  if (scaled_) {
+    const cublasLtMatmulMatrixScale_t mode = shape.scales == Scales::row ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+                                                                         : CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    IMBREX_CUBLASLT_TRY(desc_set, desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof mode);
+    IMBREX_CUBLASLT_TRY(desc_set, desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof mode);
+    const auto* any = reinterpret_cast<const void*>(std::uintptr_t{256});  // as for the bias
+    set_scales(any, any);
+  }
   if (bias_) {
     // Added to the rows of the library's matrix, which are the result's columns. A heuristic may ask whether there is
     // an address, and reads nothing there.
@@ -63,7 +81,7 @@ LibraryGemm::LibraryGemm(cublasLtHandle_t handle, const GemmShape& shape)
 }
 
 LibraryGemm::Layout LibraryGemm::layout(Type type, std::int64_t rows, std::int64_t cols,
-                                        const GemmShape::Matrix& matrix, int batch) {
+                                        const LibraryShape::Matrix& matrix, int batch) {
   cublasLtMatrixLayout_t made = nullptr;
   IMBREX_CUBLASLT_TRY(layout_create, &made, type_of(type), static_cast<std::uint64_t>(rows),
                       static_cast<std::uint64_t>(cols), matrix.pitch);
@@ -78,11 +96,16 @@ void LibraryGemm::set_bias(const void* bias) const {
   IMBREX_CUBLASLT_TRY(desc_set, desc_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
 }
 
-void LibraryGemm::launch(const void* a, const void* b, const void* bias, void* out, void* workspace,
-                         cudaStream_t stream) const {
-  if (bias_) set_bias(bias);
+void LibraryGemm::set_scales(const void* a, const void* b) const {
+  IMBREX_CUBLASLT_TRY(desc_set, desc_.get(), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &b, sizeof b);
+  IMBREX_CUBLASLT_TRY(desc_set, desc_.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &a, sizeof a);
+}
+
+void LibraryGemm::launch(const Operands& o, void* workspace, cudaStream_t stream) const {
+  if (bias_) set_bias(o.bias);
+  if (scaled_) set_scales(o.a_scale, o.b_scale);
   const float one = 1, zero = 0;
-  IMBREX_CUBLASLT_TRY(matmul, handle_, desc_.get(), &one, b, b_.get(), a, a_.get(), &zero, out, out_.get(), out,
+  IMBREX_CUBLASLT_TRY(matmul, handle_, desc_.get(), &one, o.b, b_.get(), o.a, a_.get(), &zero, o.out, out_.get(), o.out,
                       out_.get(), &algo_, workspace, workspace_bytes_, stream);
 }
 

@@ -47,16 +47,20 @@ bool extends(const LibraryProduct& p, const LibraryProduct& next) {
     from.row = to.row;
     return from == to;
   };
-  if (next.batch != 1 || next.b != p.b || next.bias != p.bias || !moved(p.a, next.a) || !moved(p.to, next.to))
+  if (!p.a_scale.empty() || next.batch != 1 || next.b != p.b || next.bias != p.bias || !moved(p.a, next.a) ||
+      !moved(p.to, next.to))
     return false;
   const std::int64_t a = next.a.row - p.a.row, to = next.to.row - p.to.row;
   return p.batch == 1 ? a > 0 && to >= p.to.rows : a == p.batch * p.a_step && to == p.batch * p.to_step;
 }
 
 // Whether a tile's result lies in its destination where the first one's grid of rows and columns puts it.
-bool aligned(const Tile& first, const Tile& tile) {
+bool aligned(const Tile& first, const Tile& tile, Scales scales) {
   if (first.adds.size() != tile.adds.size()) return false;
   if (!first.adds.empty() && tile.adds[0].col - tile.b.col != first.adds[0].col - first.b.col) return false;
+  const Region &s = first.a_scale, &z = tile.a_scale;
+  const std::int64_t apart = scales == Scales::row ? tile.a.row - first.a.row : 0;
+  if (s.buffer != z.buffer || z.row - s.row != apart) return false;
   const Region &a = first.a, &b = first.b, &to = first.stores[0].to;
   const Region &c = tile.a, &d = tile.b, &e = tile.stores[0].to;
   return c.buffer == a.buffer && c.col == a.col && c.cols == a.cols && d.buffer == b.buffer && d.row == b.row &&
@@ -203,12 +207,12 @@ class LibraryTranslation {
     IMBREX_EXPECTS(to.layout == Layout::row_major && store.row == 0 && store.col == 0 && store.to.rows == tile.a.rows &&
                        store.to.cols == tile.b.cols,
                    "{}: a GEMM library stores a tile as a whole, in rows", where(q, t));
-    IMBREX_EXPECTS(to.type == plan_.problem.type || to.type == Type::fp32,
-                   "{}: cuBLASLt does not store products of {} as {}", where(q, t), name_of(plan_.problem.type),
-                   name_of(to.type));
-    IMBREX_EXPECTS(tile.adds.empty() || to.type == plan_.problem.type,
-                   "{}: cuBLASLt adds a bias of {} to results of {} only", where(q, t), name_of(plan_.problem.type),
-                   name_of(plan_.problem.type));
+    const Type result = output_type(plan_.problem.type);
+    IMBREX_EXPECTS(to.type == result || to.type == Type::fp32, "{}: cuBLASLt does not store products of {} as {}",
+                   where(q, t), name_of(plan_.problem.type), name_of(to.type));
+    IMBREX_EXPECTS(tile.adds.empty() || to.type == result, "{}: cuBLASLt adds a bias of {} to results of {} only",
+                   where(q, t), name_of(result), name_of(result));
+    if (!tile.a_scale.empty()) check_own(tile.a_scale, "the scales of A", q, t);
     return tile;
   }
 
@@ -243,7 +247,7 @@ class LibraryTranslation {
     std::size_t end = t;
     for (; end < tasks.size(); ++end) {
       const auto* tile = std::get_if<Tile>(&tasks[end].work);
-      if (tile == nullptr || !alike(tasks[end]) || !aligned(first, checked(*tile, q, end))) break;
+      if (tile == nullptr || !alike(tasks[end]) || !aligned(first, checked(*tile, q, end), plan_.problem.scales)) break;
       rows.add(tile->a.row, tile->a.rows);
       cols.add(tile->b.col, tile->b.cols);
     }
@@ -257,6 +261,11 @@ class LibraryTranslation {
       product.a.rows = product.to.rows = rows.size();
       product.b.cols = product.to.cols = cols.size();
       product.bias = bias_of(first);
+      product.a_scale = first.a_scale;
+      if (plan_.problem.scales == Scales::row) {
+        product.a_scale.row += rows.begin() - first.a.row;
+        product.a_scale.rows = rows.size();
+      }
       if (!product.bias.empty()) {
         product.bias.col += cols.begin() - first.b.col;
         product.bias.cols = cols.size();
@@ -265,7 +274,7 @@ class LibraryTranslation {
     } else {
       for (std::size_t i = t; i < end; ++i) {
         const Tile& tile = std::get<Tile>(tasks[i].work);
-        draft_product({tile.a, tile.b, tile.stores.front().to, 1, 0, 0, bias_of(tile)}, q, i, 1);
+        draft_product({tile.a, tile.b, tile.stores.front().to, 1, 0, 0, bias_of(tile), tile.a_scale}, q, i, 1);
       }
     }
     return end;

@@ -12,12 +12,13 @@
 namespace imbrex::cuda {
 
 /// `batch` products of one shape that share B: of product i, A lies i * a_step rows below `a` and the result i *
-/// to_step rows below `to`. `bias`, one row of the caller's or empty, is added to every row.
+/// to_step rows below `to`. `bias`, one row of the caller's or empty, is added to every row. `a_scale`: as a tile's;
+/// empty in problems without scales, and else there is no batch.
 struct LibraryProduct {
   Region a, b, to;
   int batch = 1;
   std::int64_t a_step = 0, to_step = 0;
-  Region bias{};
+  Region bias{}, a_scale{};
 
   bool operator==(const LibraryProduct&) const = default;
 };

@@ -50,7 +50,8 @@ enum class Base : std::uint8_t {
   heap,  ///< nothing: it is an address
   out,   ///< this rank's output, the caller's or the one in the heap
   a,     ///< the caller's A
-  bias,  ///< the caller's bias: the last source of a reduction; its one row, at a pitch of 0, is every row's
+  a_scale,  ///< the caller's scales of A
+  bias,     ///< the caller's bias: the last source of a reduction; its one row, at a pitch of 0, is every row's
 };
 
 /// A region that a task adds, reads or stores to. `row`, `col`: its place in the tile (stores).
@@ -79,7 +80,8 @@ struct alignas(64) TaskEntry {
   std::uint16_t own;  ///< position of the product among the adds
   std::uint16_t post_count;
   std::uint32_t slot_stages;  ///< stages of the main loop that bring slots; the same for both tiles of a pair
-  std::uint32_t bias;         ///< tiles: 1: behind the slots, the bias of the tile's columns is added
+  std::uint16_t bias;         ///< tiles: 1: behind the slots, the bias of the tile's columns is added
+  std::uint16_t a_scale;      ///< tiles of problems with scales a tensor: which of the source's is A's
 };
 static_assert(sizeof(TaskEntry) == 64 && offsetof(TaskEntry, waits) == 32 && offsetof(TaskEntry, load_waits) == 44);
 
@@ -159,11 +161,24 @@ struct GemmArgs {
   Protocol protocol;
   const void* a[2][2];  ///< by source and copy, row-major; the same pointer twice where there is one copy
   std::int64_t a_rows[2];
-  const void* b;
+  const void* b;        ///< row-major; of e4m3, by columns
   void* out;
   const void* bias;       ///< null where the problem has none
   std::int64_t n, k;      ///< columns of B; columns of A
   std::uint32_t unit_ns;  ///< a block's share of the link takes this long for a unit of its tile's stores
+  std::uint32_t row_scales;    ///< 1: each row of A and each column of B has its scale; 0: a tile's A and its B have one
+  const float* a_scale[2][2];  ///< like a; null where the problem has no scales
+  const float* b_scale;
 };
+
+/// The scale of the tile's first row, and of its first column. Those of others lie behind them, where they have any.
+struct TileScales {
+  const float *a, *b;
+};
+
+constexpr TileScales scales_of(const GemmArgs& args, const TaskEntry& task, std::uint32_t copy) {
+  if (args.row_scales != 0) return {args.a_scale[task.a_source][copy] + task.a_row, args.b_scale + task.b_col};
+  return {args.a_scale[task.a_source][copy] + task.a_scale, args.b_scale};
+}
 
 }  // namespace imbrex::cuda

@@ -93,6 +93,17 @@ class Translation {
     return reinterpret_cast<std::uint64_t>(heap_.at(rank, offset_ + at));
   }
 
+  bool is_scale(const Region& r, int buffer) const {
+    return plan_.problem.scales != Scales::none && r.buffer == buffer;
+  }
+  bool is_a_scale(const Region& r) const { return is_scale(r, buffer_a_scale(plan_.problem)); }
+
+  // What a transfer may read of the caller's.
+  bool is_source(const Region& r) const {
+    return r.rank == rank_ && r.buffer != buffer_b && !is_bias(plan_.problem, r) &&
+           !is_scale(r, buffer_b_scale(plan_.problem));
+  }
+
   RegionEntry region(const Region& r) const {
     const Buffer& b = plan_.buffers[index(r.buffer)];
     const std::size_t size = size_of(b.type);
@@ -108,7 +119,10 @@ class Translation {
       entry.copy_stride = layout_.offset(r.buffer, 1) - layout_.offset(r.buffer, 0);
     } else {
       entry.address = first;
-      entry.base = r.buffer == buffer_out ? Base::out : is_bias(plan_.problem, r) ? Base::bias : Base::a;
+      entry.base = r.buffer == buffer_out      ? Base::out
+                   : is_bias(plan_.problem, r) ? Base::bias
+                   : is_a_scale(r)             ? Base::a_scale
+                                               : Base::a;
     }
     entry.pitch = is_bias(plan_.problem, r) ? 0 : static_cast<std::size_t>(b.cols) * size;
     entry.rows = word(r.rows);
@@ -284,6 +298,7 @@ class Translation {
       table_.gathered = tile.a.buffer;
       entry.a_source = 1;
     }
+    if (plan_.problem.scales != Scales::none) add_scales(entry, tile, q, t);
     entry.a_row = word(tile.a.row);
     entry.b_col = word(tile.b.col);
     entry.rows = word(extent.rows);
@@ -312,6 +327,22 @@ class Translation {
     }
   }
 
+  void add_scales(TaskEntry& entry, const Tile& tile, int q, std::size_t t) {
+    const Region& scale = tile.a_scale;
+    const bool gathered = !is_a_scale(scale);
+    IMBREX_EXPECTS(scale.rank == rank_ && gathered == (entry.a_source != 0) &&
+                       (!gathered || table_.gathered_scales < 0 || table_.gathered_scales == scale.buffer),
+                   "{}: the CUDA executor takes scales from the caller's for its A, from one buffer of gathered ones "
+                   "for gathered rows",
+                   task_name(plan_, rank_, q, t));
+    IMBREX_EXPECTS(plan_.problem.scales == Scales::tensor || scale.row == tile.a.row,
+                   "{}: rows of A from {} on with scales from {} on: the CUDA executor takes them from the same row on",
+                   task_name(plan_, rank_, q, t), tile.a.row, scale.row);
+    if (gathered) table_.gathered_scales = scale.buffer;
+    if (plan_.problem.scales == Scales::tensor)
+      entry.a_scale = narrow<std::uint16_t>(index(static_cast<int>(scale.row)), "scales");
+  }
+
   void add_reduction(TaskEntry& entry, const Reduction& reduction) {
     entry.kind = TaskKind::reduction;
     entry.rows = word(reduction.from.front().rows);
@@ -326,10 +357,10 @@ class Translation {
     entry.kind = TaskKind::signal;
     if (transfer.from.empty()) return;
     entry.kind = TaskKind::transfer;
-    IMBREX_EXPECTS(
-        transfer.from.rank == rank_ && transfer.from.buffer != buffer_b && !is_bias(plan_.problem, transfer.from),
-        "{}: the CUDA executor's workers copy out of their own rank's A, output and workspaces only",
-        task_name(plan_, rank_, q, t));
+    IMBREX_EXPECTS(is_source(transfer.from),
+                   "{}: the CUDA executor's workers copy out of their own rank's A, its scales, output and workspaces "
+                   "only",
+                   task_name(plan_, rank_, q, t));
     table_.regions.push_back(region(transfer.from));
     table_.regions.push_back(region(transfer.to));
     entry.adds = entry.stores = 1;
@@ -349,11 +380,10 @@ class Translation {
                      where());
       IMBREX_EXPECTS(transfer.from.rank == rank_, "{}: the CUDA executor pushes copies only", where());
       IMBREX_EXPECTS(task.posts.size() <= 1, "{}: a copy posts at most once on the CUDA executor", where());
-      IMBREX_EXPECTS(!is_bias(plan_.problem, transfer.from), "{}: the CUDA executor does not copy the bias", where());
-      CopyStep step{region(transfer.from),     region(transfer.to), false,
-                    transfer.to.rank == rank_, !task.posts.empty(), 0};
+      IMBREX_EXPECTS(is_source(transfer.from), "{}: the CUDA executor does not copy B, its scales or the bias",
+                     where());
+      CopyStep step{region(transfer.from), region(transfer.to), transfer.to.rank == rank_, !task.posts.empty(), 0};
       IMBREX_EXPECTS(step.to.base == Base::heap, "{}: the CUDA executor's copy engines write workspaces only", where());
-      step.from_a = transfer.from.buffer == buffer_a && !layout_.in_heap(buffer_a);
       if (step.flag) {
         const Post& post = task.posts.front();
         IMBREX_EXPECTS(single_post(post), "{}: signal {} of rank {} receives other posts beside a copy's", where(),
@@ -404,23 +434,27 @@ void place_workers(std::vector<QueueSpan>& queues, std::uint32_t total) {
 std::string refusal_of_tma(const Plan& plan) {
   const RankShapes shapes = shapes_of(plan.problem);
   const auto step = static_cast<std::int64_t>(16 / size_of(plan.problem.type));
+  const bool by_columns = plan.problem.type == Type::e4m3;
+  // Of B by columns, the kernels take as much for the sake of the results' rows, the bias and the scales.
+  const std::int64_t col_step = by_columns ? 8 : step;
   if (plan.problem.type == Type::fp32) return "fp32 operands";
   if (shapes.depth % step != 0)
     return fmt::format("rows of A of {} elements, not a multiple of {}", shapes.depth, step);
-  if (shapes.b.cols % step != 0)
-    return fmt::format("rows of B of {} elements, not a multiple of {}", shapes.b.cols, step);
+  if (shapes.b.cols % col_step != 0)
+    return fmt::format("{} of {} {}, not a multiple of {}", by_columns ? "results" : "rows of B", shapes.b.cols,
+                       by_columns ? "columns" : "elements", col_step);
   // A load that begins inside 16 bytes of a row is an illegal instruction (seen on an H200).
   for (const RankPlan& rank : plan.ranks)
     for (const Queue& queue : rank.queues)
       for (const Task& task : queue.tasks)
-        if (const auto* tile = std::get_if<Tile>(&task.work); tile != nullptr && tile->b.col % step != 0)
-          return fmt::format("a tile from column {} on, not a multiple of {}", tile->b.col, step);
+        if (const auto* tile = std::get_if<Tile>(&task.work); tile != nullptr && tile->b.col % col_step != 0)
+          return fmt::format("a tile from column {} on, not a multiple of {}", tile->b.col, col_step);
   return {};
 }
 
 bool buffers_fit(const Plan& plan, const TileShape& shape) {
   return !shape.registers || std::all_of(plan.buffers.begin(), plan.buffers.end(), [&](const Buffer& b) {
-    return (b.type == plan.problem.type || b.type == Type::fp32) &&
+    return (b.type == plan.problem.type || b.type == output_type(plan.problem.type) || b.type == Type::fp32) &&
            (b.layout != Layout::fragment || b.cols >= shape.m * shape.n);
   });
 }

@@ -23,8 +23,7 @@ struct TileShape {
 /// A transfer that a copy engine runs, then `turn` to the flag, if there is one. Addresses are for copy 0 of a buffer
 /// and set 0 of a counter.
 struct CopyStep {
-  RegionEntry from, to;
-  bool from_a = false;  ///< `from.address` is an offset in the caller's A
+  RegionEntry from, to;  ///< `from` may lie in the caller's A or its scales
   bool local = false;   ///< stays on this rank
   bool flag = false;
   std::uint64_t counter = 0;
@@ -38,6 +37,7 @@ struct RankTable {
   std::vector<QueueSpan> queues;  ///< first_worker and workers hold what the plan reserves; place_workers sets them
   std::vector<CopyStep> copies;
   int gathered = -1;         ///< buffer behind A's second source; -1: none
+  int gathered_scales = -1;  ///< and behind that of its scales
   std::size_t tiles = 0;     ///< tile tasks
   std::size_t partners = 0;  ///< tiles that had to run with a partner that stores nothing
 };
@@ -53,8 +53,8 @@ void place_workers(std::vector<QueueSpan>& queues, std::uint32_t total);
 /// What keeps the tensor-memory unit from loading the plan's operands; empty if nothing does.
 std::string refusal_of_tma(const Plan& plan);
 
-/// Whether every slot of the plan holds a whole tile of the kernel, and no buffer has a third type beside the problem's
-/// and fp32, which the Hopper kernels do not know.
+/// Whether every slot of the plan holds a whole tile of the kernel, and no buffer has another type than the problem's,
+/// its results' and fp32, which the Hopper kernels do not know.
 bool buffers_fit(const Plan& plan, const TileShape& shape);
 
 /// Largest tile of the plan.

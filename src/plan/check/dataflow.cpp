@@ -103,6 +103,16 @@ class Dataflow {
 
   // What `region` holds when `id` reads it at its load point (an operand) or at its end.
   Value read(TaskId id, const Region& region, bool operand, Along k = Along::columns) {
+    const Moment end;
+    return read_at(id, region, operand, [&](const Region& w) {
+      if (!operand) return end;
+      return Moment{false, std::max<std::int64_t>(0, k == Along::columns ? w.col - region.col : w.row - region.row)};
+    });
+  }
+
+  // The same where `moment_of` says when what a write to `w` has left is read.
+  template <typename MomentOf>
+  Value read_at(TaskId id, const Region& region, bool operand, MomentOf&& moment_of) {
     const Buffer& b = buffer(region);
     if (b.role == BufferRole::input) {
       check_caller_memory(id, region, operand ? graph_.entered_at_load(id) : graph_.entered_at_end(id), "reads");
@@ -112,9 +122,7 @@ class Dataflow {
     std::int64_t area = 0;
     index_of(region.rank, region.buffer).for_each_overlap(region, [&](const Write& write) {
       const Region& w = write.region;
-      Moment moment{!operand, 0};
-      if (operand)
-        moment.k_limit = std::max<std::int64_t>(0, k == Along::columns ? w.col - region.col : w.row - region.row);
+      Moment moment = moment_of(w);
       if (std::holds_alternative<Collective>(graph_.nodes()[id].task->work)) moment = {false, 0};
       if (write.task == id || !graph_.ordered(write.task, id, moment))
         refuse(Fault::race, id, fmt::format("may read {} before {} has written it", text(region), name(write.task)));
@@ -203,6 +211,7 @@ class Dataflow {
     if (k != tile.b.row + b.row)
       refuse(Fault::coverage, id,
              fmt::format("multiplies columns of A from k = {} with rows of B from k = {}", k, tile.b.row + b.row));
+    if (plan_.problem.scales != Scales::none) check_scale(id, tile, tile.a.row + a.row, k);
     std::optional<Term> total = Term{tile.a.row + a.row, tile.b.col + b.col, sums_.of({k, k + tile.a.cols})};
     for (const Region& slot : tile.adds) {
       if (is_bias(plan_.problem, slot)) {
@@ -226,6 +235,25 @@ class Dataflow {
       else
         store(s.to, {Value::What::product, total->row, total->col, total->sum, tile.a.rows, tile.b.cols, total->bias});
     }
+  }
+
+  // The scales belong to the rows of A that the tile multiplies, from `row` on, and to its stretch of K, from `k` on.
+  void check_scale(TaskId id, const Tile& tile, std::int64_t row, std::int64_t k) {
+    const Value scale = read_at(id, tile.a_scale, true, [&](const Region&) { return Moment{false, tile.a.cols}; });
+    if (scale.what != Value::What::a_scale)
+      refuse(Fault::coverage, id, fmt::format("scales by {}, which holds no scales of A", text(tile.a_scale)));
+    const RankShapes shapes = shapes_of(plan_.problem);
+    const bool one = plan_.problem.scales == Scales::tensor;
+    const std::int64_t first = tile.a_scale.row + scale.row, k_first = tile.a_scale.col + scale.col;
+    const std::int64_t end = first + (one ? shapes.a.rows : tile.a.rows);
+    if (first > row || row + tile.a.rows > end || (!one && first != row))
+      refuse(Fault::coverage, id,
+             fmt::format("scales rows {}+{} of A by {}, which belongs to rows {}+{}", row, tile.a.rows,
+                         text(tile.a_scale), first, end - first));
+    if (k < k_first || k + tile.a.cols > k_first + shapes.depth)
+      refuse(Fault::coverage, id,
+             fmt::format("scales products from k = {} by {}, which belongs to k {}..{}", k, text(tile.a_scale), k_first,
+                         k_first + shapes.depth - 1));
   }
 
   void evaluate(TaskId id, const Transfer& transfer) {

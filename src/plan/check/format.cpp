@@ -9,6 +9,7 @@
 
 #include "imbrex/error.hpp"
 #include "plan/builder.hpp"
+#include "plan/json_names.hpp"
 
 namespace imbrex {
 namespace {
@@ -57,30 +58,37 @@ class FormatCheck {
 
   void check_buffers() {
     const RankShapes shapes = shapes_of(plan_.problem);
-    const std::size_t callers = plan_.problem.bias ? 4 : 3;
-    expect(plan_.buffers.size() >= callers, "the first buffers must be a, b, out{}; there are {}",
-           plan_.problem.bias ? " and bias" : "", plan_.buffers.size());
+    const Problem& problem = plan_.problem;
+    const bool scaled = problem.scales != Scales::none;
+    const auto callers = static_cast<std::size_t>(count_operands(problem));
+    expect(plan_.buffers.size() >= callers, "the first buffers must be a, b, out{}{}; there are {}",
+           problem.bias ? ", bias" : "", scaled ? ", a_scale, b_scale" : "", plan_.buffers.size());
     for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
       const Buffer& b = plan_.buffers[i];
       expect(b.rows >= 0 && b.cols >= 0, "buffer {} is {} x {}", b.name, b.rows, b.cols);
       expect(b.rows == 0 || b.cols <= max_bytes / 4 / b.rows, "buffer {} of {} x {} is larger than 2^46 bytes", b.name,
              b.rows, b.cols);
       expect(b.copies == 1 || b.copies == 2, "buffer {} has {} copies: it must have 1 or 2", b.name, b.copies);
-      if (i >= callers)
-        expect(b.role == BufferRole::workspace, "buffer {} is number {}: only the first {} are the caller's", b.name, i,
-               callers);
+      if (i < callers) continue;
+      expect(b.role == BufferRole::workspace, "buffer {} is number {}: only the first {} are the caller's", b.name, i,
+             callers);
+      expect(b.layout != Layout::column_major, "buffer {} is column_major: only B of an e4m3 problem is", b.name);
     }
-    const auto operand = [&](int index, BufferRole role, const Extent& extent) {
+    const auto operand = [&](int index, BufferRole role, const Extent& extent, Type type, Layout layout) {
       const Buffer& b = plan_.buffers[static_cast<std::size_t>(index)];
-      expect(b.role == role && b.layout == Layout::row_major && b.copies == 1 && b.type == plan_.problem.type &&
-                 b.rows == extent.rows && b.cols == extent.cols,
-             "buffer {} ({}) must be the caller's {} x {} {}, row-major, with one copy", index, b.name, extent.rows,
-             extent.cols, name_of(plan_.problem.type));
+      expect(b.role == role && b.layout == layout && b.copies == 1 && b.type == type && b.rows == extent.rows &&
+                 b.cols == extent.cols,
+             "buffer {} ({}) must be the caller's {} x {} {}, {}, with one copy", index, b.name, extent.rows,
+             extent.cols, name_of(type), name_of(layout));
     };
-    operand(buffer_a, BufferRole::input, shapes.a);
-    operand(buffer_b, BufferRole::input, shapes.b);
-    operand(buffer_out, BufferRole::output, shapes.out);
-    if (plan_.problem.bias) operand(buffer_bias, BufferRole::input, {1, shapes.out.cols});
+    const Type result = output_type(problem.type);
+    operand(buffer_a, BufferRole::input, shapes.a, problem.type, Layout::row_major);
+    operand(buffer_b, BufferRole::input, shapes.b, problem.type, b_layout(problem));
+    operand(buffer_out, BufferRole::output, shapes.out, result, Layout::row_major);
+    if (problem.bias) operand(buffer_bias, BufferRole::input, {1, shapes.out.cols}, result, Layout::row_major);
+    if (!scaled) return;
+    operand(buffer_a_scale(problem), BufferRole::input, shapes.a_scale, Type::fp32, Layout::row_major);
+    operand(buffer_b_scale(problem), BufferRole::input, shapes.b_scale, Type::fp32, Layout::row_major);
   }
 
   void check_rank(int rank) {
@@ -158,6 +166,23 @@ class FormatCheck {
     return true;
   }
 
+  void check_scale(const Tile& tile) {
+    const Scales scales = plan_.problem.scales;
+    const Region& r = tile.a_scale;
+    if (scales == Scales::none) {
+      expect(r.empty(), "a tile with scales of A in a problem with scales none");
+      return;
+    }
+    check_region(r, "the scales of A");
+    const std::int64_t rows = scales == Scales::tensor ? 1 : tile.a.rows;
+    expect(r.rows == rows && r.cols == 1, "the scales of A are {} x {}: with scales {}, they must be {} x 1", r.rows,
+           r.cols, name_of(scales), rows);
+    expect(buffer(r).type == Type::fp32 && buffer(r).layout == Layout::row_major,
+           "scales must be row_major fp32, not {} {}", name_of(buffer(r).layout), name_of(buffer(r).type));
+    expect(tile.b.buffer == buffer_b, "operand B is in buffer {}: the scales of B are those of the caller's columns",
+           buffer(tile.b).name);
+  }
+
   void check_work(const Tile& tile) {
     check_region(tile.a, "operand A");
     check_region(tile.b, "operand B");
@@ -165,8 +190,9 @@ class FormatCheck {
     expect(tile.a.cols == tile.b.rows, "operand A is {} x {} but operand B is {} x {}", tile.a.rows, tile.a.cols,
            tile.b.rows, tile.b.cols);
     expect(buffer(tile.a).type == plan_.problem.type && buffer(tile.b).type == plan_.problem.type &&
-               buffer(tile.a).layout == Layout::row_major && buffer(tile.b).layout == Layout::row_major,
-           "operands must be row-major {}", name_of(plan_.problem.type));
+               buffer(tile.a).layout == Layout::row_major && buffer(tile.b).layout == b_layout(plan_.problem),
+           "operands must be {}, A row_major and B {}", name_of(plan_.problem.type), name_of(b_layout(plan_.problem)));
+    check_scale(tile);
     expect(tile.own >= 0 && tile.own <= std::ssize(tile.adds), "own position {} of {} slots", tile.own,
            tile.adds.size());
     const std::int64_t rows = tile.a.rows, cols = tile.b.cols;

@@ -45,8 +45,15 @@ std::string Sums::text(int sum) const {
 
 Value input_value(const Problem& problem, int rank, int buffer) {
   const RankShapes shapes = shapes_of(problem);
-  const bool a = buffer == buffer_a, bias = buffer == buffer_bias;
-  Value value{bias ? Value::What::bias : a ? Value::What::a : Value::What::b, 0, 0, -1, 0, 0};
+  const bool bias = problem.bias && buffer == buffer_bias;
+  const bool a_scale = buffer == buffer_a_scale(problem), b_scale = buffer == buffer_b_scale(problem);
+  const bool a = buffer == buffer_a || a_scale;
+  const Value::What what = bias      ? Value::What::bias
+                           : a_scale ? Value::What::a_scale
+                           : b_scale ? Value::What::b_scale
+                           : a       ? Value::What::a
+                                     : Value::What::b;
+  Value value{what, 0, 0, -1, 0, 0};
   if (bias) {
     if (problem.op == Operator::all_gather_gemm) value.col = rank * shapes.out.cols;
     return value;

@@ -19,9 +19,10 @@ struct Stretch {
 };
 
 /// Element (i, j) of a buffer holds element (i + row, j + col) of `what`: A is (row, k), B is (k, col), products
-/// (row, col), the bias (0, col).
+/// (row, col), the bias (0, col), scales of A (row, first k of the stretch that they hold for), where a rank has one for
+/// all its rows with the first of these, and B's (first k of the stretch, col).
 struct Value {
-  enum class What : std::uint8_t { a, b, product, bias } what = What::a;
+  enum class What : std::uint8_t { a, b, product, bias, a_scale, b_scale } what = What::a;
   std::int64_t row = 0, col = 0;
   int sum = -1;                               ///< products: index of the stretches summed
   std::int64_t tile_rows = 0, tile_cols = 0;  ///< fragment slots: shape of the tile that was stored
@@ -49,7 +50,7 @@ class Sums {
   std::map<std::pair<int, int>, std::optional<int>> added_;
 };
 
-/// What the caller's input holds on `rank`; buffer is buffer_a, buffer_b or buffer_bias.
+/// What the caller's input holds on `rank`; buffer is one of a, b, bias and the scales.
 Value input_value(const Problem& problem, int rank, int buffer);
 
 /// What rows row.. of the output must hold on `rank` (for an all-to-all: the value of the block that `row` is in, and

@@ -33,7 +33,11 @@ std::future<ncclResult_t> on_a_thread(int device, std::packaged_task<ncclResult_
 }
 
 ncclDataType_t type_of(Type type) {
-  return type == Type::bf16 ? ncclBfloat16 : type == Type::fp16 ? ncclFloat16 : ncclFloat32;
+  // Nobody adds e4m3 up.
+  return type == Type::bf16   ? ncclBfloat16
+         : type == Type::fp16 ? ncclFloat16
+         : type == Type::e4m3 ? ncclUint8
+                              : ncclFloat32;
 }
 
 [[noreturn]] void fail(const char* call, ncclResult_t result, ncclComm_t comm) {

@@ -3,7 +3,7 @@
 // bits.
 #pragma once
 
-#include "codec/bits.hpp"
+#include "base/bits.hpp"
 
 namespace imbrex::codec {
 

@@ -1,4 +1,4 @@
-// What the codecs need of the machine, the same on host and device: inlining, the bits of a float, byte permutation.
+// What codecs and e4m3 need of the machine, the same on host and device: inlining, a float's bits, byte permutation.
 #pragma once
 
 #include <bit>
