@@ -19,6 +19,7 @@ struct Options {
   std::vector<std::string> layers;
   std::int64_t ranks = 4, rounds = 9, runs = 0;  // runs: 0: 8, of all-reduces 20
   Type type = Type::bf16;
+  std::optional<Scales> scales;
   std::string world = "processes", out;
   std::vector<std::string> tries, codecs;
   bool serve = false;
@@ -53,6 +54,8 @@ bool takes(const Problem& problem, std::string& why) {
   return true;
 }
 
+Scales scales_of(const Options& o) { return o.scales.value_or(o.type == Type::e4m3 ? Scales::tensor : Scales::none); }
+
 // Every operator with every M and layer, but those that the operator does not take: an M of one row fits an all-reduce
 // only. Some must be left.
 std::vector<Problem> grid(const Options& o) {
@@ -61,7 +64,8 @@ std::vector<Problem> grid(const Options& o) {
   for (const std::string& l : o.layers)
     for (const std::string& op : o.ops)
       for (const std::int64_t m : o.sizes) {
-        const Problem p = layer(l, {parse_operator(op), m, 0, 0, static_cast<int>(o.ranks), o.type});
+        const Problem p =
+            layer(l, {parse_operator(op), m, 0, 0, static_cast<int>(o.ranks), o.type, false, scales_of(o)});
         if (takes(p, why))
           problems.push_back(p);
         else
@@ -186,6 +190,7 @@ std::optional<Problem> read_problem(const Options& options) {
     Problem p;
     p.ranks = static_cast<int>(options.ranks);
     p.type = options.type;
+    p.scales = scales_of(options);
     try {
       if (!(words >> op >> p.m >> p.n >> p.k) || words >> rest)
         throw Error(ErrorCode::invalid_input, fmt::format("'{}': a line is OP M N K", line));
@@ -241,7 +246,8 @@ void add_options(CLI::App& command, Options& o) {
   command.add_option("--layers", o.layers, "N and K of the whole operator, as NxK; default: 8192x8192")
       ->type_name("NxK...");
   add_integer(command, "--ranks", o.ranks, 1, 64, "GPUs (default 4)");
-  add_named<Type>(command, "--type", o.type, parse_type, "bf16 (default), fp16 or fp32");
+  add_named<Type>(command, "--type", o.type, parse_type, "bf16 (default), fp16, fp32 or e4m3");
+  add_scales(command, o.scales);
   add_integer(command, "--rounds", o.rounds, 1, 1000, "Samples of each candidate; they run in turn (default 9)");
   add_integer(command, "--runs", o.runs, 2, 1000,
               "Operations in a sample, an even number (default 8; all-reduces: 20)");

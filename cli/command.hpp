@@ -94,12 +94,16 @@ CLI::Option* add_named(CLI::App& app, const std::string& name, T& to, T (*parse)
   return app.add_option_function<std::string>(name, set, about)->type_name("NAME");
 }
 
+/// --scales.
+void add_scales(CLI::App& app, std::optional<Scales>& to);
+
 /// OP and its sizes, strategy and knobs, as `run`, `plan`, `simulate` and `trace` take them.
 struct PlanOptions {
   std::string op, strategy = "auto", plan_file;
   std::int64_t m = 0, n = 0, k = 0, ranks = 4, cluster = 0, group = 8, k_slices = 1, chunks = 2, nodes = 1,
                own_shift = 0, abreast = 0;
   Type type = Type::bf16;
+  std::optional<Scales> scales;
   bool bias = false;
   Knobs knobs;
   bool unchecked = false;
@@ -107,6 +111,9 @@ struct PlanOptions {
 
   void add_to(CLI::App& command);
   void add_plan_file(CLI::App& command);
+
+  /// What --scales says, or what --type goes with by itself.
+  Scales chosen_scales() const { return scales.value_or(type == Type::e4m3 ? Scales::tensor : Scales::none); }
 
   bool has_sizes() const { return m > 0 || n > 0 || k > 0; }
 

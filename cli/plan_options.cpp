@@ -13,6 +13,21 @@ constexpr const char* knob_group = "Knobs (how the plan is made; names as in a p
 
 }  // namespace
 
+void add_scales(CLI::App& app, std::optional<Scales>& to) {
+  const auto set = [&to](const std::string& text) {
+    try {
+      to = parse_scales(text);
+    } catch (const std::exception& error) {
+      throw CLI::ValidationError("--scales", error.what());
+    }
+  };
+  app.add_option_function<std::string>(
+         "--scales", set,
+         "Of type e4m3, what products are multiplied by: one scale of each rank's A and one of its B (tensor, the "
+         "default), one of each row of A and column of B (row), or none")
+      ->type_name("NAME");
+}
+
 void PlanOptions::add_to(CLI::App& command) {
   app = &command;
   command.add_option("OP", op, "all_gather_gemm, gemm_reduce_scatter, gemm_all_reduce or gemm_all_to_all")
@@ -22,7 +37,9 @@ void PlanOptions::add_to(CLI::App& command) {
   add_integer(command, "--n", n, 1, largest, "Columns N of the product, in elements");
   add_integer(command, "--k", k, 1, largest, "Depth K that the product sums over, in elements");
   add_integer(command, "--ranks", ranks, 1, max_ranks, "Ranks R that share the work, 1 to 64 (default 4)");
-  add_named<Type>(command, "--type", type, parse_type, "Element type: bf16, fp16 or fp32 (default bf16)");
+  add_named<Type>(command, "--type", type, parse_type,
+                  "Element type: bf16, fp16, fp32, or e4m3 with bf16 results (default bf16)");
+  add_scales(command, scales);
   command.add_flag("--with-bias", bias,
                    "Add a row, the bias, to every row of the output (gemm_all_to_all: of each rank's product)");
   command
@@ -66,7 +83,7 @@ void PlanOptions::add_to(CLI::App& command) {
   command.add_flag("--one-shot", knobs.one_shot, "gemm_all_reduce: every rank sends its product to all others")
       ->group(knob_group);
   add_named<Type>(command, "--partial", knobs.partial, parse_type,
-                  "Element type of partial products on the wire (default: as --type)")
+                  "Element type of partial products on the wire (default: as --type, of e4m3 bf16)")
       ->group(knob_group);
 }
 
@@ -78,7 +95,7 @@ void PlanOptions::add_plan_file(CLI::App& command) {
 
 Problem PlanOptions::problem(bool from_files) const {
   if (op.empty()) refuse("no operator was given; name OP, or a plan with --plan");
-  Problem problem{parse_operator(op), m, n, k, static_cast<int>(ranks), type, bias};
+  Problem problem{parse_operator(op), m, n, k, static_cast<int>(ranks), type, bias, chosen_scales()};
   if (from_files && !has_sizes()) return problem;
   for (const auto& [name, value] : {std::pair{"--m", m}, {"--n", n}, {"--k", k}})
     if (value == 0) refuse(fmt::format("{} is missing; --m, --n and --k are needed together", name));
@@ -107,7 +124,7 @@ std::optional<Knobs> PlanOptions::chosen_knobs() const {
   result.cluster = static_cast<int>(cluster);
   result.own_shift = static_cast<int>(own_shift);
   result.abreast = static_cast<int>(abreast);
-  if (app->get_option("--partial")->count() == 0) result.partial = type;
+  if (app->get_option("--partial")->count() == 0) result.partial = output_type(type);
   return result;
 }
 
@@ -134,6 +151,7 @@ std::optional<Plan> PlanOptions::read_plan() const {
   expect_same("--ranks", ranks, problem.ranks);
   expect_same("--with-bias", bias, problem.bias);
   expect_same("--type", name_of(type), name_of(problem.type));
+  if (scales) expect_same("--scales", name_of(*scales), name_of(problem.scales));
   if (chosen_strategy()) expect_same("--strategy", strategy, name_of(plan.strategy));
   if (chosen_knobs()) refuse(fmt::format("plan {} is made; knobs belong to a plan that is to be made", plan_file));
   return plan;
@@ -154,12 +172,14 @@ Json to_json_value(const Problem& problem) {
           {"k", problem.k},
           {"ranks", problem.ranks},
           {"type", name_of(problem.type)},
-          {"bias", problem.bias}};
+          {"bias", problem.bias},
+          {"scales", name_of(problem.scales)}};
 }
 
 std::string describe(const Plan& plan) {
   const Problem& p = plan.problem;
-  return fmt::format("{} {} x {} x {} {}{}, {} rank{}, {}", name_of(p.op), p.m, p.n, p.k, name_of(p.type),
+  return fmt::format("{} {} x {} x {} {}{}{}, {} rank{}, {}", name_of(p.op), p.m, p.n, p.k, name_of(p.type),
+                     p.scales == Scales::none ? "" : fmt::format(" with scales a {}", name_of(p.scales)),
                      p.bias ? " with bias" : "", p.ranks, p.ranks == 1 ? "" : "s", name_of(plan.strategy));
 }
 

@@ -72,6 +72,7 @@ void add_run(Program& program) {
       "  imbrex run gemm_reduce_scatter --ranks 4 --m 512 --n 512 --k 2048 --verify\n"
       "  imbrex run all_gather_gemm --a a.npy --b b.npy --type fp32 --out y --trace timeline.svg\n"
       "  imbrex run all_gather_gemm --m 4096 --n 4096 --k 4096 --device cuda --repeat 10 --verify\n"
+      "  imbrex run gemm_reduce_scatter --m 512 --n 512 --k 2048 --type e4m3 --scales row --verify\n"
       "  imbrex run gemm_all_reduce --plan plan.json --repeat 10 --json result.json\n"
       "  imbrex run all_reduce --m 512 --n 4096 --codec int4+int8 --verify\n"
       "  imbrex run all_reduce --m 16 --n 8192 --rms-norm --verify",

@@ -14,7 +14,9 @@ constexpr std::int64_t largest_seed = std::int64_t{1} << 62;
 
 void RunOptions::add_to(CLI::App& command) {
   command
-      .add_option("--a", a, "A from this .npy file: float32 or float16, C order, the whole matrix (not a rank's part)")
+      .add_option("--a", a,
+                  "A from this .npy file: float32, float16 or, with --type e4m3, uint8 as its bits; C order, the whole "
+                  "matrix (not a rank's part)")
       ->type_name("FILE");
   command.add_option("--b", b, "B, likewise")->type_name("FILE");
   command
@@ -23,6 +25,14 @@ void RunOptions::add_to(CLI::App& command) {
           "With --a and --b: a bias from this .npy file, N elements; gemm_all_to_all: R x N, a row for each rank "
           "(random operands: --with-bias)")
       ->type_name("FILE");
+  for (const auto& [name, to] : {std::pair{"--a-scale", &a_scale}, {"--b-scale", &b_scale}})
+    command
+        .add_option(
+            name, *to,
+            fmt::format("With --a and --b: scales of {} from this .npy file, float32, R rows: row r those of rank "
+                        "r's part (random operands have random ones)",
+                        name[2] == 'a' ? "A" : "B"))
+        ->type_name("FILE");
   add_integer(command, "--seed", seed, 0, largest_seed, "Without --a and --b: seed of the random operands (default 0)");
   command.add_option("--out", out, "Write rank r's output to PREFIX.rank<r>.npy, float32")->type_name("PREFIX");
   command.add_flag("--verify", verify,
@@ -88,6 +98,8 @@ RunRequest RunOptions::request(const PlanOptions& plan) const {
   request.a_path = a;
   request.b_path = b;
   request.bias_path = bias;
+  request.a_scale_path = a_scale;
+  request.b_scale_path = b_scale;
   request.out_prefix = out;
   request.verify = verify;
   request.repeat = static_cast<int>(repeat);

@@ -8,7 +8,7 @@
 namespace imbrex::cli {
 
 struct RunOptions {
-  std::string device = "auto", world = "processes", a, b, out, bias, kernel;
+  std::string device = "auto", world = "processes", a, b, out, bias, a_scale, b_scale, kernel;
   std::int64_t seed = 0, repeat = 1, workers = 1, delays = 0;
   double wait_limit = 0;
   bool verify = false;

@@ -13,7 +13,7 @@ namespace imbrex {
 
 /// What the header of a .npy file says.
 struct NpyHeader {
-  Type type = Type::fp32;  ///< fp32 ('<f4') or fp16 ('<f2')
+  Type type = Type::fp32;  ///< fp32 ('<f4'), fp16 ('<f2') or e4m3 ('|u1', its bits)
   int dimensions = 2;      ///< 1 or 2
   std::int64_t rows = 0;   ///< of a 1-D array: 1
   std::int64_t cols = 0;
@@ -26,9 +26,9 @@ struct NpyHeader {
 inline constexpr std::size_t npy_header_limit = 12 + 65536;
 
 /// Reads the header from `start`, the first min(file_bytes, npy_header_limit) bytes of a file of `file_bytes` bytes.
-/// Accepts format versions 1.0, 2.0 and 3.0, float32 and float16 in little-endian order, C order, one or two
-/// dimensions, and exactly as much data as the shape asks for. Throws Error(invalid_input) naming `file` and the
-/// broken rule on anything else; allocates nothing that depends on the shape.
+/// Accepts format versions 1.0, 2.0 and 3.0, float32 and float16 in little-endian order, uint8 as the bits of e4m3, C
+/// order, one or two dimensions, and exactly as much data as the shape asks for. Throws Error(invalid_input) naming
+/// `file` and the broken rule on anything else; allocates nothing that depends on the shape.
 NpyHeader parse_npy_header(std::string_view start, std::uint64_t file_bytes, const std::string& file);
 
 /// An open .npy file; reads any block of it. Several threads may read at once.

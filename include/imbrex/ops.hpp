@@ -40,8 +40,8 @@ class GemmOperator {
   GemmOperator& operator=(const GemmOperator&) = delete;
 
   /// Collective. `a`, `b` and `out` are this rank's operands, as Operands has them; `out` is complete on return. On the
-  /// CPU they lie in host memory, on GPUs anywhere: what is in host memory is copied to the GPU and back, on the default
-  /// stream. Throws Error(runtime_failure) as Execution::run does.
+  /// CPU they lie in host memory, on GPUs anywhere: what is in host memory is copied to the GPU and back, on the
+  /// default stream. Throws Error(runtime_failure) as Execution::run does.
   Report operator()(const void* a, const void* b, void* out);
 
   /// The same of a shape with a bias: a row as wide as the output, of its type.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/check.hpp"
+#include "base/fp8.hpp"
 
 namespace imbrex {
 namespace {
@@ -31,6 +32,11 @@ float widen(std::uint16_t half) {
 void copy_widened(Type type, const std::byte* from, float* to, std::size_t count) {
   if (type == Type::fp32) {
     std::memcpy(to, from, count * sizeof(float));
+    return;
+  }
+  if (type == Type::e4m3) {
+    for (std::size_t i = 0; i < count; ++i)
+      to[i] = codec::from_e4m3_by_integers(std::to_integer<std::uint32_t>(from[i]));
     return;
   }
   for (std::size_t i = 0; i < count; ++i) {

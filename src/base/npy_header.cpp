@@ -166,9 +166,11 @@ class DictParser {
 Type parse_descr(const std::string& descr, const std::string& file) {
   if (descr == "<f4" || descr == "=f4" || descr == "f4") return Type::fp32;
   if (descr == "<f2" || descr == "=f2" || descr == "f2") return Type::fp16;
-  IMBREX_EXPECTS(!descr.starts_with('>'), "{}: descr is '{}', big-endian; it must be '<f4' or '<f2'", file,
+  if (descr == "|u1" || descr == "u1" || descr == "<u1") return Type::e4m3;
+  IMBREX_EXPECTS(!descr.starts_with('>'), "{}: descr is '{}', big-endian; it must be '<f4', '<f2' or '|u1'", file,
                  printable(descr));
-  IMBREX_EXPECTS(false, "{}: descr is '{}'; it must be '<f4' (float32) or '<f2' (float16)", file, printable(descr));
+  IMBREX_EXPECTS(false, "{}: descr is '{}'; it must be '<f4' (float32), '<f2' (float16) or '|u1' (e4m3)", file,
+                 printable(descr));
   return {};
 }
 

@@ -87,7 +87,12 @@ void agree(World& world, ExchangeKind kind, std::int64_t max_count, Type type, c
          {static_cast<std::int64_t>(kind), term_of(options.codec), options.report ? 1 : 0, options.ctas, 0, 0}});
 }
 
+void expect_type(std::string_view name, Type type) {
+  IMBREX_EXPECTS(type != Type::e4m3, "{}: type e4m3: it must be bf16, fp16 or fp32", name);
+}
+
 void agree(World& world, const char* name, const Terms& own) {
+  expect_type(name, own.type);
   std::vector<Terms> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, all.data(), sizeof own);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {

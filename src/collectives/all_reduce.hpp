@@ -29,6 +29,9 @@ std::int64_t term_of(const std::optional<Codec>& codec);
 /// Collective. Throws Error(invalid_input) on every rank if their terms differ.
 void agree(World& world, const char* name, const Terms& own);
 
+/// Throws Error(invalid_input) naming a type that collectives do not add up.
+void expect_type(std::string_view name, Type type);
+
 /// What one rank keeps of a call. Trivially copyable.
 struct CallRecord {
   float largest_error = 0;      ///< of the elements that it owns, or of all

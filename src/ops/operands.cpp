@@ -1,5 +1,7 @@
 #include "ops/operands.hpp"
 
+#include <array>
+
 #include "base/check.hpp"
 #include "base/convert.hpp"
 #include "imbrex/npy.hpp"
@@ -40,17 +42,31 @@ class SeededOperands final : public OperandSource {
 class FileOperands final : public OperandSource {
  public:
   FileOperands(const Problem& problem, std::unique_ptr<NpyFile> a, std::unique_ptr<NpyFile> b,
-               std::unique_ptr<NpyFile> bias)
-      : OperandSource(problem), a_(std::move(a)), b_(std::move(b)), bias_(std::move(bias)) {}
+               std::unique_ptr<NpyFile> bias, std::unique_ptr<NpyFile> a_scale, std::unique_ptr<NpyFile> b_scale)
+      : OperandSource(problem),
+        files_{std::move(a), std::move(b), std::move(bias), std::move(a_scale), std::move(b_scale)} {}
 
  private:
   void read(Matrix matrix, std::int64_t row, std::int64_t col, Extent extent,
             std::vector<float>& values) const override {
-    (matrix == Matrix::a ? a_ : matrix == Matrix::b ? b_ : bias_)->read(row, col, extent.rows, extent.cols, values);
+    files_[static_cast<std::size_t>(matrix)]->read(row, col, extent.rows, extent.cols, values);
   }
 
-  std::unique_ptr<NpyFile> a_, b_, bias_;
+  std::array<std::unique_ptr<NpyFile>, 5> files_;  // by matrix
 };
+
+// Null where the problem has no scales.
+std::unique_ptr<NpyFile> open_scales(const Problem& problem, const char* of, const std::string& path,
+                                     const Extent& extent) {
+  if (problem.scales == Scales::none) return nullptr;
+  auto file = std::make_unique<NpyFile>(path);
+  const std::int64_t count = extent.rows * extent.cols;
+  const NpyHeader& h = file->header();
+  IMBREX_EXPECTS(h.type == Type::fp32 && h.rows == problem.ranks && h.cols == count,
+                 "{} is {} x {} {}: the scales of {} ({}) must be {} x {} fp32, a row for each rank", path, h.rows,
+                 h.cols, name_of(h.type), of, name_of(problem.scales), problem.ranks, count);
+  return file;
+}
 
 }  // namespace
 
@@ -130,6 +146,11 @@ std::unique_ptr<OperandSource> open_operands(const RunRequest& request, Problem&
   IMBREX_EXPECTS(request.a_path.empty() == request.b_path.empty(), "A and B come from files together, or not at all");
   IMBREX_EXPECTS(request.bias_path.empty() || (!request.a_path.empty() && problem.bias),
                  "a bias comes from {} for a problem with a bias whose A and B come from files", request.bias_path);
+  const bool scaled = problem.scales != Scales::none, from_files = !request.a_path.empty();
+  IMBREX_EXPECTS((scaled && from_files) == !request.a_scale_path.empty() &&
+                     (scaled && from_files) == !request.b_scale_path.empty(),
+                 "scales {}: scales of A and of B come from files where A and B do and have any, and only there",
+                 name_of(problem.scales));
   IMBREX_EXPECTS(request.a_path.empty() || !problem.bias || !request.bias_path.empty(),
                  "A and B come from files, and so must the bias");
   if (request.a_path.empty()) {
@@ -140,6 +161,10 @@ std::unique_ptr<OperandSource> open_operands(const RunRequest& request, Problem&
   const NpyHeader &ha = a->header(), &hb = b->header();
   IMBREX_EXPECTS(ha.dimensions == 2 && hb.dimensions == 2, "{} is one-dimensional; A and B must be matrices",
                  ha.dimensions == 2 ? b->path() : a->path());
+  for (const NpyFile* file : {a.get(), b.get()})
+    IMBREX_EXPECTS(file->header().type != Type::e4m3 || problem.type == Type::e4m3,
+                   "{} holds uint8, the bits of e4m3: the type must be e4m3, not {}", file->path(),
+                   name_of(problem.type));
   IMBREX_EXPECTS(problem.ranks >= 1 && problem.ranks <= max_ranks, "ranks = {}: it must be from 1 to {}", problem.ranks,
                  max_ranks);
   const bool stacked = problem.op == Operator::gemm_all_to_all;
@@ -166,7 +191,11 @@ std::unique_ptr<OperandSource> open_operands(const RunRequest& request, Problem&
     IMBREX_EXPECTS(h.rows == parts && h.cols == problem.n, "{} is {} x {}: the bias must be {} x {}", bias->path(),
                    h.rows, h.cols, parts, problem.n);
   }
-  return std::make_unique<FileOperands>(problem, std::move(a), std::move(b), std::move(bias));
+  const RankShapes shapes = shapes_of(problem);
+  auto a_scale = open_scales(problem, "A", request.a_scale_path, shapes.a_scale);
+  auto b_scale = open_scales(problem, "B", request.b_scale_path, shapes.b_scale);
+  return std::make_unique<FileOperands>(problem, std::move(a), std::move(b), std::move(bias), std::move(a_scale),
+                                        std::move(b_scale));
 }
 
 }  // namespace imbrex

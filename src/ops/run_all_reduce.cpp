@@ -7,6 +7,7 @@
 
 #include "base/check.hpp"
 #include "base/convert.hpp"
+#include "collectives/all_reduce.hpp"
 #include "ops/all_reduce_job.hpp"
 #include "ops/run_device.hpp"
 #include "ops/run_ranks.hpp"
@@ -81,6 +82,7 @@ int run_all_reduce(const AllReduceRequest& request, const std::function<void(con
   IMBREX_EXPECTS(request.repeat >= 1, "repeat = {}: it must be at least 1", request.repeat);
   IMBREX_EXPECTS(request.ranks >= 1 && request.ranks <= max_ranks, "ranks = {}: it must be from 1 to {}", request.ranks,
                  max_ranks);
+  collectives::expect_type("all_reduce", request.type);
   std::unique_ptr<NpyFile> file;
   std::int64_t rows = request.rows, cols = request.cols;
   if (!request.a_path.empty()) {
@@ -88,6 +90,7 @@ int run_all_reduce(const AllReduceRequest& request, const std::function<void(con
     const NpyHeader& header = file->header();
     IMBREX_EXPECTS(header.dimensions == 2, "{} is one-dimensional; it must hold the ranks' matrices, stacked",
                    file->path());
+    collectives::expect_type(file->path(), header.type);
     IMBREX_EXPECTS(header.rows % request.ranks == 0, "{}: {} rows do not divide by {} ranks, whose tensors are stacked",
                    file->path(), header.rows, request.ranks);
     IMBREX_EXPECTS((rows == 0 || rows == header.rows / request.ranks) && (cols == 0 || cols == header.cols),

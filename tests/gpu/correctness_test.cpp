@@ -30,12 +30,12 @@ Knobs fitting(Random& random, const Problem& p, Tile tile) {
   k.own_shift = static_cast<int>(random.between(0, 6));
   k.abreast = static_cast<int>(random.between(0, 3));
   k.order = random.one_of({TileOrder::owner_major, TileOrder::column_major, TileOrder::naive});
-  k.partial = random.chance(0.8) ? p.type : Type::fp32;
+  k.partial = random.chance(0.8) ? output_type(p.type) : Type::fp32;
   if (p.op == Operator::all_gather_gemm) {
     k.transport = random.one_of({Transport::push, Transport::store});
     k.comm_rows = random.chance(0.5) ? 0 : random.between(16, 400);
     k.k_slices = random.chance(0.5) ? 1 : static_cast<int>(random.between(2, 4));
-    k.span_shards = random.chance(0.3);
+    k.span_shards = random.chance(0.3) && p.scales != Scales::tensor;
     return k;
   }
   k.transport = Transport::store;
@@ -47,13 +47,15 @@ Knobs fitting(Random& random, const Problem& p, Tile tile) {
 }
 
 // Rows of whole 16 bytes, so that the tensor-core kernels take them; M has tails of every kind.
-Problem random_problem(Random& random, Operator op, int ranks, std::int64_t most) {
+Problem random_problem(Random& random, Operator op, int ranks, std::int64_t most, Type type) {
   const auto eights = [&](std::int64_t limit) { return 8 * random.between(1, limit / 8); };
-  Problem p{op, 0, 0, 0, ranks, random.chance(0.3) ? Type::fp16 : Type::bf16};
+  Problem p{op, 0, 0, 0, ranks, type};
+  test::set_type(random, p, type);
   p.m = op == Operator::gemm_all_reduce ? random.between(1, most) : ranks * random.between(1, most / ranks);
   p.n = op == Operator::all_gather_gemm ? ranks * eights(most / ranks) : eights(most);
-  p.k = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce ? ranks * eights(most / ranks)
-                                                                               : eights(most);
+  const std::int64_t depths = size_of(type) == 1 ? 2 : 1;  // 16 bytes are as many as that of eights
+  p.k = depths * (op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce ? ranks * eights(most / ranks)
+                                                                                         : eights(most));
   p.bias = random.chance(0.4);
   return p;
 }
@@ -75,38 +77,54 @@ TEST(GpuGemm, EveryVariantIsRightWithTails) {
     const char* kernel;
     Tile tile;
   };
-  for (const auto& [kernel, tile] :
-       {Variant{"plain", {128, 128}}, Variant{"pingpong 128x128 cluster 1", {128, 128}},
-        Variant{"pingpong 128x128 cluster 2", {128, 128}}, Variant{"pingpong 128x64 cluster 1", {128, 64}},
-        Variant{"pingpong 64x128 cluster 1", {64, 128}}, Variant{"pingpong 64x64 cluster 1", {64, 64}},
-        Variant{"cooperative 128x256 cluster 1", {128, 256}}, Variant{"cooperative 128x256 cluster 2", {128, 256}},
-        Variant{"cooperative 128x224 cluster 1", {128, 224}}, Variant{"cooperative 128x224 cluster 2", {128, 224}},
-        Variant{"pingpong 128x128 cluster 1 fp16", {128, 128}}, Variant{"pingpong 128x128 cluster 2 fp16", {128, 128}},
-        Variant{"pingpong 64x64 cluster 1 fp16", {64, 64}}, Variant{"cooperative 128x256 cluster 2 fp16", {128, 256}},
-        Variant{"sm80 128x128", {128, 128}}, Variant{"sm80 128x128 fp16", {128, 128}}})
+  for (const auto& [kernel, tile] : {Variant{"plain", {128, 128}},
+                                     Variant{"pingpong 128x128 cluster 1", {128, 128}},
+                                     Variant{"pingpong 128x128 cluster 2", {128, 128}},
+                                     Variant{"pingpong 128x64 cluster 1", {128, 64}},
+                                     Variant{"pingpong 64x128 cluster 1", {64, 128}},
+                                     Variant{"pingpong 64x64 cluster 1", {64, 64}},
+                                     Variant{"cooperative 128x256 cluster 1", {128, 256}},
+                                     Variant{"cooperative 128x256 cluster 2", {128, 256}},
+                                     Variant{"cooperative 128x224 cluster 1", {128, 224}},
+                                     Variant{"cooperative 128x224 cluster 2", {128, 224}},
+                                     Variant{"pingpong 128x128 cluster 1 fp16", {128, 128}},
+                                     Variant{"pingpong 128x128 cluster 2 fp16", {128, 128}},
+                                     Variant{"pingpong 64x64 cluster 1 fp16", {64, 64}},
+                                     Variant{"cooperative 128x256 cluster 2 fp16", {128, 256}},
+                                     Variant{"sm80 128x128", {128, 128}},
+                                     Variant{"sm80 128x128 fp16", {128, 128}},
+                                     Variant{"cooperative 128x128 cluster 1 e4m3", {128, 128}},
+                                     Variant{"cooperative 128x128 cluster 2 e4m3", {128, 128}},
+                                     Variant{"pingpong 64x128 cluster 1 e4m3", {64, 128}},
+                                     Variant{"plain e4m3", {128, 128}}})
     for (int i = 0; i < cases(4); ++i) {
-      Problem p = random_problem(random, Operator::gemm_reduce_scatter, 1, i == 0 ? 2200 : 700);
+      const auto named = [&](const char* type) {
+        return std::string_view(kernel).find(type) != std::string_view::npos;
+      };
+      const Type type = named("fp16") ? Type::fp16 : named("e4m3") ? Type::e4m3 : Type::bf16;
+      Problem p = random_problem(random, Operator::gemm_reduce_scatter, 1, i == 0 ? 2200 : 700, type);
       p.bias = i % 2 != 0;
-      p.type = std::string(kernel).find("fp16") != std::string::npos ? Type::fp16 : Type::bf16;
       Knobs k = fitting(random, p, tile);
       k.reducer = Reducer::tile;
       k.span_shards = false;
       GpuCase c;
       c.options.kernel = kernel;
+      c.whole_numbers = type == Type::e4m3 && i % 2 == 0;
       expect_right(make_plan(p, Strategy::fused, k), c,
                    std::string(kernel) + " " + test::describe({p, Strategy::fused, k}));
     }
 }
 
 // On the kernel that is named, whose tiles are of 128 x 128, or on what fits.
-void random_problems(int ranks, const CudaOptions& options, int repeats, int queued) {
+void random_problems(int ranks, const CudaOptions& options, int repeats, int queued, bool fp8 = false) {
   Random random(test::seed_from_environment() + static_cast<std::uint64_t>(ranks));
   for (Operator op :
        {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all, Operator::gemm_all_reduce})
     for (int i = 0; i < cases(4); ++i) {
-      const Problem p = random_problem(random, op, ranks, i == 0 ? 2600 : 900);
-      const Tile tile =
-          random.one_of<Tile>({{128, 128}, {128, 128}, {128, 256}, {128, 224}, {64, 128}, {64, 64}, {128, 64}});
+      const Type type = fp8 ? Type::e4m3 : random.chance(0.3) ? Type::fp16 : Type::bf16;
+      const Problem p = random_problem(random, op, ranks, i == 0 ? 2600 : 900, type);
+      Tile tile = random.one_of<Tile>({{128, 128}, {128, 128}, {128, 256}, {128, 224}, {64, 128}, {64, 64}, {128, 64}});
+      if (fp8) tile.n = std::min<std::int64_t>(tile.n, 128);
       const Knobs k = fitting(random, p, options.kernel.empty() ? tile : Tile{128, 128});
       const char* only = std::getenv("IMBREX_TEST_GPU_OPERATOR");
       if (only != nullptr && name_of(op) != only) continue;
@@ -116,6 +134,7 @@ void random_problems(int ranks, const CudaOptions& options, int repeats, int que
       c.queued = queued;
       c.seed = static_cast<std::uint64_t>(i) + 7;
       c.shared_out = random.chance(0.5);
+      c.whole_numbers = fp8 && i % 2 == 0;
       if (options.kernel == "sm80") {
         c.wait_limit = 30;  // the driver compiles it first, on one rank after another
         c.replays = 4;
@@ -145,6 +164,45 @@ TEST(GpuFused, ManyEpochsQueuedWithDelays) {
   random_problems(std::min(test::gpus(), 4), options, 4, 3);
 }
 
+// Kernels that pause at random, epoch by epoch: a graph replays them with no help from the host.
+void replay_with_delays(Problem p, Transport transport, int replays) {
+  Knobs k;
+  k.transport = transport;
+  k.order = TileOrder::column_major;
+  k.own_shift = 1;
+  GpuCase c;
+  c.options.delays = 5;
+  c.options.max_delay = 2e-5;
+  c.options.heap_bytes = std::size_t{1} << 28;
+  c.repeats = 1;
+  c.replays = replays;
+  c.shared_out = true;
+  c.wait_limit = 20;
+  p.ranks = std::min(test::gpus(), 4);
+  expect_right(make_plan(p, Strategy::fused, k), c, test::describe({p, Strategy::fused, k}));
+}
+
+TEST(GpuFp8, RandomProblems) {
+  NEEDS_GPUS(2);
+  for (int ranks = 2; ranks <= std::min(test::gpus(), 4); ranks += 2) random_problems(ranks, {}, 2, 1, true);
+}
+
+TEST(GpuFp8, ManyEpochsQueuedWithDelays) {
+  NEEDS_GPUS(2);
+  CudaOptions options;
+  options.delays = 79;
+  options.max_delay = 2e-4;
+  random_problems(std::min(test::gpus(), 4), options, 4, 3, true);
+}
+
+// Scales travel with the rows of A: by copies, by workers' stores, and over epochs from a graph.
+TEST(GpuFp8, GatheredScalesComeWithTheirRows) {
+  NEEDS_GPUS(2);
+  for (const Scales scales : {Scales::tensor, Scales::row})
+    for (const Transport transport : {Transport::push, Transport::store})
+      replay_with_delays({Operator::all_gather_gemm, 520, 1024, 256, 4, Type::e4m3, false, scales}, transport, 1000);
+}
+
 // What other GPUs run, here from its PTX too.
 TEST(GpuSm80, RandomProblems) {
   NEEDS_GPUS(2);
@@ -170,24 +228,6 @@ TEST(GpuFused, TilesSmallerThanTheirSlots) {
       expect_right(make_plan({Operator::gemm_reduce_scatter, 4 * rows, n, 512, 4, Type::bf16}, Strategy::fused,
                              {.transport = Transport::store}),
                    {}, std::to_string(rows) + " rows of " + std::to_string(n));
-}
-
-// Kernels that pause at random, epoch by epoch: a graph replays them with no help from the host.
-void replay_with_delays(Problem p, Transport transport, int replays) {
-  Knobs k;
-  k.transport = transport;
-  k.order = TileOrder::column_major;
-  k.own_shift = 1;
-  GpuCase c;
-  c.options.delays = 5;
-  c.options.max_delay = 2e-5;
-  c.options.heap_bytes = std::size_t{1} << 28;
-  c.repeats = 1;
-  c.replays = replays;
-  c.shared_out = true;
-  c.wait_limit = 20;
-  p.ranks = std::min(test::gpus(), 4);
-  expect_right(make_plan(p, Strategy::fused, k), c, test::describe({p, Strategy::fused, k}));
 }
 
 TEST(GpuFused, TenThousandEpochsFromAGraphWithDelays) {
@@ -216,11 +256,12 @@ TEST(GpuFused, CountersWrap) {
 TEST(GpuPlain, AllTypesAndOddSizes) {
   NEEDS_GPUS(2);
   Random random(test::seed_from_environment() + 9);
-  for (Type type : {Type::bf16, Type::fp16, Type::fp32})
+  for (Type type : {Type::bf16, Type::fp16, Type::fp32, Type::e4m3})
     for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all,
                         Operator::gemm_all_reduce}) {
       Problem p{op,   2 * random.between(1, 120), 2 * random.between(1, 90), 2 * random.between(1, 70), 2,
                 type, random.chance(0.4)};
+      test::set_type(random, p, type);
       Knobs k = fitting(random, p, {128, 128});
       k.tile_m = random.one_of<std::int64_t>({16, 48, 128});
       k.tile_n = random.one_of<std::int64_t>({24, 64, 128});

@@ -33,9 +33,10 @@ struct Outcome {
 struct GpuCase {
   CudaOptions options;
   int repeats = 2;
-  int queued = 1;           ///< epochs that are queued before the host waits
-  int replays = 0;          ///< of a CUDA graph of two epochs, after the repeats; compared with them 20 times
-  bool shared_out = false;  ///< outputs where peers can write them
+  int queued = 1;              ///< epochs that are queued before the host waits
+  int replays = 0;             ///< of a CUDA graph of two epochs, after the repeats; compared with them 20 times
+  bool shared_out = false;     ///< outputs where peers can write them
+  bool whole_numbers = false;  ///< as operands, whose products are exact; fused plans only
   double wait_limit = 2;
   std::uint64_t seed = 1;
 };

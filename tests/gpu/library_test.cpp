@@ -49,18 +49,26 @@ Problem random_problem(Random& random, Operator op, int ranks, Type type, std::i
   return p;
 }
 
-std::vector<Plan> random_plans(std::uint64_t seed, int ranks, std::int64_t most, int each) {
+std::vector<Plan> random_plans(std::uint64_t seed, int ranks, std::int64_t most, int each,
+                               const std::vector<Type>& types = {Type::bf16, Type::fp16, Type::fp32}) {
   Random random(seed);
   std::vector<Plan> plans;
   for (Operator op : operators)
     for (Strategy strategy : {Strategy::sequential, Strategy::decomposed})
-      for (Type type : {Type::bf16, Type::fp16, Type::fp32})
+      for (Type type : types)
         for (int i = 0; i < each; ++i) {
           Knobs k;
-          k.partial = random.chance(0.7) ? type : Type::fp32;
+          k.partial = random.chance(0.7) ? output_type(type) : Type::fp32;
           k.chunks = static_cast<int>(random.between(2, 4));
           k.group = static_cast<int>(random.between(1, 9));
-          plans.push_back(make_plan(random_problem(random, op, ranks, type, most), strategy, k));
+          Problem p = random_problem(random, op, ranks, type, most);
+          test::set_type(random, p, type);
+          // cuBLASLt takes e4m3 where all of its matrices' sides are multiples of 16.
+          if (type == Type::e4m3) {
+            const std::int64_t sixteens = 16 * ranks * k.chunks;
+            for (std::int64_t* side : {&p.m, &p.n, &p.k}) *side = (*side + sixteens - 1) / sixteens * sixteens;
+          }
+          plans.push_back(make_plan(p, strategy, k));
         }
   return plans;
 }
@@ -94,6 +102,13 @@ TEST(GpuLibrary, RandomProblemsOnFour) {
   NEEDS_GPUS(4);
   NEEDS_LIBRARIES;
   expect_right(random_plans(test::seed_from_environment() + 4, 4, 700, cases(2)), patient());
+}
+
+TEST(GpuLibrary, Fp8) {
+  NEEDS_GPUS(2);
+  NEEDS_LIBRARIES;
+  expect_right(random_plans(test::seed_from_environment() + 8, std::min(test::gpus(), 4), 1500, cases(3), {Type::e4m3}),
+               patient());
 }
 
 TEST(GpuLibrary, GraphsReplayTheSameBits) {

@@ -11,6 +11,7 @@
 
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "execute/cuda/library_gemm.hpp"
+#include "execute/cuda/library_memory.hpp"
 #include "execute/cuda/library_translate.hpp"
 #include "execute/cuda/shared_libraries.hpp"
 #include "execute/cuda/sum.hpp"
@@ -24,8 +25,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Operands are the caller's; buffers of the execution are aligned to more.
-constexpr std::size_t operand_alignment = 16, buffer_alignment = 256;
 // Seconds that the first run of an execution may take, in which the libraries load their kernels.
 constexpr double first_limit = 60;
 // Steps that may be queued: behind more, a launch could wait, without a limit, for a collective that no rank ends.
@@ -33,7 +32,6 @@ constexpr std::size_t most_queued_steps = 512;
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
-std::size_t aligned(std::size_t bytes) { return (bytes + buffer_alignment - 1) / buffer_alignment * buffer_alignment; }
 
 class LibraryExecution final : public StreamExecution {
  public:
@@ -50,25 +48,19 @@ class LibraryExecution final : public StreamExecution {
         libraries_(std::move(libraries)),
         world_(libraries_->world()),
         plan_(plan),
-        options_(options) {}
+        options_(options),
+        memory_(plan_) {}
 
   void launch(const Operands& operands, cudaStream_t stream, Call call) override;
   void await(cudaStream_t stream) override;
   void expect_sound() override;
 
   const Buffer& buffer(const Region& r) const { return plan_.buffers[index(r.buffer)]; }
-  bool by_columns(const Region& r) const { return buffer(r).layout == Layout::column_major; }
-  std::size_t offset_of(const Region& r) const {
-    const Buffer& b = buffer(r);
-    return size(by_columns(r) ? r.col * b.rows + r.row : r.row * b.cols + r.col) * size_of(b.type);
-  }
   void make_communicators();
-  void place_buffers();
   void make_gemms();
   void make_streams();
   void run_first();
-  std::byte* at(const Region& r, const Operands& operands) const;
-  std::uint32_t alignment(const Region& r, std::int64_t row_step) const;
+  std::byte* at(const Region& r, const Operands& operands) const { return memory_.at(r, operands); }
   void launch_epoch(const Operands& operands, cudaStream_t main, cudaEvent_t begun);
   void launch_step(std::size_t step, const Operands& operands, cudaStream_t stream);
   void copy(const Transfer& transfer, const Operands& operands, cudaStream_t stream) const;
@@ -91,9 +83,8 @@ class LibraryExecution final : public StreamExecution {
   Plan plan_;
   CudaOptions options_;
   LibraryProgram program_;
-  bool forks_ = false;                // some stream waits for the epoch's begin
-  std::vector<std::size_t> offsets_;  // of workspaces, by buffer
-  RawMemory buffers_;
+  bool forks_ = false;  // some stream waits for the epoch's begin
+  LibraryMemory memory_;
   std::vector<std::unique_ptr<LibraryGemm>> gemms_;    // by step
   std::vector<runtime::Communicator*> communicators_;  // by step
   std::vector<RawMemory> scratch_;                     // of products, by stream
@@ -123,7 +114,6 @@ LibraryExecution::LibraryExecution(std::shared_ptr<SharedLibraries> libraries, c
                  "transport store gathers no e4m3 yet: NCCL does, with transport push or pull");
   if (plan_.knobs.transport == Transport::store) own_ = &libraries_->collectives();
   make_communicators();
-  place_buffers();
   make_gemms();
   make_streams();
   run_first();
@@ -138,7 +128,7 @@ LibraryExecution::~LibraryExecution() {
   retire();
   if (stuck_) {
     // Freeing waits for the device.
-    static_cast<void>(buffers_.release());
+    memory_.leak();
     for (RawMemory& memory : scratch_) static_cast<void>(memory.release());
     return;
   }
@@ -160,24 +150,6 @@ void LibraryExecution::make_communicators() {
   }
 }
 
-// One copy of a workspace is enough: streams order a rank's epochs, collectives those of different ranks. So nothing
-// depends on an epoch's number, and a captured graph replays as it is.
-void LibraryExecution::place_buffers() {
-  std::size_t bytes = 0;
-  for (const Buffer& b : plan_.buffers) {
-    offsets_.push_back(bytes);
-    if (b.role == BufferRole::workspace) bytes += aligned(size(b.rows * b.cols) * size_of(b.type));
-  }
-  buffers_ = raw_memory(bytes);
-}
-
-std::uint32_t LibraryExecution::alignment(const Region& r, std::int64_t row_step) const {
-  const Buffer& b = buffer(r);
-  const std::size_t base = b.role == BufferRole::workspace ? buffer_alignment : operand_alignment, first = offset_of(r),
-                    step = size(row_step * b.cols) * size_of(b.type), all = base | first | step;
-  return static_cast<std::uint32_t>(all & (~all + 1));
-}
-
 void LibraryExecution::make_gemms() {
   std::vector<std::size_t> bytes(program_.forked.size());
   for (const LibraryStep& step : program_.steps) {
@@ -195,10 +167,10 @@ void LibraryExecution::make_gemms() {
                        {},
                        plan_.problem.scales,
                        0};
-    shape.a = {buffer(p->a).cols, p->a_step * buffer(p->a).cols, alignment(p->a, p->a_step)};
-    shape.b = {by_columns(p->b) ? buffer(p->b).rows : buffer(p->b).cols, 0, alignment(p->b, 0)};
-    if (!p->bias.empty()) shape.bias_alignment = alignment(p->bias, 0);
-    shape.out = {buffer(p->to).cols, p->to_step * buffer(p->to).cols, alignment(p->to, p->to_step)};
+    shape.a = {buffer(p->a).cols, p->a_step * buffer(p->a).cols, memory_.alignment(p->a, p->a_step)};
+    shape.b = {memory_.pitch(p->b), 0, memory_.alignment(p->b, 0)};
+    if (!p->bias.empty()) shape.bias_alignment = memory_.alignment(p->bias, 0);
+    shape.out = {buffer(p->to).cols, p->to_step * buffer(p->to).cols, memory_.alignment(p->to, p->to_step)};
     gemms_.back() = std::make_unique<LibraryGemm>(libraries_->handle(), shape);
     bytes[step.stream] = std::max(bytes[step.stream], gemms_.back()->workspace_bytes());
   }
@@ -254,16 +226,6 @@ void LibraryExecution::run_first() {
     if (stuck_) static_cast<void>(any.release());
     throw;
   }
-}
-
-std::byte* LibraryExecution::at(const Region& r, const Operands& operands) const {
-  const Buffer& b = buffer(r);
-  const auto* input = static_cast<const std::byte*>(input_of(operands, plan_.problem, r.buffer));
-  std::byte* base = b.role == BufferRole::workspace
-                        ? static_cast<std::byte*>(buffers_.get()) + offsets_[index(r.buffer)]
-                    : r.buffer == buffer_out ? static_cast<std::byte*>(operands.out)
-                                             : const_cast<std::byte*>(input);
-  return base + offset_of(r);
 }
 
 void LibraryExecution::copy(const Transfer& transfer, const Operands& operands, cudaStream_t stream) const {
