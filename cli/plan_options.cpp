@@ -166,14 +166,15 @@ Plan PlanOptions::make(const Machine& machine) const {
 }
 
 Json to_json_value(const Problem& problem) {
-  return {{"operator", name_of(problem.op)},
-          {"m", problem.m},
-          {"n", problem.n},
-          {"k", problem.k},
-          {"ranks", problem.ranks},
-          {"type", name_of(problem.type)},
-          {"bias", problem.bias},
-          {"scales", name_of(problem.scales)}};
+  Json json{{"operator", name_of(problem.op)},
+            {"m", problem.m},
+            {"n", problem.n},
+            {"k", problem.k},
+            {"ranks", problem.ranks},
+            {"type", name_of(problem.type)},
+            {"bias", problem.bias}};
+  if (problem.scales != Scales::none) json["scales"] = name_of(problem.scales);
+  return json;
 }
 
 std::string describe(const Plan& plan) {

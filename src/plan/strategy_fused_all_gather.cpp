@@ -31,6 +31,7 @@ class FusedAllGather {
   Plan make() {
     const int per_rank = b_.ranks() * signals_of_a_shard();
     for (int rank = 0; rank < b_.ranks(); ++rank) b_.signals(rank, per_rank);
+    if (scaled()) store_scales();
     if (b_.knobs().span_shards) copy_own_shards();
     switch (b_.knobs().transport) {
       case Transport::store: store(); break;
@@ -57,9 +58,7 @@ class FusedAllGather {
 
   // Pieces that workers store are small and arrive all but together: they share a signal.
   int signals_of_a_shard() const { return static_cast<int>((stored_ ? 1 : pieces_.size()) * slices_.size()); }
-  std::uint32_t posts_of_a_signal(std::size_t slice) const {
-    return static_cast<std::uint32_t>(stored_ ? pieces_.size() + (slice == 0 && scaled() ? 1 : 0) : 1);
-  }
+  std::uint32_t posts_of_a_signal() const { return static_cast<std::uint32_t>(stored_ ? pieces_.size() : 1); }
 
   // Signal on the receiving rank that says: this slice of this piece of `source` has arrived.
   int arrived(int source, std::size_t piece, std::size_t slice) const {
@@ -76,17 +75,22 @@ class FusedAllGather {
 
   bool scaled() const { return b_.problem().scales != Scales::none; }
 
-  // The scales of a rank's whole shard: they come before its pieces. Copies tell of them by the first piece's signal,
-  // since they run in order, and workers by the first slice's.
-  void add_scales(int runs_on, int source, int destination, const std::vector<Wait>& waits = {}) {
-    if (!scaled()) return;
+  int scales_arrived(int source) const { return b_.ranks() * signals_of_a_shard() + source; }
+
+  // Workers store a shard's scales to the peers before anything else, whoever moves the rows: a copy engine would take
+  // as long to start for these few bytes as for many.
+  void store_scales() {
     const std::int64_t rows = b_.shapes().a_scale.rows;
-    std::vector<Post> posts;
-    if (stored_) posts.push_back({destination, arrived(source, 0, 0)});
-    b_.add(
-        runs_on, copy_,
-        {Transfer{b_.scales_of(source, {0, rows}), b_.scale_rows(destination, gathered_scales_, {source * rows, rows})},
-         waits, posts});
+    for (int rank = 0; rank < b_.ranks(); ++rank) {
+      b_.signals(rank, b_.ranks());
+      for (int step = b_.knobs().span_shards ? 0 : 1; step < b_.ranks(); ++step) {
+        const int peer = (rank + step) % b_.ranks();
+        b_.add(rank, compute_,
+               {Transfer{b_.scales_of(rank, {0, rows}), b_.scale_rows(peer, gathered_scales_, {rank * rows, rows})},
+                {},
+                {{peer, scales_arrived(rank)}}});
+      }
+    }
   }
 
   template <typename F>
@@ -96,17 +100,13 @@ class FusedAllGather {
   }
 
   void copy_own_shards() {
-    for (int rank = 0; rank < b_.ranks(); ++rank) {
-      add_scales(rank, rank, rank);
+    for (int rank = 0; rank < b_.ranks(); ++rank)
       for_each_piece([&](std::size_t piece, std::size_t slice) {
         b_.add(rank, copy_, {transfer(rank, rank, piece, slice), {}, {{rank, arrived(rank, piece, slice)}}});
       });
-    }
   }
 
   void store() {
-    for (int rank = 0; rank < b_.ranks(); ++rank)
-      for (int step = 1; step < b_.ranks(); ++step) add_scales(rank, rank, (rank + step) % b_.ranks());
     for (std::size_t slice = 0; slice < slices_.size(); ++slice)
       for (std::size_t piece = 0; piece < pieces_.size(); ++piece)
         for (int rank = 0; rank < b_.ranks(); ++rank)
@@ -120,7 +120,6 @@ class FusedAllGather {
     for (int rank = 0; rank < b_.ranks(); ++rank)
       for (int step = 1; step < b_.ranks(); ++step) {
         const int peer = (rank + step) % b_.ranks();
-        add_scales(rank, rank, peer);
         for_each_piece([&](std::size_t piece, std::size_t slice) {
           b_.add(rank, copy_, {transfer(rank, peer, piece, slice), {}, {{peer, arrived(rank, piece, slice)}}});
         });
@@ -146,7 +145,6 @@ class FusedAllGather {
       std::uint32_t reads = 0;
       for (int step = 1; step < ranks; ++step) {
         const int peer = (rank + step) % ranks;
-        add_scales(rank, peer, rank, {{entered[static_cast<std::size_t>(rank)] + peer}});
         for_each_piece([&](std::size_t piece, std::size_t slice) {
           b_.add(rank, copy_,
                  {transfer(peer, rank, piece, slice),
@@ -167,9 +165,10 @@ class FusedAllGather {
   }
 
   void wait_for(std::vector<Wait>& waits, int source, Range rows) const {
+    if (scaled()) waits.push_back({scales_arrived(source)});
     if (stored_) {
       for (std::size_t slice = 0; slice < slices_.size(); ++slice)
-        waits.push_back({arrived(source, 0, slice), posts_of_a_signal(slice), WaitPoint::load, slices_[slice].begin});
+        waits.push_back({arrived(source, 0, slice), posts_of_a_signal(), WaitPoint::load, slices_[slice].begin});
       return;
     }
     for_each_piece([&](std::size_t piece, std::size_t slice) {

@@ -48,10 +48,10 @@ class Case(unittest.TestCase):
             file.write(content)
         return name
 
-    def write_npy(self, name, rows, cols, values, descr="<f4"):
+    def write_npy(self, name, rows, cols, values, descr="<f4", code="f"):
         header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {cols}), }}\n".encode()
         return self.write(name, b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header +
-                          array.array("f", values).tobytes())
+                          array.array(code, values).tobytes())
 
     def read_npy(self, name):
         """Rows, columns and values."""

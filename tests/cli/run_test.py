@@ -123,6 +123,41 @@ class Run(Case):
         self.write_npy("bias.npy", 2, 8, [1.0] * 16)
         self.refuse("run", "gemm_reduce_scatter", *files, "--bias", "bias.npy", says=["bias.npy is 2 x 8", "1 x 8"])
 
+    def test_e4m3(self):
+        sizes = ["--m", 40, "--n", 24, "--k", 32, "--type", "e4m3"]
+        for op in OPERATORS:
+            for scales in ("none", "tensor", "row"):
+                for strategy in ("sequential", "decomposed", "fused"):
+                    with self.subTest(op=op, scales=scales, strategy=strategy):
+                        result = self.json_of("run", op, *sizes, "--scales", scales, "--strategy", strategy, "--verify", "--repeat", 2)
+                        self.assertTrue(result["verified"])
+                        self.assertEqual(result["problem"].get("scales", "none"), scales)
+        result = self.json_of("run", "gemm_all_reduce", *sizes, "--verify")
+        self.assertEqual((result["problem"]["type"], result["problem"]["scales"]), ("e4m3", "tensor"))
+        self.refuse("run", "gemm_all_reduce", *sizes[:-2], "--scales", "row", says="scales = row with type bf16: only e4m3 has scales")
+        self.refuse("run", "gemm_all_reduce", *sizes, "--scales", "col", says="'col' is not a kind of scales")
+        self.refuse("run", "gemm_all_reduce", *sizes, "--strategy", "fused", "--transport", "store", "--partial", "e4m3",
+                    says="knob partial = e4m3")
+        self.refuse("run", "all_reduce", "--m", 4, "--n", 8, "--type", "e4m3", says="all_reduce: type e4m3")
+
+    def test_e4m3_from_files(self):
+        # Codes of e4m3: 1 is 0x38, 2 is 0x40, -1 is 0xb8. Every element of A is 1, B's columns are 1, 2, -1, 1, ...
+        code, value = [0x38, 0x40, 0xb8], [1.0, 2.0, -1.0]
+        self.write_npy("a.npy", 8, 16, [0x38] * 128, "|u1", "B")
+        self.write_npy("b.npy", 16, 6, [code[c % 3] for _ in range(16) for c in range(6)], "|u1", "B")
+        self.write_npy("sa.npy", 2, 8, [2.0 ** (r % 3) for _ in range(2) for r in range(8)])
+        self.write_npy("sb.npy", 2, 6, [0.5] * 6 + [2.0] * 6)
+        files = ["--a", "a.npy", "--b", "b.npy", "--ranks", 2, "--type", "e4m3"]
+        job = ["run", "gemm_reduce_scatter", *files, "--scales", "row"]
+        self.run_program(*job, "--a-scale", "sa.npy", "--b-scale", "sb.npy", "--out", "y", "--verify")
+        for rank in range(2):
+            # 8 of K on each rank, times the scales of both: 0.5 + 2.
+            want = [8 * value[c % 3] * 2.0 ** (r % 3) * 2.5 for r in range(4 * rank, 4 * rank + 4) for c in range(6)]
+            self.assertEqual(self.read_npy(f"y.rank{rank}.npy"), (4, 6, want))
+        self.refuse(*job, "--a-scale", "sa.npy", says="scales of A and of B come from files")
+        self.refuse(*job, "--a-scale", "sb.npy", "--b-scale", "sb.npy", says=["sb.npy is 2 x 6", "must be 2 x 8"])
+        self.refuse("run", "gemm_reduce_scatter", *files[:-2], says="a.npy holds uint8, the bits of e4m3")
+
     def test_kernels_are_about_gpus(self):
         sizes = ("gemm_all_reduce", "--m", 8, "--n", 8, "--k", 8)
         self.refuse("run", *sizes, "--kernel", "plain", says="--kernel is about GPUs; --device is cpu")

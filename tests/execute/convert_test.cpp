@@ -49,6 +49,26 @@ TEST(Convert, RoundsToNearestEven) {
   check_rounding(0x7c00, fp16_to_float, float_to_fp16);
 }
 
+TEST(Convert, E4m3MatchesItsDefinition) {
+  for (std::uint32_t bits = 0; bits < 0x7f; ++bits) {
+    const auto code = static_cast<std::uint8_t>(bits);
+    const int exponent = static_cast<int>(bits >> 3), fraction = static_cast<int>(bits & 7);
+    const double value = exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+    ASSERT_EQ(static_cast<double>(e4m3_to_float(code)), value);
+    ASSERT_EQ(e4m3_to_float(static_cast<std::uint8_t>(bits | 0x80)), -e4m3_to_float(code));
+    ASSERT_EQ(float_to_e4m3(e4m3_to_float(code)), code);
+    if (bits == 0x7e) break;
+    const float next = e4m3_to_float(static_cast<std::uint8_t>(bits + 1)), middle = (e4m3_to_float(code) + next) / 2;
+    ASSERT_EQ(float_to_e4m3(middle), bits % 2 == 0 ? bits : bits + 1) << bits;
+    ASSERT_EQ(float_to_e4m3(std::nextafter(middle, 0.0f)), bits) << bits;
+    ASSERT_EQ(float_to_e4m3(std::nextafter(middle, INFINITY)), bits + 1) << bits;
+  }
+  EXPECT_TRUE(std::isnan(e4m3_to_float(0x7f)) && std::isnan(e4m3_to_float(0xff)));
+  EXPECT_TRUE(std::isnan(e4m3_to_float(float_to_e4m3(NAN))));
+  EXPECT_EQ(float_to_e4m3(1e30f), 0x7e);
+  EXPECT_EQ(float_to_e4m3(-INFINITY), 0xfe);
+}
+
 TEST(Convert, OverflowBecomesInfinity) {
   EXPECT_EQ(float_to_fp16(65519.0f), 0x7bff);
   EXPECT_EQ(float_to_fp16(65520.0f), 0x7c00);

@@ -181,6 +181,52 @@ TEST(CudaTable, RefusesTheBiasOfOtherColumns) {
             std::string::npos);
 }
 
+TEST(CudaTable, ScalesComeWithGatheredRows) {
+  for (const Scales scales : {Scales::tensor, Scales::row})
+    for (const Transport transport : {Transport::push, Transport::store}) {
+      Knobs knobs;
+      knobs.transport = transport;
+      const Problem problem{Operator::all_gather_gemm, 1024, 512, 256, 4, Type::e4m3, false, scales};
+      const RankTable table = table_of(make_plan(problem, Strategy::fused, knobs), 3, {128, 128, 1, true});
+      const std::int64_t count = scales == Scales::row ? 256 : 1;
+      ASSERT_GE(table.gathered_scales, 0);
+      std::size_t transfers = 0;
+      for (const TaskEntry& entry : table.tasks) {
+        if (entry.kind == TaskKind::transfer && table.regions[entry.regions].base == Base::a_scale) {
+          const RegionEntry &from = table.regions[entry.regions], &to = table.regions[entry.regions + 1];
+          EXPECT_EQ(from.address, 0u);
+          EXPECT_TRUE(from.type == Type::fp32 && from.rows == count && from.cols == 1 && to.pitch == 4);
+          EXPECT_TRUE(to.copy_stride > 0 && entry.post_count == 1 && entry.load_waits == 0);
+          ++transfers;
+        }
+        if (entry.kind == TaskKind::tile && scales == Scales::tensor) {
+          EXPECT_EQ(entry.a_scale, entry.a_source == 0 ? 0 : entry.a_row / 256);
+        }
+      }
+      EXPECT_EQ(transfers, 3u);
+    }
+}
+
+TEST(CudaTable, RefusesScalesOfOtherRowsThanTheTiles) {
+  const Problem problem{Operator::gemm_reduce_scatter, 1024, 512, 256, 4, Type::e4m3, false, Scales::row};
+  Plan plan = make_plan(problem, Strategy::fused, scatter_knobs());
+  std::get<Tile>(plan.ranks[0].queues[0].tasks[0].work).a_scale.row += 1;
+  EXPECT_NE(refusal(plan, {128, 128, 1, true}).find("the CUDA executor takes them from the same row on"),
+            std::string::npos);
+}
+
+TEST(CudaTable, TensorMemoryTakesE4m3ByDepthsOf16AndColumnsOf8) {
+  const auto refusal_of = [](std::int64_t n, std::int64_t k, std::int64_t tile_n) {
+    Knobs knobs = scatter_knobs();
+    knobs.tile_n = tile_n;
+    return refusal_of_tma(make_plan({Operator::gemm_reduce_scatter, 256, n, k, 2, Type::e4m3}, Strategy::fused, knobs));
+  };
+  EXPECT_EQ(refusal_of(264, 544, 128), "");
+  EXPECT_NE(refusal_of(264, 528, 128).find("rows of A of 264 elements, not a multiple of 16"), std::string::npos);
+  EXPECT_NE(refusal_of(260, 544, 128).find("results of 260 columns, not a multiple of 8"), std::string::npos);
+  EXPECT_NE(refusal_of(264, 544, 100).find("a tile from column 100 on, not a multiple of 8"), std::string::npos);
+}
+
 TEST(CudaTable, AllGatherReadsTheOwnShardInPlaceAndPushesTheRest) {
   Knobs knobs;
   knobs.comm_rows = 64;

@@ -28,15 +28,20 @@ std::vector<LibraryProduct> products_of(const LibraryProgram& program) {
 }
 
 // Where each element of the results lies, and what it is a product of.
-using Place = std::tuple<int, std::int64_t, std::int64_t>;   // buffer, row, column
-using Source = std::tuple<Place, Place, std::int64_t, int>;  // of A's row, of B's column, their length; how often
+using Place = std::tuple<int, std::int64_t, std::int64_t>;  // buffer, row, column
+// Of A's row, of B's column, their length; how often; of the row's scale.
+using Source = std::tuple<Place, Place, std::int64_t, int, Place>;
 using Elements = std::map<Place, Source>;
 
-void add_product(Elements& elements, const Region& a, const Region& b, const Region& to) {
+void add_product(Elements& elements, const Region& a, const Region& b, const Region& to, const Region& scale) {
   for (std::int64_t r = 0; r < a.rows; ++r)
     for (std::int64_t c = 0; c < b.cols; ++c) {
       auto& entry = elements[{to.buffer, to.row + r, to.col + c}];
-      entry = {{a.buffer, a.row + r, a.col}, {b.buffer, b.row, b.col + c}, a.cols, std::get<3>(entry) + 1};
+      entry = {{a.buffer, a.row + r, a.col},
+               {b.buffer, b.row, b.col + c},
+               a.cols,
+               std::get<3>(entry) + 1,
+               {scale.buffer, scale.row + (scale.rows == a.rows ? r : 0), 0}};
     }
 }
 
@@ -45,7 +50,7 @@ Elements elements_of(const Plan& plan, int rank) {
   for (const Queue& queue : plan.ranks[index(rank)].queues)
     for (const Task& task : queue.tasks)
       if (const auto* tile = std::get_if<Tile>(&task.work))
-        add_product(elements, tile->a, tile->b, tile->stores.front().to);
+        add_product(elements, tile->a, tile->b, tile->stores.front().to, tile->a_scale);
   return elements;
 }
 
@@ -58,7 +63,7 @@ Elements elements_of(const LibraryProgram& program) {
       Region a = p.a, to = p.to;
       a.row += i * p.a_step;
       to.row += i * p.to_step;
-      add_product(elements, a, p.b, to);
+      add_product(elements, a, p.b, to, p.a_scale);
     }
   }
   return elements;
@@ -143,7 +148,7 @@ void expect_faithful(const Plan& plan, int rank) {
 TEST(LibraryProgram, KeepsElementsAndOrderOfRandomPlans) {
   test::Random random(test::seed_from_environment());
   for (int i = 0; i < 150; ++i) {
-    test::RandomCase c = test::random_case(random, {6, 60, true});
+    test::RandomCase c = test::random_case(random, {6, 60, true, true});
     if (c.strategy == Strategy::fused) c.strategy = Strategy::decomposed;
     c.problem.bias = c.problem.bias && refusal_of_library_bias(c.problem).empty();
     SCOPED_TRACE(test::describe(c));

@@ -1,6 +1,7 @@
 // The bounds of the reference hold what they promise, and no more.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 #include <random>
 
@@ -72,6 +73,65 @@ TEST(Reference, SumsInStagesAreRoundedBetweenThem) {
 TEST(Reference, PlansWithoutSuchCollectivesKeepTheirBound) {
   const Sums s = all_reduce(Strategy::fused, 4);
   EXPECT_EQ(reference_of(s.plan, *s.operands, 0, Device::cuda).bound, reference_of(s.plan, *s.operands, 0).bound);
+}
+
+// A matrix instruction of Hopper's for 8-bit floats: products and the sum so far aligned to the largest, cut off behind
+// 13 bits, and added; a new sum every 128 of K.
+float sum_of_instructions(const std::vector<float>& a, std::int64_t row, const std::vector<float>& b, std::int64_t col,
+                          const RankShapes& shapes) {
+  double total = 0;
+  for (std::int64_t k = 0; k < shapes.depth; k += 128) {
+    double sum = 0;
+    for (std::int64_t at = k; at < std::min(k + 128, shapes.depth); at += 32) {
+      std::vector<double> terms{sum};
+      for (std::int64_t i = at; i < std::min(at + 32, shapes.depth); ++i)
+        terms.push_back(static_cast<double>(a[static_cast<std::size_t>(row * shapes.depth + i)]) *
+                        static_cast<double>(b[static_cast<std::size_t>(i * shapes.b.cols + col)]));
+      double most = 0;
+      for (const double t : terms) most = std::max(most, std::abs(t));
+      const double unit = most == 0 ? 1 : std::exp2(std::floor(std::log2(most)) - 13);
+      sum = 0;
+      for (const double t : terms) sum += std::trunc(t / unit) * unit;
+    }
+    total += sum;
+  }
+  return static_cast<float>(total);
+}
+
+TEST(Reference, HoppersSumsOfE4m3HaveABoundOfTheirOwn) {
+  RunRequest request;
+  request.problem = {Operator::gemm_reduce_scatter, 48, 40, 2048, 1, Type::e4m3, false, Scales::row};
+  Problem problem = request.problem;
+  const auto operands = open_operands(request, problem);
+  const Plan plan = make_plan(problem, Strategy::fused, {});
+  const RankShapes shapes = shapes_of(problem);
+  const auto a = operands->part_as_float(true, 0), b = operands->part_as_float(false, 0);
+  const auto a_scale = operands->scales(true, 0), b_scale = operands->scales(false, 0);
+  std::vector<float> result;
+  double worst = 0;
+  const Reference hopper = reference_of(plan, *operands, 0, Device::cuda), fp32 = reference_of(plan, *operands, 0);
+  for (std::int64_t i = 0; i < 48; ++i)
+    for (std::int64_t j = 0; j < 40; ++j) {
+      const float sum = sum_of_instructions(a, i, b, j, shapes) * a_scale[static_cast<std::size_t>(i)] *
+                        b_scale[static_cast<std::size_t>(j)];
+      const auto at = static_cast<std::size_t>(i * 40 + j);
+      // Before it is rounded to bf16, whose error hides the others: beyond fp32's bound, within Hopper's.
+      worst = std::max(
+          worst, std::abs(static_cast<double>(sum) - fp32.value[at]) / (0x1p-24 * 2048 * std::abs(fp32.value[at])));
+      result.push_back(bf16_to_float(float_to_bf16(sum)));
+    }
+  EXPECT_GT(worst, 1);
+  const Comparison c = compare(hopper, result, Type::bf16, 40);
+  EXPECT_LE(c.worst, 1);
+  // 128 of K too few are out of it.
+  std::vector<float> short_b = b;
+  std::fill(short_b.begin() + 1024 * 40, short_b.begin() + 1152 * 40, 0.0f);
+  for (std::int64_t i = 0; i < 48; ++i)
+    for (std::int64_t j = 0; j < 40; ++j)
+      result[static_cast<std::size_t>(i * 40 + j)] =
+          bf16_to_float(float_to_bf16(sum_of_instructions(a, i, short_b, j, shapes) *
+                                      a_scale[static_cast<std::size_t>(i)] * b_scale[static_cast<std::size_t>(j)]));
+  EXPECT_GT(compare(hopper, result, Type::bf16, 40).worst, 1);
 }
 
 }  // namespace
