@@ -154,6 +154,10 @@ class Run(Case):
             # 8 of K on each rank, times the scales of both: 0.5 + 2.
             want = [8 * value[c % 3] * 2.0 ** (r % 3) * 2.5 for r in range(4 * rank, 4 * rank + 4) for c in range(6)]
             self.assertEqual(self.read_npy(f"y.rank{rank}.npy"), (4, 6, want))
+        # A scale that is no number makes its row none, and no other.
+        self.write_npy("nan.npy", 2, 8, [float("nan")] + [1.0] * 15)
+        self.run_program(*job, "--a-scale", "nan.npy", "--b-scale", "sb.npy", "--out", "y", "--verify")
+        self.assertEqual([v == v for v in self.read_npy("y.rank0.npy")[2]], [False] * 6 + [True] * 18)
         self.refuse(*job, "--a-scale", "sa.npy", says="scales of A and of B come from files")
         self.refuse(*job, "--a-scale", "sb.npy", "--b-scale", "sb.npy", says=["sb.npy is 2 x 6", "must be 2 x 8"])
         self.refuse("run", "gemm_reduce_scatter", *files[:-2], says="a.npy holds uint8, the bits of e4m3")
