@@ -23,8 +23,8 @@ void add_scales(CLI::App& app, std::optional<Scales>& to) {
   };
   app.add_option_function<std::string>(
          "--scales", set,
-         "Of type e4m3, what products are multiplied by: one scale of each rank's A and one of its B (tensor, the "
-         "default), one of each row of A and column of B (row), or none")
+         "e4m3: products are multiplied by a scale of each rank's A and one of its B (tensor, the default), of each "
+         "row of A and column of B (row), or by none")
       ->type_name("NAME");
 }
 

@@ -15,8 +15,8 @@ constexpr std::int64_t largest_seed = std::int64_t{1} << 62;
 void RunOptions::add_to(CLI::App& command) {
   command
       .add_option("--a", a,
-                  "A from this .npy file: float32, float16 or, with --type e4m3, uint8 as its bits; C order, the whole "
-                  "matrix (not a rank's part)")
+                  "A from this .npy file: float32, float16, or uint8 as bits of e4m3; C order, the whole matrix (not a "
+                  "rank's part)")
       ->type_name("FILE");
   command.add_option("--b", b, "B, likewise")->type_name("FILE");
   command
@@ -29,8 +29,7 @@ void RunOptions::add_to(CLI::App& command) {
     command
         .add_option(
             name, *to,
-            fmt::format("With --a and --b: scales of {} from this .npy file, float32, R rows: row r those of rank "
-                        "r's part (random operands have random ones)",
+            fmt::format("With --a and --b: scales of {} from this .npy file, float32; row r: those of rank r's part",
                         name[2] == 'a' ? "A" : "B"))
         ->type_name("FILE");
   add_integer(command, "--seed", seed, 0, largest_seed, "Without --a and --b: seed of the random operands (default 0)");

@@ -49,7 +49,7 @@ class Usage(Case):
         self.refuse(*run, *SIZES, "--m", "9", says="--m")
         self.refuse(*run, *SIZES, "--ranks", "65", says=["--ranks", "'65'", "to 64"])
         self.refuse(*run, *SIZES, "--ranks", "3", says=["8", "3 ranks"])
-        self.refuse(*run, *SIZES, "--type", "fp8", says=["'fp8'", "bf16, fp16 or fp32"])
+        self.refuse(*run, *SIZES, "--type", "fp8", says=["'fp8'", "bf16, fp16, fp32 or e4m3"])
         self.refuse(*run, *SIZES, "--strategy", "fast", says=["'fast'", "sequential", "auto"])
         self.refuse(*run, *SIZES, "--device", "tpu", says=["'tpu'", "auto, cpu or cuda"])
         self.refuse(*run, *SIZES, "--world", "galaxy", says=["'galaxy'", "processes or threads"])
