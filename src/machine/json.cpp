@@ -169,7 +169,8 @@ Machine read_machine(const Node& root) {
   for (const Field& field : fields)
     machine.*field.member = read_constant(root[field.section][field.key], field.unit, field.rule);
   for (const auto& [type, node] : root["compute"]["sm_rate"].members()) {
-    IMBREX_EXPECTS(type == "bf16" || type == "fp16" || type == "fp32", "{} must be bf16, fp16 or fp32", node.place());
+    IMBREX_EXPECTS(type == "bf16" || type == "fp16" || type == "fp32" || type == "e4m3",
+                   "{} must be bf16, fp16, fp32 or e4m3", node.place());
     machine.sm_rate[parse_type(type)] = read_constant(node, "flop/s", Rule::rate);
   }
   for (const Node& node : root["compute"]["tiles"].elements(256)) {

@@ -71,6 +71,14 @@ TEST(Npy, ReadsOneDimensionAsOneRow) {
   EXPECT_EQ(header.cols, 5);
 }
 
+TEST(Npy, ReadsBytesAsE4m3) {
+  const NpyHeader header = parse(npy_header(1, npy_dict("|u1", "(2, 3)")) + std::string(6, '\0'));
+  EXPECT_EQ(header.type, Type::e4m3);
+  EXPECT_EQ(header.cols, 3);
+  const auto message = message_of([&] { parse(npy_header(1, npy_dict("|u1", "(2, 3)")) + std::string(12, '\0')); });
+  EXPECT_NE(message.find("6 bytes follow the data"), std::string::npos) << message;
+}
+
 TEST(Npy, RefusesWithTheRule) {
   struct Case {
     std::string bytes, expected;

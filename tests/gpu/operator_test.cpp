@@ -43,6 +43,10 @@ class Subject {
       : case_(world, op, shape, options, seed), a_(case_.a().size()), b_(case_.b().size()) {
     a_.upload(case_.a());
     b_.upload(case_.b());
+    if (!case_.a_scale().empty()) {
+      a_scale_.emplace(case_.a_scale().size() * sizeof(float)).upload(case_.a_scale().data());
+      b_scale_.emplace(case_.b_scale().size() * sizeof(float)).upload(case_.b_scale().data());
+    }
     EXPECT_EQ(case_.op().device(), Device::cuda);
     if (shared_out)
       out_ = case_.op().allocate_output();
@@ -51,8 +55,8 @@ class Subject {
   }
 
   GemmOperator& op() { return case_.op(); }
-  void call(cudaStream_t stream) { op()(a_.get(), b_.get(), out(), stream); }
-  void call() { op()(a_.get(), b_.get(), out()); }
+  void call(cudaStream_t stream) { op()(operands(), stream); }
+  void call() { op()(operands()); }
   void poison(cudaStream_t stream) { IMBREX_CUDA_TRY(cudaMemsetAsync(out(), 0xff, case_.out_bytes(), stream)); }
 
   void* out() const { return own_out_ ? own_out_->get() : out_.get(); }
@@ -68,14 +72,24 @@ class Subject {
   // Operands in host memory.
   void call_from_host() {
     std::vector<std::byte> out(case_.out_bytes());
-    op()(case_.a().data(), case_.b().data(), out.data());
+    op()(case_.operands(out.data()));
     if (const std::string wrong = case_.judge(out); !wrong.empty())
       throw Error(ErrorCode::unsound, "from host memory: " + wrong);
   }
 
  private:
+  Operands operands() const {
+    Operands all{a_.get(), b_.get(), out()};
+    if (a_scale_) {
+      all.a_scale = static_cast<const float*>(a_scale_->get());
+      all.b_scale = static_cast<const float*>(b_scale_->get());
+    }
+    return all;
+  }
+
   test::OperatorCase case_;
   DeviceMemory a_, b_;
+  std::optional<DeviceMemory> a_scale_, b_scale_;
   std::optional<DeviceMemory> own_out_;
   std::shared_ptr<void> out_;
 };
@@ -105,6 +119,9 @@ std::vector<std::unique_ptr<Subject>> subjects(World& world, std::uint64_t delay
   add(Operator::gemm_reduce_scatter, {1040, 768, 512, Type::bf16}, Strategy::fused, Transport::store);  // shares
   add(Operator::gemm_reduce_scatter, {1024, 512, 512, Type::bf16}, Strategy::decomposed, Transport::push);
   add(Operator::all_gather_gemm, {512, 512, 256, Type::bf16}, std::nullopt, Transport::push);
+  add(Operator::all_gather_gemm, {512, 512, 256, Type::e4m3, false, Scales::row}, Strategy::fused, Transport::push);
+  add(Operator::gemm_reduce_scatter, {1024, 512, 512, Type::e4m3, false, Scales::tensor}, std::nullopt,
+      Transport::store);
   return list;
 }
 

@@ -36,10 +36,16 @@ int take_turns(World& world) {
   for (bool bias : {false, true})
     for (Operator op : operators)
       cases.push_back(std::make_unique<OperatorCase>(world, op, GemmShape{96, 64, 128, Type::bf16, bias}, on_cpu()));
+  for (Scales scales : {Scales::tensor, Scales::row})
+    for (Operator op : operators)
+      cases.push_back(std::make_unique<OperatorCase>(
+          world, op, GemmShape{96, 64, 128, Type::e4m3, scales == Scales::row, scales}, on_cpu()));
   for (int round = 0; round < 3; ++round)
     for (auto& c : cases) {
       const std::shared_ptr<void> memory = c->op().allocate_output();
-      if (c->bias().empty())
+      if (!c->a_scale().empty())
+        c->op()(c->operands(memory.get()));
+      else if (c->bias().empty())
         c->op()(c->a().data(), c->b().data(), memory.get());
       else
         c->op()(c->a().data(), c->b().data(), c->bias().data(), memory.get());
@@ -55,6 +61,26 @@ TEST(Operators, TakeTurnsOnTheCpu) {
   const WorldOptions options{.heap_bytes = 1 << 24, .wait_limit = 20};
   EXPECT_EQ(run_threads(2, options, take_turns), 0);
   EXPECT_EQ(run_processes(4, options, take_turns), 0);
+}
+
+TEST(Operators, AskForScalesWhereTheProblemHasThem) {
+  const int code = run_threads(1, {.heap_bytes = 1 << 24}, [](World& world) {
+    GemmAllReduce op{world, {.m = 8, .n = 8, .k = 8, .type = Type::e4m3, .scales = Scales::tensor}, on_cpu()};
+    GemmAllReduce without{world, {.m = 8, .n = 8, .k = 8, .type = Type::e4m3}, on_cpu()};
+    std::vector<float> x(64);
+    const float one = 1;
+    EXPECT_NE(error_of([&] { op(x.data(), x.data(), x.data()); }).find("those of A are not given"), std::string::npos);
+    EXPECT_NE(error_of([&] {
+                op(Operands{x.data(), x.data(), x.data(), nullptr, &one});
+              }).find("those of B are not given"),
+              std::string::npos);
+    EXPECT_NE(error_of([&] {
+                without(Operands{x.data(), x.data(), x.data(), nullptr, &one, &one});
+              }).find("scales are given, and the problem has none"),
+              std::string::npos);
+    return 0;
+  });
+  EXPECT_EQ(code, 0);
 }
 
 TEST(Operators, RefuseStreamsOnTheCpu) {

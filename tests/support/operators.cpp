@@ -41,6 +41,13 @@ std::size_t OperatorCase::out_bytes() const {
   return static_cast<std::size_t>(out.rows * out.cols) * size_of(output_type(op_->plan().problem.type));
 }
 
+Operands OperatorCase::operands(void* out) const {
+  Operands operands{a_.data(), b_.data(), out};
+  if (!bias_.empty()) operands.bias = bias_.data();
+  if (!a_scale_.empty()) operands.a_scale = a_scale_.data(), operands.b_scale = b_scale_.data();
+  return operands;
+}
+
 std::string OperatorCase::judge(const std::vector<std::byte>& out) {
   const Type type = output_type(op_->plan().problem.type);
   const Extent extent = op_->shapes().out;

@@ -152,7 +152,7 @@ TEST(GpuCandidates, AreSoundAndRun) {
   test::Random random(test::seed_from_environment());
   int plans = 0;
   for (int i = 0; i < 40; ++i) {
-    const Problem p = test::random_problem(random, {.max_ranks = 8, .max_size = 2500});
+    const Problem p = test::random_problem(random, {.max_ranks = 8, .max_size = 2500, .e4m3 = true});
     Problem thin = p;  // M decides what is tried
     thin.n = 24 * p.ranks;
     thin.k = 16 * p.ranks;
@@ -160,7 +160,17 @@ TEST(GpuCandidates, AreSoundAndRun) {
       const Plan plan = make_plan(thin, c.strategy, c.knobs);
       EXPECT_FALSE(check(plan).has_value()) << test::describe({thin, c.strategy, c.knobs});
       EXPECT_EQ(cuda::refusal_of_plan(plan), "") << test::describe({thin, c.strategy, c.knobs});
+      if (p.type == Type::e4m3 && c.strategy == Strategy::fused) {
+        EXPECT_LE(c.knobs.tile_n, 128);
+      }
       ++plans;
+    }
+    // Without a record, the simulator chooses among these.
+    for (const Candidate& c : candidates(thin, load_machine("4xh200"), std::nullopt)) {
+      EXPECT_FALSE(check(make_plan(thin, c.strategy, c.knobs)).has_value());
+      if (p.type == Type::e4m3) {
+        EXPECT_LE(c.knobs.tile_n, 128);
+      }
     }
   }
   std::cout << plans << " candidates\n";

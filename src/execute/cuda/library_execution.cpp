@@ -109,9 +109,6 @@ LibraryExecution::LibraryExecution(std::shared_ptr<SharedLibraries> libraries, c
     if (rank == world_.rank()) program_ = std::move(program);
   }
   forks_ = std::find(program_.forked.begin(), program_.forked.end(), true) != program_.forked.end();
-  IMBREX_EXPECTS(plan_.knobs.transport != Transport::store || plan_.problem.type != Type::e4m3 ||
-                     plan_.problem.op != Operator::all_gather_gemm,
-                 "transport store gathers no e4m3 yet: NCCL does, with transport push or pull");
   if (plan_.knobs.transport == Transport::store) own_ = &libraries_->collectives();
   make_communicators();
   make_gemms();

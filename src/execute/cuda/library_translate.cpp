@@ -128,6 +128,10 @@ class LibraryTranslation {
                        task_name(plan_, rank, q, 0));
         for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
           const auto& work = std::get<Collective>(queue.tasks[t].work);
+          IMBREX_EXPECTS(
+              plan_.knobs.transport != Transport::store || !work.ranks.empty() || buffer(work.from).type != Type::e4m3,
+              "{}: Imbrex' own collectives (transport store) do not take e4m3 yet; NCCL does (push or pull)",
+              task_name(plan_, rank, q, t));
           parts[ranks_of(work, plan_)].push_back({&work, task_name(plan_, rank, q, t)});
         }
       }
