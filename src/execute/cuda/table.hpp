@@ -47,9 +47,9 @@ enum class SlotOrder : std::uint8_t {
 
 /// What a region's address is relative to.
 enum class Base : std::uint8_t {
-  heap,  ///< nothing: it is an address
-  out,   ///< this rank's output, the caller's or the one in the heap
-  a,     ///< the caller's A
+  heap,     ///< nothing: it is an address
+  out,      ///< this rank's output, the caller's or the one in the heap
+  a,        ///< the caller's A
   a_scale,  ///< the caller's scales of A
   bias,     ///< the caller's bias: the last source of a reduction; its one row, at a pitch of 0, is every row's
 };
@@ -161,12 +161,12 @@ struct GemmArgs {
   Protocol protocol;
   const void* a[2][2];  ///< by source and copy, row-major; the same pointer twice where there is one copy
   std::int64_t a_rows[2];
-  const void* b;        ///< row-major; of e4m3, by columns
+  const void* b;  ///< row-major; of e4m3, by columns
   void* out;
-  const void* bias;       ///< null where the problem has none
-  std::int64_t n, k;      ///< columns of B; columns of A
-  std::uint32_t unit_ns;  ///< a block's share of the link takes this long for a unit of its tile's stores
-  std::uint32_t row_scales;    ///< 1: each row of A and each column of B has its scale; 0: a tile's A and its B have one
+  const void* bias;          ///< null where the problem has none
+  std::int64_t n, k;         ///< columns of B; columns of A
+  std::uint32_t unit_ns;     ///< a block's share of the link takes this long for a unit of its tile's stores
+  std::uint32_t row_scales;  ///< 1: each row of A and each column of B has its scale; 0: a tile's A and its B have one
   const float* a_scale[2][2];  ///< like a; null where the problem has no scales
   const float* b_scale;
 };

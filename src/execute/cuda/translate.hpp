@@ -24,7 +24,7 @@ struct TileShape {
 /// and set 0 of a counter.
 struct CopyStep {
   RegionEntry from, to;  ///< `from` may lie in the caller's A or its scales
-  bool local = false;   ///< stays on this rank
+  bool local = false;    ///< stays on this rank
   bool flag = false;
   std::uint64_t counter = 0;
 };

@@ -19,8 +19,8 @@ struct Stretch {
 };
 
 /// Element (i, j) of a buffer holds element (i + row, j + col) of `what`: A is (row, k), B is (k, col), products
-/// (row, col), the bias (0, col), scales of A (row, first k of the stretch that they hold for), where a rank has one for
-/// all its rows with the first of these, and B's (first k of the stretch, col).
+/// (row, col), the bias (0, col), scales of A (row, first k of the stretch that they hold for), where a rank has one
+/// for all its rows with the first of these, and B's (first k of the stretch, col).
 struct Value {
   enum class What : std::uint8_t { a, b, product, bias, a_scale, b_scale } what = What::a;
   std::int64_t row = 0, col = 0;
