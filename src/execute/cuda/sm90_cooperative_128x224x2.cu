@@ -1,6 +1,6 @@
 // Instructions of 64 x 224: without this, CUTLASS takes narrower ones, half as fast.
 #define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED
-#include "execute/cuda/gemm_sm90.cuh"
+#include "execute/cuda/launch_sm90.cuh"
 
 namespace imbrex::cuda {
 

@@ -1,4 +1,4 @@
-#include "execute/cuda/gemm_sm90.cuh"
+#include "execute/cuda/launch_sm90.cuh"
 
 namespace imbrex::cuda {
 

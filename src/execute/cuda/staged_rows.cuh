@@ -1,5 +1,5 @@
-// A tile's way from registers to rows of memory, through shared memory: the fragments of wgmma hold rows in pieces of four
-// bytes, and shuffles that put them together take a warp longer than this.
+// A tile's way from registers to rows of memory, through shared memory: the fragments of wgmma hold rows in pieces of
+// four bytes, and shuffles that put them together take a warp longer than this.
 #pragma once
 
 #include "execute/cuda/element.cuh"
@@ -23,8 +23,8 @@ struct StagedRows {
     bool takes = true;
     for (std::uint32_t s = 0; s < count; ++s) {
       const RegionEntry& r = regions[s];
-      takes = takes && r.order == SlotOrder::rows && r.col % 8 == 0 && r.cols % 8 == 0 &&
-              wide(r, first_of(r, out, copy));
+      takes =
+          takes && r.order == SlotOrder::rows && r.col % 8 == 0 && r.cols % 8 == 0 && wide(r, first_of(r, out, copy));
     }
     return takes;
   }
@@ -32,8 +32,8 @@ struct StagedRows {
   /// Stores the tile to all regions, each of which has its place in it. The pace counts 16 bytes a thread.
   template <int Registers>
   __device__ __forceinline__ static void store(const float (&acc)[Registers], const RegionEntry* regions,
-                                               std::uint32_t count, void* out, std::uint32_t copy,
-                                               std::uint32_t thread, std::byte* stage, Pace& pace) {
+                                               std::uint32_t count, void* out, std::uint32_t copy, std::uint32_t thread,
+                                               std::byte* stage, Pace& pace) {
     const std::uint32_t lane = thread % 32, shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(stage));
     // Of the four 8 x 8 parts that a warp stages at once, lane l names row l % 8 of part l / 8.
     const std::uint32_t place = shared + lane % 16 * pitch + lane / 16 * 16;
@@ -53,8 +53,8 @@ struct StagedRows {
         __syncwarp();
         for (std::uint32_t s = 0; s < count; ++s) {
           const RegionEntry& r = regions[s];
-          send(r, first_of(r, out, copy), Tile::row_of(thread - lane) + Tile::part_rows * part - r.row, c - r.col,
-               lane, shared, pace);
+          send(r, first_of(r, out, copy), Tile::row_of(thread - lane) + Tile::part_rows * part - r.row, c - r.col, lane,
+               shared, pace);
         }
       }
   }

@@ -1,0 +1,93 @@
+// How a variant of the GEMM for Hopper is launched: its grid, and the tensor maps of its operands.
+#pragma once
+
+#include "execute/cuda/gemm.hpp"
+#include "execute/cuda/gemm_sm90.cuh"
+
+namespace imbrex::cuda {
+
+template <typename Config>
+struct Sm90Launcher {
+  using Gemm = Sm90Gemm<Config>;
+  using Mainloop = typename Gemm::Mainloop;
+  static constexpr int shared_bytes = static_cast<int>(sizeof(typename Gemm::SharedStorage));
+
+  static cudaLaunchConfig_t configuration(int workers, cudaStream_t stream, cudaLaunchAttribute (&attributes)[2]) {
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(workers * Config::cluster));
+    config.blockDim = dim3(Gemm::threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {Config::cluster, 1, 1};
+    attributes[1] = early_launch();
+    config.attrs = attributes;
+    config.numAttrs = 2;
+    return config;
+  }
+
+  static int workers() {
+    int device = 0, major = 0, clusters = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess || major != 9)
+      return 0;
+    if (cudaFuncSetAttribute(sm90_gemm<Config>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) !=
+        cudaSuccess)
+      return 0;
+    cudaLaunchAttribute attributes[2];
+    const cudaLaunchConfig_t config = configuration(1, nullptr, attributes);
+    if (cudaOccupancyMaxActiveClusters(&clusters, sm90_gemm<Config>, &config) != cudaSuccess) return 0;
+    return clusters;
+  }
+
+  static typename Mainloop::Params mainloop(const GemmArgs& args, const void* a, std::int64_t rows) {
+    const auto k = static_cast<int>(args.k), n = static_cast<int>(args.n);
+    typename Mainloop::StrideB stride_b{};
+    cute::get<Gemm::fp8 ? 0 : 1>(stride_b) = Gemm::fp8 ? args.k : args.n;
+    typename Mainloop::Arguments arguments{static_cast<const typename Gemm::Element*>(a),
+                                           {args.k, cute::_1{}, 0},
+                                           static_cast<const typename Gemm::Element*>(args.b),
+                                           stride_b};
+    return Mainloop::to_underlying_arguments(cute::make_shape(static_cast<int>(rows), n, k, 1), arguments, nullptr);
+  }
+
+  // Beside its map, nothing in an operand's part of the main loop's parameters depends on where the operand lies.
+  template <typename Tma>
+  static constexpr bool only_a_map = cute::is_static<decltype(Tma{}.aux_params_.g_stride_)>::value;
+  static_assert(only_a_map<decltype(Mainloop::Params::tma_load_a)> &&
+                only_a_map<decltype(Mainloop::Params::tma_load_b)>);
+
+  static cudaError_t launch(const GemmArgs& args, int workers, TensorMaps& maps, cudaStream_t stream) {
+    const auto* kernel = reinterpret_cast<const void*>(&sm90_gemm<Config>);
+    typename Gemm::Params params{{}, {}, args, static_cast<std::uint32_t>(workers)};
+    for (int source = 0; source < 2; ++source)
+      for (int copy = 0; copy < 2; ++copy) {
+        const void* a = args.a[source][copy];
+        const std::int64_t rows = args.a_rows[source];
+        params.a[source][copy] = maps.get({kernel, false, a, rows, args.k},
+                                          [&] { return *mainloop(args, a, rows).tma_load_a.get_tma_descriptor(); });
+      }
+    params.mainloop.tma_load_a.tma_desc_ = params.a[0][0];
+    params.mainloop.tma_load_b.tma_desc_ = maps.get({kernel, true, args.b, args.k, args.n}, [&] {
+      return *mainloop(args, args.a[0][0], args.a_rows[0]).tma_load_b.get_tma_descriptor();
+    });
+    cudaLaunchAttribute attributes[2];
+    const cudaLaunchConfig_t config = configuration(workers, stream, attributes);
+    return cudaLaunchKernelEx(&config, sm90_gemm<Config>, params);
+  }
+};
+
+/// The table entry of a variant.
+template <typename Config>
+constexpr GemmKernel sm90_kernel(const char* name) {
+  return {
+      name,
+      Config::type,
+      {Config::tile_m, Config::tile_n, Config::cluster, true, Sm90Gemm<Config>::Tile::units, Sm90Gemm<Config>::planes},
+      Config::pingpong,
+      false,
+      &Sm90Launcher<Config>::workers,
+      &Sm90Launcher<Config>::launch};
+}
+
+}  // namespace imbrex::cuda
