@@ -38,10 +38,7 @@ LibraryGemm::LibraryGemm(cublasLtHandle_t handle, const LibraryShape& shape)
     IMBREX_CUBLASLT_TRY(desc_set, desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
   }
   if (scaled_) {
-    const cublasLtMatmulMatrixScale_t mode = shape.scales == Scales::row ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
-                                                                         : CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
-    IMBREX_CUBLASLT_TRY(desc_set, desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof mode);
-    IMBREX_CUBLASLT_TRY(desc_set, desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof mode);
+    if (shape.scales == Scales::row) scale_rows();
     const auto* any = reinterpret_cast<const void*>(std::uintptr_t{256});  // as for the bias
     set_scales(any, any);
   }
@@ -94,6 +91,16 @@ LibraryGemm::Layout LibraryGemm::layout(Type type, std::int64_t rows, std::int64
 
 void LibraryGemm::set_bias(const void* bias) const {
   IMBREX_CUBLASLT_TRY(desc_set, desc_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+}
+
+void LibraryGemm::scale_rows() const {
+#if CUBLAS_VERSION >= 120900
+  const cublasLtMatmulMatrixScale_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+  IMBREX_CUBLASLT_TRY(desc_set, desc_.get(), CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof mode);
+  IMBREX_CUBLASLT_TRY(desc_set, desc_.get(), CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof mode);
+#else
+  IMBREX_EXPECTS(false, "scales row: this build has the headers of cuBLASLt {}; they take 12.9", CUBLAS_VERSION);
+#endif
 }
 
 void LibraryGemm::set_scales(const void* a, const void* b) const {

@@ -54,6 +54,7 @@ class LibraryGemm {
   static Layout layout(Type type, std::int64_t rows, std::int64_t cols, const LibraryShape::Matrix& matrix, int batch);
 
   void set_bias(const void* bias) const;
+  void scale_rows() const;
   void set_scales(const void* a, const void* b) const;
 
   cublasLtHandle_t handle_;
