@@ -195,7 +195,8 @@ TEST(CudaTable, ScalesComeWithGatheredRows) {
         if (entry.kind == TaskKind::transfer && table.regions[entry.regions].base == Base::a_scale) {
           const RegionEntry &from = table.regions[entry.regions], &to = table.regions[entry.regions + 1];
           EXPECT_EQ(from.address, 0u);
-          EXPECT_TRUE(from.type == Type::fp32 && from.rows == count && from.cols == 1 && to.pitch == 4);
+          EXPECT_TRUE(from.type == Type::fp32 && from.rows == 1 && from.cols == count && to.cols == count);
+          EXPECT_EQ(to.pitch, 4 * from.cols);
           EXPECT_TRUE(to.copy_stride > 0 && entry.post_count == 1 && entry.load_waits == 0);
           ++transfers;
         }

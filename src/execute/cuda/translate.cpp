@@ -363,7 +363,20 @@ class Translation {
                    task_name(plan_, rank_, q, t));
     table_.regions.push_back(region(transfer.from));
     table_.regions.push_back(region(transfer.to));
+    join_rows(table_.regions.end()[-2], table_.regions.back());
     entry.adds = entry.stores = 1;
+  }
+
+  // Narrow rows that follow each other are moved as one: workers move 16 bytes at once of rows that are multiples of
+  // that.
+  static void join_rows(RegionEntry& from, RegionEntry& to) {
+    const std::uint64_t width = from.cols * size_of(from.type), bytes = width * from.rows;
+    if (from.pitch != width || to.pitch != width || width % 16 == 0 || bytes >= std::uint64_t{1} << 31) return;
+    for (RegionEntry* r : {&from, &to}) {
+      r->pitch = bytes;
+      r->cols *= r->rows;
+      r->rows = 1;
+    }
   }
 
   // NOTE: a flag is copied, not added, so it needs a counter of its own. Copies that wait for tiles, and flags shared
