@@ -89,8 +89,10 @@ class Meter {
     // Many candidates heat the GPU by themselves; of few, samples are long enough to run at the clock that lasts.
     const bool is_long = slowest(executions.front()->time(operands, 2)) > 5e-4;
     const int runs = is_long && request_.all ? 2 : request_.runs;
+    // Whoever comes first after a pause finds the GPU cooler, and each of them does in turn.
     for (int round = -1; round < request_.rounds; ++round)
-      for (std::size_t i = 0; i < executions.size(); ++i) {
+      for (std::size_t turn = 0; turn < executions.size(); ++turn) {
+        const std::size_t i = (turn + static_cast<std::size_t>(round + 1)) % executions.size();
         world_.barrier();
         const double seconds = slowest(executions[i]->time(operands, runs));
         if (round >= 0) times[i].push_back(seconds);
