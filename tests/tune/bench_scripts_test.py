@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import gpu_tables  # noqa: E402
 import knob_plots  # noqa: E402
 import peers_torch  # noqa: E402
+import product_tables  # noqa: E402
 import report  # noqa: E402
 
 
@@ -63,6 +64,17 @@ class Tables(unittest.TestCase):
         self.assertIn("| 30.0 | 50.0 | 38.0 (fused) | 40.0 | 0.75 | 1.25 | 0.95 | fused |", both)
         self.assertIn("| 30.0 | 50.0 | - | 40.0 | 0.75 | 1.25 | 1.25 | fused |", both)
         self.assertIn("| all | 2 | 0.750 | 1.250 | 1.25 | 1.090 | 0.95 |", both)
+
+    def test_products_count_the_fastest_tile_shape(self):
+        def product(m, us):
+            plans = [{"name": name, "us": time, "chosen": False} for name, time in us]
+            return {"problem": {"m": m, "n": 8, "k": 8}, "cublas_us": 30.0, "plans": plans}
+        table = product_tables.table({"rows": [
+            product(64, [("sequential", 10.0), ("fused 128x128x2 store", 50.0), ("fused 64x64x1 store", 40.0)]),
+            product(2048, [("sequential", 10.0), ("fused 128x256x2 store", 24.0)])]})
+        self.assertIn("| 64 x 8 x 8 | 30.0 | 40.0 | 0.75 | 64x64x1 |", table)
+        self.assertIn("| all | 2 | 0.968 | 0.75 |", table)
+        self.assertIn("| from 2048 on | 1 | 1.250 | 1.25 |", table)
 
     def test_results_join(self):
         with tempfile.TemporaryDirectory() as folder:

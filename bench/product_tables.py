@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""Makes the table of the product alone in docs/cuda-executor.md from bench/results/product-h200.json.
+
+usage: product_tables.py [--check]    --check: changes nothing, fails where the document is not up to date
+       product_tables.py --merge MACHINE IN.json...    joins outputs of `imbrex bench --ranks 1 --try ... --json`
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from report import ROOT, geometric_mean, heading, line, with_section, write_or_check, write_result
+
+RESULT = ROOT / "bench/results/product-h200.json"
+DOCUMENT = ROOT / "docs/cuda-executor.md"
+MAKER = "bench/product_tables.py"
+
+
+def rows_of(result):
+    """Of each problem cuBLAS and the fastest of the fused kernel's tile shapes: with one rank, both are products."""
+    for row in result["rows"]:
+        p = row["problem"]
+        best = min((plan for plan in row["plans"] if plan["name"].startswith("fused")), key=lambda plan: plan["us"])
+        yield {"m": p["m"], "n": p["n"], "k": p["k"], "cublas": row["cublas_us"], "us": best["us"],
+               "ratio": row["cublas_us"] / best["us"], "tile": best["name"].split()[1]}
+
+
+def table(result):
+    rows = list(rows_of(result))
+    lines = heading(["M x N x K", "cuBLAS us", "Imbrex us", "cuBLAS / Imbrex", "tile"])
+    for r in rows:
+        lines.append(line([f"{r['m']} x {r['n']} x {r['k']}", f"{r['cublas']:.1f}", f"{r['us']:.1f}", f"{r['ratio']:.2f}", r["tile"]]))
+    lines += ["", "Geometric means of cuBLAS / Imbrex:", ""] + heading(["M", "products", "mean", "least"])
+    for name, least in (("all", 0), ("from 512 on", 512), ("from 2048 on", 2048)):
+        own = [r["ratio"] for r in rows if r["m"] >= least]
+        lines.append(line([name, str(len(own)), f"{geometric_mean(own):.3f}", f"{min(own):.2f}"]))
+    return "\n".join(lines) + "\n"
+
+
+def merge(machine, paths):
+    parts = [json.loads(Path(path).read_text()) for path in paths]
+    write_result(RESULT, machine, parts[0]["date"], [row for part in parts for row in part["rows"]])
+
+
+def main():
+    if sys.argv[1:2] == ["--merge"] and len(sys.argv) > 3:
+        return merge(sys.argv[2], sys.argv[3:])
+    if sys.argv[1:] not in ([], ["--check"]):
+        sys.exit(__doc__)
+    result = json.loads(RESULT.read_text())
+    write_or_check({DOCUMENT: with_section(DOCUMENT.read_text(), MAKER, table(result))}, sys.argv[1:] == ["--check"], MAKER)
+
+
+if __name__ == "__main__":
+    main()
