@@ -46,7 +46,7 @@ class Machine:
         return self.node(place)["value"]
 
     def set(self, place, value, source=None, why=None):
-        self.node(place)["value"] = int(value) if value >= 1e6 else value
+        self.node(place)["value"] = int(value) if value >= 1e6 or value == int(value) else value
         if source:
             self.node(place).update({"source": source, "from": why})
 
