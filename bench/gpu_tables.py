@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the table and the plot of docs/cuda-executor.md from bench/results/gpu-4xh200.json.
+"""Makes the tables and the plot of docs/cuda-executor.md from bench/results/gpu-4xh200.json and e4m3-4xh200.json.
 
 usage: gpu_tables.py [--check]    --check: changes nothing, fails where the document or the plot is not up to date
        gpu_tables.py --merge OUT.json MACHINE IN.json...    joins outputs of `imbrex bench --json` or bench/peers_torch.py
@@ -13,6 +13,7 @@ from pathlib import Path
 from report import COLOURS, ROOT, Plot, geometric_mean, heading, line, with_section, write_or_check, write_result
 
 RESULT = ROOT / "bench/results/gpu-4xh200.json"
+E4M3 = ROOT / "bench/results/e4m3-4xh200.json"
 DOCUMENT = ROOT / "docs/cuda-executor.md"
 PLOT = ROOT / "docs/gpu-4xh200.svg"
 MAKER = "bench/gpu_tables.py"
@@ -80,7 +81,9 @@ def main():
     if sys.argv[1:] not in ([], ["--check"]):
         sys.exit(__doc__)
     result = json.loads(RESULT.read_text())
-    wanted = {DOCUMENT: with_section(DOCUMENT.read_text(), MAKER, table(result)), PLOT: plot(result)}
+    document = with_section(DOCUMENT.read_text(), MAKER, table(result))
+    document = with_section(document, f"{MAKER} e4m3", table(json.loads(E4M3.read_text())))
+    wanted = {DOCUMENT: document, PLOT: plot(result)}
     write_or_check(wanted, sys.argv[1:] == ["--check"], MAKER)
 
 
