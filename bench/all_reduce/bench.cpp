@@ -91,14 +91,14 @@ nlohmann::json Bench::versions() const {
   return found;
 }
 
-Candidate Bench::exact(const std::string& name, const cuda::ExactKnobs& knobs) {
+Contender Bench::exact(const std::string& name, const cuda::ExactKnobs& knobs) {
   return {name, Check::bits, [this, knobs](const void* in, void* out, std::int64_t count, cudaStream_t stream) {
             collectives_.all_reduce(in, out, count, type_, stream, knobs);
           }};
 }
 
 // Two steps code every part and every sum; around a ring a partial sum is coded for each hop, and the sum once more.
-Candidate Bench::coded(const std::string& name, const std::string& codec, const cuda::CodedKnobs& knobs) {
+Contender Bench::coded(const std::string& name, const std::string& codec, const cuda::CodedKnobs& knobs) {
   const CodecPair pair = parse_codec_pair(codec);
   return {name, Check::bound,
           [this, pair, knobs](const void* in, void* out, std::int64_t count, cudaStream_t stream) {
@@ -107,17 +107,17 @@ Candidate Bench::coded(const std::string& name, const std::string& codec, const 
           knobs.steps == cuda::CodedSteps::ring ? world_.size() : 2};
 }
 
-std::vector<Candidate> Bench::wanted(std::vector<Candidate> list) const {
+std::vector<Contender> Bench::wanted(std::vector<Contender> list) const {
   if (!options_.only.empty())
-    std::erase_if(list, [&](const Candidate& c) {
+    std::erase_if(list, [&](const Contender& c) {
       return std::none_of(options_.only.begin(), options_.only.end(),
                           [&](const std::string& text) { return c.name.find(text) != std::string::npos; });
     });
   return list;
 }
 
-std::vector<Candidate> Bench::candidates(std::int64_t bytes) {
-  std::vector<Candidate> list;
+std::vector<Contender> Bench::candidates(std::int64_t bytes) {
+  std::vector<Contender> list;
   using cuda::ExactAlgorithm;
   list.push_back(exact("auto", {}));
   if (bytes <= 4 * mib) list.push_back(exact("one_shot", {ExactAlgorithm::one_shot}));
@@ -138,7 +138,7 @@ std::vector<Candidate> Bench::candidates(std::int64_t bytes) {
   return wanted(std::move(list));
 }
 
-void Bench::add_sweep(std::vector<Candidate>& list, std::int64_t bytes) {
+void Bench::add_sweep(std::vector<Contender>& list, std::int64_t bytes) {
   using cuda::ExactAlgorithm;
   if (bytes <= mib)
     for (const std::uint32_t threads : {64u, 128u, 256u, 512u})
@@ -156,7 +156,7 @@ void Bench::add_sweep(std::vector<Candidate>& list, std::int64_t bytes) {
             exact(fmt::format("two_shot x{} s{}", batch, slots), {ExactAlgorithm::two_shot, 0, 0, batch, slots}));
 }
 
-void Bench::add_coded(std::vector<Candidate>& list, const std::string& codec, bool ring, std::int64_t bytes) {
+void Bench::add_coded(std::vector<Contender>& list, const std::string& codec, bool ring, std::int64_t bytes) {
   list.push_back(coded(codec, codec, {}));
   cuda::CodedKnobs around;
   around.steps = cuda::CodedSteps::ring;
@@ -189,7 +189,7 @@ std::string Bench::first_of(const std::string& own) {
 
 // What is wrong with a result, on all ranks: not the bits of exact sums, or further off than the call reported. Both
 // ends are looked at, or the whole vector; then `to` has what a codec did to all ranks' results.
-std::string Bench::verify(const Candidate& c, std::int64_t count, bool whole, Samples& to) {
+std::string Bench::verify(const Contender& c, std::int64_t count, bool whole, Samples& to) {
   if (c.check == Check::none) return {};
   if (c.check == Check::own) return first_of(c.fault());
   const std::int64_t together = test::reduce_period * 32;  // elements looked at
@@ -216,7 +216,7 @@ std::string Bench::verify(const Candidate& c, std::int64_t count, bool whole, Sa
 }
 
 // Elements from `first` on, which begins a stretch.
-Errors Bench::compare(const Candidate& c, std::int64_t first, std::int64_t count) {
+Errors Bench::compare(const Contender& c, std::int64_t first, std::int64_t count) {
   const auto element = static_cast<std::int64_t>(size_of(type_));
   std::vector<std::byte> host(static_cast<std::size_t>(count * element));
   IMBREX_CUDA_TRY(cudaMemcpy(host.data(), static_cast<std::byte*>(out_.get()) + first * element, host.size(),
@@ -231,7 +231,7 @@ Errors Bench::compare(const Candidate& c, std::int64_t first, std::int64_t count
 }
 
 nlohmann::json Bench::measure(std::int64_t bytes) {
-  const std::vector<Candidate> list = candidates(bytes);
+  const std::vector<Contender> list = candidates(bytes);
   const bool whole = options_.errors && (bytes == 64 * mib || bytes == 256 * mib);
   nlohmann::json row{{"bytes", bytes}};
   tell(list, times(list, bytes, whole), row, fmt::format("{:>10}", bytes));
@@ -239,7 +239,7 @@ nlohmann::json Bench::measure(std::int64_t bytes) {
 }
 
 // Completes a result's row, and prints it.
-void Bench::tell(const std::vector<Candidate>& list, const Samples& found, nlohmann::json& row,
+void Bench::tell(const std::vector<Contender>& list, const Samples& found, nlohmann::json& row,
                  std::string line) const {
   row["microseconds"] = nlohmann::json::object();
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -260,7 +260,7 @@ void Bench::tell(const std::vector<Candidate>& list, const Samples& found, nlohm
 }
 
 nlohmann::json Bench::measure_ctas(std::int64_t bytes) {
-  std::vector<Candidate> list;
+  std::vector<Contender> list;
   for (const std::uint32_t ctas : cta_counts) {
     list.push_back(exact(fmt::format("exact/{}", ctas), {cuda::ExactAlgorithm::two_shot, ctas}));
     for (const std::string& codec : ring_codecs)
@@ -285,7 +285,7 @@ nlohmann::json Bench::measure_ctas(std::int64_t bytes) {
 }
 
 // Notes down what is refused, and what is wrong.
-void Bench::run_once(const Candidate& c, std::int64_t count, bool whole, Samples& to) {
+void Bench::run_once(const Contender& c, std::int64_t count, bool whole, Samples& to) {
   std::string fault;
   try {
     IMBREX_CUDA_TRY(cudaMemsetAsync(out_.get(), 0xa5, static_cast<std::size_t>(count) * size_of(type_), stream_));
@@ -303,12 +303,12 @@ void Bench::run_once(const Candidate& c, std::int64_t count, bool whole, Samples
 }
 
 // Medians of the rounds.
-Bench::Samples Bench::times(const std::vector<Candidate>& list, std::int64_t bytes, bool whole) {
+Bench::Samples Bench::times(const std::vector<Contender>& list, std::int64_t bytes, bool whole) {
   const std::int64_t count = bytes / static_cast<std::int64_t>(size_of(type_));
   Samples found;
   std::vector<cuda::CallMeter::Call> calls;
   timed_.clear();
-  for (const Candidate& c : list) {
+  for (const Contender& c : list) {
     run_once(c, count, whole, found);
     timed_.push_back(c.name);
     calls.push_back(found.failed.contains(c.name) ? cuda::CallMeter::Call()

@@ -35,7 +35,7 @@ struct BenchOptions {
 
 enum class Check { bits, bound, own, none };
 
-struct Candidate {
+struct Contender {
   std::string name;
   Check check;
   std::function<void(const void* in, void* out, std::int64_t count, cudaStream_t stream)> call;
@@ -73,22 +73,22 @@ class Bench {
 
  private:
   void fill();
-  std::vector<Candidate> candidates(std::int64_t bytes);
-  std::vector<Candidate> wanted(std::vector<Candidate> list) const;
-  Candidate exact(const std::string& name, const cuda::ExactKnobs& knobs);
-  Candidate coded(const std::string& name, const std::string& codec, const cuda::CodedKnobs& knobs);
-  void add_sweep(std::vector<Candidate>& list, std::int64_t bytes);
-  void add_coded(std::vector<Candidate>& list, const std::string& codec, bool ring, std::int64_t bytes);
+  std::vector<Contender> candidates(std::int64_t bytes);
+  std::vector<Contender> wanted(std::vector<Contender> list) const;
+  Contender exact(const std::string& name, const cuda::ExactKnobs& knobs);
+  Contender coded(const std::string& name, const std::string& codec, const cuda::CodedKnobs& knobs);
+  void add_sweep(std::vector<Contender>& list, std::int64_t bytes);
+  void add_coded(std::vector<Contender>& list, const std::string& codec, bool ring, std::int64_t bytes);
 
   struct Samples {
     std::vector<double> microseconds;  // of each candidate; 0 for what failed
     nlohmann::json errors = nlohmann::json::object(), failed = nlohmann::json::object();
   };
-  void tell(const std::vector<Candidate>& list, const Samples& found, nlohmann::json& row, std::string line) const;
-  Samples times(const std::vector<Candidate>& list, std::int64_t bytes, bool whole);
-  void run_once(const Candidate& c, std::int64_t count, bool whole, Samples& to);
-  std::string verify(const Candidate& c, std::int64_t count, bool whole, Samples& to);
-  Errors compare(const Candidate& c, std::int64_t first, std::int64_t count);
+  void tell(const std::vector<Contender>& list, const Samples& found, nlohmann::json& row, std::string line) const;
+  Samples times(const std::vector<Contender>& list, std::int64_t bytes, bool whole);
+  void run_once(const Contender& c, std::int64_t count, bool whole, Samples& to);
+  std::string verify(const Contender& c, std::int64_t count, bool whole, Samples& to);
+  Errors compare(const Contender& c, std::int64_t first, std::int64_t count);
   std::string first_of(const std::string& own);
   float reported();
   void settle(const std::string& name);

@@ -122,8 +122,8 @@ nlohmann::json Bench::measure_rms_norm(std::int64_t bytes) {
   if (norm_ == nullptr)
     norm_ =
         std::make_shared<RmsNormOperandsOnGpu>(type_, hidden, static_cast<std::size_t>(options_.most), world_.size());
-  std::vector<Candidate> list;
-  const auto add = [&](const std::string& name, bool fused, decltype(Candidate::call) call) {
+  std::vector<Contender> list;
+  const auto add = [&](const std::string& name, bool fused, decltype(Contender::call) call) {
     list.push_back(
         {name, Check::own, std::move(call), 0, [this, rows, fused] { return norm_->fault(out_.get(), rows, fused); }});
   };
