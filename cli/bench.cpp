@@ -54,8 +54,6 @@ bool takes(const Problem& problem, std::string& why) {
   return true;
 }
 
-Scales scales_of(const Options& o) { return o.scales.value_or(o.type == Type::e4m3 ? Scales::tensor : Scales::none); }
-
 // Every operator with every M and layer, but those that the operator does not take: an M of one row fits an all-reduce
 // only. Some must be left.
 std::vector<Problem> grid(const Options& o) {
@@ -64,8 +62,8 @@ std::vector<Problem> grid(const Options& o) {
   for (const std::string& l : o.layers)
     for (const std::string& op : o.ops)
       for (const std::int64_t m : o.sizes) {
-        const Problem p =
-            layer(l, {parse_operator(op), m, 0, 0, static_cast<int>(o.ranks), o.type, false, scales_of(o)});
+        const Problem p = layer(l, {parse_operator(op), m, 0, 0, static_cast<int>(o.ranks), o.type, false,
+                                    chosen_scales(o.scales, o.type)});
         if (takes(p, why))
           problems.push_back(p);
         else
@@ -190,7 +188,7 @@ std::optional<Problem> read_problem(const Options& options) {
     Problem p;
     p.ranks = static_cast<int>(options.ranks);
     p.type = options.type;
-    p.scales = scales_of(options);
+    p.scales = chosen_scales(options.scales, options.type);
     try {
       if (!(words >> op >> p.m >> p.n >> p.k) || words >> rest)
         throw Error(ErrorCode::invalid_input, fmt::format("'{}': a line is OP M N K", line));

@@ -97,6 +97,9 @@ CLI::Option* add_named(CLI::App& app, const std::string& name, T& to, T (*parse)
 /// --scales.
 void add_scales(CLI::App& app, std::optional<Scales>& to);
 
+/// What --scales says, or what `type` goes with by itself.
+Scales chosen_scales(const std::optional<Scales>& given, Type type);
+
 /// OP and its sizes, strategy and knobs, as `run`, `plan`, `simulate` and `trace` take them.
 struct PlanOptions {
   std::string op, strategy = "auto", plan_file;
@@ -111,9 +114,6 @@ struct PlanOptions {
 
   void add_to(CLI::App& command);
   void add_plan_file(CLI::App& command);
-
-  /// What --scales says, or what --type goes with by itself.
-  Scales chosen_scales() const { return scales.value_or(type == Type::e4m3 ? Scales::tensor : Scales::none); }
 
   bool has_sizes() const { return m > 0 || n > 0 || k > 0; }
 

@@ -14,18 +14,14 @@ constexpr const char* knob_group = "Knobs (how the plan is made; names as in a p
 }  // namespace
 
 void add_scales(CLI::App& app, std::optional<Scales>& to) {
-  const auto set = [&to](const std::string& text) {
-    try {
-      to = parse_scales(text);
-    } catch (const std::exception& error) {
-      throw CLI::ValidationError("--scales", error.what());
-    }
-  };
-  app.add_option_function<std::string>(
-         "--scales", set,
-         "e4m3: products are multiplied by a scale of each rank's A and one of its B (tensor, the default), of each "
-         "row of A and column of B (row), or by none")
-      ->type_name("NAME");
+  add_named<std::optional<Scales>>(
+      app, "--scales", to, [](std::string_view text) -> std::optional<Scales> { return parse_scales(text); },
+      "e4m3: products are multiplied by a scale of each rank's A and one of its B (tensor, the default), of each "
+      "row of A and column of B (row), or by none");
+}
+
+Scales chosen_scales(const std::optional<Scales>& given, Type type) {
+  return given.value_or(type == Type::e4m3 ? Scales::tensor : Scales::none);
 }
 
 void PlanOptions::add_to(CLI::App& command) {
@@ -95,7 +91,7 @@ void PlanOptions::add_plan_file(CLI::App& command) {
 
 Problem PlanOptions::problem(bool from_files) const {
   if (op.empty()) refuse("no operator was given; name OP, or a plan with --plan");
-  Problem problem{parse_operator(op), m, n, k, static_cast<int>(ranks), type, bias, chosen_scales()};
+  Problem problem{parse_operator(op), m, n, k, static_cast<int>(ranks), type, bias, chosen_scales(scales, type)};
   if (from_files && !has_sizes()) return problem;
   for (const auto& [name, value] : {std::pair{"--m", m}, {"--n", n}, {"--k", k}})
     if (value == 0) refuse(fmt::format("{} is missing; --m, --n and --k are needed together", name));
