@@ -1,5 +1,7 @@
 #include "simulator/predict.hpp"
 
+#include "plan/without_collectives.hpp"
+
 namespace imbrex::bench {
 namespace {
 
@@ -20,17 +22,8 @@ Knobs knobs_of(const TileRate& tile) {
   return knobs;
 }
 
-Plan without_collective(Plan plan) {
-  for (RankPlan& rank : plan.ranks)
-    for (Queue& queue : rank.queues) {
-      if (queue.engine == Engine::library) queue.tasks.clear();
-      for (Task& task : queue.tasks) task.waits.clear(), task.posts.clear();
-    }
-  return plan;
-}
-
 double gemm_seconds(const Problem& gemm, const TileRate& tile, const Machine& machine) {
-  return simulate(without_collective(make_plan(gemm, Strategy::sequential, knobs_of(tile))), machine);
+  return simulate(without_collectives(make_plan(gemm, Strategy::sequential, knobs_of(tile))), machine);
 }
 
 // Tiles taller than the matrix waste most of their products; narrow ones never win on large matrices, where

@@ -13,6 +13,7 @@
 #include "ops/run_device.hpp"
 #include "ops/run_ranks.hpp"
 #include "plan/json_node.hpp"
+#include "plan/without_collectives.hpp"
 #include "tune/changes.hpp"
 #include "tune/gpu_candidates.hpp"
 #include "tune/records.hpp"
@@ -37,16 +38,6 @@ double wire_seconds(const Problem& p) {
 
 std::vector<std::byte> random_matrix(const Extent& extent, Type type, std::uint64_t seed) {
   return random_bytes(extent.rows * extent.cols, type, seed);
-}
-
-// The plan's products only.
-Plan without_collectives(Plan plan) {
-  for (RankPlan& rank : plan.ranks)
-    for (Queue& queue : rank.queues) {
-      if (queue.engine == Engine::library) queue.tasks.clear();
-      for (Task& task : queue.tasks) task.waits.clear(), task.posts.clear();
-    }
-  return plan;
 }
 
 // Collective: what the request's `next` says on rank 0.
