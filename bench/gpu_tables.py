@@ -8,9 +8,8 @@ usage: gpu_tables.py [--check]    --check: changes nothing, fails where the docu
 import json
 import math
 import sys
-from pathlib import Path
 
-from report import COLOURS, ROOT, Plot, geometric_mean, heading, line, with_section, write_or_check, write_result
+from report import COLOURS, ROOT, Plot, geometric_mean, heading, line, merge, with_section, write_or_check
 
 RESULT = ROOT / "bench/results/gpu-4xh200.json"
 E4M3 = ROOT / "bench/results/e4m3-4xh200.json"
@@ -68,11 +67,6 @@ def plot(result):
             out.dot(x(r["m"]), r["fraction"], COLOURS[op], 0.5)
         out.line([(x(m), geometric_mean(r["fraction"] for r in own if r["m"] == m)) for m in sorted({r["m"] for r in own})], COLOURS[op], op)
     return out.svg()
-
-
-def merge(out, machine, paths):
-    parts = [json.loads(Path(path).read_text()) for path in paths]
-    write_result(out, machine, parts[0]["date"], [row for part in parts for row in part["rows"]])
 
 
 def main():

@@ -7,9 +7,8 @@ usage: product_tables.py [--check]    --check: changes nothing, fails where the 
 
 import json
 import sys
-from pathlib import Path
 
-from report import ROOT, geometric_mean, heading, line, with_section, write_or_check, write_result
+from report import ROOT, geometric_mean, heading, line, merge, with_section, write_or_check
 
 RESULT = ROOT / "bench/results/product-h200.json"
 DOCUMENT = ROOT / "docs/cuda-executor.md"
@@ -37,14 +36,9 @@ def table(result):
     return "\n".join(lines) + "\n"
 
 
-def merge(machine, paths):
-    parts = [json.loads(Path(path).read_text()) for path in paths]
-    write_result(RESULT, machine, parts[0]["date"], [row for part in parts for row in part["rows"]])
-
-
 def main():
     if sys.argv[1:2] == ["--merge"] and len(sys.argv) > 3:
-        return merge(sys.argv[2], sys.argv[3:])
+        return merge(RESULT, sys.argv[2], sys.argv[3:])
     if sys.argv[1:] not in ([], ["--check"]):
         sys.exit(__doc__)
     result = json.loads(RESULT.read_text())

@@ -48,6 +48,12 @@ def write_result(path, machine, date, rows):
     Path(path).write_text(f'{{\n "machine": {json.dumps(machine)},\n "date": {json.dumps(date)},\n "rows": [\n{body}\n ]\n}}\n')
 
 
+def merge(out, machine, paths):
+    """Joins outputs of `imbrex bench --json`, or files like them, in one result file."""
+    parts = [json.loads(Path(path).read_text()) for path in paths]
+    write_result(out, machine, parts[0]["date"], [row for part in parts for row in part["rows"]])
+
+
 def joined(turns):
     """One row of several measurements of a problem: the median of each time."""
     row = json.loads(json.dumps(turns[0]))
