@@ -19,25 +19,18 @@ float seeded_value(std::uint64_t seed, std::uint64_t matrix, std::int64_t row, s
   return static_cast<float>(static_cast<std::int64_t>(x >> 40) - (1 << 23)) * 0x1p-23f;
 }
 
+void SeededOperands::read(Matrix matrix, std::int64_t row, std::int64_t col, Extent extent,
+                          std::vector<float>& values) const {
+  const bool scale = matrix == Matrix::a_scale || matrix == Matrix::b_scale;
+  for (std::int64_t i = 0; i < extent.rows; ++i)
+    for (std::int64_t j = 0; j < extent.cols; ++j)
+      values[static_cast<std::size_t>(i * extent.cols + j)] =
+          value_of(seeded_value(seed_, static_cast<std::uint64_t>(matrix), row + i, col + j), scale);
+}
+
+float SeededOperands::value_of(float uniform, bool scale) const { return scale ? 1.25f + 0.75f * uniform : uniform; }
+
 namespace {
-
-class SeededOperands final : public OperandSource {
- public:
-  SeededOperands(const Problem& problem, std::uint64_t seed) : OperandSource(problem), seed_(seed) {}
-
- private:
-  void read(Matrix matrix, std::int64_t row, std::int64_t col, Extent extent,
-            std::vector<float>& values) const override {
-    const bool scale = matrix == Matrix::a_scale || matrix == Matrix::b_scale;
-    for (std::int64_t i = 0; i < extent.rows; ++i)
-      for (std::int64_t j = 0; j < extent.cols; ++j) {
-        const float value = seeded_value(seed_, static_cast<std::uint64_t>(matrix), row + i, col + j);
-        values[static_cast<std::size_t>(i * extent.cols + j)] = scale ? 1.25f + 0.75f * value : value;
-      }
-  }
-
-  std::uint64_t seed_;
-};
 
 class FileOperands final : public OperandSource {
  public:

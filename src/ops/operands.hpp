@@ -43,6 +43,22 @@ class OperandSource {
 /// Uniform in [-1, 1), from position and seed alone, so that any rank can make any block.
 float seeded_value(std::uint64_t seed, std::uint64_t matrix, std::int64_t row, std::int64_t col);
 
+/// Random operands.
+class SeededOperands : public OperandSource {
+ public:
+  SeededOperands(const Problem& problem, std::uint64_t seed) : OperandSource(problem), seed_(seed) {}
+
+ protected:
+  /// An element, or a scale, of what is uniform in [-1, 1).
+  virtual float value_of(float uniform, bool scale) const;
+
+ private:
+  void read(Matrix matrix, std::int64_t row, std::int64_t col, Extent extent,
+            std::vector<float>& values) const override;
+
+  std::uint64_t seed_;
+};
+
 /// Fills in problem.m, n, k from the files if there are any, and checks them against the operator; throws
 /// Error(invalid_input) naming file, shape and rule.
 std::unique_ptr<OperandSource> open_operands(const RunRequest& request, Problem& problem);

@@ -34,20 +34,13 @@ RawMemory to_device(const std::vector<T>& values) {
 
 // Whole numbers, whose sums over 128 of K take less than 14 bits, and powers of two as scales: what Hopper loses of
 // sums of e4m3 is nothing, and one product too many or too few shows.
-class WholeNumbers final : public OperandSource {
+class WholeNumbers final : public SeededOperands {
  public:
-  explicit WholeNumbers(const Problem& problem) : OperandSource(problem) {}
+  explicit WholeNumbers(const Problem& problem) : SeededOperands(problem, 3) {}
 
  private:
-  void read(Matrix matrix, std::int64_t row, std::int64_t col, Extent extent,
-            std::vector<float>& values) const override {
-    const bool scale = matrix == Matrix::a_scale || matrix == Matrix::b_scale;
-    for (std::int64_t i = 0; i < extent.rows; ++i)
-      for (std::int64_t j = 0; j < extent.cols; ++j) {
-        const float value = seeded_value(3, static_cast<std::uint64_t>(matrix), row + i, col + j);
-        values[static_cast<std::size_t>(i * extent.cols + j)] =
-            scale ? (value < 0 ? 0.5f : 2.0f) : std::round(4 * value);
-      }
+  float value_of(float uniform, bool scale) const override {
+    return scale ? (uniform < 0 ? 0.5f : 2.0f) : std::round(4 * uniform);
   }
 };
 
