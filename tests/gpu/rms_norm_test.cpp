@@ -217,14 +217,7 @@ TEST(GpuRmsNorm, TenThousandCallsFromAGraphWithPauses) {
                                        for (auto& rank : ranks) rank->call(collectives, stream);
                                        collectives.all_reduce(memory.get(), memory.get(), 1000, Type::bf16, stream);
                                      });
-                                     for (int round = 0; round < 20; ++round) {
-                                       for (auto& rank : ranks) rank->fill();
-                                       for (int i = 0; i < 100; ++i) graph.launch(stream);
-                                       collectives.finish(stream);
-                                       for (std::size_t i = 0; i < cases.size(); ++i)
-                                         if (const std::string fault = ranks[i]->fault(); !fault.empty())
-                                           t.add(cases[i].text() + " round " + std::to_string(round) + ": " + fault);
-                                     }
+                                     replay(graph, collectives, stream, cases, ranks, t);
                                    });
   expect_none(code, trouble);
 }
