@@ -1,10 +1,12 @@
 #include "collectives/policy.hpp"
 
 #include <limits>
-#include <string_view>
+#include <span>
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/fixed_text.hpp"
+#include "base/hash.hpp"
 #include "codec/format.hpp"
 #include "tune/all_reduce_records.hpp"
 #include "tune/records.hpp"
@@ -21,13 +23,10 @@ struct Found {
   std::uint64_t hash = 0;  // of the records
 };
 
-void put(std::string_view text, char* to, std::size_t size) { text.substr(0, size - 1).copy(to, size - 1); }
-
-std::uint64_t hash_of(const std::vector<AllReduceRecord>& records) {
-  std::uint64_t hash = 14695981039346656037u;
-  for (const AllReduceRecord& record : records)
-    for (const char c : to_json(record)) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return hash;
+std::uint64_t hash_of_records(const std::vector<AllReduceRecord>& records) {
+  std::string text;
+  for (const AllReduceRecord& record : records) text += to_json(record);
+  return hash_of(std::as_bytes(std::span(text)));
 }
 
 }  // namespace
@@ -67,7 +66,7 @@ AllReducePolicy agreed_policy(World& world, const std::string& gpu,
                               const std::function<const Records&(const std::string& gpu)>& load) {
   const auto ranks = static_cast<std::size_t>(world.size());
   Name own_name;
-  put(gpu, own_name.gpu, sizeof own_name.gpu);
+  put_text(gpu, own_name.gpu);
   std::vector<Name> names(ranks);
   world.all_gather(&own_name, names.data(), sizeof own_name);
   const std::string first = names.front().gpu;
@@ -76,9 +75,9 @@ AllReducePolicy agreed_policy(World& world, const std::string& gpu,
   Found own;
   try {
     records = load(first).all_reduces;
-    own.hash = hash_of(records);
+    own.hash = hash_of_records(records);
   } catch (const Error& error) {
-    put(error.what(), own.error, sizeof own.error);
+    put_text(error.what(), own.error);
   }
   std::vector<Found> all(ranks);
   world.all_gather(&own, all.data(), sizeof own);

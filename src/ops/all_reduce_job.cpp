@@ -57,11 +57,6 @@ void Verdict::note(int repeat, std::uint64_t hash_of_outputs) {
     differs = repeat;
 }
 
-std::uint64_t hash_of(const std::vector<std::byte>& bytes, std::uint64_t before) {
-  for (const std::byte byte : bytes) before = (before ^ static_cast<std::uint64_t>(byte)) * 1099511628211u;  // FNV-1a
-  return before;
-}
-
 bool judge(World& world, const AllReduceRequest& request, const Verdict& own, const char* value, const char* bound,
            AllReduceResult& result) {
   if (!request.verify) return true;

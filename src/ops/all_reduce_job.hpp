@@ -62,8 +62,6 @@ struct Verdict {
   void note(int repeat, std::uint64_t hash_of_outputs);
 };
 
-std::uint64_t hash_of(const std::vector<std::byte>& bytes, std::uint64_t before = 14695981039346656037u);
-
 /// Collective, on every rank alike: whether all ranks' results are right, or nobody asked. Completes the result;
 /// `value` and `bound` name what elements are compared with.
 bool judge(World& world, const AllReduceRequest& request, const Verdict& own, const char* value, const char* bound,

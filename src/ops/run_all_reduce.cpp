@@ -7,6 +7,7 @@
 
 #include "base/check.hpp"
 #include "base/convert.hpp"
+#include "base/hash.hpp"
 #include "collectives/all_reduce.hpp"
 #include "ops/all_reduce_job.hpp"
 #include "ops/run_device.hpp"

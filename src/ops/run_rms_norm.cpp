@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "base/convert.hpp"
+#include "base/hash.hpp"
 #include "ops/all_reduce_job.hpp"
 #include "ops/operands.hpp"
 #include "ops/rms_norm_reference.hpp"

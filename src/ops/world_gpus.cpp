@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string_view>
 #include <vector>
 
 #include "base/check.hpp"
+#include "base/fixed_text.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "ops/run_device.hpp"
 #include "plan/rank_plan.hpp"
@@ -23,16 +23,14 @@ struct View {
   char refusal[1024] = {}, gpu[128] = {}, only_gpu[64] = {};  // each ends with a zero byte
 };
 
-void put(std::string_view text, char* to, std::size_t size) { text.substr(0, size - 1).copy(to, size - 1); }
-
 View view_of(World& world) {
   const bool processes = !runtime::one_process(world);
   const GpuSurvey survey = runtime::survey_gpus_here();
   View view;
-  put(cuda::refusal_of_gpus(survey, world.size(), processes, true, true), view.refusal, sizeof view.refusal);
+  put_text(cuda::refusal_of_gpus(survey, world.size(), processes, true, true), view.refusal);
   if (survey.gpus.empty()) return view;
-  put(survey.gpus.front().name, view.gpu, sizeof view.gpu);
-  if (survey.gpus.size() == 1) put(survey.gpus.front().uuid, view.only_gpu, sizeof view.only_gpu);
+  put_text(survey.gpus.front().name, view.gpu);
+  if (survey.gpus.size() == 1) put_text(survey.gpus.front().uuid, view.only_gpu);
   return view;
 }
 

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/convert.hpp"
+#include "base/hash.hpp"
 #include "codec/forms.hpp"
 
 namespace imbrex::test {
@@ -41,8 +42,7 @@ Checked check_output(const Tensors& tensors, const std::vector<std::byte>& outpu
                      const AllReduceOptions& options) {
   Checked checked;
   checked.report = report;
-  checked.hash = 14695981039346656037u;
-  for (std::byte byte : output) checked.hash = (checked.hash ^ static_cast<std::uint64_t>(byte)) * 1099511628211u;
+  checked.hash = hash_of(output);
   const std::size_t count = tensors.inputs.front().size();
   std::vector<float> got(count);
   to_float(tensors.type, output.data(), got.data(), std::ssize(got));
