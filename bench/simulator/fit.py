@@ -183,10 +183,6 @@ def bench(folder, name):
     return json.loads((MEASURED / folder / f"{name}.json").read_text())["rows"]
 
 
-def problem_of(row):
-    return row["problem"]
-
-
 def tried(rows, wanted=lambda problem, knobs: True):
     return [Row(row["problem"], plan["us"], plan["knobs"]) for row in rows for plan in row["plans"]
             if "try" in plan and wanted(row["problem"], plan["knobs"])]
