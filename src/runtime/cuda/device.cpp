@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/fixed_text.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/one_process.hpp"
 
@@ -26,7 +27,7 @@ Seat seat_of(int device) {
   IMBREX_CUDA_TRY(cudaGetDeviceProperties(&properties, device));
   Seat seat;
   std::copy_n(properties.uuid.bytes, seat.uuid.size(), seat.uuid.begin());
-  std::string_view(properties.name).substr(0, sizeof seat.name - 1).copy(seat.name, sizeof seat.name - 1);
+  put_text(properties.name, seat.name);
   IMBREX_CUDA_TRY(cudaGetDeviceCount(&seat.visible));
   return seat;
 }
