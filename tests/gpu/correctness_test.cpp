@@ -87,6 +87,8 @@ TEST(GpuGemm, EveryVariantIsRightWithTails) {
                                      Variant{"cooperative 128x256 cluster 2", {128, 256}},
                                      Variant{"cooperative 128x224 cluster 1", {128, 224}},
                                      Variant{"cooperative 128x224 cluster 2", {128, 224}},
+                                     Variant{"cooperative 128x192 cluster 2", {128, 192}},
+                                     Variant{"cooperative 128x128 cluster 2", {128, 128}},
                                      Variant{"pingpong 128x128 cluster 1 fp16", {128, 128}},
                                      Variant{"pingpong 128x128 cluster 2 fp16", {128, 128}},
                                      Variant{"pingpong 64x64 cluster 1 fp16", {64, 64}},
@@ -123,7 +125,8 @@ void random_problems(int ranks, const CudaOptions& options, int repeats, int que
     for (int i = 0; i < cases(4); ++i) {
       const Type type = fp8 ? Type::e4m3 : random.chance(0.3) ? Type::fp16 : Type::bf16;
       const Problem p = random_problem(random, op, ranks, i == 0 ? 2600 : 900, type);
-      Tile tile = random.one_of<Tile>({{128, 128}, {128, 128}, {128, 256}, {128, 224}, {64, 128}, {64, 64}, {128, 64}});
+      Tile tile = random.one_of<Tile>(
+          {{128, 128}, {128, 128}, {128, 256}, {128, 224}, {128, 192}, {64, 128}, {64, 64}, {128, 64}});
       if (fp8) tile.n = std::min<std::int64_t>(tile.n, 128);
       const Knobs k = fitting(random, p, options.kernel.empty() ? tile : Tile{128, 128});
       const char* only = std::getenv("IMBREX_TEST_GPU_OPERATOR");

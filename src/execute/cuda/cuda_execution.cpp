@@ -24,15 +24,24 @@ std::size_t bytes_of(const std::vector<T>& v) {
   return (v.size() * sizeof(T) + 255) / 256 * 256;
 }
 
-// What a variant needs for the plan, relative to others: whole waves of blocks, partners counted as tiles, times the
-// block's size over the rate that was measured for it (docs/cuda-executor.md).
-double cost(const GemmKernel& kernel, const RankTable& table, int workers) {
+// Cycles that a variant's blocks take over the plan: whole waves of tiles, partners counted as tiles, as measured on an
+// H200 (docs/cuda-executor.md).
+double cost(const GemmKernel& kernel, const RankTable& table, int workers, std::int64_t depth) {
   const TileShape& shape = kernel.shape;
   const double entries = static_cast<double>(table.tiles + table.partners),
                at_once = static_cast<double>(workers) * shape.cluster;
-  // Without a partner to share B with, a small block waits for the second-level cache.
-  const double rate = (kernel.pingpong ? 1.0 : 0.95) * (shape.cluster > 1 ? 1.0 : shape.n < 256 ? 0.82 : 0.98);
-  return std::max(1.0, std::ceil(entries / at_once)) * static_cast<double>(shape.m * shape.n) / rate;
+  const double waves = std::max(1.0, std::ceil(entries / at_once));
+  const auto size = static_cast<double>(shape.m * shape.n);
+  // Up to 128 columns, shared memory feeds the tensor cores a little too slowly. Without a partner to share B with, a
+  // small block waits for the second-level cache.
+  const double slice = size / (128 * 128) * (shape.n > 128 ? 515 : 575), rate = shape.cluster > 1 ? 1.0
+                                                                                : shape.n < 256   ? 0.82
+                                                                                                  : 0.98;
+  const double product =
+      slice / rate * static_cast<double>(depth * static_cast<std::int64_t>(size_of(kernel.type))) / 128;
+  // One group stores its tile while the other multiplies, or both share in a tile and store it in half the time.
+  const double store = 1500 + 21 * size / (kernel.pingpong ? 128 : 256);
+  return waves * product + (kernel.pingpong ? store : waves * store);
 }
 
 // Asking loads the kernel, and takes the driver long: once for a device.
@@ -122,7 +131,7 @@ void CudaExecution::choose_kernel() {
         continue;
       const int workers = workers_of(k, device_);
       if (workers == 0) continue;
-      const double c = cost(k, table_for(k), workers);
+      const double c = cost(k, table_for(k), workers, shapes_of(plan_.problem).depth);
       if (kernel_ != nullptr && c >= least) continue;
       least = c;
       kernel_ = &k;
@@ -154,7 +163,7 @@ RankTable& CudaExecution::table_for(const GemmKernel& kernel) {
   const bool slots = std::any_of(plan_.buffers.begin(), plan_.buffers.end(),
                                  [](const Buffer& b) { return b.layout == Layout::fragment; });
   const auto stages = [&](std::uint32_t adds) {
-    return slots ? slot_stages(shape.units, shape.planes, adds, output_type(plan_.problem.type)).count : 0;
+    return slots ? slot_stages(shape.units, shape.planes, adds).count : 0;
   };
   std::array<std::uint32_t, 3> key{};
   if (shape.registers) key = {static_cast<std::uint32_t>(shape.cluster), stages(1), stages(3)};

@@ -123,7 +123,7 @@ struct Fragment {
   /// leave() gives it back.
   template <int Slots, int Planes, typename Enter, typename Leave>
   __device__ __forceinline__ static void add_slots(float (&acc)[Registers], int own, Enter&& enter, Leave&& leave) {
-    constexpr int fit = static_cast<int>(slot_stages(units, Planes, Slots, Narrow).units);
+    constexpr int fit = static_cast<int>(slot_stages(units, Planes, Slots).units);
 #pragma unroll
     for (int first = 0; first < units; first += fit) {
       const auto plane = enter();

@@ -27,10 +27,11 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
   const void* a = g.a[task.a_source][epoch.copy];
   const std::uint32_t tx = threadIdx.x % 16 * each, ty = threadIdx.x / 16 * each;
   float acc[each][each] = {};
-  for (std::int64_t k0 = 0; k0 < g.k; k0 += depth) {
+  for (std::int64_t k0 = task.k_begin; k0 < task.k_end; k0 += depth) {
     for (int i = threadIdx.x; i < depth * block; i += threads) {
       const int ka = i % depth, ra = i / depth, kb = i / block, cb = i % block;
-      const bool in_a = row0 + ra < task.rows && k0 + ka < g.k, in_b = col0 + cb < task.cols && k0 + kb < g.k;
+      const bool in_a = row0 + ra < task.rows && k0 + ka < task.k_end;
+      const bool in_b = col0 + cb < task.cols && k0 + kb < task.k_end;
       sa[ka][ra] =
           in_a ? operand(a, args.type, (static_cast<std::int64_t>(task.a_row) + row0 + ra) * g.k + k0 + ka) : 0.0f;
       const std::int64_t row = k0 + kb, col = task.b_col + col0 + cb;

@@ -41,7 +41,8 @@ struct Slices {
  private:
   __device__ __forceinline__ const WaitEntry& entry() const { return args.table.waits[task.waits + next]; }
   __device__ __forceinline__ bool guarded() const {
-    const int columns = static_cast<int>(args.k) - (count - 1 - slice) * tile_k;  // up to the slice's end
+    const int columns =
+        static_cast<int>(task.k_end - task.k_begin) - (count - 1 - slice) * tile_k;  // up to the slice's end
     return next < task.load_waits && static_cast<int>(entry().k_begin) < columns;
   }
   __device__ __forceinline__ void enter() {
@@ -103,17 +104,17 @@ struct Sm80Gemm {
   __device__ __forceinline__ static void multiply(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
                                                   char* shared, float (&acc)[registers], bool& met) {
     using namespace cute;
-    const int k = static_cast<int>(args.k), k_tiles = (k + tile_k - 1) / tile_k;
-    const auto* a = static_cast<const Element*>(args.a[task.a_source][epoch.copy]) + task.a_row * args.k;
-    const auto* b = static_cast<const Element*>(args.b) + task.b_col;
+    const int k_tiles = slices_of(task, tile_k);
+    const auto* a = static_cast<const Element*>(args.a[task.a_source][epoch.copy]) + task.a_row * args.k + task.k_begin;
+    const auto* b = static_cast<const Element*>(args.b) + task.k_begin * args.n + task.b_col;
     Tensor gA = make_tensor(make_gmem_ptr(a), make_shape(Int<tile_m>{}, Int<tile_k>{}, k_tiles),
                             make_stride(args.k, _1{}, Int<tile_k>{}));
     Tensor gB = make_tensor(make_gmem_ptr(b), make_shape(Int<tile_n>{}, Int<tile_k>{}, k_tiles),
                             make_stride(_1{}, args.n, args.n * tile_k));
     Tensor accumulators = make_tensor(make_rmem_ptr(&acc[0]), Accumulators{});
     clear(accumulators);
-    const auto residue =
-        make_tuple(static_cast<int>(task.rows), static_cast<int>(args.n - task.b_col), k - k_tiles * tile_k);
+    const auto residue = make_tuple(static_cast<int>(task.rows), static_cast<int>(args.n - task.b_col),
+                                    static_cast<int>(task.k_end - task.k_begin) - k_tiles * tile_k);
     Mainloop{}(accumulators, gA, gB, accumulators, Slices(args, epoch, task, k_tiles, met), k_tiles, residue,
                static_cast<int>(threadIdx.x), shared);
   }

@@ -61,7 +61,8 @@ struct Sm90Gemm {
     alignas(128) std::byte rows[Config::consumer_warps][Rows::bytes];
     alignas(16) typename Mainloop::PipelineStorage pipeline;
     alignas(16) typename Order::SharedStorage order;
-    std::uint64_t epoch;
+    alignas(8) std::uint64_t epoch;
+    cutlass::arch::ClusterBarrier epoch_read;
   };
 
   /// Where a stage's plane lies.
@@ -79,14 +80,55 @@ struct Sm90Gemm {
     asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(group_threads) : "memory");
   }
 
+  /// What a thread of the block has read and tells the others.
+  __device__ __forceinline__ static Epoch this_epoch(const GemmArgs& args, const SharedStorage& shared) {
+    shared.epoch_read.wait(0);
+    return epoch_of(args.protocol, shared.epoch);
+  }
+  /// That thread, once.
+  __device__ __forceinline__ static void tell_epoch(const GemmArgs& args, SharedStorage& shared) {
+    const std::uint64_t epoch = read_epoch(args.protocol);
+    shared.epoch = epoch;
+    shared.epoch_read.arrive();
+    advance_epoch(args.protocol, epoch_of(args.protocol, epoch), gridDim.x);
+  }
+
+  /// The coordinates of what a task loads of A and of B, slice by slice of K.
+  __device__ __forceinline__ static auto slices(const Params& params, const TaskEntry& task,
+                                                std::uint32_t block_in_cluster) {
+    using namespace cute;
+    using X = Underscore;
+    const int n = static_cast<int>(params.args.n), k = static_cast<int>(params.args.k);
+    const int row = static_cast<int>(task.a_row), col = static_cast<int>(task.b_col);
+    const int k_begin = static_cast<int>(task.k_begin);
+    // Rows beyond any source are the descriptor's business.
+    Tensor mA = params.mainloop.tma_load_a.get_tma_tensor(make_shape(Int<Config::tile_m>{}, k, 1));
+    Tensor mB = params.mainloop.tma_load_b.get_tma_tensor(make_shape(n, k, 1));
+    Tensor gA = local_tile(domain_offset(make_coord(row, k_begin, 0), mA), TileShapeMNK{}, make_coord(0, _, _),
+                           Step<_1, X, _1>{})(_, _, _, 0);
+    Tensor gB = local_tile(domain_offset(make_coord(col, k_begin, 0), mB), TileShapeMNK{}, make_coord(_, 0, _),
+                           Step<X, _1, _1>{})(_, _, _, 0);
+    return make_tuple(params.mainloop.tma_load_a.get_slice(0).partition_S(gA),
+                      params.mainloop.tma_load_b.get_slice(block_in_cluster).partition_S(gB));
+  }
+
+  /// One thread, before the stream's previous kernel has ended: brings what the roles read first near them.
+  // NOTE: prefetches of the first slices of A and B to the second-level cache gained nothing more.
+  __device__ __forceinline__ static void warm(const Params& params, std::uint32_t block_in_cluster) {
+    const Walk<Config::cluster> walk(params.args.table, block_in_cluster);
+    if (!walk.valid()) return;
+    Lookahead first;
+    first.begin(walk.entry());
+    first.end(params.args.table);
+  }
+
   /// The producer: one thread.
   __device__ __forceinline__ static void load(const Params& params, SharedStorage& shared, Pipeline& pipeline,
                                               State& state, std::uint32_t block_in_cluster) {
     using namespace cute;
-    using X = Underscore;
     const GemmArgs& args = params.args;
-    const Epoch epoch = epoch_of(args.protocol, shared.epoch);
-    const int n = static_cast<int>(args.n), k = static_cast<int>(args.k), k_tiles = (k + tile_k - 1) / tile_k;
+    Epoch epoch{};
+    bool begun = false, knows_epoch = false;
     Tensor sA = make_tensor(make_smem_ptr(shared.tensors.smem_A.data()), typename Mainloop::SmemLayoutA{});
     Tensor sB = make_tensor(make_smem_ptr(shared.tensors.smem_B.data()), typename Mainloop::SmemLayoutB{});
     auto block_a = params.mainloop.tma_load_a.get_slice(0);
@@ -94,19 +136,13 @@ struct Sm90Gemm {
     Tensor tAsA = block_a.partition_D(sA);
     Tensor tBsB = block_b.partition_D(sB);
     constexpr std::uint16_t everyone = (1u << Config::cluster) - 1;
-    // Coordinates only; rows beyond any source are the descriptor's business.
-    Tensor mA = params.mainloop.tma_load_a.get_tma_tensor(make_shape(Int<Config::tile_m>{}, k, 1));
-    Tensor mB = params.mainloop.tma_load_b.get_tma_tensor(make_shape(n, k, 1));
     for (Walk<Config::cluster> walk(params.args.table, block_in_cluster); walk.valid(); walk.next()) {
       const TaskEntry& task = *walk.entry();  // read where it lies: a copy would cost sixteen registers
       if (!multiplies(task.kind)) continue;
-      Tensor gA = local_tile(domain_offset(make_coord(static_cast<int>(task.a_row), 0, 0), mA), TileShapeMNK{},
-                             make_coord(0, _, _), Step<_1, X, _1>{})(_, _, _, 0);
-      Tensor gB = local_tile(domain_offset(make_coord(static_cast<int>(task.b_col), 0, 0), mB), TileShapeMNK{},
-                             make_coord(_, 0, _), Step<X, _1, _1>{})(_, _, _, 0);
-      Tensor tAgA = block_a.partition_S(gA);
-      Tensor tBgB = block_b.partition_S(gB);
-      const cute::TmaDescriptor* descriptor = &params.a[0][0] + (task.a_source * 2 + epoch.copy);
+      const int k_tiles = slices_of(task, tile_k);
+      const auto from = slices(params, task, block_in_cluster);
+      Tensor tAgA = get<0>(from);
+      Tensor tBgB = get<1>(from);
       const std::uint32_t load_waits = task.load_waits;
       const WaitEntry* waits = args.table.waits + task.waits;
       std::uint32_t waited = 0;
@@ -114,10 +150,24 @@ struct Sm90Gemm {
         copy(params.mainloop.tma_load_b.with(*pipeline.producer_get_barrier(at), everyone), tBgB(_, _, _, kt),
              tBsB(_, _, _, at.index()));
       };
-      // While the tile waits for its first rows of A, B is loaded, as far as the stages go and then into L2.
       int early = 0, fetched = 0;
       State early_state = state;
       const int stage_limit = min(k_tiles, Config::stages), fetch_limit = min(k_tiles, 2 * Config::stages);
+      if (!begun) wait_for_stream();
+      begun = true;
+      // Rows of the caller's own A need no epoch, which takes a round to the second-level cache to get; others' rows
+      // can wait for it while B is loaded.
+      if (!knows_epoch && (load_waits > 0 || task.a_source != 0 || task.slot_stages > 0)) {
+        for (; early < stage_limit; ++early, ++early_state) {
+          pipeline.producer_acquire(early_state);
+          load_b(early_state, early);
+        }
+        fetched = early;
+        epoch = this_epoch(args, shared);
+        knows_epoch = true;
+      }
+      const cute::TmaDescriptor* descriptor = &params.a[0][0] + (task.a_source * 2 + epoch.copy);
+      // While the tile waits for its first rows of A, B is loaded, as far as the stages go and then into L2.
       while (waited < load_waits && waits[waited].k_begin == 0) {
         if (met(args.protocol, epoch, waits[waited])) {
           ++waited;
@@ -182,7 +232,7 @@ struct Sm90Gemm {
     wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits);
     fence_proxy_async();
     const RegionEntry* regions = args.table.regions + task.regions;
-    const std::uint32_t at_once = slot_stages(units, planes, task.adds, Config::narrow).units;
+    const std::uint32_t at_once = slot_stages(units, planes, task.adds).units;
     for (std::uint32_t unit = 0; unit < units; unit += at_once, ++state) {
       const int count = static_cast<int>(min(at_once, units - unit));
       acquire(task.adds * count * plane_bytes);
@@ -284,7 +334,8 @@ struct Sm90Gemm {
   __device__ __forceinline__ static void post(const Params& params, const SharedStorage& shared, int poster,
                                               std::uint32_t block_in_cluster) {
     const GemmArgs& args = params.args;
-    const Epoch epoch = epoch_of(args.protocol, shared.epoch);
+    wait_for_stream();
+    const Epoch epoch = this_epoch(args, shared);
     std::uint32_t turn = 0;
     for (Walk<Config::cluster> walk(params.args.table, block_in_cluster); walk.valid(); walk.next(), ++turn) {
       const TaskEntry& task = *walk.entry();
@@ -322,8 +373,8 @@ struct Sm90Gemm {
                                                  Order& order, int warpgroup, std::uint32_t block_in_cluster) {
     using namespace cute;
     const GemmArgs& args = params.args;
-    const Epoch epoch = epoch_of(args.protocol, shared.epoch);
-    const int k_tiles = (static_cast<int>(args.k) + tile_k - 1) / tile_k;
+    wait_for_stream();
+    const Epoch epoch = this_epoch(args, shared);
     const int group = Config::pingpong ? warpgroup : 0;
     const std::uint32_t thread = Config::pingpong ? threadIdx.x % 128 : threadIdx.x - 128;
     Mainloop mainloop;
@@ -333,6 +384,7 @@ struct Sm90Gemm {
     for (Walk<Config::cluster> walk(params.args.table, block_in_cluster); walk.valid(); walk.next(), ++turn) {
       const TaskEntry& task = *walk.entry();          // read where it lies: a copy would cost sixteen registers
       const int poster = static_cast<int>(turn % 2);  // in ping-pong, the group too
+      const int k_tiles = slices_of(task, tile_k);
       if (Config::pingpong && poster != warpgroup) {
         if (multiplies(task.kind)) state.advance(k_tiles + task.slot_stages);
         continue;
@@ -371,6 +423,7 @@ struct Sm90Gemm {
     const int warp = cutlass::canonical_warp_idx_sync();
     const std::uint32_t block_in_cluster = Config::cluster > 1 ? cute::block_rank_in_cluster() : 0;
 
+    if (warp == 2 && cute::elect_one_sync()) warm(params, block_in_cluster);
     if (warp == 0 && cute::elect_one_sync()) {
       for (int i = 0; i < 4; ++i) cute::prefetch_tma_descriptor(&params.a[0][0] + i);
       cute::prefetch_tma_descriptor(params.mainloop.tma_load_b.get_tma_descriptor());
@@ -386,28 +439,24 @@ struct Sm90Gemm {
     order_params.group_id = warpgroup - 1;
     order_params.group_size = 128;
     Order order(shared.order, order_params);
-    if (threadIdx.x == 64) {  // of a poster's warp: what the roles read first
-      const Walk<Config::cluster> walk(params.args.table, block_in_cluster);
-      if (walk.valid()) {
-        Lookahead first;
-        first.begin(walk.entry());
-        first.end(params.args.table);
-      }
+    if (threadIdx.x == 32) {
+      shared.epoch_read.init(1);
+      cutlass::arch::fence_barrier_init();
     }
-    wait_for_stream();
-    const bool reader = threadIdx.x == 32;  // of the producers' idle warp
-    if (reader) shared.epoch = read_epoch(params.args.protocol);
-    __syncthreads();
     if constexpr (Config::cluster > 1) {
       cute::cluster_arrive_relaxed();
       cute::cluster_wait();
+    } else {
+      __syncthreads();
     }
-    if (reader) advance_epoch(params.args.protocol, epoch_of(params.args.protocol, shared.epoch), gridDim.x);
     if (warpgroup == 0) {
       cutlass::arch::warpgroup_reg_dealloc<56>();
       if (warp == 0 && cute::elect_one_sync()) {
         State state = cutlass::make_producer_start_state<Pipeline>();
         load(params, shared, pipeline, state, block_in_cluster);
+      } else if (threadIdx.x == 32) {
+        wait_for_stream();
+        tell_epoch(params.args, shared);
       } else if (warp >= 2) {
         post(params, shared, warp - 2, block_in_cluster);
       }

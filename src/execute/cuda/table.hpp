@@ -15,7 +15,7 @@
 
 namespace imbrex::cuda {
 
-enum class TaskKind : std::uint32_t {
+enum class TaskKind : std::uint8_t {
   none,       ///< fills up a cluster's pair; nothing to do
   partner,    ///< loads beside its pair's tile, which shares B with it, and stores nothing
   tile,       ///< a block of the product
@@ -69,11 +69,12 @@ static_assert(sizeof(RegionEntry) == 48 && offsetof(RegionEntry, row) == 24 && o
 
 struct alignas(64) TaskEntry {
   TaskKind kind;
-  std::uint32_t task;                   ///< index in the plan's queue, for messages
-  std::uint32_t queue;                  ///< likewise
-  std::uint32_t a_source;               ///< 0: the caller's A; 1: the gathered workspace
+  std::uint8_t a_source;                ///< 0: the caller's A; 1: the gathered workspace
+  std::uint16_t queue;                  ///< index in the plan, for messages
+  std::uint32_t task;                   ///< index in that queue, likewise
   std::uint32_t a_row, b_col;           ///< first row of A, first column of B
   std::uint32_t rows, cols;             ///< of the tile; the rest of the block is neither stored nor added
+  std::uint32_t k_begin, k_end;         ///< the stretch of K that the tile sums over, of whole k_units or up to K's end
   std::uint32_t waits, regions, posts;  ///< first entry in each table; regions: adds, then stores
   std::uint16_t load_waits, epilogue_waits;
   std::uint16_t adds, stores;
@@ -92,14 +93,18 @@ struct SlotStages {
   std::uint32_t count;  ///< stages of one tile; 0: the slots do not come this way
 };
 
-/// Of a tile of `tile_units` units, for stages of `planes` planes; none: the kernel's stages bring no slots.
-constexpr SlotStages slot_stages(std::uint32_t tile_units, std::uint32_t planes, std::uint32_t slots, Type type) {
+/// Of a tile of `tile_units` units that adds slots of 16-bit elements, for stages of `planes` planes; none: the
+/// kernel's stages bring no slots.
+constexpr SlotStages slot_stages(std::uint32_t tile_units, std::uint32_t planes, std::uint32_t slots) {
   // Of 2 and 4 ranks: the sums that the kernels unroll. With 7 slots at once the accumulators would not fit the
   // registers.
-  if (planes == 0 || type == Type::fp32 || (slots != 1 && slots != 3)) return {0, 0};
+  if (planes == 0 || (slots != 1 && slots != 3)) return {0, 0};
   const std::uint32_t fit = planes / slots, units = fit < tile_units ? fit : tile_units;
   return {units, (tile_units + units - 1) / units};
 }
+
+/// Stretches of K begin and end at multiples of this: whole slices of every kernel's main loop.
+inline constexpr std::int64_t k_unit = 128;
 
 /// Tasks of one queue and the workers (clusters of thread blocks) that take them in turn.
 struct QueueSpan {
@@ -175,6 +180,11 @@ struct GemmArgs {
 struct TileScales {
   const float *a, *b;
 };
+
+/// Slices of `slice` columns that a tile's stretch of K has.
+constexpr int slices_of(const TaskEntry& task, int slice) {
+  return (static_cast<int>(task.k_end - task.k_begin) + slice - 1) / slice;
+}
 
 constexpr TileScales scales_of(const GemmArgs& args, const TaskEntry& task, std::uint32_t copy) {
   if (args.row_scales != 0) return {args.a_scale[task.a_source][copy] + task.a_row, args.b_scale + task.b_col};

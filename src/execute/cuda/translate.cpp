@@ -168,7 +168,7 @@ class Translation {
 
   TaskEntry start(int queue, std::size_t task) {
     TaskEntry entry{};
-    entry.queue = word(queue);
+    entry.queue = static_cast<std::uint16_t>(queue);  // of 64 at most
     entry.task = narrow<std::uint32_t>(task, "tasks in a queue");
     const Task& t = plan_.ranks[index(rank_)].queues[index(queue)].tasks[task];
     add_waits(entry, t);
@@ -274,7 +274,7 @@ class Translation {
   bool pairable(const TaskEntry& x, const TaskEntry& y) const {
     if (x.kind != y.kind) return false;
     if (x.kind != TaskKind::tile) return true;
-    if (x.b_col != y.b_col) return false;
+    if (x.b_col != y.b_col || x.k_begin != y.k_begin || x.k_end != y.k_end) return false;
     for (std::uint32_t w = 0; w < y.load_waits; ++w)
       if (!free_[table_.waits[y.waits + w].signal]) return false;
     return true;
@@ -289,9 +289,14 @@ class Translation {
                    "{}: a tile of {} x {} does not fit the kernel's {} x {}", where(), extent.rows, extent.cols,
                    shape_.m, shape_.n);
     const Buffer& a = plan_.buffers[index(tile.a.buffer)];
-    IMBREX_EXPECTS(tile.a.col == 0 && tile.a.cols == a.cols && tile.b.buffer == buffer_b && tile.b.row == 0 &&
-                       tile.b.rows == plan_.buffers[buffer_b].rows && tile.a.rank == rank_,
-                   "{}: the CUDA executor multiplies whole rows of this rank's A with whole columns of B", where());
+    const std::int64_t k_end = tile.a.col + tile.a.cols;
+    IMBREX_EXPECTS(tile.a.rank == rank_ && tile.b.buffer == buffer_b && tile.b.row == tile.a.col &&
+                       a.cols == plan_.buffers[buffer_b].rows,
+                   "{}: the CUDA executor multiplies columns {}+{} of this rank's A with the same rows of B", where(),
+                   tile.a.col, tile.a.cols);
+    IMBREX_EXPECTS(tile.a.col % k_unit == 0 && (k_end % k_unit == 0 || k_end == a.cols),
+                   "{}: columns {}+{} of A: the CUDA executor cuts K at multiples of {}", where(), tile.a.col,
+                   tile.a.cols, k_unit);
     if (tile.a.buffer != buffer_a) {
       IMBREX_EXPECTS(table_.gathered < 0 || table_.gathered == tile.a.buffer,
                      "{}: tiles read A from more than two buffers", where());
@@ -303,6 +308,8 @@ class Translation {
     entry.b_col = word(tile.b.col);
     entry.rows = word(extent.rows);
     entry.cols = word(extent.cols);
+    entry.k_begin = word(tile.a.col);
+    entry.k_end = word(k_end);
     entry.bias = !tile.adds.empty() && is_bias(plan_.problem, tile.adds.back()) ? 1 : 0;
     const std::span slots(tile.adds.data(), tile.adds.size() - entry.bias);
     IMBREX_EXPECTS(entry.bias == 0 || tile.adds.back().col == tile.b.col,
@@ -311,10 +318,9 @@ class Translation {
     entry.own = narrow<std::uint16_t>(std::min(index(tile.own), slots.size()), "slots of one tile");
     entry.adds = narrow<std::uint16_t>(slots.size(), "slots of one tile");
     entry.stores = narrow<std::uint16_t>(tile.stores.size(), "stores of one tile");
-    if (shape_.registers && entry.adds > 0) {
-      const Type type = plan_.buffers[index(slots.front().buffer)].type;
-      entry.slot_stages = slot_stages(shape_.units, shape_.planes, entry.adds, type).count;
-    }
+    const auto wide = [&](const Region& slot) { return plan_.buffers[index(slot.buffer)].type == Type::fp32; };
+    if (shape_.registers && entry.adds > 0 && std::none_of(slots.begin(), slots.end(), wide))
+      entry.slot_stages = slot_stages(shape_.units, shape_.planes, entry.adds).count;
     for (const Region& add : slots) {
       table_.regions.push_back(tile_region(add, extent));
       IMBREX_EXPECTS(!shape_.registers || table_.regions.back().order == SlotOrder::registers,
