@@ -64,6 +64,10 @@ void PlanOptions::add_to(CLI::App& command) {
       ->group(knob_group);
   add_integer(command, "--k-slices", k_slices, 1, most - 1, "K slices in which a row block travels (default 1)")
       ->group(knob_group);
+  add_integer(command, "--split-k", split_k, 1, most - 1,
+              "fused: parts of K, of 128 or more, that a tile is cut into; the last one's worker adds the others' "
+              "(default 1)")
+      ->group(knob_group);
   add_integer(command, "--chunks", chunks, 1, most - 1, "decomposed: parts of the GEMM (default 2)")->group(knob_group);
   add_integer(command, "--nodes", nodes, 1, max_ranks,
               "sequential, decomposed: hosts that the ranks lie on, equally many on each (default 1); collectives then "
@@ -115,6 +119,7 @@ std::optional<Knobs> PlanOptions::chosen_knobs() const {
   Knobs result = knobs;
   result.group = static_cast<int>(group);
   result.k_slices = static_cast<int>(k_slices);
+  result.split_k = static_cast<int>(split_k);
   result.chunks = static_cast<int>(chunks);
   result.nodes = static_cast<int>(nodes);
   result.cluster = static_cast<int>(cluster);

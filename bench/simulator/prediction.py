@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 FLAGS = ("span_shards", "one_shot")
-VALUES = ("tile_m", "tile_n", "cluster", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "own_shift", "abreast", "partial")
+VALUES = ("tile_m", "tile_n", "cluster", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "split_k", "own_shift", "abreast", "partial")
 
 
 def simulated_us(program, machine, problem, strategy, knobs):

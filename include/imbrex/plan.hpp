@@ -110,6 +110,9 @@ struct Knobs {
   std::int64_t comm_rows = 0;  ///< rows per copy (the communication tile); 0: a whole shard (stored operands: spread
                                ///< over the workers)
   int k_slices = 1;            ///< all_gather_gemm: a copied row block travels and is awaited in that many K slices
+  int split_k = 1;             ///< strategy fused: parts of K that a product's tile is cut into, each multiplied by a
+                               ///< worker of its own; the last one's tile adds the others' parts, in fp32 and in the
+                               ///< order of K. Cuts lie at multiples of 128; more parts than K has of these: one each
   int chunks = 2;              ///< strategy decomposed: parts that the GEMM is cut into
   int nodes = 1;               ///< library collectives: hosts that the ranks lie on, equally many on each, one host's
                                ///< after another's; with several, what crosses between hosts does so once

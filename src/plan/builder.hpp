@@ -36,6 +36,8 @@ struct Range {
   std::int64_t end() const { return begin + size; }
 };
 
+inline bool overlap(const Range& x, const Range& y) { return x.begin < y.end() && y.begin < x.end(); }
+
 /// `total` cut into pieces of `piece`, the last one shorter.
 std::vector<Range> cut(std::int64_t total, std::int64_t piece);
 

@@ -111,8 +111,8 @@ Plan plan_of(const Node& n) {
 }  // namespace
 
 Knobs knobs_of(const Node& n) {
-  n.only({"tile_m", "tile_n", "cluster", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "chunks",
-          "nodes", "own_shift", "abreast", "span_shards", "one_shot", "partial"});
+  n.only({"tile_m", "tile_n", "cluster", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "split_k",
+          "chunks", "nodes", "own_shift", "abreast", "span_shards", "one_shot", "partial"});
   Knobs k;
   k.tile_m = n["tile_m"].integer<std::int64_t>();
   k.tile_n = n["tile_n"].integer<std::int64_t>();
@@ -123,6 +123,7 @@ Knobs knobs_of(const Node& n) {
   k.reducer = n["reducer"].name(parse_reducer);
   k.comm_rows = n["comm_rows"].integer<std::int64_t>();
   k.k_slices = n["k_slices"].integer<int>();
+  if (n.has("split_k")) k.split_k = n["split_k"].integer<int>();  // files of before had one part
   k.chunks = n["chunks"].integer<int>();
   if (n.has("nodes")) k.nodes = n["nodes"].integer<int>();  // files of before had one
   k.own_shift = n["own_shift"].integer<int>();

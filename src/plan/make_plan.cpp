@@ -18,6 +18,7 @@ void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knob
                  knobs.cluster);
   expect_positive("group", knobs.group);
   expect_positive("k_slices", knobs.k_slices);
+  expect_positive("split_k", knobs.split_k);
   expect_positive("chunks", knobs.chunks);
   IMBREX_EXPECTS(knobs.own_shift >= 0, "knob own_shift = {}: it must not be negative", knobs.own_shift);
   IMBREX_EXPECTS(knobs.abreast >= 0, "knob abreast = {}: it must not be negative (0: all owners)", knobs.abreast);

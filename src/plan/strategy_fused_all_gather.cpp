@@ -4,6 +4,7 @@
 // stored to the peers by the GEMM's own workers before their first tiles: a copy engine takes longer to start.
 #include <algorithm>
 
+#include "plan/split_k.hpp"
 #include "plan/strategies.hpp"
 #include "plan/tile_order.hpp"
 
@@ -38,8 +39,9 @@ class FusedAllGather {
       case Transport::push: push(); break;
       case Transport::pull: pull(); break;
     }
+    split_.make_slots(count_blocks());
     for (int rank = 0; rank < b_.ranks(); ++rank) {
-      if (!b_.keeps(rank)) continue;  // tiles post nothing
+      if (!b_.keeps(rank)) continue;  // tiles post nothing to others
       if (b_.knobs().span_shards)
         spanning_tiles(rank);
       else
@@ -54,6 +56,14 @@ class FusedAllGather {
     if (!stored_) return shard_rows_;
     const std::int64_t pieces = std::max(1, stores_at_once / std::max(1, b_.ranks() - 1));
     return (shard_rows_ + pieces - 1) / pieces;
+  }
+
+  // Of a rank's product.
+  std::int64_t count_blocks() const {
+    const Knobs& knobs = b_.knobs();
+    const auto rows = [&](std::int64_t count) { return std::ssize(cut(count, knobs.tile_m)); };
+    const std::int64_t high = knobs.span_shards ? rows(b_.problem().m) : b_.ranks() * rows(shard_rows_);
+    return high * std::ssize(cut(b_.shapes().b.cols, knobs.tile_n));
   }
 
   // Pieces that workers store are small and arrive all but together: they share a signal.
@@ -164,17 +174,21 @@ class FusedAllGather {
     return b_.knobs().transport == Transport::pull ? (source - rank + ranks) % ranks : (rank - source + ranks) % ranks;
   }
 
-  void wait_for(std::vector<Wait>& waits, int source, Range rows) const {
+  // For columns `k` of rows of `source`'s shard.
+  void wait_for(std::vector<Wait>& waits, int source, Range rows, const Range& k) const {
     if (scaled()) waits.push_back({scales_arrived(source)});
+    const auto wait = [&](std::size_t piece, std::size_t slice) {
+      const Range& columns = slices_[slice];
+      if (overlap(columns, k))
+        waits.push_back({arrived(source, piece, slice), posts_of_a_signal(), WaitPoint::load,
+                         std::max<std::int64_t>(0, columns.begin - k.begin)});
+    };
     if (stored_) {
-      for (std::size_t slice = 0; slice < slices_.size(); ++slice)
-        waits.push_back({arrived(source, 0, slice), posts_of_a_signal(), WaitPoint::load, slices_[slice].begin});
+      for (std::size_t slice = 0; slice < slices_.size(); ++slice) wait(0, slice);
       return;
     }
     for_each_piece([&](std::size_t piece, std::size_t slice) {
-      const Range& r = pieces_[piece];
-      if (r.begin < rows.end() && rows.begin < r.end())
-        waits.push_back({arrived(source, piece, slice), 1, WaitPoint::load, slices_[slice].begin});
+      if (overlap(pieces_[piece], rows)) wait(piece, slice);
     });
   }
 
@@ -184,14 +198,17 @@ class FusedAllGather {
     return b_.scale_rows(rank, gathered_scales_, b_.problem().scales == Scales::tensor ? Range{source, 1} : rows);
   }
 
-  // Returns where its waits go.
-  std::vector<Wait>& add_tile(int rank, const Region& a, const Region& a_scale, std::int64_t out_row,
-                              const Range& cols) {
-    Task& task = b_.add_tile(rank, compute_, a, b_.region(rank, buffer_b, 0, b_.shapes().depth, cols.begin, cols.size));
+  // A part of a block of the output, which is number `place` of the rank's. Returns where its waits go.
+  std::vector<Wait>& add_tile(int rank, const Region& a, const Region& a_scale, const Block& block, std::size_t place,
+                              std::size_t part) {
+    Task& task = split_.add_tile(rank, compute_, a, block.cols, place, part);
     auto& tile = std::get<Tile>(task.work);
     tile.a_scale = a_scale;
-    tile.stores.push_back({b_.region(rank, buffer_out, out_row, a.rows, cols.begin, cols.size)});
-    b_.add_bias(rank, cols, tile.adds);
+    if (!split_.is_last(part)) return task.waits;
+    tile.stores.push_back(
+        {b_.region(rank, buffer_out, block.rows.begin, block.rows.size, block.cols.begin, block.cols.size)});
+    split_.add_parts(rank, place, tile);
+    b_.add_bias(rank, block.cols, tile.adds);
     return task.waits;
   }
 
@@ -202,16 +219,23 @@ class FusedAllGather {
       areas.push_back({source, {source * shard_rows_, shard_rows_}, {0, b_.shapes().b.cols}});
       arrivals.push_back(arrival(rank, source));
     }
+    const bool in_columns = b_.knobs().order == TileOrder::column_major;
     const auto order = gather_order(areas, arrivals, rank, b_.knobs());
-    b_.reserve(rank, compute_, order.size());
-    for (const auto& [block, source, place] : order) {
+    b_.reserve(rank, compute_, order.size() * split_.parts());
+    const auto add = [&](std::size_t place, std::size_t part) {
+      const auto& [block, source, number] = order[place];
       const std::int64_t row = block.rows.begin, in_shard = row - source * shard_rows_;
       const Region a = source == rank ? b_.rows_of(rank, buffer_a, in_shard, block.rows.size)
                                       : b_.rows_of(rank, gathered_, row, block.rows.size);
       const Region a_scale = source == rank ? b_.scales_of(rank, {in_shard, block.rows.size})
                                             : gathered_scales(rank, source, {row, block.rows.size});
-      std::vector<Wait>& waits = add_tile(rank, a, a_scale, row, block.cols);
-      if (source != rank) wait_for(waits, source, {in_shard, block.rows.size});
+      std::vector<Wait>& waits = add_tile(rank, a, a_scale, block, place, part);
+      if (source != rank) wait_for(waits, source, {in_shard, block.rows.size}, split_.stretch(part));
+    };
+    // What is there is not held up by parts of what has yet to arrive.
+    for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
+      while (end < order.size() && (in_columns || order[end].owner == order[begin].owner)) ++end;
+      split_.for_each_part(begin, end, add);
     }
   }
 
@@ -228,22 +252,25 @@ class FusedAllGather {
     if (b_.knobs().order != TileOrder::column_major)
       std::stable_sort(blocks.begin(), blocks.end(),
                        [&](const Block& x, const Block& y) { return latest(x) < latest(y); });
-    b_.reserve(rank, compute_, blocks.size());
-    for (const Block& t : blocks) {
+    b_.reserve(rank, compute_, blocks.size() * split_.parts());
+    split_.for_each_part(0, blocks.size(), [&](std::size_t place, std::size_t part) {
+      const Block& t = blocks[place];
       std::vector<Wait>& waits = add_tile(rank, b_.rows_of(rank, gathered_, t.rows.begin, t.rows.size),
-                                          gathered_scales(rank, 0, t.rows), t.rows.begin, t.cols);
+                                          gathered_scales(rank, 0, t.rows), t, place, part);
       for (std::int64_t s = t.rows.begin / shard_rows_; s * shard_rows_ < t.rows.end(); ++s) {
         const std::int64_t first = s * shard_rows_;
         wait_for(waits, static_cast<int>(s),
                  {std::max<std::int64_t>(t.rows.begin - first, 0),
-                  std::min(t.rows.end() - first, shard_rows_) - std::max<std::int64_t>(t.rows.begin - first, 0)});
+                  std::min(t.rows.end() - first, shard_rows_) - std::max<std::int64_t>(t.rows.begin - first, 0)},
+                 split_.stretch(part));
       }
-    }
+    });
   }
 
   static constexpr int stores_at_once = 132;  // one for each SM of today's large GPUs
 
   Builder b_;
+  SplitK split_{b_};
   std::int64_t shard_rows_;
   bool stored_;
   std::vector<Range> pieces_;  // rows of a shard that travel together

@@ -4,33 +4,12 @@
 #include "plan/strategies.hpp"
 
 #include <algorithm>
-#include <span>
 
+#include "plan/split_k.hpp"
 #include "plan/tile_order.hpp"
 
 namespace imbrex {
 namespace {
-
-// A tile of a rank's product that spans shards, and where the parts of it that go to different owners begin.
-struct RankTile {
-  Block block;
-  std::size_t first = 0, count = 0;
-};
-
-// A rank's tiles in its order.
-struct RankTiles {
-  std::vector<RankTile> spanning;  // empty: every piece is a tile
-  std::vector<OwnedBlock> pieces;
-
-  std::size_t size() const { return spanning.empty() ? pieces.size() : spanning.size(); }
-  const Block& block(std::size_t tile) const { return spanning.empty() ? pieces[tile].block : spanning[tile].block; }
-  std::span<const OwnedBlock> pieces_of(std::size_t tile) const {
-    if (spanning.empty()) return {&pieces[tile], 1};
-    return {&pieces[spanning[tile].first], spanning[tile].count};
-  }
-};
-
-bool overlap(const Range& x, const Range& y) { return x.begin < y.end() && y.begin < x.end(); }
 
 class FusedScatter {
  public:
@@ -48,6 +27,7 @@ class FusedScatter {
     // A handful of SMs keeps up with the links; they are free for tiles again in plans without this queue.
     reduction_ = reduce_ && knobs.reducer == Reducer::reserved ? b_.queue(Engine::compute, 4) : compute_;
     make_buffers_and_signals();
+    split_.make_slots(static_cast<std::int64_t>(tiles_[index(std::max(b_.only(), 0))].size()));
   }
 
   Plan make() {
@@ -58,8 +38,10 @@ class FusedScatter {
         continue;
       }
       const RankTiles& mine = tiles_[index(rank)];
-      b_.reserve(rank, compute_, mine.size() + 1);
-      for (std::size_t tile = 0; tile < mine.size(); ++tile) add_tile(rank, mine.block(tile), mine.pieces_of(tile));
+      b_.reserve(rank, compute_, mine.size() * split_.parts() + 1);
+      split_.for_each_part(0, mine.size(), [&](std::size_t tile, std::size_t part) {
+        if (split_.is_last(part) || b_.keeps(rank)) add_tile(rank, mine.block(tile), mine.pieces_of(tile), tile, part);
+      });
       if (reduce_ && !in_tile_) add_reductions(rank);
     }
     if (copies_) add_copies();
@@ -281,21 +263,25 @@ class FusedScatter {
     }
   }
 
-  void add_tile(int rank, const Block& block, std::span<const OwnedBlock> pieces) {
+  // A part of the tile that is number `place` of the rank's.
+  void add_tile(int rank, const Block& block, std::span<const OwnedBlock> pieces, std::size_t place, std::size_t part) {
     if (!b_.keeps(rank)) {
-      std::vector<Wait> waits;
+      std::vector<Wait> waits = split_.waits(rank, place);
       std::vector<Post> posts;
       send(rank, block, pieces, nullptr, waits, posts);
       b_.skip(rank, compute_, waits, posts);
       return;
     }
-    Task& task = b_.add_tile(rank, compute_, b_.rows_of(rank, buffer_a, block.rows.begin, block.rows.size),
-                             b_.region(rank, buffer_b, 0, b_.shapes().depth, block.cols.begin, block.cols.size));
+    const Region a = b_.rows_of(rank, buffer_a, block.rows.begin, block.rows.size);
+    Task& task = split_.add_tile(rank, compute_, a, block.cols, place, part);
     auto& tile = std::get<Tile>(task.work);
     tile.a_scale = b_.scales_of(rank, block.rows);
+    if (!split_.is_last(part)) return;
     send(rank, block, pieces, &tile, task.waits, task.posts);
     // With reductions the bias is theirs to add.
-    if (ranks() == 1 || exchange_ || !tile.adds.empty()) b_.add_bias(rank, block.cols, tile.adds);
+    const bool complete = ranks() == 1 || exchange_ || !tile.adds.empty();
+    split_.add_parts(rank, place, tile);
+    if (complete) b_.add_bias(rank, block.cols, tile.adds);
   }
 
   // What add_tile and add_reductions keep of another rank's: its posts to the one whose plan this is.
@@ -303,6 +289,7 @@ class FusedScatter {
     const int to = b_.only();
     const std::int64_t count = piece_count_[index(one_shot_ ? 0 : to)];
     // Its pieces for that rank, those first that stand before any tile that waits.
+    const std::vector<Wait> first_waits = split_.waits(peer, 0);
     const std::int64_t lead = exchange_ ? 0
                               : in_tile_
                                   ? scatter_lead(areas_[index(to)], areas_[index(peer)], ranks(), peer, b_.knobs())
@@ -311,7 +298,7 @@ class FusedScatter {
     early.reserve(index(static_cast<int>(lead)));
     for (int i = 0; i < count; ++i)
       (i < lead ? early : late).push_back({to, exchange_ ? arrived_[index(to)] : signal_base_[index(to)] + i});
-    b_.skip(peer, compute_, {}, early);
+    b_.skip(peer, compute_, first_waits, early);
     if (exchange_) arrivals_[index(to)] += static_cast<std::uint32_t>(count);
     if (reduce_ && !one_shot_ && b_.problem().op == Operator::gemm_all_reduce) {
       late.insert(late.end(), index(static_cast<int>(piece_count_[index(peer)])), {to, arrived_[index(to)]});
@@ -477,6 +464,7 @@ class FusedScatter {
   }
 
   Builder b_;
+  SplitK split_{b_};
   bool one_shot_ = false, exchange_ = false, reduce_ = false, in_tile_ = false, copies_ = false, spanning_ = false;
   std::vector<Area> areas_;                 // by owner; one area for one-shot
   std::vector<RankTiles> tiles_;            // by rank

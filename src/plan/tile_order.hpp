@@ -1,6 +1,7 @@
 // Which tiles a rank computes, in which order.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "plan/builder.hpp"
@@ -26,6 +27,25 @@ struct OwnedBlock {
   Block block;
   int owner = 0;
   int index = 0;  ///< position among the owner's blocks, the same on every rank
+};
+
+/// A tile that spans areas: its first part in RankTiles::pieces, and how many there are.
+struct RankTile {
+  Block block;
+  std::size_t first = 0, count = 0;
+};
+
+/// A rank's tiles in its order, and the parts of them that go to different owners.
+struct RankTiles {
+  std::vector<RankTile> spanning;  ///< empty: every piece is a tile
+  std::vector<OwnedBlock> pieces;
+
+  std::size_t size() const { return spanning.empty() ? pieces.size() : spanning.size(); }
+  const Block& block(std::size_t tile) const { return spanning.empty() ? pieces[tile].block : spanning[tile].block; }
+  std::span<const OwnedBlock> pieces_of(std::size_t tile) const {
+    if (spanning.empty()) return {&pieces[tile], 1};
+    return {&pieces[spanning[tile].first], spanning[tile].count};
+  }
 };
 
 /// Every area's blocks in the order in which `rank` computes them when results travel to the owners: other owners'

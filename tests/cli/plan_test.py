@@ -26,10 +26,10 @@ class Plans(Case):
 
     def test_knobs_reach_the_plan(self):
         knobs = ["--strategy", "fused", "--cluster", 2, "--group", 3, "--order", "naive", "--transport", "pull", "--reducer", "tail",
-                 "--comm-rows", 8, "--own-shift", 1, "--span-shards", "--partial", "fp32"]
+                 "--comm-rows", 8, "--split-k", 3, "--own-shift", 1, "--span-shards", "--partial", "fp32"]
         made = self.plan("gemm_reduce_scatter", *knobs)["knobs"]
         expected = {"tile_m": 16, "tile_n": 32, "cluster": 2, "group": 3, "order": "naive", "transport": "pull", "reducer": "tail",
-                    "comm_rows": 8, "own_shift": 1, "span_shards": True, "partial": "fp32"}
+                    "comm_rows": 8, "split_k": 3, "own_shift": 1, "span_shards": True, "partial": "fp32"}
         self.assertLessEqual(expected.items(), made.items())
 
     def test_nodes(self):

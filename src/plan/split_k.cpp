@@ -1,0 +1,52 @@
+#include "plan/split_k.hpp"
+
+namespace imbrex {
+
+SplitK::SplitK(Builder& b) : b_(b) {
+  const std::int64_t depth = b.shapes().depth, units = (depth + unit - 1) / unit;
+  const std::int64_t parts = std::min<std::int64_t>(b.knobs().split_k, units);
+  // The last part, which has the most to do besides, is none of the longer ones.
+  const auto cut_at = [&](std::int64_t part) { return std::min(depth, (units * part + parts - 1) / parts * unit); };
+  for (std::int64_t part = 0; part < parts; ++part)
+    stretches_.push_back({cut_at(part), cut_at(part + 1) - cut_at(part)});
+}
+
+void SplitK::make_slots(std::int64_t blocks) {
+  if (!splits()) return;
+  const Knobs& knobs = b_.knobs();
+  const auto slots = static_cast<std::int64_t>(others());
+  // One copy: a rank's epochs follow each other, and nobody else touches them.
+  slots_ = b_.workspace("parts", Layout::fragment, Type::fp32, blocks * slots, knobs.tile_m * knobs.tile_n, 1);
+  for (int rank = 0; rank < b_.ranks(); ++rank) signals_.push_back(b_.signals(rank, static_cast<int>(blocks)));
+}
+
+Region SplitK::slot(int rank, std::size_t block, std::size_t part, std::int64_t elements) const {
+  return b_.region(rank, slots_, static_cast<std::int64_t>(block * others() + part), 1, 0, elements);
+}
+
+Task& SplitK::add_tile(int rank, int queue, const Region& a, const Range& cols, std::size_t block,
+                       std::size_t part) const {
+  const Range& k = stretch(part);
+  Task& task = b_.add_tile(rank, queue, b_.region(rank, a.buffer, a.row, a.rows, k.begin, k.size),
+                           b_.region(rank, buffer_b, k.begin, k.size, cols.begin, cols.size));
+  if (is_last(part)) {
+    task.waits = waits(rank, block);
+  } else {
+    std::get<Tile>(task.work).stores.push_back({slot(rank, block, part, a.rows * cols.size)});
+    task.posts.push_back({rank, signals_[static_cast<std::size_t>(rank)] + static_cast<int>(block)});
+  }
+  return task;
+}
+
+void SplitK::add_parts(int rank, std::size_t block, Tile& tile) const {
+  for (std::size_t part = 0; part < others(); ++part)
+    tile.adds.insert(tile.adds.begin() + tile.own++, slot(rank, block, part, tile.a.rows * tile.b.cols));
+}
+
+std::vector<Wait> SplitK::waits(int rank, std::size_t block) const {
+  if (!splits()) return {};
+  return {{signals_[static_cast<std::size_t>(rank)] + static_cast<int>(block), static_cast<std::uint32_t>(others()),
+           WaitPoint::epilogue}};
+}
+
+}  // namespace imbrex

@@ -1,0 +1,59 @@
+// Products cut along K (Knobs::split_k): each block of a rank's product is several tiles, one for each part of K. All
+// but the last store their sums to slots of their own rank, in fp32; the last one's tile adds them and then does what
+// the block's only tile would do (fixed-split in Osama et al., "Stream-K", PPoPP 2023; here the sum's order is fixed,
+// too).
+#pragma once
+
+#include <algorithm>
+
+#include "plan/builder.hpp"
+
+namespace imbrex {
+
+class SplitK {
+ public:
+  explicit SplitK(Builder& b);
+
+  /// Slots and signals for that many blocks on every rank. Before any tile.
+  void make_slots(std::int64_t blocks);
+
+  std::size_t parts() const { return stretches_.size(); }
+  bool splits() const { return parts() > 1; }
+  bool is_last(std::size_t part) const { return part + 1 == parts(); }
+  /// Columns of A that a part multiplies.
+  const Range& stretch(std::size_t part) const { return stretches_[part]; }
+
+  /// Calls f(block, part) for all parts of blocks `begin` to `end`, in the order in which workers are to take them: the
+  /// last part of a block comes about as much later as the others take, so that it rarely waits for them.
+  template <typename F>
+  void for_each_part(std::size_t begin, std::size_t end, F&& f) const {
+    const std::size_t step = splits() ? blocks_at_once : end - begin;
+    for (std::size_t first = begin; first < end; first += step)
+      for (std::size_t part = 0; part < parts(); ++part)
+        for (std::size_t block = first; block < std::min(first + step, end); ++block) f(block, part);
+  }
+
+  /// A new tile of a rank that the plan keeps, which multiplies a part of `a`, whole rows, by one of `cols` of B. What
+  /// is not the last part stores and posts its sum; the last waits for the others.
+  Task& add_tile(int rank, int queue, const Region& a, const Range& cols, std::size_t block, std::size_t part) const;
+
+  /// Lets a block's last tile, to whose sum everything but the bias has been added, add the other parts before its own.
+  void add_parts(int rank, std::size_t block, Tile& tile) const;
+
+  /// What the last part of the block waits for, if anything.
+  std::vector<Wait> waits(int rank, std::size_t block) const;
+
+ private:
+  static constexpr std::int64_t unit = 128;           // whole steps of every executor's main loop
+  static constexpr std::size_t blocks_at_once = 132;  // one for each SM of today's large GPUs
+
+  std::size_t others() const { return parts() - 1; }
+  Region slot(int rank, std::size_t block, std::size_t part, std::int64_t elements) const;
+
+  Builder& b_;
+  std::vector<Range> stretches_;  // by part
+  int slots_ = -1;
+  std::vector<int> signals_;  // by rank: the first block's
+};
+
+}  // namespace imbrex
