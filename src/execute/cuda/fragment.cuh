@@ -150,36 +150,44 @@ struct Fragment {
     }
   }
 
-  /// The same for any number and type of slots, from where peers left them.
+  /// The same for any number and type of slots, from where they were left. What the chunk takes of a slot is all in
+  /// flight at once; more would not fit the registers beside it.
   __device__ __forceinline__ static void add_any(float (&acc)[Registers], const TaskEntry& task,
                                                  const RegionEntry* adds, std::uint32_t copy, std::uint32_t thread) {
+    constexpr int chunk = units <= 8 ? 4 : 2;
+    static_assert(units % chunk == 0);
 #pragma unroll
-    for (int i = 0; i < Registers / 8; ++i) {
-      float sum[8] = {};
+    for (int unit = 0; unit < units; unit += chunk) {
+      float sum[8 * chunk] = {};
 #pragma unroll 1
       for (std::uint32_t s = 0; s <= task.adds; ++s) {
         if (s == task.own) {
 #pragma unroll
-          for (int e = 0; e < 8; ++e) sum[e] += acc[8 * i + e];
+          for (int e = 0; e < 8 * chunk; ++e) sum[e] += acc[8 * unit + e];
         }
         if (s == task.adds) break;
         const RegionEntry& r = adds[s];
         const auto* first = reinterpret_cast<const uint4*>(first_of(r, nullptr, copy)) + thread;
+        uint4 bits[2 * chunk];
         if (r.type == Type::fp32) {
 #pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const uint4 bits = load_slot(first + (2 * i + h) * Threads);
-            sum[4 * h] += __uint_as_float(bits.x);
-            sum[4 * h + 1] += __uint_as_float(bits.y);
-            sum[4 * h + 2] += __uint_as_float(bits.z);
-            sum[4 * h + 3] += __uint_as_float(bits.w);
+          for (int i = 0; i < 2 * chunk; ++i) bits[i] = load_slot(first + (2 * unit + i) * Threads);
+#pragma unroll
+          for (int i = 0; i < 2 * chunk; ++i) {
+            sum[4 * i] += __uint_as_float(bits[i].x);
+            sum[4 * i + 1] += __uint_as_float(bits[i].y);
+            sum[4 * i + 2] += __uint_as_float(bits[i].z);
+            sum[4 * i + 3] += __uint_as_float(bits[i].w);
           }
         } else {
-          add_eight(Narrow, load_slot(first + i * Threads), sum);
+#pragma unroll
+          for (int i = 0; i < chunk; ++i) bits[i] = load_slot(first + (unit + i) * Threads);
+#pragma unroll
+          for (int i = 0; i < chunk; ++i) add_eight(Narrow, bits[i], sum + 8 * i);
         }
       }
 #pragma unroll
-      for (int e = 0; e < 8; ++e) acc[8 * i + e] = sum[e];
+      for (int e = 0; e < 8 * chunk; ++e) acc[8 * unit + e] = sum[e];
     }
   }
 
