@@ -108,7 +108,8 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
   Reference ref{std::vector<double>(count), std::vector<double>(count)};
   std::vector<double> absolute(count), partials(count), lost(count), partial;
   const Type result = output_type(problem.type);
-  double underflow = 0;  // of products that are scaled by A's first
+  double underflow = 0;  // of products, or each of their parts, that are scaled by A's first
+  const double parts = std::max(plan.knobs.split_k, 1);
   const bool gather = problem.op == Operator::all_gather_gemm, exchange = problem.op == Operator::gemm_all_to_all;
   std::vector<double> b;
   for (int source = 0; source < problem.ranks; ++source) {
@@ -120,7 +121,8 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
     if (!gather || source == 0) {
       b = scaled_part(operands, false, gather ? rank : source, shapes.b.cols);
       if (problem.scales != Scales::none)
-        underflow += (1 + largest_of(operands.scales(false, gather ? rank : source))) * half_denormal(Type::fp32);
+        underflow +=
+            parts * (1 + largest_of(operands.scales(false, gather ? rank : source))) * half_denormal(Type::fp32);
     }
     const Product product{rows, cols, shapes.depth};
     partial.assign(static_cast<std::size_t>(rows * cols), 0.0);
