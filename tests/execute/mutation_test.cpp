@@ -49,6 +49,10 @@ Mutant make_mutant(test::Random& random) {
     Mutant m{test::random_case(random, {.max_ranks = 4, .max_size = 40, .bias = true}), {}, {}, {}};
     if (m.origin.problem.ranks == 1) continue;
     m.origin.problem.type = m.origin.knobs.partial = Type::fp32;
+    if (random.chance(0.3)) {  // cut along K
+      m.origin.problem.k = 4 * 128 * m.origin.problem.ranks;
+      m.origin.knobs.split_k = static_cast<int>(random.between(2, 4));
+    }
     // Small tiles: several tasks of each kind.
     m.origin.knobs.tile_m = m.origin.knobs.tile_n = random.one_of<std::int64_t>({8, 16});
     m.plan = make_plan(m.origin.problem, m.origin.strategy, m.origin.knobs);

@@ -29,6 +29,7 @@ Knobs fitting(Random& random, const Problem& p, Tile tile) {
   k.group = static_cast<int>(random.between(1, 9));
   k.own_shift = static_cast<int>(random.between(0, 6));
   k.abreast = static_cast<int>(random.between(0, 3));
+  k.split_k = random.chance(0.5) ? 1 : static_cast<int>(random.between(2, 4));
   k.order = random.one_of({TileOrder::owner_major, TileOrder::column_major, TileOrder::naive});
   k.partial = random.chance(0.8) ? output_type(p.type) : Type::fp32;
   if (p.op == Operator::all_gather_gemm) {
@@ -54,8 +55,9 @@ Problem random_problem(Random& random, Operator op, int ranks, std::int64_t most
   p.m = op == Operator::gemm_all_reduce ? random.between(1, most) : ranks * random.between(1, most / ranks);
   p.n = op == Operator::all_gather_gemm ? ranks * eights(most / ranks) : eights(most);
   const std::int64_t depths = size_of(type) == 1 ? 2 : 1;  // 16 bytes are as many as that of eights
-  p.k = depths * (op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce ? ranks * eights(most / ranks)
-                                                                                         : eights(most));
+  const bool sharded = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce;
+  // Of every rank's share of K, too, some are deep enough to be cut.
+  p.k = depths * (sharded ? ranks * eights(random.chance(0.5) ? most : most / ranks) : eights(most));
   p.bias = random.chance(0.4);
   return p;
 }
@@ -168,8 +170,9 @@ TEST(GpuFused, ManyEpochsQueuedWithDelays) {
 }
 
 // Kernels that pause at random, epoch by epoch: a graph replays them with no help from the host.
-void replay_with_delays(Problem p, Transport transport, int replays) {
+void replay_with_delays(Problem p, Transport transport, int replays, int parts = 1) {
   Knobs k;
+  k.split_k = parts;
   k.transport = transport;
   k.order = TileOrder::column_major;
   k.own_shift = 1;
@@ -228,9 +231,39 @@ TEST(GpuFused, TilesSmallerThanTheirSlots) {
   NEEDS_GPUS(4);
   for (const std::int64_t n : {8, 56, 64, 128})
     for (const std::int64_t rows : {8, 32, 64})
-      expect_right(make_plan({Operator::gemm_reduce_scatter, 4 * rows, n, 512, 4, Type::bf16}, Strategy::fused,
-                             {.transport = Transport::store}),
-                   {}, std::to_string(rows) + " rows of " + std::to_string(n));
+      for (const int parts : {1, 3})
+        expect_right(make_plan({Operator::gemm_reduce_scatter, 4 * rows, n, 4 * 128 * parts, 4, Type::bf16},
+                               Strategy::fused, {.split_k = parts, .transport = Transport::store}),
+                     {}, std::to_string(rows) + " rows of " + std::to_string(n) + " in " + std::to_string(parts));
+}
+
+// Slots in fp32 of the own rank beside those of its peers, epoch after epoch in one place.
+TEST(GpuFused, PartsOfKOverManyEpochsWithDelays) {
+  NEEDS_GPUS(2);
+  for (const int parts : {2, 4}) {
+    for (const Transport transport : {Transport::push, Transport::store})
+      replay_with_delays({Operator::all_gather_gemm, 520, 1024, 1040, 4, Type::bf16}, transport, 1000, parts);
+    for (Operator op : {Operator::gemm_reduce_scatter, Operator::gemm_all_to_all, Operator::gemm_all_reduce})
+      replay_with_delays({op, 1040, 768, 4 * 520, 4, Type::bf16}, Transport::store, 1000, parts);
+    replay_with_delays({Operator::gemm_all_reduce, 300, 768, 4 * 1056, 4, Type::e4m3, false, Scales::row},
+                       Transport::store, 1000, parts);
+  }
+}
+
+// The product alone: few rows, whose tiles are too few for all workers.
+TEST(GpuFused, PartsOfKOfFewRows) {
+  NEEDS_GPUS(1);
+  for (const std::int64_t m : {1, 16, 64, 100})
+    for (const int parts : {2, 3, 4})
+      for (const Tile tile : {Tile{64, 64}, {64, 128}, {128, 64}, {128, 128}, {128, 256}}) {
+        Knobs k;
+        k.tile_m = tile.m;
+        k.tile_n = tile.n;
+        k.split_k = parts;
+        k.transport = Transport::store;
+        const Problem p{Operator::gemm_all_reduce, m, 1032, 3600, 1, Type::bf16, parts % 2 == 0};
+        expect_right(make_plan(p, Strategy::fused, k), {}, test::describe({p, Strategy::fused, k}));
+      }
 }
 
 TEST(GpuFused, TenThousandEpochsFromAGraphWithDelays) {
@@ -301,6 +334,24 @@ TEST(GpuWaits, PastTheirLimitNameRankTaskSignalExpectedAndSeen) {
                                           {});
   EXPECT_EQ(after.code, 0) << after.message;
   EXPECT_LE(after.worst, 1);
+}
+
+// A part that never comes.
+TEST(GpuWaits, ForPartsOfKEndToo) {
+  NEEDS_GPUS(1);
+  for (const char* kernel : {"plain", "pingpong", "sm80"}) {
+    Plan plan = make_plan({Operator::gemm_all_reduce, 128, 256, 512, 1, Type::bf16}, Strategy::fused,
+                          {.split_k = 2, .transport = Transport::store});
+    GpuCase c;
+    c.options.kernel = kernel;
+    c.wait_limit = 30;
+    expect_right(plan, c, kernel);
+    for (Task& task : plan.ranks[0].queues[0].tasks) task.posts.clear();
+    c.wait_limit = 0.5;
+    const Outcome outcome = test::run_on_gpus(plan, c);
+    EXPECT_EQ(outcome.code, 3) << kernel;
+    EXPECT_NE(outcome.message.find("expected 1 posts, saw 0"), std::string::npos) << outcome.message;
+  }
 }
 
 TEST(GpuRefusals, SayWhatIsMissing) {
