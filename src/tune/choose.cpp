@@ -60,7 +60,14 @@ std::vector<Candidate> candidates(const Problem& problem, const Machine& machine
   base.partial = output_type(problem.type);
   std::vector<Candidate> list;
   const auto wanted = [&](Strategy s) { return !strategy || *strategy == s; };
-  if (wanted(Strategy::fused)) add_fused(list, problem, base);
+  if (wanted(Strategy::fused)) {
+    add_fused(list, problem, base);
+    const RankShapes shapes = shapes_of(problem);
+    base.split_k = parts_of_k(tiles(shapes.product, shape.tile_m, shape.tile_n), static_cast<std::int64_t>(machine.sms),
+                              shapes.depth);
+    if (base.split_k > 1) add_fused(list, problem, base);
+    base.split_k = 1;
+  }
   if (wanted(Strategy::sequential)) list.push_back({Strategy::sequential, base});
   if (wanted(Strategy::decomposed))
     for (int chunks : {2, 4}) {
@@ -69,6 +76,18 @@ std::vector<Candidate> candidates(const Problem& problem, const Machine& machine
       list.push_back(c);
     }
   return list;
+}
+
+int parts_of_k(std::int64_t tiles, std::int64_t workers, std::int64_t depth) {
+  constexpr std::int64_t besides =
+      512;  // a tile's begin and end, in columns of A: about what two warpgroups do not hide
+  const auto cost = [&](std::int64_t parts) {
+    return static_cast<double>((tiles * parts + workers - 1) / workers) * static_cast<double>(depth / parts + besides);
+  };
+  int best = 1;
+  for (int parts = 2; parts <= 4 && depth / parts >= besides; ++parts)
+    if (cost(parts) < cost(best)) best = parts;
+  return cost(best) < 0.95 * cost(1) ? best : 1;
 }
 
 Candidate with_few_tiles(Candidate candidate) {

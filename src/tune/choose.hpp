@@ -18,6 +18,10 @@ struct Candidate {
 /// Candidates worth comparing for `problem` on `machine`; with `strategy`, only its. Never empty.
 std::vector<Candidate> candidates(const Problem& problem, const Machine& machine, std::optional<Strategy> strategy);
 
+/// Knobs::split_k, up to 4, for a product of so many tiles over `depth` columns of A: whole waves of the workers, each
+/// as long as its part of K and what every tile takes besides. 1 where more gain little.
+int parts_of_k(std::int64_t tiles, std::int64_t workers, std::int64_t depth);
+
 /// For a plan that only GPUs run: of a library strategy's product a library cuts its own tiles, so the plan, which
 /// takes the longer to make the more it has, gets few. What is launched is the same.
 Candidate with_few_tiles(Candidate candidate);

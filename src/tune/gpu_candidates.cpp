@@ -39,24 +39,54 @@ class List {
 
   template <typename Change>
   void add(std::initializer_list<Shape> shapes, Change&& change) {
-    for (const Shape& wanted : shapes) {
-      const Shape s = problem_.type == Type::e4m3 ? of_fp8(wanted) : wanted;
-      Knobs k;
-      k.tile_m = s.tile_m;
-      k.tile_n = s.tile_n;
-      k.cluster = s.cluster;
-      k.transport = Transport::store;
-      k.partial = output_type(problem_.type);
-      change(k);
-      if (problem_.op == Operator::all_gather_gemm && problem_.scales == Scales::tensor) k.span_shards = false;
-      const auto same = [&](const Candidate& c) { return c.strategy == Strategy::fused && c.knobs == k; };
-      if (std::none_of(candidates_.begin(), candidates_.end(), same)) candidates_.push_back({Strategy::fused, k});
+    for (const Shape& shape : shapes) add(knobs_of(shape, change));
+  }
+
+  // The same cut along K, where that keeps more of the workers busy.
+  template <typename Change>
+  void add_split(std::initializer_list<Shape> shapes, Change&& change) {
+    for (const Shape& shape : shapes) {
+      Knobs k = knobs_of(shape, change);
+      k.split_k = parts_of_k(tiles_of(k), sms, shapes_of(problem_).depth);
+      if (k.split_k > 1) add(k);
     }
   }
 
   std::vector<Candidate> take() { return std::move(candidates_); }
 
  private:
+  static constexpr std::int64_t sms = 132;  // of Hopper's large GPUs
+
+  template <typename Change>
+  Knobs knobs_of(const Shape& wanted, Change&& change) const {
+    const Shape s = problem_.type == Type::e4m3 ? of_fp8(wanted) : wanted;
+    Knobs k;
+    k.tile_m = s.tile_m;
+    k.tile_n = s.tile_n;
+    k.cluster = s.cluster;
+    k.transport = Transport::store;
+    k.partial = output_type(problem_.type);
+    change(k);
+    if (problem_.op == Operator::all_gather_gemm && problem_.scales == Scales::tensor) k.span_shards = false;
+    return k;
+  }
+
+  void add(const Knobs& k) {
+    const auto same = [&](const Candidate& c) { return c.strategy == Strategy::fused && c.knobs == k; };
+    if (std::none_of(candidates_.begin(), candidates_.end(), same)) candidates_.push_back({Strategy::fused, k});
+  }
+
+  // Of a rank's product: those of each rank's rows, of an all-reduce with few rows of each rank's columns.
+  std::int64_t tiles_of(const Knobs& k) const {
+    const Extent whole = shapes_of(problem_).product;
+    const std::int64_t areas = k.span_shards || k.one_shot ? 1 : problem_.ranks;
+    const auto count = [](std::int64_t size, std::int64_t parts, std::int64_t tile) {
+      return parts * ((size + parts * tile - 1) / (parts * tile));
+    };
+    const bool by_columns = problem_.op == Operator::gemm_all_reduce && whole.rows < areas * k.tile_m;
+    return count(whole.rows, by_columns ? 1 : areas, k.tile_m) * count(whole.cols, by_columns ? areas : 1, k.tile_n);
+  }
+
   const Problem& problem_;
   std::vector<Candidate> candidates_;
 };
@@ -143,6 +173,19 @@ void add_reduces(List& list, const Problem& p) {
   list.add({wide}, in_columns(4, 8));
 }
 
+// Few rows make few tiles.
+void add_splits(List& list, const Problem& p, std::int64_t shard) {
+  if (p.m > 512) return;
+  const std::initializer_list<Shape> shapes{small, low, square1};
+  if (p.op == Operator::gemm_all_reduce && p.ranks > 1 && p.m <= 256)
+    list.add_split(shapes, [](Knobs& k) { k.one_shot = true, k.reducer = Reducer::tail; });
+  const bool spanning = p.op != Operator::gemm_all_reduce && p.ranks > 1 && shard < 128;
+  list.add_split(shapes, [&](Knobs& k) {
+    columns(k, 8, 0);
+    if (spanning) k.span_shards = true, k.reducer = Reducer::tail;
+  });
+}
+
 }  // namespace
 
 std::vector<Candidate> gpu_candidates(const Problem& problem) {
@@ -153,6 +196,7 @@ std::vector<Candidate> gpu_candidates(const Problem& problem) {
     case Operator::gemm_all_reduce: add_reduces(list, problem); break;
     default: add_scatters(list, problem, shard);
   }
+  add_splits(list, problem, shard);
   return list.take();
 }
 

@@ -66,6 +66,30 @@ TEST(Behaviour, KernelsOfAStreamDoNotShareAWave) {
   EXPECT_NEAR(simulate(p.plan, m).seconds, 4 * (0.5 * tile_seconds(256) + 1e-6), 1e-12);
 }
 
+// Two tiles on four SMs: half as long in two parts each, whose sums one SM then waits for and reads in fp32.
+TEST(Behaviour, PartsOfKAreTilesOfTheirOwn) {
+  const auto seconds = [](const Machine& m, int parts) {
+    Knobs k;
+    k.transport = Transport::store;
+    k.split_k = parts;
+    return simulate(make_plan({Operator::gemm_all_reduce, 128, 256, 1024, 1, Type::bf16}, Strategy::fused, k), m)
+        .seconds;
+  };
+  Machine m = ideal_machine();
+  EXPECT_NEAR(seconds(m, 1), tile_seconds(1024), 1e-12);
+  EXPECT_NEAR(seconds(m, 2), tile_seconds(512), 1e-12);
+  EXPECT_NEAR(seconds(m, 4), 2 * tile_seconds(256), 1e-12);
+  m.flag_latency_local = constant(1e-6);
+  EXPECT_NEAR(seconds(m, 2), tile_seconds(512) + 1e-6, 1e-12);
+  EXPECT_NEAR(seconds(m, 1), tile_seconds(1024), 1e-12);
+  m = ideal_machine();
+  m.sm_rate[Type::bf16] = constant(1e30);
+  m.memory_bandwidth = m.sm_memory_bandwidth = constant(1e12);
+  const double slots = 2 * 128 * 128 * 4 / 1e12;
+  EXPECT_NEAR(seconds(m, 2) - seconds(m, 1), slots, 0.6 * slots);  // the first half of K is read by two SMs at once
+  EXPECT_GT(seconds(m, 4), seconds(m, 2) + slots);
+}
+
 TEST(Behaviour, SMsThatShareATileAddTheirParts) {
   Machine m = ideal_machine();
   m.memory_bandwidth = constant(1e12), m.sm_memory_bandwidth = constant(0.5e12);
