@@ -10,22 +10,36 @@ std::int64_t tiles(const Extent& product, std::int64_t tile_m, std::int64_t tile
   return ((product.rows + tile_m - 1) / tile_m) * ((product.cols + tile_n - 1) / tile_n);
 }
 
-// The machine's tile shape that computes the product in the least time if all workers start together: whole waves, each
-// as long as its largest tile.
-TileRate tile_shape(const Problem& problem, const Machine& machine) {
-  const Extent product = shapes_of(problem).product;
-  const auto time = [&](const TileRate& t) {
-    const double waves =
-        static_cast<double>((tiles(product, t.tile_m, t.tile_n) + static_cast<std::int64_t>(machine.sms) - 1) /
-                            static_cast<std::int64_t>(machine.sms));
-    return waves * static_cast<double>(t.tile_m * t.tile_n) / t.efficiency;
-  };
-  // The kernels' tiles for e4m3, whose accumulators take twice the registers, end at 128 columns.
-  const auto cost = [&](const TileRate& t) {
-    return problem.type == Type::e4m3 && t.tile_n > 128 ? std::numeric_limits<double>::infinity() : time(t);
-  };
-  return *std::min_element(machine.tiles.begin(), machine.tiles.end(),
-                           [&](const TileRate& x, const TileRate& y) { return cost(x) < cost(y); });
+constexpr std::int64_t besides = 512;  // a tile's begin and end, in columns of A: what is not hidden behind others
+
+// Of a product of so many tiles, each cut along K: whole waves of the workers, in the time of a column of A.
+double wave_time(std::int64_t tiles, std::int64_t workers, std::int64_t depth, std::int64_t parts) {
+  return static_cast<double>((tiles * parts + workers - 1) / workers) * static_cast<double>(depth / parts + besides);
+}
+
+// A tile shape of the machine's, and parts of K.
+struct Cut {
+  std::int64_t tile_m = 0, tile_n = 0;
+  int parts = 1;
+};
+
+// The one that computes the product in the least time if all workers start together: whole waves, each as long as its
+// largest tile.
+Cut best_cut(const Problem& problem, const Machine& machine, bool split) {
+  const RankShapes shapes = shapes_of(problem);
+  const auto workers = static_cast<std::int64_t>(machine.sms);
+  Cut best{machine.tiles.front().tile_m, machine.tiles.front().tile_n, 1};
+  double least = std::numeric_limits<double>::infinity();
+  for (const TileRate& t : machine.tiles) {
+    // The kernels' tiles for e4m3, whose accumulators take twice the registers, end at 128 columns.
+    if (problem.type == Type::e4m3 && t.tile_n > 128) continue;
+    const std::int64_t count = tiles(shapes.product, t.tile_m, t.tile_n);
+    const int parts = split ? parts_of_k(count, workers, shapes.depth) : 1;
+    const double time =
+        wave_time(count, workers, shapes.depth, parts) * static_cast<double>(t.tile_m * t.tile_n) / t.efficiency;
+    if (time < least) best = {t.tile_m, t.tile_n, parts}, least = time;
+  }
+  return best;
 }
 
 void add_fused(std::vector<Candidate>& list, const Problem& problem, const Knobs& base) {
@@ -53,20 +67,22 @@ void add_fused(std::vector<Candidate>& list, const Problem& problem, const Knobs
 }  // namespace
 
 std::vector<Candidate> candidates(const Problem& problem, const Machine& machine, std::optional<Strategy> strategy) {
-  const TileRate shape = tile_shape(problem, machine);
   Knobs base;
-  base.tile_m = shape.tile_m;
-  base.tile_n = shape.tile_n;
   base.partial = output_type(problem.type);
+  const auto cut_as = [&](const Cut& cut) {
+    Knobs k = base;
+    k.tile_m = cut.tile_m;
+    k.tile_n = cut.tile_n;
+    k.split_k = cut.parts;
+    return k;
+  };
+  const Cut split = best_cut(problem, machine, true);
+  base = cut_as(best_cut(problem, machine, false));
   std::vector<Candidate> list;
   const auto wanted = [&](Strategy s) { return !strategy || *strategy == s; };
   if (wanted(Strategy::fused)) {
     add_fused(list, problem, base);
-    const RankShapes shapes = shapes_of(problem);
-    base.split_k = parts_of_k(tiles(shapes.product, shape.tile_m, shape.tile_n), static_cast<std::int64_t>(machine.sms),
-                              shapes.depth);
-    if (base.split_k > 1) add_fused(list, problem, base);
-    base.split_k = 1;
+    if (split.parts > 1) add_fused(list, problem, cut_as(split));
   }
   if (wanted(Strategy::sequential)) list.push_back({Strategy::sequential, base});
   if (wanted(Strategy::decomposed))
@@ -79,15 +95,10 @@ std::vector<Candidate> candidates(const Problem& problem, const Machine& machine
 }
 
 int parts_of_k(std::int64_t tiles, std::int64_t workers, std::int64_t depth) {
-  constexpr std::int64_t besides =
-      512;  // a tile's begin and end, in columns of A: about what two warpgroups do not hide
-  const auto cost = [&](std::int64_t parts) {
-    return static_cast<double>((tiles * parts + workers - 1) / workers) * static_cast<double>(depth / parts + besides);
-  };
   int best = 1;
   for (int parts = 2; parts <= 4 && depth / parts >= besides; ++parts)
-    if (cost(parts) < cost(best)) best = parts;
-  return cost(best) < 0.95 * cost(1) ? best : 1;
+    if (wave_time(tiles, workers, depth, parts) < wave_time(tiles, workers, depth, best)) best = parts;
+  return wave_time(tiles, workers, depth, best) < 0.95 * wave_time(tiles, workers, depth, 1) ? best : 1;
 }
 
 Candidate with_few_tiles(Candidate candidate) {

@@ -67,14 +67,16 @@ TEST(CudaTable, EveryTaskAppearsOnceWhateverTheCluster) {
         }
 }
 
-// A pair shares B, and only a neighbour or a tile without waits may be drawn into one.
+// A pair shares B, of one stretch of K, and only a neighbour or a tile without waits may be drawn into one.
 TEST(CudaTable, PairsShareColumnsAndMatesDoNotWaitForTiles) {
   for (Operator op : {Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
-    for (int shift : {0, 4}) {
+    for (int shift : {0, 4, 8}) {
       Knobs knobs = scatter_knobs();
       knobs.order = shift == 0 ? TileOrder::owner_major : TileOrder::column_major;
       knobs.own_shift = shift;
-      const RankTable table = table_of(plan_of(op, knobs, 2048, 1024, 256), 1, {128, 128, 2, true});
+      knobs.split_k = shift == 8 ? 2 : 1;
+      const RankTable table = table_of(plan_of(op, knobs, 2048, 1024, 4 * 256), 1, {128, 128, 2, true});
+      std::set<std::uint32_t> begins;
       std::uint32_t next = 0;  // tasks before this one are in earlier pairs, unless they have no waits
       std::set<std::uint32_t> seen;
       for (std::size_t i = 0; i < table.tasks.size(); i += 2) {
@@ -86,7 +88,8 @@ TEST(CudaTable, PairsShareColumnsAndMatesDoNotWaitForTiles) {
           continue;
         }
         if (x.kind == TaskKind::tile) {
-          EXPECT_EQ(x.b_col, y.b_col);
+          EXPECT_TRUE(x.b_col == y.b_col && x.k_begin == y.k_begin && x.k_end == y.k_end);
+          begins.insert(x.k_begin);
         }
         if (y.task != next) {
           EXPECT_EQ(y.load_waits + y.epilogue_waits, 0) << y.task << " beside " << x.task;
@@ -94,7 +97,91 @@ TEST(CudaTable, PairsShareColumnsAndMatesDoNotWaitForTiles) {
         seen.insert(y.task);
         while (seen.contains(next)) ++next;
       }
+      EXPECT_EQ(std::ssize(begins), knobs.split_k);
     }
+}
+
+using Stretch = std::pair<std::uint32_t, std::uint32_t>;
+
+// Every block's tiles cut K between them; all but the last keep their sums in fp32, which the last adds from memory.
+TEST(CudaTable, PartsOfKAreAddedByTheLastOne) {
+  for (Operator op :
+       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+    for (int cluster : {1, 2}) {
+      Knobs knobs = scatter_knobs();
+      knobs.split_k = 3;
+      const Problem problem{op, 1100, 520, 4 * 500, 4, Type::bf16, true};
+      const auto depth = static_cast<std::uint32_t>(shapes_of(problem).depth);
+      const Plan plan = make_plan(problem, Strategy::fused, knobs);
+      const RankTable table = table_of(plan, 2, {128, 128, cluster, true, 16, 16});
+      std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::set<Stretch>> blocks;
+      std::size_t sums = 0;
+      for (const TaskEntry& entry : table.tasks) {
+        if (entry.kind != TaskKind::tile) continue;
+        blocks[{entry.a_source, entry.a_row, entry.b_col}].insert({entry.k_begin, entry.k_end});
+        EXPECT_EQ(entry.k_begin % k_unit, 0u);
+        const RegionEntry* regions = table.regions.data() + entry.regions;
+        const auto is_part = [](const RegionEntry& r) { return r.type == Type::fp32 && r.copy_stride == 0; };
+        EXPECT_EQ(entry.slot_stages, 0u);
+        if (entry.k_end < depth) {
+          ASSERT_TRUE(entry.stores == 1 && entry.adds == 0 && entry.bias == 0 && entry.epilogue_waits == 0);
+          EXPECT_TRUE(is_part(regions[0]) && regions[0].order == SlotOrder::registers);
+          ASSERT_EQ(entry.post_count, 1u);
+          continue;
+        }
+        ++sums;
+        const std::uint32_t peers = entry.adds - 2u;
+        EXPECT_TRUE(peers == 0 || peers == 3);
+        for (std::uint32_t s = 0; s < entry.adds; ++s)
+          EXPECT_EQ(is_part(regions[s]), s + 2 >= entry.own && s < entry.own) << s;
+        ASSERT_GE(entry.epilogue_waits, 1u);
+        const WaitEntry& wait = table.waits[entry.waits + entry.load_waits];
+        EXPECT_TRUE(wait.count == 2 && wait.posts == 2);
+      }
+      EXPECT_EQ(blocks.size(), sums);
+      for (const auto& [block, stretches] : blocks) {
+        std::uint32_t k = 0;
+        for (const auto& [begin, end] : stretches) {
+          EXPECT_EQ(begin, k);
+          k = end;
+        }
+        EXPECT_EQ(k, depth);
+      }
+    }
+}
+
+TEST(CudaTable, SlotsComeThroughTheStagesUnlessOneIsInFp32) {
+  for (int parts : {1, 2}) {
+    Knobs knobs = scatter_knobs();
+    knobs.split_k = parts;
+    const Plan plan = plan_of(Operator::gemm_reduce_scatter, knobs, 512, 256, 1024, 2);
+    std::size_t staged = 0;
+    for (const TaskEntry& entry : table_of(plan, 0, {128, 128, 1, true, 16, 16}).tasks) staged += entry.slot_stages > 0;
+    EXPECT_EQ(staged, parts == 1 ? 4u : 0u);
+  }
+}
+
+TEST(CudaTable, RefusesStretchesOfKBetweenItsUnits) {
+  Knobs knobs = scatter_knobs();
+  knobs.split_k = 2;
+  const auto refused = [&](std::int64_t a_col, std::int64_t a_cols, std::int64_t b_row) {
+    Plan plan = plan_of(Operator::gemm_all_to_all, knobs, 512, 256, 512);
+    for (Task& task : plan.ranks[0].queues[0].tasks)
+      if (auto* tile = std::get_if<Tile>(&task.work); tile != nullptr) {
+        tile->a.col = a_col;
+        tile->b.row = b_row;
+        tile->a.cols = tile->b.rows = a_cols;
+        break;
+      }
+    return refusal(plan, {128, 128, 1, true});
+  };
+  EXPECT_EQ(refused(128, 256, 128), "");
+  EXPECT_EQ(refused(384, 128, 384), "");
+  EXPECT_NE(refused(64, 256, 64).find("columns 64+256 of A: the CUDA executor cuts K at multiples of 128"),
+            std::string::npos);
+  EXPECT_NE(refused(0, 200, 0).find("columns 0+200 of A: the CUDA executor cuts K at multiples of 128"),
+            std::string::npos);
+  EXPECT_NE(refused(0, 256, 128).find("with the same rows of B"), std::string::npos);
 }
 
 TEST(CudaTable, PostsAndWaitsBalance) {

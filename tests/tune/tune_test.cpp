@@ -68,6 +68,7 @@ TEST(Records, NearestOnesServeProblemsWithout) {
 
 TEST(Records, SurviveJson) {
   Records records{"a \"quoted\" GPU", "2026-11-21", {record(16, 32, 1), record(64, 32, 2)}};
+  records.list[1].candidate.knobs.split_k = 3;
   set_ranges(records);
   const std::string text = to_json(records);
   const Records back = parse_records(text, "test");
@@ -121,12 +122,13 @@ TEST(Records, ThatShipAreReadAndMakeSoundPlans) {
 
 TEST(Changes, AreReadAsAPlanFileNamesThem) {
   const Knobs base{.tile_m = 64, .group = 4};
-  const Knobs k = with_changes(base, "order=column_major,own_shift=12,span_shards=true,comm_rows=128");
+  const Knobs k = with_changes(base, "order=column_major,own_shift=12,span_shards=true,comm_rows=128,split_k=2");
   Knobs expected = base;
   expected.order = TileOrder::column_major;
   expected.own_shift = 12;
   expected.span_shards = true;
   expected.comm_rows = 128;
+  expected.split_k = 2;
   EXPECT_EQ(k, expected);
   EXPECT_EQ(with_changes(base, ""), base);
   for (const char* wrong : {"order", "order=", "order=sideways", "grupp=1", "group=1.5", "group=", "one_shot=1", "=",
@@ -146,6 +148,40 @@ TEST(GpuCandidates, CoverTheGrid) {
         EXPECT_EQ(cuda::refusal_of_plan(make_plan(p, c.strategy, c.knobs)), "")
             << test::describe({p, c.strategy, c.knobs});
     }
+}
+
+TEST(GpuCandidates, CutKWhereTilesAreTooFewForAllWorkers) {
+  EXPECT_EQ(parts_of_k(64, 132, 3584), 2);
+  EXPECT_EQ(parts_of_k(40, 132, 4096), 3);
+  EXPECT_EQ(parts_of_k(10, 132, 8192), 4);
+  EXPECT_EQ(parts_of_k(192, 132, 12288), 2);  // two waves for one and a half
+  EXPECT_EQ(parts_of_k(128, 132, 8192), 1);
+  EXPECT_EQ(parts_of_k(1000, 132, 8192), 1);
+  EXPECT_EQ(parts_of_k(64, 132, 512), 1);
+  for (Operator op :
+       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+    for (int ranks : {1, 2, 4})
+      for (std::int64_t m : {16, 64, 128, 512, 4096}) {
+        const bool gather = op == Operator::all_gather_gemm;
+        const bool sharded = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce;
+        const Problem p{op, m, 4096 * (gather ? ranks : 1), 3584 * (sharded ? ranks : 1), ranks, Type::bf16};
+        int split = 0;
+        for (const Candidate& c : gpu_candidates(p)) {
+          if (c.knobs.split_k == 1) continue;
+          SCOPED_TRACE(test::describe({p, c.strategy, c.knobs}));
+          ++split;
+          const Plan plan = make_plan(p, c.strategy, c.knobs);
+          EXPECT_FALSE(check(plan).has_value());
+          EXPECT_EQ(cuda::refusal_of_plan(plan), "");
+          EXPECT_EQ(plan.buffers.back().name, "parts");
+        }
+        EXPECT_LE(split, 6);
+        EXPECT_EQ(split > 0, m < 512) << name_of(op) << " " << ranks << " ranks, M " << m;
+      }
+  // The simulator's choice, too.
+  const Machine machine = load_machine("4xh200");
+  const auto list = candidates({Operator::gemm_all_reduce, 64, 4096, 3584, 1, Type::bf16}, machine, Strategy::fused);
+  EXPECT_TRUE(std::any_of(list.begin(), list.end(), [](const Candidate& c) { return c.knobs.split_k > 1; }));
 }
 
 TEST(GpuCandidates, AreSoundAndRun) {
