@@ -5,10 +5,12 @@ namespace imbrex {
 SplitK::SplitK(Builder& b) : b_(b) {
   const std::int64_t depth = b.shapes().depth, units = (depth + unit - 1) / unit;
   const std::int64_t parts = std::min<std::int64_t>(b.knobs().split_k, units);
-  // The last part, which has the most to do besides, is none of the longer ones.
-  const auto cut_at = [&](std::int64_t part) { return std::min(depth, (units * part + parts - 1) / parts * unit); };
-  for (std::int64_t part = 0; part < parts; ++part)
-    stretches_.push_back({cut_at(part), cut_at(part + 1) - cut_at(part)});
+  // The last part, which waits for the others' sums, is none of the shorter ones.
+  for (int part = 0; part < static_cast<int>(parts); ++part) {
+    const Range of_units = part_of(units, static_cast<int>(parts), part);
+    const std::int64_t begin = of_units.begin * unit;
+    stretches_.push_back({begin, std::min(of_units.end() * unit, depth) - begin});
+  }
 }
 
 void SplitK::make_slots(std::int64_t blocks) {

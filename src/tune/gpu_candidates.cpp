@@ -47,6 +47,8 @@ class List {
   void add_split(std::initializer_list<Shape> shapes, Change&& change) {
     for (const Shape& shape : shapes) {
       Knobs k = knobs_of(shape, change);
+      // Of fp16, no kernel has a slot for those.
+      if (problem_.type == Type::fp16 && k.tile_m != k.tile_n) continue;
       k.split_k = parts_of_k(tiles_of(k), sms, shapes_of(problem_).depth);
       if (k.split_k > 1) add(k);
     }

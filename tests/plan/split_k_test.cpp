@@ -64,7 +64,7 @@ TEST(SplitK, PlansAreSoundAndCutKEvenlyAtWholeUnits) {
       }
       ASSERT_EQ(k, depth);
       ASSERT_LE(most - least, 1);
-      ASSERT_LE((cuts.back().second - cuts.back().first + 127) / 128, least);
+      ASSERT_EQ((cuts.back().second - cuts.back().first + 127) / 128, most);
     }
     ASSERT_EQ(plan.buffers.back().name == "parts", parts > 1);
     ASSERT_TRUE(parse_plan(to_json(plan)) == plan);
