@@ -295,7 +295,7 @@ TEST(GpuPlain, AllTypesAndOddSizes) {
   for (Type type : {Type::bf16, Type::fp16, Type::fp32, Type::e4m3})
     for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_to_all,
                         Operator::gemm_all_reduce}) {
-      Problem p{op,   2 * random.between(1, 120), 2 * random.between(1, 90), 2 * random.between(1, 70), 2,
+      Problem p{op,   2 * random.between(1, 120), 2 * random.between(1, 90), 2 * random.between(1, 300), 2,
                 type, random.chance(0.4)};
       test::set_type(random, p, type);
       Knobs k = fitting(random, p, {128, 128});
