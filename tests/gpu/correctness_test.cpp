@@ -233,7 +233,7 @@ TEST(GpuFused, TilesSmallerThanTheirSlots) {
     for (const std::int64_t rows : {8, 32, 64})
       for (const int parts : {1, 3})
         expect_right(make_plan({Operator::gemm_reduce_scatter, 4 * rows, n, 4 * 128 * parts, 4, Type::bf16},
-                               Strategy::fused, {.split_k = parts, .transport = Transport::store}),
+                               Strategy::fused, {.transport = Transport::store, .split_k = parts}),
                      {}, std::to_string(rows) + " rows of " + std::to_string(n) + " in " + std::to_string(parts));
 }
 
@@ -341,7 +341,7 @@ TEST(GpuWaits, ForPartsOfKEndToo) {
   NEEDS_GPUS(1);
   for (const char* kernel : {"plain", "pingpong", "sm80"}) {
     Plan plan = make_plan({Operator::gemm_all_reduce, 128, 256, 512, 1, Type::bf16}, Strategy::fused,
-                          {.split_k = 2, .transport = Transport::store});
+                          {.transport = Transport::store, .split_k = 2});
     GpuCase c;
     c.options.kernel = kernel;
     c.wait_limit = 30;
