@@ -57,7 +57,8 @@ Problem random_problem(Random& random, Operator op, int ranks, std::int64_t most
   const std::int64_t depths = size_of(type) == 1 ? 2 : 1;  // 16 bytes are as many as that of eights
   const bool sharded = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce;
   // Of every rank's share of K, too, some are deep enough to be cut.
-  p.k = depths * (sharded ? ranks * eights(random.chance(0.5) ? most : most / ranks) : eights(most));
+  p.k = depths * (sharded ? ranks * eights(random.chance(0.5) ? std::min<std::int64_t>(most, 900) : most / ranks)
+                          : eights(most));
   p.bias = random.chance(0.4);
   return p;
 }
