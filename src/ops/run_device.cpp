@@ -41,7 +41,7 @@ Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> s
     if (record != nullptr) {
       Candidate found = record->candidate;
       if (found.knobs.partial == output_type(record->problem.type)) found.knobs.partial = output_type(problem.type);
-      // A tile has one scale of A.
+      // The record may be of another kind of scales; of those a tensor, a tile has one of A.
       if (problem.op == Operator::all_gather_gemm && problem.scales == Scales::tensor) found.knobs.span_shards = false;
       return found;
     }

@@ -19,13 +19,18 @@ namespace {
 
 constexpr int format_version = 1;
 
-auto key_of(const Problem& p) { return std::tuple(p.op, p.type, p.ranks, p.n, p.k); }
+// Kinds of scales take different plans, and different times.
+auto key_of(const Problem& p) { return std::tuple(p.op, p.type, p.scales, p.ranks, p.n, p.k); }
 
 Record record_of(const Node& n) {
-  n.only({"op", "type", "ranks", "m", "n", "k", "from_m", "to_m", "strategy", "knobs", "us", "sequential_us"});
+  n.only(
+      {"op", "type", "scales", "ranks", "m", "n", "k", "from_m", "to_m", "strategy", "knobs", "us", "sequential_us"});
   Record r;
   r.problem = {n["op"].name(parse_operator),   n["m"].integer<std::int64_t>(), n["n"].integer<std::int64_t>(),
                n["k"].integer<std::int64_t>(), n["ranks"].integer<int>(),      n["type"].name(parse_type)};
+  if (n.has("scales")) r.problem.scales = n["scales"].name(parse_scales);
+  if (r.problem.scales != Scales::none && r.problem.type != Type::e4m3)
+    n["scales"].refuse(fmt::format("{} goes without scales", name_of(r.problem.type)));
   r.m_low = n["from_m"].integer<std::int64_t>();
   r.m_high = n["to_m"].integer<std::int64_t>();
   r.candidate = {n["strategy"].name(parse_strategy), knobs_of(n["knobs"])};
@@ -84,17 +89,20 @@ Records parse_records(std::string_view text, std::string_view where) {
 }
 
 std::string to_json(const Records& records) {
+  const auto scales_of = [](const Problem& p) {
+    return p.scales == Scales::none ? std::string() : fmt::format(", \"scales\": \"{}\"", name_of(p.scales));
+  };
   const auto quoted = [](const std::string& text) { return nlohmann::json(text).dump(); };
   std::string text = fmt::format("{{\"imbrex_records\": {}, \"gpu\": {}, \"date\": {}, \"records\": [", format_version,
                                  quoted(records.gpu), quoted(records.date));
   const char* separator = "\n";
   for (const Record& r : records.list) {
     text += fmt::format(
-        "{}{{\"op\": \"{}\", \"type\": \"{}\", \"ranks\": {}, \"m\": {}, \"n\": {}, \"k\": {}, \"from_m\": {}, "
+        "{}{{\"op\": \"{}\", \"type\": \"{}\"{}, \"ranks\": {}, \"m\": {}, \"n\": {}, \"k\": {}, \"from_m\": {}, "
         "\"to_m\": {}, \"us\": {:.1f}, \"sequential_us\": {:.1f}, \"strategy\": \"{}\",\n \"knobs\": {}}}",
-        separator, name_of(r.problem.op), name_of(r.problem.type), r.problem.ranks, r.problem.m, r.problem.n,
-        r.problem.k, r.m_low, r.m_high, r.seconds * 1e6, r.sequential_seconds * 1e6, name_of(r.candidate.strategy),
-        to_json(r.candidate.knobs));
+        separator, name_of(r.problem.op), name_of(r.problem.type), scales_of(r.problem), r.problem.ranks, r.problem.m,
+        r.problem.n, r.problem.k, r.m_low, r.m_high, r.seconds * 1e6, r.sequential_seconds * 1e6,
+        name_of(r.candidate.strategy), to_json(r.candidate.knobs));
     separator = ",\n";
   }
   if (records.all_reduces.empty()) return text + "\n]}\n";
@@ -134,8 +142,9 @@ const Record* nearest_record(const Records& records, const Problem& problem, std
     const double in_m = ratio(std::max(p.m, few_rows), std::max(problem.m, few_rows)), in_n = ratio(p.n, problem.n),
                  in_k = ratio(p.k, problem.k);
     if (in_m > std::log(far_in_m) || in_n > std::log(far_elsewhere) || in_k > std::log(far_elsewhere)) continue;
-    // M decides most, and the problem's own type is better than its like.
-    const double distance = 2 * in_m + in_n + in_k + (p.type == problem.type ? 0 : 0.1);
+    // M decides most, and the problem's own type and kind of scales are better than their like.
+    const bool own = p.type == problem.type && p.scales == problem.scales;
+    const double distance = 2 * in_m + in_n + in_k + (own ? 0 : 0.1);
     if (distance >= least) continue;
     least = distance;
     nearest = &r;

@@ -28,7 +28,7 @@ struct Records {
 };
 
 /// Gives every record its range: up to halfway, as a ratio, to the next M that was measured for the same operator,
-/// type, ranks, N and K; half as far beyond the first and the last.
+/// type, kind of scales, ranks, N and K; half as far beyond the first and the last.
 void set_ranges(Records& records);
 
 /// Throws Error(invalid_input) naming `where`, the place and the rule.
@@ -43,7 +43,7 @@ const Record* find_record(const Records& records, const Problem& problem);
 
 /// The record whose sizes are nearest to the problem's, as ratios, of the same operator and number of ranks and of a
 /// type of the same size; null if the nearest is far. With `strategy`, of those that found it fastest. Its knobs suit
-/// the problem but for `partial`, which names the type.
+/// the problem but for `partial`, which names the type, and `span_shards`, where only its scales allow that.
 const Record* nearest_record(const Records& records, const Problem& problem, std::optional<Strategy> strategy);
 
 /// All records for GPUs of this name that came with the library, from machines/tuned/, by name of the file; each kind

@@ -66,6 +66,51 @@ TEST(Records, NearestOnesServeProblemsWithout) {
   EXPECT_EQ(group(other), 0);
 }
 
+Record with_scales(Record r, Scales scales, int group) {
+  r.problem.type = Type::e4m3;
+  r.problem.scales = scales;
+  r.candidate.knobs.group = group;
+  return r;
+}
+
+TEST(Records, TellKindsOfScalesApart) {
+  const Record any = record(64, 4096, 0);
+  Records records{"Some GPU",
+                  "2026-11-21",
+                  {with_scales(any, Scales::row, 3), with_scales(any, Scales::tensor, 2),
+                   with_scales(record(256, 4096, 0), Scales::row, 4), with_scales(any, Scales::none, 1)}};
+  set_ranges(records);
+  const auto problem = [&](Scales scales, std::int64_t m) {
+    Problem p = with_scales(any, scales, 0).problem;
+    p.m = m;
+    return p;
+  };
+  const auto exact = [&](Scales scales, std::int64_t m) {
+    const Record* found = find_record(records, problem(scales, m));
+    return found == nullptr ? 0 : found->candidate.knobs.group;
+  };
+  EXPECT_EQ(exact(Scales::none, 128), 1);
+  EXPECT_EQ(exact(Scales::tensor, 128), 2);
+  EXPECT_EQ(exact(Scales::row, 128), 3);
+  EXPECT_EQ(exact(Scales::row, 512), 4);
+  EXPECT_EQ(exact(Scales::tensor, 512), 0);
+  // Nearly as near in M, a record of the problem's own kind serves it; far from all of those, another does.
+  const auto nearest = [&](Scales scales, std::int64_t m) {
+    return nearest_record(records, problem(scales, m), std::nullopt)->candidate.knobs.group;
+  };
+  EXPECT_EQ(nearest(Scales::tensor, 130), 2);
+  EXPECT_EQ(nearest(Scales::tensor, 140), 4);
+  EXPECT_EQ(nearest(Scales::row, 130), 4);
+
+  const std::string text = to_json(records);
+  const Records back = parse_records(text, "test");
+  EXPECT_EQ(to_json(back), text);
+  for (std::size_t i = 0; i < records.list.size(); ++i)
+    EXPECT_EQ(back.list[i].problem, records.list[i].problem) << text;
+  // A record without scales says nothing of them, as those did that were written before there were any.
+  EXPECT_EQ(to_json(Records{"Some GPU", "2026-11-21", {any}}).find("scales"), std::string::npos);
+}
+
 TEST(Records, SurviveJson) {
   Records records{"a \"quoted\" GPU", "2026-11-21", {record(16, 32, 1), record(64, 32, 2)}};
   records.list[1].candidate.knobs.split_k = 3;
@@ -101,6 +146,11 @@ TEST(Records, RefuseWhatTheyDoNotKnow) {
   EXPECT_NE(message(with("\"imbrex_records\": 1", "\"imbrex_records\": 2")).find("reads format 1"), std::string::npos);
   EXPECT_NE(message(with("\"from_m\": 8", "\"from_m\": 0")).find("records[0]"), std::string::npos);
   EXPECT_NE(message(with("\"ranks\": 4", "\"ranks\": \"4\"")).find("records[0].ranks: \"4\" is not an integer"),
+            std::string::npos);
+  EXPECT_NE(message(with("\"type\": \"bf16\"", "\"type\": \"bf16\", \"scales\": \"row\""))
+                .find("records[0].scales: bf16 goes without scales"),
+            std::string::npos);
+  EXPECT_NE(message(with("\"type\": \"bf16\"", "\"type\": \"e4m3\", \"scales\": \"rows\"")).find("'rows'"),
             std::string::npos);
   EXPECT_NE(message(with("\"group\"", "\"grupp\"")).find("'grupp' is not known"), std::string::npos);
 }
