@@ -283,8 +283,8 @@ void add_bench(Program& program) {
       ->expected(1)
       ->take_all();
   command.add_flag("--serve", options->serve,
-                   "Measure problems as they come on standard input, a line each (OP M N K), and answer each with a "
-                   "line of JSON; the ranks wait for the next one within IMBREX_WAIT_LIMIT");
+                   "Measure problems from standard input, a line each (OP M N K), and answer each with a line of JSON; "
+                   "the next one must come within IMBREX_WAIT_LIMIT");
 }
 
 void add_tune(Program& program) {

@@ -34,6 +34,7 @@ void add_run(Program& program);
 void add_plan(Program& program);
 void add_check(Program& program);
 void add_simulate(Program& program);
+void add_machine(Program& program);
 void add_trace(Program& program);
 void add_bench(Program& program);
 void add_tune(Program& program);

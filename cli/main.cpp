@@ -55,8 +55,8 @@ void set_up(Program& program) {
       "Exit codes: 0 done, and right where that was checked; 1 wrong or unsound; 2 bad usage or input;\n"
       "3 a failure at run time (a wait past its limit, a lost rank).");
   program.app.require_subcommand(1);
-  for (auto add : {add_run, add_plan, add_check, add_simulate, add_trace, add_bench, add_tune, add_launch, add_doctor,
-                   add_env, add_version})
+  for (auto add : {add_run, add_plan, add_check, add_simulate, add_machine, add_trace, add_bench, add_tune, add_launch,
+                   add_doctor, add_env, add_version})
     add(program);
 }
 

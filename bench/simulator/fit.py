@@ -7,6 +7,7 @@ usage: fit.py IMBREX    fits, with the program IMBREX (build/bin/imbrex), to ben
 import json
 import math
 import os
+import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -62,35 +63,15 @@ class Machine:
         self.json["collectives"][key] = {"unit": "[bytes, s]", "source": "measured", "from": why, "points": curve}
 
     def write(self, path):
-        """Laid out as the library writes it, which a test compares."""
+        """For the program, which takes any layout."""
+        path.write_text(json.dumps(self.json))
 
-        def constant(node):
-            return json.dumps(node)
-
-        def joined(lines):
-            return ",\n".join(lines)
-
-        def member(key, node):
-            if key == "sm_rate":
-                return f'    "{key}": {{\n' + joined(f'      "{name}": {constant(rate)}' for name, rate in node.items()) + "\n    }"
-            if key == "tiles":
-                return f'    "{key}": [\n' + joined(
-                    f'      {{"tile_m": {t["tile_m"]}, "tile_n": {t["tile_n"]},\n       ' +
-                    ",\n       ".join(f'"{name}": {constant(t[name])}' for name in ("efficiency", "prologue", "epilogue")) + "}"
-                    for t in node) + "\n    ]"
-            if "points" not in node:
-                return f'    "{key}": {constant(node)}'
-            sixes = [node["points"][i:i + 6] for i in range(0, len(node["points"]), 6)]
-            points = ",\n        ".join(", ".join(map(json.dumps, six)) for six in sixes)
-            return (f'    "{key}": {{\n      "unit": "[bytes, s]", "source": {json.dumps(node["source"])},\n'
-                    f'      "from": {json.dumps(node["from"])},\n      "points": [\n        {points}]\n    }}')
-
-        def section(key, node):
-            if not isinstance(node, dict):
-                return f'  "{key}": {json.dumps(node)}'
-            return f'  "{key}": {{\n' + joined(member(k, v) for k, v in node.items()) + "\n  }"
-
-        path.write_text("{\n" + joined(section(k, v) for k, v in self.json.items()) + "\n}\n")
+    def write_laid_out(self, program, path):
+        """As the program writes machine files."""
+        with tempfile.TemporaryDirectory() as folder:
+            fitted = Path(folder) / "machine.json"
+            self.write(fitted)
+            subprocess.run([program, "machine", fitted, "--out", path], check=True, stdout=subprocess.DEVNULL)
 
 
 class Row:
@@ -281,7 +262,7 @@ def main():
     measure_links(machine)
     measure_copies(machine)
     fit_two_gpus(program, machine)
-    machine.write(MACHINE)
+    machine.write_laid_out(program, MACHINE)
 
 
 if __name__ == "__main__":

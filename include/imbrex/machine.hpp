@@ -113,6 +113,11 @@ struct Machine {
 /// negative, ratios lie in (0, 1], no value is NaN, curves are as Curve says, at least one type and one tile shape.
 void validate(const Machine& machine);
 
+/// Changes the constant at `place`, as a machine file names it: "links.latency", "compute.sm_rate.bf16",
+/// "compute.tiles.128x256.efficiency". Throws Error(invalid_input) listing the places, or naming the constant and its
+/// rule; the machine is then as it was.
+void set_constant(Machine& machine, std::string_view place, const Constant& constant);
+
 /// Seconds of a collective that puts `wire_bytes` on each rank's wire.
 double seconds_of(const Curve& curve, double wire_bytes);
 

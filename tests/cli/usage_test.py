@@ -90,6 +90,17 @@ class Usage(Case):
         self.refuse("bench", "--ops", "all_reduce", says="'all_reduce'")
         self.refuse("simulate", "gemm_all_reduce", *SIZES, says="--machine")
         self.refuse("simulate", "gemm_all_reduce", *SIZES, "--machine", "abacus", says=["'abacus'", "4xh200"])
+        self.refuse("machine", says="MACHINE")
+        self.refuse("machine", "abacus", says=["'abacus'", "4xh200"])
+        self.refuse("machine", "4xh200", "--set", "links.latency", says=["'links.latency'", "PLACE=VALUE"])
+        self.refuse("machine", "4xh200", "--set", "links.latency=fast", says="'fast' is not a number")
+        self.refuse("machine", "4xh200", "--set", "links.latency=", says="'' is not a number")
+        self.refuse("machine", "4xh200", "--set", "links.latency=1e-6x", says="'1e-6x' is not a number")
+        self.refuse("machine", "4xh200", "--set", "links.speed=1", says=["'links.speed'", "links.latency"])
+        self.refuse("machine", "4xh200", "--set", "links.latency=-1", says=["links.latency is -1", "0 to 1e6"])
+        self.refuse("machine", "4xh200", "--set", "links.egress_bandwidth=inf", says="finite")
+        self.refuse("machine", "4xh200", "--devices", 0, says="--devices")
+        self.refuse("machine", "4xh200", "--out", "/no/such/folder/x", says="/no/such/folder/x")
         self.refuse("trace", "gemm_all_reduce", *SIZES, "--out", "x.svg", says="--machine")
         self.refuse("trace", "gemm_all_reduce", *SIZES, "--machine", "4xh200", "--out", "x.png", says="'x.png'")
         self.assertEqual(os.listdir(self.folder), [])
@@ -111,6 +122,25 @@ class Usage(Case):
 
 
 class Machine(Case):
+    def test_machine_files(self):
+        """What is printed is what is read; what is set is set."""
+        text, _ = self.run_program("machine", "4xh200")
+        self.write("same.json", text)
+        self.assertEqual(self.run_program("machine", "./same.json"), (text, ""))
+        self.assertEqual(self.json_of("machine", "4xh200"), json.loads(text))
+        self.run_program("machine", "4xh200", "--name", "mine", "--devices", 8, "--set", "links.latency=5e-6",
+                         "--set", "compute.tiles.128x128.efficiency=0.5", "--out", "mine.json")
+        mine, before = json.loads(self.read("mine.json")), json.loads(text)
+        self.assertEqual(mine["links"]["latency"],
+                         {"value": 5e-6, "unit": "s", "source": "unverified", "from": "set by `imbrex machine`"})
+        tile = next(t for t in mine["compute"]["tiles"] if (t["tile_m"], t["tile_n"]) == (128, 128))
+        self.assertEqual(tile["efficiency"]["value"], 0.5)
+        self.assertEqual((mine["name"], mine["devices"]), ("mine", 8))
+        self.assertEqual(mine["copy_engine"], before["copy_engine"])
+        seconds = [self.json_of("simulate", "gemm_all_reduce", "--m", 512, "--n", 512, "--k", 512, "--machine", machine,
+                                "--strategy", "fused")["seconds"] for machine in ("4xh200", "mine.json")]
+        self.assertGreater(seconds[1], seconds[0] + 3e-6)
+
     def test_version(self):
         result = self.json_of("version")
         self.assertRegex(result["version"], r"^\d+\.\d+\.\d+$")

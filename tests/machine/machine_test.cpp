@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -191,6 +192,61 @@ TEST(Machine, InMemoryMachinesAreChecked) {
   machine.link_latency.value = std::nan("");
   EXPECT_THROW(validate(machine), Error);
   EXPECT_THROW(validate(Machine{}), Error);
+}
+
+TEST(Machine, ConstantsAreSetByTheirPlaces) {
+  const Machine before = load_machine("4xh200");
+  const Json file = good();
+  int places = 0;
+  // Every constant of the file but the curves, by the way to it.
+  const std::function<void(const Json&, const std::string&)> walk = [&](const Json& node, const std::string& place) {
+    if (node.is_object() && node.contains("value")) {
+      Machine machine = before;
+      const double value = node.at("value").get<double>() == 1 ? 0.5 : 1;
+      set_constant(machine, place, {value, Provenance::derived, "test"});
+      EXPECT_NE(machine, before) << place;
+      EXPECT_NE(to_json(machine).find(R"(, "source": "derived", "from": "test"})"), std::string::npos) << place;
+      set_constant(machine, place,
+                   {node.at("value").get<double>(), parse_provenance(node.at("source").get<std::string>()),
+                    node.at("from").get<std::string>()});
+      EXPECT_EQ(machine, before) << place;
+      ++places;
+    } else if (node.is_array() && place == "compute.tiles") {
+      for (const Json& tile : node) {
+        const auto side = [&](const char* key) { return std::to_string(tile.at(key).get<int>()); };
+        walk(tile, place + "." + side("tile_m") + "x" + side("tile_n"));
+      }
+    } else if (node.is_object()) {
+      for (const auto& item : node.items()) walk(item.value(), (place.empty() ? "" : place + ".") + item.key());
+    }
+  };
+  walk(file, "");
+  EXPECT_GT(places, 30);
+
+  const auto message = [&](const std::string& place, double value) -> std::string {
+    Machine machine = before;
+    try {
+      set_constant(machine, place, {value, Provenance::derived, "test"});
+    } catch (const Error& error) {
+      EXPECT_EQ(machine, before) << place;
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_NE(message("links.speed", 1).find("'links.speed' is no constant of machine 4xh200"), std::string::npos);
+  EXPECT_NE(message("compute.tiles.1x1.prologue", 1).find("compute.tiles.128x256.prologue"), std::string::npos);
+  EXPECT_NE(message("collectives.all_gather", 1), "accepted");
+  EXPECT_NE(message("links.latency", -1).find("links.latency is -1; a time must be 0 to 1e6"), std::string::npos);
+  EXPECT_NE(message("links.egress_bandwidth", 0).find("a rate must be at least 1"), std::string::npos);
+  EXPECT_NE(message("links.egress_bandwidth", std::numeric_limits<double>::infinity()).find("must be finite"),
+            std::string::npos);
+  EXPECT_NE(message("compute.l2_bytes", std::nan("")), "accepted");
+  Machine machine = before;
+  ASSERT_EQ(machine.sm_rate.erase(Type::e4m3), before.sm_rate.count(Type::e4m3));
+  set_constant(machine, "links.latency", {1e-6, Provenance::derived, "test"});
+  EXPECT_FALSE(machine.sm_rate.contains(Type::e4m3));
+  set_constant(machine, "compute.sm_rate.e4m3", {1e13, Provenance::derived, "test"});
+  EXPECT_EQ(machine.sm_rate.at(Type::e4m3).value, 1e13);
 }
 
 TEST(Machine, TheProbedHostIsAValidMachine) {

@@ -2,6 +2,7 @@
 """bench/simulator/fit.py: constants are found again, within their bounds; the machine's file keeps its layout."""
 
 import math
+import os
 import sys
 import tempfile
 import unittest
@@ -19,7 +20,7 @@ class FitTest(unittest.TestCase):
     def test_layout(self):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "machine.json"
-            self.machine.write(path)
+            self.machine.write_laid_out(os.environ["IMBREX_PROGRAM"], path)
             self.assertEqual(path.read_text(), fit.MACHINE.read_text())
 
     def fitted(self, bounds):
