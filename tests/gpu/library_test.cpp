@@ -4,8 +4,10 @@
 #include <thread>
 
 #include "execute/cuda/refusal.hpp"
+#include "execute/cuda/stream_execution.hpp"
 #include "gpu/gpu_case.hpp"
 #include "imbrex/error.hpp"
+#include "runtime/cuda/check.hpp"
 #include "runtime/cuda/cublas_lt.hpp"
 #include "runtime/cuda/nccl.hpp"
 #include "runtime/cuda/raw_memory.hpp"
@@ -109,6 +111,57 @@ TEST(GpuLibrary, Fp8) {
   NEEDS_LIBRARIES;
   expect_right(random_plans(test::seed_from_environment() + 8, std::min(test::gpus(), 4), 1500, cases(3), {Type::e4m3}),
                patient());
+}
+
+// Copies in a graph of two epochs.
+std::size_t copies_in_two_epochs(cuda::StreamExecution& execution, const Operands& operands) {
+  IMBREX_CUDA_TRY(cudaStreamBeginCapture(execution.stream(), cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < 2; ++i) execution.enqueue(operands);
+  cudaGraph_t graph = nullptr;
+  IMBREX_CUDA_TRY(cudaStreamEndCapture(execution.stream(), &graph));
+  std::size_t count = 0, copies = 0;
+  IMBREX_CUDA_TRY(cudaGraphGetNodes(graph, nullptr, &count));
+  std::vector<cudaGraphNode_t> nodes(count);
+  IMBREX_CUDA_TRY(cudaGraphGetNodes(graph, nodes.data(), &count));
+  for (cudaGraphNode_t node : nodes) {
+    cudaGraphNodeType type{};
+    IMBREX_CUDA_TRY(cudaGraphNodeGetType(node, &type));
+    copies += type == cudaGraphNodeTypeMemcpy ? 1 : 0;
+  }
+  cudaGraphDestroy(graph);
+  return copies;
+}
+
+// One copy sets all sources' scales apart, whatever the number of ranks and products.
+TEST(GpuLibrary, GatheredScalesAreCopiedOnce) {
+  NEEDS_GPUS(2);
+  NEEDS_LIBRARIES;
+  const int ranks = test::gpus() >= 4 ? 4 : 2;
+  Problem p{Operator::all_gather_gemm, 256 * ranks, 128 * ranks, 256, ranks, Type::e4m3};
+  p.scales = Scales::tensor;
+  for (Strategy strategy : {Strategy::sequential, Strategy::decomposed}) {
+    const Plan plan = make_plan(p, strategy, {.chunks = 4});
+    const int code = run_threads(ranks, {.heap_bytes = 1 << 20, .wait_limit = 20}, [&](World& world) {
+      const auto executor = make_cuda_executor(world);
+      const auto execution = executor->prepare(plan);
+      const RankShapes s = shapes_of(p);
+      const auto bytes = [](const Extent& e, Type type) {
+        return static_cast<std::size_t>(e.rows * e.cols) * size_of(type);
+      };
+      const cuda::RawMemory a = cuda::raw_memory(bytes(s.a, p.type)), b = cuda::raw_memory(bytes(s.b, p.type)),
+                            out = cuda::raw_memory(bytes(s.out, output_type(p.type))),
+                            scale = cuda::raw_memory(sizeof(float));
+      const auto* scales = static_cast<const float*>(scale.get());
+      const Operands operands{a.get(), b.get(), out.get(), nullptr, scales, scales};
+      execution->run(operands);
+      EXPECT_EQ(copies_in_two_epochs(dynamic_cast<cuda::StreamExecution&>(*execution), operands), 2u)
+          << name_of(strategy);
+      EXPECT_THROW(execution->run({a.get(), b.get(), out.get(), nullptr, scales + 1, scales}), Error);
+      world.barrier();
+      return 0;
+    });
+    EXPECT_EQ(code, 0);
+  }
 }
 
 TEST(GpuLibrary, GraphsReplayTheSameBits) {

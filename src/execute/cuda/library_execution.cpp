@@ -1,22 +1,14 @@
 #include "execute/cuda/library_execution.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
-#include <cstring>
-#include <numeric>
 #include <optional>
-#include <set>
 #include <thread>
 
-#include "collectives/cuda/cuda_collectives.hpp"
-#include "execute/cuda/library_gemm.hpp"
-#include "execute/cuda/library_memory.hpp"
+#include "execute/cuda/library_steps.hpp"
 #include "execute/cuda/library_translate.hpp"
 #include "execute/cuda/shared_libraries.hpp"
-#include "execute/cuda/sum.hpp"
 #include "execute/layout.hpp"
-#include "plan/builder.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 #include "runtime/failure.hpp"
 
@@ -30,10 +22,7 @@ constexpr double first_limit = 60;
 // Steps that may be queued: behind more, a launch could wait, without a limit, for a collective that no rank ends.
 constexpr std::size_t most_queued_steps = 512;
 
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
-/// In a stream's scratch, behind the product's workspace.
-std::size_t scales_at(const LibraryGemm& gemm) { return (gemm.workspace_bytes() + 15) / 16 * 16; }
 
 class LibraryExecution final : public StreamExecution {
  public:
@@ -50,29 +39,15 @@ class LibraryExecution final : public StreamExecution {
         libraries_(std::move(libraries)),
         world_(libraries_->world()),
         plan_(plan),
-        options_(options),
-        memory_(plan_) {}
+        options_(options) {}
 
   void launch(const Operands& operands, cudaStream_t stream, Call call) override;
   void await(cudaStream_t stream) override;
   void expect_sound() override;
 
-  const Buffer& buffer(const Region& r) const { return plan_.buffers[index(r.buffer)]; }
-  void make_communicators();
-  void make_gemms();
   void make_streams();
   void run_first();
-  std::byte* at(const Region& r, const Operands& operands) const { return memory_.at(r, operands); }
   void launch_epoch(const Operands& operands, cudaStream_t main, cudaEvent_t begun);
-  void launch_step(std::size_t step, const Operands& operands, cudaStream_t stream);
-  void copy(const Transfer& transfer, const Operands& operands, cudaStream_t stream) const;
-  void sum(const Reduction& reduction, const Operands& operands, cudaStream_t stream) const;
-  /// 0 where a product's scales are used where they lie.
-  std::size_t moved_scale_bytes(const LibraryProduct& p) const;
-  void multiply(const LibraryProduct& p, const LibraryGemm& gemm, void* scratch, const Operands& operands,
-                cudaStream_t stream) const;
-  void collective(const Collective& c, runtime::Communicator& communicator, const Operands& operands,
-                  cudaStream_t stream) const;
   void finish_oldest();
   template <typename Query>
   void await_query(Query&& query, std::optional<double> limit);
@@ -82,16 +57,12 @@ class LibraryExecution final : public StreamExecution {
   [[noreturn]] void give_up(const std::string& message);
 
   std::shared_ptr<SharedLibraries> libraries_;
-  CudaCollectives* own_ = nullptr;  // run the collectives; null: NCCL does
   World& world_;
   Plan plan_;
   CudaOptions options_;
   LibraryProgram program_;
   bool forks_ = false;  // some stream waits for the epoch's begin
-  LibraryMemory memory_;
-  std::vector<std::unique_ptr<LibraryGemm>> gemms_;    // by step
-  std::vector<runtime::Communicator*> communicators_;  // by step
-  std::vector<RawMemory> scratch_;                     // of products, by stream
+  std::unique_ptr<LibrarySteps> steps_;
   std::vector<cudaStream_t> streams_;
   std::vector<cudaEvent_t> ended_;           // by step; null where nobody waits for it
   cudaEvent_t forked_ = nullptr;             // where a captured epoch begins
@@ -113,9 +84,7 @@ LibraryExecution::LibraryExecution(std::shared_ptr<SharedLibraries> libraries, c
     if (rank == world_.rank()) program_ = std::move(program);
   }
   forks_ = std::find(program_.forked.begin(), program_.forked.end(), true) != program_.forked.end();
-  if (plan_.knobs.transport == Transport::store) own_ = &libraries_->collectives();
-  make_communicators();
-  make_gemms();
+  steps_ = std::make_unique<LibrarySteps>(*libraries_, plan_, program_);
   make_streams();
   run_first();
 }
@@ -129,8 +98,7 @@ LibraryExecution::~LibraryExecution() {
   retire();
   if (stuck_) {
     // Freeing waits for the device.
-    memory_.leak();
-    for (RawMemory& memory : scratch_) static_cast<void>(memory.release());
+    if (steps_) steps_->leak();
     return;
   }
   cudaSetDevice(libraries_->device());
@@ -139,43 +107,6 @@ LibraryExecution::~LibraryExecution() {
     for (cudaEvent_t event : *events)
       if (event != nullptr) cudaEventDestroy(event);
   if (forked_ != nullptr) cudaEventDestroy(forked_);
-}
-
-void LibraryExecution::make_communicators() {
-  std::set<std::vector<int>> rank_sets;
-  for (const auto& [number, parts] : collective_groups(plan_)) rank_sets.insert(ranks_of(*parts.front(), plan_));
-  libraries_->make_communicators(rank_sets);
-  for (const LibraryStep& step : program_.steps) {
-    const auto* work = std::get_if<Collective>(&step.work);
-    communicators_.push_back(work == nullptr ? nullptr : &libraries_->communicator(ranks_of(*work, plan_)));
-  }
-}
-
-void LibraryExecution::make_gemms() {
-  std::vector<std::size_t> bytes(program_.forked.size());
-  for (const LibraryStep& step : program_.steps) {
-    gemms_.emplace_back();
-    const auto* p = std::get_if<LibraryProduct>(&step.work);
-    if (p == nullptr) continue;
-    LibraryShape shape{p->a.rows,
-                       p->b.cols,
-                       p->a.cols,
-                       p->batch,
-                       plan_.problem.type,
-                       buffer(p->to).type,
-                       {},
-                       {},
-                       {},
-                       plan_.problem.scales,
-                       0};
-    shape.a = {buffer(p->a).cols, p->a_step * buffer(p->a).cols, memory_.alignment(p->a, p->a_step)};
-    shape.b = {memory_.pitch(p->b), 0, memory_.alignment(p->b, 0)};
-    if (!p->bias.empty()) shape.bias_alignment = memory_.alignment(p->bias, 0);
-    shape.out = {buffer(p->to).cols, p->to_step * buffer(p->to).cols, memory_.alignment(p->to, p->to_step)};
-    gemms_.back() = std::make_unique<LibraryGemm>(libraries_->handle(), shape);
-    bytes[step.stream] = std::max(bytes[step.stream], scales_at(*gemms_.back()) + moved_scale_bytes(*p));
-  }
-  for (const std::size_t b : bytes) scratch_.push_back(raw_memory(b));
 }
 
 void LibraryExecution::make_streams() {
@@ -214,7 +145,7 @@ void LibraryExecution::run_first() {
   const auto run = [&](bool collectives) {
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {
       if (std::holds_alternative<Collective>(program_.steps[i].work) != collectives) continue;
-      launch_step(i, operands, stream());
+      steps_->launch(i, operands, stream());
       await_query([&] { return cudaStreamQuery(stream()); }, first_limit);
     }
     world_.barrier();
@@ -229,98 +160,6 @@ void LibraryExecution::run_first() {
   }
 }
 
-void LibraryExecution::copy(const Transfer& transfer, const Operands& operands, cudaStream_t stream) const {
-  if (transfer.from.empty()) return;
-  const std::size_t element = size_of(buffer(transfer.from).type), width = size(transfer.from.cols) * element,
-                    from_pitch = size(buffer(transfer.from).cols) * element,
-                    to_pitch = size(buffer(transfer.to).cols) * element, rows = size(transfer.from.rows);
-  std::byte *from = at(transfer.from, operands), *to = at(transfer.to, operands);
-  if (width == from_pitch && width == to_pitch)
-    IMBREX_CUDA_TRY(cudaMemcpyAsync(to, from, width * rows, cudaMemcpyDeviceToDevice, stream));
-  else
-    IMBREX_CUDA_TRY(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, rows, cudaMemcpyDeviceToDevice, stream));
-}
-
-void LibraryExecution::sum(const Reduction& reduction, const Operands& operands, cudaStream_t stream) const {
-  SumArgs args{};
-  args.task.rows = static_cast<std::uint32_t>(reduction.from.front().rows);
-  args.task.cols = static_cast<std::uint32_t>(reduction.from.front().cols);
-  args.task.adds = static_cast<std::uint16_t>(reduction.from.size());
-  args.task.stores = static_cast<std::uint16_t>(reduction.to.size());
-  std::size_t i = 0;
-  for (const auto* regions : {&reduction.from, &reduction.to})
-    for (const Region& r : *regions) {
-      RegionEntry& entry = args.regions[i++];
-      entry.address = reinterpret_cast<std::uint64_t>(at(r, operands));
-      entry.pitch = size(buffer(r).cols) * size_of(buffer(r).type);
-      if (is_bias(plan_.problem, r)) {
-        entry.pitch = 0;
-        entry.address = size(r.col) * size_of(buffer(r).type);
-        entry.base = Base::bias;
-        args.bias = operands.bias;
-      }
-      entry.rows = args.task.rows;
-      entry.cols = args.task.cols;
-      entry.type = buffer(r).type;
-    }
-  IMBREX_CUDA_TRY(launch_sum(args, stream));
-}
-
-void LibraryExecution::collective(const Collective& c, runtime::Communicator& communicator, const Operands& operands,
-                                  cudaStream_t stream) const {
-  const std::byte* from = at(c.from, operands);
-  std::byte* to = at(c.to, operands);
-  const Type type = buffer(c.from).type;
-  const std::size_t in = size(c.from.rows * c.from.cols), out = size(c.to.rows * c.to.cols);
-  const auto run = [&](auto& with, std::size_t ranks) {
-    switch (c.kind) {
-      case CollectiveKind::all_gather: return with.all_gather(from, to, in, type, stream);
-      case CollectiveKind::reduce_scatter: return with.reduce_scatter(from, to, out, type, stream);
-      case CollectiveKind::all_reduce: return with.all_reduce(from, to, in, type, stream);
-      case CollectiveKind::all_to_all: return with.all_to_all(from, to, in / ranks, type, stream);
-    }
-  };
-  // Kernels of our own know the whole world only.
-  if (own_ != nullptr && c.ranks.empty())
-    run(*own_, index(world_.size()));
-  else
-    run(communicator, communicator.size());
-}
-
-// cuBLASLt 13.0 takes no scales that begin inside 16 bytes, as those of one source among all do: such a product's are
-// moved behind its workspace.
-std::size_t LibraryExecution::moved_scale_bytes(const LibraryProduct& p) const {
-  return p.a_scale.empty() || memory_.alignment(p.a_scale, 0) >= 16 ? 0 : size(p.a_scale.rows) * sizeof(float);
-}
-
-void LibraryExecution::multiply(const LibraryProduct& p, const LibraryGemm& gemm, void* scratch,
-                                const Operands& operands, cudaStream_t stream) const {
-  Operands o{at(p.a, operands), at(p.b, operands), at(p.to, operands)};
-  if (!p.bias.empty()) o.bias = at(p.bias, operands);
-  if (!p.a_scale.empty()) {
-    o.a_scale = reinterpret_cast<const float*>(at(p.a_scale, operands));
-    o.b_scale = operands.b_scale + (plan_.problem.scales == Scales::row ? p.b.col : 0);
-    if (const std::size_t bytes = moved_scale_bytes(p); bytes > 0) {
-      auto* moved = static_cast<std::byte*>(scratch) + scales_at(gemm);
-      IMBREX_CUDA_TRY(cudaMemcpyAsync(moved, o.a_scale, bytes, cudaMemcpyDeviceToDevice, stream));
-      o.a_scale = reinterpret_cast<const float*>(moved);
-    }
-  }
-  gemm.launch(o, scratch, stream);
-}
-
-void LibraryExecution::launch_step(std::size_t i, const Operands& operands, cudaStream_t stream) {
-  const LibraryStep& step = program_.steps[i];
-  if (const auto* p = std::get_if<LibraryProduct>(&step.work))
-    multiply(*p, *gemms_[i], scratch_[step.stream].get(), operands, stream);
-  else if (const auto* transfer = std::get_if<Transfer>(&step.work))
-    copy(*transfer, operands, stream);
-  else if (const auto* reduction = std::get_if<Reduction>(&step.work))
-    sum(*reduction, operands, stream);
-  else
-    collective(std::get<Collective>(step.work), *communicators_[i], operands, stream);
-}
-
 // `main` takes the place of the program's first stream; `begun` is recorded there.
 void LibraryExecution::launch_epoch(const Operands& operands, cudaStream_t main, cudaEvent_t begun) {
   const auto stream_at = [&](std::size_t i) { return i == 0 ? main : streams_[i]; };
@@ -330,7 +169,7 @@ void LibraryExecution::launch_epoch(const Operands& operands, cudaStream_t main,
     const LibraryStep& step = program_.steps[i];
     cudaStream_t stream = stream_at(step.stream);
     for (const std::size_t before : step.waits) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, ended_[before], 0));
-    launch_step(i, operands, stream);
+    steps_->launch(i, operands, stream);
     if (step.awaited) IMBREX_CUDA_TRY(cudaEventRecord(ended_[i], stream));
   }
   for (const std::size_t last : program_.ends) IMBREX_CUDA_TRY(cudaStreamWaitEvent(main, ended_[last], 0));
@@ -340,7 +179,8 @@ void LibraryExecution::launch_epoch(const Operands& operands, cudaStream_t main,
 void LibraryExecution::launch(const Operands& operands, cudaStream_t stream, Call call) {
   expect_sound();
   expect_given(operands, plan_.problem);
-  for (const void* p : {operands.a, operands.b, static_cast<const void*>(operands.out), operands.bias})
+  for (const void* p : {operands.a, operands.b, static_cast<const void*>(operands.out), operands.bias,
+                        static_cast<const void*>(operands.a_scale), static_cast<const void*>(operands.b_scale)})
     IMBREX_EXPECTS(reinterpret_cast<std::uintptr_t>(p) % operand_alignment == 0,
                    "operand at {}: it must be aligned to {} bytes", p, operand_alignment);
   hold_back(world_, options_, queued_);

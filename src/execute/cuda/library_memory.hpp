@@ -17,16 +17,29 @@ inline constexpr std::size_t operand_alignment = 16;
 /// The workspaces, and addresses in them and in the caller's operands. One copy of a workspace is enough: streams order
 /// a rank's epochs, collectives those of different ranks. So nothing depends on an epoch's number, and a captured graph
 /// replays as it is.
+///
+/// cuBLASLt 13.0 takes no scales that begin inside 16 bytes, as those of one source among all do. Where a product has
+/// one scale, a workspace of scales has a second copy, whose rows lie 16 bytes apart: whoever writes to the first
+/// copies there what it wrote, once for all products.
 class LibraryMemory {
  public:
   /// The plan outlives it; the device is selected.
-  explicit LibraryMemory(const Plan& plan) : plan_(plan) {
+  explicit LibraryMemory(const Plan& plan) : plan_(plan), apart_(plan.buffers.size(), nowhere) {
     std::size_t bytes = 0;
-    for (const Buffer& b : plan_.buffers) {
-      offsets_.push_back(bytes);
-      const std::size_t size = static_cast<std::size_t>(b.rows * b.cols) * size_of(b.type);
-      if (b.role == BufferRole::workspace) bytes += (size + alignment_ - 1) / alignment_ * alignment_;
-    }
+    const auto take = [&](std::size_t size) {
+      const std::size_t offset = bytes;
+      bytes += (size + alignment_ - 1) / alignment_ * alignment_;
+      return offset;
+    };
+    for (const Buffer& b : plan_.buffers)
+      offsets_.push_back(
+          b.role == BufferRole::workspace ? take(static_cast<std::size_t>(b.rows * b.cols) * size_of(b.type)) : bytes);
+    for (const RankPlan& rank : plan_.ranks)
+      for (const Queue& queue : rank.queues)
+        for (const Task& task : queue.tasks)
+          if (const auto* tile = std::get_if<Tile>(&task.work); tile != nullptr && is_single_scale(tile->a_scale))
+            if (std::size_t& apart = apart_[static_cast<std::size_t>(tile->a_scale.buffer)]; apart == nowhere)
+              apart = take(static_cast<std::size_t>(buffer(tile->a_scale).rows) * operand_alignment);
     workspaces_ = raw_memory(bytes);
   }
 
@@ -38,6 +51,15 @@ class LibraryMemory {
                       : buffer(r).role == BufferRole::output ? static_cast<std::byte*>(operands.out)
                                                              : const_cast<std::byte*>(input);
     return base + offset_of(r);
+  }
+
+  /// Whether the region's rows have a second copy.
+  bool has_apart(const Region& r) const { return apart_[static_cast<std::size_t>(r.buffer)] != nowhere; }
+
+  /// Of the region's first row there; rows are operand_alignment apart.
+  std::byte* at_apart(const Region& r) const {
+    return static_cast<std::byte*>(workspaces_.get()) + apart_[static_cast<std::size_t>(r.buffer)] +
+           static_cast<std::size_t>(r.row) * operand_alignment;
   }
 
   /// Elements from one row to the next, or of what lies by columns, from one column.
@@ -63,10 +85,17 @@ class LibraryMemory {
     return static_cast<std::size_t>(by_columns(r) ? r.col * b.rows + r.row : r.row * b.cols + r.col) * size_of(b.type);
   }
 
+  bool is_single_scale(const Region& r) const {
+    return !r.empty() && plan_.problem.scales == Scales::tensor && buffer(r).role == BufferRole::workspace &&
+           buffer(r).cols == 1;
+  }
+
   static constexpr std::size_t alignment_ = 256;
+  static constexpr std::size_t nowhere = ~std::size_t{0};
 
   const Plan& plan_;
   std::vector<std::size_t> offsets_;  // of workspaces, by buffer
+  std::vector<std::size_t> apart_;    // of second copies
   RawMemory workspaces_;
 };
 
