@@ -11,6 +11,7 @@
 #include "codec/layout.hpp"
 #include "collectives/all_reduce.hpp"
 #include "runtime/cuda/check.hpp"
+#include "runtime/cuda/device.hpp"
 #include "runtime/cuda/early_launch.hpp"
 #include "runtime/failure.hpp"
 
@@ -23,12 +24,6 @@ std::uint64_t ceil_div(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / 
 
 std::uint32_t blocks_for(std::uint64_t items, std::uint64_t a_block, std::uint32_t most) {
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(ceil_div(items, a_block), 1, most));
-}
-
-std::string name_of_gpu(int device) {
-  cudaDeviceProp properties{};
-  IMBREX_CUDA_TRY(cudaGetDeviceProperties(&properties, device));
-  return properties.name;
 }
 
 // Refuses before anything is taken, on every rank alike.
@@ -85,20 +80,17 @@ CodedChunk chunk_of(const Codec& codec, std::uint32_t blocks, int slot_bytes, bo
 CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOptions& options)
     : world_(world),
       device_(device),
-      policy_(collectives::agreed_policy(world, name_of_gpu(device))),
+      policy_(collectives::agreed_policy(world, runtime::gpu_of(device).name)),
       heap_(world, device, workspace_for(world, options)) {
-  int generation = 0;
-  IMBREX_CUDA_TRY(cudaDeviceGetAttribute(&generation, cudaDevAttrComputeCapabilityMajor, device));
-  IMBREX_EXPECTS(generation == 9, "GPU {} is of compute capability {}: collectives of Imbrex' own take 9.0 (Hopper)",
-                 device, generation);
+  const Gpu& gpu = runtime::gpu_of(device);
+  IMBREX_EXPECTS(gpu.major == 9, "GPU {} is of compute capability {}.{}: collectives of Imbrex' own take 9.0 (Hopper)",
+                 device, gpu.major, gpu.minor);
   load_exact_kernels();
   load_coded_kernels();
   load_exchange_kernels();
   load_rms_norm_kernels();
   load_vote_kernels();
-  int processors = 0;
-  IMBREX_CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  processors_ = std::min(static_cast<std::uint32_t>(processors), max_comm_blocks);
+  processors_ = std::min(static_cast<std::uint32_t>(gpu.sms), max_comm_blocks);
   offset_ = heap_.allocate(options.workspace_bytes);
   void* fault = nullptr;
   IMBREX_CUDA_TRY(cudaHostAlloc(&fault, sizeof(CommFault), cudaHostAllocMapped | cudaHostAllocPortable));

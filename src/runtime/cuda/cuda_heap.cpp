@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "runtime/cuda/device.hpp"
 #include "runtime/cuda/driver.hpp"
 #include "runtime/descriptor_exchange.hpp"
 #include "runtime/one_process.hpp"
@@ -29,15 +30,14 @@ CUmemAllocationProp properties(int device, bool one_process) {
 
 // NOTE: cudaIpc would do without these, but chooses the addresses of what it maps, and the heap is one flat range.
 void expect_support(int device, bool one_process) {
-  const auto expect = [&](CUdevice_attribute attribute, const char* name, const char* use) {
-    if (device_attribute(device, attribute) == 0)
+  const auto expect = [&](bool supported, const char* name, const char* use) {
+    if (!supported)
       throw Error(ErrorCode::runtime_failure, fmt::format("GPU {} does not support {} ({} is 0)", device, use, name));
   };
-  expect(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-         "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED", "mapping memory at chosen addresses");
+  expect(gpu_of(device).maps_memory, "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
+         "mapping memory at chosen addresses");
   if (!one_process)
-    expect(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
-           "CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED",
+    expect(gpu_of(device).exports_memory, "CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED",
            "passing memory between processes as file descriptors; ranks can be threads");
 }
 

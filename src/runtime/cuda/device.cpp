@@ -1,7 +1,6 @@
 #include "runtime/cuda/device.hpp"
 
-#include <algorithm>
-#include <array>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -10,42 +9,52 @@
 
 #include "base/fixed_text.hpp"
 #include "runtime/cuda/check.hpp"
+#include "runtime/cuda/driver.hpp"
 #include "runtime/one_process.hpp"
 
 namespace imbrex::runtime {
 namespace {
 
+// "GPU-" and 16 bytes in the driver's notation.
+std::string uuid_text(const char* bytes) {
+  std::string text = "GPU";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(bytes[i]));
+  }
+  return text;
+}
+
 // What a rank tells of its GPU.
 struct Seat {
-  std::array<char, sizeof(cudaUUID_t::bytes)> uuid{};
-  char name[64] = {};  // ends with a zero byte
+  char uuid[64] = {}, name[64] = {};  // end with a zero byte
   std::int32_t visible = 0;
 };
 
 Seat seat_of(int device) {
-  cudaDeviceProp properties{};
-  IMBREX_CUDA_TRY(cudaGetDeviceProperties(&properties, device));
   Seat seat;
-  std::copy_n(properties.uuid.bytes, seat.uuid.size(), seat.uuid.begin());
-  put_text(properties.name, seat.name);
-  IMBREX_CUDA_TRY(cudaGetDeviceCount(&seat.visible));
+  put_text(gpu_of(device).uuid, seat.uuid);
+  put_text(gpu_of(device).name, seat.name);
+  seat.visible = device_count();
   return seat;
 }
+
+std::string_view uuid_of(const Seat& seat) { return seat.uuid; }
 
 void expect_own_gpus(const std::vector<Seat>& seats) {
   for (std::size_t a = 0; a < seats.size(); ++a)
     for (std::size_t b = a + 1; b < seats.size(); ++b)
-      if (seats[a].uuid == seats[b].uuid)
+      if (uuid_of(seats[a]) == uuid_of(seats[b]))
         throw Error(
             ErrorCode::runtime_failure,
             fmt::format("ranks {} and {} have the same GPU, {} ({}), and need one each; their processes see {} and {}",
-                        a, b, seats[a].name, uuid_text(seats[a].uuid.data()), seats[a].visible, seats[b].visible));
+                        a, b, seats[a].name, seats[a].uuid, seats[a].visible, seats[b].visible));
 }
 
 // This process's number of a GPU; nothing where it does not see it.
 std::optional<int> number_of(const Seat& seat) {
   for (int i = 0, count = device_count(); i < count; ++i)
-    if (seat_of(i).uuid == seat.uuid) return i;
+    if (gpu_of(i).uuid == uuid_of(seat)) return i;
   return std::nullopt;
 }
 
@@ -106,13 +115,25 @@ int select_device(World& world) {
   return device;
 }
 
-std::string uuid_text(const char* bytes) {
-  std::string text = "GPU";
-  for (int i = 0; i < 16; ++i) {
-    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += fmt::format("{:02x}", static_cast<unsigned char>(bytes[i]));
-  }
-  return text;
+Gpu ask_gpu(int device) {
+  cudaDeviceProp properties{};
+  IMBREX_CUDA_TRY(cudaGetDeviceProperties(&properties, device));
+  return {properties.name,
+          uuid_text(properties.uuid.bytes),
+          properties.totalGlobalMem,
+          properties.multiProcessorCount,
+          properties.major,
+          properties.minor,
+          device_attribute(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) != 0,
+          device_attribute(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0};
+}
+
+const Gpu& gpu_of(int device) {
+  static std::mutex lock;
+  static std::map<int, Gpu> known;
+  const std::lock_guard guard(lock);
+  const auto found = known.find(device);
+  return found != known.end() ? found->second : known.emplace(device, ask_gpu(device)).first->second;
 }
 
 }  // namespace imbrex::runtime

@@ -1,8 +1,7 @@
 // Which GPU a rank uses.
 #pragma once
 
-#include <string>
-
+#include "imbrex/gpu.hpp"
 #include "imbrex/world.hpp"
 
 namespace imbrex::runtime {
@@ -17,7 +16,10 @@ int device_count() noexcept;
 /// sight; then mapping its memory tells.
 int select_device(World& world);
 
-/// "GPU-" and 16 bytes in the driver's notation.
-std::string uuid_text(const char* bytes);
+/// What the driver says of a GPU, asked now. Throws Error(runtime_failure).
+Gpu ask_gpu(int device);
+
+/// The same, asked once in this process. Any thread may call it.
+const Gpu& gpu_of(int device);
 
 }  // namespace imbrex::runtime

@@ -10,8 +10,9 @@
 #include <csignal>
 #include <cstring>
 
+#include "base/fixed_text.hpp"
+#include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
-#include "runtime/cuda/driver.hpp"
 #include "runtime/memory.hpp"
 #include "runtime/socket.hpp"
 
@@ -63,18 +64,16 @@ std::vector<Record> ask(Head& head) {
   try {
     const int count = count_devices();
     for (int i = 0; i < std::min(count, most_gpus); ++i) {
-      cudaDeviceProp properties{};
-      IMBREX_CUDA_TRY(cudaGetDeviceProperties(&properties, i));
+      const Gpu gpu = runtime::ask_gpu(i);
       Record r;
-      std::string_view(properties.name).substr(0, sizeof r.name - 1).copy(r.name, sizeof r.name - 1);
-      runtime::uuid_text(properties.uuid.bytes).copy(r.uuid, sizeof r.uuid - 1);
-      r.memory_bytes = properties.totalGlobalMem;
-      r.sms = properties.multiProcessorCount;
-      r.major = properties.major;
-      r.minor = properties.minor;
-      r.maps_memory = runtime::device_attribute(i, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) != 0;
-      r.exports_memory =
-          runtime::device_attribute(i, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0;
+      put_text(gpu.name, r.name);
+      put_text(gpu.uuid, r.uuid);
+      r.memory_bytes = gpu.memory_bytes;
+      r.sms = gpu.sms;
+      r.major = gpu.major;
+      r.minor = gpu.minor;
+      r.maps_memory = gpu.maps_memory;
+      r.exports_memory = gpu.exports_memory;
       for (int peer = 0; peer < std::min(count, most_gpus); ++peer) r.links[peer] = link_between(i, peer);
       records.push_back(r);
     }
@@ -82,7 +81,7 @@ std::vector<Record> ask(Head& head) {
     if (head.count == 0) throw Error(ErrorCode::runtime_failure, "the driver shows no GPU");
   } catch (const std::exception& error) {
     head = {};
-    std::string_view(error.what()).substr(0, sizeof head.reason - 1).copy(head.reason, sizeof head.reason - 1);
+    put_text(error.what(), head.reason);
     records.clear();
   }
   return records;
