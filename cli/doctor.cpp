@@ -203,7 +203,9 @@ Json examine_cuda(Examination& exam) {
 
 void examine_launchers(Examination& exam) {
   for (const EnvironmentVariable& variable : environment_variables())
-    if (variable.value)
+    if (variable.fault.starts_with("IMBREX_"))
+      exam.say(Verdict::missing, "environment", fmt::format("{}; every run is refused", variable.fault));
+    else if (variable.value)
       exam.say(Verdict::note, "environment",
                fmt::format("{}={} ({})", variable.name, *variable.value, variable.description));
   try {

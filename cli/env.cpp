@@ -20,11 +20,13 @@ void add_env(Program& program) {
                              {"default", variable.fallback},
                              {"description", variable.description}};
                   entry["value"] = variable.value ? Json(*variable.value) : Json(nullptr);
+                  if (!variable.fault.empty()) entry["fault"] = variable.fault;
                   list.push_back(std::move(entry));
                   print(program, "{} ({}{})", variable.name, variable.type,
                         variable.fallback.empty() ? "" : ", default " + variable.fallback);
                   print(program, "    {}", variable.description);
                   if (variable.value) print(program, "    here: {}", *variable.value);
+                  if (!variable.fault.empty()) print(program, "    it cannot be used: {}", variable.fault);
                 }
                 print_json(program, list);
                 return 0;

@@ -13,6 +13,7 @@ struct EnvironmentVariable {
   std::string fallback;  ///< what holds where it is not set; empty: nothing
   std::string description;
   std::optional<std::string> value;  ///< as this process found it when it first looked; an empty one counts as not set
+  std::string fault;                 ///< why that value cannot be used, in words; empty: it can
 };
 
 /// Every variable that any part of Imbrex reads, in the order of their documentation. Nothing else in the environment

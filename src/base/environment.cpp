@@ -90,6 +90,32 @@ std::optional<double> Environment::number(Key key) const {
   return value;
 }
 
+double Environment::wait_limit() const {
+  const double limit = number(Key::wait_limit).value_or(30);
+  IMBREX_EXPECTS(limit > 0 && limit <= most_wait_limit, "{}='{}' must be more than 0 and at most {} s",
+                 name_of(Key::wait_limit), *raw(Key::wait_limit), most_wait_limit);
+  return limit;
+}
+
+std::string Environment::loss_detection() const {
+  std::string method = raw(Key::loss_detection).value_or("auto");
+  IMBREX_EXPECTS(method == "auto" || method == "pidfd" || method == "lock", "{}='{}' must be auto, pidfd or lock",
+                 name_of(Key::loss_detection), method);
+  return method;
+}
+
+std::string Environment::fault(Key key) const {
+  try {
+    if (key == Key::wait_limit) static_cast<void>(wait_limit());
+    if (key == Key::loss_detection) static_cast<void>(loss_detection());
+    if (entry(key).type == ValueType::integer) static_cast<void>(integer(key));
+    if (entry(key).type == ValueType::number) static_cast<void>(number(key));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
 std::string_view name_of(Key key) { return entry(key).name; }
 
 const Environment& environment() {
@@ -106,7 +132,7 @@ std::vector<EnvironmentVariable> environment_variables() {
   for (const base::Variable& variable : base::registry)
     result.push_back({std::string(variable.name), std::string(base::type_name(variable.type)),
                       std::string(variable.fallback), std::string(variable.description),
-                      base::environment().text(variable.key)});
+                      base::environment().text(variable.key), base::environment().fault(variable.key)});
   return result;
 }
 

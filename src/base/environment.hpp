@@ -68,11 +68,23 @@ class Environment {
   std::optional<std::int64_t> integer(Key key) const;
   std::optional<double> number(Key key) const;
 
+  /// IMBREX_WAIT_LIMIT, or 30. Throws Error(invalid_input) where it is no limit.
+  double wait_limit() const;
+
+  /// IMBREX_LOSS_DETECTION, or "auto". Throws Error(invalid_input) where it is no method.
+  std::string loss_detection() const;
+
+  /// Why the variable's value cannot be used; empty where it can, or is not set.
+  std::string fault(Key key) const;
+
  private:
   const std::optional<std::string>& raw(Key key) const { return values_[static_cast<std::size_t>(key)]; }
 
   std::array<std::optional<std::string>, static_cast<std::size_t>(Key::count_)> values_;
 };
+
+/// Seconds: not more than what clocks can add to now.
+inline constexpr double most_wait_limit = 1e9;
 
 /// Name of a variable, for messages.
 std::string_view name_of(Key key);

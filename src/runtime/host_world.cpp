@@ -10,7 +10,7 @@
 
 namespace imbrex {
 
-double default_wait_limit() { return base::environment().number(base::Key::wait_limit).value_or(30.0); }
+double default_wait_limit() { return base::environment().wait_limit(); }
 
 }  // namespace imbrex
 
@@ -19,9 +19,11 @@ namespace imbrex::runtime {
 void validate(int size, const WorldOptions& options) {
   IMBREX_EXPECTS(size >= 1 && size <= max_world_size, "a world of {} ranks: there must be 1 to {}", size,
                  max_world_size);
-  // Not more than what clocks can add to now.
-  IMBREX_EXPECTS(options.wait_limit > 0 && options.wait_limit <= 1e9,
-                 "wait limit of {} s: it must be positive and at most 1e9", options.wait_limit);
+  IMBREX_EXPECTS(options.wait_limit > 0 && options.wait_limit <= base::most_wait_limit,
+                 "wait limit of {} s: it must be more than 0 and at most {} s", options.wait_limit,
+                 base::most_wait_limit);
+  // Before there are ranks, each of which would say it.
+  static_cast<void>(base::environment().loss_detection());
   IMBREX_EXPECTS(options.heap_bytes <= std::size_t{1} << 40, "symmetric heap of {} bytes a rank: at most 2^40",
                  options.heap_bytes);
 }

@@ -26,10 +26,7 @@ struct flock lock_of(int rank, short type) {
 
 Watcher::Watcher(Control control, int own_rank, const FileDescriptor& control_file)
     : control_(control), own_rank_(own_rank), control_file_(control_file.get()) {
-  const std::string method = base::environment().text(base::Key::loss_detection).value_or("auto");
-  IMBREX_EXPECTS(method == "auto" || method == "pidfd" || method == "lock", "{}='{}' must be auto, pidfd or lock",
-                 base::name_of(base::Key::loss_detection), method);
-
+  const std::string method = base::environment().loss_detection();
   // Every rank takes its lock, because a peer may have to rely on it even where this rank does not.
   struct flock own = lock_of(own_rank, F_WRLCK);
   IMBREX_SYSTEM(fcntl(control_file_, F_SETLK, &own));

@@ -132,6 +132,21 @@ TEST(Environment, ParsesNumbersAndRefusesTheRest) {
   for (const char* value : {"abc", "1s", " 1", "nan", "inf", "1e999"}) EXPECT_THROW(limit(value), Error) << value;
 }
 
+TEST(Environment, SaysWhichValuesCannotBeUsed) {
+  const auto fault = [](base::Key key, const std::string& value) {
+    return environment_with({{std::string(base::name_of(key)), value}}).fault(key);
+  };
+  for (const char* value : {"", "0.5", "30", "1e9"}) EXPECT_EQ(fault(base::Key::wait_limit, value), "") << value;
+  EXPECT_EQ(fault(base::Key::wait_limit, "soon"), "IMBREX_WAIT_LIMIT='soon' is not a number");
+  EXPECT_EQ(fault(base::Key::wait_limit, "0"), "IMBREX_WAIT_LIMIT='0' must be more than 0 and at most 1000000000 s");
+  EXPECT_NE(fault(base::Key::wait_limit, "-1"), "");
+  EXPECT_NE(fault(base::Key::wait_limit, "1.1e9"), "");
+  for (const char* value : {"", "auto", "pidfd", "lock"}) EXPECT_EQ(fault(base::Key::loss_detection, value), "");
+  EXPECT_EQ(fault(base::Key::loss_detection, "luck"), "IMBREX_LOSS_DETECTION='luck' must be auto, pidfd or lock");
+  EXPECT_EQ(fault(base::Key::torch_rank, "x"), "RANK='x' is not a whole number");
+  EXPECT_EQ(fault(base::Key::torch_master_port, "x"), "");
+}
+
 TEST(Environment, ListsItself) {
   std::set<std::string> names;
   for (const EnvironmentVariable& variable : environment_variables()) {
