@@ -28,15 +28,19 @@ struct Options {
   bool given(const char* name) const { return app->get_option(name)->count() > 0; }
 };
 
+constexpr std::int64_t most_rows = std::int64_t{1} << 31;
+
 [[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
 
 // "NxK" of the whole operator.
 Problem layer(const std::string& text, Problem p) {
   const std::size_t cross = text.find('x');
   const auto number = [&](const std::string& part) {
-    if (part.empty() || part.size() > 10 || part.find_first_not_of("0123456789") != std::string::npos)
-      throw Error(ErrorCode::invalid_input, fmt::format("layer '{}': it must be NxK, two whole numbers", text));
-    return std::stoll(part);
+    const bool digits = !part.empty() && part.size() <= 10 && part.find_first_not_of("0123456789") == std::string::npos;
+    const std::int64_t value = digits ? std::stoll(part) : 0;
+    if (value < 1 || value > most_rows)
+      refuse(fmt::format("layer '{}': it must be NxK, two whole numbers from 1 to {}", text, most_rows));
+    return value;
   };
   p.n = number(text.substr(0, cross));
   p.k = cross == std::string::npos ? number("") : number(text.substr(cross + 1));
@@ -73,13 +77,15 @@ std::vector<Problem> grid(const Options& o) {
   return problems;
 }
 
-void expect_world(const Options& o) {
+// What no operator takes is refused before each of them is asked.
+void expect_options(const Options& o) {
+  static_cast<void>(chosen_scales(o.scales, o.type));
   if (o.world != "processes" && o.world != "threads")
     refuse(fmt::format("--world '{}': it must be processes or threads", o.world));
 }
 
 MeasureRequest request_of(const Options& o, bool all) {
-  expect_world(o);
+  expect_options(o);
   MeasureRequest request;
   request.ranks = static_cast<int>(o.ranks);
   if (!o.serve) request.problems = grid(o);
@@ -225,7 +231,7 @@ bool is_all_reduce(const Options& o) {
 
 int tune(const Program& program, const Options& o) {
   if (!is_all_reduce(o)) return measure_and_print(program, o, true);
-  expect_world(o);
+  expect_options(o);
   AllReduceMeasureRequest request;
   request.ranks = static_cast<int>(o.ranks);
   request.type = o.type;
@@ -240,7 +246,8 @@ int tune(const Program& program, const Options& o) {
 void add_options(CLI::App& command, Options& o) {
   o.app = &command;
   command.add_option("--ops", o.ops, "Operators; default: all four")->type_name("OP...");
-  command.add_option("--m", o.sizes, "Rows; default: 64 512 2048 8192. Operators that do not take an M go without it")
+  add_integers(command, "--m", o.sizes, 1, most_rows,
+               "Rows; default: 64 512 2048 8192. Operators that do not take an M go without it")
       ->type_name("M...");
   command.add_option("--layers", o.layers, "N and K of the whole operator, as NxK; default: 8192x8192")
       ->type_name("NxK...");

@@ -20,16 +20,19 @@ namespace {
 [[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
 
 template <typename T>
+T value_within(const std::string& name, const std::string& text, T low, T high, const char* kind) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  // The negation also refuses NaN.
+  if (error != std::errc{} || end != text.data() + text.size() || !(value >= low && value <= high))
+    throw CLI::ValidationError(name, fmt::format("'{}' is not {} from {} to {}", text, kind, low, high));
+  return value;
+}
+
+template <typename T>
 CLI::Option* add_range(CLI::App& app, const std::string& name, T& to, T low, T high, const std::string& about,
                        const char* kind) {
-  auto set = [=, &to](const std::string& text) {
-    T value{};
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    // The negation also refuses NaN.
-    if (error != std::errc{} || end != text.data() + text.size() || !(value >= low && value <= high))
-      throw CLI::ValidationError(name, fmt::format("'{}' is not {} from {} to {}", text, kind, low, high));
-    to = value;
-  };
+  auto set = [=, &to](const std::string& text) { to = value_within(name, text, low, high, kind); };
   return app.add_option_function<std::string>(name, set, about);
 }
 
@@ -86,7 +89,24 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
+void expect_writable(std::string_view option, const std::string& path) {
+  if (path.empty() || path == "-") return;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) refuse(fmt::format("{} '{}': it is a folder", option, path));
+  // As write_file does: only what is no regular file is written to where it is.
+  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) {
+    if (::access(path.c_str(), W_OK) != 0)
+      refuse(fmt::format("{} '{}': it cannot be written to: {}", option, path, std::strerror(errno)));
+    return;
+  }
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
+  if (::access(folder.c_str(), W_OK) != 0 || !std::filesystem::is_directory(folder, ignored))
+    refuse(fmt::format("{} '{}': '{}' is no folder that can be written to", option, path, folder));
+}
+
 void expect_timeline_path(std::string_view option, const std::string& path) {
+  expect_writable(option, path);
   if (path.empty() || path.ends_with(".svg") || path.ends_with(".json")) return;
   refuse(fmt::format("{} '{}': the name must end in .svg (a picture) or .json (for ui.perfetto.dev)", option, path));
 }
@@ -110,6 +130,15 @@ std::string readable_bytes(double bytes) {
 CLI::Option* add_integer(CLI::App& app, const std::string& name, std::int64_t& to, std::int64_t low, std::int64_t high,
                          const std::string& about) {
   return add_range(app, name, to, low, high, about, "a whole number")->type_name("INT");
+}
+
+CLI::Option* add_integers(CLI::App& app, const std::string& name, std::vector<std::int64_t>& to, std::int64_t low,
+                          std::int64_t high, const std::string& about) {
+  auto set = [=, &to](const std::vector<std::string>& texts) {
+    to.clear();
+    for (const std::string& text : texts) to.push_back(value_within(name, text, low, high, "a whole number"));
+  };
+  return app.add_option_function<std::vector<std::string>>(name, set, about);
 }
 
 CLI::Option* add_number(CLI::App& app, const std::string& name, double& to, double low, double high,

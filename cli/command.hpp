@@ -68,7 +68,10 @@ std::string read_file(const std::string& path);
 /// Writes a timeline as SVG (FILE.svg) or as Perfetto's JSON (FILE.json).
 void write_timeline(const std::string& path, const Timeline& timeline);
 
-/// Throws Error(invalid_input) unless `path` ends in .svg or .json; called before a long run, not after it.
+/// Throws Error(invalid_input) where write_file could not make such a file; called before a long run, not after it.
+void expect_writable(std::string_view option, const std::string& path);
+
+/// The same, and unless `path` ends in .svg or .json.
 void expect_timeline_path(std::string_view option, const std::string& path);
 
 /// "1.234 ms".
@@ -80,6 +83,10 @@ CLI::Option* add_integer(CLI::App& app, const std::string& name, std::int64_t& t
                          const std::string& about);
 CLI::Option* add_number(CLI::App& app, const std::string& name, double& to, double low, double high,
                         const std::string& about);
+
+/// An option of one such number or several, which take the place of what `to` holds.
+CLI::Option* add_integers(CLI::App& app, const std::string& name, std::vector<std::int64_t>& to, std::int64_t low,
+                          std::int64_t high, const std::string& about);
 
 /// An option whose text `parse` understands or refuses by an Error.
 template <typename T>
@@ -98,7 +105,8 @@ CLI::Option* add_named(CLI::App& app, const std::string& name, T& to, T (*parse)
 /// --scales.
 void add_scales(CLI::App& app, std::optional<Scales>& to);
 
-/// What --scales says, or what `type` goes with by itself.
+/// What --scales says, or what `type` goes with by itself. Throws Error(invalid_input) for scales of another type than
+/// e4m3.
 Scales chosen_scales(const std::optional<Scales>& given, Type type);
 
 /// OP and its sizes, strategy and knobs, as `run`, `plan`, `simulate` and `trace` take them.

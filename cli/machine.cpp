@@ -35,6 +35,7 @@ void set(Machine& machine, const std::string& change) {
 }
 
 int machine(const Program& program, const Options& options) {
+  expect_writable("--out", options.out);
   Machine machine = load_machine(options.machine);
   for (const std::string& change : options.changes) set(machine, change);
   if (!options.name.empty()) machine.name = options.name;

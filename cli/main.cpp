@@ -94,10 +94,16 @@ int run_program(std::vector<std::string> arguments) {
     return program.app.exit(success);  // --help
   } catch (const CLI::ParseError& error) {
     const auto chosen = program.app.get_subcommands();
-    const std::string help = chosen.empty() ? "imbrex --help" : fmt::format("imbrex {} --help", chosen[0]->get_name());
-    return refuse(program, bad_usage, fmt::format("{} (see '{}')", error.what(), help));
+    const std::string command = chosen.empty() ? "imbrex" : fmt::format("imbrex {}", chosen[0]->get_name());
+    const std::vector<std::string> unknown = program.app.remaining(true);
+    // CLI11's own message has them from the last to the first.
+    const bool extras = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !unknown.empty();
+    const std::string why =
+        extras ? fmt::format("{} takes no '{}'", command, fmt::join(unknown, " ")) : std::string(error.what());
+    return refuse(program, bad_usage, fmt::format("{} (see '{} --help')", why, command));
   }
   try {
+    expect_writable("--json", program.json);
     return program.action();
   } catch (const Error& error) {
     return refuse(program, static_cast<int>(error.code()), error.what());

@@ -21,6 +21,8 @@ void add_scales(CLI::App& app, std::optional<Scales>& to) {
 }
 
 Scales chosen_scales(const std::optional<Scales>& given, Type type) {
+  if (given && *given != Scales::none && type != Type::e4m3)
+    refuse(fmt::format("--scales {} with type {}: only e4m3 has scales", name_of(*given), name_of(type)));
   return given.value_or(type == Type::e4m3 ? Scales::tensor : Scales::none);
 }
 

@@ -154,6 +154,7 @@ AllReduceRequest AllReduceRunOptions::request(const PlanOptions& plan, const Run
   for (const char* name : {"--codec", "--tolerance", "--whole-call", "--exact-below"})
     if (rms_norm && app->get_option(name)->count() > 0)
       refuse(fmt::format("{} with --rms-norm, which goes with exact sums only", name));
+  run.expect_writable_out();
   AllReduceRequest request;
   if (rms_norm) request.rms_norm = RmsNormRequest{static_cast<float>(eps), residual, weight};
   request.device = parse_device(run.device);

@@ -61,6 +61,8 @@ void RunOptions::add_to(CLI::App& command) {
       ->group(group);
 }
 
+void RunOptions::expect_writable_out() const { expect_writable("--out", out.empty() ? out : out + ".rank0.npy"); }
+
 RunRequest RunOptions::request(const PlanOptions& plan) const {
   if (device != "auto" && device != "cpu" && device != "cuda")
     refuse(fmt::format("--device '{}': it must be auto, cpu or cuda", device));
@@ -78,6 +80,8 @@ RunRequest RunOptions::request(const PlanOptions& plan) const {
   if (device == "cuda" && for_cpu) refuse("--workers is about the CPU; --device is cuda");
   if (!kernel.empty() && (device == "cpu" || for_cpu))
     refuse(fmt::format("--kernel is about GPUs; {}", for_cpu ? "--workers is about the CPU" : "--device is cpu"));
+
+  expect_writable_out();
 
   RunRequest request;
   request.device = parse_device(device != "auto" ? device : for_cpu ? "cpu" : !kernel.empty() ? "cuda" : device);

@@ -15,6 +15,9 @@ struct RunOptions {
 
   void add_to(CLI::App& command);
 
+  /// Throws Error(invalid_input) where outputs could not be written.
+  void expect_writable_out() const;
+
   /// What `plan` and these options ask for. Throws Error(invalid_input) where they contradict each other.
   RunRequest request(const PlanOptions& plan) const;
 };

@@ -1,7 +1,5 @@
 #include "tuning.hpp"
 
-#include <unistd.h>
-
 #include <cmath>
 #include <ctime>
 #include <filesystem>
@@ -22,11 +20,7 @@ double microseconds(double seconds) { return std::round(seconds * 1e8) / 100; }
 
 Table table_at(const std::string& path) {
   if (path.empty()) return {};
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  const std::string folder = parent.empty() ? "." : parent.string();
-  if (::access(folder.c_str(), W_OK) != 0 || !std::filesystem::is_directory(folder))
-    throw Error(ErrorCode::invalid_input,
-                fmt::format("--out '{}': '{}' is no folder that can be written to", path, folder));
+  expect_writable("--out", path);
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return {};
   const std::string text = read_file(path);

@@ -134,7 +134,7 @@ class Run(Case):
                         self.assertEqual(result["problem"].get("scales", "none"), scales)
         result = self.json_of("run", "gemm_all_reduce", *sizes, "--verify")
         self.assertEqual((result["problem"]["type"], result["problem"]["scales"]), ("e4m3", "tensor"))
-        self.refuse("run", "gemm_all_reduce", *sizes[:-2], "--scales", "row", says="scales = row with type bf16: only e4m3 has scales")
+        self.refuse("run", "gemm_all_reduce", *sizes[:-2], "--scales", "row", says="--scales row with type bf16: only e4m3 has scales")
         self.refuse("run", "gemm_all_reduce", *sizes, "--scales", "col", says="'col' is not a kind of scales")
         self.refuse("run", "gemm_all_reduce", *sizes, "--strategy", "fused", "--transport", "store", "--partial", "e4m3",
                     says="knob partial = e4m3")

@@ -36,8 +36,8 @@ class Usage(Case):
 
     def test_options(self):
         run = ["run", "gemm_all_reduce"]
-        self.refuse(*run, *SIZES, "--nonsense", says="--nonsense")
-        self.refuse(*run, *SIZES, "extra", says="extra")
+        self.refuse(*run, *SIZES, "--nonsense", says="imbrex run takes no '--nonsense'")
+        self.refuse(*run, *SIZES, "extra", "--and", "more", says="imbrex run takes no 'extra --and more'")
         self.refuse("run", *SIZES, says="no operator")
         self.refuse("run", "nonsense", *SIZES, says=["'nonsense'", "gemm_all_reduce"])
         self.refuse(*run, "--m", "0", says=["--m", "'0'", "from 1"])
@@ -58,12 +58,23 @@ class Usage(Case):
         self.refuse(*run, *SIZES, "--unchecked", says="--plan")
         self.refuse(*run, *SIZES, "--trace", "x.png", says=["'x.png'", ".svg"])
         self.refuse(*run, *SIZES, "--json", says="--json")
-        self.refuse(*run, *SIZES, "--json", "/no/such/folder/x", says="/no/such/folder/x")
+        self.refuse(*run, *SIZES, "--json", "/no/such/folder/x", says=["--json '/no/such/folder/x'", "no folder"])
+        self.refuse(*run, *SIZES, "--json", ".", says="--json '.': it is a folder")
+        self.refuse(*run, *SIZES, "--out", "/no/such/folder/x", says=["--out '/no/such/folder/x", "no folder"])
+        self.refuse("run", "all_reduce", *SIZES[:4], "--out", "/no/such/folder/x", says=["--out '/no/such/folder/x", "no folder"])
+        self.refuse(*run, *SIZES, "--trace", "/no/such/folder/x.svg", says=["--trace '/no/such/folder/x.svg'", "no folder"])
         self.refuse(*run, *SIZES, "--tile-m", "0", says=["--tile-m", "'0'"])
         self.refuse("plan", "all_gather_gemm", *SIZES, "--group", 0, "--strategy", "fused", says="--group")
         self.refuse("bench", "--layers", "12", says=["'12'", "NxK"])
         self.refuse("bench", "--ops", "gemm", says="'gemm'")
-        self.refuse("bench", "--m", 0, says="M = 0")
+        self.refuse("bench", "--m", 0, says=["--m", "'0'", "from 1"])
+        self.refuse("bench", "--m", 64, "abc", says=["--m", "'abc'"])
+        self.refuse("bench", "--m", 99999999999999999999, says="'99999999999999999999'")
+        self.refuse("bench", "--layers", "8x0", says=["'8x0'", "from 1"])
+        self.refuse("bench", "--layers", "8x9999999999", says=["'8x9999999999'", "2147483648"])
+        for command in (["bench"], ["tune"], ["run", "gemm_all_reduce", *SIZES]):
+            _, errors = self.run_program(*command, "--scales", "row", code=2)
+            self.assertEqual(errors, "imbrex: --scales row with type bf16: only e4m3 has scales\n")
         self.refuse("bench", "--runs", 3, says="3 runs")
         self.refuse("bench", "--try", "group", says=["'group'", "KNOB=VALUE"])
         self.refuse("bench", "--try", "grupp=3", says=["'grupp'", "not a knob"])
@@ -112,8 +123,17 @@ class Usage(Case):
         self.assertIn("nonsense", result["error"])
 
     def test_a_bad_environment_is_bad_input(self):
-        self.refuse("run", "gemm_all_reduce", *SIZES, environment={"IMBREX_WAIT_LIMIT": "soon"},
-                    says=["IMBREX_WAIT_LIMIT", "soon"])
+        run = ["run", "gemm_all_reduce", *SIZES]
+        for name, value in (("IMBREX_WAIT_LIMIT", "soon"), ("IMBREX_WAIT_LIMIT", "-1"), ("IMBREX_LOSS_DETECTION", "luck")):
+            environment = {name: value}
+            # Once, however many ranks there are.
+            _, errors = self.run_program(*run, environment=environment, code=2)
+            self.assertEqual(errors.count(f"{name}='{value}'"), 1, errors)
+            out, _ = self.run_program("doctor", environment=environment, code=3)
+            self.assertRegex(out, f"missing +environment +{name}='{value}'")
+            self.assertIn(f"it cannot be used: {name}='{value}'", self.run_program("env", environment=environment)[0])
+            faults = [v.get("fault") for v in self.json_of("env", environment=environment) if v["name"] == name]
+            self.assertIn(value, faults[0])
 
     def test_a_full_disk_is_an_error(self):
         with open("/dev/full", "w") as full:
