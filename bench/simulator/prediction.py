@@ -9,13 +9,15 @@ VALUES = ("tile_m", "tile_n", "cluster", "group", "order", "transport", "reducer
 
 
 def simulated_us(program, machine, problem, strategy, knobs):
-    """Of one plan. `problem`: operator (or op), m, n, k, ranks and type; `knobs`: those that are not the defaults."""
+    """Of one plan. `problem`: operator (or op), m, n, k, ranks, type, and scales if any; `knobs`: those that are not the defaults."""
     operator = problem.get("operator", problem.get("op"))
     command = [str(program), "simulate", operator, "--machine", str(machine), "--strategy", strategy, "--json", "-"]
     for size in ("m", "n", "k", "ranks", "type"):
         command += [f"--{size}", str(problem[size])]
     command += [word for knob in VALUES if knob in knobs for word in ("--" + knob.replace("_", "-"), str(knobs[knob]))]
     command += ["--" + flag.replace("_", "-") for flag in FLAGS if knobs.get(flag)]
+    if "scales" in problem:
+        command += ["--scales", problem["scales"]]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
         sys.exit(f"{' '.join(command)}: {result.stderr}")
