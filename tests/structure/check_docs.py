@@ -51,19 +51,17 @@ def check_links(root):
     return faults
 
 
-def check_readme_paths(root):
-    """A path that README names exists, if its first folder does; what a build or a run makes is left out."""
-    readme = root / "README.md"
-    if not readme.is_file():
-        return ["README.md: missing"]
-    faults = []
-    for match in PATH.finditer(readme.read_text(encoding="utf-8")):
-        name = match.group(1) or match.group(2)
-        first = name.split("/")[0]
-        if first in ("build", "out") or not (root / first).is_dir():
-            continue
-        if not (root / name).exists() and not (root / "include" / name).exists():
-            faults.append(f"README.md: names {name}, which does not exist")
+def check_paths(root):
+    """A path that a document names exists, if its first folder does; what a build or a run makes is left out."""
+    faults = [] if (root / "README.md").is_file() else ["README.md: missing"]
+    for path in documents(root):
+        for match in PATH.finditer(path.read_text(encoding="utf-8")):
+            name = match.group(1) or match.group(2)
+            first = name.split("/")[0]
+            if first in ("build", "out") or not (root / first).is_dir():
+                continue
+            if not (root / name).exists() and not (root / "include" / name).exists():
+                faults.append(f"{path.relative_to(root)}: names {name}, which does not exist")
     return faults
 
 
@@ -117,7 +115,7 @@ def check_constants(root):
     return faults
 
 
-CHECKS = [check_links, check_readme_paths, check_constants]
+CHECKS = [check_links, check_paths, check_constants]
 
 
 def main(argv):

@@ -89,16 +89,17 @@ class Checks(unittest.TestCase):
         self.refuse("which does not exist", {"docs/x.md": "![gone](gone.svg)\n"})
         self.refuse("no such heading", {"docs/x.md": "[part](protocols.md#nowhere)\n"})
 
-    def test_readme_paths(self):
+    def test_paths(self):
         self.refuse("names scripts/gone", {"README.md": "Run `scripts/gone`.\n"})
         self.refuse("names scripts/gone", {"README.md": "```\nscripts/gone   # fresh machine\n```\n"})
+        self.refuse("docs/other.md: names src/gone.cpp", {"docs/other.md": "See `src/gone.cpp`.\n"})
         self.refuse("README.md: missing", {"README.md": None})
 
     def test_constants(self):
         table = "| constant | value | file |\n|---|---|---|\n"
         self.refuse("quoted as 3", {"docs/x.md": table + "| `copies` | 3 | `include/imbrex/plan.hpp` |\n"})
         self.refuse("gives absent no value", {"docs/x.md": table + "| `absent` | 3 | `include/imbrex/plan.hpp` |\n"})
-        self.refuse("does not exist", {"docs/x.md": table + "| `copies` | 2 | `include/imbrex/gone.hpp` |\n"})
+        self.refuse("does not exist", {"docs/x.md": table + "| `copies` | 2 | include/imbrex/gone.hpp |\n"})
         self.refuse("fewer than three", {"docs/x.md": table + "| `copies` | 2 |\n"})
         self.assertTrue(check_docs.same_value("0x100", "0x100u"))
         self.assertTrue(check_docs.same_value("0.001", "1e-3"))
