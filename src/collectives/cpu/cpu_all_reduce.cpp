@@ -12,15 +12,13 @@ namespace imbrex {
 namespace {
 
 using collectives::Mailbox;
+using collectives::one_shot_bytes;
 using collectives::Piece;
 using collectives::RankWork;
 using collectives::round_up;
 using collectives::share_unit;
 using collectives::size;
 using collectives::Wire;
-
-// Up to here, one message to every rank costs less than two steps.
-constexpr std::int64_t one_shot_bytes = 16384;
 
 std::int64_t slot_values(std::int64_t max_count, std::int64_t most) {
   return std::clamp(round_up(max_count, share_unit), share_unit, most);

@@ -10,12 +10,10 @@
 namespace imbrex {
 namespace {
 
+using collectives::one_shot_bytes;
 using collectives::Piece;
 using collectives::RankWork;
 using collectives::Wire;
-
-// As for other all-reduces.
-constexpr std::int64_t one_shot_bytes = 16384;
 
 /// Messages hold whole rows. Slots: of parts by sender, of sums by owner.
 class CpuAllReduceRmsNorm final : public AllReduceRmsNorm, private RankWork {

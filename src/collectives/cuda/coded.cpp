@@ -1,8 +1,16 @@
+// A communicator's calls through codecs.
 #include "collectives/cuda/coded.hpp"
 
+#include <algorithm>
+#include <bit>
 #include <vector>
 
+#include "codec/bound.hpp"
+#include "codec/layout.hpp"
+#include "collectives/all_reduce.hpp"
 #include "collectives/cuda/coded_entries.hpp"
+#include "collectives/cuda/cuda_collectives.hpp"
+#include "collectives/cuda/sizes.hpp"
 #include "runtime/cuda/check.hpp"
 
 namespace imbrex::cuda {
@@ -27,6 +35,22 @@ template <typename... Kind>
 const void* chosen(Type type, const void* (*bf16)(Kind...), const void* (*fp16)(Kind...), const void* (*fp32)(Kind...),
                    Kind... kind) {
   return type == Type::bf16 ? bf16(kind...) : type == Type::fp16 ? fp16(kind...) : fp32(kind...);
+}
+
+// One step's chunk of `blocks` blocks of values.
+CodedChunk chunk_of(const Codec& codec, std::uint32_t blocks, int slot_bytes, bool ring) {
+  const codec::ChunkLayout layout = codec::layout_of(codec, std::int64_t{blocks} * coded_block_values, slot_bytes);
+  CodedChunk chunk{};
+  chunk.codec = codec;
+  chunk.second = static_cast<std::uint32_t>(layout.second);
+  chunk.scale = static_cast<std::uint32_t>(layout.scale);
+  chunk.offset = static_cast<std::uint32_t>(layout.offset);
+  chunk.slot = static_cast<std::uint32_t>(layout.slot);
+  chunk.group_shift =
+      static_cast<std::uint32_t>(std::countr_zero(static_cast<std::uint32_t>(codec.group) / coded_block_values));
+  chunk.bytes = static_cast<std::uint32_t>(
+      ceil_div(static_cast<std::uint64_t>(layout.bytes) + (ring ? ring_trailer_bytes : 0), 128) * 128);
+  return chunk;
 }
 
 }  // namespace
@@ -72,6 +96,117 @@ void load_coded_kernels() {
     for (const CodedEntry& entry : entries(type))
       for (const CodedKernel& kernel : entry.kernels) load(kernel);
   }
+}
+
+CodedShape CudaCollectives::coded_shape_of(std::int64_t count, Type type, const CodecPair& pair, bool staged,
+                                           const CodedKnobs& knobs) const {
+  const std::uint32_t most_span = staged ? most_staged_span : most_coded_workers;
+  IMBREX_EXPECTS(knobs.blocks <= max_comm_blocks, "{} blocks: at most {}", knobs.blocks, max_comm_blocks);
+  IMBREX_EXPECTS(knobs.slots == 0 || knobs.slots >= rounds_of(knobs.steps), "{} slots: at least {}", knobs.slots,
+                 rounds_of(knobs.steps));
+  IMBREX_EXPECTS(knobs.span <= most_span && knobs.span % 32 == 0, "a span of {}: a multiple of 32 up to {}", knobs.span,
+                 most_span);
+  const std::uint64_t piece = ceil_div(static_cast<std::uint64_t>(count),
+                                       coded_block_values * (knobs.steps == CodedSteps::one_step ? 1 : comm_.ranks));
+  CodedShape s;
+  s.steps = knobs.steps;
+  s.slots = knobs.slots;
+  // Chunks of one size: the last one takes as long as the others.
+  const std::uint64_t most = knobs.blocks != 0 ? knobs.blocks : processors_, each = ceil_div(piece, most);
+  // A ring keeps more chunks under way. Staged kernels want two, if they are not too small (measured on four H200s).
+  const std::uint32_t usual_span = knobs.steps == CodedSteps::ring ? 256 : most_span;
+  const std::uint64_t chunks = std::max<std::uint64_t>(staged && each > 256 ? 2 : 1, ceil_div(each, usual_span));
+  s.span = knobs.span != 0 ? knobs.span
+                           : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+                                 ceil_div(ceil_div(each, chunks), 32) * 32, staged ? 128 : 64, most_span));
+  s.blocks = knobs.blocks != 0 ? knobs.blocks : blocks_for(piece, s.span, processors_);
+  // What is left to choose fits the workspace.
+  const auto fits = [&] {
+    const int slot_bytes = knobs.tolerance >= 0 ? static_cast<int>(size_of(type)) : 0;
+    const bool ring = s.steps == CodedSteps::ring;
+    const std::uint64_t bytes = std::uint64_t{chunk_of(pair.reduce_scatter, s.span, slot_bytes, ring).bytes} +
+                                chunk_of(pair.all_gather, s.span, slot_bytes, ring).bytes;
+    const std::uint64_t held = std::min(rounds_of(s.steps), ceil_div(piece, std::uint64_t{s.span} * s.blocks));
+    return held * bytes * s.blocks * comm_.ranks <= comm_.copy_bytes;
+  };
+  while (!fits() && knobs.span == 0 && s.span > 64) s.span = (s.span / 2 + 31) / 32 * 32;
+  while (!fits() && knobs.blocks == 0 && s.blocks > 1) s.blocks /= 2;
+  return s;
+}
+
+// So many rounds after it was sent, a chunk is done with.
+std::uint64_t CudaCollectives::rounds_of(CodedSteps steps) const {
+  return steps == CodedSteps::ring ? 2 * comm_.ranks - 1 : 3;
+}
+
+CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
+                                     const CodedShape& shape, float tolerance) const {
+  IMBREX_EXPECTS(count <= std::int64_t{1} << 33, "{} values through a codec: at most 2^33", count);
+  const auto ranks = static_cast<int>(comm_.ranks);
+  const bool one_step = shape.steps == CodedSteps::one_step, ring = shape.steps == CodedSteps::ring;
+  CodedArgs a{};
+  a.comm = comm_;
+  a.in = in;
+  a.out = out;
+  a.count = static_cast<std::uint64_t>(count);
+  a.tolerance = tolerance;
+  a.part_allowance = codec::part_allowance(tolerance, one_step ? ranks : ranks + 1);
+  const auto group = static_cast<std::uint64_t>(one_step ? pair.reduce_scatter.group
+                                                         : std::max(pair.reduce_scatter.group, pair.all_gather.group));
+  a.value_blocks = static_cast<std::uint32_t>(ceil_div(a.count, group) * group / coded_block_values);
+  constexpr std::uint64_t unit = collectives::share_unit / coded_block_values;
+  a.piece = one_step ? a.value_blocks
+                     : static_cast<std::uint32_t>(ceil_div(ceil_div(a.value_blocks, comm_.ranks), unit) * unit);
+  a.span = shape.span;
+  a.chunks = static_cast<std::uint32_t>(ceil_div(a.piece, std::uint64_t{a.span} * shape.blocks));
+  const int slot_bytes = tolerance >= 0 ? static_cast<int>(size_of(type)) : 0;
+  a.parts = chunk_of(pair.reduce_scatter, a.span, slot_bytes, ring);
+  if (!one_step) a.sums = chunk_of(pair.all_gather, a.span, slot_bytes, ring);
+  const std::uint64_t chunk_bytes = std::uint64_t{a.parts.bytes} + a.sums.bytes;
+  const std::uint64_t slots = comm_.copy_bytes / (chunk_bytes * shape.blocks * comm_.ranks);
+  const std::uint64_t rounds = rounds_of(shape.steps);
+  IMBREX_EXPECTS(slots >= std::min<std::uint64_t>(a.chunks, rounds),
+                 "{} blocks with a span of {}: the workspace holds {} chunks, at least {} are needed", shape.blocks,
+                 shape.span, slots, rounds);
+  // More of them only push each other out of the second-level cache.
+  a.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>({slots, a.chunks, std::max<std::uint64_t>(rounds, 8)}));
+  if (shape.slots != 0) a.slots = std::min(a.slots, shape.slots);
+  a.parts.source_stride = std::uint64_t{a.parts.bytes} * shape.blocks * a.slots;
+  a.sums.source_stride = std::uint64_t{a.sums.bytes} * shape.blocks * a.slots;
+  a.sums.begin = a.parts.source_stride * comm_.ranks;
+  return a;
+}
+
+void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
+                                 cudaStream_t stream, const CodedKnobs& knobs) {
+  validate(pair.reduce_scatter);
+  validate(pair.all_gather);
+  expect_operands(in, out, count, type);
+  const CodedKernel kernel = knobs.steps == CodedSteps::one_step ? coded_one_shot_kernel(type)
+                             : knobs.steps == CodedSteps::ring
+                                 ? coded_ring_kernel(type)
+                                 : coded_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0);
+  IMBREX_EXPECTS(knobs.steps != CodedSteps::ring || knobs.tolerance < 0, "a ring takes no tolerance");
+  const CodedShape shape = coded_shape_of(count, type, pair, kernel.staged, knobs);
+  if (count == 0) return;
+  CodedArgs args = arguments(in, out, count, type, pair, shape, knobs.tolerance);
+  args.comm.turn = knobs.turn;
+  if (!kernel.staged) return launch(kernel.function, shape.blocks, shape.span + 32, &args, stream);
+  launch(kernel.function, shape.blocks, staged_threads, &args, stream,
+         std::size_t{part_stage_count} * args.parts.bytes + std::size_t{sum_stage_count} * args.sums.bytes);
+}
+
+void CudaCollectives::exchange(ExchangeKind kind, const void* in, void* out, std::int64_t count, Type type,
+                               const Codec& codec, cudaStream_t stream, std::uint32_t blocks) {
+  validate(codec);
+  expect_blocks(kind, in, out, count, type);
+  const CodecPair pair{codec, codec};
+  const CodedKnobs knobs{.blocks = blocks, .steps = CodedSteps::one_step};
+  const CodedKernel kernel = coded_exchange_kernel(kind, type);
+  const CodedShape shape = coded_shape_of(count, type, pair, kernel.staged, knobs);
+  if (count == 0) return;
+  CodedArgs args = arguments(in, out, count, type, pair, shape, -1);
+  launch(kernel.function, shape.blocks, shape.span + 32, &args, stream);
 }
 
 }  // namespace imbrex::cuda

@@ -1,5 +1,10 @@
+// A communicator's exchanges of blocks.
 #include "collectives/cuda/exchange.hpp"
 
+#include <algorithm>
+
+#include "collectives/cuda/cuda_collectives.hpp"
+#include "collectives/cuda/sizes.hpp"
 #include "runtime/cuda/check.hpp"
 
 namespace imbrex::cuda {
@@ -22,6 +27,35 @@ void load_exchange_kernels() {
           cudaFuncAttributes attributes{};
           IMBREX_CUDA_TRY(cudaFuncGetAttributes(&attributes, exchange_kernel(kind, type, ranks, report)));
         }
+}
+
+void CudaCollectives::exchange(ExchangeKind kind, const void* in, void* out, std::int64_t count, Type type,
+                               cudaStream_t stream, const ExchangeKnobs& knobs) {
+  IMBREX_EXPECTS(knobs.blocks <= max_comm_blocks, "{} blocks: at most {}", knobs.blocks, max_comm_blocks);
+  expect_blocks(kind, in, out, count, type);
+  if (count == 0) return;
+  const std::size_t bytes = static_cast<std::size_t>(count) * size_of(type);
+  if (comm_.ranks == 1) {
+    IMBREX_CUDA_TRY(cudaSetDevice(device_));
+    IMBREX_CUDA_TRY(cudaMemcpyAsync(out, in, bytes, cudaMemcpyDeviceToDevice, stream));
+    return;
+  }
+  // Stretches of blocks that the slots hold, one call each.
+  const std::uint64_t most = slot_bytes();
+  for (std::uint64_t at = 0; at < bytes; at += most) {
+    ExchangeArgs args{comm_,
+                      static_cast<const std::byte*>(in) + at,
+                      static_cast<std::byte*>(out) + at,
+                      std::min<std::uint64_t>(most, bytes - at),
+                      bytes,
+                      0,
+                      at > 0};
+    args.source_stride = ceil_div(args.bytes, 256) * 256;
+    const std::uint64_t packets = ceil_div(args.bytes, packet_size);
+    const std::uint32_t threads = packets <= 64 * 128 ? 128 : most_exchange_threads;
+    launch(exchange_kernel(kind, type, comm_.ranks, knobs.report),
+           knobs.blocks != 0 ? knobs.blocks : blocks_for(packets, threads, 128), threads, &args, stream);
+  }
 }
 
 }  // namespace imbrex::cuda

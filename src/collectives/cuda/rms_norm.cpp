@@ -5,6 +5,7 @@
 
 #include "collectives/all_reduce.hpp"
 #include "collectives/cuda/cuda_collectives.hpp"
+#include "collectives/cuda/sizes.hpp"
 #include "runtime/cuda/check.hpp"
 
 namespace imbrex::cuda {
@@ -30,10 +31,7 @@ void load_rms_norm_kernels() {
 
 namespace {
 
-constexpr std::uint64_t packet_size = 16;
 constexpr std::uint32_t usual_blocks = 128;
-
-std::uint64_t ceil_div(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
 
 struct Launch {
   RmsNormArgs args{};
