@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the tables and the plot of docs/cuda-executor.md from bench/results/gpu-4xh200.json and e4m3-4xh200.json.
+"""Makes the tables and the plot of docs/cuda-executor.md, and README's sum of them, from bench/results/gpu-4xh200.json and
+e4m3-4xh200.json.
 
 usage: gpu_tables.py [--check]    --check: changes nothing, fails where the document or the plot is not up to date
        gpu_tables.py --merge OUT.json MACHINE IN.json...    joins outputs of `imbrex bench --json` or bench/peers_torch.py
@@ -14,6 +15,7 @@ from report import COLOURS, ROOT, Plot, geometric_mean, heading, line, merge, wi
 RESULT = ROOT / "bench/results/gpu-4xh200.json"
 E4M3 = ROOT / "bench/results/e4m3-4xh200.json"
 DOCUMENT = ROOT / "docs/cuda-executor.md"
+README = ROOT / "README.md"
 PLOT = ROOT / "docs/gpu-4xh200.svg"
 MAKER = "bench/gpu_tables.py"
 
@@ -53,6 +55,16 @@ def table(result):
     return "\n".join(lines) + "\n"
 
 
+def sum_of(result):
+    """In words."""
+    rows = list(rows_of(result))
+    spread = lambda gains: f"{min(gains):.2f} to {max(gains):.2f} times"
+    gains, torch = [r["gain"] for r in rows], [r["torch"][1] / r["us"] for r in rows if r["torch"]]
+    return (f"On four H200s, over {len(rows)} products of Llama's and GPT-3's layers, `auto` is {geometric_mean(gains):.2f} times as fast as cuBLAS and NCCL\n"
+            f"(geometric mean; {spread(gains)}). Where PyTorch's fastest way was measured beside it, for {len(torch)} of them, it is\n"
+            f"{geometric_mean(torch):.2f} times as fast as that ({spread(torch)}); [the table](docs/cuda-executor.md#measured).\n")
+
+
 def plot(result):
     """Roofline fraction over M, one dot a cell; the line joins an operator's geometric means."""
     rows = list(rows_of(result))
@@ -77,7 +89,8 @@ def main():
     result = json.loads(RESULT.read_text())
     document = with_section(DOCUMENT.read_text(), MAKER, table(result))
     document = with_section(document, f"{MAKER} e4m3", table(json.loads(E4M3.read_text())))
-    wanted = {DOCUMENT: document, PLOT: plot(result)}
+    readme = with_section(README.read_text(), MAKER, sum_of(result))
+    wanted = {DOCUMENT: document, README: readme, PLOT: plot(result)}
     write_or_check(wanted, sys.argv[1:] == ["--check"], MAKER)
 
 
