@@ -46,16 +46,16 @@ Arguments parse(int argc, char** argv) {
           "with the unsharded block, and draws the timelines measured here and predicted for 4 H200s.\n");
       std::exit(0);
     }
+    if (option != "--data" && option != "--out" && option != "--ranks")
+      throw Error(ErrorCode::invalid_input, fmt::format("{} is not an option; see --help", option));
     if (i + 1 == argc) throw Error(ErrorCode::invalid_input, fmt::format("{} needs a value; see --help", option));
     const std::string value = argv[++i];
     if (option == "--data")
       arguments.data = value;
     else if (option == "--out")
       arguments.out = value;
-    else if (option == "--ranks")
-      arguments.ranks = std::atoi(value.c_str());
     else
-      throw Error(ErrorCode::invalid_input, fmt::format("{} is not an option; see --help", option));
+      arguments.ranks = std::atoi(value.c_str());
   }
   const int most = load_machine("4xh200").devices;
   if (arguments.ranks < 1 || arguments.ranks > most)

@@ -168,6 +168,11 @@ std::string processor() {
 
 int main(int argc, char** argv) {
   using namespace imbrex;
+  const bool speeds = argc == 1;
+  if (argc > 2 || (!speeds && std::string(argv[1]) != "--no-speed")) {
+    std::fprintf(stderr, "usage: codec_bench [--no-speed]\n");
+    return 2;
+  }
   Json report{{"what", "4-rank all-reduce of 2^18 bf16 elements against float64; bits are the mean of both steps"}};
   for (const Distribution& distribution : distributions) {
     const Tensors tensors = tensors_of(distribution);
@@ -178,7 +183,7 @@ int main(int argc, char** argv) {
     for (const char* name : {"int8", "int4", "flash6"})
       report["accuracy"].push_back(accuracy(distribution, tensors, name, AllReduceAlgorithm::ring));
   }
-  if (argc < 2 || std::string(argv[1]) != "--no-speed") {
+  if (speeds) {
     report["processor"] = processor();
     for (const char* name : {"int8", "int8-e8m0", "int8-asym", "int6", "int5", "int4", "int4-asym-g128", "int3", "fp8"})
       report["gigabytes_per_second"].push_back(speed(name));

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <exception>
+#include <new>
 
 #include "base/check.hpp"
 #include "base/environment.hpp"
@@ -109,6 +110,8 @@ int run_rank(World& world, const std::function<int(World&)>& body) noexcept {
     return body(world);
   } catch (const Error& error) {
     return report(error.what(), static_cast<int>(error.code()));
+  } catch (const std::bad_alloc&) {
+    return report("out of memory", 3);
   } catch (const std::exception& error) {
     return report(error.what(), 3);
   } catch (...) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <limits>
+#include <new>
 #include <stdexcept>
 #include <thread>
 
@@ -97,6 +98,12 @@ TEST(RunThreads, AnErrorBecomesItsCodeAndTheWorstWins) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(run_threads(2, small(), [](World&) -> int { throw 5; }), 3);
   testing::internal::GetCapturedStderr();
+}
+
+TEST(RunThreads, SayThatMemoryHasRunOut) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run_threads(1, small(), [](World&) -> int { throw std::bad_alloc(); }), 3);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "imbrex: rank 0: out of memory\n");
 }
 
 TEST(RunProcesses, AnErrorBecomesItsCodeAndReachesTheOthers) {
