@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that the documents tell the truth about the tree: links, paths, and constants quoted from the code.
+"""Checks that the documents tell the truth about the tree: links, paths, options, and constants quoted from the code.
 
 usage: check_docs.py [ROOT]           prints each fault as file: rule; exits 1 if there is one
 """
@@ -11,6 +11,9 @@ from pathlib import Path
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)[^)]*\)|!\[[^\]]*\]\(([^)\s]+)[^)]*\)")
 PATH = re.compile(r"`(?:\./)?([\w.+-]+(?:/[\w.+-]+)+/?)`|(?:^|\s)(scripts/[\w-]+)")
 FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.M | re.S)
+SCRIPT = re.compile(r"(?:\./)?((?:bench|scripts|tests)/[\w./-]+)")
+PROGRAM = re.compile(r"imbrex|build/bin/\w+")
+OPTION = re.compile(r"--[a-z][\w-]*")
 ROW = re.compile(r"^\|(.+)\|[ \t]*$")
 
 
@@ -65,6 +68,36 @@ def check_paths(root):
     return faults
 
 
+def options_given(text):
+    """Pairs of a script or program and an option, in order. What an option takes is no command; behind `--` another's begin."""
+    for line in re.split(r"[`\n]", text.replace("\\\n", " ")):
+        command = before = None
+        for word in line.split():
+            if word == "--":
+                command = None
+            elif (SCRIPT.fullmatch(word) or PROGRAM.fullmatch(word)) and not (before and OPTION.fullmatch(before)):
+                command = word.removeprefix("./")
+            elif command and (option := OPTION.match(word)):
+                yield command, option.group()
+            before = word
+
+
+def check_options(root):
+    """The options that documents give a script stand in it; those of programs, in some program's source."""
+    programs = "".join(path.read_text(encoding="utf-8") for folder in ("cli", "bench", "examples")
+                       for path in sorted((root / folder).rglob("*.cpp")))
+    faults = []
+    for path in documents(root):
+        for command, option in options_given(path.read_text(encoding="utf-8")):
+            script = root / command
+            if SCRIPT.fullmatch(command) and not script.is_file():
+                continue
+            source = script.read_text(encoding="utf-8") if SCRIPT.fullmatch(command) else programs
+            if not re.search(rf"{option}(?![\w-])", source):
+                faults.append(f"{path.relative_to(root)}: gives {command} the option {option}, which it does not have")
+    return faults
+
+
 def constant_in(text, name):
     """Values that `name = value` or `name{value}` gives in code, as written, without digit separators."""
     code = re.sub(r"//[^\n]*", "", text)
@@ -115,7 +148,7 @@ def check_constants(root):
     return faults
 
 
-CHECKS = [check_links, check_paths, check_constants]
+CHECKS = [check_links, check_paths, check_options, check_constants]
 
 
 def main(argv):

@@ -95,6 +95,18 @@ class Checks(unittest.TestCase):
         self.refuse("docs/other.md: names src/gone.cpp", {"docs/other.md": "See `src/gone.cpp`.\n"})
         self.refuse("README.md: missing", {"README.md": None})
 
+    def test_options(self):
+        files = {"bench/x.py": 'parser.add_argument("--out-file")\n', "cli/main.cpp": 'app.add_option("-n,--ranks");\n'}
+        for good in ("`bench/x.py --out-file y`, `imbrex run --ranks 4`", "    imbrex launch --ranks 2 -- program --any\n",
+                     "    imbrex run \\\n      --ranks 4\n", "`bench/gone --x` is none"):
+            self.assertEqual([f for f in faults_of({**files, "docs/x.md": good}) if "option" in f], [], good)
+        for bad, fault in (("    bench/x.py --out-file build/bin/y --out y\n", "gives bench/x.py the option --out,"),
+                           ("    bench/x.py --out y\n", "gives bench/x.py the option --out,"),
+                           ("`imbrex run --ranks 4 --rank 3`", "gives imbrex the option --rank,"),
+                           ("    imbrex run \\\n      --rank 3\n", "gives imbrex the option --rank,"),
+                           ("    build/bin/any --rank 3\n", "gives build/bin/any the option --rank,")):
+            self.refuse(fault, {**files, "docs/x.md": bad})
+
     def test_constants(self):
         table = "| constant | value | file |\n|---|---|---|\n"
         self.refuse("quoted as 3", {"docs/x.md": table + "| `copies` | 3 | `include/imbrex/plan.hpp` |\n"})
