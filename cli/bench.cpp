@@ -315,8 +315,8 @@ void add_tune(Program& program) {
       ->type_name("CODEC...");
   command
       .add_option("--out", options->out,
-                  "Write the table to this file, in the place of what it says of the operators with a GEMM, or of "
-                  "all-reduces of these ranks and type")
+                  "Write the table to this file, in the place of what it says of operators with a GEMM, or of "
+                  "all-reduces, of these ranks, type and scales")
       ->type_name("FILE");
 }
 

@@ -197,6 +197,14 @@ std::string tuning_table(const std::vector<Measurement>& measurements, const std
     Records others = parse_records(before, table_so_far);
     expect_gpu(others.gpu, records.gpu);
     records.all_reduces = std::move(others.all_reduces);
+    const auto measured = [&](const Record& r) {
+      return std::any_of(measurements.begin(), measurements.end(), [&](const Measurement& m) {
+        return m.problem.type == r.problem.type && m.problem.scales == r.problem.scales &&
+               m.problem.ranks == r.problem.ranks;
+      });
+    };
+    std::erase_if(others.list, measured);
+    records.list = std::move(others.list);
   }
   for (const Measurement& m : measurements) {
     const Measured& best = fastest(m);

@@ -285,6 +285,30 @@ TEST(TuningTable, KeepsWhatItDoesNotReplace) {
   EXPECT_EQ(tuned.list[0].problem.m, 128);
   EXPECT_EQ(tuned.all_reduces, before.all_reduces);
 
+  // Plans in the place of those of their ranks, type and scales.
+  const Record own = before.list.front();
+  std::vector<Record> others(4, own);
+  others[0].problem.ranks = 2;
+  others[1].problem.type = Type::fp16;
+  others[2].problem.type = others[3].problem.type = Type::e4m3;
+  others[3].problem.scales = Scales::row;
+  before.list.insert(before.list.end(), others.begin(), others.end());
+  const auto problems = [](const Records& records) {
+    std::vector<Problem> list;
+    for (const Record& r : records.list) list.push_back(r.problem);
+    return list;
+  };
+  EXPECT_EQ(problems(parsed(tuning_table(std::vector{gemm}, "2026-12-24", to_json(before)))),
+            (std::vector{others[0].problem, gemm.problem, others[1].problem, others[2].problem, others[3].problem}));
+  gemm.problem.type = Type::e4m3;
+  gemm.problem.scales = Scales::row;
+  const std::vector<Problem> with_rows =
+      problems(parsed(tuning_table(std::vector{gemm}, "2026-12-24", to_json(before))));
+  ASSERT_EQ(with_rows.size(), 5u);
+  EXPECT_EQ(with_rows.back(), gemm.problem);
+  EXPECT_EQ(std::count(with_rows.begin(), with_rows.end(), own.problem), 1);
+  EXPECT_EQ(std::count(with_rows.begin(), with_rows.end(), others[3].problem), 0);
+
   before.gpu = "Other GPU";
   EXPECT_NE(message_of([&] { tuning_table(measured, "2026-12-24", to_json(before)); }).find("'Other GPU'"),
             std::string::npos);

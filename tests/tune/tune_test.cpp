@@ -1,7 +1,9 @@
 // Tuning records, and what GPUs are tuned over.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <iostream>
+#include <utility>
 
 #include "execute/cuda/refusal.hpp"
 #include "imbrex/error.hpp"
@@ -168,6 +170,17 @@ TEST(Records, ThatShipAreReadAndMakeSoundPlans) {
     EXPECT_EQ(cuda::refusal_of_plan(plan), "") << name_of(p.op) << " M " << r.problem.m;
   }
   EXPECT_TRUE(load_records("no such GPU").list.empty());
+
+  // Completing a table gives all ranges anew: those that ship are what comes out again.
+  Records again = records;
+  set_ranges(again);
+  for (const Record& r : records.list) {
+    const auto same = [&](const Record& x) { return x.problem == r.problem; };
+    const auto found = std::find_if(again.list.begin(), again.list.end(), same);
+    ASSERT_NE(found, again.list.end());
+    EXPECT_EQ(std::pair(found->m_low, found->m_high), std::pair(r.m_low, r.m_high))
+        << name_of(r.problem.op) << " " << r.problem.m << " x " << r.problem.n << " x " << r.problem.k;
+  }
 }
 
 TEST(Changes, AreReadAsAPlanFileNamesThem) {
