@@ -1,4 +1,4 @@
-// Operators on GPUs, as users call them: on callers' streams, several at once, from graphs; and how failure surfaces.
+// Operators on GPUs, as users call them: on callers' streams, several at once, from graphs.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -10,100 +10,18 @@
 
 #include "execute/cuda/graph.hpp"
 #include "gpu/gpu_case.hpp"
-#include "imbrex/error.hpp"
-#include "runtime/cuda/device_memory.hpp"
-#include "support/operators.hpp"
+#include "gpu/operator_subject.hpp"
 
 namespace imbrex {
 namespace {
 
 using runtime::DeviceMemory;
-using Clock = std::chrono::steady_clock;
+using test::on_ranks;
+using test::options_of;
+using test::Stream;
+using test::Subject;
 
 constexpr int calls = 1000;
-
-// Of the GPU that is current: the rank's, once it has made an operator.
-class Stream {
- public:
-  Stream() { IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  ~Stream() { cudaStreamDestroy(stream_); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  operator cudaStream_t() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-// An operator with its operands on the GPU.
-class Subject {
- public:
-  Subject(World& world, Operator op, const GemmShape& shape, const OperatorOptions& options, bool shared_out,
-          std::uint64_t seed = 1)
-      : case_(world, op, shape, options, seed), a_(case_.a().size()), b_(case_.b().size()) {
-    a_.upload(case_.a());
-    b_.upload(case_.b());
-    if (!case_.a_scale().empty()) {
-      a_scale_.emplace(case_.a_scale().size() * sizeof(float)).upload(case_.a_scale().data());
-      b_scale_.emplace(case_.b_scale().size() * sizeof(float)).upload(case_.b_scale().data());
-    }
-    EXPECT_EQ(case_.op().device(), Device::cuda);
-    if (shared_out)
-      out_ = case_.op().allocate_output();
-    else
-      own_out_.emplace(case_.out_bytes());
-  }
-
-  GemmOperator& op() { return case_.op(); }
-  void call(cudaStream_t stream) { op()(operands(), stream); }
-  void call() { op()(operands()); }
-  void poison(cudaStream_t stream) { IMBREX_CUDA_TRY(cudaMemsetAsync(out(), 0xff, case_.out_bytes(), stream)); }
-
-  void* out() const { return own_out_ ? own_out_->get() : out_.get(); }
-
-  // The GPU is idle.
-  void judge(const std::string& when) {
-    std::vector<std::byte> result(case_.out_bytes());
-    IMBREX_CUDA_TRY(cudaMemcpy(result.data(), out(), result.size(), cudaMemcpyDeviceToHost));
-    if (const std::string wrong = case_.judge(result); !wrong.empty())
-      throw Error(ErrorCode::unsound, when + ": " + wrong);
-  }
-
-  // Operands in host memory.
-  void call_from_host() {
-    std::vector<std::byte> out(case_.out_bytes());
-    op()(case_.operands(out.data()));
-    if (const std::string wrong = case_.judge(out); !wrong.empty())
-      throw Error(ErrorCode::unsound, "from host memory: " + wrong);
-  }
-
- private:
-  Operands operands() const {
-    Operands all{a_.get(), b_.get(), out()};
-    if (a_scale_) {
-      all.a_scale = static_cast<const float*>(a_scale_->get());
-      all.b_scale = static_cast<const float*>(b_scale_->get());
-    }
-    return all;
-  }
-
-  test::OperatorCase case_;
-  DeviceMemory a_, b_;
-  std::optional<DeviceMemory> a_scale_, b_scale_;
-  std::optional<DeviceMemory> own_out_;
-  std::shared_ptr<void> out_;
-};
-
-OperatorOptions options_of(std::optional<Strategy> strategy, Transport transport, std::uint64_t delays) {
-  OperatorOptions options;
-  options.device = Device::cuda;
-  options.strategy = strategy;
-  if (strategy == Strategy::fused) options.knobs = Knobs{.transport = transport};
-  options.cuda.heap_bytes = std::size_t{1} << 28;
-  options.cuda.delays = delays;
-  options.cuda.max_delay = 2e-5;
-  return options;
-}
 
 // One of each kind: copies beside the kernel, stores, NCCL on one stream, NCCL beside products.
 std::vector<std::unique_ptr<Subject>> subjects(World& world, std::uint64_t delays, bool shared_out = true) {
@@ -126,14 +44,6 @@ std::vector<std::unique_ptr<Subject>> subjects(World& world, std::uint64_t delay
 }
 
 int most_ranks() { return test::gpus() >= 4 ? 4 : 2; }
-
-// Ranks are threads of this process. What they throw is on standard error.
-int on_ranks(int ranks, double wait_limit, const std::function<void(World&)>& body) {
-  return run_threads(ranks, {.heap_bytes = 1 << 20, .wait_limit = wait_limit}, [&](World& world) {
-    body(world);
-    return 0;
-  });
-}
 
 class GpuOperatorsOn : public testing::TestWithParam<std::tuple<int, bool>> {};
 
@@ -349,143 +259,6 @@ TEST(GpuOperators, GrowTheHeap) {
                        for (auto& s : list) s->judge("after one was dropped");
                      }),
             0);
-}
-
-struct Ending {
-  std::string message;
-  double seconds = 0;
-};
-
-// Rank 1 keeps away from a call that rank 0 has queued, and is lost or not. Rank 0's host waits for its stream by
-// CUDA's means, which knows nothing of ranks.
-Ending rank_0_alone(Strategy strategy, bool lost, double limit) {
-  Ending ending;
-  const int code = on_ranks(2, limit, [&](World& world) {
-    Subject s(world, Operator::gemm_all_reduce, {512, 512, 512, Type::bf16}, options_of(strategy, Transport::store, 0),
-              false);
-    const Stream stream;
-    s.call(stream);
-    s.op().synchronize(stream);
-    world.barrier();
-    if (world.rank() == 1) {
-      if (lost) {
-        world.fail("rank 1 is lost");
-        return;
-      }
-      for (;;) {
-        world.throw_if_failed();
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      }
-    }
-    const auto begin = Clock::now();
-    try {
-      s.call(stream);
-      cudaStreamSynchronize(stream);
-      for (int i = 0; i < 100; ++i) {
-        s.op().check();
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      }
-    } catch (const Error& error) {
-      ending.message = error.what();
-      ending.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-      throw;
-    }
-  });
-  EXPECT_EQ(code, 3);
-  std::cout << name_of(strategy) << ": " << ending.message << " (after " << ending.seconds << " s)\n";
-  return ending;
-}
-
-TEST(GpuOperators, AWaitPastItsLimitEndsTheCallersStream) {
-  NEEDS_GPUS(2);
-  const Ending fused = rank_0_alone(Strategy::fused, false, 3);
-  EXPECT_NE(fused.message.find("waited longer than 3 s for signal"), std::string::npos);
-  EXPECT_LT(fused.seconds, 6);
-}
-
-TEST(GpuOperators, ACollectivePastItsLimitEndsTheCallersStream) {
-  NEEDS_GPUS(2);
-  const Ending library = rank_0_alone(Strategy::sequential, false, 5);
-  EXPECT_NE(library.message.find("(collective) waited longer than 5 s"), std::string::npos);
-  EXPECT_LT(library.seconds, 11);
-}
-
-class GpuOperatorsOf : public testing::TestWithParam<Strategy> {};
-
-TEST_P(GpuOperatorsOf, ALostRankEndsTheCallersStream) {
-  NEEDS_GPUS(2);
-  const Ending ending = rank_0_alone(GetParam(), true, 25);
-  EXPECT_NE(ending.message.find("rank 1"), std::string::npos);
-  EXPECT_LT(ending.seconds, 8);
-}
-
-INSTANTIATE_TEST_SUITE_P(Strategies, GpuOperatorsOf, testing::Values(Strategy::fused, Strategy::sequential),
-                         [](const auto& test) { return std::string(name_of(test.param)); });
-
-// What `call` throws.
-template <typename Call>
-std::string refusal_of(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_input) << error.what();
-    return error.what();
-  }
-  return "nothing was refused";
-}
-
-// One of each is what a program gets where it forgets to select the rank's GPU.
-TEST(GpuOperators, RefuseStreamsAndMemoryOfOtherGpus) {
-  NEEDS_GPUS(2);
-  const auto body = [](World& world) {
-    Subject s(world, Operator::gemm_all_reduce, {64, 64, 64, Type::bf16},
-              options_of(Strategy::fused, Transport::store, 0), false);
-    const int own = world.rank(), other = 1 - own;
-    const Stream stream;
-    IMBREX_CUDA_TRY(cudaSetDevice(other));
-    const Stream foreign;
-    const DeviceMemory far(64 * 64 * 2);
-    const auto said = [&](const std::string& text, const std::string& about) {
-      EXPECT_NE(text.find(about + std::to_string(other)), std::string::npos) << text;
-      EXPECT_NE(text.find("works on GPU " + std::to_string(own)), std::string::npos) << text;
-    };
-    said(refusal_of([&] { s.call(foreign); }), "the stream belongs to GPU ");
-    IMBREX_CUDA_TRY(cudaSetDevice(other));
-    said(refusal_of([&] { const cuda::Graph graph(foreign, 1, [&] { s.call(foreign); }); }),
-         "the stream belongs to GPU ");
-    said(refusal_of([&] { s.op()(far.get(), far.get(), s.out(), stream); }), "lies in the memory of GPU ");
-    said(refusal_of([&] { s.op()(far.get(), far.get(), s.out()); }), "lies in the memory of GPU ");
-    // Another GPU is current, and nothing has happened.
-    IMBREX_CUDA_TRY(cudaSetDevice(other));
-    s.call(stream);
-    s.op().synchronize(stream);
-    s.judge("after refusals");
-    IMBREX_CUDA_TRY(cudaSetDevice(other));
-    s.call(nullptr);
-    s.op().synchronize(nullptr);
-    s.judge("on the default stream");
-  };
-  EXPECT_EQ(on_ranks(2, 5, body), 0);
-}
-
-TEST(GpuOperators, RefuseWhatTheyCannotTake) {
-  NEEDS_GPUS(2);
-  EXPECT_EQ(
-      on_ranks(
-          2, 5,
-          [](World& world) {
-            const OperatorOptions options = options_of(Strategy::fused, Transport::store, 0);
-            Subject s(world, Operator::gemm_all_reduce, {64, 64, 64, Type::bf16}, options, false);
-            std::vector<std::byte> host(64 * 64 * 2);
-            const Stream stream;
-            EXPECT_THROW(s.op()(host.data(), host.data(), host.data(), stream), Error);
-            OperatorOptions other = options;
-            other.cuda.heap_bytes *= 2;
-            EXPECT_THROW(test::make_operator(world, Operator::gemm_all_reduce, {64, 64, 64, Type::bf16}, other), Error);
-            s.call();  // nothing has happened
-            s.judge("after refusals");
-          }),
-      0);
 }
 
 }  // namespace

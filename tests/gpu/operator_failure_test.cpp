@@ -1,0 +1,160 @@
+// Operators on GPUs: how failure surfaces, and what they refuse.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <iostream>
+#include <thread>
+
+#include "execute/cuda/graph.hpp"
+#include "gpu/gpu_case.hpp"
+#include "gpu/operator_subject.hpp"
+
+namespace imbrex {
+namespace {
+
+using runtime::DeviceMemory;
+using test::on_ranks;
+using test::options_of;
+using test::Stream;
+using test::Subject;
+using Clock = std::chrono::steady_clock;
+
+struct Ending {
+  std::string message;
+  double seconds = 0;
+};
+
+// Rank 1 keeps away from a call that rank 0 has queued, and is lost or not. Rank 0's host waits for its stream by
+// CUDA's means, which knows nothing of ranks.
+Ending rank_0_alone(Strategy strategy, bool lost, double limit) {
+  Ending ending;
+  const int code = on_ranks(2, limit, [&](World& world) {
+    Subject s(world, Operator::gemm_all_reduce, {512, 512, 512, Type::bf16}, options_of(strategy, Transport::store, 0),
+              false);
+    const Stream stream;
+    s.call(stream);
+    s.op().synchronize(stream);
+    world.barrier();
+    if (world.rank() == 1) {
+      if (lost) {
+        world.fail("rank 1 is lost");
+        return;
+      }
+      for (;;) {
+        world.throw_if_failed();
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
+    const auto begin = Clock::now();
+    try {
+      s.call(stream);
+      cudaStreamSynchronize(stream);
+      for (int i = 0; i < 100; ++i) {
+        s.op().check();
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    } catch (const Error& error) {
+      ending.message = error.what();
+      ending.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+      throw;
+    }
+  });
+  EXPECT_EQ(code, 3);
+  std::cout << name_of(strategy) << ": " << ending.message << " (after " << ending.seconds << " s)\n";
+  return ending;
+}
+
+TEST(GpuOperators, AWaitPastItsLimitEndsTheCallersStream) {
+  NEEDS_GPUS(2);
+  const Ending fused = rank_0_alone(Strategy::fused, false, 3);
+  EXPECT_NE(fused.message.find("waited longer than 3 s for signal"), std::string::npos);
+  EXPECT_LT(fused.seconds, 6);
+}
+
+TEST(GpuOperators, ACollectivePastItsLimitEndsTheCallersStream) {
+  NEEDS_GPUS(2);
+  const Ending library = rank_0_alone(Strategy::sequential, false, 5);
+  EXPECT_NE(library.message.find("(collective) waited longer than 5 s"), std::string::npos);
+  EXPECT_LT(library.seconds, 11);
+}
+
+class GpuOperatorsOf : public testing::TestWithParam<Strategy> {};
+
+TEST_P(GpuOperatorsOf, ALostRankEndsTheCallersStream) {
+  NEEDS_GPUS(2);
+  const Ending ending = rank_0_alone(GetParam(), true, 25);
+  EXPECT_NE(ending.message.find("rank 1"), std::string::npos);
+  EXPECT_LT(ending.seconds, 8);
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, GpuOperatorsOf, testing::Values(Strategy::fused, Strategy::sequential),
+                         [](const auto& test) { return std::string(name_of(test.param)); });
+
+// What `call` throws.
+template <typename Call>
+std::string refusal_of(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_input) << error.what();
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+// One of each is what a program gets where it forgets to select the rank's GPU.
+TEST(GpuOperators, RefuseStreamsAndMemoryOfOtherGpus) {
+  NEEDS_GPUS(2);
+  const auto body = [](World& world) {
+    Subject s(world, Operator::gemm_all_reduce, {64, 64, 64, Type::bf16},
+              options_of(Strategy::fused, Transport::store, 0), false);
+    const int own = world.rank(), other = 1 - own;
+    const Stream stream;
+    IMBREX_CUDA_TRY(cudaSetDevice(other));
+    const Stream foreign;
+    const DeviceMemory far(64 * 64 * 2);
+    const auto said = [&](const std::string& text, const std::string& about) {
+      EXPECT_NE(text.find(about + std::to_string(other)), std::string::npos) << text;
+      EXPECT_NE(text.find("works on GPU " + std::to_string(own)), std::string::npos) << text;
+    };
+    said(refusal_of([&] { s.call(foreign); }), "the stream belongs to GPU ");
+    IMBREX_CUDA_TRY(cudaSetDevice(other));
+    said(refusal_of([&] { const cuda::Graph graph(foreign, 1, [&] { s.call(foreign); }); }),
+         "the stream belongs to GPU ");
+    said(refusal_of([&] { s.op()(far.get(), far.get(), s.out(), stream); }), "lies in the memory of GPU ");
+    said(refusal_of([&] { s.op()(far.get(), far.get(), s.out()); }), "lies in the memory of GPU ");
+    // Another GPU is current, and nothing has happened.
+    IMBREX_CUDA_TRY(cudaSetDevice(other));
+    s.call(stream);
+    s.op().synchronize(stream);
+    s.judge("after refusals");
+    IMBREX_CUDA_TRY(cudaSetDevice(other));
+    s.call(nullptr);
+    s.op().synchronize(nullptr);
+    s.judge("on the default stream");
+  };
+  EXPECT_EQ(on_ranks(2, 5, body), 0);
+}
+
+TEST(GpuOperators, RefuseWhatTheyCannotTake) {
+  NEEDS_GPUS(2);
+  EXPECT_EQ(
+      on_ranks(
+          2, 5,
+          [](World& world) {
+            const OperatorOptions options = options_of(Strategy::fused, Transport::store, 0);
+            Subject s(world, Operator::gemm_all_reduce, {64, 64, 64, Type::bf16}, options, false);
+            std::vector<std::byte> host(64 * 64 * 2);
+            const Stream stream;
+            EXPECT_THROW(s.op()(host.data(), host.data(), host.data(), stream), Error);
+            OperatorOptions other = options;
+            other.cuda.heap_bytes *= 2;
+            EXPECT_THROW(test::make_operator(world, Operator::gemm_all_reduce, {64, 64, 64, Type::bf16}, other), Error);
+            s.call();  // nothing has happened
+            s.judge("after refusals");
+          }),
+      0);
+}
+
+}  // namespace
+}  // namespace imbrex

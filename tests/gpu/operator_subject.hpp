@@ -1,0 +1,110 @@
+// Operators with their operands on GPUs.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "imbrex/error.hpp"
+#include "imbrex/world.hpp"
+#include "runtime/cuda/device_memory.hpp"
+#include "support/operators.hpp"
+
+namespace imbrex::test {
+
+/// Of the GPU that is current: the rank's, once it has made an operator.
+class Stream {
+ public:
+  Stream() { IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+/// An operator with its operands on the GPU.
+class Subject {
+ public:
+  Subject(World& world, Operator op, const GemmShape& shape, const OperatorOptions& options, bool shared_out,
+          std::uint64_t seed = 1)
+      : case_(world, op, shape, options, seed), a_(case_.a().size()), b_(case_.b().size()) {
+    a_.upload(case_.a());
+    b_.upload(case_.b());
+    if (!case_.a_scale().empty()) {
+      a_scale_.emplace(case_.a_scale().size() * sizeof(float)).upload(case_.a_scale().data());
+      b_scale_.emplace(case_.b_scale().size() * sizeof(float)).upload(case_.b_scale().data());
+    }
+    EXPECT_EQ(case_.op().device(), Device::cuda);
+    if (shared_out)
+      out_ = case_.op().allocate_output();
+    else
+      own_out_.emplace(case_.out_bytes());
+  }
+
+  GemmOperator& op() { return case_.op(); }
+  void call(cudaStream_t stream) { op()(operands(), stream); }
+  void call() { op()(operands()); }
+  void poison(cudaStream_t stream) { IMBREX_CUDA_TRY(cudaMemsetAsync(out(), 0xff, case_.out_bytes(), stream)); }
+
+  void* out() const { return own_out_ ? own_out_->get() : out_.get(); }
+
+  /// Compares; the GPU is idle.
+  void judge(const std::string& when) {
+    std::vector<std::byte> result(case_.out_bytes());
+    IMBREX_CUDA_TRY(cudaMemcpy(result.data(), out(), result.size(), cudaMemcpyDeviceToHost));
+    if (const std::string wrong = case_.judge(result); !wrong.empty())
+      throw Error(ErrorCode::unsound, when + ": " + wrong);
+  }
+
+  /// With operands in host memory.
+  void call_from_host() {
+    std::vector<std::byte> out(case_.out_bytes());
+    op()(case_.operands(out.data()));
+    if (const std::string wrong = case_.judge(out); !wrong.empty())
+      throw Error(ErrorCode::unsound, "from host memory: " + wrong);
+  }
+
+ private:
+  Operands operands() const {
+    Operands all{a_.get(), b_.get(), out()};
+    if (a_scale_) {
+      all.a_scale = static_cast<const float*>(a_scale_->get());
+      all.b_scale = static_cast<const float*>(b_scale_->get());
+    }
+    return all;
+  }
+
+  OperatorCase case_;
+  runtime::DeviceMemory a_, b_;
+  std::optional<runtime::DeviceMemory> a_scale_, b_scale_;
+  std::optional<runtime::DeviceMemory> own_out_;
+  std::shared_ptr<void> out_;
+};
+
+inline OperatorOptions options_of(std::optional<Strategy> strategy, Transport transport, std::uint64_t delays) {
+  OperatorOptions options;
+  options.device = Device::cuda;
+  options.strategy = strategy;
+  if (strategy == Strategy::fused) options.knobs = Knobs{.transport = transport};
+  options.cuda.heap_bytes = std::size_t{1} << 28;
+  options.cuda.delays = delays;
+  options.cuda.max_delay = 2e-5;
+  return options;
+}
+
+/// Ranks are threads of this process. What they throw is on standard error.
+inline int on_ranks(int ranks, double wait_limit, const std::function<void(World&)>& body) {
+  return run_threads(ranks, {.heap_bytes = 1 << 20, .wait_limit = wait_limit}, [&](World& world) {
+    body(world);
+    return 0;
+  });
+}
+
+}  // namespace imbrex::test
