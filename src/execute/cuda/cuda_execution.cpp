@@ -12,6 +12,7 @@
 
 #include "plan/builder.hpp"
 #include "runtime/cuda/check.hpp"
+#include "runtime/cuda/device.hpp"
 #include "runtime/failure.hpp"
 
 namespace imbrex::cuda {
@@ -111,8 +112,7 @@ CudaExecution::~CudaExecution() {
 void CudaExecution::choose_kernel() {
   std::size_t count = 0;
   const GemmKernel* const* kernels = tensor_core_kernels(count);
-  int generation = 0;
-  IMBREX_CUDA_TRY(cudaDeviceGetAttribute(&generation, cudaDevAttrComputeCapabilityMajor, device_));
+  const int generation = runtime::gpu_of(device_).major;
   const auto asked_for = [&](const GemmKernel& k) {
     const std::string_view name(k.name);
     // NOTE: even to ask such a kernel for its workers takes seconds on Hopper, where the driver compiles it first.
