@@ -63,6 +63,19 @@ void RunOptions::add_to(CLI::App& command) {
 
 void RunOptions::expect_writable_out() const { expect_writable("--out", out.empty() ? out : out + ".rank0.npy"); }
 
+void RunOptions::expect_scales(const Problem& problem, bool from_files) const {
+  const bool scaled = problem.scales != Scales::none;
+  for (const auto& [name, path] : {std::pair{"--a-scale", &a_scale}, {"--b-scale", &b_scale}}) {
+    if (!path->empty() && !from_files)
+      refuse(fmt::format("{} needs --a and --b; random operands have random scales", name));
+    if (!path->empty() && !scaled) refuse(fmt::format("{} {}: the problem is one without scales", name, *path));
+    if (path->empty() && from_files && scaled)
+      refuse(fmt::format(
+          "{} is missing: A and B come from files, and so do their scales, a {}; --scales none does without", name,
+          name_of(problem.scales)));
+  }
+}
+
 RunRequest RunOptions::request(const PlanOptions& plan) const {
   if (device != "auto" && device != "cpu" && device != "cuda")
     refuse(fmt::format("--device '{}': it must be auto, cpu or cuda", device));
@@ -92,6 +105,7 @@ RunRequest RunOptions::request(const PlanOptions& plan) const {
   if (from_files && request.problem.bias == bias.empty())
     refuse(bias.empty() ? "--bias is missing: the problem has a bias, and A and B come from files"
                         : fmt::format("--bias {}: the plan is for a problem without a bias", bias));
+  expect_scales(request.problem, from_files);
   request.strategy = plan.chosen_strategy();
   request.knobs = plan.chosen_knobs();
   // What a GPU runs: operands are pushed, results stored.

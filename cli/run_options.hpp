@@ -18,6 +18,9 @@ struct RunOptions {
   /// Throws Error(invalid_input) where outputs could not be written.
   void expect_writable_out() const;
 
+  /// Throws Error(invalid_input) unless scales come from files where A and B do and the problem has any.
+  void expect_scales(const Problem& problem, bool from_files) const;
+
   /// What `plan` and these options ask for. Throws Error(invalid_input) where they contradict each other.
   RunRequest request(const PlanOptions& plan) const;
 };

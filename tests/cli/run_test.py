@@ -158,7 +158,11 @@ class Run(Case):
         self.write_npy("nan.npy", 2, 8, [float("nan")] + [1.0] * 15)
         self.run_program(*job, "--a-scale", "nan.npy", "--b-scale", "sb.npy", "--out", "y", "--verify")
         self.assertEqual([v == v for v in self.read_npy("y.rank0.npy")[2]], [False] * 6 + [True] * 18)
-        self.refuse(*job, "--a-scale", "sa.npy", says="scales of A and of B come from files")
+        self.refuse(*job, "--a-scale", "sa.npy", says=["--b-scale is missing", "a row"])
+        self.refuse("run", "gemm_reduce_scatter", *files, says=["--a-scale is missing", "a tensor"])
+        self.refuse("run", "gemm_reduce_scatter", *files, "--scales", "none", "--b-scale", "sb.npy", says=["--b-scale sb.npy", "without scales"])
+        self.refuse("run", "gemm_all_reduce", "--m", 8, "--n", 8, "--k", 16, "--type", "e4m3", "--a-scale", "sa.npy",
+                    says="--a-scale needs --a and --b")
         self.refuse(*job, "--a-scale", "sb.npy", "--b-scale", "sb.npy", says=["sb.npy is 2 x 6", "must be 2 x 8"])
         self.refuse("run", "gemm_reduce_scatter", *files[:-2], says="a.npy holds uint8, the bits of e4m3")
 
