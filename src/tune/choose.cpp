@@ -60,7 +60,9 @@ void add_fused(std::vector<Candidate>& list, const Problem& problem, const Knobs
   add([](Knobs& k) { k.transport = Transport::store; });
   for (int shift : {0, 8})
     add([&](Knobs& k) { k.transport = Transport::store, k.order = TileOrder::column_major, k.own_shift = shift; });
-  if (problem.op == Operator::gemm_all_reduce)
+  // A single step takes a workspace of the whole product for every rank, which its latency is worth while there are few
+  // rows.
+  if (problem.op == Operator::gemm_all_reduce && problem.m <= 512)
     add([](Knobs& k) { k.transport = Transport::store, k.one_shot = true, k.reducer = Reducer::tail; });
 }
 
