@@ -63,7 +63,8 @@ int measure(const MeasureRequest& request, const std::function<void(const Measur
 
 /// The fastest plan of each measurement as a table for machines/tuned/ (docs/cuda-executor.md). `date`: of the
 /// measurements, which are of one kind of GPU. `before`: the table that it completes, or empty; in its place is what
-/// that says about operators with a GEMM of the same ranks, type and kind of scales. Throws Error(invalid_input) if it is no table, or one of another GPU.
+/// that says about operators with a GEMM of the same ranks, type and kind of scales. Throws Error(invalid_input) if it
+/// is no table, or one of another GPU.
 std::string tuning_table(const std::vector<Measurement>& measurements, const std::string& date,
                          std::string_view before = {});
 
