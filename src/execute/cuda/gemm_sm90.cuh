@@ -1,5 +1,5 @@
-// One persistent, warp-specialised GEMM for Hopper that reads what to do from a table: a producer warp waits for flags
-// and loads operands, two consumer warpgroups multiply, add what peers sent and store to where the table says, and
+// One persistent, warp-specialised GEMM for Hopper that reads what to do from a table: two producer warps wait for
+// flags and load operands, two consumer warpgroups multiply, add what peers sent and store to where the table says, and
 // poster warps tell whom the table names.
 // CUTLASS supplies the main loop; the kernel layer is ours (its schedules follow those of CUTLASS' ping-pong and
 // cooperative kernels).
@@ -87,10 +87,9 @@ struct Sm90Gemm {
   }
   /// That thread, once.
   __device__ __forceinline__ static void tell_epoch(const GemmArgs& args, SharedStorage& shared) {
-    const std::uint64_t epoch = read_epoch(args.protocol);
-    shared.epoch = epoch;
+    shared.epoch = read_epoch(args.protocol);
     shared.epoch_read.arrive();
-    advance_epoch(args.protocol, epoch_of(args.protocol, epoch), gridDim.x);
+    advance_epoch(args.protocol, this_epoch(args, shared), gridDim.x);
   }
 
   /// The coordinates of what a task loads of A and of B, slice by slice of K.
@@ -112,83 +111,57 @@ struct Sm90Gemm {
                       params.mainloop.tma_load_b.get_slice(block_in_cluster).partition_S(gB));
   }
 
-  /// One thread, before the stream's previous kernel has ended: brings what the roles read first near them.
-  // NOTE: prefetches of the first slices of A and B to the second-level cache gained nothing more.
-  __device__ __forceinline__ static void warm(const Params& params, std::uint32_t block_in_cluster) {
-    const Walk<Config::cluster> walk(params.args.table, block_in_cluster);
-    if (!walk.valid()) return;
-    Lookahead first;
-    first.begin(walk.entry());
-    first.end(params.args.table);
-  }
+  // Two producers, a thread each: one alone issues loads for small tiles more slowly than memory serves them. That of B
+  // waits for nothing but stages, takes them, and says how many bytes come; that of A waits for what the table names.
 
-  /// The producer: one thread.
-  __device__ __forceinline__ static void load(const Params& params, SharedStorage& shared, Pipeline& pipeline,
-                                              State& state, std::uint32_t block_in_cluster) {
+  __device__ __forceinline__ static void load_b(const Params& params, SharedStorage& shared, Pipeline& pipeline,
+                                                std::uint32_t block_in_cluster) {
     using namespace cute;
-    const GemmArgs& args = params.args;
-    Epoch epoch{};
-    bool begun = false, knows_epoch = false;
-    Tensor sA = make_tensor(make_smem_ptr(shared.tensors.smem_A.data()), typename Mainloop::SmemLayoutA{});
+    State state = cutlass::make_producer_start_state<Pipeline>();
     Tensor sB = make_tensor(make_smem_ptr(shared.tensors.smem_B.data()), typename Mainloop::SmemLayoutB{});
-    auto block_a = params.mainloop.tma_load_a.get_slice(0);
-    auto block_b = params.mainloop.tma_load_b.get_slice(block_in_cluster);
-    Tensor tAsA = block_a.partition_D(sA);
-    Tensor tBsB = block_b.partition_D(sB);
+    Tensor tBsB = params.mainloop.tma_load_b.get_slice(block_in_cluster).partition_D(sB);
     constexpr std::uint16_t everyone = (1u << Config::cluster) - 1;
     for (Walk<Config::cluster> walk(params.args.table, block_in_cluster); walk.valid(); walk.next()) {
       const TaskEntry& task = *walk.entry();  // read where it lies: a copy would cost sixteen registers
       if (!multiplies(task.kind)) continue;
+      Tensor tBgB = get<1>(slices(params, task, block_in_cluster));
       const int k_tiles = slices_of(task, tile_k);
-      const auto from = slices(params, task, block_in_cluster);
-      Tensor tAgA = get<0>(from);
-      Tensor tBgB = get<1>(from);
-      const std::uint32_t load_waits = task.load_waits;
-      const WaitEntry* waits = args.table.waits + task.waits;
-      std::uint32_t waited = 0;
-      const auto load_b = [&](State at, int kt) {
-        copy(params.mainloop.tma_load_b.with(*pipeline.producer_get_barrier(at), everyone), tBgB(_, _, _, kt),
-             tBsB(_, _, _, at.index()));
-      };
-      int early = 0, fetched = 0;
-      State early_state = state;
-      const int stage_limit = min(k_tiles, Config::stages), fetch_limit = min(k_tiles, 2 * Config::stages);
-      if (!begun) wait_for_stream();
-      begun = true;
-      // Rows of the caller's own A need no epoch, which takes a round to the second-level cache to get; others' rows
-      // can wait for it while B is loaded.
-      if (!knows_epoch && (load_waits > 0 || task.a_source != 0 || task.slot_stages > 0)) {
-        for (; early < stage_limit; ++early, ++early_state) {
-          pipeline.producer_acquire(early_state);
-          load_b(early_state, early);
-        }
-        fetched = early;
+      for (int kt = 0; kt < k_tiles; ++kt, ++state) {
+        pipeline.producer_acquire(state);
+        copy(params.mainloop.tma_load_b.with(*pipeline.producer_get_barrier(state), everyone), tBgB(_, _, _, kt),
+             tBsB(_, _, _, state.index()));
+      }
+      if (task.slot_stages > 0) expect_slots(task, pipeline, state);
+    }
+    pipeline.producer_tail(state);
+  }
+
+  __device__ __forceinline__ static void load_a(const Params& params, SharedStorage& shared, Pipeline& pipeline,
+                                                std::uint32_t block_in_cluster) {
+    using namespace cute;
+    const GemmArgs& args = params.args;
+    State state = cutlass::make_producer_start_state<Pipeline>();
+    Tensor sA = make_tensor(make_smem_ptr(shared.tensors.smem_A.data()), typename Mainloop::SmemLayoutA{});
+    Tensor tAsA = params.mainloop.tma_load_a.get_slice(0).partition_D(sA);
+    Epoch epoch{};
+    bool knows_epoch = false;
+    for (Walk<Config::cluster> walk(args.table, block_in_cluster); walk.valid(); walk.next()) {
+      const TaskEntry& task = *walk.entry();
+      if (!multiplies(task.kind)) continue;
+      Tensor tAgA = get<0>(slices(params, task, block_in_cluster));
+      // Rows of the caller's own A need no epoch, which takes a round to the second-level cache to get.
+      if (!knows_epoch && (task.load_waits > 0 || task.a_source != 0 || task.slot_stages > 0)) {
         epoch = this_epoch(args, shared);
         knows_epoch = true;
       }
       const cute::TmaDescriptor* descriptor = &params.a[0][0] + (task.a_source * 2 + epoch.copy);
-      // While the tile waits for its first rows of A, B is loaded, as far as the stages go and then into L2.
-      while (waited < load_waits && waits[waited].k_begin == 0) {
-        if (met(args.protocol, epoch, waits[waited])) {
-          ++waited;
-        } else if (early < stage_limit) {
-          pipeline.producer_acquire(early_state);
-          load_b(early_state, early);
-          ++early_state;
-          fetched = ++early;
-        } else if (Config::cluster == 1 && fetched < fetch_limit) {
-          prefetch(params.mainloop.tma_load_b, tBgB(_, _, _, fetched));
-          ++fetched;
-        } else {
-          wait_for(args.protocol, epoch, task, waits[waited]);
-          ++waited;
-        }
-      }
-      if (waited > 0) fence_proxy_async();
+      const std::uint32_t load_waits = task.load_waits;
+      const WaitEntry* waits = args.table.waits + task.waits;
+      std::uint32_t waited = 0;
       // The next wait's column, so that a tile without slices polls nothing between its loads.
-      std::uint32_t next_wait = waited < load_waits ? waits[waited].k_begin : ~0u;
-      Lookahead lookahead;
-      for (int kt = 0; kt < k_tiles; ++kt) {
+      std::uint32_t next_wait = load_waits > 0 ? waits[0].k_begin : ~0u;
+      const int k_tiles = slices_of(task, tile_k);
+      for (int kt = 0; kt < k_tiles; ++kt, ++state) {
         if (next_wait < static_cast<std::uint32_t>((kt + 1) * tile_k)) {
           while (next_wait < static_cast<std::uint32_t>((kt + 1) * tile_k)) {
             wait_for(args.protocol, epoch, task, waits[waited]);
@@ -197,17 +170,12 @@ struct Sm90Gemm {
           }
           fence_proxy_async();
         }
-        if (kt >= early) pipeline.producer_acquire(state);
+        shared.pipeline.empty_barrier_[state.index()].wait(state.phase());
         copy(params.mainloop.tma_load_a.with(descriptor, *pipeline.producer_get_barrier(state), std::uint16_t{0}),
              tAgA(_, _, _, kt), tAsA(_, _, _, state.index()));
-        if (kt >= early) load_b(state, kt);
-        ++state;
-        if (kt == 0) lookahead.begin(walk.following());
       }
-      lookahead.end(args.table);
       if (task.slot_stages > 0) load_slots(args, epoch, task, shared, pipeline, state);
     }
-    pipeline.producer_tail(state);
   }
 
   /// Whether the producer waits for the tile's slots and loads them.
@@ -217,25 +185,14 @@ struct Sm90Gemm {
   /// of them in the multiplying warps' registers before it is added.
   __device__ __forceinline__ static void load_slots(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
                                                     SharedStorage& shared, Pipeline& pipeline, State& state) {
-    constexpr std::uint32_t stage_bytes = planes * plane_bytes, units = Tile::units;
-    const auto acquire = [&](std::uint32_t bytes) {
-      pipeline.producer_acquire(state);  // which expects a whole stage's bytes
-      if (bytes < stage_bytes)
-        cutlass::arch::ClusterTransactionBarrier::complete_transaction(
-            pipeline.producer_get_barrier(state), Config::cluster > 1 ? cute::block_rank_in_cluster() : 0,
-            stage_bytes - bytes);
-    };
-    if (task.adds == 0) {  // the mate has slots
-      for (std::uint32_t i = 0; i < task.slot_stages; ++i, ++state) acquire(0);
-      return;
-    }
+    if (task.adds == 0) return void(state.advance(task.slot_stages));  // the mate has slots
     wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits);
     fence_proxy_async();
     const RegionEntry* regions = args.table.regions + task.regions;
-    const std::uint32_t at_once = slot_stages(units, planes, task.adds).units;
-    for (std::uint32_t unit = 0; unit < units; unit += at_once, ++state) {
-      const int count = static_cast<int>(min(at_once, units - unit));
-      acquire(task.adds * count * plane_bytes);
+    const std::uint32_t at_once = slot_stages(Tile::units, planes, task.adds).units;
+    for (std::uint32_t unit = 0; unit < Tile::units; unit += at_once, ++state) {
+      const int count = static_cast<int>(min(at_once, Tile::units - unit));
+      shared.pipeline.empty_barrier_[state.index()].wait(state.phase());
       for (std::uint32_t slot = 0; slot < task.adds; ++slot) {
         const std::byte* from = first_of(regions[slot], nullptr, epoch.copy) + unit * plane_bytes;
         const int first = static_cast<int>(slot * at_once);
@@ -243,6 +200,21 @@ struct Sm90Gemm {
         if (in_a > 0) load_planes(shared, pipeline, state, from, first, in_a);
         if (in_a < count) load_planes(shared, pipeline, state, from + in_a * plane_bytes, first + in_a, count - in_a);
       }
+    }
+  }
+
+  /// Their stages: how many bytes come in each.
+  __device__ __forceinline__ static void expect_slots(const TaskEntry& task, Pipeline& pipeline, State& state) {
+    constexpr std::uint32_t stage_bytes = planes * plane_bytes;
+    const std::uint32_t at_once = task.adds > 0 ? slot_stages(Tile::units, planes, task.adds).units : 0;
+    for (std::uint32_t stage = 0; stage < task.slot_stages; ++stage, ++state) {
+      const std::uint32_t units = min(at_once, Tile::units - stage * at_once);
+      const std::uint32_t bytes = task.adds * units * plane_bytes;
+      pipeline.producer_acquire(state);  // which expects a whole stage's
+      if (bytes < stage_bytes)
+        cutlass::arch::ClusterTransactionBarrier::complete_transaction(
+            pipeline.producer_get_barrier(state), Config::cluster > 1 ? cute::block_rank_in_cluster() : 0,
+            stage_bytes - bytes);
     }
   }
 
@@ -334,7 +306,6 @@ struct Sm90Gemm {
   __device__ __forceinline__ static void post(const Params& params, const SharedStorage& shared, int poster,
                                               std::uint32_t block_in_cluster) {
     const GemmArgs& args = params.args;
-    wait_for_stream();
     const Epoch epoch = this_epoch(args, shared);
     std::uint32_t turn = 0;
     for (Walk<Config::cluster> walk(params.args.table, block_in_cluster); walk.valid(); walk.next(), ++turn) {
@@ -373,7 +344,6 @@ struct Sm90Gemm {
                                                  Order& order, int warpgroup, std::uint32_t block_in_cluster) {
     using namespace cute;
     const GemmArgs& args = params.args;
-    wait_for_stream();
     const Epoch epoch = this_epoch(args, shared);
     const int group = Config::pingpong ? warpgroup : 0;
     const std::uint32_t thread = Config::pingpong ? threadIdx.x % 128 : threadIdx.x - 128;
@@ -403,7 +373,7 @@ struct Sm90Gemm {
       if constexpr (Config::pingpong) order.arrive();
       mainloop.mma_tail(pipeline, state, k_tiles);
       state.advance(k_tiles);
-      const std::uint32_t time = Config::pingpong && walk.following() != nullptr ? Pace::now() - begin : 0;
+      const std::uint32_t time = Config::pingpong && walk.more() ? Pace::now() - begin : 0;
       auto& acc = *reinterpret_cast<float(*)[registers]>(accumulators.data());
       if constexpr (fp8)
         if (args.b_scale != nullptr && task.kind == TaskKind::tile)
@@ -423,7 +393,6 @@ struct Sm90Gemm {
     const int warp = cutlass::canonical_warp_idx_sync();
     const std::uint32_t block_in_cluster = Config::cluster > 1 ? cute::block_rank_in_cluster() : 0;
 
-    if (warp == 2 && cute::elect_one_sync()) warm(params, block_in_cluster);
     if (warp == 0 && cute::elect_one_sync()) {
       for (int i = 0; i < 4; ++i) cute::prefetch_tma_descriptor(&params.a[0][0] + i);
       cute::prefetch_tma_descriptor(params.mainloop.tma_load_b.get_tma_descriptor());
@@ -449,15 +418,16 @@ struct Sm90Gemm {
     } else {
       __syncthreads();
     }
+    wait_for_stream();
     if (warpgroup == 0) {
       cutlass::arch::warpgroup_reg_dealloc<56>();
       if (warp == 0 && cute::elect_one_sync()) {
-        State state = cutlass::make_producer_start_state<Pipeline>();
-        load(params, shared, pipeline, state, block_in_cluster);
+        load_b(params, shared, pipeline, block_in_cluster);
       } else if (threadIdx.x == 32) {
-        wait_for_stream();
-        tell_epoch(params.args, shared);
+        load_a(params, shared, pipeline, block_in_cluster);
       } else if (warp >= 2) {
+        if (threadIdx.x == 64) tell_epoch(params.args, shared);
+        __syncwarp();
         post(params, shared, warp - 2, block_in_cluster);
       }
     } else {
