@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the tables and the plot of docs/cuda-executor.md, and README's sum of them, from bench/results/gpu-4xh200.json and
+"""Makes the tables and the plot of docs/gpu-results.md, and README's sum of them, from bench/results/gpu-4xh200.json and
 e4m3-4xh200.json.
 
 usage: gpu_tables.py [--check]    --check: changes nothing, fails where the document or the plot is not up to date
@@ -14,7 +14,7 @@ from report import COLOURS, ROOT, Plot, geometric_mean, heading, line, merge, wi
 
 RESULT = ROOT / "bench/results/gpu-4xh200.json"
 E4M3 = ROOT / "bench/results/e4m3-4xh200.json"
-DOCUMENT = ROOT / "docs/cuda-executor.md"
+DOCUMENT = ROOT / "docs/gpu-results.md"
 README = ROOT / "README.md"
 PLOT = ROOT / "docs/gpu-4xh200.svg"
 MAKER = "bench/gpu_tables.py"
@@ -62,7 +62,7 @@ def sum_of(result):
     gains, torch = [r["gain"] for r in rows], [r["torch"][1] / r["us"] for r in rows if r["torch"]]
     return (f"On four H200s, over {len(rows)} products of Llama's and GPT-3's layers, `auto` is {geometric_mean(gains):.2f} times as fast as cuBLAS and NCCL\n"
             f"(geometric mean; {spread(gains)}). Where PyTorch's fastest way was measured beside it, for {len(torch)} of them, it is\n"
-            f"{geometric_mean(torch):.2f} times as fast as that ({spread(torch)}); [the table](docs/cuda-executor.md#measured).\n")
+            f"{geometric_mean(torch):.2f} times as fast as that ({spread(torch)}); [the table](docs/gpu-results.md).\n")
 
 
 def plot(result):

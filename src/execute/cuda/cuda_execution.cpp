@@ -26,7 +26,7 @@ std::size_t bytes_of(const std::vector<T>& v) {
 }
 
 // Cycles that a variant's blocks take over the plan: whole waves of tiles, partners counted as tiles, as measured on an
-// H200 (docs/cuda-executor.md).
+// H200 (docs/gpu-results.md).
 double cost(const GemmKernel& kernel, const RankTable& table, int workers, std::int64_t depth) {
   const TileShape& shape = kernel.shape;
   const double entries = static_cast<double>(table.tiles + table.partners),
