@@ -14,6 +14,16 @@ __device__ __forceinline__ std::byte* first_of(const RegionEntry& r, void* out, 
   return reinterpret_cast<std::byte*>(address);
 }
 
+/// Volatile: where it is written, since the compiler would bring all of them to registers at once.
+__device__ __forceinline__ uint4 load_shared(std::uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
 /// What came from a peer is read past the first-level cache.
 __device__ __forceinline__ float load_element(Type type, const std::byte* address) {
   if (type == Type::fp32) return __ldcg(reinterpret_cast<const float*>(address));
@@ -64,6 +74,14 @@ __device__ __forceinline__ void add_eight(Type type, const uint4& bits, float* s
     sum[2 * i] += low;
     sum[2 * i + 1] += high;
   }
+}
+
+/// The same of four elements in fp32.
+__device__ __forceinline__ void add_four(const uint4& bits, float* sum) {
+  sum[0] += __uint_as_float(bits.x);
+  sum[1] += __uint_as_float(bits.y);
+  sum[2] += __uint_as_float(bits.z);
+  sum[3] += __uint_as_float(bits.w);
 }
 
 /// Eight elements of a row, or those before `limit`.

@@ -173,12 +173,7 @@ struct Fragment {
 #pragma unroll
           for (int i = 0; i < 2 * chunk; ++i) bits[i] = load_slot(first + (2 * unit + i) * Threads);
 #pragma unroll
-          for (int i = 0; i < 2 * chunk; ++i) {
-            sum[4 * i] += __uint_as_float(bits[i].x);
-            sum[4 * i + 1] += __uint_as_float(bits[i].y);
-            sum[4 * i + 2] += __uint_as_float(bits[i].z);
-            sum[4 * i + 3] += __uint_as_float(bits[i].w);
-          }
+          for (int i = 0; i < 2 * chunk; ++i) add_four(bits[i], sum + 4 * i);
         } else {
 #pragma unroll
           for (int i = 0; i < chunk; ++i) bits[i] = load_slot(first + (unit + i) * Threads);

@@ -161,10 +161,7 @@ struct Sm80Gemm {
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const uint4 bits = own[(2 * (unit - first) + h) * threads];
-            sum[4 * h] += __uint_as_float(bits.x);
-            sum[4 * h + 1] += __uint_as_float(bits.y);
-            sum[4 * h + 2] += __uint_as_float(bits.z);
-            sum[4 * h + 3] += __uint_as_float(bits.w);
+            add_four(bits, sum + 4 * h);
           }
         } else {
           add_eight(Narrow, own[(unit - first) * threads], sum);

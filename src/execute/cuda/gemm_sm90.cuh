@@ -231,12 +231,7 @@ struct Sm90Gemm {
       pipeline.consumer_wait(state);
       const std::uint32_t stage = state.index();
       return [&shared, stage, thread](int plane) {
-        uint4 v;  // volatile: unit by unit, since all at once would not fit the registers
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                     : "r"(cute::cast_smem_ptr_to_uint(plane_at(shared, stage, plane)) + thread * 16)
-                     : "memory");
-        return v;
+        return load_shared(cute::cast_smem_ptr_to_uint(plane_at(shared, stage, plane)) + thread * 16);
       };
     };
     const auto leave = [&] {

@@ -70,11 +70,7 @@ struct StagedRows {
 #pragma unroll 4
     for (std::uint32_t p = lane; p < 16 * pieces; p += 32) {
       const std::uint32_t y = p / pieces, x = p % pieces;
-      uint4 v;
-      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                   : "r"(shared + y * pitch + x * 16)
-                   : "memory");
+      const uint4 v = load_shared(shared + y * pitch + x * 16);
       if (row + y < rows && col + x * 8 < cols)
         *reinterpret_cast<uint4*>(first + (row + y) * line + (col + x * 8) * 2) = v;
       pace.wait();
