@@ -38,6 +38,12 @@ struct Range {
 
 inline bool overlap(const Range& x, const Range& y) { return x.begin < y.end() && y.begin < x.end(); }
 
+/// Tiles' stretches of K begin and end at multiples of this, or with K: whole steps of every executor's main loop.
+inline constexpr std::int64_t k_unit = 128;
+
+/// Multiprocessors of today's large GPUs.
+inline constexpr int usual_sms = 132;
+
 /// `total` cut into pieces of `piece`, the last one shorter.
 std::vector<Range> cut(std::int64_t total, std::int64_t piece);
 

@@ -3,13 +3,13 @@
 namespace imbrex {
 
 SplitK::SplitK(Builder& b) : b_(b) {
-  const std::int64_t depth = b.shapes().depth, units = (depth + unit - 1) / unit;
+  const std::int64_t depth = b.shapes().depth, units = (depth + k_unit - 1) / k_unit;
   const std::int64_t parts = std::min<std::int64_t>(b.knobs().split_k, units);
   // The last part, which waits for the others' sums, is none of the shorter ones.
   for (int part = 0; part < static_cast<int>(parts); ++part) {
     const Range of_units = part_of(units, static_cast<int>(parts), part);
-    const std::int64_t begin = of_units.begin * unit;
-    stretches_.push_back({begin, std::min(of_units.end() * unit, depth) - begin});
+    const std::int64_t begin = of_units.begin * k_unit;
+    stretches_.push_back({begin, std::min(of_units.end() * k_unit, depth) - begin});
   }
 }
 

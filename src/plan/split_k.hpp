@@ -44,8 +44,7 @@ class SplitK {
   std::vector<Wait> waits(int rank, std::size_t block) const;
 
  private:
-  static constexpr std::int64_t unit = 128;           // whole steps of every executor's main loop
-  static constexpr std::size_t blocks_at_once = 132;  // one for each SM of today's large GPUs
+  static constexpr std::size_t blocks_at_once = usual_sms;  // a wave
 
   std::size_t others() const { return parts() - 1; }
   Region slot(int rank, std::size_t block, std::size_t part, std::int64_t elements) const;

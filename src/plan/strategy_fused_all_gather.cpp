@@ -54,7 +54,7 @@ class FusedAllGather {
   // A copy engine takes a shard whole; workers share out each slice of it, one slice after the other.
   std::int64_t default_rows() const {
     if (!stored_) return shard_rows_;
-    const std::int64_t pieces = std::max(1, stores_at_once / std::max(1, b_.ranks() - 1));
+    const std::int64_t pieces = std::max(1, usual_sms / std::max(1, b_.ranks() - 1));
     return (shard_rows_ + pieces - 1) / pieces;
   }
 
@@ -266,8 +266,6 @@ class FusedAllGather {
       }
     });
   }
-
-  static constexpr int stores_at_once = 132;  // one for each SM of today's large GPUs
 
   Builder b_;
   SplitK split_{b_};

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "plan/builder.hpp"
+
 namespace imbrex {
 namespace {
 
@@ -49,7 +51,7 @@ class List {
       Knobs k = knobs_of(shape, change);
       // Of fp16, no kernel has a slot for those.
       if (problem_.type == Type::fp16 && k.tile_m != k.tile_n) continue;
-      k.split_k = parts_of_k(tiles_of(k), sms, shapes_of(problem_).depth);
+      k.split_k = parts_of_k(tiles_of(k), usual_sms, shapes_of(problem_).depth);
       if (k.split_k > 1) add(k);
     }
   }
@@ -57,8 +59,6 @@ class List {
   std::vector<Candidate> take() { return std::move(candidates_); }
 
  private:
-  static constexpr std::int64_t sms = 132;  // of Hopper's large GPUs
-
   template <typename Change>
   Knobs knobs_of(const Shape& wanted, Change&& change) const {
     const Shape s = problem_.type == Type::e4m3 ? of_fp8(wanted) : wanted;

@@ -8,6 +8,7 @@
 #include "execute/cuda/tensor_maps.hpp"
 #include "execute/cuda/translate.hpp"
 #include "imbrex/error.hpp"
+#include "plan/builder.hpp"
 #include "plan/rank_plan.hpp"
 #include "support/random_plan.hpp"
 

@@ -103,9 +103,6 @@ constexpr SlotStages slot_stages(std::uint32_t tile_units, std::uint32_t planes,
   return {units, (tile_units + units - 1) / units};
 }
 
-/// Stretches of K begin and end at multiples of this: whole slices of every kernel's main loop.
-inline constexpr std::int64_t k_unit = 128;
-
 /// Tasks of one queue and the workers (clusters of thread blocks) that take them in turn.
 struct QueueSpan {
   std::uint32_t first, count;  ///< in entries per worker: entry i is cluster_size task entries
