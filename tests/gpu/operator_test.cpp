@@ -234,6 +234,28 @@ TEST(GpuOperators, AlternateWithTheirLike) {
             0);
 }
 
+// A tile in some millions finds its slots later than the operands that were loaded behind them.
+TEST(GpuOperators, TakeSlotsThatComeLate) {
+  NEEDS_GPUS(2);
+  for (const int cluster : {1, 2})
+    EXPECT_EQ(
+        on_ranks(
+            most_ranks(), 20,
+            [cluster](World& world) {
+              OperatorOptions options = options_of(Strategy::fused, Transport::store, 0);
+              options.knobs->cluster = cluster;
+              Subject s(world, Operator::gemm_all_reduce, {4096, 8192, 512 * world.size(), Type::bf16}, options, true);
+              const Stream stream;
+              for (int round = 0; round < 10; ++round) {
+                for (int i = 0; i < 500; ++i) s.call(stream);
+                s.op().synchronize(stream);
+                s.judge("round " + std::to_string(round));
+              }
+            }),
+        0)
+        << "cluster of " << cluster;
+}
+
 // Each operator's workspace is larger than the heap at first.
 TEST(GpuOperators, GrowTheHeap) {
   NEEDS_GPUS(2);

@@ -48,6 +48,9 @@ struct Sm90Gemm {
   static constexpr int planes = a_planes + Config::tile_n * row_bytes / plane_bytes;
   using Tile = typename Config::Tile;
   using Rows = typename Config::Rows;
+  // In ping-pong, a group awaits all of a tile's slots while it holds the stage of the last slice.
+  static_assert(!Config::pingpong || (slot_stages(Tile::units, planes, 1).count < Config::stages &&
+                                      slot_stages(Tile::units, planes, 3).count < Config::stages));
 
   struct Params {
     typename Mainloop::Params mainloop;
@@ -185,7 +188,13 @@ struct Sm90Gemm {
   /// of them in the multiplying warps' registers before it is added.
   __device__ __forceinline__ static void load_slots(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
                                                     SharedStorage& shared, Pipeline& pipeline, State& state) {
-    if (task.adds == 0) return void(state.advance(task.slot_stages));  // the mate has slots
+    if (task.adds == 0) {  // the mate has slots
+      // NOTE: each stage is waited for, though none is loaded: a wait two rounds behind would see the parity of the one
+      // before, and pass.
+      for (std::uint32_t i = 0; i < task.slot_stages; ++i, ++state)
+        shared.pipeline.empty_barrier_[state.index()].wait(state.phase());
+      return;
+    }
     wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits);
     fence_proxy_async();
     const RegionEntry* regions = args.table.regions + task.regions;
@@ -224,9 +233,15 @@ struct Sm90Gemm {
                                    count * plane_bytes);
   }
 
+  /// Returns once a tile's slots lie in their stages. `state`: the first of these.
+  __device__ __forceinline__ static void await_slots(const TaskEntry& task, Pipeline& pipeline, State state) {
+    for (std::uint32_t i = 0; i < task.slot_stages; ++i, ++state) pipeline.consumer_wait(state);
+  }
+
   /// Adds the slots that `load_slots` brings.
   __device__ __forceinline__ static void add_slots(const TaskEntry& task, SharedStorage& shared, Pipeline& pipeline,
-                                                   State& state, float (&acc)[registers], std::uint32_t thread) {
+                                                   State& state, float (&acc)[registers], std::uint32_t thread,
+                                                   int group) {
     const auto enter = [&] {
       pipeline.consumer_wait(state);
       const std::uint32_t stage = state.index();
@@ -236,6 +251,7 @@ struct Sm90Gemm {
     };
     const auto leave = [&] {
       fence_proxy_async();  // these reads, then the loads that come next into the stage
+      if constexpr (Config::cluster > 1) group_sync(group);  // one thread releases for all of a warpgroup
       pipeline.consumer_release(state);
       ++state;
     };
@@ -365,16 +381,23 @@ struct Sm90Gemm {
       static_assert(decltype(size(accumulators))::value == registers);
       if constexpr (fp8) clear(accumulators);
       mainloop.mma(pipeline, state, accumulators, k_tiles, static_cast<int>(thread), shared.tensors, params.mainloop);
-      if constexpr (Config::pingpong) order.arrive();
+      State slots = state;
+      slots.advance(k_tiles);
+      if constexpr (Config::pingpong) {
+        // NOTE: the other group must not come to a stage while slots are still to arrive there: barriers tell rounds
+        // apart by parity only, so it would take the round before the slots for its own, and release theirs.
+        await_slots(task, pipeline, slots);
+        order.arrive();
+      }
       mainloop.mma_tail(pipeline, state, k_tiles);
-      state.advance(k_tiles);
+      state = slots;
       const std::uint32_t time = Config::pingpong && walk.more() ? Pace::now() - begin : 0;
       auto& acc = *reinterpret_cast<float(*)[registers]>(accumulators.data());
       if constexpr (fp8)
         if (args.b_scale != nullptr && task.kind == TaskKind::tile)
           Tile::scale(acc, scales_of(args, task, epoch.copy), args.row_scales != 0, task.rows,
                       static_cast<std::uint32_t>(args.n) - task.b_col, thread);
-      if (task.slot_stages > 0) add_slots(task, shared, pipeline, state, acc, thread);
+      if (task.slot_stages > 0) add_slots(task, shared, pipeline, state, acc, thread, group);
       if (task.kind == TaskKind::tile) {
         finish(args, epoch, task, acc, shared, thread, group, poster, time);
       }
