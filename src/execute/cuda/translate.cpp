@@ -1,11 +1,11 @@
 #include "execute/cuda/translate.hpp"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <span>
 
 #include "base/check.hpp"
+#include "execute/cuda/pairs.hpp"
 #include "plan/builder.hpp"
 
 namespace imbrex::cuda {
@@ -184,7 +184,7 @@ class Translation {
                    max_compute_queues);
     const auto cluster = index(shape_.cluster);
     const auto first = narrow<std::uint32_t>(table_.tasks.size() / cluster, "tasks");
-    Unpaired unpaired;
+    Pairs pairs(table_, free_);
     for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
       const Task& task = queue.tasks[t];
       TaskEntry entry = start(q, t);
@@ -194,90 +194,14 @@ class Translation {
         add_reduction(entry, *reduction);
       else
         add_transfer(entry, std::get<Transfer>(task.work), q, t);
-      if (cluster == 1) {
+      if (cluster == 1)
         table_.tasks.push_back(entry);
-        continue;
-      }
-      unpaired.add(entry);
-      if (unpaired.full()) add_pair(unpaired);
+      else
+        pairs.add(entry);
     }
-    while (!unpaired.empty()) add_pair(unpaired);
+    pairs.finish();
     const auto count = static_cast<std::uint32_t>(table_.tasks.size() / cluster) - first;
     table_.queues.push_back({first, count, 0, word(queue.workers)});
-  }
-
-  // The next tasks of a queue, as far as a mate may be away: further ahead, the order that the plan wants would be
-  // lost.
-  class Unpaired {
-   public:
-    bool empty() const { return begin_ == end_; }
-    bool full() const { return end_ - begin_ == window; }
-    std::size_t begin() const { return begin_; }
-    std::size_t end() const { return end_; }
-    const TaskEntry& operator[](std::size_t i) const { return entries_[i % window]; }
-    bool taken(std::size_t i) const { return taken_[i % window]; }
-
-    void add(const TaskEntry& entry) {
-      entries_[end_ % window] = entry;
-      taken_[end_++ % window] = false;
-    }
-    void take(std::size_t i) {
-      taken_[i % window] = true;
-      while (begin_ < end_ && taken(begin_)) ++begin_;
-    }
-
-   private:
-    static constexpr std::size_t window = 96;
-    std::array<TaskEntry, window> entries_;
-    std::array<bool, window> taken_;
-    std::size_t begin_ = 0, end_ = 0;
-  };
-
-  // Pairs the first of them. Pairs keep what the checker proves for workers that take tasks one by one: of a queue's
-  // unfinished tasks, the first is at the head of its blocks, or its mate is one that always finishes. So a task's mate
-  // is its neighbour, or a later tile without waits that shares its columns. A pair loads together: a mate must not
-  // wait for loads that hang on tiles.
-  void add_pair(Unpaired& unpaired) {
-    const std::size_t at = unpaired.begin(), mate = mate_of(unpaired);
-    const TaskEntry& first = unpaired[at];
-    table_.tasks.push_back(first);
-    if (mate < unpaired.end()) {
-      table_.tasks.push_back(unpaired[mate]);
-      // Blocks that load together use their stages in step.
-      TaskEntry* pair = &table_.tasks.back() - 1;
-      pair[0].slot_stages = pair[1].slot_stages = std::max(pair[0].slot_stages, pair[1].slot_stages);
-      unpaired.take(mate);
-    } else {
-      TaskEntry second = first;
-      second.kind = first.kind == TaskKind::tile ? TaskKind::partner : TaskKind::none;
-      second.load_waits = second.epilogue_waits = second.adds = second.stores = second.post_count = 0;
-      second.bias = 0;
-      table_.partners += second.kind == TaskKind::partner;
-      table_.tasks.push_back(second);
-    }
-    unpaired.take(at);
-  }
-
-  std::size_t mate_of(const Unpaired& unpaired) const {
-    const TaskEntry& x = unpaired[unpaired.begin()];
-    bool neighbour = true;
-    for (std::size_t j = unpaired.begin() + 1; j < unpaired.end(); ++j) {
-      if (unpaired.taken(j)) continue;
-      const TaskEntry& y = unpaired[j];
-      if (pairable(x, y) && (neighbour || (y.kind == TaskKind::tile && y.load_waits + y.epilogue_waits == 0))) return j;
-      neighbour = false;
-      if (x.kind != TaskKind::tile) break;
-    }
-    return unpaired.end();
-  }
-
-  bool pairable(const TaskEntry& x, const TaskEntry& y) const {
-    if (x.kind != y.kind) return false;
-    if (x.kind != TaskKind::tile) return true;
-    if (x.b_col != y.b_col || x.k_begin != y.k_begin || x.k_end != y.k_end) return false;
-    for (std::uint32_t w = 0; w < y.load_waits; ++w)
-      if (!free_[table_.waits[y.waits + w].signal]) return false;
-    return true;
   }
 
   void add_tile(TaskEntry& entry, const Tile& tile, int q, std::size_t t) {

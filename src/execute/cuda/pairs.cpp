@@ -1,0 +1,64 @@
+#include "execute/cuda/pairs.hpp"
+
+#include <algorithm>
+
+namespace imbrex::cuda {
+
+void Pairs::add(const TaskEntry& task) {
+  entries_[end_ % window] = task;
+  taken_[end_++ % window] = false;
+  if (end_ - begin_ == window) pair_first();
+}
+
+void Pairs::finish() {
+  while (begin_ < end_) pair_first();
+}
+
+void Pairs::take(std::size_t i) {
+  taken_[i % window] = true;
+  while (begin_ < end_ && taken(begin_)) ++begin_;
+}
+
+void Pairs::pair_first() {
+  const std::size_t first = begin_, mate = mate_of_first();
+  table_.tasks.push_back(at(first));
+  if (mate < end_) {
+    table_.tasks.push_back(at(mate));
+    // Blocks that load together use their stages in step.
+    TaskEntry* pair = &table_.tasks.back() - 1;
+    pair[0].slot_stages = pair[1].slot_stages = std::max(pair[0].slot_stages, pair[1].slot_stages);
+    take(mate);
+  } else {
+    TaskEntry second = at(first);
+    second.kind = second.kind == TaskKind::tile ? TaskKind::partner : TaskKind::none;
+    second.load_waits = second.epilogue_waits = second.adds = second.stores = second.post_count = 0;
+    second.bias = 0;
+    table_.partners += second.kind == TaskKind::partner;
+    table_.tasks.push_back(second);
+  }
+  take(first);
+}
+
+std::size_t Pairs::mate_of_first() const {
+  const TaskEntry& x = at(begin_);
+  bool neighbour = true;
+  for (std::size_t j = begin_ + 1; j < end_; ++j) {
+    if (taken(j)) continue;
+    const TaskEntry& y = at(j);
+    if (pairable(x, y) && (neighbour || (y.kind == TaskKind::tile && y.load_waits + y.epilogue_waits == 0))) return j;
+    neighbour = false;
+    if (x.kind != TaskKind::tile) break;
+  }
+  return end_;
+}
+
+bool Pairs::pairable(const TaskEntry& x, const TaskEntry& y) const {
+  if (x.kind != y.kind) return false;
+  if (x.kind != TaskKind::tile) return true;
+  if (x.b_col != y.b_col || x.k_begin != y.k_begin || x.k_end != y.k_end) return false;
+  for (std::uint32_t w = 0; w < y.load_waits; ++w)
+    if (!free_[table_.waits[y.waits + w].signal]) return false;
+  return true;
+}
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,43 @@
+// Which of a queue's tasks two blocks that share B take together.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "execute/cuda/translate.hpp"
+
+namespace imbrex::cuda {
+
+/// Of one queue, in its order. Pairs keep what the checker proves for workers that take tasks one by one: of a queue's
+/// unfinished tasks, the first is at the head of its blocks, or its mate is one that always finishes. So a task's mate
+/// is its neighbour, or a later tile without waits that shares its columns. A pair loads together: a mate must not wait
+/// for loads that hang on tiles.
+class Pairs {
+ public:
+  /// Pairs go to the end of `table`, which has the tasks' waits. `free`: by signal, whether those who wait for it wait
+  /// for no tile.
+  Pairs(RankTable& table, const std::vector<bool>& free) : table_(table), free_(free) {}
+  void add(const TaskEntry& task);
+  /// Pairs those left.
+  void finish();
+
+ private:
+  // Further ahead than this, mates would lose the order that the plan wants.
+  static constexpr std::size_t window = 96;
+
+  const TaskEntry& at(std::size_t i) const { return entries_[i % window]; }
+  bool taken(std::size_t i) const { return taken_[i % window]; }
+  void take(std::size_t i);
+  void pair_first();
+  std::size_t mate_of_first() const;
+  bool pairable(const TaskEntry& x, const TaskEntry& y) const;
+
+  RankTable& table_;
+  const std::vector<bool>& free_;
+  std::array<TaskEntry, window> entries_;
+  std::array<bool, window> taken_;
+  std::size_t begin_ = 0, end_ = 0;
+};
+
+}  // namespace imbrex::cuda
