@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(threads, 1) plain_gemm(const __grid_constant__
       if (task.kind == TaskKind::reduction)
         reduce(task, g.table.regions, g.bias, g.out, epoch.copy, threadIdx.x, threads);
       __syncthreads();
-      if (threadIdx.x == 0 && met && task.post_count > 0) post_all(g.protocol, epoch, task, g.table.posts);
+      if (threadIdx.x == 0 && met && task.post_count > 0) post_all(g.protocol, epoch, posts_of(task, g.table.posts));
     }
   }
 }

@@ -220,7 +220,8 @@ struct Sm80Gemm {
           reduce(task, args.table.regions, args.bias, args.out, epoch.copy, threadIdx.x, threads);
       }
       __syncthreads();  // all have stored, and nobody reads the stages any more
-      if (threadIdx.x == 0 && met && task.post_count > 0) post_all(args.protocol, epoch, task, args.table.posts);
+      if (threadIdx.x == 0 && met && task.post_count > 0)
+        post_all(args.protocol, epoch, posts_of(task, args.table.posts));
     }
   }
 };

@@ -15,7 +15,7 @@
 #include "execute/cuda/fragment.cuh"
 #include "execute/cuda/gemm.hpp"
 #include "execute/cuda/protocol.cuh"
-#include "execute/cuda/walk.cuh"
+#include "execute/cuda/task_ring.cuh"
 
 namespace imbrex::cuda {
 
@@ -52,6 +52,11 @@ struct Sm90Gemm {
   static_assert(!Config::pingpong || (slot_stages(Tile::units, planes, 1).count < Config::stages &&
                                       slot_stages(Tile::units, planes, 3).count < Config::stages));
 
+  /// Read by the producer of A, the warps that multiply, and the posters.
+  static constexpr int readers = 1 + Config::consumer_warps + 2;
+  using Ring = TaskRing<readers>;
+  using Reader = TaskReader<Config::cluster, readers>;
+
   struct Params {
     typename Mainloop::Params mainloop;
     cute::TmaDescriptor a[2][2];  ///< by source and copy
@@ -64,9 +69,12 @@ struct Sm90Gemm {
     alignas(128) std::byte rows[Config::consumer_warps][Rows::bytes];
     alignas(16) typename Mainloop::PipelineStorage pipeline;
     alignas(16) typename Order::SharedStorage order;
+    Ring ring;
     alignas(8) std::uint64_t epoch;
     cutlass::arch::ClusterBarrier epoch_read;
   };
+
+  static_assert(sizeof(SharedStorage) <= 227 * 1024);
 
   /// Where a stage's plane lies.
   __device__ __forceinline__ static std::byte* plane_at(SharedStorage& shared, std::uint32_t stage, int plane) {
@@ -86,11 +94,13 @@ struct Sm90Gemm {
   /// What a thread of the block has read and tells the others.
   __device__ __forceinline__ static Epoch this_epoch(const GemmArgs& args, const SharedStorage& shared) {
     shared.epoch_read.wait(0);
+    keep_order();
     return epoch_of(args.protocol, shared.epoch);
   }
   /// That thread, once.
   __device__ __forceinline__ static void tell_epoch(const GemmArgs& args, SharedStorage& shared) {
     shared.epoch = read_epoch(args.protocol);
+    keep_order();
     shared.epoch_read.arrive();
     advance_epoch(args.protocol, this_epoch(args, shared), gridDim.x);
   }
@@ -124,8 +134,13 @@ struct Sm90Gemm {
     Tensor sB = make_tensor(make_smem_ptr(shared.tensors.smem_B.data()), typename Mainloop::SmemLayoutB{});
     Tensor tBsB = params.mainloop.tma_load_b.get_slice(block_in_cluster).partition_D(sB);
     constexpr std::uint16_t everyone = (1u << Config::cluster) - 1;
-    for (Walk<Config::cluster> walk(params.args.table, block_in_cluster); walk.valid(); walk.next()) {
-      const TaskEntry& task = *walk.entry();  // read where it lies: a copy would cost sixteen registers
+    // NOTE: tables are older than the stream's previous kernel, so the first task comes while that ends.
+    TaskBringer<Config::cluster, readers> bringer(shared.ring, params.args.table, block_in_cluster);
+    bringer.bring();
+    wait_for_stream();
+    for (Reader tasks(shared.ring, params.args.table, block_in_cluster); tasks.valid(); tasks.next()) {
+      bringer.bring();
+      const TaskEntry& task = tasks.await();
       if (!multiplies(task.kind)) continue;
       Tensor tBgB = get<1>(slices(params, task, block_in_cluster));
       const int k_tiles = slices_of(task, tile_k);
@@ -148,8 +163,9 @@ struct Sm90Gemm {
     Tensor tAsA = params.mainloop.tma_load_a.get_slice(0).partition_D(sA);
     Epoch epoch{};
     bool knows_epoch = false;
-    for (Walk<Config::cluster> walk(args.table, block_in_cluster); walk.valid(); walk.next()) {
-      const TaskEntry& task = *walk.entry();
+    wait_for_stream();
+    for (Reader tasks(shared.ring, args.table, block_in_cluster); tasks.valid(); tasks.free(), tasks.next()) {
+      const TaskEntry& task = tasks.await();
       if (!multiplies(task.kind)) continue;
       Tensor tAgA = get<0>(slices(params, task, block_in_cluster));
       // Rows of the caller's own A need no epoch, which takes a round to the second-level cache to get.
@@ -195,16 +211,22 @@ struct Sm90Gemm {
         shared.pipeline.empty_barrier_[state.index()].wait(state.phase());
       return;
     }
+    constexpr int most = 3;  // slots that come this way
+    const std::byte* slots[most];
+#pragma unroll
+    for (int s = 0; s < most; ++s)
+      slots[s] = s < task.adds ? first_of(args.table.regions[task.regions + s], nullptr, epoch.copy) : nullptr;
     wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits);
     fence_proxy_async();
-    const RegionEntry* regions = args.table.regions + task.regions;
     const std::uint32_t at_once = slot_stages(Tile::units, planes, task.adds).units;
     for (std::uint32_t unit = 0; unit < Tile::units; unit += at_once, ++state) {
       const int count = static_cast<int>(min(at_once, Tile::units - unit));
       shared.pipeline.empty_barrier_[state.index()].wait(state.phase());
-      for (std::uint32_t slot = 0; slot < task.adds; ++slot) {
-        const std::byte* from = first_of(regions[slot], nullptr, epoch.copy) + unit * plane_bytes;
-        const int first = static_cast<int>(slot * at_once);
+#pragma unroll
+      for (int slot = 0; slot < most; ++slot) {
+        if (slot >= task.adds) break;
+        const std::byte* from = slots[slot] + unit * plane_bytes;
+        const int first = slot * static_cast<int>(at_once);
         const int in_a = max(0, min(count, a_planes - first));  // a stage's two parts lie apart
         if (in_a > 0) load_planes(shared, pipeline, state, from, first, in_a);
         if (in_a < count) load_planes(shared, pipeline, state, from + in_a * plane_bytes, first + in_a, count - in_a);
@@ -286,12 +308,14 @@ struct Sm90Gemm {
       const std::uint32_t units = task.stores * Tile::units;
       pace = Pace::over(min(time / 4 * 3, units * args.unit_ns), units);
     }
-    const RegionEntry* stores = regions + task.adds;
-    if (Rows::take(stores, task.stores, args.out, epoch.copy))
-      Rows::store(acc, stores, task.stores, args.out, epoch.copy, thread, shared.rows[threadIdx.x / 32 - 4], pace);
+    const RegionEntry* others = regions + task.adds + 1;
+    if (task.wide_stores != 0 && reinterpret_cast<std::uint64_t>(args.out) % 16 == 0)
+      Rows::store(acc, task, others, args.out, epoch.copy, thread, shared.rows[threadIdx.x / 32 - 4], pace);
     else
-      for (std::uint32_t s = 0; s < task.stores; ++s)
-        Tile::store(acc, stores[s], first_of(stores[s], args.out, epoch.copy), thread, pace);
+      for (std::uint32_t s = 0; s < task.stores; ++s) {
+        const RegionEntry& to = s == 0 ? task.store : others[s - 1];
+        Tile::store(acc, to, first_of(to, args.out, epoch.copy), thread, pace);
+      }
     hand_to_poster(task, poster);
   }
 
@@ -314,21 +338,28 @@ struct Sm90Gemm {
 
   /// Two warps, for the block's tasks in turn: wait until one is stored, fence, post. A fence for stores to a peer
   /// takes up to some ten microseconds, in which the group would multiply nothing.
-  __device__ __forceinline__ static void post(const Params& params, const SharedStorage& shared, int poster,
+  __device__ __forceinline__ static void post(const Params& params, SharedStorage& shared, int poster,
                                               std::uint32_t block_in_cluster) {
     const GemmArgs& args = params.args;
     const Epoch epoch = this_epoch(args, shared);
-    std::uint32_t turn = 0;
-    for (Walk<Config::cluster> walk(params.args.table, block_in_cluster); walk.valid(); walk.next(), ++turn) {
-      const TaskEntry& task = *walk.entry();
-      const bool mine = turn % 2 == static_cast<std::uint32_t>(poster);
-      if (!mine || task.kind != TaskKind::tile || task.post_count == 0) continue;
+    for (Reader tasks(shared.ring, args.table, block_in_cluster); tasks.valid(); tasks.next()) {
+      const TaskEntry& task = tasks.await();
+      const bool mine = tasks.turn() % 2 == static_cast<std::uint32_t>(poster) && task.kind == TaskKind::tile;
+      const Posts posts = posts_of(task, args.table.posts);
+      free_task(tasks);
+      if (!mine || posts.count == 0) continue;
       poster_arrive(free_barrier(poster));
       poster_sync(full_barrier(poster));
       const bool aborted = *reinterpret_cast<volatile std::uint32_t*>(&args.protocol.state->abort) != 0u;
-      if (threadIdx.x % 32 == 0 && !aborted) post_all(args.protocol, epoch, task, args.table.posts);
+      if (threadIdx.x % 32 == 0 && !aborted) post_all(args.protocol, epoch, posts);
       __syncwarp();
     }
+  }
+
+  /// By a whole warp that has read all it wants of the task.
+  __device__ __forceinline__ static void free_task(Reader& tasks) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) tasks.free();
   }
 
   /// A signal, transfer or reduction.
@@ -345,7 +376,7 @@ struct Sm90Gemm {
     if (task.kind == TaskKind::reduction)
       reduce(task, args.table.regions, args.bias, args.out, epoch.copy, thread, group_threads);
     if (moves || task.kind == TaskKind::reduction) group_sync(group);
-    if (thread == 0 && met && task.post_count > 0) post_all(args.protocol, epoch, task, args.table.posts);
+    if (thread == 0 && met && task.post_count > 0) post_all(args.protocol, epoch, posts_of(task, args.table.posts));
     // NOTE: a fence also waits for stores that the block issues meanwhile: the next slice's would hold up this one's
     // flag.
     if (moves) group_sync(group);
@@ -355,16 +386,16 @@ struct Sm90Gemm {
                                                  Order& order, int warpgroup, std::uint32_t block_in_cluster) {
     using namespace cute;
     const GemmArgs& args = params.args;
+    wait_for_stream();
     const Epoch epoch = this_epoch(args, shared);
     const int group = Config::pingpong ? warpgroup : 0;
     const std::uint32_t thread = Config::pingpong ? threadIdx.x % 128 : threadIdx.x - 128;
     Mainloop mainloop;
     TiledMma tiled_mma;
     State state;
-    std::uint32_t turn = 0;
-    for (Walk<Config::cluster> walk(params.args.table, block_in_cluster); walk.valid(); walk.next(), ++turn) {
-      const TaskEntry& task = *walk.entry();          // read where it lies: a copy would cost sixteen registers
-      const int poster = static_cast<int>(turn % 2);  // in ping-pong, the group too
+    for (Reader tasks(shared.ring, args.table, block_in_cluster); tasks.valid(); free_task(tasks), tasks.next()) {
+      const TaskEntry& task = tasks.await();
+      const int poster = static_cast<int>(tasks.turn() % 2);  // in ping-pong, the group too
       const int k_tiles = slices_of(task, tile_k);
       if (Config::pingpong && poster != warpgroup) {
         if (multiplies(task.kind)) state.advance(k_tiles + task.slot_stages);
@@ -391,7 +422,7 @@ struct Sm90Gemm {
       }
       mainloop.mma_tail(pipeline, state, k_tiles);
       state = slots;
-      const std::uint32_t time = Config::pingpong && walk.more() ? Pace::now() - begin : 0;
+      const std::uint32_t time = Config::pingpong && tasks.more() ? Pace::now() - begin : 0;
       auto& acc = *reinterpret_cast<float(*)[registers]>(accumulators.data());
       if constexpr (fp8)
         if (args.b_scale != nullptr && task.kind == TaskKind::tile)
@@ -428,6 +459,7 @@ struct Sm90Gemm {
     Order order(shared.order, order_params);
     if (threadIdx.x == 32) {
       shared.epoch_read.init(1);
+      shared.ring.init();
       cutlass::arch::fence_barrier_init();
     }
     if constexpr (Config::cluster > 1) {
@@ -436,7 +468,6 @@ struct Sm90Gemm {
     } else {
       __syncthreads();
     }
-    wait_for_stream();
     if (warpgroup == 0) {
       cutlass::arch::warpgroup_reg_dealloc<56>();
       if (warp == 0 && cute::elect_one_sync()) {
@@ -444,6 +475,7 @@ struct Sm90Gemm {
       } else if (threadIdx.x == 32) {
         load_a(params, shared, pipeline, block_in_cluster);
       } else if (warp >= 2) {
+        wait_for_stream();
         if (threadIdx.x == 64) tell_epoch(params.args, shared);
         __syncwarp();
         post(params, shared, warp - 2, block_in_cluster);

@@ -125,12 +125,23 @@ __device__ __forceinline__ bool wait_for_all(const Protocol& p, const Epoch& epo
   return met;
 }
 
+/// Whom a task tells that it is done.
+struct Posts {
+  PostEntry first;
+  const PostEntry* all;
+  std::uint32_t count;
+};
+
+__device__ __forceinline__ Posts posts_of(const TaskEntry& task, const PostEntry* posts) {
+  return {task.post, posts + task.posts, task.post_count};
+}
+
 /// Called by one thread after a barrier with all threads that stored.
-__device__ __forceinline__ void post_all(const Protocol& p, const Epoch& epoch, const TaskEntry& task,
-                                         const PostEntry* posts) {
+__device__ __forceinline__ void post_all(const Protocol& p, const Epoch& epoch, const Posts& posts) {
   fence_system();
-  for (std::uint32_t i = 0; i < task.post_count; ++i)
-    add_relaxed_system(reinterpret_cast<std::byte*>(posts[task.posts + i].counter) + epoch.set * p.set_stride, 1u);
+  for (std::uint32_t i = 0; i < posts.count; ++i)
+    add_relaxed_system(
+        reinterpret_cast<std::byte*>((i == 0 ? posts.first : posts.all[i]).counter) + epoch.set * p.set_stride, 1u);
 }
 
 /// Tests: a pause before a task, from nothing to max_delay_ns, in one task of eight.

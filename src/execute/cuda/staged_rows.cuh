@@ -18,23 +18,12 @@ struct StagedRows {
   static constexpr int bytes = 16 * pitch;      ///< of a warp
   static_assert(chunk % 16 == 0 && Tile::columns % chunk == 0);
 
-  /// Whether a tile may go to these regions this way: all rows of whole pieces of 16 bytes.
-  __device__ __forceinline__ static bool take(const RegionEntry* regions, std::uint32_t count, void* out,
-                                              std::uint32_t copy) {
-    bool takes = true;
-    for (std::uint32_t s = 0; s < count; ++s) {
-      const RegionEntry& r = regions[s];
-      takes =
-          takes && r.order == SlotOrder::rows && r.col % 8 == 0 && r.cols % 8 == 0 && wide(r, first_of(r, out, copy));
-    }
-    return takes;
-  }
-
-  /// Stores the tile to all regions, each of which has its place in it. The pace counts 16 bytes a thread.
+  /// Stores the tile to all of the task's regions, whose rows are wide (TaskEntry::wide_stores). `others`: behind the
+  /// first. The pace counts 16 bytes a thread.
   template <int Registers>
-  __device__ __forceinline__ static void store(const float (&acc)[Registers], const RegionEntry* regions,
-                                               std::uint32_t count, void* out, std::uint32_t copy, std::uint32_t thread,
-                                               std::byte* stage, Pace& pace) {
+  __device__ __forceinline__ static void store(const float (&acc)[Registers], const TaskEntry& task,
+                                               const RegionEntry* others, void* out, std::uint32_t copy,
+                                               std::uint32_t thread, std::byte* stage, Pace& pace) {
     const std::uint32_t lane = thread % 32, shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(stage));
     // Of the four 8 x 8 parts that a warp stages at once, lane l names row l % 8 of part l / 8.
     const std::uint32_t place = shared + lane % 16 * pitch + lane / 16 * 16;
@@ -52,8 +41,8 @@ struct StagedRows {
                        : "memory");
         }
         __syncwarp();
-        for (std::uint32_t s = 0; s < count; ++s) {
-          const RegionEntry& r = regions[s];
+        for (std::uint32_t s = 0; s < task.stores; ++s) {
+          const RegionEntry& r = s == 0 ? task.store : others[s - 1];
           send(r, first_of(r, out, copy), Tile::row_of(thread - lane) + Tile::part_rows * part - r.row, c - r.col, lane,
                shared, pace);
         }

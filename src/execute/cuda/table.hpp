@@ -67,7 +67,7 @@ struct alignas(16) RegionEntry {
 };
 static_assert(sizeof(RegionEntry) == 48 && offsetof(RegionEntry, row) == 24 && offsetof(RegionEntry, type) == 40);
 
-struct alignas(64) TaskEntry {
+struct alignas(128) TaskEntry {
   TaskKind kind;
   std::uint8_t a_source;                ///< 0: the caller's A; 1: the gathered workspace
   std::uint16_t queue;                  ///< index in the plan, for messages
@@ -81,10 +81,15 @@ struct alignas(64) TaskEntry {
   std::uint16_t own;  ///< position of the product among the adds
   std::uint16_t post_count;
   std::uint32_t slot_stages;  ///< stages of the main loop that bring slots; the same for both tiles of a pair
-  std::uint16_t bias;         ///< tiles: 1: behind the slots, the bias of the tile's columns is added
+  std::uint8_t bias;          ///< tiles: 1: behind the slots, the bias of the tile's columns is added
+  std::uint8_t wide_stores;   ///< tiles: 1: stores all go to 16-bit rows, of whole 16 bytes if the caller's output does
   std::uint16_t a_scale;      ///< tiles of problems with scales a tensor: which of the source's is A's
+  RegionEntry store;          ///< tiles: the first one, too, since most tiles have no other
+  PostEntry post;             ///< likewise
+  std::uint64_t unused;
 };
-static_assert(sizeof(TaskEntry) == 64 && offsetof(TaskEntry, waits) == 32 && offsetof(TaskEntry, load_waits) == 44);
+static_assert(sizeof(TaskEntry) == 128 && offsetof(TaskEntry, waits) == 32 && offsetof(TaskEntry, load_waits) == 44 &&
+              offsetof(TaskEntry, store) == 64);
 
 /// How a tile's slots come through the stages of the main loop. A stage holds planes: 16 bytes for each of the threads
 /// that share a tile. A unit is eight accumulators of a thread, a plane of each slot.

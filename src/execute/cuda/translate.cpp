@@ -147,6 +147,12 @@ class Translation {
     return entry;
   }
 
+  // All its rows, and a tile's parts of them, begin and end at whole 16 bytes, if the caller's output does.
+  static bool has_wide_rows(const RegionEntry& r) {
+    return r.order == SlotOrder::rows && r.type != Type::fp32 && r.col % 8 == 0 && r.cols % 8 == 0 &&
+           (r.address | r.copy_stride | r.pitch) % 16 == 0;
+  }
+
   std::uint64_t counter(const Post& post) const { return heap_address(post.rank, layout_.counter(post.signal, 0)); }
 
   void add_waits(TaskEntry& entry, const Task& task) {
@@ -175,6 +181,7 @@ class Translation {
     entry.posts = narrow<std::uint32_t>(table_.posts.size(), "posts");
     entry.post_count = narrow<std::uint16_t>(t.posts.size(), "posts of one task");
     for (const Post& post : t.posts) table_.posts.push_back({counter(post)});
+    if (!t.posts.empty()) entry.post = table_.posts[entry.posts];
     entry.regions = narrow<std::uint32_t>(table_.regions.size(), "regions");
     return entry;
   }
@@ -250,10 +257,14 @@ class Translation {
       IMBREX_EXPECTS(!shape_.registers || table_.regions.back().order == SlotOrder::registers,
                      "{}: this kernel adds slots in its register order only", where());
     }
+    entry.wide_stores = 1;
     for (const Store& store : tile.stores) {
-      table_.regions.push_back(tile_region(store.to, extent));
-      table_.regions.back().row = word(store.row);
-      table_.regions.back().col = word(store.col);
+      RegionEntry to = tile_region(store.to, extent);
+      to.row = word(store.row);
+      to.col = word(store.col);
+      if (!has_wide_rows(to)) entry.wide_stores = 0;
+      if (&store == tile.stores.data()) entry.store = to;
+      table_.regions.push_back(to);
     }
   }
 

@@ -1,0 +1,93 @@
+// A block's next tasks in shared memory, so that no role waits for the second-level cache between two tasks.
+#pragma once
+
+#include <cutlass/arch/barrier.h>
+
+#include <cute/arch/copy_sm90_tma.hpp>
+
+#include "execute/cuda/walk.cuh"
+
+namespace imbrex::cuda {
+
+/// CUTLASS' barriers keep the hardware's order, but let the compiler move what stands around them.
+__device__ __forceinline__ void keep_order() { asm volatile("" ::: "memory"); }
+
+/// What the roles of a block share. One thread brings each task while the one before is under way; each of `Readers`
+/// (a thread, or a warp) takes all tasks in order and frees them one by one.
+template <int Readers>
+struct TaskRing {
+  static constexpr int slots = 4;
+  alignas(128) TaskEntry tasks[slots];
+  cutlass::arch::ClusterTransactionBarrier full[slots];
+  cutlass::arch::ClusterBarrier free[slots];
+
+  /// By one thread, before any role begins.
+  __device__ __forceinline__ void init() {
+    for (int i = 0; i < slots; ++i) {
+      full[i].init(1);
+      free[i].init(Readers);
+    }
+  }
+};
+
+/// How the thread that brings them goes through a block's tasks.
+template <int Cluster, int Readers>
+class TaskBringer {
+ public:
+  __device__ __forceinline__ TaskBringer(TaskRing<Readers>& ring, const TableView& table,
+                                         std::uint32_t block_in_cluster)
+      : ring_(ring), walk_(table, block_in_cluster) {}
+  /// The next one, if any.
+  __device__ __forceinline__ void bring() {
+    if (!walk_.valid()) return;
+    const std::uint32_t slot = turn_ % TaskRing<Readers>::slots;
+    ring_.free[slot].wait(turn_ / TaskRing<Readers>::slots % 2 ^ 1);
+    ring_.full[slot].arrive_and_expect_tx(sizeof(TaskEntry));
+    cute::SM90_BULK_COPY_G2S::copy(walk_.entry(), reinterpret_cast<std::uint64_t*>(&ring_.full[slot]),
+                                   &ring_.tasks[slot], sizeof(TaskEntry));
+    walk_.next();
+    ++turn_;
+  }
+
+ private:
+  TaskRing<Readers>& ring_;
+  Walk<Cluster> walk_;
+  std::uint32_t turn_ = 0;
+};
+
+/// How a role goes through a block's tasks.
+template <int Cluster, int Readers>
+class TaskReader {
+ public:
+  __device__ __forceinline__ TaskReader(TaskRing<Readers>& ring, const TableView& table,
+                                        std::uint32_t block_in_cluster)
+      : ring_(ring), walk_(table, block_in_cluster) {}
+  __device__ __forceinline__ bool valid() const { return walk_.valid(); }
+  /// How many there were before this one.
+  __device__ __forceinline__ std::uint32_t turn() const { return turn_; }
+  /// Whether another one of the same queue follows.
+  __device__ __forceinline__ bool more() const { return walk_.more(); }
+  /// Waits for this one, which stays until it is freed.
+  __device__ __forceinline__ const TaskEntry& await() {
+    ring_.full[slot()].wait(turn_ / TaskRing<Readers>::slots % 2);
+    keep_order();
+    return ring_.tasks[slot()];
+  }
+  /// By one thread of a reader, all of whose reads lie behind it.
+  __device__ __forceinline__ void free() {
+    keep_order();
+    ring_.free[slot()].arrive();
+  }
+  __device__ __forceinline__ void next() {
+    walk_.next();
+    ++turn_;
+  }
+
+ private:
+  __device__ __forceinline__ std::uint32_t slot() const { return turn_ % TaskRing<Readers>::slots; }
+  TaskRing<Readers>& ring_;
+  Walk<Cluster> walk_;
+  std::uint32_t turn_ = 0;
+};
+
+}  // namespace imbrex::cuda
