@@ -59,8 +59,7 @@ class TaskBringer {
 template <int Cluster, int Readers>
 class TaskReader {
  public:
-  __device__ __forceinline__ TaskReader(TaskRing<Readers>& ring, const TableView& table,
-                                        std::uint32_t block_in_cluster)
+  __device__ __forceinline__ TaskReader(TaskRing<Readers>& ring, const TableView& table, std::uint32_t block_in_cluster)
       : ring_(ring), walk_(table, block_in_cluster) {}
   __device__ __forceinline__ bool valid() const { return walk_.valid(); }
   /// How many there were before this one.
