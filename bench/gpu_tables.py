@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the tables and the plot of docs/gpu-results.md, and README's sum of them, from bench/results/gpu-4xh200.json and
-e4m3-4xh200.json.
+"""Makes the tables and the plot of docs/gpu-results.md, and README's sum of them, from bench/results/gpu-4xh200.json,
+gpu-2xh200.json and e4m3-4xh200.json.
 
 usage: gpu_tables.py [--check]    --check: changes nothing, fails where the document or the plot is not up to date
        gpu_tables.py --merge OUT.json MACHINE IN.json...    joins outputs of `imbrex bench --json` or bench/peers_torch.py
@@ -13,6 +13,7 @@ import sys
 from report import COLOURS, ROOT, Plot, geometric_mean, heading, line, merge, with_section, write_or_check
 
 RESULT = ROOT / "bench/results/gpu-4xh200.json"
+ON_TWO = ROOT / "bench/results/gpu-2xh200.json"
 E4M3 = ROOT / "bench/results/e4m3-4xh200.json"
 DOCUMENT = ROOT / "docs/gpu-results.md"
 README = ROOT / "README.md"
@@ -88,6 +89,7 @@ def main():
         sys.exit(__doc__)
     result = json.loads(RESULT.read_text())
     document = with_section(DOCUMENT.read_text(), MAKER, table(result))
+    document = with_section(document, f"{MAKER} 2xh200", table(json.loads(ON_TWO.read_text())))
     document = with_section(document, f"{MAKER} e4m3", table(json.loads(E4M3.read_text())))
     readme = with_section(README.read_text(), MAKER, sum_of(result))
     wanted = {DOCUMENT: document, README: readme, PLOT: plot(result)}

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Makes the table of the product alone in docs/gpu-results.md from bench/results/product-h200.json.
+"""Makes the tables of the product alone in docs/gpu-results.md from bench/results/product-h200.json and
+product-tasks-h200.json.
 
 usage: product_tables.py [--check]    --check: changes nothing, fails where the document is not up to date
-       product_tables.py --merge MACHINE IN.json...    joins outputs of `imbrex bench --ranks 1 --try ... --json`
+       product_tables.py --merge OUT.json MACHINE IN.json...    joins outputs of `imbrex bench --ranks 1 --try ... --json`
 """
 
 import json
@@ -11,6 +12,7 @@ import sys
 from report import ROOT, geometric_mean, heading, line, merge, with_section, write_or_check
 
 RESULT = ROOT / "bench/results/product-h200.json"
+AFTER = ROOT / "bench/results/product-tasks-h200.json"
 DOCUMENT = ROOT / "docs/gpu-results.md"
 MAKER = "bench/product_tables.py"
 
@@ -37,12 +39,13 @@ def table(result):
 
 
 def main():
-    if sys.argv[1:2] == ["--merge"] and len(sys.argv) > 3:
-        return merge(RESULT, sys.argv[2], sys.argv[3:])
+    if sys.argv[1:2] == ["--merge"] and len(sys.argv) > 4:
+        return merge(sys.argv[2], sys.argv[3], sys.argv[4:])
     if sys.argv[1:] not in ([], ["--check"]):
         sys.exit(__doc__)
-    result = json.loads(RESULT.read_text())
-    write_or_check({DOCUMENT: with_section(DOCUMENT.read_text(), MAKER, table(result))}, sys.argv[1:] == ["--check"], MAKER)
+    document = with_section(DOCUMENT.read_text(), MAKER, table(json.loads(RESULT.read_text())))
+    document = with_section(document, f"{MAKER} tasks", table(json.loads(AFTER.read_text())))
+    write_or_check({DOCUMENT: document}, sys.argv[1:] == ["--check"], MAKER)
 
 
 if __name__ == "__main__":
