@@ -14,6 +14,12 @@ __device__ __forceinline__ std::byte* first_of(const RegionEntry& r, void* out, 
   return reinterpret_cast<std::byte*>(address);
 }
 
+/// A tile's s-th store; `others`: those behind the first.
+__device__ __forceinline__ const RegionEntry& store_of(const TaskEntry& task, const RegionEntry* others,
+                                                       std::uint32_t s) {
+  return s == 0 ? task.store : others[s - 1];
+}
+
 /// Volatile: where it is written, since the compiler would bring all of them to registers at once.
 __device__ __forceinline__ uint4 load_shared(std::uint32_t address) {
   uint4 v;

@@ -189,12 +189,17 @@ struct Sm90Gemm {
           }
           fence_proxy_async();
         }
-        shared.pipeline.empty_barrier_[state.index()].wait(state.phase());
+        await_stage(shared, state);
         copy(params.mainloop.tma_load_a.with(descriptor, *pipeline.producer_get_barrier(state), std::uint16_t{0}),
              tAgA(_, _, _, kt), tAsA(_, _, _, state.index()));
       }
       if (task.slot_stages > 0) load_slots(args, epoch, task, shared, pipeline, state);
     }
+  }
+
+  /// Returns once a stage may be loaded, which the producer of B takes for both.
+  __device__ __forceinline__ static void await_stage(SharedStorage& shared, const State& state) {
+    shared.pipeline.empty_barrier_[state.index()].wait(state.phase());
   }
 
   /// Whether the producer waits for the tile's slots and loads them.
@@ -207,8 +212,7 @@ struct Sm90Gemm {
     if (task.adds == 0) {  // the mate has slots
       // NOTE: each stage is waited for, though none is loaded: a wait two rounds behind would see the parity of the one
       // before, and pass.
-      for (std::uint32_t i = 0; i < task.slot_stages; ++i, ++state)
-        shared.pipeline.empty_barrier_[state.index()].wait(state.phase());
+      for (std::uint32_t i = 0; i < task.slot_stages; ++i, ++state) await_stage(shared, state);
       return;
     }
     constexpr int most = 3;  // slots that come this way
@@ -221,7 +225,7 @@ struct Sm90Gemm {
     const std::uint32_t at_once = slot_stages(Tile::units, planes, task.adds).units;
     for (std::uint32_t unit = 0; unit < Tile::units; unit += at_once, ++state) {
       const int count = static_cast<int>(min(at_once, Tile::units - unit));
-      shared.pipeline.empty_barrier_[state.index()].wait(state.phase());
+      await_stage(shared, state);
 #pragma unroll
       for (int slot = 0; slot < most; ++slot) {
         if (slot >= task.adds) break;
@@ -313,7 +317,7 @@ struct Sm90Gemm {
       Rows::store(acc, task, others, args.out, epoch.copy, thread, shared.rows[threadIdx.x / 32 - 4], pace);
     else
       for (std::uint32_t s = 0; s < task.stores; ++s) {
-        const RegionEntry& to = s == 0 ? task.store : others[s - 1];
+        const RegionEntry& to = store_of(task, others, s);
         Tile::store(acc, to, first_of(to, args.out, epoch.copy), thread, pace);
       }
     hand_to_poster(task, poster);

@@ -42,7 +42,7 @@ struct StagedRows {
         }
         __syncwarp();
         for (std::uint32_t s = 0; s < task.stores; ++s) {
-          const RegionEntry& r = s == 0 ? task.store : others[s - 1];
+          const RegionEntry& r = store_of(task, others, s);
           send(r, first_of(r, out, copy), Tile::row_of(thread - lane) + Tile::part_rows * part - r.row, c - r.col, lane,
                shared, pace);
         }
