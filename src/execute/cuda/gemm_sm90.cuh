@@ -41,7 +41,7 @@ struct Sm90Gemm {
   using TiledMma = typename Mainloop::TiledMma;
   using Order = cutlass::OrderedSequenceBarrier<1, 2>;
 
-  static constexpr int threads = 384, row_bytes = tile_k * static_cast<int>(sizeof(Element));
+  static constexpr int threads = 384, row_bytes = Config::row_bytes;
   static constexpr int group_threads = Config::group_threads, registers = Config::registers;
   static constexpr int plane_bytes = 16 * group_threads;
   static constexpr int a_planes = Config::tile_m * row_bytes / plane_bytes;  ///< of a stage, those that lie in A's part
@@ -187,7 +187,7 @@ struct Sm90Gemm {
             ++waited;
             next_wait = waited < load_waits ? waits[waited].k_begin : ~0u;
           }
-          fence_proxy_async();
+          fence_before_loads();
         }
         await_stage(shared, state);
         copy(params.mainloop.tma_load_a.with(descriptor, *pipeline.producer_get_barrier(state), std::uint16_t{0}),
@@ -221,7 +221,7 @@ struct Sm90Gemm {
     for (int s = 0; s < most; ++s)
       slots[s] = s < task.adds ? first_of(args.table.regions[task.regions + s], nullptr, epoch.copy) : nullptr;
     wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits);
-    fence_proxy_async();
+    fence_before_loads();
     const std::uint32_t at_once = slot_stages(Tile::units, planes, task.adds).units;
     for (std::uint32_t unit = 0; unit < Tile::units; unit += at_once, ++state) {
       const int count = static_cast<int>(min(at_once, Tile::units - unit));
@@ -276,7 +276,7 @@ struct Sm90Gemm {
       };
     };
     const auto leave = [&] {
-      fence_proxy_async();  // these reads, then the loads that come next into the stage
+      fence_after_reads();
       if constexpr (Config::cluster > 1) group_sync(group);  // one thread releases for all of a warpgroup
       pipeline.consumer_release(state);
       ++state;
@@ -354,8 +354,7 @@ struct Sm90Gemm {
       if (!mine || posts.count == 0) continue;
       poster_arrive(free_barrier(poster));
       poster_sync(full_barrier(poster));
-      const bool aborted = *reinterpret_cast<volatile std::uint32_t*>(&args.protocol.state->abort) != 0u;
-      if (threadIdx.x % 32 == 0 && !aborted) post_all(args.protocol, epoch, posts);
+      if (threadIdx.x % 32 == 0) post_all(args.protocol, epoch, posts);
       __syncwarp();
     }
   }

@@ -13,7 +13,11 @@
 namespace imbrex::cuda {
 
 /// Orders what other threads' ordinary stores brought, seen by an acquire, before this thread's tensor-memory loads.
-__device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+/// NOTE: without the memory named it would be a fence of the whole GPU, too, and wait for this thread's own stores.
+__device__ __forceinline__ void fence_before_loads() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+/// Orders this thread's reads of shared memory before loads that come there once it has given it back.
+__device__ __forceinline__ void fence_after_reads() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /// Spreads stores over time. Links that take less than all multiprocessors store at once push back into each of them,
 /// and its loads wait behind its stores.
@@ -136,9 +140,12 @@ __device__ __forceinline__ Posts posts_of(const TaskEntry& task, const PostEntry
   return {task.post, posts + task.posts, task.post_count};
 }
 
-/// Called by one thread after a barrier with all threads that stored.
+/// Called by one thread after a barrier with all threads that stored, and that waited: nothing is posted once a wait of
+/// this rank was given up.
 __device__ __forceinline__ void post_all(const Protocol& p, const Epoch& epoch, const Posts& posts) {
+  const std::uint32_t aborted = *reinterpret_cast<volatile std::uint32_t*>(&p.state->abort);  // comes beside the fence
   fence_system();
+  if (aborted != 0u) return;
   for (std::uint32_t i = 0; i < posts.count; ++i)
     add_relaxed_system(
         reinterpret_cast<std::byte*>((i == 0 ? posts.first : posts.all[i]).counter) + epoch.set * p.set_stride, 1u);
