@@ -108,7 +108,8 @@ std::unique_ptr<Executor> make_cpu_executor(World& world, const CpuOptions& opti
 struct CudaOptions {
   std::size_t heap_bytes = std::size_t{1} << 30;  ///< symmetric heap in GPU memory, per rank, for all executions, at
                                                   ///< first; where it is full it grows by as much or what is needed
-  std::string kernel;  ///< part of a kernel's name ("plain", "cooperative"); empty: the one that fits the plan best
+  std::string kernel;     ///< part of a kernel's name ("plain", "cooperative"); empty: the one that fits the plan best
+  bool timeline = false;  ///< run records spans, of an epoch behind others: it queues four more, and takes as long
   std::uint64_t delays = 0;       ///< not 0: seed of random pauses before tasks and launches, to widen races
   double max_delay = 1e-4;        ///< longest pause, seconds
   std::uint64_t first_epoch = 0;  ///< number of the first run; lets tests start near wrap-around

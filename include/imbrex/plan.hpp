@@ -294,6 +294,9 @@ std::size_t count_tasks(const Plan& plan);
 /// "rank 2 queue 0 task 17 (tile)".
 std::string task_name(const Plan& plan, int rank, int queue, std::size_t task);
 
+/// What it does, as timelines name it: "tile rows 0+128 cols 256+128".
+std::string label(const Task& task);
+
 // ------------------------------------------------------------------------------------------- making plans
 
 /// A sound plan for `problem`. Throws Error(invalid_input) for an invalid problem, or a knob out of range or of

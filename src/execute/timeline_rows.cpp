@@ -7,24 +7,43 @@
 namespace imbrex {
 namespace {
 
-// Class, name without its number, number: "sm 10" comes after "sm 9", and links come last.
-std::tuple<int, std::string, long> sort_key(const std::string& row) {
-  const auto space = row.rfind(' ');
-  std::string stem = row;
+struct RowName {
+  std::string stem, rest;  // before its number, and behind it
   long number = -1;
-  if (space != std::string::npos && space + 1 < row.size() && row.size() - space <= 10 &&
-      std::all_of(row.begin() + static_cast<std::ptrdiff_t>(space) + 1, row.end(),
-                  [](char c) { return c >= '0' && c <= '9'; })) {
-    stem = row.substr(0, space);
-    number = std::stol(row.substr(space + 1));
+
+  explicit RowName(const std::string& row) : stem(row) {
+    const auto digit = [&](std::size_t i) { return i < row.size() && row[i] >= '0' && row[i] <= '9'; };
+    for (std::size_t space = row.find(' '); space != std::string::npos; space = row.find(' ', space + 1)) {
+      std::size_t end = space + 1;
+      while (digit(end) && end - space < 10) ++end;
+      if (end == space + 1 || (end < row.size() && row[end] != ' ')) continue;
+      stem = row.substr(0, space);
+      number = std::stol(row.substr(space + 1, end - space - 1));
+      rest = row.substr(end);
+      return;
+    }
   }
-  const int group = is_worker(row) ? 0 : stem == "egress" ? 2 : stem == "ingress" ? 3 : 1;
-  return {group, stem, number};
+};
+
+// Class, name without its number, number: "sm 10" comes after "sm 9", and links come last.
+std::tuple<int, std::string, long, std::string> sort_key(const std::string& row) {
+  const RowName name(row);
+  const int group = name.stem == "sm" || name.stem == "worker" ? 0
+                    : !stem_of_many(row).empty()               ? 1
+                    : name.stem == "egress"                    ? 3
+                    : name.stem == "ingress"                   ? 4
+                                                               : 2;
+  return {group, name.stem, name.number, name.rest};
 }
 
 }  // namespace
 
-bool is_worker(const std::string& row) { return row.starts_with("sm ") || row.starts_with("worker "); }
+std::string stem_of_many(const std::string& row) {
+  std::string stem = RowName(row).stem;
+  for (const std::string_view many : {"sm", "worker", "loads", "stores"})
+    if (stem == many) return stem;
+  return "";
+}
 
 std::string_view name_of(Span::Kind kind) {
   switch (kind) {

@@ -15,11 +15,11 @@ struct TimelineRow {
   std::vector<const Span*> spans;  ///< in order of begin
 };
 
-/// By rank; within a rank workers by number, then engines, then links.
+/// By rank; within a rank workers by number, what they load and store, then engines, then links.
 std::vector<TimelineRow> rows_of(const Timeline& timeline);
 
-/// True for rows that are one of many alike: "sm 3", "worker 0".
-bool is_worker(const std::string& row);
+/// Of rows that are one of many alike, what comes before the number ("sm 3", "worker 0"); empty for others.
+std::string stem_of_many(const std::string& row);
 
 std::string_view name_of(Span::Kind kind);
 

@@ -67,9 +67,9 @@ class Drawing {
   std::string draw() {
     y_ = top;
     for (std::size_t i = 0; i < rows_.size();) {
-      std::size_t next = i, workers = 0;
-      for (; next < rows_.size() && rows_[next].rank == rows_[i].rank; ++next) workers += is_worker(rows_[next].name);
-      rank_band(i, next, workers);
+      std::size_t next = i;
+      while (next < rows_.size() && rows_[next].rank == rows_[i].rank) ++next;
+      rank_band(i, next);
       i = next;
     }
     const double bottom = y_;
@@ -86,15 +86,20 @@ class Drawing {
     body_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"{}\">{}</text>\n", x, y, css, escaped(content));
   }
 
-  void rank_band(std::size_t begin, std::size_t end, std::size_t workers) {
+  void rank_band(std::size_t begin, std::size_t end) {
     const double start = y_;
     text(14, y_ + 12, "rank", fmt::format("rank {}", rows_[begin].rank));
     const std::size_t insert = body_.size();
-    if (workers > most_worker_rows) {
-      occupancy(begin, begin + workers);
-      begin += workers;
+    for (std::size_t i = begin; i < end;) {
+      const std::string stem = stem_of_many(rows_[i].name);
+      std::size_t next = i + 1;
+      while (!stem.empty() && next < end && stem_of_many(rows_[next].name) == stem) ++next;
+      if (next - i > most_worker_rows)
+        occupancy(i, next, stem);
+      else
+        for (std::size_t r = i; r < next; ++r) row(rows_[r]);
+      i = next;
     }
-    for (std::size_t i = begin; i < end; ++i) row(rows_[i]);
     body_.insert(insert, fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{:.1f}\" fill=\"#f6f7f9\"/>\n",
                                      left, start - 2, width - left - right, y_ - start + 1));
     y_ += rank_gap;
@@ -130,8 +135,8 @@ class Drawing {
     body_ += fmt::format("<title>{}</title></rect>\n", escaped(title));
   }
 
-  // How many of a rank's workers do what, over time: stacked columns of one pixel.
-  void occupancy(std::size_t begin, std::size_t end) {
+  // How many of rows alike do what, over time: stacked columns of one pixel.
+  void occupancy(std::size_t begin, std::size_t end, const std::string& stem) {
     const auto columns = static_cast<std::size_t>(width - left - right);
     constexpr std::array<Span::Kind, 6> order{Span::Kind::compute,    Span::Kind::reduction, Span::Kind::copy,
                                               Span::Kind::collective, Span::Kind::signal,    Span::Kind::wait};
@@ -153,9 +158,8 @@ class Drawing {
         }
       }
     const double count = static_cast<double>(end - begin);
-    const auto& name = rows_[begin].name;
-    const std::string stem = name.substr(0, name.find(' '));
-    text(left - 8, y_ + band_height / 2, "row", fmt::format("{} {}s", end - begin, stem == "sm" ? "SM" : stem));
+    const std::string what = stem == "sm" ? "SMs" : stem == "worker" ? "workers" : stem;
+    text(left - 8, y_ + band_height / 2, "row", fmt::format("{} {}", end - begin, what));
     text(left - 8, y_ + band_height / 2 + 12, "note", "height = share busy");
     std::vector<double> base(columns, 0.0);
     for (std::size_t k = 0; k < order.size(); ++k) area(busy[k], base, count, order[k]);

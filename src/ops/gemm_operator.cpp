@@ -94,7 +94,7 @@ GemmOperator::GemmOperator(World& world, const Problem& problem, const OperatorO
   validate(problem);
   State& s = *state_;
   s.problem = problem;
-  // As `run` does: the CUDA executor records no timeline.
+  // Spans of CPU workers are asked for in vain of a GPU.
   const bool wanted = options.device == Device::cuda || (options.device == Device::automatic && !options.cpu.timeline);
   std::string refusal;
   if (wanted && s.prepare_on_gpus(world, options, refusal)) return;

@@ -63,10 +63,11 @@ class Job {
                               output_type(plan_.problem.type), extent.cols);
     const bool right = judge(world, verdict, result);
     if (request_.timeline) {
-      result.timeline = {
-          title(),
-          fmt::format("measured on this host, {} of one CPU executor", request_.threads ? "threads" : "processes"),
-          {}};
+      const char* ranks = request_.threads ? "threads" : "processes";
+      result.timeline = {title(),
+                         device_ == Device::cuda ? fmt::format("measured on this host's GPUs, ranks are {}", ranks)
+                                                 : fmt::format("measured on this host, {} of one CPU executor", ranks),
+                         {}};
       result.timeline.spans = gather_spans(world, spans);
     }
     if (world.rank() == 0) report_(result);
@@ -86,6 +87,7 @@ class Job {
     options.heap_bytes = HeapLayout(plan_).bytes() + out_bytes() + (1 << 20);
     options.delays = request_.cpu.delays;
     options.kernel = request_.kernel;
+    options.timeline = request_.timeline;
     return make_cuda_executor(world, options);
   }
 

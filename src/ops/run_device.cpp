@@ -64,8 +64,7 @@ Choice choose_device(const RunRequest& request, const Problem& problem) {
   if (request.device != Device::cpu) {
     // That a rank of a launcher sees one GPU may mean that all ranks see the same one: not to be taken unasked.
     const bool own = World::launched() && request.device == Device::cuda;
-    refusal = request.timeline ? "the CUDA executor records no timeline"
-                               : refusal_of_ranks(problem.ranks, request.threads, own, gpu, true);
+    refusal = refusal_of_ranks(problem.ranks, request.threads, own, gpu, true);
     if (refusal.empty()) {
       Plan plan = request.plan ? *request.plan : choose_gpu_plan(problem, request.strategy, request.knobs, gpu);
       refusal = cuda::refusal_of_plan(plan);

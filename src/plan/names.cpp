@@ -107,6 +107,21 @@ std::string task_name(const Plan& plan, int rank, int queue, std::size_t task) {
   return fmt::format("rank {} queue {} task {} ({})", rank, queue, task, kind_of(t));
 }
 
+std::string label(const Task& task) {
+  if (const auto* tile = std::get_if<Tile>(&task.work))
+    return fmt::format("tile rows {}+{} cols {}+{}", tile->a.row, tile->a.rows, tile->b.col, tile->b.cols);
+  if (const auto* transfer = std::get_if<Transfer>(&task.work)) {
+    if (transfer->from.empty()) return "signal";
+    return fmt::format("copy {} x {} from rank {} to rank {}", transfer->from.rows, transfer->from.cols,
+                       transfer->from.rank, transfer->to.rank);
+  }
+  if (const auto* reduction = std::get_if<Reduction>(&task.work))
+    return fmt::format("sum of {}, rows {}+{} cols {}+{}", reduction->from.size(), reduction->to.front().row,
+                       reduction->to.front().rows, reduction->to.front().col, reduction->to.front().cols);
+  const auto& c = std::get<Collective>(task.work);
+  return fmt::format("{} {}", name_of(c.kind), c.group);
+}
+
 std::vector<int> ranks_of(const Collective& collective, const Plan& plan) {
   if (!collective.ranks.empty()) return collective.ranks;
   std::vector<int> ranks(static_cast<std::size_t>(plan.problem.ranks));

@@ -189,7 +189,6 @@ class Run(Case):
         job = ["run", "gemm_all_reduce", "--m", 40, "--n", 24, "--k", 32]
         self.assertEqual(self.json_of(*job, "--device", "auto", "--workers", 2)["device"], "cpu")
         self.refuse(*job, "--device", "cuda", "--workers", 2, says="--workers")
-        self.refuse(*job, "--device", "cuda", "--trace", "t.svg", says="timeline")
         if self.json_of("doctor")["gpus"]:
             self.skipTest("GPUs are there; tests/gpu/run_test.py runs on them")
         for world in ("processes", "threads"):

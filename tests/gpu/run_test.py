@@ -42,6 +42,42 @@ class GpuRun(Case):
                         self.expect_right(result)
                         self.assertEqual(len(result["seconds"]), 5)
 
+    def test_timelines(self):
+        """Every tile is multiplied once, by a multiprocessor that does one product at a time, within the run's time."""
+        self.needs(2)
+        for world in ("processes", "threads"):
+            self.json_of("run", "gemm_reduce_scatter", *SIZES, "--ranks", 2, "--strategy", "fused", "--tile-m", 128, "--tile-n",
+                         128, "--device", "cuda", "--world", world, "--repeat", 3, "--verify", "--trace", "t.json")
+            events = [e for e in json.loads(self.read("t.json"))["traceEvents"] if e["ph"] == "X"]
+            self.assertLess(max(e["ts"] + e["dur"] for e in events), 5e4, "microseconds, of ranks that end together")
+            for rank in range(2):
+                products = [e for e in events if e["pid"] == rank and e["name"].startswith("tile ")]
+                self.assertEqual(sorted(e["name"] for e in products), sorted(
+                    f"tile rows {row}+128 cols {col}+128" for row in range(0, 1024, 128) for col in range(0, 768, 128)))
+                stores = [e for e in events if e["pid"] == rank and e["name"].startswith("store tile ")]
+                self.assertEqual(len(stores), len(products))
+
+    def test_timelines_of_copies(self):
+        self.needs(2)
+        self.json_of("run", "all_gather_gemm", *SIZES, "--ranks", 2, "--strategy", "fused", "--transport", "push", "--device",
+                     "cuda", "--repeat", 3, "--verify", "--trace", "t.json")
+        trace = json.loads(self.read("t.json"))["traceEvents"]
+        rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace if e["name"] == "thread_name"}
+        for rank in range(2):
+            copies = [e for e in trace if e["ph"] == "X" and rows[e["pid"], e["tid"]] == "copy engine" and e["pid"] == rank]
+            self.assertTrue(copies)
+            self.assertTrue(all(e["name"].startswith("copy ") and e["dur"] > 0 for e in copies), copies)
+
+    def test_timelines_of_libraries(self):
+        self.needs(2)
+        self.json_of("run", "gemm_reduce_scatter", *SIZES, "--ranks", 2, "--strategy", "sequential", "--device", "cuda",
+                     "--repeat", 3, "--verify", "--trace", "t.json")
+        events = [e for e in json.loads(self.read("t.json"))["traceEvents"] if e["ph"] == "X"]
+        for rank in range(2):
+            spans = sorted((e["ts"], e["ts"] + e["dur"], e["name"]) for e in events if e["pid"] == rank)
+            self.assertEqual([name.split()[0] for *_, name in spans], ["product", "reduce_scatter"])
+            self.assertLessEqual(spans[0][1], spans[1][0])
+
     def test_same_bits_from_processes_and_threads(self):
         self.needs(4)
         job = ["run", "gemm_all_reduce", *SIZES, "--ranks", 4, "--device", "cuda"]

@@ -15,21 +15,6 @@ namespace {
 constexpr int rounds_before_yield = 64, rounds_before_sleep = 256;
 constexpr auto sleep_time = std::chrono::microseconds(50);
 
-std::string label(const Task& task) {
-  if (const auto* tile = std::get_if<Tile>(&task.work))
-    return fmt::format("tile rows {}+{} cols {}+{}", tile->a.row, tile->a.rows, tile->b.col, tile->b.cols);
-  if (const auto* transfer = std::get_if<Transfer>(&task.work)) {
-    if (transfer->from.empty()) return "signal";
-    return fmt::format("copy {} x {} from rank {} to rank {}", transfer->from.rows, transfer->from.cols,
-                       transfer->from.rank, transfer->to.rank);
-  }
-  if (const auto* reduction = std::get_if<Reduction>(&task.work))
-    return fmt::format("sum of {}, rows {}+{} cols {}+{}", reduction->from.size(), reduction->to.front().row,
-                       reduction->to.front().rows, reduction->to.front().col, reduction->to.front().cols);
-  const auto& c = std::get<Collective>(task.work);
-  return fmt::format("{} {}", name_of(c.kind), c.group);
-}
-
 }  // namespace
 
 double monotonic_seconds() {

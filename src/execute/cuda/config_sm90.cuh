@@ -33,6 +33,11 @@ struct Sm90Config {
   static constexpr int consumer_warps = 8;
   /// As many slices of K as shared memory holds beside the warps' stages of rows and 1 KiB of barriers.
   static constexpr int stages = (227 * 1024 - 1024 - consumer_warps * Rows::bytes) / ((M + N) * row_bytes);
+
+  /// The threads that share a tile meet, at one of the named barriers 1 and 2.
+  __device__ __forceinline__ static void group_sync(int group) {
+    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(group_threads) : "memory");
+  }
 };
 
 }  // namespace imbrex::cuda

@@ -10,9 +10,11 @@
 #include <thread>
 #include <utility>
 
+#include "execute/cuda/task_spans.hpp"
 #include "plan/builder.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
+#include "runtime/cuda/gpu_clock.hpp"
 #include "runtime/failure.hpp"
 
 namespace imbrex::cuda {
@@ -59,7 +61,7 @@ int workers_of(const GemmKernel& kernel, int device) {
 
 CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, FaultPool& faults, int device,
                              std::shared_ptr<const Plan> plan, const CudaOptions& options)
-    : StreamExecution(calls),
+    : StreamExecution(calls, options.timeline),
       world_(world),
       heap_(heap),
       device_(device),
@@ -191,6 +193,14 @@ void CudaExecution::upload() {
   args_.table.waits = reinterpret_cast<const WaitEntry*>(base + waits);
   args_.table.regions = reinterpret_cast<const RegionEntry*>(base + regions);
   args_.table.posts = reinterpret_cast<const PostEntry*>(base + posts);
+  if (options_.timeline) {
+    const std::size_t bytes = table_.tasks.size() * sizeof(TaskTimes);
+    times_ = raw_memory(bytes);
+    IMBREX_CUDA_TRY(cudaMemsetAsync(times_.get(), 0, bytes, main_));
+    args_.table.times = static_cast<TaskTimes*>(times_.get());
+    to_host_ = runtime::gpu_clock_to_host();
+    if (!table_.copies.empty()) copy_times_ = std::make_unique<StepTimes>(table_.copies.size());
+  }
   args_.table.queue_count = static_cast<std::uint32_t>(table_.queues.size());
   std::copy(table_.queues.begin(), table_.queues.end(), args_.table.queues);
 
@@ -284,7 +294,8 @@ void CudaExecution::prepare_skipping() {
 
 // NOTE: the flag follows on the same stream: behind an event on another one it comes late (measured), and a copy engine
 // runs one stream's copies in order.
-void CudaExecution::copy(const CopyStep& step, const Operands& operands, std::uint64_t epoch, cudaStream_t main) {
+void CudaExecution::copy(std::size_t i, const Operands& operands, std::uint64_t epoch, cudaStream_t main) {
+  const CopyStep& step = table_.copies[i];
   // NOTE: the driver may run a copy within one GPU as a kernel, which would not start beside the persistent one.
   cudaStream_t stream = step.local ? main : copies_;
   const RegionEntry &from = step.from, &to = step.to;
@@ -293,11 +304,13 @@ void CudaExecution::copy(const CopyStep& step, const Operands& operands, std::ui
   if (from.base == Base::a_scale) source = reinterpret_cast<const std::byte*>(operands.a_scale) + from.address;
   auto* destination = reinterpret_cast<std::byte*>(to.address + epoch % 2 * to.copy_stride);
   const std::size_t width = from.cols * size_of(from.type);
+  if (copy_times_) copy_times_->begin(i, stream);
   if (width == from.pitch && width == to.pitch)
     IMBREX_CUDA_TRY(cudaMemcpyAsync(destination, source, width * from.rows, cudaMemcpyDefault, stream));
   else
     IMBREX_CUDA_TRY(
         cudaMemcpy2DAsync(destination, to.pitch, source, from.pitch, width, from.rows, cudaMemcpyDefault, stream));
+  if (copy_times_) copy_times_->end(i, stream);
   if (!step.flag) return;
   void* flag = reinterpret_cast<std::byte*>(step.counter) + epoch % args_.protocol.copies * args_.protocol.set_stride;
   IMBREX_CUDA_TRY(cudaMemcpyAsync(flag, &args_.protocol.state->turn, sizeof(std::uint32_t), cudaMemcpyDefault, stream));
@@ -314,7 +327,8 @@ void CudaExecution::launch(const Operands& operands, cudaStream_t stream, Call c
     // The last epoch is over, everywhere on this rank, before data of this one leave.
     IMBREX_CUDA_TRY(cudaEventRecord(begun_, stream));
     IMBREX_CUDA_TRY(cudaStreamWaitEvent(copies_, begun_, 0));
-    for (const CopyStep& step : table_.copies) copy(step, operands, epoch_, stream);
+    if (copy_times_) copy_times_->begin_epoch(copies_);
+    for (std::size_t i = 0; i < table_.copies.size(); ++i) copy(i, operands, epoch_, stream);
     IMBREX_CUDA_TRY(cudaEventRecord(copied_, copies_));
   }
   IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, maps_, stream));
@@ -368,6 +382,21 @@ void CudaExecution::rescue() noexcept {
   rescued_ = true;
   const std::uint32_t yes = 1;
   cudaMemcpyAsync(&args_.protocol.state->abort, &yes, sizeof yes, cudaMemcpyHostToDevice, rescue_);
+}
+
+std::vector<Span> CudaExecution::spans() {
+  std::vector<TaskTimes> times(table_.tasks.size());
+  IMBREX_CUDA_TRY(cudaMemcpy(times.data(), times_.get(), times.size() * sizeof(TaskTimes), cudaMemcpyDeviceToHost));
+  std::vector<Span> spans = task_spans(plan_, world_.rank(), table_.tasks, times, to_host_);
+  if (copy_times_ == nullptr) return spans;
+  const std::vector<StepTimes::Stretch> copied = copy_times_->read();
+  const auto& queues = plan_.ranks[index(world_.rank())].queues;
+  for (std::size_t i = 0; i < copied.size(); ++i) {
+    const CopyStep& step = table_.copies[i];
+    spans.push_back({world_.rank(), "copy engine", label(queues[index(step.queue)].tasks[step.task]), Span::Kind::copy,
+                     copied[i].begin, copied[i].end});
+  }
+  return spans;
 }
 
 void CudaExecution::expect_sound() {

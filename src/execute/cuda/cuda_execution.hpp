@@ -10,6 +10,7 @@
 #include "execute/cuda/epoch.hpp"
 #include "execute/cuda/fault_pool.hpp"
 #include "execute/cuda/gemm.hpp"
+#include "execute/cuda/step_times.hpp"
 #include "execute/cuda/stream_execution.hpp"
 #include "execute/cuda/translate.hpp"
 #include "imbrex/world.hpp"
@@ -36,6 +37,7 @@ class CudaExecution final : public StreamExecution {
   void launch(const Operands& operands, cudaStream_t stream, Call call) override;
   void await(cudaStream_t stream) override;
   void expect_sound() override;
+  std::vector<Span> spans() override;
 
   void choose_kernel();
   RankTable& table_for(const GemmKernel& kernel);
@@ -43,7 +45,7 @@ class CudaExecution final : public StreamExecution {
   void prepare_skipping();
   void start_counters();
   void set_operands(const Operands& operands);
-  void copy(const CopyStep& step, const Operands& operands, std::uint64_t copy_index, cudaStream_t stream);
+  void copy(std::size_t step, const Operands& operands, std::uint64_t copy_index, cudaStream_t stream);
   bool faulty() const { return fault_->state != FaultRecord::clear || fault_->ended_early != 0; }
   std::string fault_message() const;
   void rescue() noexcept;
@@ -72,6 +74,9 @@ class CudaExecution final : public StreamExecution {
   RankTable table_;
   std::map<std::array<std::uint32_t, 3>, RankTable> tables_;  // while the kernel is chosen: see table_for
   RawMemory device_table_;
+  RawMemory times_;                        // of the table's tasks, where a timeline is wanted
+  double to_host_ = 0;                     // from the GPU's clock to the host's, likewise
+  std::unique_ptr<StepTimes> copy_times_;  // likewise
   FaultPool::Owner fault_;
   GemmArgs args_{};
   TensorMaps maps_;

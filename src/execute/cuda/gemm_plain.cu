@@ -4,6 +4,7 @@
 #include "execute/cuda/element.cuh"
 #include "execute/cuda/gemm.hpp"
 #include "execute/cuda/protocol.cuh"
+#include "execute/cuda/walk.cuh"
 
 namespace imbrex::cuda {
 namespace {
@@ -90,10 +91,14 @@ __global__ void __launch_bounds__(threads, 1) plain_gemm(const __grid_constant__
     if (blockIdx.x < queue.first_worker || blockIdx.x >= queue.first_worker + queue.workers) continue;
     for (std::uint32_t i = blockIdx.x - queue.first_worker; i < queue.count; i += queue.workers) {
       const TaskEntry task = g.table.tasks[queue.first + i];
+      const TaskClock clock{g.table.times == nullptr ? nullptr : g.table.times + (queue.first + i)};
       bool met = true;
       if (threadIdx.x == 0) {
         maybe_pause(g.protocol, epoch, task.task);
+        clock.stamp(&TaskTimes::load_wait);
         met = wait_for_all(g.protocol, epoch, task, g.table.waits, 0, task.load_waits + task.epilogue_waits);
+        clock.stamp(&TaskTimes::load_met);
+        clock.begin();
       }
       __syncthreads();
       if (task.kind == TaskKind::tile)
@@ -104,7 +109,10 @@ __global__ void __launch_bounds__(threads, 1) plain_gemm(const __grid_constant__
       if (task.kind == TaskKind::reduction)
         reduce(task, g.table.regions, g.bias, g.out, epoch.copy, threadIdx.x, threads);
       __syncthreads();
-      if (threadIdx.x == 0 && met && task.post_count > 0) post_all(g.protocol, epoch, posts_of(task, g.table.posts));
+      if (threadIdx.x == 0) {
+        clock.done();
+        if (met && task.post_count > 0) post_all(g.protocol, epoch, posts_of(task, g.table.posts));
+      }
     }
   }
 }

@@ -205,7 +205,10 @@ struct Sm80Gemm {
     for (Walk<1> walk(args.table, 0); walk.valid(); walk.next()) {
       const TaskEntry& task = *walk.entry();
       bool met = true;
-      if (threadIdx.x == 0) maybe_pause(args.protocol, epoch, task.task);
+      if (threadIdx.x == 0) {
+        maybe_pause(args.protocol, epoch, task.task);
+        walk.clock().begin();
+      }
       // Nor has thread 0 come back from its last post: ldmatrix and mma want whole warps.
       __syncwarp();
       if (task.kind == TaskKind::tile) {
@@ -220,8 +223,10 @@ struct Sm80Gemm {
           reduce(task, args.table.regions, args.bias, args.out, epoch.copy, threadIdx.x, threads);
       }
       __syncthreads();  // all have stored, and nobody reads the stages any more
-      if (threadIdx.x == 0 && met && task.post_count > 0)
-        post_all(args.protocol, epoch, posts_of(task, args.table.posts));
+      if (threadIdx.x == 0) {
+        walk.clock().done();
+        if (met && task.post_count > 0) post_all(args.protocol, epoch, posts_of(task, args.table.posts));
+      }
     }
   }
 };

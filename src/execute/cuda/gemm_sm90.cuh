@@ -15,6 +15,7 @@
 #include "execute/cuda/fragment.cuh"
 #include "execute/cuda/gemm.hpp"
 #include "execute/cuda/protocol.cuh"
+#include "execute/cuda/slots_sm90.cuh"
 #include "execute/cuda/task_ring.cuh"
 
 namespace imbrex::cuda {
@@ -41,16 +42,10 @@ struct Sm90Gemm {
   using TiledMma = typename Mainloop::TiledMma;
   using Order = cutlass::OrderedSequenceBarrier<1, 2>;
 
-  static constexpr int threads = 384, row_bytes = Config::row_bytes;
+  static constexpr int threads = 384;
   static constexpr int group_threads = Config::group_threads, registers = Config::registers;
-  static constexpr int plane_bytes = 16 * group_threads;
-  static constexpr int a_planes = Config::tile_m * row_bytes / plane_bytes;  ///< of a stage, those that lie in A's part
-  static constexpr int planes = a_planes + Config::tile_n * row_bytes / plane_bytes;
   using Tile = typename Config::Tile;
   using Rows = typename Config::Rows;
-  // In ping-pong, a group awaits all of a tile's slots while it holds the stage of the last slice.
-  static_assert(!Config::pingpong || (slot_stages(Tile::units, planes, 1).count < Config::stages &&
-                                      slot_stages(Tile::units, planes, 3).count < Config::stages));
 
   /// Read by the producer of A, the warps that multiply, and the posters.
   static constexpr int readers = 1 + Config::consumer_warps + 2;
@@ -76,19 +71,10 @@ struct Sm90Gemm {
 
   static_assert(sizeof(SharedStorage) <= 227 * 1024);
 
-  /// Where a stage's plane lies.
-  __device__ __forceinline__ static std::byte* plane_at(SharedStorage& shared, std::uint32_t stage, int plane) {
-    auto* a = reinterpret_cast<std::byte*>(shared.tensors.smem_A.data()) + stage * (a_planes * plane_bytes);
-    auto* b = reinterpret_cast<std::byte*>(shared.tensors.smem_B.data()) + stage * ((planes - a_planes) * plane_bytes);
-    return plane < a_planes ? a + plane * plane_bytes : b + (plane - a_planes) * plane_bytes;
-  }
+  using Slots = Sm90Slots<Config, Pipeline, SharedStorage>;
 
   __device__ __forceinline__ static bool multiplies(TaskKind kind) {
     return kind == TaskKind::tile || kind == TaskKind::partner;
-  }
-
-  __device__ __forceinline__ static void group_sync(int group) {
-    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(group_threads) : "memory");
   }
 
   /// What a thread of the block has read and tells the others.
@@ -149,7 +135,7 @@ struct Sm90Gemm {
         copy(params.mainloop.tma_load_b.with(*pipeline.producer_get_barrier(state), everyone), tBgB(_, _, _, kt),
              tBsB(_, _, _, state.index()));
       }
-      if (task.slot_stages > 0) expect_slots(task, pipeline, state);
+      if (task.slot_stages > 0) Slots::expect(task, pipeline, state);
     }
     pipeline.producer_tail(state);
   }
@@ -182,111 +168,21 @@ struct Sm90Gemm {
       const int k_tiles = slices_of(task, tile_k);
       for (int kt = 0; kt < k_tiles; ++kt, ++state) {
         if (next_wait < static_cast<std::uint32_t>((kt + 1) * tile_k)) {
+          if (waited == 0) tasks.clock().stamp(&TaskTimes::load_wait);
           while (next_wait < static_cast<std::uint32_t>((kt + 1) * tile_k)) {
             wait_for(args.protocol, epoch, task, waits[waited]);
             ++waited;
             next_wait = waited < load_waits ? waits[waited].k_begin : ~0u;
           }
           fence_before_loads();
+          tasks.clock().stamp(&TaskTimes::load_met);
         }
         await_stage(shared, state);
         copy(params.mainloop.tma_load_a.with(descriptor, *pipeline.producer_get_barrier(state), std::uint16_t{0}),
              tAgA(_, _, _, kt), tAsA(_, _, _, state.index()));
       }
-      if (task.slot_stages > 0) load_slots(args, epoch, task, shared, pipeline, state);
+      if (task.slot_stages > 0) Slots::load(args, epoch, task, tasks.clock(), shared, pipeline, state);
     }
-  }
-
-  /// Returns once a stage may be loaded, which the producer of B takes for both.
-  __device__ __forceinline__ static void await_stage(SharedStorage& shared, const State& state) {
-    shared.pipeline.empty_barrier_[state.index()].wait(state.phase());
-  }
-
-  /// Whether the producer waits for the tile's slots and loads them.
-  __device__ __forceinline__ static bool staged(const TaskEntry& task) { return task.adds > 0 && task.slot_stages > 0; }
-
-  /// The slots that the tile adds come through the stages behind its last slices of K: all in flight at once, and none
-  /// of them in the multiplying warps' registers before it is added.
-  __device__ __forceinline__ static void load_slots(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
-                                                    SharedStorage& shared, Pipeline& pipeline, State& state) {
-    if (task.adds == 0) {  // the mate has slots
-      // NOTE: each stage is waited for, though none is loaded: a wait two rounds behind would see the parity of the one
-      // before, and pass.
-      for (std::uint32_t i = 0; i < task.slot_stages; ++i, ++state) await_stage(shared, state);
-      return;
-    }
-    constexpr int most = 3;  // slots that come this way
-    const std::byte* slots[most];
-#pragma unroll
-    for (int s = 0; s < most; ++s)
-      slots[s] = s < task.adds ? first_of(args.table.regions[task.regions + s], nullptr, epoch.copy) : nullptr;
-    wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits);
-    fence_before_loads();
-    const std::uint32_t at_once = slot_stages(Tile::units, planes, task.adds).units;
-    for (std::uint32_t unit = 0; unit < Tile::units; unit += at_once, ++state) {
-      const int count = static_cast<int>(min(at_once, Tile::units - unit));
-      await_stage(shared, state);
-#pragma unroll
-      for (int slot = 0; slot < most; ++slot) {
-        if (slot >= task.adds) break;
-        const std::byte* from = slots[slot] + unit * plane_bytes;
-        const int first = slot * static_cast<int>(at_once);
-        const int in_a = max(0, min(count, a_planes - first));  // a stage's two parts lie apart
-        if (in_a > 0) load_planes(shared, pipeline, state, from, first, in_a);
-        if (in_a < count) load_planes(shared, pipeline, state, from + in_a * plane_bytes, first + in_a, count - in_a);
-      }
-    }
-  }
-
-  /// Their stages: how many bytes come in each.
-  __device__ __forceinline__ static void expect_slots(const TaskEntry& task, Pipeline& pipeline, State& state) {
-    constexpr std::uint32_t stage_bytes = planes * plane_bytes;
-    const std::uint32_t at_once = task.adds > 0 ? slot_stages(Tile::units, planes, task.adds).units : 0;
-    for (std::uint32_t stage = 0; stage < task.slot_stages; ++stage, ++state) {
-      const std::uint32_t units = min(at_once, Tile::units - stage * at_once);
-      const std::uint32_t bytes = task.adds * units * plane_bytes;
-      pipeline.producer_acquire(state);  // which expects a whole stage's
-      if (bytes < stage_bytes)
-        cutlass::arch::ClusterTransactionBarrier::complete_transaction(
-            pipeline.producer_get_barrier(state), Config::cluster > 1 ? cute::block_rank_in_cluster() : 0,
-            stage_bytes - bytes);
-    }
-  }
-
-  __device__ __forceinline__ static void load_planes(SharedStorage& shared, Pipeline& pipeline, const State& state,
-                                                     const std::byte* from, int first, int count) {
-    cute::SM90_BULK_COPY_G2S::copy(from, pipeline.producer_get_barrier(state), plane_at(shared, state.index(), first),
-                                   count * plane_bytes);
-  }
-
-  /// Returns once a tile's slots lie in their stages. `state`: the first of these.
-  __device__ __forceinline__ static void await_slots(const TaskEntry& task, Pipeline& pipeline, State state) {
-    for (std::uint32_t i = 0; i < task.slot_stages; ++i, ++state) pipeline.consumer_wait(state);
-  }
-
-  /// Adds the slots that `load_slots` brings.
-  __device__ __forceinline__ static void add_slots(const TaskEntry& task, SharedStorage& shared, Pipeline& pipeline,
-                                                   State& state, float (&acc)[registers], std::uint32_t thread,
-                                                   int group) {
-    const auto enter = [&] {
-      pipeline.consumer_wait(state);
-      const std::uint32_t stage = state.index();
-      return [&shared, stage, thread](int plane) {
-        return load_shared(cute::cast_smem_ptr_to_uint(plane_at(shared, stage, plane)) + thread * 16);
-      };
-    };
-    const auto leave = [&] {
-      fence_after_reads();
-      if constexpr (Config::cluster > 1) group_sync(group);  // one thread releases for all of a warpgroup
-      pipeline.consumer_release(state);
-      ++state;
-    };
-    if (task.adds == 3)
-      Tile::template add_slots<3, planes>(acc, task.own, enter, leave);
-    else if (task.adds == 1)
-      Tile::template add_slots<1, planes>(acc, task.own, enter, leave);
-    else  // the mate has slots
-      for (std::uint32_t i = 0; i < task.slot_stages; ++i) enter(), leave();
   }
 
   /// After the product and the sums: waits, stores, posts. Called by the threads that share the tile. `time`: what the
@@ -294,15 +190,19 @@ struct Sm90Gemm {
   /// none.
   template <typename Accumulators>
   __device__ __forceinline__ static void finish(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
-                                                Accumulators& acc, SharedStorage& shared, std::uint32_t thread,
-                                                int group, int poster, std::uint32_t time) {
+                                                const TaskClock& clock, Accumulators& acc, SharedStorage& shared,
+                                                std::uint32_t thread, int group, int poster, std::uint32_t time) {
     const RegionEntry* regions = args.table.regions + task.regions;
     if (thread == 0) maybe_pause(args.protocol, epoch, task.task);
-    if (task.epilogue_waits > 0 && !staged(task)) {
-      if (thread == 0) wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits);
-      group_sync(group);
+    if (task.epilogue_waits > 0 && !Slots::staged(task)) {
+      if (thread == 0) {
+        clock.stamp(&TaskTimes::add_wait);
+        wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits);
+        clock.stamp(&TaskTimes::add_met);
+      }
+      Config::group_sync(group);
     }
-    if (task.adds > 0 && !staged(task)) Tile::add_any(acc, task, regions, epoch.copy, thread);
+    if (task.adds > 0 && !Slots::staged(task)) Tile::add_any(acc, task, regions, epoch.copy, thread);
     if (task.bias != 0)
       Tile::add_bias(acc, static_cast<const std::uint16_t*>(args.bias) + task.b_col,
                      static_cast<std::uint32_t>(args.n) - task.b_col, thread);
@@ -320,6 +220,7 @@ struct Sm90Gemm {
         const RegionEntry& to = store_of(task, others, s);
         Tile::store(acc, to, first_of(to, args.out, epoch.copy), thread, pace);
       }
+    if (thread == 0) clock.stamp(&TaskTimes::end);
     hand_to_poster(task, poster);
   }
 
@@ -367,22 +268,31 @@ struct Sm90Gemm {
 
   /// A signal, transfer or reduction.
   __device__ __forceinline__ static void serve(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
-                                               std::uint32_t thread, int group) {
+                                               const TaskClock& clock, std::uint32_t thread, int group) {
     bool met = true;
-    if (thread == 0) maybe_pause(args.protocol, epoch, task.task);
-    if (task.load_waits > 0 && thread == 0)
-      met = wait_for_all(args.protocol, epoch, task, args.table.waits, 0, task.load_waits);
-    group_sync(group);
+    if (thread == 0) {
+      maybe_pause(args.protocol, epoch, task.task);
+      if (task.load_waits > 0) {
+        clock.stamp(&TaskTimes::load_wait);
+        met = wait_for_all(args.protocol, epoch, task, args.table.waits, 0, task.load_waits);
+        clock.stamp(&TaskTimes::load_met);
+      }
+      clock.begin(static_cast<std::uint32_t>(group));
+    }
+    Config::group_sync(group);
     const bool moves = task.kind == TaskKind::transfer;
     if (moves)
       move(task, args.table.regions, args.a[0][0], args.a_scale[0][0], args.out, epoch.copy, thread, group_threads);
     if (task.kind == TaskKind::reduction)
       reduce(task, args.table.regions, args.bias, args.out, epoch.copy, thread, group_threads);
-    if (moves || task.kind == TaskKind::reduction) group_sync(group);
-    if (thread == 0 && met && task.post_count > 0) post_all(args.protocol, epoch, posts_of(task, args.table.posts));
+    if (moves || task.kind == TaskKind::reduction) Config::group_sync(group);
+    if (thread == 0) {
+      clock.stamp(&TaskTimes::end);
+      if (met && task.post_count > 0) post_all(args.protocol, epoch, posts_of(task, args.table.posts));
+    }
     // NOTE: a fence also waits for stores that the block issues meanwhile: the next slice's would hold up this one's
     // flag.
-    if (moves) group_sync(group);
+    if (moves) Config::group_sync(group);
   }
 
   __device__ __forceinline__ static void consume(const Params& params, SharedStorage& shared, Pipeline& pipeline,
@@ -408,9 +318,10 @@ struct Sm90Gemm {
       const std::uint32_t begin = Pace::now();
       if (!multiplies(task.kind)) {
         if constexpr (Config::pingpong) order.arrive();
-        if (task.kind != TaskKind::none) serve(args, epoch, task, thread, group);
+        if (task.kind != TaskKind::none) serve(args, epoch, task, tasks.clock(), thread, group);
         continue;
       }
+      if (thread == 0) tasks.clock().begin(static_cast<std::uint32_t>(group));
       auto accumulators = partition_fragment_C(tiled_mma, take<0, 2>(TileShapeMNK{}));
       static_assert(decltype(size(accumulators))::value == registers);
       if constexpr (fp8) clear(accumulators);
@@ -420,10 +331,11 @@ struct Sm90Gemm {
       if constexpr (Config::pingpong) {
         // NOTE: the other group must not come to a stage while slots are still to arrive there: barriers tell rounds
         // apart by parity only, so it would take the round before the slots for its own, and release theirs.
-        await_slots(task, pipeline, slots);
+        Slots::await(task, pipeline, slots);
         order.arrive();
       }
       mainloop.mma_tail(pipeline, state, k_tiles);
+      if (thread == 0) tasks.clock().stamp(&TaskTimes::multiplied);
       state = slots;
       const std::uint32_t time = Config::pingpong && tasks.more() ? Pace::now() - begin : 0;
       auto& acc = *reinterpret_cast<float(*)[registers]>(accumulators.data());
@@ -431,9 +343,9 @@ struct Sm90Gemm {
         if (args.b_scale != nullptr && task.kind == TaskKind::tile)
           Tile::scale(acc, scales_of(args, task, epoch.copy), args.row_scales != 0, task.rows,
                       static_cast<std::uint32_t>(args.n) - task.b_col, thread);
-      if (task.slot_stages > 0) add_slots(task, shared, pipeline, state, acc, thread, group);
+      if (task.slot_stages > 0) Slots::add(task, shared, pipeline, state, acc, thread, group);
       if (task.kind == TaskKind::tile) {
-        finish(args, epoch, task, acc, shared, thread, group, poster, time);
+        finish(args, epoch, task, tasks.clock(), acc, shared, thread, group, poster, time);
       }
     }
   }

@@ -80,14 +80,14 @@ struct Sm90Launcher {
 /// The table entry of a variant.
 template <typename Config>
 constexpr GemmKernel sm90_kernel(const char* name) {
-  return {
-      name,
-      Config::type,
-      {Config::tile_m, Config::tile_n, Config::cluster, true, Sm90Gemm<Config>::Tile::units, Sm90Gemm<Config>::planes},
-      Config::pingpong,
-      false,
-      &Sm90Launcher<Config>::workers,
-      &Sm90Launcher<Config>::launch};
+  return {name,
+          Config::type,
+          {Config::tile_m, Config::tile_n, Config::cluster, true, Sm90Gemm<Config>::Tile::units,
+           Sm90Gemm<Config>::Slots::planes},
+          Config::pingpong,
+          false,
+          &Sm90Launcher<Config>::workers,
+          &Sm90Launcher<Config>::launch};
 }
 
 }  // namespace imbrex::cuda

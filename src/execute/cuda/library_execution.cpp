@@ -8,6 +8,7 @@
 #include "execute/cuda/library_steps.hpp"
 #include "execute/cuda/library_translate.hpp"
 #include "execute/cuda/shared_libraries.hpp"
+#include "execute/cuda/step_times.hpp"
 #include "execute/layout.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 #include "runtime/failure.hpp"
@@ -22,6 +23,18 @@ constexpr double first_limit = 60;
 // Steps that may be queued: behind more, a launch could wait, without a limit, for a collective that no rank ends.
 constexpr std::size_t most_queued_steps = 512;
 
+std::string name_of_step(const Plan& plan, int rank, const LibraryStep& step) {
+  if (const auto* p = std::get_if<LibraryProduct>(&step.work))
+    return fmt::format("product rows {}+{} cols {}+{}", p->a.row, p->a.rows * p->batch, p->b.col, p->b.cols);
+  return label(
+      plan.ranks[static_cast<std::size_t>(rank)].queues[static_cast<std::size_t>(step.queue)].tasks[step.task]);
+}
+
+Span::Kind kind_of_step(const LibraryStep& step) {
+  constexpr Span::Kind kinds[] = {Span::Kind::compute, Span::Kind::copy, Span::Kind::reduction, Span::Kind::collective};
+  return kinds[step.work.index()];
+}
+
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 class LibraryExecution final : public StreamExecution {
@@ -35,7 +48,7 @@ class LibraryExecution final : public StreamExecution {
 
  private:
   LibraryExecution(const CudaOptions& options, std::shared_ptr<SharedLibraries>&& libraries, const Plan& plan)
-      : StreamExecution(libraries->calls()),
+      : StreamExecution(libraries->calls(), options.timeline),
         libraries_(std::move(libraries)),
         world_(libraries_->world()),
         plan_(plan),
@@ -44,6 +57,7 @@ class LibraryExecution final : public StreamExecution {
   void launch(const Operands& operands, cudaStream_t stream, Call call) override;
   void await(cudaStream_t stream) override;
   void expect_sound() override;
+  std::vector<Span> spans() override;
 
   void make_streams();
   void run_first();
@@ -63,6 +77,7 @@ class LibraryExecution final : public StreamExecution {
   LibraryProgram program_;
   bool forks_ = false;  // some stream waits for the epoch's begin
   std::unique_ptr<LibrarySteps> steps_;
+  std::unique_ptr<StepTimes> times_;  // where a timeline is wanted
   std::vector<cudaStream_t> streams_;
   std::vector<cudaEvent_t> ended_;           // by step; null where nobody waits for it
   cudaEvent_t forked_ = nullptr;             // where a captured epoch begins
@@ -87,6 +102,7 @@ LibraryExecution::LibraryExecution(std::shared_ptr<SharedLibraries> libraries, c
   steps_ = std::make_unique<LibrarySteps>(*libraries_, plan_, program_);
   make_streams();
   run_first();
+  if (options.timeline) times_ = std::make_unique<StepTimes>(program_.steps.size());
 }
 
 LibraryExecution::~LibraryExecution() {
@@ -163,13 +179,16 @@ void LibraryExecution::run_first() {
 // `main` takes the place of the program's first stream; `begun` is recorded there.
 void LibraryExecution::launch_epoch(const Operands& operands, cudaStream_t main, cudaEvent_t begun) {
   const auto stream_at = [&](std::size_t i) { return i == 0 ? main : streams_[i]; };
+  if (times_) times_->begin_epoch(main);
   for (std::size_t s = 0; forks_ && s < streams_.size(); ++s)
     if (program_.forked[s]) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream_at(s), begun, 0));
   for (std::size_t i = 0; i < program_.steps.size(); ++i) {
     const LibraryStep& step = program_.steps[i];
     cudaStream_t stream = stream_at(step.stream);
     for (const std::size_t before : step.waits) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, ended_[before], 0));
+    if (times_) times_->begin(i, stream);
     steps_->launch(i, operands, stream);
+    if (times_) times_->end(i, stream);
     if (step.awaited) IMBREX_CUDA_TRY(cudaEventRecord(ended_[i], stream));
   }
   for (const std::size_t last : program_.ends) IMBREX_CUDA_TRY(cudaStreamWaitEvent(main, ended_[last], 0));
@@ -215,6 +234,17 @@ void LibraryExecution::await(cudaStream_t stream) {
   std::optional<double> limit;
   if (stream == streams_.front()) limit = world_.options().wait_limit;
   await_query([&] { return cudaStreamQuery(stream); }, limit);
+}
+
+std::vector<Span> LibraryExecution::spans() {
+  const std::vector<StepTimes::Stretch> times = times_->read();
+  std::vector<Span> spans;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    const LibraryStep& step = program_.steps[i];
+    spans.push_back({world_.rank(), fmt::format("stream {}", step.stream), name_of_step(plan_, world_.rank(), step),
+                     kind_of_step(step), times[i].begin, times[i].end});
+  }
+  return spans;
 }
 
 void LibraryExecution::expect_sound() {

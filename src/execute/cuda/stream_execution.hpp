@@ -20,10 +20,11 @@ void hold_back(const World& world, const CudaOptions& options, std::uint64_t epo
 
 class StreamExecution : public Execution {
  public:
-  explicit StreamExecution(StreamCalls& calls);
+  /// `records`: a timeline is wanted.
+  StreamExecution(StreamCalls& calls, bool records);
   ~StreamExecution() override;
 
-  /// Queues an epoch and waits for it.
+  /// Queues an epoch and waits for it; where a timeline is wanted, then more of the same, the last of which it shows.
   Report run(const Operands& operands) final;
 
   double time(const Operands& operands, int runs) final;
@@ -61,6 +62,9 @@ class StreamExecution : public Execution {
   /// Throws what failed.
   virtual void expect_sound() = 0;
 
+  /// Of the last epoch, which is over; called where a timeline is wanted.
+  virtual std::vector<Span> spans() = 0;
+
   /// First in a destructor: no other thread looks at the execution any more.
   void retire() noexcept;
 
@@ -68,7 +72,7 @@ class StreamExecution : public Execution {
 
  private:
   StreamCalls& calls_;
-  bool looked_after_ = false;
+  bool records_, looked_after_ = false;
   /// Captured epochs, kept from one call of time to the next.
   struct Replay;
   std::unique_ptr<Replay> replay_;

@@ -138,11 +138,22 @@ struct FaultRecord {
   volatile std::uint64_t epoch;
 };
 
+/// When the parts of a task began and ended, in nanoseconds of the GPU's global timer; 0: there was no such part. Kept
+/// where a timeline is wanted.
+struct alignas(64) TaskTimes {
+  std::uint64_t begin, multiplied, end;  ///< taken up, by the threads that do it; a tile's product; done
+  std::uint64_t load_wait, load_met;     ///< for what must be there before it begins, or before A is loaded
+  std::uint64_t add_wait, add_met;       ///< for what a tile adds to its product
+  std::uint32_t sm, group;               ///< multiprocessor; in ping-pong, which of the groups
+};
+static_assert(sizeof(TaskTimes) == 64);
+
 struct TableView {
   const TaskEntry* tasks;
   const WaitEntry* waits;
   const RegionEntry* regions;
   const PostEntry* posts;
+  TaskTimes* times;  ///< by task; null: nobody wants them
   QueueSpan queues[max_compute_queues];
   std::uint32_t queue_count;
 };

@@ -64,6 +64,7 @@ class TaskReader {
   __device__ __forceinline__ bool valid() const { return walk_.valid(); }
   /// How many there were before this one.
   __device__ __forceinline__ std::uint32_t turn() const { return turn_; }
+  __device__ __forceinline__ TaskClock clock() const { return walk_.clock(); }
   /// Whether another one of the same queue follows.
   __device__ __forceinline__ bool more() const { return walk_.more(); }
   /// Waits for this one, which stays until it is freed.

@@ -336,7 +336,12 @@ class Translation {
       IMBREX_EXPECTS(task.posts.size() <= 1, "{}: a copy posts at most once on the CUDA executor", where());
       IMBREX_EXPECTS(is_source(transfer.from), "{}: the CUDA executor does not copy B, its scales or the bias",
                      where());
-      CopyStep step{region(transfer.from), region(transfer.to), transfer.to.rank == rank_, !task.posts.empty(), 0};
+      CopyStep step{.from = region(transfer.from),
+                    .to = region(transfer.to),
+                    .local = transfer.to.rank == rank_,
+                    .flag = !task.posts.empty(),
+                    .queue = q,
+                    .task = t};
       IMBREX_EXPECTS(step.to.base == Base::heap, "{}: the CUDA executor's copy engines write workspaces only", where());
       if (step.flag) {
         const Post& post = task.posts.front();

@@ -27,6 +27,8 @@ struct CopyStep {
   bool local = false;    ///< stays on this rank
   bool flag = false;
   std::uint64_t counter = 0;
+  int queue = 0;  ///< in the plan, with its task
+  std::size_t task = 0;
 };
 
 struct RankTable {
