@@ -143,14 +143,16 @@ void Bench::add_sweep(std::vector<Contender>& list, std::int64_t bytes) {
   if (bytes <= mib)
     for (const std::uint32_t threads : {64u, 128u, 256u, 512u})
       list.push_back(exact(fmt::format("one_shot t{}", threads), {ExactAlgorithm::one_shot, 0, threads}));
+  std::vector<std::uint32_t> batches{1, 2};
+  if (options_.ranks == 2) batches.push_back(4);
   if (bytes >= 64 * kib)
     for (const std::uint32_t blocks : {64u, 96u, 128u, 132u})
       for (const std::uint32_t threads : {256u, 512u})
-        for (const std::uint32_t batch : {1u, 2u})
+        for (const std::uint32_t batch : batches)
           list.push_back(exact(fmt::format("two_shot b{} t{} x{}", blocks, threads, batch),
                                {ExactAlgorithm::two_shot, blocks, threads, batch}));
   if (bytes >= 16 * mib)
-    for (const std::uint32_t batch : {1u, 2u})
+    for (const std::uint32_t batch : batches)
       for (const std::uint32_t slots : {3u, 4u, 6u})
         list.push_back(
             exact(fmt::format("two_shot x{} s{}", batch, slots), {ExactAlgorithm::two_shot, 0, 0, batch, slots}));
@@ -162,7 +164,7 @@ void Bench::add_coded(std::vector<Contender>& list, const std::string& codec, bo
   around.steps = cuda::CodedSteps::ring;
   if (ring) list.push_back(coded(codec + " ring", codec, around));
   if (!options_.sweep || bytes < mib) return;
-  for (const std::uint32_t span : {128u, 256u, 512u})
+  for (const std::uint32_t span : {256u, 512u, 1024u})
     for (const std::uint32_t slots : {4u, 6u, 0u})
       list.push_back(coded(fmt::format("{} span {} s{}", codec, span, slots), codec, {0, span, slots}));
 }

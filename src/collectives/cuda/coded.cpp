@@ -114,8 +114,11 @@ CodedShape CudaCollectives::coded_shape_of(std::int64_t count, Type type, const 
   // Chunks of one size: the last one takes as long as the others.
   const std::uint64_t most = knobs.blocks != 0 ? knobs.blocks : processors_, each = ceil_div(piece, most);
   // A ring keeps more chunks under way. Staged kernels want two, if they are not too small (measured on four H200s).
-  const std::uint32_t usual_span = knobs.steps == CodedSteps::ring ? 256 : most_span;
-  const std::uint64_t chunks = std::max<std::uint64_t>(staged && each > 256 ? 2 : 1, ceil_div(each, usual_span));
+  // Of two ranks, whose pieces are larger, what a chunk takes to be posted counts: they want large chunks, but four
+  // (measured on two; more ranks' slots would not stay in the second-level cache).
+  const std::uint32_t usual_span = knobs.steps == CodedSteps::ring ? 256 : std::min(most_span, 512u);
+  std::uint64_t chunks = std::max<std::uint64_t>(staged && each > 256 ? 2 : 1, ceil_div(each, usual_span));
+  if (staged && comm_.ranks == 2) chunks = std::max(std::min<std::uint64_t>(chunks, 4), ceil_div(each, most_span));
   s.span = knobs.span != 0 ? knobs.span
                            : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
                                  ceil_div(ceil_div(each, chunks), 32) * 32, staged ? 128 : 64, most_span));
@@ -159,6 +162,7 @@ CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
                      : static_cast<std::uint32_t>(ceil_div(ceil_div(a.value_blocks, comm_.ranks), unit) * unit);
   a.span = shape.span;
   a.chunks = static_cast<std::uint32_t>(ceil_div(a.piece, std::uint64_t{a.span} * shape.blocks));
+  a.sum_posters = ranks == 2 ? 2 : 1;  // measured, likewise
   const int slot_bytes = tolerance >= 0 ? static_cast<int>(size_of(type)) : 0;
   a.parts = chunk_of(pair.reduce_scatter, a.span, slot_bytes, ring);
   if (!one_step) a.sums = chunk_of(pair.all_gather, a.span, slot_bytes, ring);

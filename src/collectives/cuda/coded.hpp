@@ -34,6 +34,7 @@ struct CodedArgs {
   std::uint32_t slots;         ///< chunks that a block's slots hold
   float tolerance;             ///< negative: no group travels raw
   float part_allowance;        ///< the error that it leaves to each part
+  std::uint32_t sum_posters;   ///< staged kernels: up to most_sum_posters
   CodedChunk parts, sums;
 };
 
@@ -55,12 +56,12 @@ inline constexpr std::uint32_t most_coded_workers = 480;
 
 /// Warps of staged kernels by what they do; one more posts what is freed. And the stages that they fill, of parts and
 /// of sums.
-inline constexpr std::uint32_t coded_senders = 8, coded_adders = 8, coded_takers = 4, part_posters = 2, sum_posters = 1,
-                               part_stage_count = 6, sum_stage_count = 4;
+inline constexpr std::uint32_t coded_senders = 8, coded_adders = 8, coded_takers = 4, part_posters = 2,
+                               most_sum_posters = 2, part_stage_count = 6, sum_stage_count = 4;
 inline constexpr std::uint32_t staged_threads =
-    32 * (coded_senders + coded_adders + coded_takers + part_posters + sum_posters + 1);
-static_assert(part_posters <= max_comm_posters && sum_posters <= max_comm_posters);
-inline constexpr std::uint32_t most_staged_span = 512, most_staged_bytes = 64 << 10;
+    32 * (coded_senders + coded_adders + coded_takers + part_posters + most_sum_posters + 1);
+static_assert(part_posters <= max_comm_posters && most_sum_posters <= max_comm_posters);
+inline constexpr std::uint32_t most_staged_span = 1024, most_staged_bytes = 128 << 10;
 
 struct CodedKernel {
   const void* function;

@@ -27,9 +27,10 @@ namespace imbrex::cuda {
 
 /// Of a block's shared memory; zero at first. Stages are filled in order, and counted from the call's begin.
 struct StagedProgress {
-  Ended parts, sums;                                               ///< stages that each warp has filled
-  Ended taken;                                                     ///< chunks
-  std::uint32_t parts_read[part_posters], sums_read[sum_posters];  ///< of the stages of each poster, those up to there
+  Ended parts, sums;  ///< stages that each warp has filled
+  Ended taken;        ///< chunks
+  std::uint32_t parts_read[part_posters],
+      sums_read[most_sum_posters];  ///< of the stages of each poster, those up to there
 };
 
 template <Type type, int Most, typename FormOfParts, typename FormOfSums>
@@ -64,7 +65,7 @@ class CodedStaged : CodedRank<type, false> {
       take(warp);
     else if (is(part_posters))
       post_parts(warp);
-    else if (is(sum_posters))
+    else if (is(most_sum_posters))
       post_sums(warp);
     else
       post_freed();
@@ -150,7 +151,7 @@ class CodedStaged : CodedRank<type, false> {
       this->wait_for(CommStep::part, &CommState::parts, chunk + 1, chunk % part_posters);
       if (chunk >= sum_stage_count) {
         const std::uint32_t last = chunk - sum_stage_count;
-        await_read(progress_.sums_read[last % sum_posters], last + 1);
+        await_read(progress_.sums_read[last % a_.sum_posters], last + 1);
       }
       std::byte* stage = sum_stage(chunk);
 #pragma unroll 1
@@ -264,7 +265,7 @@ class CodedStaged : CodedRank<type, false> {
     for (std::uint32_t chunk = 0; chunk < a_.chunks; ++chunk) {
       maybe_pause(c_, state_.epoch, chunk);
       const std::uint32_t place = place_of(chunk);
-      this->wait_for(CommStep::sum, &CommState::sums, chunk + 1, chunk % sum_posters);
+      this->wait_for(CommStep::sum, &CommState::sums, chunk + 1, chunk % a_.sum_posters);
 #pragma unroll 1
       for (std::uint32_t index = warp * 32 + lane_; well_ && index < a_.span; index += coded_takers * 32) {
         const std::uint32_t block = first_of(chunk) + index;
@@ -327,7 +328,7 @@ class CodedStaged : CodedRank<type, false> {
   }
 
   __device__ __forceinline__ void post_sums(std::uint32_t poster) {
-    for (std::uint32_t chunk = poster; chunk < a_.chunks; chunk += sum_posters) {
+    for (std::uint32_t chunk = poster; poster < a_.sum_posters && chunk < a_.chunks; chunk += a_.sum_posters) {
       wait_for_room(chunk);
       await_step(progress_.sums, coded_adders, chunk);
       if (lane_ == 0) {

@@ -33,7 +33,7 @@ struct ExactKnobs {
   ExactAlgorithm algorithm = ExactAlgorithm::automatic;
   std::uint32_t blocks = 0;   ///< at most max_comm_blocks
   std::uint32_t threads = 0;  ///< a block: a multiple of 32 up to 512
-  std::uint32_t batch = 0;    ///< two_shot: 1 or 2
+  std::uint32_t batch = 0;    ///< two_shot: 1, 2, or 4 of two ranks
   std::uint32_t slots = 0;    ///< two_shot: chunks under way, 3 to most_exact_slots
   bool report = false;        ///< write what report() reads; costs a little time
   Turn turn = Turn::always;   ///< behind a vote; automatic may then mean two_shot only

@@ -17,7 +17,7 @@ enum class ExactKernel : std::uint8_t {
 struct ExactShape {
   ExactKernel kernel = ExactKernel::one_shot;
   std::uint32_t blocks = 0, threads = 0;
-  std::uint32_t batch = 0;  ///< packets of a part that a thread has in flight: 1 or 2
+  std::uint32_t batch = 0;  ///< packets of a part that a thread has in flight: 1, 2, or 4 of two ranks
   std::uint32_t slots = 0;  ///< two_shot: chunks that the slots hold at most; 0: most_exact_slots
 };
 
