@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the tables and the plots of docs/all-reduce.md from bench/results/all-reduce-4xh200.json.
+"""Makes the tables and the plots of docs/all-reduce.md from bench/results/all-reduce-4xh200.json and,
+without plots, all-reduce-2xh200.json.
 
 usage: all_reduce_tables.py [--check]    --check: changes nothing, fails where the document or a plot is not up to date
        all_reduce_tables.py --merge OUT.json BENCH.json [PEERS.json]    joins what all_reduce_bench --json and
@@ -15,6 +16,7 @@ from pathlib import Path
 from report import ROOT, Plot, geometric_mean, heading, line, with_section, write_or_check
 
 RESULT = ROOT / "bench/results/all-reduce-4xh200.json"
+ON_TWO = ROOT / "bench/results/all-reduce-2xh200.json"
 DOCUMENT = ROOT / "docs/all-reduce.md"
 MAKER = "bench/all_reduce_tables.py"
 # Codecs in the order of the tables; Flash Communication's pair is flash6.
@@ -209,12 +211,15 @@ def sections(result):
 CAPTIONS = {"exact": "Exact all-reduces over NCCL", "coded": "All-reduces through codecs over NCCL", "ctas": "Time over the number of CTAs"}
 
 
-def wanted(result, document):
+def machine(result):
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    return f"{result['machine']}, {result['date']}; {versions}; {result['type']}; NVLink multicast off.\n"
+
+
+def wanted(result, on_two, document):
     """path -> text."""
     files = {}
-    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-    where = [f"{result['machine']}, {result['date']}; {versions}; {result['type']}; NVLink multicast off."]
-    document = with_section(document, f"{MAKER} machine", "\n".join(where) + "\n")
+    document = with_section(document, f"{MAKER} machine", machine(result))
     for name, (table, plot) in sections(result).items():
         lines = list(table)
         if plot:
@@ -222,6 +227,9 @@ def wanted(result, document):
             files[path] = plot
             lines = [f"![{CAPTIONS[name]}]({path.name})", ""] + lines
         document = with_section(document, f"{MAKER} {name}", "\n".join(lines) + "\n")
+    document = with_section(document, f"{MAKER} machine 2xh200", machine(on_two))
+    for name, table in (("exact", exact_table(on_two)), ("coded", coded_table(on_two))):
+        document = with_section(document, f"{MAKER} {name} 2xh200", "\n".join(table) + "\n")
     return {DOCUMENT: document, **files}
 
 
@@ -236,7 +244,8 @@ def main():
         sys.exit(__doc__)
     if not RESULT.exists():
         sys.exit(f"{RESULT.relative_to(ROOT)} does not exist; docs/all-reduce.md tells how to make it")
-    write_or_check(wanted(json.loads(RESULT.read_text()), DOCUMENT.read_text()), sys.argv[1:] == ["--check"], MAKER)
+    results = (json.loads(path.read_text()) for path in (RESULT, ON_TWO))
+    write_or_check(wanted(*results, DOCUMENT.read_text()), sys.argv[1:] == ["--check"], MAKER)
 
 
 if __name__ == "__main__":

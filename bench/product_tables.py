@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the tables of the product alone in docs/gpu-results.md from bench/results/product-h200.json and
-product-tasks-h200.json.
+"""Makes the table of the product alone in docs/gpu-results.md from bench/results/product-h200.json.
 
 usage: product_tables.py [--check]    --check: changes nothing, fails where the document is not up to date
        product_tables.py --merge OUT.json MACHINE IN.json...    joins outputs of `imbrex bench --ranks 1 --try ... --json`
@@ -12,18 +11,23 @@ import sys
 from report import ROOT, geometric_mean, heading, line, merge, with_section, write_or_check
 
 RESULT = ROOT / "bench/results/product-h200.json"
-AFTER = ROOT / "bench/results/product-tasks-h200.json"
 DOCUMENT = ROOT / "docs/gpu-results.md"
 MAKER = "bench/product_tables.py"
 
 
+def tile_of(plan):
+    """Of a plan's name its tile and, where K is cut, into how many parts."""
+    words = plan.split()
+    return words[1] + (f", K in {words[words.index('split') + 1]}" if "split" in words else "")
+
+
 def rows_of(result):
-    """Of each problem cuBLAS and the fastest of the fused kernel's tile shapes: with one rank, both are products."""
+    """Of each problem cuBLAS and the fastest of the fused plans timed: with one rank, both are products."""
     for row in result["rows"]:
         p = row["problem"]
         best = min((plan for plan in row["plans"] if plan["name"].startswith("fused")), key=lambda plan: plan["us"])
         yield {"m": p["m"], "n": p["n"], "k": p["k"], "cublas": row["cublas_us"], "us": best["us"],
-               "ratio": row["cublas_us"] / best["us"], "tile": best["name"].split()[1]}
+               "ratio": row["cublas_us"] / best["us"], "tile": tile_of(best["name"])}
 
 
 def table(result):
@@ -44,7 +48,6 @@ def main():
     if sys.argv[1:] not in ([], ["--check"]):
         sys.exit(__doc__)
     document = with_section(DOCUMENT.read_text(), MAKER, table(json.loads(RESULT.read_text())))
-    document = with_section(document, f"{MAKER} tasks", table(json.loads(AFTER.read_text())))
     write_or_check({DOCUMENT: document}, sys.argv[1:] == ["--check"], MAKER)
 
 
