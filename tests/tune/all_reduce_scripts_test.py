@@ -28,7 +28,8 @@ BENCH = {
 PEERS = {"machine": "4 NVIDIA H200", "date": "2026-01-01", "versions": {"torch": "2.11"},
          "rows": [{"bytes": 1024, "microseconds": {"auto": 4.0, "nccl": 12.0}, "torch": {"nccl": 11.0, "one_shot": 6.0, "two_shot": 9.0}, "torch_by": {}},
                   {"bytes": 1 << 26, "microseconds": {"auto": 270.0, "nccl": 297.0}, "torch": {"nccl": 310.0, "two_shot": 340.0}, "torch_by": {}}]}
-DOCUMENT = "".join(f"# {name}\n<!-- made by bench/all_reduce_tables.py {name} -->\nold\n<!-- end -->\n" for name in ("machine", "exact", "coded", "ring", "ctas"))
+ON_TWO = {**BENCH, "machine": "2 NVIDIA H200", "ranks": 2}
+DOCUMENT = "".join(f"# {name}\n<!-- made by bench/all_reduce_tables.py {name} -->\nold\n<!-- end -->\n" for name in ("machine", "exact", "coded", "ring", "ctas", "machine 2xh200", "exact 2xh200", "coded 2xh200"))
 
 
 class Tables(unittest.TestCase):
@@ -61,10 +62,11 @@ class Tables(unittest.TestCase):
         self.assertEqual(table.count("| CTAs | 8 | 132 |"), 2)
 
     def test_the_document_is_filled_and_plots_are_pictures(self):
-        files = all_reduce_tables.wanted(all_reduce_tables.joined(BENCH, PEERS), DOCUMENT)
+        files = all_reduce_tables.wanted(all_reduce_tables.joined(BENCH, PEERS), ON_TWO, DOCUMENT)
         document = files.pop(all_reduce_tables.DOCUMENT)
         self.assertNotIn("old", document)
         self.assertIn("4 NVIDIA H200, 2026-01-01; nccl 2.28.3, torch 2.11; bf16;", document)
+        self.assertIn("2 NVIDIA H200, 2026-01-01; nccl 2.28.3; bf16;", document)
         self.assertEqual({path.name: len(xml.fromstring(text).findall("{http://www.w3.org/2000/svg}polyline")) for path, text in files.items()},
                          {"all-reduce-exact-4xh200.svg": 2, "all-reduce-coded-4xh200.svg": 3, "all-reduce-ctas-4xh200.svg": 2})
         for path in files:
@@ -76,12 +78,12 @@ class Tables(unittest.TestCase):
 
     def test_only_what_was_measured_is_shown(self):
         plain = {**BENCH, "rows": BENCH["rows"][:1], "ctas": []}
-        document = all_reduce_tables.wanted(plain, DOCUMENT)[all_reduce_tables.DOCUMENT]
+        document = all_reduce_tables.wanted(plain, ON_TWO, DOCUMENT)[all_reduce_tables.DOCUMENT]
         self.assertEqual(document.count("old"), 3)
 
     def test_the_real_document_has_the_places(self):
         result = all_reduce_tables.joined(BENCH, PEERS)
-        all_reduce_tables.wanted(result, all_reduce_tables.DOCUMENT.read_text())
+        all_reduce_tables.wanted(result, ON_TWO, all_reduce_tables.DOCUMENT.read_text())
 
     def test_results_merge_a_row_a_line(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -56,26 +56,24 @@ CodedChunk chunk_of(const Codec& codec, std::uint32_t blocks, int slot_bytes, bo
 }  // namespace
 
 CodedKernel coded_one_shot_kernel(Type type) {
-  return {chosen(type, coded_one_shot_bf16, coded_one_shot_fp16, coded_one_shot_fp32), false};
+  return {chosen(type, coded_one_shot_bf16, coded_one_shot_fp16, coded_one_shot_fp32), 0};
 }
 
 CodedKernel coded_ring_kernel(Type type) {
-  return {chosen(type, coded_ring_bf16, coded_ring_fp16, coded_ring_fp32), false};
+  return {chosen(type, coded_ring_bf16, coded_ring_fp16, coded_ring_fp32), 0};
 }
 
 CodedKernel coded_exchange_kernel(ExchangeKind kind, Type type) {
-  return {chosen(type, coded_exchange_bf16, coded_exchange_fp16, coded_exchange_fp32, kind), false};
+  return {chosen(type, coded_exchange_bf16, coded_exchange_fp16, coded_exchange_fp32, kind), 0};
 }
 
-CodedKernel coded_any_kernel(Type type) {
-  return {chosen(type, coded_any_bf16, coded_any_fp16, coded_any_fp32), false};
-}
+CodedKernel coded_any_kernel(Type type) { return {chosen(type, coded_any_bf16, coded_any_fp16, coded_any_fp32), 0}; }
 
 CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant) {
   for (const CodedEntry& entry : entries(type))
     if (!tolerant && same_form(entry.pair.reduce_scatter, pair.reduce_scatter) &&
         same_form(entry.pair.all_gather, pair.all_gather))
-      return entry.kernels[ranks > 4 ? 1 : 0];
+      return entry.kernels[ranks > 4 ? 2 : ranks > 2 ? 1 : 0];
   return coded_any_kernel(type);
 }
 
@@ -83,7 +81,7 @@ void load_coded_kernels() {
   const auto load = [](const CodedKernel& kernel) {
     cudaFuncAttributes attributes{};
     IMBREX_CUDA_TRY(cudaFuncGetAttributes(&attributes, kernel.function));
-    if (kernel.staged)
+    if (kernel.staged_threads > 0)
       IMBREX_CUDA_TRY(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            static_cast<int>(most_staged_bytes)));
   };
@@ -162,7 +160,6 @@ CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
                      : static_cast<std::uint32_t>(ceil_div(ceil_div(a.value_blocks, comm_.ranks), unit) * unit);
   a.span = shape.span;
   a.chunks = static_cast<std::uint32_t>(ceil_div(a.piece, std::uint64_t{a.span} * shape.blocks));
-  a.sum_posters = ranks == 2 ? 2 : 1;  // measured, likewise
   const int slot_bytes = tolerance >= 0 ? static_cast<int>(size_of(type)) : 0;
   a.parts = chunk_of(pair.reduce_scatter, a.span, slot_bytes, ring);
   if (!one_step) a.sums = chunk_of(pair.all_gather, a.span, slot_bytes, ring);
@@ -191,12 +188,12 @@ void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, 
                                  ? coded_ring_kernel(type)
                                  : coded_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0);
   IMBREX_EXPECTS(knobs.steps != CodedSteps::ring || knobs.tolerance < 0, "a ring takes no tolerance");
-  const CodedShape shape = coded_shape_of(count, type, pair, kernel.staged, knobs);
+  const CodedShape shape = coded_shape_of(count, type, pair, kernel.staged_threads > 0, knobs);
   if (count == 0) return;
   CodedArgs args = arguments(in, out, count, type, pair, shape, knobs.tolerance);
   args.comm.turn = knobs.turn;
-  if (!kernel.staged) return launch(kernel.function, shape.blocks, shape.span + 32, &args, stream);
-  launch(kernel.function, shape.blocks, staged_threads, &args, stream,
+  if (kernel.staged_threads == 0) return launch(kernel.function, shape.blocks, shape.span + 32, &args, stream);
+  launch(kernel.function, shape.blocks, kernel.staged_threads, &args, stream,
          std::size_t{part_stage_count} * args.parts.bytes + std::size_t{sum_stage_count} * args.sums.bytes);
 }
 
@@ -207,7 +204,7 @@ void CudaCollectives::exchange(ExchangeKind kind, const void* in, void* out, std
   const CodecPair pair{codec, codec};
   const CodedKnobs knobs{.blocks = blocks, .steps = CodedSteps::one_step};
   const CodedKernel kernel = coded_exchange_kernel(kind, type);
-  const CodedShape shape = coded_shape_of(count, type, pair, kernel.staged, knobs);
+  const CodedShape shape = coded_shape_of(count, type, pair, kernel.staged_threads > 0, knobs);
   if (count == 0) return;
   CodedArgs args = arguments(in, out, count, type, pair, shape, -1);
   launch(kernel.function, shape.blocks, shape.span + 32, &args, stream);

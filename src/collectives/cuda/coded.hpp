@@ -34,7 +34,6 @@ struct CodedArgs {
   std::uint32_t slots;         ///< chunks that a block's slots hold
   float tolerance;             ///< negative: no group travels raw
   float part_allowance;        ///< the error that it leaves to each part
-  std::uint32_t sum_posters;   ///< staged kernels: up to most_sum_posters
   CodedChunk parts, sums;
 };
 
@@ -54,18 +53,25 @@ struct CodedShape {
 /// Of kernels that are not staged: a thread for each block of a chunk's values, and a warp that posts.
 inline constexpr std::uint32_t most_coded_workers = 480;
 
-/// Warps of staged kernels by what they do; one more posts what is freed. And the stages that they fill, of parts and
-/// of sums.
-inline constexpr std::uint32_t coded_senders = 8, coded_adders = 8, coded_takers = 4, part_posters = 2,
-                               most_sum_posters = 2, part_stage_count = 6, sum_stage_count = 4;
-inline constexpr std::uint32_t staged_threads =
-    32 * (coded_senders + coded_adders + coded_takers + part_posters + most_sum_posters + 1);
-static_assert(part_posters <= max_comm_posters && most_sum_posters <= max_comm_posters);
+/// Warps of a staged kernel by what they do; one more posts what is freed.
+struct CodedRoles {
+  std::uint32_t senders, adders, takers, part_posters, sum_posters;
+
+  constexpr std::uint32_t threads() const { return 32 * (senders + adders + takers + part_posters + sum_posters + 1); }
+};
+
+/// Of the kernel for up to `most` ranks, measured on two H200s and on four: of two ranks each adds half of the vector,
+/// and posts a sum for every part.
+constexpr CodedRoles roles_of(int most) { return most == 2 ? CodedRoles{5, 11, 4, 2, 2} : CodedRoles{8, 8, 4, 2, 1}; }
+static_assert(roles_of(2).sum_posters <= max_comm_posters);
+
+/// The stages that they fill, of parts and of sums.
+inline constexpr std::uint32_t part_stage_count = 6, sum_stage_count = 4;
 inline constexpr std::uint32_t most_staged_span = 1024, most_staged_bytes = 128 << 10;
 
 struct CodedKernel {
   const void* function;
-  bool staged;  ///< staged_threads, whatever the span; stages in dynamic shared memory
+  std::uint32_t staged_threads;  ///< whatever the span, with stages in dynamic shared memory; 0: it is not staged
 };
 
 /// The two-step kernel made for this pair, or else, and where groups may travel raw, the one that takes any.

@@ -7,10 +7,10 @@
 
 namespace imbrex::cuda {
 
-/// Kernels of a pair of forms: for up to 4 ranks, for up to 8.
+/// Kernels of a pair of forms: for 2 ranks, for up to 4, for up to 8.
 struct CodedEntry {
   CodecPair pair;  ///< its groups do not count
-  CodedKernel kernels[2];
+  CodedKernel kernels[3];
 };
 
 std::span<const CodedEntry> coded_bf16_int8();

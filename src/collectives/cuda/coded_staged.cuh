@@ -27,14 +27,14 @@ namespace imbrex::cuda {
 
 /// Of a block's shared memory; zero at first. Stages are filled in order, and counted from the call's begin.
 struct StagedProgress {
-  Ended parts, sums;  ///< stages that each warp has filled
-  Ended taken;        ///< chunks
-  std::uint32_t parts_read[part_posters],
-      sums_read[most_sum_posters];  ///< of the stages of each poster, those up to there
+  Ended parts, sums;                                                        ///< stages that each warp has filled
+  Ended taken;                                                              ///< chunks
+  std::uint32_t parts_read[max_comm_posters], sums_read[max_comm_posters];  ///< of each poster's stages, up to there
 };
 
 template <Type type, int Most, typename FormOfParts, typename FormOfSums>
 class CodedStaged : CodedRank<type, false> {
+  static constexpr CodedRoles roles = roles_of(Most);
   static constexpr bool ahead = Most <= 4;
   static constexpr int unrolled = ahead ? Most : 1;
   using Base = CodedRank<type, false>;
@@ -57,15 +57,15 @@ class CodedStaged : CodedRank<type, false> {
       warp -= count;
       return false;
     };
-    if (is(coded_senders))
+    if (is(roles.senders))
       send(warp);
-    else if (is(coded_adders))
+    else if (is(roles.adders))
       add(warp);
-    else if (is(coded_takers))
+    else if (is(roles.takers))
       take(warp);
-    else if (is(part_posters))
+    else if (is(roles.part_posters))
       post_parts(warp);
-    else if (is(most_sum_posters))
+    else if (is(roles.sum_posters))
       post_sums(warp);
     else
       post_freed();
@@ -89,11 +89,11 @@ class CodedStaged : CodedRank<type, false> {
   __device__ __forceinline__ void send(std::uint32_t warp) {
     const Codec c = FormOfParts::of(a_.parts.codec);
     constexpr codec::Range range = codec::range_of(type);
-    const std::uint32_t warps = a_.span / 32, rounds = (warps + coded_senders - 1) / coded_senders,
+    const std::uint32_t warps = a_.span / 32, rounds = (warps + roles.senders - 1) / roles.senders,
                         fills = a_.chunks * peers_;
     typename Vector::Raw next{};
     const auto load = [&](std::uint32_t chunk, std::uint32_t peer, std::uint32_t i) {
-      const std::uint32_t index = index_of(warp, coded_senders, i), block = first_of(chunk) + index;
+      const std::uint32_t index = index_of(warp, roles.senders, i), block = first_of(chunk) + index;
       if (chunk < a_.chunks && index < a_.span && has(peer_of(peer), block))
         next = in_.load(peer_of(peer) * a_.piece + block);
     };
@@ -105,12 +105,12 @@ class CodedStaged : CodedRank<type, false> {
       maybe_pause(c_, state_.epoch, fill);
       if (fill >= part_stage_count) {
         const std::uint32_t last = fill - part_stage_count;
-        await_read(progress_.parts_read[last / peers_ % part_posters], last + 1);
+        await_read(progress_.parts_read[last / peers_ % roles.part_posters], last + 1);
       }
       std::byte* stage = part_stage(fill);
 #pragma unroll 1
       for (std::uint32_t i = 0; i < rounds; ++i) {
-        const std::uint32_t index = index_of(warp, coded_senders, i);
+        const std::uint32_t index = index_of(warp, roles.senders, i);
         const typename Vector::Raw raw = next;
         if (i + 1 < rounds)
           load(chunk, peer, i + 1);
@@ -137,10 +137,10 @@ class CodedStaged : CodedRank<type, false> {
 
   __device__ __forceinline__ void add(std::uint32_t warp) {
     const Codec parts = FormOfParts::of(a_.parts.codec);
-    const std::uint32_t warps = a_.span / 32, rounds = (warps + coded_adders - 1) / coded_adders;
+    const std::uint32_t warps = a_.span / 32, rounds = (warps + roles.adders - 1) / roles.adders;
     // Into the second-level cache, where the parts are, too: no registers are held for it.
     const auto prefetch = [&](std::uint32_t chunk, std::uint32_t i) {
-      const std::uint32_t index = index_of(warp, coded_adders, i), block = first_of(chunk) + index;
+      const std::uint32_t index = index_of(warp, roles.adders, i), block = first_of(chunk) + index;
       if (chunk < a_.chunks && index < a_.span && has(c_.rank, block)) in_.prefetch(c_.rank * a_.piece + block);
     };
     prefetch(0, 0);
@@ -148,15 +148,15 @@ class CodedStaged : CodedRank<type, false> {
     for (std::uint32_t chunk = 0; chunk < a_.chunks; ++chunk) {
       maybe_pause(c_, state_.epoch, chunk);
       const std::uint32_t place = place_of(chunk);
-      this->wait_for(CommStep::part, &CommState::parts, chunk + 1, chunk % part_posters);
+      this->wait_for(CommStep::part, &CommState::parts, chunk + 1, chunk % roles.part_posters);
       if (chunk >= sum_stage_count) {
         const std::uint32_t last = chunk - sum_stage_count;
-        await_read(progress_.sums_read[last % a_.sum_posters], last + 1);
+        await_read(progress_.sums_read[last % roles.sum_posters], last + 1);
       }
       std::byte* stage = sum_stage(chunk);
 #pragma unroll 1
       for (std::uint32_t i = 0; i < rounds; ++i) {
-        const std::uint32_t index = index_of(warp, coded_adders, i);
+        const std::uint32_t index = index_of(warp, roles.adders, i);
         const bool there = well_ && has(c_.rank, first_of(chunk) + index) && index < a_.span;
         typename Vector::Raw own{};
         if (there) own = in_.load(c_.rank * a_.piece + first_of(chunk) + index);
@@ -265,9 +265,9 @@ class CodedStaged : CodedRank<type, false> {
     for (std::uint32_t chunk = 0; chunk < a_.chunks; ++chunk) {
       maybe_pause(c_, state_.epoch, chunk);
       const std::uint32_t place = place_of(chunk);
-      this->wait_for(CommStep::sum, &CommState::sums, chunk + 1, chunk % a_.sum_posters);
+      this->wait_for(CommStep::sum, &CommState::sums, chunk + 1, chunk % roles.sum_posters);
 #pragma unroll 1
-      for (std::uint32_t index = warp * 32 + lane_; well_ && index < a_.span; index += coded_takers * 32) {
+      for (std::uint32_t index = warp * 32 + lane_; well_ && index < a_.span; index += roles.takers * 32) {
         const std::uint32_t block = first_of(chunk) + index;
         Part part[unrolled];
         const auto load = [&](std::uint32_t i) {
@@ -308,11 +308,11 @@ class CodedStaged : CodedRank<type, false> {
   }
 
   __device__ __forceinline__ void post_parts(std::uint32_t poster) {
-    for (std::uint32_t chunk = poster; chunk < a_.chunks; chunk += part_posters) {
+    for (std::uint32_t chunk = poster; chunk < a_.chunks; chunk += roles.part_posters) {
       wait_for_room(chunk);
       for (std::uint32_t i = 1; i < c_.ranks; ++i) {
         const std::uint32_t fill = chunk * peers_ + i - 1;
-        await_step(progress_.parts, coded_senders, fill);
+        await_step(progress_.parts, roles.senders, fill);
         if (lane_ == 0) {
           if (well_)
             bulk_store(slot_of(a_.parts, peer_of(i), c_.rank, place_of(chunk)), part_stage(fill), a_.parts.bytes);
@@ -328,9 +328,9 @@ class CodedStaged : CodedRank<type, false> {
   }
 
   __device__ __forceinline__ void post_sums(std::uint32_t poster) {
-    for (std::uint32_t chunk = poster; poster < a_.sum_posters && chunk < a_.chunks; chunk += a_.sum_posters) {
+    for (std::uint32_t chunk = poster; chunk < a_.chunks; chunk += roles.sum_posters) {
       wait_for_room(chunk);
-      await_step(progress_.sums, coded_adders, chunk);
+      await_step(progress_.sums, roles.adders, chunk);
       if (lane_ == 0) {
         for (std::uint32_t i = 1; well_ && i < c_.ranks; ++i)
           bulk_store(slot_of(a_.sums, peer_of(i), c_.rank, place_of(chunk)), sum_stage(chunk), a_.sums.bytes);
@@ -346,8 +346,8 @@ class CodedStaged : CodedRank<type, false> {
   /// A chunk's slots are free once its parts are added and its sums taken.
   __device__ __forceinline__ void post_freed() {
     for (std::uint32_t chunk = 0; chunk + a_.slots < a_.chunks; ++chunk) {
-      await_step(progress_.sums, coded_adders, chunk);
-      this->post_one(progress_.taken, coded_takers, chunk, &CommState::freed);
+      await_step(progress_.sums, roles.adders, chunk);
+      this->post_one(progress_.taken, roles.takers, chunk, &CommState::freed);
     }
   }
 
@@ -372,7 +372,7 @@ class CodedStaged : CodedRank<type, false> {
 };
 
 template <Type type, int Most, typename FormOfParts, typename FormOfSums>
-__global__ void __launch_bounds__(staged_threads, 1) coded_staged(const __grid_constant__ CodedArgs a) {
+__global__ void __launch_bounds__(roles_of(Most).threads(), 1) coded_staged(const __grid_constant__ CodedArgs a) {
   __shared__ StagedProgress progress;
   extern __shared__ __align__(128) std::byte stages[];
   if (threadIdx.x == 0) progress = {};
@@ -385,8 +385,9 @@ __global__ void __launch_bounds__(staged_threads, 1) coded_staged(const __grid_c
 template <Type type, typename FormOfParts, typename FormOfSums>
 CodedEntry coded_entry() {
   return {{FormOfParts::of({}), FormOfSums::of({})},
-          {{reinterpret_cast<const void*>(&coded_staged<type, 4, FormOfParts, FormOfSums>), true},
-           {reinterpret_cast<const void*>(&coded_staged<type, 8, FormOfParts, FormOfSums>), true}}};
+          {{reinterpret_cast<const void*>(&coded_staged<type, 2, FormOfParts, FormOfSums>), roles_of(2).threads()},
+           {reinterpret_cast<const void*>(&coded_staged<type, 4, FormOfParts, FormOfSums>), roles_of(4).threads()},
+           {reinterpret_cast<const void*>(&coded_staged<type, 8, FormOfParts, FormOfSums>), roles_of(8).threads()}}};
 }
 
 template <CodeFormat format, bool asymmetric = false>
