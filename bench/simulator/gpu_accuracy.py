@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Compares the simulator with what bench/results/gpu-4xh200.json measured, cell by cell, for the plans that ran there.
+"""Compares the simulator with what bench/results/gpu-4xh200.json and gpu-2xh200.json measured, cell by cell, for the plans
+that ran there.
 
 usage: gpu_accuracy.py IMBREX             predicts, with the program IMBREX (build/bin/imbrex), writes
-                                          bench/results/simulator-gpu-accuracy.json and the table of docs/simulator.md
-       gpu_accuracy.py --table [--check]  only the table, from that file; --check: changes nothing, fails where it differs
+                                          bench/results/simulator-gpu-accuracy.json and the tables of docs/simulator.md
+       gpu_accuracy.py --table [--check]  only the tables, from that file; --check: changes nothing, fails where one differs
 """
 
 import json
@@ -18,6 +19,7 @@ RESULT = ROOT / "bench/results/simulator-gpu-accuracy.json"
 DOCUMENT = ROOT / "docs/simulator.md"
 MAKER = "bench/simulator/gpu_accuracy.py"
 MACHINE = "4xh200"
+GPUS = ("4xh200", "2xh200")
 
 
 def predicted_us(program, record):
@@ -41,16 +43,19 @@ def table(cells):
     return "\n".join(lines) + "\n"
 
 
-def write_table(check=False):
-    cells = json.loads(RESULT.read_text())["cells"]
-    write_or_check({DOCUMENT: with_section(DOCUMENT.read_text(), MAKER, table(cells))}, check, f"{MAKER} --table")
+def write_tables(check=False):
+    result, document = json.loads(RESULT.read_text()), DOCUMENT.read_text()
+    for gpus in GPUS:
+        document = with_section(document, MAKER if gpus == MACHINE else f"{MAKER} {gpus}", table(result[gpus]))
+    write_or_check({DOCUMENT: document}, check, f"{MAKER} --table")
 
 
-def predict(program):
-    records = json.loads((ROOT / "machines/tuned/4xh200.json").read_text())["records"]
+def predict(program, gpus):
+    """The cells of the results of these GPUs."""
+    records = json.loads((ROOT / f"machines/tuned/{gpus}.json").read_text())["records"]
     by_problem = {(r["op"], r["m"], r["n"], r["k"], r["ranks"], r["type"]): r for r in records}
     cells = []
-    for row in json.loads((ROOT / "bench/results/gpu-4xh200.json").read_text())["rows"]:
+    for row in json.loads((ROOT / f"bench/results/gpu-{gpus}.json").read_text())["rows"]:
         p = row["problem"]
         record = by_problem.get((p["operator"], p["m"], p["n"], p["k"], p["ranks"], p["type"]))
         if record is None:  # it ran the knobs of a problem nearby
@@ -60,18 +65,26 @@ def predict(program):
         cells.append({"operator": p["operator"], "m": p["m"], "n": p["n"], "k": p["k"], "strategy": record["strategy"],
                       "measured_us": measured, "predicted_us": round(predicted, 2), "error": round(predicted / measured - 1, 4)})
         print("{operator:20} {m:5} {n:6} {k:6} {strategy:10} {measured_us:9.1f} {predicted_us:9.1f} {error:+7.1%}".format(**cells[-1]), flush=True)
-    body = ",\n".join("  " + json.dumps(c) for c in cells)
-    RESULT.write_text(f'{{\n "cells": [\n{body}\n ]\n}}\n')
+    return cells
+
+
+def write(results):
+    """A cell a line."""
+    parts = []
+    for gpus, cells in results.items():
+        body = ",\n".join("  " + json.dumps(c) for c in cells)
+        parts.append(f' {json.dumps(gpus)}: [\n{body}\n ]')
+    RESULT.write_text("{\n" + ",\n".join(parts) + "\n}\n")
 
 
 def main():
     arguments = sys.argv[1:]
     if arguments in (["--table"], ["--table", "--check"]):
-        return write_table("--check" in arguments)
+        return write_tables("--check" in arguments)
     if len(arguments) != 1 or arguments[0].startswith("-"):
         sys.exit(__doc__)
-    predict(arguments[0])
-    write_table()
+    write({gpus: predict(arguments[0], gpus) for gpus in GPUS})
+    write_tables()
 
 
 if __name__ == "__main__":
