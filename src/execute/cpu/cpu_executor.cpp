@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/check.hpp"
+#include "base/clock.hpp"
 #include "execute/cpu/worker.hpp"
 
 namespace imbrex {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/clock.hpp"
 #include "imbrex/error.hpp"
 
 namespace imbrex {
@@ -16,10 +17,6 @@ constexpr int rounds_before_yield = 64, rounds_before_sleep = 256;
 constexpr auto sleep_time = std::chrono::microseconds(50);
 
 }  // namespace
-
-double monotonic_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 Worker::Worker(RankEpoch& shared, int index) : shared_(shared), index_(index), kernels_(shared.memory) {
   const auto& queues = shared.plan.ranks[static_cast<std::size_t>(shared.world.rank())].queues;

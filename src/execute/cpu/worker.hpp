@@ -70,7 +70,4 @@ class Worker {
   std::mt19937_64 random_;
 };
 
-/// Seconds on the clock that all processes of this machine share.
-double monotonic_seconds();
-
 }  // namespace imbrex
