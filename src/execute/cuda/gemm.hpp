@@ -8,7 +8,7 @@
 
 #include "execute/cuda/table.hpp"
 #include "execute/cuda/tensor_maps.hpp"
-#include "execute/cuda/translate.hpp"
+#include "execute/cuda/tile_shape.hpp"
 #include "runtime/cuda/early_launch.hpp"
 
 namespace imbrex::cuda {

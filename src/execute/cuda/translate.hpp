@@ -6,19 +6,12 @@
 #include <vector>
 
 #include "execute/cuda/table.hpp"
+#include "execute/cuda/tile_shape.hpp"
 #include "execute/layout.hpp"
 #include "imbrex/plan.hpp"
 #include "imbrex/world.hpp"
 
 namespace imbrex::cuda {
-
-/// The kernel that a table is made for.
-struct TileShape {
-  std::int64_t m = 128, n = 128;
-  int cluster = 1;                        ///< blocks that share B: pairs of tiles of one column
-  bool registers = true;                  ///< slots hold accumulators in register order (the plain kernel keeps rows)
-  std::uint32_t units = 16, planes = 16;  ///< of a tile and of a stage (slot_stages)
-};
 
 /// A transfer that a copy engine runs, then `turn` to the flag, if there is one. Addresses are for copy 0 of a buffer
 /// and set 0 of a counter.
