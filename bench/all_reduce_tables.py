@@ -13,7 +13,7 @@ import math
 import sys
 from pathlib import Path
 
-from report import ROOT, Plot, geometric_mean, heading, line, with_section, write_or_check
+from report import ROOT, Plot, geometric_mean, heading, line, with_section, write_or_check, write_rows
 
 RESULT = ROOT / "bench/results/all-reduce-4xh200.json"
 ON_TWO = ROOT / "bench/results/all-reduce-2xh200.json"
@@ -38,18 +38,6 @@ def joined(bench, peers):
         result["peers"] = peers["rows"]
         result["versions"] = {**bench["versions"], **peers["versions"]}
     return result
-
-
-def write(path, result):
-    """A row a line."""
-    parts = []
-    for key, value in result.items():
-        if isinstance(value, list):
-            rows = ",\n".join("  " + json.dumps(row) for row in value)
-            parts.append(f' {json.dumps(key)}: [\n{rows}\n ]' if value else f" {json.dumps(key)}: []")
-        else:
-            parts.append(f" {json.dumps(key)}: {json.dumps(value)}")
-    Path(path).write_text("{\n" + ",\n".join(parts) + "\n}\n")
 
 
 def exact_rows(result):
@@ -236,16 +224,16 @@ def wanted(result, on_two, document):
 def main():
     if sys.argv[1:2] == ["--merge"] and len(sys.argv) in (4, 5):
         parts = [json.loads(Path(path).read_text()) for path in sys.argv[3:]]
-        return write(sys.argv[2], joined(parts[0], parts[1] if len(parts) > 1 else None))
+        return write_rows(sys.argv[2], joined(parts[0], parts[1] if len(parts) > 1 else None))
     if sys.argv[1:2] == ["--rms-norm"] and len(sys.argv) == 4:
         result, bench = (json.loads(Path(path).read_text()) for path in sys.argv[2:])
-        return write(sys.argv[2], {**result, "rms_norm": bench["rms_norm"]})
+        return write_rows(sys.argv[2], {**result, "rms_norm": bench["rms_norm"]})
     if sys.argv[1:] not in ([], ["--check"]):
         sys.exit(__doc__)
-    if not RESULT.exists():
-        sys.exit(f"{RESULT.relative_to(ROOT)} does not exist; docs/all-reduce.md tells how to make it")
-    results = (json.loads(path.read_text()) for path in (RESULT, ON_TWO))
-    write_or_check(wanted(*results, DOCUMENT.read_text()), sys.argv[1:] == ["--check"], MAKER)
+    for path in (RESULT, ON_TWO):
+        if not path.exists():
+            sys.exit(f"{path.relative_to(ROOT)} does not exist; docs/all-reduce.md tells how to make it")
+    write_or_check(wanted(json.loads(RESULT.read_text()), json.loads(ON_TWO.read_text()), DOCUMENT.read_text()), sys.argv[1:] == ["--check"], MAKER)
 
 
 if __name__ == "__main__":

@@ -42,10 +42,21 @@ def write_or_check(wanted, check, maker):
             sys.exit(f"{path.relative_to(ROOT)} does not match the results; run {maker}")
 
 
+def write_rows(path, result):
+    """A result file, of each list a row a line."""
+    parts = []
+    for key, value in result.items():
+        if isinstance(value, list):
+            rows = ",\n".join("  " + json.dumps(row) for row in value)
+            parts.append(f' {json.dumps(key)}: [\n{rows}\n ]' if value else f" {json.dumps(key)}: []")
+        else:
+            parts.append(f" {json.dumps(key)}: {json.dumps(value)}")
+    Path(path).write_text("{\n" + ",\n".join(parts) + "\n}\n")
+
+
 def write_result(path, machine, date, rows):
-    """A result file: what `imbrex bench --json` gives, a row a line."""
-    body = ",\n".join("  " + json.dumps(row) for row in rows)
-    Path(path).write_text(f'{{\n "machine": {json.dumps(machine)},\n "date": {json.dumps(date)},\n "rows": [\n{body}\n ]\n}}\n')
+    """What `imbrex bench --json` gives, as a result file."""
+    write_rows(path, {"machine": machine, "date": date, "rows": rows})
 
 
 def merge(out, machine, paths):

@@ -143,8 +143,9 @@ void Bench::add_sweep(std::vector<Contender>& list, std::int64_t bytes) {
   if (bytes <= mib)
     for (const std::uint32_t threads : {64u, 128u, 256u, 512u})
       list.push_back(exact(fmt::format("one_shot t{}", threads), {ExactAlgorithm::one_shot, 0, threads}));
-  std::vector<std::uint32_t> batches{1, 2};
-  if (options_.ranks == 2) batches.push_back(4);
+  std::vector<std::uint32_t> batches;
+  for (std::uint32_t batch = 1; batch <= cuda::most_batch(static_cast<std::uint32_t>(options_.ranks)); batch *= 2)
+    batches.push_back(batch);
   if (bytes >= 64 * kib)
     for (const std::uint32_t blocks : {64u, 96u, 128u, 132u})
       for (const std::uint32_t threads : {256u, 512u})

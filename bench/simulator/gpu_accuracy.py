@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from prediction import library_us, simulated_us  # noqa: E402
-from report import ROOT, heading, line, with_section, write_or_check  # noqa: E402
+from report import ROOT, heading, line, with_section, write_or_check, write_rows  # noqa: E402
 
 RESULT = ROOT / "bench/results/simulator-gpu-accuracy.json"
 DOCUMENT = ROOT / "docs/simulator.md"
@@ -68,22 +68,13 @@ def predict(program, gpus):
     return cells
 
 
-def write(results):
-    """A cell a line."""
-    parts = []
-    for gpus, cells in results.items():
-        body = ",\n".join("  " + json.dumps(c) for c in cells)
-        parts.append(f' {json.dumps(gpus)}: [\n{body}\n ]')
-    RESULT.write_text("{\n" + ",\n".join(parts) + "\n}\n")
-
-
 def main():
     arguments = sys.argv[1:]
     if arguments in (["--table"], ["--table", "--check"]):
         return write_tables("--check" in arguments)
     if len(arguments) != 1 or arguments[0].startswith("-"):
         sys.exit(__doc__)
-    write({gpus: predict(arguments[0], gpus) for gpus in GPUS})
+    write_rows(RESULT, {gpus: predict(arguments[0], gpus) for gpus in GPUS})
     write_tables()
 
 

@@ -84,7 +84,7 @@ TEST(GpuAllReduce, LargeVectorsThroughFewSlots) {
   small.workspace_bytes = std::size_t{16} << 20;
   std::vector<Case> list;
   for (const std::int64_t count : {std::int64_t{50'000'000}, std::int64_t{9'999'991}})
-    for (const std::uint32_t batch : {1u, 2u, ranks == 2 ? 4u : 2u}) {
+    for (std::uint32_t batch = 1; batch <= cuda::most_batch(static_cast<std::uint32_t>(ranks)); batch *= 2) {
       list.push_back({count, Type::bf16, {ExactAlgorithm::two_shot, 8, 512, batch}});
       list.push_back({count, Type::fp32, {ExactAlgorithm::two_shot, 20, 512, 1}, 1, 0});
     }

@@ -43,7 +43,7 @@ class GpuRun(Case):
                         self.assertEqual(len(result["seconds"]), 5)
 
     def test_timelines(self):
-        """Every tile is multiplied once, by a multiprocessor that does one product at a time, within the run's time."""
+        """Every tile is multiplied once and stored once, in a time that ranks take that end together."""
         self.needs(2)
         for world in ("processes", "threads"):
             self.json_of("run", "gemm_reduce_scatter", *SIZES, "--ranks", 2, "--strategy", "fused", "--tile-m", 128, "--tile-n",

@@ -1,8 +1,8 @@
 """kill -9 one rank of a running job at a random moment, many times.
 
 Every time, the job must end with exit code 3 within 5 s (with --device cuda: the wait limit and 5 s), each survivor must
-name the lost rank, and nothing may be left: no process, no shared-memory object, no file. The job has four ranks, or as many as there are GPUs;
-with fewer than two GPUs this exits 77, which CTest reports as skipped.
+name the lost rank, and nothing may be left: no process, no shared-memory object, no file. The job has four ranks, or, with
+--device cuda, as many as there are GPUs; with fewer than two this exits 77, which CTest reports as skipped.
 
 usage: kill_test.py IMBREX [TIMES [SEED]] [--device cpu|cuda] [--wait-limit SECONDS]
 """

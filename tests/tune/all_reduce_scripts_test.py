@@ -90,7 +90,7 @@ class Tables(unittest.TestCase):
             bench, peers, out = (Path(folder) / name for name in ("bench", "peers", "out"))
             bench.write_text(json.dumps(BENCH))
             peers_all_reduce.write(peers, "4 NVIDIA H200", "2.11", 3, 3, PEERS["rows"])
-            all_reduce_tables.write(out, all_reduce_tables.joined(json.loads(bench.read_text()), json.loads(peers.read_text())))
+            all_reduce_tables.write_rows(out, all_reduce_tables.joined(json.loads(bench.read_text()), json.loads(peers.read_text())))
             result = json.loads(out.read_text())
             self.assertLess(len(out.read_text().splitlines()), 30)
         self.assertEqual(result, {**BENCH, "peers": PEERS["rows"], "versions": {"nccl": "2.28.3", "torch": "2.11"}})

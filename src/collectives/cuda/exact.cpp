@@ -2,6 +2,8 @@
 #include "collectives/cuda/exact.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <vector>
 
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "collectives/cuda/sizes.hpp"
@@ -21,15 +23,16 @@ const void* exact_kernel(Type type, std::uint32_t ranks, const ExactShape& shape
 
 void load_exact_kernels() {
   for (const Type type : {Type::bf16, Type::fp16, Type::fp32})
-    for (const std::uint32_t ranks : {2u, 4u, max_comm_ranks})
-      for (const ExactShape& shape :
-           {ExactShape{ExactKernel::one_shot, 1, 32, 1}, ExactShape{ExactKernel::two_shot, 1, 32, 1},
-            ExactShape{ExactKernel::two_shot, 1, 32, 2},
-            ExactShape{ExactKernel::two_shot, 1, 32, ranks == 2 ? 4u : 2u}})
+    for (const std::uint32_t ranks : {2u, 4u, max_comm_ranks}) {
+      std::vector<ExactShape> shapes{{ExactKernel::one_shot, 1, 32, 1}};
+      for (std::uint32_t batch = 1; batch <= most_batch(ranks); batch *= 2)
+        shapes.push_back({ExactKernel::two_shot, 1, 32, batch});
+      for (const ExactShape& shape : shapes)
         for (const bool report : {false, true}) {
           cudaFuncAttributes attributes{};
           IMBREX_CUDA_TRY(cudaFuncGetAttributes(&attributes, exact_kernel(type, ranks, shape, report)));
         }
+    }
 }
 
 ExactShape CudaCollectives::shape_of(std::int64_t count, Type type, const ExactKnobs& knobs) const {
@@ -42,8 +45,8 @@ ExactShape CudaCollectives::shape_of(std::int64_t count, Type type, const ExactK
   IMBREX_EXPECTS(knobs.blocks <= max_comm_blocks, "{} blocks: at most {}", knobs.blocks, max_comm_blocks);
   IMBREX_EXPECTS(knobs.threads <= 512 && knobs.threads % 32 == 0, "{} threads: a multiple of 32 up to 512",
                  knobs.threads);
-  IMBREX_EXPECTS(knobs.batch <= 2 || (knobs.batch == 4 && comm_.ranks == 2), "batches of {}: 1, 2, or 4 of two ranks",
-                 knobs.batch);
+  IMBREX_EXPECTS(knobs.batch == 0 || (std::has_single_bit(knobs.batch) && knobs.batch <= most_batch(comm_.ranks)),
+                 "batches of {}: 1, 2, or 4 of two ranks", knobs.batch);
   IMBREX_EXPECTS(knobs.slots == 0 || (knobs.slots >= 3 && knobs.slots <= most_exact_slots), "{} slots: from 3 to {}",
                  knobs.slots, most_exact_slots);
   ExactShape s;
@@ -60,10 +63,13 @@ ExactShape CudaCollectives::shape_of(std::int64_t count, Type type, const ExactK
   // Measured on four H200s: more threads than the links need let no step wait for another. On two, where a thread has
   // one peer's packet on its way where it has three of four ranks', batches make up for that.
   const std::uint64_t piece = ceil_div(packets, comm_.ranks);
-  const bool large = piece > 128 * 256, huge = piece > (3 << 20), two = comm_.ranks == 2;
+  const bool large = piece > 128 * 256, huge = piece > (3 << 20);
   s.kernel = ExactKernel::two_shot;
   s.threads = knobs.threads != 0 ? knobs.threads : large ? 512 : 256;
-  s.batch = knobs.batch != 0 ? knobs.batch : huge ? (two ? 4 : 2) : two && piece >= (1 << 18) ? 2 : 1;
+  s.batch = knobs.batch != 0                         ? knobs.batch
+            : huge                                   ? most_batch(comm_.ranks)
+            : comm_.ranks == 2 && piece >= (1 << 18) ? 2
+                                                     : 1;
   s.blocks = knobs.blocks != 0 ? knobs.blocks : blocks_for(piece, s.threads * s.batch, 128);
   s.slots = knobs.slots;
   // What is left to choose fits the workspace.

@@ -17,9 +17,12 @@ enum class ExactKernel : std::uint8_t {
 struct ExactShape {
   ExactKernel kernel = ExactKernel::one_shot;
   std::uint32_t blocks = 0, threads = 0;
-  std::uint32_t batch = 0;  ///< packets of a part that a thread has in flight: 1, 2, or 4 of two ranks
+  std::uint32_t batch = 0;  ///< packets of a part that a thread has in flight: powers of two up to most_batch
   std::uint32_t slots = 0;  ///< two_shot: chunks that the slots hold at most; 0: most_exact_slots
 };
+
+/// Of two ranks a thread has one peer's packets on its way, and takes more of them.
+constexpr std::uint32_t most_batch(std::uint32_t ranks) { return ranks == 2 ? 4 : 2; }
 
 /// Where a call has more chunks than its slots hold, they hold no more than this.
 inline constexpr std::uint32_t most_exact_slots = 8;

@@ -226,7 +226,7 @@ const void* exact_kernel_of(const ExactShape& shape) {
     return reinterpret_cast<const void*>(&one_shot_all_reduce<type, Most, report>);
   if (shape.batch == 1) return reinterpret_cast<const void*>(&two_shot_all_reduce<type, Most, 1, report>);
   if (shape.batch == 2) return reinterpret_cast<const void*>(&two_shot_all_reduce<type, Most, 2, report>);
-  if constexpr (Most == 2)
+  if constexpr (most_batch(Most) == 4)
     if (shape.batch == 4) return reinterpret_cast<const void*>(&two_shot_all_reduce<type, Most, 4, report>);
   return nullptr;
 }

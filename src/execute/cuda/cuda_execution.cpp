@@ -199,7 +199,7 @@ void CudaExecution::upload() {
     IMBREX_CUDA_TRY(cudaMemsetAsync(times_.get(), 0, bytes, main_));
     args_.table.times = static_cast<TaskTimes*>(times_.get());
     to_host_ = runtime::gpu_clock_to_host();
-    if (!table_.copies.empty()) copy_times_ = std::make_unique<StepTimes>(table_.copies.size());
+    if (!table_.copies.empty()) copy_times_ = std::make_unique<StepTimes>(table_.copies.size(), to_host_);
   }
   args_.table.queue_count = static_cast<std::uint32_t>(table_.queues.size());
   std::copy(table_.queues.begin(), table_.queues.end(), args_.table.queues);

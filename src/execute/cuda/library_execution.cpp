@@ -10,6 +10,7 @@
 #include "execute/cuda/shared_libraries.hpp"
 #include "execute/cuda/step_times.hpp"
 #include "execute/layout.hpp"
+#include "runtime/cuda/gpu_clock.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 #include "runtime/failure.hpp"
 
@@ -102,7 +103,7 @@ LibraryExecution::LibraryExecution(std::shared_ptr<SharedLibraries> libraries, c
   steps_ = std::make_unique<LibrarySteps>(*libraries_, plan_, program_);
   make_streams();
   run_first();
-  if (options.timeline) times_ = std::make_unique<StepTimes>(program_.steps.size());
+  if (options.timeline) times_ = std::make_unique<StepTimes>(program_.steps.size(), runtime::gpu_clock_to_host());
 }
 
 LibraryExecution::~LibraryExecution() {

@@ -5,8 +5,9 @@
 #include "runtime/cuda/gpu_clock.hpp"
 
 namespace imbrex::cuda {
-StepTimes::StepTimes(std::size_t steps)
-    : events_(2 * steps + 1), stamp_(raw_memory(sizeof(std::uint64_t))), to_host_(runtime::gpu_clock_to_host()) {
+
+StepTimes::StepTimes(std::size_t steps, double to_host)
+    : events_(2 * steps + 1), stamp_(raw_memory(sizeof(std::uint64_t))), to_host_(to_host) {
   for (cudaEvent_t& event : events_) IMBREX_CUDA_TRY(cudaEventCreate(&event));
 }
 

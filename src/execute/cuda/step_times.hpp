@@ -13,7 +13,8 @@ namespace imbrex::cuda {
 /// Of one epoch, by events; calls that put the next epoch on its streams replace them. The device is selected.
 class StepTimes {
  public:
-  explicit StepTimes(std::size_t steps);
+  /// `to_host`: as runtime::gpu_clock_to_host gives it.
+  StepTimes(std::size_t steps, double to_host);
   StepTimes(const StepTimes&) = delete;
   StepTimes& operator=(const StepTimes&) = delete;
   ~StepTimes();

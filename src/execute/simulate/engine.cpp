@@ -256,8 +256,7 @@ void Simulation::record(std::uint32_t task, Span::Kind kind) {
       return fmt::format("{} rows {}+{} cols {}+{}", what, r.row, r.rows, r.col, r.cols);
     };
     const std::string_view prefix = kind == Span::Kind::copy ? "store " : "";
-    if (const Tile* tile = std::get_if<Tile>(&flat.task->work))
-      return fmt::format("{}tile rows {}+{} cols {}+{}", prefix, tile->a.row, tile->a.rows, tile->b.col, tile->b.cols);
+    if (std::holds_alternative<Tile>(flat.task->work)) return std::string(prefix) + label(*flat.task);
     if (const Transfer* transfer = std::get_if<Transfer>(&flat.task->work))
       return transfer->from.empty()
                  ? std::string("signal")
