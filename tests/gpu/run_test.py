@@ -59,14 +59,17 @@ class GpuRun(Case):
 
     def test_timelines_of_copies(self):
         self.needs(2)
-        self.json_of("run", "all_gather_gemm", *SIZES, "--ranks", 2, "--strategy", "fused", "--transport", "push", "--device",
-                     "cuda", "--repeat", 3, "--verify", "--trace", "t.json")
-        trace = json.loads(self.read("t.json"))["traceEvents"]
-        rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace if e["name"] == "thread_name"}
-        for rank in range(2):
-            copies = [e for e in trace if e["ph"] == "X" and rows[e["pid"], e["tid"]] == "copy engine" and e["pid"] == rank]
-            self.assertTrue(copies)
-            self.assertTrue(all(e["name"].startswith("copy ") and e["dur"] > 0 for e in copies), copies)
+        many = ["--m", 2048, "--n", 28672, "--k", 4096, "--ranks", min(4, len(GPUS))]  # kernels fill the GPU, epochs queue up
+        for job, ranks in ([*SIZES, "--ranks", 2, "--verify"], 2), (many, min(4, len(GPUS))):
+            with self.subTest(ranks=ranks):
+                self.json_of("run", "all_gather_gemm", *job, "--strategy", "fused", "--transport", "push", "--device", "cuda",
+                             "--repeat", 5, "--trace", "t.json")
+                trace = json.loads(self.read("t.json"))["traceEvents"]
+                rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace if e["name"] == "thread_name"}
+                for rank in range(ranks):
+                    copies = [e for e in trace if e["ph"] == "X" and rows[e["pid"], e["tid"]] == "copy engine" and e["pid"] == rank]
+                    self.assertTrue(copies)
+                    self.assertTrue(all(e["name"].startswith("copy ") and e["dur"] > 0 for e in copies), copies)
 
     def test_timelines_of_libraries(self):
         self.needs(2)

@@ -324,10 +324,12 @@ void CudaExecution::launch(const Operands& operands, cudaStream_t stream, Call c
   const bool copies = !table_.copies.empty();
   skipping_ = copies && (skipping_ || call == Call::captured);
   if (copies) {
+    // NOTE: this launches a kernel, which on the copies' stream could come to stand behind the persistent one that
+    // waits for them.
+    if (copy_times_) copy_times_->begin_epoch(stream);
     // The last epoch is over, everywhere on this rank, before data of this one leave.
     IMBREX_CUDA_TRY(cudaEventRecord(begun_, stream));
     IMBREX_CUDA_TRY(cudaStreamWaitEvent(copies_, begun_, 0));
-    if (copy_times_) copy_times_->begin_epoch(copies_);
     for (std::size_t i = 0; i < table_.copies.size(); ++i) copy(i, operands, epoch_, stream);
     IMBREX_CUDA_TRY(cudaEventRecord(copied_, copies_));
   }
