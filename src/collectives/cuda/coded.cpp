@@ -114,7 +114,11 @@ CodedShape CudaCollectives::coded_shape_of(std::int64_t count, Type type, const 
   // A ring keeps more chunks under way. Staged kernels want two, if they are not too small (measured on four H200s).
   // Of two ranks, whose pieces are larger, what a chunk takes to be posted counts: they want large chunks, but four
   // (measured on two; more ranks' slots would not stay in the second-level cache).
-  const std::uint32_t usual_span = knobs.steps == CodedSteps::ring ? 256 : std::min(most_span, 512u);
+  // Of more ranks the chunks of long vectors are as large as can be (measured on four).
+  const bool whole_spans = staged && comm_.ranks > 2 && each >= std::uint64_t{6} * most_span;
+  const std::uint32_t usual_span = knobs.steps == CodedSteps::ring ? 256
+                                   : whole_spans                   ? most_span
+                                                                   : std::min(most_span, 512u);
   std::uint64_t chunks = std::max<std::uint64_t>(staged && each > 256 ? 2 : 1, ceil_div(each, usual_span));
   if (staged && comm_.ranks == 2) chunks = std::max(std::min<std::uint64_t>(chunks, 4), ceil_div(each, most_span));
   s.span = knobs.span != 0 ? knobs.span
@@ -169,8 +173,12 @@ CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
   IMBREX_EXPECTS(slots >= std::min<std::uint64_t>(a.chunks, rounds),
                  "{} blocks with a span of {}: the workspace holds {} chunks, at least {} are needed", shape.blocks,
                  shape.span, slots, rounds);
-  // More of them only push each other out of the second-level cache.
-  a.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>({slots, a.chunks, std::max<std::uint64_t>(rounds, 8)}));
+  // More of them only push each other out of the second-level cache, of which they leave a third to the vectors.
+  std::uint64_t held = std::max<std::uint64_t>(rounds, 8);
+  if (shape.steps == CodedSteps::two_step && comm_.ranks > 2)
+    held = std::clamp<std::uint64_t>((std::uint64_t{32} << 20) / (chunk_bytes * shape.blocks * comm_.ranks), rounds + 1,
+                                     held);
+  a.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>({slots, a.chunks, held}));
   if (shape.slots != 0) a.slots = std::min(a.slots, shape.slots);
   a.parts.source_stride = std::uint64_t{a.parts.bytes} * shape.blocks * a.slots;
   a.sums.source_stride = std::uint64_t{a.sums.bytes} * shape.blocks * a.slots;
