@@ -21,8 +21,10 @@ struct MeasureRequest {
   bool all = false;  ///< every plan worth trying, not just the chosen one
   /// "KNOB=VALUE,KNOB=VALUE", as in a plan file: times also the chosen fused plan with these knobs changed.
   std::vector<std::string> tries;
-  int rounds = 9;          ///< candidates run in turn, so many times; medians count
-  int runs = 8;            ///< epochs in a sample, even; with `all`, two where one takes more than 0.5 ms
+  int rounds = 9;  ///< candidates run in turn, so many times; medians count
+  /// Epochs in a sample, even. 0: 8; where one takes more than 0.1 ms, with `all` 2 if it takes more than 0.5, or else
+  /// as many as last 10 ms, so that GPUs whose clocks fall under load have fallen to the one that lasts.
+  int runs = 0;
   std::string gpu;         ///< of the table that the result completes; others are refused. Empty: any
   bool threads = false;    ///< ranks are threads of this process instead of processes
   double wait_limit = 30;  ///< seconds
@@ -49,6 +51,7 @@ struct Measurement {
   std::vector<Measured> plans;  ///< the first is `sequential`: cuBLAS, then NCCL
   std::vector<Refused> refused;
   std::string gpu;
+  int runs = 0;  ///< epochs in a sample
 };
 
 /// Nobody is faster with this product and this wire.

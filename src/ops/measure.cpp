@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "base/check.hpp"
@@ -77,9 +78,8 @@ class Meter {
     const Operands operands = prepared_->memory->operands();
     auto& executions = prepared_->executions;
     std::vector<std::vector<double>> times(executions.size());
-    // Many candidates heat the GPU by themselves; of few, samples are long enough to run at the clock that lasts.
-    const bool is_long = slowest(executions.front()->time(operands, 2)) > 5e-4;
-    const int runs = is_long && request_.all ? 2 : request_.runs;
+    int& runs = prepared_->result.runs;
+    if (runs == 0) runs = runs_of(slowest(executions.front()->time(operands, 2)));
     // Whoever comes first after a pause finds the GPU cooler, and each of them does in turn.
     for (int round = -1; round < request_.rounds; ++round)
       for (std::size_t turn = 0; turn < executions.size(); ++turn) {
@@ -95,6 +95,15 @@ class Meter {
   }
 
  private:
+  // Many candidates heat the GPU by themselves; of few, samples last until its clock does.
+  int runs_of(double seconds) const {
+    if (request_.runs > 0) return request_.runs;
+    if (request_.all && seconds > 5e-4) return 2;
+    if (request_.all || seconds < 1e-4) return 8;
+    constexpr double sample = 10e-3;
+    return std::max(8, 2 * static_cast<int>(std::ceil(sample / seconds / 2)));
+  }
+
   // The product alone, then the result's plans.
   struct Prepared {
     Measurement result;
@@ -106,7 +115,7 @@ class Meter {
     const RankShapes shapes = shapes_of(problem);
     const auto seed = static_cast<std::uint64_t>(world_.rank()) * 7919 + 1;
     prepared_.emplace();
-    prepared_->result = {problem, 0, wire_seconds(problem), {}, {}, gpu_};
+    prepared_->result = {problem, 0, wire_seconds(problem), {}, {}, gpu_, 0};
     const Type result = output_type(problem.type);
     const auto scales = [](const Extent& e) {
       return std::vector<float>(static_cast<std::size_t>(e.rows * e.cols), 1);
@@ -220,7 +229,7 @@ std::string knobs_to_json(const Knobs& knobs) { return to_json(knobs); }
 
 int measure(const MeasureRequest& request, const std::function<void(const Measurement&)>& report) {
   IMBREX_EXPECTS(!request.problems.empty() || request.next, "there is no problem to measure");
-  IMBREX_EXPECTS(request.rounds >= 1 && request.runs >= 2 && request.runs % 2 == 0,
+  IMBREX_EXPECTS(request.rounds >= 1 && request.runs >= 0 && request.runs % 2 == 0,
                  "{} rounds of {} runs: there must be one round at least, and an even number of runs", request.rounds,
                  request.runs);
   const int ranks = request.ranks;
