@@ -19,6 +19,7 @@ DOCUMENT = ROOT / "docs/gpu-results.md"
 README = ROOT / "README.md"
 PLOT = ROOT / "docs/gpu-4xh200.svg"
 MAKER = "bench/gpu_tables.py"
+BANDS = ((", M up to 256", 0, 256), (", M from 512 to 1024", 512, 1024), (", M from 2048 on", 2048, math.inf))
 
 
 def rows_of(result):
@@ -46,9 +47,12 @@ def table(result):
                           + [f"{r['best_gain']:.2f}"] * peers + [r["plan"]]))
     lines += ["", "Geometric means:", ""]
     lines += heading(["operator", "cells", "of the roofline", "speed-up", "slowest cell"] + ["over the best of both", "slowest cell of these"] * peers)
-    for op in list(dict.fromkeys(r["op"] for r in rows)) + ["all"]:
-        own = [r for r in rows if op in (r["op"], "all")]
-        cells = [op, str(len(own)), f"{geometric_mean(r['fraction'] for r in own):.3f}", f"{geometric_mean(r['gain'] for r in own):.3f}",
+    ops = list(dict.fromkeys(r["op"] for r in rows)) + ["all"]
+    for op, (band, least, most) in [(op, ("", 0, math.inf)) for op in ops] + [(op, band) for band in BANDS for op in ops]:
+        own = [r for r in rows if op in (r["op"], "all") and least <= r["m"] <= most]
+        if not own:
+            continue
+        cells = [op + band, str(len(own)), f"{geometric_mean(r['fraction'] for r in own):.3f}", f"{geometric_mean(r['gain'] for r in own):.3f}",
                  f"{min(r['gain'] for r in own):.2f}"]
         if peers:
             cells += [f"{geometric_mean(r['best_gain'] for r in own):.3f}", f"{min(r['best_gain'] for r in own):.2f}"]
@@ -61,8 +65,9 @@ def sum_of(result):
     rows = list(rows_of(result))
     spread = lambda gains: f"{min(gains):.2f} to {max(gains):.2f} times"
     gains, torch = [r["gain"] for r in rows], [r["torch"][1] / r["us"] for r in rows if r["torch"]]
+    beside = "all" if len(torch) == len(rows) else len(torch)
     return (f"On four H200s, over {len(rows)} products of Llama's and GPT-3's layers, `auto` is {geometric_mean(gains):.2f} times as fast as cuBLAS and NCCL\n"
-            f"(geometric mean; {spread(gains)}). Where PyTorch's fastest way was measured beside it, for {len(torch)} of them, it is\n"
+            f"(geometric mean; {spread(gains)}). Where PyTorch's fastest way was measured beside it, for {beside} of them, it is\n"
             f"{geometric_mean(torch):.2f} times as fast as that ({spread(torch)}); [the table](docs/gpu-results.md).\n")
 
 
