@@ -69,6 +69,23 @@ TEST(Limits, SharedPanelsAreReadOnce) {
   EXPECT_NEAR(simulate(p.plan, m).seconds, 2 * 2 * 128 * 256 / 1e9, 1e-9);
 }
 
+// It would end later if it had but a tile's share of the memory for both of its panels.
+TEST(Limits, ATileThatBringsASharedPanelEndsWithThoseThatShareIt) {
+  Machine m = ideal_machine();
+  m.sm_rate[Type::bf16] = constant(1e30);
+  m.memory_bandwidth = constant(1e9);
+  m.sm_memory_bandwidth = constant(0.5e9);
+  Plans p(1);
+  auto& queue = p.queue(0, Engine::compute);
+  for (int t = 0; t < 4; ++t) {
+    Task task = Plans::tile(0, 256);
+    std::get<Tile>(task.work).b.col = 128 * t;
+    queue.push_back(task);
+  }
+  const double panel = 2 * 128 * 256;
+  EXPECT_NEAR(simulate(p.plan, m).seconds, 5 * panel / 1e9, 1e-6 * panel / 1e9);
+}
+
 TEST(Limits, WireBoundIsBytesOverBandwidth) {
   Machine m = ideal_machine();
   m.egress_bandwidth = m.ingress_bandwidth = constant(1e9);

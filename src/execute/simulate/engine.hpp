@@ -48,6 +48,7 @@ class Simulation final : private Links::Listener {
     std::int64_t depth = 0;         ///< tile: columns of A done, or under way
     double begin = 0;               ///< of the span being recorded
     double missing = 0;             ///< tile: operand bytes that come from memory
+    int streams = 0;                ///< tile: operands that do
     int sending = 0, arriving = 0;  ///< flows not yet sent, not yet arrived
     bool remote = false;            ///< it stored to a peer
   };

@@ -77,9 +77,14 @@ void Simulation::load_operands(std::uint32_t task, const Tile& tile) {
   const int own = static_cast<int>(program_.tasks[task].rank);
   State& state = states_[task];
   state.missing = 0;
+  state.streams = 0;
+  const auto miss = [&](const Region& panel) {
+    state.missing += bytes_of(panel);
+    ++state.streams;
+  };
   // A peer's panel comes over the link each time: peers' data is not kept in the reader's L2.
-  if (!cache.acquire(tile.a, bytes_of(tile.a)) && tile.a.rank == own) state.missing += bytes_of(tile.a);
-  if (!cache.acquire(tile.b, bytes_of(tile.b))) state.missing += bytes_of(tile.b);
+  if (!cache.acquire(tile.a, bytes_of(tile.a)) && tile.a.rank == own) miss(tile.a);
+  if (!cache.acquire(tile.b, bytes_of(tile.b))) miss(tile.b);
 }
 
 // Products of the columns that may be read now: up to the next slice that has a wait of its own.
@@ -95,7 +100,8 @@ void Simulation::multiply(std::uint32_t task, const Tile& tile) {
   const double products = tiles_[flat.rank].compute_seconds(tile.a.rows, tile.b.cols, end - state.depth);
   state.depth = end;
   timer(task, std::max(products, loaded / machine_.sm_memory_bandwidth) / flat.split);
-  load(task, state.missing * share, flat.split);
+  // The tiles that share a panel all read it; whichever of them it is charged to takes no longer than they do.
+  load(task, state.missing * share, flat.split * state.streams);
   if (tile.a.rank != static_cast<int>(flat.rank))
     send(task, tile.a.rank, static_cast<int>(flat.rank), bytes_of(tile.a) * share, true);
 }
