@@ -1,7 +1,6 @@
 #include "tune/choose.hpp"
 
 #include <algorithm>
-#include <limits>
 
 namespace imbrex {
 namespace {
@@ -24,12 +23,12 @@ struct Cut {
 };
 
 // The one that computes the product in the least time if all workers start together: whole waves, each as long as its
-// largest tile.
-Cut best_cut(const Problem& problem, const Machine& machine, bool split) {
+// largest tile. Where that is a wave at most, what tiles load may take longer than that, and the next best one is worth
+// a prediction, too, which costs little then.
+std::vector<Cut> best_cuts(const Problem& problem, const Machine& machine, bool split) {
   const RankShapes shapes = shapes_of(problem);
   const auto workers = static_cast<std::int64_t>(machine.sms);
-  Cut best{machine.tiles.front().tile_m, machine.tiles.front().tile_n, 1};
-  double least = std::numeric_limits<double>::infinity();
+  std::vector<std::pair<double, Cut>> cuts;
   for (const TileRate& t : machine.tiles) {
     // The kernels' tiles for e4m3, whose accumulators take twice the registers, end at 128 columns.
     if (problem.type == Type::e4m3 && t.tile_n > 128) continue;
@@ -37,8 +36,12 @@ Cut best_cut(const Problem& problem, const Machine& machine, bool split) {
     const int parts = split ? parts_of_k(count, workers, shapes.depth) : 1;
     const double time =
         wave_time(count, workers, shapes.depth, parts) * static_cast<double>(t.tile_m * t.tile_n) / t.efficiency;
-    if (time < least) best = {t.tile_m, t.tile_n, parts}, least = time;
+    cuts.push_back({time, {t.tile_m, t.tile_n, parts}});
   }
+  std::stable_sort(cuts.begin(), cuts.end(), [](const auto& x, const auto& y) { return x.first < y.first; });
+  std::vector<Cut> best{cuts.front().second};
+  const bool few = tiles(shapes.product, best.front().tile_m, best.front().tile_n) * best.front().parts <= workers;
+  if (few && cuts.size() > 1) best.push_back(cuts[1].second);
   return best;
 }
 
@@ -78,13 +81,14 @@ std::vector<Candidate> candidates(const Problem& problem, const Machine& machine
     k.split_k = cut.parts;
     return k;
   };
-  const Cut split = best_cut(problem, machine, true);
-  base = cut_as(best_cut(problem, machine, false));
+  const std::vector<Cut> whole = best_cuts(problem, machine, false);
+  base = cut_as(whole.front());
   std::vector<Candidate> list;
   const auto wanted = [&](Strategy s) { return !strategy || *strategy == s; };
   if (wanted(Strategy::fused)) {
-    add_fused(list, problem, base);
-    if (split.parts > 1) add_fused(list, problem, cut_as(split));
+    for (const Cut& cut : whole) add_fused(list, problem, cut_as(cut));
+    for (const Cut& cut : best_cuts(problem, machine, true))
+      if (cut.parts > 1) add_fused(list, problem, cut_as(cut));
   }
   if (wanted(Strategy::sequential)) list.push_back({Strategy::sequential, base});
   if (wanted(Strategy::decomposed))

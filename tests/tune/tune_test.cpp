@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <set>
 #include <utility>
 
 #include "execute/cuda/refusal.hpp"
@@ -245,6 +246,19 @@ TEST(GpuCandidates, CutKWhereTilesAreTooFewForAllWorkers) {
   const Machine machine = load_machine("4xh200");
   const auto list = candidates({Operator::gemm_all_reduce, 64, 4096, 3584, 1, Type::bf16}, machine, Strategy::fused);
   EXPECT_TRUE(std::any_of(list.begin(), list.end(), [](const Candidate& c) { return c.knobs.split_k > 1; }));
+}
+
+// Where one wave has room for all tiles, what they load decides, too.
+TEST(Candidates, OfFewTilesHaveTwoShapes) {
+  const auto shapes = [](std::int64_t m) {
+    std::set<std::pair<std::int64_t, std::int64_t>> found;
+    const Problem p{Operator::gemm_reduce_scatter, m, 4096, 3584, 1, Type::bf16};
+    for (const Candidate& c : candidates(p, load_machine("4xh200"), Strategy::fused))
+      if (c.knobs.split_k == 1) found.insert({c.knobs.tile_m, c.knobs.tile_n});
+    return found.size();
+  };
+  EXPECT_EQ(shapes(64), 2u);
+  EXPECT_EQ(shapes(8192), 1u);
 }
 
 TEST(GpuCandidates, AreSoundAndRun) {
