@@ -21,7 +21,9 @@ struct MeasureRequest {
   bool all = false;  ///< every plan worth trying, not just the chosen one
   /// "KNOB=VALUE,KNOB=VALUE", as in a plan file: times also the chosen fused plan with these knobs changed.
   std::vector<std::string> tries;
-  int rounds = 9;  ///< candidates run in turn, so many times; medians count
+  /// Candidates run in turn, so many times; medians count. With `all`, those within 6 % of the fastest run three
+  /// times as often again, among themselves, and that counts.
+  int rounds = 9;
   /// Epochs in a sample, even. 0: 8; where one takes more than 0.1 ms, with `all` 2 if it takes more than 0.5, or else
   /// as many as last 10 ms, so that GPUs whose clocks fall under load have fallen to the one that lasts.
   int runs = 0;

@@ -18,6 +18,7 @@
 #include "tune/changes.hpp"
 #include "tune/gpu_candidates.hpp"
 #include "tune/records.hpp"
+#include "tune/turns.hpp"
 
 namespace imbrex {
 namespace {
@@ -55,11 +56,6 @@ std::optional<Problem> next_problem(World& world, const MeasureRequest& request)
   return all[0].problem;
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 class Meter {
  public:
   Meter(World& world, const MeasureRequest& request, const std::string& gpu)
@@ -77,20 +73,18 @@ class Meter {
     }
     const Operands operands = prepared_->memory->operands();
     auto& executions = prepared_->executions;
-    std::vector<std::vector<double>> times(executions.size());
     int& runs = prepared_->result.runs;
     if (runs == 0) runs = runs_of(slowest(executions.front()->time(operands, 2)));
-    // Whoever comes first after a pause finds the GPU cooler, and each of them does in turn.
-    for (int round = -1; round < request_.rounds; ++round)
-      for (std::size_t turn = 0; turn < executions.size(); ++turn) {
-        const std::size_t i = (turn + static_cast<std::size_t>(round + 1)) % executions.size();
-        world_.barrier();
-        const double seconds = slowest(executions[i]->time(operands, runs));
-        if (round >= 0) times[i].push_back(seconds);
-      }
+    const auto sample = [&](std::size_t i) {
+      world_.barrier();
+      return slowest(executions[i]->time(operands, runs));
+    };
+    // The product and `sequential` are what the others are compared with.
+    const std::vector<double> times = request_.all ? timed_with_run_off(executions.size(), 2, request_.rounds, sample)
+                                                   : timed_in_turn(executions.size(), request_.rounds, sample);
     Measurement result = prepared_->result;
-    result.product_seconds = median(times.front());
-    for (std::size_t i = 0; i < result.plans.size(); ++i) result.plans[i].seconds = median(times[i + 1]);
+    result.product_seconds = times.front();
+    for (std::size_t i = 0; i < result.plans.size(); ++i) result.plans[i].seconds = times[i + 1];
     return result;
   }
 
