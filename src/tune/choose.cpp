@@ -38,6 +38,7 @@ std::vector<Cut> best_cuts(const Problem& problem, const Machine& machine, bool 
         wave_time(count, workers, shapes.depth, parts) * static_cast<double>(t.tile_m * t.tile_n) / t.efficiency;
     cuts.push_back({time, {t.tile_m, t.tile_n, parts}});
   }
+  if (cuts.empty()) return {{machine.tiles.front().tile_m, machine.tiles.front().tile_n, 1}};
   std::stable_sort(cuts.begin(), cuts.end(), [](const auto& x, const auto& y) { return x.first < y.first; });
   std::vector<Cut> best{cuts.front().second};
   const bool few = tiles(shapes.product, best.front().tile_m, best.front().tile_n) * best.front().parts <= workers;

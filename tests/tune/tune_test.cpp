@@ -261,6 +261,16 @@ TEST(Candidates, OfFewTilesHaveTwoShapes) {
   EXPECT_EQ(shapes(8192), 1u);
 }
 
+TEST(Candidates, AreThereWhereNoShapeSuitsTheType) {
+  Machine wide = load_machine("4xh200");
+  std::erase_if(wide.tiles, [](const TileRate& t) { return t.tile_n <= 128; });
+  ASSERT_FALSE(wide.tiles.empty());
+  const auto list = candidates({Operator::gemm_reduce_scatter, 64, 512, 512, 2, Type::e4m3}, wide, std::nullopt);
+  ASSERT_FALSE(list.empty());
+  EXPECT_EQ(list.front().knobs.tile_n, wide.tiles.front().tile_n);
+  EXPECT_EQ(list.front().knobs.split_k, 1);
+}
+
 TEST(GpuCandidates, AreSoundAndRun) {
   test::Random random(test::seed_from_environment());
   int plans = 0;
