@@ -19,6 +19,7 @@
 #include "plan/rank_plan.hpp"
 #include "runtime/cuda/device_memory.hpp"
 #include "support/operators.hpp"
+#include "tune/turns.hpp"
 
 namespace {
 
@@ -42,11 +43,6 @@ double microseconds(const std::function<void()>& f) {
   const auto begin = Clock::now();
   f();
   return std::chrono::duration<double>(Clock::now() - begin).count() * 1e6;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // Each stage's median over some repeats.

@@ -3,14 +3,11 @@
 #include <algorithm>
 
 namespace imbrex {
-namespace {
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }
-
-}  // namespace
 
 std::vector<double> timed_in_turn(std::size_t count, int rounds, const Sample& sample) {
   std::vector<std::vector<double>> times(count);

@@ -7,6 +7,9 @@
 
 namespace imbrex {
 
+/// Of an even number, the upper one of the two in the middle. There is one at least.
+double median(std::vector<double> values);
+
 /// Seconds of one sample of a candidate.
 using Sample = std::function<double(std::size_t)>;
 

@@ -6,6 +6,7 @@
 #include "execute/cuda/graph.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/raw_memory.hpp"
+#include "tune/turns.hpp"
 
 namespace imbrex::cuda {
 
@@ -68,10 +69,7 @@ std::vector<double> CallMeter::times(const std::vector<Call>& calls, int runs, i
       if (round >= 0) samples[i].push_back(seconds);
     }
   std::vector<double> medians;
-  for (std::vector<double>& one : samples) {
-    std::sort(one.begin(), one.end());
-    medians.push_back(one.empty() ? 0 : one[one.size() / 2]);
-  }
+  for (std::vector<double>& one : samples) medians.push_back(one.empty() ? 0 : median(std::move(one)));
   return medians;
 }
 
