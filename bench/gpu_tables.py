@@ -6,6 +6,7 @@ usage: gpu_tables.py [--check]    --check: changes nothing, fails where the docu
        gpu_tables.py --merge OUT.json MACHINE IN.json...    joins outputs of `imbrex bench --json` or bench/peers_torch.py
 """
 
+import itertools
 import json
 import math
 import sys
@@ -19,7 +20,7 @@ DOCUMENT = ROOT / "docs/gpu-results.md"
 README = ROOT / "README.md"
 PLOT = ROOT / "docs/gpu-4xh200.svg"
 MAKER = "bench/gpu_tables.py"
-BANDS = ((", M up to 256", 0, 256), (", M from 512 to 1024", 512, 1024), (", M from 2048 on", 2048, math.inf))
+BANDS = (("", 0, math.inf), (", M up to 256", 0, 256), (", M from 512 to 1024", 512, 1024), (", M from 2048 on", 2048, math.inf))
 
 
 def rows_of(result):
@@ -48,7 +49,7 @@ def table(result):
     lines += ["", "Geometric means:", ""]
     lines += heading(["operator", "cells", "of the roofline", "speed-up", "slowest cell"] + ["over the best of both", "slowest cell of these"] * peers)
     ops = list(dict.fromkeys(r["op"] for r in rows)) + ["all"]
-    for op, (band, least, most) in [(op, ("", 0, math.inf)) for op in ops] + [(op, band) for band in BANDS for op in ops]:
+    for (band, least, most), op in itertools.product(BANDS, ops):
         own = [r for r in rows if op in (r["op"], "all") and least <= r["m"] <= most]
         if not own:
             continue

@@ -19,6 +19,7 @@ import selectors
 import statistics
 import subprocess
 import sys
+from collections import deque
 
 from report import ROOT, joined, write_result
 
@@ -249,14 +250,15 @@ def by_turns(calls, timer, options, measure):
     prepared = {name: p for name, p in prepared.items() if p}
     times, turns = {name: [] for name in prepared}, []
     for _ in range(options.turns):
-        # As `imbrex bench` does: the first round after a pause finds the GPU cooler, and whoever comes first in a round.
+        # As `imbrex bench` does: whoever comes first after a pause finds the GPU cooler.
+        names = deque(prepared)
         for turn in range(-1, options.rounds):
-            names = list(prepared)
-            for name in names[turn % len(names):] + names[:turn % len(names)] if names else []:
+            for name in names:
                 lead, replay, count, _ = prepared[name]
                 microseconds = timer.time_of(replay, count, lead)
                 if turn >= 0:
                     times[name].append(microseconds)
+            names.rotate(-1)
         torch.cuda.synchronize()
         dist.barrier(group=meeting)
         if measure:

@@ -59,10 +59,10 @@ class GpuRun(Case):
 
     def test_timelines_of_copies(self):
         self.needs(2)
-        many = ["--m", 2048, "--n", 28672, "--k", 4096, "--ranks", min(4, len(GPUS))]  # kernels fill the GPU, epochs queue up
-        for job, ranks in ([*SIZES, "--ranks", 2, "--verify"], 2), (many, min(4, len(GPUS))):
+        many = ["--m", 2048, "--n", 28672, "--k", 4096]  # kernels fill the GPU, epochs queue up
+        for job, ranks in ([*SIZES, "--verify"], 2), (many, min(4, len(GPUS))):
             with self.subTest(ranks=ranks):
-                self.json_of("run", "all_gather_gemm", *job, "--strategy", "fused", "--transport", "push", "--device", "cuda",
+                self.json_of("run", "all_gather_gemm", *job, "--ranks", ranks, "--strategy", "fused", "--transport", "push", "--device", "cuda",
                              "--repeat", 5, "--trace", "t.json")
                 trace = json.loads(self.read("t.json"))["traceEvents"]
                 rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace if e["name"] == "thread_name"}
