@@ -218,7 +218,6 @@ void CudaExecution::upload() {
   p.peer_stride = heap_.handle().stride;
   p.rank = static_cast<std::uint32_t>(world_.rank());
   p.ranks = static_cast<std::uint32_t>(world_.size());
-  p.self_advancing = table_.copies.empty() ? 1 : 0;
   p.delay_seed = static_cast<std::uint32_t>(options_.delays);
   p.max_delay_ns = options_.delays == 0 ? 0 : static_cast<std::uint32_t>(options_.max_delay * 1e9);
 
@@ -255,7 +254,8 @@ void CudaExecution::start_counters() {
   }
   EpochState state{};
   state.epoch = epoch_;
-  state.turn = static_cast<std::uint32_t>(epoch_ / args_.protocol.copies) + 1;
+  for (std::uint64_t epoch : {epoch_, epoch_ + 1})
+    state.turns[epoch % 2] = static_cast<std::uint32_t>(epoch / args_.protocol.copies) + 1;
   IMBREX_CUDA_TRY(cudaMemcpy(args_.protocol.state, &state, sizeof state, cudaMemcpyHostToDevice));
   IMBREX_CUDA_TRY(cudaDeviceSynchronize());
 }
@@ -313,7 +313,8 @@ void CudaExecution::copy(std::size_t i, const Operands& operands, std::uint64_t 
   if (copy_times_) copy_times_->end(i, stream);
   if (!step.flag) return;
   void* flag = reinterpret_cast<std::byte*>(step.counter) + epoch % args_.protocol.copies * args_.protocol.set_stride;
-  IMBREX_CUDA_TRY(cudaMemcpyAsync(flag, &args_.protocol.state->turn, sizeof(std::uint32_t), cudaMemcpyDefault, stream));
+  IMBREX_CUDA_TRY(
+      cudaMemcpyAsync(flag, &args_.protocol.state->turns[epoch % 2], sizeof(std::uint32_t), cudaMemcpyDefault, stream));
 }
 
 // Copies go first: where the driver has one queue for all streams, a kernel that waits for them must stand behind them.
@@ -333,13 +334,11 @@ void CudaExecution::launch(const Operands& operands, cudaStream_t stream, Call c
     for (std::size_t i = 0; i < table_.copies.size(); ++i) copy(i, operands, epoch_, stream);
     IMBREX_CUDA_TRY(cudaEventRecord(copied_, copies_));
   }
+  args_.protocol.self_advancing = skipping_ ? 0 : 1;
   IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, maps_, stream));
-  if (copies) {
-    // NOTE: the epoch's number is what the copies bring as flags; it must not change before they have left.
-    IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, copied_, 0));
-    IMBREX_CUDA_TRY(skipping_ ? skip_epoch(skip_, stream)
-                              : advance_epoch(args_.protocol.state, args_.protocol.copies, stream));
-  }
+  // The caller's A may change once its copies have left; so may the next flags.
+  if (copies) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, copied_, 0));
+  if (skipping_) IMBREX_CUDA_TRY(skip_epoch(skip_, stream));
   if (copy_out_) {
     const Buffer& out = plan_.buffers[buffer_out];
     IMBREX_CUDA_TRY(cudaMemcpyAsync(operands.out, args_.out,

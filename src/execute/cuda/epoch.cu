@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(threads) skip(const __grid_constant__ SkipArgs
     add_relaxed_system(&skip_state(p.peer_states + static_cast<std::int64_t>(r) * p.peer_stride)->arrivals, 1u);
   if (!wait_for_all_ranks(p, number, own->arrivals, expected)) return;
   p.state->epoch = number + 2;
-  p.state->turn = epoch_of(p, number + 2).turn + 1;
+  p.state->turns[number & 1] = epoch_of(p, number + 2).turn + 1;
 }
 
 }  // namespace

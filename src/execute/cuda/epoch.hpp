@@ -33,7 +33,7 @@ struct SkipArgs {
   std::uint32_t signals;
 };
 
-/// Ends an epoch instead of advance_epoch.
+/// Ends an epoch that the kernel does not.
 cudaError_t skip_epoch(const SkipArgs& args, cudaStream_t stream);
 
 /// Loads the kernel.

@@ -35,7 +35,4 @@ const GemmKernel* const* tensor_core_kernels(std::size_t& count);
 /// Any type, alignment and tile, on any GPU; slow.
 const GemmKernel& plain_kernel(Type type);
 
-/// Ends an epoch whose kernel does not: advances `state`. In stream order after everything that the epoch did.
-cudaError_t advance_epoch(EpochState* state, std::uint32_t copies, cudaStream_t stream);
-
 }  // namespace imbrex::cuda

@@ -129,20 +129,12 @@ cudaError_t launch(const GemmArgs& gemm, int workers, TensorMaps&, cudaStream_t 
   return cudaLaunchKernelEx(&config, plain_gemm, Args{gemm, type});
 }
 
-// One thread, after everything of an epoch with copies: the next kernel and the next flags see the new number.
-__global__ void advance(EpochState* state, std::uint32_t copies) {
-  state->epoch += 1;
-  state->turn = static_cast<std::uint32_t>(state->epoch / copies) + 1;
-}
-
-// NOTE: also loads this file's kernels. Loading one lazily while a rank's kernel waits for a peer can stop that peer's
+// NOTE: also loads the kernel. Loading one lazily while a rank's kernel waits for a peer can stop that peer's
 // host, and so both.
 int workers() {
   int device = 0, count = 0;
   cudaFuncAttributes attributes;
-  if (cudaFuncGetAttributes(&attributes, plain_gemm) != cudaSuccess ||
-      cudaFuncGetAttributes(&attributes, advance) != cudaSuccess)
-    return 0;
+  if (cudaFuncGetAttributes(&attributes, plain_gemm) != cudaSuccess) return 0;
   if (cudaGetDevice(&device) != cudaSuccess ||
       cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
     return 0;
@@ -158,10 +150,5 @@ constexpr GemmKernel plain[] = {{"plain bf16", Type::bf16, any, false, true, wor
 }  // namespace
 
 const GemmKernel& plain_kernel(Type type) { return plain[static_cast<int>(type)]; }
-
-cudaError_t advance_epoch(EpochState* state, std::uint32_t copies, cudaStream_t stream) {
-  advance<<<1, 1, 0, stream>>>(state, copies);
-  return cudaGetLastError();
-}
 
 }  // namespace imbrex::cuda

@@ -4,8 +4,8 @@
 // Protocol. Counters are 32 bits wide, count posts, wrap, and are never reset. Epoch e uses counter set e % copies; a
 // signal that receives p posts an epoch must show (e / copies) * p + count before a wait for `count` of them is met.
 // The epoch lies in device memory: each block of a kernel reads it once, and the last one to have done so advances it
-// for the next kernel. Copy engines copy `turn` as a flag, so behind them a one-thread kernel advances both. So a
-// captured graph of `copies` epochs replays without help.
+// for the next kernel. Copy engines copy their epoch's turn as a flag, perhaps later than that: even and odd epochs
+// have one each. So a captured graph of `copies` epochs replays without help.
 #pragma once
 
 #include <cstddef>
@@ -118,13 +118,13 @@ inline constexpr int max_compute_queues = 4;
 /// What a rank's epochs share, at the start of its part of the execution's memory. Zero at first, but for the epoch.
 struct alignas(64) EpochState {
   std::uint64_t epoch;       ///< advanced by this rank's own kernel
-  std::uint32_t turn;        ///< epoch / copies + 1: the flag that a copy engine copies behind its data
+  std::uint32_t turns[2];    ///< by epoch % 2: epoch / copies + 1, the flag that a copy engine copies behind its data
   std::uint32_t abort;       ///< not 0: some rank gave up; every wait ends. Written by any rank
   std::uint32_t fault_lock;  ///< taken by the first thread of this rank that reports
   std::uint32_t readers;     ///< blocks that have read `epoch`
-  std::uint32_t unused[10];
+  std::uint32_t unused[9];
 };
-static_assert(sizeof(EpochState) == 64 && offsetof(EpochState, turn) == 8 && offsetof(EpochState, abort) == 12);
+static_assert(sizeof(EpochState) == 64 && offsetof(EpochState, turns) == 8 && offsetof(EpochState, abort) == 16);
 
 /// In host memory that the device writes: what wait gave up, once. `state` commits: it is written last.
 struct FaultRecord {
@@ -169,7 +169,7 @@ struct Protocol {
   std::byte* peer_states;  ///< rank 0's EpochState; rank r's lies r * peer_stride further
   std::uint64_t peer_stride;
   std::uint32_t rank, ranks;
-  std::uint32_t self_advancing;            ///< the kernel advances the epoch
+  std::uint32_t self_advancing;            ///< the kernel advances the epoch: by one
   std::uint32_t delay_seed, max_delay_ns;  ///< tests: random pauses before tasks; 0: none
 };
 
