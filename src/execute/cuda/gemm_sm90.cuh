@@ -135,7 +135,7 @@ struct Sm90Gemm {
         copy(params.mainloop.tma_load_b.with(*pipeline.producer_get_barrier(state), everyone), tBgB(_, _, _, kt),
              tBsB(_, _, _, state.index()));
       }
-      if (task.slot_stages > 0) Slots::expect(task, pipeline, state);
+      if (task.slot_stages > 0) Slots::expect(task, shared, pipeline, state, params.mainloop.tma_transaction_bytes);
     }
     pipeline.producer_tail(state);
   }

@@ -69,18 +69,24 @@ struct Sm90Slots {
     }
   }
 
-  /// By the producer of B, which takes their stages: how many bytes come in each.
-  __device__ __forceinline__ static void expect(const TaskEntry& task, Pipeline& pipeline, State& state) {
-    constexpr std::uint32_t stage_bytes = planes * plane_bytes;
+  /// By the producer of B, which takes their stages: how many bytes come in each, instead of `slice_bytes`.
+  __device__ __forceinline__ static void expect(const TaskEntry& task, Shared& shared, Pipeline& pipeline, State& state,
+                                                std::uint32_t slice_bytes) {
+    using cutlass::arch::ClusterTransactionBarrier;
     const std::uint32_t at_once = task.adds > 0 ? slot_stages(Tile::units, planes, task.adds).units : 0;
     for (std::uint32_t stage = 0; stage < task.slot_stages; ++stage, ++state) {
       const std::uint32_t units = min(at_once, Tile::units - stage * at_once);
       const std::uint32_t bytes = task.adds * units * plane_bytes;
-      pipeline.producer_acquire(state);  // which expects a whole stage's
-      if (bytes < stage_bytes)
-        cutlass::arch::ClusterTransactionBarrier::complete_transaction(
-            pipeline.producer_get_barrier(state), Config::cluster > 1 ? cute::block_rank_in_cluster() : 0,
-            stage_bytes - bytes);
+      if (bytes > slice_bytes) {
+        // Before the barrier can take what comes for all there is.
+        await_stage(shared, state);
+        ClusterTransactionBarrier::expect_transaction(pipeline.producer_get_barrier(state), bytes - slice_bytes);
+      }
+      pipeline.producer_acquire(state);  // which expects a slice's
+      if (bytes < slice_bytes)
+        ClusterTransactionBarrier::complete_transaction(pipeline.producer_get_barrier(state),
+                                                        Config::cluster > 1 ? cute::block_rank_in_cluster() : 0,
+                                                        slice_bytes - bytes);
     }
   }
 
