@@ -86,6 +86,7 @@ TEST(GpuGemm, EveryVariantIsRightWithTails) {
                                      Variant{"pingpong 128x64 cluster 1", {128, 64}},
                                      Variant{"pingpong 64x128 cluster 1", {64, 128}},
                                      Variant{"pingpong 64x64 cluster 1", {64, 64}},
+                                     Variant{"pingpong 64x32 cluster 1", {64, 32}},
                                      Variant{"cooperative 128x256 cluster 1", {128, 256}},
                                      Variant{"cooperative 128x256 cluster 2", {128, 256}},
                                      Variant{"cooperative 128x224 cluster 1", {128, 224}},
@@ -129,7 +130,7 @@ void random_problems(int ranks, const CudaOptions& options, int repeats, int que
       const Type type = fp8 ? Type::e4m3 : random.chance(0.3) ? Type::fp16 : Type::bf16;
       const Problem p = random_problem(random, op, ranks, i == 0 ? 2600 : 900, type);
       Tile tile = random.one_of<Tile>(
-          {{128, 128}, {128, 128}, {128, 256}, {128, 224}, {128, 192}, {64, 128}, {64, 64}, {128, 64}});
+          {{128, 128}, {128, 128}, {128, 256}, {128, 224}, {128, 192}, {64, 128}, {64, 64}, {64, 32}, {128, 64}});
       if (fp8) tile.n = std::min<std::int64_t>(tile.n, 128);
       const Knobs k = fitting(random, p, options.kernel.empty() ? tile : Tile{128, 128});
       const char* only = std::getenv("IMBREX_TEST_GPU_OPERATOR");
@@ -256,7 +257,7 @@ TEST(GpuFused, PartsOfKOfFewRows) {
   NEEDS_GPUS(1);
   for (const std::int64_t m : {1, 16, 64, 100})
     for (const int parts : {2, 3, 4})
-      for (const Tile tile : {Tile{64, 64}, {64, 128}, {128, 64}, {128, 128}, {128, 256}}) {
+      for (const Tile tile : {Tile{64, 32}, {64, 64}, {64, 128}, {128, 64}, {128, 128}, {128, 256}}) {
         Knobs k;
         k.tile_m = tile.m;
         k.tile_n = tile.n;

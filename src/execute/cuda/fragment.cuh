@@ -154,7 +154,7 @@ struct Fragment {
   /// flight at once; more would not fit the registers beside it.
   __device__ __forceinline__ static void add_any(float (&acc)[Registers], const TaskEntry& task,
                                                  const RegionEntry* adds, std::uint32_t copy, std::uint32_t thread) {
-    constexpr int chunk = units <= 8 ? 4 : 2;
+    constexpr int chunk = units < 4 ? units : units <= 8 ? 4 : 2;
     static_assert(units % chunk == 0);
 #pragma unroll
     for (int unit = 0; unit < units; unit += chunk) {
