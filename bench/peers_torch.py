@@ -35,6 +35,8 @@ LAYERS = {
 SQUARE = 8192
 # Beyond, one-shot is not what anybody would take.
 ONE_SHOT_BYTES = 4 << 20
+# Of a call that takes as many microseconds, samples last, and the first turns, in which the GPU's clock settles, do not count.
+LASTING, SAMPLE, FIRST_TURNS = 100, 10e3, 3
 # No answer within these seconds: something hangs.
 PATIENCE = 300
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -57,8 +59,8 @@ def parse(argv):
     parser.add_argument("--imbrex", default=str(ROOT / "build/bin/imbrex"), help="the program (default: build/bin/imbrex)")
     parser.add_argument("--ops", nargs="+", choices=OPERATORS, default=OPERATORS, metavar="OP", help="default: all four")
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS, metavar="M", help="default: the whole grid")
-    parser.add_argument("--turns", type=int, default=3, help="times that each side is measured (default 3)")
-    parser.add_argument("--rounds", type=int, default=3, help="samples in a turn (default 3)")
+    parser.add_argument("--turns", type=int, default=5, help="times that each side is measured (default 5)")
+    parser.add_argument("--rounds", type=int, default=1, help="samples in a turn (default 1)")
     parser.add_argument("--machine", default="", help="what the result file says of the machine, in words")
     options = parser.parse_args(argv)
     if options.turns < 1 or options.rounds < 1:
@@ -167,7 +169,11 @@ class Timer:
 
     def counts(self, microseconds):
         """Calls that lead in, and calls that are timed, of one that takes so long: as many as `imbrex bench` has in a sample."""
-        return 2, 8 if microseconds < 100 else max(8, 2 * math.ceil(10e3 / microseconds / 2))
+        return 2, 8 if microseconds < LASTING else max(2, 2 * math.ceil(SAMPLE / microseconds / 2))
+
+    def first_turns(self, samples):
+        """How many turns do not count, by the samples (name, microseconds) of one."""
+        return FIRST_TURNS if max((us for _, us in samples), default=0) >= LASTING else 1
 
     def slowest(self, value):
         tensor = self.torch.tensor([float(value)])
@@ -249,21 +255,20 @@ def by_turns(calls, timer, options, measure):
     prepared = {name: timer.prepare(call) for name, call in calls.items()}
     prepared = {name: p for name, p in prepared.items() if p}
     times, turns = {name: [] for name in prepared}, []
-    for _ in range(options.turns):
-        # As `imbrex bench` does: whoever comes first after a pause finds the GPU cooler.
-        names = deque(prepared)
-        for turn in range(-1, options.rounds):
-            for name in names:
-                lead, replay, count, _ = prepared[name]
-                microseconds = timer.time_of(replay, count, lead)
-                if turn >= 0:
-                    times[name].append(microseconds)
-            names.rotate(-1)
+    names, turn = deque(prepared), 0
+    while len(turns) < options.turns:
+        samples = [(name, timer.time_of(*prepared[name][1:3], prepared[name][0])) for _ in range(options.rounds) for name in names]
+        names.rotate(-1)  # whoever comes first after a pause finds the GPU cooler
         torch.cuda.synchronize()
         dist.barrier(group=meeting)
-        if measure:
-            turns.append(measure())
+        measured = measure() if measure else None
         dist.barrier(group=meeting)
+        # What comes first finds it cooler still: the other side was getting ready.
+        if turn >= timer.first_turns(samples):
+            turns.append(measured)
+            for name, microseconds in samples:
+                times[name].append(microseconds)
+        turn += 1
     medians = {name: round(statistics.median(t), 2) for name, t in times.items()}
     return medians, {name: p[3] for name, p in prepared.items()}, turns
 

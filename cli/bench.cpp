@@ -258,7 +258,7 @@ void add_options(CLI::App& command, Options& o) {
   add_integer(
       command, "--runs", o.runs, 2, 1000,
       "Operations in a sample, an even number (default: 8, or, of those that take from 0.1 ms on, what lasts 10 ms, "
-      "for tune 2 from 0.5 ms on; all-reduces: 20)");
+      "behind 0.15 s of work that settle the clock; for tune 2 from 0.5 ms on; all-reduces: 20)");
   command.add_option("--world", o.world, "Ranks are processes (default) or threads")->type_name("NAME");
 }
 

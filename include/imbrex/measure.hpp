@@ -24,8 +24,9 @@ struct MeasureRequest {
   /// Candidates run in turn, so many times; medians count. With `all`, those within 6 % of the fastest run three
   /// times as often again, among themselves, and that counts.
   int rounds = 9;
-  /// Epochs in a sample, even. 0: 8; but of those that take more than 0.1 ms as many as last 10 ms, so that clocks that
-  /// fall under load have fallen; with `all`, whose many candidates see to that, 2 of those that take more than 0.5 ms.
+  /// Epochs in a sample, even. 0: 8; but of those that take more than 0.1 ms as many as last 10 ms, behind 0.15 s of
+  /// the same, so that clocks that fall under load have fallen; with `all`, whose many candidates see to that, 2 of
+  /// those that take more than 0.5 ms.
   int runs = 0;
   std::string gpu;         ///< of the table that the result completes; others are refused. Empty: any
   bool threads = false;    ///< ranks are threads of this process instead of processes

@@ -26,6 +26,7 @@ namespace {
 constexpr std::string_view table_so_far = "the table so far";
 constexpr double link_bytes_per_second = 370e9;
 constexpr std::size_t heap_bytes = std::size_t{16} << 30;
+constexpr double settling = 0.15;  // seconds of work after which a GPU's clock is the one that lasts
 
 double wire_seconds(const Problem& p) {
   const RankShapes s = shapes_of(p);
@@ -74,14 +75,22 @@ class Meter {
     const Operands operands = prepared_->memory->operands();
     auto& executions = prepared_->executions;
     int& runs = prepared_->result.runs;
-    if (runs == 0) runs = runs_of(slowest(executions.front()->time(operands, 2)));
+    if (runs == 0) {
+      const double product = slowest(executions.front()->time(operands, 2));
+      prepared_->settles = request_.runs == 0 && !request_.all && product >= 1e-4;
+      runs = runs_of(product, prepared_->settles);
+    }
     const auto sample = [&](std::size_t i) {
       world_.barrier();
       return slowest(executions[i]->time(operands, runs));
     };
+    while (prepared_->settles && prepared_->busy < settling)
+      for (std::size_t i = 0; i < executions.size(); ++i) prepared_->busy += sample(i) * runs;
     // The product and `sequential` are what the others are compared with.
-    const std::vector<double> times = request_.all ? timed_with_run_off(executions.size(), 2, request_.rounds, sample)
-                                                   : timed_in_turn(executions.size(), request_.rounds, sample);
+    const std::size_t turn = prepared_->turns++;
+    const std::vector<double> times =
+        request_.all ? timed_with_run_off(executions.size(), 2, request_.rounds, sample)
+                     : timed_in_turn(executions.size(), request_.rounds, sample, turn == 0 ? 1 : 0, turn);
     Measurement result = prepared_->result;
     result.product_seconds = times.front();
     for (std::size_t i = 0; i < result.plans.size(); ++i) result.plans[i].seconds = times[i + 1];
@@ -89,18 +98,21 @@ class Meter {
   }
 
  private:
-  // Many candidates heat the GPU by themselves; of few, samples last until its clock does.
-  int runs_of(double seconds) const {
+  // Many candidates keep the GPU busy; of few, samples are longer, and begin when its clock has settled.
+  int runs_of(double seconds, bool settles) const {
     if (request_.runs > 0) return request_.runs;
     if (request_.all && seconds > 5e-4) return 2;
-    if (request_.all || seconds < 1e-4) return 8;
+    if (!settles) return 8;
     constexpr double sample = 10e-3;
-    return std::max(8, 2 * static_cast<int>(std::ceil(sample / seconds / 2)));
+    return std::max(2, 2 * static_cast<int>(std::ceil(sample / seconds / 2)));
   }
 
   // The product alone, then the result's plans.
   struct Prepared {
     Measurement result;
+    bool settles = false;  // samples begin when the clock has settled
+    double busy = 0;       // seconds towards that
+    std::size_t turns = 0;
     std::unique_ptr<OperandMemory> memory;
     std::vector<std::unique_ptr<Execution>> executions;
   };

@@ -9,13 +9,13 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-std::vector<double> timed_in_turn(std::size_t count, int rounds, const Sample& sample) {
+std::vector<double> timed_in_turn(std::size_t count, int rounds, const Sample& sample, int lead, std::size_t begin) {
   std::vector<std::vector<double>> times(count);
-  for (int round = -1; round < rounds; ++round)
+  for (int round = 0; round < lead + rounds; ++round)
     for (std::size_t turn = 0; turn < count; ++turn) {
-      const std::size_t i = (turn + static_cast<std::size_t>(round + 1)) % count;
+      const std::size_t i = (begin + static_cast<std::size_t>(round) + turn) % count;
       const double seconds = sample(i);
-      if (round >= 0) times[i].push_back(seconds);
+      if (round >= lead) times[i].push_back(seconds);
     }
   std::vector<double> medians;
   for (std::vector<double>& t : times) medians.push_back(median(std::move(t)));

@@ -14,8 +14,10 @@ double median(std::vector<double> values);
 using Sample = std::function<double(std::size_t)>;
 
 /// The median of each of `count` candidates' samples, `rounds` of each. They are taken in turn; another one begins each
-/// round, and the first round does not count: whoever comes first after a pause finds the GPU cooler.
-std::vector<double> timed_in_turn(std::size_t count, int rounds, const Sample& sample);
+/// round, candidate `begin` the first one. Before those, `lead` rounds do not count: whoever comes first after a pause
+/// finds the GPU cooler.
+std::vector<double> timed_in_turn(std::size_t count, int rounds, const Sample& sample, int lead = 1,
+                                  std::size_t begin = 0);
 
 /// The same, and a run-off: those that come within 6 % of the fastest are timed again, in three times as many rounds
 /// among themselves, and those times stand. The first `references` candidates are timed with them, whatever they took,

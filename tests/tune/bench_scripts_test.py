@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 import xml.etree.ElementTree as xml
 from pathlib import Path
@@ -135,11 +136,36 @@ class Peers(unittest.TestCase):
 
     def test_the_command_line(self):
         options = peers_torch.parse(["--out", "x.json", "--rows", "64", "--ops", "gemm_all_reduce"])
-        self.assertEqual((options.rows, options.ops, options.turns), ([64], ["gemm_all_reduce"], 3))
+        self.assertEqual((options.rows, options.ops, options.turns), ([64], ["gemm_all_reduce"], 5))
         for wrong in (["--rows", "64"], ["--out", "x", "--turns", "0"], ["--out", "x", "--rows", "0"], ["--out", "x", "--ops", "gemm"]):
             with self.assertRaises(SystemExit) as ended, contextlib.redirect_stderr(io.StringIO()):
                 peers_torch.parse(wrong)
             self.assertEqual(ended.exception.code, 2)
+
+    def test_turns_that_come_first_do_not_count(self):
+        nothing = types.SimpleNamespace(barrier=lambda group: None, cuda=types.SimpleNamespace(synchronize=lambda: None))
+
+        class Timer(peers_torch.Timer):
+            def __init__(self, scale):
+                self.torch = self.dist = self.meeting = nothing
+                self.scale, self.order = scale, []
+
+            def prepare(self, call):
+                return None if call == "fails" else ("lead " + call, "replay " + call, 8, "graph")
+
+            def time_of(self, replay, calls, lead):
+                self.order.append(replay[len("replay "):])
+                assert (lead, calls) == ("lead " + self.order[-1], 8)
+                return self.scale * len(self.order)
+
+        for scale, first in ((1, 1), (100, 3)):
+            timer, turns = Timer(scale), []
+            options = types.SimpleNamespace(turns=2, rounds=1)
+            medians, how, measured = peers_torch.by_turns({"x": "a", "y": "b", "z": "fails"}, timer, options, lambda: turns.append(0) or len(turns))
+            self.assertEqual("".join(timer.order), "abba" * ((first + 2) // 2) + "ab" * ((first + 2) % 2))
+            self.assertEqual((len(turns), measured), (first + 2, [first + 1, first + 2]))
+            self.assertEqual(how, {"x": "graph", "y": "graph"})
+            self.assertEqual(medians["x"], scale * (2 * first + 2.5))  # of the last two turns
 
     def server(self, script):
         folder = tempfile.TemporaryDirectory()
