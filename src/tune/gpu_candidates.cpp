@@ -13,7 +13,7 @@ struct Shape {
   int cluster;
 };
 constexpr Shape square{128, 128, 2}, square1{128, 128, 1}, narrow{128, 64, 1}, low{64, 128, 1}, small{64, 64, 1},
-    wide{128, 256, 2}, wide1{128, 256, 1}, middle{128, 224, 2}, middle1{128, 224, 1};
+    tiny{64, 32, 1}, wide{128, 256, 2}, wide1{128, 256, 1}, middle{128, 224, 2}, middle1{128, 224, 1};
 
 // The kernel for e4m3 that is nearest.
 Shape of_fp8(const Shape& s) {
@@ -112,8 +112,9 @@ void add_gathers(List& list, std::int64_t m, std::int64_t shard) {
   const auto own_first = [](Knobs& k) { columns(k, 4, first), k.k_slices = 4; };
   const auto pushed = [](Knobs& k) { k.transport = Transport::push; };
   const auto pushed_narrow = [](Knobs& k) { k.transport = Transport::push, k.group = 2; };
+  const auto pushed_slices = [](Knobs& k) { k.transport = Transport::push, k.group = 2, k.k_slices = 2; };
   const auto pushed_own_first = [](Knobs& k) { k.transport = Transport::push, columns(k, 4, first); };
-  if (m <= 64) return list.add({small, low, square1}, spanning);
+  if (m <= 64) return list.add({tiny, small, low, square1}, spanning);
   if (shard < 128) return list.add({narrow, square1, square, middle1, middle}, spanning);
   if (shard <= 256) {
     for (int slices : {1, 2, 4}) list.add({square, wide, middle}, sliced(slices));
@@ -121,6 +122,7 @@ void add_gathers(List& list, std::int64_t m, std::int64_t shard) {
     list.add({middle1, wide1}, own_first);
     if (shard == 128) return;
     list.add({square, middle}, own_first), list.add({square, middle}, pushed_own_first);
+    list.add({middle}, pushed_slices);
     return list.add({square, middle}, pushed_narrow);
   }
   list.add({square, wide, middle}, pushed);
@@ -135,7 +137,7 @@ void add_scatters(List& list, const Problem& p, std::int64_t shard) {
   const bool exchange = p.op == Operator::gemm_all_to_all;
   const auto spanning = [&](Knobs& k) { k.span_shards = true, k.reducer = Reducer::tail; };
   if (shard < 128) {
-    if (p.m <= 64) return list.add({small, low}, spanning);
+    if (p.m <= 64) return list.add({tiny, small, low}, spanning);
     list.add({narrow, square1, square}, spanning);
     if (shard == 64) list.add({small, low}, in_columns(8, 0));
     return;
@@ -145,7 +147,8 @@ void add_scatters(List& list, const Problem& p, std::int64_t shard) {
     if (exchange) return;
     list.add({square, wide}, [](Knobs& k) { columns(k, 8, 0), k.abreast = 2; });
     list.add({square1, wide1}, in_columns(8, 24));
-    if (shard > 128) list.add({square, wide}, in_columns(8, 24)), list.add({square}, [](Knobs&) {});
+    if (shard == 128) return list.add({narrow}, [](Knobs&) {});
+    list.add({square, wide}, in_columns(8, 24)), list.add({square}, [](Knobs&) {});
     return;
   }
   list.add({square}, [](Knobs&) {});
@@ -162,9 +165,9 @@ void add_scatters(List& list, const Problem& p, std::int64_t shard) {
 
 void add_reduces(List& list, const Problem& p) {
   const auto one_shot = [](Knobs& k) { k.one_shot = true, k.reducer = Reducer::tail; };
-  if (p.m <= 64) list.add({small, low}, one_shot);
+  if (p.m <= 64) list.add({tiny, small, low}, one_shot);
   if (p.m > 64 && p.m <= 256) list.add({narrow, square1, square}, one_shot);
-  if (p.m <= 64) return list.add({small, low}, in_columns(8, 0));
+  if (p.m <= 64) return list.add({tiny, small, low}, in_columns(8, 0));
   if (p.m <= 512) list.add({narrow, square1, low}, in_columns(8, 0));
   list.add({square}, in_columns(8, 0));
   if (p.m < 512) return;
