@@ -7,23 +7,25 @@
 
 namespace imbrex::codec {
 
+// Masks instead of branches: loops over these become vector instructions.
+IMBREX_CODEC std::uint32_t either(bool first, std::uint32_t a, std::uint32_t b) {
+  return b ^ ((a ^ b) & (0u - static_cast<std::uint32_t>(first)));
+}
+
 IMBREX_CODEC std::uint32_t to_e4m3_by_integers(float value) {
   const std::uint32_t bits = bits_of(value), magnitude = bits & magnitude_mask, sign = (bits >> 24) & 0x80u;
-  if (magnitude > infinity_bits) return 0x7fu;  // the instruction drops a NaN's sign
-  if (magnitude >= 0x43e00000u) return sign | 0x7eu;
-  const std::uint32_t exponent = magnitude >> 23;
-  if (exponent >= 121) return sign | (((magnitude + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20) - (120u << 3));
-  // Below 2^-6 codes are multiples of 2^-9; from half of that down all round to zero.
-  const std::uint32_t significand = (magnitude & fraction_mask) | 0x800000u;
-  const std::uint32_t shift = smaller(141u - exponent, 25u);
-  return sign | ((significand + (1u << (shift - 1)) - 1u + ((significand >> shift) & 1u)) >> shift);
+  const std::uint32_t normal = ((magnitude + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20) - (120u << 3);
+  // Below 2^-6 codes are multiples of 2^-9, to which this sum rounds.
+  const std::uint32_t small = bits_of(float_of(magnitude) + 0x1.8p14f) & 0xffu;
+  const std::uint32_t code = either(magnitude >= 0x43e00000u, 0x7eu, either(magnitude >= 0x3c800000u, normal, small));
+  return either(magnitude > infinity_bits, 0x7fu, sign | code);  // the instruction drops a NaN's sign
 }
 
 IMBREX_CODEC float from_e4m3_by_integers(std::uint32_t code) {
   const std::uint32_t sign = (code & 0x80u) << 24, magnitude = code & 0x7fu;
-  if (magnitude == 0x7fu) return float_of(nan_bits);
-  if (magnitude >= 8) return float_of(sign | ((magnitude << 20) + (120u << 23)));
-  return float_of(sign | bits_of(static_cast<float>(magnitude) * 0x1p-9f));
+  const std::uint32_t normal = (magnitude << 20) + (120u << 23),
+                      small = bits_of(static_cast<float>(static_cast<int>(magnitude)) * 0x1p-9f);
+  return float_of(either(magnitude == 0x7fu, nan_bits, sign | either(magnitude >= 8, normal, small)));
 }
 
 /// Two values to two codes in the low 16 bits, `low` in the lowest byte; and back.

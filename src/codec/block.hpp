@@ -28,14 +28,18 @@ IMBREX_CODEC std::uint32_t gather_bytes(std::uint32_t a, std::uint32_t b, std::u
 #endif
 }
 
-/// Byte `i` of a word as a float: below 2^23 the bits of a float are those of an integer.
+/// A code as a float, less the bias: below 2^23 the bits of a float are those of an integer.
+IMBREX_CODEC float code_to_float(std::uint32_t code, float bias) {
+  return float_of(0x4b000000u | code) - (0x1p23f + bias);
+}
+
+/// The same of byte `i` of a word.
 IMBREX_CODEC float byte_to_float(std::uint32_t word, int i, float bias) {
 #ifdef __CUDA_ARCH__
-  const float raised = float_of(__byte_perm(word, 0x4b000000u, 0x7440 + i));
+  return float_of(__byte_perm(word, 0x4b000000u, 0x7440 + i)) - (0x1p23f + bias);
 #else
-  const float raised = float_of(0x4b000000u | ((word >> (8 * i)) & 0xffu));
+  return code_to_float((word >> (8 * i)) & 0xffu, bias);
 #endif
-  return raised - (0x1p23f + bias);
 }
 
 /// What NaN and the infinities become in a marked group: NaN, +infinity, -infinity.
@@ -46,6 +50,23 @@ struct Marks {
 IMBREX_CODEC constexpr Marks marks_of(CodeFormat format) {
   if (format == CodeFormat::fp8) return {0x7f, 0x7e, 0xfe};
   return {0, (1u << code_bits(format)) - 1, 1};
+}
+
+/// What is added to a value over its step: 1.5 * 2^23 rounds it to an integer and leaves that in the lowest byte.
+IMBREX_CODEC float raise_of(CodeFormat format, bool symmetric) {
+  return 0x1.8p23f + (symmetric ? static_cast<float>(code_bias(format)) : 0.0f);
+}
+
+/// An integer's code in the lowest byte. `raise`: raise_of; `half_offset`: half of the group's.
+IMBREX_CODEC std::uint32_t integer_code(bool symmetric, const Group& group, float value, float raise,
+                                        float half_offset) {
+  const float from_offset = symmetric ? value : multiply_add(value, 0.5f, -half_offset);
+  return bits_of(multiply_add(from_offset, group.inverse, raise));
+}
+
+/// What it stands for. `code`: less the bias, if symmetric.
+IMBREX_CODEC float integer_value(bool symmetric, const Group& group, float code) {
+  return symmetric ? product(code, group.step) : multiply_add(code, group.step, group.offset);
 }
 
 /// Codes of eight values of a regular or marked group. In a regular group all are finite and none lies outside.
@@ -60,13 +81,8 @@ IMBREX_CODEC Codes encode(const Codec& codec, const Range& range, const Group& g
       code[i + 1] = pair >> 8;
     }
   } else {
-    // Adding 1.5 * 2^23 rounds to an integer and leaves it in the lowest byte, which is all that is taken below.
-    const float raise = 0x1.8p23f + (symmetric ? static_cast<float>(code_bias(codec.format)) : 0.0f);
-    const float half_offset = product(0.5f, group.offset);
-    for (int i = 0; i < block_values; ++i) {
-      const float value = symmetric ? values[i] : multiply_add(values[i], 0.5f, -half_offset);
-      code[i] = bits_of(multiply_add(value, group.inverse, raise));
-    }
+    const float raise = raise_of(codec.format, symmetric), half_offset = product(0.5f, group.offset);
+    for (int i = 0; i < block_values; ++i) code[i] = integer_code(symmetric, group, values[i], raise, half_offset);
   }
   if (group.kind == GroupKind::marked) {
     const Marks marks = marks_of(codec.format);
@@ -94,10 +110,8 @@ IMBREX_CODEC void decode_numbers(const Codec& codec, const Group& group, const C
     }
   } else {
     const float bias = symmetric ? static_cast<float>(code_bias(codec.format)) : 0.0f;
-    for (int i = 0; i < block_values; ++i) {
-      const float code = byte_to_float(i < 4 ? codes.low : codes.high, i % 4, bias);
-      values[i] = symmetric ? product(code, group.step) : multiply_add(code, group.step, group.offset);
-    }
+    for (int i = 0; i < block_values; ++i)
+      values[i] = integer_value(symmetric, group, byte_to_float(i < 4 ? codes.low : codes.high, i % 4, bias));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "base/convert.hpp"
@@ -46,7 +47,117 @@ struct DecodeJob {
   GroupRecord* records;
 };
 
-using Block = const float (&)[block_values];
+// Groups are whole pieces: loops over one are long enough for vector instructions, and of a known length.
+constexpr int piece_values = 32, piece_blocks = piece_values / block_values;
+
+// A group's i-th block or piece.
+template <int count>
+IMBREX_CODEC auto part_of(const float* values, int i) -> const float (&)[count] {
+  return *reinterpret_cast<const float(*)[count]>(values + i * count);
+}
+
+// A group's codes, one a byte, and its values from them.
+template <Codec form>
+IMBREX_CODEC void encode_group(const Range& range, const Group& group, const float* values, int size,
+                               std::uint8_t* codes) {
+  if (group.kind == GroupKind::marked) {
+    for (int b = 0; b < size / block_values; ++b) {
+      const Codes eight = encode(form, range, group, part_of<block_values>(values, b));
+      std::memcpy(codes + b * block_values, &eight, sizeof eight);
+    }
+    return;
+  }
+  constexpr bool symmetric = !form.asymmetric;
+  const float raise = raise_of(form.format, symmetric), half_offset = product(0.5f, group.offset);
+  for (int p = 0; p < size / piece_values; ++p) {
+    const auto& piece = part_of<piece_values>(values, p);
+    for (int i = 0; i < piece_values; ++i)
+      codes[p * piece_values + i] = static_cast<std::uint8_t>(
+          form.format == CodeFormat::fp8 ? to_e4m3_by_integers(product(piece[i], group.inverse))
+                                         : integer_code(symmetric, group, piece[i], raise, half_offset));
+  }
+}
+template <Codec form>
+IMBREX_CODEC void decode_group(const Range& range, const Group& group, const std::uint8_t* codes, int size,
+                               float* values) {
+  if (group.kind == GroupKind::marked || !(magnitude_of(form, group) <= range.largest)) {
+    for (int b = 0; b < size / block_values; ++b) {
+      Codes eight;
+      std::memcpy(&eight, codes + b * block_values, sizeof eight);
+      decode(form, range, group, eight, *reinterpret_cast<float(*)[block_values]>(values + b * block_values));
+    }
+    return;
+  }
+  constexpr bool symmetric = !form.asymmetric;
+  constexpr float bias = symmetric ? static_cast<float>(code_bias(form.format)) : 0.0f;
+  for (int p = 0; p < size / piece_values; ++p)
+    for (int i = 0; i < piece_values; ++i) {
+      const std::uint32_t code = codes[p * piece_values + i];
+      values[p * piece_values + i] = form.format == CodeFormat::fp8
+                                         ? product(from_e4m3_by_integers(code), group.step)
+                                         : integer_value(symmetric, group, code_to_float(code, bias));
+    }
+}
+
+// What a block has of a plane of up to four bits a code.
+template <int bits>
+using PlaneWord =
+    std::conditional_t<bits == 4, std::uint32_t, std::conditional_t<bits == 2, std::uint16_t, std::uint8_t>>;
+
+// A piece's codes, of fewer than eight bits, to their places in the planes and back.
+template <CodeFormat format>
+IMBREX_CODEC void store_piece(const std::uint8_t* codes, std::byte* first, std::byte* second) {
+  Codes eights[piece_blocks];
+  std::memcpy(eights, codes, sizeof eights);
+  PlaneWord<first_plane_bits(format)> firsts[piece_blocks];
+  for (int b = 0; b < piece_blocks; ++b)
+    firsts[b] = static_cast<PlaneWord<first_plane_bits(format)>>(to_planes(format, eights[b]).first[0]);
+  std::memcpy(first, firsts, sizeof firsts);
+  if constexpr (second_plane_bits(format) != 0) {
+    PlaneWord<second_plane_bits(format)> seconds[piece_blocks];
+    for (int b = 0; b < piece_blocks; ++b)
+      seconds[b] = static_cast<PlaneWord<second_plane_bits(format)>>(to_planes(format, eights[b]).second);
+    std::memcpy(second, seconds, sizeof seconds);
+  }
+}
+template <CodeFormat format>
+IMBREX_CODEC void load_piece(const std::byte* first, const std::byte* second, std::uint8_t* codes) {
+  PlaneWord<first_plane_bits(format)> firsts[piece_blocks];
+  std::memcpy(firsts, first, sizeof firsts);
+  PlaneWord<second_plane_bits(format)> seconds[piece_blocks] = {};
+  if constexpr (second_plane_bits(format) != 0) std::memcpy(seconds, second, sizeof seconds);
+  Codes eights[piece_blocks];
+  for (int b = 0; b < piece_blocks; ++b) eights[b] = from_planes(format, {{firsts[b], 0}, seconds[b]});
+  std::memcpy(codes, eights, sizeof eights);
+}
+
+// The whole of a group's codes. Of eight bits, the wire has them one a byte.
+template <Codec form>
+IMBREX_CODEC void write_codes(const Range& range, const Group& group, const float* values, int size, std::byte* first,
+                              std::byte* second) {
+  if constexpr (code_bits(form.format) == 8) {
+    encode_group<form>(range, group, values, size, reinterpret_cast<std::uint8_t*>(first));
+  } else {
+    std::uint8_t codes[max_group];
+    encode_group<form>(range, group, values, size, codes);
+    for (int p = 0; p < size / piece_values; ++p)
+      store_piece<form.format>(codes + p * piece_values, first + p * piece_blocks * first_plane_bits(form.format),
+                               second + p * piece_blocks * second_plane_bits(form.format));
+  }
+}
+template <Codec form>
+IMBREX_CODEC void read_codes(const Range& range, const Group& group, const std::byte* first, const std::byte* second,
+                             int size, float* values) {
+  if constexpr (code_bits(form.format) == 8) {
+    decode_group<form>(range, group, reinterpret_cast<const std::uint8_t*>(first), size, values);
+  } else {
+    std::uint8_t codes[max_group];
+    for (int p = 0; p < size / piece_values; ++p)
+      load_piece<form.format>(first + p * piece_blocks * first_plane_bits(form.format),
+                              second + p * piece_blocks * second_plane_bits(form.format), codes + p * piece_values);
+    decode_group<form>(range, group, codes, size, values);
+  }
+}
 
 template <Codec form>
 IMBREX_CODEC void encode_groups(EncodeJob& job) {
@@ -62,17 +173,14 @@ IMBREX_CODEC void encode_groups(EncodeJob& job) {
       for (int i = 0; i < size; ++i) filled[i] = values[smaller<std::int64_t>(i, there - 1)];
       values = filled;
     }
-    const auto block = [&](int b) -> Block {
-      return *reinterpret_cast<const float(*)[block_values]>(values + b * block_values);
-    };
     Extremes extremes = no_extremes(form);
-    for (int b = 0; b < blocks; ++b) extremes = fold(form, extremes, block(b));
+    for (int p = 0; p < size / piece_values; ++p) extremes = fold(form, extremes, part_of<piece_values>(values, p));
     Group group;
     if (!needs_mark(form, range, extremes)) {
       group = regular_group(form, extremes);
     } else {
       std::int32_t finite = 0;
-      for (int b = 0; b < blocks; ++b) finite = fold_finite(range, finite, block(b));
+      for (int b = 0; b < blocks; ++b) finite = fold_finite(range, finite, part_of<block_values>(values, b));
       group = marked_group(form, finite);
     }
     if (job.format.slots &&
@@ -87,15 +195,8 @@ IMBREX_CODEC void encode_groups(EncodeJob& job) {
       ++job.raw_groups;
       continue;
     }
-    for (int b = 0; b < blocks; ++b) {
-      const std::int64_t at = g * blocks + b;
-      const Planes planes = to_planes(form.format, encode(form, range, group, block(b)));
-      std::memcpy(job.wire + layout.first + at * first_plane_bits(form.format), planes.first,
-                  static_cast<std::size_t>(first_plane_bits(form.format)));
-      if (second_plane_bits(form.format) != 0)
-        store_word(job.wire + layout.second + at * second_plane_bits(form.format), planes.second,
-                   second_plane_bits(form.format));
-    }
+    write_codes<form>(range, group, values, size, job.wire + layout.first + g * blocks * first_plane_bits(form.format),
+                      job.wire + layout.second + g * blocks * second_plane_bits(form.format));
   }
 }
 
@@ -116,22 +217,12 @@ IMBREX_CODEC void decode_groups(DecodeJob& job) {
     if (record.raw) {
       to_float(job.format.type, job.wire + layout.slot + g * size * element, values, size);
       std::int32_t finite = 0;
-      for (int b = 0; b < blocks; ++b)
-        finite = fold_finite(range, finite, *reinterpret_cast<const float(*)[block_values]>(values + b * block_values));
+      for (int b = 0; b < blocks; ++b) finite = fold_finite(range, finite, part_of<block_values>(values, b));
       record.magnitude = float_of(static_cast<std::uint32_t>(finite));
     } else {
       record.magnitude = smaller(magnitude_of(form, group), range.largest);
-      for (int b = 0; b < blocks; ++b) {
-        const std::int64_t at = g * blocks + b;
-        Planes planes{};
-        std::memcpy(planes.first, job.wire + layout.first + at * first_plane_bits(form.format),
-                    static_cast<std::size_t>(first_plane_bits(form.format)));
-        if (second_plane_bits(form.format) != 0)
-          planes.second =
-              load_word(job.wire + layout.second + at * second_plane_bits(form.format), second_plane_bits(form.format));
-        decode(form, range, group, from_planes(form.format, planes),
-               *reinterpret_cast<float(*)[block_values]>(values + b * block_values));
-      }
+      read_codes<form>(range, group, job.wire + layout.first + g * blocks * first_plane_bits(form.format),
+                       job.wire + layout.second + g * blocks * second_plane_bits(form.format), size, values);
     }
     if (values == filled) std::copy_n(filled, there, job.values + g * size);
     if (job.records != nullptr) job.records[g] = record;

@@ -31,18 +31,19 @@ IMBREX_CODEC Extremes merge(const Codec& codec, Extremes a, Extremes b) {
   return {codec.asymmetric ? smaller(a.low, b.low) : 0, larger(a.high, b.high)};
 }
 
-IMBREX_CODEC Extremes fold(const Codec& codec, Extremes so_far, const float (&values)[block_values]) {
+template <int count>
+IMBREX_CODEC Extremes fold(const Codec& codec, Extremes so_far, const float (&values)[count]) {
 #ifdef __CUDA_ARCH__
   // A NaN need not come out with its own bits: groups with one are marked, whatever it is.
   float low = codec.asymmetric ? values[0] : 0, high = codec.asymmetric ? values[0] : fabsf(values[0]);
-  for (int i = 1; i < block_values; ++i) {
+  for (int i = 1; i < count; ++i) {
     if (codec.asymmetric) low = smaller_or_nan(low, values[i]);
     high = larger_or_nan(high, codec.asymmetric ? values[i] : fabsf(values[i]));
   }
   if (codec.asymmetric) return merge(codec, so_far, {ordered(low), ordered(high)});
   return merge(codec, so_far, {0, static_cast<std::int32_t>(bits_of(high))});
 #else
-  for (int i = 0; i < block_values; ++i) {
+  for (int i = 0; i < count; ++i) {
     const auto magnitude = static_cast<std::int32_t>(bits_of(values[i]) & magnitude_mask);
     const std::int32_t key = codec.asymmetric ? ordered(values[i]) : magnitude;
     so_far = merge(codec, so_far, {key, key});
