@@ -255,10 +255,9 @@ void add_options(CLI::App& command, Options& o) {
   add_named<Type>(command, "--type", o.type, parse_type, "bf16 (default), fp16, fp32 or e4m3");
   add_scales(command, o.scales);
   add_integer(command, "--rounds", o.rounds, 1, 1000, "Samples of each candidate; they run in turn (default 9)");
-  add_integer(
-      command, "--runs", o.runs, 2, 1000,
-      "Operations in a sample, an even number (default: 8, or, of those that take from 0.1 ms on, what lasts 10 ms, "
-      "behind 0.15 s of work that settle the clock; for tune 2 from 0.5 ms on; all-reduces: 20)");
+  add_integer(command, "--runs", o.runs, 2, 1000,
+              "Operations in a sample, even (default: 8; of 0.1 ms and more, what lasts 10 ms, behind 0.15 s of work; "
+              "tune: 2 from 0.5 ms on; all-reduces: 20)");
   command.add_option("--world", o.world, "Ranks are processes (default) or threads")->type_name("NAME");
 }
 
