@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 
 #include "execute/cuda/gemm.hpp"
 #include "execute/cuda/gemm_sm90.cuh"
@@ -42,15 +43,17 @@ struct Sm90Launcher {
     return clusters;
   }
 
-  static typename Mainloop::Params mainloop(const GemmArgs& args, const void* a, std::int64_t rows) {
-    const auto k = static_cast<int>(args.k), n = static_cast<int>(args.n);
+  static cute::TmaDescriptor map_of_b(const GemmArgs& args) {
     typename Mainloop::StrideB stride_b{};
     cute::get<Gemm::fp8 ? 0 : 1>(stride_b) = Gemm::fp8 ? args.k : args.n;
-    typename Mainloop::Arguments arguments{static_cast<const typename Gemm::Element*>(a),
+    // The operands' maps are made together; A's is map_of_a's.
+    typename Mainloop::Arguments arguments{static_cast<const typename Gemm::Element*>(args.a[0][0]),
                                            {args.k, cute::_1{}, 0},
                                            static_cast<const typename Gemm::Element*>(args.b),
                                            stride_b};
-    return Mainloop::to_underlying_arguments(cute::make_shape(static_cast<int>(rows), n, k, 1), arguments, nullptr);
+    const auto shape =
+        cute::make_shape(static_cast<int>(args.a_rows[0]), static_cast<int>(args.n), static_cast<int>(args.k), 1);
+    return *Mainloop::to_underlying_arguments(shape, arguments, nullptr).tma_load_b.get_tma_descriptor();
   }
 
   // Beside its map, nothing in an operand's part of the main loop's parameters depends on where the operand lies.
@@ -63,9 +66,8 @@ struct Sm90Launcher {
   // NOTE: rows beyond a map's end take longer to fill than others to load: 16 x 12288 x 12288 took 115 us, with 64 rows
   // 79.
   static int rows_of_a_load(const GemmArgs& args) {
-    int rows = 8;
-    while (rows < Config::tile_m && rows < std::max(args.a_rows[0], args.a_rows[1])) rows *= 2;
-    return rows;
+    const std::int64_t most = std::clamp<std::int64_t>(std::max(args.a_rows[0], args.a_rows[1]), 8, Config::tile_m);
+    return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(most)));
   }
 
   /// A map of A, of `rows` x args.k, for loads of `load` rows.
@@ -95,9 +97,8 @@ struct Sm90Launcher {
             maps.get({kernel, false, a, rows, args.k}, [&] { return map_of_a(args, a, rows, load); });
       }
     params.mainloop.tma_load_a.tma_desc_ = params.a[0][0];
-    params.mainloop.tma_load_b.tma_desc_ = maps.get({kernel, true, args.b, args.k, args.n}, [&] {
-      return *mainloop(args, args.a[0][0], args.a_rows[0]).tma_load_b.get_tma_descriptor();
-    });
+    params.mainloop.tma_load_b.tma_desc_ =
+        maps.get({kernel, true, args.b, args.k, args.n}, [&] { return map_of_b(args); });
     cudaLaunchAttribute attributes[2];
     const cudaLaunchConfig_t config = configuration(workers, stream, attributes);
     return cudaLaunchKernelEx(&config, sm90_gemm<Config>, params);

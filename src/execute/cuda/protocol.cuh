@@ -65,7 +65,7 @@ __device__ __forceinline__ void advance_epoch(const Protocol& p, const Epoch& ep
   p.state->epoch = epoch.number + 1;
   // NOTE: copy engines may still read this epoch's turn. The last one's, which goes here, have read theirs: the stream
   // waited for them before this kernel.
-  p.state->turns[(epoch.number + 1) & 1] = static_cast<std::uint32_t>((epoch.number + 1) >> (p.copies - 1)) + 1;
+  p.state->turns[(epoch.number + 1) & 1] = epoch_of(p, epoch.number + 1).turn + 1;
 }
 
 /// Writes down the first wait of this rank that passed its limit, and ends every wait of every rank.
