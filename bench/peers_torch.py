@@ -256,8 +256,13 @@ def by_turns(calls, timer, options, measure):
     prepared = {name: p for name, p in prepared.items() if p}
     times, turns = {name: [] for name in prepared}, []
     names, turn = deque(prepared), 0
+
+    def sample(name):
+        lead, replay, count, _ = prepared[name]
+        return timer.time_of(replay, count, lead)
+
     while len(turns) < options.turns:
-        samples = [(name, timer.time_of(*prepared[name][1:3], prepared[name][0])) for _ in range(options.rounds) for name in names]
+        samples = [(name, sample(name)) for _ in range(options.rounds) for name in names]
         names.rotate(-1)  # whoever comes first after a pause finds the GPU cooler
         torch.cuda.synchronize()
         dist.barrier(group=meeting)

@@ -75,19 +75,19 @@ class Meter {
     const Operands operands = prepared_->memory->operands();
     auto& executions = prepared_->executions;
     int& runs = prepared_->result.runs;
-    if (runs == 0) {
-      const double product = slowest(executions.front()->time(operands, 2));
-      prepared_->settles = request_.runs == 0 && !request_.all && product >= 1e-4;
-      runs = runs_of(product, prepared_->settles);
-    }
     const auto sample = [&](std::size_t i) {
       world_.barrier();
       return slowest(executions[i]->time(operands, runs));
     };
-    while (prepared_->settles && prepared_->busy < settling)
-      for (std::size_t i = 0; i < executions.size(); ++i) prepared_->busy += sample(i) * runs;
-    // The product and `sequential` are what the others are compared with.
     const std::size_t turn = prepared_->turns++;
+    if (turn == 0) {
+      const double product = slowest(executions.front()->time(operands, 2));
+      const bool settles = request_.runs == 0 && !request_.all && product >= 1e-4;
+      runs = runs_of(product, settles);
+      for (double busy = 0; settles && busy < settling;)
+        for (std::size_t i = 0; i < executions.size(); ++i) busy += sample(i) * runs;
+    }
+    // The product and `sequential` are what the others are compared with.
     const std::vector<double> times =
         request_.all ? timed_with_run_off(executions.size(), 2, request_.rounds, sample)
                      : timed_in_turn(executions.size(), request_.rounds, sample, turn == 0 ? 1 : 0, turn);
@@ -110,9 +110,7 @@ class Meter {
   // The product alone, then the result's plans.
   struct Prepared {
     Measurement result;
-    bool settles = false;  // samples begin when the clock has settled
-    double busy = 0;       // seconds towards that
-    std::size_t turns = 0;
+    std::size_t turns = 0;  // in which it was measured
     std::unique_ptr<OperandMemory> memory;
     std::vector<std::unique_ptr<Execution>> executions;
   };

@@ -111,8 +111,9 @@ void add_gathers(List& list, std::int64_t m, std::int64_t shard) {
   const auto sliced = [](int slices) { return [=](Knobs& k) { columns(k, 8, 0), k.k_slices = slices; }; };
   const auto own_first = [](Knobs& k) { columns(k, 4, first), k.k_slices = 4; };
   const auto pushed = [](Knobs& k) { k.transport = Transport::push; };
-  const auto pushed_narrow = [](Knobs& k) { k.transport = Transport::push, k.group = 2; };
-  const auto pushed_slices = [](Knobs& k) { k.transport = Transport::push, k.group = 2, k.k_slices = 2; };
+  const auto pushed_narrow = [](int slices) {
+    return [=](Knobs& k) { k.transport = Transport::push, k.group = 2, k.k_slices = slices; };
+  };
   const auto pushed_own_first = [](Knobs& k) { k.transport = Transport::push, columns(k, 4, first); };
   if (m <= 64) return list.add({tiny, small, low, square1}, spanning);
   if (shard < 128) return list.add({narrow, square1, square, middle1, middle}, spanning);
@@ -122,11 +123,11 @@ void add_gathers(List& list, std::int64_t m, std::int64_t shard) {
     list.add({middle1, wide1}, own_first);
     if (shard == 128) return;
     list.add({square, middle}, own_first), list.add({square, middle}, pushed_own_first);
-    list.add({middle}, pushed_slices);
-    return list.add({square, middle}, pushed_narrow);
+    list.add({middle}, pushed_narrow(2));
+    return list.add({square, middle}, pushed_narrow(1));
   }
   list.add({square, wide, middle}, pushed);
-  list.add({wide, middle}, pushed_narrow);
+  list.add({wide, middle}, pushed_narrow(1));
   list.add({square, wide, middle}, pushed_own_first);
   if (shard <= 512) list.add({square, middle}, own_first), list.add({middle}, sliced(4));
 }

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <iostream>
 #include <vector>
 
 #include "support/random_plan.hpp"
@@ -50,9 +49,7 @@ TEST(Turns, NobodyRunsOffAlone) {
 // Of candidates that differ by less than their samples do: what the one that is chosen takes more than the best, on
 // average.
 TEST(Turns, ARunOffChoosesBetter) {
-  const std::uint64_t seed = test::seed_from_environment();
-  std::cout << "seed " << seed << " (set IMBREX_TEST_SEED to change it)\n";
-  test::Random random(seed);
+  test::Random random(test::seed_from_environment());
   double regret[2] = {};
   for (int trial = 0; trial < 400; ++trial) {
     std::vector<double> truth{0.5, 1};
