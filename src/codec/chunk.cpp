@@ -110,15 +110,14 @@ IMBREX_CODEC void store_piece(const std::uint8_t* codes, std::byte* first, std::
   Codes eights[piece_blocks];
   std::memcpy(eights, codes, sizeof eights);
   PlaneWord<first_plane_bits(format)> firsts[piece_blocks];
-  for (int b = 0; b < piece_blocks; ++b)
-    firsts[b] = static_cast<PlaneWord<first_plane_bits(format)>>(to_planes(format, eights[b]).first[0]);
-  std::memcpy(first, firsts, sizeof firsts);
-  if constexpr (second_plane_bits(format) != 0) {
-    PlaneWord<second_plane_bits(format)> seconds[piece_blocks];
-    for (int b = 0; b < piece_blocks; ++b)
-      seconds[b] = static_cast<PlaneWord<second_plane_bits(format)>>(to_planes(format, eights[b]).second);
-    std::memcpy(second, seconds, sizeof seconds);
+  PlaneWord<second_plane_bits(format)> seconds[piece_blocks];
+  for (int b = 0; b < piece_blocks; ++b) {
+    const Planes planes = to_planes(format, eights[b]);
+    firsts[b] = static_cast<PlaneWord<first_plane_bits(format)>>(planes.first[0]);
+    seconds[b] = static_cast<PlaneWord<second_plane_bits(format)>>(planes.second);
   }
+  std::memcpy(first, firsts, sizeof firsts);
+  if constexpr (second_plane_bits(format) != 0) std::memcpy(second, seconds, sizeof seconds);
 }
 template <CodeFormat format>
 IMBREX_CODEC void load_piece(const std::byte* first, const std::byte* second, std::uint8_t* codes) {
