@@ -37,7 +37,7 @@ struct GpuCase {
   int replays = 0;             ///< of a CUDA graph of two epochs, after the repeats; compared with them 20 times
   bool shared_out = false;     ///< outputs where peers can write them
   bool whole_numbers = false;  ///< as operands, whose products are exact; fused plans only
-  double wait_limit = 2;
+  double wait_limit = 20;      ///< seconds; of kernels that a sanitizer slows down, or that share their GPUs, too
   std::uint64_t seed = 1;
 };
 
