@@ -176,9 +176,9 @@ int main(int argc, char** argv) {
   Json report{{"what", "4-rank all-reduce of 2^18 bf16 elements against float64; bits are the mean of both steps"}};
   for (const Distribution& distribution : distributions) {
     const Tensors tensors = tensors_of(distribution);
-    for (const char* name :
-         {"exact", "int8", "int8-g128", "int8-e8m0", "int8-asym", "fp8", "fp8-g128", "int6", "int6+int8", "int5",
-          "int4", "int4-asym", "int4-asym-g128", "int4+int8", "flash6", "flash8", "int3"})
+    for (const char* name : {"exact", "int8", "int8-g128", "int8-e8m0", "int8-asym", "fp8", "fp8-g128", "int6",
+                             "int6+int8", "int5", "int4", "int4-g128", "int4-asym", "int4-asym-g128", "int4+int8",
+                             "int4-g128+int8-g128", "flash6", "flash8", "int3"})
       report["accuracy"].push_back(accuracy(distribution, tensors, name, AllReduceAlgorithm::two_shot));
     for (const char* name : {"int8", "int4", "flash6"})
       report["accuracy"].push_back(accuracy(distribution, tensors, name, AllReduceAlgorithm::ring));

@@ -23,7 +23,8 @@ import model
 FOLDER = Path(__file__).resolve().parent
 RESULT = FOLDER.parent / "results/perplexity.json"
 RANKS, WINDOWS = 4, 200
-CODECS = ("int8", "int8-g128", "fp8-g128", "flash8", "int6", "int5", "flash6", "int4", "flash4", "int3")
+CODECS = ("int8", "int8-g128", "fp8-g128", "flash8", "int6", "int5", "flash6", "int4-g128+int8-g128",
+          "int4", "flash4", "int4-g128", "int3")
 
 
 def bf16(x):
