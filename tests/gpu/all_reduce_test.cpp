@@ -79,7 +79,7 @@ TEST(GpuAllReduce, SizesTypesAlignmentsOnFour) {
 // Slots are used many times within a call, down to the three chunks that must fit.
 TEST(GpuAllReduce, LargeVectorsThroughFewSlots) {
   NEEDS_GPUS(2);
-  const int ranks = std::min(test::gpus(), 4);
+  const int ranks = test::most_ranks();
   CollectivesOptions small;
   small.workspace_bytes = std::size_t{16} << 20;
   std::vector<Case> list;
@@ -109,7 +109,7 @@ TEST(GpuAllReduce, TenThousandCallsFromAGraphWithPauses) {
                                    {1'000'000, Type::fp16, {ExactAlgorithm::two_shot, 16, 128, 2}},
                                    {3'000, Type::fp32, {ExactAlgorithm::two_shot}}};
   Trouble trouble;
-  const int code = run_collectives(std::min(test::gpus(), 4), options, 10, trouble,
+  const int code = run_collectives(test::most_ranks(), options, 10, trouble,
                                    [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
                                      std::vector<std::unique_ptr<Vectors>> vectors;
                                      const auto all = [&] {

@@ -182,12 +182,12 @@ TEST(GpuCodedAllReduce, PublicObjectsGiveWhatTheCpuGives) {
       }
   }
   for (const Type type : {Type::bf16, Type::fp16, Type::fp32})
-    compare_objects(std::min(test::gpus(), 4), type, {0, 5, 33'000, 400'001}, list);
+    compare_objects(test::most_ranks(), type, {0, 5, 33'000, 400'001}, list);
   // Rings: see RingsWithManyChunksAndPauses.
   AllReduceOptions ring;
   ring.algorithm = AllReduceAlgorithm::ring;
   ring.codec = parse_codec_pair("int4+int8");
-  compare_objects(std::min(test::gpus(), 4), Type::bf16, {0, 5, 33'000, 65'000}, {{"ring", ring}});
+  compare_objects(test::most_ranks(), Type::bf16, {0, 5, 33'000, 65'000}, {{"ring", ring}});
 }
 
 // Calls that go exact as a whole, and calls that do not: one group of one rank decides.
@@ -207,7 +207,7 @@ TEST(GpuCodedAllReduce, WholeCallsAreDecidedAsOnTheCpu) {
       }
   compare_objects(1, Type::bf16, {0, 33'000}, list);
   for (const Type type : {Type::bf16, Type::fp16, Type::fp32})
-    compare_objects(std::min(test::gpus(), 4), type, {5, 400'001}, list);
+    compare_objects(test::most_ranks(), type, {5, 400'001}, list);
 }
 
 // A graph holds both ways; which one is taken follows the data of each replay.
@@ -257,7 +257,7 @@ TEST(GpuCodedAllReduce, AGraphDecidesAnewAtEveryReplay) {
     }
     return 0;
   };
-  EXPECT_EQ(run_threads(std::min(test::gpus(), 4), {.heap_bytes = 64 << 20, .wait_limit = 10}, body), 0);
+  EXPECT_EQ(run_threads(test::most_ranks(), {.heap_bytes = 64 << 20, .wait_limit = 10}, body), 0);
   for (std::size_t i = 0; i < std::min<std::size_t>(faults.size(), 12); ++i) ADD_FAILURE() << faults[i];
 }
 
@@ -273,7 +273,7 @@ TEST(GpuCodedAllReduce, EveryCodecOnFour) {
 
 TEST(GpuCodedAllReduce, ManyChunksInPlaceAndWithPauses) {
   NEEDS_GPUS(2);
-  const int ranks = std::min(test::gpus(), 4);
+  const int ranks = test::most_ranks();
   CollectivesOptions options;
   options.workspace_bytes = std::size_t{16} << 20;
   options.delays = 3;
@@ -293,7 +293,7 @@ TEST(GpuCodedAllReduce, RingsWithManyChunksAndPauses) {
   CollectivesOptions options;
   options.delays = 4;
   options.max_delay = 2e-5;
-  for (int ranks = 2; ranks <= std::min(test::gpus(), 4); ++ranks) {
+  for (const int ranks : test::rank_counts(2)) {
     CodedKnobs ring, narrow;
     ring.steps = narrow.steps = cuda::CodedSteps::ring;
     narrow.blocks = 1;
@@ -345,7 +345,7 @@ TEST(GpuCodedAllReduce, AThousandReplaysWithPauses) {
     }
     return 0;
   };
-  EXPECT_EQ(run_threads(std::min(test::gpus(), 4), {.heap_bytes = 1 << 20, .wait_limit = 10}, body), 0);
+  EXPECT_EQ(run_threads(test::most_ranks(), {.heap_bytes = 1 << 20, .wait_limit = 10}, body), 0);
   for (const std::string& fault : faults) ADD_FAILURE() << fault;
 }
 

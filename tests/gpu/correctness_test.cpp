@@ -168,7 +168,7 @@ TEST(GpuFused, ManyEpochsQueuedWithDelays) {
   CudaOptions options;
   options.delays = 77;
   options.max_delay = 2e-4;
-  random_problems(std::min(test::gpus(), 4), options, 4, 3);
+  random_problems(test::most_ranks(), options, 4, 3);
 }
 
 // Kernels that pause at random, epoch by epoch: a graph replays them with no help from the host.
@@ -186,13 +186,13 @@ void replay_with_delays(Problem p, Transport transport, int replays, int parts =
   c.replays = replays;
   c.shared_out = true;
   c.wait_limit = 20;
-  p.ranks = std::min(test::gpus(), 4);
+  p.ranks = test::most_ranks();
   expect_right(make_plan(p, Strategy::fused, k), c, test::describe({p, Strategy::fused, k}));
 }
 
 TEST(GpuFp8, RandomProblems) {
   NEEDS_GPUS(2);
-  for (int ranks = 2; ranks <= std::min(test::gpus(), 4); ranks += 2) random_problems(ranks, {}, 2, 1, true);
+  for (int ranks = 2; ranks <= test::most_ranks(); ranks *= 2) random_problems(ranks, {}, 2, 1, true);
 }
 
 TEST(GpuFp8, ManyEpochsQueuedWithDelays) {
@@ -200,7 +200,7 @@ TEST(GpuFp8, ManyEpochsQueuedWithDelays) {
   CudaOptions options;
   options.delays = 79;
   options.max_delay = 2e-4;
-  random_problems(std::min(test::gpus(), 4), options, 4, 3, true);
+  random_problems(test::most_ranks(), options, 4, 3, true);
 }
 
 // Scales travel with the rows of A: by copies, by workers' stores, and over epochs from a graph.
@@ -216,7 +216,7 @@ TEST(GpuSm80, RandomProblems) {
   NEEDS_GPUS(2);
   CudaOptions options;
   options.kernel = "sm80";
-  for (int ranks = 2; ranks <= std::min(test::gpus(), 4); ranks += 2) random_problems(ranks, options, 2, 1);
+  for (int ranks = 2; ranks <= test::most_ranks(); ranks *= 2) random_problems(ranks, options, 2, 1);
 }
 
 TEST(GpuSm80, ManyEpochsQueuedWithDelays) {
@@ -225,7 +225,7 @@ TEST(GpuSm80, ManyEpochsQueuedWithDelays) {
   options.kernel = "sm80";
   options.delays = 78;
   options.max_delay = 2e-4;
-  random_problems(std::min(test::gpus(), 4), options, 4, 3);
+  random_problems(test::most_ranks(), options, 4, 3);
 }
 
 // The kernel for tiles of 64 x 64 takes slots of 128 x 128, which come through its stages in its own way.

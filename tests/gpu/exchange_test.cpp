@@ -144,9 +144,9 @@ std::vector<ExchangeCase> all_cases() {
   return list;
 }
 
-TEST(GpuExchange, BitsOnTwoThreeAndFour) {
+TEST(GpuExchange, BitsOnSeveralNumbersOfRanks) {
   NEEDS_GPUS(2);
-  for (int ranks = 2; ranks <= std::min(test::gpus(), 4); ++ranks) run_cases(ranks, all_cases(), {}, 2);
+  for (const int ranks : test::rank_counts(2)) run_cases(ranks, all_cases(), {}, 2);
 }
 
 std::vector<ExchangeCase> coded_cases() {
@@ -160,9 +160,9 @@ std::vector<ExchangeCase> coded_cases() {
   return list;
 }
 
-TEST(GpuExchange, CodedBitsOnOneToFour) {
+TEST(GpuExchange, CodedBitsOnSeveralNumbersOfRanks) {
   NEEDS_GPUS(2);
-  for (int ranks = 1; ranks <= std::min(test::gpus(), 4); ++ranks) run_cases(ranks, coded_cases(), {}, 2);
+  for (const int ranks : test::rank_counts(1)) run_cases(ranks, coded_cases(), {}, 2);
 }
 
 TEST(GpuExchange, BlocksLargerThanTheWorkspaceAndPauses) {
@@ -175,7 +175,7 @@ TEST(GpuExchange, BlocksLargerThanTheWorkspaceAndPauses) {
   for (const ExchangeKind kind : kinds)
     for (const char* codec : {static_cast<const char*>(nullptr), "int8", "int3-asym-g128"})
       list.push_back({kind, 3'000'001, Type::bf16, 0, 1, false, codec});
-  run_cases(std::min(test::gpus(), 4), list, options, 2);
+  run_cases(test::most_ranks(), list, options, 2);
 }
 
 TEST(GpuExchange, ThousandsOfReplaysWithPauses) {
@@ -211,7 +211,7 @@ TEST(GpuExchange, ThousandsOfReplaysWithPauses) {
     }
     return 0;
   };
-  EXPECT_EQ(run_threads(std::min(test::gpus(), 4), {.heap_bytes = 64 << 20, .wait_limit = 10}, body), 0);
+  EXPECT_EQ(run_threads(test::most_ranks(), {.heap_bytes = 64 << 20, .wait_limit = 10}, body), 0);
   for (const std::string& fault : faults) ADD_FAILURE() << fault;
 }
 

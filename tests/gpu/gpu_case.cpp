@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <memory>
@@ -135,6 +136,15 @@ class RankCase {
 }  // namespace
 
 int gpus() { return runtime::device_count(); }
+
+int most_ranks() { return static_cast<int>(std::min(8u, std::bit_floor(static_cast<unsigned>(gpus())))); }
+
+std::vector<int> rank_counts(int least) {
+  std::vector<int> counts;
+  for (int ranks : {1, 2, 3, 4, 8})
+    if (ranks >= least && ranks <= gpus()) counts.push_back(ranks);
+  return counts;
+}
 
 int cases(int usual) {
   const char* text = std::getenv("IMBREX_TEST_GPU_CASES");

@@ -18,6 +18,12 @@ namespace imbrex::test {
 /// GPUs of this machine.
 int gpus();
 
+/// As many ranks as tests run that want many: a power of two, at most 8.
+int most_ranks();
+
+/// Of 1, 2, 3, 4 and 8 ranks those from `least` on that there are GPUs for.
+std::vector<int> rank_counts(int least);
+
 /// Random problems of each kind: IMBREX_TEST_GPU_CASES, or `usual`.
 int cases(int usual);
 

@@ -109,7 +109,7 @@ TEST(GpuLibrary, RandomProblemsOnFour) {
 TEST(GpuLibrary, Fp8) {
   NEEDS_GPUS(2);
   NEEDS_LIBRARIES;
-  expect_right(random_plans(test::seed_from_environment() + 8, std::min(test::gpus(), 4), 1500, cases(3), {Type::e4m3}),
+  expect_right(random_plans(test::seed_from_environment() + 8, test::most_ranks(), 1500, cases(3), {Type::e4m3}),
                patient());
 }
 
@@ -136,7 +136,7 @@ std::size_t copies_in_two_epochs(cuda::StreamExecution& execution, const Operand
 TEST(GpuLibrary, GatheredScalesAreCopiedOnce) {
   NEEDS_GPUS(2);
   NEEDS_LIBRARIES;
-  const int ranks = test::gpus() >= 4 ? 4 : 2;
+  const int ranks = test::most_ranks();
   Problem p{Operator::all_gather_gemm, 256 * ranks, 128 * ranks, 256, ranks, Type::e4m3};
   p.scales = Scales::tensor;
   for (Strategy strategy : {Strategy::sequential, Strategy::decomposed}) {
@@ -167,7 +167,7 @@ TEST(GpuLibrary, GatheredScalesAreCopiedOnce) {
 TEST(GpuLibrary, GraphsReplayTheSameBits) {
   NEEDS_GPUS(2);
   NEEDS_LIBRARIES;
-  const int ranks = test::gpus() >= 4 ? 4 : 2;
+  const int ranks = test::most_ranks();
   std::vector<Plan> plans;
   for (Operator op : operators)
     for (Strategy strategy : {Strategy::sequential, Strategy::decomposed})

@@ -42,8 +42,6 @@ std::vector<std::unique_ptr<Subject>> subjects(World& world, std::uint64_t delay
   return list;
 }
 
-int most_ranks() { return test::gpus() >= 4 ? 4 : 2; }
-
 class GpuOperatorsOn : public testing::TestWithParam<std::tuple<int, bool>> {};
 
 TEST_P(GpuOperatorsOn, GiveWhatTheReferenceSays) {
@@ -98,17 +96,17 @@ void alternate(World& world, int streams, std::uint64_t seed) {
 // NOTE: on several streams an output's poison may meet its operator's earlier call; the call behind both overwrites it.
 TEST(GpuOperators, AlternateOnOneStream) {
   NEEDS_GPUS(2);
-  EXPECT_EQ(on_ranks(most_ranks(), 20, [](World& world) { alternate(world, 1, 1); }), 0);
+  EXPECT_EQ(on_ranks(test::most_ranks(), 20, [](World& world) { alternate(world, 1, 1); }), 0);
 }
 
 TEST(GpuOperators, AlternateOnTwoStreams) {
   NEEDS_GPUS(2);
-  EXPECT_EQ(on_ranks(most_ranks(), 20, [](World& world) { alternate(world, 2, 2); }), 0);
+  EXPECT_EQ(on_ranks(test::most_ranks(), 20, [](World& world) { alternate(world, 2, 2); }), 0);
 }
 
 TEST(GpuOperators, AlternateOnTheDefaultStream) {
   NEEDS_GPUS(2);
-  EXPECT_EQ(on_ranks(most_ranks(), 20,
+  EXPECT_EQ(on_ranks(test::most_ranks(), 20,
                      [](World& world) {
                        auto list = subjects(world, 5);
                        for (int i = 0; i < 100; ++i) list[static_cast<std::size_t>(i) % list.size()]->call(nullptr);
@@ -157,7 +155,7 @@ void replay(World& world) {
 
 TEST(GpuOperators, ReplayFromGraphs) {
   NEEDS_GPUS(2);
-  EXPECT_EQ(on_ranks(most_ranks(), 20, replay), 0);
+  EXPECT_EQ(on_ranks(test::most_ranks(), 20, replay), 0);
 }
 
 // Every operand has two places, and moves between them by itself; where it does not lie is poison, which a map or an
@@ -199,7 +197,7 @@ TEST(GpuOperators, TakeOperandsThatMove) {
   NEEDS_GPUS(2);
   EXPECT_EQ(
       on_ranks(
-          most_ranks(), 20,
+          test::most_ranks(), 20,
           [](World& world) {
             const auto fused = Strategy::fused;
             move_operands(world, Operator::all_gather_gemm, {1024, 768, 256, Type::bf16}, fused, Transport::push);
@@ -216,7 +214,7 @@ TEST(GpuOperators, TakeOperandsThatMove) {
 // Two operators of one shape share what is kept between calls, and have operands of their own.
 TEST(GpuOperators, AlternateWithTheirLike) {
   NEEDS_GPUS(2);
-  EXPECT_EQ(on_ranks(most_ranks(), 20,
+  EXPECT_EQ(on_ranks(test::most_ranks(), 20,
                      [](World& world) {
                        const GemmShape shape{1024, 768, 512, Type::bf16};
                        const OperatorOptions options = options_of(Strategy::fused, Transport::store, 0);
@@ -240,7 +238,7 @@ TEST(GpuOperators, TakeSlotsThatComeLate) {
   for (const int cluster : {1, 2})
     EXPECT_EQ(
         on_ranks(
-            most_ranks(), 20,
+            test::most_ranks(), 20,
             [cluster](World& world) {
               OperatorOptions options = options_of(Strategy::fused, Transport::store, 0);
               options.knobs->cluster = cluster;
@@ -259,7 +257,7 @@ TEST(GpuOperators, TakeSlotsThatComeLate) {
 // Each operator's workspace is larger than the heap at first.
 TEST(GpuOperators, GrowTheHeap) {
   NEEDS_GPUS(2);
-  EXPECT_EQ(on_ranks(most_ranks(), 20,
+  EXPECT_EQ(on_ranks(test::most_ranks(), 20,
                      [](World& world) {
                        OperatorOptions options = options_of(Strategy::fused, Transport::store, 0);
                        options.cuda.heap_bytes = 1 << 20;

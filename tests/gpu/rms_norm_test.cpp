@@ -168,15 +168,15 @@ std::vector<Case> all_cases() {
   return list;
 }
 
-TEST(GpuRmsNorm, BitsOfTheCpuOnOneTwoThreeAndFour) {
+TEST(GpuRmsNorm, BitsOfTheCpuOnSeveralNumbersOfRanks) {
   NEEDS_GPUS(2);
-  for (int ranks = 1; ranks <= std::min(test::gpus(), 4); ++ranks) run_cases(ranks, all_cases());
+  for (const int ranks : test::rank_counts(1)) run_cases(ranks, all_cases());
 }
 
 // Slots are used many times within a call, down to the three chunks that must fit.
 TEST(GpuRmsNorm, ManyRowsThroughFewSlotsWithPauses) {
   NEEDS_GPUS(2);
-  const int ranks = std::min(test::gpus(), 4);
+  const int ranks = test::most_ranks();
   CollectivesOptions small;
   small.workspace_bytes = std::size_t{16} << 20;
   for (const std::uint64_t delays : {0, 13}) {
@@ -206,7 +206,7 @@ TEST(GpuRmsNorm, TenThousandCallsFromAGraphWithPauses) {
                                    {{30, 5000, Type::fp32}, {ExactAlgorithm::two_shot}},
                                    {{200, 2048, Type::bf16}, {ExactAlgorithm::two_shot, 8, 2}}};
   Trouble trouble;
-  const int code = run_collectives(std::min(test::gpus(), 4), options, 10, trouble,
+  const int code = run_collectives(test::most_ranks(), options, 10, trouble,
                                    [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
                                      const auto memory = cuda::raw_memory(4096);
                                      IMBREX_CUDA_TRY(cudaMemset(memory.get(), 0, 4096));
