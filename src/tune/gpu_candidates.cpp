@@ -132,6 +132,14 @@ void add_gathers(List& list, std::int64_t m, std::int64_t shard) {
   if (shard <= 512) list.add({square, middle}, own_first), list.add({middle}, sliced(4));
 }
 
+// Columns, of super-rows of eight tile rows, by which own tiles run behind for the GPU to take so many hundredths of a
+// wave of tiles in between. What peers multiply at the same time has then just arrived: a wave, and what stores and
+// posts take.
+int columns_behind(const Problem& p, std::int64_t hundredths) {
+  const std::int64_t rows = std::min<std::int64_t>((p.m / p.ranks + 127) / 128, 8);
+  return static_cast<int>(std::max<std::int64_t>(usual_sms * hundredths / (100 * p.ranks * rows), 1));
+}
+
 // Own tiles some columns late, or behind all others, let the peers' parts arrive: what a block waits for holds up its
 // next tile, too. How late, and how many rows run together, depends on what stays in the second-level cache.
 void add_scatters(List& list, const Problem& p, std::int64_t shard) {
@@ -147,7 +155,7 @@ void add_scatters(List& list, const Problem& p, std::int64_t shard) {
     list.add({square, square1, wide, wide1, narrow}, in_columns(8, 0));
     if (exchange) return;
     list.add({square, wide}, [](Knobs& k) { columns(k, 8, 0), k.abreast = 2; });
-    list.add({square1, wide1}, in_columns(8, 24));
+    list.add({square1, wide1}, in_columns(8, 24)), list.add({square1}, in_columns(8, columns_behind(p, 122)));
     if (shard == 128) return list.add({narrow}, [](Knobs&) {});
     list.add({square, wide}, in_columns(8, 24)), list.add({square}, [](Knobs&) {});
     return;
@@ -175,6 +183,7 @@ void add_reduces(List& list, const Problem& p) {
   list.add({square}, [](Knobs&) {});
   list.add({square}, [](Knobs& k) { columns(k, 8, 0), k.abreast = 2; });
   for (int shift : {8, 24}) list.add({square}, in_columns(8, shift));
+  for (int hundredths : {110, 122}) list.add({square}, in_columns(8, columns_behind(p, hundredths)));
   list.add({square}, in_columns(4, 12));
   list.add({wide}, in_columns(4, 8));
 }
