@@ -20,7 +20,8 @@ ON_TWO = ROOT / "bench/results/all-reduce-2xh200.json"
 DOCUMENT = ROOT / "docs/all-reduce.md"
 MAKER = "bench/all_reduce_tables.py"
 # Codecs in the order of the tables; Flash Communication's pair is flash6.
-CODECS = {"int8": "#1b6ca8", "fp8-g128": "#8e5ea2", "int6": "#27864a", "flash6": "#d08000", "int4": "#c0392b"}
+CODECS = {"int8": "#1b6ca8", "int8-g128": "#5dade2", "fp8-g128": "#8e5ea2", "int6": "#27864a", "flash6": "#d08000",
+          "int4-g128+int8-g128": "#b7950b", "int4": "#c0392b", "flash4": "#e67e22", "int4-g128": "#ec7063"}
 EXACT_COLOUR, TORCH_COLOUR = "#333333", "#e67e22"
 
 

@@ -120,8 +120,9 @@ void add_options(CLI::App& app, BenchOptions& o) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--codecs", o.codecs, "codecs to measure, too, from 64 KiB on: int8 int4+int8 ...");
-  app.add_flag("--coded", o.coded,
-               "from 1 MiB on also int8, fp8-g128, flash6, int6 and int4, and rings through int8, flash6 and int4");
+  app.add_flag(
+      "--coded", o.coded,
+      "from 1 MiB on also 8, 6 and 4 bits in groups of 32 and of 128, and rings through int8, flash6 and int4");
   app.add_flag("--ctas-sweep", o.ctas_sweep,
                "also numbers of CTAs, at 1, 8 and 64 MiB: exact, and through int8, flash6 and int4");
   app.add_flag("--errors", o.errors, "at 64 and 256 MiB also what codecs do to whole vectors: largest error, SQNR");

@@ -29,7 +29,8 @@ std::vector<int> all_ranks(const World& world) {
 
 constexpr std::int64_t kib = 1024, mib = 1024 * kib;
 // What --coded measures, and what of it in a ring, too.
-const std::vector<std::string> standard_codecs{"int8", "fp8-g128", "flash6", "int6", "int4"};
+const std::vector<std::string> standard_codecs{"int8", "int8-g128", "fp8-g128", "int6", "flash6", "int4-g128+int8-g128",
+                                               "int4", "flash4",    "int4-g128"};
 const std::vector<std::string> ring_codecs{"int8", "flash6", "int4"};
 constexpr std::uint32_t cta_counts[] = {8, 16, 24, 32, 48, 64, 96, 132};
 
