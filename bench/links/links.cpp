@@ -30,6 +30,40 @@ constexpr std::pair<Way, const char*> ways[] = {
     {Way::bulk, "bulk copies from shared memory"},
     {Way::loads, "loads from peers"},
     {Way::both, "half stores, half loads from peers"},
+    {Way::engines, "copy engines"},
+    {Way::beside_engines, "loads and stores beside copy engines"},
+};
+
+// A rank's moves, once. Copy engines take one peer after the other, each rank its next one first, so that nobody
+// receives from two at a time; `side` has them where the GPU's own stores go on beside.
+struct Mover {
+  LinkArgs args;
+  cudaStream_t side;
+  cudaEvent_t forked, joined;
+
+  void copy(cudaStream_t stream) const {
+    for (std::uint32_t i = 1; i < args.ranks; ++i) {
+      const std::uint32_t peer = (args.rank + i) % args.ranks;
+      IMBREX_CUDA_TRY(cudaMemcpyAsync(args.first + peer * args.stride + args.rank * args.bytes,
+                                      args.first + args.rank * args.stride + peer * args.bytes, args.bytes,
+                                      cudaMemcpyDefault, stream));
+    }
+  }
+
+  void operator()(Way way, std::uint64_t window, unsigned blocks) const {
+    LinkArgs a = args;
+    a.window = window;
+    if (way == Way::engines) return copy(nullptr);
+    a.way = way == Way::beside_engines ? Way::copies : way;
+    if (way == Way::beside_engines) {
+      IMBREX_CUDA_TRY(cudaEventRecord(forked));
+      IMBREX_CUDA_TRY(cudaStreamWaitEvent(side, forked));
+      copy(side);
+      IMBREX_CUDA_TRY(cudaEventRecord(joined, side));
+    }
+    IMBREX_CUDA_TRY(launch_links(a, blocks));
+    if (way == Way::beside_engines) IMBREX_CUDA_TRY(cudaStreamWaitEvent(nullptr, joined));
+  }
 };
 
 int run(World& world, std::uint64_t bytes) {
@@ -39,30 +73,34 @@ int run(World& world, std::uint64_t bytes) {
   cudaEvent_t begin{}, end{};
   IMBREX_CUDA_TRY(cudaEventCreate(&begin));
   IMBREX_CUDA_TRY(cudaEventCreate(&end));
-  LinkArgs a{heap.handle().at(0, 0),
-             heap.handle().stride,
-             bytes,
-             static_cast<std::uint32_t>(world.rank()),
-             static_cast<std::uint32_t>(world.size()),
-             Way::stores,
-             0,
-             static_cast<std::uint32_t*>(sink.get())};
+  const LinkArgs a{heap.handle().at(0, 0),
+                   heap.handle().stride,
+                   bytes,
+                   static_cast<std::uint32_t>(world.rank()),
+                   static_cast<std::uint32_t>(world.size()),
+                   Way::stores,
+                   0,
+                   static_cast<std::uint32_t*>(sink.get())};
+  Mover move{a, nullptr, nullptr, nullptr};
+  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&move.side, cudaStreamNonBlocking));
+  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&move.forked, cudaEventDisableTiming));
+  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&move.joined, cudaEventDisableTiming));
   constexpr int runs = 10;
   for (const auto& [way, name] : ways)
     for (const std::uint64_t window : {0, 1, 4, 16, 64})
       for (const unsigned blocks : {16u, 32u, 64u, 128u}) {
         if (window != 0 && way != Way::stores && way != Way::copies && way != Way::bulk) continue;
-        a.way = way;
-        a.window = window << 20;
+        if (way == Way::engines && blocks != 16) continue;
+        const double moved = static_cast<double>(bytes) * (world.size() - 1) * (way == Way::beside_engines ? 2 : 1);
         double best = 1e9;
         for (int round = 0; round < 4; ++round) {
           world.barrier();
           // The first launch brings the ranks together, more or less.
-          IMBREX_CUDA_TRY(launch_links(a, blocks));
+          move(way, window << 20, blocks);
           IMBREX_CUDA_TRY(cudaEventRecord(begin));
-          for (int i = 0; i < runs; ++i) IMBREX_CUDA_TRY(launch_links(a, blocks));
+          for (int i = 0; i < runs; ++i) move(way, window << 20, blocks);
           IMBREX_CUDA_TRY(cudaEventRecord(end));
-          IMBREX_CUDA_TRY(launch_links(a, blocks));
+          move(way, window << 20, blocks);
           IMBREX_CUDA_TRY(cudaDeviceSynchronize());
           float milliseconds = 0;
           IMBREX_CUDA_TRY(cudaEventElapsedTime(&milliseconds, begin, end));
@@ -73,7 +111,7 @@ int run(World& world, std::uint64_t bytes) {
         }
         if (world.rank() == 0) {
           fmt::print("{:>40}  {:>2} MiB in turn {:>3} blocks  {:6.1f} GB/s\n", name, window, blocks,
-                     static_cast<double>(bytes) * (world.size() - 1) / best * 1e-9);
+                     moved / best * 1e-9);
           std::fflush(stdout);
         }
       }
