@@ -8,7 +8,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <utility>
+#include <optional>
 #include <vector>
 
 #include "imbrex/error.hpp"
@@ -22,49 +22,33 @@
 namespace imbrex::bench {
 namespace {
 
-constexpr std::pair<Way, const char*> ways[] = {
-    {Way::stores, "stores"},
-    {Way::relaxed_stores, "relaxed stores"},
-    {Way::copies, "loads of local memory, stores"},
-    {Way::stores_and_clears, "relaxed stores, and as many local ones"},
-    {Way::bulk, "bulk copies from shared memory"},
-    {Way::loads, "loads from peers"},
-    {Way::both, "half stores, half loads from peers"},
-    {Way::engines, "copy engines"},
-    {Way::beside_engines, "loads and stores beside copy engines"},
-};
-
-// A rank's moves, once. Copy engines take one peer after the other, each rank its next one first, so that nobody
-// receives from two at a time; `side` has them where the GPU's own stores go on beside.
+// What moves the bytes: a kernel, copy engines, or both at once, all of the bytes each.
 struct Mover {
-  LinkArgs args;
-  cudaStream_t side;
-  cudaEvent_t forked, joined;
-
-  void copy(cudaStream_t stream) const {
-    for (std::uint32_t i = 1; i < args.ranks; ++i) {
-      const std::uint32_t peer = (args.rank + i) % args.ranks;
-      IMBREX_CUDA_TRY(cudaMemcpyAsync(args.first + peer * args.stride + args.rank * args.bytes,
-                                      args.first + args.rank * args.stride + peer * args.bytes, args.bytes,
-                                      cudaMemcpyDefault, stream));
-    }
-  }
-
-  void operator()(Way way, std::uint64_t window, unsigned blocks) const {
-    LinkArgs a = args;
-    a.window = window;
-    if (way == Way::engines) return copy(nullptr);
-    a.way = way == Way::beside_engines ? Way::copies : way;
-    if (way == Way::beside_engines) {
-      IMBREX_CUDA_TRY(cudaEventRecord(forked));
-      IMBREX_CUDA_TRY(cudaStreamWaitEvent(side, forked));
-      copy(side);
-      IMBREX_CUDA_TRY(cudaEventRecord(joined, side));
-    }
-    IMBREX_CUDA_TRY(launch_links(a, blocks));
-    if (way == Way::beside_engines) IMBREX_CUDA_TRY(cudaStreamWaitEvent(nullptr, joined));
-  }
+  const char* name;
+  std::optional<Way> kernel;
+  bool engines = false;
 };
+
+constexpr Mover movers[] = {
+    {"stores", Way::stores},
+    {"relaxed stores", Way::relaxed_stores},
+    {"loads of local memory, stores", Way::copies},
+    {"relaxed stores, and as many local ones", Way::stores_and_clears},
+    {"bulk copies from shared memory", Way::bulk},
+    {"loads from peers", Way::loads},
+    {"half stores, half loads from peers", Way::both},
+    {"copy engines", {}, true},
+    {"loads and stores beside copy engines", Way::copies, true},
+};
+
+// Copy engines take one peer after the other, each rank its next one first, so that nobody receives from two at a time.
+void copy(const LinkArgs& a, cudaStream_t stream) {
+  for (std::uint32_t i = 1; i < a.ranks; ++i) {
+    const std::uint32_t peer = (a.rank + i) % a.ranks;
+    IMBREX_CUDA_TRY(cudaMemcpyAsync(a.first + peer * a.stride + a.rank * a.bytes,
+                                    a.first + a.rank * a.stride + peer * a.bytes, a.bytes, cudaMemcpyDefault, stream));
+  }
+}
 
 int run(World& world, std::uint64_t bytes) {
   const int device = runtime::select_device(world);
@@ -73,34 +57,49 @@ int run(World& world, std::uint64_t bytes) {
   cudaEvent_t begin{}, end{};
   IMBREX_CUDA_TRY(cudaEventCreate(&begin));
   IMBREX_CUDA_TRY(cudaEventCreate(&end));
-  const LinkArgs a{heap.handle().at(0, 0),
-                   heap.handle().stride,
-                   bytes,
-                   static_cast<std::uint32_t>(world.rank()),
-                   static_cast<std::uint32_t>(world.size()),
-                   Way::stores,
-                   0,
-                   static_cast<std::uint32_t*>(sink.get())};
-  Mover move{a, nullptr, nullptr, nullptr};
-  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&move.side, cudaStreamNonBlocking));
-  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&move.forked, cudaEventDisableTiming));
-  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&move.joined, cudaEventDisableTiming));
+  cudaEvent_t forked{}, joined{};
+  cudaStream_t side{};
+  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&forked, cudaEventDisableTiming));
+  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&joined, cudaEventDisableTiming));
+  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
+  LinkArgs a{heap.handle().at(0, 0),
+             heap.handle().stride,
+             bytes,
+             static_cast<std::uint32_t>(world.rank()),
+             static_cast<std::uint32_t>(world.size()),
+             Way::stores,
+             0,
+             static_cast<std::uint32_t*>(sink.get())};
+  const auto move = [&](const Mover& mover, unsigned blocks) {
+    if (!mover.kernel) return copy(a, nullptr);
+    if (mover.engines) {
+      IMBREX_CUDA_TRY(cudaEventRecord(forked));
+      IMBREX_CUDA_TRY(cudaStreamWaitEvent(side, forked));
+      copy(a, side);
+      IMBREX_CUDA_TRY(cudaEventRecord(joined, side));
+    }
+    IMBREX_CUDA_TRY(launch_links(a, blocks));
+    if (mover.engines) IMBREX_CUDA_TRY(cudaStreamWaitEvent(nullptr, joined));
+  };
   constexpr int runs = 10;
-  for (const auto& [way, name] : ways)
+  for (const Mover& mover : movers)
     for (const std::uint64_t window : {0, 1, 4, 16, 64})
       for (const unsigned blocks : {16u, 32u, 64u, 128u}) {
-        if (window != 0 && way != Way::stores && way != Way::copies && way != Way::bulk) continue;
-        if (way == Way::engines && blocks != 16) continue;
-        const double moved = static_cast<double>(bytes) * (world.size() - 1) * (way == Way::beside_engines ? 2 : 1);
+        const bool windowed = mover.kernel == Way::stores || mover.kernel == Way::copies || mover.kernel == Way::bulk;
+        if (window != 0 && (!windowed || mover.engines)) continue;
+        if (!mover.kernel && blocks != 16) continue;
+        a.way = mover.kernel.value_or(Way::stores);
+        a.window = window << 20;
+        const double moved = static_cast<double>(bytes) * (world.size() - 1) * (mover.kernel && mover.engines ? 2 : 1);
         double best = 1e9;
         for (int round = 0; round < 4; ++round) {
           world.barrier();
           // The first launch brings the ranks together, more or less.
-          move(way, window << 20, blocks);
+          move(mover, blocks);
           IMBREX_CUDA_TRY(cudaEventRecord(begin));
-          for (int i = 0; i < runs; ++i) move(way, window << 20, blocks);
+          for (int i = 0; i < runs; ++i) move(mover, blocks);
           IMBREX_CUDA_TRY(cudaEventRecord(end));
-          move(way, window << 20, blocks);
+          move(mover, blocks);
           IMBREX_CUDA_TRY(cudaDeviceSynchronize());
           float milliseconds = 0;
           IMBREX_CUDA_TRY(cudaEventElapsedTime(&milliseconds, begin, end));
@@ -110,7 +109,7 @@ int run(World& world, std::uint64_t bytes) {
           best = std::min(best, *std::max_element(all.begin(), all.end()));
         }
         if (world.rank() == 0) {
-          fmt::print("{:>40}  {:>2} MiB in turn {:>3} blocks  {:6.1f} GB/s\n", name, window, blocks,
+          fmt::print("{:>40}  {:>2} MiB in turn {:>3} blocks  {:6.1f} GB/s\n", mover.name, window, blocks,
                      moved / best * 1e-9);
           std::fflush(stdout);
         }

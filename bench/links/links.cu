@@ -80,8 +80,6 @@ __global__ void __launch_bounds__(1024) links(const __grid_constant__ LinkArgs a
     case Way::loads: return move<Way::loads>(a);
     case Way::both: return move<Way::both>(a);
     case Way::bulk: return bulk(a, shared);
-    case Way::engines:
-    case Way::beside_engines: return;  // no kernel of their own
   }
 }
 

@@ -8,7 +8,7 @@
 
 namespace imbrex::bench {
 
-enum class Way { stores, relaxed_stores, copies, stores_and_clears, bulk, loads, both, engines, beside_engines };
+enum class Way { stores, relaxed_stores, copies, stores_and_clears, bulk, loads, both };
 
 struct LinkArgs {
   std::byte* first;             ///< rank 0's memory
