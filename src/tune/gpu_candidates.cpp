@@ -132,12 +132,13 @@ void add_gathers(List& list, std::int64_t m, std::int64_t shard) {
   if (shard <= 512) list.add({square, middle}, own_first), list.add({middle}, sliced(4));
 }
 
-// Columns, of super-rows of eight tile rows, by which own tiles run behind for the GPU to take so many hundredths of a
-// wave of tiles in between. What peers multiply at the same time has then just arrived: a wave, and what stores and
-// posts take.
-int columns_behind(const Problem& p, std::int64_t hundredths) {
-  const std::int64_t rows = std::min<std::int64_t>((p.m / p.ranks + 127) / 128, 8);
-  return static_cast<int>(std::max<std::int64_t>(usual_sms * hundredths / (100 * p.ranks * rows), 1));
+// Own tiles so many hundredths of a wave of tiles behind the others, in whole columns. What peers multiply at the same
+// time has then just arrived: a wave, and what stores and posts take.
+auto behind(const Problem& p, std::int64_t hundredths) {
+  constexpr int group = 8;
+  const std::int64_t rows = std::min<std::int64_t>((p.m / p.ranks + square.tile_m - 1) / square.tile_m, group),
+                     columns = usual_sms * hundredths / (100 * p.ranks * rows);
+  return in_columns(group, static_cast<int>(std::max<std::int64_t>(columns, 1)));
 }
 
 // Own tiles some columns late, or behind all others, let the peers' parts arrive: what a block waits for holds up its
@@ -155,7 +156,7 @@ void add_scatters(List& list, const Problem& p, std::int64_t shard) {
     list.add({square, square1, wide, wide1, narrow}, in_columns(8, 0));
     if (exchange) return;
     list.add({square, wide}, [](Knobs& k) { columns(k, 8, 0), k.abreast = 2; });
-    list.add({square1, wide1}, in_columns(8, 24)), list.add({square1}, in_columns(8, columns_behind(p, 122)));
+    list.add({square1, wide1}, in_columns(8, 24)), list.add({square1}, behind(p, 122));
     if (shard == 128) return list.add({narrow}, [](Knobs&) {});
     list.add({square, wide}, in_columns(8, 24)), list.add({square}, [](Knobs&) {});
     return;
@@ -183,7 +184,7 @@ void add_reduces(List& list, const Problem& p) {
   list.add({square}, [](Knobs&) {});
   list.add({square}, [](Knobs& k) { columns(k, 8, 0), k.abreast = 2; });
   for (int shift : {8, 24}) list.add({square}, in_columns(8, shift));
-  for (int hundredths : {110, 122}) list.add({square}, in_columns(8, columns_behind(p, hundredths)));
+  for (int hundredths : {110, 122}) list.add({square}, behind(p, hundredths));
   list.add({square}, in_columns(4, 12));
   list.add({wide}, in_columns(4, 8));
 }
