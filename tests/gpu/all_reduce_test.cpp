@@ -2,7 +2,6 @@
 // that end.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <iostream>
 

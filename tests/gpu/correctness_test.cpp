@@ -185,7 +185,6 @@ void replay_with_delays(Problem p, Transport transport, int replays, int parts =
   c.repeats = 1;
   c.replays = replays;
   c.shared_out = true;
-  c.wait_limit = 20;
   p.ranks = test::most_ranks();
   expect_right(make_plan(p, Strategy::fused, k), c, test::describe({p, Strategy::fused, k}));
 }

@@ -87,30 +87,22 @@ void expect_right(const std::vector<Plan>& plans, const GpuCase& c) {
   }
 }
 
-// NCCL starts within these limits.
-GpuCase patient() {
-  GpuCase c;
-  c.wait_limit = 20;
-  return c;
-}
-
 TEST(GpuLibrary, RandomProblemsOnTwo) {
   NEEDS_GPUS(2);
   NEEDS_LIBRARIES;
-  expect_right(random_plans(test::seed_from_environment() + 2, 2, 700, cases(2)), patient());
+  expect_right(random_plans(test::seed_from_environment() + 2, 2, 700, cases(2)), {});
 }
 
 TEST(GpuLibrary, RandomProblemsOnFour) {
   NEEDS_GPUS(4);
   NEEDS_LIBRARIES;
-  expect_right(random_plans(test::seed_from_environment() + 4, 4, 700, cases(2)), patient());
+  expect_right(random_plans(test::seed_from_environment() + 4, 4, 700, cases(2)), {});
 }
 
 TEST(GpuLibrary, Fp8) {
   NEEDS_GPUS(2);
   NEEDS_LIBRARIES;
-  expect_right(random_plans(test::seed_from_environment() + 8, test::most_ranks(), 1500, cases(3), {Type::e4m3}),
-               patient());
+  expect_right(random_plans(test::seed_from_environment() + 8, test::most_ranks(), 1500, cases(3), {Type::e4m3}), {});
 }
 
 // Copies in a graph of two epochs.
@@ -174,7 +166,7 @@ TEST(GpuLibrary, GraphsReplayTheSameBits) {
       for (Type partial : {Type::bf16, Type::fp32})
         plans.push_back(
             make_plan({op, 1024, 768, 512, ranks, Type::bf16}, strategy, {.chunks = 3, .partial = partial}));
-  GpuCase c = patient();
+  GpuCase c;
   c.replays = 100;
   expect_right(plans, c);
 }
@@ -183,7 +175,7 @@ TEST(GpuLibrary, GraphsReplayTheSameBits) {
 TEST(GpuLibrary, ManyEpochsQueuedWithDelays) {
   NEEDS_GPUS(2);
   NEEDS_LIBRARIES;
-  GpuCase c = patient();
+  GpuCase c;
   c.options.delays = 77;
   c.options.max_delay = 2e-4;
   c.queued = 80;
@@ -201,7 +193,7 @@ TEST(GpuLibrary, SharesAnExecutorWithFusedPlans) {
   const Problem p{Operator::gemm_reduce_scatter, 512, 256, 256, 2, Type::bf16};
   const Plan fused = make_plan(p, Strategy::fused, {.transport = Transport::store}),
              sequential = make_plan(p, Strategy::sequential, {}), decomposed = make_plan(p, Strategy::decomposed, {});
-  expect_right({fused, sequential, fused, decomposed, sequential}, patient());
+  expect_right({fused, sequential, fused, decomposed, sequential}, {});
 }
 
 TEST(GpuLibrary, OneRank) {
@@ -209,13 +201,13 @@ TEST(GpuLibrary, OneRank) {
   NEEDS_LIBRARIES;
   std::vector<Plan> plans;
   for (Operator op : operators) plans.push_back(make_plan({op, 130, 70, 90, 1, Type::bf16}, Strategy::sequential, {}));
-  expect_right(plans, patient());
+  expect_right(plans, {});
 }
 
 TEST(GpuLibrary, AKernelOfAnotherNameIsRefused) {
   NEEDS_GPUS(2);
   NEEDS_LIBRARIES;
-  GpuCase c = patient();
+  GpuCase c;
   c.options.kernel = "plain";
   const Outcome outcome =
       test::run_on_gpus(make_plan({Operator::gemm_all_reduce, 64, 64, 64, 2, Type::bf16}, Strategy::sequential, {}), c);
@@ -256,7 +248,7 @@ void expect_rank_0_ends(bool lost, const std::string& text) {
   EXPECT_EQ(code, 3);
   EXPECT_NE(message.find(text), std::string::npos) << message;
   EXPECT_LT(seconds, limit + 5);
-  const Outcome after = test::run_on_gpus(plan, patient());
+  const Outcome after = test::run_on_gpus(plan, {});
   EXPECT_EQ(after.code, 0) << after.message;
   EXPECT_LE(after.worst, 1);
 }

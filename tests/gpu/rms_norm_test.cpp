@@ -1,7 +1,6 @@
 // All-reduces with residual and RMSNorm on GPUs: the bits of the one on the CPU.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <iostream>
