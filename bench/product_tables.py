@@ -16,8 +16,10 @@ MAKER = "bench/product_tables.py"
 
 
 def tile_of(plan):
-    """Of a plan's name its tile and, where K is cut, into how many parts."""
+    """Of a plan's name its tile and, where K is shared, or cut, into how many parts."""
     words = plan.split()
+    if "sharing" in words:
+        return f"{words[1]}, K shared"
     return words[1] + (f", K in {words[words.index('split') + 1]}" if "split" in words else "")
 
 

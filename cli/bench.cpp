@@ -110,6 +110,7 @@ std::string name(const Measured& m) {
   if (k.abreast > 0) text += fmt::format(" abreast {}", k.abreast);
   text += fmt::format(" group {}", k.group);
   if (k.k_slices > 1) text += fmt::format(" {} slices", k.k_slices);
+  if (k.cluster_k > 1) text += " sharing K";
   if (k.split_k > 1) text += fmt::format(" split {}", k.split_k);
   if (k.span_shards) text += " spanning";
   if (k.one_shot) text += " one-shot";

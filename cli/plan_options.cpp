@@ -51,6 +51,9 @@ void PlanOptions::add_to(CLI::App& command) {
   add_integer(command, "--cluster", cluster, 0, 2,
               "Tiles that share their part of B on a GPU: 1, 2, or 0 (default) for either")
       ->group(knob_group);
+  add_integer(command, "--cluster-k", cluster_k, 1, 2,
+              "Blocks of a GPU that share a tile, each multiplying its part of K: 1 (default) or 2")
+      ->group(knob_group);
   add_integer(command, "--group", group, 1, most - 1, "Tile rows per super-row (default 8)")->group(knob_group);
   add_named<TileOrder>(command, "--order", knobs.order, parse_tile_order,
                        "owner_major (default), column_major or naive")
@@ -125,6 +128,7 @@ std::optional<Knobs> PlanOptions::chosen_knobs() const {
   result.chunks = static_cast<int>(chunks);
   result.nodes = static_cast<int>(nodes);
   result.cluster = static_cast<int>(cluster);
+  result.cluster_k = static_cast<int>(cluster_k);
   result.own_shift = static_cast<int>(own_shift);
   result.abreast = static_cast<int>(abreast);
   if (app->get_option("--partial")->count() == 0) result.partial = output_type(type);

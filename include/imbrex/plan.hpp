@@ -102,8 +102,10 @@ enum class Reducer : std::uint8_t {
 
 struct Knobs {
   std::int64_t tile_m = 128, tile_n = 128;  ///< block of the product that one Tile computes
-  int cluster = 0;  ///< tiles that share their part of B where the executor can: 1 or 2; 0: as it likes
-  int group = 8;    ///< tile rows per super-row
+  int cluster = 0;    ///< tiles that share their part of B where the executor can: 1 or 2; 0: as it likes
+  int cluster_k = 1;  ///< workers that share a tile where the executor can, each multiplying a part of K: 1, or 2 with
+                      ///< split_k = 1
+  int group = 8;      ///< tile rows per super-row
   TileOrder order = TileOrder::owner_major;
   Transport transport = Transport::push;
   Reducer reducer = Reducer::tile;

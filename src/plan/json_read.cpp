@@ -111,12 +111,13 @@ Plan plan_of(const Node& n) {
 }  // namespace
 
 Knobs knobs_of(const Node& n) {
-  n.only({"tile_m", "tile_n", "cluster", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "split_k",
-          "chunks", "nodes", "own_shift", "abreast", "span_shards", "one_shot", "partial"});
+  n.only({"tile_m", "tile_n", "cluster", "cluster_k", "group", "order", "transport", "reducer", "comm_rows", "k_slices",
+          "split_k", "chunks", "nodes", "own_shift", "abreast", "span_shards", "one_shot", "partial"});
   Knobs k;
   k.tile_m = n["tile_m"].integer<std::int64_t>();
   k.tile_n = n["tile_n"].integer<std::int64_t>();
   k.cluster = n["cluster"].integer<int>();
+  if (n.has("cluster_k")) k.cluster_k = n["cluster_k"].integer<int>();  // files of before shared no tile
   k.group = n["group"].integer<int>();
   k.order = n["order"].name(parse_tile_order);
   k.transport = n["transport"].name(parse_transport);

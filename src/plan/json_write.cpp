@@ -136,11 +136,13 @@ std::string to_json(const Plan& plan) {
 
 std::string to_json(const Knobs& k) {
   return fmt::format(
-      "{{\"tile_m\": {}, \"tile_n\": {}, \"cluster\": {}, \"group\": {}, \"order\": \"{}\", \"transport\": \"{}\", "
-      "\"reducer\": \"{}\", \"comm_rows\": {}, \"k_slices\": {}, \"split_k\": {}, \"chunks\": {}, \"nodes\": {}, "
-      "\"own_shift\": {}, \"abreast\": {}, \"span_shards\": {}, \"one_shot\": {}, \"partial\": \"{}\"}}",
-      k.tile_m, k.tile_n, k.cluster, k.group, name_of(k.order), name_of(k.transport), name_of(k.reducer), k.comm_rows,
-      k.k_slices, k.split_k, k.chunks, k.nodes, k.own_shift, k.abreast, k.span_shards, k.one_shot, name_of(k.partial));
+      "{{\"tile_m\": {}, \"tile_n\": {}, \"cluster\": {}, \"cluster_k\": {}, \"group\": {}, \"order\": \"{}\", "
+      "\"transport\": \"{}\", \"reducer\": \"{}\", \"comm_rows\": {}, \"k_slices\": {}, \"split_k\": {}, "
+      "\"chunks\": {}, \"nodes\": {}, \"own_shift\": {}, \"abreast\": {}, \"span_shards\": {}, \"one_shot\": {}, "
+      "\"partial\": \"{}\"}}",
+      k.tile_m, k.tile_n, k.cluster, k.cluster_k, k.group, name_of(k.order), name_of(k.transport), name_of(k.reducer),
+      k.comm_rows, k.k_slices, k.split_k, k.chunks, k.nodes, k.own_shift, k.abreast, k.span_shards, k.one_shot,
+      name_of(k.partial));
 }
 
 }  // namespace imbrex

@@ -16,6 +16,11 @@ void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knob
                  "knobs tile_m x tile_n = {} x {}: at most 2^31 elements", knobs.tile_m, knobs.tile_n);
   IMBREX_EXPECTS(knobs.cluster >= 0 && knobs.cluster <= 2, "knob cluster = {}: it must be 1, 2, or 0 for either",
                  knobs.cluster);
+  IMBREX_EXPECTS(knobs.cluster_k == 1 || knobs.cluster_k == 2, "knob cluster_k = {}: it must be 1 or 2",
+                 knobs.cluster_k);
+  IMBREX_EXPECTS(knobs.cluster_k == 1 || knobs.split_k == 1,
+                 "knobs cluster_k = {} and split_k = {}: a tile's K is cut in one of the two ways", knobs.cluster_k,
+                 knobs.split_k);
   expect_positive("group", knobs.group);
   expect_positive("k_slices", knobs.k_slices);
   expect_positive("split_k", knobs.split_k);

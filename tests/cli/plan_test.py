@@ -31,6 +31,7 @@ class Plans(Case):
         expected = {"tile_m": 16, "tile_n": 32, "cluster": 2, "group": 3, "order": "naive", "transport": "pull", "reducer": "tail",
                     "comm_rows": 8, "split_k": 3, "own_shift": 1, "span_shards": True, "partial": "fp32"}
         self.assertLessEqual(expected.items(), made.items())
+        self.assertEqual(self.plan("gemm_all_reduce", "--strategy", "fused", "--cluster-k", 2)["knobs"]["cluster_k"], 2)
 
     def test_nodes(self):
         for op in OPERATORS[:3]:

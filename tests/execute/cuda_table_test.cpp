@@ -5,9 +5,8 @@
 #include <map>
 #include <set>
 
+#include "cuda_tables.hpp"
 #include "execute/cuda/tensor_maps.hpp"
-#include "execute/cuda/translate.hpp"
-#include "imbrex/error.hpp"
 #include "plan/builder.hpp"
 #include "plan/rank_plan.hpp"
 #include "support/random_plan.hpp"
@@ -16,91 +15,11 @@ namespace imbrex {
 namespace {
 
 using namespace imbrex::cuda;
-
-HeapHandle pretend_heap(int rank) {
-  return {reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40), std::size_t{1} << 32, rank};
-}
-
-RankTable table_of(const Plan& plan, int rank, const TileShape& shape) {
-  const HeapLayout layout(plan);
-  return translate(plan, layout, rank, pretend_heap(rank), 4096, shape);
-}
-
-Plan plan_of(Operator op, const Knobs& knobs, std::int64_t m = 1024, std::int64_t n = 512, std::int64_t k = 256,
-             int ranks = 4) {
-  return make_plan({op, m, n, k, ranks, Type::bf16}, Strategy::fused, knobs);
-}
-
-Knobs scatter_knobs() {
-  Knobs k;
-  k.transport = Transport::store;
-  return k;
-}
-
-std::string refusal(const Plan& plan, const TileShape& shape) {
-  try {
-    table_of(plan, 0, shape);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_input);
-    return error.what();
-  }
-  return "";
-}
-
-TEST(CudaTable, EveryTaskAppearsOnceWhateverTheCluster) {
-  for (Operator op :
-       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
-    for (TileOrder order : {TileOrder::owner_major, TileOrder::column_major, TileOrder::naive})
-      for (int cluster : {1, 2})
-        for (int rank = 0; rank < 4; ++rank) {
-          Knobs knobs = op == Operator::all_gather_gemm ? Knobs{} : scatter_knobs();
-          knobs.order = order;
-          knobs.group = 3;
-          const Plan plan = plan_of(op, knobs, 1100, 520, 256);
-          const RankTable table = table_of(plan, rank, {128, 128, cluster, true});
-          std::multiset<std::uint32_t> tasks;
-          for (const TaskEntry& entry : table.tasks)
-            if (entry.kind != TaskKind::partner && entry.kind != TaskKind::none) tasks.insert(entry.task);
-          const auto& queue = plan.ranks[static_cast<std::size_t>(rank)].queues[0];
-          EXPECT_EQ(tasks.size(), queue.tasks.size());
-          EXPECT_EQ(std::set<std::uint32_t>(tasks.begin(), tasks.end()).size(), queue.tasks.size());
-          EXPECT_EQ(table.tasks.size(), table.queues[0].count * static_cast<std::size_t>(cluster));
-        }
-}
-
-// A pair shares B, of one stretch of K, and only a neighbour or a tile without waits may be drawn into one.
-TEST(CudaTable, PairsShareColumnsAndMatesDoNotWaitForTiles) {
-  for (Operator op : {Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
-    for (int shift : {0, 4, 8}) {
-      Knobs knobs = scatter_knobs();
-      knobs.order = shift == 0 ? TileOrder::owner_major : TileOrder::column_major;
-      knobs.own_shift = shift;
-      knobs.split_k = shift == 8 ? 2 : 1;
-      const RankTable table = table_of(plan_of(op, knobs, 2048, 1024, 4 * 256), 1, {128, 128, 2, true});
-      std::set<std::uint32_t> begins;
-      std::uint32_t next = 0;  // tasks before this one are in earlier pairs, unless they have no waits
-      std::set<std::uint32_t> seen;
-      for (std::size_t i = 0; i < table.tasks.size(); i += 2) {
-        const TaskEntry &x = table.tasks[i], &y = table.tasks[i + 1];
-        seen.insert(x.task);
-        while (seen.contains(next)) ++next;
-        if (y.kind == TaskKind::partner || y.kind == TaskKind::none) {
-          EXPECT_EQ(y.post_count + y.stores + y.load_waits + y.epilogue_waits, 0);
-          continue;
-        }
-        if (x.kind == TaskKind::tile) {
-          EXPECT_TRUE(x.b_col == y.b_col && x.k_begin == y.k_begin && x.k_end == y.k_end);
-          begins.insert(x.k_begin);
-        }
-        if (y.task != next) {
-          EXPECT_EQ(y.load_waits + y.epilogue_waits, 0) << y.task << " beside " << x.task;
-        }
-        seen.insert(y.task);
-        while (seen.contains(next)) ++next;
-      }
-      EXPECT_EQ(std::ssize(begins), knobs.split_k);
-    }
-}
+using test::plan_of;
+using test::pretend_heap;
+using test::refusal;
+using test::scatter_knobs;
+using test::table_of;
 
 using Stretch = std::pair<std::uint32_t, std::uint32_t>;
 

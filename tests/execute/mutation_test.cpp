@@ -52,6 +52,7 @@ Mutant make_mutant(test::Random& random) {
     if (random.chance(0.3)) {  // cut along K
       m.origin.problem.k = 4 * 128 * m.origin.problem.ranks;
       m.origin.knobs.split_k = static_cast<int>(random.between(2, 4));
+      m.origin.knobs.cluster_k = 1;
     }
     // Small tiles: several tasks of each kind.
     m.origin.knobs.tile_m = m.origin.knobs.tile_n = random.one_of<std::int64_t>({8, 16});

@@ -30,6 +30,7 @@ Knobs fitting(Random& random, const Problem& p, Tile tile) {
   k.own_shift = static_cast<int>(random.between(0, 6));
   k.abreast = static_cast<int>(random.between(0, 3));
   k.split_k = random.chance(0.5) ? 1 : static_cast<int>(random.between(2, 4));
+  k.cluster_k = k.split_k == 1 && random.chance(0.5) ? 2 : 1;
   k.order = random.one_of({TileOrder::owner_major, TileOrder::column_major, TileOrder::naive});
   k.partial = random.chance(0.8) ? output_type(p.type) : Type::fp32;
   if (p.op == Operator::all_gather_gemm) {
@@ -84,9 +85,14 @@ TEST(GpuGemm, EveryVariantIsRightWithTails) {
                                      Variant{"pingpong 128x128 cluster 1", {128, 128}},
                                      Variant{"pingpong 128x128 cluster 2", {128, 128}},
                                      Variant{"pingpong 128x64 cluster 1", {128, 64}},
+                                     Variant{"pingpong 64x192 cluster 2", {64, 192}},
+                                     Variant{"pingpong 64x128 cluster 2", {64, 128}},
                                      Variant{"pingpong 64x128 cluster 1", {64, 128}},
                                      Variant{"pingpong 64x64 cluster 1", {64, 64}},
                                      Variant{"pingpong 64x32 cluster 1", {64, 32}},
+                                     Variant{"pingpong 64x64 sharing K", {64, 64}},
+                                     Variant{"pingpong 64x192 sharing K", {64, 192}},
+                                     Variant{"pingpong 128x64 sharing K", {128, 64}},
                                      Variant{"cooperative 128x256 cluster 1", {128, 256}},
                                      Variant{"cooperative 128x256 cluster 2", {128, 256}},
                                      Variant{"cooperative 128x224 cluster 1", {128, 224}},
@@ -113,6 +119,8 @@ TEST(GpuGemm, EveryVariantIsRightWithTails) {
       Knobs k = fitting(random, p, tile);
       k.reducer = Reducer::tile;
       k.span_shards = false;
+      k.cluster_k = named("sharing K") ? 2 : 1;
+      if (k.cluster_k > 1) k.split_k = 1;
       GpuCase c;
       c.options.kernel = kernel;
       c.whole_numbers = type == Type::e4m3 && i % 2 == 0;
@@ -129,8 +137,16 @@ void random_problems(int ranks, const CudaOptions& options, int repeats, int que
     for (int i = 0; i < cases(4); ++i) {
       const Type type = fp8 ? Type::e4m3 : random.chance(0.3) ? Type::fp16 : Type::bf16;
       const Problem p = random_problem(random, op, ranks, i == 0 ? 2600 : 900, type);
-      Tile tile = random.one_of<Tile>(
-          {{128, 128}, {128, 128}, {128, 256}, {128, 224}, {128, 192}, {64, 128}, {64, 64}, {64, 32}, {128, 64}});
+      Tile tile = random.one_of<Tile>({{128, 128},
+                                       {128, 128},
+                                       {128, 256},
+                                       {128, 224},
+                                       {128, 192},
+                                       {64, 192},
+                                       {64, 128},
+                                       {64, 64},
+                                       {64, 32},
+                                       {128, 64}});
       if (fp8) tile.n = std::min<std::int64_t>(tile.n, 128);
       const Knobs k = fitting(random, p, options.kernel.empty() ? tile : Tile{128, 128});
       const char* only = std::getenv("IMBREX_TEST_GPU_OPERATOR");
@@ -172,9 +188,10 @@ TEST(GpuFused, ManyEpochsQueuedWithDelays) {
 }
 
 // Kernels that pause at random, epoch by epoch: a graph replays them with no help from the host.
-void replay_with_delays(Problem p, Transport transport, int replays, int parts = 1) {
+void replay_with_delays(Problem p, Transport transport, int replays, int parts = 1, int cluster_k = 1) {
   Knobs k;
   k.split_k = parts;
+  k.cluster_k = cluster_k;
   k.transport = transport;
   k.order = TileOrder::column_major;
   k.own_shift = 1;
@@ -251,20 +268,40 @@ TEST(GpuFused, PartsOfKOverManyEpochsWithDelays) {
   }
 }
 
+// Two blocks' halves of every tile, epoch after epoch in one place.
+TEST(GpuFused, SharedKOverManyEpochsWithDelays) {
+  NEEDS_GPUS(2);
+  for (const Transport transport : {Transport::push, Transport::store})
+    replay_with_delays({Operator::all_gather_gemm, 520, 1024, 1048, 4, Type::bf16}, transport, 1000, 1, 2);
+  for (Operator op : {Operator::gemm_reduce_scatter, Operator::gemm_all_to_all, Operator::gemm_all_reduce})
+    replay_with_delays({op, 1040, 768, 4 * 520, 4, Type::bf16}, Transport::store, 1000, 1, 2);
+}
+
 // The product alone: few rows, whose tiles are too few for all workers.
-TEST(GpuFused, PartsOfKOfFewRows) {
-  NEEDS_GPUS(1);
+void few_rows(int parts, int cluster_k, std::initializer_list<Tile> tiles) {
   for (const std::int64_t m : {1, 16, 64, 100})
-    for (const int parts : {2, 3, 4})
-      for (const Tile tile : {Tile{64, 32}, {64, 64}, {64, 128}, {128, 64}, {128, 128}, {128, 256}}) {
+    for (const std::int64_t depth : {3600, 40})
+      for (const Tile& tile : tiles) {
         Knobs k;
         k.tile_m = tile.m;
         k.tile_n = tile.n;
         k.split_k = parts;
+        k.cluster_k = cluster_k;
         k.transport = Transport::store;
-        const Problem p{Operator::gemm_all_reduce, m, 1032, 3600, 1, Type::bf16, parts % 2 == 0};
+        const Problem p{Operator::gemm_all_reduce, m, 1032, depth, 1, Type::bf16, parts % 2 == 0};
         expect_right(make_plan(p, Strategy::fused, k), {}, test::describe({p, Strategy::fused, k}));
       }
+}
+
+TEST(GpuFused, PartsOfKOfFewRows) {
+  NEEDS_GPUS(1);
+  for (const int parts : {2, 3, 4})
+    few_rows(parts, 1, {{64, 32}, {64, 64}, {64, 128}, {128, 64}, {128, 128}, {128, 256}});
+}
+
+TEST(GpuFused, SharedKOfFewRows) {
+  NEEDS_GPUS(1);
+  few_rows(1, 2, {{64, 32}, {64, 64}, {64, 128}, {64, 192}, {128, 64}});
 }
 
 TEST(GpuFused, TenThousandEpochsFromAGraphWithDelays) {

@@ -37,6 +37,7 @@ test::RandomCase deep_case(test::Random& random) {
   c.problem.k = random.between(1, 1300) * (sharded ? c.problem.ranks : 1);
   c.knobs = test::random_knobs(random, c.problem, c.strategy);
   c.knobs.split_k = static_cast<int>(random.between(1, 5));
+  c.knobs.cluster_k = 1;
   return c;
 }
 
@@ -171,13 +172,34 @@ TEST(SplitK, RefusesNumbersThatAreNone) {
   }
 }
 
+TEST(SplitK, BlocksShareTilesThatAreNotCut) {
+  const auto refusal = [](int cluster_k, int split_k) -> std::string {
+    try {
+      make_plan({Operator::all_gather_gemm, 64, 64, 64, 2, Type::bf16}, Strategy::fused,
+                {.cluster_k = cluster_k, .split_k = split_k});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal(2, 1), "");
+  for (int number : {0, 3, -1})
+    EXPECT_NE(refusal(number, 1).find("knob cluster_k = " + std::to_string(number) + ": it must be 1 or 2"),
+              std::string::npos);
+  EXPECT_NE(refusal(2, 3).find("cluster_k = 2 and split_k = 3: a tile's K is cut in one of the two ways"),
+            std::string::npos);
+}
+
 TEST(SplitK, FilesOfBeforeHadOnePart) {
-  std::string text = to_json(make_plan({Operator::all_gather_gemm, 8, 8, 8, 2, Type::fp32}, Strategy::fused, {}));
-  const std::string knob = "\"split_k\": 1, ";
-  const auto at = text.find(knob);
-  ASSERT_NE(at, std::string::npos);
-  text.erase(at, knob.size());
-  EXPECT_EQ(parse_plan(text).knobs.split_k, 1);
+  const std::string text = to_json(make_plan({Operator::all_gather_gemm, 8, 8, 8, 2, Type::fp32}, Strategy::fused, {}));
+  for (const std::string knob : {"\"split_k\": 1, ", "\"cluster_k\": 1, "}) {
+    const auto at = text.find(knob);
+    ASSERT_NE(at, std::string::npos);
+    const Knobs knobs = parse_plan(std::string(text).erase(at, knob.size())).knobs;
+    EXPECT_EQ(knobs.split_k, 1);
+    EXPECT_EQ(knobs.cluster_k, 1);
+  }
 }
 
 // --------------------------------------------------------------------------------------------- broken on purpose

@@ -90,6 +90,20 @@ TEST(Behaviour, PartsOfKAreTilesOfTheirOwn) {
   EXPECT_NEAR(seconds(m, 4) - seconds(m, 1), 6 * slots, 1e-12);
 }
 
+// Four SMs are two workers.
+TEST(Behaviour, TilesOfSharedKTakeTwoSmsEach) {
+  const auto seconds = [](std::int64_t n, int cluster_k) {
+    return simulate(make_plan({Operator::gemm_all_reduce, 128, n, 1024, 1, Type::bf16}, Strategy::fused,
+                              {.cluster_k = cluster_k, .transport = Transport::store}),
+                    ideal_machine())
+        .seconds;
+  };
+  for (const int tiles : {1, 2, 3, 4, 5}) {
+    EXPECT_NEAR(seconds(128 * tiles, 2), (tiles + 1) / 2 * tile_seconds(512), 1e-12) << tiles;
+    EXPECT_NEAR(seconds(128 * tiles, 1), (tiles + 3) / 4 * tile_seconds(1024), 1e-12) << tiles;
+  }
+}
+
 TEST(Behaviour, SMsThatShareATileAddTheirParts) {
   Machine m = ideal_machine();
   m.memory_bandwidth = constant(1e12), m.sm_memory_bandwidth = constant(0.5e12);

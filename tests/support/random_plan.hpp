@@ -68,6 +68,7 @@ inline Knobs random_knobs(Random& random, const Problem& p, Strategy strategy) {
   k.comm_rows = random.chance(0.4) ? 0 : random.between(1, 100);
   k.k_slices = static_cast<int>(random.between(1, 3));
   k.split_k = random.chance(0.5) ? 1 : static_cast<int>(random.between(2, 5));
+  k.cluster_k = k.split_k == 1 && random.chance(0.3) ? 2 : 1;
   k.chunks = static_cast<int>(random.between(1, 5));
   k.own_shift = static_cast<int>(random.between(0, 6));
   k.abreast = static_cast<int>(random.between(0, 3));
@@ -110,10 +111,10 @@ inline std::string describe(const RandomCase& c) {
          std::string(name_of(c.strategy)) + " tile " + s(c.knobs.tile_m) + "x" + s(c.knobs.tile_n) + " group " +
          s(c.knobs.group) + " order " + std::string(name_of(c.knobs.order)) + " transport " +
          std::string(name_of(c.knobs.transport)) + " reducer " + std::string(name_of(c.knobs.reducer)) + " comm_rows " +
-         s(c.knobs.comm_rows) + " k_slices " + s(c.knobs.k_slices) + " split_k " + s(c.knobs.split_k) + " chunks " +
-         s(c.knobs.chunks) + " nodes " + s(c.knobs.nodes) + " own_shift " + s(c.knobs.own_shift) + " abreast " +
-         s(c.knobs.abreast) + (c.knobs.span_shards ? " span_shards" : "") + (c.knobs.one_shot ? " one_shot" : "") +
-         " partial " + std::string(name_of(c.knobs.partial));
+         s(c.knobs.comm_rows) + " k_slices " + s(c.knobs.k_slices) + " split_k " + s(c.knobs.split_k) + " cluster_k " +
+         s(c.knobs.cluster_k) + " chunks " + s(c.knobs.chunks) + " nodes " + s(c.knobs.nodes) + " own_shift " +
+         s(c.knobs.own_shift) + " abreast " + s(c.knobs.abreast) + (c.knobs.span_shards ? " span_shards" : "") +
+         (c.knobs.one_shot ? " one_shot" : "") + " partial " + std::string(name_of(c.knobs.partial));
 }
 
 /// Seed of a property test: IMBREX_TEST_SEED, or a fixed one. Tests print it.

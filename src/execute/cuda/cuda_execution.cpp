@@ -34,6 +34,7 @@ double cost(const GemmKernel& kernel, const RankTable& table, int workers, std::
   const double entries = static_cast<double>(table.tiles + table.partners),
                at_once = static_cast<double>(workers) * shape.cluster;
   const double waves = std::max(1.0, std::ceil(entries / at_once));
+  if (shape.sharing == Sharing::k) depth /= shape.cluster;
   const auto size = static_cast<double>(shape.m * shape.n);
   // Up to 128 columns, shared memory feeds the tensor cores a little too slowly. Without a partner to share B with, a
   // small block waits for the second-level cache.
@@ -124,12 +125,11 @@ void CudaExecution::choose_kernel() {
   const Extent tile = largest_tile(plan_);
   double least = 0;
   const std::string tma = refusal_of_tma(plan_);
-  if (tma.empty())
+  const auto consider = [&](auto&& wanted) {
     for (std::size_t i = 0; i < count; ++i) {
       const GemmKernel& k = *kernels[i];
-      const bool other_cluster = plan_.knobs.cluster != 0 && k.shape.cluster != plan_.knobs.cluster;
-      if ((other_cluster && !k.anywhere) || k.type != plan_.problem.type || tile.rows > k.shape.m ||
-          tile.cols > k.shape.n || !buffers_fit(plan_, k.shape) || !asked_for(k))
+      if (!wanted(k) || k.type != plan_.problem.type || tile.rows > k.shape.m || tile.cols > k.shape.n ||
+          !buffers_fit(plan_, k.shape) || !asked_for(k))
         continue;
       const int workers = workers_of(k, device_);
       if (workers == 0) continue;
@@ -139,6 +139,16 @@ void CudaExecution::choose_kernel() {
       kernel_ = &k;
       workers_ = workers;
     }
+  };
+  const auto in_clusters = [&](const GemmKernel& k) {
+    const Knobs& knobs = plan_.knobs;
+    if (knobs.cluster_k > 1) return k.shape.sharing == Sharing::k;
+    return k.shape.sharing == Sharing::b && (knobs.cluster == 0 || k.shape.cluster == knobs.cluster || k.anywhere);
+  };
+  if (tma.empty()) consider(in_clusters);
+  // Clusters are a wish: without a kernel that grants it, or where one is named, another is faster than the plain one.
+  if (tma.empty() && kernel_ == nullptr)
+    consider([&](const GemmKernel& k) { return k.shape.sharing == Sharing::b || !options_.kernel.empty(); });
   const GemmKernel& plain = plain_kernel(plan_.problem.type);
   if (kernel_ == nullptr && std::string_view(plain.name).find(options_.kernel) != std::string_view::npos) {
     kernel_ = &plain;
@@ -167,8 +177,12 @@ RankTable& CudaExecution::table_for(const GemmKernel& kernel) {
   const auto stages = [&](std::uint32_t adds) {
     return slots ? slot_stages(shape.units, shape.planes, adds).count : 0;
   };
-  std::array<std::uint32_t, 3> key{};
-  if (shape.registers) key = {static_cast<std::uint32_t>(shape.cluster), stages(1), stages(3)};
+  std::array<std::uint32_t, 4> key{};
+  if (shape.registers) {
+    // Shared K is cut at a multiple of the kernel's slices; B is not cut.
+    const std::int64_t slice = shape.sharing == Sharing::k ? shape.slice : 0;
+    key = {static_cast<std::uint32_t>(shape.cluster), static_cast<std::uint32_t>(slice), stages(1), stages(3)};
+  }
   const auto found = tables_.find(key);
   if (found != tables_.end()) return found->second;
   return tables_.emplace(key, translate(plan_, layout_, world_.rank(), heap_.handle(), place_.offset, kernel.shape))

@@ -72,7 +72,7 @@ class CudaExecution final : public StreamExecution {
   const GemmKernel* kernel_ = nullptr;
   int workers_ = 0;
   RankTable table_;
-  std::map<std::array<std::uint32_t, 3>, RankTable> tables_;  // while the kernel is chosen: see table_for
+  std::map<std::array<std::uint32_t, 4>, RankTable> tables_;  // while the kernel is chosen: see table_for
   RawMemory device_table_;
   RawMemory times_;                        // of the table's tasks, where a timeline is wanted
   double to_host_ = 0;                     // from the GPU's clock to the host's, likewise

@@ -1,6 +1,6 @@
 // One persistent, warp-specialised GEMM for Hopper that reads what to do from a table: two producer warps wait for
 // flags and load operands, two consumer warpgroups multiply, add what peers sent and store to where the table says, and
-// poster warps tell whom the table names.
+// poster warps tell whom the table names. The blocks of a cluster share columns of B, or the K of every tile.
 // CUTLASS supplies the main loop; the kernel layer is ours (its schedules follow those of CUTLASS' ping-pong and
 // cooperative kernels).
 #pragma once
@@ -16,6 +16,7 @@
 #include "execute/cuda/gemm.hpp"
 #include "execute/cuda/protocol.cuh"
 #include "execute/cuda/slots_sm90.cuh"
+#include "execute/cuda/sums_sm90.cuh"
 #include "execute/cuda/task_ring.cuh"
 
 namespace imbrex::cuda {
@@ -26,7 +27,10 @@ struct Sm90Gemm {
   static constexpr int tile_k = Config::tile_k;
   static constexpr bool fp8 = Config::type == Type::e4m3;
   using TileShapeMNK = cute::Shape<cute::Int<Config::tile_m>, cute::Int<Config::tile_n>, cute::Int<tile_k>>;
+  static constexpr bool shares_k = Config::sharing == Sharing::k;
   using Cluster = cute::Shape<cute::Int<Config::cluster>, cute::_1, cute::_1>;
+  /// Blocks that load B together.
+  using Multicast = cute::conditional_t<shares_k, cute::Shape<cute::_1, cute::_1, cute::_1>, Cluster>;
   using Schedule = cute::conditional_t<Config::pingpong, cutlass::gemm::KernelTmaWarpSpecializedPingpong,
                                        cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
   using LayoutB = cute::conditional_t<fp8, cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
@@ -35,7 +39,7 @@ struct Sm90Gemm {
   // the instructions keep 14 bits. That takes twice the registers, so its tiles are smaller.
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, cutlass::layout::RowMajor, aligned, Element,
-      LayoutB, aligned, float, TileShapeMNK, Cluster, cutlass::gemm::collective::StageCount<Config::stages>,
+      LayoutB, aligned, float, TileShapeMNK, Multicast, cutlass::gemm::collective::StageCount<Config::stages>,
       Schedule>::CollectiveOp;
   using Pipeline = typename Mainloop::MainloopPipeline;
   using State = typename Mainloop::PipelineState;
@@ -52,6 +56,8 @@ struct Sm90Gemm {
   using Ring = TaskRing<readers>;
   using Reader = TaskReader<Config::cluster, readers>;
 
+  using Sums = cute::conditional_t<shares_k, Sm90Sums<Config>, NoSums>;
+
   struct Params {
     typename Mainloop::Params mainloop;
     cute::TmaDescriptor a[2][2];  ///< by source and copy
@@ -64,6 +70,7 @@ struct Sm90Gemm {
     alignas(128) std::byte rows[Config::consumer_warps][Rows::bytes];
     alignas(16) typename Mainloop::PipelineStorage pipeline;
     alignas(16) typename Order::SharedStorage order;
+    alignas(16) typename Sums::Storage sums;
     Ring ring;
     alignas(8) std::uint64_t epoch;
     cutlass::arch::ClusterBarrier epoch_read;
@@ -75,6 +82,11 @@ struct Sm90Gemm {
 
   __device__ __forceinline__ static bool multiplies(TaskKind kind) {
     return kind == TaskKind::tile || kind == TaskKind::partner;
+  }
+
+  /// Of blocks that share K, none brings slots: beside the other block's sums, the registers would not hold theirs.
+  __device__ __forceinline__ static std::uint32_t slot_stages_of(const TaskEntry& task) {
+    return shares_k ? 0 : task.slot_stages;
   }
 
   /// What a thread of the block has read and tells the others.
@@ -89,6 +101,11 @@ struct Sm90Gemm {
     keep_order();
     shared.epoch_read.arrive();
     advance_epoch(args.protocol, this_epoch(args, shared), gridDim.x);
+  }
+
+  /// Which part of its tile's B a block loads, for all that share it.
+  __device__ __forceinline__ static std::uint32_t part_of_b(std::uint32_t block_in_cluster) {
+    return shares_k ? 0 : block_in_cluster;
   }
 
   /// The coordinates of what a task loads of A and of B, slice by slice of K.
@@ -107,7 +124,7 @@ struct Sm90Gemm {
     Tensor gB = local_tile(domain_offset(make_coord(col, k_begin, 0), mB), TileShapeMNK{}, make_coord(_, 0, _),
                            Step<X, _1, _1>{})(_, _, _, 0);
     return make_tuple(params.mainloop.tma_load_a.get_slice(0).partition_S(gA),
-                      params.mainloop.tma_load_b.get_slice(block_in_cluster).partition_S(gB));
+                      params.mainloop.tma_load_b.get_slice(part_of_b(block_in_cluster)).partition_S(gB));
   }
 
   // Two producers, a thread each: one alone issues loads for small tiles more slowly than memory serves them. That of B
@@ -118,8 +135,8 @@ struct Sm90Gemm {
     using namespace cute;
     State state = cutlass::make_producer_start_state<Pipeline>();
     Tensor sB = make_tensor(make_smem_ptr(shared.tensors.smem_B.data()), typename Mainloop::SmemLayoutB{});
-    Tensor tBsB = params.mainloop.tma_load_b.get_slice(block_in_cluster).partition_D(sB);
-    constexpr std::uint16_t everyone = (1u << Config::cluster) - 1;
+    Tensor tBsB = params.mainloop.tma_load_b.get_slice(part_of_b(block_in_cluster)).partition_D(sB);
+    constexpr std::uint16_t everyone = (1u << cute::size(Multicast{})) - 1;
     // NOTE: tables are older than the stream's previous kernel, so the first task comes while that ends.
     TaskBringer<Config::cluster, readers> bringer(shared.ring, params.args.table, block_in_cluster);
     bringer.bring();
@@ -135,7 +152,7 @@ struct Sm90Gemm {
         copy(params.mainloop.tma_load_b.with(*pipeline.producer_get_barrier(state), everyone), tBgB(_, _, _, kt),
              tBsB(_, _, _, state.index()));
       }
-      if (task.slot_stages > 0) Slots::expect(task, shared, pipeline, state, params.mainloop.tma_transaction_bytes);
+      if (slot_stages_of(task) > 0) Slots::expect(task, shared, pipeline, state, params.mainloop.tma_transaction_bytes);
     }
     pipeline.producer_tail(state);
   }
@@ -155,7 +172,7 @@ struct Sm90Gemm {
       if (!multiplies(task.kind)) continue;
       Tensor tAgA = get<0>(slices(params, task, block_in_cluster));
       // Rows of the caller's own A need no epoch, which takes a round to the second-level cache to get.
-      if (!knows_epoch && (task.load_waits > 0 || task.a_source != 0 || task.slot_stages > 0)) {
+      if (!knows_epoch && (task.load_waits > 0 || task.a_source != 0 || slot_stages_of(task) > 0)) {
         epoch = this_epoch(args, shared);
         knows_epoch = true;
       }
@@ -181,7 +198,7 @@ struct Sm90Gemm {
         copy(params.mainloop.tma_load_a.with(descriptor, *pipeline.producer_get_barrier(state), std::uint16_t{0}),
              tAgA(_, _, _, kt), tAsA(_, _, _, state.index()));
       }
-      if (task.slot_stages > 0) Slots::load(args, epoch, task, tasks.clock(), shared, pipeline, state);
+      if (slot_stages_of(task) > 0) Slots::load(args, epoch, task, tasks.clock(), shared, pipeline, state);
     }
   }
 
@@ -194,7 +211,8 @@ struct Sm90Gemm {
                                                 std::uint32_t thread, int group, int poster, std::uint32_t time) {
     const RegionEntry* regions = args.table.regions + task.regions;
     if (thread == 0) maybe_pause(args.protocol, epoch, task.task);
-    if (task.epilogue_waits > 0 && !Slots::staged(task)) {
+    const bool staged = task.adds > 0 && slot_stages_of(task) > 0;  // the producer waits for the slots, and loads them
+    if (task.epilogue_waits > 0 && !staged) {
       if (thread == 0) {
         clock.stamp(&TaskTimes::add_wait);
         wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits);
@@ -202,7 +220,7 @@ struct Sm90Gemm {
       }
       Config::group_sync(group);
     }
-    if (task.adds > 0 && !Slots::staged(task)) Tile::add_any(acc, task, regions, epoch.copy, thread);
+    if (task.adds > 0 && !staged) Tile::add_any(acc, task, regions, epoch.copy, thread);
     if (task.bias != 0)
       Tile::add_bias(acc, static_cast<const std::uint16_t*>(args.bias) + task.b_col,
                      static_cast<std::uint32_t>(args.n) - task.b_col, thread);
@@ -303,6 +321,9 @@ struct Sm90Gemm {
     const Epoch epoch = this_epoch(args, shared);
     const int group = Config::pingpong ? warpgroup : 0;
     const std::uint32_t thread = Config::pingpong ? threadIdx.x % 128 : threadIdx.x - 128;
+    if constexpr (shares_k)
+      if (block_in_cluster == 0 && threadIdx.x == 128) Sums::begin(shared.sums);
+    std::uint32_t next_tile = 0;
     Mainloop mainloop;
     TiledMma tiled_mma;
     State state;
@@ -310,8 +331,10 @@ struct Sm90Gemm {
       const TaskEntry& task = tasks.await();
       const int poster = static_cast<int>(tasks.turn() % 2);  // in ping-pong, the group too
       const int k_tiles = slices_of(task, tile_k);
+      const std::uint32_t tile = next_tile;  // its number among the block's
+      if (multiplies(task.kind)) ++next_tile;
       if (Config::pingpong && poster != warpgroup) {
-        if (multiplies(task.kind)) state.advance(k_tiles + task.slot_stages);
+        if (multiplies(task.kind)) state.advance(k_tiles + slot_stages_of(task));
         continue;
       }
       if constexpr (Config::pingpong) order.wait();
@@ -331,7 +354,7 @@ struct Sm90Gemm {
       if constexpr (Config::pingpong) {
         // NOTE: the other group must not come to a stage while slots are still to arrive there: barriers tell rounds
         // apart by parity only, so it would take the round before the slots for its own, and release theirs.
-        Slots::await(task, pipeline, slots);
+        if (slot_stages_of(task) > 0) Slots::await(task, pipeline, slots);
         order.arrive();
       }
       mainloop.mma_tail(pipeline, state, k_tiles);
@@ -339,15 +362,23 @@ struct Sm90Gemm {
       state = slots;
       const std::uint32_t time = Config::pingpong && tasks.more() ? Pace::now() - begin : 0;
       auto& acc = *reinterpret_cast<float(*)[registers]>(accumulators.data());
+      if constexpr (shares_k) {
+        if (task.kind == TaskKind::partner) {
+          Sums::send(acc, shared.sums, tile, thread);
+          continue;
+        }
+        Sums::add(acc, shared.sums, tile, thread, group);
+      }
       if constexpr (fp8)
         if (args.b_scale != nullptr && task.kind == TaskKind::tile)
           Tile::scale(acc, scales_of(args, task, epoch.copy), args.row_scales != 0, task.rows,
                       static_cast<std::uint32_t>(args.n) - task.b_col, thread);
-      if (task.slot_stages > 0) Slots::add(task, shared, pipeline, state, acc, thread, group);
+      if (slot_stages_of(task) > 0) Slots::add(task, shared, pipeline, state, acc, thread, group);
       if (task.kind == TaskKind::tile) {
         finish(args, epoch, task, tasks.clock(), acc, shared, thread, group, poster, time);
       }
     }
+    if constexpr (shares_k) Sums::end();
   }
 
   __device__ __forceinline__ static void run(const Params& params, char* memory) {
@@ -375,6 +406,7 @@ struct Sm90Gemm {
     if (threadIdx.x == 32) {
       shared.epoch_read.init(1);
       shared.ring.init();
+      if constexpr (shares_k) Sums::init(shared.sums);
       cutlass::arch::fence_barrier_init();
     }
     if constexpr (Config::cluster > 1) {

@@ -111,7 +111,7 @@ constexpr GemmKernel sm90_kernel(const char* name) {
   return {name,
           Config::type,
           {Config::tile_m, Config::tile_n, Config::cluster, true, Sm90Gemm<Config>::Tile::units,
-           Sm90Gemm<Config>::Slots::planes},
+           Sm90Gemm<Config>::shares_k ? 0u : Sm90Gemm<Config>::Slots::planes, Config::sharing, Config::tile_k},
           Config::pingpong,
           false,
           &Sm90Launcher<Config>::workers,

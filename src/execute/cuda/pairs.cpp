@@ -31,8 +31,11 @@ void Pairs::pair_first() {
   } else {
     TaskEntry second = at(first);
     second.kind = second.kind == TaskKind::tile ? TaskKind::partner : TaskKind::none;
-    second.load_waits = second.epilogue_waits = second.adds = second.stores = second.post_count = 0;
+    const bool shared = second.kind == TaskKind::partner && shape_.sharing == Sharing::k;
+    if (!shared) second.load_waits = 0;
+    second.epilogue_waits = second.adds = second.stores = second.post_count = 0;
     second.bias = 0;
+    if (shared) share_k(table_.tasks.back(), second);
     table_.partners += second.kind == TaskKind::partner;
     table_.tasks.push_back(second);
   }
@@ -55,10 +58,28 @@ std::size_t Pairs::mate_of_first() const {
 bool Pairs::pairable(const TaskEntry& x, const TaskEntry& y) const {
   if (x.kind != y.kind) return false;
   if (x.kind != TaskKind::tile) return true;
+  if (shape_.sharing == Sharing::k) return false;
   if (x.b_col != y.b_col || x.k_begin != y.k_begin || x.k_end != y.k_end) return false;
   for (std::uint32_t w = 0; w < y.load_waits; ++w)
     if (!free_[table_.waits[y.waits + w].signal]) return false;
   return true;
+}
+
+// Of two copies of a tile, the halves of its K: equally many slices, as the blocks' stages go in step. The last slice
+// may lie beyond K, where loads bring zeros.
+void Pairs::share_k(TaskEntry& first, TaskEntry& second) {
+  const auto slice = static_cast<std::uint32_t>(shape_.slice);
+  const std::uint32_t half = (first.k_end - first.k_begin + 2 * slice - 1) / (2 * slice) * slice;
+  first.k_end = first.k_begin + half;
+  second.k_begin = first.k_end;
+  second.k_end = second.k_begin + half;
+  // Waits count columns from the tile's first on.
+  second.waits = static_cast<std::uint32_t>(table_.waits.size());
+  for (std::uint32_t w = 0; w < second.load_waits; ++w) {
+    WaitEntry wait = table_.waits[first.waits + w];
+    wait.k_begin -= std::min(wait.k_begin, half);
+    table_.waits.push_back(wait);
+  }
 }
 
 }  // namespace imbrex::cuda

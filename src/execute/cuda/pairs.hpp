@@ -1,4 +1,4 @@
-// Which of a queue's tasks two blocks that share B take together.
+// Which of a queue's tasks the two blocks of a cluster take together.
 #pragma once
 
 #include <array>
@@ -12,12 +12,13 @@ namespace imbrex::cuda {
 /// Of one queue, in its order. Pairs keep what the checker proves for workers that take tasks one by one: of a queue's
 /// unfinished tasks, the first is at the head of its blocks, or its mate is one that always finishes. So a task's mate
 /// is its neighbour, or a later tile without waits that shares its columns. A pair loads together: a mate must not wait
-/// for loads that hang on tiles.
+/// for loads that hang on tiles. Blocks that share tiles' K take a tile together, and two of other tasks.
 class Pairs {
  public:
   /// Pairs go to the end of `table`, which has the tasks' waits. `free`: by signal, whether those who wait for it wait
   /// for no tile.
-  Pairs(RankTable& table, const std::vector<bool>& free) : table_(table), free_(free) {}
+  Pairs(RankTable& table, const std::vector<bool>& free, const TileShape& shape)
+      : table_(table), free_(free), shape_(shape) {}
   void add(const TaskEntry& task);
   /// Pairs those left.
   void finish();
@@ -32,9 +33,11 @@ class Pairs {
   void pair_first();
   std::size_t mate_of_first() const;
   bool pairable(const TaskEntry& x, const TaskEntry& y) const;
+  void share_k(TaskEntry& first, TaskEntry& second);
 
   RankTable& table_;
   const std::vector<bool>& free_;
+  const TileShape& shape_;
   std::array<TaskEntry, window> entries_;
   std::array<bool, window> taken_;
   std::size_t begin_ = 0, end_ = 0;

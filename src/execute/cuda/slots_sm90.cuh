@@ -28,11 +28,9 @@ struct Sm90Slots {
   static constexpr int a_planes = Config::tile_m * Config::row_bytes / plane_bytes;  ///< of a stage, in A's part
   static constexpr int planes = a_planes + Config::tile_n * Config::row_bytes / plane_bytes;
   // In ping-pong, a group awaits all of a tile's slots while it holds the stage of the last slice.
-  static_assert(!Config::pingpong || (slot_stages(Tile::units, planes, 1).count < Config::stages &&
-                                      slot_stages(Tile::units, planes, 3).count < Config::stages));
-
-  /// Whether the producer waits for the tile's slots and loads them.
-  __device__ __forceinline__ static bool staged(const TaskEntry& task) { return task.adds > 0 && task.slot_stages > 0; }
+  static_assert(Config::sharing == Sharing::k || !Config::pingpong ||
+                (slot_stages(Tile::units, planes, 1).count < Config::stages &&
+                 slot_stages(Tile::units, planes, 3).count < Config::stages));
 
   /// By the producer of A.
   __device__ __forceinline__ static void load(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,

@@ -5,11 +5,19 @@
 
 namespace imbrex::cuda {
 
+/// What a cluster's blocks share.
+enum class Sharing : std::uint8_t {
+  b,  ///< columns of B: pairs of tiles of one column
+  k,  ///< a tile: each block multiplies half of its stretch of K
+};
+
 struct TileShape {
   std::int64_t m = 128, n = 128;
-  int cluster = 1;                        ///< blocks that share B: pairs of tiles of one column
+  int cluster = 1;                        ///< blocks, one or two
   bool registers = true;                  ///< slots hold accumulators in register order (the plain kernel keeps rows)
   std::uint32_t units = 16, planes = 16;  ///< of a tile and of a stage (slot_stages)
+  Sharing sharing = Sharing::b;
+  std::int64_t slice = 64;  ///< of K, that the kernel multiplies at once
 };
 
 }  // namespace imbrex::cuda

@@ -84,7 +84,7 @@ class Translation {
     }
     // Every task with a partner of its own would be twice as many.
     table_.tasks.reserve(tasks * index(shape_.cluster));
-    table_.waits.reserve(waits);
+    table_.waits.reserve(shape_.sharing == Sharing::k ? 2 * waits : waits);
     table_.regions.reserve(regions);
     table_.posts.reserve(posts);
   }
@@ -191,7 +191,7 @@ class Translation {
                    max_compute_queues);
     const auto cluster = index(shape_.cluster);
     const auto first = narrow<std::uint32_t>(table_.tasks.size() / cluster, "tasks");
-    Pairs pairs(table_, free_);
+    Pairs pairs(table_, free_, shape_);
     for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
       const Task& task = queue.tasks[t];
       TaskEntry entry = start(q, t);
@@ -221,6 +221,9 @@ class Translation {
                    shape_.m, shape_.n);
     const Buffer& a = plan_.buffers[index(tile.a.buffer)];
     const std::int64_t k_end = tile.a.col + tile.a.cols;
+    IMBREX_EXPECTS(shape_.sharing == Sharing::b || k_end == a.cols,
+                   "{}: columns {}+{} of A: blocks share stretches up to K's end only", where(), tile.a.col,
+                   tile.a.cols);
     IMBREX_EXPECTS(tile.a.rank == rank_ && tile.b.buffer == buffer_b && tile.b.row == tile.a.col &&
                        a.cols == plan_.buffers[buffer_b].rows,
                    "{}: the CUDA executor multiplies columns {}+{} of this rank's A with the same rows of B", where(),
@@ -412,6 +415,8 @@ std::string refusal_of_tma(const Plan& plan) {
 }
 
 bool buffers_fit(const Plan& plan, const TileShape& shape) {
+  // Only at the end of K do loads bring zeros, to fill up the second half.
+  if (shape.sharing == Sharing::k && plan.knobs.split_k > 1) return false;
   return !shape.registers || std::all_of(plan.buffers.begin(), plan.buffers.end(), [&](const Buffer& b) {
     return (b.type == plan.problem.type || b.type == output_type(plan.problem.type) || b.type == Type::fp32) &&
            (b.layout != Layout::fragment || b.cols >= shape.m * shape.n);

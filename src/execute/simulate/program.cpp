@@ -102,7 +102,9 @@ Program lay_out(const Plan& plan, const Machine& machine) {
   program.streams = plan.strategy == Strategy::sequential || plan.strategy == Strategy::decomposed;
   Checker checker(plan);
   std::uint32_t signals = 0;
-  const auto sms = static_cast<std::uint32_t>(machine.sms.value);
+  // What shares tiles counts as one worker.
+  const auto share = static_cast<std::uint32_t>(program.streams ? 1 : std::max(plan.knobs.cluster_k, 1));
+  const std::uint32_t sms = std::max(1u, static_cast<std::uint32_t>(machine.sms.value) / share);
   for (std::uint32_t rank = 0; rank < plan.ranks.size(); ++rank) {
     const RankPlan& own = plan.ranks[rank];
     IMBREX_EXPECTS(own.signals >= 0 && own.signals <= (1 << 28), "rank {} has {} signals; it must have 0 to 2^28", rank,
@@ -136,6 +138,7 @@ Program lay_out(const Plan& plan, const Machine& machine) {
         checker.check(static_cast<int>(rank), static_cast<int>(q), t);
         if (t > 0 && program.streams && !same_kernel(queue.tasks[t - 1], queue.tasks[t])) ++kernel;
         program.tasks.push_back({&queue.tasks[t], rank, static_cast<std::uint32_t>(program.queues.size()), kernel, t});
+        if (std::holds_alternative<Tile>(queue.tasks[t].work)) program.tasks.back().split = share;
       }
       flat.end = static_cast<std::uint32_t>(program.tasks.size());
       if (program.streams && queue.engine == Engine::compute) split_tiles(program, flat, sms);

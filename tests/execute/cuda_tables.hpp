@@ -1,0 +1,43 @@
+// Tables of the CUDA executor, made without a GPU.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "execute/cuda/translate.hpp"
+#include "imbrex/error.hpp"
+
+namespace imbrex::test {
+
+inline HeapHandle pretend_heap(int rank) {
+  return {reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40), std::size_t{1} << 32, rank};
+}
+
+inline cuda::RankTable table_of(const Plan& plan, int rank, const cuda::TileShape& shape) {
+  const HeapLayout layout(plan);
+  return cuda::translate(plan, layout, rank, pretend_heap(rank), 4096, shape);
+}
+
+inline Plan plan_of(Operator op, const Knobs& knobs, std::int64_t m = 1024, std::int64_t n = 512, std::int64_t k = 256,
+                    int ranks = 4) {
+  return make_plan({op, m, n, k, ranks, Type::bf16}, Strategy::fused, knobs);
+}
+
+inline Knobs scatter_knobs() {
+  Knobs k;
+  k.transport = Transport::store;
+  return k;
+}
+
+inline std::string refusal(const Plan& plan, const cuda::TileShape& shape) {
+  try {
+    table_of(plan, 0, shape);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace imbrex::test
