@@ -7,13 +7,14 @@
 namespace imbrex {
 namespace {
 
-// The kernels' tiles: ping-pong up to 128 columns, cooperative above.
+// The kernels' tiles.
 struct Shape {
   std::int64_t tile_m, tile_n;
   int cluster;
 };
 constexpr Shape square{128, 128, 2}, square1{128, 128, 1}, narrow{128, 64, 1}, low{64, 128, 1}, small{64, 64, 1},
-    tiny{64, 32, 1}, wide{128, 256, 2}, wide1{128, 256, 1}, middle{128, 224, 2}, middle1{128, 224, 1};
+    tiny{64, 32, 1}, flat{64, 192, 1}, wide{128, 256, 2}, wide1{128, 256, 1}, middle{128, 224, 2}, middle1{128, 224, 1},
+    oblong{128, 192, 2}, low2{64, 128, 2}, flat2{64, 192, 2};
 
 // The kernel for e4m3 that is nearest.
 Shape of_fp8(const Shape& s) {
@@ -53,6 +54,18 @@ class List {
       if (problem_.type == Type::fp16 && k.tile_m != k.tile_n) continue;
       k.split_k = parts_of_k(tiles_of(k), usual_sms, shapes_of(problem_).depth);
       if (k.split_k > 1) add(k);
+    }
+  }
+
+  // The same with K shared by two workers a tile, where that gives most of them one.
+  template <typename Change>
+  void add_sharing(std::initializer_list<Shape> shapes, Change&& change) {
+    if (problem_.type != Type::bf16) return;  // no kernel shares K of others
+    for (const Shape& shape : shapes) {
+      Knobs k = knobs_of(shape, change);
+      k.cluster_k = 2;
+      const std::int64_t workers = 2 * tiles_of(k);
+      if (workers <= usual_sms && 2 * workers > usual_sms) add(k);
     }
   }
 
@@ -108,6 +121,7 @@ auto in_columns(int group, int shift) {
 void add_gathers(List& list, std::int64_t m, std::int64_t shard) {
   constexpr int first = 1 << 20;  // own tiles before all others
   const auto spanning = [](Knobs& k) { k.span_shards = true, columns(k, 8, 0); };
+  const auto spanning_slices = [](Knobs& k) { k.span_shards = true, columns(k, 8, 0), k.k_slices = 4; };
   const auto sliced = [](int slices) { return [=](Knobs& k) { columns(k, 8, 0), k.k_slices = slices; }; };
   const auto own_first = [](Knobs& k) { columns(k, 4, first), k.k_slices = 4; };
   const auto pushed = [](Knobs& k) { k.transport = Transport::push; };
@@ -115,10 +129,13 @@ void add_gathers(List& list, std::int64_t m, std::int64_t shard) {
     return [=](Knobs& k) { k.transport = Transport::push, k.group = 2, k.k_slices = slices; };
   };
   const auto pushed_own_first = [](Knobs& k) { k.transport = Transport::push, columns(k, 4, first); };
-  if (m <= 64) return list.add({tiny, small, low, square1}, spanning);
-  if (shard < 128) return list.add({narrow, square1, square, middle1, middle}, spanning);
+  if (m <= 64) return list.add({tiny, small, low, square1}, spanning), list.add({small, low}, spanning_slices);
+  if (shard < 128) {
+    list.add({narrow, square1, square, middle1, middle, oblong, low2, flat2}, spanning);
+    return list.add({square, middle, oblong, low2, flat2}, spanning_slices);
+  }
   if (shard <= 256) {
-    for (int slices : {1, 2, 4}) list.add({square, wide, middle}, sliced(slices));
+    for (int slices : {1, 2, 4}) list.add({square, wide, middle, oblong}, sliced(slices));
     list.add({middle1}, sliced(2));
     list.add({middle1, wide1}, own_first);
     if (shard == 128) return;
@@ -148,7 +165,7 @@ void add_scatters(List& list, const Problem& p, std::int64_t shard) {
   const auto spanning = [&](Knobs& k) { k.span_shards = true, k.reducer = Reducer::tail; };
   if (shard < 128) {
     if (p.m <= 64) return list.add({tiny, small, low}, spanning);
-    list.add({narrow, square1, square}, spanning);
+    list.add({narrow, square1, square, oblong, low2, flat2}, spanning);
     if (shard == 64) list.add({small, low}, in_columns(8, 0));
     return;
   }
@@ -176,9 +193,9 @@ void add_scatters(List& list, const Problem& p, std::int64_t shard) {
 void add_reduces(List& list, const Problem& p) {
   const auto one_shot = [](Knobs& k) { k.one_shot = true, k.reducer = Reducer::tail; };
   if (p.m <= 64) list.add({tiny, small, low}, one_shot);
-  if (p.m > 64 && p.m <= 256) list.add({narrow, square1, square}, one_shot);
+  if (p.m > 64 && p.m <= 256) list.add({narrow, square1, square, oblong, low2, flat2}, one_shot);
   if (p.m <= 64) return list.add({tiny, small, low}, in_columns(8, 0));
-  if (p.m <= 512) list.add({narrow, square1, low}, in_columns(8, 0));
+  if (p.m <= 512) list.add({narrow, square1, low, oblong, low2, flat2}, in_columns(8, 0));
   list.add({square}, in_columns(8, 0));
   if (p.m < 512) return;
   list.add({square}, [](Knobs&) {});
@@ -192,11 +209,15 @@ void add_reduces(List& list, const Problem& p) {
 // Few rows make few tiles.
 void add_splits(List& list, const Problem& p, std::int64_t shard) {
   if (p.m > 512) return;
-  const std::initializer_list<Shape> shapes{small, low, square1};
+  const auto add = [&](auto&& change) {
+    list.add_split({small, low, square1}, change);
+    if (p.m <= 64) list.add_sharing({small, flat}, change);
+    if (p.m > 64 && p.m <= 128) list.add_sharing({narrow}, change);
+  };
   if (p.op == Operator::gemm_all_reduce && p.ranks > 1 && p.m <= 256)
-    list.add_split(shapes, [](Knobs& k) { k.one_shot = true, k.reducer = Reducer::tail; });
+    add([](Knobs& k) { k.one_shot = true, k.reducer = Reducer::tail; });
   const bool spanning = p.op != Operator::gemm_all_reduce && p.ranks > 1 && shard < 128;
-  list.add_split(shapes, [&](Knobs& k) {
+  add([&](Knobs& k) {
     columns(k, 8, 0);
     if (spanning) k.span_shards = true, k.reducer = Reducer::tail;
   });

@@ -248,6 +248,32 @@ TEST(GpuCandidates, CutKWhereTilesAreTooFewForAllWorkers) {
   EXPECT_TRUE(std::any_of(list.begin(), list.end(), [](const Candidate& c) { return c.knobs.split_k > 1; }));
 }
 
+TEST(GpuCandidates, ShareKWhereThatGivesMostWorkersATile) {
+  const auto shared = [](Operator op, std::int64_t m, std::int64_t n, Type type) {
+    std::set<std::pair<std::int64_t, std::int64_t>> found;
+    const Problem p{op, m, n, 4 * 3584, 4, type};
+    for (const Candidate& c : gpu_candidates(p)) {
+      if (c.knobs.cluster_k == 1) continue;
+      SCOPED_TRACE(test::describe({p, c.strategy, c.knobs}));
+      const Plan plan = make_plan(p, c.strategy, c.knobs);
+      EXPECT_FALSE(check(plan).has_value());
+      EXPECT_EQ(cuda::refusal_of_plan(plan), "");
+      EXPECT_EQ(c.knobs.split_k, 1);
+      found.insert({c.knobs.tile_m, c.knobs.tile_n});
+    }
+    return found;
+  };
+  using Tiles = std::set<std::pair<std::int64_t, std::int64_t>>;
+  for (Operator op : {Operator::gemm_reduce_scatter, Operator::gemm_all_reduce}) {
+    EXPECT_EQ(shared(op, 64, 4096, Type::bf16), Tiles({{64, 64}}));
+    EXPECT_EQ(shared(op, 64, 12288, Type::bf16), Tiles({{64, 192}}));
+    EXPECT_EQ(shared(op, 128, 4096, Type::bf16), Tiles({{128, 64}}));
+    EXPECT_TRUE(shared(op, 64, 16384, Type::bf16).empty());
+    EXPECT_TRUE(shared(op, 512, 4096, Type::bf16).empty());
+    EXPECT_TRUE(shared(op, 64, 4096, Type::fp16).empty());
+  }
+}
+
 // Where one wave has room for all tiles, what they load decides, too.
 TEST(Candidates, OfFewTilesHaveTwoShapes) {
   const auto shapes = [](std::int64_t m) {
