@@ -166,7 +166,7 @@ void add_scatters(List& list, const Problem& p, std::int64_t shard) {
   if (shard < 128) {
     if (p.m <= 64) return list.add({tiny, small, low}, spanning);
     list.add({narrow, square1, square, oblong, low2, flat2}, spanning);
-    if (shard == 64) list.add({small, low}, in_columns(8, 0));
+    if (shard == 64) list.add({small, low, low2, flat2}, in_columns(8, 0));
     return;
   }
   if (shard <= 256) {
