@@ -113,17 +113,21 @@ struct CudaOptions {
   std::uint64_t delays = 0;       ///< not 0: seed of random pauses before tasks and launches, to widen races
   double max_delay = 1e-4;        ///< longest pause, seconds
   std::uint64_t first_epoch = 0;  ///< number of the first run; lets tests start near wrap-around
+  int ranks_per_gpu = 1;          ///< more: ranks that are threads share GPUs, each with its part of the
+                                  ///< multiprocessors, to try fused plans of more ranks than there are GPUs, slowly;
+                                  ///< operands by transport store only, and with CUDA_DEVICE_MAX_CONNECTIONS=32
 
   bool operator==(const CudaOptions&) const = default;
 };
 
 /// Ranks are processes or threads. Rank r takes GPU r where its process sees one for every rank, its process's only GPU
-/// where a launcher shows it one. Operands live in that GPU's memory, aligned to 16 bytes. Waits are bounded by the
-/// world's limit. Plans of strategy `fused` that push or store operands, or store results, run on Imbrex' kernels (on
-/// tensor cores for 16-bit types in rows of whole 16 bytes), plans with library collectives on cuBLASLt and NCCL;
-/// prepare refuses others with Error(invalid_input) saying what is missing. Collective. Throws Error(runtime_failure)
-/// where there are too few GPUs, two ranks have the same one, or one cannot reach another's memory, and
-/// Error(invalid_input) in a build without CUDA. A process that forks its ranks must not use CUDA before.
+/// where a launcher shows it one; with `ranks_per_gpu`, GPU r / ranks_per_gpu. Operands live in that GPU's memory,
+/// aligned to 16 bytes. Waits are bounded by the world's limit. Plans of strategy `fused` that push or store operands,
+/// or store results, run on Imbrex' kernels (on tensor cores for 16-bit types in rows of whole 16 bytes), plans with
+/// library collectives on cuBLASLt and NCCL; prepare refuses others with Error(invalid_input) saying what is missing.
+/// Collective. Throws Error(runtime_failure) where there are too few GPUs, two ranks have the same one, or one cannot
+/// reach another's memory, and Error(invalid_input) in a build without CUDA. A process that forks its ranks must not
+/// use CUDA before.
 std::unique_ptr<Executor> make_cuda_executor(World& world, const CudaOptions& options = {});
 
 struct SimulateOptions {

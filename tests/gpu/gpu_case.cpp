@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdlib>
+#include <iostream>
 #include <memory>
 #include <mutex>
 
@@ -75,8 +76,7 @@ class RankCase {
     for (int q = 0; q < c_.queued; ++q)
       outs.push_back(c_.shared_out ? executor_.allocate_output(bytes()) : std::shared_ptr<void>(raw_memory(bytes())));
     for (int i = 0; i < c_.repeats; ++i) {
-      for (auto& out : outs) IMBREX_CUDA_TRY(cudaMemset(out.get(), 0xff, bytes()));
-      IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+      for (auto& out : outs) clear(out.get());
       for (auto& out : outs) enqueue(out.get());
       stream_.finish();
       for (auto& out : outs) compare_with_first(out.get(), "repeat " + std::to_string(i));
@@ -86,8 +86,7 @@ class RankCase {
     const cuda::Graph graph(stream_.stream(), 2, [&] { enqueue(outs.front().get()); });
     const int rounds = std::min(c_.replays, 20);
     for (int round = 0; round < rounds; ++round) {
-      IMBREX_CUDA_TRY(cudaMemset(outs.front().get(), 0xff, bytes()));
-      IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+      clear(outs.front().get());
       for (int i = 0; i < c_.replays / rounds; ++i) graph.launch(stream_.stream());
       stream_.finish();
       compare_with_first(outs.front().get(), "replays " + std::to_string(round));
@@ -96,6 +95,12 @@ class RankCase {
 
  private:
   std::size_t bytes() const { return count_ * size_of(type_); }
+
+  // Nothing else is waited for: other ranks on this GPU may wait for this one.
+  void clear(void* out) {
+    IMBREX_CUDA_TRY(cudaMemset(out, 0xff, bytes()));
+    IMBREX_CUDA_TRY(cudaStreamSynchronize(nullptr));
+  }
 
   void enqueue(void* out) {
     stream_.enqueue({a_.get(), b_.get(), out, bias_.get(), scales(a_scale_), scales(b_scale_)});
@@ -133,9 +138,21 @@ class RankCase {
   std::vector<std::byte> first_;
 };
 
+// Whether copy engines do some of it.
+bool copies(const Plan& plan) {
+  const auto& queues = plan.ranks.front().queues;
+  return std::any_of(queues.begin(), queues.end(),
+                     [](const Queue& q) { return q.engine == Engine::copy && !q.tasks.empty(); });
+}
+
 }  // namespace
 
-int gpus() { return runtime::device_count(); }
+int gpus() { return runtime::device_count() * ranks_per_gpu(); }
+
+int ranks_per_gpu() {
+  const char* text = std::getenv("IMBREX_TEST_RANKS_PER_GPU");
+  return text != nullptr ? std::atoi(text) : 1;
+}
 
 int most_ranks() { return static_cast<int>(std::min(8u, std::bit_floor(static_cast<unsigned>(gpus())))); }
 
@@ -152,6 +169,10 @@ int cases(int usual) {
 }
 
 std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& c) {
+  if (ranks_per_gpu() > 1 && std::any_of(plans.begin(), plans.end(), copies)) {
+    std::cout << "skipped: copy engines bring no operands to ranks that share a GPU\n";
+    return std::vector<Outcome>(plans.size());
+  }
   // Ranks compute their references at once; the BLAS must not start threads of its own in each.
   openblas_set_num_threads(1);
   std::vector<std::unique_ptr<OperandSource>> operands;
@@ -169,8 +190,15 @@ std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& 
   const auto body = [&](World& world) {
     std::size_t i = 0;
     try {
-      const auto executor = make_cuda_executor(world, c.options);
-      for (; i < plans.size(); ++i) RankCase(world, *executor, plans[i], *operands[i], c, outcomes[i], lock).run();
+      CudaOptions options = c.options;
+      if (options.ranks_per_gpu == 1) options.ranks_per_gpu = ranks_per_gpu();
+      const auto executor = make_cuda_executor(world, options);
+      for (; i < plans.size(); ++i) {
+        RankCase rank(world, *executor, plans[i], *operands[i], c, outcomes[i], lock);
+        // References load kernels, which a GPU may not do beside one of another rank that waits for this one.
+        if (options.ranks_per_gpu > 1) world.barrier();
+        rank.run();
+      }
       return 0;
     } catch (const Error& error) {
       i = std::min(i, plans.size() - 1);

@@ -15,8 +15,11 @@
 
 namespace imbrex::test {
 
-/// GPUs of this machine.
+/// Ranks that GPUs of this machine take: `ranks_per_gpu` each.
 int gpus();
+
+/// IMBREX_TEST_RANKS_PER_GPU, or 1. For gpu_correctness_test only.
+int ranks_per_gpu();
 
 /// As many ranks as tests run that want many: a power of two, at most 8.
 int most_ranks();

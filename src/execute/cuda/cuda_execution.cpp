@@ -78,6 +78,12 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
   // Every kernel is loaded before any runs; refusals come before anything else is taken, on every rank alike.
   static_cast<void>(workers_of(plain_kernel(plan_.problem.type), device_));
   choose_kernel();
+  // Of one GPU, all streams' copies share a queue: the next epoch's, which wait for this rank's kernel, would stand
+  // before those of another rank that the kernel waits for.
+  IMBREX_EXPECTS(
+      options_.ranks_per_gpu == 1 || table_.copies.empty(),
+      "{} ranks to a GPU: operands that copy engines bring need a GPU for each rank; transport store does not",
+      options_.ranks_per_gpu);
   for (QueueSpan& queue : table_.queues)
     queue.workers = (queue.workers + static_cast<std::uint32_t>(kernel_->shape.cluster) - 1) /
                     static_cast<std::uint32_t>(kernel_->shape.cluster);
@@ -111,6 +117,15 @@ CudaExecution::~CudaExecution() {
     if (event != nullptr) cudaEventDestroy(event);
 }
 
+// Ranks that share a GPU must all run at once, and beside them the driver's own kernels, some of its copies among
+// these.
+int CudaExecution::own_workers(const GemmKernel& kernel) const {
+  const int all = workers_of(kernel, device_), ranks = options_.ranks_per_gpu;
+  if (ranks == 1 || all == 0) return all;
+  constexpr int others = 16;
+  return std::max((all - others / kernel.shape.cluster) / ranks, 1);
+}
+
 // The variant that computes the plan in the fewest full waves, of those that its tiles fit and whose name is asked for.
 void CudaExecution::choose_kernel() {
   std::size_t count = 0;
@@ -131,7 +146,7 @@ void CudaExecution::choose_kernel() {
       if (!wanted(k) || k.type != plan_.problem.type || tile.rows > k.shape.m || tile.cols > k.shape.n ||
           !buffers_fit(plan_, k.shape) || !asked_for(k))
         continue;
-      const int workers = workers_of(k, device_);
+      const int workers = own_workers(k);
       if (workers == 0) continue;
       const double c = cost(k, table_for(k), workers, shapes_of(plan_.problem).depth);
       if (kernel_ != nullptr && c >= least) continue;
@@ -152,7 +167,7 @@ void CudaExecution::choose_kernel() {
   const GemmKernel& plain = plain_kernel(plan_.problem.type);
   if (kernel_ == nullptr && std::string_view(plain.name).find(options_.kernel) != std::string_view::npos) {
     kernel_ = &plain;
-    workers_ = workers_of(plain, device_);
+    workers_ = own_workers(plain);
   }
   IMBREX_EXPECTS(kernel_ != nullptr && workers_ > 0,
                  "no kernel named like '{}' runs {} tiles of {} x {} on this GPU{}{}", options_.kernel,
@@ -163,7 +178,7 @@ void CudaExecution::choose_kernel() {
   std::vector<std::int64_t> all(index(world_.size()));
   world_.all_gather(&listed, all.data(), sizeof listed);
   kernel_ = all.front() < static_cast<std::int64_t>(count) ? kernels[all.front()] : &plain;
-  workers_ = workers_of(*kernel_, device_);
+  workers_ = own_workers(*kernel_);
   table_ = std::move(table_for(*kernel_));
   tables_.clear();
 }
@@ -349,6 +364,10 @@ void CudaExecution::launch(const Operands& operands, cudaStream_t stream, Call c
     IMBREX_CUDA_TRY(cudaEventRecord(copied_, copies_));
   }
   args_.protocol.self_advancing = skipping_ ? 0 : 1;
+  // NOTE: a kernel that starts early would take multiprocessors that another rank's needs, which this one's last waits
+  // for. Behind anything else than a kernel, none does.
+  if (options_.ranks_per_gpu > 1)
+    IMBREX_CUDA_TRY(cudaMemsetAsync(&args_.protocol.state->unused, 0, sizeof args_.protocol.state->unused, stream));
   IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, maps_, stream));
   // The caller's A may change once its copies have left; so may the next flags.
   if (copies) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, copied_, 0));

@@ -40,6 +40,7 @@ class CudaExecution final : public StreamExecution {
   std::vector<Span> spans() override;
 
   void choose_kernel();
+  int own_workers(const GemmKernel& kernel) const;
   RankTable& table_for(const GemmKernel& kernel);
   void upload();
   void prepare_skipping();

@@ -16,7 +16,7 @@ class CudaExecutor final : public Executor {
   CudaExecutor(World& world, const CudaOptions& options)
       : world_(world),
         options_(options),
-        device_(runtime::select_device(world)),
+        device_(runtime::select_device(world, options.ranks_per_gpu)),
         heap_(world, device_, options.heap_bytes),
         calls_(world, device_) {
     IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 1, "max_delay = {} s: it must be from 0 to 1",
@@ -38,6 +38,8 @@ class CudaExecutor final : public Executor {
     const bool by_library =
         !options_.kernel.empty() && cuda::library_name.find(options_.kernel) != std::string_view::npos;
     if (cuda::has_collectives(plan) || by_library) {
+      IMBREX_EXPECTS(options_.ranks_per_gpu == 1, "{} ranks to a GPU: library collectives need a GPU for each rank",
+                     options_.ranks_per_gpu);
       if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, calls_, device_);
       return libraries_->prepare(plan, options_);
     }

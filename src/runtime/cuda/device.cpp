@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.hpp"
 #include "base/fixed_text.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/driver.hpp"
@@ -94,22 +95,24 @@ int device_count() noexcept {
   return count;
 }
 
-int select_device(World& world) {
-  const int count = device_count();
-  if (count < world.size() && count != 1)
-    throw Error(ErrorCode::runtime_failure,
-                fmt::format("{} ranks need a GPU each, and this process sees {}", world.size(), count));
-  const int device = count >= world.size() ? world.rank() : 0;
+int select_device(World& world, int ranks_per_gpu) {
+  const bool threads = one_process(world);
+  IMBREX_EXPECTS(ranks_per_gpu == 1 || (ranks_per_gpu > 1 && threads),
+                 "ranks_per_gpu = {}: it must be 1, or more where ranks are threads of one process", ranks_per_gpu);
+  const int count = device_count(), wanted = (world.size() + ranks_per_gpu - 1) / ranks_per_gpu;
+  if (count < wanted && (count != 1 || ranks_per_gpu > 1))
+    throw Error(ErrorCode::runtime_failure, fmt::format("{} ranks, {} to a GPU, need {} GPUs, and this process sees {}",
+                                                        world.size(), ranks_per_gpu, wanted, count));
+  const int device = count >= wanted ? world.rank() / ranks_per_gpu : 0;
   const Seat own = seat_of(device);
   std::vector<Seat> seats(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, seats.data(), sizeof own);
-  expect_own_gpus(seats);
+  if (ranks_per_gpu == 1) expect_own_gpus(seats);
   IMBREX_CUDA_TRY(cudaSetDevice(device));
   IMBREX_CUDA_TRY(cudaFree(nullptr));
-  const bool threads = one_process(world);
   for (int rank = 0; rank < world.size(); ++rank) {
-    if (rank == world.rank()) continue;
-    if (const auto peer = number_of(seats[static_cast<std::size_t>(rank)])) expect_access(device, *peer, rank, threads);
+    const auto peer = number_of(seats[static_cast<std::size_t>(rank)]);
+    if (peer && *peer != device) expect_access(device, *peer, rank, threads);
   }
   world.barrier();
   return device;
