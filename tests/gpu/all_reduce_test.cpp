@@ -27,6 +27,7 @@ void run_cases(int ranks, const std::vector<Case>& cases, const CollectivesOptio
       ranks, options, 10, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
         for (const Case& c : cases) {
           Vectors v(c, world.rank(), world.size(), static_cast<std::uint64_t>(c.count) + 3);
+          test::meet_if_sharing(world);
           for (int repeat = 0; repeat < repeats; ++repeat) {
             v.fill();
             collectives.all_reduce(v.in(), v.out(), c.count, c.type, stream, c.knobs);
@@ -80,7 +81,7 @@ TEST(GpuAllReduce, LargeVectorsThroughFewSlots) {
   NEEDS_GPUS(2);
   const int ranks = test::most_ranks();
   CollectivesOptions small;
-  small.workspace_bytes = std::size_t{16} << 20;
+  small.workspace_bytes = test::small_workspace(ranks);
   std::vector<Case> list;
   for (const std::int64_t count : {std::int64_t{50'000'000}, std::int64_t{9'999'991}})
     for (std::uint32_t batch = 1; batch <= cuda::most_batch(static_cast<std::uint32_t>(ranks)); batch *= 2) {
@@ -126,7 +127,7 @@ TEST(GpuAllReduce, TenThousandCallsFromAGraphWithPauses) {
 }
 
 TEST(GpuAllReduce, NothingAndMistakes) {
-  NEEDS_GPUS(2);
+  NEEDS_OWN_GPUS(2);
   Trouble trouble;
   CollectivesOptions small;
   small.workspace_bytes = std::size_t{16} << 20;
@@ -177,7 +178,7 @@ TEST(GpuAllReduce, WaitsPastTheirLimitNameRankStepAndPeer) {
         2, {}, 0.5, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
           const auto memory = cuda::raw_memory(1 << 20);
           IMBREX_CUDA_TRY(cudaMemset(memory.get(), 0, 1 << 20));
-          IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+          IMBREX_CUDA_TRY(cudaStreamSynchronize(nullptr));
           try {
             if (world.rank() == 0)
               collectives.all_reduce(memory.get(), memory.get(), 1 << 19, Type::bf16, stream, {algorithm});

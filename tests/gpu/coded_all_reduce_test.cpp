@@ -14,7 +14,6 @@
 #include "gpu/reduce_vectors.hpp"
 #include "imbrex/collectives.hpp"
 #include "imbrex/error.hpp"
-#include "runtime/cuda/device.hpp"
 
 namespace imbrex {
 namespace {
@@ -63,8 +62,8 @@ void run_cases(int ranks, const std::vector<CodedCase>& cases, const Collectives
   std::mutex lock;
   std::vector<std::string> faults;
   const auto body = [&](World& world) {
-    const int device = runtime::select_device(world);
-    CudaCollectives collectives(world, device, options);
+    const int device = test::select_gpu(world);
+    CudaCollectives collectives(world, device, test::sharing(options));
     const test::Stream stream;
     for (const CodedCase& c : cases) {
       const CodecPair pair = parse_codec_pair(c.codec);
@@ -165,7 +164,7 @@ void compare_objects(int ranks, Type type, const std::vector<std::int64_t>& coun
 }
 
 TEST(GpuCodedAllReduce, PublicObjectsGiveWhatTheCpuGives) {
-  NEEDS_GPUS(2);
+  NEEDS_OWN_GPUS(2);
   std::vector<std::pair<std::string, AllReduceOptions>> list;
   for (const AllReduceAlgorithm algorithm : {AllReduceAlgorithm::one_shot, AllReduceAlgorithm::two_shot}) {
     AllReduceOptions exact;
@@ -192,7 +191,7 @@ TEST(GpuCodedAllReduce, PublicObjectsGiveWhatTheCpuGives) {
 
 // Calls that go exact as a whole, and calls that do not: one group of one rank decides.
 TEST(GpuCodedAllReduce, WholeCallsAreDecidedAsOnTheCpu) {
-  NEEDS_GPUS(2);
+  NEEDS_OWN_GPUS(2);
   std::vector<std::pair<std::string, AllReduceOptions>> list;
   for (const AllReduceAlgorithm algorithm : {AllReduceAlgorithm::one_shot, AllReduceAlgorithm::two_shot})
     for (const char* codec : {"int8", "flash4", "fp8-g64-e8m0"})
@@ -212,7 +211,7 @@ TEST(GpuCodedAllReduce, WholeCallsAreDecidedAsOnTheCpu) {
 
 // A graph holds both ways; which one is taken follows the data of each replay.
 TEST(GpuCodedAllReduce, AGraphDecidesAnewAtEveryReplay) {
-  NEEDS_GPUS(2);
+  NEEDS_OWN_GPUS(2);
   constexpr std::int64_t count = 100'000;
   AllReduceOptions options;
   options.codec = parse_codec_pair("int8");
@@ -316,8 +315,8 @@ TEST(GpuCodedAllReduce, AThousandReplaysWithPauses) {
   std::vector<std::string> faults;
   std::mutex lock;
   const auto body = [&](World& world) {
-    const int device = runtime::select_device(world);
-    CudaCollectives collectives(world, device, options);
+    const int device = test::select_gpu(world);
+    CudaCollectives collectives(world, device, test::sharing(options));
     const test::Stream stream;
     const ReduceCase exact{50'000, Type::bf16, {}}, coded{200'000, Type::bf16, {}};
     ReduceVectors e(exact, world.rank(), world.size(), 1), c(coded, world.rank(), world.size(), 2);

@@ -6,7 +6,6 @@
 
 #include "gpu/gpu_case.hpp"
 #include "gpu/reduce_vectors.hpp"
-#include "runtime/cuda/device.hpp"
 
 namespace imbrex::test {
 
@@ -18,7 +17,7 @@ void Trouble::add(const std::string& what) {
 int run_collectives(int ranks, const cuda::CollectivesOptions& options, double wait_limit, Trouble& trouble,
                     const CollectiveBody& body) {
   return run_threads(ranks, {.heap_bytes = 64 << 20, .wait_limit = wait_limit}, [&](World& world) {
-    cuda::CudaCollectives collectives(world, runtime::select_device(world), options);
+    cuda::CudaCollectives collectives(world, select_gpu(world), sharing(options));
     const Stream stream;
     body(world, collectives, stream, trouble);
     return 0;

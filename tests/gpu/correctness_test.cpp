@@ -394,8 +394,7 @@ TEST(GpuWaits, ForPartsOfKEndToo) {
 }
 
 TEST(GpuRefusals, SayWhatIsMissing) {
-  NEEDS_GPUS(2);
-  if (test::ranks_per_gpu() > 1) GTEST_SKIP() << "no copies at all where ranks share a GPU";
+  NEEDS_OWN_GPUS(2);
   const Outcome outcome = test::run_on_gpus(make_plan({Operator::all_gather_gemm, 128, 64, 64, 2, Type::bf16},
                                                       Strategy::fused, {.transport = Transport::pull}),
                                             {});

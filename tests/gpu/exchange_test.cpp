@@ -10,7 +10,6 @@
 #include "gpu/reduce_vectors.hpp"
 #include "imbrex/collectives.hpp"
 #include "imbrex/error.hpp"
-#include "runtime/cuda/device.hpp"
 
 namespace imbrex {
 namespace {
@@ -57,7 +56,7 @@ class Blocks {
 
   void spoil() {
     IMBREX_CUDA_TRY(cudaMemset(out_.get(), 0xa5, out_bytes_ + (c_.out_shift + guard) * element_));
-    IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+    IMBREX_CUDA_TRY(cudaStreamSynchronize(nullptr));
   }
 
   /// Empty if the output is `want`, any NaN for NaN, and nothing beside it was written.
@@ -111,7 +110,7 @@ void run_cases(int ranks, const std::vector<ExchangeCase>& cases, const Collecti
   std::mutex lock;
   std::vector<std::string> faults;
   const auto body = [&](World& world) {
-    CudaCollectives collectives(world, runtime::select_device(world), options);
+    CudaCollectives collectives(world, test::select_gpu(world), test::sharing(options));
     const test::Stream stream;
     for (const ExchangeCase& c : cases) {
       Blocks blocks(world, c);
@@ -186,7 +185,7 @@ TEST(GpuExchange, ThousandsOfReplaysWithPauses) {
   std::mutex lock;
   std::vector<std::string> faults;
   const auto body = [&](World& world) {
-    CudaCollectives collectives(world, runtime::select_device(world), options);
+    CudaCollectives collectives(world, test::select_gpu(world), test::sharing(options));
     const test::Stream stream;
     std::vector<std::unique_ptr<Blocks>> blocks;
     std::vector<std::vector<std::byte>> want;
@@ -216,7 +215,7 @@ TEST(GpuExchange, ThousandsOfReplaysWithPauses) {
 }
 
 TEST(GpuExchange, PublicObjectsReportWhatTheCpuReports) {
-  NEEDS_GPUS(2);
+  NEEDS_OWN_GPUS(2);
   std::mutex lock;
   std::vector<std::string> faults;
   const auto body = [&](World& world) {

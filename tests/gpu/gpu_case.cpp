@@ -154,6 +154,12 @@ int ranks_per_gpu() {
   return text != nullptr ? std::atoi(text) : 1;
 }
 
+int select_gpu(World& world) { return runtime::select_device(world, ranks_per_gpu()); }
+
+void meet_if_sharing(World& world) {
+  if (ranks_per_gpu() > 1) world.barrier();
+}
+
 int most_ranks() { return static_cast<int>(std::min(8u, std::bit_floor(static_cast<unsigned>(gpus())))); }
 
 std::vector<int> rank_counts(int least) {

@@ -13,19 +13,42 @@
 #define NEEDS_GPUS(count) \
   if (imbrex::test::gpus() < (count)) GTEST_SKIP() << (count) << " GPUs wanted, " << imbrex::test::gpus() << " found"
 
+/// Of what takes no ranks_per_gpu, or is not as said where ranks share a GPU.
+#define NEEDS_OWN_GPUS(count) \
+  NEEDS_GPUS(count);          \
+  if (imbrex::test::ranks_per_gpu() > 1) GTEST_SKIP() << "ranks share a GPU"
+
 namespace imbrex::test {
 
 /// Ranks that GPUs of this machine take: `ranks_per_gpu` each.
 int gpus();
 
-/// IMBREX_TEST_RANKS_PER_GPU, or 1. For gpu_correctness_test only.
+/// IMBREX_TEST_RANKS_PER_GPU, or 1.
 int ranks_per_gpu();
+
+/// Options of executors and collectives, for as many ranks a GPU.
+template <typename Options>
+Options sharing(Options options) {
+  options.ranks_per_gpu = ranks_per_gpu();
+  return options;
+}
+
+/// The calling rank's GPU. Collective.
+int select_gpu(World& world);
+
+/// Where ranks share a GPU, waits for all: memory is taken and given back, which waits for whatever runs there, before
+/// anybody goes on.
+void meet_if_sharing(World& world);
 
 /// As many ranks as tests run that want many: a power of two, at most 8.
 int most_ranks();
 
 /// Of 1, 2, 3, 4 and 8 ranks those from `least` on that there are GPUs for.
 std::vector<int> rank_counts(int least);
+
+/// Bytes of a workspace of collectives that leaves so many ranks few slots: as many for each as four have of the least
+/// that is taken.
+constexpr std::size_t small_workspace(int ranks) { return std::size_t(ranks > 4 ? ranks : 4) << 22; }
 
 /// Random problems of each kind: IMBREX_TEST_GPU_CASES, or `usual`.
 int cases(int usual);

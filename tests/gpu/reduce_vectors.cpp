@@ -118,7 +118,7 @@ void ReduceVectors::fill() {
                 std::min(stretch_.size(), bytes_ - at));
   IMBREX_CUDA_TRY(cudaMemcpy(in_.get(), host.data(), host.size(), cudaMemcpyHostToDevice));
   if (!c_.in_place) IMBREX_CUDA_TRY(cudaMemset(out_.get(), 0xa5, total(c_.out_shift)));
-  IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+  IMBREX_CUDA_TRY(cudaStreamSynchronize(nullptr));
 }
 
 std::vector<std::byte> ReduceVectors::input() const {

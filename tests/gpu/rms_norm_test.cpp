@@ -96,7 +96,7 @@ class Rank {
     weight_.fill(data_.weight);
     sums_.fill({});
     out_.fill({});
-    IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+    IMBREX_CUDA_TRY(cudaStreamSynchronize(nullptr));
   }
 
   RmsNormOperands operands() const {
@@ -139,6 +139,7 @@ void run_cases(int ranks, const std::vector<Case>& cases, const CollectivesOptio
                                    [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
                                      for (const Case& c : cases) {
                                        Rank rank(world, c, 7);
+                                       test::meet_if_sharing(world);
                                        for (int repeat = 0; repeat < repeats; ++repeat) {
                                          rank.fill();
                                          rank.call(collectives, stream);
@@ -177,7 +178,7 @@ TEST(GpuRmsNorm, ManyRowsThroughFewSlotsWithPauses) {
   NEEDS_GPUS(2);
   const int ranks = test::most_ranks();
   CollectivesOptions small;
-  small.workspace_bytes = std::size_t{16} << 20;
+  small.workspace_bytes = test::small_workspace(ranks);
   for (const std::uint64_t delays : {0, 13}) {
     small.delays = delays;
     small.max_delay = 2e-5;
@@ -222,7 +223,7 @@ TEST(GpuRmsNorm, TenThousandCallsFromAGraphWithPauses) {
 }
 
 TEST(GpuRmsNorm, PublicObjectsAndMistakes) {
-  NEEDS_GPUS(2);
+  NEEDS_OWN_GPUS(2);
   Trouble trouble;
   const int code = run_collectives(
       2, {}, 5, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {

@@ -110,7 +110,7 @@ CodedShape CudaCollectives::coded_shape_of(std::int64_t count, Type type, const 
   s.steps = knobs.steps;
   s.slots = knobs.slots;
   // Chunks of one size: the last one takes as long as the others.
-  const std::uint64_t most = knobs.blocks != 0 ? knobs.blocks : processors_, each = ceil_div(piece, most);
+  const std::uint64_t most = own_blocks(knobs.blocks, processors_), each = ceil_div(piece, most);
   // A ring keeps more chunks under way. Staged kernels want two, if they are not too small, and of long vectors chunks
   // as large as can be (measured on four H200s). Of two ranks, whose pieces are larger, what a chunk takes to be posted
   // counts at once: they want large chunks, but four (measured on two).
@@ -123,7 +123,7 @@ CodedShape CudaCollectives::coded_shape_of(std::int64_t count, Type type, const 
   s.span = knobs.span != 0 ? knobs.span
                            : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
                                  ceil_div(ceil_div(each, chunks), 32) * 32, staged ? 128 : 64, most_span));
-  s.blocks = knobs.blocks != 0 ? knobs.blocks : blocks_for(piece, s.span, processors_);
+  s.blocks = own_blocks(knobs.blocks, blocks_for(piece, s.span, processors_));
   // What is left to choose fits the workspace.
   const auto fits = [&] {
     const int slot_bytes = knobs.tolerance >= 0 ? static_cast<int>(size_of(type)) : 0;

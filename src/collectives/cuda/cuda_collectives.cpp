@@ -23,6 +23,7 @@ std::size_t workspace_for(const World& world, const CollectivesOptions& options)
                  options.workspace_bytes, least);
   IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 1, "max_delay = {} s: it must be from 0 to 1",
                  options.max_delay);
+  IMBREX_EXPECTS(options.ranks_per_gpu >= 1, "ranks_per_gpu = {}: it must be 1 or more", options.ranks_per_gpu);
   return options.workspace_bytes;
 }
 
@@ -53,6 +54,7 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
     : world_(world),
       device_(device),
       policy_(collectives::agreed_policy(world, runtime::gpu_of(device).name)),
+      ranks_per_gpu_(options.ranks_per_gpu),
       heap_(world, device, workspace_for(world, options)) {
   const Gpu& gpu = runtime::gpu_of(device);
   IMBREX_EXPECTS(gpu.major == 9, "GPU {} is of compute capability {}.{}: collectives of Imbrex' own take 9.0 (Hopper)",
@@ -62,7 +64,9 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
   load_exchange_kernels();
   load_rms_norm_kernels();
   load_vote_kernels();
-  processors_ = std::min(static_cast<std::uint32_t>(gpu.sms), max_comm_blocks);
+  const auto share = static_cast<std::uint32_t>(ranks_per_gpu_);
+  processors_ = std::min(std::max(static_cast<std::uint32_t>(gpu.sms) / share, 1u), max_comm_blocks);
+  usual_blocks_ = std::max(128 / share, 1u);
   offset_ = heap_.allocate(options.workspace_bytes);
   void* fault = nullptr;
   IMBREX_CUDA_TRY(cudaHostAlloc(&fault, sizeof(CommFault), cudaHostAllocMapped | cudaHostAllocPortable));
@@ -99,6 +103,12 @@ void CudaCollectives::expect_alive() {
   world_.throw_if_failed();
 }
 
+// Ranks that share a GPU must all run at once.
+std::uint32_t CudaCollectives::own_blocks(std::uint32_t wanted, std::uint32_t usual) const {
+  if (wanted == 0) return usual;
+  return ranks_per_gpu_ == 1 ? wanted : std::min(wanted, processors_);
+}
+
 // Of a whole vector, from each rank.
 std::uint64_t CudaCollectives::slot_bytes() const { return comm_.copy_bytes / comm_.ranks / 256 * 256; }
 
@@ -128,6 +138,8 @@ void CudaCollectives::launch(const void* kernel, std::uint32_t blocks, std::uint
                              cudaStream_t stream, std::size_t shared_bytes, std::uint32_t cluster) const {
   IMBREX_CUDA_TRY(cudaSetDevice(device_));
   cudaLaunchAttribute attributes[2] = {early_launch(), {}};
+  // It could take the place of another rank's kernel, which this one's last waits for.
+  if (ranks_per_gpu_ > 1) attributes[0].val.programmaticStreamSerializationAllowed = 0;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {cluster, 1, 1};
   cudaLaunchConfig_t config{};

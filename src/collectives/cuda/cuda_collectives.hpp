@@ -25,6 +25,7 @@ struct CollectivesOptions {
   std::size_t workspace_bytes = std::size_t{256} << 20;
   std::uint64_t delays = 0;  ///< tests: not 0: seed of random pauses of warps
   double max_delay = 1e-4;   ///< longest pause, seconds
+  int ranks_per_gpu = 1;     ///< as in CudaOptions: each has so many times fewer blocks
 };
 
 /// Which kernel runs an exact all-reduce, and how. Zeros leave the choice to the size.
@@ -155,13 +156,16 @@ class CudaCollectives {
   std::uint64_t rounds_of(CodedSteps steps) const;
   CommState own_state() const;
   ExactArgs arguments(const void* in, void* out, std::int64_t count, Type type, const ExactShape& shape) const;
+  std::uint32_t own_blocks(std::uint32_t wanted, std::uint32_t usual) const;
   [[noreturn]] void throw_fault();
   [[noreturn]] void fail(const std::string& message);
 
   World& world_;
   int device_;
   collectives::AllReducePolicy policy_;
-  std::uint32_t processors_ = 0;
+  int ranks_per_gpu_;
+  std::uint32_t processors_ = 0;    // this rank's
+  std::uint32_t usual_blocks_ = 0;  // of kernels without codecs, as many as serve the links
   runtime::CudaHeap heap_;
   std::size_t offset_ = 0;  // of the workspace
   std::unique_ptr<CommFault, HostFree> fault_;

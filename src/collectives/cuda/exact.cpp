@@ -54,7 +54,7 @@ ExactShape CudaCollectives::shape_of(std::int64_t count, Type type, const ExactK
     s.kernel = ExactKernel::one_shot;
     s.batch = 1;
     s.threads = knobs.threads != 0 ? knobs.threads : packets <= 64 * 128 ? 128 : packets <= 128 * 256 ? 256 : 512;
-    s.blocks = knobs.blocks != 0 ? knobs.blocks : blocks_for(packets, s.threads, 128);
+    s.blocks = own_blocks(knobs.blocks, blocks_for(packets, s.threads, usual_blocks_));
     const std::uint64_t most = slot_bytes();
     IMBREX_EXPECTS(bytes <= most, "{} elements of {}: one_shot takes at most {} bytes with this workspace", count,
                    name_of(type), most);
@@ -70,7 +70,7 @@ ExactShape CudaCollectives::shape_of(std::int64_t count, Type type, const ExactK
             : huge                                   ? most_batch(comm_.ranks)
             : comm_.ranks == 2 && piece >= (1 << 18) ? 2
                                                      : 1;
-  s.blocks = knobs.blocks != 0 ? knobs.blocks : blocks_for(piece, s.threads * s.batch, 128);
+  s.blocks = own_blocks(knobs.blocks, blocks_for(piece, s.threads * s.batch, usual_blocks_));
   s.slots = knobs.slots;
   // What is left to choose fits the workspace.
   const auto fits = [&] {

@@ -54,7 +54,7 @@ void CudaCollectives::exchange(ExchangeKind kind, const void* in, void* out, std
     const std::uint64_t packets = ceil_div(args.bytes, packet_size);
     const std::uint32_t threads = packets <= 64 * 128 ? 128 : most_exchange_threads;
     launch(exchange_kernel(kind, type, comm_.ranks, knobs.report),
-           knobs.blocks != 0 ? knobs.blocks : blocks_for(packets, threads, 128), threads, &args, stream);
+           own_blocks(knobs.blocks, blocks_for(packets, threads, usual_blocks_)), threads, &args, stream);
   }
 }
 

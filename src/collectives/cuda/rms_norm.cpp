@@ -31,17 +31,15 @@ void load_rms_norm_kernels() {
 
 namespace {
 
-constexpr std::uint32_t usual_blocks = 128;
-
 struct Launch {
   RmsNormArgs args{};
   std::uint32_t clusters = 0;
 };
 
 /// Spreads rows over blocks; few rows each over several, many over the groups of a block.
-void spread(Launch& launch, std::uint64_t rows, const RmsNormKnobs& knobs) {
+void spread(Launch& launch, std::uint64_t rows, const RmsNormKnobs& knobs, std::uint32_t blocks) {
   RmsNormArgs& a = launch.args;
-  const std::uint32_t blocks = knobs.blocks != 0 ? knobs.blocks : usual_blocks, warps = a.row.threads / 32;
+  const std::uint32_t warps = a.row.threads / 32;
   // A block of fewer threads than these sends no faster.
   constexpr std::uint32_t least_warps = 4;
   a.cluster = knobs.cluster;
@@ -116,7 +114,7 @@ void CudaCollectives::all_reduce_rms_norm(const RmsNormOperands& operands, std::
       knobs.algorithm == ExactAlgorithm::one_shot ||
       (knobs.algorithm == ExactAlgorithm::automatic &&
        static_cast<std::int64_t>(a.rows * a.row_bytes) <= one_shot_bytes(type, static_cast<std::int64_t>(a.row_bytes)));
-  spread(l, one_shot ? a.rows : a.piece, knobs);
+  spread(l, one_shot ? a.rows : a.piece, knobs, own_blocks(knobs.blocks, usual_blocks_));
   one_shot ? plan_one_shot(l) : plan_two_shot(l);
   launch(rms_norm_kernel(type, comm_.ranks, one_shot ? ExactKernel::one_shot : ExactKernel::two_shot),
          l.clusters * a.cluster, a.groups * a.row.threads / a.cluster, &a, stream, 0, a.cluster);

@@ -36,7 +36,7 @@ void CudaCollectives::vote(const void* in, std::int64_t count, Type type, const 
   a.pair = pair;
   a.two_steps = steps == CodedSteps::two_step;
   a.allowed = codec::part_allowance(tolerance, a.two_steps ? ranks + 1 : ranks);
-  if (blocks == 0) blocks = std::clamp((a.value_blocks + vote_threads - 1) / vote_threads, 1u, processors_);
+  blocks = own_blocks(blocks, std::clamp((a.value_blocks + vote_threads - 1) / vote_threads, 1u, processors_));
   a.source_stride = std::uint64_t{16} * max_comm_blocks;
   launch(vote_kernel(type), blocks, vote_threads, &a, stream);
 }
