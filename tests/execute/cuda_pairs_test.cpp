@@ -93,7 +93,7 @@ TEST(CudaPairs, BlocksThatShareKTakeHalvesOfEveryTile) {
           continue;
         }
         ASSERT_TRUE(y.kind == TaskKind::partner && x.task == y.task && tiles.contains(x.task));
-        const TaskEntry& tile = tiles[x.task];
+        const TaskEntry tile = tiles[x.task];
         tiles.erase(x.task);
         EXPECT_TRUE(x.a_row == y.a_row && x.b_col == y.b_col && x.a_source == y.a_source);
         EXPECT_TRUE(x.k_begin == 0 && x.k_end == y.k_begin && x.k_end % slice == 0 && y.k_end == 2 * x.k_end);
