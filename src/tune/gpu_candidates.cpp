@@ -120,19 +120,19 @@ auto in_columns(int group, int shift) {
 // shards' arrivals must allow.
 void add_gathers(List& list, std::int64_t m, std::int64_t shard) {
   constexpr int first = 1 << 20;  // own tiles before all others
-  const auto spanning = [](Knobs& k) { k.span_shards = true, columns(k, 8, 0); };
-  const auto spanning_slices = [](Knobs& k) { k.span_shards = true, columns(k, 8, 0), k.k_slices = 4; };
-  const auto sliced = [](int slices) { return [=](Knobs& k) { columns(k, 8, 0), k.k_slices = slices; }; };
+  const auto sliced = [](int slices, bool spanning = false) {
+    return [=](Knobs& k) { columns(k, 8, 0), k.k_slices = slices, k.span_shards = spanning; };
+  };
   const auto own_first = [](Knobs& k) { columns(k, 4, first), k.k_slices = 4; };
   const auto pushed = [](Knobs& k) { k.transport = Transport::push; };
   const auto pushed_narrow = [](int slices) {
     return [=](Knobs& k) { k.transport = Transport::push, k.group = 2, k.k_slices = slices; };
   };
   const auto pushed_own_first = [](Knobs& k) { k.transport = Transport::push, columns(k, 4, first); };
-  if (m <= 64) return list.add({tiny, small, low, square1}, spanning), list.add({small, low}, spanning_slices);
+  if (m <= 64) return list.add({tiny, small, low, square1}, sliced(1, true)), list.add({small, low}, sliced(4, true));
   if (shard < 128) {
-    list.add({narrow, square1, square, middle1, middle, oblong, low2, flat2}, spanning);
-    return list.add({square, middle, oblong, low2, flat2}, spanning_slices);
+    list.add({narrow, square1, square, middle1, middle, oblong, low2, flat2}, sliced(1, true));
+    return list.add({square, middle, oblong, low2, flat2}, sliced(4, true));
   }
   if (shard <= 256) {
     for (int slices : {1, 2, 4}) list.add({square, wide, middle, oblong}, sliced(slices));
