@@ -281,7 +281,9 @@ TEST(GpuCodedAllReduce, ManyChunksInPlaceAndWithPauses) {
     run_cases(ranks,
               {{{3'000'001, Type::bf16, {}, 0, 0, true, true}, codec, {4, 64, 3}},
                {{5'000'000, Type::bf16, {}, 0, 0, true, false}, codec, {16, 256}},
-               {{1'000'000, Type::bf16, {}, 2, 0, true, false}, codec, {1, 480}}},
+               {{1'000'000, Type::bf16, {}, 2, 0, true, false}, codec, {1, 480}},
+               {{1'000'003, Type::bf16, {}, 0, 0, true, true}, codec, {1, 2048}},
+               {{2'000'000, Type::bf16, {}, 0, 0, true, false}, codec, {1}}},
               options, 3);
 }
 

@@ -1,5 +1,5 @@
-// Copies from shared memory to a peer by the bulk engine, which leaves the loads and stores of the SM alone. Groups of
-// them are counted by the thread that commits them.
+// Copies from shared memory to a peer by the bulk engine, which leaves the loads and stores of the SM alone: groups of
+// them are counted by the thread that commits them. And barriers in shared memory, by which warps hand stages on.
 #pragma once
 
 #include <cstddef>
@@ -24,5 +24,34 @@ __device__ __forceinline__ void wait_bulk_read() { asm volatile("cp.async.bulk.w
 
 /// Until all groups have arrived; with a fence behind it, a post to the receiver may follow.
 __device__ __forceinline__ void wait_bulk() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+/// A phase of it ends with the last of `count` arrivals. By one thread, with a barrier of the block behind it.
+__device__ __forceinline__ void init_stage_barrier(std::uint64_t& barrier, std::uint32_t count) {
+  asm volatile(
+      "mbarrier.init.shared.b64 [%0], %1;" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(&barrier))),
+      "r"(count)
+      : "memory");
+}
+
+/// By one thread of a warp whose others have met it since they wrote or read what the barrier hands on.
+__device__ __forceinline__ void arrive_at(std::uint64_t& barrier) {
+  asm volatile(
+      "mbarrier.arrive.shared.b64 _, [%0];" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(&barrier)))
+      : "memory");
+}
+
+/// Until phase `phase`, counted from 0, has ended; or at once where `phase` is -1. No phase but that one and the next
+/// may be under way.
+__device__ __forceinline__ void await_phase(std::uint64_t& barrier, std::uint32_t phase) {
+  asm volatile(
+      "{\n"
+      ".reg .pred ended;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared.b64 ended, [%0], %1;\n"
+      "@!ended bra again;\n"
+      "}\n" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(&barrier))),
+      "r"(phase & 1)
+      : "memory");
+}
 
 }  // namespace imbrex::cuda

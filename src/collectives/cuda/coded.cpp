@@ -53,6 +53,17 @@ CodedChunk chunk_of(const Codec& codec, std::uint32_t blocks, int slot_bytes, bo
   return chunk;
 }
 
+// Of a staged kernel, whose blocks of threads have `each` blocks of values: few, as each takes its time to be posted;
+// of more than two ranks two, so that both steps keep links busy at once; as large as can be of long vectors, if slots
+// of such chunks stay near. Measured on two H200s and on four.
+template <typename StayNear>
+std::uint64_t staged_chunks(std::uint32_t ranks, std::uint64_t each, StayNear&& stay_near) {
+  std::uint64_t span = ranks == 2 || each >= 6 * 1024 ? 1024 : 512;
+  for (const std::uint64_t longer : {1536u, most_staged_span})
+    if (each >= 20 * longer && stay_near(longer)) span = longer;
+  return std::max<std::uint64_t>(ranks > 2 && each > 256 ? 2 : 0, ceil_div(each, span));
+}
+
 }  // namespace
 
 CodedKernel coded_one_shot_kernel(Type type) {
@@ -109,31 +120,33 @@ CodedShape CudaCollectives::coded_shape_of(std::int64_t count, Type type, const 
   CodedShape s;
   s.steps = knobs.steps;
   s.slots = knobs.slots;
-  // Chunks of one size: the last one takes as long as the others.
+  const int slot_bytes = knobs.tolerance >= 0 ? static_cast<int>(size_of(type)) : 0;
+  const bool ring = s.steps == CodedSteps::ring;
+  const auto bytes_of = [&](std::uint64_t span, std::uint64_t blocks) {  // of one slot for each block and source
+    return blocks * comm_.ranks *
+           (std::uint64_t{chunk_of(pair.reduce_scatter, static_cast<std::uint32_t>(span), slot_bytes, ring).bytes} +
+            chunk_of(pair.all_gather, static_cast<std::uint32_t>(span), slot_bytes, ring).bytes);
+  };
   const std::uint64_t most = own_blocks(knobs.blocks, processors_), each = ceil_div(piece, most);
-  // A ring keeps more chunks under way. Staged kernels want two, if they are not too small, and of long vectors chunks
-  // as large as can be (measured on four H200s). Of two ranks, whose pieces are larger, what a chunk takes to be posted
-  // counts at once: they want large chunks, but four (measured on two).
-  const bool whole_spans = staged && comm_.ranks > 2 && each >= std::uint64_t{6} * most_span;
-  const std::uint32_t usual_span = knobs.steps == CodedSteps::ring ? 256
-                                   : whole_spans                   ? most_span
-                                                                   : std::min(most_span, 512u);
-  std::uint64_t chunks = std::max<std::uint64_t>(staged && each > 256 ? 2 : 1, ceil_div(each, usual_span));
-  if (staged && comm_.ranks == 2) chunks = std::max(std::min<std::uint64_t>(chunks, 4), ceil_div(each, most_span));
+  // In the second-level cache, with a third of it left to the vectors.
+  const auto stay_near = [&](std::uint64_t span) {
+    return (rounds_of(s.steps) + 1) * bytes_of(span, most) <= std::uint64_t{40} << 20;
+  };
+  const std::uint64_t chunks = std::max<std::uint64_t>(
+      1, staged ? staged_chunks(comm_.ranks, each, stay_near) : ceil_div(each, ring ? 256 : most_span));
+  // Chunks of one size: the last one takes as long as the others. In whole runs where kernels take these.
+  const std::uint64_t unit = staged ? staged_run : 32;
   s.span = knobs.span != 0 ? knobs.span
                            : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
-                                 ceil_div(ceil_div(each, chunks), 32) * 32, staged ? 128 : 64, most_span));
+                                 ceil_div(ceil_div(each, chunks), unit) * unit, staged ? 128 : 64, most_span));
   s.blocks = own_blocks(knobs.blocks, blocks_for(piece, s.span, processors_));
   // What is left to choose fits the workspace.
   const auto fits = [&] {
-    const int slot_bytes = knobs.tolerance >= 0 ? static_cast<int>(size_of(type)) : 0;
-    const bool ring = s.steps == CodedSteps::ring;
-    const std::uint64_t bytes = std::uint64_t{chunk_of(pair.reduce_scatter, s.span, slot_bytes, ring).bytes} +
-                                chunk_of(pair.all_gather, s.span, slot_bytes, ring).bytes;
     const std::uint64_t held = std::min(rounds_of(s.steps), ceil_div(piece, std::uint64_t{s.span} * s.blocks));
-    return held * bytes * s.blocks * comm_.ranks <= comm_.copy_bytes;
+    return held * bytes_of(s.span, s.blocks) <= comm_.copy_bytes;
   };
-  while (!fits() && knobs.span == 0 && s.span > 64) s.span = (s.span / 2 + 31) / 32 * 32;
+  while (!fits() && knobs.span == 0 && s.span > 64)
+    s.span = static_cast<std::uint32_t>(ceil_div(s.span / 2, unit) * unit);
   while (!fits() && knobs.blocks == 0 && s.blocks > 1) s.blocks /= 2;
   return s;
 }
@@ -173,8 +186,9 @@ CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
   IMBREX_EXPECTS(slots >= std::min<std::uint64_t>(a.chunks, rounds),
                  "{} blocks with a span of {}: the workspace holds {} chunks, at least {} are needed", shape.blocks,
                  shape.span, slots, rounds);
-  // More of them only push each other out of the second-level cache, of which they leave a third to the vectors.
-  std::uint64_t held = std::max<std::uint64_t>(rounds, 8);
+  // More of them only push each other out of the second-level cache, of which they leave a third to the vectors. Two
+  // ranks' slots are half as large, and twice as many pay (measured on two H200s, as the others on four).
+  std::uint64_t held = std::max<std::uint64_t>(rounds, comm_.ranks == 2 ? 16 : 8);
   if (shape.steps == CodedSteps::two_step && comm_.ranks > 2)
     held = std::clamp<std::uint64_t>((std::uint64_t{32} << 20) / bytes_a_slot, rounds + 1, held);
   a.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>({slots, a.chunks, held}));
@@ -201,7 +215,7 @@ void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, 
   args.comm.turn = knobs.turn;
   if (kernel.staged_threads == 0) return launch(kernel.function, shape.blocks, shape.span + 32, &args, stream);
   launch(kernel.function, shape.blocks, kernel.staged_threads, &args, stream,
-         std::size_t{part_stage_count} * args.parts.bytes + std::size_t{sum_stage_count} * args.sums.bytes);
+         std::size_t{part_stage_count} * args.parts.bytes + std::size_t{kernel.sum_stages} * args.sums.bytes);
 }
 
 void CudaCollectives::exchange(ExchangeKind kind, const void* in, void* out, std::int64_t count, Type type,

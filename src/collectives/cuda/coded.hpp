@@ -53,24 +53,29 @@ struct CodedShape {
 /// Of kernels that are not staged: a thread for each block of a chunk's values, and a warp that posts.
 inline constexpr std::uint32_t most_coded_workers = 480;
 
-/// Warps of a staged kernel by what they do; one more posts what is freed.
+/// Warps of a staged kernel by what they do, and the stages that adders fill; one more warp posts what is freed.
 struct CodedRoles {
-  std::uint32_t senders, adders, takers, part_posters, sum_posters;
+  std::uint32_t senders, adders, takers, part_posters, sum_posters, sum_stages;
 
   constexpr std::uint32_t threads() const { return 32 * (senders + adders + takers + part_posters + sum_posters + 1); }
 };
 
 /// Of the kernel for up to `most` ranks, measured on two H200s and on four: of two ranks each adds half of the vector,
 /// and posts a sum for every part.
-constexpr CodedRoles roles_of(int most) { return most == 2 ? CodedRoles{5, 11, 4, 2, 2} : CodedRoles{8, 8, 4, 2, 1}; }
+constexpr CodedRoles roles_of(int most) {
+  return most == 2 ? CodedRoles{6, 8, 4, 2, 2, 4} : CodedRoles{6, 6, 4, 2, 1, 6};
+}
 
-/// The stages that they fill, of parts and of sums.
-inline constexpr std::uint32_t part_stage_count = 6, sum_stage_count = 4;
-inline constexpr std::uint32_t most_staged_span = 1024, most_staged_bytes = 128 << 10;
+/// The stages that senders fill, and the most that adders do.
+inline constexpr std::uint32_t part_stage_count = 6, most_sum_stages = 6;
+/// Blocks of values that a warp of such a kernel takes at once.
+inline constexpr std::uint32_t staged_run = 64;
+inline constexpr std::uint32_t most_staged_span = 2048, most_staged_bytes = 216 << 10;
 
 struct CodedKernel {
   const void* function;
   std::uint32_t staged_threads;  ///< whatever the span, with stages in dynamic shared memory; 0: it is not staged
+  std::uint32_t sum_stages = 0;  ///< of these, behind those of parts
 };
 
 /// The two-step kernel made for this pair, or else, and where groups may travel raw, the one that takes any.

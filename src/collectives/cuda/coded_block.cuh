@@ -20,6 +20,17 @@ struct Form {
   }
 };
 
+/// Two values as elements of two bytes, the first in the lower half.
+template <Type type>
+__device__ __forceinline__ std::uint32_t two_to(float first, float second) {
+  std::uint32_t bits;
+  if constexpr (type == Type::bf16)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(second), "f"(first));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(second), "f"(first));
+  return bits;
+}
+
 /// A caller's vector in blocks; the last one is filled up with copies of the last value.
 template <Type type>
 struct BlockView {
@@ -78,10 +89,8 @@ struct BlockView {
     for (std::uint32_t i = 0; i < 4 * words; ++i) {
       if constexpr (type == Type::fp32)
         bits[i] = __float_as_uint(values[i]);
-      else if constexpr (type == Type::bf16)
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits[i]) : "f"(values[2 * i + 1]), "f"(values[2 * i]));
       else
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits[i]) : "f"(values[2 * i + 1]), "f"(values[2 * i]));
+        bits[i] = two_to<type>(values[2 * i], values[2 * i + 1]);
     }
     std::byte* to = first + block * coded_block_values * element;
     if (whole(block)) {
@@ -215,6 +224,14 @@ __device__ __forceinline__ GroupWords load_group_words(const Codec& c, const Cod
   if (offset == 4) words.offset = load_word(base + chunk.offset + group * 4, 4);
   if (offset == 2) words.scale |= load_word(base + chunk.offset + group * 2, 2) << 16;
   return words;
+}
+
+__device__ __forceinline__ void store_group_words(const Codec& c, const CodedChunk& chunk, std::byte* base,
+                                                  std::uint32_t index, const codec::Group& group) {
+  const std::uint32_t number = index >> chunk.group_shift;
+  const int scale = codec::scale_bytes(c), offset = codec::offset_bytes(c);
+  store_word(base + chunk.scale + number * scale, scale, group.scale_word);
+  if (offset != 0) store_word(base + chunk.offset + number * offset, offset, group.offset_word);
 }
 
 __device__ __forceinline__ GroupWords words_of(const Codec& c, const codec::Group& group) {

@@ -26,11 +26,13 @@ struct Ended {
 };
 
 /// By a warp, the `warp`-th of those that count.
+// NOTE: atomic, as what one warp writes while another reads it has to be; a barrier would bind warps of which one may
+// have given up waiting.
 __device__ __forceinline__ void end_step(Ended& ended, std::uint32_t warp, std::uint32_t chunk) {
   __syncwarp();
   if (threadIdx.x % 32 != 0) return;
   __threadfence_block();
-  *const_cast<volatile std::uint32_t*>(&ended.chunks[warp]) = chunk + 1;
+  atomicExch_block(&ended.chunks[warp], chunk + 1);
 }
 
 /// By a worker's warp.
@@ -40,10 +42,10 @@ __device__ __forceinline__ void end_step(Ended& ended, std::uint32_t chunk) {
 
 /// By the warp that posts: until all warps have ended the step of the chunk.
 // NOTE: the workers' waits are bounded, so this one is.
-__device__ __forceinline__ void await_step(const Ended& ended, std::uint32_t warps, std::uint32_t chunk) {
+__device__ __forceinline__ void await_step(Ended& ended, std::uint32_t warps, std::uint32_t chunk) {
   const std::uint32_t lane = threadIdx.x % 32;
   if (lane < warps)
-    while (*const_cast<const volatile std::uint32_t*>(&ended.chunks[lane]) < chunk + 1) __nanosleep(20);
+    while (atomicOr_block(&ended.chunks[lane], 0) < chunk + 1) __nanosleep(20);
   __threadfence_block();
   __syncwarp();
 }
@@ -74,11 +76,10 @@ class CodedRank {
         lane_(threadIdx.x % 32) {}
 
   /// By the warp that posts, once the workers' warps are done.
-  __device__ __forceinline__ void post_one(const Ended& ended, std::uint32_t chunk, Counters kind) {
+  __device__ __forceinline__ void post_one(Ended& ended, std::uint32_t chunk, Counters kind) {
     post_one(ended, workers_ / 32, chunk, kind);
   }
-  __device__ __forceinline__ void post_one(const Ended& ended, std::uint32_t warps, std::uint32_t chunk,
-                                           Counters kind) {
+  __device__ __forceinline__ void post_one(Ended& ended, std::uint32_t warps, std::uint32_t chunk, Counters kind) {
     await_step(ended, warps, chunk);
     if (lane_ >= c_.ranks || lane_ == c_.rank) return;
     fence_system();
@@ -154,11 +155,7 @@ class CodedRank {
       BlockView<type>{to + step.slot, ~0ull, true}.store(index, values);
     else
       store_planes(c, step, to, index, planes);
-    if (!leads(c)) return;
-    const std::uint32_t number = index >> step.group_shift;
-    store_word(to + step.scale + number * codec::scale_bytes(c), codec::scale_bytes(c), group.scale_word);
-    if (codec::offset_bytes(c) != 0)
-      store_word(to + step.offset + number * codec::offset_bytes(c), codec::offset_bytes(c), group.offset_word);
+    if (leads(c)) store_group_words(c, step, to, index, group);
   }
 
   /// A raw block as a peer stored it.

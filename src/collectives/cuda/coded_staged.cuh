@@ -13,6 +13,10 @@
 //
 // Nobody meets in a round: each kind is as many chunks ahead as stages and slots let it, so that loads, codes and links
 // are busy at once. Stores that wait for a link would make the SM's other warps wait, too; bulk copies do not.
+//
+// Senders, adders and takers take a chunk in runs of 64 blocks. Those of whole blocks and ordinary groups go the short
+// way (coded_run.cuh), others, and those of which some group turns out not to be ordinary, that of the `_blocks`.
+//
 // NOTE: on four H200s teams of adders that take chunks in turn, and more warps at fewer registers, gained nothing.
 //
 // Posts and counters: coded_rank.cuh.
@@ -21,21 +25,40 @@
 #include "collectives/cuda/bulk.cuh"
 #include "collectives/cuda/coded_entries.hpp"
 #include "collectives/cuda/coded_rank.cuh"
-#include "collectives/cuda/coded_usual.cuh"
+#include "collectives/cuda/coded_run.cuh"
 
 namespace imbrex::cuda {
 
-/// Of a block's shared memory; zero at first. Stages are filled in order, and counted from the call's begin.
+/// Of a block's shared memory. Stages are filled in turn, and by their posters' copies emptied again; phase n of a
+/// stage's barriers is that of its n-th fill.
 struct StagedProgress {
-  Ended parts, sums;                                                        ///< stages that each warp has filled
-  Ended taken;                                                              ///< chunks
-  std::uint32_t parts_read[max_comm_posters], sums_read[max_comm_posters];  ///< of each poster's stages, up to there
+  std::uint64_t parts_full[part_stage_count], parts_empty[part_stage_count];
+  std::uint64_t sums_full[most_sum_stages], sums_empty[most_sum_stages];
+  Ended added, taken;  ///< chunks; zero at first
+
+  /// By one thread, with a barrier of the block behind it.
+  __device__ __forceinline__ void init(const CodedRoles& roles) {
+    added = taken = {};
+    for (std::uint32_t i = 0; i < part_stage_count; ++i) {
+      init_stage_barrier(parts_full[i], roles.senders);
+      init_stage_barrier(parts_empty[i], 1);
+    }
+    for (std::uint32_t i = 0; i < roles.sum_stages; ++i) {
+      init_stage_barrier(sums_full[i], roles.adders);
+      init_stage_barrier(sums_empty[i], 1);
+    }
+  }
 };
 
 template <Type type, int Most, typename FormOfParts, typename FormOfSums>
 class CodedStaged : CodedRank<type, false> {
   static constexpr CodedRoles roles = roles_of(Most);
   static_assert(roles.part_posters <= max_comm_posters && roles.sum_posters <= max_comm_posters);
+  // NOTE: the same warp writes the same bytes of a stage each time: racecheck sees no order between two that hand a
+  // stage on through a poster. So a warp's turns go on from one fill to the next only where the stages divide by the
+  // warps.
+  static_assert(part_stage_count % roles.senders == 0);
+  static constexpr bool adders_go_on = roles.sum_stages % roles.adders == 0;
   static constexpr bool ahead = Most <= 4;
   static constexpr int unrolled = ahead ? Most : 1;
   using Base = CodedRank<type, false>;
@@ -49,7 +72,12 @@ class CodedStaged : CodedRank<type, false> {
 
  public:
   __device__ __forceinline__ CodedStaged(const CodedArgs& args, StagedProgress& progress, std::byte* stages)
-      : Base(args), progress_(progress), stages_(stages), peers_(args.comm.ranks - 1) {}
+      : Base(args),
+        progress_(progress),
+        stages_(stages),
+        peers_(args.comm.ranks - 1),
+        runs_((args.span + staged_run - 1) / staged_run),
+        whole_blocks_(in_.aligned && out_.aligned ? static_cast<std::uint32_t>(args.count / coded_block_values) : 0) {}
 
   __device__ __forceinline__ void run() {
     std::uint32_t warp = threadIdx.x / 32;
@@ -78,136 +106,202 @@ class CodedStaged : CodedRank<type, false> {
     return stages_ + fill % part_stage_count * a_.parts.bytes;
   }
   __device__ __forceinline__ std::byte* sum_stage(std::uint32_t chunk) const {
-    return stages_ + part_stage_count * a_.parts.bytes + chunk % sum_stage_count * a_.sums.bytes;
+    return stages_ + part_stage_count * a_.parts.bytes + chunk % roles.sum_stages * a_.sums.bytes;
   }
 
-  /// Of a warp's i-th block of values in a chunk, among `warps` warps.
-  __device__ __forceinline__ std::uint32_t index_of(std::uint32_t warp, std::uint32_t warps, std::uint32_t i) const {
-    return (i * warps + warp) * 32 + lane_;
+  /// Whether a run's blocks are whole, and lie in memory as they are loaded and stored. `first`: of the run, in a
+  /// piece.
+  __device__ __forceinline__ bool is_whole(std::uint32_t owner, std::uint32_t run, std::uint32_t first) const {
+    return (run + 1) * staged_run <= a_.span && first + staged_run <= a_.piece &&
+           owner * a_.piece + first + staged_run <= whole_blocks_;
+  }
+  __device__ __forceinline__ std::uint32_t first_of_run(std::uint32_t chunk, std::uint32_t run) const {
+    return first_of(chunk) + run * staged_run;
+  }
+  /// Of the caller's vectors.
+  __device__ __forceinline__ RawPair load_own(std::uint32_t owner, std::uint32_t first) const {
+    return cuda::load_pair(in_.first, owner * a_.piece + first + first_in_run(lane_));
+  }
+  __device__ __forceinline__ void store_out(std::uint32_t owner, std::uint32_t first, const PairValues& values) const {
+    auto* at = reinterpret_cast<uint4*>(out_.first) + (owner * a_.piece + first + first_in_run(lane_));
+    at[0] = packed<type>(values, 0);
+    at[2] = packed<type>(values, coded_block_values);
   }
 
-  // Fill f of the parts' stages: chunk f / peers, for the peer f % peers + 1 ranks on.
+  // Fill f of the parts' stages: chunk f / peers, for the peer f % peers + 1 ranks on. A warp's turns go on from one
+  // fill to the next, so that none is short of work because the runs of one are no multiple of the warps.
   __device__ __forceinline__ void send(std::uint32_t warp) {
     const Codec c = FormOfParts::of(a_.parts.codec);
-    constexpr codec::Range range = codec::range_of(type);
-    const std::uint32_t warps = a_.span / 32, rounds = (warps + roles.senders - 1) / roles.senders,
-                        fills = a_.chunks * peers_;
-    typename Vector::Raw next{};
-    const auto load = [&](std::uint32_t chunk, std::uint32_t peer, std::uint32_t i) {
-      const std::uint32_t index = index_of(warp, roles.senders, i), block = first_of(chunk) + index;
-      if (chunk < a_.chunks && index < a_.span && has(peer_of(peer), block))
-        next = in_.load(peer_of(peer) * a_.piece + block);
+    const std::uint32_t fills = a_.chunks * peers_;
+    RawPair next{};
+    bool next_whole = false;
+    const auto load = [&](std::uint32_t chunk, std::uint32_t peer, std::uint32_t run) {
+      const std::uint32_t first = first_of_run(chunk, run);
+      next_whole = chunk < a_.chunks && is_whole(peer_of(peer), run, first);
+      if (next_whole) next = load_own(peer_of(peer), first);
     };
-    load(0, 1, 0);
-    std::uint32_t chunk = 0, peer = 1;
+    std::uint32_t chunk = 0, peer = 1, run = warp;
+    // Where the warp's next turn is.
+    std::uint32_t next_chunk = 0, next_peer = 1, next_run = warp;
+    const auto settle = [&] {
+      for (; next_run >= runs_; next_run -= runs_) {
+        ++next_peer;
+        if (next_peer > peers_) ++next_chunk, next_peer = 1;
+      }
+    };
+    settle();
+    load(next_chunk, next_peer, next_run);
 #pragma unroll 1
     for (std::uint32_t fill = 0; fill < fills; ++fill) {
-      const std::uint32_t next_chunk = peer == peers_ ? chunk + 1 : chunk, next_peer = peer == peers_ ? 1 : peer + 1;
       maybe_pause(c_, state_.epoch, fill);
-      if (fill >= part_stage_count) {
-        const std::uint32_t last = fill - part_stage_count;
-        await_read(progress_.parts_read[last / peers_ % roles.part_posters], last + 1);
-      }
+      await_phase(progress_.parts_empty[fill % part_stage_count], fill / part_stage_count - 1);
       std::byte* stage = part_stage(fill);
 #pragma unroll 1
-      for (std::uint32_t i = 0; i < rounds; ++i) {
-        const std::uint32_t index = index_of(warp, roles.senders, i);
-        const typename Vector::Raw raw = next;
-        if (i + 1 < rounds)
-          load(chunk, peer, i + 1);
-        else
-          load(next_chunk, next_peer, 0);
-        if (index - lane_ >= a_.span) continue;
-        Values values = {};
-        const bool there = has(peer_of(peer), first_of(chunk) + index);
-        if (there) Vector::to_float(raw, values);
-        bool usual = true;
-        codec::Group group = usual_group_of<type>(c, values, usual);
-        codec::Codes codes = codec::encode(c, range, group, values);
-        if (!__all_sync(whole_warp, usual)) {
-          group = group_of(c, range, values);
-          codes = codec::encode(c, range, group, values);
-        }
-        this->store_coded(c, a_.parts, stage, index, group, codec::to_planes(c.format, codes), values);
+      for (; run < runs_; run += roles.senders) {
+        const RawPair raw = next;
+        const bool whole = next_whole;
+        next_run += roles.senders;
+        settle();
+        load(next_chunk, next_peer, next_run);
+        if (!whole || !send_run(c, raw, stage, run)) send_blocks(c, chunk, peer, stage, run);
       }
-      fence_for_bulk();
-      end_step(progress_.parts, warp, fill);
-      chunk = next_chunk, peer = next_peer;
+      run -= runs_;
+      hand_on(progress_.parts_full[fill % part_stage_count]);
+      if (++peer > peers_) ++chunk, peer = 1;
+    }
+  }
+
+  /// Codes a run of whole blocks; or says that some group is not usual.
+  __device__ __forceinline__ bool send_run(const Codec& c, const RawPair& raw, std::byte* stage, std::uint32_t run) {
+    bool usual = true;
+    const codec::Group group = usual_group<type>(c, extremes_of<type>(c, raw), usual);
+    if (!__all_sync(whole_warp, usual)) return false;
+    PairValues values;
+    to_float<type>(raw, values);
+    const CodedPair pair = code_pair(c, codec::range_of(type), group, values, values);
+    store_pair(c, a_.parts, stage, run * staged_run + first_in_run(lane_), lane_, group, pair);
+    return true;
+  }
+
+  /// A run of any blocks. By a whole warp, as all that follow.
+  __device__ __forceinline__ void send_blocks(const Codec& c, std::uint32_t chunk, std::uint32_t peer, std::byte* stage,
+                                              std::uint32_t run) {
+    constexpr codec::Range range = codec::range_of(type);
+#pragma unroll 1
+    for (std::uint32_t first = run * staged_run; first < min((run + 1) * staged_run, a_.span); first += 32) {
+      const std::uint32_t index = first + lane_, block = first_of(chunk) + index;
+      Values values = {};
+      if (has(peer_of(peer), block)) Vector::to_float(in_.load(peer_of(peer) * a_.piece + block), values);
+      const codec::Group group = group_of(c, range, values);
+      this->store_coded(c, a_.parts, stage, index, group,
+                        codec::to_planes(c.format, codec::encode(c, range, group, values)), values);
     }
   }
 
   __device__ __forceinline__ void add(std::uint32_t warp) {
-    const Codec parts = FormOfParts::of(a_.parts.codec);
-    const std::uint32_t warps = a_.span / 32, rounds = (warps + roles.adders - 1) / roles.adders;
     // Into the second-level cache, where the parts are, too: no registers are held for it.
-    const auto prefetch = [&](std::uint32_t chunk, std::uint32_t i) {
-      const std::uint32_t index = index_of(warp, roles.adders, i), block = first_of(chunk) + index;
-      if (chunk < a_.chunks && index < a_.span && has(c_.rank, block)) in_.prefetch(c_.rank * a_.piece + block);
+    const auto prefetch = [&](std::uint32_t chunk, std::uint32_t run) {
+      const std::uint32_t first = first_of_run(chunk, run);
+      if (chunk < a_.chunks && is_whole(c_.rank, run, first)) in_.prefetch(c_.rank * a_.piece + first + lane_ * 2);
     };
-    prefetch(0, 0);
+    std::uint32_t run = warp;
+    prefetch(0, run);
 #pragma unroll 1
     for (std::uint32_t chunk = 0; chunk < a_.chunks; ++chunk) {
       maybe_pause(c_, state_.epoch, chunk);
       const std::uint32_t place = place_of(chunk);
       this->wait_for(CommStep::part, &CommState::parts, chunk + 1, chunk % roles.part_posters);
-      if (chunk >= sum_stage_count) {
-        const std::uint32_t last = chunk - sum_stage_count;
-        await_read(progress_.sums_read[last % roles.sum_posters], last + 1);
-      }
+      await_phase(progress_.sums_empty[chunk % roles.sum_stages], chunk / roles.sum_stages - 1);
       std::byte* stage = sum_stage(chunk);
 #pragma unroll 1
-      for (std::uint32_t i = 0; i < rounds; ++i) {
-        const std::uint32_t index = index_of(warp, roles.adders, i);
-        const bool there = well_ && has(c_.rank, first_of(chunk) + index) && index < a_.span;
-        typename Vector::Raw own{};
-        if (there) own = in_.load(c_.rank * a_.piece + first_of(chunk) + index);
-        Part part[unrolled];
-#pragma unroll unrolled
-        for (std::uint32_t s = 0; s < Most; ++s)
-          if (ahead && there && s < c_.ranks && s != c_.rank)
-            part[s % unrolled] = this->load_part(parts, slot_of(a_.parts, c_.rank, s, place), index);
-        if (i + 1 < rounds)
-          prefetch(chunk, i + 1);
-        else
-          prefetch(chunk + 1, 0);
-        if (index - lane_ < a_.span) add_block(chunk, index, place, stage, own, part, there);
+      for (; run < runs_; run += roles.adders) {
+        const bool whole = well_ && is_whole(c_.rank, run, first_of_run(chunk, run));
+        if (!whole || !add_run(chunk, run, place, stage, [&] {
+              const std::uint32_t next = run + roles.adders;
+              if (next < runs_)
+                prefetch(chunk, next);
+              else
+                prefetch(chunk + 1, adders_go_on ? next - runs_ : warp);
+            }))
+          add_blocks(chunk, run, place, stage);
       }
-      fence_for_bulk();
-      end_step(progress_.sums, warp, chunk);
+      run = adders_go_on ? run - runs_ : warp;
+      hand_on(progress_.sums_full[chunk % roles.sum_stages]);
+      end_step(progress_.added, warp, chunk);
     }
   }
 
-  __device__ __forceinline__ void add_block(std::uint32_t chunk, std::uint32_t index, std::uint32_t place,
-                                            std::byte* stage, const typename Vector::Raw& own, Part (&part)[unrolled],
-                                            bool there) {
+  /// Sums a run of whole blocks by rank number; or says that some group is not usual. `meanwhile`: what is done while
+  /// the loads are under way.
+  template <typename Meanwhile>
+  __device__ __forceinline__ bool add_run(std::uint32_t chunk, std::uint32_t run, std::uint32_t place, std::byte* stage,
+                                          Meanwhile&& meanwhile) {
+    const Codec c = FormOfParts::of(a_.parts.codec), sums = FormOfSums::of(a_.sums.codec);
+    constexpr codec::Range range = codec::range_of(type);
+    const std::uint32_t first = first_of_run(chunk, run), index = run * staged_run + first_in_run(lane_);
+    const RawPair raw = load_own(c_.rank, first);
+    CodedPair parts[unrolled];
+    const auto load = [&](std::uint32_t s) {
+      if (s < c_.ranks && s != c_.rank)
+        parts[s % unrolled] = cuda::load_pair(c, a_.parts, slot_of(a_.parts, c_.rank, s, place), index);
+    };
+#pragma unroll unrolled
+    for (std::uint32_t s = 0; s < Most; ++s)
+      if (ahead) load(s);
+    meanwhile();
+    bool usual = true;
+    PairValues sum, values;
+    CodedPair own;
+    {
+      const codec::Group group = usual_group<type>(c, extremes_of<type>(c, raw), usual);
+      to_float<type>(raw, values);
+      own = code_pair(c, range, group, values, values);
+    }
+    codec::Bound bound;
+#pragma unroll unrolled
+    for (std::uint32_t s = 0; s < Most; ++s) {
+      if (s >= c_.ranks) continue;
+      if (!ahead) load(s);
+      const CodedPair part = chosen(s == c_.rank, own, parts[s % unrolled]);
+      const codec::Group group = read_usual_group<type>(c, part.words, usual);
+      decode_pair(c, group, part, values);
+      codec::add_part(bound, c, range, group);
+#pragma unroll
+      for (std::uint32_t i = 0; i < 2 * coded_block_values; ++i) sum[i] = s == 0 ? values[i] : sum[i] + values[i];
+    }
+    const codec::Group group = usual_group<type>(sums, extremes_of(sums, sum), usual);
+    if (!__all_sync(whole_warp, usual)) return false;
+    const CodedPair pair = code_pair(sums, range, group, sum, values);
+    store_pair(sums, a_.sums, stage, index, lane_, group, pair);
+    store_out(c_.rank, first, values);
+    this->note_coded_error(bound, sums, group);
+    return true;
+  }
+
+  /// A run of any blocks. Reads all anew: nothing is kept for so rare a case.
+  __device__ __forceinline__ void add_blocks(std::uint32_t chunk, std::uint32_t run, std::uint32_t place,
+                                             std::byte* stage) {
     const Codec sums = FormOfSums::of(a_.sums.codec);
     constexpr codec::Range range = codec::range_of(type);
-    Values sum;
-    codec::Bound bound;
-    bool usual = true;
-    add_usual_parts(index, place, own, part, there, bound, sum, usual);
-    codec::Group group = usual_group_of<type>(sums, sum, usual);
-    codec::Codes codes = codec::encode(sums, range, group, sum);
-    Values values;
-    if (__all_sync(whole_warp, usual)) {
-      codec::decode_numbers(sums, group, codes, values);
-    } else {
-      bound = {};
+#pragma unroll 1
+    for (std::uint32_t first = run * staged_run; first < min((run + 1) * staged_run, a_.span); first += 32) {
+      const std::uint32_t index = first + lane_, block = first_of(chunk) + index;
+      const bool there = well_ && has(c_.rank, block);
+      codec::Bound bound;
+      Values sum, values;
       add_parts(chunk, index, there, bound, sum);
-      group = group_of(sums, range, sum);
-      codes = codec::encode(sums, range, group, sum);
+      const codec::Group group = group_of(sums, range, sum);
+      const codec::Codes codes = codec::encode(sums, range, group, sum);
       codec::decode(sums, range, group, codes, values);
+      this->store_coded(sums, a_.sums, stage, index, group, codec::to_planes(sums.format, codes), sum);
+      if (!there) continue;
+      out_.store(c_.rank * a_.piece + block, values);
+      this->note_coded_error(bound, sums, group);
+      if (group.kind == codec::GroupKind::marked) this->count_non_finite(c_.rank * a_.piece + block, values);
     }
-    this->store_coded(sums, a_.sums, stage, index, group, codec::to_planes(sums.format, codes), sum);
-    if (!there) return;
-    const std::uint32_t block = c_.rank * a_.piece + first_of(chunk) + index;
-    out_.store(block, values);
-    this->note_coded_error(bound, sums, group);
-    if (group.kind == codec::GroupKind::marked) this->count_non_finite(block, values);
   }
 
-  /// Sums by rank number: 0 where nothing is there. By a whole warp. Reads all anew: nothing is kept for so rare a
-  /// case.
+  /// Sums by rank number: 0 where nothing is there.
   __device__ __forceinline__ void add_parts(std::uint32_t chunk, std::uint32_t index, bool there, codec::Bound& bound,
                                             Values& sum) {
     const Codec c = FormOfParts::of(a_.parts.codec);
@@ -228,70 +322,66 @@ class CodedStaged : CodedRank<type, false> {
     for (std::uint32_t i = 0; i < coded_block_values; ++i) sum[i] = there ? sum[i] : 0;
   }
 
-  /// The same where all groups are usual.
-  __device__ __forceinline__ void add_usual_parts(std::uint32_t index, std::uint32_t place,
-                                                  const typename Vector::Raw& own, Part (&part)[unrolled], bool there,
-                                                  codec::Bound& bound, Values& sum, bool& usual) {
-    const Codec c = FormOfParts::of(a_.parts.codec);
-    constexpr codec::Range range = codec::range_of(type);
-    Values values = {};
-    if (there) Vector::to_float(own, values);
-    const codec::Group own_group = usual_group_of<type>(c, values, usual);
-    const codec::Codes own_codes = codec::encode(c, range, own_group, values);
-#pragma unroll
-    for (std::uint32_t i = 0; i < coded_block_values; ++i) sum[i] = 0;
-#pragma unroll unrolled
-    for (std::uint32_t s = 0; s < Most; ++s) {
-      if (s >= c_.ranks) continue;
-      Part& came = part[s % unrolled];
-      if (!ahead && s != c_.rank && there) came = this->load_part(c, slot_of(a_.parts, c_.rank, s, place), index);
-      const bool mine = s == c_.rank;
-      const std::uint32_t words = mine ? words_of(c, own_group).scale : there ? came.words.scale : 0;
-      const codec::Group group = read_usual_group<type>(c, {words, 0}, usual);
-      codec::Codes codes = codec::from_planes(c.format, came.planes);
-      codes.low = mine ? own_codes.low : codes.low;
-      codes.high = mine ? own_codes.high : codes.high;
-      codec::decode_numbers(c, group, codes, values);
-      codec::add_part(bound, c, range, group);
-#pragma unroll
-      for (std::uint32_t i = 0; i < coded_block_values; ++i)
-        sum[i] = !there ? 0 : s == 0 ? values[i] : sum[i] + values[i];
-    }
-  }
-
   __device__ __forceinline__ void take(std::uint32_t warp) {
-    const Codec c = FormOfSums::of(a_.sums.codec);
-    constexpr codec::Range range = codec::range_of(type);
+    std::uint32_t run = warp;
 #pragma unroll 1
     for (std::uint32_t chunk = 0; chunk < a_.chunks; ++chunk) {
       maybe_pause(c_, state_.epoch, chunk);
       const std::uint32_t place = place_of(chunk);
       this->wait_for(CommStep::sum, &CommState::sums, chunk + 1, chunk % roles.sum_posters);
 #pragma unroll 1
-      for (std::uint32_t index = warp * 32 + lane_; well_ && index < a_.span; index += roles.takers * 32) {
-        const std::uint32_t block = first_of(chunk) + index;
-        Part part[unrolled];
-        const auto load = [&](std::uint32_t i) {
-          if (i < c_.ranks && has(peer_of(i), block))
-            part[i % unrolled] = this->load_part(c, a_.sums, slot_of(a_.sums, c_.rank, peer_of(i), place), index);
-        };
-#pragma unroll unrolled
-        for (std::uint32_t i = 1; i < Most; ++i)
-          if (ahead) load(i);
-#pragma unroll unrolled
-        for (std::uint32_t i = 1; i < Most; ++i) {
-          if (i >= c_.ranks || !has(peer_of(i), block)) continue;
-          if (!ahead) load(i);
-          const Part& came = part[i % unrolled];
-          const codec::Codes codes = codec::from_planes(c.format, came.planes);
-          Values values;
-          bool usual = true;
-          codec::decode_numbers(c, read_usual_group<type>(c, came.words, usual), codes, values);
-          if (!usual) codec::decode(c, range, read_group(c, came.words), codes, values);
-          out_.store(peer_of(i) * a_.piece + block, values);
-        }
-      }
+      for (; run < runs_; run += roles.takers)
+        if (well_ && !take_run(chunk, run, place)) take_blocks(chunk, run, place);
+      run -= runs_;
       end_step(progress_.taken, warp, chunk);
+    }
+  }
+
+  /// Decodes the peers' sums of a run of whole blocks; or says that some are not whole, or some group not usual.
+  __device__ __forceinline__ bool take_run(std::uint32_t chunk, std::uint32_t run, std::uint32_t place) {
+    const Codec c = FormOfSums::of(a_.sums.codec);
+    const std::uint32_t first = first_of_run(chunk, run), index = run * staged_run + first_in_run(lane_);
+    CodedPair sums[unrolled];
+    bool whole = true;
+    const auto load = [&](std::uint32_t i) {
+      if (i >= c_.ranks) return;
+      whole = whole && is_whole(peer_of(i), run, first);
+      if (whole) sums[i % unrolled] = cuda::load_pair(c, a_.sums, slot_of(a_.sums, c_.rank, peer_of(i), place), index);
+    };
+#pragma unroll unrolled
+    for (std::uint32_t i = 1; i < Most; ++i)
+      if (ahead) load(i);
+#pragma unroll unrolled
+    for (std::uint32_t i = 1; i < Most; ++i) {
+      if (i >= c_.ranks) continue;
+      if (!ahead) load(i);
+      if (!whole) return false;
+      bool usual = true;
+      const CodedPair& came = sums[i % unrolled];
+      const codec::Group group = read_usual_group<type>(c, came.words, usual);
+      if (!__all_sync(whole_warp, usual)) return false;
+      PairValues values;
+      decode_pair(c, group, came, values);
+      store_out(peer_of(i), first, values);
+    }
+    return true;
+  }
+
+  /// A run of any blocks.
+  __device__ __forceinline__ void take_blocks(std::uint32_t chunk, std::uint32_t run, std::uint32_t place) {
+    const Codec c = FormOfSums::of(a_.sums.codec);
+    constexpr codec::Range range = codec::range_of(type);
+#pragma unroll 1
+    for (std::uint32_t first = run * staged_run; first < min((run + 1) * staged_run, a_.span); first += 32) {
+      const std::uint32_t index = first + lane_, block = first_of(chunk) + index;
+#pragma unroll 1
+      for (std::uint32_t i = 1; i < c_.ranks; ++i) {
+        if (!has(peer_of(i), block)) continue;
+        const Part came = this->load_part(c, a_.sums, slot_of(a_.sums, c_.rank, peer_of(i), place), index);
+        Values values;
+        codec::decode(c, range, read_group(c, came.words), codec::from_planes(c.format, came.planes), values);
+        out_.store(peer_of(i) * a_.piece + block, values);
+      }
     }
   }
 
@@ -313,13 +403,13 @@ class CodedStaged : CodedRank<type, false> {
       wait_for_room(chunk);
       for (std::uint32_t i = 1; i < c_.ranks; ++i) {
         const std::uint32_t fill = chunk * peers_ + i - 1;
-        await_step(progress_.parts, roles.senders, fill);
         if (lane_ == 0) {
+          await_phase(progress_.parts_full[fill % part_stage_count], fill / part_stage_count);
           if (well_)
             bulk_store(slot_of(a_.parts, peer_of(i), c_.rank, place_of(chunk)), part_stage(fill), a_.parts.bytes);
           commit_bulk();
           wait_bulk_read();
-          say(progress_.parts_read[poster], fill + 1);
+          arrive_at(progress_.parts_empty[fill % part_stage_count]);
         }
         __syncwarp();
       }
@@ -331,13 +421,13 @@ class CodedStaged : CodedRank<type, false> {
   __device__ __forceinline__ void post_sums(std::uint32_t poster) {
     for (std::uint32_t chunk = poster; chunk < a_.chunks; chunk += roles.sum_posters) {
       wait_for_room(chunk);
-      await_step(progress_.sums, roles.adders, chunk);
       if (lane_ == 0) {
+        await_phase(progress_.sums_full[chunk % roles.sum_stages], chunk / roles.sum_stages);
         for (std::uint32_t i = 1; well_ && i < c_.ranks; ++i)
           bulk_store(slot_of(a_.sums, peer_of(i), c_.rank, place_of(chunk)), sum_stage(chunk), a_.sums.bytes);
         commit_bulk();
         wait_bulk_read();
-        say(progress_.sums_read[poster], chunk + 1);
+        arrive_at(progress_.sums_empty[chunk % roles.sum_stages]);
         post(&CommState::sums, poster, chunk);
       }
       __syncwarp();
@@ -347,36 +437,31 @@ class CodedStaged : CodedRank<type, false> {
   /// A chunk's slots are free once its parts are added and its sums taken.
   __device__ __forceinline__ void post_freed() {
     for (std::uint32_t chunk = 0; chunk + a_.slots < a_.chunks; ++chunk) {
-      await_step(progress_.sums, roles.adders, chunk);
+      await_step(progress_.added, roles.adders, chunk);
       this->post_one(progress_.taken, roles.takers, chunk, &CommState::freed);
     }
   }
 
-  /// By a warp that fills stages: until the poster's copies have read those up to `count`.
-  // NOTE: the posters' waits are bounded, so this one is.
-  __device__ __forceinline__ void await_read(const std::uint32_t& read, std::uint32_t count) {
-    while (static_cast<std::int32_t>(value_of(read) - count) < 0) __nanosleep(20);
+  /// By a warp that has done its part of a stage.
+  // NOTE: barriers are waited for without a limit: all warps go through all chunks, and all waits for peers are
+  // bounded.
+  __device__ __forceinline__ void hand_on(std::uint64_t& full) {
+    fence_for_bulk();
     __syncwarp();
-  }
-
-  // Shared memory, between warps.
-  __device__ __forceinline__ std::uint32_t value_of(const std::uint32_t& word) {
-    return *const_cast<const volatile std::uint32_t*>(&word);
-  }
-  __device__ __forceinline__ void say(std::uint32_t& word, std::uint32_t value) {
-    *const_cast<volatile std::uint32_t*>(&word) = value;
+    if (lane_ == 0) arrive_at(full);
   }
 
   StagedProgress& progress_;
   std::byte* stages_;  // of parts, then of sums
-  std::uint32_t peers_;
+  std::uint32_t peers_, runs_;
+  std::uint32_t whole_blocks_;  // of the vectors; none where they are not aligned
 };
 
 template <Type type, int Most, typename FormOfParts, typename FormOfSums>
 __global__ void __launch_bounds__(roles_of(Most).threads(), 1) coded_staged(const __grid_constant__ CodedArgs a) {
   __shared__ StagedProgress progress;
   extern __shared__ __align__(128) std::byte stages[];
-  if (threadIdx.x == 0) progress = {};
+  if (threadIdx.x == 0) progress.init(roles_of(Most));
   __syncthreads();
   wait_for_stream();
   if (!is_turn(a.comm, read_state(a.comm))) return;
@@ -386,9 +471,12 @@ __global__ void __launch_bounds__(roles_of(Most).threads(), 1) coded_staged(cons
 template <Type type, typename FormOfParts, typename FormOfSums>
 CodedEntry coded_entry() {
   return {{FormOfParts::of({}), FormOfSums::of({})},
-          {{reinterpret_cast<const void*>(&coded_staged<type, 2, FormOfParts, FormOfSums>), roles_of(2).threads()},
-           {reinterpret_cast<const void*>(&coded_staged<type, 4, FormOfParts, FormOfSums>), roles_of(4).threads()},
-           {reinterpret_cast<const void*>(&coded_staged<type, 8, FormOfParts, FormOfSums>), roles_of(8).threads()}}};
+          {{reinterpret_cast<const void*>(&coded_staged<type, 2, FormOfParts, FormOfSums>), roles_of(2).threads(),
+            roles_of(2).sum_stages},
+           {reinterpret_cast<const void*>(&coded_staged<type, 4, FormOfParts, FormOfSums>), roles_of(4).threads(),
+            roles_of(4).sum_stages},
+           {reinterpret_cast<const void*>(&coded_staged<type, 8, FormOfParts, FormOfSums>), roles_of(8).threads(),
+            roles_of(8).sum_stages}}};
 }
 
 template <CodeFormat format, bool asymmetric = false>

@@ -7,9 +7,9 @@
 namespace imbrex::cuda {
 
 /// Bits of bf16 that no usual step and no usual offset's magnitude reaches: above are the tags of marked and raw
-/// groups, and what decodes to more than the element type holds.
+/// groups, what decodes to more than the element type holds, and steps whose product with 2^16 overflows.
 template <Type type>
-constexpr std::uint32_t least_unusual = type == Type::fp16 ? 0x4300u : 0x7a00u;
+constexpr std::uint32_t least_unusual = type == Type::fp16 ? 0x4300u : 0x7600u;
 
 template <Type type>
 __device__ __forceinline__ bool is_usual(const Codec& c, const codec::Group& group) {
@@ -24,20 +24,9 @@ __device__ __forceinline__ float quick_reciprocal(float x) {
   return __fmaf_rn(y, -__fmaf_rn(x, y, -1.0f), y);
 }
 
-/// group_of, if `usual` is still true on all lanes of the group. By a whole warp.
+/// The group of these extremes, if `usual` is still true.
 template <Type type>
-__device__ __forceinline__ codec::Group usual_group_of(const Codec& c, const float (&values)[coded_block_values],
-                                                       bool& usual) {
-  codec::Extremes extremes = codec::fold(c, codec::no_extremes(c), values);
-  const int lanes = c.group / static_cast<int>(coded_block_values);
-#pragma unroll
-  for (int distance = 1; distance < 16; distance *= 2) {
-    const int other = distance < lanes ? distance : 0;
-    codec::Extremes others = extremes;
-    others.high = __shfl_xor_sync(whole_warp, extremes.high, other);
-    if (c.asymmetric) others.low = __shfl_xor_sync(whole_warp, extremes.low, other);
-    extremes = codec::merge(c, extremes, others);
-  }
+__device__ __forceinline__ codec::Group usual_group(const Codec& c, const codec::Extremes& extremes, bool& usual) {
   codec::Group group = codec::measured_group(c, extremes);
   usual = usual && !codec::needs_mark(c, codec::range_of(type), extremes) && is_usual<type>(c, group);
   group.inverse = (c.asymmetric ? 2.0f : 1.0f) * quick_reciprocal(group.step);

@@ -43,7 +43,7 @@ struct ExactKnobs {
 /// How a coded all-reduce runs. Zeros leave the choice to the size.
 struct CodedKnobs {
   std::uint32_t blocks = 0;  ///< at most max_comm_blocks
-  std::uint32_t span = 0;    ///< eights of values in a chunk: a multiple of 32 up to 480, 512 where kernels are staged
+  std::uint32_t span = 0;    ///< eights of values in a chunk: a multiple of 32 up to 480, 2048 if staged
   std::uint32_t slots = 0;   ///< chunks under way, at least 3, in a ring 2 R - 1
   CodedSteps steps = CodedSteps::two_step;
   float tolerance = -1;      ///< as in AllReduceOptions; negative: no group travels raw. Not in a ring

@@ -1,0 +1,224 @@
+// Runs of 64 whole blocks of ordinary values, which are nearly all: a warp's turn in the staged kernel. A thread has
+// two blocks of one group, so that it finds the group's extremes with fewer shuffles, computes one group for sixteen
+// values, and checks no bounds. Codes and values are those of codec/block.hpp, bit by bit.
+#pragma once
+
+#include "collectives/cuda/coded_usual.cuh"
+
+namespace imbrex::cuda {
+
+/// The first of a thread's blocks in its warp's run; the other is two blocks on. So two neighbours have four blocks of
+/// one group, and whole sectors at each access.
+__device__ __forceinline__ std::uint32_t first_in_run(std::uint32_t lane) { return lane / 2 * 4 + lane % 2; }
+
+/// A thread's two blocks as elements of two bytes.
+struct RawPair {
+  uint4 blocks[2];
+};
+
+__device__ __forceinline__ RawPair load_pair(const std::byte* vector, std::uint64_t first_block) {
+  const auto* at = reinterpret_cast<const uint4*>(vector) + first_block;
+  return {{__ldcs(at), __ldcs(at + 2)}};
+}
+
+/// Both halves of two words; a NaN wins.
+template <Type type>
+__device__ __forceinline__ std::uint32_t larger_halves(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t larger;
+  if constexpr (type == Type::bf16)
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  else
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
+}
+template <Type type>
+__device__ __forceinline__ std::uint32_t smaller_halves(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t smaller;
+  if constexpr (type == Type::bf16)
+    asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
+  else
+    asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
+  return smaller;
+}
+/// The larger magnitudes, with any sign.
+template <Type type>
+__device__ __forceinline__ std::uint32_t larger_magnitudes(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t larger;
+  if constexpr (type == Type::bf16)
+    asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  else
+    asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
+}
+
+/// The upper half of a word as a float.
+template <Type type>
+__device__ __forceinline__ float upper_half(std::uint32_t word) {
+  if constexpr (type == Type::bf16) return __uint_as_float(word & 0xffff0000u);
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16)));
+}
+
+/// `fold` with what the group's other threads have; `c.group` is the same for all, so nobody diverges.
+template <typename T, typename Fold>
+__device__ __forceinline__ T over_group(const Codec& c, T value, Fold&& fold) {
+  value = fold(value, 1);
+  if (c.group > 32) value = fold(value, 2);
+  if (c.group > 64) value = fold(value, 4);
+  return value;
+}
+
+using PairValues = float[2 * coded_block_values];
+
+template <Type type>
+__device__ __forceinline__ void to_float(const RawPair& raw, PairValues& values) {
+#pragma unroll
+  for (std::uint32_t b = 0; b < 2; ++b) {
+    float block[coded_block_values];
+    BlockView<type>::to_float({{raw.blocks[b]}}, block);
+#pragma unroll
+    for (std::uint32_t i = 0; i < coded_block_values; ++i) values[b * coded_block_values + i] = block[i];
+  }
+}
+
+/// Eight of them as elements, rounded to nearest even.
+template <Type type>
+__device__ __forceinline__ uint4 packed(const PairValues& values, std::uint32_t begin) {
+  std::uint32_t bits[4];
+#pragma unroll
+  for (std::uint32_t i = 0; i < 4; ++i) bits[i] = two_to<type>(values[begin + 2 * i], values[begin + 2 * i + 1]);
+  return {bits[0], bits[1], bits[2], bits[3]};
+}
+
+/// Extremes of a thread's group. By a whole warp.
+template <Type type>
+__device__ __forceinline__ codec::Extremes extremes_of(const Codec& c, const RawPair& raw) {
+  const std::uint32_t words[8] = {raw.blocks[0].x, raw.blocks[0].y, raw.blocks[0].z, raw.blocks[0].w,
+                                  raw.blocks[1].x, raw.blocks[1].y, raw.blocks[1].z, raw.blocks[1].w};
+  constexpr std::uint32_t signs = 0x80008000u;
+  // Upper half: the largest value; lower half: symmetric: the same, asymmetric: the least one's negative.
+  std::uint32_t ends = words[0];
+  if (c.asymmetric) {
+    std::uint32_t least = words[0];
+#pragma unroll
+    for (int i = 1; i < 8; ++i) {
+      ends = larger_halves<type>(ends, words[i]);
+      least = smaller_halves<type>(least, words[i]);
+    }
+    least ^= signs;
+    ends = larger_halves<type>(__byte_perm(ends, least, 0x3276), __byte_perm(ends, least, 0x1054));
+  } else {
+#pragma unroll
+    for (int i = 1; i < 8; ++i) ends = larger_magnitudes<type>(ends, words[i]);
+    ends &= ~signs;
+    ends = larger_halves<type>(ends, __byte_perm(ends, 0, 0x1032));
+  }
+  ends = over_group(c, ends, [](std::uint32_t mine, int distance) {
+    return larger_halves<type>(mine, __shfl_xor_sync(whole_warp, mine, distance));
+  });
+  const float high = upper_half<type>(ends);
+  if (!c.asymmetric) return {0, static_cast<std::int32_t>(__float_as_uint(high))};
+  return {codec::ordered(upper_half<type>(ends << 16 ^ signs)), codec::ordered(high)};
+}
+
+/// The same of sums.
+__device__ __forceinline__ codec::Extremes extremes_of(const Codec& c, const PairValues& values) {
+  return over_group(c, codec::fold(c, codec::no_extremes(c), values), [&](codec::Extremes mine, int distance) {
+    codec::Extremes other = mine;
+    other.high = __shfl_xor_sync(whole_warp, mine.high, distance);
+    if (c.asymmetric) other.low = __shfl_xor_sync(whole_warp, mine.low, distance);
+    return codec::merge(c, mine, other);
+  });
+}
+
+/// A thread's two blocks as codes, with their group's words.
+struct CodedPair {
+  codec::Planes planes[2];
+  GroupWords words;
+};
+
+__device__ __forceinline__ CodedPair load_pair(const Codec& c, const CodedChunk& chunk, const std::byte* from,
+                                               std::uint32_t index) {
+  return {{load_planes(c, chunk, from, index), load_planes(c, chunk, from, index + 2)},
+          load_group_words(c, chunk, from, index)};
+}
+
+/// The group's words by its first thread.
+__device__ __forceinline__ void store_pair(const Codec& c, const CodedChunk& chunk, std::byte* to, std::uint32_t index,
+                                           std::uint32_t lane, const codec::Group& group, const CodedPair& pair) {
+  store_planes(c, chunk, to, index, pair.planes[0]);
+  store_planes(c, chunk, to, index + 2, pair.planes[1]);
+  if ((lane & (static_cast<std::uint32_t>(c.group) / (2 * coded_block_values) - 1)) == 0)
+    store_group_words(c, chunk, to, index, group);
+}
+
+/// `own` if `mine`, else `came`, word by word.
+__device__ __forceinline__ CodedPair chosen(bool mine, const CodedPair& own, const CodedPair& came) {
+  CodedPair pair;
+#pragma unroll
+  for (std::uint32_t b = 0; b < 2; ++b) {
+#pragma unroll
+    for (std::uint32_t w = 0; w < 2; ++w)
+      pair.planes[b].first[w] = mine ? own.planes[b].first[w] : came.planes[b].first[w];
+    pair.planes[b].second = mine ? own.planes[b].second : came.planes[b].second;
+  }
+  pair.words = {mine ? own.words.scale : came.words.scale, mine ? own.words.offset : came.words.offset};
+  return pair;
+}
+
+/// Codes of a usual group's values, and what they stand for.
+__device__ __forceinline__ CodedPair code_pair(const Codec& c, const codec::Range& range, const codec::Group& group,
+                                               const PairValues& values, PairValues& decoded) {
+  CodedPair pair;
+  pair.words = words_of(c, group);
+#pragma unroll
+  for (std::uint32_t b = 0; b < 2; ++b) {
+    float block[coded_block_values];
+#pragma unroll
+    for (std::uint32_t i = 0; i < coded_block_values; ++i) block[i] = values[b * coded_block_values + i];
+    codec::Codes codes;
+    if (c.format == CodeFormat::fp8) {
+      codes = codec::encode(c, range, group, block);
+      codec::decode_numbers(c, group, codes, block);
+    } else {
+      const float raise = codec::raise_of(c.format, !c.asymmetric), half_offset = codec::product(0.5f, group.offset);
+      std::uint32_t code[coded_block_values];
+#pragma unroll
+      for (std::uint32_t i = 0; i < coded_block_values; ++i) {
+        code[i] = codec::integer_code(!c.asymmetric, group, block[i], raise, half_offset);
+        block[i] = codec::integer_value(!c.asymmetric, group, __uint_as_float(code[i]) - raise);
+      }
+      codes = {codec::gather_bytes(code[0], code[1], code[2], code[3]),
+               codec::gather_bytes(code[4], code[5], code[6], code[7])};
+    }
+    pair.planes[b] = codec::to_planes(c.format, codes);
+#pragma unroll
+    for (std::uint32_t i = 0; i < coded_block_values; ++i) decoded[b * coded_block_values + i] = block[i];
+  }
+  return pair;
+}
+
+/// What the codes of a usual group stand for.
+__device__ __forceinline__ void decode_pair(const Codec& c, const codec::Group& group, const CodedPair& pair,
+                                            PairValues& values) {
+#pragma unroll
+  for (std::uint32_t b = 0; b < 2; ++b) {
+    const codec::Codes codes = codec::from_planes(c.format, pair.planes[b]);
+    float block[coded_block_values];
+    if (c.format == CodeFormat::fp8 || c.asymmetric) {
+      codec::decode_numbers(c, group, codes, block);
+    } else {
+      // 2^15 + code in one byte permutation. Its product with the step, less 2^15 + bias times the step, which has at
+      // most 22 bits, is the code's value: not rounded, as that has at most 16.
+      const float less = -codec::product(0x1p15f + static_cast<float>(codec::code_bias(c.format)), group.step);
+#pragma unroll
+      for (std::uint32_t i = 0; i < coded_block_values; ++i)
+        block[i] =
+            __fmaf_rn(__uint_as_float(__byte_perm(i < 4 ? codes.low : codes.high, 0x47000000u, 0x7504u | (i % 4) << 4)),
+                      group.step, less);
+    }
+#pragma unroll
+    for (std::uint32_t i = 0; i < coded_block_values; ++i) values[b * coded_block_values + i] = block[i];
+  }
+}
+
+}  // namespace imbrex::cuda
