@@ -139,7 +139,7 @@ void add_options(CLI::App& app, BenchOptions& o) {
       ->check(CLI::Range(8, 262144))
       ->capture_default_str();
   app.add_flag("--ring", o.ring, "also rings through what --codecs names");
-  app.add_flag("--sweep", o.sweep, "also blocks, threads and batches; of codecs, chunks and slots");
+  app.add_flag("--sweep", o.sweep, "also blocks, threads and batches; of codecs, one step, packets, chunks and slots");
   app.add_flag("!--no-nccl", o.nccl, "leave NCCL out");
   app.add_flag(
       "--serve", o.serve,

@@ -165,9 +165,21 @@ void Bench::add_coded(std::vector<Contender>& list, const std::string& codec, bo
   cuda::CodedKnobs around;
   around.steps = cuda::CodedSteps::ring;
   if (ring) list.push_back(coded(codec + " ring", codec, around));
-  if (!options_.sweep || bytes < mib) return;
-  for (const std::uint32_t span : {256u, 512u, 1024u})
-    for (const std::uint32_t slots : {4u, 6u, 0u})
+  if (!options_.sweep) return;
+  const bool packets = cuda::coded_packets_kernel(type_, static_cast<std::uint32_t>(world_.size()),
+                                                  parse_codec_pair(codec), false) != nullptr;
+  for (const cuda::CodedWay way : {cuda::CodedWay::packets, cuda::CodedWay::copies}) {
+    if (way == cuda::CodedWay::packets && (!packets || bytes > 16 * mib)) continue;
+    cuda::CodedKnobs knobs;
+    knobs.way = way;
+    list.push_back(coded(codec + (way == cuda::CodedWay::packets ? " packets" : " copies"), codec, knobs));
+  }
+  cuda::CodedKnobs once;
+  once.steps = cuda::CodedSteps::one_step;
+  list.push_back(coded(codec + " one step", codec, once));
+  if (bytes < mib) return;
+  for (const std::uint32_t span : {512u, 1024u, 1536u, 2048u})
+    for (const std::uint32_t slots : {4u, 0u})
       list.push_back(coded(fmt::format("{} span {} s{}", codec, span, slots), codec, {0, span, slots}));
 }
 

@@ -18,7 +18,7 @@
 namespace imbrex {
 namespace {
 
-using cuda::CodedKnobs, cuda::CollectivesOptions, cuda::CudaCollectives;
+using cuda::CodedKnobs, cuda::CodedWay, cuda::CollectivesOptions, cuda::CudaCollectives;
 using test::ReduceCase, test::ReduceVectors;
 
 struct CodedCase {
@@ -114,8 +114,14 @@ std::vector<CodedCase> every_codec(Type type) {
         "fp8-g128-e8m0", "int6-asym-g64", "int3-asym-fp32", "int5-g128+fp8", "int8-asym-g64-e8m0+int6"})
     for (const std::int64_t count : {std::int64_t{1}, std::int64_t{127}, std::int64_t{129}, std::int64_t{4096},
                                      std::int64_t{100'003}, std::int64_t{786'432}}) {
-      list.push_back({{count, type, {}, 0, 0, false, false}, codec, {}});
-      list.push_back({{count, type, {}, 1, 3, false, true}, codec, {}});
+      const bool packets = cuda::coded_packets_kernel(type, 2, parse_codec_pair(codec), false) != nullptr;
+      CodedKnobs knobs;
+      for (const CodedWay way : {CodedWay::automatic, CodedWay::copies}) {
+        if (way == CodedWay::copies && !packets) continue;
+        knobs.way = way;
+        list.push_back({{count, type, {}, 0, 0, false, false}, codec, knobs});
+        list.push_back({{count, type, {}, 1, 3, false, true}, codec, knobs});
+      }
     }
   return list;
 }
@@ -277,13 +283,16 @@ TEST(GpuCodedAllReduce, ManyChunksInPlaceAndWithPauses) {
   options.workspace_bytes = std::size_t{16} << 20;
   options.delays = 3;
   options.max_delay = 2e-5;
-  for (const char* codec : {"int8", "int4+int8", "flash4"})
+  constexpr auto two_step = cuda::CodedSteps::two_step;
+  for (const char* codec : {"int8", "int4+int8", "int4-g128", "fp8-g64", "flash4"})
     run_cases(ranks,
               {{{3'000'001, Type::bf16, {}, 0, 0, true, true}, codec, {4, 64, 3}},
                {{5'000'000, Type::bf16, {}, 0, 0, true, false}, codec, {16, 256}},
                {{1'000'000, Type::bf16, {}, 2, 0, true, false}, codec, {1, 480}},
                {{1'000'003, Type::bf16, {}, 0, 0, true, true}, codec, {1, 2048}},
-               {{2'000'000, Type::bf16, {}, 0, 0, true, false}, codec, {1}}},
+               {{2'000'000, Type::bf16, {}, 0, 0, true, false}, codec, {1, 0, 0, two_step, CodedWay::copies}},
+               {{200'003, Type::bf16, {}, 0, 0, true, true}, codec, {1}},
+               {{300'000, Type::bf16, {}, 0, 0, true, false}, codec, {3}}},
               options, 3);
 }
 
@@ -327,6 +336,7 @@ TEST(GpuCodedAllReduce, AThousandReplaysWithPauses) {
       collectives.all_reduce(c.in(), c.out(), coded.count, coded.type, pair, stream, {8, 64});
       collectives.all_reduce(e.in(), e.out(), exact.count, exact.type, stream);
       collectives.all_reduce(c.in(), c.out(), coded.count, coded.type, pair, stream, {2, 96});
+      collectives.all_reduce(c.in(), c.out(), coded.count, coded.type, pair, stream);
     };
     c.fill();
     e.fill();

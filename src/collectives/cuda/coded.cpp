@@ -53,6 +53,19 @@ CodedChunk chunk_of(const Codec& codec, std::uint32_t blocks, int slot_bytes, bo
   return chunk;
 }
 
+// Blocks of values, with those that fill up the last group.
+std::uint32_t value_blocks_of(std::int64_t count, const CodecPair& pair) {
+  const auto group = static_cast<std::uint64_t>(std::max(pair.reduce_scatter.group, pair.all_gather.group));
+  return static_cast<std::uint32_t>(ceil_div(static_cast<std::uint64_t>(count), group) * group / coded_block_values);
+}
+
+std::uint32_t run_slot_of(const Codec& codec) {
+  return run_slot_bytes(static_cast<std::uint32_t>(codec::code_bits(codec.format)));
+}
+
+// Bytes of the longest vector whose codes go by packets.
+constexpr std::int64_t most_packet_vector = std::int64_t{16} << 20;
+
 // Of a staged kernel, whose blocks of threads have `each` blocks of values: few, as each takes its time to be posted;
 // of more than two ranks two, so that both steps keep links busy at once; as large as can be of long vectors, if slots
 // of such chunks stay near. Measured on two H200s and on four.
@@ -76,6 +89,14 @@ CodedKernel coded_ring_kernel(Type type) {
 
 CodedKernel coded_exchange_kernel(ExchangeKind kind, Type type) {
   return {chosen(type, coded_exchange_bf16, coded_exchange_fp16, coded_exchange_fp32, kind), 0};
+}
+
+const void* coded_packets_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant) {
+  if (type != Type::bf16 || tolerant) return nullptr;
+  for (const PacketEntry& entry : coded_packets_bf16())
+    if (same_form(entry.pair.reduce_scatter, pair.reduce_scatter) && same_form(entry.pair.all_gather, pair.all_gather))
+      return entry.kernels[ranks > 4 ? 2 : ranks > 2 ? 1 : 0];
+  return nullptr;
 }
 
 CodedKernel coded_any_kernel(Type type) { return {chosen(type, coded_any_bf16, coded_any_fp16, coded_any_fp32), 0}; }
@@ -105,6 +126,8 @@ void load_coded_kernels() {
     for (const CodedEntry& entry : entries(type))
       for (const CodedKernel& kernel : entry.kernels) load(kernel);
   }
+  for (const PacketEntry& entry : coded_packets_bf16())
+    for (const void* kernel : entry.kernels) load({kernel, 0});
 }
 
 CodedShape CudaCollectives::coded_shape_of(std::int64_t count, Type type, const CodecPair& pair, bool staged,
@@ -168,12 +191,8 @@ CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
   a.count = static_cast<std::uint64_t>(count);
   a.tolerance = tolerance;
   a.part_allowance = codec::part_allowance(tolerance, one_step ? ranks : ranks + 1);
-  const auto group = static_cast<std::uint64_t>(one_step ? pair.reduce_scatter.group
-                                                         : std::max(pair.reduce_scatter.group, pair.all_gather.group));
-  a.value_blocks = static_cast<std::uint32_t>(ceil_div(a.count, group) * group / coded_block_values);
-  constexpr std::uint64_t unit = collectives::share_unit / coded_block_values;
-  a.piece = one_step ? a.value_blocks
-                     : static_cast<std::uint32_t>(ceil_div(ceil_div(a.value_blocks, comm_.ranks), unit) * unit);
+  a.value_blocks = value_blocks_of(count, one_step ? CodecPair{pair.reduce_scatter, pair.reduce_scatter} : pair);
+  a.piece = one_step ? a.value_blocks : coded_piece(a.value_blocks);
   a.span = shape.span;
   a.chunks = static_cast<std::uint32_t>(ceil_div(a.piece, std::uint64_t{a.span} * shape.blocks));
   const int slot_bytes = tolerance >= 0 ? static_cast<int>(size_of(type)) : 0;
@@ -199,11 +218,62 @@ CodedArgs CudaCollectives::arguments(const void* in, void* out, std::int64_t cou
   return a;
 }
 
+// Blocks of values of each rank's part: whole shares.
+std::uint32_t CudaCollectives::coded_piece(std::uint32_t value_blocks) const {
+  constexpr std::uint32_t unit = collectives::share_unit / coded_block_values;
+  return static_cast<std::uint32_t>(ceil_div(ceil_div(value_blocks, comm_.ranks), unit) * unit);
+}
+
+bool CudaCollectives::goes_by_packets(std::int64_t count, Type type, const CodecPair& pair,
+                                      const CodedKnobs& knobs) const {
+  if (knobs.way == CodedWay::copies) return false;
+  const std::uint64_t runs = ceil_div(coded_piece(value_blocks_of(count, pair)), staged_run);
+  const bool possible =
+      count <= std::int64_t{1} << 33 && knobs.steps == CodedSteps::two_step && knobs.span == 0 && knobs.slots == 0 &&
+      comm_.ranks > 1 && coded_packets_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0) != nullptr &&
+      runs * comm_.ranks * (run_slot_of(pair.reduce_scatter) + run_slot_of(pair.all_gather)) <= comm_.copy_bytes;
+  IMBREX_EXPECTS(
+      possible || knobs.way == CodedWay::automatic,
+      "{} values of {} through {}: no packets for these ranks, steps, chunks, slots, tolerance, and workspace", count,
+      name_of(type), name_of(pair));
+  return knobs.way == CodedWay::packets ||
+         (possible && count * static_cast<std::int64_t>(size_of(type)) <= most_packet_vector);
+}
+
+void CudaCollectives::all_reduce_by_packets(const void* in, void* out, std::int64_t count, Type type,
+                                            const CodecPair& pair, cudaStream_t stream, const CodedKnobs& knobs) {
+  CodedArgs a{};
+  a.comm = comm_;
+  a.comm.turn = knobs.turn;
+  a.in = in;
+  a.out = out;
+  a.count = static_cast<std::uint64_t>(count);
+  a.tolerance = -1;
+  a.value_blocks = value_blocks_of(count, pair);
+  a.piece = coded_piece(a.value_blocks);
+  const std::uint64_t runs = ceil_div(a.piece, staged_run);
+  a.parts.codec = pair.reduce_scatter;
+  a.sums.codec = pair.all_gather;
+  for (CodedChunk* step : {&a.parts, &a.sums}) {
+    step->bytes = run_slot_of(step->codec);
+    step->source_stride = runs * step->bytes;
+  }
+  a.sums.begin = a.parts.source_stride * comm_.ranks;
+  // A warp for each run if there are enough, spread over the processors.
+  const std::uint64_t most = own_blocks(knobs.blocks, processors_);
+  const std::uint64_t warps = std::min<std::uint64_t>(ceil_div(runs, most), most_packet_threads(comm_.ranks) / 32);
+  const auto blocks = static_cast<std::uint32_t>(std::min(most, ceil_div(runs, warps)));
+  launch(coded_packets_kernel(type, comm_.ranks, pair, false), blocks, static_cast<std::uint32_t>(warps) * 32, &a,
+         stream);
+}
+
 void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
                                  cudaStream_t stream, const CodedKnobs& knobs) {
   validate(pair.reduce_scatter);
   validate(pair.all_gather);
   expect_operands(in, out, count, type);
+  if (count > 0 && goes_by_packets(count, type, pair, knobs))
+    return all_reduce_by_packets(in, out, count, type, pair, stream, knobs);
   const CodedKernel kernel = knobs.steps == CodedSteps::one_step ? coded_one_shot_kernel(type)
                              : knobs.steps == CodedSteps::ring
                                  ? coded_ring_kernel(type)

@@ -72,6 +72,15 @@ inline constexpr std::uint32_t part_stage_count = 6, most_sum_stages = 6;
 inline constexpr std::uint32_t staged_run = 64;
 inline constexpr std::uint32_t most_staged_span = 2048, most_staged_bytes = 216 << 10;
 
+/// How codes travel: as packets that are their own flag, for vectors that are not long, or in copies that are posted.
+enum class CodedWay : std::uint8_t { automatic, packets, copies };
+
+/// Of a kernel of packets for up to `most` ranks (coded_packets.cuh): more threads would leave it too few registers.
+constexpr std::uint32_t most_packet_threads(std::uint32_t most) { return most > 4 ? 384 : 512; }
+
+/// A run's slot: narrow codes, 32 bytes of steps, 32 with its form, wide codes.
+constexpr std::uint32_t run_slot_bytes(std::uint32_t code_bits) { return 64 * code_bits + 64 + 1024; }
+
 struct CodedKernel {
   const void* function;
   std::uint32_t staged_threads;  ///< whatever the span, with stages in dynamic shared memory; 0: it is not staged
@@ -80,6 +89,9 @@ struct CodedKernel {
 
 /// The two-step kernel made for this pair, or else, and where groups may travel raw, the one that takes any.
 CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant);
+
+/// The same by packets, or null: symmetric codes of 8 and of 4 bits, and fp8, in bf16, without a tolerance.
+const void* coded_packets_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant);
 
 CodedKernel coded_one_shot_kernel(Type type);
 CodedKernel coded_ring_kernel(Type type);

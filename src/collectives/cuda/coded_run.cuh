@@ -221,4 +221,48 @@ __device__ __forceinline__ void decode_pair(const Codec& c, const codec::Group& 
   }
 }
 
+/// The group of any values with these extremes. By a whole warp, as group_of.
+__device__ __forceinline__ codec::Group any_group(const Codec& c, const codec::Range& range,
+                                                  const codec::Extremes& extremes, const PairValues& values) {
+  const bool marked = codec::needs_mark(c, range, extremes);
+  std::int32_t finite = 0;
+#pragma unroll
+  for (std::uint32_t b = 0; b < 2; ++b) {
+    float block[coded_block_values];
+#pragma unroll
+    for (std::uint32_t i = 0; i < coded_block_values; ++i) block[i] = values[b * coded_block_values + i];
+    finite = codec::fold_finite(range, finite, block);
+  }
+  finite = over_group(c, finite, [](std::int32_t mine, int distance) {
+    return max(mine, __shfl_xor_sync(whole_warp, mine, distance));
+  });
+  return marked ? codec::marked_group(c, finite) : codec::regular_group(c, extremes);
+}
+
+/// What decode_pair and code_pair do, of any group.
+__device__ __forceinline__ void decode_any_pair(const Codec& c, const codec::Range& range, const codec::Group& group,
+                                                const CodedPair& pair, PairValues& values) {
+#pragma unroll
+  for (std::uint32_t b = 0; b < 2; ++b) {
+    float block[coded_block_values];
+    codec::decode(c, range, group, codec::from_planes(c.format, pair.planes[b]), block);
+#pragma unroll
+    for (std::uint32_t i = 0; i < coded_block_values; ++i) values[b * coded_block_values + i] = block[i];
+  }
+}
+__device__ __forceinline__ CodedPair code_any_pair(const Codec& c, const codec::Range& range, const codec::Group& group,
+                                                   const PairValues& values, PairValues& decoded) {
+  CodedPair pair;
+  pair.words = words_of(c, group);
+#pragma unroll
+  for (std::uint32_t b = 0; b < 2; ++b) {
+    float block[coded_block_values];
+#pragma unroll
+    for (std::uint32_t i = 0; i < coded_block_values; ++i) block[i] = values[b * coded_block_values + i];
+    pair.planes[b] = codec::to_planes(c.format, codec::encode(c, range, group, block));
+  }
+  decode_any_pair(c, range, group, pair, decoded);
+  return pair;
+}
+
 }  // namespace imbrex::cuda

@@ -479,7 +479,4 @@ CodedEntry coded_entry() {
             roles_of(8).sum_stages}}};
 }
 
-template <CodeFormat format, bool asymmetric = false>
-using Usual = Form<format, asymmetric, ScaleType::bf16>;
-
 }  // namespace imbrex::cuda

@@ -6,6 +6,9 @@
 
 namespace imbrex::cuda {
 
+template <CodeFormat format, bool asymmetric = false>
+using Usual = Form<format, asymmetric, ScaleType::bf16>;
+
 /// Bits of bf16 that no usual step and no usual offset's magnitude reaches: above are the tags of marked and raw
 /// groups, what decodes to more than the element type holds, and steps whose product with 2^16 overflows.
 template <Type type>

@@ -46,8 +46,9 @@ struct CodedKnobs {
   std::uint32_t span = 0;    ///< eights of values in a chunk: a multiple of 32 up to 480, 2048 if staged
   std::uint32_t slots = 0;   ///< chunks under way, at least 3, in a ring 2 R - 1
   CodedSteps steps = CodedSteps::two_step;
-  float tolerance = -1;      ///< as in AllReduceOptions; negative: no group travels raw. Not in a ring
-  Turn turn = Turn::always;  ///< behind a vote; not in a ring
+  CodedWay way = CodedWay::automatic;  ///< of two steps; packets: not with the knobs above, nor a tolerance
+  float tolerance = -1;                ///< as in AllReduceOptions; negative: no group travels raw. Not in a ring
+  Turn turn = Turn::always;            ///< behind a vote; not in a ring
 };
 
 /// How an all-reduce with RMSNorm runs. Zeros leave the choice to the size.
@@ -151,6 +152,10 @@ class CudaCollectives {
               std::size_t shared_bytes = 0, std::uint32_t cluster = 1) const;
   CodedArgs arguments(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
                       const CodedShape& shape, float tolerance) const;
+  std::uint32_t coded_piece(std::uint32_t value_blocks) const;
+  bool goes_by_packets(std::int64_t count, Type type, const CodecPair& pair, const CodedKnobs& knobs) const;
+  void all_reduce_by_packets(const void* in, void* out, std::int64_t count, Type type, const CodecPair& pair,
+                             cudaStream_t stream, const CodedKnobs& knobs);
   CodedShape coded_shape_of(std::int64_t count, Type type, const CodecPair& pair, bool staged,
                             const CodedKnobs& knobs) const;
   std::uint64_t rounds_of(CodedSteps steps) const;
