@@ -41,7 +41,7 @@ __device__ __forceinline__ void arrive_at(std::uint64_t& barrier) {
 }
 
 /// Until phase `phase`, counted from 0, has ended; or at once where `phase` is -1. No phase but that one and the next
-/// may be under way.
+/// may be under way: so by those without whom the next one cannot end, one phase after the other.
 __device__ __forceinline__ void await_phase(std::uint64_t& barrier, std::uint32_t phase) {
   asm volatile(
       "{\n"

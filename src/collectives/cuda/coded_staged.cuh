@@ -29,24 +29,19 @@
 
 namespace imbrex::cuda {
 
-/// Of a block's shared memory. Stages are filled in turn, and by their posters' copies emptied again; phase n of a
-/// stage's barriers is that of its n-th fill.
+/// Of a block's shared memory. Stages are filled in turn, and emptied by their posters' copies.
+// NOTE: those who fill a stage wait for every phase of its barrier, in order. Posters, who take every other chunk, do
+// not, and a phase is known by its parity alone: they count.
 struct StagedProgress {
-  std::uint64_t parts_full[part_stage_count], parts_empty[part_stage_count];
-  std::uint64_t sums_full[most_sum_stages], sums_empty[most_sum_stages];
-  Ended added, taken;  ///< chunks; zero at first
+  std::uint64_t parts_empty[part_stage_count], sums_empty[most_sum_stages];  ///< phase n: of a stage's n-th fill
+  Ended sent;                                                                ///< fills; as the others zero at first
+  Ended added, taken;                                                        ///< chunks
 
   /// By one thread, with a barrier of the block behind it.
-  __device__ __forceinline__ void init(const CodedRoles& roles) {
-    added = taken = {};
-    for (std::uint32_t i = 0; i < part_stage_count; ++i) {
-      init_stage_barrier(parts_full[i], roles.senders);
-      init_stage_barrier(parts_empty[i], 1);
-    }
-    for (std::uint32_t i = 0; i < roles.sum_stages; ++i) {
-      init_stage_barrier(sums_full[i], roles.adders);
-      init_stage_barrier(sums_empty[i], 1);
-    }
+  __device__ __forceinline__ void init() {
+    sent = added = taken = {};
+    for (std::uint64_t& barrier : parts_empty) init_stage_barrier(barrier, 1);
+    for (std::uint64_t& barrier : sums_empty) init_stage_barrier(barrier, 1);
   }
 };
 
@@ -154,6 +149,7 @@ class CodedStaged : CodedRank<type, false> {
 #pragma unroll 1
     for (std::uint32_t fill = 0; fill < fills; ++fill) {
       maybe_pause(c_, state_.epoch, fill);
+      // NOTE: without a limit: posters go through all fills, and all waits for peers are bounded.
       await_phase(progress_.parts_empty[fill % part_stage_count], fill / part_stage_count - 1);
       std::byte* stage = part_stage(fill);
 #pragma unroll 1
@@ -166,7 +162,8 @@ class CodedStaged : CodedRank<type, false> {
         if (!whole || !send_run(c, raw, stage, run)) send_blocks(c, chunk, peer, stage, run);
       }
       run -= runs_;
-      hand_on(progress_.parts_full[fill % part_stage_count]);
+      fence_for_bulk();
+      end_step(progress_.sent, warp, fill);
       if (++peer > peers_) ++chunk, peer = 1;
     }
   }
@@ -226,7 +223,7 @@ class CodedStaged : CodedRank<type, false> {
           add_blocks(chunk, run, place, stage);
       }
       run = adders_go_on ? run - runs_ : warp;
-      hand_on(progress_.sums_full[chunk % roles.sum_stages]);
+      fence_for_bulk();
       end_step(progress_.added, warp, chunk);
     }
   }
@@ -403,8 +400,8 @@ class CodedStaged : CodedRank<type, false> {
       wait_for_room(chunk);
       for (std::uint32_t i = 1; i < c_.ranks; ++i) {
         const std::uint32_t fill = chunk * peers_ + i - 1;
+        await_step(progress_.sent, roles.senders, fill);
         if (lane_ == 0) {
-          await_phase(progress_.parts_full[fill % part_stage_count], fill / part_stage_count);
           if (well_)
             bulk_store(slot_of(a_.parts, peer_of(i), c_.rank, place_of(chunk)), part_stage(fill), a_.parts.bytes);
           commit_bulk();
@@ -421,8 +418,8 @@ class CodedStaged : CodedRank<type, false> {
   __device__ __forceinline__ void post_sums(std::uint32_t poster) {
     for (std::uint32_t chunk = poster; chunk < a_.chunks; chunk += roles.sum_posters) {
       wait_for_room(chunk);
+      await_step(progress_.added, roles.adders, chunk);
       if (lane_ == 0) {
-        await_phase(progress_.sums_full[chunk % roles.sum_stages], chunk / roles.sum_stages);
         for (std::uint32_t i = 1; well_ && i < c_.ranks; ++i)
           bulk_store(slot_of(a_.sums, peer_of(i), c_.rank, place_of(chunk)), sum_stage(chunk), a_.sums.bytes);
         commit_bulk();
@@ -442,15 +439,6 @@ class CodedStaged : CodedRank<type, false> {
     }
   }
 
-  /// By a warp that has done its part of a stage.
-  // NOTE: barriers are waited for without a limit: all warps go through all chunks, and all waits for peers are
-  // bounded.
-  __device__ __forceinline__ void hand_on(std::uint64_t& full) {
-    fence_for_bulk();
-    __syncwarp();
-    if (lane_ == 0) arrive_at(full);
-  }
-
   StagedProgress& progress_;
   std::byte* stages_;  // of parts, then of sums
   std::uint32_t peers_, runs_;
@@ -461,7 +449,7 @@ template <Type type, int Most, typename FormOfParts, typename FormOfSums>
 __global__ void __launch_bounds__(roles_of(Most).threads(), 1) coded_staged(const __grid_constant__ CodedArgs a) {
   __shared__ StagedProgress progress;
   extern __shared__ __align__(128) std::byte stages[];
-  if (threadIdx.x == 0) progress.init(roles_of(Most));
+  if (threadIdx.x == 0) progress.init();
   __syncthreads();
   wait_for_stream();
   if (!is_turn(a.comm, read_state(a.comm))) return;
