@@ -115,6 +115,25 @@ IMBREX_CODEC void decode_numbers(const Codec& codec, const Group& group, const C
   }
 }
 
+/// 2^15 + byte `i` of a word.
+IMBREX_CODEC float raised_byte(std::uint32_t word, int i) {
+#ifdef __CUDA_ARCH__
+  return float_of(__byte_perm(word, 0x47000000u, 0x7504 | i << 4));
+#else
+  return float_of(0x47000000u | ((word >> (8 * i)) & 0xffu) << 8);
+#endif
+}
+
+/// What decode_numbers gives for symmetric integers, in two operations a code, where the step has at most 8 bits, as in
+/// bf16, and is below 2^109: (2^15 + code) step - (2^15 + bias) step. The second product has at most 22 bits, the
+/// difference at most 16, so nothing is rounded.
+IMBREX_CODEC void decode_short_steps(CodeFormat format, const Group& group, const Codes& codes,
+                                     float (&values)[block_values]) {
+  const float less = -product(0x1p15f + static_cast<float>(code_bias(format)), group.step);
+  for (int i = 0; i < block_values; ++i)
+    values[i] = multiply_add(raised_byte(i < 4 ? codes.low : codes.high, i % 4), group.step, less);
+}
+
 /// The values that the codes of a regular or marked group stand for; at most `range.largest`, so that no rounding of a
 /// step makes an infinity of a finite value.
 IMBREX_CODEC void decode(const Codec& codec, const Range& range, const Group& group, const Codes& codes,

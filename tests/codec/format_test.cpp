@@ -119,6 +119,48 @@ TEST(Format, EveryCodeAndEveryScale) {
   }
 }
 
+// Every code, and every step in bf16 that decode_short_steps takes.
+TEST(Format, ShortStepsDecodeAsAnyDo) {
+  for (const CodeFormat format :
+       {CodeFormat::int8, CodeFormat::int6, CodeFormat::int5, CodeFormat::int4, CodeFormat::int3}) {
+    const Codec form{format, false, 32, ScaleType::bf16};
+    for (std::uint32_t word = 0x0080; word < 0x7600; ++word) {
+      const Group group = read_group(form, word, 0);
+      for (std::uint32_t code = 0; code < (1u << code_bits(format)); code += block_values) {
+        const std::uint32_t low = code * 0x01010101u + 0x03020100u;
+        const Codes codes{low, low + 0x04040404u};
+        float want[block_values], got[block_values];
+        decode_numbers(form, group, codes, want);
+        decode_short_steps(format, group, codes, got);
+        for (int i = 0; i < block_values; ++i)
+          ASSERT_EQ(bits_of(got[i]), bits_of(want[i])) << name_of(form) << " code " << code << ", scale word " << word;
+      }
+    }
+  }
+}
+
+// What packets of codes take for a word that has not come: no ordinary group can send it.
+TEST(Format, OrdinaryGroupsLeaveACodeFree) {
+  std::mt19937_64 random(11);
+  std::uniform_real_distribution<float> fraction(-1, 1);
+  for (const CodeFormat format : {CodeFormat::int8, CodeFormat::int4, CodeFormat::fp8}) {
+    const Codec form{format, false, 32, ScaleType::bf16};
+    for (int turn = 0; turn < 200'000; ++turn) {
+      const float magnitude = std::ldexp(1 + std::fabs(fraction(random)), static_cast<int>(random() % 200) - 100);
+      float values[block_values];
+      for (float& value : values) value = magnitude * fraction(random);
+      values[random() % block_values] = turn % 2 == 0 ? magnitude : -magnitude;
+      const Group group = regular_group(form, fold(form, no_extremes(form), values));
+      const Codes codes = encode(form, fp32, group, values);
+      for (const std::uint32_t word : {codes.low, codes.high})
+        for (int i = 0; i < 4; ++i) {
+          const std::uint32_t code = word >> (8 * i) & ((1u << code_bits(format)) - 1);
+          ASSERT_NE(code, format == CodeFormat::fp8 ? 0xffu : 0u) << name_of(form) << ", turn " << turn;
+        }
+    }
+  }
+}
+
 TEST(Format, StepsAreRoundedUpAndNoFurther) {
   std::mt19937_64 random(test::seed_from_environment());
   for (Codec form : test::all_codecs()) {

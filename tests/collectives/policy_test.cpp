@@ -65,6 +65,8 @@ TEST(AllReducePolicy, DecidesCallsBySize) {
   };
   EXPECT_EQ(algorithm({}, 300 * kib - 2), AllReduceAlgorithm::one_shot);
   EXPECT_EQ(algorithm({}, 300 * kib), AllReduceAlgorithm::two_shot);
+  EXPECT_EQ(algorithm({.codec = pair("int8")}, 256 * kib), AllReduceAlgorithm::one_shot);
+  EXPECT_EQ(algorithm({.codec = pair("int8")}, 256 * kib + 2), AllReduceAlgorithm::two_shot);
   EXPECT_EQ(algorithm({.batch_invariant = true}, 2), AllReduceAlgorithm::two_shot);
   EXPECT_EQ(algorithm({.algorithm = AllReduceAlgorithm::one_shot}, 64 * mib), AllReduceAlgorithm::one_shot);
   AllReduceOptions ring = measured;

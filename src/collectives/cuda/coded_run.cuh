@@ -204,18 +204,10 @@ __device__ __forceinline__ void decode_pair(const Codec& c, const codec::Group& 
   for (std::uint32_t b = 0; b < 2; ++b) {
     const codec::Codes codes = codec::from_planes(c.format, pair.planes[b]);
     float block[coded_block_values];
-    if (c.format == CodeFormat::fp8 || c.asymmetric) {
+    if (c.format == CodeFormat::fp8 || c.asymmetric)
       codec::decode_numbers(c, group, codes, block);
-    } else {
-      // 2^15 + code in one byte permutation. Its product with the step, less 2^15 + bias times the step, which has at
-      // most 22 bits, is the code's value: not rounded, as that has at most 16.
-      const float less = -codec::product(0x1p15f + static_cast<float>(codec::code_bias(c.format)), group.step);
-#pragma unroll
-      for (std::uint32_t i = 0; i < coded_block_values; ++i)
-        block[i] =
-            __fmaf_rn(__uint_as_float(__byte_perm(i < 4 ? codes.low : codes.high, 0x47000000u, 0x7504u | (i % 4) << 4)),
-                      group.step, less);
-    }
+    else
+      codec::decode_short_steps(c.format, group, codes, block);
 #pragma unroll
     for (std::uint32_t i = 0; i < coded_block_values; ++i) values[b * coded_block_values + i] = block[i];
   }

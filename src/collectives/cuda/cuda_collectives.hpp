@@ -46,7 +46,7 @@ struct CodedKnobs {
   std::uint32_t span = 0;    ///< eights of values in a chunk: a multiple of 32 up to 480, 2048 if staged
   std::uint32_t slots = 0;   ///< chunks under way, at least 3, in a ring 2 R - 1
   CodedSteps steps = CodedSteps::two_step;
-  CodedWay way = CodedWay::automatic;  ///< of two steps; packets: not with the knobs above, nor a tolerance
+  CodedWay way = CodedWay::automatic;  ///< of two steps; packets: without span, slots and tolerance
   float tolerance = -1;                ///< as in AllReduceOptions; negative: no group travels raw. Not in a ring
   Turn turn = Turn::always;            ///< behind a vote; not in a ring
 };
