@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Fits the constants of machines/4xh200.json to what bench/simulator/measure wrote on one GPU and on two.
 
-usage: fit.py IMBREX    fits, with the program IMBREX (build/bin/imbrex), to bench/results/constants/{1,2}
+usage: fit.py IMBREX [STEP...]    fits, with the program IMBREX (build/bin/imbrex), to bench/results/constants/{1,2} and
+                                  bench/results/gpu-2xh200.json; in steps, in this order: one_gpu collectives links
+                                  copies two_gpus
 """
 
 import json
@@ -14,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from prediction import library_us, simulated_us  # noqa: E402
+from prediction import library_us, measured_cells, simulated_us  # noqa: E402
 from report import ROOT  # noqa: E402
 
 MACHINE = ROOT / "machines/4xh200.json"
@@ -234,10 +236,12 @@ def measure_links(machine):
 
 
 def fit_two_gpus(program, machine):
-    """What stores to peers cost, from fused plans."""
-    why = "fitted to fused plans on two H200s, bench/results/constants/2, by bench/simulator/fit.py"
-    fit(program, machine, tried(bench("2", "scatter")),
-        {"stores.sm_bandwidth": (5e9, 1e11), "signals.fence": (1e-7, 2e-5)}, why)
+    """What stores to peers cost, from the fused plans that ran on two GPUs, where it shows."""
+    why = "fitted to fused plans of up to 1024 rows on two H200s, bench/results/gpu-2xh200.json, by bench/simulator/fit.py"
+    rows = [Row(record, us, record["knobs"]) for record, us in measured_cells("2xh200")
+            if record["strategy"] == "fused" and record["op"] != "all_gather_gemm" and record["m"] <= 1024]
+    # An SM's port carries 64 bytes a cycle.
+    fit(program, machine, rows, {"stores.sm_bandwidth": (5e9, 1e11), "signals.fence": (1e-7, 2e-5)}, why)
 
 
 def measure_copies(machine):
@@ -252,16 +256,19 @@ def measure_copies(machine):
                 f"measured on 2 H200s, bench/results/constants/2/copies.json: {slope * 1e6:.1f} us a copy and flag, less the flag")
 
 
+STEPS = {"one_gpu": fit_one_gpu, "collectives": lambda _, machine: measure_collectives(machine),
+         "links": lambda _, machine: measure_links(machine), "copies": lambda _, machine: measure_copies(machine),
+         "two_gpus": fit_two_gpus}
+
+
 def main():
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0].startswith("-") or not set(arguments[1:]) <= set(STEPS):
         sys.exit(__doc__)
-    program = sys.argv[1]
-    machine = Machine(MACHINE)
-    fit_one_gpu(program, machine)
-    measure_collectives(machine)
-    measure_links(machine)
-    measure_copies(machine)
-    fit_two_gpus(program, machine)
+    program, machine = arguments[0], Machine(MACHINE)
+    for step in STEPS:
+        if step in (arguments[1:] or STEPS):
+            STEPS[step](program, machine)
     machine.write_laid_out(program, MACHINE)
 
 

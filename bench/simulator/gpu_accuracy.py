@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from prediction import library_us, simulated_us  # noqa: E402
+from prediction import library_us, measured_cells, simulated_us  # noqa: E402
 from report import ROOT, heading, line, with_section, write_or_check, write_rows  # noqa: E402
 
 RESULT = ROOT / "bench/results/simulator-gpu-accuracy.json"
@@ -52,17 +52,10 @@ def write_tables(check=False):
 
 def predict(program, gpus):
     """The cells of the results of these GPUs."""
-    records = json.loads((ROOT / f"machines/tuned/{gpus}.json").read_text())["records"]
-    by_problem = {(r["op"], r["m"], r["n"], r["k"], r["ranks"], r["type"]): r for r in records}
     cells = []
-    for row in json.loads((ROOT / f"bench/results/gpu-{gpus}.json").read_text())["rows"]:
-        p = row["problem"]
-        record = by_problem.get((p["operator"], p["m"], p["n"], p["k"], p["ranks"], p["type"]))
-        if record is None:  # it ran the knobs of a problem nearby
-            continue
-        measured = next(plan["us"] for plan in row["plans"] if plan["chosen"])
+    for record, measured in measured_cells(gpus):
         predicted = predicted_us(program, record)
-        cells.append({"operator": p["operator"], "m": p["m"], "n": p["n"], "k": p["k"], "strategy": record["strategy"],
+        cells.append({"operator": record["op"], "m": record["m"], "n": record["n"], "k": record["k"], "strategy": record["strategy"],
                       "measured_us": measured, "predicted_us": round(predicted, 2), "error": round(predicted / measured - 1, 4)})
         print("{operator:20} {m:5} {n:6} {k:6} {strategy:10} {measured_us:9.1f} {predicted_us:9.1f} {error:+7.1%}".format(**cells[-1]), flush=True)
     return cells

@@ -3,9 +3,23 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 FLAGS = ("span_shards", "one_shot")
-VALUES = ("tile_m", "tile_n", "cluster", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "split_k", "own_shift", "abreast", "partial")
+VALUES = ("tile_m", "tile_n", "cluster", "cluster_k", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "split_k", "own_shift", "abreast", "partial")
+
+
+def measured_cells(gpus):
+    """Of bench/results/gpu-GPUS.json: the record of the plan that ran, and its microseconds."""
+    records = json.loads((ROOT / f"machines/tuned/{gpus}.json").read_text())["records"]
+    by_problem = {(r["op"], r["m"], r["n"], r["k"], r["ranks"], r["type"]): r for r in records}
+    for row in json.loads((ROOT / f"bench/results/gpu-{gpus}.json").read_text())["rows"]:
+        p = row["problem"]
+        record = by_problem.get((p["operator"], p["m"], p["n"], p["k"], p["ranks"], p["type"]))
+        if record is not None:  # else it ran the knobs of a problem nearby
+            yield record, next(plan["us"] for plan in row["plans"] if plan["chosen"])
 
 
 def simulated_us(program, machine, problem, strategy, knobs):
