@@ -169,7 +169,7 @@ void Bench::add_coded(std::vector<Contender>& list, const std::string& codec, bo
   const bool packets = cuda::coded_packets_kernel(type_, static_cast<std::uint32_t>(world_.size()),
                                                   parse_codec_pair(codec), false) != nullptr;
   for (const cuda::CodedWay way : {cuda::CodedWay::packets, cuda::CodedWay::copies}) {
-    if (way == cuda::CodedWay::packets && (!packets || bytes > 16 * mib)) continue;
+    if (way == cuda::CodedWay::packets && (!packets || bytes > cuda::most_packet_vector)) continue;
     cuda::CodedKnobs knobs;
     knobs.way = way;
     list.push_back(coded(codec + (way == cuda::CodedWay::packets ? " packets" : " copies"), codec, knobs));

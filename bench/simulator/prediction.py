@@ -3,9 +3,8 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from report import ROOT
 
 FLAGS = ("span_shards", "one_shot")
 VALUES = ("tile_m", "tile_n", "cluster", "cluster_k", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "split_k", "own_shift", "abreast", "partial")

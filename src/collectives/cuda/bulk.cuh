@@ -1,5 +1,6 @@
 // Copies from shared memory to a peer by the bulk engine, which leaves the loads and stores of the SM alone: groups of
-// them are counted by the thread that commits them. And barriers in shared memory, by which warps hand stages on.
+// them are counted by the thread that commits them. And barriers in shared memory, by which emptied stages are handed
+// back.
 #pragma once
 
 #include <cstddef>
@@ -25,15 +26,13 @@ __device__ __forceinline__ void wait_bulk_read() { asm volatile("cp.async.bulk.w
 /// Until all groups have arrived; with a fence behind it, a post to the receiver may follow.
 __device__ __forceinline__ void wait_bulk() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-/// A phase of it ends with the last of `count` arrivals. By one thread, with a barrier of the block behind it.
-__device__ __forceinline__ void init_stage_barrier(std::uint64_t& barrier, std::uint32_t count) {
-  asm volatile(
-      "mbarrier.init.shared.b64 [%0], %1;" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(&barrier))),
-      "r"(count)
-      : "memory");
+/// A phase of it ends with an arrival. By one thread, with a barrier of the block behind it.
+__device__ __forceinline__ void init_stage_barrier(std::uint64_t& barrier) {
+  asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(&barrier)))
+               : "memory");
 }
 
-/// By one thread of a warp whose others have met it since they wrote or read what the barrier hands on.
+/// By the thread whose copies have read the stage.
 __device__ __forceinline__ void arrive_at(std::uint64_t& barrier) {
   asm volatile(
       "mbarrier.arrive.shared.b64 _, [%0];" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(&barrier)))

@@ -31,6 +31,14 @@ bool same_form(const Codec& a, const Codec& b) {
   return a.format == b.format && a.asymmetric == b.asymmetric && a.scale == b.scale;
 }
 
+// The pair's kernel for so many ranks; no function where there is none.
+CodedKernel find(std::span<const CodedEntry> entries, std::uint32_t ranks, const CodecPair& pair) {
+  for (const CodedEntry& entry : entries)
+    if (same_form(entry.pair.reduce_scatter, pair.reduce_scatter) && same_form(entry.pair.all_gather, pair.all_gather))
+      return entry.kernels[ranks > 4 ? 2 : ranks > 2 ? 1 : 0];
+  return {};
+}
+
 template <typename... Kind>
 const void* chosen(Type type, const void* (*bf16)(Kind...), const void* (*fp16)(Kind...), const void* (*fp32)(Kind...),
                    Kind... kind) {
@@ -59,13 +67,6 @@ std::uint32_t value_blocks_of(std::int64_t count, const CodecPair& pair) {
   return static_cast<std::uint32_t>(ceil_div(static_cast<std::uint64_t>(count), group) * group / coded_block_values);
 }
 
-std::uint32_t run_slot_of(const Codec& codec) {
-  return run_slot_bytes(static_cast<std::uint32_t>(codec::code_bits(codec.format)));
-}
-
-// Bytes of the longest vector whose codes go by packets.
-constexpr std::int64_t most_packet_vector = std::int64_t{16} << 20;
-
 // Of a staged kernel, whose blocks of threads have `each` blocks of values: few, as each takes its time to be posted;
 // of more than two ranks two, so that both steps keep links busy at once; as large as can be of long vectors, if slots
 // of such chunks stay near. Measured on two H200s and on four.
@@ -92,21 +93,14 @@ CodedKernel coded_exchange_kernel(ExchangeKind kind, Type type) {
 }
 
 const void* coded_packets_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant) {
-  if (type != Type::bf16 || tolerant) return nullptr;
-  for (const PacketEntry& entry : coded_packets_bf16())
-    if (same_form(entry.pair.reduce_scatter, pair.reduce_scatter) && same_form(entry.pair.all_gather, pair.all_gather))
-      return entry.kernels[ranks > 4 ? 2 : ranks > 2 ? 1 : 0];
-  return nullptr;
+  return type == Type::bf16 && !tolerant ? find(coded_packets_bf16(), ranks, pair).function : nullptr;
 }
 
 CodedKernel coded_any_kernel(Type type) { return {chosen(type, coded_any_bf16, coded_any_fp16, coded_any_fp32), 0}; }
 
 CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant) {
-  for (const CodedEntry& entry : entries(type))
-    if (!tolerant && same_form(entry.pair.reduce_scatter, pair.reduce_scatter) &&
-        same_form(entry.pair.all_gather, pair.all_gather))
-      return entry.kernels[ranks > 4 ? 2 : ranks > 2 ? 1 : 0];
-  return coded_any_kernel(type);
+  const CodedKernel made = tolerant ? CodedKernel{} : find(entries(type), ranks, pair);
+  return made.function != nullptr ? made : coded_any_kernel(type);
 }
 
 void load_coded_kernels() {
@@ -126,8 +120,8 @@ void load_coded_kernels() {
     for (const CodedEntry& entry : entries(type))
       for (const CodedKernel& kernel : entry.kernels) load(kernel);
   }
-  for (const PacketEntry& entry : coded_packets_bf16())
-    for (const void* kernel : entry.kernels) load({kernel, 0});
+  for (const CodedEntry& entry : coded_packets_bf16())
+    for (const CodedKernel& kernel : entry.kernels) load(kernel);
 }
 
 CodedShape CudaCollectives::coded_shape_of(std::int64_t count, Type type, const CodecPair& pair, bool staged,
@@ -231,7 +225,7 @@ bool CudaCollectives::goes_by_packets(std::int64_t count, Type type, const Codec
   const bool possible =
       count <= std::int64_t{1} << 33 && knobs.steps == CodedSteps::two_step && knobs.span == 0 && knobs.slots == 0 &&
       comm_.ranks > 1 && coded_packets_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0) != nullptr &&
-      runs * comm_.ranks * (run_slot_of(pair.reduce_scatter) + run_slot_of(pair.all_gather)) <= comm_.copy_bytes;
+      runs * comm_.ranks * (run_slot_bytes(pair.reduce_scatter) + run_slot_bytes(pair.all_gather)) <= comm_.copy_bytes;
   IMBREX_EXPECTS(
       possible || knobs.way == CodedWay::automatic,
       "{} values of {} through {}: no packets for these ranks, steps, chunks, slots, tolerance, and workspace", count,
@@ -255,7 +249,7 @@ void CudaCollectives::all_reduce_by_packets(const void* in, void* out, std::int6
   a.parts.codec = pair.reduce_scatter;
   a.sums.codec = pair.all_gather;
   for (CodedChunk* step : {&a.parts, &a.sums}) {
-    step->bytes = run_slot_of(step->codec);
+    step->bytes = run_slot_bytes(step->codec);
     step->source_stride = runs * step->bytes;
   }
   a.sums.begin = a.parts.source_stride * comm_.ranks;

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "codec/format.hpp"
 #include "collectives/cuda/comm.hpp"
 #include "imbrex/codec.hpp"
 #include "imbrex/collectives.hpp"
@@ -79,12 +80,17 @@ enum class CodedWay : std::uint8_t { automatic, packets, copies };
 constexpr std::uint32_t most_packet_threads(std::uint32_t most) { return most > 4 ? 384 : 512; }
 
 /// A run's slot: narrow codes, 32 bytes of steps, 32 with its form, wide codes.
-constexpr std::uint32_t run_slot_bytes(std::uint32_t code_bits) { return 64 * code_bits + 64 + 1024; }
+constexpr std::uint32_t run_slot_bytes(const Codec& codec) {
+  return 64 * static_cast<std::uint32_t>(codec::code_bits(codec.format)) + 64 + 1024;
+}
+
+/// Bytes of the longest vector whose codes go by packets.
+inline constexpr std::int64_t most_packet_vector = std::int64_t{16} << 20;
 
 struct CodedKernel {
-  const void* function;
-  std::uint32_t staged_threads;  ///< whatever the span, with stages in dynamic shared memory; 0: it is not staged
-  std::uint32_t sum_stages = 0;  ///< of these, behind those of parts
+  const void* function = nullptr;
+  std::uint32_t staged_threads = 0;  ///< whatever the span, with stages in dynamic shared memory; 0: it is not staged
+  std::uint32_t sum_stages = 0;      ///< of these, behind those of parts
 };
 
 /// The two-step kernel made for this pair, or else, and where groups may travel raw, the one that takes any.

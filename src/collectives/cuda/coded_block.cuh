@@ -1,12 +1,10 @@
 // Blocks of eight values on the device: from the caller's vector and to it, coded by the threads of a warp together.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "codec/block.hpp"
 #include "codec/bound.hpp"
 #include "collectives/cuda/coded.hpp"
+#include "collectives/cuda/halves.cuh"
 
 namespace imbrex::cuda {
 
@@ -19,17 +17,6 @@ struct Form {
     return {format, asymmetric, c.group, scale};
   }
 };
-
-/// Two values as elements of two bytes, the first in the lower half.
-template <Type type>
-__device__ __forceinline__ std::uint32_t two_to(float first, float second) {
-  std::uint32_t bits;
-  if constexpr (type == Type::bf16)
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(second), "f"(first));
-  else
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(second), "f"(first));
-  return bits;
-}
 
 /// A caller's vector in blocks; the last one is filled up with copies of the last value.
 template <Type type>

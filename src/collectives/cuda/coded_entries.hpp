@@ -13,13 +13,8 @@ struct CodedEntry {
   CodedKernel kernels[3];
 };
 
-/// The same by packets.
-struct PacketEntry {
-  CodecPair pair;
-  const void* kernels[3];
-};
-
-std::span<const PacketEntry> coded_packets_bf16();
+/// Of packets, none of them staged.
+std::span<const CodedEntry> coded_packets_bf16();
 
 std::span<const CodedEntry> coded_bf16_int8();
 std::span<const CodedEntry> coded_bf16_int4();

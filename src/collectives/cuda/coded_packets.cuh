@@ -332,8 +332,7 @@ class CodedPackets : CodedRank<type, false> {
         group = read_group(c, part.words);
         decode_pair(c, group, part, values);
         codec::add_part(bound, c, range, group);
-#pragma unroll
-        for (std::uint32_t i = 0; i < 2 * coded_block_values; ++i) sum[i] = s == 0 ? values[i] : sum[i] + values[i];
+        add_values(sum, values, s == 0);
       }
     } else {
 #pragma unroll 1
@@ -343,8 +342,7 @@ class CodedPackets : CodedRank<type, false> {
         group = read_group(c, part.words);
         decode_any_pair(c, range, group, part, values);
         codec::add_part(bound, c, range, group);
-#pragma unroll
-        for (std::uint32_t i = 0; i < 2 * coded_block_values; ++i) sum[i] = s == 0 ? values[i] : sum[i] + values[i];
+        add_values(sum, values, s == 0);
       }
     }
     clear_runs(c, a_.parts, run, wanted, wide);
@@ -415,11 +413,11 @@ __global__ void __launch_bounds__(most_packet_threads(Most), 1) coded_packets(co
 }
 
 template <Type type, typename FormOfParts, typename FormOfSums>
-PacketEntry packet_entry() {
+CodedEntry packet_entry() {
   return {{FormOfParts::of({}), FormOfSums::of({})},
-          {reinterpret_cast<const void*>(&coded_packets<type, 2, FormOfParts, FormOfSums>),
-           reinterpret_cast<const void*>(&coded_packets<type, 4, FormOfParts, FormOfSums>),
-           reinterpret_cast<const void*>(&coded_packets<type, 8, FormOfParts, FormOfSums>)}};
+          {{reinterpret_cast<const void*>(&coded_packets<type, 2, FormOfParts, FormOfSums>)},
+           {reinterpret_cast<const void*>(&coded_packets<type, 4, FormOfParts, FormOfSums>)},
+           {reinterpret_cast<const void*>(&coded_packets<type, 8, FormOfParts, FormOfSums>)}}};
 }
 
 }  // namespace imbrex::cuda

@@ -2,9 +2,9 @@
 
 namespace imbrex::cuda {
 
-std::span<const PacketEntry> coded_packets_bf16() {
+std::span<const CodedEntry> coded_packets_bf16() {
   using enum CodeFormat;
-  static const PacketEntry entries[] = {
+  static const CodedEntry entries[] = {
       packet_entry<Type::bf16, Usual<int8>, Usual<int8>>(), packet_entry<Type::bf16, Usual<fp8>, Usual<fp8>>(),
       packet_entry<Type::bf16, Usual<int4>, Usual<int8>>(), packet_entry<Type::bf16, Usual<int4>, Usual<int4>>()};
   return entries;

@@ -21,43 +21,6 @@ __device__ __forceinline__ RawPair load_pair(const std::byte* vector, std::uint6
   return {{__ldcs(at), __ldcs(at + 2)}};
 }
 
-/// Both halves of two words; a NaN wins.
-template <Type type>
-__device__ __forceinline__ std::uint32_t larger_halves(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t larger;
-  if constexpr (type == Type::bf16)
-    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-  else
-    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-  return larger;
-}
-template <Type type>
-__device__ __forceinline__ std::uint32_t smaller_halves(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t smaller;
-  if constexpr (type == Type::bf16)
-    asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
-  else
-    asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
-  return smaller;
-}
-/// The larger magnitudes, with any sign.
-template <Type type>
-__device__ __forceinline__ std::uint32_t larger_magnitudes(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t larger;
-  if constexpr (type == Type::bf16)
-    asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-  else
-    asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-  return larger;
-}
-
-/// The upper half of a word as a float.
-template <Type type>
-__device__ __forceinline__ float upper_half(std::uint32_t word) {
-  if constexpr (type == Type::bf16) return __uint_as_float(word & 0xffff0000u);
-  return __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16)));
-}
-
 /// `fold` with what the group's other threads have; `c.group` is the same for all, so nobody diverges.
 template <typename T, typename Fold>
 __device__ __forceinline__ T over_group(const Codec& c, T value, Fold&& fold) {
@@ -87,6 +50,12 @@ __device__ __forceinline__ uint4 packed(const PairValues& values, std::uint32_t 
 #pragma unroll
   for (std::uint32_t i = 0; i < 4; ++i) bits[i] = two_to<type>(values[begin + 2 * i], values[begin + 2 * i + 1]);
   return {bits[0], bits[1], bits[2], bits[3]};
+}
+
+/// sum += values; `first`: sum = values, so that -0 stays -0.
+__device__ __forceinline__ void add_values(PairValues& sum, const PairValues& values, bool first) {
+#pragma unroll
+  for (std::uint32_t i = 0; i < 2 * coded_block_values; ++i) sum[i] = first ? values[i] : sum[i] + values[i];
 }
 
 /// Extremes of a thread's group. By a whole warp.

@@ -40,8 +40,8 @@ struct StagedProgress {
   /// By one thread, with a barrier of the block behind it.
   __device__ __forceinline__ void init() {
     sent = added = taken = {};
-    for (std::uint64_t& barrier : parts_empty) init_stage_barrier(barrier, 1);
-    for (std::uint64_t& barrier : sums_empty) init_stage_barrier(barrier, 1);
+    for (std::uint64_t& barrier : parts_empty) init_stage_barrier(barrier);
+    for (std::uint64_t& barrier : sums_empty) init_stage_barrier(barrier);
   }
 };
 
@@ -263,8 +263,7 @@ class CodedStaged : CodedRank<type, false> {
       const codec::Group group = read_usual_group<type>(c, part.words, usual);
       decode_pair(c, group, part, values);
       codec::add_part(bound, c, range, group);
-#pragma unroll
-      for (std::uint32_t i = 0; i < 2 * coded_block_values; ++i) sum[i] = s == 0 ? values[i] : sum[i] + values[i];
+      add_values(sum, values, s == 0);
     }
     const codec::Group group = usual_group<type>(sums, extremes_of(sums, sum), usual);
     if (!__all_sync(whole_warp, usual)) return false;
@@ -456,15 +455,18 @@ __global__ void __launch_bounds__(roles_of(Most).threads(), 1) coded_staged(cons
   CodedStaged<type, Most, FormOfParts, FormOfSums>(a, progress, stages).run();
 }
 
+template <Type type, int Most, typename FormOfParts, typename FormOfSums>
+CodedKernel staged_kernel() {
+  constexpr CodedRoles roles = roles_of(Most);
+  return {reinterpret_cast<const void*>(&coded_staged<type, Most, FormOfParts, FormOfSums>), roles.threads(),
+          roles.sum_stages};
+}
+
 template <Type type, typename FormOfParts, typename FormOfSums>
 CodedEntry coded_entry() {
   return {{FormOfParts::of({}), FormOfSums::of({})},
-          {{reinterpret_cast<const void*>(&coded_staged<type, 2, FormOfParts, FormOfSums>), roles_of(2).threads(),
-            roles_of(2).sum_stages},
-           {reinterpret_cast<const void*>(&coded_staged<type, 4, FormOfParts, FormOfSums>), roles_of(4).threads(),
-            roles_of(4).sum_stages},
-           {reinterpret_cast<const void*>(&coded_staged<type, 8, FormOfParts, FormOfSums>), roles_of(8).threads(),
-            roles_of(8).sum_stages}}};
+          {staged_kernel<type, 2, FormOfParts, FormOfSums>(), staged_kernel<type, 4, FormOfParts, FormOfSums>(),
+           staged_kernel<type, 8, FormOfParts, FormOfSums>()}};
 }
 
 }  // namespace imbrex::cuda

@@ -10,10 +10,8 @@
 // kernel ends or its block posts "freed"; only after one of these does anybody write the slot again (comm.hpp).
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "collectives/cuda/comm.cuh"
+#include "collectives/cuda/halves.cuh"
 #include "imbrex/types.hpp"
 
 namespace imbrex::cuda {
@@ -139,10 +137,8 @@ struct Elements {
     for (int i = 0; i < 4; ++i) {
       if constexpr (type == Type::fp32)
         words[i] = __float_as_uint(values[i]);
-      else if constexpr (type == Type::bf16)
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(words[i]) : "f"(values[2 * i + 1]), "f"(values[2 * i]));
       else
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(words[i]) : "f"(values[2 * i + 1]), "f"(values[2 * i]));
+        words[i] = two_to<type>(values[2 * i], values[2 * i + 1]);
     }
     return {words[0], words[1], words[2], words[3]};
   }

@@ -1,0 +1,61 @@
+// Words of two elements of two bytes, the first in the lower half.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "imbrex/types.hpp"
+
+namespace imbrex::cuda {
+
+/// Two values as elements, rounded to nearest even.
+template <Type type>
+__device__ __forceinline__ std::uint32_t two_to(float first, float second) {
+  std::uint32_t bits;
+  if constexpr (type == Type::bf16)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(second), "f"(first));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(second), "f"(first));
+  return bits;
+}
+
+/// Both halves of two words; a NaN wins.
+template <Type type>
+__device__ __forceinline__ std::uint32_t larger_halves(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t larger;
+  if constexpr (type == Type::bf16)
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  else
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
+}
+template <Type type>
+__device__ __forceinline__ std::uint32_t smaller_halves(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t smaller;
+  if constexpr (type == Type::bf16)
+    asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
+  else
+    asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
+  return smaller;
+}
+/// The larger magnitude of each half, with any sign.
+template <Type type>
+__device__ __forceinline__ std::uint32_t larger_magnitudes(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t larger;
+  if constexpr (type == Type::bf16)
+    asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  else
+    asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
+}
+
+/// The upper half of a word as a float.
+template <Type type>
+__device__ __forceinline__ float upper_half(std::uint32_t word) {
+  if constexpr (type == Type::bf16) return __uint_as_float(word & 0xffff0000u);
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16)));
+}
+
+}  // namespace imbrex::cuda
