@@ -1,10 +1,10 @@
 // Blocks of eight values on the device: from the caller's vector and to it, coded by the threads of a warp together.
 #pragma once
 
+#include "base/elements.cuh"
 #include "codec/block.hpp"
 #include "codec/bound.hpp"
 #include "collectives/cuda/coded.hpp"
-#include "collectives/cuda/halves.cuh"
 
 namespace imbrex::cuda {
 
@@ -71,20 +71,22 @@ struct BlockView {
 
   /// Rounds to nearest even.
   __device__ __forceinline__ void store(std::uint64_t block, const float (&values)[coded_block_values]) const {
-    std::uint32_t bits[4 * words];
+    Raw raw;
 #pragma unroll
-    for (std::uint32_t i = 0; i < 4 * words; ++i) {
-      if constexpr (type == Type::fp32)
-        bits[i] = __float_as_uint(values[i]);
-      else
-        bits[i] = two_to<type>(values[2 * i], values[2 * i + 1]);
-    }
+    for (std::uint32_t w = 0; w < words; ++w) raw.words[w] = Elements<type>::packed(values + w * Elements<type>::count);
     std::byte* to = first + block * coded_block_values * element;
     if (whole(block)) {
 #pragma unroll
-      for (std::uint32_t w = 0; w < words; ++w)
-        reinterpret_cast<uint4*>(to)[w] = {bits[4 * w], bits[4 * w + 1], bits[4 * w + 2], bits[4 * w + 3]};
+      for (std::uint32_t w = 0; w < words; ++w) reinterpret_cast<uint4*>(to)[w] = raw.words[w];
       return;
+    }
+    std::uint32_t bits[4 * words];
+#pragma unroll
+    for (std::uint32_t w = 0; w < words; ++w) {
+      bits[4 * w] = raw.words[w].x;
+      bits[4 * w + 1] = raw.words[w].y;
+      bits[4 * w + 2] = raw.words[w].z;
+      bits[4 * w + 3] = raw.words[w].w;
     }
 #pragma unroll 1
     for (std::uint32_t i = 0; i < coded_block_values && block * coded_block_values + i < count; ++i) {
@@ -101,23 +103,10 @@ struct BlockView {
   }
 
   static __device__ __forceinline__ void to_float(const Raw& raw, float (&values)[coded_block_values]) {
+    int i = 0;
 #pragma unroll
-    for (std::uint32_t w = 0; w < words; ++w) {
-      const std::uint32_t bits[4] = {raw.words[w].x, raw.words[w].y, raw.words[w].z, raw.words[w].w};
-#pragma unroll
-      for (std::uint32_t i = 0; i < 4; ++i) {
-        if constexpr (type == Type::fp32) {
-          values[4 * w + i] = __uint_as_float(bits[i]);
-        } else if constexpr (type == Type::bf16) {
-          values[2 * i] = __uint_as_float(bits[i] << 16);
-          values[2 * i + 1] = __uint_as_float(bits[i] & 0xffff0000u);
-        } else {
-          const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&bits[i]));
-          values[2 * i] = both.x;
-          values[2 * i + 1] = both.y;
-        }
-      }
-    }
+    for (std::uint32_t w = 0; w < words; ++w)
+      Elements<type>::each(raw.words[w], [&](float value) { values[i++] = value; });
   }
 };
 

@@ -10,8 +10,8 @@
 // kernel ends or its block posts "freed"; only after one of these does anybody write the slot again (comm.hpp).
 #pragma once
 
+#include "base/elements.cuh"
 #include "collectives/cuda/comm.cuh"
-#include "collectives/cuda/halves.cuh"
 #include "imbrex/types.hpp"
 
 namespace imbrex::cuda {
@@ -106,43 +106,6 @@ __device__ __forceinline__ void store_elements(const VectorView& v, std::uint64_
     }
   }
 }
-
-/// A packet's elements as floats.
-template <Type type>
-struct Elements {
-  static constexpr int count = type == Type::fp32 ? 4 : 8;
-
-  template <typename Visit>
-  static __device__ __forceinline__ void each(const uint4& p, Visit&& visit) {
-    const std::uint32_t words[4] = {p.x, p.y, p.z, p.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if constexpr (type == Type::fp32) {
-        visit(__uint_as_float(words[i]));
-      } else if constexpr (type == Type::bf16) {
-        visit(__uint_as_float(words[i] << 16));
-        visit(__uint_as_float(words[i] & 0xffff0000u));
-      } else {
-        const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&words[i]));
-        visit(both.x);
-        visit(both.y);
-      }
-    }
-  }
-
-  /// Rounded to nearest even.
-  static __device__ __forceinline__ uint4 packed(const float (&values)[count]) {
-    std::uint32_t words[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if constexpr (type == Type::fp32)
-        words[i] = __float_as_uint(values[i]);
-      else
-        words[i] = two_to<type>(values[2 * i], values[2 * i + 1]);
-    }
-    return {words[0], words[1], words[2], words[3]};
-  }
-};
 
 /// Sums of a packet's elements in fp32, in the order of the calls; the first call sets them, so that -0 stays -0.
 template <Type type>

@@ -1,9 +1,7 @@
 // Elements of any type in regions, eight at a time where they are aligned.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+#include "base/elements.cuh"
 #include "execute/cuda/table.hpp"
 
 namespace imbrex::cuda {
@@ -46,25 +44,12 @@ __device__ __forceinline__ void store_element(Type type, std::byte* address, flo
     *reinterpret_cast<__half*>(address) = __float2half_rn(value);
 }
 
-/// Two neighbours in one word; `low` is the first.
+/// Two neighbours of a 16-bit type in one word; `low` is the first.
 __device__ __forceinline__ std::uint32_t pack(Type type, float low, float high) {
-  std::uint32_t bits;
-  if (type == Type::bf16)
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-  else
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-  return bits;
+  return type == Type::bf16 ? two_to<Type::bf16>(low, high) : two_to<Type::fp16>(low, high);
 }
-
-__device__ __forceinline__ void unpack(Type type, std::uint32_t bits, float& low, float& high) {
-  if (type == Type::bf16) {
-    low = __uint_as_float(bits << 16);
-    high = __uint_as_float(bits & 0xffff0000u);
-  } else {
-    const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&bits));
-    low = both.x;
-    high = both.y;
-  }
+__device__ __forceinline__ float2 unpack(Type type, std::uint32_t bits) {
+  return type == Type::bf16 ? two_from<Type::bf16>(bits) : two_from<Type::fp16>(bits);
 }
 
 __device__ __forceinline__ bool wide(const RegionEntry& r, const std::byte* first) {
@@ -75,10 +60,9 @@ __device__ __forceinline__ void add_eight(Type type, const uint4& bits, float* s
   const std::uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    float low, high;
-    unpack(type, words[i], low, high);
-    sum[2 * i] += low;
-    sum[2 * i + 1] += high;
+    const float2 two = unpack(type, words[i]);
+    sum[2 * i] += two.x;
+    sum[2 * i + 1] += two.y;
   }
 }
 
@@ -95,10 +79,13 @@ __device__ __forceinline__ void load_eight(const RegionEntry& r, const std::byte
                                            std::uint32_t limit, float* values) {
   if (aligned && limit >= 8) {
     const uint4 bits = __ldcg(reinterpret_cast<const uint4*>(address));
-    unpack(r.type, bits.x, values[0], values[1]);
-    unpack(r.type, bits.y, values[2], values[3]);
-    unpack(r.type, bits.z, values[4], values[5]);
-    unpack(r.type, bits.w, values[6], values[7]);
+    const std::uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 two = unpack(r.type, words[i]);
+      values[2 * i] = two.x;
+      values[2 * i + 1] = two.y;
+    }
     return;
   }
   const std::uint32_t size = r.type == Type::fp32 ? 4 : 2;

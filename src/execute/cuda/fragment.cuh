@@ -46,8 +46,7 @@ struct Fragment {
 #pragma unroll
     for (int i = 0; i < Registers / 8; ++i) {
       const float* v = acc + 8 * i;
-      to[i * Threads] = {pack(Narrow, v[0], v[1]), pack(Narrow, v[2], v[3]), pack(Narrow, v[4], v[5]),
-                         pack(Narrow, v[6], v[7])};
+      to[i * Threads] = Elements<Narrow>::packed(v);
       pace.wait();
     }
   }
@@ -195,14 +194,13 @@ struct Fragment {
       std::uint32_t bits = 0;
       // Volatile: some columns at a time, since all at once would not fit the registers.
       if (col < cols) asm volatile("ld.global.u32 %0, [%1];" : "=r"(bits) : "l"(bias + col));
-      float low, high;
-      unpack(Narrow, bits, low, high);
+      const float2 two = two_from<Narrow>(bits);
 #pragma unroll
       for (int part = 0; part < parts; ++part)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          acc[part * per_part + 4 * block + 2 * half] += low;
-          acc[part * per_part + 4 * block + 2 * half + 1] += high;
+          acc[part * per_part + 4 * block + 2 * half] += two.x;
+          acc[part * per_part + 4 * block + 2 * half + 1] += two.y;
         }
     }
   }
@@ -259,7 +257,7 @@ struct Fragment {
   /// Eight columns of this thread's row out of 32, four blocks of 8, of which the quad's threads hold two each.
   __device__ __forceinline__ static void gather(const float* v, std::uint32_t quad, std::uint32_t (&w)[4]) {
 #pragma unroll
-    for (int b = 0; b < 4; ++b) w[b] = pack(Narrow, v[4 * b], v[4 * b + 1]);
+    for (int b = 0; b < 4; ++b) w[b] = two_to<Narrow>(v[4 * b], v[4 * b + 1]);
     transpose(w, quad);
   }
 

@@ -35,9 +35,9 @@ struct StagedRows {
 #pragma unroll
         for (int b = 0; b < chunk / 16; ++b) {
           const float* v = acc + part * Tile::per_part + (c + 16 * b) / 2;
+          const uint4 w = Elements<Narrow>::packed(v);
           asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(place + 32 * b),
-                       "r"(pack(Narrow, v[0], v[1])), "r"(pack(Narrow, v[2], v[3])), "r"(pack(Narrow, v[4], v[5])),
-                       "r"(pack(Narrow, v[6], v[7]))
+                       "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w)
                        : "memory");
         }
         __syncwarp();
