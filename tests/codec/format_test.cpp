@@ -139,24 +139,21 @@ TEST(Format, ShortStepsDecodeAsAnyDo) {
   }
 }
 
-// What packets of codes take for a word that has not come: no ordinary group can send it.
-TEST(Format, OrdinaryGroupsLeaveACodeFree) {
-  std::mt19937_64 random(11);
-  std::uniform_real_distribution<float> fraction(-1, 1);
-  for (const CodeFormat format : {CodeFormat::int8, CodeFormat::int4, CodeFormat::fp8}) {
-    const Codec form{format, false, 32, ScaleType::bf16};
-    for (int turn = 0; turn < 200'000; ++turn) {
-      const float magnitude = std::ldexp(1 + std::fabs(fraction(random)), static_cast<int>(random() % 200) - 100);
-      float values[block_values];
-      for (float& value : values) value = magnitude * fraction(random);
-      values[random() % block_values] = turn % 2 == 0 ? magnitude : -magnitude;
-      const Group group = regular_group(form, fold(form, no_extremes(form), values));
-      const Codes codes = encode(form, fp32, group, values);
-      for (const std::uint32_t word : {codes.low, codes.high})
-        for (int i = 0; i < 4; ++i) {
-          const std::uint32_t code = word >> (8 * i) & ((1u << code_bits(format)) - 1);
-          ASSERT_NE(code, format == CodeFormat::fp8 ? 0xffu : 0u) << name_of(form) << ", turn " << turn;
-        }
+// What packets of codes take for a word that has not come: no group's step can be it.
+TEST(Format, NoStepHasAllBitsSet) {
+  std::mt19937_64 random(test::seed_from_environment());
+  for (const Codec form : test::all_codecs()) {
+    if (form.scale != ScaleType::bf16) continue;
+    SCOPED_TRACE(name_of(form));
+    const auto check = [&](const Group& group) { ASSERT_LE(group.scale_word, 0xff7fu); };
+    check(raw_group(form));
+    for (int turn = 0; turn < 100'000; ++turn) {
+      // Any finite magnitude, every other time the largest.
+      const auto magnitude = static_cast<std::int32_t>(turn % 2 == 0 ? infinity_bits - 1 : random() % infinity_bits);
+      check(marked_group(form, magnitude));
+      const float high = float_of(static_cast<std::uint32_t>(magnitude));
+      const Extremes extremes = form.asymmetric ? Extremes{ordered(-high), ordered(high)} : Extremes{0, magnitude};
+      if (!needs_mark(form, range_of(Type::fp32), extremes)) check(regular_group(form, extremes));
     }
   }
 }

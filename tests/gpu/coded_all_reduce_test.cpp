@@ -2,12 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <mutex>
 
 #include "base/convert.hpp"
+#include "codec/chunk.hpp"
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "execute/cuda/graph.hpp"
 #include "gpu/gpu_case.hpp"
@@ -294,6 +296,51 @@ TEST(GpuCodedAllReduce, ManyChunksInPlaceAndWithPauses) {
                {{200'003, Type::bf16, {}, 0, 0, true, true}, codec, {1}},
                {{300'000, Type::bf16, {}, 0, 0, true, false}, codec, {3}}},
               options, 3);
+}
+
+// Runs of which every block's word of codes is four times the same byte, another one in each, from what stands for
+// "has not come" on: 64 keys are of no use, and the next one has to be found.
+TEST(GpuCodedAllReduce, RunsThatRuleOutMostKeys) {
+  NEEDS_GPUS(2);
+  const CodecPair pair = parse_codec_pair("int4-asym-g128");
+  std::vector<std::string> faults;
+  std::mutex lock;
+  const auto body = [&](World& world) {
+    const std::int64_t count = std::int64_t{world.size()} * 512 * 64;
+    std::vector<float> values(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(15 - (i % 8 < 4 ? i / 8 % 16 : i / 128 % 4));
+    const codec::ChunkFormat format{pair.reduce_scatter, Type::bf16, false};
+    std::vector<std::byte> in(values.size() * 2), want(in.size()), got(in.size());
+    alignas(16) std::array<std::byte, 512> wire;
+    EXPECT_LE(static_cast<std::size_t>(format.layout(512).bytes), wire.size());
+    codec::encode_chunk(format, values.data(), 512, {}, wire.data());
+    for (std::size_t block = 0; block < 64; ++block)
+      for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(wire[4 * block + i], static_cast<std::byte>(255 - block));
+    from_float(Type::bf16, values.data(), in.data(), count);
+    (*make_cpu_all_reduce(world, count, Type::bf16, {.codec = pair, .algorithm = AllReduceAlgorithm::two_shot}))(
+        in.data(), want.data(), count);
+
+    CudaCollectives collectives(world, test::select_gpu(world), test::sharing(CollectivesOptions{}));
+    const test::Stream stream;
+    const auto device_in = cuda::raw_memory(in.size()), device_out = cuda::raw_memory(in.size());
+    IMBREX_CUDA_TRY(cudaMemcpy(device_in.get(), in.data(), in.size(), cudaMemcpyHostToDevice));
+    for (int repeat = 0; repeat < 4; ++repeat) {
+      IMBREX_CUDA_TRY(cudaMemset(device_out.get(), 0xa5, in.size()));
+      collectives.all_reduce(device_in.get(), device_out.get(), count, Type::bf16, pair, stream,
+                             {.way = CodedWay::packets});
+      collectives.finish(stream);
+      IMBREX_CUDA_TRY(cudaMemcpy(got.data(), device_out.get(), in.size(), cudaMemcpyDeviceToHost));
+      if (const std::int64_t at = difference(Type::bf16, got, want); at >= 0) {
+        const std::lock_guard guard(lock);
+        faults.push_back("rank " + std::to_string(world.rank()) + " element " + std::to_string(at));
+      }
+    }
+    return 0;
+  };
+  for (const int ranks : test::rank_counts(2))
+    EXPECT_EQ(run_threads(ranks, {.heap_bytes = 64 << 20, .wait_limit = 10}, body), 0);
+  for (const std::string& fault : faults) ADD_FAILURE() << fault;
 }
 
 // Who owns an element says where its sum begins, so rings have the CPU's bits up to what it does in one step: 32768

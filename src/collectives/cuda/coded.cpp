@@ -31,13 +31,16 @@ bool same_form(const Codec& a, const Codec& b) {
   return a.format == b.format && a.asymmetric == b.asymmetric && a.scale == b.scale;
 }
 
-// The pair's kernel for so many ranks; no function where there is none.
-CodedKernel find(std::span<const CodedEntry> entries, std::uint32_t ranks, const CodecPair& pair) {
-  for (const CodedEntry& entry : entries)
+// The pair's kernels; null where there are none.
+const CodedEntry* find(Type type, const CodecPair& pair) {
+  for (const CodedEntry& entry : entries(type))
     if (same_form(entry.pair.reduce_scatter, pair.reduce_scatter) && same_form(entry.pair.all_gather, pair.all_gather))
-      return entry.kernels[ranks > 4 ? 2 : ranks > 2 ? 1 : 0];
-  return {};
+      return &entry;
+  return nullptr;
 }
+
+// Of an entry's kernels, the one for so many ranks.
+std::size_t kernel_for(std::uint32_t ranks) { return ranks > 4 ? 2 : ranks > 2 ? 1 : 0; }
 
 template <typename... Kind>
 const void* chosen(Type type, const void* (*bf16)(Kind...), const void* (*fp16)(Kind...), const void* (*fp32)(Kind...),
@@ -93,14 +96,15 @@ CodedKernel coded_exchange_kernel(ExchangeKind kind, Type type) {
 }
 
 const void* coded_packets_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant) {
-  return type == Type::bf16 && !tolerant ? find(coded_packets_bf16(), ranks, pair).function : nullptr;
+  const CodedEntry* entry = tolerant ? nullptr : find(type, pair);
+  return entry != nullptr ? entry->packets[kernel_for(ranks)] : nullptr;
 }
 
 CodedKernel coded_any_kernel(Type type) { return {chosen(type, coded_any_bf16, coded_any_fp16, coded_any_fp32), 0}; }
 
 CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant) {
-  const CodedKernel made = tolerant ? CodedKernel{} : find(entries(type), ranks, pair);
-  return made.function != nullptr ? made : coded_any_kernel(type);
+  const CodedEntry* entry = tolerant ? nullptr : find(type, pair);
+  return entry != nullptr ? entry->staged[kernel_for(ranks)] : coded_any_kernel(type);
 }
 
 void load_coded_kernels() {
@@ -117,11 +121,11 @@ void load_coded_kernels() {
     for (const ExchangeKind kind : {ExchangeKind::reduce_scatter, ExchangeKind::all_gather, ExchangeKind::all_to_all})
       load(coded_exchange_kernel(kind, type));
     load(coded_any_kernel(type));
-    for (const CodedEntry& entry : entries(type))
-      for (const CodedKernel& kernel : entry.kernels) load(kernel);
+    for (const CodedEntry& entry : entries(type)) {
+      for (const CodedKernel& kernel : entry.staged) load(kernel);
+      for (const void* kernel : entry.packets) load({kernel});
+    }
   }
-  for (const CodedEntry& entry : coded_packets_bf16())
-    for (const CodedKernel& kernel : entry.kernels) load(kernel);
 }
 
 CodedShape CudaCollectives::coded_shape_of(std::int64_t count, Type type, const CodecPair& pair, bool staged,

@@ -79,9 +79,15 @@ enum class CodedWay : std::uint8_t { automatic, packets, copies };
 /// Of a kernel of packets for up to `most` ranks (coded_packets.cuh): more threads would leave it too few registers.
 constexpr std::uint32_t most_packet_threads(std::uint32_t most) { return most > 4 ? 384 : 512; }
 
-/// A run's slot: narrow codes, 32 bytes of steps, 32 with its form, wide codes.
+/// A run's slot: each lane's words of codes, a word for each group, and of asymmetric codes one for the key in a sector
+/// of its own.
+constexpr std::uint32_t lane_words(const Codec& codec) {
+  const int bits = codec::code_bits(codec.format);
+  return bits == 8 ? 4 : bits > 4 ? 3 : 2;
+}
+inline constexpr std::uint32_t run_group_bytes = 64;
 constexpr std::uint32_t run_slot_bytes(const Codec& codec) {
-  return 64 * static_cast<std::uint32_t>(codec::code_bits(codec.format)) + 64 + 1024;
+  return 32 * 4 * lane_words(codec) + run_group_bytes + (codec.asymmetric ? 32 : 0);
 }
 
 /// Bytes of the longest vector whose codes go by packets.
@@ -96,7 +102,7 @@ struct CodedKernel {
 /// The two-step kernel made for this pair, or else, and where groups may travel raw, the one that takes any.
 CodedKernel coded_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant);
 
-/// The same by packets, or null: symmetric codes of 8 and of 4 bits, and fp8, in bf16, without a tolerance.
+/// The same by packets; null where there is no kernel made for this pair, and where groups may travel raw.
 const void* coded_packets_kernel(Type type, std::uint32_t ranks, const CodecPair& pair, bool tolerant);
 
 CodedKernel coded_one_shot_kernel(Type type);

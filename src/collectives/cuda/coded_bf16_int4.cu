@@ -1,4 +1,4 @@
-#include "collectives/cuda/coded_staged.cuh"
+#include "collectives/cuda/coded_entry.cuh"
 
 namespace imbrex::cuda {
 

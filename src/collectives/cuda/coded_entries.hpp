@@ -7,14 +7,12 @@
 
 namespace imbrex::cuda {
 
-/// Kernels of a pair of forms: for 2 ranks, for up to 4, for up to 8.
+/// Kernels of a pair of forms: each for 2 ranks, for up to 4, for up to 8.
 struct CodedEntry {
   CodecPair pair;  ///< its groups do not count
-  CodedKernel kernels[3];
+  CodedKernel staged[3];
+  const void* packets[3];
 };
-
-/// Of packets, none of them staged.
-std::span<const CodedEntry> coded_packets_bf16();
 
 std::span<const CodedEntry> coded_bf16_int8();
 std::span<const CodedEntry> coded_bf16_int4();

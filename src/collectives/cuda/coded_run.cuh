@@ -30,32 +30,21 @@ __device__ __forceinline__ T over_group(const Codec& c, T value, Fold&& fold) {
   return value;
 }
 
-using PairValues = float[2 * coded_block_values];
+/// Of a thread's two blocks.
+using PairValues = float[2][coded_block_values];
 
 template <Type type>
 __device__ __forceinline__ void to_float(const RawPair& raw, PairValues& values) {
 #pragma unroll
-  for (std::uint32_t b = 0; b < 2; ++b) {
-    float block[coded_block_values];
-    BlockView<type>::to_float({{raw.blocks[b]}}, block);
-#pragma unroll
-    for (std::uint32_t i = 0; i < coded_block_values; ++i) values[b * coded_block_values + i] = block[i];
-  }
-}
-
-/// Eight of them as elements, rounded to nearest even.
-template <Type type>
-__device__ __forceinline__ uint4 packed(const PairValues& values, std::uint32_t begin) {
-  std::uint32_t bits[4];
-#pragma unroll
-  for (std::uint32_t i = 0; i < 4; ++i) bits[i] = two_to<type>(values[begin + 2 * i], values[begin + 2 * i + 1]);
-  return {bits[0], bits[1], bits[2], bits[3]};
+  for (std::uint32_t b = 0; b < 2; ++b) BlockView<type>::to_float({{raw.blocks[b]}}, values[b]);
 }
 
 /// sum += values; `first`: sum = values, so that -0 stays -0.
 __device__ __forceinline__ void add_values(PairValues& sum, const PairValues& values, bool first) {
 #pragma unroll
-  for (std::uint32_t i = 0; i < 2 * coded_block_values; ++i) sum[i] = first ? values[i] : sum[i] + values[i];
+  for (std::uint32_t b = 0; b < 2; ++b)
+#pragma unroll
+    for (std::uint32_t i = 0; i < coded_block_values; ++i) sum[b][i] = first ? values[b][i] : sum[b][i] + values[b][i];
 }
 
 /// Extremes of a thread's group. By a whole warp.
@@ -91,7 +80,8 @@ __device__ __forceinline__ codec::Extremes extremes_of(const Codec& c, const Raw
 
 /// The same of sums.
 __device__ __forceinline__ codec::Extremes extremes_of(const Codec& c, const PairValues& values) {
-  return over_group(c, codec::fold(c, codec::no_extremes(c), values), [&](codec::Extremes mine, int distance) {
+  const codec::Extremes own = codec::fold(c, codec::fold(c, codec::no_extremes(c), values[0]), values[1]);
+  return over_group(c, own, [&](codec::Extremes mine, int distance) {
     codec::Extremes other = mine;
     other.high = __shfl_xor_sync(whole_warp, mine.high, distance);
     if (c.asymmetric) other.low = __shfl_xor_sync(whole_warp, mine.low, distance);
@@ -141,27 +131,22 @@ __device__ __forceinline__ CodedPair code_pair(const Codec& c, const codec::Rang
   pair.words = words_of(c, group);
 #pragma unroll
   for (std::uint32_t b = 0; b < 2; ++b) {
-    float block[coded_block_values];
-#pragma unroll
-    for (std::uint32_t i = 0; i < coded_block_values; ++i) block[i] = values[b * coded_block_values + i];
     codec::Codes codes;
     if (c.format == CodeFormat::fp8) {
-      codes = codec::encode(c, range, group, block);
-      codec::decode_numbers(c, group, codes, block);
+      codes = codec::encode(c, range, group, values[b]);
+      codec::decode_numbers(c, group, codes, decoded[b]);
     } else {
       const float raise = codec::raise_of(c.format, !c.asymmetric), half_offset = codec::product(0.5f, group.offset);
       std::uint32_t code[coded_block_values];
 #pragma unroll
       for (std::uint32_t i = 0; i < coded_block_values; ++i) {
-        code[i] = codec::integer_code(!c.asymmetric, group, block[i], raise, half_offset);
-        block[i] = codec::integer_value(!c.asymmetric, group, __uint_as_float(code[i]) - raise);
+        code[i] = codec::integer_code(!c.asymmetric, group, values[b][i], raise, half_offset);
+        decoded[b][i] = codec::integer_value(!c.asymmetric, group, __uint_as_float(code[i]) - raise);
       }
       codes = {codec::gather_bytes(code[0], code[1], code[2], code[3]),
                codec::gather_bytes(code[4], code[5], code[6], code[7])};
     }
     pair.planes[b] = codec::to_planes(c.format, codes);
-#pragma unroll
-    for (std::uint32_t i = 0; i < coded_block_values; ++i) decoded[b * coded_block_values + i] = block[i];
   }
   return pair;
 }
@@ -172,28 +157,29 @@ __device__ __forceinline__ void decode_pair(const Codec& c, const codec::Group& 
 #pragma unroll
   for (std::uint32_t b = 0; b < 2; ++b) {
     const codec::Codes codes = codec::from_planes(c.format, pair.planes[b]);
-    float block[coded_block_values];
     if (c.format == CodeFormat::fp8 || c.asymmetric)
-      codec::decode_numbers(c, group, codes, block);
+      codec::decode_numbers(c, group, codes, values[b]);
     else
-      codec::decode_short_steps(c.format, group, codes, block);
-#pragma unroll
-    for (std::uint32_t i = 0; i < coded_block_values; ++i) values[b * coded_block_values + i] = block[i];
+      codec::decode_short_steps(c.format, group, codes, values[b]);
   }
+}
+
+/// Decodes a usual part and adds it, in the order of the ranks. `usual`: whether it was, if still true.
+template <Type type>
+__device__ __forceinline__ void add_usual_part(const Codec& c, const CodedPair& part, bool first, PairValues& sum,
+                                               codec::Bound& bound, bool& usual) {
+  const codec::Group group = read_usual_group<type>(c, part.words, usual);
+  PairValues values;
+  decode_pair(c, group, part, values);
+  codec::add_part(bound, c, codec::range_of(type), group);
+  add_values(sum, values, first);
 }
 
 /// The group of any values with these extremes. By a whole warp, as group_of.
 __device__ __forceinline__ codec::Group any_group(const Codec& c, const codec::Range& range,
                                                   const codec::Extremes& extremes, const PairValues& values) {
   const bool marked = codec::needs_mark(c, range, extremes);
-  std::int32_t finite = 0;
-#pragma unroll
-  for (std::uint32_t b = 0; b < 2; ++b) {
-    float block[coded_block_values];
-#pragma unroll
-    for (std::uint32_t i = 0; i < coded_block_values; ++i) block[i] = values[b * coded_block_values + i];
-    finite = codec::fold_finite(range, finite, block);
-  }
+  std::int32_t finite = codec::fold_finite(range, codec::fold_finite(range, 0, values[0]), values[1]);
   finite = over_group(c, finite, [](std::int32_t mine, int distance) {
     return max(mine, __shfl_xor_sync(whole_warp, mine, distance));
   });
@@ -204,24 +190,16 @@ __device__ __forceinline__ codec::Group any_group(const Codec& c, const codec::R
 __device__ __forceinline__ void decode_any_pair(const Codec& c, const codec::Range& range, const codec::Group& group,
                                                 const CodedPair& pair, PairValues& values) {
 #pragma unroll
-  for (std::uint32_t b = 0; b < 2; ++b) {
-    float block[coded_block_values];
-    codec::decode(c, range, group, codec::from_planes(c.format, pair.planes[b]), block);
-#pragma unroll
-    for (std::uint32_t i = 0; i < coded_block_values; ++i) values[b * coded_block_values + i] = block[i];
-  }
+  for (std::uint32_t b = 0; b < 2; ++b)
+    codec::decode(c, range, group, codec::from_planes(c.format, pair.planes[b]), values[b]);
 }
 __device__ __forceinline__ CodedPair code_any_pair(const Codec& c, const codec::Range& range, const codec::Group& group,
                                                    const PairValues& values, PairValues& decoded) {
   CodedPair pair;
   pair.words = words_of(c, group);
 #pragma unroll
-  for (std::uint32_t b = 0; b < 2; ++b) {
-    float block[coded_block_values];
-#pragma unroll
-    for (std::uint32_t i = 0; i < coded_block_values; ++i) block[i] = values[b * coded_block_values + i];
-    pair.planes[b] = codec::to_planes(c.format, codec::encode(c, range, group, block));
-  }
+  for (std::uint32_t b = 0; b < 2; ++b)
+    pair.planes[b] = codec::to_planes(c.format, codec::encode(c, range, group, values[b]));
   decode_any_pair(c, range, group, pair, decoded);
   return pair;
 }

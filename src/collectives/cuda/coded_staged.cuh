@@ -23,7 +23,6 @@
 #pragma once
 
 #include "collectives/cuda/bulk.cuh"
-#include "collectives/cuda/coded_entries.hpp"
 #include "collectives/cuda/coded_rank.cuh"
 #include "collectives/cuda/coded_run.cuh"
 
@@ -119,8 +118,8 @@ class CodedStaged : CodedRank<type, false> {
   }
   __device__ __forceinline__ void store_out(std::uint32_t owner, std::uint32_t first, const PairValues& values) const {
     auto* at = reinterpret_cast<uint4*>(out_.first) + (owner * a_.piece + first + first_in_run(lane_));
-    at[0] = packed<type>(values, 0);
-    at[2] = packed<type>(values, coded_block_values);
+    at[0] = Elements<type>::packed(values[0]);
+    at[2] = Elements<type>::packed(values[1]);
   }
 
   // Fill f of the parts' stages: chunk f / peers, for the peer f % peers + 1 ranks on. A warp's turns go on from one
@@ -260,10 +259,7 @@ class CodedStaged : CodedRank<type, false> {
       if (s >= c_.ranks) continue;
       if (!ahead) load(s);
       const CodedPair part = chosen(s == c_.rank, own, parts[s % unrolled]);
-      const codec::Group group = read_usual_group<type>(c, part.words, usual);
-      decode_pair(c, group, part, values);
-      codec::add_part(bound, c, range, group);
-      add_values(sum, values, s == 0);
+      add_usual_part<type>(c, part, s == 0, sum, bound, usual);
     }
     const codec::Group group = usual_group<type>(sums, extremes_of(sums, sum), usual);
     if (!__all_sync(whole_warp, usual)) return false;
@@ -460,13 +456,6 @@ CodedKernel staged_kernel() {
   constexpr CodedRoles roles = roles_of(Most);
   return {reinterpret_cast<const void*>(&coded_staged<type, Most, FormOfParts, FormOfSums>), roles.threads(),
           roles.sum_stages};
-}
-
-template <Type type, typename FormOfParts, typename FormOfSums>
-CodedEntry coded_entry() {
-  return {{FormOfParts::of({}), FormOfSums::of({})},
-          {staged_kernel<type, 2, FormOfParts, FormOfSums>(), staged_kernel<type, 4, FormOfParts, FormOfSums>(),
-           staged_kernel<type, 8, FormOfParts, FormOfSums>()}};
 }
 
 }  // namespace imbrex::cuda
