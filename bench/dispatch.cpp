@@ -26,7 +26,7 @@ namespace {
 using namespace imbrex;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* gpu = "NVIDIA H200";
+const GpuKind gpus{"NVIDIA H200", 9};
 
 struct Layer {
   Operator op;
@@ -51,7 +51,7 @@ void print_host_stages(const Problem& problem) {
   Candidate chosen;
   Plan plan;
   for (int i = 0; i < 5; ++i) {
-    choose.push_back(microseconds([&] { chosen = with_few_tiles(choose_gpu_candidate(problem, {}, {}, gpu)); }));
+    choose.push_back(microseconds([&] { chosen = with_few_tiles(choose_gpu_candidate(problem, {}, {}, gpus)); }));
     whole.push_back(microseconds([&] { static_cast<void>(make_plan(problem, chosen.strategy, chosen.knobs)); }));
     make.push_back(microseconds([&] { plan = make_rank_plan(problem, chosen.strategy, chosen.knobs, 0); }));
     format.push_back(microseconds([&] { static_cast<void>(check_format(plan)); }));
@@ -139,8 +139,8 @@ int main(int argc, char** argv) {
     for (const Layer& layer : layers)
       for (const std::int64_t m : rows) print_host_stages({layer.op, m, layer.n, layer.k, ranks, Type::bf16});
     std::fflush(stdout);
-    std::string name;
-    if (const std::string refusal = refusal_of_ranks(ranks, false, true, name); !refusal.empty()) {
+    GpuKind found;
+    if (const std::string refusal = refusal_of_ranks(ranks, false, true, found); !refusal.empty()) {
       fmt::print("\nnothing on GPUs: {}\n", refusal);
       return 0;
     }

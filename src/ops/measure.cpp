@@ -59,10 +59,10 @@ std::optional<Problem> next_problem(World& world, const MeasureRequest& request)
 
 class Meter {
  public:
-  Meter(World& world, const MeasureRequest& request, const std::string& gpu)
+  Meter(World& world, const MeasureRequest& request, const GpuKind& gpus)
       : world_(world),
         request_(request),
-        gpu_(gpu),
+        gpus_(gpus),
         executor_(make_cuda_executor(world, options(heap_bytes, ""))),
         libraries_(make_cuda_executor(world, options(1 << 20, "cuBLASLt"))) {}
 
@@ -119,7 +119,7 @@ class Meter {
     const RankShapes shapes = shapes_of(problem);
     const auto seed = static_cast<std::uint64_t>(world_.rank()) * 7919 + 1;
     prepared_.emplace();
-    prepared_->result = {problem, 0, wire_seconds(problem), {}, {}, gpu_, 0};
+    prepared_->result = {problem, 0, wire_seconds(problem), {}, {}, gpus_.name, 0};
     const Type result = output_type(problem.type);
     const auto scales = [](const Extent& e) {
       return std::vector<float>(static_cast<std::size_t>(e.rows * e.cols), 1);
@@ -135,7 +135,7 @@ class Meter {
         libraries_->prepare(without_collectives(make_plan(problem, Strategy::sequential, {.partial = result}))));
     for (const Candidate& c : candidates(problem)) add({c.strategy, c.knobs, is_chosen(c), {}, 0});
     if (request_.tries.empty()) return;
-    const Knobs base = choose_gpu_plan(problem, Strategy::fused, {}, gpu_).knobs;
+    const Knobs base = choose_gpu_plan(problem, Strategy::fused, {}, gpus_).knobs;
     for (const std::string& text : request_.tries)
       if (const std::string why = add({Strategy::fused, with_changes(base, text), false, text, 0}); !why.empty())
         prepared_->result.refused.push_back({text, why});
@@ -163,7 +163,7 @@ class Meter {
 
   // The chosen plan is among them, or added.
   std::vector<Candidate> candidates(const Problem& problem) {
-    const Plan chosen = choose_gpu_plan(problem, {}, {}, gpu_);
+    const Plan chosen = choose_gpu_plan(problem, {}, {}, gpus_);
     chosen_ = {chosen.strategy, chosen.knobs};
     std::vector<Candidate> list = gpu_candidates(problem);
     if (!request_.all) std::erase_if(list, [&](const Candidate& c) { return !is_baseline(c) && !is_chosen(c); });
@@ -190,7 +190,7 @@ class Meter {
 
   World& world_;
   const MeasureRequest& request_;
-  const std::string& gpu_;
+  const GpuKind& gpus_;
   std::unique_ptr<Executor> executor_, libraries_;
   Candidate chosen_;
   std::optional<Prepared> prepared_;
@@ -242,15 +242,15 @@ int measure(const MeasureRequest& request, const std::function<void(const Measur
     IMBREX_EXPECTS(p.ranks == ranks, "a problem of {} ranks among those of {}", p.ranks, ranks);
   }
   for (const std::string& text : request.tries) static_cast<void>(with_changes({}, text));
-  std::string gpu;
-  const std::string refusal = refusal_of_ranks(ranks, request.threads, World::launched(), gpu, true);
+  GpuKind gpus;
+  const std::string refusal = refusal_of_ranks(ranks, request.threads, World::launched(), gpus, true);
   IMBREX_EXPECTS(refusal.empty(), "measuring needs GPUs: {}", refusal);
-  if (!request.gpu.empty()) expect_gpu(request.gpu, gpu);
+  if (!request.gpu.empty()) expect_gpu(request.gpu, gpus.name);
   WorldOptions options;
   options.wait_limit = request.wait_limit;
   options.heap_bytes = 1 << 20;
   const auto body = [&](World& world) {
-    Meter meter(world, request, gpu);
+    Meter meter(world, request, gpus);
     const auto measure_one = [&](const Problem& problem) {
       const Measurement measurement = meter.measure(problem);
       if (world.rank() == 0) report(measurement);

@@ -30,16 +30,16 @@ int measure_all_reduces(const AllReduceMeasureRequest& request,
                              request.codecs[i]) == request.codecs.begin() + static_cast<std::ptrdiff_t>(i),
                    "codec {} comes twice", name_of(request.codecs[i]));
   }
-  std::string gpu;
-  const std::string refusal = refusal_of_ranks(request.ranks, request.threads, World::launched(), gpu);
+  GpuKind gpus;
+  const std::string refusal = refusal_of_ranks(request.ranks, request.threads, World::launched(), gpus);
   IMBREX_EXPECTS(refusal.empty(), "measuring needs GPUs: {}", refusal);
-  if (!request.gpu.empty()) expect_gpu(request.gpu, gpu);
+  if (!request.gpu.empty()) expect_gpu(request.gpu, gpus.name);
   WorldOptions options;
   options.wait_limit = request.wait_limit;
   options.heap_bytes = 1 << 20;
   return run_ranks(request.ranks, request.threads, options, [&](World& world) {
     sweep_all_reduces(world, request, [&](AllReduceMeasurement m) {
-      m.gpu = gpu;
+      m.gpu = gpus.name;
       if (world.rank() == 0) report(m);
     });
     return 0;

@@ -69,9 +69,9 @@ class Job {
 
 Device choose_device(const AllReduceRequest& request) {
   if (request.device == Device::cpu) return Device::cpu;
-  std::string gpu;
+  GpuKind gpus;
   const bool own = World::launched() && request.device == Device::cuda;
-  const std::string refusal = refusal_of_ranks(request.ranks, request.threads, own, gpu);
+  const std::string refusal = refusal_of_ranks(request.ranks, request.threads, own, gpus);
   if (refusal.empty()) return Device::cuda;
   IMBREX_EXPECTS(request.device != Device::cuda, "device cuda: {}", refusal);
   return Device::cpu;

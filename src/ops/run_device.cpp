@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "collectives/cuda/comm.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/machine.hpp"
@@ -19,21 +20,34 @@ Plan host_plan(const RunRequest& request, const Problem& problem) {
   return choose_plan(problem, nominal_host_machine(), {request.strategy, request.knobs, request.cpu});
 }
 
+// Hopper GPUs that no table knows take the H200's: their tensor cores and links are the same, and what was measured
+// there is nearer than what is simulated for it.
+const Records& records_for(const GpuKind& gpus) {
+  const Records& own = records_of(gpus.name);
+  return own.list.empty() && gpus.major == 9 ? records_of("NVIDIA H200") : own;
+}
+
 }  // namespace
 
-std::string refusal_of_ranks(int ranks, bool threads, bool own, std::string& gpu, bool others) {
+GpuKind kind_of(const GpuSurvey& survey) {
+  GpuKind kind{survey.gpus.front().name, survey.gpus.front().major};
+  for (const Gpu& gpu : survey.gpus) kind.major = std::min(kind.major, gpu.major);
+  return kind;
+}
+
+std::string refusal_of_ranks(int ranks, bool threads, bool own, GpuKind& gpus, bool others) {
   const bool launched = World::launched(), processes = launched || !threads;
   const GpuSurvey survey = processes && !launched ? survey_gpus() : runtime::survey_gpus_here();
-  if (!survey.gpus.empty()) gpu = survey.gpus.front().name;
+  if (!survey.gpus.empty()) gpus = kind_of(survey);
   return cuda::refusal_of_gpus(survey, ranks, processes, own, others);
 }
 
 Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
-                               const std::optional<Knobs>& knobs, const std::string& gpu) {
+                               const std::optional<Knobs>& knobs, const GpuKind& gpus) {
   if (!strategy && !cuda::refusal_of_library_bias(problem).empty()) strategy = Strategy::fused;
   if (knobs && strategy) return {*strategy, *knobs};
   if (!knobs) {
-    const Records& records = records_of(gpu);
+    const Records& records = records_for(gpus);
     const Record* record = find_record(records, problem);
     if (record != nullptr && strategy.value_or(record->candidate.strategy) != record->candidate.strategy)
       record = nullptr;
@@ -49,24 +63,27 @@ Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> s
   static const Machine four_h200 = load_machine("4xh200");
   Machine machine = four_h200;
   machine.devices = std::max(machine.devices, problem.ranks);
+  if (gpus.major != 9 || problem.ranks > static_cast<int>(cuda::max_comm_ranks))
+    machine.own_one_step = machine.own_two_steps = {};
   const Plan plan = choose_plan(problem, machine, {strategy, knobs, {}});
   return {plan.strategy, plan.knobs};
 }
 
 Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
-                     const std::string& gpu) {
-  const Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpu);
+                     const GpuKind& gpus) {
+  const Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpus);
   return make_plan(problem, chosen.strategy, chosen.knobs);
 }
 
 Choice choose_device(const RunRequest& request, const Problem& problem) {
-  std::string refusal, gpu;
+  std::string refusal;
+  GpuKind gpus;
   if (request.device != Device::cpu) {
     // That a rank of a launcher sees one GPU may mean that all ranks see the same one: not to be taken unasked.
     const bool own = World::launched() && request.device == Device::cuda;
-    refusal = refusal_of_ranks(problem.ranks, request.threads, own, gpu, true);
+    refusal = refusal_of_ranks(problem.ranks, request.threads, own, gpus, true);
     if (refusal.empty()) {
-      Plan plan = request.plan ? *request.plan : choose_gpu_plan(problem, request.strategy, request.knobs, gpu);
+      Plan plan = request.plan ? *request.plan : choose_gpu_plan(problem, request.strategy, request.knobs, gpus);
       refusal = cuda::refusal_of_plan(plan);
       if (refusal.empty()) return {Device::cuda, std::move(plan)};
     }

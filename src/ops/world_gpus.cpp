@@ -8,7 +8,6 @@
 #include "base/check.hpp"
 #include "base/fixed_text.hpp"
 #include "execute/cuda/refusal.hpp"
-#include "ops/run_device.hpp"
 #include "plan/rank_plan.hpp"
 #include "runtime/attachment.hpp"
 #include "runtime/cuda/device_memory.hpp"
@@ -21,6 +20,7 @@ namespace {
 // What a rank tells the others.
 struct View {
   char refusal[1024] = {}, gpu[128] = {}, only_gpu[64] = {};  // each ends with a zero byte
+  int major = 0;                                              // compute capability
 };
 
 View view_of(World& world) {
@@ -29,16 +29,19 @@ View view_of(World& world) {
   View view;
   put_text(cuda::refusal_of_gpus(survey, world.size(), processes, true, true), view.refusal);
   if (survey.gpus.empty()) return view;
-  put_text(survey.gpus.front().name, view.gpu);
+  const GpuKind kind = kind_of(survey);
+  put_text(kind.name, view.gpu);
+  view.major = kind.major;
   if (survey.gpus.size() == 1) put_text(survey.gpus.front().uuid, view.only_gpu);
   return view;
 }
 
-std::string agree(World& world, std::string& gpu) {
+std::string agree(World& world, GpuKind& gpus) {
   const View own = view_of(world);
   std::vector<View> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, all.data(), sizeof own);
-  gpu = all.front().gpu;
+  gpus = {all.front().gpu, all.front().major};
+  for (const View& view : all) gpus.major = std::min(gpus.major, view.major);
   for (std::size_t r = 0; r < all.size(); ++r)
     if (all[r].refusal[0] != 0) return fmt::format("rank {}: {}", r, all[r].refusal);
   for (std::size_t r = 0; r < all.size(); ++r)
@@ -56,7 +59,7 @@ std::shared_ptr<GpuOperation> WorldGpus::operation(const Problem& problem, std::
   for (const auto& weak : operations)
     if (auto o = weak.lock(); o->problem == problem && o->strategy == strategy && o->knobs == knobs) return o;
   auto made = std::make_shared<GpuOperation>(GpuOperation{problem, strategy, knobs, nullptr, nullptr});
-  Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpu);
+  Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpus);
   if (!knobs) chosen = with_few_tiles(chosen);
   made->plan = std::make_shared<const Plan>(make_rank_plan(problem, chosen.strategy, chosen.knobs, rank));
   made->execution = executor->prepare_shared(made->plan);
@@ -68,7 +71,7 @@ std::shared_ptr<WorldGpus> gpus_of(World& world, const CudaOptions& options) {
   std::shared_ptr<void>& kept = runtime::attachment(world);
   if (kept == nullptr) {
     auto made = std::make_shared<WorldGpus>();
-    made->refusal = agree(world, made->gpu);
+    made->refusal = agree(world, made->gpus);
     made->options = options;
     made->rank = world.rank();
     if (made->refusal.empty()) {

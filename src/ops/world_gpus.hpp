@@ -8,6 +8,7 @@
 
 #include "imbrex/execute.hpp"
 #include "imbrex/world.hpp"
+#include "ops/run_device.hpp"
 
 namespace imbrex {
 
@@ -22,7 +23,7 @@ struct GpuOperation {
 
 struct WorldGpus {
   std::string refusal;  ///< why the ranks cannot have a GPU each, the same on all; empty if they can
-  std::string gpu;      ///< name of rank 0's
+  GpuKind gpus;         ///< all ranks', by rank 0's name
   CudaOptions options;
   int rank = 0;                        ///< this one's number
   std::unique_ptr<Executor> executor;  ///< null where refused

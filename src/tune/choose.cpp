@@ -91,7 +91,13 @@ std::vector<Candidate> candidates(const Problem& problem, const Machine& machine
     for (const Cut& cut : best_cuts(problem, machine, true))
       if (cut.parts > 1) add_fused(list, problem, cut_as(cut));
   }
-  if (wanted(Strategy::sequential)) list.push_back({Strategy::sequential, base});
+  if (wanted(Strategy::sequential)) {
+    list.push_back({Strategy::sequential, base});
+    if (may_suit_own_collectives(problem) && !machine.own_one_step.points.empty()) {
+      list.push_back(list.back());
+      list.back().knobs.transport = Transport::store;
+    }
+  }
   if (wanted(Strategy::decomposed))
     for (int chunks : {2, 4}) {
       Candidate c{Strategy::decomposed, base};
@@ -99,6 +105,10 @@ std::vector<Candidate> candidates(const Problem& problem, const Machine& machine
       list.push_back(c);
     }
   return list;
+}
+
+bool may_suit_own_collectives(const Problem& problem) {
+  return problem.m <= 1024 && !(problem.type == Type::e4m3 && problem.op == Operator::all_gather_gemm);
 }
 
 int parts_of_k(std::int64_t tiles, std::int64_t workers, std::int64_t depth) {

@@ -15,8 +15,13 @@ struct Candidate {
   Knobs knobs;
 };
 
-/// Candidates worth comparing for `problem` on `machine`; with `strategy`, only its. Never empty.
+/// Candidates worth comparing for `problem` on `machine`; with `strategy`, only its. Imbrex' own
+/// collectives among them if the machine has curves of theirs. Never empty.
 std::vector<Candidate> candidates(const Problem& problem, const Machine& machine, std::optional<Strategy> strategy);
+
+/// Whether Imbrex' own collectives behind a library's product may be worth a try: there are few rows, and kernels for
+/// them.
+bool may_suit_own_collectives(const Problem& problem);
 
 /// Knobs::split_k, up to 4, for a product of so many tiles over `depth` columns of A: whole waves of the workers, each
 /// as long as its part of K and what every tile takes besides. 1 where more gain little.

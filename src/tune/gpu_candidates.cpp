@@ -28,8 +28,7 @@ class List {
     Knobs k;
     k.partial = output_type(problem.type);
     candidates_.push_back({Strategy::sequential, k});
-    const bool fp8 = problem.type == Type::e4m3;
-    if (problem.m <= 1024 && !(fp8 && problem.op == Operator::all_gather_gemm)) {
+    if (may_suit_own_collectives(problem)) {
       Knobs own = k;
       own.transport = Transport::store;
       candidates_.push_back({Strategy::sequential, own});
