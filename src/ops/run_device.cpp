@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
+#include <vector>
 
 #include "collectives/cuda/comm.hpp"
 #include "execute/cuda/refusal.hpp"
@@ -25,6 +27,50 @@ Plan host_plan(const RunRequest& request, const Problem& problem) {
 const Records& records_for(const GpuKind& gpus) {
   const Records& own = records_of(gpus.name);
   return own.list.empty() && gpus.major == 9 ? records_of("NVIDIA H200") : own;
+}
+
+Candidate simulated_choice(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
+                           bool own_collectives) {
+  static const Machine four_h200 = load_machine("4xh200");
+  Machine machine = four_h200;
+  machine.devices = std::max(machine.devices, problem.ranks);
+  if (!own_collectives) machine.own_one_step = machine.own_two_steps = {};
+  const Plan plan = choose_plan(problem, machine, {strategy, knobs, {}});
+  return {plan.strategy, plan.knobs};
+}
+
+std::int64_t ceil_div(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+
+// Of shards of so many rows: the nearest power of two, as a ratio.
+std::int64_t typical_shard(std::int64_t rows) {
+  std::int64_t power = 1;
+  while (2 * power * power < rows * rows) power *= 2;
+  return power;
+}
+
+// The choice for shards of a typical number of rows, which takes some milliseconds, made once in this process.
+Candidate remembered_choice(const Problem& problem, std::optional<Strategy> strategy, bool own_collectives) {
+  struct Choice {
+    Problem problem;
+    std::optional<Strategy> strategy;
+    bool own_collectives;
+    Candidate candidate;
+  };
+  static std::mutex lock;
+  static std::vector<Choice> choices;
+  const std::int64_t shard = ceil_div(problem.m, problem.ranks), typical = typical_shard(shard);
+  Problem alike = problem;
+  alike.m = typical * problem.ranks;
+  const std::lock_guard guard(lock);
+  auto found = std::find_if(choices.begin(), choices.end(), [&](const Choice& c) {
+    return c.problem == alike && c.strategy == strategy && c.own_collectives == own_collectives;
+  });
+  if (found == choices.end())
+    found = choices.insert(found,
+                           {alike, strategy, own_collectives, simulated_choice(alike, strategy, {}, own_collectives)});
+  Candidate chosen = found->candidate;
+  if (std::int64_t& rows = chosen.knobs.comm_rows; rows > 0) rows = ceil_div(shard, ceil_div(typical, rows));
+  return chosen;
 }
 
 }  // namespace
@@ -60,13 +106,9 @@ Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> s
       return found;
     }
   }
-  static const Machine four_h200 = load_machine("4xh200");
-  Machine machine = four_h200;
-  machine.devices = std::max(machine.devices, problem.ranks);
-  if (gpus.major != 9 || problem.ranks > static_cast<int>(cuda::max_comm_ranks))
-    machine.own_one_step = machine.own_two_steps = {};
-  const Plan plan = choose_plan(problem, machine, {strategy, knobs, {}});
-  return {plan.strategy, plan.knobs};
+  const bool own_collectives = gpus.major == 9 && problem.ranks <= static_cast<int>(cuda::max_comm_ranks);
+  if (knobs) return simulated_choice(problem, strategy, knobs, own_collectives);
+  return remembered_choice(problem, strategy, own_collectives);
 }
 
 Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,

@@ -57,10 +57,15 @@ void add_fused(std::vector<Candidate>& list, const Problem& problem, const Knobs
     for (std::int64_t pieces : {1, 2, 4})
       if (pieces == 1 || shard / pieces >= base.tile_m)
         add([&](Knobs& k) { k.transport = Transport::push, k.comm_rows = (shard + pieces - 1) / pieces; });
-    if (shard < base.tile_m && problem.scales != Scales::tensor)
-      add([](Knobs& k) { k.transport = Transport::push, k.span_shards = true; });
+    if (shard >= base.tile_m || problem.scales == Scales::tensor) return;
+    add([](Knobs& k) { k.transport = Transport::push, k.span_shards = true; });
+    add([](Knobs& k) {
+      k.transport = Transport::store, k.span_shards = true, k.order = TileOrder::column_major, k.k_slices = 4;
+    });
     return;
   }
+  if (problem.op != Operator::gemm_all_reduce && problem.m / problem.ranks < base.tile_m)
+    add([](Knobs& k) { k.transport = Transport::store, k.span_shards = true, k.reducer = Reducer::tail; });
   add([](Knobs& k) { k.transport = Transport::store; });
   for (int shift : {0, 8})
     add([&](Knobs& k) { k.transport = Transport::store, k.order = TileOrder::column_major, k.own_shift = shift; });

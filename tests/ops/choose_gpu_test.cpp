@@ -1,7 +1,10 @@
 // What is chosen for GPUs that no table knows.
 #include <gtest/gtest.h>
 
+#include "execute/cuda/refusal.hpp"
+#include "imbrex/plan.hpp"
 #include "ops/run_device.hpp"
+#include "support/random_plan.hpp"
 
 namespace imbrex {
 namespace {
@@ -37,6 +40,34 @@ TEST(ChooseGpuPlan, OwnCollectivesBehindProductsOfFewRowsOnHopper) {
 TEST(ChooseGpuPlan, EightBitOperandsAreGatheredByNccl) {
   const Problem p{Operator::all_gather_gemm, 64, 28672, 8192, 8, Type::e4m3};
   EXPECT_NE(choose_gpu_candidate(p, Strategy::sequential, {}, h100).knobs.transport, Transport::store);
+}
+
+// Choices are made for typical numbers of rows, and have to suit all others.
+TEST(ChooseGpuPlan, ChoicesSuitAnyNumberOfRows) {
+  test::Random random(test::seed_from_environment());
+  for (int i = 0; i < 200; ++i) {
+    const Problem p = test::random_problem(random, {.max_ranks = 16, .max_size = 1500, .e4m3 = true});
+    const Candidate chosen = choose_gpu_candidate(p, {}, {}, i % 2 == 0 ? h100 : a100);
+    const Plan plan = make_plan(p, chosen.strategy, chosen.knobs);
+    EXPECT_FALSE(check(plan).has_value()) << test::describe({p, chosen.strategy, chosen.knobs});
+    EXPECT_EQ(cuda::refusal_of_plan(plan), "") << test::describe({p, chosen.strategy, chosen.knobs});
+  }
+}
+
+TEST(ChooseGpuPlan, ShardsOfAlikeRowsAreCutAlike) {
+  const auto chosen = [](std::int64_t m) {
+    return choose_gpu_candidate({Operator::all_gather_gemm, m, 57344, 8192, 8, Type::bf16}, {}, {}, h100);
+  };
+  const Candidate typical = chosen(8192);
+  ASSERT_EQ(typical.strategy, Strategy::fused);
+  ASSERT_GT(typical.knobs.comm_rows, 0);
+  const std::int64_t pieces = 1024 / typical.knobs.comm_rows;
+  for (const std::int64_t m : {6000, 8184, 8200, 11000}) {
+    Candidate other = chosen(m);
+    EXPECT_EQ(other.knobs.comm_rows, ((m + 7) / 8 + pieces - 1) / pieces) << m;
+    other.knobs.comm_rows = typical.knobs.comm_rows;
+    EXPECT_EQ(other.knobs, typical.knobs) << m;
+  }
 }
 
 TEST(ChooseGpuPlan, AKindIsAsOldAsTheOldestOfItsGpus) {
