@@ -2,18 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <mutex>
-#include <vector>
-
-#include "collectives/cuda/comm.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/ops.hpp"
 #include "imbrex/world.hpp"
 #include "runtime/cuda/survey.hpp"
-#include "tune/records.hpp"
 
 namespace imbrex {
 namespace {
@@ -22,99 +16,13 @@ Plan host_plan(const RunRequest& request, const Problem& problem) {
   return choose_plan(problem, nominal_host_machine(), {request.strategy, request.knobs, request.cpu});
 }
 
-// Hopper GPUs that no table knows take the H200's: their tensor cores and links are the same, and what was measured
-// there is nearer than what is simulated for it.
-const Records& records_for(const GpuKind& gpus) {
-  const Records& own = records_of(gpus.name);
-  return own.list.empty() && gpus.major == 9 ? records_of("NVIDIA H200") : own;
-}
-
-Candidate simulated_choice(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
-                           bool own_collectives) {
-  static const Machine four_h200 = load_machine("4xh200");
-  Machine machine = four_h200;
-  machine.devices = std::max(machine.devices, problem.ranks);
-  if (!own_collectives) machine.own_one_step = machine.own_two_steps = {};
-  const Plan plan = choose_plan(problem, machine, {strategy, knobs, {}});
-  return {plan.strategy, plan.knobs};
-}
-
-std::int64_t ceil_div(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
-
-// Of shards of so many rows: the nearest power of two, as a ratio.
-std::int64_t typical_shard(std::int64_t rows) {
-  std::int64_t power = 1;
-  while (2 * power * power < rows * rows) power *= 2;
-  return power;
-}
-
-// The choice for shards of a typical number of rows, which takes some milliseconds, made once in this process.
-Candidate remembered_choice(const Problem& problem, std::optional<Strategy> strategy, bool own_collectives) {
-  struct Choice {
-    Problem problem;
-    std::optional<Strategy> strategy;
-    bool own_collectives;
-    Candidate candidate;
-  };
-  static std::mutex lock;
-  static std::vector<Choice> choices;
-  const std::int64_t shard = ceil_div(problem.m, problem.ranks), typical = typical_shard(shard);
-  Problem alike = problem;
-  alike.m = typical * problem.ranks;
-  const std::lock_guard guard(lock);
-  auto found = std::find_if(choices.begin(), choices.end(), [&](const Choice& c) {
-    return c.problem == alike && c.strategy == strategy && c.own_collectives == own_collectives;
-  });
-  if (found == choices.end())
-    found = choices.insert(found,
-                           {alike, strategy, own_collectives, simulated_choice(alike, strategy, {}, own_collectives)});
-  Candidate chosen = found->candidate;
-  if (std::int64_t& rows = chosen.knobs.comm_rows; rows > 0) rows = ceil_div(shard, ceil_div(typical, rows));
-  return chosen;
-}
-
 }  // namespace
-
-GpuKind kind_of(const GpuSurvey& survey) {
-  GpuKind kind{survey.gpus.front().name, survey.gpus.front().major};
-  for (const Gpu& gpu : survey.gpus) kind.major = std::min(kind.major, gpu.major);
-  return kind;
-}
 
 std::string refusal_of_ranks(int ranks, bool threads, bool own, GpuKind& gpus, bool others) {
   const bool launched = World::launched(), processes = launched || !threads;
   const GpuSurvey survey = processes && !launched ? survey_gpus() : runtime::survey_gpus_here();
   if (!survey.gpus.empty()) gpus = kind_of(survey);
   return cuda::refusal_of_gpus(survey, ranks, processes, own, others);
-}
-
-Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
-                               const std::optional<Knobs>& knobs, const GpuKind& gpus) {
-  if (!strategy && !cuda::refusal_of_library_bias(problem).empty()) strategy = Strategy::fused;
-  if (knobs && strategy) return {*strategy, *knobs};
-  if (!knobs) {
-    const Records& records = records_for(gpus);
-    const Record* record = find_record(records, problem);
-    if (record != nullptr && strategy.value_or(record->candidate.strategy) != record->candidate.strategy)
-      record = nullptr;
-    if (record == nullptr) record = nearest_record(records, problem, strategy);
-    if (record != nullptr) {
-      Candidate found = record->candidate;
-      if (found.knobs.partial == output_type(record->problem.type)) found.knobs.partial = output_type(problem.type);
-      // The record may be of another kind of scales; of those a tensor, a tile has one of A.
-      if (problem.op == Operator::all_gather_gemm && problem.scales == Scales::tensor) found.knobs.span_shards = false;
-      return found;
-    }
-  }
-  const bool own_collectives = gpus.major == 9 && problem.ranks <= static_cast<int>(cuda::max_comm_ranks);
-  if (knobs) return simulated_choice(problem, strategy, knobs, own_collectives);
-  return remembered_choice(problem, strategy, own_collectives);
-}
-
-Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
-                     const GpuKind& gpus) {
-  const Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpus);
-  return make_plan(problem, chosen.strategy, chosen.knobs);
 }
 
 Choice choose_device(const RunRequest& request, const Problem& problem) {

@@ -8,7 +8,7 @@
 
 #include "imbrex/execute.hpp"
 #include "imbrex/world.hpp"
-#include "ops/run_device.hpp"
+#include "ops/choose_gpu.hpp"
 
 namespace imbrex {
 

@@ -3,7 +3,7 @@
 
 #include "execute/cuda/refusal.hpp"
 #include "imbrex/plan.hpp"
-#include "ops/run_device.hpp"
+#include "ops/choose_gpu.hpp"
 #include "support/random_plan.hpp"
 
 namespace imbrex {

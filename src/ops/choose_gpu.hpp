@@ -1,0 +1,31 @@
+// Which plan runs on GPUs.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "imbrex/gpu.hpp"
+#include "tune/choose.hpp"
+
+namespace imbrex {
+
+/// The GPUs that a plan is chosen for.
+struct GpuKind {
+  std::string name;  ///< of the first one
+  int major = 0;     ///< the least compute capability
+};
+
+/// Of a survey that found some.
+GpuKind kind_of(const GpuSurvey& survey);
+
+/// What to run on these GPUs: the plan recorded by their name for the problem where there is one, else that of a
+/// problem of nearly its sizes, else the one that a simulated machine of four H200s finishes first. Hopper GPUs of a
+/// name without records take the H200's. A given strategy or knobs are kept. The same on every rank and in every run.
+Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
+                               const std::optional<Knobs>& knobs, const GpuKind& gpus);
+
+/// Its plan.
+Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
+                     const GpuKind& gpus);
+
+}  // namespace imbrex
