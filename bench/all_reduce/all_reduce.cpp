@@ -81,8 +81,9 @@ void serve(World& world, Bench& bench, const BenchOptions& o) {
 
 int run(const BenchOptions& o) {
   const GpuSurvey survey = survey_gpus();
-  if (static_cast<int>(survey.gpus.size()) < o.ranks) {
-    fmt::print(stderr, "{} GPUs wanted, {} found\n", o.ranks, survey.gpus.size());
+  if (static_cast<int>(survey.gpus.size()) * o.ranks_per_gpu < o.ranks) {
+    fmt::print(stderr, "{} GPUs wanted, {} found\n", (o.ranks + o.ranks_per_gpu - 1) / o.ranks_per_gpu,
+               survey.gpus.size());
     return no_gpus;
   }
   const auto body = [&](World& world) {
@@ -108,6 +109,11 @@ int run(const BenchOptions& o) {
 
 void add_options(CLI::App& app, BenchOptions& o) {
   app.add_option("--ranks", o.ranks, "GPUs")->check(CLI::Range(2, 8))->capture_default_str();
+  app.add_option("--ranks-per-gpu", o.ranks_per_gpu,
+                 "ranks that share a GPU, to try kernels for more ranks than GPUs: --threads and --no-nccl; set "
+                 "CUDA_DEVICE_MAX_CONNECTIONS=32 and CUDA_MODULE_LOADING=EAGER")
+      ->check(CLI::Range(1, 8))
+      ->capture_default_str();
   app.add_option("--least", o.least, "bytes of the smallest vector")
       ->check(CLI::Range(16, 1 << 30))
       ->capture_default_str();
@@ -162,6 +168,9 @@ int main(int argc, char** argv) {
     imbrex::parse_type(o.type);
     for (const std::string& codec : o.codecs) imbrex::parse_codec_pair(codec);
     IMBREX_EXPECTS(o.hidden % 8 == 0, "--hidden {}: it must be a multiple of 8", o.hidden);
+    IMBREX_EXPECTS(o.ranks_per_gpu == 1 || (o.threads && !o.nccl),
+                   "--ranks-per-gpu {}: ranks that share a GPU have to be --threads, and NCCL takes none (--no-nccl)",
+                   o.ranks_per_gpu);
     return imbrex::run(o);
   } catch (const imbrex::Error& error) {
     fmt::print(stderr, "all_reduce_bench: {}\n", error.what());

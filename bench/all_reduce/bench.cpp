@@ -46,8 +46,8 @@ Bench::Bench(World& world, const BenchOptions& options)
     : world_(world),
       options_(options),
       type_(parse_type(options.type)),
-      device_(runtime::select_device(world)),
-      collectives_(world, device_),
+      device_(runtime::select_device(world, options.ranks_per_gpu)),
+      collectives_(world, device_, {.ranks_per_gpu = options.ranks_per_gpu}),
 #ifdef IMBREX_HAVE_LIBRARIES
       nccl_(options.nccl ? std::make_unique<runtime::Communicator>(world, device_, all_ranks(world)) : nullptr),
 #endif
@@ -56,6 +56,8 @@ Bench::Bench(World& world, const BenchOptions& options)
       reference_(type_, world.size()),
       meter_(world, collectives_, stream_, [this](std::size_t i) { settle(timed_[i]); }) {
   fill();
+  // Where ranks share a GPU, taking memory waits for whatever runs there.
+  world.barrier();
 }
 
 Bench::~Bench() = default;

@@ -22,7 +22,7 @@
 namespace imbrex {
 
 struct BenchOptions {
-  int ranks = 4, rounds = 5, runs = 20;
+  int ranks = 4, ranks_per_gpu = 1, rounds = 5, runs = 20;
   std::int64_t least = 1024, most = std::int64_t{1} << 30;
   std::string type = "bf16", json;
   std::vector<std::string> codecs, only;
