@@ -282,7 +282,7 @@ TEST(CudaTable, RefusalsNameTheTaskAndTheReason) {
             std::string::npos);
   Knobs small = scatter_knobs();
   small.tile_n = 64;
-  EXPECT_FALSE(buffers_fit(plan_of(Operator::gemm_reduce_scatter, small), shape));
+  EXPECT_FALSE(fits(plan_of(Operator::gemm_reduce_scatter, small), shape));
   EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, small), shape).find("do not hold the registers"),
             std::string::npos);
 }

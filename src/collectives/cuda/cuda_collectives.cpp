@@ -137,9 +137,7 @@ void CudaCollectives::expect_blocks(ExchangeKind kind, const void* in, const voi
 void CudaCollectives::launch(const void* kernel, std::uint32_t blocks, std::uint32_t threads, void* args,
                              cudaStream_t stream, std::size_t shared_bytes, std::uint32_t cluster) const {
   IMBREX_CUDA_TRY(cudaSetDevice(device_));
-  cudaLaunchAttribute attributes[2] = {early_launch(), {}};
-  // It could take the place of another rank's kernel, which this one's last waits for.
-  if (ranks_per_gpu_ > 1) attributes[0].val.programmaticStreamSerializationAllowed = 0;
+  cudaLaunchAttribute attributes[2] = {early_launch(ranks_per_gpu_ == 1), {}};
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {cluster, 1, 1};
   cudaLaunchConfig_t config{};

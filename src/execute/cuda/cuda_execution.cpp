@@ -144,7 +144,7 @@ void CudaExecution::choose_kernel() {
     for (std::size_t i = 0; i < count; ++i) {
       const GemmKernel& k = *kernels[i];
       if (!wanted(k) || k.type != plan_.problem.type || tile.rows > k.shape.m || tile.cols > k.shape.n ||
-          !buffers_fit(plan_, k.shape) || !asked_for(k))
+          !fits(plan_, k.shape) || !asked_for(k))
         continue;
       const int workers = own_workers(k);
       if (workers == 0) continue;
@@ -364,11 +364,7 @@ void CudaExecution::launch(const Operands& operands, cudaStream_t stream, Call c
     IMBREX_CUDA_TRY(cudaEventRecord(copied_, copies_));
   }
   args_.protocol.self_advancing = skipping_ ? 0 : 1;
-  // NOTE: a kernel that starts early would take multiprocessors that another rank's needs, which this one's last waits
-  // for. Behind anything else than a kernel, none does.
-  if (options_.ranks_per_gpu > 1)
-    IMBREX_CUDA_TRY(cudaMemsetAsync(&args_.protocol.state->unused, 0, sizeof args_.protocol.state->unused, stream));
-  IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, maps_, stream));
+  IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, maps_, options_.ranks_per_gpu == 1, stream));
   // The caller's A may change once its copies have left; so may the next flags.
   if (copies) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, copied_, 0));
   if (skipping_) IMBREX_CUDA_TRY(skip_epoch(skip_, stream));

@@ -25,8 +25,8 @@ struct GemmKernel {
 
   /// Clusters that run at once on the current device; 0: this kernel does not run here.
   int (*workers)();
-  /// `maps`: of this execution's launches.
-  cudaError_t (*launch)(const GemmArgs& args, int workers, TensorMaps& maps, cudaStream_t stream);
+  /// `maps`: of this execution's launches. `early`: as early_launch, where the kernel bears it.
+  cudaError_t (*launch)(const GemmArgs& args, int workers, TensorMaps& maps, bool early, cudaStream_t stream);
 };
 
 /// Variants that use tensor cores, none where they were left out of the build.

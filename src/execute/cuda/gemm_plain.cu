@@ -118,8 +118,8 @@ __global__ void __launch_bounds__(threads, 1) plain_gemm(const __grid_constant__
 }
 
 template <Type type>
-cudaError_t launch(const GemmArgs& gemm, int workers, TensorMaps&, cudaStream_t stream) {
-  cudaLaunchAttribute attribute = early_launch();
+cudaError_t launch(const GemmArgs& gemm, int workers, TensorMaps&, bool early, cudaStream_t stream) {
+  cudaLaunchAttribute attribute = early_launch(early);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(workers));
   config.blockDim = dim3(threads);

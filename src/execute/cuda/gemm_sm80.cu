@@ -257,7 +257,7 @@ int workers() {
 
 // NOTE: without early launch: this kernel has no instruction that waits for the end of the stream's previous one.
 template <Type Narrow>
-cudaError_t launch(const GemmArgs& args, int workers, TensorMaps&, cudaStream_t stream) {
+cudaError_t launch(const GemmArgs& args, int workers, TensorMaps&, bool, cudaStream_t stream) {
   sm80_gemm<Narrow><<<workers, threads, Sm80Gemm<Narrow>::shared_bytes, stream>>>(args);
   return cudaGetLastError();
 }

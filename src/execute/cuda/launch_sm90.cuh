@@ -15,7 +15,8 @@ struct Sm90Launcher {
   using Mainloop = typename Gemm::Mainloop;
   static constexpr int shared_bytes = static_cast<int>(sizeof(typename Gemm::SharedStorage));
 
-  static cudaLaunchConfig_t configuration(int workers, cudaStream_t stream, cudaLaunchAttribute (&attributes)[2]) {
+  static cudaLaunchConfig_t configuration(int workers, bool early, cudaStream_t stream,
+                                          cudaLaunchAttribute (&attributes)[2]) {
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(workers * Config::cluster));
     config.blockDim = dim3(Gemm::threads);
@@ -23,7 +24,7 @@ struct Sm90Launcher {
     config.stream = stream;
     attributes[0].id = cudaLaunchAttributeClusterDimension;
     attributes[0].val.clusterDim = {Config::cluster, 1, 1};
-    attributes[1] = early_launch();
+    attributes[1] = early_launch(early);
     config.attrs = attributes;
     config.numAttrs = 2;
     return config;
@@ -38,7 +39,7 @@ struct Sm90Launcher {
         cudaSuccess)
       return 0;
     cudaLaunchAttribute attributes[2];
-    const cudaLaunchConfig_t config = configuration(1, nullptr, attributes);
+    const cudaLaunchConfig_t config = configuration(1, true, nullptr, attributes);
     if (cudaOccupancyMaxActiveClusters(&clusters, sm90_gemm<Config>, &config) != cudaSuccess) return 0;
     return clusters;
   }
@@ -84,7 +85,7 @@ struct Sm90Launcher {
     return *make_tma_copy(SM90_TMA_LOAD{}, operand, stage, box, _1{}).get_tma_descriptor();
   }
 
-  static cudaError_t launch(const GemmArgs& args, int workers, TensorMaps& maps, cudaStream_t stream) {
+  static cudaError_t launch(const GemmArgs& args, int workers, TensorMaps& maps, bool early, cudaStream_t stream) {
     const auto* kernel = reinterpret_cast<const void*>(&sm90_gemm<Config>);
     typename Gemm::Params params{{}, {}, args, static_cast<std::uint32_t>(workers)};
     const int load = rows_of_a_load(args);
@@ -100,7 +101,7 @@ struct Sm90Launcher {
     params.mainloop.tma_load_b.tma_desc_ =
         maps.get({kernel, true, args.b, args.k, args.n}, [&] { return map_of_b(args); });
     cudaLaunchAttribute attributes[2];
-    const cudaLaunchConfig_t config = configuration(workers, stream, attributes);
+    const cudaLaunchConfig_t config = configuration(workers, early, stream, attributes);
     return cudaLaunchKernelEx(&config, sm90_gemm<Config>, params);
   }
 };

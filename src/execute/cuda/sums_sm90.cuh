@@ -17,7 +17,7 @@ namespace imbrex::cuda {
 template <typename Config>
 struct Sm90Sums {
   static constexpr int quads = Config::registers / 4;
-  static constexpr std::uint32_t bytes = quads * Config::group_threads * 16;
+  static constexpr std::uint32_t bytes = Config::sum_bytes;
 
   struct Storage {
     alignas(16) uint4 sums[quads][Config::group_threads];

@@ -414,7 +414,7 @@ std::string refusal_of_tma(const Plan& plan) {
   return {};
 }
 
-bool buffers_fit(const Plan& plan, const TileShape& shape) {
+bool fits(const Plan& plan, const TileShape& shape) {
   // Only at the end of K do loads bring zeros, to fill up the second half.
   if (shape.sharing == Sharing::k && plan.knobs.split_k > 1) return false;
   return !shape.registers || std::all_of(plan.buffers.begin(), plan.buffers.end(), [&](const Buffer& b) {

@@ -51,7 +51,7 @@ std::string refusal_of_tma(const Plan& plan);
 /// Whether every slot of the plan holds a whole tile of the kernel, and no buffer has another type than the problem's,
 /// its results' and fp32, which the Hopper kernels do not know; where blocks share K, also whether tiles have all of
 /// it.
-bool buffers_fit(const Plan& plan, const TileShape& shape);
+bool fits(const Plan& plan, const TileShape& shape);
 
 /// Largest tile of the plan.
 Extent largest_tile(const Plan& plan);
