@@ -28,43 +28,6 @@ __device__ __forceinline__ float2 two_from(std::uint32_t word) {
   return __half22float2(*reinterpret_cast<const __half2*>(&word));
 }
 
-/// Both halves of two words; a NaN wins.
-template <Type type>
-__device__ __forceinline__ std::uint32_t larger_halves(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t larger;
-  if constexpr (type == Type::bf16)
-    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-  else
-    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-  return larger;
-}
-template <Type type>
-__device__ __forceinline__ std::uint32_t smaller_halves(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t smaller;
-  if constexpr (type == Type::bf16)
-    asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
-  else
-    asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
-  return smaller;
-}
-/// The larger magnitude of each half, with any sign.
-template <Type type>
-__device__ __forceinline__ std::uint32_t larger_magnitudes(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t larger;
-  if constexpr (type == Type::bf16)
-    asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-  else
-    asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-  return larger;
-}
-
-/// The upper half of a word as a float.
-template <Type type>
-__device__ __forceinline__ float upper_half(std::uint32_t word) {
-  if constexpr (type == Type::bf16) return __uint_as_float(word & 0xffff0000u);
-  return __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16)));
-}
-
 /// Those of 16 bytes as floats.
 template <Type type>
 struct Elements {

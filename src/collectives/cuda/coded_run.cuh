@@ -1,9 +1,10 @@
-// Runs of 64 whole blocks of ordinary values, which are nearly all: a warp's turn in the staged kernel. A thread has
-// two blocks of one group, so that it finds the group's extremes with fewer shuffles, computes one group for sixteen
-// values, and checks no bounds. Codes and values are those of codec/block.hpp, bit by bit.
+// Runs of 64 blocks: a warp's turn in the kernels that know their codecs. A thread has two blocks of one group, so that
+// it finds the group's extremes with fewer shuffles, and computes one group for sixteen values; ordinary values, which
+// are nearly all, have a short way. Codes and values are those of codec/block.hpp, bit by bit.
 #pragma once
 
 #include "collectives/cuda/coded_usual.cuh"
+#include "collectives/cuda/halves.cuh"
 
 namespace imbrex::cuda {
 
