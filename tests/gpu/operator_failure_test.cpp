@@ -3,7 +3,9 @@
 
 #include <chrono>
 #include <iostream>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "execute/cuda/graph.hpp"
 #include "gpu/gpu_case.hpp"
@@ -26,11 +28,12 @@ struct Ending {
 
 // Rank 1 keeps away from a call that rank 0 has queued, and is lost or not. Rank 0's host waits for its stream by
 // CUDA's means, which knows nothing of ranks.
-Ending rank_0_alone(Strategy strategy, bool lost, double limit) {
+Ending rank_0_alone(Strategy strategy, Transport transport, bool lost, double limit) {
   Ending ending;
+  OperatorOptions options = options_of(strategy, transport, 0);
+  options.knobs = Knobs{.transport = transport};
   const int code = on_ranks(2, limit, [&](World& world) {
-    Subject s(world, Operator::gemm_all_reduce, {512, 512, 512, Type::bf16}, options_of(strategy, Transport::store, 0),
-              false);
+    Subject s(world, Operator::gemm_all_reduce, {512, 512, 512, Type::bf16}, options, false);
     const Stream stream;
     s.call(stream);
     s.op().synchronize(stream);
@@ -66,29 +69,38 @@ Ending rank_0_alone(Strategy strategy, bool lost, double limit) {
 
 TEST(GpuOperators, AWaitPastItsLimitEndsTheCallersStream) {
   NEEDS_GPUS(2);
-  const Ending fused = rank_0_alone(Strategy::fused, false, 3);
+  const Ending fused = rank_0_alone(Strategy::fused, Transport::store, false, 3);
   EXPECT_NE(fused.message.find("waited longer than 3 s for signal"), std::string::npos);
   EXPECT_LT(fused.seconds, 6);
 }
 
 TEST(GpuOperators, ACollectivePastItsLimitEndsTheCallersStream) {
   NEEDS_GPUS(2);
-  const Ending library = rank_0_alone(Strategy::sequential, false, 5);
+  const Ending library = rank_0_alone(Strategy::sequential, Transport::push, false, 5);
   EXPECT_NE(library.message.find("(collective) waited longer than 5 s"), std::string::npos);
   EXPECT_LT(library.seconds, 11);
+  const Ending own = rank_0_alone(Strategy::sequential, Transport::store, false, 3);
+  EXPECT_NE(own.message.find("waited longer than 3 s in collective call"), std::string::npos);
+  EXPECT_LT(own.seconds, 6);
 }
 
-class GpuOperatorsOf : public testing::TestWithParam<Strategy> {};
+class GpuOperatorsOf : public testing::TestWithParam<std::pair<Strategy, Transport>> {};
 
 TEST_P(GpuOperatorsOf, ALostRankEndsTheCallersStream) {
   NEEDS_GPUS(2);
-  const Ending ending = rank_0_alone(GetParam(), true, 25);
+  const Ending ending = rank_0_alone(GetParam().first, GetParam().second, true, 25);
   EXPECT_NE(ending.message.find("rank 1"), std::string::npos);
   EXPECT_LT(ending.seconds, 8);
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, GpuOperatorsOf, testing::Values(Strategy::fused, Strategy::sequential),
-                         [](const auto& test) { return std::string(name_of(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Strategies, GpuOperatorsOf,
+                         testing::Values(std::pair{Strategy::fused, Transport::store},
+                                         std::pair{Strategy::sequential, Transport::push},
+                                         std::pair{Strategy::sequential, Transport::store}),
+                         [](const auto& test) {
+                           return std::string(name_of(test.param.first)) + "_" +
+                                  std::string(name_of(test.param.second));
+                         });
 
 // What `call` throws.
 template <typename Call>

@@ -60,7 +60,8 @@ enum class CommStep : std::uint32_t { vector, part, sum, room, block, vote };
 /// Of two kernels behind a vote one does the work; the other ends at once, and is no epoch.
 enum class Turn : std::uint32_t { always, unless_exact, if_exact };
 
-/// In host memory that the device writes: the first wait that passed its limit. `state` commits: it is written last.
+/// In host memory that the device writes, but for `abort`: the first wait that passed its limit. `state` commits: it is
+/// written last.
 struct CommFault {
   enum : std::uint32_t { clear = 0, timed_out = 1 };
   volatile std::uint32_t state;
@@ -69,8 +70,8 @@ struct CommFault {
   volatile std::uint32_t peer;         ///< whose data or word did not come
   volatile std::uint32_t block;
   volatile std::uint32_t expected, seen;  ///< of a counter, counted from the call's begin
-  volatile std::uint32_t unused;
-  volatile std::uint64_t packet;  ///< of data: 16 bytes, within the peer's or the owner's part
+  volatile std::uint32_t abort;           ///< the host's word that a rank is lost: every wait of this rank ends
+  volatile std::uint64_t packet;          ///< of data: 16 bytes, within the peer's or the owner's part
   volatile std::uint64_t epoch;
 };
 

@@ -73,7 +73,6 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
   fault_.reset(static_cast<CommFault*>(fault));
   std::memset(fault, 0, sizeof(CommFault));
   IMBREX_CUDA_TRY(cudaHostGetDevicePointer(&fault, fault_.get(), 0));
-  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&rescue_, cudaStreamNonBlocking));
 
   comm_.first = heap_.handle().at(0, offset_);
   comm_.stride = heap_.handle().stride;
@@ -94,7 +93,6 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
 CudaCollectives::~CudaCollectives() {
   cudaSetDevice(device_);
   cudaDeviceSynchronize();
-  if (rescue_ != nullptr) cudaStreamDestroy(rescue_);
 }
 
 void CudaCollectives::expect_alive() {
@@ -189,12 +187,7 @@ void CudaCollectives::look() {
   if (fault_->state != CommFault::clear || fault_->ended_early != 0) throw_fault();
 }
 
-void CudaCollectives::abort() noexcept {
-  const std::uint32_t yes = 1;
-  std::byte* state = heap_.handle().at(world_.rank(), offset_);
-  cudaMemcpyAsync(state + offsetof(CommState, abort), &yes, sizeof yes, cudaMemcpyHostToDevice, rescue_);
-  cudaGetLastError();
-}
+void CudaCollectives::abort() noexcept { fault_->abort = 1; }
 
 void CudaCollectives::fail(const std::string& message) {
   dead_ = true;

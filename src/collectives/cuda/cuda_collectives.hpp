@@ -175,7 +175,6 @@ class CudaCollectives {
   std::size_t offset_ = 0;  // of the workspace
   std::unique_ptr<CommFault, HostFree> fault_;
   Comm comm_{};
-  cudaStream_t rescue_ = nullptr;
   bool dead_ = false;
 };
 

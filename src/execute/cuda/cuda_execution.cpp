@@ -90,7 +90,6 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
   place_workers(table_.queues, static_cast<std::uint32_t>(workers_));
   IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&main_, cudaStreamNonBlocking));
   IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking));
-  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&rescue_, cudaStreamNonBlocking));
   IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&begun_, cudaEventDisableTiming));
   IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming));
   upload();
@@ -111,7 +110,7 @@ CudaExecution::~CudaExecution() {
   } catch (const std::exception&) {  // the world failed, and nobody reads any more
   }
   retire();
-  for (cudaStream_t stream : {main_, copies_, rescue_})
+  for (cudaStream_t stream : {main_, copies_})
     if (stream != nullptr) cudaStreamDestroy(stream);
   for (cudaEvent_t event : {begun_, copied_})
     if (event != nullptr) cudaEventDestroy(event);
@@ -410,8 +409,7 @@ void CudaExecution::look() noexcept {
 void CudaExecution::rescue() noexcept {
   if (rescued_) return;
   rescued_ = true;
-  const std::uint32_t yes = 1;
-  cudaMemcpyAsync(&args_.protocol.state->abort, &yes, sizeof yes, cudaMemcpyHostToDevice, rescue_);
+  fault_->abort = 1;
 }
 
 std::vector<Span> CudaExecution::spans() {

@@ -88,7 +88,7 @@ class CudaExecution final : public StreamExecution {
   bool rescued_ = false;   // this rank's waits were told to end
   bool skipping_ = false;  // every other epoch is skipped; see epoch.hpp
   bool copy_out_ = false;  // peers write the output, and the caller's is out of their reach
-  cudaStream_t main_ = nullptr, copies_ = nullptr, rescue_ = nullptr;
+  cudaStream_t main_ = nullptr, copies_ = nullptr;
   cudaEvent_t begun_ = nullptr, copied_ = nullptr;
 };
 

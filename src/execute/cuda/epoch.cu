@@ -19,10 +19,7 @@ __device__ bool wait_for_all_ranks(const Protocol& p, std::uint64_t epoch, const
     if (static_cast<std::int32_t>(seen - expected) >= 0) return true;
     if (polls > 16) __nanosleep(64);
     if (polls % 256 != 255) continue;
-    if (*reinterpret_cast<volatile std::uint32_t*>(&p.state->abort) != 0u) {
-      p.fault->ended_early = 1;
-      return false;
-    }
+    if (is_given_up(p)) return false;
     if (global_nanoseconds() - begin <= p.limit_ns) continue;
     if (atomicCAS(&p.state->fault_lock, 0u, 1u) == 0u) {
       p.fault->count = p.ranks;

@@ -87,6 +87,19 @@ __device__ __forceinline__ void give_up(const Protocol& p, const Epoch& epoch, c
   }
 }
 
+/// Whether this rank's waits are to end: a rank gave up, or the host knows of one that is lost. That crosses the bus,
+/// and is passed on to where posts look.
+// NOTE: no copy to the device could tell them: with CUDA_DEVICE_MAX_CONNECTIONS=1 it stands behind the kernel that
+// waits.
+__device__ __forceinline__ bool is_given_up(const Protocol& p) {
+  if (*reinterpret_cast<volatile std::uint32_t*>(&p.state->abort) == 0u) {
+    if (p.fault->abort == 0u) return false;
+    store_relaxed_system(&p.state->abort, 1u);
+  }
+  p.fault->ended_early = 1;
+  return true;
+}
+
 __device__ __forceinline__ bool wait_slowly(const Protocol& p, const Epoch& epoch, const TaskEntry& task,
                                             const WaitEntry& wait, const void* counter, std::uint32_t expected) {
   const std::uint64_t begin = global_nanoseconds();
@@ -96,10 +109,7 @@ __device__ __forceinline__ bool wait_slowly(const Protocol& p, const Epoch& epoc
     // NOTE: pauses stay far below the microsecond that a flag takes from GPU to GPU.
     if (polls > 16) __nanosleep(64);
     if (polls % 256 != 255) continue;
-    if (*reinterpret_cast<volatile std::uint32_t*>(&p.state->abort) != 0u) {
-      p.fault->ended_early = 1;
-      return false;
-    }
+    if (is_given_up(p)) return false;
     if (global_nanoseconds() - begin > p.limit_ns) {
       give_up(p, epoch, task, wait, seen);
       return false;

@@ -43,10 +43,11 @@ void SharedLibraries::check() const {
 }
 
 void SharedLibraries::abort() noexcept {
+  // First: NCCL's abort waits for the device, where a kernel of theirs may wait for the rank that is lost.
+  if (collectives_) collectives_->abort();
   std::vector<runtime::Communicator*> all;
   for (const auto& [ranks, communicator] : communicators_) all.push_back(communicator.get());
   runtime::Communicator::abort(all);
-  if (collectives_) collectives_->abort();
 }
 
 }  // namespace imbrex::cuda

@@ -126,7 +126,8 @@ struct alignas(64) EpochState {
 };
 static_assert(sizeof(EpochState) == 64 && offsetof(EpochState, turns) == 8 && offsetof(EpochState, abort) == 16);
 
-/// In host memory that the device writes: what wait gave up, once. `state` commits: it is written last.
+/// In host memory that the device writes, but for `abort`: what wait gave up, once. `state` commits: it is written
+/// last.
 struct FaultRecord {
   enum : std::uint32_t { clear = 0, timed_out = 1 };
   volatile std::uint32_t state;
@@ -134,7 +135,7 @@ struct FaultRecord {
   volatile std::uint32_t queue, task, signal;
   volatile std::uint32_t count;  ///< posts awaited in the epoch
   volatile std::uint32_t seen;   ///< posts of the epoch that had arrived
-  volatile std::uint32_t unused;
+  volatile std::uint32_t abort;  ///< the host's word that a rank is lost: every wait of this rank ends
   volatile std::uint64_t epoch;
 };
 
