@@ -365,7 +365,7 @@ TEST(GpuCodedAllReduce, RingsWithManyChunksAndPauses) {
   }
 }
 
-TEST(GpuCodedAllReduce, AThousandReplaysWithPauses) {
+TEST(GpuCodedAllReduce, TenThousandReplaysWithPauses) {
   NEEDS_GPUS(2);
   CollectivesOptions options;
   options.delays = 9;
@@ -391,7 +391,7 @@ TEST(GpuCodedAllReduce, AThousandReplaysWithPauses) {
     collectives.finish(stream);
     const std::vector<std::byte> want = c.output();
     const cuda::Graph graph(stream, 1, calls);
-    for (int round = 0; round < 10; ++round) {
+    for (int round = 0; round < 100; ++round) {
       c.fill();
       e.fill();
       for (int i = 0; i < 100; ++i) graph.launch(stream);
