@@ -13,11 +13,17 @@
 namespace imbrex {
 namespace {
 
-// Hopper GPUs that no table knows take the H200's: their tensor cores and links are the same, and what was measured
-// there is nearer than what is simulated for it.
-const Records& records_for(const GpuKind& gpus) {
-  const Records& own = records_of(gpus.name);
-  return own.list.empty() && gpus.major == 9 ? records_of("NVIDIA H200") : own;
+const Record* find_near(const Records& records, const Problem& problem, std::optional<Strategy> strategy) {
+  const Record* record = find_record(records, problem);
+  if (record != nullptr && strategy.value_or(record->candidate.strategy) == record->candidate.strategy) return record;
+  return nearest_record(records, problem, strategy);
+}
+
+// What the tables of these GPUs do not know, others of Hopper take from the H200's: tensor cores and links are the
+// same, and what was measured there is nearer than what is simulated for it.
+const Record* find_for(const GpuKind& gpus, const Problem& problem, std::optional<Strategy> strategy) {
+  const Record* record = find_near(records_of(gpus.name), problem, strategy);
+  return record != nullptr || gpus.major != 9 ? record : find_near(records_of("NVIDIA H200"), problem, strategy);
 }
 
 Candidate simulated_choice(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
@@ -77,12 +83,7 @@ Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> s
   if (!strategy && !cuda::refusal_of_library_bias(problem).empty()) strategy = Strategy::fused;
   if (knobs && strategy) return {*strategy, *knobs};
   if (!knobs) {
-    const Records& records = records_for(gpus);
-    const Record* record = find_record(records, problem);
-    if (record != nullptr && strategy.value_or(record->candidate.strategy) != record->candidate.strategy)
-      record = nullptr;
-    if (record == nullptr) record = nearest_record(records, problem, strategy);
-    if (record != nullptr) {
+    if (const Record* record = find_for(gpus, problem, strategy); record != nullptr) {
       Candidate found = record->candidate;
       if (found.knobs.partial == output_type(record->problem.type)) found.knobs.partial = output_type(problem.type);
       // The record may be of another kind of scales; of those a tensor, a tile has one of A.

@@ -19,8 +19,8 @@ struct GpuKind {
 GpuKind kind_of(const GpuSurvey& survey);
 
 /// What to run on these GPUs: the plan recorded by their name for the problem where there is one, else that of a
-/// problem of nearly its sizes, else the one that a simulated machine of four H200s finishes first. Hopper GPUs of a
-/// name without records take the H200's. A given strategy or knobs are kept. The same on every rank and in every run.
+/// problem of nearly its sizes, on other Hopper GPUs else the H200's, else the one that a simulated machine of four
+/// H200s finishes first. A given strategy or knobs are kept. The same on every rank and in every run.
 Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
                                const std::optional<Knobs>& knobs, const GpuKind& gpus);
 
