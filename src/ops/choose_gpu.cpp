@@ -6,8 +6,10 @@
 
 #include "collectives/cuda/comm.hpp"
 #include "execute/cuda/refusal.hpp"
+#include "execute/cuda/translate.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/ops.hpp"
+#include "tune/kernel_tiles.hpp"
 #include "tune/records.hpp"
 
 namespace imbrex {
@@ -27,11 +29,20 @@ const Record* find_for(const GpuKind& gpus, const Problem& problem, std::optiona
 }
 
 Candidate simulated_choice(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
-                           bool own_collectives) {
+                           bool hopper) {
   static const Machine four_h200 = load_machine("4xh200");
   Machine machine = four_h200;
   machine.devices = std::max(machine.devices, problem.ranks);
-  if (!own_collectives) machine.own_one_step = machine.own_two_steps = {};
+  // What these GPUs do not run.
+  if (!hopper || problem.ranks > static_cast<int>(cuda::max_comm_ranks))
+    machine.own_one_step = machine.own_two_steps = {};
+  if (has_kernel_tiles(problem.type, hopper))
+    std::erase_if(machine.tiles, [&](const TileRate& tile) {
+      const auto kernels = kernel_tiles();
+      return std::none_of(kernels.begin(), kernels.end(), [&](const KernelTile& t) {
+        return t.type == problem.type && t.hopper == hopper && t.rows == tile.tile_m && t.cols == tile.tile_n;
+      });
+    });
   const Plan plan = choose_plan(problem, machine, {strategy, knobs, {}});
   return {plan.strategy, plan.knobs};
 }
@@ -46,11 +57,11 @@ std::int64_t typical_shard(std::int64_t rows) {
 }
 
 // The choice for shards of a typical number of rows, which takes some milliseconds, made once in this process.
-Candidate remembered_choice(const Problem& problem, std::optional<Strategy> strategy, bool own_collectives) {
+Candidate remembered_choice(const Problem& problem, std::optional<Strategy> strategy, bool hopper) {
   struct Choice {
     Problem problem;
     std::optional<Strategy> strategy;
-    bool own_collectives;
+    bool hopper;
     Candidate candidate;
   };
   static std::mutex lock;
@@ -60,14 +71,33 @@ Candidate remembered_choice(const Problem& problem, std::optional<Strategy> stra
   alike.m = typical * problem.ranks;
   const std::lock_guard guard(lock);
   auto found = std::find_if(choices.begin(), choices.end(), [&](const Choice& c) {
-    return c.problem == alike && c.strategy == strategy && c.own_collectives == own_collectives;
+    return c.problem == alike && c.strategy == strategy && c.hopper == hopper;
   });
   if (found == choices.end())
-    found = choices.insert(found,
-                           {alike, strategy, own_collectives, simulated_choice(alike, strategy, {}, own_collectives)});
+    found = choices.insert(found, {alike, strategy, hopper, simulated_choice(alike, strategy, {}, hopper)});
   Candidate chosen = found->candidate;
   if (std::int64_t& rows = chosen.knobs.comm_rows; rows > 0) rows = ceil_div(shard, ceil_div(typical, rows));
   return chosen;
+}
+
+// By what was measured, or else simulated.
+Candidate fastest(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus) {
+  const Record* record = find_for(gpus, problem, strategy);
+  if (record == nullptr) return remembered_choice(problem, strategy, gpus.major == 9);
+  Candidate found = record->candidate;
+  if (found.knobs.partial == output_type(record->problem.type)) found.knobs.partial = output_type(problem.type);
+  // The record may be of another kind of scales; of those a tensor, a tile has one of A.
+  if (problem.op == Operator::all_gather_gemm && problem.scales == Scales::tensor) found.knobs.span_shards = false;
+  return found;
+}
+
+// Whether a fused plan whose tiles have a kernel runs on it, and not on the plain one.
+bool on_tensor_cores(const Problem& problem, const Knobs& knobs, bool hopper) {
+  if (!has_kernel_tiles(problem.type, hopper) || !cuda::refusal_of_tma(problem).empty()) return false;
+  // Of few rows ranks own columns, which tiles begin with.
+  const bool by_columns =
+      problem.op == Operator::gemm_all_reduce && !knobs.one_shot && problem.m < problem.ranks * knobs.tile_m;
+  return !by_columns || problem.n % (std::int64_t{8} * problem.ranks) == 0;
 }
 
 }  // namespace
@@ -82,18 +112,14 @@ Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> s
                                const std::optional<Knobs>& knobs, const GpuKind& gpus) {
   if (!strategy && !cuda::refusal_of_library_bias(problem).empty()) strategy = Strategy::fused;
   if (knobs && strategy) return {*strategy, *knobs};
-  if (!knobs) {
-    if (const Record* record = find_for(gpus, problem, strategy); record != nullptr) {
-      Candidate found = record->candidate;
-      if (found.knobs.partial == output_type(record->problem.type)) found.knobs.partial = output_type(problem.type);
-      // The record may be of another kind of scales; of those a tensor, a tile has one of A.
-      if (problem.op == Operator::all_gather_gemm && problem.scales == Scales::tensor) found.knobs.span_shards = false;
-      return found;
-    }
-  }
-  const bool own_collectives = gpus.major == 9 && problem.ranks <= static_cast<int>(cuda::max_comm_ranks);
-  if (knobs) return simulated_choice(problem, strategy, knobs, own_collectives);
-  return remembered_choice(problem, strategy, own_collectives);
+  const bool hopper = gpus.major == 9;
+  if (knobs) return simulated_choice(problem, strategy, knobs, hopper);
+  Candidate chosen = fastest(problem, strategy, gpus);
+  if (chosen.strategy != Strategy::fused) return chosen;
+  chosen.knobs = with_kernel_tile(chosen.knobs, problem.type, hopper);
+  // The plain kernel is far behind a library's. What it takes of e4m3, cuBLASLt does not.
+  if (strategy || problem.type == Type::e4m3 || on_tensor_cores(problem, chosen.knobs, hopper)) return chosen;
+  return fastest(problem, Strategy::sequential, gpus);
 }
 
 Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,

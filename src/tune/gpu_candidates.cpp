@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan/builder.hpp"
+#include "tune/kernel_tiles.hpp"
 
 namespace imbrex {
 namespace {
@@ -15,12 +16,6 @@ struct Shape {
 constexpr Shape square{128, 128, 2}, square1{128, 128, 1}, narrow{128, 64, 1}, low{64, 128, 1}, small{64, 64, 1},
     tiny{64, 32, 1}, flat{64, 192, 1}, wide{128, 256, 2}, wide1{128, 256, 1}, middle{128, 224, 2}, middle1{128, 224, 1},
     oblong{128, 192, 2}, low2{64, 128, 2}, flat2{64, 192, 2};
-
-// The kernel for e4m3 that is nearest.
-Shape of_fp8(const Shape& s) {
-  if (s.tile_m < 128) return low;
-  return s.cluster == 2 ? square : square1;
-}
 
 class List {
  public:
@@ -49,8 +44,6 @@ class List {
   void add_split(std::initializer_list<Shape> shapes, Change&& change) {
     for (const Shape& shape : shapes) {
       Knobs k = knobs_of(shape, change);
-      // Of fp16, no kernel has a slot for those.
-      if (problem_.type == Type::fp16 && k.tile_m != k.tile_n) continue;
       k.split_k = parts_of_k(tiles_of(k), usual_sms, shapes_of(problem_).depth);
       if (k.split_k > 1) add(k);
     }
@@ -72,12 +65,13 @@ class List {
 
  private:
   template <typename Change>
-  Knobs knobs_of(const Shape& wanted, Change&& change) const {
-    const Shape s = problem_.type == Type::e4m3 ? of_fp8(wanted) : wanted;
+  Knobs knobs_of(const Shape& s, Change&& change) const {
     Knobs k;
     k.tile_m = s.tile_m;
     k.tile_n = s.tile_n;
     k.cluster = s.cluster;
+    // Of bf16 there are all.
+    if (problem_.type != Type::bf16) k = with_kernel_tile(k, problem_.type, true);
     k.transport = Transport::store;
     k.partial = output_type(problem_.type);
     change(k);
@@ -226,6 +220,7 @@ void add_splits(List& list, const Problem& p, std::int64_t shard) {
 
 std::vector<Candidate> gpu_candidates(const Problem& problem) {
   List list(problem);
+  if (!has_kernel_tiles(problem.type, true)) return list.take();
   const std::int64_t shard = problem.m / problem.ranks;
   switch (problem.op) {
     case Operator::all_gather_gemm: add_gathers(list, problem.m, shard); break;

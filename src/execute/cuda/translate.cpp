@@ -393,18 +393,31 @@ void place_workers(std::vector<QueueSpan>& queues, std::uint32_t total) {
   }
 }
 
-std::string refusal_of_tma(const Plan& plan) {
-  const RankShapes shapes = shapes_of(plan.problem);
-  const auto step = static_cast<std::int64_t>(16 / size_of(plan.problem.type));
-  const bool by_columns = plan.problem.type == Type::e4m3;
-  // Of B by columns, the kernels take as much for the sake of the results' rows, the bias and the scales.
-  const std::int64_t col_step = by_columns ? 8 : step;
-  if (plan.problem.type == Type::fp32) return "fp32 operands";
+namespace {
+
+// Columns of B at which a tile may begin. Of B by columns, the kernels take as much for the sake of the results' rows,
+// the bias and the scales.
+std::int64_t column_step(Type type) { return type == Type::e4m3 ? 8 : static_cast<std::int64_t>(16 / size_of(type)); }
+
+}  // namespace
+
+std::string refusal_of_tma(const Problem& problem) {
+  const RankShapes shapes = shapes_of(problem);
+  const auto step = static_cast<std::int64_t>(16 / size_of(problem.type));
+  const bool by_columns = problem.type == Type::e4m3;
+  const std::int64_t col_step = column_step(problem.type);
+  if (problem.type == Type::fp32) return "fp32 operands";
   if (shapes.depth % step != 0)
     return fmt::format("rows of A of {} elements, not a multiple of {}", shapes.depth, step);
   if (shapes.b.cols % col_step != 0)
     return fmt::format("{} of {} {}, not a multiple of {}", by_columns ? "results" : "rows of B", shapes.b.cols,
                        by_columns ? "columns" : "elements", col_step);
+  return {};
+}
+
+std::string refusal_of_tma(const Plan& plan) {
+  if (std::string why = refusal_of_tma(plan.problem); !why.empty()) return why;
+  const std::int64_t col_step = column_step(plan.problem.type);
   // A load that begins inside 16 bytes of a row is an illegal instruction (seen on an H200).
   for (const RankPlan& rank : plan.ranks)
     for (const Queue& queue : rank.queues)

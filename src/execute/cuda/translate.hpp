@@ -45,7 +45,9 @@ RankTable translate(const Plan& plan, const HeapLayout& layout, int rank, const 
 /// Gives every queue its workers out of `total`: reserved ones first, the rest to the others.
 void place_workers(std::vector<QueueSpan>& queues, std::uint32_t total);
 
-/// What keeps the tensor-memory unit from loading the plan's operands; empty if nothing does.
+/// What keeps the tensor-memory unit from loading the problem's operands, or the plan's tiles of them; empty if nothing
+/// does.
+std::string refusal_of_tma(const Problem& problem);
 std::string refusal_of_tma(const Plan& plan);
 
 /// Whether every slot of the plan holds a whole tile of the kernel, and no buffer has another type than the problem's,

@@ -1,0 +1,30 @@
+// The list of tiles that plans are chosen by is that of the kernels.
+#include "tune/kernel_tiles.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <tuple>
+
+#include "execute/cuda/gemm.hpp"
+
+namespace imbrex {
+namespace {
+
+using Tile = std::tuple<Type, std::int64_t, std::int64_t, int, bool, bool>;
+
+TEST(KernelTiles, AreThoseOfTheKernels) {
+  std::size_t count = 0;
+  const cuda::GemmKernel* const* kernels = cuda::tensor_core_kernels(count);
+  if (count == 0) GTEST_SKIP() << "built without kernels on tensor cores";
+  std::set<Tile> listed, there;
+  for (const KernelTile& t : kernel_tiles()) listed.insert({t.type, t.rows, t.cols, t.cluster, t.shares_k, t.hopper});
+  for (std::size_t i = 0; i < count; ++i) {
+    const cuda::GemmKernel& k = *kernels[i];
+    there.insert({k.type, k.shape.m, k.shape.n, k.shape.cluster, k.shape.sharing == cuda::Sharing::k, !k.anywhere});
+  }
+  EXPECT_EQ(listed, there);
+}
+
+}  // namespace
+}  // namespace imbrex
