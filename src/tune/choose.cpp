@@ -98,7 +98,8 @@ std::vector<Candidate> candidates(const Problem& problem, const Machine& machine
   }
   if (wanted(Strategy::sequential)) {
     list.push_back({Strategy::sequential, base});
-    if (may_suit_own_collectives(problem) && !machine.own_one_step.points.empty()) {
+    // Asked for, it is what everybody has.
+    if (!strategy && may_suit_own_collectives(problem) && !machine.own_one_step.points.empty()) {
       list.push_back(list.back());
       list.back().knobs.transport = Transport::store;
     }

@@ -15,8 +15,8 @@ struct Candidate {
   Knobs knobs;
 };
 
-/// Candidates worth comparing for `problem` on `machine`; with `strategy`, only its. Imbrex' own
-/// collectives among them if the machine has curves of theirs. Never empty.
+/// Candidates worth comparing for `problem` on `machine`; with `strategy`, only its. Without one, Imbrex' own
+/// collectives are among them if the machine has curves of theirs. Never empty.
 std::vector<Candidate> candidates(const Problem& problem, const Machine& machine, std::optional<Strategy> strategy);
 
 /// Whether Imbrex' own collectives behind a library's product may be worth a try: there are few rows, and kernels for
