@@ -38,10 +38,7 @@ Candidate simulated_choice(const Problem& problem, std::optional<Strategy> strat
     machine.own_one_step = machine.own_two_steps = {};
   if (has_kernel_tiles(problem.type, hopper))
     std::erase_if(machine.tiles, [&](const TileRate& tile) {
-      const auto kernels = kernel_tiles();
-      return std::none_of(kernels.begin(), kernels.end(), [&](const KernelTile& t) {
-        return t.type == problem.type && t.hopper == hopper && t.rows == tile.tile_m && t.cols == tile.tile_n;
-      });
+      return !has_kernel_tile(problem.type, hopper, tile.tile_m, tile.tile_n);
     });
   const Plan plan = choose_plan(problem, machine, {strategy, knobs, {}});
   return {plan.strategy, plan.knobs};

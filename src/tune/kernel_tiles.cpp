@@ -29,6 +29,12 @@ bool has_kernel_tiles(Type type, bool hopper) {
                      [&](const KernelTile& t) { return t.type == type && t.hopper == hopper; });
 }
 
+bool has_kernel_tile(Type type, bool hopper, std::int64_t rows, std::int64_t cols) {
+  return std::any_of(std::begin(tiles), std::end(tiles), [&](const KernelTile& t) {
+    return t.type == type && t.hopper == hopper && !t.shares_k && t.rows == rows && t.cols == cols;
+  });
+}
+
 Knobs with_kernel_tile(Knobs knobs, Type type, bool hopper) {
   // How far a tile is from what is wanted: exactly 0 for the same one.
   const auto distance = [&](const KernelTile& t) {

@@ -1,4 +1,4 @@
-// What is chosen for GPUs that no table knows.
+// What is chosen for GPUs, those that no table knows, too.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -392,7 +392,7 @@ void CudaExecution::await(cudaStream_t stream) {
     look();
     calls().look();
   }
-  if (faulty() || rescued_) throw_fault();
+  if (faulty() || fault_->abort != 0) throw_fault();
 }
 
 // Tells the other ranks of a wait of this one that passed its limit; where the world has failed, ends this rank's
@@ -402,14 +402,8 @@ void CudaExecution::look() noexcept {
     if (fault_->state != FaultRecord::clear && !dead_) world_.fail(fault_message());
     world_.throw_if_failed();
   } catch (const std::exception&) {
-    rescue();
+    fault_->abort = 1;
   }
-}
-
-void CudaExecution::rescue() noexcept {
-  if (rescued_) return;
-  rescued_ = true;
-  fault_->abort = 1;
 }
 
 std::vector<Span> CudaExecution::spans() {

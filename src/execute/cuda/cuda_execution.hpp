@@ -49,7 +49,6 @@ class CudaExecution final : public StreamExecution {
   void copy(std::size_t step, const Operands& operands, std::uint64_t copy_index, cudaStream_t stream);
   bool faulty() const { return fault_->state != FaultRecord::clear || fault_->ended_early != 0; }
   std::string fault_message() const;
-  void rescue() noexcept;
   [[noreturn]] void throw_fault();
   std::byte* heap_at(std::size_t offset) const { return heap_.handle().at(world_.rank(), place_.offset + offset); }
 
@@ -85,7 +84,6 @@ class CudaExecution final : public StreamExecution {
   SkipArgs skip_{};
   int exceptions_;  // in flight when the execution was made
   bool dead_ = false;
-  bool rescued_ = false;   // this rank's waits were told to end
   bool skipping_ = false;  // every other epoch is skipped; see epoch.hpp
   bool copy_out_ = false;  // peers write the output, and the caller's is out of their reach
   cudaStream_t main_ = nullptr, copies_ = nullptr;
