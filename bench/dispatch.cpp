@@ -130,6 +130,10 @@ int on_gpus(World& world) {
 
 int main(int argc, char** argv) {
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 4;
+  if (argc > 2 || ranks < 1 || ranks > max_ranks) {
+    fmt::print(stderr, "dispatch [RANKS]: RANKS is 1 to {}\n", max_ranks);
+    return 2;
+  }
   try {
     fmt::print(
         "on the host (us, medians of 5; tasks of rank 0's plan; all: making all ranks' plan)\n"
