@@ -9,29 +9,30 @@
 #include "execute/cuda/translate.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/ops.hpp"
+#include "tune/alike.hpp"
 #include "tune/kernel_tiles.hpp"
-#include "tune/records.hpp"
 
 namespace imbrex {
 namespace {
 
-const Record* find_near(const Records& records, const Problem& problem, std::optional<Strategy> strategy) {
-  const Record* record = find_record(records, problem);
-  if (record != nullptr && strategy.value_or(record->candidate.strategy) == record->candidate.strategy) return record;
-  return nearest_record(records, problem, strategy);
+const Machine& four_h200() {
+  static const Machine machine = load_machine("4xh200");
+  return machine;
 }
 
 // What the tables of these GPUs do not know, others of Hopper take from the H200's: tensor cores and links are the
 // same, and what was measured there is nearer than what is simulated for it.
-const Record* find_for(const GpuKind& gpus, const Problem& problem, std::optional<Strategy> strategy) {
-  const Record* record = find_near(records_of(gpus.name), problem, strategy);
-  return record != nullptr || gpus.major != 9 ? record : find_near(records_of("NVIDIA H200"), problem, strategy);
+std::optional<Candidate> measured_choice(const GpuKind& gpus, const Problem& problem,
+                                         std::optional<Strategy> strategy) {
+  const bool hopper = gpus.major == 9;
+  const auto chosen = choose_alike(records_of(gpus.name), problem, strategy, four_h200(), hopper);
+  if (chosen || !hopper) return chosen;
+  return choose_alike(records_of("NVIDIA H200"), problem, strategy, four_h200(), hopper);
 }
 
 Candidate simulated_choice(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
                            bool hopper) {
-  static const Machine four_h200 = load_machine("4xh200");
-  Machine machine = four_h200;
+  Machine machine = four_h200();
   machine.devices = std::max(machine.devices, problem.ranks);
   // What these GPUs do not run.
   if (!hopper || problem.ranks > static_cast<int>(cuda::max_comm_ranks))
@@ -79,11 +80,11 @@ Candidate remembered_choice(const Problem& problem, std::optional<Strategy> stra
 
 // By what was measured, or else simulated.
 Candidate fastest(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus) {
-  const Record* record = find_for(gpus, problem, strategy);
-  if (record == nullptr) return remembered_choice(problem, strategy, gpus.major == 9);
-  Candidate found = record->candidate;
-  if (found.knobs.partial == output_type(record->problem.type)) found.knobs.partial = output_type(problem.type);
-  // The record may be of another kind of scales; of those a tensor, a tile has one of A.
+  const std::optional<Candidate> measured = measured_choice(gpus, problem, strategy);
+  if (!measured) return remembered_choice(problem, strategy, gpus.major == 9);
+  Candidate found = *measured;
+  if (found.knobs.partial != Type::fp32) found.knobs.partial = output_type(problem.type);
+  // What was measured may be of another kind of scales; of those a tensor, a tile has one of A.
   if (problem.op == Operator::all_gather_gemm && problem.scales == Scales::tensor) found.knobs.span_shards = false;
   return found;
 }
@@ -111,6 +112,7 @@ Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> s
   if (knobs && strategy) return {*strategy, *knobs};
   const bool hopper = gpus.major == 9;
   if (knobs) return simulated_choice(problem, strategy, knobs, hopper);
+  if (strategy == Strategy::sequential) return library_sequence(problem);
   Candidate chosen = fastest(problem, strategy, gpus);
   if (chosen.strategy != Strategy::fused) return chosen;
   chosen.knobs = with_kernel_tile(chosen.knobs, problem.type, hopper);

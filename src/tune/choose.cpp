@@ -77,6 +77,12 @@ void add_fused(std::vector<Candidate>& list, const Problem& problem, const Knobs
 
 }  // namespace
 
+Candidate library_sequence(const Problem& problem) {
+  Candidate sequence;
+  sequence.knobs.partial = output_type(problem.type);
+  return sequence;
+}
+
 std::vector<Candidate> candidates(const Problem& problem, const Machine& machine, std::optional<Strategy> strategy) {
   Knobs base;
   base.partial = output_type(problem.type);

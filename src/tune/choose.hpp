@@ -15,6 +15,9 @@ struct Candidate {
   Knobs knobs;
 };
 
+/// A library's product, and behind it a library's collective: what everybody has.
+Candidate library_sequence(const Problem& problem);
+
 /// Candidates worth comparing for `problem` on `machine`; with `strategy`, only its. Without one, Imbrex' own
 /// collectives are among them if the machine has curves of theirs. Never empty.
 std::vector<Candidate> candidates(const Problem& problem, const Machine& machine, std::optional<Strategy> strategy);

@@ -4,6 +4,7 @@
 
 #include "plan/builder.hpp"
 #include "tune/kernel_tiles.hpp"
+#include "tune/quick_times.hpp"
 
 namespace imbrex {
 namespace {
@@ -84,16 +85,7 @@ class List {
     if (std::none_of(candidates_.begin(), candidates_.end(), same)) candidates_.push_back({Strategy::fused, k});
   }
 
-  // Of a rank's product: those of each rank's rows, of an all-reduce with few rows of each rank's columns.
-  std::int64_t tiles_of(const Knobs& k) const {
-    const Extent whole = shapes_of(problem_).product;
-    const std::int64_t areas = k.span_shards || k.one_shot ? 1 : problem_.ranks;
-    const auto count = [](std::int64_t size, std::int64_t parts, std::int64_t tile) {
-      return parts * ((size + parts * tile - 1) / (parts * tile));
-    };
-    const bool by_columns = problem_.op == Operator::gemm_all_reduce && whole.rows < areas * k.tile_m;
-    return count(whole.rows, by_columns ? 1 : areas, k.tile_m) * count(whole.cols, by_columns ? areas : 1, k.tile_n);
-  }
+  std::int64_t tiles_of(const Knobs& k) const { return fused_tiles(problem_, k); }
 
   const Problem& problem_;
   std::vector<Candidate> candidates_;
@@ -174,7 +166,7 @@ void add_scatters(List& list, const Problem& p, std::int64_t shard) {
   list.add({square}, [](Knobs&) {});
   if (exchange) {
     for (int group : {2, 4, 8}) list.add({square}, in_columns(group, 0));
-    return list.add({square}, in_columns(8, 8));
+    return list.add({square}, in_columns(8, 8)), list.add({wide}, in_columns(8, 0));
   }
   for (int group : {4, 8})
     for (int shift : {8, 16, 24}) list.add({square}, in_columns(group, shift));

@@ -120,38 +120,6 @@ void expect_gpu(const std::string& of_table, const std::string& gpu) {
                  of_table, gpu);
 }
 
-const Record* find_record(const Records& records, const Problem& problem) {
-  for (const Record& r : records.list)
-    if (key_of(r.problem) == key_of(problem) && r.m_low <= problem.m && problem.m <= r.m_high) return &r;
-  return nullptr;
-}
-
-const Record* nearest_record(const Records& records, const Problem& problem, std::optional<Strategy> strategy) {
-  // Ratios beyond which another plan is the better one as often as not. Few rows are all alike: a tile has more.
-  constexpr double far_in_m = 4, far_elsewhere = 8;
-  constexpr std::int64_t few_rows = 64;
-  const auto ratio = [](std::int64_t x, std::int64_t y) {
-    return std::abs(std::log(static_cast<double>(x) / static_cast<double>(y)));
-  };
-  const Record* nearest = nullptr;
-  double least = std::numeric_limits<double>::max();
-  for (const Record& r : records.list) {
-    const Problem& p = r.problem;
-    if (p.op != problem.op || p.ranks != problem.ranks || size_of(p.type) != size_of(problem.type)) continue;
-    if (strategy.value_or(r.candidate.strategy) != r.candidate.strategy) continue;
-    const double in_m = ratio(std::max(p.m, few_rows), std::max(problem.m, few_rows)), in_n = ratio(p.n, problem.n),
-                 in_k = ratio(p.k, problem.k);
-    if (in_m > std::log(far_in_m) || in_n > std::log(far_elsewhere) || in_k > std::log(far_elsewhere)) continue;
-    // M decides most, and the problem's own type and kind of scales are better than their like.
-    const bool own = p.type == problem.type && p.scales == problem.scales;
-    const double distance = 2 * in_m + in_n + in_k + (own ? 0 : 0.1);
-    if (distance >= least) continue;
-    least = distance;
-    nearest = &r;
-  }
-  return nearest;
-}
-
 Records load_records(const std::string& gpu) { return load_records(gpu, machine_folders()); }
 
 Records load_records(const std::string& gpu, const std::vector<std::string>& folders) {

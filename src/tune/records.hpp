@@ -38,14 +38,6 @@ std::string to_json(const Records& records);
 /// Throws Error(invalid_input) unless the table is of this GPU.
 void expect_gpu(const std::string& of_table, const std::string& gpu);
 
-/// The record for `problem`, or null.
-const Record* find_record(const Records& records, const Problem& problem);
-
-/// The record whose sizes are nearest to the problem's, as ratios, of the same operator and number of ranks and of a
-/// type of the same size; null if the nearest is far. With `strategy`, of those that found it fastest. Its knobs suit
-/// the problem but for `partial`, which names the type, and `span_shards`, where only its scales allow that.
-const Record* nearest_record(const Records& records, const Problem& problem, std::optional<Strategy> strategy);
-
 /// All records for GPUs of this name that came with the library, from machines/tuned/, by name of the file; each kind
 /// from the first folder that has some. None is no error.
 Records load_records(const std::string& gpu);

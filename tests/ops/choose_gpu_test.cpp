@@ -38,6 +38,8 @@ TEST(ChooseGpuPlan, OwnCollectivesBehindProductsOfFewRowsOnHopper) {
   EXPECT_TRUE(is_own(h100, 8, 64));
   EXPECT_TRUE(is_own(h100, 8, 64, Type::fp16));
   EXPECT_FALSE(is_own(h100, 8, 64, Type::bf16, Strategy::sequential));
+  EXPECT_TRUE(is_own(h100, 4, 64));
+  EXPECT_FALSE(is_own(h100, 4, 64, Type::bf16, Strategy::sequential));
   EXPECT_FALSE(is_own(h100, 8, 4096));
   EXPECT_FALSE(is_own(h100, 16, 64));
   EXPECT_FALSE(is_own(a100, 4, 64));

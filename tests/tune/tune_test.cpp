@@ -26,47 +26,9 @@ TEST(Records, CoverEveryRowBetweenThoseMeasured) {
   Records records{
       "Some GPU", "2026-11-21", {record(256, 32, 3), record(16, 32, 1), record(64, 32, 2), record(64, 40, 9)}};
   set_ranges(records);
-  const auto group = [&](std::int64_t m, std::int64_t n) {
-    const Record* found = find_record(records, {Operator::gemm_all_reduce, m, n, 64, 4, Type::bf16});
-    return found == nullptr ? 0 : found->candidate.knobs.group;
-  };
-  EXPECT_EQ(group(7, 32), 0);
-  for (std::int64_t m = 8; m <= 512; ++m) EXPECT_EQ(group(m, 32), m <= 32 ? 1 : m <= 128 ? 2 : 3) << m;
-  EXPECT_EQ(group(513, 32), 0);
-  EXPECT_EQ(group(64, 40), 9);
-  EXPECT_EQ(group(64, 48), 0);
-  EXPECT_EQ(find_record(records, {Operator::gemm_all_reduce, 64, 32, 64, 2, Type::bf16}), nullptr);
-  EXPECT_EQ(find_record(records, {Operator::gemm_all_reduce, 64, 32, 64, 4, Type::fp16}), nullptr);
-}
-
-TEST(Records, NearestOnesServeProblemsWithout) {
-  Records records{"Some GPU", "2026-11-21", {record(16, 4096, 1), record(1024, 4096, 2), record(8192, 4096, 3)}};
-  records.list[1].candidate.strategy = Strategy::sequential;
-  set_ranges(records);
-  const auto group = [&](Problem p, std::optional<Strategy> strategy = std::nullopt) {
-    const Record* found = nearest_record(records, p, strategy);
-    return found == nullptr ? 0 : found->candidate.knobs.group;
-  };
-  const auto problem = [](std::int64_t m, std::int64_t n, std::int64_t k) {
-    return Problem{Operator::gemm_all_reduce, m, n, k, 4, Type::bf16};
-  };
-  EXPECT_EQ(group(problem(1, 5120, 64)), 1);  // few rows are alike
-  EXPECT_EQ(group(problem(100, 5120, 80)), 1);
-  EXPECT_EQ(group(problem(900, 5120, 80)), 2);
-  EXPECT_EQ(group(problem(3000, 4000, 64)), 3);  // nearer in M than 1024
-  EXPECT_EQ(group(problem(900, 5120, 80), Strategy::fused), 0);
-  EXPECT_EQ(group(problem(2100, 5120, 80), Strategy::fused), 3);
-  EXPECT_EQ(group(problem(100000, 4096, 64)), 0);
-  EXPECT_EQ(group(problem(8192, 4096 * 9, 64)), 0);
-  EXPECT_EQ(group(problem(8192, 4096, 64 * 9)), 0);
-  Problem other = problem(900, 4096, 64);
-  other.type = Type::fp16;
-  EXPECT_EQ(group(other), 2);
-  other.type = Type::fp32;
-  EXPECT_EQ(group(other), 0);
-  other = problem(900, 4096, 64);
-  other.ranks = 2;
-  EXPECT_EQ(group(other), 0);
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
+  for (const Record& r : records.list) ranges.emplace_back(r.m_low, r.m_high);
+  EXPECT_EQ(ranges, (std::vector<std::pair<std::int64_t, std::int64_t>>{{8, 32}, {33, 128}, {129, 512}, {32, 128}}));
 }
 
 Record with_scales(Record r, Scales scales, int group) {
@@ -83,27 +45,11 @@ TEST(Records, TellKindsOfScalesApart) {
                   {with_scales(any, Scales::row, 3), with_scales(any, Scales::tensor, 2),
                    with_scales(record(256, 4096, 0), Scales::row, 4), with_scales(any, Scales::none, 1)}};
   set_ranges(records);
-  const auto problem = [&](Scales scales, std::int64_t m) {
-    Problem p = with_scales(any, scales, 0).problem;
-    p.m = m;
-    return p;
-  };
-  const auto exact = [&](Scales scales, std::int64_t m) {
-    const Record* found = find_record(records, problem(scales, m));
-    return found == nullptr ? 0 : found->candidate.knobs.group;
-  };
-  EXPECT_EQ(exact(Scales::none, 128), 1);
-  EXPECT_EQ(exact(Scales::tensor, 128), 2);
-  EXPECT_EQ(exact(Scales::row, 128), 3);
-  EXPECT_EQ(exact(Scales::row, 512), 4);
-  EXPECT_EQ(exact(Scales::tensor, 512), 0);
-  // Nearly as near in M, a record of the problem's own kind serves it; far from all of those, another does.
-  const auto nearest = [&](Scales scales, std::int64_t m) {
-    return nearest_record(records, problem(scales, m), std::nullopt)->candidate.knobs.group;
-  };
-  EXPECT_EQ(nearest(Scales::tensor, 130), 2);
-  EXPECT_EQ(nearest(Scales::tensor, 140), 4);
-  EXPECT_EQ(nearest(Scales::row, 130), 4);
+  using Range = std::pair<std::int64_t, std::int64_t>;
+  for (const Record& r : records.list)
+    EXPECT_EQ(Range(r.m_low, r.m_high), r.problem.scales != Scales::row ? Range(32, 128)
+                                        : r.problem.m == 64             ? Range(32, 128)
+                                                                        : Range(129, 512));
 
   const std::string text = to_json(records);
   const Records back = parse_records(text, "test");

@@ -1,0 +1,111 @@
+#include "tune/alike.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tune/kernel_tiles.hpp"
+#include "tune/quick_times.hpp"
+
+namespace imbrex {
+namespace {
+
+// Ratios of sizes beyond which a record tells nothing. Few rows are all alike, since a tile has more, and so are many.
+constexpr double far_in_m = 4, far_elsewhere = 8;
+constexpr std::int64_t few_rows = 64, many_rows = 16384;
+// By which a fused plan's advantage is lessened for each e-fold of distance: its knobs suit another problem.
+constexpr double doubt = 0.08;
+// Imbrex' own collectives behind a product: where they were found fastest for problems near, they are as fast as the
+// library's at least.
+constexpr double own_at_worst = 0.995;
+
+double log_ratio(std::int64_t x, std::int64_t y) {
+  return std::abs(std::log(static_cast<double>(x) / static_cast<double>(y)));
+}
+
+bool is_measured(const Record& record, const Problem& problem) {
+  Problem p = problem;
+  p.bias = record.problem.bias;  // costs little
+  return p == record.problem;
+}
+
+// None: too far.
+std::optional<double> distance_to(const Record& record, const Problem& problem) {
+  const Problem& p = record.problem;
+  if (p.op != problem.op || p.ranks != problem.ranks || size_of(p.type) != size_of(problem.type)) return std::nullopt;
+  const auto rows = [](std::int64_t m) { return std::clamp(m, few_rows, many_rows); };
+  const double in_n = log_ratio(p.n, problem.n), in_k = log_ratio(p.k, problem.k);
+  double in_m = log_ratio(rows(p.m), rows(problem.m));
+  if (in_m > std::log(far_in_m) || in_n > std::log(far_elsewhere) || in_k > std::log(far_elsewhere))
+    return std::nullopt;
+  if (record.m_low <= problem.m && problem.m <= record.m_high) in_m = 0;
+  // The problem's own type and kind of scales are better than their like.
+  const bool own = p.type == problem.type && p.scales == problem.scales;
+  return 2 * in_m + in_n + in_k + (own ? 0 : 0.1);
+}
+
+// Kinds of plans, in whose times closed forms err alike.
+enum Kind : std::uint8_t { fused, own_collectives, by_library, kinds };
+
+Kind kind_of(const Candidate& candidate) {
+  if (candidate.strategy == Strategy::fused) return fused;
+  return candidate.knobs.transport == Transport::store ? own_collectives : by_library;
+}
+
+// Another problem's plan, but for what depends on the number of tiles.
+Candidate suited(Candidate candidate, const Problem& problem, const Machine& machine, bool hopper) {
+  if (candidate.strategy != Strategy::fused) return candidate;
+  Knobs& k = candidate.knobs;
+  if (k.cluster_k > 1 && 2 * fused_tiles(problem, k) > static_cast<std::int64_t>(machine.sms.value)) k.cluster_k = 1;
+  k = with_kernel_tile(k, problem.type, hopper);
+  // Whether pairs of tiles come out even, the executor sees.
+  const auto kernels = kernel_tiles();
+  if (k.cluster_k == 1 && std::any_of(kernels.begin(), kernels.end(), [&](const KernelTile& t) {
+        return t.type == problem.type && t.hopper == hopper && t.rows == k.tile_m && t.cols == k.tile_n &&
+               t.cluster == 1;
+      }))
+    k.cluster = 0;
+  return candidate;
+}
+
+}  // namespace
+
+std::optional<Candidate> choose_alike(const Records& records, const Problem& problem, std::optional<Strategy> strategy,
+                                      const Machine& machine, bool hopper) {
+  struct Near {
+    Candidate candidate;
+    double distance;
+  };
+  std::vector<Near> nears;
+  double error[kinds] = {}, weight[kinds] = {};
+  const Candidate sequence = library_sequence(problem);
+  // Of the library's sequence, in time.
+  const auto ratio = [&](const Problem& p, const Candidate& c) {
+    return quick_seconds(p, c, machine) / quick_seconds(p, sequence, machine);
+  };
+  for (const Record& r : records.list) {
+    const std::optional<double> distance = distance_to(r, problem);
+    if (!distance || strategy.value_or(r.candidate.strategy) != r.candidate.strategy) continue;
+    if (is_measured(r, problem)) return r.candidate;
+    const Candidate candidate = suited(r.candidate, problem, machine, hopper);
+    const double w = std::exp(-*distance);
+    const Kind kind = kind_of(candidate);
+    error[kind] += w * std::log(r.seconds / r.sequential_seconds / ratio(r.problem, r.candidate));
+    weight[kind] += w;
+    nears.push_back({candidate, *distance});
+  }
+  std::optional<Candidate> best;
+  double least = 0, expected_of_best = 0;
+  for (const Near& near : nears) {
+    const Kind kind = kind_of(near.candidate);
+    double expected = ratio(problem, near.candidate) * std::exp(error[kind] / weight[kind]);
+    if (kind == own_collectives) expected = std::min(expected, own_at_worst);
+    const double doubted = kind == fused ? expected * (1 + doubt * near.distance) : expected;
+    if (best && doubted >= least) continue;
+    best = near.candidate;
+    least = doubted;
+    expected_of_best = expected;
+  }
+  return best && expected_of_best > 1 && !strategy ? sequence : best;
+}
+
+}  // namespace imbrex

@@ -1,0 +1,128 @@
+#include "tune/quick_times.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace imbrex {
+namespace {
+
+constexpr double fused_latency = 6e-6;  // of first arrivals and last reductions, which nothing hides
+// Share of the memory's bandwidth that a worker draws, as a multiple of its share of the workers.
+constexpr double memory_share = 1.2;
+
+double elements(const Extent& e) { return static_cast<double>(e.rows) * static_cast<double>(e.cols); }
+
+std::int64_t ceil_div(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+
+const TileRate& rate_of(const Machine& machine, std::int64_t tile_m, std::int64_t tile_n) {
+  const auto distance = [&](const TileRate& t) {
+    const auto ratio = [](std::int64_t x, std::int64_t y) {
+      return std::abs(std::log(static_cast<double>(x) / static_cast<double>(y)));
+    };
+    return ratio(t.tile_m, tile_m) + ratio(t.tile_n, tile_n);
+  };
+  return *std::min_element(machine.tiles.begin(), machine.tiles.end(),
+                           [&](const TileRate& x, const TileRate& y) { return distance(x) < distance(y); });
+}
+
+// How a product is cut: tiles of that shape, each into so many parts along K.
+struct Cut {
+  std::int64_t tiles = 0, tile_m = 0, tile_n = 0, parts = 1;
+};
+
+std::int64_t waves_of(const Cut& cut, const Machine& machine) {
+  return ceil_div(cut.tiles * cut.parts, static_cast<std::int64_t>(machine.sms.value));
+}
+
+double product_seconds(const Problem& problem, const RankShapes& shapes, const Cut& cut, const Machine& machine) {
+  const TileRate& tile = rate_of(machine, cut.tile_m, cut.tile_n);
+  const auto size = static_cast<double>(size_of(problem.type));
+  const double depth = static_cast<double>(shapes.depth) / static_cast<double>(cut.parts),
+               rows = static_cast<double>(cut.tile_m), cols = static_cast<double>(cut.tile_n);
+  const auto rate = machine.sm_rate.find(problem.type);
+  const double flops = (rate != machine.sm_rate.end() ? rate->second : machine.sm_rate.begin()->second).value;
+  const double multiply = 2 * rows * cols * depth / (flops * tile.efficiency.value),
+               load = (rows + cols) * depth * size / machine.sm_memory_bandwidth.value;
+  const double cool = static_cast<double>(waves_of(cut, machine)) * (std::max(multiply, load) + tile.prologue.value);
+  // Power lowers the clock.
+  const double onset = machine.sustained_onset.value, hot = machine.sustained_ratio.value;
+  const double rate_on_average = hot + (1 - hot) * (onset > 0 ? onset / cool * (1 - std::exp(-cool / onset)) : 0);
+  const double operands = (static_cast<double>(shapes.product.rows) * static_cast<double>(shapes.depth) +
+                           static_cast<double>(shapes.depth) * static_cast<double>(shapes.product.cols)) *
+                          size;
+  const double busy = static_cast<double>(cut.tiles * cut.parts) / machine.sms.value;
+  return std::max(cool / rate_on_average,
+                  operands / (machine.memory_bandwidth.value * std::min(1.0, memory_share * busy)));
+}
+
+// A library has tiles of many shapes, and takes those that suit.
+double library_seconds(const Problem& problem, const RankShapes& shapes, const Machine& machine) {
+  double least = std::numeric_limits<double>::max();
+  for (const TileRate& t : machine.tiles) {
+    const std::int64_t tiles = ceil_div(shapes.product.rows, t.tile_m) * ceil_div(shapes.product.cols, t.tile_n);
+    for (const std::int64_t parts : {1, 2, 4})
+      least = std::min(least, product_seconds(problem, shapes, {tiles, t.tile_m, t.tile_n, parts}, machine));
+  }
+  return least;
+}
+
+// Bytes that a rank puts on the wire, in one direction where an all-reduce has two.
+double wire_bytes(const Problem& problem, const RankShapes& shapes) {
+  const auto ranks = static_cast<double>(problem.ranks);
+  if (problem.op == Operator::all_gather_gemm)
+    return (ranks - 1) * elements(shapes.a) * static_cast<double>(size_of(problem.type));
+  return (ranks - 1) / ranks * elements(shapes.product) * static_cast<double>(size_of(output_type(problem.type)));
+}
+
+double collective_seconds(const Problem& problem, double bytes, bool own, const Machine& machine) {
+  if (own && !machine.own_one_step.points.empty()) {
+    if (problem.op != Operator::gemm_all_reduce) return seconds_of(machine.own_one_step, bytes);
+    return std::min(seconds_of(machine.own_one_step, bytes * problem.ranks),
+                    seconds_of(machine.own_two_steps, 2 * bytes));
+  }
+  switch (problem.op) {
+    case Operator::all_gather_gemm: return seconds_of(machine.all_gather, bytes);
+    case Operator::gemm_reduce_scatter: return seconds_of(machine.reduce_scatter, bytes);
+    case Operator::gemm_all_reduce: return seconds_of(machine.all_reduce, 2 * bytes);
+    case Operator::gemm_all_to_all: break;
+  }
+  return seconds_of(machine.all_to_all, bytes);
+}
+
+}  // namespace
+
+std::int64_t fused_tiles(const Problem& problem, const Knobs& knobs) {
+  const Extent whole = shapes_of(problem).product;
+  const std::int64_t areas = knobs.span_shards || knobs.one_shot ? 1 : problem.ranks;
+  const bool by_columns = problem.op == Operator::gemm_all_reduce && whole.rows < areas * knobs.tile_m;
+  const std::int64_t above = by_columns ? 1 : areas, beside = by_columns ? areas : 1;
+  // Pairs that share B: a tile without a mate of its column has an idle one.
+  const bool pairs = knobs.cluster > 1 && knobs.cluster_k == 1, one_by_one = knobs.order != TileOrder::column_major;
+  const auto even = [&](std::int64_t n) { return pairs ? n + n % 2 : n; };
+  const std::int64_t rows = ceil_div(whole.rows, above * knobs.tile_m);
+  return (one_by_one ? above * even(rows) : even(above * rows)) * beside * ceil_div(whole.cols, beside * knobs.tile_n);
+}
+
+double quick_seconds(const Problem& problem, const Candidate& candidate, const Machine& machine) {
+  const RankShapes shapes = shapes_of(problem);
+  const Knobs& knobs = candidate.knobs;
+  const double bytes = wire_bytes(problem, shapes);
+  if (candidate.strategy == Strategy::fused) {
+    const Cut cut{fused_tiles(problem, knobs), knobs.tile_m, knobs.tile_n,
+                  std::int64_t{knobs.split_k} * std::max(knobs.cluster_k, 1)};
+    // Beside tiles of their own time, those that add peers' wait for them.
+    const bool waits = problem.op == Operator::gemm_reduce_scatter || problem.op == Operator::gemm_all_reduce;
+    const bool in_every_wave = waits && knobs.order == TileOrder::column_major && knobs.own_shift == 0;
+    const auto waves = static_cast<double>(in_every_wave ? waves_of(cut, machine) : 1);
+    const double ways = problem.op != Operator::gemm_all_reduce ? 1 : knobs.one_shot ? problem.ranks : 2;
+    return std::max(product_seconds(problem, shapes, cut, machine), ways * bytes / machine.ingress_bandwidth.value) +
+           waves * fused_latency;
+  }
+  const double product = library_seconds(problem, shapes, machine),
+               collective = collective_seconds(problem, bytes, knobs.transport == Transport::store, machine);
+  if (candidate.strategy == Strategy::sequential) return product + collective;
+  return std::max(product, collective) + std::min(product, collective) / std::max(knobs.chunks, 1);
+}
+
+}  // namespace imbrex

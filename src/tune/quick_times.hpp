@@ -1,0 +1,18 @@
+// How long plans take, in closed form: a microsecond where a simulation takes milliseconds, and rougher.
+#pragma once
+
+#include "imbrex/machine.hpp"
+#include "tune/choose.hpp"
+
+namespace imbrex {
+
+/// Seconds that the candidate's plan would take for the problem on the machine: a product of whole waves of tiles, or
+/// what its operands take to load, and the wire, beside it or behind it. Right within a factor of two or so; ratios of
+/// like plans of like sizes are what it is good for.
+double quick_seconds(const Problem& problem, const Candidate& candidate, const Machine& machine);
+
+/// Tiles of a rank's fused product: those of each rank's rows; of an all-reduce with few rows of each rank's columns,
+/// and about as many. Where knobs ask for clusters that share columns, with the idle ones that fill up pairs.
+std::int64_t fused_tiles(const Problem& problem, const Knobs& knobs);
+
+}  // namespace imbrex

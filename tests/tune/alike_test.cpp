@@ -1,0 +1,193 @@
+// What measured problems tell about others, and the closed forms that it goes by.
+#include "tune/alike.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+
+#include "support/random_plan.hpp"
+#include "tune/kernel_tiles.hpp"
+#include "tune/quick_times.hpp"
+
+namespace imbrex {
+namespace {
+
+const Machine& four_h200() {
+  static const Machine machine = load_machine("4xh200");
+  return machine;
+}
+
+const Records& table() { return records_of("NVIDIA H200"); }
+
+Candidate fused(std::int64_t tile_m, std::int64_t tile_n, int cluster, int group) {
+  Candidate c{Strategy::fused, {}};
+  c.knobs.tile_m = tile_m, c.knobs.tile_n = tile_n, c.knobs.cluster = cluster, c.knobs.group = group;
+  c.knobs.transport = Transport::store;
+  return c;
+}
+
+// With the times of closed forms.
+Record record(std::int64_t m, const Candidate& candidate, std::int64_t n = 8192, std::int64_t k = 8192) {
+  Record r{{Operator::gemm_all_to_all, m, n, k, 4, Type::bf16}, 0, 0, candidate, 0, 0};
+  r.seconds = quick_seconds(r.problem, candidate, four_h200());
+  r.sequential_seconds = quick_seconds(r.problem, library_sequence(r.problem), four_h200());
+  return r;
+}
+
+Problem problem(std::int64_t m, std::int64_t n = 8192, std::int64_t k = 8192) {
+  return {Operator::gemm_all_to_all, m, n, k, 4, Type::bf16};
+}
+
+TEST(Alike, AMeasuredProblemGetsItsOwnPlan) {
+  for (const Record& r : table().list) {
+    Problem p = r.problem;
+    const auto chosen = choose_alike(table(), p, {}, four_h200(), true);
+    ASSERT_TRUE(chosen);
+    EXPECT_EQ(chosen->strategy, r.candidate.strategy);
+    EXPECT_EQ(chosen->knobs, r.candidate.knobs);
+    p.bias = true;
+    EXPECT_EQ(choose_alike(table(), p, {}, four_h200(), true)->knobs, r.candidate.knobs);
+  }
+}
+
+TEST(Alike, NearerOnesCountMore) {
+  Records records{"Some GPU", "2026-11-21", {}};
+  for (const std::int64_t m : {1024, 4096, 16384})
+    records.list.push_back(record(m, fused(128, 128, 2, static_cast<int>(m / 1024))));
+  set_ranges(records);
+  const auto group = [&](const Problem& p) {
+    const auto chosen = choose_alike(records, p, {}, four_h200(), true);
+    return chosen ? chosen->knobs.group : 0;
+  };
+  EXPECT_EQ(group(problem(1280)), 1);
+  EXPECT_EQ(group(problem(1536)), 1);
+  EXPECT_EQ(group(problem(3584)), 4);
+  EXPECT_EQ(group(problem(12288)), 16);
+  // Many rows are all alike.
+  EXPECT_EQ(group(problem(1 << 20)), 16);
+}
+
+TEST(Alike, NothingFarServes) {
+  Records records{"Some GPU", "2026-11-21", {record(1024, fused(128, 128, 2, 1))}};
+  set_ranges(records);
+  const auto serves = [&](const Problem& p, std::optional<Strategy> strategy = {}) {
+    return choose_alike(records, p, strategy, four_h200(), true).has_value();
+  };
+  EXPECT_TRUE(serves(problem(4096)));
+  EXPECT_FALSE(serves(problem(4224)));
+  EXPECT_TRUE(serves(problem(1024, 8 * 8192)));
+  EXPECT_FALSE(serves(problem(1024, 9 * 8192)));
+  EXPECT_FALSE(serves(problem(1024, 8192, 9 * 8192)));
+  Problem p = problem(1024);
+  p.type = Type::fp16;
+  EXPECT_TRUE(serves(p));
+  p.type = Type::fp32;
+  EXPECT_FALSE(serves(p));
+  p = problem(1024);
+  p.ranks = 2;
+  EXPECT_FALSE(serves(p));
+  p = problem(1024);
+  p.op = Operator::gemm_all_reduce;
+  EXPECT_FALSE(serves(p));
+  EXPECT_FALSE(serves(problem(1000), Strategy::decomposed));
+  EXPECT_TRUE(serves(problem(1000), Strategy::fused));
+  EXPECT_FALSE(choose_alike({"Some GPU", "", {}}, problem(1024), {}, four_h200(), true).has_value());
+}
+
+// Measured on two H200s in 2026-11: the plan of 256 rows, two tiles a shard where one was, took twice as long as cuBLAS
+// and NCCL.
+TEST(Alike, TilesThatDoNotFillWorkersLoseTheirAdvantage) {
+  const Problem p{Operator::all_gather_gemm, 300, 5120, 27648, 2, Type::bf16};
+  const auto chosen = choose_alike(table(), p, {}, four_h200(), true);
+  ASSERT_TRUE(chosen);
+  EXPECT_EQ(chosen->strategy, Strategy::sequential);
+  EXPECT_EQ(chosen->knobs.transport, Transport::store);
+  // Asked for fused plans, it still says which.
+  EXPECT_EQ(choose_alike(table(), p, Strategy::fused, four_h200(), true)->strategy, Strategy::fused);
+}
+
+TEST(Alike, TheLibrarysSequenceWhereNothingIsFaster) {
+  Record slow = record(1024, fused(128, 128, 2, 8));
+  slow.seconds = 1.3 * slow.sequential_seconds;
+  Records records{"Some GPU", "2026-11-21", {slow}};
+  set_ranges(records);
+  const auto chosen = choose_alike(records, problem(1152), {}, four_h200(), true);
+  ASSERT_TRUE(chosen);
+  EXPECT_EQ(chosen->strategy, Strategy::sequential);
+  EXPECT_EQ(chosen->knobs, library_sequence(problem(1152)).knobs);
+}
+
+TEST(Alike, PairsAndSharedKDependOnTheTiles) {
+  Candidate sharing = fused(64, 64, 1, 8);
+  sharing.knobs.cluster_k = 2;
+  sharing.knobs.span_shards = true;
+  Records records{"Some GPU", "2026-11-21", {record(64, sharing, 4096), record(1024, fused(128, 128, 2, 8))}};
+  set_ranges(records);
+  const auto knobs = [&](const Problem& p) {
+    return choose_alike(records, p, Strategy::fused, four_h200(), true)->knobs;
+  };
+  // Three tiles a shard: whether in pairs, the executor knows.
+  EXPECT_EQ(knobs(problem(4 * 384)).cluster, 0);
+  EXPECT_EQ(knobs(problem(1024)).cluster, 2);
+  records.list.pop_back();
+  EXPECT_EQ(knobs(problem(32, 4096)).cluster_k, 2);
+  EXPECT_EQ(knobs(problem(256, 16384)).cluster_k, 1);  // more tiles than half of the workers
+}
+
+// Closed forms of a plan's time, over that of the library's sequence, beside what was measured.
+TEST(QuickTimes, AgreeWithTheTables) {
+  for (const int ranks : {2, 4}) {
+    double sum = 0, largest = 0;
+    int count = 0;
+    for (const Record& r : table().list) {
+      if (r.problem.ranks != ranks) continue;
+      const double expected = quick_seconds(r.problem, r.candidate, four_h200()) /
+                              quick_seconds(r.problem, library_sequence(r.problem), four_h200());
+      const double error = std::abs(std::log(expected / (r.seconds / r.sequential_seconds)));
+      sum += error;
+      largest = std::max(largest, error);
+      ++count;
+    }
+    ASSERT_GT(count, 100);
+    std::cout << ranks << " GPUs: " << 100 * sum / count << " % in the mean, at most " << 100 * largest << " %\n";
+    EXPECT_LT(sum / count, 0.12);
+  }
+}
+
+TEST(QuickTimes, CountTheTilesThatPlansHave) {
+  test::Random random(test::seed_from_environment());
+  for (int i = 0; i < 200; ++i) {
+    const Problem p = test::random_problem(random, {.max_ranks = 4, .max_size = 900});
+    Knobs k = test::random_knobs(random, p, Strategy::fused);
+    k.cluster_k = k.split_k = 1;
+    const Plan plan = make_plan(p, Strategy::fused, k);
+    std::int64_t tiles = 0;
+    for (const Queue& queue : plan.ranks[0].queues)
+      tiles += std::count_if(queue.tasks.begin(), queue.tasks.end(),
+                             [](const Task& t) { return std::holds_alternative<Tile>(t.work); });
+    const std::int64_t counted = fused_tiles(p, k);
+    SCOPED_TRACE(test::describe({p, Strategy::fused, k}));
+    if (p.op == Operator::gemm_all_reduce && !k.one_shot) {
+      // Owners of tiles may get other numbers of them.
+      const std::int64_t across = (p.n + k.tile_n - 1) / k.tile_n, down = (p.m + k.tile_m - 1) / k.tile_m;
+      EXPECT_LE(std::abs(counted - tiles), p.ranks * std::max(across, down));
+    } else {
+      EXPECT_EQ(counted, tiles);
+    }
+  }
+}
+
+TEST(QuickTimes, IdleMatesFillUpPairs) {
+  Knobs k = fused(128, 128, 2, 8).knobs;
+  const Problem three = problem(4 * 384);  // tiles of a shard's column
+  EXPECT_EQ(fused_tiles(three, k), 4 * 4 * 64);
+  k.order = TileOrder::column_major;  // pairs go on in the next shard
+  EXPECT_EQ(fused_tiles(three, k), 4 * 3 * 64);
+  k.cluster = 1;
+  EXPECT_EQ(fused_tiles(three, k), 4 * 3 * 64);
+}
+
+}  // namespace
+}  // namespace imbrex
