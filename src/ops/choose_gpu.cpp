@@ -1,16 +1,19 @@
 #include "ops/choose_gpu.hpp"
 
 #include <algorithm>
+#include <list>
 #include <mutex>
 #include <vector>
 
 #include "collectives/cuda/comm.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "execute/cuda/translate.hpp"
+#include "imbrex/execute.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/ops.hpp"
 #include "tune/alike.hpp"
 #include "tune/kernel_tiles.hpp"
+#include "tune/quick_times.hpp"
 
 namespace imbrex {
 namespace {
@@ -30,19 +33,17 @@ std::optional<Candidate> measured_choice(const GpuKind& gpus, const Problem& pro
   return choose_alike(records_of("NVIDIA H200"), problem, strategy, four_h200(), hopper);
 }
 
-Candidate simulated_choice(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
-                           bool hopper) {
+// A machine of such GPUs, without what they do not run.
+Machine machine_for(const Problem& problem, bool hopper) {
   Machine machine = four_h200();
   machine.devices = std::max(machine.devices, problem.ranks);
-  // What these GPUs do not run.
   if (!hopper || problem.ranks > static_cast<int>(cuda::max_comm_ranks))
     machine.own_one_step = machine.own_two_steps = {};
   if (has_kernel_tiles(problem.type, hopper))
     std::erase_if(machine.tiles, [&](const TileRate& tile) {
       return !has_kernel_tile(problem.type, hopper, tile.tile_m, tile.tile_n);
     });
-  const Plan plan = choose_plan(problem, machine, {strategy, knobs, {}});
-  return {plan.strategy, plan.knobs};
+  return machine;
 }
 
 std::int64_t ceil_div(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
@@ -54,26 +55,46 @@ std::int64_t typical_shard(std::int64_t rows) {
   return power;
 }
 
-// The choice for shards of a typical number of rows, which takes some milliseconds, made once in this process.
-Candidate remembered_choice(const Problem& problem, std::optional<Strategy> strategy, bool hopper) {
-  struct Choice {
+struct Simulated {
+  Candidate candidate;
+  double seconds;
+};
+
+// All candidates' times, which takes some milliseconds, once in this process.
+const std::vector<Simulated>& simulated(const Problem& problem, std::optional<Strategy> strategy, bool hopper,
+                                        const Machine& machine) {
+  struct Simulation {
     Problem problem;
     std::optional<Strategy> strategy;
     bool hopper;
-    Candidate candidate;
+    std::vector<Simulated> candidates;
   };
   static std::mutex lock;
-  static std::vector<Choice> choices;
+  static std::list<Simulation> known;
+  const std::lock_guard guard(lock);
+  for (const Simulation& s : known)
+    if (s.problem == problem && s.strategy == strategy && s.hopper == hopper) return s.candidates;
+  Simulation& s = known.emplace_back(Simulation{problem, strategy, hopper, {}});
+  const auto simulator = make_simulator(machine);
+  for (const Candidate& c : candidates(problem, machine, strategy))
+    s.candidates.push_back({c, simulator->prepare(make_plan(problem, c.strategy, c.knobs))->run({}).seconds});
+  return s.candidates;
+}
+
+// By what is simulated for shards of a typical number of rows, carried over to those of the problem.
+Candidate simulated_choice(const Problem& problem, std::optional<Strategy> strategy, bool hopper) {
+  const Machine machine = machine_for(problem, hopper);
   const std::int64_t shard = ceil_div(problem.m, problem.ranks), typical = typical_shard(shard);
   Problem alike = problem;
   alike.m = typical * problem.ranks;
-  const std::lock_guard guard(lock);
-  auto found = std::find_if(choices.begin(), choices.end(), [&](const Choice& c) {
-    return c.problem == alike && c.strategy == strategy && c.hopper == hopper;
-  });
-  if (found == choices.end())
-    found = choices.insert(found, {alike, strategy, hopper, simulated_choice(alike, strategy, {}, hopper)});
-  Candidate chosen = found->candidate;
+  const auto expected = [&](const Simulated& s) {
+    return s.seconds * quick_seconds(problem, s.candidate, machine) / quick_seconds(alike, s.candidate, machine);
+  };
+  const std::vector<Simulated>& list = simulated(alike, strategy, hopper, machine);
+  Candidate chosen =
+      std::min_element(list.begin(), list.end(), [&](const Simulated& x, const Simulated& y) {
+        return expected(x) < expected(y);
+      })->candidate;
   if (std::int64_t& rows = chosen.knobs.comm_rows; rows > 0) rows = ceil_div(shard, ceil_div(typical, rows));
   return chosen;
 }
@@ -81,7 +102,7 @@ Candidate remembered_choice(const Problem& problem, std::optional<Strategy> stra
 // By what was measured, or else simulated.
 Candidate fastest(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus) {
   const std::optional<Candidate> measured = measured_choice(gpus, problem, strategy);
-  if (!measured) return remembered_choice(problem, strategy, gpus.major == 9);
+  if (!measured) return simulated_choice(problem, strategy, gpus.major == 9);
   Candidate found = *measured;
   if (found.knobs.partial != Type::fp32) found.knobs.partial = output_type(problem.type);
   // What was measured may be of another kind of scales; of those a tensor, a tile has one of A.
@@ -111,7 +132,10 @@ Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> s
   if (!strategy && !cuda::refusal_of_library_bias(problem).empty()) strategy = Strategy::fused;
   if (knobs && strategy) return {*strategy, *knobs};
   const bool hopper = gpus.major == 9;
-  if (knobs) return simulated_choice(problem, strategy, knobs, hopper);
+  if (knobs) {
+    const Plan plan = choose_plan(problem, machine_for(problem, hopper), {strategy, knobs, {}});
+    return {plan.strategy, plan.knobs};
+  }
   if (strategy == Strategy::sequential) return library_sequence(problem);
   Candidate chosen = fastest(problem, strategy, gpus);
   if (chosen.strategy != Strategy::fused) return chosen;

@@ -114,6 +114,7 @@ TEST(ChooseGpuPlan, WhatNoTensorCoreTakesGoesToALibrary) {
   EXPECT_EQ(choose_gpu_candidate(p, Strategy::fused, {}, h100).strategy, Strategy::fused);
 }
 
+// Eight ranks have no table.
 TEST(ChooseGpuPlan, ShardsOfAlikeRowsAreCutAlike) {
   const auto chosen = [](std::int64_t m) {
     return choose_gpu_candidate({Operator::all_gather_gemm, m, 57344, 8192, 8, Type::bf16}, {}, {}, h100);
@@ -122,12 +123,23 @@ TEST(ChooseGpuPlan, ShardsOfAlikeRowsAreCutAlike) {
   ASSERT_EQ(typical.strategy, Strategy::fused);
   ASSERT_GT(typical.knobs.comm_rows, 0);
   const std::int64_t pieces = 1024 / typical.knobs.comm_rows;
-  for (const std::int64_t m : {6000, 8184, 8200, 11000}) {
+  for (const std::int64_t m : {8184, 8200, 9216, 11000}) {
     Candidate other = chosen(m);
     EXPECT_EQ(other.knobs.comm_rows, ((m + 7) / 8 + pieces - 1) / pieces) << m;
     other.knobs.comm_rows = typical.knobs.comm_rows;
     EXPECT_EQ(other.knobs, typical.knobs) << m;
   }
+}
+
+// The plan of 128 rows a shard would have tiles for 256 of them.
+TEST(ChooseGpuPlan, ShardsThatDoNotFillTilesAreCutOtherwise) {
+  const auto tiles_rows = [](std::int64_t m) {
+    const Candidate c = choose_gpu_candidate({Operator::gemm_all_to_all, m, 8192, 8192, 8, Type::bf16}, {}, {}, h100);
+    if (c.strategy != Strategy::fused) return m;
+    const std::int64_t spanned = c.knobs.span_shards ? m : m / 8;
+    return (spanned + c.knobs.tile_m - 1) / c.knobs.tile_m * c.knobs.tile_m * (c.knobs.span_shards ? 1 : 8);
+  };
+  for (const std::int64_t shard : {129, 140, 150, 160}) EXPECT_LT(tiles_rows(8 * shard), 8 * 256) << shard;
 }
 
 TEST(ChooseGpuPlan, AKindIsAsOldAsTheOldestOfItsGpus) {
