@@ -14,6 +14,7 @@
 #include "execute/cuda/config_sm90.cuh"
 #include "execute/cuda/fragment.cuh"
 #include "execute/cuda/gemm.hpp"
+#include "execute/cuda/promoted_sm90.cuh"
 #include "execute/cuda/protocol.cuh"
 #include "execute/cuda/slots_sm90.cuh"
 #include "execute/cuda/sums_sm90.cuh"
@@ -35,8 +36,6 @@ struct Sm90Gemm {
                                        cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
   using LayoutB = cute::conditional_t<fp8, cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
   static constexpr int aligned = 16 / sizeof(Element);
-  // NOTE: of e4m3, this main loop adds what the instructions have summed over 128 of K to fp32 registers of its own:
-  // the instructions keep 14 bits. That takes twice the registers, so its tiles are smaller.
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, cutlass::layout::RowMajor, aligned, Element,
       LayoutB, aligned, float, TileShapeMNK, Multicast, cutlass::gemm::collective::StageCount<Config::stages>,
@@ -79,6 +78,8 @@ struct Sm90Gemm {
   static_assert(sizeof(SharedStorage) <= 227 * 1024);
 
   using Slots = Sm90Slots<Config, Pipeline, SharedStorage>;
+  using Promoted = cute::conditional_t<fp8, Sm90Promoted<Config, Mainloop>, NoPromotion>;
+  using Freer = cute::conditional_t<fp8, StageFreer<Pipeline, Config::cluster>, PipelineFreer<Pipeline>>;
 
   __device__ __forceinline__ static bool multiplies(TaskKind kind) {
     return kind == TaskKind::tile || kind == TaskKind::partner;
@@ -207,16 +208,17 @@ struct Sm90Gemm {
   /// none.
   template <typename Accumulators>
   __device__ __forceinline__ static void finish(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
-                                                const TaskClock& clock, Accumulators& acc, SharedStorage& shared,
+                                                const Reader& tasks, Accumulators& acc, SharedStorage& shared,
                                                 std::uint32_t thread, int group, int poster, std::uint32_t time) {
+    // NOTE: found anew for each stamp, the clock takes no registers in between, of which e4m3 has none to spare.
     const RegionEntry* regions = args.table.regions + task.regions;
     if (thread == 0) maybe_pause(args.protocol, epoch, task.task);
     const bool staged = task.adds > 0 && slot_stages_of(task) > 0;  // the producer waits for the slots, and loads them
     if (task.epilogue_waits > 0 && !staged) {
       if (thread == 0) {
-        clock.stamp(&TaskTimes::add_wait);
+        tasks.clock().stamp(&TaskTimes::add_wait);
         wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits);
-        clock.stamp(&TaskTimes::add_met);
+        tasks.clock().stamp(&TaskTimes::add_met);
       }
       Config::group_sync(group);
     }
@@ -238,7 +240,7 @@ struct Sm90Gemm {
         const RegionEntry& to = store_of(task, others, s);
         Tile::store(acc, to, first_of(to, args.out, epoch.copy), thread, pace);
       }
-    if (thread == 0) clock.stamp(&TaskTimes::end);
+    if (thread == 0) tasks.clock().stamp(&TaskTimes::end);
     hand_to_poster(task, poster);
   }
 
@@ -323,6 +325,7 @@ struct Sm90Gemm {
     const std::uint32_t thread = Config::pingpong ? threadIdx.x % 128 : threadIdx.x - 128;
     if constexpr (shares_k)
       if (block_in_cluster == 0 && threadIdx.x == 128) Sums::begin(shared.sums);
+    const Freer freer(pipeline, shared);
     std::uint32_t next_tile = 0;
     Mainloop mainloop;
     TiledMma tiled_mma;
@@ -347,21 +350,29 @@ struct Sm90Gemm {
       if (thread == 0) tasks.clock().begin(static_cast<std::uint32_t>(group));
       auto accumulators = partition_fragment_C(tiled_mma, take<0, 2>(TileShapeMNK{}));
       static_assert(decltype(size(accumulators))::value == registers);
-      if constexpr (fp8) clear(accumulators);
-      mainloop.mma(pipeline, state, accumulators, k_tiles, static_cast<int>(thread), shared.tensors, params.mainloop);
+      auto& acc = *reinterpret_cast<float(*)[registers]>(accumulators.data());
+      [[maybe_unused]] Promoted promoted;
+      if constexpr (fp8) {
+        clear(accumulators);
+        promoted.multiply(shared, state, freer, acc, k_tiles, thread);
+      } else {
+        mainloop.mma(pipeline, state, accumulators, k_tiles, static_cast<int>(thread), shared.tensors, params.mainloop);
+      }
       State slots = state;
-      slots.advance(k_tiles);
+      if constexpr (!fp8) slots.advance(k_tiles);
       if constexpr (Config::pingpong) {
         // NOTE: the other group must not come to a stage while slots are still to arrive there: barriers tell rounds
         // apart by parity only, so it would take the round before the slots for its own, and release theirs.
         if (slot_stages_of(task) > 0) Slots::await(task, pipeline, slots);
         order.arrive();
       }
-      mainloop.mma_tail(pipeline, state, k_tiles);
+      if constexpr (fp8)
+        promoted.end(slots, freer, acc);
+      else
+        mainloop.mma_tail(pipeline, state, k_tiles);
       if (thread == 0) tasks.clock().stamp(&TaskTimes::multiplied);
       state = slots;
       const std::uint32_t time = Config::pingpong && tasks.more() ? Pace::now() - begin : 0;
-      auto& acc = *reinterpret_cast<float(*)[registers]>(accumulators.data());
       if constexpr (shares_k) {
         if (task.kind == TaskKind::partner) {
           Sums::send(acc, shared.sums, tile, thread);
@@ -373,9 +384,9 @@ struct Sm90Gemm {
         if (args.b_scale != nullptr && task.kind == TaskKind::tile)
           Tile::scale(acc, scales_of(args, task, epoch.copy), args.row_scales != 0, task.rows,
                       static_cast<std::uint32_t>(args.n) - task.b_col, thread);
-      if (slot_stages_of(task) > 0) Slots::add(task, shared, pipeline, state, acc, thread, group);
+      if (slot_stages_of(task) > 0) Slots::add(task, shared, pipeline, state, freer, acc, thread, group);
       if (task.kind == TaskKind::tile) {
-        finish(args, epoch, task, tasks.clock(), acc, shared, thread, group, poster, time);
+        finish(args, epoch, task, tasks, acc, shared, thread, group, poster, time);
       }
     }
     if constexpr (shares_k) Sums::end();

@@ -18,6 +18,47 @@ __device__ __forceinline__ void await_stage(Shared& shared, const State& state) 
   shared.pipeline.empty_barrier_[state.index()].wait(state.phase());
 }
 
+/// What frees stages, by all threads that share a tile: CUTLASS' pipeline.
+template <typename Pipeline>
+struct PipelineFreer {
+  Pipeline& pipeline;
+
+  template <typename Shared>
+  __device__ __forceinline__ PipelineFreer(Pipeline& its, Shared&) : pipeline(its) {}
+  __device__ __forceinline__ void free(const typename Pipeline::PipelineState& state) const {
+    pipeline.consumer_release(state);
+  }
+};
+
+/// The same in one register instead of two: one thread of a warpgroup tells each block of the cluster; where a block
+/// loads alone, all threads tell it.
+template <typename Pipeline, int Cluster>
+struct StageFreer {
+  std::uint32_t first;  ///< the first stage's barrier in the block that this thread tells; 0: it tells none
+
+  template <typename Shared>
+  __device__ __forceinline__ StageFreer(Pipeline&, Shared& shared)
+      : first(cute::cast_smem_ptr_to_uint(&shared.pipeline.empty_barrier_[0])) {
+    if constexpr (Cluster > 1) {
+      const std::uint32_t block = threadIdx.x % 128;
+      asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(first) : "r"(first), "r"(block % Cluster));
+      if (block >= Cluster) first = 0;
+    }
+  }
+  __device__ __forceinline__ void free(int stage) const {
+    const std::uint32_t barrier = first + 8 * static_cast<std::uint32_t>(stage);
+    if constexpr (Cluster == 1)
+      asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+    else
+      asm volatile(
+          "{\n.reg .pred tells;\nsetp.ne.u32 tells, %0, 0;\n"
+          "@tells mbarrier.arrive.shared::cluster.b64 _, [%1];\n}" ::"r"(first),
+          "r"(barrier)
+          : "memory");
+  }
+  __device__ __forceinline__ void free(const typename Pipeline::PipelineState& state) const { free(state.index()); }
+};
+
 /// They follow a tile's last slices of K: all in flight at once, and none of them in the multiplying warps' registers
 /// before it is added. `Shared` has the stages of A and B, and their barriers.
 template <typename Config, typename Pipeline, typename Shared>
@@ -94,8 +135,10 @@ struct Sm90Slots {
   }
 
   /// By the threads that share the tile.
+  template <typename Freer>
   __device__ __forceinline__ static void add(const TaskEntry& task, Shared& shared, Pipeline& pipeline, State& state,
-                                             float (&acc)[Config::registers], std::uint32_t thread, int group) {
+                                             const Freer& freer, float (&acc)[Config::registers], std::uint32_t thread,
+                                             int group) {
     const auto enter = [&] {
       pipeline.consumer_wait(state);
       const std::uint32_t stage = state.index();
@@ -106,7 +149,7 @@ struct Sm90Slots {
     const auto leave = [&] {
       fence_after_reads();
       if constexpr (Config::cluster > 1) Config::group_sync(group);  // one thread releases for all of a warpgroup
-      pipeline.consumer_release(state);
+      freer.free(state);
       ++state;
     };
     if (task.adds == 3)
