@@ -91,10 +91,9 @@ Candidate simulated_choice(const Problem& problem, std::optional<Strategy> strat
     return s.seconds * quick_seconds(problem, s.candidate, machine) / quick_seconds(alike, s.candidate, machine);
   };
   const std::vector<Simulated>& list = simulated(alike, strategy, hopper, machine);
-  Candidate chosen =
-      std::min_element(list.begin(), list.end(), [&](const Simulated& x, const Simulated& y) {
-        return expected(x) < expected(y);
-      })->candidate;
+  Candidate chosen = std::min_element(list.begin(), list.end(), [&](const Simulated& x, const Simulated& y) {
+                       return expected(x) < expected(y);
+                     })->candidate;
   if (std::int64_t& rows = chosen.knobs.comm_rows; rows > 0) rows = ceil_div(shard, ceil_div(typical, rows));
   return chosen;
 }
