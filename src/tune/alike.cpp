@@ -12,7 +12,7 @@ namespace {
 // Ratios of sizes beyond which a record tells nothing. Few rows are all alike, since a tile has more, and so are many.
 constexpr double far_in_m = 4, far_elsewhere = 8;
 constexpr std::int64_t few_rows = 64, many_rows = 16384;
-// By which a fused plan's advantage is lessened for each e-fold of distance: its knobs suit another problem.
+// By which a plan's advantage is lessened for each e-fold of distance: its knobs suit another problem.
 constexpr double doubt = 0.08;
 // Imbrex' own collectives behind a product: where they were found fastest for problems near, they are as fast as the
 // library's at least.
@@ -51,11 +51,12 @@ Kind kind_of(const Candidate& candidate) {
   return candidate.knobs.transport == Transport::store ? own_collectives : by_library;
 }
 
-// Another problem's plan, but for what depends on the number of tiles.
-Candidate suited(Candidate candidate, const Problem& problem, const Machine& machine, bool hopper) {
+// Another problem's plan, but for what depends on the number of tiles. None: it was fast because few tiles shared K.
+std::optional<Candidate> suited(Candidate candidate, const Problem& problem, const Machine& machine, bool hopper) {
   if (candidate.strategy != Strategy::fused) return candidate;
   Knobs& k = candidate.knobs;
-  if (k.cluster_k > 1 && 2 * fused_tiles(problem, k) > static_cast<std::int64_t>(machine.sms.value)) k.cluster_k = 1;
+  if (k.cluster_k > 1 && 2 * fused_tiles(problem, k) > static_cast<std::int64_t>(machine.sms.value))
+    return std::nullopt;
   k = with_kernel_tile(k, problem.type, hopper);
   // Whether pairs of tiles come out even, the executor sees.
   const auto kernels = kernel_tiles();
@@ -86,12 +87,11 @@ std::optional<Candidate> choose_alike(const Records& records, const Problem& pro
     const std::optional<double> distance = distance_to(r, problem);
     if (!distance || strategy.value_or(r.candidate.strategy) != r.candidate.strategy) continue;
     if (is_measured(r, problem)) return r.candidate;
-    const Candidate candidate = suited(r.candidate, problem, machine, hopper);
     const double w = std::exp(-*distance);
-    const Kind kind = kind_of(candidate);
+    const Kind kind = kind_of(r.candidate);
     error[kind] += w * std::log(r.seconds / r.sequential_seconds / ratio(r.problem, r.candidate));
     weight[kind] += w;
-    nears.push_back({candidate, *distance});
+    if (const auto candidate = suited(r.candidate, problem, machine, hopper)) nears.push_back({*candidate, *distance});
   }
   std::optional<Candidate> best;
   double least = 0, expected_of_best = 0;
@@ -99,7 +99,7 @@ std::optional<Candidate> choose_alike(const Records& records, const Problem& pro
     const Kind kind = kind_of(near.candidate);
     double expected = ratio(problem, near.candidate) * std::exp(error[kind] / weight[kind]);
     if (kind == own_collectives) expected = std::min(expected, own_at_worst);
-    const double doubted = kind == fused ? expected * (1 + doubt * near.distance) : expected;
+    const double doubted = kind == own_collectives ? expected : expected * (1 + doubt * near.distance);
     if (best && doubted >= least) continue;
     best = near.candidate;
     least = doubted;

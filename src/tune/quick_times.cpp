@@ -56,15 +56,16 @@ double product_seconds(const Problem& problem, const RankShapes& shapes, const C
                   operands / (machine.memory_bandwidth.value * std::min(1.0, memory_share * busy)));
 }
 
-// A library has tiles of many shapes, and takes those that suit.
-double library_seconds(const Problem& problem, const RankShapes& shapes, const Machine& machine) {
+// Of so many parts of the rows, one after another. A library has tiles of many shapes, and takes those that suit.
+double library_seconds(const Problem& problem, RankShapes shapes, int chunks, const Machine& machine) {
+  shapes.product.rows = ceil_div(shapes.product.rows, chunks);
   double least = std::numeric_limits<double>::max();
   for (const TileRate& t : machine.tiles) {
     const std::int64_t tiles = ceil_div(shapes.product.rows, t.tile_m) * ceil_div(shapes.product.cols, t.tile_n);
     for (const std::int64_t parts : {1, 2, 4})
       least = std::min(least, product_seconds(problem, shapes, {tiles, t.tile_m, t.tile_n, parts}, machine));
   }
-  return least;
+  return chunks * least;
 }
 
 // Bytes that a rank puts on the wire, in one direction where an all-reduce has two.
@@ -82,7 +83,10 @@ double collective_seconds(const Problem& problem, double bytes, bool own, const 
                     seconds_of(machine.own_two_steps, 2 * bytes));
   }
   switch (problem.op) {
-    case Operator::all_gather_gemm: return seconds_of(machine.all_gather, bytes);
+    case Operator::all_gather_gemm:
+      // Scales go ahead, by a collective of their own.
+      return seconds_of(machine.all_gather, bytes) +
+             (problem.scales != Scales::none ? seconds_of(machine.all_gather, 1) : 0);
     case Operator::gemm_reduce_scatter: return seconds_of(machine.reduce_scatter, bytes);
     case Operator::gemm_all_reduce: return seconds_of(machine.all_reduce, 2 * bytes);
     case Operator::gemm_all_to_all: break;
@@ -119,10 +123,10 @@ double quick_seconds(const Problem& problem, const Candidate& candidate, const M
     return std::max(product_seconds(problem, shapes, cut, machine), ways * bytes / machine.ingress_bandwidth.value) +
            waves * fused_latency;
   }
-  const double product = library_seconds(problem, shapes, machine),
+  const int chunks = candidate.strategy == Strategy::decomposed ? std::max(knobs.chunks, 1) : 1;
+  const double product = library_seconds(problem, shapes, chunks, machine),
                collective = collective_seconds(problem, bytes, knobs.transport == Transport::store, machine);
-  if (candidate.strategy == Strategy::sequential) return product + collective;
-  return std::max(product, collective) + std::min(product, collective) / std::max(knobs.chunks, 1);
+  return std::max(product, collective) + std::min(product, collective) / chunks;
 }
 
 }  // namespace imbrex
