@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes the tables and the plot of docs/gpu-results.md, and README's sum of them, from bench/results/gpu-4xh200.json,
-gpu-2xh200.json and e4m3-4xh200.json.
+gpu-2xh200.json, unseen-2xh200.json, e4m3-2xh200.json and e4m3-4xh200.json.
 
 usage: gpu_tables.py [--check]    --check: changes nothing, fails where the document or the plot is not up to date
        gpu_tables.py --merge OUT.json MACHINE IN.json...    joins outputs of `imbrex bench --json` or bench/peers_torch.py
@@ -15,7 +15,9 @@ from report import COLOURS, ROOT, Plot, geometric_mean, heading, line, merge, wi
 
 RESULT = ROOT / "bench/results/gpu-4xh200.json"
 ON_TWO = ROOT / "bench/results/gpu-2xh200.json"
+UNSEEN = ROOT / "bench/results/unseen-2xh200.json"
 E4M3 = ROOT / "bench/results/e4m3-4xh200.json"
+E4M3_ON_TWO = ROOT / "bench/results/e4m3-2xh200.json"
 DOCUMENT = ROOT / "docs/gpu-results.md"
 README = ROOT / "README.md"
 PLOT = ROOT / "docs/gpu-4xh200.svg"
@@ -30,7 +32,7 @@ def rows_of(result):
         roofline = max(row["cublas_us"], row["wire_us"])
         torch = min(row["peers"].items(), key=lambda peer: peer[1]) if row.get("peers") else None
         best = min(sequential["us"], torch[1] if torch else math.inf)
-        yield {"op": p["operator"], "m": p["m"], "n": p["n"], "k": p["k"], "roofline": roofline, "sequential": sequential["us"],
+        yield {"op": p["operator"], "type": p["type"], "m": p["m"], "n": p["n"], "k": p["k"], "roofline": roofline, "sequential": sequential["us"],
                "torch": torch, "us": chosen["us"], "fraction": roofline / chosen["us"], "gain": sequential["us"] / chosen["us"],
                "best_gain": best / chosen["us"], "plan": chosen["name"]}
 
@@ -58,6 +60,24 @@ def table(result):
         if peers:
             cells += [f"{geometric_mean(r['best_gain'] for r in own):.3f}", f"{min(r['best_gain'] for r in own):.2f}"]
         lines.append(line(cells))
+    return "\n".join(lines) + "\n"
+
+
+def sums(result, slowest):
+    """Without the cells, but for so many of the slowest."""
+    rows = list(rows_of(result))
+    lines = heading(["type", "operator", "cells", "of the roofline", "speed-up", "slowest cell"])
+    for kind in dict.fromkeys(r["type"] for r in rows):
+        of_type = [r for r in rows if r["type"] == kind]
+        for op in list(dict.fromkeys(r["op"] for r in of_type)) + ["all"]:
+            own = [r for r in of_type if op in (r["op"], "all")]
+            lines.append(line([kind, op, str(len(own)), f"{geometric_mean(r['fraction'] for r in own):.3f}",
+                               f"{geometric_mean(r['gain'] for r in own):.3f}", f"{min(r['gain'] for r in own):.2f}"]))
+    lines += ["", "The slowest:", ""]
+    lines += heading(["type", "operator", "M x N x K", "roofline us", "cuBLAS+NCCL us", "Imbrex us", "speed-up", "plan"])
+    for r in sorted(rows, key=lambda r: r["gain"])[:slowest]:
+        lines.append(line([r["type"], r["op"], f"{r['m']} x {r['n']} x {r['k']}", f"{r['roofline']:.1f}", f"{r['sequential']:.1f}",
+                           f"{r['us']:.1f}", f"{r['gain']:.2f}", r["plan"]]))
     return "\n".join(lines) + "\n"
 
 
@@ -96,7 +116,9 @@ def main():
     result = json.loads(RESULT.read_text())
     document = with_section(DOCUMENT.read_text(), MAKER, table(result))
     document = with_section(document, f"{MAKER} 2xh200", table(json.loads(ON_TWO.read_text())))
+    document = with_section(document, f"{MAKER} unseen", sums(json.loads(UNSEEN.read_text()), 8))
     document = with_section(document, f"{MAKER} e4m3", table(json.loads(E4M3.read_text())))
+    document = with_section(document, f"{MAKER} e4m3 2xh200", table(json.loads(E4M3_ON_TWO.read_text())))
     readme = with_section(README.read_text(), MAKER, sum_of(result))
     wanted = {DOCUMENT: document, README: readme, PLOT: plot(result)}
     write_or_check(wanted, sys.argv[1:] == ["--check"], MAKER)
