@@ -51,8 +51,10 @@ Kind kind_of(const Candidate& candidate) {
   return candidate.knobs.transport == Transport::store ? own_collectives : by_library;
 }
 
-// Another problem's plan, but for what depends on the number of tiles. None: it was fast because few tiles shared K.
+// Another problem's plan, but for what depends on the number of tiles. None: it was fast because few tiles shared K, or
+// there are more rows than suit it.
 std::optional<Candidate> suited(Candidate candidate, const Problem& problem, const Machine& machine, bool hopper) {
+  if (kind_of(candidate) == own_collectives && !may_suit_own_collectives(problem)) return std::nullopt;
   if (candidate.strategy != Strategy::fused) return candidate;
   Knobs& k = candidate.knobs;
   if (k.cluster_k > 1 && 2 * fused_tiles(problem, k) > static_cast<std::int64_t>(machine.sms.value))

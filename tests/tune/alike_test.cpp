@@ -108,6 +108,15 @@ TEST(Alike, TilesThatDoNotFillWorkersLoseTheirAdvantage) {
   EXPECT_EQ(choose_alike(table(), p, Strategy::fused, four_h200(), true)->strategy, Strategy::fused);
 }
 
+TEST(Alike, OwnCollectivesAreForFewRows) {
+  Candidate own = library_sequence(problem(1024));
+  own.knobs.transport = Transport::store;
+  Records records{"Some GPU", "2026-11-21", {record(1024, own)}};
+  set_ranges(records);
+  EXPECT_EQ(choose_alike(records, problem(900), {}, four_h200(), true)->knobs, own.knobs);
+  EXPECT_FALSE(choose_alike(records, problem(1028), {}, four_h200(), true).has_value());
+}
+
 TEST(Alike, TheLibrarysSequenceWhereNothingIsFaster) {
   Record slow = record(1024, fused(128, 128, 2, 8));
   slow.seconds = 1.3 * slow.sequential_seconds;
