@@ -12,7 +12,8 @@
 
 namespace imbrex {
 
-/// The fastest plan of a problem on a GPU, for all M from m_low to m_high.
+/// The fastest plan of a problem on a GPU. Of those measured for its N and K, it is the nearest to M from m_low to
+/// m_high.
 struct Record {
   Problem problem;  ///< with the M that was measured
   std::int64_t m_low = 0, m_high = 0;
