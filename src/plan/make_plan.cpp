@@ -9,6 +9,20 @@ void expect_positive(const char* name, std::int64_t value) {
   IMBREX_EXPECTS(value > 0 && value <= (std::int64_t{1} << 31), "knob {} = {}: it must be from 1 to 2^31", name, value);
 }
 
+Plan make(const Problem& problem, Strategy strategy, const Knobs& knobs, int only) {
+  validate(problem);
+  validate_knobs(problem, strategy, knobs);
+  switch (strategy) {
+    case Strategy::sequential: return sequential_plan(problem, knobs);
+    case Strategy::decomposed: return decomposed_plan(problem, knobs);
+    case Strategy::fused: break;
+  }
+  return problem.op == Operator::all_gather_gemm ? fused_all_gather_plan(problem, knobs, only)
+                                                 : fused_scatter_plan(problem, knobs, only);
+}
+
+}  // namespace
+
 void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knobs) {
   expect_positive("tile_m", knobs.tile_m);
   expect_positive("tile_n", knobs.tile_n);
@@ -58,20 +72,6 @@ void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knob
                  "transport {} with reducer tile needs own tiles last: order owner_major or naive",
                  name_of(knobs.transport));
 }
-
-Plan make(const Problem& problem, Strategy strategy, const Knobs& knobs, int only) {
-  validate(problem);
-  validate_knobs(problem, strategy, knobs);
-  switch (strategy) {
-    case Strategy::sequential: return sequential_plan(problem, knobs);
-    case Strategy::decomposed: return decomposed_plan(problem, knobs);
-    case Strategy::fused: break;
-  }
-  return problem.op == Operator::all_gather_gemm ? fused_all_gather_plan(problem, knobs, only)
-                                                 : fused_scatter_plan(problem, knobs, only);
-}
-
-}  // namespace
 
 Plan make_plan(const Problem& problem, Strategy strategy, const Knobs& knobs) {
   return make(problem, strategy, knobs, all_ranks);

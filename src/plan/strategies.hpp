@@ -1,9 +1,14 @@
-// One function per strategy and group of operators. Problem and knobs are valid.
+// One function per strategy and group of operators.
 #pragma once
 
 #include "plan/builder.hpp"
 
 namespace imbrex {
+
+/// Throws Error(invalid_input) naming the knob and the rule. `problem` is valid.
+void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knobs);
+
+// Problem and knobs are valid.
 
 Plan sequential_plan(const Problem& problem, const Knobs& knobs);
 Plan decomposed_plan(const Problem& problem, const Knobs& knobs);

@@ -57,7 +57,7 @@ std::optional<Candidate> suited(Candidate candidate, const Problem& problem, con
   if (kind_of(candidate) == own_collectives && !may_suit_own_collectives(problem)) return std::nullopt;
   if (candidate.strategy != Strategy::fused) return candidate;
   Knobs& k = candidate.knobs;
-  if (k.cluster_k > 1 && 2 * fused_tiles(problem, k) > static_cast<std::int64_t>(machine.sms.value))
+  if (k.cluster_k > 1 && fused_tiles(problem, k) > static_cast<std::int64_t>(machine.sms.value) / 2)
     return std::nullopt;
   k = with_kernel_tile(k, problem.type, hopper);
   // Whether pairs of tiles come out even, the executor sees.

@@ -31,9 +31,9 @@ struct Cut {
   std::int64_t tiles = 0, tile_m = 0, tile_n = 0, parts = 1;
 };
 
-std::int64_t waves_of(const Cut& cut, const Machine& machine) {
-  return ceil_div(cut.tiles * cut.parts, static_cast<std::int64_t>(machine.sms.value));
-}
+double workers_of(const Cut& cut) { return static_cast<double>(cut.tiles) * static_cast<double>(cut.parts); }
+
+double waves_of(const Cut& cut, const Machine& machine) { return std::ceil(workers_of(cut) / machine.sms.value); }
 
 double product_seconds(const Problem& problem, const RankShapes& shapes, const Cut& cut, const Machine& machine) {
   const TileRate& tile = rate_of(machine, cut.tile_m, cut.tile_n);
@@ -44,14 +44,14 @@ double product_seconds(const Problem& problem, const RankShapes& shapes, const C
   const double flops = (rate != machine.sm_rate.end() ? rate->second : machine.sm_rate.begin()->second).value;
   const double multiply = 2 * rows * cols * depth / (flops * tile.efficiency.value),
                load = (rows + cols) * depth * size / machine.sm_memory_bandwidth.value;
-  const double cool = static_cast<double>(waves_of(cut, machine)) * (std::max(multiply, load) + tile.prologue.value);
+  const double cool = waves_of(cut, machine) * (std::max(multiply, load) + tile.prologue.value);
   // Power lowers the clock.
   const double onset = machine.sustained_onset.value, hot = machine.sustained_ratio.value;
   const double rate_on_average = hot + (1 - hot) * (onset > 0 ? onset / cool * (1 - std::exp(-cool / onset)) : 0);
   const double operands = (static_cast<double>(shapes.product.rows) * static_cast<double>(shapes.depth) +
                            static_cast<double>(shapes.depth) * static_cast<double>(shapes.product.cols)) *
                           size;
-  const double busy = static_cast<double>(cut.tiles * cut.parts) / machine.sms.value;
+  const double busy = workers_of(cut) / machine.sms.value;
   return std::max(cool / rate_on_average,
                   operands / (machine.memory_bandwidth.value * std::min(1.0, memory_share * busy)));
 }
@@ -118,7 +118,7 @@ double quick_seconds(const Problem& problem, const Candidate& candidate, const M
     // Beside tiles of their own time, those that add peers' wait for them.
     const bool waits = problem.op == Operator::gemm_reduce_scatter || problem.op == Operator::gemm_all_reduce;
     const bool in_every_wave = waits && knobs.order == TileOrder::column_major && knobs.own_shift == 0;
-    const auto waves = static_cast<double>(in_every_wave ? waves_of(cut, machine) : 1);
+    const double waves = in_every_wave ? waves_of(cut, machine) : 1;
     const double ways = problem.op != Operator::gemm_all_reduce ? 1 : knobs.one_shot ? problem.ranks : 2;
     return std::max(product_seconds(problem, shapes, cut, machine), ways * bytes / machine.ingress_bandwidth.value) +
            waves * fused_latency;

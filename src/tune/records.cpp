@@ -12,6 +12,7 @@
 
 #include "imbrex/machine.hpp"
 #include "plan/json_node.hpp"
+#include "plan/strategies.hpp"
 #include "tune/all_reduce_records.hpp"
 
 namespace imbrex {
@@ -21,6 +22,12 @@ constexpr int format_version = 1;
 
 // Kinds of scales take different plans, and different times.
 auto key_of(const Problem& p) { return std::tuple(p.op, p.type, p.scales, p.ranks, p.n, p.k); }
+
+double seconds_of(const Node& n) {
+  const double microseconds = n.number();
+  if (!(microseconds >= 0.1 && microseconds <= 1e12)) n.refuse("a time must be from 0.1 to 10^12 us");
+  return microseconds * 1e-6;
+}
 
 Record record_of(const Node& n) {
   n.only(
@@ -34,8 +41,14 @@ Record record_of(const Node& n) {
   r.m_low = n["from_m"].integer<std::int64_t>();
   r.m_high = n["to_m"].integer<std::int64_t>();
   r.candidate = {n["strategy"].name(parse_strategy), knobs_of(n["knobs"])};
-  r.seconds = n["us"].number() * 1e-6;
-  r.sequential_seconds = n["sequential_us"].number() * 1e-6;
+  r.seconds = seconds_of(n["us"]);
+  r.sequential_seconds = seconds_of(n["sequential_us"]);
+  try {
+    validate(r.problem);
+    validate_knobs(r.problem, r.candidate.strategy, r.candidate.knobs);
+  } catch (const Error& error) {
+    n.refuse(error.what());
+  }
   if (r.m_low < 1 || r.m_high < r.m_low) n.refuse("from_m and to_m must be a range of positive numbers");
   return r;
 }

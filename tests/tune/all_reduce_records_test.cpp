@@ -279,7 +279,7 @@ TEST(TuningTable, KeepsWhatItDoesNotReplace) {
   Measurement gemm;
   gemm.problem = {Operator::gemm_all_reduce, 128, 32, 64, 4, Type::bf16};
   gemm.gpu = "Some GPU";
-  gemm.plans.push_back({});
+  gemm.plans.emplace_back().seconds = 4e-6;
   const Records tuned = parsed(tuning_table(std::vector{gemm}, "2026-12-24", to_json(before)));
   ASSERT_EQ(tuned.list.size(), 1u);
   EXPECT_EQ(tuned.list[0].problem.m, 128);

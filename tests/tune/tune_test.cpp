@@ -102,6 +102,14 @@ TEST(Records, RefuseWhatTheyDoNotKnow) {
   EXPECT_NE(message(with("\"type\": \"bf16\"", "\"type\": \"e4m3\", \"scales\": \"rows\"")).find("'rows'"),
             std::string::npos);
   EXPECT_NE(message(with("\"group\"", "\"grupp\"")).find("'grupp' is not known"), std::string::npos);
+  // What closed forms and plans could make nothing of.
+  EXPECT_NE(message(with("\"us\": 2.0", "\"us\": 0")).find("records[0].us: a time must be from"), std::string::npos);
+  EXPECT_NE(message(with("\"sequential_us\": 3.0", "\"sequential_us\": 1e300")).find("records[0].sequential_us"),
+            std::string::npos);
+  EXPECT_NE(message(with("\"n\": 32", "\"n\": 0")).find("records[0]: "), std::string::npos);
+  EXPECT_NE(message(with("\"k\": 64", "\"k\": 65")).find("K = 65 does not divide by 4 ranks"), std::string::npos);
+  EXPECT_NE(message(with("\"tile_m\": 128", "\"tile_m\": 0")).find("knob tile_m = 0"), std::string::npos);
+  EXPECT_NE(message(with("\"chunks\": 2", "\"chunks\": 0")).find("knob chunks = 0"), std::string::npos);
 }
 
 TEST(Records, ThatShipAreReadAndMakeSoundPlans) {
