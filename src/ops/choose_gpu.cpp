@@ -74,11 +74,11 @@ const std::vector<Simulated>& simulated(const Problem& problem, std::optional<St
   const std::lock_guard guard(lock);
   for (const Simulation& s : known)
     if (s.problem == problem && s.strategy == strategy && s.hopper == hopper) return s.candidates;
-  Simulation& s = known.emplace_back(Simulation{problem, strategy, hopper, {}});
+  Simulation s{problem, strategy, hopper, {}};
   const auto simulator = make_simulator(machine);
   for (const Candidate& c : candidates(problem, machine, strategy))
     s.candidates.push_back({c, simulator->prepare(make_plan(problem, c.strategy, c.knobs))->run({}).seconds});
-  return s.candidates;
+  return known.emplace_back(std::move(s)).candidates;
 }
 
 // By what is simulated for shards of a typical number of rows, carried over to those of the problem.
