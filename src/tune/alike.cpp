@@ -85,7 +85,10 @@ std::optional<Candidate> choose_alike(const Records& records, const Problem& pro
   const auto ratio = [&](const Problem& p, const Candidate& c) {
     return quick_seconds(p, c, machine) / quick_seconds(p, sequence, machine);
   };
+  bool has_own = false;
   for (const Record& r : records.list) {
+    has_own |=
+        kind_of(r.candidate) == own_collectives && r.problem.op == problem.op && r.problem.ranks == problem.ranks;
     const std::optional<double> distance = distance_to(r, problem);
     if (!distance || strategy.value_or(r.candidate.strategy) != r.candidate.strategy) continue;
     if (is_measured(r, problem)) return r.candidate;
@@ -107,7 +110,10 @@ std::optional<Candidate> choose_alike(const Records& records, const Problem& pro
     least = doubted;
     expected_of_best = expected;
   }
-  return best && expected_of_best > 1 && !strategy ? sequence : best;
+  if (!best || expected_of_best <= 1 || strategy) return best;
+  Candidate sequential = sequence;
+  if (has_own && may_suit_own_collectives(problem)) sequential.knobs.transport = Transport::store;
+  return sequential;
 }
 
 }  // namespace imbrex

@@ -126,6 +126,14 @@ TEST(Alike, TheLibrarysSequenceWhereNothingIsFaster) {
   ASSERT_TRUE(chosen);
   EXPECT_EQ(chosen->strategy, Strategy::sequential);
   EXPECT_EQ(chosen->knobs, library_sequence(problem(1152)).knobs);
+
+  // Where the table knows that Imbrex' own collectives run, they stand in for the library's, of few rows.
+  Candidate own = library_sequence(problem(16));
+  own.knobs.transport = Transport::store;
+  records.list.push_back(record(16, own));
+  set_ranges(records);
+  EXPECT_EQ(choose_alike(records, problem(896), {}, four_h200(), true)->knobs, own.knobs);
+  EXPECT_EQ(choose_alike(records, problem(1152), {}, four_h200(), true)->knobs, library_sequence(problem(16)).knobs);
 }
 
 TEST(Alike, PairsAndSharedKDependOnTheTiles) {
