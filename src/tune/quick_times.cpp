@@ -56,12 +56,15 @@ double product_seconds(const Problem& problem, const RankShapes& shapes, const C
                   operands / (machine.memory_bandwidth.value * std::min(1.0, memory_share * busy)));
 }
 
-// Of so many parts of the rows, one after another. A library has tiles of many shapes, and takes those that suit.
+// A library has tiles of many shapes, and takes those that suit. In chunks one after another, of each rank's rows where
+// ranks own some.
 double library_seconds(const Problem& problem, RankShapes shapes, int chunks, const Machine& machine) {
-  shapes.product.rows = ceil_div(shapes.product.rows, chunks);
+  const std::int64_t owners = chunks > 1 && problem.op != Operator::gemm_all_reduce ? problem.ranks : 1;
+  const std::int64_t rows = ceil_div(shapes.product.rows, chunks * owners);
+  shapes.product.rows = owners * rows;
   double least = std::numeric_limits<double>::max();
   for (const TileRate& t : machine.tiles) {
-    const std::int64_t tiles = ceil_div(shapes.product.rows, t.tile_m) * ceil_div(shapes.product.cols, t.tile_n);
+    const std::int64_t tiles = owners * ceil_div(rows, t.tile_m) * ceil_div(shapes.product.cols, t.tile_n);
     for (const std::int64_t parts : {1, 2, 4})
       least = std::min(least, product_seconds(problem, shapes, {tiles, t.tile_m, t.tile_n, parts}, machine));
   }

@@ -197,6 +197,18 @@ TEST(QuickTimes, CountTheTilesThatPlansHave) {
   }
 }
 
+TEST(QuickTimes, ChunksOfOwnersRowsFillTilesOrDoNot) {
+  const auto ratio = [](std::int64_t shard) {
+    const Problem p{Operator::gemm_all_to_all, 8 * shard, 5120, 27648, 8, Type::bf16};
+    Candidate chunks = library_sequence(p);
+    chunks.strategy = Strategy::decomposed;
+    chunks.knobs.chunks = 4;
+    return quick_seconds(p, chunks, four_h200()) / quick_seconds(p, library_sequence(p), four_h200());
+  };
+  EXPECT_LT(ratio(512), 1);    // four times 128 rows of each rank's
+  EXPECT_GT(ratio(375), 1.1);  // four times 94
+}
+
 TEST(QuickTimes, IdleMatesFillUpPairs) {
   Knobs k = fused(128, 128, 2, 8).knobs;
   const Problem three = problem(4 * 384);  // tiles of a shard's column
