@@ -5,6 +5,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/ceil_div.hpp"
 #include "collectives/cuda/comm.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "execute/cuda/translate.hpp"
@@ -45,8 +46,6 @@ Machine machine_for(const Problem& problem, bool hopper) {
     });
   return machine;
 }
-
-std::int64_t ceil_div(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
 // Of shards of so many rows: the nearest power of two, as a ratio.
 std::int64_t typical_shard(std::int64_t rows) {

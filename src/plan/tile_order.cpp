@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/ceil_div.hpp"
+
 namespace imbrex {
 
 std::vector<Block> blocks_of(Range rows, Range cols, const Knobs& knobs) {
@@ -62,8 +64,6 @@ class Way {
   }
 
  private:
-  static std::int64_t ceil_div(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
-
   const Area* area_;
   std::int64_t tile_m_, tile_n_, group_;
   int turn_, taken_ = 0;

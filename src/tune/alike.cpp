@@ -61,12 +61,7 @@ std::optional<Candidate> suited(Candidate candidate, const Problem& problem, con
     return std::nullopt;
   k = with_kernel_tile(k, problem.type, hopper);
   // Whether pairs of tiles come out even, the executor sees.
-  const auto kernels = kernel_tiles();
-  if (k.cluster_k == 1 && std::any_of(kernels.begin(), kernels.end(), [&](const KernelTile& t) {
-        return t.type == problem.type && t.hopper == hopper && t.rows == k.tile_m && t.cols == k.tile_n &&
-               t.cluster == 1;
-      }))
-    k.cluster = 0;
+  if (k.cluster_k == 1 && has_kernel_tile(problem.type, hopper, k.tile_m, k.tile_n, 1)) k.cluster = 0;
   return candidate;
 }
 
@@ -74,6 +69,13 @@ std::optional<Candidate> suited(Candidate candidate, const Problem& problem, con
 
 std::optional<Candidate> choose_alike(const Records& records, const Problem& problem, std::optional<Strategy> strategy,
                                       const Machine& machine, bool hopper) {
+  const auto eligible = [&](const Record& r) {
+    return strategy.value_or(r.candidate.strategy) == r.candidate.strategy;
+  };
+  const auto measured = std::find_if(records.list.begin(), records.list.end(),
+                                     [&](const Record& r) { return eligible(r) && is_measured(r, problem); });
+  if (measured != records.list.end()) return measured->candidate;
+
   struct Near {
     Candidate candidate;
     double distance;
@@ -81,28 +83,25 @@ std::optional<Candidate> choose_alike(const Records& records, const Problem& pro
   std::vector<Near> nears;
   double error[kinds] = {}, weight[kinds] = {};
   const Candidate sequence = library_sequence(problem);
-  // Of the library's sequence, in time.
-  const auto ratio = [&](const Problem& p, const Candidate& c) {
-    return quick_seconds(p, c, machine) / quick_seconds(p, sequence, machine);
-  };
   bool has_own = false;
   for (const Record& r : records.list) {
     has_own |=
         kind_of(r.candidate) == own_collectives && r.problem.op == problem.op && r.problem.ranks == problem.ranks;
     const std::optional<double> distance = distance_to(r, problem);
-    if (!distance || strategy.value_or(r.candidate.strategy) != r.candidate.strategy) continue;
-    if (is_measured(r, problem)) return r.candidate;
+    if (!distance || !eligible(r)) continue;
     const double w = std::exp(-*distance);
     const Kind kind = kind_of(r.candidate);
-    error[kind] += w * std::log(r.seconds / r.sequential_seconds / ratio(r.problem, r.candidate));
+    const double ratio = quick_seconds(r.problem, r.candidate, machine) / quick_seconds(r.problem, sequence, machine);
+    error[kind] += w * std::log(r.seconds / r.sequential_seconds / ratio);
     weight[kind] += w;
     if (const auto candidate = suited(r.candidate, problem, machine, hopper)) nears.push_back({*candidate, *distance});
   }
+  const double library = quick_seconds(problem, sequence, machine);
   std::optional<Candidate> best;
   double least = 0, expected_of_best = 0;
   for (const Near& near : nears) {
     const Kind kind = kind_of(near.candidate);
-    double expected = ratio(problem, near.candidate) * std::exp(error[kind] / weight[kind]);
+    double expected = quick_seconds(problem, near.candidate, machine) / library * std::exp(error[kind] / weight[kind]);
     if (kind == own_collectives) expected = std::min(expected, own_at_worst);
     const double doubted = kind == own_collectives ? expected : expected * (1 + doubt * near.distance);
     if (best && doubted >= least) continue;

@@ -21,9 +21,8 @@ constexpr Shape square{128, 128, 2}, square1{128, 128, 1}, narrow{128, 64, 1}, l
 class List {
  public:
   explicit List(const Problem& problem) : problem_(problem) {
-    Knobs k;
-    k.partial = output_type(problem.type);
-    candidates_.push_back({Strategy::sequential, k});
+    candidates_.push_back(library_sequence(problem));
+    Knobs k = candidates_.back().knobs;
     if (may_suit_own_collectives(problem)) {
       Knobs own = k;
       own.transport = Transport::store;

@@ -29,9 +29,10 @@ bool has_kernel_tiles(Type type, bool hopper) {
                      [&](const KernelTile& t) { return t.type == type && t.hopper == hopper; });
 }
 
-bool has_kernel_tile(Type type, bool hopper, std::int64_t rows, std::int64_t cols) {
+bool has_kernel_tile(Type type, bool hopper, std::int64_t rows, std::int64_t cols, int cluster) {
   return std::any_of(std::begin(tiles), std::end(tiles), [&](const KernelTile& t) {
-    return t.type == type && t.hopper == hopper && !t.shares_k && t.rows == rows && t.cols == cols;
+    return t.type == type && t.hopper == hopper && !t.shares_k && t.rows == rows && t.cols == cols &&
+           (cluster == 0 || t.cluster == cluster);
   });
 }
 
@@ -57,11 +58,7 @@ Knobs with_kernel_tile(Knobs knobs, Type type, bool hopper) {
   }
   const KernelTile* tile = nearest([](const KernelTile& t) { return !t.shares_k; });
   if (tile == nullptr) return knobs;
-  const bool granted = knobs.cluster == 0 || nearest([&](const KernelTile& t) {
-                                               return !t.shares_k && t.rows == tile->rows && t.cols == tile->cols &&
-                                                      t.cluster == knobs.cluster;
-                                             }) != nullptr;
-  if (!granted) knobs.cluster = tile->cluster;
+  if (!has_kernel_tile(type, hopper, tile->rows, tile->cols, knobs.cluster)) knobs.cluster = tile->cluster;
   knobs.tile_m = tile->rows;
   knobs.tile_n = tile->cols;
   return knobs;

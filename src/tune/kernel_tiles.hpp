@@ -19,9 +19,10 @@ struct KernelTile {
 /// As the CUDA executor has them, where it is built with them.
 std::span<const KernelTile> kernel_tiles();
 
-/// Whether there are some for the type; or one of this size, without shared K.
+/// Whether there are some for the type; or one of this size, without shared K, and for clusters of so many blocks (0:
+/// any).
 bool has_kernel_tiles(Type type, bool hopper);
-bool has_kernel_tile(Type type, bool hopper, std::int64_t rows, std::int64_t cols);
+bool has_kernel_tile(Type type, bool hopper, std::int64_t rows, std::int64_t cols, int cluster = 0);
 
 /// The same knobs, with the nearest tile that has a kernel, where there are some for the type. Nearest: of as many rows
 /// if possible, then by the ratio of sizes. What a kernel does not do, clusters of a size or shared K, is not asked of

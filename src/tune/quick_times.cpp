@@ -4,6 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include "base/ceil_div.hpp"
+#include "machine/rates.hpp"
+
 namespace imbrex {
 namespace {
 
@@ -12,19 +15,6 @@ constexpr double fused_latency = 6e-6;  // of first arrivals and last reductions
 constexpr double memory_share = 1.2;
 
 double elements(const Extent& e) { return static_cast<double>(e.rows) * static_cast<double>(e.cols); }
-
-std::int64_t ceil_div(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
-
-const TileRate& rate_of(const Machine& machine, std::int64_t tile_m, std::int64_t tile_n) {
-  const auto distance = [&](const TileRate& t) {
-    const auto ratio = [](std::int64_t x, std::int64_t y) {
-      return std::abs(std::log(static_cast<double>(x) / static_cast<double>(y)));
-    };
-    return ratio(t.tile_m, tile_m) + ratio(t.tile_n, tile_n);
-  };
-  return *std::min_element(machine.tiles.begin(), machine.tiles.end(),
-                           [&](const TileRate& x, const TileRate& y) { return distance(x) < distance(y); });
-}
 
 // How a product is cut: tiles of that shape, each into so many parts along K.
 struct Cut {
@@ -36,7 +26,7 @@ double workers_of(const Cut& cut) { return static_cast<double>(cut.tiles) * stat
 double waves_of(const Cut& cut, const Machine& machine) { return std::ceil(workers_of(cut) / machine.sms.value); }
 
 double product_seconds(const Problem& problem, const RankShapes& shapes, const Cut& cut, const Machine& machine) {
-  const TileRate& tile = rate_of(machine, cut.tile_m, cut.tile_n);
+  const TileRate& tile = nearest_tile(machine, static_cast<double>(cut.tile_m), static_cast<double>(cut.tile_n));
   const auto size = static_cast<double>(size_of(problem.type));
   const double depth = static_cast<double>(shapes.depth) / static_cast<double>(cut.parts),
                rows = static_cast<double>(cut.tile_m), cols = static_cast<double>(cut.tile_n);
@@ -45,14 +35,11 @@ double product_seconds(const Problem& problem, const RankShapes& shapes, const C
   const double multiply = 2 * rows * cols * depth / (flops * tile.efficiency.value),
                load = (rows + cols) * depth * size / machine.sm_memory_bandwidth.value;
   const double cool = waves_of(cut, machine) * (std::max(multiply, load) + tile.prologue.value);
-  // Power lowers the clock.
-  const double onset = machine.sustained_onset.value, hot = machine.sustained_ratio.value;
-  const double rate_on_average = hot + (1 - hot) * (onset > 0 ? onset / cool * (1 - std::exp(-cool / onset)) : 0);
   const double operands = (static_cast<double>(shapes.product.rows) * static_cast<double>(shapes.depth) +
                            static_cast<double>(shapes.depth) * static_cast<double>(shapes.product.cols)) *
                           size;
   const double busy = workers_of(cut) / machine.sms.value;
-  return std::max(cool / rate_on_average,
+  return std::max(cool / mean_heat(machine, cool),
                   operands / (machine.memory_bandwidth.value * std::min(1.0, memory_share * busy)));
 }
 
@@ -71,30 +58,24 @@ double library_seconds(const Problem& problem, RankShapes shapes, int chunks, co
   return chunks * least;
 }
 
-// Bytes that a rank puts on the wire, in one direction where an all-reduce has two.
+// Bytes that a rank puts on the wire.
 double wire_bytes(const Problem& problem, const RankShapes& shapes) {
   const auto ranks = static_cast<double>(problem.ranks);
   if (problem.op == Operator::all_gather_gemm)
     return (ranks - 1) * elements(shapes.a) * static_cast<double>(size_of(problem.type));
-  return (ranks - 1) / ranks * elements(shapes.product) * static_cast<double>(size_of(output_type(problem.type)));
+  const double ways = problem.op == Operator::gemm_all_reduce ? 2 : 1;
+  return ways * (ranks - 1) / ranks * elements(shapes.product) *
+         static_cast<double>(size_of(output_type(problem.type)));
 }
 
-double collective_seconds(const Problem& problem, double bytes, bool own, const Machine& machine) {
-  if (own && !machine.own_one_step.points.empty()) {
-    if (problem.op != Operator::gemm_all_reduce) return seconds_of(machine.own_one_step, bytes);
-    return std::min(seconds_of(machine.own_one_step, bytes * problem.ranks),
-                    seconds_of(machine.own_two_steps, 2 * bytes));
-  }
-  switch (problem.op) {
-    case Operator::all_gather_gemm:
-      // Scales go ahead, by a collective of their own.
-      return seconds_of(machine.all_gather, bytes) +
-             (problem.scales != Scales::none ? seconds_of(machine.all_gather, 1) : 0);
-    case Operator::gemm_reduce_scatter: return seconds_of(machine.reduce_scatter, bytes);
-    case Operator::gemm_all_reduce: return seconds_of(machine.all_reduce, 2 * bytes);
+Curve Machine::*curve_of(Operator op) {
+  switch (op) {
+    case Operator::all_gather_gemm: return &Machine::all_gather;
+    case Operator::gemm_reduce_scatter: return &Machine::reduce_scatter;
+    case Operator::gemm_all_reduce: return &Machine::all_reduce;
     case Operator::gemm_all_to_all: break;
   }
-  return seconds_of(machine.all_to_all, bytes);
+  return &Machine::all_to_all;
 }
 
 }  // namespace
@@ -122,13 +103,18 @@ double quick_seconds(const Problem& problem, const Candidate& candidate, const M
     const bool waits = problem.op == Operator::gemm_reduce_scatter || problem.op == Operator::gemm_all_reduce;
     const bool in_every_wave = waits && knobs.order == TileOrder::column_major && knobs.own_shift == 0;
     const double waves = in_every_wave ? waves_of(cut, machine) : 1;
-    const double ways = problem.op != Operator::gemm_all_reduce ? 1 : knobs.one_shot ? problem.ranks : 2;
-    return std::max(product_seconds(problem, shapes, cut, machine), ways * bytes / machine.ingress_bandwidth.value) +
-           waves * fused_latency;
+    // Whole vectors to all, instead of parts to their owners and sums back.
+    const bool whole = problem.op == Operator::gemm_all_reduce && knobs.one_shot;
+    const double wire = (whole ? problem.ranks / 2.0 : 1) * bytes / machine.ingress_bandwidth.value;
+    return std::max(product_seconds(problem, shapes, cut, machine), wire) + waves * fused_latency;
   }
   const int chunks = candidate.strategy == Strategy::decomposed ? std::max(knobs.chunks, 1) : 1;
-  const double product = library_seconds(problem, shapes, chunks, machine),
-               collective = collective_seconds(problem, bytes, knobs.transport == Transport::store, machine);
+  const bool own = knobs.transport == Transport::store;
+  const double product = library_seconds(problem, shapes, chunks, machine);
+  double collective = collective_seconds(machine, curve_of(problem.op), own, problem.ranks, bytes);
+  // Scales go ahead, by a collective of their own.
+  if (problem.op == Operator::all_gather_gemm && problem.scales != Scales::none && !own)
+    collective += seconds_of(machine.all_gather, 1);
   return std::max(product, collective) + std::min(product, collective) / chunks;
 }
 

@@ -69,6 +69,39 @@ TEST(Alike, NearerOnesCountMore) {
   EXPECT_EQ(group(problem(1 << 20)), 16);
 }
 
+TEST(Alike, FewRowsAreAlike) {
+  Records records{"Some GPU", "2026-11-21", {record(16, fused(64, 64, 1, 1)), record(1024, fused(128, 128, 2, 2))}};
+  set_ranges(records);
+  EXPECT_EQ(choose_alike(records, problem(4), Strategy::fused, four_h200(), true)->knobs.group, 1);
+  EXPECT_EQ(choose_alike(records, problem(100), Strategy::fused, four_h200(), true)->knobs.group, 1);
+}
+
+// Of kinds of scales, the problem's own; far from all of those in M, another's.
+TEST(Alike, KindsOfScalesAreToldApart) {
+  const auto with = [](std::int64_t m, Scales scales, int group) {
+    Record r = record(m, fused(128, 128, 2, group));
+    r.problem.type = Type::e4m3;
+    r.problem.scales = scales;
+    return r;
+  };
+  Records records{
+      "Some GPU",
+      "2026-11-21",
+      {with(64, Scales::row, 3), with(64, Scales::tensor, 2), with(256, Scales::row, 4), with(64, Scales::none, 1)}};
+  set_ranges(records);
+  const auto group = [&](Scales scales, std::int64_t m) {
+    Problem p = problem(m);
+    p.type = Type::e4m3;
+    p.scales = scales;
+    return choose_alike(records, p, Strategy::fused, four_h200(), true)->knobs.group;
+  };
+  EXPECT_EQ(group(Scales::none, 128), 1);
+  EXPECT_EQ(group(Scales::tensor, 128), 2);
+  EXPECT_EQ(group(Scales::row, 128), 3);
+  EXPECT_EQ(group(Scales::row, 512), 4);
+  EXPECT_EQ(group(Scales::tensor, 512), 4);
+}
+
 TEST(Alike, NothingFarServes) {
   Records records{"Some GPU", "2026-11-21", {record(1024, fused(128, 128, 2, 1))}};
   set_ranges(records);

@@ -4,6 +4,7 @@
 
 #include "base/check.hpp"
 #include "execute/simulate/engine.hpp"
+#include "machine/rates.hpp"
 
 namespace imbrex::simulate {
 
@@ -160,17 +161,11 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
 }
 
 double Simulation::collective_seconds(const Group& group) const {
-  const Curve *one = &machine_.own_one_step, *two = &machine_.own_two_steps;
-  const bool reduces = group.kind == CollectiveKind::all_reduce;
-  if (plan_.knobs.transport != Transport::store || one->points.empty() || (reduces && two->points.empty())) {
-    const Curve* curves[] = {&machine_.all_gather, &machine_.reduce_scatter, &machine_.all_reduce,
-                             &machine_.all_to_all};
-    return seconds_of(*curves[static_cast<std::size_t>(group.kind)], group.wire_bytes);
-  }
-  if (!reduces) return seconds_of(*one, group.wire_bytes);
-  // In one step each rank sends the whole vector to R - 1 peers, in two 2 (R - 1) / R of it.
-  const double ranks = static_cast<double>(group.ranks.size());
-  return std::min(seconds_of(*one, group.wire_bytes * ranks / 2), seconds_of(*two, group.wire_bytes));
+  constexpr Curve Machine::*curves[] = {&Machine::all_gather, &Machine::reduce_scatter, &Machine::all_reduce,
+                                        &Machine::all_to_all};
+  return imbrex::collective_seconds(machine_, curves[static_cast<std::size_t>(group.kind)],
+                                    plan_.knobs.transport == Transport::store, static_cast<double>(group.ranks.size()),
+                                    group.wire_bytes);
 }
 
 void Simulation::finish_group(std::uint32_t id) {

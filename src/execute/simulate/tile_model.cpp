@@ -4,29 +4,12 @@
 #include <cmath>
 
 #include "base/check.hpp"
+#include "machine/rates.hpp"
 
 namespace imbrex::simulate {
 namespace {
 
 std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
-
-// The known shape that is nearest in area and aspect, both as ratios.
-const TileRate& nearest(const Machine& machine, double m, double n) {
-  const auto distance = [&](const TileRate& tile) {
-    return std::abs(std::log(static_cast<double>(tile.tile_m) / m)) +
-           std::abs(std::log(static_cast<double>(tile.tile_n) / n));
-  };
-  return *std::min_element(machine.tiles.begin(), machine.tiles.end(),
-                           [&](const TileRate& x, const TileRate& y) { return distance(x) < distance(y); });
-}
-
-// Mean of ratio + (1 - ratio) exp(-t / onset) over the first `busy` seconds: plans run in loops, so every epoch sees
-// the mean, not the cool start.
-double mean_heat(double ratio, double onset, double busy) {
-  if (busy <= 0) return 1;
-  const double x = busy / std::max(onset, 1e-12);
-  return ratio + (1 - ratio) * -std::expm1(-x) / x;
-}
 
 }  // namespace
 
@@ -35,9 +18,9 @@ TileModel::TileModel(const Machine& machine, const Plan& plan, double flops)
   const auto found = machine.sm_rate.find(plan.problem.type);
   IMBREX_EXPECTS(found != machine.sm_rate.end(), "machine '{}' has no compute rate for type {}", machine.name,
                  name_of(plan.problem.type));
-  const TileRate& tile = nearest(machine, static_cast<double>(tile_m_), static_cast<double>(tile_n_));
+  const TileRate& tile = nearest_tile(machine, static_cast<double>(tile_m_), static_cast<double>(tile_n_));
   const double cool = found->second * tile.efficiency;
-  rate_ = cool * mean_heat(machine.sustained_ratio, machine.sustained_onset, flops / (cool * machine.sms));
+  rate_ = cool * mean_heat(machine, flops / (cool * machine.sms));
   prologue_ = tile.prologue;
   epilogue_ = tile.epilogue;
 }

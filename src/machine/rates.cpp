@@ -1,0 +1,32 @@
+#include "machine/rates.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace imbrex {
+
+const TileRate& nearest_tile(const Machine& machine, double tile_m, double tile_n) {
+  const auto distance = [&](const TileRate& tile) {
+    return std::abs(std::log(static_cast<double>(tile.tile_m) / tile_m)) +
+           std::abs(std::log(static_cast<double>(tile.tile_n) / tile_n));
+  };
+  return *std::min_element(machine.tiles.begin(), machine.tiles.end(),
+                           [&](const TileRate& x, const TileRate& y) { return distance(x) < distance(y); });
+}
+
+double mean_heat(const Machine& machine, double busy) {
+  if (busy <= 0) return 1;
+  const double x = busy / std::max(machine.sustained_onset.value, 1e-12), ratio = machine.sustained_ratio;
+  return ratio + (1 - ratio) * -std::expm1(-x) / x;
+}
+
+double collective_seconds(const Machine& machine, Curve Machine::*library, bool own, double ranks, double wire_bytes) {
+  const Curve &one = machine.own_one_step, &two = machine.own_two_steps;
+  const bool reduces = library == &Machine::all_reduce;
+  if (!own || one.points.empty() || (reduces && two.points.empty())) return seconds_of(machine.*library, wire_bytes);
+  if (!reduces) return seconds_of(one, wire_bytes);
+  // In one step each rank sends the whole vector to R - 1 peers, in two 2 (R - 1) / R of it.
+  return std::min(seconds_of(one, wire_bytes * ranks / 2), seconds_of(two, wire_bytes));
+}
+
+}  // namespace imbrex
