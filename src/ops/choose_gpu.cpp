@@ -12,6 +12,7 @@
 #include "imbrex/execute.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/ops.hpp"
+#include "plan/problem.hpp"
 #include "tune/alike.hpp"
 #include "tune/kernel_tiles.hpp"
 #include "tune/quick_times.hpp"
@@ -111,10 +112,8 @@ Candidate fastest(const Problem& problem, std::optional<Strategy> strategy, cons
 // Whether a fused plan whose tiles have a kernel runs on it, and not on the plain one.
 bool on_tensor_cores(const Problem& problem, const Knobs& knobs, bool hopper) {
   if (!has_kernel_tiles(problem.type, hopper) || !cuda::refusal_of_tma(problem).empty()) return false;
-  // Of few rows ranks own columns, which tiles begin with.
-  const bool by_columns =
-      problem.op == Operator::gemm_all_reduce && !knobs.one_shot && problem.m < problem.ranks * knobs.tile_m;
-  return !by_columns || problem.n % (std::int64_t{8} * problem.ranks) == 0;
+  // Tiles begin with a rank's columns.
+  return !owns_columns(problem, knobs) || problem.n % (std::int64_t{8} * problem.ranks) == 0;
 }
 
 }  // namespace

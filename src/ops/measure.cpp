@@ -14,6 +14,7 @@
 #include "ops/run_device.hpp"
 #include "ops/run_ranks.hpp"
 #include "plan/json_node.hpp"
+#include "plan/problem.hpp"
 #include "plan/without_collectives.hpp"
 #include "tune/changes.hpp"
 #include "tune/gpu_candidates.hpp"
@@ -27,17 +28,6 @@ constexpr std::string_view table_so_far = "the table so far";
 constexpr double link_bytes_per_second = 370e9;
 constexpr std::size_t heap_bytes = std::size_t{16} << 30;
 constexpr double settling = 0.15;  // seconds of work after which a GPU's clock is the one that lasts
-
-double wire_seconds(const Problem& p) {
-  const RankShapes s = shapes_of(p);
-  const auto peers = static_cast<double>(p.ranks - 1);
-  const auto element = static_cast<double>(size_of(p.op == Operator::all_gather_gemm ? p.type : output_type(p.type)));
-  const auto elements = [](const Extent& e) { return static_cast<double>(e.rows) * static_cast<double>(e.cols); };
-  if (p.op == Operator::all_gather_gemm) return peers * elements(s.a) * element / link_bytes_per_second;
-  // To the owners, and for an all-reduce back.
-  const double ways = p.op == Operator::gemm_all_reduce ? 2 : 1;
-  return ways * peers * elements(s.product) / static_cast<double>(p.ranks) * element / link_bytes_per_second;
-}
 
 std::vector<std::byte> random_matrix(const Extent& extent, Type type, std::uint64_t seed) {
   return random_bytes(extent.rows * extent.cols, type, seed);
@@ -119,7 +109,7 @@ class Meter {
     const RankShapes shapes = shapes_of(problem);
     const auto seed = static_cast<std::uint64_t>(world_.rank()) * 7919 + 1;
     prepared_.emplace();
-    prepared_->result = {problem, 0, wire_seconds(problem), {}, {}, gpus_.name, 0};
+    prepared_->result = {problem, 0, wire_bytes(problem) / link_bytes_per_second, {}, {}, gpus_.name, 0};
     const Type result = output_type(problem.type);
     const auto scales = [](const Extent& e) {
       return std::vector<float>(static_cast<std::size_t>(e.rows * e.cols), 1);

@@ -1,5 +1,6 @@
+#include "plan/problem.hpp"
+
 #include "base/check.hpp"
-#include "imbrex/plan.hpp"
 
 namespace imbrex {
 namespace {
@@ -53,6 +54,21 @@ RankShapes shapes_of(const Problem& problem) {
   if (problem.scales == Scales::tensor) shapes.a_scale = shapes.b_scale = {1, 1};
   if (problem.scales == Scales::row) shapes.a_scale = {shapes.a.rows, 1}, shapes.b_scale = {1, shapes.b.cols};
   return shapes;
+}
+
+double wire_bytes(const Problem& problem) {
+  const RankShapes shapes = shapes_of(problem);
+  const auto ranks = static_cast<double>(problem.ranks);
+  const auto bytes = [](const Extent& e, Type type) {
+    return static_cast<double>(e.rows) * static_cast<double>(e.cols) * static_cast<double>(size_of(type));
+  };
+  if (problem.op == Operator::all_gather_gemm) return (ranks - 1) * bytes(shapes.a, problem.type);
+  const double ways = problem.op == Operator::gemm_all_reduce ? 2 : 1;
+  return ways * (ranks - 1) / ranks * bytes(shapes.product, output_type(problem.type));
+}
+
+bool owns_columns(const Problem& problem, const Knobs& knobs) {
+  return problem.op == Operator::gemm_all_reduce && !knobs.one_shot && problem.m < problem.ranks * knobs.tile_m;
 }
 
 }  // namespace imbrex

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "plan/problem.hpp"
 #include "plan/split_k.hpp"
 #include "plan/tile_order.hpp"
 
@@ -64,8 +65,7 @@ class FusedScatter {
       areas_ = {{0, rows, cols}};
       return;
     }
-    // An all-reduce may split its result as it likes: by columns where there are too few rows for a tile each.
-    const bool by_columns = b_.problem().op == Operator::gemm_all_reduce && product.rows < ranks() * b_.knobs().tile_m;
+    const bool by_columns = owns_columns(b_.problem(), b_.knobs());
     for (int owner = 0; owner < ranks(); ++owner)
       areas_.push_back({owner, by_columns ? rows : part_of(product.rows, ranks(), owner),
                         by_columns ? part_of(product.cols, ranks(), owner) : cols});

@@ -6,6 +6,7 @@
 
 #include "base/ceil_div.hpp"
 #include "machine/rates.hpp"
+#include "plan/problem.hpp"
 
 namespace imbrex {
 namespace {
@@ -13,8 +14,6 @@ namespace {
 constexpr double fused_latency = 6e-6;  // of first arrivals and last reductions, which nothing hides
 // Share of the memory's bandwidth that a worker draws, as a multiple of its share of the workers.
 constexpr double memory_share = 1.2;
-
-double elements(const Extent& e) { return static_cast<double>(e.rows) * static_cast<double>(e.cols); }
 
 // How a product is cut: tiles of that shape, each into so many parts along K.
 struct Cut {
@@ -58,16 +57,6 @@ double library_seconds(const Problem& problem, RankShapes shapes, int chunks, co
   return chunks * least;
 }
 
-// Bytes that a rank puts on the wire.
-double wire_bytes(const Problem& problem, const RankShapes& shapes) {
-  const auto ranks = static_cast<double>(problem.ranks);
-  if (problem.op == Operator::all_gather_gemm)
-    return (ranks - 1) * elements(shapes.a) * static_cast<double>(size_of(problem.type));
-  const double ways = problem.op == Operator::gemm_all_reduce ? 2 : 1;
-  return ways * (ranks - 1) / ranks * elements(shapes.product) *
-         static_cast<double>(size_of(output_type(problem.type)));
-}
-
 Curve Machine::*curve_of(Operator op) {
   switch (op) {
     case Operator::all_gather_gemm: return &Machine::all_gather;
@@ -83,7 +72,7 @@ Curve Machine::*curve_of(Operator op) {
 std::int64_t fused_tiles(const Problem& problem, const Knobs& knobs) {
   const Extent whole = shapes_of(problem).product;
   const std::int64_t areas = knobs.span_shards || knobs.one_shot ? 1 : problem.ranks;
-  const bool by_columns = problem.op == Operator::gemm_all_reduce && whole.rows < areas * knobs.tile_m;
+  const bool by_columns = owns_columns(problem, knobs);
   const std::int64_t above = by_columns ? 1 : areas, beside = by_columns ? areas : 1;
   // Pairs that share B: a tile without a mate of its column has an idle one.
   const bool pairs = knobs.cluster > 1 && knobs.cluster_k == 1, one_by_one = knobs.order != TileOrder::column_major;
@@ -95,7 +84,7 @@ std::int64_t fused_tiles(const Problem& problem, const Knobs& knobs) {
 double quick_seconds(const Problem& problem, const Candidate& candidate, const Machine& machine) {
   const RankShapes shapes = shapes_of(problem);
   const Knobs& knobs = candidate.knobs;
-  const double bytes = wire_bytes(problem, shapes);
+  const double bytes = wire_bytes(problem);
   if (candidate.strategy == Strategy::fused) {
     const Cut cut{fused_tiles(problem, knobs), knobs.tile_m, knobs.tile_n,
                   std::int64_t{knobs.split_k} * std::max(knobs.cluster_k, 1)};

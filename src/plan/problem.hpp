@@ -1,0 +1,15 @@
+// What follows from a problem, and from its knobs, before there is a plan.
+#pragma once
+
+#include "imbrex/plan.hpp"
+
+namespace imbrex {
+
+/// Bytes that a rank puts on the wire, whichever plan runs: an all-reduce's twice, to the owners and back.
+double wire_bytes(const Problem& problem);
+
+/// Fused plans that send results: whether a rank owns columns of the product, not rows. An all-reduce may split its
+/// result as it likes; of too few rows for a tile each, ranks own columns. In one shot everybody owns everything.
+bool owns_columns(const Problem& problem, const Knobs& knobs);
+
+}  // namespace imbrex
