@@ -288,6 +288,7 @@ bool Graph::ordered(TaskId first, TaskId second, const Moment& moment) {
 bool Graph::search(TaskId first, TaskId second, const Moment& moment) {
   ++stamp_;
   stack_.clear();
+  pending_waits_.clear();
   bool found = false;
   const std::uint32_t bound = nodes_[first].position;
   const auto reach = [&](TaskId id) {
@@ -300,10 +301,10 @@ bool Graph::search(TaskId first, TaskId second, const Moment& moment) {
     if (nodes_[id].previous != no_task) reach(nodes_[id].previous);
     for_each_wait(id, [&](const Wait& wait, std::uint32_t w) {
       WaitNode& node = wait_nodes_[w];
-      if (!before(wait, m) || node.visited == stamp_) return;
+      if (found || !before(wait, m) || node.visited == stamp_) return;
       node.visited = stamp_;
-      for (const Posting& post : signals_[node.signal].posts)
-        if (sure_of(post.task, node)) reach(post.task);
+      found = sure_of(first, node);
+      pending_waits_.push_back(w);
     });
   };
   const auto expand_all = [&](TaskId id, const Moment& m) {
@@ -317,10 +318,18 @@ bool Graph::search(TaskId first, TaskId second, const Moment& moment) {
     expand_all(second, moment);
   else
     expand(second, moment);
-  while (!found && !stack_.empty()) {
-    const TaskId id = stack_.back();
-    stack_.pop_back();
-    expand_all(id, Moment{});
+  // Those who post to a signal may be very many, so they come once nothing else is left.
+  while (!found && !(stack_.empty() && pending_waits_.empty())) {
+    if (!stack_.empty()) {
+      const TaskId id = stack_.back();
+      stack_.pop_back();
+      expand_all(id, Moment{});
+      continue;
+    }
+    const WaitNode& node = wait_nodes_[pending_waits_.back()];
+    pending_waits_.pop_back();
+    for (const Posting& post : signals_[node.signal].posts)
+      if (sure_of(post.task, node)) reach(post.task);
   }
   return found;
 }

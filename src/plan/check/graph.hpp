@@ -119,6 +119,7 @@ class Graph {
   std::vector<RankMask> entered_load_, entered_end_, entered_leave_, holds_;
   std::vector<std::uint32_t> visited_;
   std::vector<TaskId> stack_;
+  std::vector<std::uint32_t> pending_waits_;
   std::uint32_t stamp_ = 0;
 };
 
