@@ -20,27 +20,31 @@
 namespace imbrex {
 namespace {
 
+static_assert(most_own_ranks == static_cast<int>(cuda::max_comm_ranks));
+
 const Machine& four_h200() {
   static const Machine machine = load_machine("4xh200");
   return machine;
 }
 
 // What the tables of these GPUs do not know, others of Hopper take from the H200's: tensor cores and links are the
-// same, and what was measured there is nearer than what is simulated for it.
+// same. So do numbers of ranks that nobody measured from others: what was measured there is nearer than what is
+// simulated for them, and at hand at once.
 std::optional<Candidate> measured_choice(const GpuKind& gpus, const Problem& problem,
                                          std::optional<Strategy> strategy) {
   const bool hopper = gpus.major == 9;
-  const auto chosen = choose_alike(records_of(gpus.name), problem, strategy, four_h200(), hopper);
-  if (chosen || !hopper) return chosen;
-  return choose_alike(records_of("NVIDIA H200"), problem, strategy, four_h200(), hopper);
+  const Records *own = &records_of(gpus.name), *all[] = {own, hopper ? &records_of("NVIDIA H200") : own};
+  for (const bool other_ranks : {false, true})
+    for (const Records* records : all)
+      if (auto chosen = choose_alike(*records, problem, strategy, four_h200(), hopper, other_ranks)) return chosen;
+  return std::nullopt;
 }
 
 // A machine of such GPUs, without what they do not run.
 Machine machine_for(const Problem& problem, bool hopper) {
   Machine machine = four_h200();
   machine.devices = std::max(machine.devices, problem.ranks);
-  if (!hopper || problem.ranks > static_cast<int>(cuda::max_comm_ranks))
-    machine.own_one_step = machine.own_two_steps = {};
+  if (!hopper) machine.own_one_step = machine.own_two_steps = {};
   if (has_kernel_tiles(problem.type, hopper))
     std::erase_if(machine.tiles, [&](const TileRate& tile) {
       return !has_kernel_tile(problem.type, hopper, tile.tile_m, tile.tile_n);
@@ -76,8 +80,13 @@ const std::vector<Simulated>& simulated(const Problem& problem, std::optional<St
     if (s.problem == problem && s.strategy == strategy && s.hopper == hopper) return s.candidates;
   Simulation s{problem, strategy, hopper, {}};
   const auto simulator = make_simulator(machine);
-  for (const Candidate& c : candidates(problem, machine, strategy))
-    s.candidates.push_back({c, simulator->prepare(make_plan(problem, c.strategy, c.knobs))->run({}).seconds});
+  const std::vector<Candidate> all = candidates(problem, machine, strategy);
+  for (const Candidate& c : all) {
+    // Of one alone nobody asks how long it takes.
+    const double seconds =
+        all.size() == 1 ? 1 : simulator->prepare(make_plan(problem, c.strategy, c.knobs))->run({}).seconds;
+    s.candidates.push_back({c, seconds});
+  }
   return known.emplace_back(std::move(s)).candidates;
 }
 

@@ -28,15 +28,40 @@ bool is_measured(const Record& record, const Problem& problem) {
   return p == record.problem;
 }
 
-// None: too far.
-std::optional<double> distance_to(const Record& record, const Problem& problem) {
+// The nearest number of ranks, as a ratio, and of two the larger, of which there are records of the operator and of a
+// type of the same size, if there are any.
+std::optional<int> nearest_ranks(const Records& records, const Problem& problem) {
+  std::optional<int> best;
+  double least = 0;
+  for (const Record& r : records.list) {
+    if (r.problem.op != problem.op || size_of(r.problem.type) != size_of(problem.type)) continue;
+    const double away = log_ratio(r.problem.ranks, problem.ranks);
+    if (best && (away > least || (away == least && r.problem.ranks <= *best))) continue;
+    best = r.problem.ranks;
+    least = away;
+  }
+  return best;
+}
+
+// A problem of so many ranks, of which each multiplies the same. It sends nearly as much, too.
+Problem among(Problem problem, int ranks) {
+  if (problem.op == Operator::all_gather_gemm)
+    problem.n = problem.n / problem.ranks * ranks;
+  else if (problem.op != Operator::gemm_all_to_all)
+    problem.k = problem.k / problem.ranks * ranks;
+  problem.ranks = ranks;
+  return problem;
+}
+
+// None: another kind of problem, or too far, unless `anywhere` is near enough.
+std::optional<double> distance_to(const Record& record, const Problem& problem, bool anywhere) {
   const Problem& p = record.problem;
   if (p.op != problem.op || p.ranks != problem.ranks || size_of(p.type) != size_of(problem.type)) return std::nullopt;
   const auto rows = [](std::int64_t m) { return std::clamp(m, few_rows, many_rows); };
   const double in_n = log_ratio(p.n, problem.n), in_k = log_ratio(p.k, problem.k);
   double in_m = log_ratio(rows(p.m), rows(problem.m));
-  if (in_m > std::log(far_in_m) || in_n > std::log(far_elsewhere) || in_k > std::log(far_elsewhere))
-    return std::nullopt;
+  const bool far = in_m > std::log(far_in_m) || in_n > std::log(far_elsewhere) || in_k > std::log(far_elsewhere);
+  if (far && !anywhere) return std::nullopt;
   if (record.m_low <= problem.m && problem.m <= record.m_high) in_m = 0;
   // The problem's own type and kind of scales are better than their like.
   const bool own = p.type == problem.type && p.scales == problem.scales;
@@ -68,7 +93,7 @@ std::optional<Candidate> suited(Candidate candidate, const Problem& problem, con
 }  // namespace
 
 std::optional<Candidate> choose_alike(const Records& records, const Problem& problem, std::optional<Strategy> strategy,
-                                      const Machine& machine, bool hopper) {
+                                      const Machine& machine, bool hopper, bool other_ranks) {
   const auto eligible = [&](const Record& r) {
     return strategy.value_or(r.candidate.strategy) == r.candidate.strategy;
   };
@@ -83,11 +108,14 @@ std::optional<Candidate> choose_alike(const Records& records, const Problem& pro
   std::vector<Near> nears;
   double error[kinds] = {}, weight[kinds] = {};
   const Candidate sequence = library_sequence(problem);
+  // Of one rank nothing travels.
+  const bool borrows = other_ranks && problem.ranks > 1;
+  const Problem known = borrows ? among(problem, nearest_ranks(records, problem).value_or(problem.ranks)) : problem;
+  const bool borrowed = known.ranks != problem.ranks;
   bool has_own = false;
   for (const Record& r : records.list) {
-    has_own |=
-        kind_of(r.candidate) == own_collectives && r.problem.op == problem.op && r.problem.ranks == problem.ranks;
-    const std::optional<double> distance = distance_to(r, problem);
+    has_own |= kind_of(r.candidate) == own_collectives && r.problem.op == problem.op && r.problem.ranks == known.ranks;
+    const std::optional<double> distance = distance_to(r, known, borrowed);
     if (!distance || !eligible(r)) continue;
     const double w = std::exp(-*distance);
     const Kind kind = kind_of(r.candidate);
@@ -109,7 +137,7 @@ std::optional<Candidate> choose_alike(const Records& records, const Problem& pro
     least = doubted;
     expected_of_best = expected;
   }
-  if (!best || expected_of_best <= 1 || strategy) return best;
+  if ((best && expected_of_best <= 1) || (!best && !borrowed) || strategy) return best;
   Candidate sequential = sequence;
   if (has_own && may_suit_own_collectives(problem)) sequential.knobs.transport = Transport::store;
   return sequential;

@@ -120,7 +120,8 @@ std::vector<Candidate> candidates(const Problem& problem, const Machine& machine
 }
 
 bool may_suit_own_collectives(const Problem& problem) {
-  return problem.m <= 1024 && !(problem.type == Type::e4m3 && problem.op == Operator::all_gather_gemm);
+  return problem.m <= 1024 && problem.ranks <= most_own_ranks &&
+         !(problem.type == Type::e4m3 && problem.op == Operator::all_gather_gemm);
 }
 
 int parts_of_k(std::int64_t tiles, std::int64_t workers, std::int64_t depth) {

@@ -22,8 +22,11 @@ Candidate library_sequence(const Problem& problem);
 /// collectives are among them if the machine has curves of theirs. Never empty.
 std::vector<Candidate> candidates(const Problem& problem, const Machine& machine, std::optional<Strategy> strategy);
 
+/// Imbrex' own collectives on GPUs take no more ranks.
+inline constexpr int most_own_ranks = 8;
+
 /// Whether Imbrex' own collectives behind a library's product may be worth a try: there are few rows, and kernels for
-/// them.
+/// them and for so many ranks.
 bool may_suit_own_collectives(const Problem& problem);
 
 /// Knobs::split_k, up to 4, for a product of so many tiles over `depth` columns of A: whole waves of the workers, each

@@ -26,6 +26,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       p.m = m;
       const auto chosen = choose_alike(records, p, {}, machine, true);
       if (m == r.problem.m && !chosen) std::abort();
+      p.ranks *= 2, p.m *= 2, p.n *= 2, p.k *= 2;
+      try {
+        validate(p);
+      } catch (const Error&) {
+        continue;
+      }
+      static_cast<void>(choose_alike(records, p, {}, machine, true, true));
     }
   return 0;
 }

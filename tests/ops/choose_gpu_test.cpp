@@ -114,10 +114,10 @@ TEST(ChooseGpuPlan, WhatNoTensorCoreTakesGoesToALibrary) {
   EXPECT_EQ(choose_gpu_candidate(p, Strategy::fused, {}, h100).strategy, Strategy::fused);
 }
 
-// Eight ranks have no table.
+// A100s have no table.
 TEST(ChooseGpuPlan, ShardsOfAlikeRowsAreCutAlike) {
   const auto chosen = [](std::int64_t m) {
-    return choose_gpu_candidate({Operator::all_gather_gemm, m, 57344, 8192, 8, Type::bf16}, {}, {}, h100);
+    return choose_gpu_candidate({Operator::all_gather_gemm, m, 57344, 8192, 8, Type::bf16}, {}, {}, a100);
   };
   const Candidate typical = chosen(8192);
   ASSERT_EQ(typical.strategy, Strategy::fused);

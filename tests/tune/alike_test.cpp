@@ -129,6 +129,72 @@ TEST(Alike, NothingFarServes) {
   EXPECT_FALSE(choose_alike({"Some GPU", "", {}}, problem(1024), {}, four_h200(), true).has_value());
 }
 
+// Each rank multiplies what each of the nearest number did.
+TEST(Alike, OtherNumbersOfRanksTakeTheNearests) {
+  Records records{"Some GPU", "2026-11-23", {}};
+  for (const int ranks : {2, 4})
+    for (const std::int64_t n : {4096, 16384}) {
+      Record r = record(4096, fused(128, 128, 2, static_cast<int>(ranks * 10 + n / 4096)));
+      r.problem = {Operator::all_gather_gemm, 4096, n * ranks, 8192, ranks, Type::bf16};
+      r.seconds = 0.7 * quick_seconds(r.problem, library_sequence(r.problem), four_h200());
+      r.sequential_seconds = r.seconds / 0.7;
+      records.list.push_back(r);
+    }
+  set_ranges(records);
+  const auto group = [&](int ranks, std::int64_t n, bool other_ranks = true) {
+    const Problem p{Operator::all_gather_gemm, 4096 / ranks * ranks, n * ranks, 8192, ranks, Type::bf16};
+    const auto chosen = choose_alike(records, p, {}, four_h200(), true, other_ranks);
+    return chosen ? chosen->knobs.group : -1;
+  };
+  EXPECT_EQ(group(8, 4096), 41);
+  EXPECT_EQ(group(8, 16384), 44);
+  EXPECT_EQ(group(32, 16384), 44);
+  EXPECT_EQ(group(3, 4096), 41);
+  EXPECT_EQ(group(1, 4096), -1);
+  EXPECT_EQ(group(2, 16384), 24);
+  EXPECT_EQ(group(8, 4096, false), -1);
+  // At any distance, but not of its own number of ranks.
+  EXPECT_NE(group(8, 128), -1);
+  EXPECT_EQ(group(4, 128), -1);
+}
+
+// What two GPUs showed, beside what four did.
+TEST(Alike, TwoRanksTellOfFour) {
+  Records of_two = table();
+  std::erase_if(of_two.list, [](const Record& r) { return r.problem.ranks != 2; });
+  const auto kind = [](const Candidate& c) { return std::pair(c.strategy, c.knobs.transport == Transport::store); };
+  int all = 0, same_kind = 0, fused = 0, same_tile = 0;
+  for (const Record& r : table().list) {
+    if (r.problem.ranks != 4) continue;
+    const auto chosen = choose_alike(of_two, r.problem, {}, four_h200(), true, true);
+    ASSERT_TRUE(chosen);
+    const bool is_fused = r.candidate.strategy == Strategy::fused;
+    const Knobs &k = chosen->knobs, &measured = r.candidate.knobs;
+    ++all;
+    fused += is_fused;
+    same_kind += is_fused ? chosen->strategy == Strategy::fused : kind(*chosen) == kind(r.candidate);
+    same_tile += is_fused && kind(*chosen) == kind(r.candidate) &&
+                 std::tuple(k.tile_m, k.tile_n) == std::tuple(measured.tile_m, measured.tile_n);
+  }
+  std::cout << same_kind << " of " << all << " of the same kind, " << same_tile << " of " << fused
+            << " fused ones with the same tile and transport\n";
+  EXPECT_GT(10 * same_kind, 8 * all);
+  EXPECT_GT(10 * same_tile, 8 * fused);
+}
+
+TEST(Alike, MoreRanksThanOwnCollectivesTakeGoToTheLibrary) {
+  Candidate own = library_sequence(problem(64));
+  own.knobs.transport = Transport::store;
+  Records records{"Some GPU", "2026-11-23", {record(64, own)}};
+  set_ranges(records);
+  Problem p = problem(64);
+  p.ranks = most_own_ranks;
+  EXPECT_EQ(choose_alike(records, p, {}, four_h200(), true, true)->knobs, own.knobs);
+  p.ranks = 2 * most_own_ranks;
+  EXPECT_EQ(choose_alike(records, p, {}, four_h200(), true, true)->knobs, library_sequence(p).knobs);
+  EXPECT_FALSE(choose_alike(records, p, Strategy::fused, four_h200(), true, true).has_value());
+}
+
 // Measured on two H200s in 2026-11: the plan of 256 rows, two tiles a shard where one was, took twice as long as cuBLAS
 // and NCCL.
 TEST(Alike, TilesThatDoNotFillWorkersLoseTheirAdvantage) {
