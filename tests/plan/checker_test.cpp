@@ -344,6 +344,23 @@ TEST(Checker, FollowsDataThroughCollectivesOfSomeRanks) {
   expect_fault(plan, Fault::deadlock, "some rank never reaches this collective");
 }
 
+// A tiny write makes the grid that others are found in fine; each of these covers all of it, which took gigabytes.
+TEST(Checker, ManyWritesOverAllOfABuffer) {
+  Knobs whole;
+  whole.tile_m = whole.tile_n = 4096;
+  Plan plan = make_plan({Operator::gemm_all_to_all, 4096, 4096, 64, 2, Type::bf16}, Strategy::sequential, whole);
+  std::vector<Task>& tiles = compute(plan, 0);
+  ASSERT_EQ(tiles.size(), 1u);
+  const Task all = tiles.front();
+  auto& tiny = std::get<Tile>(tiles.front().work);
+  tiny.a.rows = tiny.b.cols = tiny.stores[0].to.rows = tiny.stores[0].to.cols = 1;
+  tiles.resize(20000, all);
+  plan.ranks[0].queues[1].tasks[0].waits[0].count = 20000;
+  expect_fault(plan, Fault::coverage,
+               "rank 0 queue 0 task 1 (tile): writes rows 0+4096 cols 0+4096 of partial on rank 0, which rank 0 queue "
+               "0 task 0 (tile) writes too");
+}
+
 TEST(Checker, LargePlansTakeLessThanASecond) {
   Knobs fused, hosts;
   fused.transport = Transport::store;

@@ -50,16 +50,13 @@ class Dataflow {
     for (int rank = 0; rank < plan_.problem.ranks; ++rank)
       for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
         WriteIndex& index = index_of(rank, static_cast<int>(b));
-        index.build(plan_.buffers[b]);
-        for (const Write& write : index.writes()) {
-          index.for_each_overlap(write.region, [&](const Write& other) {
-            if (&other != &write)
-              refuse(Fault::coverage, std::max(write.task, other.task),
-                     fmt::format("writes {}, which {} writes too", text(write.region),
-                                 name(std::min(write.task, other.task))));
-          });
-          check_caller_memory(write.task, write.region, graph_.entered_at_end(write.task), "writes");
+        if (const auto both = index.build(plan_.buffers[b])) {
+          const auto& [later, earlier] = *both;
+          refuse(Fault::coverage, later.task,
+                 fmt::format("writes {}, which {} writes too", text(later.region), name(earlier.task)));
         }
+        for (const Write& write : index.writes())
+          check_caller_memory(write.task, write.region, graph_.entered_at_end(write.task), "writes");
       }
   }
 

@@ -4,8 +4,8 @@
 
 namespace imbrex::check_detail {
 
-void WriteIndex::build(const Buffer& buffer) {
-  if (writes_.empty()) return;
+std::optional<std::pair<Write, Write>> WriteIndex::build(const Buffer& buffer) {
+  if (writes_.empty()) return std::nullopt;
   cell_rows_ = buffer.rows;
   cell_cols_ = buffer.cols;
   for (const Write& write : writes_) {
@@ -26,9 +26,15 @@ void WriteIndex::build(const Buffer& buffer) {
   for (std::size_t w = 0; w < writes_.size(); ++w) {
     const Region& r = writes_[w].region;
     for (std::int64_t i = r.row / cell_rows_; i <= (r.row + r.rows - 1) / cell_rows_; ++i)
-      for (std::int64_t j = r.col / cell_cols_; j <= (r.col + r.cols - 1) / cell_cols_; ++j)
-        cells_[static_cast<std::size_t>(i * grid_cols_ + j)].push_back(static_cast<std::uint32_t>(w));
+      for (std::int64_t j = r.col / cell_cols_; j <= (r.col + r.cols - 1) / cell_cols_; ++j) {
+        std::vector<std::uint32_t>& cell = cells_[static_cast<std::size_t>(i * grid_cols_ + j)];
+        // Writes that do not overlap fill few cells each, in the mean. Those that do could fill all of them.
+        for (const std::uint32_t other : cell)
+          if (overlap(writes_[other].region, r)) return std::pair(writes_[w], writes_[other]);
+        cell.push_back(static_cast<std::uint32_t>(w));
+      }
   }
+  return std::nullopt;
 }
 
 }  // namespace imbrex::check_detail

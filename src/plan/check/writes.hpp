@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "imbrex/plan.hpp"
@@ -26,8 +28,9 @@ class WriteIndex {
   void add(const Write& write) { writes_.push_back(write); }
   std::vector<Write>& writes() { return writes_; }
 
-  /// Call once, after all writes are added.
-  void build(const Buffer& buffer);
+  /// Call once, after all writes are added. Stops at one that overlaps another, and returns both, the later one first:
+  /// the index is of no use then.
+  std::optional<std::pair<Write, Write>> build(const Buffer& buffer);
 
   /// Calls f(write) for every write that overlaps `region`, once each.
   template <typename F>
