@@ -118,10 +118,13 @@ Candidate fastest(const Problem& problem, std::optional<Strategy> strategy, cons
   return found;
 }
 
-// Whether a fused plan whose tiles have a kernel runs on it, and not on the plain one.
-bool on_tensor_cores(const Problem& problem, const Knobs& knobs, bool hopper) {
-  if (!has_kernel_tiles(problem.type, hopper) || !cuda::refusal_of_tma(problem).empty()) return false;
-  // Tiles begin with a rank's columns.
+// Whether some kernel on tensor cores takes the operands; if not, fused plans run on the plain one.
+bool suits_tensor_cores(const Problem& problem, bool hopper) {
+  return has_kernel_tiles(problem.type, hopper) && cuda::refusal_of_tma(problem).empty();
+}
+
+// And, with these knobs, the tiles, which begin with a rank's columns.
+bool tiles_suit_tensor_cores(const Problem& problem, const Knobs& knobs) {
   return !owns_columns(problem, knobs) || problem.n % (std::int64_t{8} * problem.ranks) == 0;
 }
 
@@ -143,11 +146,13 @@ Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> s
     return {plan.strategy, plan.knobs};
   }
   if (strategy == Strategy::sequential) return library_sequence(problem);
+  // The plain kernel is far behind a library's. What it takes of e4m3, cuBLASLt does not.
+  const bool may_be_plain = strategy || problem.type == Type::e4m3;
+  if (!may_be_plain && !suits_tensor_cores(problem, hopper)) return fastest(problem, Strategy::sequential, gpus);
   Candidate chosen = fastest(problem, strategy, gpus);
   if (chosen.strategy != Strategy::fused) return chosen;
   chosen.knobs = with_kernel_tile(chosen.knobs, problem.type, hopper);
-  // The plain kernel is far behind a library's. What it takes of e4m3, cuBLASLt does not.
-  if (strategy || problem.type == Type::e4m3 || on_tensor_cores(problem, chosen.knobs, hopper)) return chosen;
+  if (may_be_plain || tiles_suit_tensor_cores(problem, chosen.knobs)) return chosen;
   return fastest(problem, Strategy::sequential, gpus);
 }
 
