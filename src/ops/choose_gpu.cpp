@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <list>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/ceil_div.hpp"
@@ -22,6 +24,8 @@ namespace {
 
 static_assert(most_own_ranks == static_cast<int>(cuda::max_comm_ranks));
 
+constexpr std::string_view h200 = "NVIDIA H200";
+
 const Machine& four_h200() {
   static const Machine machine = load_machine("4xh200");
   return machine;
@@ -33,10 +37,14 @@ const Machine& four_h200() {
 std::optional<Candidate> measured_choice(const GpuKind& gpus, const Problem& problem,
                                          std::optional<Strategy> strategy) {
   const bool hopper = gpus.major == 9;
-  const Records *own = &records_of(gpus.name), *all[] = {own, hopper ? &records_of("NVIDIA H200") : own};
-  for (const bool other_ranks : {false, true})
-    for (const Records* records : all)
-      if (auto chosen = choose_alike(*records, problem, strategy, four_h200(), hopper, other_ranks)) return chosen;
+  const auto ask = [&](const std::string& gpu, bool other_ranks) {
+    return choose_alike(records_of(gpu), problem, strategy, four_h200(), hopper, other_ranks);
+  };
+  for (const bool other_ranks : {false, true}) {
+    if (auto chosen = ask(gpus.name, other_ranks)) return chosen;
+    if (!hopper || gpus.name == h200) continue;
+    if (auto chosen = ask(std::string(h200), other_ranks)) return chosen;
+  }
   return std::nullopt;
 }
 
@@ -80,13 +88,8 @@ const std::vector<Simulated>& simulated(const Problem& problem, std::optional<St
     if (s.problem == problem && s.strategy == strategy && s.hopper == hopper) return s.candidates;
   Simulation s{problem, strategy, hopper, {}};
   const auto simulator = make_simulator(machine);
-  const std::vector<Candidate> all = candidates(problem, machine, strategy);
-  for (const Candidate& c : all) {
-    // Of one alone nobody asks how long it takes.
-    const double seconds =
-        all.size() == 1 ? 1 : simulator->prepare(make_plan(problem, c.strategy, c.knobs))->run({}).seconds;
-    s.candidates.push_back({c, seconds});
-  }
+  for (const Candidate& c : candidates(problem, machine, strategy))
+    s.candidates.push_back({c, simulator->prepare(make_plan(problem, c.strategy, c.knobs))->run({}).seconds});
   return known.emplace_back(std::move(s)).candidates;
 }
 
@@ -110,6 +113,7 @@ Candidate simulated_choice(const Problem& problem, std::optional<Strategy> strat
 // By what was measured, or else simulated.
 Candidate fastest(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus) {
   const std::optional<Candidate> measured = measured_choice(gpus, problem, strategy);
+  if (!measured && strategy == Strategy::sequential) return library_sequence(problem);
   if (!measured) return simulated_choice(problem, strategy, gpus.major == 9);
   Candidate found = *measured;
   if (found.knobs.partial != Type::fp32) found.knobs.partial = output_type(problem.type);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tune/kernel_tiles.hpp"
 #include "tune/quick_times.hpp"
@@ -28,15 +29,18 @@ bool is_measured(const Record& record, const Problem& problem) {
   return p == record.problem;
 }
 
-// The nearest number of ranks, as a ratio, and of two the larger, of which there are records of the operator and of a
-// type of the same size, if there are any.
-std::optional<int> nearest_ranks(const Records& records, const Problem& problem) {
-  std::optional<int> best;
-  double least = 0;
+// But for their sizes and numbers of ranks.
+bool are_of_a_kind(const Problem& x, const Problem& y) { return x.op == y.op && size_of(x.type) == size_of(y.type); }
+
+// The nearest number of ranks, as a ratio, and of two the larger, of which there are records of the problem's kind; its
+// own if there are none.
+int nearest_ranks(const Records& records, const Problem& problem) {
+  int best = problem.ranks;
+  double least = std::numeric_limits<double>::infinity();
   for (const Record& r : records.list) {
-    if (r.problem.op != problem.op || size_of(r.problem.type) != size_of(problem.type)) continue;
+    if (!are_of_a_kind(r.problem, problem)) continue;
     const double away = log_ratio(r.problem.ranks, problem.ranks);
-    if (best && (away > least || (away == least && r.problem.ranks <= *best))) continue;
+    if (away > least || (away == least && r.problem.ranks <= best)) continue;
     best = r.problem.ranks;
     least = away;
   }
@@ -56,7 +60,7 @@ Problem among(Problem problem, int ranks) {
 // None: another kind of problem, or too far, unless `anywhere` is near enough.
 std::optional<double> distance_to(const Record& record, const Problem& problem, bool anywhere) {
   const Problem& p = record.problem;
-  if (p.op != problem.op || p.ranks != problem.ranks || size_of(p.type) != size_of(problem.type)) return std::nullopt;
+  if (!are_of_a_kind(p, problem) || p.ranks != problem.ranks) return std::nullopt;
   const auto rows = [](std::int64_t m) { return std::clamp(m, few_rows, many_rows); };
   const double in_n = log_ratio(p.n, problem.n), in_k = log_ratio(p.k, problem.k);
   double in_m = log_ratio(rows(p.m), rows(problem.m));
@@ -110,7 +114,7 @@ std::optional<Candidate> choose_alike(const Records& records, const Problem& pro
   const Candidate sequence = library_sequence(problem);
   // Of one rank nothing travels.
   const bool borrows = other_ranks && problem.ranks > 1;
-  const Problem known = borrows ? among(problem, nearest_ranks(records, problem).value_or(problem.ranks)) : problem;
+  const Problem known = borrows ? among(problem, nearest_ranks(records, problem)) : problem;
   const bool borrowed = known.ranks != problem.ranks;
   bool has_own = false;
   for (const Record& r : records.list) {
@@ -137,7 +141,7 @@ std::optional<Candidate> choose_alike(const Records& records, const Problem& pro
     least = doubted;
     expected_of_best = expected;
   }
-  if ((best && expected_of_best <= 1) || (!best && !borrowed) || strategy) return best;
+  if (strategy || (best ? expected_of_best <= 1 : !borrowed)) return best;
   Candidate sequential = sequence;
   if (has_own && may_suit_own_collectives(problem)) sequential.knobs.transport = Transport::store;
   return sequential;
