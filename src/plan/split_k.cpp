@@ -1,9 +1,11 @@
 #include "plan/split_k.hpp"
 
+#include "base/ceil_div.hpp"
+
 namespace imbrex {
 
 SplitK::SplitK(Builder& b) : b_(b) {
-  const std::int64_t depth = b.shapes().depth, units = (depth + k_unit - 1) / k_unit;
+  const std::int64_t depth = b.shapes().depth, units = ceil_div(depth, k_unit);
   const std::int64_t parts = std::min<std::int64_t>(b.knobs().split_k, units);
   // The last part, which waits for the others' sums, is none of the shorter ones.
   for (int part = 0; part < static_cast<int>(parts); ++part) {

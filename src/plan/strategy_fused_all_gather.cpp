@@ -4,6 +4,7 @@
 // stored to the peers by the GEMM's own workers before their first tiles: a copy engine takes longer to start.
 #include <algorithm>
 
+#include "base/ceil_div.hpp"
 #include "plan/split_k.hpp"
 #include "plan/strategies.hpp"
 #include "plan/tile_order.hpp"
@@ -55,7 +56,7 @@ class FusedAllGather {
   std::int64_t default_rows() const {
     if (!stored_) return shard_rows_;
     const std::int64_t pieces = std::max(1, usual_sms / std::max(1, b_.ranks() - 1));
-    return (shard_rows_ + pieces - 1) / pieces;
+    return ceil_div(shard_rows_, pieces);
   }
 
   // Of a rank's product.

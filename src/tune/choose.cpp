@@ -2,18 +2,20 @@
 
 #include <algorithm>
 
+#include "base/ceil_div.hpp"
+
 namespace imbrex {
 namespace {
 
 std::int64_t tiles(const Extent& product, std::int64_t tile_m, std::int64_t tile_n) {
-  return ((product.rows + tile_m - 1) / tile_m) * ((product.cols + tile_n - 1) / tile_n);
+  return ceil_div(product.rows, tile_m) * ceil_div(product.cols, tile_n);
 }
 
 constexpr std::int64_t besides = 512;  // a tile's begin and end, in columns of A: what is not hidden behind others
 
 // Of a product of so many tiles, each cut along K: whole waves of the workers, in the time of a column of A.
 double wave_time(std::int64_t tiles, std::int64_t workers, std::int64_t depth, std::int64_t parts) {
-  return static_cast<double>((tiles * parts + workers - 1) / workers) * static_cast<double>(depth / parts + besides);
+  return static_cast<double>(ceil_div(tiles * parts, workers)) * static_cast<double>(depth / parts + besides);
 }
 
 // A tile shape of the machine's, and parts of K.
@@ -56,7 +58,7 @@ void add_fused(std::vector<Candidate>& list, const Problem& problem, const Knobs
     const std::int64_t shard = problem.m / problem.ranks;
     for (std::int64_t pieces : {1, 2, 4})
       if (pieces == 1 || shard / pieces >= base.tile_m)
-        add([&](Knobs& k) { k.transport = Transport::push, k.comm_rows = (shard + pieces - 1) / pieces; });
+        add([&](Knobs& k) { k.transport = Transport::push, k.comm_rows = ceil_div(shard, pieces); });
     if (shard >= base.tile_m || problem.scales == Scales::tensor) return;
     add([](Knobs& k) { k.transport = Transport::push, k.span_shards = true; });
     add([](Knobs& k) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/ceil_div.hpp"
 #include "plan/builder.hpp"
 #include "tune/kernel_tiles.hpp"
 #include "tune/quick_times.hpp"
@@ -137,7 +138,7 @@ void add_gathers(List& list, std::int64_t m, std::int64_t shard) {
 // time has then just arrived: a wave, and what stores and posts take.
 auto behind(const Problem& p, std::int64_t hundredths) {
   constexpr int group = 8;
-  const std::int64_t rows = std::min<std::int64_t>((p.m / p.ranks + square.tile_m - 1) / square.tile_m, group),
+  const std::int64_t rows = std::min<std::int64_t>(ceil_div(p.m / p.ranks, square.tile_m), group),
                      columns = usual_sms * hundredths / (100 * p.ranks * rows);
   return in_columns(group, static_cast<int>(std::max<std::int64_t>(columns, 1)));
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/ceil_div.hpp"
+
 namespace imbrex::check_detail {
 
 std::optional<std::pair<Write, Write>> WriteIndex::build(const Buffer& buffer) {
@@ -12,27 +14,25 @@ std::optional<std::pair<Write, Write>> WriteIndex::build(const Buffer& buffer) {
     cell_rows_ = std::min(cell_rows_, write.region.rows);
     cell_cols_ = std::min(cell_cols_, write.region.cols);
   }
-  const auto cells = [](std::int64_t size, std::int64_t cell) { return (size + cell - 1) / cell; };
   const std::int64_t most = 4 * std::ssize(writes_) + 16;
-  while (cells(buffer.rows, cell_rows_) > most / cells(buffer.cols, cell_cols_)) {
-    if (cells(buffer.rows, cell_rows_) >= cells(buffer.cols, cell_cols_))
+  while (ceil_div(buffer.rows, cell_rows_) > most / ceil_div(buffer.cols, cell_cols_)) {
+    if (ceil_div(buffer.rows, cell_rows_) >= ceil_div(buffer.cols, cell_cols_))
       cell_rows_ *= 2;
     else
       cell_cols_ *= 2;
   }
-  grid_cols_ = cells(buffer.cols, cell_cols_);
-  cells_.resize(static_cast<std::size_t>(cells(buffer.rows, cell_rows_) * grid_cols_));
+  grid_cols_ = ceil_div(buffer.cols, cell_cols_);
+  cells_.resize(static_cast<std::size_t>(ceil_div(buffer.rows, cell_rows_) * grid_cols_));
   stamps_.resize(writes_.size());
   for (std::size_t w = 0; w < writes_.size(); ++w) {
     const Region& r = writes_[w].region;
+    // Writes that do not overlap fill few cells each, in the mean. Those that do could fill all of them.
+    const Write* earlier = nullptr;
+    for_each_overlap(r, [&](const Write& other) { earlier = earlier != nullptr ? earlier : &other; });
+    if (earlier != nullptr) return std::pair(writes_[w], *earlier);
     for (std::int64_t i = r.row / cell_rows_; i <= (r.row + r.rows - 1) / cell_rows_; ++i)
-      for (std::int64_t j = r.col / cell_cols_; j <= (r.col + r.cols - 1) / cell_cols_; ++j) {
-        std::vector<std::uint32_t>& cell = cells_[static_cast<std::size_t>(i * grid_cols_ + j)];
-        // Writes that do not overlap fill few cells each, in the mean. Those that do could fill all of them.
-        for (const std::uint32_t other : cell)
-          if (overlap(writes_[other].region, r)) return std::pair(writes_[w], writes_[other]);
-        cell.push_back(static_cast<std::uint32_t>(w));
-      }
+      for (std::int64_t j = r.col / cell_cols_; j <= (r.col + r.cols - 1) / cell_cols_; ++j)
+        cells_[static_cast<std::size_t>(i * grid_cols_ + j)].push_back(static_cast<std::uint32_t>(w));
   }
   return std::nullopt;
 }
