@@ -16,7 +16,7 @@ namespace imbrex::cuda {
 /// NOTE: without the memory named it would be a fence of the whole GPU, too, and wait for this thread's own stores.
 __device__ __forceinline__ void fence_before_loads() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-/// Orders this thread's reads of shared memory before loads that come there once it has given it back.
+/// Orders reads of shared memory, this thread's and those before what it waited for, before loads that come there.
 __device__ __forceinline__ void fence_after_reads() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /// Spreads stores over time. Links that take less than all multiprocessors store at once push back into each of them,
