@@ -32,10 +32,13 @@ void for_each_region(const Task& task, F&& f) {
 std::map<int, std::vector<const Collective*>> collective_groups(const Plan& plan) {
   std::map<int, std::vector<const Collective*>> groups;
   for (const RankPlan& rank : plan.ranks)
-    for (const Queue& queue : rank.queues)
-      for (const Task& task : queue.tasks)
-        if (const auto* collective = std::get_if<Collective>(&task.work))
-          groups[collective->group].push_back(collective);
+    for (const Queue& queue : rank.queues) {
+      if (queue.engine != Engine::library) continue;
+      for (const Task& task : queue.tasks) {
+        const auto& collective = std::get<Collective>(task.work);
+        groups[collective.group].push_back(&collective);
+      }
+    }
   return groups;
 }
 

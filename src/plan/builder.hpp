@@ -88,9 +88,7 @@ class Builder {
   Task& skip(int rank, int queue, const std::vector<Wait>& waits, const std::vector<Post>& posts);
 
   /// A new tile of a rank that the plan keeps, to be filled in before the next task is added.
-  Task& add_tile(int rank, int queue, const Region& a, const Region& b) {
-    return tasks(rank, queue).emplace_back(Tile{a, b, {}, 0, {}});
-  }
+  Task& add_tile(int rank, int queue) { return tasks(rank, queue).emplace_back(); }
 
   /// `count` tasks are going to be added.
   void reserve(int rank, int queue, std::size_t count);

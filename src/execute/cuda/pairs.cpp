@@ -4,8 +4,9 @@
 
 namespace imbrex::cuda {
 
-void Pairs::add(const TaskEntry& task) {
-  entries_[end_ % window] = task;
+TaskEntry& Pairs::next() { return entries_[end_ % window] = {}; }
+
+void Pairs::add() {
   taken_[end_++ % window] = false;
   if (end_ - begin_ == window) pair_first();
 }

@@ -19,7 +19,9 @@ class Pairs {
   /// for no tile.
   Pairs(RankTable& table, const std::vector<bool>& free, const TileShape& shape)
       : table_(table), free_(free), shape_(shape) {}
-  void add(const TaskEntry& task);
+  /// Where the queue's next task is to be written, before add.
+  TaskEntry& next();
+  void add();
   /// Pairs those left.
   void finish();
 

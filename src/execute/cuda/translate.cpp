@@ -13,25 +13,31 @@ namespace {
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
+[[noreturn]] void refuse_number(std::size_t value, const char* what, std::size_t most) {
+  throw Error(ErrorCode::invalid_input,
+              fmt::format("the plan has {} {}: the CUDA executor takes at most {}", value, what, most));
+}
+
 template <typename To>
 To narrow(std::size_t value, const char* what) {
-  IMBREX_EXPECTS(value <= std::numeric_limits<To>::max(), "the plan has {} {}: the CUDA executor takes at most {}",
-                 value, what, std::numeric_limits<To>::max());
+  if (value > std::numeric_limits<To>::max()) [[unlikely]]
+    refuse_number(value, what, std::numeric_limits<To>::max());
   return static_cast<To>(value);
 }
 
 std::uint32_t word(std::int64_t value) { return static_cast<std::uint32_t>(value); }
 
+// NOTE: entries are filled where they lie. What has just been written field by field cannot be copied in wider pieces
+// before it has left the processor's store buffer, which cost a fifth of the time.
 class Translation {
  public:
   Translation(const Plan& plan, const HeapLayout& layout, int rank, const HeapHandle& heap, std::size_t offset,
               const TileShape& shape)
       : plan_(plan), layout_(layout), rank_(rank), heap_(heap), offset_(offset), shape_(shape) {
-    count_posts();
+    survey();
   }
 
   RankTable run() {
-    reserve();
     for (int q = 0; q < std::ssize(plan_.ranks[index(rank_)].queues); ++q) {
       const Queue& queue = plan_.ranks[index(rank_)].queues[index(q)];
       switch (queue.engine) {
@@ -47,12 +53,15 @@ class Translation {
 
  private:
   // Signals that only tasks raise before which nothing of their queue waits: what waits for them cannot wait for
-  // another tile.
-  void count_posts() {
-    free_.assign(index(plan_.ranks[index(rank_)].signals), true);
+  // another tile. And how long the tables become: those that grow are copied again and again.
+  void survey() {
+    const RankPlan& own = plan_.ranks[index(rank_)];
+    free_.assign(index(own.signals), true);
     posts_.assign(free_.size(), 0);
+    Sizes sizes;
     for (const RankPlan& rank : plan_.ranks)
       for (const Queue& queue : rank.queues) {
+        const bool in_tables = &rank == &own && queue.engine == Engine::compute;
         bool clear = true;
         for (const Task& task : queue.tasks) {
           clear = clear && task.waits.empty();
@@ -61,33 +70,31 @@ class Translation {
               ++posts_[index(post.signal)];
               if (!clear) free_[index(post.signal)] = false;
             }
+          if (in_tables) sizes.add(task);
         }
       }
+    // Every task with a partner of its own would be twice as many.
+    table_.tasks.reserve(sizes.tasks * index(shape_.cluster));
+    table_.waits.reserve(shape_.sharing == Sharing::k ? 2 * sizes.waits : sizes.waits);
+    table_.regions.reserve(sizes.regions);
+    table_.posts.reserve(sizes.posts);
   }
 
-  // Tables that grow are copied again and again.
-  void reserve() {
+  struct Sizes {
     std::size_t tasks = 0, waits = 0, regions = 0, posts = 0;
-    for (const Queue& queue : plan_.ranks[index(rank_)].queues) {
-      if (queue.engine != Engine::compute) continue;
-      tasks += queue.tasks.size();
-      for (const Task& task : queue.tasks) {
-        waits += task.waits.size();
-        posts += task.posts.size();
-        if (const auto* tile = std::get_if<Tile>(&task.work))
-          regions += tile->adds.size() + tile->stores.size();
-        else if (const auto* reduction = std::get_if<Reduction>(&task.work))
-          regions += reduction->from.size() + reduction->to.size();
-        else
-          regions += 2;
-      }
+
+    void add(const Task& task) {
+      ++tasks;
+      waits += task.waits.size();
+      posts += task.posts.size();
+      if (const auto* tile = std::get_if<Tile>(&task.work))
+        regions += tile->adds.size() + tile->stores.size();
+      else if (const auto* reduction = std::get_if<Reduction>(&task.work))
+        regions += reduction->from.size() + reduction->to.size();
+      else
+        regions += 2;
     }
-    // Every task with a partner of its own would be twice as many.
-    table_.tasks.reserve(tasks * index(shape_.cluster));
-    table_.waits.reserve(shape_.sharing == Sharing::k ? 2 * waits : waits);
-    table_.regions.reserve(regions);
-    table_.posts.reserve(posts);
-  }
+  };
 
   std::uint64_t heap_address(int rank, std::size_t at) const {
     return reinterpret_cast<std::uint64_t>(heap_.at(rank, offset_ + at));
@@ -104,10 +111,9 @@ class Translation {
            !is_scale(r, buffer_b_scale(plan_.problem));
   }
 
-  RegionEntry region(const Region& r) const {
+  void put(RegionEntry& entry, const Region& r) const {
     const Buffer& b = plan_.buffers[index(r.buffer)];
     const std::size_t size = size_of(b.type);
-    RegionEntry entry{};
     const auto first = static_cast<std::size_t>(r.row * b.cols + r.col) * size;
     if (layout_.in_heap(r.buffer) && r.buffer == buffer_out) {
       // All ranks' outputs lie at one offset of the heap, which only a run knows: the distance to this rank's is
@@ -128,14 +134,19 @@ class Translation {
     entry.rows = word(r.rows);
     entry.cols = word(r.cols);
     entry.type = b.type;
+  }
+
+  RegionEntry region(const Region& r) const {
+    RegionEntry entry{};
+    put(entry, r);
     return entry;
   }
 
   // A region that a tile of `tile` rows and columns adds or stores to.
-  RegionEntry tile_region(const Region& r, Extent tile) const {
-    RegionEntry entry = region(r);
+  void put(RegionEntry& entry, const Region& r, Extent tile) const {
+    put(entry, r);
     const Buffer& b = plan_.buffers[index(r.buffer)];
-    if (b.layout != Layout::fragment) return entry;
+    if (b.layout != Layout::fragment) return;
     entry.rows = word(tile.rows);
     entry.cols = word(tile.cols);
     entry.pitch = static_cast<std::size_t>(tile.cols) * size_of(b.type);
@@ -144,7 +155,11 @@ class Translation {
                    "slots of {} elements do not hold the registers of the kernel's {} x {} tile", b.cols, shape_.m,
                    shape_.n);
     if (shape_.registers) entry.order = SlotOrder::registers;
-    return entry;
+  }
+  void put(RegionEntry& entry, const Store& store, Extent tile) const {
+    put(entry, store.to, tile);
+    entry.row = word(store.row);
+    entry.col = word(store.col);
   }
 
   // All its rows, and a tile's parts of them, begin and end at whole 16 bytes, if the caller's output does.
@@ -172,8 +187,7 @@ class Translation {
     entry.epilogue_waits = narrow<std::uint16_t>(add(WaitPoint::epilogue), "waits of one task");
   }
 
-  TaskEntry start(int queue, std::size_t task) {
-    TaskEntry entry{};
+  void start(TaskEntry& entry, int queue, std::size_t task) {
     entry.queue = static_cast<std::uint16_t>(queue);  // of 64 at most
     entry.task = narrow<std::uint32_t>(task, "tasks in a queue");
     const Task& t = plan_.ranks[index(rank_)].queues[index(queue)].tasks[task];
@@ -183,7 +197,6 @@ class Translation {
     for (const Post& post : t.posts) table_.posts.push_back({counter(post)});
     if (!t.posts.empty()) entry.post = table_.posts[entry.posts];
     entry.regions = narrow<std::uint32_t>(table_.regions.size(), "regions");
-    return entry;
   }
 
   void compute_queue(int q, const Queue& queue) {
@@ -194,17 +207,15 @@ class Translation {
     Pairs pairs(table_, free_, shape_);
     for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
       const Task& task = queue.tasks[t];
-      TaskEntry entry = start(q, t);
+      TaskEntry& entry = cluster == 1 ? table_.tasks.emplace_back() : pairs.next();
+      start(entry, q, t);
       if (const auto* tile = std::get_if<Tile>(&task.work))
         add_tile(entry, *tile, q, t);
       else if (const auto* reduction = std::get_if<Reduction>(&task.work))
         add_reduction(entry, *reduction);
       else
         add_transfer(entry, std::get<Transfer>(task.work), q, t);
-      if (cluster == 1)
-        table_.tasks.push_back(entry);
-      else
-        pairs.add(entry);
+      if (cluster > 1) pairs.add();
     }
     pairs.finish();
     const auto count = static_cast<std::uint32_t>(table_.tasks.size() / cluster) - first;
@@ -256,19 +267,17 @@ class Translation {
     if (shape_.registers && entry.adds > 0 && std::none_of(slots.begin(), slots.end(), wide))
       entry.slot_stages = slot_stages(shape_.units, shape_.planes, entry.adds).count;
     for (const Region& add : slots) {
-      table_.regions.push_back(tile_region(add, extent));
+      put(table_.regions.emplace_back(), add, extent);
       IMBREX_EXPECTS(!shape_.registers || table_.regions.back().order == SlotOrder::registers,
                      "{}: this kernel adds slots in its register order only", where());
     }
     entry.wide_stores = 1;
     for (const Store& store : tile.stores) {
-      RegionEntry to = tile_region(store.to, extent);
-      to.row = word(store.row);
-      to.col = word(store.col);
+      RegionEntry& to = table_.regions.emplace_back();
+      put(to, store, extent);
       if (!has_wide_rows(to)) entry.wide_stores = 0;
-      if (&store == tile.stores.data()) entry.store = to;
-      table_.regions.push_back(to);
     }
+    if (!tile.stores.empty()) put(entry.store, tile.stores.front(), extent);
   }
 
   void add_scales(TaskEntry& entry, const Tile& tile, int q, std::size_t t) {
@@ -293,8 +302,8 @@ class Translation {
     entry.cols = word(reduction.from.front().cols);
     entry.adds = narrow<std::uint16_t>(reduction.from.size(), "sources of one reduction");
     entry.stores = narrow<std::uint16_t>(reduction.to.size(), "destinations of one reduction");
-    for (const Region& from : reduction.from) table_.regions.push_back(region(from));
-    for (const Region& to : reduction.to) table_.regions.push_back(region(to));
+    for (const Region& from : reduction.from) put(table_.regions.emplace_back(), from);
+    for (const Region& to : reduction.to) put(table_.regions.emplace_back(), to);
   }
 
   void add_transfer(TaskEntry& entry, const Transfer& transfer, int q, std::size_t t) {
@@ -305,8 +314,8 @@ class Translation {
                    "{}: the CUDA executor's workers copy out of their own rank's A, its scales, output and workspaces "
                    "only",
                    task_name(plan_, rank_, q, t));
-    table_.regions.push_back(region(transfer.from));
-    table_.regions.push_back(region(transfer.to));
+    put(table_.regions.emplace_back(), transfer.from);
+    put(table_.regions.emplace_back(), transfer.to);
     join_rows(table_.regions.end()[-2], table_.regions.back());
     entry.adds = entry.stores = 1;
   }
