@@ -2,7 +2,9 @@
 // errors.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <thread>
 
 #include "imbrex/error.hpp"
@@ -31,6 +33,33 @@ TEST(CpuExecutor, ExactOnIntegersOverManyEpochsWithDelays) {
     const Plan plan = make_plan(c.problem, c.strategy, c.knobs);
     WorldOptions world{.heap_bytes = 1 << 24, .wait_limit = 30};
     ASSERT_EQ(run_threads(c.problem.ranks, world, [&](World& w) { return run_exact(w, plan, options, 6); }), 0);
+  }
+}
+
+// Tiles that add peers' slots wait at their epilogue, while the worker multiplies those of another queue.
+TEST(CpuExecutor, AWaitingTileKeepsItsProduct) {
+  Knobs knobs;
+  knobs.tile_m = knobs.tile_n = 16;
+  knobs.transport = Transport::store;
+  Plan plan = make_plan({Operator::gemm_reduce_scatter, 96, 40, 48, 3, Type::fp32}, Strategy::fused, knobs);
+  for (RankPlan& rank : plan.ranks) {
+    auto& adding = rank.queues.front().tasks;
+    Queue sending{Engine::compute, 0, {}};
+    const auto sends = [](const Task& task) {
+      const auto* tile = std::get_if<Tile>(&task.work);
+      return tile == nullptr || tile->adds.empty();
+    };
+    std::copy_if(adding.begin(), adding.end(), std::back_inserter(sending.tasks), sends);
+    std::erase_if(adding, sends);
+    ASSERT_FALSE(adding.empty());
+    rank.queues.push_back(std::move(sending));
+  }
+  ASSERT_FALSE(check(plan).has_value());
+  for (const int workers : {1, 3}) {
+    CpuOptions options;
+    options.workers = workers;
+    WorldOptions world{.heap_bytes = 1 << 22, .wait_limit = 30};
+    EXPECT_EQ(run_threads(3, world, [&](World& w) { return run_exact(w, plan, options, 6); }), 0) << workers;
   }
 }
 

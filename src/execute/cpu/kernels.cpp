@@ -34,34 +34,34 @@ Matrix as_float(const RankMemory& memory, const Region& r, std::vector<float>& s
 
 }  // namespace
 
-void Kernels::multiply(const Tile& tile, std::int64_t k_begin, std::int64_t k_end) {
+void Kernels::multiply(const Tile& tile, std::int64_t k_begin, std::int64_t k_end, Product& product) {
   Region a = tile.a, b = tile.b;
   a.col += k_begin;
   b.row += k_begin;
   a.cols = b.rows = k_end - k_begin;
   const Matrix x = as_float(memory_, a, a_), y = as_float(memory_, b, b_);
-  product_.resize(size(a.rows * b.cols));
+  product.resize(size(a.rows * b.cols));
   cblas_sgemm(CblasRowMajor, CblasNoTrans, y.by_columns ? CblasTrans : CblasNoTrans, static_cast<int>(a.rows),
               static_cast<int>(b.cols), static_cast<int>(a.cols), 1.0f, x.data, static_cast<int>(x.leading), y.data,
-              static_cast<int>(y.leading), k_begin == 0 ? 0.0f : 1.0f, product_.data(), static_cast<int>(b.cols));
+              static_cast<int>(y.leading), k_begin == 0 ? 0.0f : 1.0f, product.data(), static_cast<int>(b.cols));
 }
 
-void Kernels::scale(const Tile& tile) {
+void Kernels::scale(const Tile& tile, Product& product) const {
   const bool one = memory_.scales() == Scales::tensor;
   const auto* of_rows = reinterpret_cast<const float*>(memory_.at(tile.a_scale));
   const float* of_cols = memory_.b_scale(tile.b.col);
   const std::int64_t cols = tile.b.cols;
   for (std::int64_t i = 0; i < tile.a.rows; ++i)
     for (std::int64_t j = 0; j < cols; ++j) {
-      float& value = product_[size(i * cols + j)];
+      float& value = product[size(i * cols + j)];
       value = value * of_rows[one ? 0 : i] * of_cols[one ? 0 : j];
     }
 }
 
-void Kernels::finish(const Tile& tile) {
+void Kernels::finish(const Tile& tile, Product& product) {
   const std::int64_t rows = tile.a.rows, cols = tile.b.cols;
-  if (memory_.scales() != Scales::none) scale(tile);
-  const float* result = product_.data();
+  if (memory_.scales() != Scales::none) scale(tile, product);
+  const float* result = product.data();
   if (!tile.adds.empty()) {
     total_.assign(size(rows * cols), 0.0f);
     row_.resize(size(cols));
@@ -69,7 +69,7 @@ void Kernels::finish(const Tile& tile) {
       for (std::int64_t i = 0; i < rows * cols; ++i) total_[size(i)] += term[i];
     };
     for (std::size_t s = 0; s <= tile.adds.size(); ++s) {
-      if (static_cast<int>(s) == tile.own) add(product_.data());
+      if (static_cast<int>(s) == tile.own) add(product.data());
       if (s == tile.adds.size()) break;
       const Region& slot = tile.adds[s];
       const std::size_t pitch = memory_.fragment(slot) ? size(cols) * size_of(memory_.type(slot)) : memory_.pitch(slot);

@@ -9,15 +9,18 @@
 
 namespace imbrex {
 
-/// Scratch and accumulators of one worker.
+/// Scratch of one worker.
 class Kernels {
  public:
   explicit Kernels(const RankMemory& memory) : memory_(memory) {}
 
+  /// A tile's sums in fp32, row by row, until it is finished; the memory serves the next one.
+  using Product = std::vector<float>;
+
   /// product += A[:, k] B[k, :] for columns k_begin.. of the tile's A; the first slice starts the product.
-  void multiply(const Tile& tile, std::int64_t k_begin, std::int64_t k_end);
+  void multiply(const Tile& tile, std::int64_t k_begin, std::int64_t k_end, Product& product);
   /// Scales the product, adds the slots and stores the result.
-  void finish(const Tile& tile);
+  void finish(const Tile& tile, Product& product);
 
   void transfer(const Transfer& transfer) const;
   void reduce(const Reduction& reduction);
@@ -25,12 +28,12 @@ class Kernels {
   void collective(const Collective& own, const std::vector<const Collective*>& parts);
 
  private:
-  void scale(const Tile& tile);
+  void scale(const Tile& tile, Product& product) const;
   void sum(const std::vector<Region>& from, const std::vector<Region>& to);
   void copy(const Region& from, const Region& to) const;
 
   const RankMemory& memory_;
-  std::vector<float> product_, a_, b_, total_, row_;
+  std::vector<float> a_, b_, total_, row_;
 };
 
 }  // namespace imbrex

@@ -24,7 +24,7 @@ Worker::Worker(RankEpoch& shared, int index) : shared_(shared), index_(index), k
     if (index == 0 || queues[static_cast<std::size_t>(q)].engine == Engine::compute) {
       Lane lane;
       lane.queue = q;
-      lanes_.push_back(lane);
+      lanes_.push_back(std::move(lane));
     }
   std::seed_seq seed{shared.options.delays, shared.epoch, static_cast<std::uint64_t>(shared.world.rank()),
                      static_cast<std::uint64_t>(index)};
@@ -170,13 +170,13 @@ bool Worker::step_tile(Lane& lane, const Task& task, const Tile& tile) {
     if (!met(lane, task, [&](const Wait& w) { return w.point == WaitPoint::load && w.k_begin <= lane.k; }))
       return false;
     pause();
-    timed(lane, Span::Kind::compute, [&] { kernels_.multiply(tile, lane.k, end); });
+    timed(lane, Span::Kind::compute, [&] { kernels_.multiply(tile, lane.k, end, lane.product); });
     lane.k = end;
     return true;
   }
   if (!met(lane, task, [](const Wait&) { return true; })) return false;
   pause();
-  kernels_.finish(tile);
+  kernels_.finish(tile, lane.product);
   done(lane, task);
   return true;
 }

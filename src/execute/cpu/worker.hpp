@@ -44,6 +44,7 @@ class Worker {
     std::size_t task = 0;
     int phase = 0;
     std::int64_t k = 0;         // columns of A multiplied so far
+    Kernels::Product product;   // which may wait at its epilogue while other lanes multiply theirs
     double blocked_since = -1;  // of the current wait, timeline only
   };
 
