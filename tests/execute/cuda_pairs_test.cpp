@@ -71,6 +71,30 @@ TEST(CudaPairs, PairsShareColumnsAndMatesDoNotWaitForTiles) {
     }
 }
 
+// Tiles of a pair go through the same stages, so what these bring has to suit both.
+TEST(CudaPairs, TilesThatAddDifferentlyAreNoPair) {
+  Plan plan = plan_of(Operator::gemm_reduce_scatter, scatter_knobs(), 4 * 256, 128, 4 * 128);
+  const TileShape shape{128, 128, 2, true, 16, 16};
+  const auto adding_pairs = [&] {
+    std::size_t pairs = 0;
+    const RankTable table = table_of(plan, 0, shape);
+    for (std::size_t i = 0; i < table.tasks.size(); i += 2) {
+      const TaskEntry &x = table.tasks[i], &y = table.tasks[i + 1];
+      if (x.kind != TaskKind::tile || y.kind != TaskKind::tile || x.adds == 0 || y.adds == 0) continue;
+      EXPECT_TRUE(x.adds == y.adds && x.slot_stages == slot_stages_of(shape, x.adds));
+      ++pairs;
+    }
+    return pairs;
+  };
+  EXPECT_EQ(adding_pairs(), 1u);
+  for (Task& task : plan.ranks[0].queues[0].tasks)
+    if (auto* tile = std::get_if<Tile>(&task.work); tile != nullptr && !tile->adds.empty()) {
+      tile->adds.pop_back();
+      break;
+    }
+  EXPECT_EQ(adding_pairs(), 0u);
+}
+
 // Each block takes half of every tile's K, in as many slices as the other, and waits for what its own half reads.
 TEST(CudaPairs, BlocksThatShareKTakeHalvesOfEveryTile) {
   for (Operator op :

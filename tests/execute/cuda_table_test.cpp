@@ -1,6 +1,7 @@
 // The translation of plans to the CUDA executor's tables, without a GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <set>
@@ -79,6 +80,14 @@ TEST(CudaTable, SlotsComeThroughTheStagesUnlessOneIsInFp32) {
     for (const TaskEntry& entry : table_of(plan, 0, {128, 128, 1, true, 16, 16}).tasks) staged += entry.slot_stages > 0;
     EXPECT_EQ(staged, parts == 1 ? 4u : 0u);
   }
+}
+
+TEST(CudaTable, NoStageBringsATilesSlotsTwiceToAPair) {
+  TileShape shape{128, 224, 2, true, 14, 11, Sharing::b, 64, 4};
+  EXPECT_EQ(slot_stages_of(shape, 1), 2u);
+  EXPECT_EQ(slot_stages_of(shape, 3), 0u);  // five
+  shape.cluster = 1;
+  EXPECT_EQ(slot_stages_of(shape, 3), 5u);
 }
 
 TEST(CudaTable, RefusesStretchesOfKBetweenItsUnits) {
@@ -285,6 +294,26 @@ TEST(CudaTable, RefusalsNameTheTaskAndTheReason) {
   EXPECT_FALSE(fits(plan_of(Operator::gemm_reduce_scatter, small), shape));
   EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, small), shape).find("do not hold the registers"),
             std::string::npos);
+  Plan copies = plan_of(Operator::all_gather_gemm, {});
+  EXPECT_EQ(refusal(copies, shape), "");
+  auto& queue = copies.ranks[0].queues[1].tasks;
+  Task within = queue.front();
+  std::get<Transfer>(within.work).to.rank = 0;
+  within.posts.clear();
+  queue.push_back(within);
+  EXPECT_NE(refusal(copies, shape).find("so they come first in the queue"), std::string::npos);
+  std::rotate(queue.begin(), queue.end() - 1, queue.end());
+  EXPECT_EQ(refusal(copies, shape), "");
+  std::get<Transfer>(queue[1].work).from = std::get<Transfer>(within.work).to;
+  EXPECT_NE(refusal(copies, shape).find("peers get what the caller gave"), std::string::npos);
+  Plan two = plan_of(Operator::gemm_reduce_scatter, scatter_knobs());
+  auto& queues = two.ranks[0].queues;
+  queues.push_back({Engine::compute, 0, {}});
+  EXPECT_EQ(refusal(two, shape), "");
+  queues[1].tasks.push_back(queues[0].tasks.front());
+  EXPECT_NE(refusal(two, shape).find("queues 0 and 1 reserve no workers"), std::string::npos);
+  queues[1].workers = 4;
+  EXPECT_EQ(refusal(two, shape), "");
 }
 
 template <typename T>

@@ -188,9 +188,7 @@ RankTable& CudaExecution::table_for(const GemmKernel& kernel) {
   const TileShape& shape = kernel.shape;
   const bool slots = std::any_of(plan_.buffers.begin(), plan_.buffers.end(),
                                  [](const Buffer& b) { return b.layout == Layout::fragment; });
-  const auto stages = [&](std::uint32_t adds) {
-    return slots ? slot_stages(shape.units, shape.planes, adds).count : 0;
-  };
+  const auto stages = [&](std::uint32_t adds) { return slots ? slot_stages_of(shape, adds) : 0; };
   std::array<std::uint32_t, 4> key{};
   if (shape.registers) {
     // Shared K is cut at a multiple of the kernel's slices; B is not cut.

@@ -61,6 +61,8 @@ bool Pairs::pairable(const TaskEntry& x, const TaskEntry& y) const {
   if (x.kind != TaskKind::tile) return true;
   if (shape_.sharing == Sharing::k) return false;
   if (x.b_col != y.b_col || x.k_begin != y.k_begin || x.k_end != y.k_end) return false;
+  // What stages bring to one passes the other's by: they have the same of it, or one has no slots.
+  if (x.adds > 0 && y.adds > 0 && (x.adds != y.adds || x.slot_stages != y.slot_stages)) return false;
   for (std::uint32_t w = 0; w < y.load_waits; ++w)
     if (!free_[table_.waits[y.waits + w].signal]) return false;
   return true;

@@ -17,7 +17,8 @@ struct TileShape {
   bool registers = true;                  ///< slots hold accumulators in register order (the plain kernel keeps rows)
   std::uint32_t units = 16, planes = 16;  ///< of a tile and of a stage (slot_stages)
   Sharing sharing = Sharing::b;
-  std::int64_t slice = 64;  ///< of K, that the kernel multiplies at once
+  std::int64_t slice = 64;     ///< of K, that the kernel multiplies at once
+  std::uint32_t stages = ~0u;  ///< of the main loop
 };
 
 }  // namespace imbrex::cuda

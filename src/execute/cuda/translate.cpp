@@ -202,6 +202,14 @@ class Translation {
   void compute_queue(int q, const Queue& queue) {
     IMBREX_EXPECTS(table_.queues.size() < max_compute_queues, "the plan has more than {} compute queues",
                    max_compute_queues);
+    if (queue.workers == 0 && !queue.tasks.empty()) {
+      IMBREX_EXPECTS(
+          unreserved_ < 0,
+          "{}: queues {} and {} reserve no workers: the CUDA executor's would take all of one's tasks before "
+          "the other's",
+          task_name(plan_, rank_, q, 0), unreserved_, q);
+      unreserved_ = q;
+    }
     const auto cluster = index(shape_.cluster);
     const auto first = narrow<std::uint32_t>(table_.tasks.size() / cluster, "tasks");
     Pairs pairs(table_, free_, shape_);
@@ -265,7 +273,7 @@ class Translation {
     entry.stores = narrow<std::uint16_t>(tile.stores.size(), "stores of one tile");
     const auto wide = [&](const Region& slot) { return plan_.buffers[index(slot.buffer)].type == Type::fp32; };
     if (shape_.registers && entry.adds > 0 && std::none_of(slots.begin(), slots.end(), wide))
-      entry.slot_stages = slot_stages(shape_.units, shape_.planes, entry.adds).count;
+      entry.slot_stages = slot_stages_of(shape_, entry.adds);
     for (const Region& add : slots) {
       put(table_.regions.emplace_back(), add, extent);
       IMBREX_EXPECTS(!shape_.registers || table_.regions.back().order == SlotOrder::registers,
@@ -334,7 +342,9 @@ class Translation {
 
   // NOTE: a flag is copied, not added, so it needs a counter of its own. Copies that wait for tiles, and flags shared
   // by several posts, need kernels beside the persistent one, whose residency nothing guarantees.
+  // Local copies run before the kernel, on its stream, the others beside it.
   void copy_queue(int q, const Queue& queue) {
+    bool some_local = false, some_remote = false;
     for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
       const Task& task = queue.tasks[t];
       const auto& transfer = std::get<Transfer>(task.work);
@@ -355,6 +365,11 @@ class Translation {
                     .queue = q,
                     .task = t};
       IMBREX_EXPECTS(step.to.base == Base::heap, "{}: the CUDA executor's copy engines write workspaces only", where());
+      IMBREX_EXPECTS(step.local ? !some_remote : !some_local || !layout_.in_heap(transfer.from.buffer),
+                     "{}: the CUDA executor runs a queue's copies within the rank before it and beside those to peers, "
+                     "so they come first in the queue, and peers get what the caller gave",
+                     where());
+      (step.local ? some_local : some_remote) = true;
       if (step.flag) {
         const Post& post = task.posts.front();
         IMBREX_EXPECTS(single_post(post), "{}: signal {} of rank {} receives other posts beside a copy's", where(),
@@ -375,6 +390,7 @@ class Translation {
   HeapHandle heap_;
   std::size_t offset_;
   TileShape shape_;
+  int unreserved_ = -1;  // the compute queue that all workers serve which no other reserves
   std::vector<bool> free_;
   std::vector<std::uint32_t> posts_;  // by signal of this rank: in one epoch
   RankTable table_;
@@ -385,6 +401,13 @@ class Translation {
 RankTable translate(const Plan& plan, const HeapLayout& layout, int rank, const HeapHandle& heap, std::size_t offset,
                     const TileShape& shape) {
   return Translation(plan, layout, rank, heap, offset, shape).run();
+}
+
+// NOTE: a pair goes through its stages in step. Were one used twice by a tile's slots, the mate, which has none, would
+// come to store what other ranks wait for only once the tile's peers have sent: ranks could wait for each other so.
+std::uint32_t slot_stages_of(const TileShape& shape, std::uint32_t slots) {
+  const std::uint32_t count = slot_stages(shape.units, shape.planes, slots).count;
+  return shape.cluster > 1 && count > shape.stages ? 0 : count;
 }
 
 void place_workers(std::vector<QueueSpan>& queues, std::uint32_t total) {

@@ -42,6 +42,9 @@ struct RankTable {
 RankTable translate(const Plan& plan, const HeapLayout& layout, int rank, const HeapHandle& heap, std::size_t offset,
                     const TileShape& shape);
 
+/// Stages of the main loop that bring so many slots of 16-bit elements to a tile; 0: they do not come this way.
+std::uint32_t slot_stages_of(const TileShape& shape, std::uint32_t slots);
+
 /// Gives every queue its workers out of `total`: reserved ones first, the rest to the others.
 void place_workers(std::vector<QueueSpan>& queues, std::uint32_t total);
 
