@@ -73,9 +73,10 @@ struct Sm90Sums {
     }
   }
 
-  /// By whole warps, those that multiply: a block must not end while the other may still reach into it.
+  /// By whole warps, those that multiply: a block must not end while the other may still reach into it. Not relaxed: in
+  /// a cluster without tiles, `begin` has just told the second block that the place is free.
   __device__ __forceinline__ static void end() {
-    cute::cluster_arrive_relaxed();
+    cute::cluster_arrive();
     cute::cluster_wait();
   }
 
