@@ -39,6 +39,8 @@ struct Operands {
   const void* bias = nullptr;      ///< a row as wide as the output; given where the problem has a bias, and only there
   const float* a_scale = nullptr;  ///< likewise where it has scales: one, or one for each row of A
   const float* b_scale = nullptr;  ///< one, or one for each column of B
+
+  bool operator==(const Operands&) const = default;
 };
 
 /// What one run took.

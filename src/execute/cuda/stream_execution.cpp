@@ -33,9 +33,7 @@ struct StreamExecution::Replay {
         lead(execution.stream(), lead_epochs, [&] { execution.enqueue(operands); }),
         timed(execution.stream(), epochs, [&] { execution.enqueue(operands); }) {}
 
-  bool serves(const Operands& o, int r) const {
-    return o.a == operands.a && o.b == operands.b && o.out == operands.out && o.bias == operands.bias && r == runs;
-  }
+  bool serves(const Operands& o, int r) const { return o == operands && r == runs; }
 
   Operands operands;
   int runs;
@@ -66,11 +64,13 @@ void StreamExecution::enqueue(const Operands& operands, CudaStream stream) {
     calls_.add(*this);
     looked_after_ = true;
   }
+  stale_ = true;
   launch(operands, stream, calls_.enter(stream) ? Call::captured : Call::direct);
   calls_.leave(stream);
 }
 
 void StreamExecution::enqueue(const Operands& operands) {
+  stale_ = true;
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   IMBREX_CUDA_TRY(cudaStreamIsCapturing(stream(), &status));
   launch(operands, stream(), status == cudaStreamCaptureStatusNone ? Call::direct : Call::paired);
@@ -109,14 +109,19 @@ Report StreamExecution::run(const Operands& operands) {
 double StreamExecution::time(const Operands& operands, int runs) {
   IMBREX_EXPECTS(runs > 0 && runs % 2 == 0, "{} runs: it must be an even number, workspaces alternate", runs);
   const std::lock_guard guard(calls_.lock());
-  if (replay_ == nullptr || !replay_->serves(operands, runs)) {
+  // Copies in a captured epoch go to the workspaces of even epochs, or of odd ones: after others it may be the wrong
+  // one.
+  if (replay_ == nullptr || stale_ || !replay_->serves(operands, runs)) {
     run(operands);  // loads every kernel
     replay_ = std::make_unique<Replay>(*this, operands, runs);
+    stale_ = false;
   }
+  calls_.enter(stream());
   replay_->lead.launch(stream());
   IMBREX_CUDA_TRY(cudaEventRecord(replay_->begin.get(), stream()));
   replay_->timed.launch(stream());
   IMBREX_CUDA_TRY(cudaEventRecord(replay_->end.get(), stream()));
+  calls_.leave(stream());
   finish();
   IMBREX_CUDA_TRY(cudaEventSynchronize(replay_->end.get()));
   float milliseconds = 0;

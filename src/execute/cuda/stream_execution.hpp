@@ -76,6 +76,7 @@ class StreamExecution : public Execution {
   /// Captured epochs, kept from one call of time to the next.
   struct Replay;
   std::unique_ptr<Replay> replay_;
+  bool stale_ = false;  ///< other epochs have been queued since it was captured
 };
 
 }  // namespace imbrex::cuda
