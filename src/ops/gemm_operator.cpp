@@ -64,7 +64,7 @@ struct GemmOperator::State {
     refusal = gpus->refusal;
     if (!refusal.empty()) return false;
     try {
-      on_gpus = gpus->operation(problem, options.strategy, options.knobs);
+      on_gpus = gpus->operation(world, problem, options.strategy, options.knobs);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_input) throw;
       refusal = error.what();

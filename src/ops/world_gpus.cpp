@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "base/check.hpp"
@@ -51,9 +52,18 @@ std::string agree(World& world, GpuKind& gpus) {
   return {};
 }
 
+// A tuning table may have been replaced between two ranks' reading of it.
+Candidate of_rank_0(World& world, const Candidate& own) {
+  static_assert(std::is_trivially_copyable_v<Candidate>);
+  std::vector<Candidate> all(static_cast<std::size_t>(world.size()));
+  world.all_gather(&own, all.data(), sizeof own);
+  return all.front();
+}
+
 }  // namespace
 
-std::shared_ptr<GpuOperation> WorldGpus::operation(const Problem& problem, std::optional<Strategy> strategy,
+std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& problem,
+                                                   std::optional<Strategy> strategy,
                                                    const std::optional<Knobs>& knobs) {
   std::erase_if(operations, [](const auto& o) { return o.expired(); });
   for (const auto& weak : operations)
@@ -61,7 +71,8 @@ std::shared_ptr<GpuOperation> WorldGpus::operation(const Problem& problem, std::
   auto made = std::make_shared<GpuOperation>(GpuOperation{problem, strategy, knobs, nullptr, nullptr});
   Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpus);
   if (!knobs) chosen = with_few_tiles(chosen);
-  made->plan = std::make_shared<const Plan>(make_rank_plan(problem, chosen.strategy, chosen.knobs, rank));
+  chosen = of_rank_0(world, chosen);
+  made->plan = std::make_shared<const Plan>(make_rank_plan(problem, chosen.strategy, chosen.knobs, world.rank()));
   made->execution = executor->prepare_shared(made->plan);
   operations.push_back(made);
   return made;
@@ -73,7 +84,6 @@ std::shared_ptr<WorldGpus> gpus_of(World& world, const CudaOptions& options) {
     auto made = std::make_shared<WorldGpus>();
     made->refusal = agree(world, made->gpus);
     made->options = options;
-    made->rank = world.rank();
     if (made->refusal.empty()) {
       made->executor = make_cuda_executor(world, options);
       made->own_gpu = runtime::current_gpu();

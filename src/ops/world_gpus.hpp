@@ -25,14 +25,13 @@ struct WorldGpus {
   std::string refusal;  ///< why the ranks cannot have a GPU each, the same on all; empty if they can
   GpuKind gpus;         ///< all ranks', by rank 0's name
   CudaOptions options;
-  int rank = 0;                        ///< this one's number
   std::unique_ptr<Executor> executor;  ///< null where refused
   int own_gpu = -1;                    ///< number of this rank's, where there is an executor
   std::vector<std::weak_ptr<GpuOperation>> operations;
 
-  /// Collective. The operation that exists, or a new one. Throws Error(invalid_input) where the executor does not run
-  /// the plan.
-  std::shared_ptr<GpuOperation> operation(const Problem& problem, std::optional<Strategy> strategy,
+  /// Collective. The operation that exists, or a new one, by rank 0's choice of a plan. Throws Error(invalid_input)
+  /// where the executor does not run the plan.
+  std::shared_ptr<GpuOperation> operation(World& world, const Problem& problem, std::optional<Strategy> strategy,
                                           const std::optional<Knobs>& knobs);
 };
 
