@@ -63,7 +63,8 @@ Machine machine_for(const Problem& problem, bool hopper) {
 // Of shards of so many rows: the nearest power of two, as a ratio.
 std::int64_t typical_shard(std::int64_t rows) {
   std::int64_t power = 1;
-  while (2 * power * power < rows * rows) power *= 2;
+  const auto wanted = static_cast<double>(rows) * static_cast<double>(rows);  // of integers, 2^31 rows would overflow
+  while (2 * static_cast<double>(power) * static_cast<double>(power) < wanted) power *= 2;
   return power;
 }
 

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "base/check.hpp"
+
 namespace imbrex {
 namespace {
 
@@ -147,10 +149,13 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
     }
   }
   const bool sums = !gather && !exchange && (ranks > 1 || problem.bias);
-  const int slices = std::max(plan.knobs.k_slices, 1);
+  const std::int64_t slices = std::clamp<std::int64_t>(plan.knobs.k_slices, 1, shapes.depth);
   const double n = static_cast<double>(problem.k + ranks + slices + (problem.bias ? 3 : 2) +
                                        (problem.scales == Scales::none ? 0 : 2)),
                u = 0x1p-24, g = n * u / (1 - n * u);
+  IMBREX_EXPECTS(n * u < 0.5,
+                 "k = {}: a sum in fp32 of {} terms and more can be verified no more, its bound is too wide", problem.k,
+                 1 << 23);
   const Adding adding = adding_of(plan);
   const bool in_partial_type =
       adding == Adding::stages || (adding == Adding::collective && (problem.bias || device == Device::cuda));

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
 
@@ -50,6 +51,16 @@ std::vector<float> ring_sum(const Sums& s) {
       }
   }
   return sum;
+}
+
+// Knobs say nothing of what runs: a K of 16 is cut into 16 slices at most.
+TEST(Reference, NoNumberOfSlicesWidensTheBoundForEver) {
+  Sums s = all_reduce(Strategy::fused, 2);
+  const auto bounds = [&](int slices) {
+    s.plan.knobs.k_slices = slices;
+    return reference_of(s.plan, *s.operands, 0, Device::cpu).bound;
+  };
+  EXPECT_EQ(bounds(std::numeric_limits<int>::max()), bounds(16));
 }
 
 TEST(Reference, SumsInThePartialTypeHaveABoundOfTheirOwn) {

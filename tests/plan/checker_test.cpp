@@ -70,6 +70,29 @@ TEST(Checker, NamesWhatIsMalformed) {
   expect_fault(plan, Fault::malformed, "rank 1 does not take part in collective 0, which joins it");
 }
 
+TEST(Checker, NamesTypesAndLayoutsThatDoNotSuit) {
+  // Part of a slot is no part of a tile.
+  Plan plan = reduce_scatter();
+  const int slots = 3;
+  ASSERT_EQ(plan.buffers.at(slots).layout, Layout::fragment);
+  compute(plan, 0).push_back({Transfer{{0, slots, 0, 0, 1, 8}, {0, slots, 0, 8, 1, 8}}, {}, {}});
+  expect_fault(plan, Fault::malformed, "slots are stored and added whole, and not copied");
+  // The smaller type's memory is too small for the other's rows.
+  plan = make_plan({Operator::gemm_all_to_all, 16, 16, 8, 2, Type::bf16}, Strategy::sequential,
+                   small_tiles(Transport::store));
+  auto& part = std::get<Collective>(plan.ranks[1].queues[1].tasks.at(0).work);
+  for (Region* region : {&part.from, &part.to}) {
+    region->buffer = static_cast<int>(plan.buffers.size());
+    plan.buffers.push_back({"wide", BufferRole::workspace, Layout::row_major, Type::fp32, 16, 16, 2});
+  }
+  expect_fault(plan, Fault::malformed, "is of fp32 here, but of bf16 elsewhere");
+  plan =
+      make_plan({Operator::gemm_all_to_all, 16, 16, 16, 1, Type::bf16}, Strategy::fused, small_tiles(Transport::store));
+  std::get<Tile>(compute(plan, 0).at(0).work).stores.at(0).to.buffer = static_cast<int>(plan.buffers.size());
+  plan.buffers.push_back({"narrow", BufferRole::workspace, Layout::row_major, Type::e4m3, 16, 16, 2});
+  expect_fault(plan, Fault::malformed, "a store is in narrow: products and sums are not rounded to e4m3");
+}
+
 TEST(Checker, NamesRegionsThatLeaveTheirBuffers) {
   Plan plan = all_gather();
   std::get<Transfer>(copies(plan, 0)[0].work).to.row = 9;
@@ -111,6 +134,14 @@ TEST(Checker, NamesReadsThatMayComeTooEarly) {
   plan = all_gather(Transport::pull);
   copies(plan, 1).pop_back();
   expect_fault(plan, Fault::race, "that rank may leave the epoch before it is done");
+  // An output is its caller's again as soon as its rank has left, like an input.
+  plan = reduce_scatter();
+  plan.buffers.push_back({"seen", BufferRole::workspace, Layout::row_major, Type::fp32, 8, 16, 2});
+  const int seen = static_cast<int>(plan.buffers.size()) - 1, out = 2;
+  compute(plan, 1).push_back({Transfer{{0, out, 0, 0, 8, 16}, {1, seen, 0, 0, 8, 16}}, {}, {}});
+  expect_fault(plan, Fault::race, "(transfer): reads rows 0+8 cols 0+16 of out on rank 0");
+  const auto finding = check(plan);
+  EXPECT_NE(finding->message.find("the epoch"), std::string::npos) << finding->message;
 }
 
 Plan scaled_all_gather(Scales scales, Transport transport = Transport::push) {
@@ -359,6 +390,29 @@ TEST(Checker, ManyWritesOverAllOfABuffer) {
   expect_fault(plan, Fault::coverage,
                "rank 0 queue 0 task 1 (tile): writes rows 0+4096 cols 0+4096 of partial on rank 0, which rank 0 queue "
                "0 task 0 (tile) writes too");
+}
+
+// Each sum would be a copy of the one before: a file of a few MB took as many GB.
+TEST(Checker, SumsOfVeryManyStretchesAreNotFollowed) {
+  constexpr int count = 1100;
+  Plan plan = make_plan({Operator::gemm_all_reduce, 1, 1, 2 * count, 1, Type::fp32}, Strategy::fused, {});
+  const int sums = static_cast<int>(plan.buffers.size());
+  plan.buffers.push_back({"sums", BufferRole::workspace, Layout::row_major, Type::fp32, count, 1, 2});
+  std::vector<Task>& tasks = compute(plan, 0);
+  tasks.clear();
+  plan.ranks[0].signals = count;
+  for (int i = 0; i < count; ++i) {
+    Tile tile{{0, 0, 0, 2 * i, 1, 1}, {0, 1, 2 * i, 0, 1, 1}, {}, 0, {{{0, sums, i, 0, 1, 1}}}};
+    Task task{tile, {}, {{0, i}}};
+    if (i > 0) {
+      std::get<Tile>(task.work).adds.push_back({0, sums, i - 1, 0, 1, 1});
+      task.waits.push_back({i - 1});
+    }
+    tasks.push_back(std::move(task));
+  }
+  expect_fault(plan, Fault::coverage,
+               "task 1024 (tile): adds rows 1023+1 cols 0+1 of sums on rank 0: a sum over more "
+               "than 1024 separate stretches of K is not followed");
 }
 
 TEST(Checker, LargePlansTakeLessThanASecond) {

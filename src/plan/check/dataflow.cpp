@@ -111,10 +111,8 @@ class Dataflow {
   template <typename MomentOf>
   Value read_at(TaskId id, const Region& region, bool operand, MomentOf&& moment_of) {
     const Buffer& b = buffer(region);
-    if (b.role == BufferRole::input) {
-      check_caller_memory(id, region, operand ? graph_.entered_at_load(id) : graph_.entered_at_end(id), "reads");
-      return input_value(plan_.problem, region.rank, region.buffer);
-    }
+    check_caller_memory(id, region, operand ? graph_.entered_at_load(id) : graph_.entered_at_end(id), "reads");
+    if (b.role == BufferRole::input) return input_value(plan_.problem, region.rank, region.buffer);
     std::optional<Value> value;
     std::int64_t area = 0;
     index_of(region.rank, region.buffer).for_each_overlap(region, [&](const Write& write) {
@@ -177,6 +175,10 @@ class Dataflow {
     if (!sum)
       refuse(Fault::coverage, id,
              fmt::format("adds {}: the sum over k {} would be counted twice", what, sums_.text(term.sum)));
+    if (sums_.stretches(*sum).size() > Sums::most_stretches)
+      refuse(Fault::coverage, id,
+             fmt::format("adds {}: a sum over more than {} separate stretches of K is not followed", what,
+                         Sums::most_stretches));
     total->sum = *sum;
     if (total->bias >= 0 && term.bias >= 0)
       refuse(Fault::coverage, id, fmt::format("adds {}: the bias would be counted twice", what));

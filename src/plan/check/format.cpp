@@ -153,6 +153,12 @@ class FormatCheck {
     expect(buffer(r).role != BufferRole::input, "{} is in the caller's input {}", what, buffer(r).name);
   }
 
+  void check_sum(const Region& r, const char* what) {
+    check_written(r, what);
+    expect(buffer(r).type != Type::e4m3, "{} is in {}: products and sums are not rounded to e4m3", what,
+           buffer(r).name);
+  }
+
   void check_slot(const Region& r, const char* what, std::int64_t elements) {
     expect(r.rows == 1 && r.col == 0 && r.cols == elements, "{} must be one whole slot of {} elements", what, elements);
   }
@@ -206,7 +212,7 @@ class FormatCheck {
                rows, cols);
     }
     for (const Store& store : tile.stores) {
-      check_written(store.to, "a store");
+      check_sum(store.to, "a store");
       if (buffer(store.to).layout == Layout::fragment) {
         check_slot(store.to, "a store", rows * cols);
         expect(store.row == 0 && store.col == 0, "a fragment slot takes the whole tile");
@@ -228,6 +234,7 @@ class FormatCheck {
            t.from.cols, t.to.rows, t.to.cols);
     expect(buffer(t.from).type == buffer(t.to).type && buffer(t.from).layout == buffer(t.to).layout,
            "source and destination must have one element type and layout");
+    expect(buffer(t.from).layout != Layout::fragment, "slots are stored and added whole, and not copied");
     expect(t.from.rank == rank_ || t.to.rank == rank_, "a transfer between ranks {} and {} runs on neither",
            t.from.rank, t.to.rank);
   }
@@ -245,12 +252,15 @@ class FormatCheck {
       const bool behind = &from == &reduction.from.back() && &from != &shape;
       if (!check_bias(from, "a source", shape.cols, behind)) same(from, "a source");
     }
-    for (const Region& to : reduction.to) check_written(to, "a destination"), same(to, "a destination");
+    for (const Region& to : reduction.to) check_sum(to, "a destination"), same(to, "a destination");
   }
 
   void check_work(const Collective& c) {
     check_region(c.from, "the source");
-    check_written(c.to, "the destination");
+    if (c.kind == CollectiveKind::reduce_scatter || c.kind == CollectiveKind::all_reduce)
+      check_sum(c.to, "the destination");
+    else
+      check_written(c.to, "the destination");
     expect(c.from.rank == rank_ && c.to.rank == rank_, "a collective's regions are on its own rank");
     const Buffer &from = buffer(c.from), &to = buffer(c.to);
     expect(from.layout == Layout::row_major && to.layout == Layout::row_major && from.type == to.type,
@@ -273,13 +283,15 @@ class FormatCheck {
     const bool apart =
         c.from.buffer != c.to.buffer || c.from.row + c.from.rows <= c.to.row || c.to.row + c.to.rows <= c.from.row;
     expect(apart, "source and destination overlap");
-    const auto [place, first] = groups_.insert({c.group, {c.kind, c.from.rows, c.from.cols, joined, {}}});
+    const auto [place, first] = groups_.insert({c.group, {c.kind, c.from.rows, c.from.cols, from.type, joined, {}}});
     Group& group = place->second;
     expect(group.ranks == joined, "collective group {} joins ranks {} here, but {} elsewhere", c.group,
            fmt::join(joined, ", "), fmt::join(group.ranks, ", "));
     expect(group.kind == c.kind && group.rows == c.from.rows && group.cols == c.from.cols,
            "collective group {} is {} of {} x {} here, but {} of {} x {} elsewhere", c.group, name_of(c.kind),
            c.from.rows, c.from.cols, name_of(group.kind), group.rows, group.cols);
+    expect(group.type == from.type, "collective group {} is of {} here, but of {} elsewhere", c.group,
+           name_of(from.type), name_of(group.type));
     expect(group.seen.insert(rank_).second, "collective group {} appears twice on this rank", c.group);
   }
 
@@ -289,6 +301,7 @@ class FormatCheck {
   struct Group {
     CollectiveKind kind;
     std::int64_t rows, cols;  // of the sources
+    Type type;
     std::vector<int> ranks;
     std::set<int> seen;
   };

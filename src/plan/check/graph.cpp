@@ -70,9 +70,9 @@ Graph::Graph(const Plan& plan) : plan_(plan) {
 }
 
 std::uint32_t Graph::wait_node(std::uint32_t signal, std::uint32_t count) {
-  for (std::uint32_t node : signals_[signal].wait_nodes)
-    if (wait_nodes_[node].count == count) return node;
   const auto node = static_cast<std::uint32_t>(wait_nodes_.size());
+  const auto [place, fresh] = wait_node_of_.insert({std::uint64_t{signal} << 32 | count, node});
+  if (!fresh) return place->second;
   wait_nodes_.push_back({signal, count});
   signals_[signal].wait_nodes.push_back(node);
   return node;

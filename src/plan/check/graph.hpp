@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "imbrex/plan.hpp"
@@ -113,6 +114,7 @@ class Graph {
   std::vector<std::uint32_t> signal_base_;
   std::vector<Signal> signals_;
   std::vector<WaitNode> wait_nodes_;
+  std::unordered_map<std::uint64_t, std::uint32_t> wait_node_of_;  // by signal and count
   std::vector<std::uint32_t> wait_nodes_of_, ordinals_;
   std::vector<std::vector<TaskId>> collectives_;
   std::vector<TaskId> order_;

@@ -34,6 +34,8 @@ struct Value {
 /// Sets of stretches of K, each set stored once.
 class Sums {
  public:
+  static constexpr std::size_t most_stretches = 1024;  ///< of a set that is still followed
+
   int of(Stretch stretch) { return intern({stretch}); }
 
   /// Nothing if the two share a part of K, which would then count twice.
