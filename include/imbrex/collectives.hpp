@@ -66,7 +66,10 @@ struct AllReduceReport {
 /// who owns it; one_shot uses the codec `reduce_scatter` only. An element belongs to the group (its index) / (group
 /// size), whatever the ranks and the algorithm.
 ///
-/// One rank's object; made and called collectively, by one thread a rank. Ended by every rank before its world is.
+/// One rank's object; made and called collectively, by one thread a rank. Ended by every rank before its world is. On
+/// GPUs every rank runs its calls of this and the other collectives one after another, in the order in which all ranks
+/// make them: on one stream, or on several that wait for one another by events. Two at once would take each other's
+/// data, or keep each other from starting.
 class AllReduce {
  public:
   virtual ~AllReduce() = default;

@@ -109,11 +109,17 @@ void run_cases(int ranks, const std::vector<CodedCase>& cases, const Collectives
 
 std::vector<CodedCase> every_codec(Type type) {
   std::vector<CodedCase> list;
-  for (const char* codec :
-       {"int8",          "int6",          "int5",           "int4",          "int3",
-        "fp8",           "int8-asym",     "int4-asym",      "int4+int8",     "int4-asym+int8-asym",
-        "flash8",        "flash6",        "flash4",         "int8-g64-fp32", "int4-e8m0",
-        "fp8-g128-e8m0", "int6-asym-g64", "int3-asym-fp32", "int5-g128+fp8", "int8-asym-g64-e8m0+int6"})
+  for (const char* codec : {"int8",           "int6",
+                            "int5",           "int4",
+                            "int3",           "fp8",
+                            "int8-asym",      "int4-asym",
+                            "int4+int8",      "int4-asym+int8-asym",
+                            "flash8",         "flash6",
+                            "flash4",         "int8-g64-fp32",
+                            "int4-e8m0",      "fp8-g128-e8m0",
+                            "int6-asym-g64",  "int3-asym-fp32",
+                            "int5-g128+fp8",  "int8-asym-g64-e8m0+int6",
+                            "int4+int8-g128", "int8-g128+int8"})
     for (const std::int64_t count : {std::int64_t{1}, std::int64_t{127}, std::int64_t{129}, std::int64_t{4096},
                                      std::int64_t{100'003}, std::int64_t{786'432}}) {
       const bool packets = cuda::coded_packets_kernel(type, 2, parse_codec_pair(codec), false) != nullptr;

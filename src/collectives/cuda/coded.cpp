@@ -70,6 +70,12 @@ std::uint32_t value_blocks_of(std::int64_t count, const CodecPair& pair) {
   return static_cast<std::uint32_t>(ceil_div(static_cast<std::uint64_t>(count), group) * group / coded_block_values);
 }
 
+// Whether whole groups of parts do nothing but fill up the last group of sums. Only the kernel for any codec knows
+// such.
+bool fills_sums(std::int64_t count, const CodecPair& pair) {
+  return value_blocks_of(count, {pair.reduce_scatter, pair.reduce_scatter}) < value_blocks_of(count, pair);
+}
+
 // Of a staged kernel, whose blocks of threads have `each` blocks of values: few, as each takes its time to be posted;
 // of more than two ranks two, so that both steps keep links busy at once; as large as can be of long vectors, if slots
 // of such chunks stay near. Measured on two H200s and on four.
@@ -228,12 +234,13 @@ bool CudaCollectives::goes_by_packets(std::int64_t count, Type type, const Codec
   const std::uint64_t runs = ceil_div(coded_piece(value_blocks_of(count, pair)), staged_run);
   const bool possible =
       count <= std::int64_t{1} << 33 && knobs.steps == CodedSteps::two_step && knobs.span == 0 && knobs.slots == 0 &&
-      comm_.ranks > 1 && coded_packets_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0) != nullptr &&
+      comm_.ranks > 1 && !fills_sums(count, pair) &&
+      coded_packets_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0) != nullptr &&
       runs * comm_.ranks * (run_slot_bytes(pair.reduce_scatter) + run_slot_bytes(pair.all_gather)) <= comm_.copy_bytes;
   IMBREX_EXPECTS(
       possible || knobs.way == CodedWay::automatic,
-      "{} values of {} through {}: no packets for these ranks, steps, chunks, slots, tolerance, and workspace", count,
-      name_of(type), name_of(pair));
+      "{} values of {} through {}: no packets for these ranks, groups, steps, chunks, slots, tolerance, and workspace",
+      count, name_of(type), name_of(pair));
   return knobs.way == CodedWay::packets ||
          (possible && count * static_cast<std::int64_t>(size_of(type)) <= most_packet_vector);
 }
@@ -272,10 +279,11 @@ void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, 
   expect_operands(in, out, count, type);
   if (count > 0 && goes_by_packets(count, type, pair, knobs))
     return all_reduce_by_packets(in, out, count, type, pair, stream, knobs);
-  const CodedKernel kernel = knobs.steps == CodedSteps::one_step ? coded_one_shot_kernel(type)
-                             : knobs.steps == CodedSteps::ring
-                                 ? coded_ring_kernel(type)
-                                 : coded_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0);
+  const CodedKernel kernel =
+      knobs.steps == CodedSteps::one_step ? coded_one_shot_kernel(type)
+      : knobs.steps == CodedSteps::ring
+          ? coded_ring_kernel(type)
+          : coded_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0 || fills_sums(count, pair));
   IMBREX_EXPECTS(knobs.steps != CodedSteps::ring || knobs.tolerance < 0, "a ring takes no tolerance");
   const CodedShape shape = coded_shape_of(count, type, pair, kernel.staged_threads > 0, knobs);
   if (count == 0) return;

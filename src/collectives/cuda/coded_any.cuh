@@ -46,18 +46,18 @@ class CodedTwoShot : CodedRank<type, true> {
       maybe_pause(c_, state_.epoch, round);
       if (round < a_.chunks) {
         if (round >= a_.slots) this->wait_for(CommStep::room, &CommState::freed, round - a_.slots + 1);
-        send(round);
-        end_step(progress_.parts, round);
+        if (well_) send(round);
+        end_step(progress_.parts, round, well_);
       }
       if (round >= 1 && round - 1 < a_.chunks) {
         this->wait_for(CommStep::part, &CommState::parts, round);
         if (well_) add(round - 1);
-        end_step(progress_.sums, round - 1);
+        end_step(progress_.sums, round - 1, well_);
       }
       if (round < 2) continue;
       this->wait_for(CommStep::sum, &CommState::sums, round - 1);
       if (well_) take(round - 2);
-      end_step(progress_.freed, round - 2);
+      end_step(progress_.freed, round - 2, well_);
     }
   }
 
@@ -78,7 +78,8 @@ class CodedTwoShot : CodedRank<type, true> {
       const bool there = has(peer_of(i), block);
       Values values = {};
       if (there) Vector::to_float(in_.load(peer_of(i) * a_.piece + block), values);
-      const codec::Group group = this->group_for(c, values, there, a_.part_allowance);
+      const codec::Group group =
+          this->group_for(c, values, there, a_.part_allowance, is_real(peer_of(i) * a_.piece + block));
       if (!there) continue;
       this->store_coded(c, a_.parts, slot_of(a_.parts, peer_of(i), c_.rank, place), index_of(), group,
                         codec::to_planes(c.format, codec::encode(c, range, group, values)), values);
@@ -95,7 +96,8 @@ class CodedTwoShot : CodedRank<type, true> {
     typename Vector::Raw own{};
     if (there) own = in_.load(block);
     if (there) Vector::to_float(own, values);
-    const OwnPart own_part = this->own_part(parts, values, there);
+    const bool real = is_real(block);
+    const OwnPart own_part = this->own_part(parts, values, there, real);
     codec::Bound bound;
 #pragma unroll 1
     for (std::uint32_t s = 0; s < c_.ranks; ++s) {
@@ -104,11 +106,12 @@ class CodedTwoShot : CodedRank<type, true> {
       if (s != c_.rank && there) came = this->load_part(parts, from, index);
       this->add_part(parts, s, own_part, own, came, from, index, there, bound, sum);
     }
+    if (__any_sync(whole_warp, there && !real)) fill_up(block, sum, bound);
     if (!there) {
 #pragma unroll
       for (std::uint32_t i = 0; i < coded_block_values; ++i) sum[i] = 0;
     }
-    const codec::Group group = this->group_for(sums, sum, there, allowance(sums, bound.errors));
+    const codec::Group group = this->group_for(sums, sum, there, allowance(sums, bound.errors), real);
     if (a_.tolerance >= 0) note_error(bound, sums, group, sum, there);
     if (!there) return;
     const codec::Codes codes = codec::encode(sums, range, group, sum);
@@ -125,6 +128,29 @@ class CodedTwoShot : CodedRank<type, true> {
     out_.store(block, values);
     if (a_.tolerance < 0) this->note_coded_error(bound, sums, group);
     if (group.kind == codec::GroupKind::marked) this->count_non_finite(block, values);
+  }
+
+  /// Whether a block has values of the vector.
+  __device__ __forceinline__ bool is_real(std::uint64_t block) const { return block * coded_block_values < a_.count; }
+
+  /// Blocks that fill up the last group of sums hold copies of the last sum: their own, of parts in groups without the
+  /// last value's neighbours, would be others. By a whole warp, which has the last block where it has any behind it, as
+  /// both lie in one group.
+  __device__ __forceinline__ void fill_up(std::uint32_t block, Values& sum, codec::Bound& bound) const {
+    const auto last = static_cast<std::uint32_t>((a_.count - 1) / coded_block_values);
+    const bool fills = block > last;
+    const std::uint32_t lane = this->lane_ - (fills ? block - last : 0);
+    float value = sum[0];
+#pragma unroll
+    for (std::uint32_t i = 1; i < coded_block_values; ++i)
+      if (i == (a_.count - 1) % coded_block_values) value = sum[i];
+    value = __shfl_sync(whole_warp, value, static_cast<int>(lane));
+    const codec::Bound of_last{__shfl_sync(whole_warp, bound.errors, static_cast<int>(lane)),
+                               __shfl_sync(whole_warp, bound.roundings, static_cast<int>(lane))};
+    if (!fills) return;
+    bound = of_last;
+#pragma unroll
+    for (std::uint32_t i = 0; i < coded_block_values; ++i) sum[i] = value;
   }
 
   /// What the tolerance leaves to coding the sums of a group. By a whole warp.

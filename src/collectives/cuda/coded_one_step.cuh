@@ -29,13 +29,13 @@ class CodedOneStep : public CodedRank<type, Tolerant> {
       maybe_pause(c_, state_.epoch, round);
       if (sends) {
         if (round >= a_.slots) this->wait_for(CommStep::room, &CommState::freed, round - a_.slots + 1);
-        static_cast<Kernel*>(this)->send(round);
-        end_step(progress_.parts, round);
+        if (well_) static_cast<Kernel*>(this)->send(round);
+        end_step(progress_.parts, round, well_);
       }
       if (round < 1) continue;
       this->wait_for(Kernel::awaited, &CommState::parts, round);
       if (well_) static_cast<Kernel*>(this)->add(round - 1);
-      end_step(progress_.freed, round - 1);
+      end_step(progress_.freed, round - 1, well_);
     }
     this->end();
   }

@@ -6,6 +6,12 @@
 // waiting warp polls with acquire and meets its other lanes. What a block posts in a call is its number of chunks, of
 // each kind.
 //
+// What was given up. A warp whose wait has passed its limit says so in place of its count, and no chunk is posted any
+// more that it has a part in: a peer that comes late must not take what was never sent for codes.
+//
+// What is left out. Not every call posts every counter. One that fell behind would be so by 2^31 posts one day, and
+// seem to be ahead; so every 2^20 posts a block stores them all.
+//
 // Raw groups. With a tolerance, the tag in a group's step says that its elements lie in the slot that every group has;
 // receivers act on the tag alone.
 #pragma once
@@ -25,35 +31,62 @@ struct Ended {
   std::uint32_t chunks[most_coded_warps];
 };
 
-/// By a warp, the `warp`-th of those that count.
+/// In place of a warp's count: it has given up.
+inline constexpr std::uint32_t gave_up = ~0u;
+
+/// By a warp, the `warp`-th of those that count; `well`: it has given up no wait.
 // NOTE: atomic, as what one warp writes while another reads it has to be; a barrier would bind warps of which one may
 // have given up waiting.
-__device__ __forceinline__ void end_step(Ended& ended, std::uint32_t warp, std::uint32_t chunk) {
+__device__ __forceinline__ void end_step(Ended& ended, std::uint32_t warp, std::uint32_t chunk, bool well) {
   __syncwarp();
   if (threadIdx.x % 32 != 0) return;
   __threadfence_block();
-  atomicExch_block(&ended.chunks[warp], chunk + 1);
+  atomicExch_block(&ended.chunks[warp], well ? chunk + 1 : gave_up);
 }
 
 /// By a worker's warp.
-__device__ __forceinline__ void end_step(Ended& ended, std::uint32_t chunk) {
-  end_step(ended, threadIdx.x / 32, chunk);
+__device__ __forceinline__ void end_step(Ended& ended, std::uint32_t chunk, bool well) {
+  end_step(ended, threadIdx.x / 32, chunk, well);
 }
 
-/// By the warp that posts: until all warps have ended the step of the chunk.
+/// By the warp that posts: until all warps have ended the step of the chunk. Whether none has given up.
 // NOTE: the workers' waits are bounded, so this one is.
-__device__ __forceinline__ void await_step(Ended& ended, std::uint32_t warps, std::uint32_t chunk) {
+__device__ __forceinline__ bool await_step(Ended& ended, std::uint32_t warps, std::uint32_t chunk) {
   const std::uint32_t lane = threadIdx.x % 32;
+  std::uint32_t count = 0;
   if (lane < warps)
-    while (atomicOr_block(&ended.chunks[lane], 0) < chunk + 1) __nanosleep(20);
+    while ((count = atomicOr_block(&ended.chunks[lane], 0)) < chunk + 1) __nanosleep(20);
   __threadfence_block();
   __syncwarp();
+  return __all_sync(whole_warp, count != gave_up);
 }
 
 /// Of a block's shared memory; zero at first.
 struct Progress {
   Ended parts, sums, freed;
 };
+
+/// Posts of a block after which it stores all its counters.
+inline constexpr std::uint32_t posts_between = 1u << 20;
+
+/// By one thread of a block, behind a barrier at the call's end: how much it has posted. All is sent, added and taken
+/// then, so what the counters come to say is true.
+__device__ __forceinline__ void end_posts(const Comm& c, std::uint32_t before, std::uint32_t now) {
+  CommState& own = state_of(c, c.rank);
+  own.blocks[blockIdx.x].posts = now;
+  if (now / posts_between == before / posts_between) return;
+  if (*const_cast<const volatile std::uint32_t*>(&own.abort) != 0u) return;  // but then it is not
+  fence_system();
+#pragma unroll 1
+  for (std::uint32_t i = 0; i < c.ranks * max_comm_posters; ++i) {
+    const std::uint32_t peer = i / max_comm_posters, poster = i % max_comm_posters;
+    if (peer == c.rank) continue;
+    CommState& state = state_of(c, peer);
+    store_relaxed_system(&state.parts[poster][c.rank][blockIdx.x], now);
+    store_relaxed_system(&state.sums[poster][c.rank][blockIdx.x], now);
+    store_relaxed_system(&state.freed[poster][c.rank][blockIdx.x], now);
+  }
+}
 
 /// `Tolerant`: groups may travel raw.
 template <Type type, bool Tolerant>
@@ -80,8 +113,7 @@ class CodedRank {
     post_one(ended, workers_ / 32, chunk, kind);
   }
   __device__ __forceinline__ void post_one(Ended& ended, std::uint32_t warps, std::uint32_t chunk, Counters kind) {
-    await_step(ended, warps, chunk);
-    if (lane_ >= c_.ranks || lane_ == c_.rank) return;
+    if (!await_step(ended, warps, chunk) || lane_ >= c_.ranks || lane_ == c_.rank) return;
     fence_system();
     store_relaxed_system(&(state_of(c_, lane_).*kind)[0][c_.rank][blockIdx.x], state_.posts + chunk + 1);
   }
@@ -102,6 +134,7 @@ class CodedRank {
       }
     }
     well_ = __all_sync(whole_warp, well_);
+    __syncwarp();  // a vote orders no memory: what one lane has acquired is the others' from here on
   }
 
   /// Of this thread's block of values, in a chunk.
@@ -134,15 +167,17 @@ class CodedRank {
     return c_.rank + i < c_.ranks ? c_.rank + i : c_.rank + i - c_.ranks;
   }
 
-  /// The group of a block, raw if its error is beyond what is allowed. By a whole warp.
-  __device__ __forceinline__ codec::Group group_for(const Codec& c, const Values& values, bool there, float allowed) {
+  /// The group of a block, raw if its error is beyond what is allowed. By a whole warp. `real`: the block has values of
+  /// the vector, and is not one of those that fill up its last group.
+  __device__ __forceinline__ codec::Group group_for(const Codec& c, const Values& values, bool there, float allowed,
+                                                    bool real = true) {
     constexpr codec::Range range = codec::range_of(type);
     codec::Group group = group_of(c, range, values);
     if constexpr (Tolerant)
       if (a_.tolerance >= 0 && there &&
           (group.kind == codec::GroupKind::marked || codec::error_of(c, group) > allowed)) {
         group = codec::raw_group(c);
-        if (leads(c)) ++raw_groups_;
+        if (leads(c) && real) ++raw_groups_;
       }
     return group;
   }
@@ -182,8 +217,8 @@ class CodedRank {
     codec::Codes codes;
   };
 
-  __device__ __forceinline__ OwnPart own_part(const Codec& parts, const Values& values, bool there) {
-    const codec::Group group = group_for(parts, values, there, a_.part_allowance);
+  __device__ __forceinline__ OwnPart own_part(const Codec& parts, const Values& values, bool there, bool real = true) {
+    const codec::Group group = group_for(parts, values, there, a_.part_allowance, real);
     return {group, codec::encode(parts, codec::range_of(type), group, values)};
   }
 
@@ -259,7 +294,8 @@ class CodedRank {
 
   __device__ __forceinline__ void end() {
     write_report(c_, state_.epoch, error_, non_finite_, raw_groups_);
-    end_epoch(c_, state_, a_.chunks);
+    end_epoch(c_, state_);
+    if (threadIdx.x == 0) end_posts(c_, state_.posts, state_.posts + a_.chunks);
   }
 
   const CodedArgs& a_;

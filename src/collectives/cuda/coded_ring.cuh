@@ -48,7 +48,7 @@ class CodedRing : CodedRank<type, false> {
           post(s, chunk);
         } else {
           work(s, chunk);
-          end_step(ring_.stages[s], chunk);
+          end_step(ring_.stages[s], chunk, well_);
         }
       }
     }
@@ -67,8 +67,7 @@ class CodedRing : CodedRank<type, false> {
     const std::uint32_t last = c_.ranks - 1;
     const bool ends = s + 1 == stages_;
     if (c_.ranks == 1) return;
-    await_step(ring_.stages[s], workers_ / 32, chunk);
-    if (lane_ != 0) return;
+    if (!await_step(ring_.stages[s], workers_ / 32, chunk) || lane_ != 0) return;
     CommState& state = state_of(c_, ends ? previous() : next());
     fence_system();
     store_relaxed_system(ends       ? &state.freed[0][0][blockIdx.x]
@@ -92,6 +91,7 @@ class CodedRing : CodedRank<type, false> {
       }
     }
     well_ = __all_sync(whole_warp, well_);
+    __syncwarp();  // a vote orders no memory: what one lane has acquired is the others' from here on
   }
 
   __device__ __forceinline__ bool has(std::uint32_t owner, std::uint32_t block) const {

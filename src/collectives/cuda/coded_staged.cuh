@@ -162,7 +162,7 @@ class CodedStaged : CodedRank<type, false> {
       }
       run -= runs_;
       fence_for_bulk();
-      end_step(progress_.sent, warp, fill);
+      end_step(progress_.sent, warp, fill, true);
       if (++peer > peers_) ++chunk, peer = 1;
     }
   }
@@ -223,7 +223,7 @@ class CodedStaged : CodedRank<type, false> {
       }
       run = adders_go_on ? run - runs_ : warp;
       fence_for_bulk();
-      end_step(progress_.added, warp, chunk);
+      end_step(progress_.added, warp, chunk, well_);
     }
   }
 
@@ -325,7 +325,7 @@ class CodedStaged : CodedRank<type, false> {
       for (; run < runs_; run += roles.takers)
         if (well_ && !take_run(chunk, run, place)) take_blocks(chunk, run, place);
       run -= runs_;
-      end_step(progress_.taken, warp, chunk);
+      end_step(progress_.taken, warp, chunk, well_);
     }
   }
 
@@ -405,7 +405,7 @@ class CodedStaged : CodedRank<type, false> {
         }
         __syncwarp();
       }
-      if (lane_ == 0) post(&CommState::parts, poster, chunk);
+      if (lane_ == 0 && well_) post(&CommState::parts, poster, chunk);
       __syncwarp();
     }
   }
@@ -413,14 +413,14 @@ class CodedStaged : CodedRank<type, false> {
   __device__ __forceinline__ void post_sums(std::uint32_t poster) {
     for (std::uint32_t chunk = poster; chunk < a_.chunks; chunk += roles.sum_posters) {
       wait_for_room(chunk);
-      await_step(progress_.added, roles.adders, chunk);
+      well_ = await_step(progress_.added, roles.adders, chunk) && well_;
       if (lane_ == 0) {
         for (std::uint32_t i = 1; well_ && i < c_.ranks; ++i)
           bulk_store(slot_of(a_.sums, peer_of(i), c_.rank, place_of(chunk)), sum_stage(chunk), a_.sums.bytes);
         commit_bulk();
         wait_bulk_read();
         arrive_at(progress_.sums_empty[chunk % roles.sum_stages]);
-        post(&CommState::sums, poster, chunk);
+        if (well_) post(&CommState::sums, poster, chunk);
       }
       __syncwarp();
     }

@@ -38,11 +38,14 @@ __device__ __forceinline__ bool is_turn(const Comm& c, const BlockState& s) {
   return exact == (c.turn == Turn::if_exact);
 }
 
-/// By every thread of a block, once. `posts`: what the block posted to each peer in this call.
-__device__ __forceinline__ void end_epoch(const Comm& c, const BlockState& s, std::uint32_t posts) {
+/// By every thread of a block, once. `rooms`: what the block posted to each peer's `room` in this call.
+__device__ __forceinline__ void end_epoch(const Comm& c, const BlockState& s, std::uint32_t rooms = 0) {
   __syncthreads();
   BlockState* blocks = state_of(c, c.rank).blocks;
-  if (threadIdx.x == 0) blocks[blockIdx.x] = {s.epoch + 1, s.posts + posts, 0};
+  if (threadIdx.x == 0) {
+    blocks[blockIdx.x].epoch = s.epoch + 1;
+    blocks[blockIdx.x].rooms = s.rooms + rooms;
+  }
   if (blockIdx.x != 0) return;
   if (threadIdx.x == 0) state_of(c, c.rank).reports[(s.epoch + 1) & 1] = {};
   for (std::uint32_t b = gridDim.x + threadIdx.x; b < max_comm_blocks; b += blockDim.x) blocks[b].epoch = s.epoch + 1;
@@ -113,10 +116,10 @@ class Patience {
 /// By every thread of a block: until all peers have freed `count` chunks in this call. Whether that, and `well`, is so.
 __device__ __forceinline__ bool wait_for_room(const Comm& c, const BlockState& s, std::uint32_t count, bool well) {
   if (threadIdx.x < c.ranks && threadIdx.x != c.rank && well) {
-    const std::uint32_t* freed = &state_of(c, c.rank).freed[0][threadIdx.x][blockIdx.x];
+    const std::uint32_t* room = &state_of(c, c.rank).room[threadIdx.x][blockIdx.x];
     Patience patience;
     for (;;) {
-      const std::uint32_t seen = load_acquire_system(freed) - s.posts;
+      const std::uint32_t seen = load_acquire_system(room) - s.rooms;
       if (static_cast<std::int32_t>(seen - count) >= 0) break;
       if (!patience.left(c, s.epoch, [&] { return Place{CommStep::room, threadIdx.x, 0, count, seen}; })) {
         well = false;
@@ -135,7 +138,7 @@ __device__ __forceinline__ void post_room(const Comm& c, const BlockState& s, st
   const std::uint32_t peer = blockDim.x - 1 - threadIdx.x;
   if (peer >= c.ranks || peer == c.rank) return;
   fence_system();
-  store_relaxed_system(&state_of(c, peer).freed[0][c.rank][blockIdx.x], s.posts + count);
+  store_relaxed_system(&state_of(c, peer).room[c.rank][blockIdx.x], s.rooms + count);
 }
 
 /// Tests: pauses this warp, one time in eight, for up to max_pause_ns.

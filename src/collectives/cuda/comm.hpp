@@ -23,8 +23,8 @@ inline constexpr std::uint32_t max_comm_ranks = 8, max_comm_blocks = 256, max_co
 
 struct alignas(16) BlockState {
   std::uint64_t epoch;  ///< calls so far
-  std::uint32_t posts;  ///< at least what this block's counters at its peers show, mod 2^32
-  std::uint32_t unused;
+  std::uint32_t posts;  ///< of calls through codecs: at least what this block's counters at its peers show, mod 2^32
+  std::uint32_t rooms;  ///< of exact calls: what its `room` at its peers shows
 };
 
 /// What a call through a codec says of its errors, of what this rank owns. Call e writes reports[e mod 2].
@@ -50,9 +50,11 @@ struct alignas(256) CommState {
   /// has sent, and chunks that it is done with and this rank's block may send again into. Where warps post in turn,
   /// each has a counter of its own: it says that the chunks of that warp up to there have come.
   CommCounters parts[max_comm_posters], sums[max_comm_posters], freed[max_comm_posters];
+  /// What `freed` is, of exact calls.
+  CommCounters room;
 };
 static_assert(sizeof(CommState) ==
-              256 + 16 * max_comm_blocks + 3 * max_comm_posters * 4 * max_comm_ranks * max_comm_blocks);
+              256 + 16 * max_comm_blocks + (3 * max_comm_posters + 1) * 4 * max_comm_ranks * max_comm_blocks);
 
 /// What a wait was for.
 enum class CommStep : std::uint32_t { vector, part, sum, room, block, vote };

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "collectives/cuda/sizes.hpp"
 #include "runtime/cuda/check.hpp"
@@ -48,6 +49,13 @@ void expect_apart(const void* in, std::size_t in_bytes, const void* out, std::si
                  out_bytes, in, in_bytes);
 }
 
+// Of all ranks' GPUs: chunks and slots lie where the number of blocks puts them, on every rank alike.
+std::uint32_t fewest(World& world, int processors) {
+  std::vector<int> all(static_cast<std::size_t>(world.size()));
+  world.all_gather(&processors, all.data(), sizeof processors);
+  return static_cast<std::uint32_t>(*std::min_element(all.begin(), all.end()));
+}
+
 }  // namespace
 
 CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOptions& options)
@@ -65,7 +73,7 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
   load_rms_norm_kernels();
   load_vote_kernels();
   const auto share = static_cast<std::uint32_t>(ranks_per_gpu_);
-  processors_ = std::min(std::max(static_cast<std::uint32_t>(gpu.sms) / share, 1u), max_comm_blocks);
+  processors_ = std::min(std::max(fewest(world, gpu.sms) / share, 1u), max_comm_blocks);
   usual_blocks_ = std::max(128 / share, 1u);
   offset_ = heap_.allocate(options.workspace_bytes);
   void* fault = nullptr;

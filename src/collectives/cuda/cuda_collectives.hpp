@@ -130,6 +130,9 @@ class CudaCollectives {
   void exchange(ExchangeKind kind, const void* in, void* out, std::int64_t count, Type type, const Codec& codec,
                 cudaStream_t stream, std::uint32_t blocks = 0);
 
+  /// This rank's, as it is now. Its stream is idle.
+  CommState own_state() const;
+
   /// What the last call wrote down on this rank, if it was through a codec or asked for a report. Its stream is idle.
   CommReport report() const;
 
@@ -159,7 +162,6 @@ class CudaCollectives {
   CodedShape coded_shape_of(std::int64_t count, Type type, const CodecPair& pair, bool staged,
                             const CodedKnobs& knobs) const;
   std::uint64_t rounds_of(CodedSteps steps) const;
-  CommState own_state() const;
   ExactArgs arguments(const void* in, void* out, std::int64_t count, Type type, const ExactShape& shape) const;
   std::uint32_t own_blocks(std::uint32_t wanted, std::uint32_t usual) const;
   [[noreturn]] void throw_fault();
@@ -169,7 +171,7 @@ class CudaCollectives {
   int device_;
   collectives::AllReducePolicy policy_;
   int ranks_per_gpu_;
-  std::uint32_t processors_ = 0;    // this rank's
+  std::uint32_t processors_ = 0;    // a rank's share of a GPU, of the one that has the fewest
   std::uint32_t usual_blocks_ = 0;  // of kernels without codecs, as many as serve the links
   runtime::CudaHeap heap_;
   std::size_t offset_ = 0;  // of the workspace

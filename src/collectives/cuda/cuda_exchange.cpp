@@ -26,7 +26,7 @@ class CudaExchange final : public Exchange {
     IMBREX_EXPECTS(count >= 0 && count <= max_count_, "{}: count = {}: it must be from 0 to {}", name_of(kind_), count,
                    max_count_);
     stream_ = static_cast<cudaStream_t>(stream);
-    called_ = count > 0 && (world_.size() > 1 || options_.codec);
+    called_ = count > 0;
     groups_ = 0;
     const auto blocks = std::min(static_cast<std::uint32_t>(options_.ctas), cuda::max_comm_blocks);
     if (!options_.codec) {

@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(most_threads, 1) one_shot_all_reduce(const __g
   }
   // All ranks have the same.
   if (c.rank == 0) losses.write(c, state.epoch);
-  end_epoch(c, state, 0);
+  end_epoch(c, state);
 }
 
 /// The vector is cut into one piece a rank, its owner; a piece into chunks, dealt out to the blocks in turn; chunk k of

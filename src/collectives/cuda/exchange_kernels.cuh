@@ -28,7 +28,7 @@ class PacketExchange {
       if (q >= begin + lag * step && well) well = take(q - lag * step);
     }
     losses_.write(c_, state_.epoch);
-    end_epoch(c_, state_, 0);
+    end_epoch(c_, state_);
   }
 
  private:

@@ -229,7 +229,7 @@ class OneShotRmsNorm : RowWork<type, Most> {
     maybe_pause(c_, state_.epoch, 1);
     for (std::uint64_t row = begin; row < a_.rows; row += step)
       this->reduce_row(row, slot_of(c_.rank, row), CommStep::vector, [](std::uint32_t, const uint4&) {});
-    end_epoch(c_, state_, 0);
+    end_epoch(c_, state_);
   }
 
  private:

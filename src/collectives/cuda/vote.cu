@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(vote_threads, 1) vote(const __grid_constant__ 
     }
     if (exceeds) *const_cast<volatile std::uint64_t*>(&state_of(c, c.rank).exact_epoch) = state.epoch + 1;
   }
-  end_epoch(c, state, 0);
+  end_epoch(c, state);
 }
 
 }  // namespace
