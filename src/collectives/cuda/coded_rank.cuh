@@ -69,13 +69,17 @@ struct Progress {
 /// Posts of a block after which it stores all its counters.
 inline constexpr std::uint32_t posts_between = 1u << 20;
 
-/// By one thread of a block, behind a barrier at the call's end: how much it has posted. All is sent, added and taken
-/// then, so what the counters come to say is true.
-__device__ __forceinline__ void end_posts(const Comm& c, std::uint32_t before, std::uint32_t now) {
+/// By one thread of a block, behind a barrier at the call's end: counts what it has posted, and says whether counters
+/// that the call left out are to be stored. All is sent, added and taken then, so what they come to say is true, unless
+/// something was given up.
+__device__ __forceinline__ bool count_posts(const Comm& c, std::uint32_t before, std::uint32_t now) {
   CommState& own = state_of(c, c.rank);
   own.blocks[blockIdx.x].posts = now;
-  if (now / posts_between == before / posts_between) return;
-  if (*const_cast<const volatile std::uint32_t*>(&own.abort) != 0u) return;  // but then it is not
+  return now / posts_between != before / posts_between && *const_cast<const volatile std::uint32_t*>(&own.abort) == 0u;
+}
+
+/// By that thread: all of the block's counters at its peers.
+__device__ __forceinline__ void store_counters(const Comm& c, std::uint32_t now) {
   fence_system();
 #pragma unroll 1
   for (std::uint32_t i = 0; i < c.ranks * max_comm_posters; ++i) {
@@ -295,7 +299,8 @@ class CodedRank {
   __device__ __forceinline__ void end() {
     write_report(c_, state_.epoch, error_, non_finite_, raw_groups_);
     end_epoch(c_, state_);
-    if (threadIdx.x == 0) end_posts(c_, state_.posts, state_.posts + a_.chunks);
+    const std::uint32_t now = state_.posts + a_.chunks;
+    if (threadIdx.x == 0 && count_posts(c_, state_.posts, now)) store_counters(c_, now);
   }
 
   const CodedArgs& a_;
