@@ -91,6 +91,23 @@ struct Product {
 
 enum class Adding : std::uint8_t { tasks, collective, stages };
 
+// The coarsest of what partial products and sums lie in before they are complete. Knobs do not tell: they say nothing
+// of what runs.
+struct Way {
+  double roundoff = 0, half_denormal = 0;
+};
+
+Way way_of_sums(const Plan& plan) {
+  Way way;
+  const auto passes = [&](Type type) {
+    way = {std::max(way.roundoff, unit_roundoff(type)), std::max(way.half_denormal, half_denormal(type))};
+  };
+  for (const Buffer& buffer : plan.buffers)
+    if (buffer.role == BufferRole::workspace) passes(buffer.type);
+  if (way.roundoff == 0) passes(output_type(plan.problem.type));
+  return way;
+}
+
 Adding adding_of(const Plan& plan) {
   for (const Queue& queue : plan.ranks.front().queues)
     for (const Task& task : queue.tasks)
@@ -157,16 +174,16 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
                  "k = {}: a sum in fp32 of {} terms and more can be verified no more, its bound is too wide", problem.k,
                  1 << 23);
   const Adding adding = adding_of(plan);
+  const Way way = way_of_sums(plan);
   const bool in_partial_type =
       adding == Adding::stages || (adding == Adding::collective && (problem.bias || device == Device::cuda));
   const double u_out = unit_roundoff(result), roundings = in_partial_type ? static_cast<double>(ranks) : 1,
-               u_partial = roundings * unit_roundoff(plan.knobs.partial),
+               u_partial = roundings * way.roundoff,
                g_partial = in_partial_type ? u_partial / (1 - u_partial) : u_partial;
   for (std::size_t i = 0; i < count; ++i) {
     const double accumulated = g * absolute[i] + lost[i] + underflow;
     const double rounded =
-        sums ? g_partial * (partials[i] + accumulated) + static_cast<double>(ranks) * half_denormal(plan.knobs.partial)
-             : 0;
+        sums ? g_partial * (partials[i] + accumulated) + static_cast<double>(ranks) * way.half_denormal : 0;
     ref.bound[i] =
         accumulated + rounded + u_out * (std::abs(ref.value[i]) + accumulated + rounded) + half_denormal(result);
   }

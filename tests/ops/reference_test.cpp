@@ -53,14 +53,19 @@ std::vector<float> ring_sum(const Sums& s) {
   return sum;
 }
 
-// Knobs say nothing of what runs: a K of 16 is cut into 16 slices at most.
-TEST(Reference, NoNumberOfSlicesWidensTheBoundForEver) {
-  Sums s = all_reduce(Strategy::fused, 2);
-  const auto bounds = [&](int slices) {
-    s.plan.knobs.k_slices = slices;
-    return reference_of(s.plan, *s.operands, 0, Device::cpu).bound;
-  };
-  EXPECT_EQ(bounds(std::numeric_limits<int>::max()), bounds(16));
+// They say nothing of what runs. A K of 16 is cut into 16 slices at most.
+TEST(Reference, KnobsDoNotWidenTheBound) {
+  for (const Strategy strategy : {Strategy::fused, Strategy::sequential}) {
+    Sums s = all_reduce(strategy, 2);
+    const auto bounds = [&](int slices, Type partial) {
+      s.plan.knobs.k_slices = slices;
+      s.plan.knobs.partial = partial;
+      return reference_of(s.plan, *s.operands, 0, Device::cpu).bound;
+    };
+    EXPECT_EQ(bounds(std::numeric_limits<int>::max(), Type::bf16), bounds(16, Type::bf16));
+    EXPECT_EQ(bounds(1, Type::e4m3), bounds(1, Type::bf16));
+    EXPECT_EQ(bounds(1, Type::fp32), bounds(1, Type::bf16));
+  }
 }
 
 TEST(Reference, SumsInThePartialTypeHaveABoundOfTheirOwn) {
