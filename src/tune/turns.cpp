@@ -13,7 +13,8 @@ std::vector<double> timed_in_turn(std::size_t count, int rounds, const Sample& s
   std::vector<std::vector<double>> times(count);
   for (int round = 0; round < lead + rounds; ++round)
     for (std::size_t turn = 0; turn < count; ++turn) {
-      const std::size_t i = (begin + static_cast<std::size_t>(round) + turn) % count;
+      const std::size_t number = begin + static_cast<std::size_t>(round), step = number % 2 == 0 ? turn : count - turn;
+      const std::size_t i = (number + step) % count;
       const double seconds = sample(i);
       if (round >= lead) times[i].push_back(seconds);
     }

@@ -13,9 +13,9 @@ double median(std::vector<double> values);
 /// Seconds of one sample of a candidate.
 using Sample = std::function<double(std::size_t)>;
 
-/// The median of each of `count` candidates' samples, `rounds` of each. They are taken in turn; another one begins each
-/// round, candidate `begin` the first one. Before those, `lead` rounds do not count: whoever comes first after a pause
-/// finds the GPU cooler.
+/// The median of each of `count` candidates' samples, `rounds` of each. They are taken in turn, forwards and backwards,
+/// and another one begins each round, candidate `begin` the first one: nobody always follows the one that leaves the
+/// GPU cool. Before those, `lead` rounds do not count: whoever comes first after a pause finds it cooler.
 std::vector<double> timed_in_turn(std::size_t count, int rounds, const Sample& sample, int lead = 1,
                                   std::size_t begin = 0);
 
