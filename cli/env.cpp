@@ -7,8 +7,8 @@ namespace imbrex::cli {
 void add_env(Program& program) {
   add_command(program, "env",
               "Lists every environment variable that Imbrex reads.\n"
-              "Its type, what holds where it is not set, what it is for, and its value here. Nothing else in the\n"
-              "environment changes what Imbrex does.",
+              "Its type, what holds where it is not set, what it is for, and its value here. Imbrex reads no others;\n"
+              "CUDA and NCCL read theirs (CUDA_VISIBLE_DEVICES, NCCL_DEBUG, ...).",
               "Examples:\n"
               "  imbrex env\n"
               "  IMBREX_WAIT_LIMIT=5 imbrex env --json -",
