@@ -12,9 +12,16 @@
 
 namespace imbrex::runtime {
 
+Children::Children() {
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;
+  IMBREX_SYSTEM(sigaction(SIGCHLD, &action, &before_));
+}
+
 Children::~Children() {
   send(SIGKILL);
   reap();
+  sigaction(SIGCHLD, &before_, nullptr);
 }
 
 void Children::add(pid_t pid) {
@@ -42,9 +49,16 @@ void Children::wait(std::chrono::milliseconds timeout, const std::function<void(
   for (std::size_t rank = 0; rank < children_.size(); ++rank) {
     Child& child = children_[rank];
     siginfo_t info{};
-    if (child.ending || waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0) continue;
-    if (info.si_pid == 0) continue;
-    child.ending = info.si_code == CLD_EXITED ? Ending{info.si_status, 0} : Ending{0, info.si_status};
+    if (child.ending) continue;
+    if (waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0) {
+      if (info.si_pid == 0) continue;
+      child.ending = info.si_code == CLD_EXITED ? Ending{info.si_status} : Ending{0, info.si_status};
+    } else if (errno == ECHILD) {
+      child.ending = Ending{3, 0, true};
+      child.reaped = true;  // the number may be another process's by now
+    } else {
+      continue;
+    }
     ended(static_cast<int>(rank), *child.ending);
   }
 }
@@ -62,9 +76,10 @@ void Children::reap() noexcept {
   }
 }
 
-std::string describe_signal(int signal) {
-  const char* name = sigdescr_np(signal);
-  return fmt::format("killed by signal {} ({})", signal, name ? name : "?");
+std::string describe(const Ending& ending) {
+  if (ending.unknown) return "reaped by another part of the program that started it: its exit code is unknown";
+  const char* name = sigdescr_np(ending.signal);
+  return fmt::format("killed by signal {} ({})", ending.signal, name ? name : "?");
 }
 
 }  // namespace imbrex::runtime

@@ -16,17 +16,19 @@ namespace imbrex::runtime {
 
 /// How a child ended.
 struct Ending {
-  int code = 0;    // exit code, where it exited
-  int signal = 0;  // else the signal that killed it
+  int code = 0;          // exit code, where it exited
+  int signal = 0;        // else the signal that killed it
+  bool unknown = false;  // else true: another part of this program reaped it; code is 3
 };
 
 /// Child processes, in rank order. None is reaped before reap(), so until then no pid can mean another process.
+/// While it lives, SIGCHLD has its default action: where it is ignored, the system reaps children on its own.
 class Children {
  public:
-  Children() = default;
+  Children();
   Children(const Children&) = delete;
   Children& operator=(const Children&) = delete;
-  /// Kills and reaps what is left.
+  /// Kills and reaps what is left, and gives SIGCHLD its former action back.
   ~Children();
 
   void add(pid_t pid);
@@ -52,9 +54,10 @@ class Children {
     bool reaped = false;
   };
   std::vector<Child> children_;
+  struct sigaction before_ {};
 };
 
-/// "killed by signal 9 (Killed)".
-std::string describe_signal(int signal);
+/// Of a child that did not exit, or whose code is unknown: "killed by signal 9 (Killed)".
+std::string describe(const Ending& ending);
 
 }  // namespace imbrex::runtime

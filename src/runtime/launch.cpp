@@ -172,12 +172,13 @@ int launch(int ranks, const std::vector<std::string>& command) {
   };
   while (!children.all_ended()) {
     children.wait(std::chrono::milliseconds(100), [&](int rank, const Ending& ending) {
-      if (ending.signal) print_rank_error(rank, describe_signal(ending.signal));
+      const bool told = ending.signal || ending.unknown;
+      if (told) print_rank_error(rank, describe(ending));
       result = worse(result, ending.signal ? 3 : ending.code);
       if (ending.signal || ending.code)
-        obituary.publish(fmt::format("rank {} (pid {}) was lost: it {}", rank, children.pid(rank),
-                                     ending.signal ? "was " + describe_signal(ending.signal)
-                                                   : fmt::format("ended with exit code {}", ending.code)));
+        obituary.publish(
+            fmt::format("rank {} (pid {}) was lost: it {}", rank, children.pid(rank),
+                        told ? "was " + describe(ending) : fmt::format("ended with exit code {}", ending.code)));
     });
     obituary.answer();
     if (const int signal = pending_signal.exchange(0)) {

@@ -70,7 +70,7 @@ int run_processes(int ranks, const WorldOptions& options, const std::function<in
   std::optional<Clock::time_point> last_resort;  // when those are killed that have not ended on their own
   while (!children.all_ended()) {
     children.wait(std::chrono::milliseconds(100), [&](int rank, const Ending& ending) {
-      if (ending.signal) print_rank_error(rank, describe_signal(ending.signal));
+      if (ending.signal || ending.unknown) print_rank_error(rank, describe(ending));
       const bool lost = control.state(rank) < finished;
       if (lost) control.record_lost(rank);
       result = worse(result, lost || ending.signal ? 3 : ending.code);
