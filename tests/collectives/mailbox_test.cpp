@@ -59,5 +59,24 @@ TEST(Mailbox, ASlotWithTwoWritersIsFoundOut) {
   EXPECT_EQ(message, "slot 0 of rank 0 has two writers: ranks 0 and 1");
 }
 
+TEST(Mailbox, ARankThatAnExceptionEndsKeepsNoPeerWaiting) {
+  std::string message;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run_threads(2, small,
+                        [&](World& world) {
+                          Mailbox mailbox(world, 1, 64);
+                          if (world.rank() == 1) throw std::runtime_error("the caller's own reason");
+                          try {
+                            mailbox.wait(0, 1, [] { return "a message"; });
+                          } catch (const Error& error) {
+                            message = error.what();
+                          }
+                          return 0;
+                        }),
+            3);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "imbrex: rank 1: the caller's own reason\n");
+  EXPECT_EQ(message, "rank 1 failed: the caller's own reason");
+}
+
 }  // namespace
 }  // namespace imbrex::collectives

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <stdexcept>
 #include <thread>
 
 #include "imbrex/error.hpp"
@@ -117,6 +118,29 @@ TEST(CpuExecutor, AWaitPastItsLimitNamesRankTaskSignalExpectedAndSeen) {
   EXPECT_EQ(code, 3);
   EXPECT_NE(messages[0].find("rank 0 queue 0 task"), std::string::npos) << messages[0];
   EXPECT_NE(messages[0].find("expected 1 posts, saw 0"), std::string::npos) << messages[0];
+}
+
+TEST(CpuExecutor, ARankThatAnExceptionEndsKeepsNoPeerWaiting) {
+  const Plan plan = make_plan({Operator::gemm_reduce_scatter, 64, 32, 48, 2, Type::fp32}, Strategy::fused, {});
+  WorldOptions world{.heap_bytes = 1 << 22, .wait_limit = 10};
+  std::string message;
+  testing::internal::CaptureStderr();
+  const int code = run_threads(2, world, [&](World& w) {
+    if (w.rank() == 1) {
+      const auto executor = make_cpu_executor(w);
+      const auto execution = executor->prepare(plan);
+      throw std::runtime_error("the caller's own reason");
+    }
+    try {
+      run_until_failure(w, plan);
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    return 0;
+  });
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "imbrex: rank 1: the caller's own reason\n");
+  EXPECT_EQ(code, 3);
+  EXPECT_EQ(message, "rank 1 failed: the caller's own reason");
 }
 
 TEST(CpuExecutor, RefusesWhatDoesNotFit) {

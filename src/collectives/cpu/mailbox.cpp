@@ -19,13 +19,15 @@ std::size_t up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 }  // namespace
 
 Mailbox::Mailbox(World& world, int slots, std::size_t bytes)
-    : world_(world), slots_(slots), slot_bytes_(header_bytes + up(bytes)) {
+    : world_(world), slots_(slots), slot_bytes_(header_bytes + up(bytes)), exceptions_(std::uncaught_exceptions()) {
   // Two copies of the slots, then their counters; the heap gives zeroes.
   offset_ = world.heap().allocate(static_cast<std::size_t>(slots) * (2 * slot_bytes_ + sizeof(Commit)));
   world.barrier();
 }
 
 Mailbox::~Mailbox() {
+  // Behind an exception, this rank is the first to know that it ends: the peers learn why only after the unwinding.
+  if (std::uncaught_exceptions() > exceptions_) return;
   // A peer may still read this rank's last messages. Where the world failed, it may write, too: then the memory stays
   // as it is until the world ends.
   try {

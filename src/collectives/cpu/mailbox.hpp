@@ -59,6 +59,7 @@ class Mailbox {
   World& world_;
   int slots_;
   std::size_t slot_bytes_;
+  int exceptions_;  // in flight when the mailbox was made
   std::size_t offset_;
   std::uint64_t step_ = 0;
 };

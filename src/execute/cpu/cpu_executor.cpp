@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <thread>
 
 #include "base/check.hpp"
@@ -20,6 +21,7 @@ class CpuExecution final : public Execution {
         options_(options),
         layout_(plan_),
         epoch_(options.first_epoch),
+        exceptions_(std::uncaught_exceptions()),
         collectives_(collective_groups(plan_)) {
     heap_offset_ = world.heap().allocate(layout_.bytes());
     memory_ = std::make_unique<RankMemory>(plan_, layout_, world.heap().handle(), heap_offset_);
@@ -28,6 +30,9 @@ class CpuExecution final : public Execution {
   }
 
   ~CpuExecution() override {
+    // Behind an exception, this rank is the first to know that it ends: the peers learn why only after the unwinding.
+    // They may read and write its memory until then.
+    if (std::uncaught_exceptions() > exceptions_) return;
     // A peer may still read this rank's workspaces of the last epoch.
     try {
       world_.barrier();
@@ -93,6 +98,7 @@ class CpuExecution final : public Execution {
   CpuOptions options_;
   HeapLayout layout_;
   std::uint64_t epoch_;
+  int exceptions_;  // in flight when the execution was made
   std::map<int, std::vector<const Collective*>> collectives_;
   std::size_t heap_offset_ = 0;
   std::unique_ptr<RankMemory> memory_;
