@@ -51,10 +51,13 @@ void Control::wait(double limit, const std::function<bool()>& done, const std::f
   }
 }
 
-void Control::barrier(double limit) {
+void Control::barrier(double limit) { enter(no_gather, limit); }
+
+void Control::enter(std::uint32_t gathered, double limit) {
   throw_if_failed();
   RankRecord& own = block_->ranks[rank_];
   const std::uint64_t number = word(own.arrived).load(std::memory_order_relaxed) + 1;
+  own.gathered[(number - 1) % 2] = gathered;
   word(own.arrived).store(number, std::memory_order_release);
   // The sum reaches number * size only when every rank has entered `number` times, because no rank enters a barrier
   // before the one before is complete. Each addition is part of one release sequence, so whoever acquires the sum
@@ -90,12 +93,14 @@ void Control::all_gather(const void* mine, void* all, std::size_t bytes, double 
   RankRecord& own = block_->ranks[rank_];
   const auto slot = static_cast<std::size_t>(word(own.arrived).load(std::memory_order_relaxed) % 2);
   throw_if_failed();
-  own.gathered[slot] = static_cast<std::uint32_t>(bytes);
   if (bytes) std::memcpy(block_->gather[slot][rank_], mine, bytes);
-  barrier(limit);
+  enter(static_cast<std::uint32_t>(bytes), limit);
   const std::uint32_t first = block_->ranks[0].gathered[slot];
   for (int r = 0; r < size(); ++r) {
     const std::uint32_t other = block_->ranks[r].gathered[slot];
+    IMBREX_EXPECTS((other == no_gather) == (first == no_gather),
+                   "all_gather of {} bytes on rank {}: rank {} is at a barrier", std::min(first, other),
+                   first == no_gather ? r : 0, first == no_gather ? 0 : r);
     IMBREX_EXPECTS(other == first, "all_gather of different sizes: rank 0 gives {} bytes, rank {} {}", first, r, other);
     if (bytes)
       std::memcpy(static_cast<std::byte*>(all) + static_cast<std::size_t>(r) * bytes, block_->gather[slot][r], bytes);

@@ -28,8 +28,10 @@ struct alignas(64) RankRecord {
   std::uint32_t state;        // RankState
   std::int32_t pid;           // 0: not known yet; threads of one process share it
   std::uint64_t arrived;      // barriers that this rank has entered
-  std::uint32_t gathered[2];  // bytes in gather slot 0 and 1
+  std::uint32_t gathered[2];  // bytes in gather slot 0 and 1, or no_gather
 };
+
+inline constexpr std::uint32_t no_gather = 0xffffffff;  // the rank's last use of the slot was a barrier
 
 /// Written by the one writer that moved `phase` from clear to writing; readers look only after it says committed.
 struct alignas(64) FailureRecord {
@@ -115,6 +117,9 @@ class Control {
   }
 
  private:
+  /// One barrier. What a gather of this number finds in `gathered` says what this rank has come for.
+  void enter(std::uint32_t gathered, double limit);
+
   static constexpr std::uint32_t phase_clear = 0, phase_committed = 1, phase_writing = 2;
 
   [[noreturn]] void throw_failure() const;

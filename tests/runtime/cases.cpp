@@ -86,6 +86,23 @@ int gather_limits(World& world) {
   return 0;
 }
 
+int gather_meets_barrier(World& world) {
+  for (const int at_barrier : {1, 0}) {
+    // Both slots have bytes of the right size, which are not to be taken for an answer.
+    std::uint64_t mine = 0, all[3];
+    for (int round = 0; round < 2; ++round) world.all_gather(&mine, all, sizeof mine);
+    if (world.rank() == at_barrier) {
+      world.barrier();
+      continue;
+    }
+    const Thrown seen = thrown_by([&] { world.all_gather(&mine, all, sizeof mine); });
+    CHECK(seen.code == 2);
+    CHECK(seen.message == (at_barrier == 1 ? "all_gather of 8 bytes on rank 0: rank 1 is at a barrier"
+                                           : "all_gather of 8 bytes on rank 1: rank 0 is at a barrier"));
+  }
+  return 0;
+}
+
 int heap_is_symmetric(World& world) {
   SymmetricHeap& heap = world.heap();
   CHECK(heap.handle().rank == world.rank());
@@ -193,6 +210,7 @@ const std::vector<Case>& cases() {
       {"barrier_orders", 4, {}, barrier_orders},
       {"gathers", 5, {}, gathers},
       {"gather_limits", 3, {}, gather_limits},
+      {"gather_meets_barrier", 3, {}, gather_meets_barrier},
       {"heap_is_symmetric", 4, {}, heap_is_symmetric},
       {"heap_fills", 2, options_with(1 << 20, 30), heap_fills},
       {"early_finisher", 3, {}, early_finisher},
