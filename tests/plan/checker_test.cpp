@@ -93,6 +93,24 @@ TEST(Checker, NamesTypesAndLayoutsThatDoNotSuit) {
   expect_fault(plan, Fault::malformed, "a store is in narrow: products and sums are not rounded to e4m3");
 }
 
+TEST(Checker, BoundsAllBuffersTogether) {
+  // Each alone is allowed; where they lie would be counted past 2^64.
+  Plan plan = reduce_scatter();
+  const auto add = [&](std::int64_t rows, int copies) {
+    plan.buffers.push_back({"large", BufferRole::workspace, Layout::row_major, Type::fp32, rows, 1, copies});
+  };
+  add(std::int64_t{1} << 43, 1);
+  EXPECT_FALSE(check(plan).has_value());
+  add(std::int64_t{1} << 43, 1);
+  expect_fault(plan, Fault::malformed, "the buffers up to large need more than 2^46 bytes");
+  plan.buffers.pop_back();
+  plan.buffers.back().copies = 2;
+  expect_fault(plan, Fault::malformed, "the buffers up to large need more than 2^46 bytes");
+  plan = reduce_scatter();
+  for (int i = 0; i < 1 << 19; ++i) add(std::int64_t{1} << 43, 2);
+  expect_fault(plan, Fault::malformed, "the buffers up to large need more than 2^46 bytes");
+}
+
 TEST(Checker, NamesRegionsThatLeaveTheirBuffers) {
   Plan plan = all_gather();
   std::get<Transfer>(copies(plan, 0)[0].work).to.row = 9;

@@ -15,6 +15,7 @@ namespace imbrex {
 namespace {
 
 constexpr std::int64_t max_bytes = std::int64_t{1} << 46;
+constexpr std::int64_t heap_alignment = 256;
 constexpr std::int64_t max_signals = 1 << 22;  // over all ranks
 constexpr int max_queues = 64;
 
@@ -63,12 +64,17 @@ class FormatCheck {
     const auto callers = static_cast<std::size_t>(count_operands(problem));
     expect(plan_.buffers.size() >= callers, "the first buffers must be a, b, out{}{}; there are {}",
            problem.bias ? ", bias" : "", scaled ? ", a_scale, b_scale" : "", plan_.buffers.size());
+    std::int64_t total = 0;
     for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
       const Buffer& b = plan_.buffers[i];
       expect(b.rows >= 0 && b.cols >= 0, "buffer {} is {} x {}", b.name, b.rows, b.cols);
       expect(b.rows == 0 || b.cols <= max_bytes / 4 / b.rows, "buffer {} of {} x {} is larger than 2^46 bytes", b.name,
              b.rows, b.cols);
       expect(b.copies == 1 || b.copies == 2, "buffer {} has {} copies: it must have 1 or 2", b.name, b.copies);
+      // Each has a place of its own in the heap, whose bytes must not count past what a word holds.
+      const std::int64_t bytes = b.rows * b.cols * static_cast<std::int64_t>(size_of(b.type));
+      total += (bytes + heap_alignment - 1) / heap_alignment * heap_alignment * b.copies;
+      expect(total <= max_bytes, "the buffers up to {} need more than 2^46 bytes", b.name);
       if (i < callers) continue;
       expect(b.role == BufferRole::workspace, "buffer {} is number {}: only the first {} are the caller's", b.name, i,
              callers);
