@@ -36,6 +36,14 @@ CLI::Option* add_range(CLI::App& app, const std::string& name, T& to, T low, T h
   return app.add_option_function<std::string>(name, set, about);
 }
 
+/// A device, pipe or link is written to; a file is replaced whole, so that no reader sees half of it. What a link leads
+/// to is not asked: /dev/stdout may lead to a file, and must stay a link.
+bool written_in_place(const std::string& path) {
+  std::error_code ignored;
+  const auto status = std::filesystem::symlink_status(path, ignored);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
+}
+
 }  // namespace
 
 CLI::App& add_command(Program& program, const std::string& name, const std::string& about, const std::string& examples,
@@ -60,10 +68,7 @@ void print_json(const Program& program, const Json& value) {
 void write_file(const std::string& path, std::string_view text) {
   const auto fail = [&] { refuse(fmt::format("'{}' cannot be written: {}", path, std::strerror(errno))); };
   const bool to_stdout = path == "-";
-  std::error_code ignored;
-  // A device or pipe is written to; a file is replaced whole, so that no reader sees half of it.
-  const bool direct =
-      to_stdout || (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored));
+  const bool direct = to_stdout || written_in_place(path);
   const std::string target = direct ? path : fmt::format("{}.{}.partial", path, ::getpid());
   std::FILE* file = to_stdout ? stdout : std::fopen(target.c_str(), "w");
   if (!file) fail();
@@ -93,8 +98,7 @@ void expect_writable(std::string_view option, const std::string& path) {
   if (path.empty() || path == "-") return;
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) refuse(fmt::format("{} '{}': it is a folder", option, path));
-  // As write_file does: only what is no regular file is written to where it is.
-  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) {
+  if (written_in_place(path)) {
     if (::access(path.c_str(), W_OK) != 0)
       refuse(fmt::format("{} '{}': it cannot be written to: {}", option, path, std::strerror(errno)));
     return;

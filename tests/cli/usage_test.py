@@ -135,6 +135,17 @@ class Usage(Case):
             faults = [v.get("fault") for v in self.json_of("env", environment=environment) if v["name"] == name]
             self.assertIn(value, faults[0])
 
+    def test_a_link_is_written_through(self):
+        self.write("result", "before")
+        os.symlink("result", self.path("link"))
+        for arguments in (["version", "--json", "link"], ["machine", "4xh200", "--out", "link"]):
+            self.run_program(*arguments)
+            self.assertTrue(os.path.islink(self.path("link")), arguments)
+            self.assertIsInstance(json.loads(self.read("result")), dict)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["link", "result"])
+        os.symlink("absent", self.path("dangling"))
+        self.refuse("version", "--json", "dangling", says="--json 'dangling': it cannot be written to: No such file")
+
     def test_a_full_disk_is_an_error(self):
         with open("/dev/full", "w") as full:
             code = subprocess.run([PROGRAM, "version", "--json", "/dev/full"], stdout=full, stderr=subprocess.DEVNULL).returncode
