@@ -1,5 +1,7 @@
 #include "ops/run_ranks.hpp"
 
+#include <exception>
+
 #include "base/check.hpp"
 
 namespace imbrex {
@@ -8,7 +10,12 @@ int run_ranks(int ranks, bool threads, const WorldOptions& options, const std::f
   if (!World::launched()) return (threads ? run_threads : run_processes)(ranks, options, body);
   const auto world = World::from_environment(options);
   IMBREX_EXPECTS(world->size() == ranks, "{} ranks are asked for, but the launcher started {}", ranks, world->size());
-  return body(*world);
+  try {
+    return body(*world);
+  } catch (const std::exception& error) {
+    world->fail(error.what());  // the world's destructor would tell the peers only that there was an exception
+    throw;
+  }
 }
 
 }  // namespace imbrex

@@ -64,6 +64,12 @@ TEST(Launch, EndsTheOthersWhenOneFails) {
   EXPECT_TRUE(childless());
 }
 
+TEST(Launch, ARankThatThrowsTellsItsPeersWhy) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(launch(2, {RANK_PROGRAM, "throw", "1"}), 3);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "rank 1 failed: the caller's own reason\n");
+}
+
 TEST(Launch, LeavesNothingThatItsRanksStarted) {
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);  // so that a survivor becomes this process's child
   EXPECT_EQ(launch(2, {"sh", "-c", "sleep 100 & exit 0"}), 0);

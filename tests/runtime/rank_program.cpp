@@ -5,6 +5,7 @@
 //   lose RANK NS         rank RANK is killed after NS nanoseconds, the others must notice
 //   lose-at-start RANK NS  the same from before the world is made; any Error naming the rank is right
 //   exit CODE...         rank r exits with the r-th code; a negative one raises that signal
+//   throw RANK           run_ranks with a body in which that rank throws what is no Error, while the others wait
 //   join HEAP LIMIT      joins and leaves; join-late: after a while
 #include <signal.h>
 #include <unistd.h>
@@ -12,9 +13,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 
 #include "imbrex/error.hpp"
+#include "ops/run_ranks.hpp"
 #include "runtime/cases.hpp"
 
 using namespace imbrex;
@@ -66,6 +69,19 @@ int run(int count, char** words) {
     const int code = number(words[2 + rank]);
     if (code < 0) raise(-code);
     return code;
+  }
+  if (mode == "throw") {
+    try {
+      return run_ranks(size, false, {}, [&](World& world) {
+        if (world.rank() == number(words[2])) throw std::runtime_error("the caller's own reason");
+        world.barrier();
+        return 0;
+      });
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception&) {
+      return 0;
+    }
   }
   if (mode == "join" || mode == "join-late") {
     if (mode == "join-late") usleep(200000);
