@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstdio>
 #include <vector>
@@ -143,7 +144,8 @@ void NpyFile::read(std::int64_t row, std::int64_t col, std::int64_t rows, std::i
 namespace {
 
 /// A file that appears under its name once it is whole. Until then it has none, so that a killed process leaves
-/// nothing; where the file system cannot do that, it has a name of its own.
+/// nothing; where the file system cannot do that, it has a name of its own. A file that was there before is replaced in
+/// one step.
 class NewFile {
  public:
   explicit NewFile(const std::string& path) : path_(path) {
@@ -151,8 +153,7 @@ class NewFile {
     const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
     descriptor_ = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
     if (descriptor_ < 0) {
-      temporary_ = fmt::format("{}.{}.partial", path, ::getpid());
-      ::unlink(temporary_.c_str());  // left by a killed process of the same number
+      take_name();
       descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     }
     IMBREX_EXPECTS(descriptor_ >= 0, "{}: cannot be created: {}", path, std::strerror(errno));
@@ -167,7 +168,7 @@ class NewFile {
   int descriptor() const { return descriptor_; }
 
   void appear() {
-    if (!temporary_.empty() ? std::rename(temporary_.c_str(), path_.c_str()) == 0 : link()) {
+    if (placed()) {
       temporary_.clear();
       return;
     }
@@ -177,13 +178,25 @@ class NewFile {
   }
 
  private:
-  bool link() const {
+  bool placed() {
+    if (temporary_.empty()) {
+      if (link_to(path_)) return true;
+      if (errno != EEXIST) return false;
+      take_name();  // no link replaces a file, but a file with a name does
+      if (!link_to(temporary_)) return false;
+    }
+    return std::rename(temporary_.c_str(), path_.c_str()) == 0;
+  }
+
+  bool link_to(const std::string& path) const {
     const std::string own = fmt::format("/proc/self/fd/{}", descriptor_);
-    const auto try_link = [&] {
-      return ::linkat(AT_FDCWD, own.c_str(), AT_FDCWD, path_.c_str(), AT_SYMLINK_FOLLOW) == 0;
-    };
-    if (try_link()) return true;
-    return errno == EEXIST && ::unlink(path_.c_str()) == 0 && try_link();
+    return ::linkat(AT_FDCWD, own.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0;
+  }
+
+  void take_name() {
+    static std::atomic<unsigned> files{0};  // threads may write under one name
+    temporary_ = fmt::format("{}.{}.{}.partial", path_, ::getpid(), files++);
+    ::unlink(temporary_.c_str());  // left by a killed process of the same number
   }
 
   std::string path_, temporary_;

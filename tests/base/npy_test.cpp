@@ -1,11 +1,15 @@
 #include "imbrex/npy.hpp"
 
+#include <sys/inotify.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -209,6 +213,56 @@ TEST(Npy, ReadsBackWhatItWrote) {
     }
   }
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1) << "a temporary file was left";
+}
+
+/// Names under which files of the folder came and went: "+x" and "-x".
+class FolderWatch {
+ public:
+  explicit FolderWatch(const TemporaryFolder& folder) : descriptor_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
+    if (descriptor_ >= 0)
+      ::inotify_add_watch(descriptor_, folder.path().c_str(), IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE);
+  }
+  ~FolderWatch() { ::close(descriptor_); }
+  FolderWatch(const FolderWatch&) = delete;
+  FolderWatch& operator=(const FolderWatch&) = delete;
+
+  bool works() const { return descriptor_ >= 0; }
+  std::vector<std::string> seen() const {
+    std::vector<std::string> names;
+    alignas(inotify_event) char buffer[4096];
+    for (ssize_t bytes; (bytes = ::read(descriptor_, buffer, sizeof buffer)) > 0;)
+      for (ssize_t at = 0; at < bytes;) {
+        const auto& event = *reinterpret_cast<const inotify_event*>(buffer + at);
+        names.push_back((event.mask & (IN_CREATE | IN_MOVED_TO) ? "+" : "-") + std::string(event.name));
+        at += static_cast<ssize_t>(sizeof event + event.len);
+      }
+    return names;
+  }
+
+ private:
+  int descriptor_;
+};
+
+TEST(Npy, AFileIsReplacedAndNeverMissing) {
+  TemporaryFolder folder;
+  write_npy(folder.file("x.npy"), 1, 1, std::vector<float>(1));
+  const FolderWatch watch(folder);
+  if (!watch.works()) GTEST_SKIP() << "no inotify here";
+  write_npy(folder.file("x.npy"), 2, 3, std::vector<float>(6));
+  const std::vector<std::string> seen = watch.seen();
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), "-x.npy"), 0);
+  ASSERT_FALSE(seen.empty());
+  EXPECT_EQ(seen.back(), "+x.npy");
+  EXPECT_EQ(NpyFile(folder.file("x.npy")).header().cols, 3);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1) << "a temporary file was left";
+}
+
+TEST(Npy, WhatCannotBeReplacedLeavesNothingBehind) {
+  TemporaryFolder folder;
+  std::filesystem::create_directory(folder.file("x.npy"));
+  EXPECT_NE(message_of([&] { write_npy(folder.file("x.npy"), 1, 1, std::vector<float>(1)); }).find("cannot be written"),
+            std::string::npos);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
 }
 
 TEST(Npy, ReadsBlocksOfHalves) {
