@@ -1,4 +1,7 @@
 // The command line program: parses, runs one command, and turns every failure into a message and an exit code.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -60,6 +63,13 @@ void set_up(Program& program) {
     add(program);
 }
 
+/// What is opened next must not get the number of a closed standard descriptor: what is printed would go there.
+/// Standard output stays one that cannot be written to, so that a result asked for there is not lost without a word.
+void occupy_standard_descriptors() {
+  for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(number, F_GETFD) == -1) ::open("/dev/null", number == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 /// Why the first argument is neither a command nor an option of the program; empty where it is.
 std::string unknown_command(const Program& program, const std::vector<std::string>& arguments) {
   std::string known;
@@ -119,6 +129,7 @@ int run_program(std::vector<std::string> arguments) {
 
 int main(int argc, char** argv) {
   try {
+    imbrex::cli::occupy_standard_descriptors();
     return imbrex::cli::run_program({argv + std::min(argc, 1), argv + argc});
   } catch (const std::exception& error) {
     std::fprintf(stderr, "imbrex: %s\n", error.what());

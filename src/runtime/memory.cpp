@@ -17,6 +17,16 @@ void FileDescriptor::close() noexcept {
   fd_ = -1;
 }
 
+int FileDescriptor::above_standard(int fd) {
+  const int other = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+  const int cause = errno;
+  ::close(fd);
+  if (other < 0)
+    throw Error(ErrorCode::runtime_failure,
+                fmt::format("cannot give descriptor {} a number above 2: {}", fd, std::strerror(cause)));
+  return other;
+}
+
 FileDescriptor SharedMemory::create_file(const char* label, std::size_t bytes) {
   FileDescriptor file(IMBREX_SYSTEM(memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   IMBREX_SYSTEM(ftruncate(file.get(), static_cast<off_t>(bytes)));

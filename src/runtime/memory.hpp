@@ -6,11 +6,12 @@
 
 namespace imbrex::runtime {
 
-/// Owns a file descriptor.
+/// Owns a file descriptor. Never 0 to 2, which a program may have closed and still print to: one that has such a number
+/// is given another, closed on exec.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
-  explicit FileDescriptor(int fd) : fd_(fd) {}
+  explicit FileDescriptor(int fd) : fd_(fd >= 0 && fd <= 2 ? above_standard(fd) : fd) {}
   FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   FileDescriptor& operator=(FileDescriptor&& other) noexcept {
     std::swap(fd_, other.fd_);
@@ -23,6 +24,9 @@ class FileDescriptor {
   void close() noexcept;
 
  private:
+  /// Closes `fd`. Throws Error(runtime_failure) where there is no other.
+  static int above_standard(int fd);
+
   int fd_ = -1;
 };
 

@@ -146,6 +146,21 @@ class Usage(Case):
         os.symlink("absent", self.path("dangling"))
         self.refuse("version", "--json", "dangling", says="--json 'dangling': it cannot be written to: No such file")
 
+    def test_closed_outputs(self):
+        """What is printed goes nowhere, least of all into what the program opens next."""
+        def run(*arguments, closed, code):
+            result = subprocess.run([PROGRAM, *arguments], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                    timeout=120, preexec_fn=lambda: [os.close(number) for number in closed])
+            self.assertEqual(result.returncode, code, result.stderr)
+            return result.stderr
+        for _ in range(10):
+            errors = run("run", "gemm_all_reduce", *SIZES, "--device", "cpu", "--verify", "--out", "y", closed=[0, 1], code=0)
+            self.assertEqual(errors, "")
+        self.assertEqual({self.read(f"y.rank{rank}.npy", "rb")[:6] for rank in range(4)}, {b"\x93NUMPY"})
+        self.assertIn("'-' cannot be written", run("version", "--json", "-", closed=[1], code=2))
+        run("run", "nonsense", closed=[2], code=2)
+        run("run", "nonsense", closed=[0, 1, 2], code=2)
+
     def test_a_full_disk_is_an_error(self):
         with open("/dev/full", "w") as full:
             code = subprocess.run([PROGRAM, "version", "--json", "/dev/full"], stdout=full, stderr=subprocess.DEVNULL).returncode

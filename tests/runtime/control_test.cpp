@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <limits>
 #include <new>
 #include <stdexcept>
@@ -119,6 +123,41 @@ TEST(RunProcesses, AnErrorBecomesItsCodeAndReachesTheOthers) {
   EXPECT_NE(text.find("imbrex: rank 1: bad tile\n"), std::string::npos) << text;
   EXPECT_NE(text.find("imbrex: rank 0: rank 1 failed: bad tile\n"), std::string::npos) << text;
   EXPECT_NE(text.find("imbrex: rank 2: rank 1 failed: bad tile\n"), std::string::npos) << text;
+}
+
+TEST(RunProcesses, WhatIsPrintedToAClosedOutputTouchesNothing) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    close(STDOUT_FILENO);
+    _exit(run_processes(2, small(), [](World& world) {
+      for (int round = 0; round < 20; ++round) {
+        std::printf("%s\n", std::string(1000, 'x').c_str());
+        std::fflush(stdout);
+        world.barrier();
+      }
+      return 0;
+    }));
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(FileDescriptor, IsNoneOfTheStandardOnes) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    for (const int standard : {0, 1, 2}) close(standard);
+    const FileDescriptor event(eventfd(0, EFD_CLOEXEC)), file = SharedMemory::create_file("test", 4096);
+    // All three are free again.
+    const bool right = event.get() > 2 && file.get() > 2 && (fcntl(event.get(), F_GETFD) & FD_CLOEXEC) != 0 &&
+                       dup(file.get()) == 0 && dup(file.get()) == 1 && dup(file.get()) == 2;
+    _exit(right ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(RunProcesses, ARankThatExitsInsideItsBodyIsLost) {
