@@ -81,8 +81,12 @@ class Exchange {
         admit(strangers_[i]);
         strangers_.erase(strangers_.begin() + static_cast<std::ptrdiff_t>(i));
       }
-    while (FileDescriptor socket = try_accept(listener_))
-      if (peer_of(socket).uid == geteuid()) strangers_.push_back(std::move(socket));
+    try {
+      while (FileDescriptor socket = try_accept(listener_))
+        if (peer_of(socket).uid == geteuid()) strangers_.push_back(std::move(socket));
+    } catch (const Error& error) {
+      fail(error.what());
+    }
   }
 
   void admit(const FileDescriptor& socket) {

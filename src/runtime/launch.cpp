@@ -75,7 +75,10 @@ class Obituary {
   }
   void answer() const {
     if (!listener_) return;
-    while (const FileDescriptor reader = try_accept(listener_)) send_message(reader, text_.data(), text_.size());
+    try {
+      while (const FileDescriptor reader = try_accept(listener_)) send_message(reader, text_.data(), text_.size());
+    } catch (const Error&) {  // out of descriptors: the reader waits in the queue, and the ranks are still to be ended
+    }
   }
 
  private:

@@ -68,8 +68,10 @@ class Host {
 
   std::shared_ptr<Segment> gather() {
     try {
-      while (joined_ < size_ - 1)
-        if (!receive()) refuse(missing());
+      while (joined_ < size_ - 1) {
+        if (milliseconds_until(deadline_) == 0) refuse(missing());
+        receive();
+      }
     } catch (const Error& error) {
       tell_all(error.what());
       throw;
@@ -98,17 +100,15 @@ class Host {
     Hello hello;
   };
 
-  /// Waits for the next thing to happen; false past the deadline.
-  bool receive() {
+  /// Waits for the next thing to happen, not past the deadline.
+  void receive() {
     std::vector<pollfd> polls{{listener_.get(), POLLIN, 0}};
     for (const FileDescriptor& socket : strangers_) polls.push_back({socket.get(), POLLIN, 0});
     for (const Guest& guest : peers_) polls.push_back({guest.socket.get(), POLLIN, 0});
     const int ready = poll(polls.data(), polls.size(), std::min(look_interval, milliseconds_until(deadline_)));
-    if (ready < 0) return errno == EINTR;
-    if (ready == 0) {
-      throw_if_launcher_reports(key_);
-      return milliseconds_until(deadline_) > 0;
-    }
+    if (ready < 0 && errno != EINTR) refuse(fmt::format("rank 0 cannot wait for the others: {}", std::strerror(errno)));
+    if (ready == 0) throw_if_launcher_reports(key_);
+    if (ready <= 0) return;
 
     for (int rank = 1; rank < size_; ++rank)
       if (polls[1 + strangers_.size() + static_cast<std::size_t>(rank)].revents)
@@ -122,7 +122,6 @@ class Host {
     }
     while (FileDescriptor socket = try_accept(listener_))
       if (peer_of(socket).uid == geteuid()) strangers_.push_back(std::move(socket));  // other users are ignored
-    return true;
   }
 
   void admit(FileDescriptor socket) {

@@ -75,7 +75,10 @@ FileDescriptor try_connect(const std::string& name) {
 }
 
 FileDescriptor try_accept(const FileDescriptor& listener) {
-  return FileDescriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  FileDescriptor socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
+    throw Error(ErrorCode::runtime_failure, fmt::format("cannot accept a connection: {}", std::strerror(errno)));
+  return socket;
 }
 
 bool send_message(const FileDescriptor& socket, const void* data, std::size_t bytes,

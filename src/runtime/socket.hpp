@@ -31,7 +31,8 @@ FileDescriptor listen_at(const std::string& name);
 /// Connects to whoever listens under `name`; an empty descriptor where nobody does (yet).
 FileDescriptor try_connect(const std::string& name);
 
-/// An empty descriptor where nobody waits to be accepted.
+/// An empty descriptor where nobody waits to be accepted. Throws Error(runtime_failure) where somebody does and this
+/// process is out of descriptors or memory: the listener stays readable then.
 FileDescriptor try_accept(const FileDescriptor& listener);
 
 /// Sends one message, with descriptors. False where the peer is gone or does not read.

@@ -6,8 +6,9 @@
 //   lose-at-start RANK NS  the same from before the world is made; any Error naming the rank is right
 //   exit CODE...         rank r exits with the r-th code; a negative one raises that signal
 //   throw RANK           run_ranks with a body in which that rank throws what is no Error, while the others wait
-//   join HEAP LIMIT      joins and leaves; join-late: after a while
+//   join HEAP LIMIT      joins and leaves; join-late: after a while; join-full: with room for one more descriptor
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -83,8 +84,15 @@ int run(int count, char** words) {
       return 0;
     }
   }
-  if (mode == "join" || mode == "join-late") {
+  if (mode == "join" || mode == "join-late" || mode == "join-full") {
     if (mode == "join-late") usleep(200000);
+    if (mode == "join-full") {
+      alarm(60);
+      const int next = dup(STDIN_FILENO);
+      close(next);
+      const rlimit limit{static_cast<rlim_t>(next) + 1, static_cast<rlim_t>(next) + 1};
+      setrlimit(RLIMIT_NOFILE, &limit);
+    }
     WorldOptions options;
     options.heap_bytes = std::strtoul(words[2], nullptr, 10);
     options.wait_limit = std::atof(words[3]);

@@ -98,6 +98,23 @@ TEST(Rendezvous, RankZeroIsMissing) {
   expect_refusal({member(id, 1, 3, 0.5), member(id, 2, 3, 0.5)}, {"rank 0 did not arrive within 0.5 s of rank "});
 }
 
+TEST(Rendezvous, RankZeroIsOutOfDescriptors) {
+  const std::string id = random_id();
+  auto starts = std::vector<Start>{member(id, 0, 2), member(id, 1, 2)};
+  starts[0].arguments.front() = "join-full";
+  const std::vector<Result> results = spawn(starts);
+  EXPECT_EQ(results[0].code, 3);
+  EXPECT_EQ(results[0].text, "cannot accept a connection: Too many open files\n");
+  EXPECT_EQ(results[1].code, 3);
+  EXPECT_EQ(results[1].text, "rank 0 ended before the world was complete\n");
+  // More ranks than a process may have descriptors cannot even be waited for.
+  Start alone = member(random_id(), 0, 32);
+  alone.arguments.front() = "join-full";
+  const Result result = spawn({alone}).front();
+  EXPECT_EQ(result.code, 3);
+  EXPECT_EQ(result.text, "rank 0 cannot wait for the others: Invalid argument\n");
+}
+
 TEST(Rendezvous, StrangersDoNotDisturb) {
   // A connection that says nothing, and one that says nonsense, while the world meets at that socket.
   const std::string id = random_id();
