@@ -58,16 +58,18 @@ bool takes(const Problem& problem, std::string& why) {
   return true;
 }
 
-// Every operator with every M and layer, but those that the operator does not take: an M of one row fits an all-reduce
-// only. Some must be left.
+// Every operator with every M and layer, once, but those that the operator does not take: an M of one row fits an
+// all-reduce only. Some must be left.
 std::vector<Problem> grid(const Options& o) {
-  std::vector<Problem> problems;
+  std::vector<Problem> problems, seen;
   std::string why;
   for (const std::string& l : o.layers)
     for (const std::string& op : o.ops)
       for (const std::int64_t m : o.sizes) {
         const Problem p = layer(l, {parse_operator(op), m, 0, 0, static_cast<int>(o.ranks), o.type, false,
                                     chosen_scales(o.scales, o.type)});
+        if (std::find(seen.begin(), seen.end(), p) != seen.end()) continue;
+        seen.push_back(p);
         if (takes(p, why))
           problems.push_back(p);
         else

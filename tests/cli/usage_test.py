@@ -81,6 +81,9 @@ class Usage(Case):
         self.refuse("bench", "--try", "group=3", "--try", "group=4,order=sideways", says=["sideways", "owner_major"])
         self.refuse("bench", "--try", "span_shards=1", says="true or false")
         self.refuse("bench", "--m", 1, 3, "--ops", "all_gather_gemm", "gemm_all_to_all", says=["left out", "M = 3"])
+        # What is named twice is measured once.
+        _, errors = self.run_program("tune", "--m", 3, 3, "--ops", "all_gather_gemm", "gemm_all_to_all", "all_gather_gemm", code=2)
+        self.assertEqual(errors.count("left out"), 2)
         self.refuse("tune", "--m", 64, "--ranks", 3, says="3 ranks")
         self.refuse("tune", "--out", "/no/such/folder/x", says="/no/such/folder")
         all_reduce = ["tune", "--ops", "all_reduce"]

@@ -8,6 +8,7 @@
 
 #include "execute/cuda/refusal.hpp"
 #include "imbrex/error.hpp"
+#include "imbrex/measure.hpp"
 #include "support/random_plan.hpp"
 #include "tune/changes.hpp"
 #include "tune/gpu_candidates.hpp"
@@ -29,6 +30,21 @@ TEST(Records, CoverEveryRowBetweenThoseMeasured) {
   std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
   for (const Record& r : records.list) ranges.emplace_back(r.m_low, r.m_high);
   EXPECT_EQ(ranges, (std::vector<std::pair<std::int64_t, std::int64_t>>{{8, 32}, {33, 128}, {129, 512}, {32, 128}}));
+}
+
+TEST(Records, OfAProblemMeasuredOftenAreOneTheFastest) {
+  std::vector<Measurement> measurements;
+  for (const double seconds : {3e-6, 1e-6, 2e-6}) {
+    Measurement m;
+    m.problem = record(64, 32, 0).problem;
+    m.gpu = "Some GPU";
+    m.plans = {{Strategy::fused, {}, true, {}, seconds}};
+    measurements.push_back(m);
+  }
+  const Records table = parse_records(tuning_table(measurements, "2026-11-21"), "test");
+  ASSERT_EQ(table.list.size(), 1u);
+  EXPECT_EQ(std::pair(table.list[0].m_low, table.list[0].m_high), std::pair(std::int64_t{32}, std::int64_t{128}));
+  EXPECT_EQ(table.list[0].seconds, 1e-6);
 }
 
 Record with_scales(Record r, Scales scales, int group) {
