@@ -66,7 +66,7 @@ class World {
   /// order.
   static std::unique_ptr<World> from_environment(const WorldOptions& options = {});
 
-  /// True where from_environment would find a launcher's variables.
+  /// True where from_environment would find a launcher's variables. Throws as it does where they contradict each other.
   static bool launched();
 
   static UniqueId make_unique_id();

@@ -70,14 +70,6 @@ void identify(const Environment& e, Bootstrap& bootstrap, std::initializer_list<
 
 }  // namespace
 
-bool has_launcher(const Environment& e) {
-  try {
-    return has_imbrex(e) || has_torch(e) || has_ompi(e) || has_slurm(e);
-  } catch (const Error&) {
-    return true;  // malformed; find_bootstrap says how
-  }
-}
-
 std::optional<Bootstrap> find_bootstrap(const Environment& e) {
   Bootstrap result;
   if (has_imbrex(e)) {

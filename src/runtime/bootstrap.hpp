@@ -21,9 +21,6 @@ struct Bootstrap {
 /// if the launch spans hosts.
 std::optional<Bootstrap> find_bootstrap(const base::Environment& environment);
 
-/// True where find_bootstrap finds a launcher, also one whose variables contradict each other.
-bool has_launcher(const base::Environment& environment);
-
 /// 32 random hexadecimal digits.
 std::string random_id();
 

@@ -299,7 +299,7 @@ std::unique_ptr<World> World::from_environment(const WorldOptions& options) {
   return runtime::meet(found.key, found.rank, found.size, options);
 }
 
-bool World::launched() { return runtime::has_launcher(base::environment()); }
+bool World::launched() { return runtime::find_bootstrap(base::environment()).has_value(); }
 
 UniqueId World::make_unique_id() {
   UniqueId id;

@@ -196,6 +196,15 @@ class Machine(Case):
         self.assertIn(result["version"], self.run_program("version")[0])
         self.assertEqual(self.run_program("--version"), self.run_program("version"))
 
+    def test_doctor_refuses_where_every_run_is_refused(self):
+        for variable, says in (("RANK", "RANK='abc' is not a whole number"), ("WORLD_SIZE", "RANK is not set, though")):
+            environment = {variable: "abc"}
+            result = self.json_of("doctor", environment=environment, code=3)
+            findings = [f for f in result["findings"] if f["what"] == "launcher"]
+            self.assertEqual((result["able"], findings[0]["verdict"]), (False, "missing"))
+            self.assertIn(says, findings[0]["words"])
+            self.refuse("run", "gemm_all_reduce", *SIZES, "--device", "cpu", says=says, environment=environment)
+
     def test_doctor(self):
         result = self.json_of("doctor")
         self.assertTrue(result["able"])
