@@ -108,7 +108,17 @@ void CudaHeap::add_piece(World& world, std::size_t bytes) {
                 fmt::format("symmetric heap is full: it has {} bytes, and {} more are more than a GPU has",
                             piece.offset, piece.bytes));
   pieces_.push_back(piece);
-  take(world, pieces_.back());
+  try {
+    take(world, pieces_.back());
+  } catch (...) {
+    // Nothing is mapped yet: what this rank did get is for others, and the addresses are for the next piece.
+    if (pieces_.back().own != 0) {
+      const std::lock_guard guard(mapping);
+      driver().release(pieces_.back().own);
+    }
+    pieces_.pop_back();
+    throw;
+  }
   share(world, pieces_.back());
   IMBREX_CUDA_TRY(cudaMemset(handle_.at(handle_.rank, piece.offset), 0, piece.bytes));
   IMBREX_CUDA_TRY(cudaDeviceSynchronize());
@@ -147,7 +157,7 @@ void CudaHeap::share(World& world, Piece& piece) {
   int exported = -1;
   IMBREX_DRIVER_TRY(export_handle, &exported, piece.own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   FileDescriptor file(exported);
-  fcntl(exported, F_SETFD, FD_CLOEXEC);
+  fcntl(file.get(), F_SETFD, FD_CLOEXEC);
   Imports imports;
   {
     const std::vector<FileDescriptor> files = exchange_descriptors(world, file.get());
