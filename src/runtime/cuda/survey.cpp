@@ -20,6 +20,7 @@ namespace imbrex {
 namespace {
 
 constexpr int most_gpus = 64;
+constexpr double kill_patience = 2;     // seconds from SIGKILL until a process is left behind
 constexpr double driver_patience = 60;  // seconds; the first user of a driver waits for it to start all GPUs
 
 // What the asking process writes to the pipe: a Head, then `count` of Record.
@@ -168,8 +169,14 @@ GpuSurvey survey_gpus() {
   }
   const bool late = !whole && runtime::milliseconds_until(deadline) == 0;
   kill(child, SIGKILL);  // what it had to say has been read; ending the driver takes time
+  // A process that hangs in the driver is not even ended by SIGKILL: it is not waited for without limit.
+  const runtime::Deadline patience = runtime::deadline_in(kill_patience);
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  for (pid_t ended = 0; ended == 0 || (ended < 0 && errno == EINTR);) {
+    ended = waitpid(child, &status, WNOHANG);
+    if (ended != 0) continue;
+    if (runtime::milliseconds_until(patience) == 0) break;
+    usleep(1000);
   }
   if (whole) return survey_of(head, records);
   if (late) return none(fmt::format("the CUDA driver did not answer within {} s", driver_patience));
