@@ -62,7 +62,11 @@ def write_result(path, machine, date, rows):
 def merge(out, machine, paths):
     """Joins outputs of `imbrex bench --json`, or files like them, in one result file."""
     parts = [json.loads(Path(path).read_text()) for path in paths]
-    write_result(out, machine, parts[0]["date"], [row for part in parts for row in part["rows"]])
+    rows = [row for part in parts for row in part["rows"]]
+    problems = [json.dumps(row["problem"], sort_keys=True) for row in rows]
+    if twice := {problem for problem in problems if problems.count(problem) > 1}:
+        raise ValueError(f"measured more than once: {', '.join(sorted(twice))}")
+    write_result(out, machine, parts[0]["date"], rows)
 
 
 def joined(turns):

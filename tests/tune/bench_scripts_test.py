@@ -66,16 +66,28 @@ class Tables(unittest.TestCase):
         self.assertIn("| 30.0 | 50.0 | - | 40.0 | 0.75 | 1.25 | 1.25 | fused |", both)
         self.assertIn("| all | 2 | 0.750 | 1.250 | 1.25 | 1.090 | 0.95 |", both)
 
+    def test_the_faster_of_two_baselines_counts(self):
+        # Torch's cuBLAS+NCCL took less than cuBLAS alone here, which is no roofline then.
+        r = row(us=(50.0, 28.0), peers={"cuBLAS+NCCL": 27.9, "fused": 38.0})
+        table = gpu_tables.table({"rows": [r]})
+        self.assertIn("| 27.9 | 27.9 | 27.9 (cuBLAS+NCCL) | 28.0 | 1.00 | 1.00 | 1.00 | fused |", table)
+        self.assertIn("| all | 1 | 0.996 | 0.996 | 0.99 | 0.996 | 0.99 |", table)  # the least is rounded down
+        cube = {**row(m=8, us=(80.0, 40.0))}
+        text = gpu_tables.sum_of({"rows": [r, cube]}, {"rows": [row(us=(30.0, 20.0))]})
+        self.assertIn("over 1 products", text)
+        self.assertIn("1.00 times as fast as cuBLAS and NCCL (geometric mean; 0.99 to 1.00 times)", text)
+        self.assertIn("1 were measured on two H200s: 1.50 times", text)
+
     def test_products_count_the_fastest_tile_shape(self):
         def product(m, us):
-            plans = [{"name": name, "us": time, "chosen": False} for name, time in us]
+            plans = [{"name": name, "us": time, "chosen": i == 1} for i, (name, time) in enumerate(us)]
             return {"problem": {"m": m, "n": 8, "k": 8}, "cublas_us": 30.0, "plans": plans}
         table = product_tables.table({"rows": [
             product(64, [("sequential", 10.0), ("fused 128x128x2 store", 50.0), ("fused 64x64x1 store", 40.0)]),
             product(2048, [("sequential", 10.0), ("fused 128x256x2 store", 24.0)])]})
         self.assertIn("| 64 x 8 x 8 | 30.0 | 40.0 | 0.75 | 64x64x1 |", table)
-        self.assertIn("| all | 2 | 0.968 | 0.75 |", table)
-        self.assertIn("| from 2048 on | 1 | 1.250 | 1.25 |", table)
+        self.assertIn("| all | 2 | 0.968 | 0.75 | 0.866 | 0.60 |", table)  # chosen beforehand: 30 / 50, 30 / 24
+        self.assertIn("| from 2048 on | 1 | 1.250 | 1.25 | 1.250 | 1.25 |", table)
 
     def test_results_join(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -86,6 +98,8 @@ class Tables(unittest.TestCase):
             out = os.path.join(folder, "out.json")
             gpu_tables.merge(out, "some machine", paths)
             result = json.loads(Path(out).read_text())
+            with self.assertRaisesRegex(ValueError, "measured more than once"):
+                gpu_tables.merge(out, "some machine", [paths[0], paths[0]])
         self.assertEqual((result["machine"], [r["problem"]["m"] for r in result["rows"]]), ("some machine", [512, 64]))
         self.assertEqual(result["rows"][1]["peers"], {"fused": 3.0})
 
