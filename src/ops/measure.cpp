@@ -33,6 +33,13 @@ std::vector<std::byte> random_matrix(const Extent& extent, Type type, std::uint6
   return random_bytes(extent.rows * extent.cols, type, seed);
 }
 
+// What a rank multiplies by itself, out of its own operands. Behind an all-gather that is left out, A would be whatever
+// lay in its memory, and what data are decides the clock.
+Problem product_of(const Problem& p) {
+  if (p.op != Operator::all_gather_gemm) return p;
+  return {Operator::gemm_reduce_scatter, p.m, p.n / p.ranks, p.k * p.ranks, p.ranks, p.type, false, p.scales};
+}
+
 // Collective: what the request's `next` says on rank 0.
 std::optional<Problem> next_problem(World& world, const MeasureRequest& request) {
   struct {
@@ -62,16 +69,16 @@ class Meter {
       prepared_.reset();
       prepare(problem);
     }
-    const Operands operands = prepared_->memory->operands();
+    const Operands operands = prepared_->memory->operands(), of_product = prepared_->of_product->operands();
     auto& executions = prepared_->executions;
     int& runs = prepared_->result.runs;
     const auto sample = [&](std::size_t i) {
       world_.barrier();
-      return slowest(executions[i]->time(operands, runs));
+      return slowest(executions[i]->time(i == 0 ? of_product : operands, runs));
     };
     const std::size_t turn = prepared_->turns++;
     if (turn == 0) {
-      const double product = slowest(executions.front()->time(operands, 2));
+      const double product = slowest(executions.front()->time(of_product, 2));
       const bool settles = request_.runs == 0 && !request_.all && product >= 1e-4;
       runs = runs_of(product, settles);
       for (double busy = 0; settles && busy < settling;)
@@ -101,34 +108,39 @@ class Meter {
   struct Prepared {
     Measurement result;
     std::size_t turns = 0;  // in which it was measured
-    std::unique_ptr<OperandMemory> memory;
+    std::shared_ptr<OperandMemory> memory, of_product;
     std::vector<std::unique_ptr<Execution>> executions;
   };
 
   void prepare(const Problem& problem) {
-    const RankShapes shapes = shapes_of(problem);
-    const auto seed = static_cast<std::uint64_t>(world_.rank()) * 7919 + 1;
     prepared_.emplace();
     prepared_->result = {problem, 0, wire_bytes(problem) / link_bytes_per_second, {}, {}, gpus_.name, 0};
-    const Type result = output_type(problem.type);
-    const auto scales = [](const Extent& e) {
-      return std::vector<float>(static_cast<std::size_t>(e.rows * e.cols), 1);
-    };
-    prepared_->memory =
-        device_operands({random_matrix(shapes.a, problem.type, seed),
-                         random_matrix(shapes.b, problem.type, seed + 1),
-                         {},
-                         scales(shapes.a_scale),
-                         scales(shapes.b_scale)},
-                        static_cast<std::size_t>(shapes.out.rows * shapes.out.cols) * size_of(result), *executor_);
-    prepared_->executions.push_back(
-        libraries_->prepare(without_collectives(make_plan(problem, Strategy::sequential, {.partial = result}))));
+    const Problem product = product_of(problem);
+    prepared_->memory = random_operands(problem);
+    prepared_->of_product = product == problem ? prepared_->memory : random_operands(product);
+    prepared_->executions.push_back(libraries_->prepare(
+        without_collectives(make_plan(product, Strategy::sequential, {.partial = output_type(problem.type)}))));
     for (const Candidate& c : candidates(problem)) add({c.strategy, c.knobs, is_chosen(c), {}, 0});
     if (request_.tries.empty()) return;
     const Knobs base = choose_gpu_plan(problem, Strategy::fused, {}, gpus_).knobs;
     for (const std::string& text : request_.tries)
       if (const std::string why = add({Strategy::fused, with_changes(base, text), false, text, 0}); !why.empty())
         prepared_->result.refused.push_back({text, why});
+  }
+
+  std::shared_ptr<OperandMemory> random_operands(const Problem& problem) {
+    const RankShapes shapes = shapes_of(problem);
+    const auto seed = static_cast<std::uint64_t>(world_.rank()) * 7919 + 1;
+    const auto scales = [](const Extent& e) {
+      return std::vector<float>(static_cast<std::size_t>(e.rows * e.cols), 1);
+    };
+    const std::size_t out = static_cast<std::size_t>(shapes.out.rows * shapes.out.cols);
+    return device_operands({random_matrix(shapes.a, problem.type, seed),
+                            random_matrix(shapes.b, problem.type, seed + 1),
+                            {},
+                            scales(shapes.a_scale),
+                            scales(shapes.b_scale)},
+                           out * size_of(output_type(problem.type)), *executor_);
   }
 
   // Returns why the plan cannot run, if it cannot; on every rank alike.
