@@ -110,6 +110,7 @@ LibraryExecution::~LibraryExecution() {
   try {
     const std::lock_guard guard(calls().lock());
     if (!dead_ && !streams_.empty()) finish();
+    calls().drain();  // freeing waits for the device, and that perhaps for a launch of another rank in this process
   } catch (const std::exception&) {  // what is under way has been ended
   }
   retire();
@@ -235,6 +236,9 @@ void LibraryExecution::await(cudaStream_t stream) {
   std::optional<double> limit;
   if (stream == streams_.front()) limit = world_.options().wait_limit;
   await_query([&] { return cudaStreamQuery(stream); }, limit);
+  // A collective of Imbrex' own that gave up a wait leaves an idle stream, too, and an output that is not finished.
+  look();
+  expect_sound();
 }
 
 std::vector<Span> LibraryExecution::spans() {
