@@ -57,8 +57,11 @@ __global__ void __launch_bounds__(threads) skip(const __grid_constant__ SkipArgs
 }  // namespace
 
 cudaError_t skip_epoch(const SkipArgs& args, cudaStream_t stream) {
-  skip<<<1, threads, 0, stream>>>(args);
-  return cudaGetLastError();
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(1);
+  config.blockDim = dim3(threads);
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, skip, args);
 }
 
 cudaError_t load_skip_epoch() {

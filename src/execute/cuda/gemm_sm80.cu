@@ -258,8 +258,12 @@ int workers() {
 // NOTE: without early launch: this kernel has no instruction that waits for the end of the stream's previous one.
 template <Type Narrow>
 cudaError_t launch(const GemmArgs& args, int workers, TensorMaps&, bool, cudaStream_t stream) {
-  sm80_gemm<Narrow><<<workers, threads, Sm80Gemm<Narrow>::shared_bytes, stream>>>(args);
-  return cudaGetLastError();
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(workers));
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = Sm80Gemm<Narrow>::shared_bytes;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, sm80_gemm<Narrow>, args);
 }
 
 template <Type Narrow>

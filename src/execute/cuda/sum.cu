@@ -18,8 +18,11 @@ __global__ void __launch_bounds__(threads) sum(const __grid_constant__ SumArgs a
 cudaError_t launch_sum(const SumArgs& args, cudaStream_t stream) {
   const std::uint32_t parts = args.task.rows * ((args.task.cols + 7) / 8);
   const unsigned blocks = std::min((parts + threads - 1) / threads, most_blocks);
-  sum<<<blocks, threads, 0, stream>>>(args);
-  return cudaGetLastError();
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, sum, args);
 }
 
 }  // namespace imbrex::cuda
