@@ -33,6 +33,7 @@ class CudaExecutor final : public Executor {
                    plan.problem.ranks, world_.size());
     if (const auto finding = check_format(plan))
       throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
+    await_replays();
     const std::lock_guard guard(calls_.lock());
     quiesce();
     const bool by_library =
@@ -47,6 +48,7 @@ class CudaExecutor final : public Executor {
   }
 
   std::shared_ptr<void> allocate_output(std::size_t bytes) override {
+    await_replays();
     const std::lock_guard guard(calls_.lock());
     quiesce();
     const std::size_t offset = heap_.allocate_or_grow(world_, bytes);
@@ -57,7 +59,16 @@ class CudaExecutor final : public Executor {
   // Loading kernels, taking memory and starting NCCL want idle GPUs, on all ranks.
   void quiesce() {
     IMBREX_CUDA_TRY(cudaSetDevice(device_));
-    if (calls_.drain()) world_.barrier();
+    const bool called = calls_.drain();
+    if (called || calls_.captured()) world_.barrier();
+  }
+
+  // Of graphs that hold calls nobody tells when they run. Not under the lock: whoever looks after them needs it to end
+  // them where a rank is lost.
+  void await_replays() {
+    if (!calls_.captured()) return;
+    IMBREX_CUDA_TRY(cudaSetDevice(device_));
+    IMBREX_CUDA_TRY(cudaDeviceSynchronize());
   }
 
   void release(std::size_t offset) noexcept {

@@ -77,6 +77,11 @@ void StreamCalls::leave(cudaStream_t stream) {
   entered_->any = true;
 }
 
+bool StreamCalls::captured() {
+  const std::lock_guard guard(lock_);
+  return captured_.any;
+}
+
 void StreamCalls::add(StreamExecution& execution) {
   const std::lock_guard guard(lock_);
   executions_.push_back(&execution);

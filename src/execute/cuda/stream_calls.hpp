@@ -38,6 +38,9 @@ class StreamCalls {
   /// The call has been queued.
   void leave(cudaStream_t stream);
 
+  /// Whether some calls were captured, so that graphs may replay them.
+  bool captured();
+
   /// Looks after the execution until `remove`; the first one starts the thread.
   void add(StreamExecution& execution);
   void remove(StreamExecution& execution) noexcept;
