@@ -84,6 +84,10 @@ class AllReduce {
   /// Collective. Of the last call, once it is complete; all zero before the first. Throws Error(invalid_input) if made
   /// without `report`.
   virtual AllReduceReport report() = 0;
+
+  /// Waits until the last call is complete. Throws Error(runtime_failure) as an Execution does; also for calls of
+  /// replayed graphs that were given up, once their stream is idle.
+  virtual void finish() = 0;
 };
 
 /// Of up to `max_count` elements in host memory. Collective: takes memory of the world's symmetric heap. Throws
@@ -189,6 +193,8 @@ class Exchange {
 
   /// Collective. Throws Error(invalid_input) if made without `report`.
   virtual ExchangeReport report() = 0;
+
+  virtual void finish() = 0;
 };
 
 /// Of blocks of up to `max_count` elements in host memory; as make_cpu_all_reduce.

@@ -73,6 +73,8 @@ class CpuAllReduce final : public AllReduce, private RankWork {
     record_.exact = code ? 0 : 1;
   }
 
+  void finish() override { world_.throw_if_failed(); }
+
   AllReduceReport report() override {
     IMBREX_EXPECTS(options_.report, "all_reduce: it was made without `report`");
     return collectives::merge(world_, record_);

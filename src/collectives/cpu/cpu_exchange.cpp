@@ -45,6 +45,8 @@ class CpuExchange final : public Exchange, private RankWork {
     } while (at < count);
   }
 
+  void finish() override { world_.throw_if_failed(); }
+
   ExchangeReport report() override {
     IMBREX_EXPECTS(options_.report, "{}: it was made without `report`", name_);
     const AllReduceReport merged = collectives::merge(world_, record_);

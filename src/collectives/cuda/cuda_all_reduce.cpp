@@ -74,6 +74,8 @@ class CudaAllReduce final : public AllReduce {
     record_.groups += groups_of(share(world_.rank(), count), pair.all_gather.group);
   }
 
+  void finish() override { collectives_.finish(stream_); }
+
   AllReduceReport report() override {
     IMBREX_EXPECTS(options_.report, "all_reduce: it was made without `report`");
     collectives::CallRecord record = record_;  // a graph may replay the call

@@ -38,6 +38,8 @@ class CudaExchange final : public Exchange {
     groups_ = coded_blocks * ((count + options_.codec->group - 1) / options_.codec->group);
   }
 
+  void finish() override { collectives_.finish(stream_); }
+
   ExchangeReport report() override {
     IMBREX_EXPECTS(options_.report, "{}: it was made without `report`", name_of(kind_));
     collectives::CallRecord record;
