@@ -112,6 +112,7 @@ TEST(AllReduce, ExactMeansTheSumInRankOrderRoundedOnce) {
                         const auto in = test::as_elements(type, tensors.inputs[static_cast<std::size_t>(world.rank())]);
                         std::copy(in.begin(), in.end(), data);
                         (*op)(data, data, count);
+                        op->finish();
                         if (!std::equal(want.begin(), want.end(), data))
                           return fmt::format("{} elements, {}", count, name_of(algorithm));
                         if (op->report().exact != true) return "not reported as exact";
