@@ -8,19 +8,9 @@ import re
 import sys
 from pathlib import Path
 
-# Module -> modules it may include, besides itself.
-ARROWS = {
-    "base": [],
-    "machine": ["base"],
-    "codec": ["base"],
-    "plan": ["machine", "base"],
-    "runtime": ["machine", "base"],
-    "execute": ["plan", "collectives", "codec", "runtime", "machine", "base"],
-    "tune": ["plan", "codec", "machine", "base"],
-    "shmem": ["runtime", "base"],
-    "collectives": ["tune", "runtime", "codec", "machine", "base"],
-    "ops": ["tune", "execute", "plan", "collectives", "codec", "runtime", "machine", "base"],
-}
+# The table that says which folder of src/ may include which others, and its rows.
+TABLE = "docs/architecture.md"
+ROW = re.compile(r"^\| `src/(\w+)` \|.*\|([^|]*)\|$", re.M)
 
 # Public header -> the module that implements it. device/ headers are included by kernels of any module.
 PUBLIC = {
@@ -98,8 +88,18 @@ def module_of_include(root, path, name, faults):
     return None
 
 
+def arrows_of(root, faults):
+    """Module -> modules it may include, besides itself."""
+    text = text_of(root / TABLE) if (root / TABLE).is_file() else ""
+    arrows = {module: re.findall(r"[^,\s]+", cell) for module, cell in ROW.findall(text)}
+    faults += [f"{TABLE}: {module} may include {target}, which is no row of the table"
+               for module, targets in arrows.items() for target in targets if target not in arrows]
+    return arrows
+
+
 def check_arrows(root):
     faults = []
+    arrows = arrows_of(root, faults)
     for path in list(files(root, "src")) + list(files(root, "include")):
         if path.suffix not in CODE:
             continue
@@ -116,14 +116,14 @@ def check_arrows(root):
         else:
             faults.append(f"{where}: public header without a module in the table of {Path(__file__).name}")
             continue
-        if module not in ARROWS:
-            faults.append(f"{where}: src/{module} has no arrows in the table of {Path(__file__).name}")
+        if module not in arrows:
+            faults.append(f"{where}: src/{module} has no row in the table of {TABLE}")
             continue
         for _, name in INCLUDE.findall(text_of(path)):
             target = module_of_include(root, path, name, faults)
             if target in (None, "device", module):
                 continue
-            if target not in ARROWS[module]:
+            if target not in arrows[module]:
                 faults.append(f"{where}: includes {name}; {module} may not include {target}")
     for user in USERS:
         for path in files(root, user):

@@ -15,10 +15,12 @@ GOOD = {
     "src/base/CMakeLists.txt": "target_sources(imbrex PRIVATE environment.cpp)\n",
     "src/base/check.hpp": '#include "imbrex/error.hpp"\n',
     "src/base/environment.cpp": "#include <cstdlib>\nauto x = std::getenv(\"X\");\n",
+    "src/machine/machine.hpp": "#pragma once\n",
     "src/plan/CMakeLists.txt": "target_sources(imbrex PRIVATE plan.cpp deep/part.cpp)\n",
     "src/plan/plan.cpp": '#include "imbrex/plan.hpp"\n#include "base/check.hpp"\n// getenv( in a comment\n',
     "src/plan/deep/part.cpp": '#include "../plan.hpp"\n',
     "src/plan/plan.hpp": "#pragma once\n",
+    "src/ops/ops.hpp": '#include "imbrex/plan.hpp"\n',
     "cli/CMakeLists.txt": "add_executable(cli main.cpp)\n",
     "cli/main.cpp": '#include "imbrex/ops.hpp"\n#include "commands.hpp"\n',
     "cli/commands.hpp": "#pragma once\n",
@@ -26,6 +28,9 @@ GOOD = {
     "scripts/test": "#!/bin/bash\n",
     "docs/protocols.md": "# Protocols\n\n| constant | value | file |\n|---|---|---|\n"
                          "| `copies` | 2 | `include/imbrex/plan.hpp` |\n",
+    "docs/architecture.md": "# House\n\n| folder | what | may include |\n|---|---|---|\n| `src/base` | words | |\n"
+                            "| `src/machine` | less | base |\n"
+                            "| `src/plan` | more | base |\n| `src/ops` | most | plan, base |\n",
     "README.md": "Run `scripts/test`; see [protocols](docs/protocols.md#protocols) and `src/plan`, not `build/bin/x`.\n"
                  "[outside](https://example.org/x)\n",
 }
@@ -61,8 +66,17 @@ class Checks(unittest.TestCase):
         self.refuse("cli may include public", {"cli/commands.hpp": '#include "../src/base/check.hpp"\n'})
         self.refuse("no module in the table", {"cli/x.hpp": "", "src/plan/plan.hpp": '#include "imbrex/new.hpp"\n'})
         self.refuse("without a module", {"include/imbrex/new.hpp": "#pragma once\n"})
-        self.refuse("no arrows in the table", {"src/extra/x.hpp": "#pragma once\n"})
+        self.refuse("no row in the table", {"src/extra/x.hpp": "#pragma once\n"})
         self.refuse("belong in a folder", {"src/loose.hpp": "#pragma once\n"})
+
+    def test_arrows_are_the_documents(self):
+        name = "docs/architecture.md"
+        self.refuse("plan may not include base", {name: GOOD[name].replace("| base |", "| |"), "src/plan/plan.cpp": None,
+                                                  "src/plan/CMakeLists.txt": "target_sources(imbrex PRIVATE deep/part.cpp)\n"})
+        self.refuse("ops may include gone, which", {name: GOOD[name].replace("plan, base", "plan, gone, base")})
+        self.refuse("src/ops has no row", {name: GOOD[name].replace("| `src/ops` | most | plan, base |\n", ""),
+                                           "include/imbrex/ops.hpp": None, "cli/main.cpp": '#include "imbrex/plan.hpp"\n'})
+        self.assertGreater(len(faults_of({name: None})), 0)
 
     def test_foreign(self):
         self.refuse("no CUDA header", {"src/plan/plan.hpp": "#include <cuda_runtime.h>\n"})
