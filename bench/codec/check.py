@@ -38,7 +38,8 @@ def differences(rows, committed):
         name = f"{now['codec']} {now['algorithm']} {now['distribution']}"
         if any(now[key] != then[key] for key in ("codec", "algorithm", "distribution", "wire_bits")):
             yield f"{name}: committed is {then}"
-        elif abs(now["sqnr_db"] - then["sqnr_db"]) > 0.05 or abs(now["bound"] - then["bound"]) > 0.01 * then["bound"]:
+        elif abs(now["sqnr_db"] - then["sqnr_db"]) > 0.05 or any(
+                abs(now[key] - then[key]) > 0.01 * then[key] for key in ("largest_error", "bound")):
             yield f"{name}: {now}, committed is {then}"
         if now["largest_error"] > now["bound"]:
             yield f"{name}: the largest error, {now['largest_error']}, is above the bound, {now['bound']}"
