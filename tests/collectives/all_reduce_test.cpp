@@ -5,6 +5,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -43,14 +44,21 @@ std::string describe(const AllReduceOptions& options, const Tensors& tensors) {
                      options.tolerance.value_or(-1));
 }
 
+/// What has a bound of its own: an algorithm, of a codec's also the format of the parts.
+std::string kind_of(const AllReduceReport& report, const AllReduceOptions& options) {
+  if (report.exact) return "exact";
+  const Codec& parts = options.codec->reduce_scatter;
+  return fmt::format("{} {}", name_of(report.algorithm), name_of(Codec{parts.format, parts.asymmetric}));
+}
+
 TEST(AllReduce, TenThousandRandomCasesStayWithinTheBoundTheyReport) {
   const std::uint64_t seed = test::seed_from_environment();
-  double worst = 0;
+  std::map<std::string, double> worst;  // error over bound, by kind
   std::mutex mutex;
   for (int ranks = 1; ranks <= 5; ++ranks)
     ASSERT_EQ(run_ranks(ranks,
                         [&](World& world) -> std::string {
-                          double ratio = 0;
+                          std::map<std::string, double> ratios;
                           for (std::uint64_t i = 0; i < 2000; ++i) {
                             const std::uint64_t own = (seed * 5 + static_cast<std::uint64_t>(ranks)) * 2000 + i;
                             std::mt19937_64 random(own);
@@ -63,15 +71,19 @@ TEST(AllReduce, TenThousandRandomCasesStayWithinTheBoundTheyReport) {
                             if (!checked.fault.empty())
                               return fmt::format("case {} of {} ranks ({}): {}", i, ranks, describe(options, tensors),
                                                  checked.fault);
-                            if (options.codec) ratio = std::max(ratio, checked.ratio);
+                            if (options.codec && ranks > 1) {  // one rank adds nothing up
+                              double& ratio = ratios[kind_of(checked.report, options)];
+                              ratio = std::max(ratio, checked.ratio);
+                            }
                           }
                           const std::lock_guard lock(mutex);
-                          worst = std::max(worst, ratio);
+                          for (const auto& [kind, ratio] : ratios) worst[kind] = std::max(worst[kind], ratio);
                           return {};
                         }),
               0);
-  // A bound of four fifths of this would be found out.
-  EXPECT_GT(worst, 0.8);
+  // Each is nearly reached, so that one wider by a quarter would be found out; twelve seeds gave 0.90 and more.
+  EXPECT_EQ(worst.size(), 1 + 3 * 11) << "exact, and three algorithms with each format";
+  for (const auto& [kind, ratio] : worst) EXPECT_GT(ratio, 0.8) << kind;
 }
 
 TEST(AllReduce, AWrongBoundIsFoundOut) {
