@@ -384,7 +384,7 @@ TEST(AllReduce, CountsThatDifferEndEveryRank) {
 TEST(AllReduce, ARankThatDoesNotComeIsNamed) {
   std::string messages[2];
   const auto begin = std::chrono::steady_clock::now();
-  run_threads(2, {.heap_bytes = 1 << 24, .wait_limit = 0.3}, [&](World& world) {
+  const int ended = run_threads(2, {.heap_bytes = 1 << 24, .wait_limit = 0.3}, [&](World& world) {
     const auto op = make_cpu_all_reduce(world, 100, Type::fp32);
     std::vector<float> data(100);
     while (world.rank() == 1) {
@@ -396,6 +396,7 @@ TEST(AllReduce, ARankThatDoesNotComeIsNamed) {
     messages[0] = message;
     return code;
   });
+  EXPECT_EQ(ended, 3);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
   for (const std::string& message : messages)
     EXPECT_NE(message.find("rank 0 waited longer than 0.3 s for the tensor of all_reduce of 100 elements from rank "

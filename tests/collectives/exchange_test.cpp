@@ -187,7 +187,7 @@ TEST(Exchange, NotFiniteValuesArrive) {
 }
 
 TEST(Exchange, BadInputIsRefusedByName) {
-  run_threads(2, roomy, [&](World& world) {
+  const int code = run_threads(2, roomy, [&](World& world) {
     const ExchangeKind kind = ExchangeKind::all_to_all;
     const auto expect = [&](const std::string& part, const std::function<void()>& call) {
       const std::string message = thrown(call).second;
@@ -208,6 +208,7 @@ TEST(Exchange, BadInputIsRefusedByName) {
     expect("count is", [&] { (*op)(data, data + 20, world.rank() * 5); });
     return 0;
   });
+  EXPECT_EQ(code, 0) << "a rank did not come to its end";
 }
 
 }  // namespace

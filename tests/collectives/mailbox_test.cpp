@@ -43,7 +43,7 @@ TEST(Mailbox, EveryMessageOfManyStepsArrivesWhole) {
 
 TEST(Mailbox, ASlotWithTwoWritersIsFoundOut) {
   std::string message;
-  run_threads(2, small, [&](World& world) {
+  const int code = run_threads(2, small, [&](World& world) {
     Mailbox mailbox(world, 1, 64);
     if (world.rank() == 0) mailbox.post(0, 0, {});
     world.barrier();
@@ -56,6 +56,7 @@ TEST(Mailbox, ASlotWithTwoWritersIsFoundOut) {
     }
     return 0;
   });
+  EXPECT_EQ(code, 0);
   EXPECT_EQ(message, "slot 0 of rank 0 has two writers: ranks 0 and 1");
 }
 

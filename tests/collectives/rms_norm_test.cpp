@@ -185,7 +185,7 @@ TEST(RmsNorm, SameBitsEveryTimeWhateverTheTiming) {
 }
 
 TEST(RmsNorm, BadInputIsRefusedByName) {
-  run_threads(2, roomy, [&](World& world) {
+  const int code = run_threads(2, roomy, [&](World& world) {
     const auto expect = [&](const std::string& part, const std::function<void()>& call) {
       const std::string message = thrown(call).second;
       EXPECT_NE(message.find(part), std::string::npos) << message;
@@ -229,6 +229,7 @@ TEST(RmsNorm, BadInputIsRefusedByName) {
     expect("count is", [&] { (*op)(good, world.rank() * 2); });
     return 0;
   });
+  EXPECT_EQ(code, 0) << "a rank did not come to its end";
 }
 
 }  // namespace
