@@ -1,6 +1,6 @@
 // The checker refutes plans that were broken on purpose. Each mutant is also run without the check, with delays and
-// over several epochs; those that came out wrong or got stuck must nearly all have been refuted, and each miss is
-// reported.
+// over several epochs; those that came out wrong or got stuck must all have been refuted. A mutant that breaks the
+// format cannot be run, so it says nothing of the checker and another takes its place.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ Mutant make_mutant(test::Random& random) {
     m.origin.knobs.tile_m = m.origin.knobs.tile_n = random.one_of<std::int64_t>({8, 16});
     m.plan = make_plan(m.origin.problem, m.origin.strategy, m.origin.knobs);
     m.kind = static_cast<test::Mutation>(random.between(0, test::mutation_kinds - 1));
-    if (auto where = test::mutate(m.plan, m.kind, random)) {
+    if (auto where = test::mutate(m.plan, m.kind, random); where && !check_format(m.plan)) {
       m.where = *where;
       return m;
     }
@@ -76,13 +76,10 @@ TEST(Mutation, CheckerRefutesWhatRunsWrongOrSticks) {
       test::Random random(seed * 1000003 + static_cast<std::uint64_t>(i));
       const Mutant m = make_mutant(random);
       const auto finding = check(m.plan);
-      bool harmful = true;
-      if (!check_format(m.plan)) {  // what breaks the format cannot be run at all
-        int code = run_mutant(m.plan, seed + static_cast<std::uint64_t>(i) + 1, 0.15);
-        // A busy machine can make a sound plan look stuck.
-        if (code != 0 && !finding) code = run_mutant(m.plan, seed + static_cast<std::uint64_t>(i) + 1, 10);
-        harmful = code != 0;
-      }
+      int code = run_mutant(m.plan, seed + static_cast<std::uint64_t>(i) + 1, 0.15);
+      // A busy machine can make a sound plan look stuck.
+      if (code != 0 && !finding) code = run_mutant(m.plan, seed + static_cast<std::uint64_t>(i) + 1, 10);
+      const bool harmful = code != 0;
       const std::lock_guard lock(mutex);
       Tally& tally = tallies[test::name_of(m.kind)];
       ++tally.made;
@@ -107,9 +104,8 @@ TEST(Mutation, CheckerRefutesWhatRunsWrongOrSticks) {
   fmt::print("{:<15} {:>6} {:>8} {:>8} {:>16}\n", "all", total.made, total.refuted, total.harmful,
              total.harmful_refuted);
   for (const std::string& miss : misses) fmt::print("missed: {}\n", miss);
-  EXPECT_GE(total.made, mutants);
   EXPECT_GE(total.harmful, mutants / 3) << "too few mutants do harm for the figure to mean anything";
-  EXPECT_GE(total.harmful_refuted, 0.99 * total.harmful);
+  EXPECT_EQ(total.harmful_refuted, total.harmful);
 }
 
 }  // namespace
