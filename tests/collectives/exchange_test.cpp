@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <random>
 #include <span>
 
@@ -71,14 +73,13 @@ struct Found {
   double roundings = 0;  ///< largest, of additions and of the output
 };
 
-std::string check(World& world, ExchangeKind kind, const Tensors& tensors, std::int64_t count,
+std::string check(World& world, Exchange& op, ExchangeKind kind, const Tensors& tensors, std::int64_t count,
                   const ExchangeOptions& options) {
-  const auto op = make_cpu_exchange(world, kind, count, tensors.type, options);
   const auto in = test::as_elements(tensors.type, tensors.inputs[static_cast<std::size_t>(world.rank())]);
   const auto parts = parts_of(kind, tensors, world.rank(), count, options.codec);
   std::vector<std::byte> out(parts.size() * size_of(tensors.type));
-  (*op)(in.data(), out.data(), count);
-  const ExchangeReport report = op->report();
+  op(in.data(), out.data(), count);
+  const ExchangeReport report = op.report();
   std::vector<float> got(parts.size()), exact(parts.size());
   to_float(tensors.type, out.data(), got.data(), std::ssize(got));
   const double reported = static_cast<double>(report.largest_error),
@@ -137,6 +138,58 @@ std::string check(World& world, ExchangeKind kind, const Tensors& tensors, std::
   if (most < static_cast<double>(std::numeric_limits<float>::max()) && !(reported <= most))
     return fmt::format("a bound of {} is reported where {} is enough", reported, most);
   return "";
+}
+
+std::string check(World& world, ExchangeKind kind, const Tensors& tensors, std::int64_t count,
+                  const ExchangeOptions& options) {
+  return check(world, *make_cpu_exchange(world, kind, count, tensors.type, options), kind, tensors, count, options);
+}
+
+/// Does what is asked of it, then spoils what came out.
+class Spoilt final : public Exchange {
+ public:
+  using Spoil = std::function<void(float* out, ExchangeReport& report)>;
+
+  Spoilt(std::unique_ptr<Exchange> sound, Spoil spoil) : sound_(std::move(sound)), spoil_(std::move(spoil)) {}
+
+  void operator()(const void* in, void* out, std::int64_t count, void* stream) override {
+    (*sound_)(in, out, count, stream);
+    report_ = sound_->report();
+    spoil_(static_cast<float*>(out), report_);
+  }
+  void finish() override { sound_->finish(); }
+  ExchangeReport report() override { return report_; }
+
+ private:
+  std::unique_ptr<Exchange> sound_;
+  Spoil spoil_;
+  ExchangeReport report_;
+};
+
+TEST(Exchange, AWrongOneIsFoundOut) {
+  const ExchangeKind kind = ExchangeKind::all_gather;
+  const ExchangeOptions options{.codec = Codec{}};
+  Tensors tensors{Type::fp32, std::vector<std::vector<float>>(1)};
+  for (int i = 0; i < 1000; ++i) tensors.inputs[0].push_back(static_cast<float>(i + 1));
+  const std::vector<std::pair<std::string, Spoilt::Spoil>> spoils{
+      {"", [](float*, ExchangeReport&) {}},
+      {"more than the bound 0.", [](float* out, ExchangeReport& r) { out[7] = -1, r.largest_error = HUGE_VALF; }},
+      {"nothing overflows", [](float* out, ExchangeReport& r) { out[7] = HUGE_VALF, r.non_finite = 1; }},
+      {"bound of inf is reported", [](float*, ExchangeReport& r) { r.largest_error = HUGE_VALF; }},
+      {"more than the bound reported", [](float*, ExchangeReport& r) { r.largest_error = 0; }},
+      {"0 elements are not finite, 1", [](float*, ExchangeReport& r) { r.non_finite = 1; }}};
+  for (const auto& [says, spoil] : spoils) {
+    std::string fault;
+    EXPECT_EQ(run_threads(1, roomy,
+                          [&](World& world) {
+                            Spoilt op(make_cpu_exchange(world, kind, 1000, Type::fp32, options), spoil);
+                            fault = check(world, op, kind, tensors, 1000, options);
+                            return 0;
+                          }),
+              0);
+    EXPECT_NE(fault.find(says), std::string::npos) << fault << " is no " << says;
+    EXPECT_EQ(fault.empty(), says.empty()) << fault;
+  }
 }
 
 TEST(Exchange, RandomCasesStayWithinTheirBounds) {
