@@ -1,0 +1,24 @@
+#!/usr/bin/env python3
+"""The mains of GPU tests: a program that skipped every test exits 77, one failure makes it 1, and anything else 0.
+
+usage: skips_test.py PROGRAM...      programs of skips_program.cpp, one a main
+"""
+
+import os
+import subprocess
+import sys
+
+
+def main(programs):
+    faults = []
+    for program in programs:
+        for told, want in (("skip", 77), ("pass", 0), ("fail", 1)):
+            code = subprocess.run([program], env={**os.environ, "IMBREX_TEST_TOLD": told}, stdout=subprocess.DEVNULL).returncode
+            if code != want:
+                faults.append(f"{program}: told to {told} it exits {code}, not {want}")
+    print("\n".join(faults) if faults else f"{len(programs)} programs end as they should")
+    return 1 if faults or not programs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
