@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The scripts of bench/: grids, medians over turns, tables and plots, on results made up here."""
+"""The scripts of bench/: grids, medians over turns, tables and plots, and checks of results, on results made up here."""
 
 import contextlib
 import io
@@ -13,7 +13,10 @@ import unittest
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+sys.path[:0] = map(str, (BENCH, BENCH / "codec", BENCH / "simulator"))
+import check as codec_check  # noqa: E402
+import gpu_accuracy  # noqa: E402
 import gpu_tables  # noqa: E402
 import knob_plots  # noqa: E402
 import peers_torch  # noqa: E402
@@ -54,6 +57,36 @@ class Report(unittest.TestCase):
         other["plans"][1]["name"] = "another"
         with self.assertRaises(ValueError):
             report.joined([row(), other])
+
+
+class Checks(unittest.TestCase):
+    def test_of_codecs_finds_what_differs(self):
+        row = {"codec": "int8", "algorithm": "ring", "distribution": "gelu", "wire_bits": 8.5, "sqnr_db": 40.0, "largest_error": 0.5, "bound": 1.0}
+        self.assertEqual(list(codec_check.differences([row], [row])), [])
+        for change in ({"codec": "int6"}, {"wire_bits": 8.25}, {"sqnr_db": 39.9}, {"largest_error": 0.25}, {"bound": 2.0}):
+            self.assertEqual(len(list(codec_check.differences([row], [{**row, **change}]))), 1, change)
+        self.assertEqual(len(list(codec_check.differences([{**row, "bound": 0.4}], [{**row, "bound": 0.4}]))), 1)
+        self.assertEqual(len(list(codec_check.differences([row], []))), 1)
+
+    def test_of_predictions_finds_what_differs(self):
+        committed = json.loads(gpu_accuracy.RESULT.read_text())
+        first = committed["2xh200"][0]
+
+        def faults(rows, program=None, largest_m=0):
+            return len(list(gpu_accuracy.differences(program, {**committed, "2xh200": rows}, largest_m)))
+
+        def changed(**change):
+            return [{**first, **change}, *committed["2xh200"][1:]]
+
+        self.assertEqual(faults(committed["2xh200"]), 0)
+        for change in ({"strategy": "other"}, {"measured_us": first["measured_us"] + 1}, {"error": first["error"] + 0.01},
+                       {"predicted_us": 2 * first["predicted_us"]}):  # this one's error is another
+            self.assertEqual(faults(changed(**change)), 1, change)
+        self.assertEqual(faults(committed["2xh200"][:-1]), 1)
+        # An error that belongs to a prediction, where the program predicts something else.
+        twice = changed(predicted_us=2 * first["predicted_us"], error=round(2 * first["predicted_us"] / first["measured_us"] - 1, 4))
+        self.assertEqual(faults(twice), 0)
+        self.assertEqual(faults(twice, os.environ["IMBREX_PROGRAM"], first["m"]), 1)
 
 
 class Tables(unittest.TestCase):
