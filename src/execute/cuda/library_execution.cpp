@@ -107,11 +107,17 @@ LibraryExecution::LibraryExecution(std::shared_ptr<SharedLibraries> libraries, c
 }
 
 LibraryExecution::~LibraryExecution() {
-  try {
+  {
     const std::lock_guard guard(calls().lock());
-    if (!dead_ && !streams_.empty()) finish();
-    calls().drain();  // freeing waits for the device, and that perhaps for a launch of another rank in this process
-  } catch (const std::exception&) {  // what is under way has been ended
+    look();  // where a rank is lost, collectives under way have to be ended before anything waits for them
+    try {
+      if (!dead_ && !streams_.empty()) finish();
+    } catch (const std::exception&) {  // what is under way has been ended
+    }
+    try {
+      calls().drain();  // freeing waits for the device, and that perhaps for a launch of another rank in this process
+    } catch (const std::exception&) {
+    }
   }
   retire();
   if (stuck_) {
