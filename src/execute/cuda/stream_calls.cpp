@@ -99,9 +99,7 @@ void StreamCalls::look() noexcept {
 
 void StreamCalls::watch() {
   cudaSetDevice(device_);
-  // A capture in global mode forbids other threads what may disturb it, such as asking events.
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  cudaThreadExchangeStreamCaptureMode(&mode);
+  const AsksDuringCaptures asks;
   std::unique_lock guard(lock_);
   while (!stop_) {
     wake_.wait_for(guard, period);

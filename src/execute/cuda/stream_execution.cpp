@@ -78,6 +78,7 @@ void StreamExecution::enqueue(const Operands& operands) {
 
 void StreamExecution::check() {
   const std::lock_guard guard(calls_.lock());
+  const AsksDuringCaptures asks;
   look();
   expect_sound();
 }
