@@ -75,7 +75,8 @@ inline constexpr std::uint32_t posts_between = 1u << 20;
 __device__ __forceinline__ bool count_posts(const Comm& c, std::uint32_t before, std::uint32_t now) {
   CommState& own = state_of(c, c.rank);
   own.blocks[blockIdx.x].posts = now;
-  return now / posts_between != before / posts_between && *const_cast<const volatile std::uint32_t*>(&own.abort) == 0u;
+  return now / posts_between != before / posts_between &&
+         *const_cast<const volatile std::uint32_t*>(&own.abort) == 0u && c.fault->abort == 0u;
 }
 
 /// By that thread: all of the block's counters at its peers.

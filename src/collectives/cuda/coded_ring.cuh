@@ -54,11 +54,8 @@ class CodedRing : CodedRank<type, false> {
     }
     write_report(c_, state_.epoch, this->error_, this->non_finite_, 0);
     end_epoch(c_, state_);
-    // Of its counters, which neighbours post, not all calls need this one.
-    const std::uint32_t now = state_.posts + a_.chunks;
-    if (threadIdx.x != 0 || !count_posts(c_, state_.posts, now) || c_.ranks == 1) return;
-    fence_system();
-    store_relaxed_system(&state_of(c_, previous()).freed[0][0][blockIdx.x], now);
+    // Its calls post every counter of theirs, up to the last chunk.
+    if (threadIdx.x == 0) count_posts(c_, state_.posts, state_.posts + a_.chunks);
   }
 
  private:
