@@ -36,6 +36,7 @@ TEST(GpuCodedCounters, ALateRankDoesNotTakeWhatWasGivenUp) {
   for (const Call& call : {Call{"int8", staged}, Call{"int8", tolerant}, Call{"int5-asym", {}}, Call{"int8", chunks}}) {
     Trouble trouble;
     std::atomic<bool> late_has_ended = false;
+    std::atomic<int> began = 0;
     const int code = run_collectives(
         2, {}, 0.5, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
           constexpr std::int64_t count = 1 << 20;
@@ -47,6 +48,7 @@ TEST(GpuCodedCounters, ALateRankDoesNotTakeWhatWasGivenUp) {
           if (late) IMBREX_CUDA_TRY(cudaLaunchHostFunc(stream, sleep_longer_than_the_limit, nullptr));
           collectives.all_reduce(memory.get(), memory.get(), count, Type::bf16, parse_codec_pair(call.codec), stream,
                                  call.knobs);
+          ++began;
           for (int i = 0; !late && !late_has_ended && i < 800; ++i)
             std::this_thread::sleep_for(std::chrono::milliseconds(10));
           try {
@@ -59,6 +61,7 @@ TEST(GpuCodedCounters, ALateRankDoesNotTakeWhatWasGivenUp) {
           if (late) late_has_ended = true;
         });
     EXPECT_EQ(code, 3) << call.codec;
+    EXPECT_EQ(began, 2) << call.codec << ": ranks ended before the call";
     for (const std::string& line : trouble.list) ADD_FAILURE() << line;
   }
 }

@@ -285,6 +285,9 @@ void CudaCollectives::all_reduce(const void* in, void* out, std::int64_t count, 
           ? coded_ring_kernel(type)
           : coded_kernel(type, comm_.ranks, pair, knobs.tolerance >= 0 || fills_sums(count, pair));
   IMBREX_EXPECTS(knobs.steps != CodedSteps::ring || knobs.tolerance < 0, "a ring takes no tolerance");
+  IMBREX_EXPECTS(knobs.steps != CodedSteps::ring || !fills_sums(count, pair),
+                 "{} values through {}: a ring takes no vector whose last group of sums is longer than that of parts",
+                 count, name_of(pair));
   const CodedShape shape = coded_shape_of(count, type, pair, kernel.staged_threads > 0, knobs);
   if (count == 0) return;
   CodedArgs args = arguments(in, out, count, type, pair, shape, knobs.tolerance);
