@@ -72,7 +72,8 @@ class Execution {
   /// Error(invalid_input) where the executor has no streams.
   virtual void enqueue(const Operands& operands, CudaStream stream);
 
-  /// Throws Error(runtime_failure) as run does, if an epoch that was queued is known to have failed; waits for nothing.
+  /// Throws Error(runtime_failure) as run does, if an epoch that was queued is known to have failed. Waits for no
+  /// epoch; after a failure a few seconds, for what is under way to end.
   virtual void check();
 
   /// Waits until `stream` is idle, then as check. Ends when another rank fails.

@@ -59,7 +59,8 @@ class GemmOperator {
   void operator()(const void* a, const void* b, const void* bias, void* out, CudaStream stream);
   void operator()(const Operands& operands, CudaStream stream);
 
-  /// Throws Error(runtime_failure) if a queued call is known to have failed, on any rank; waits for nothing.
+  /// Throws Error(runtime_failure) if a queued call is known to have failed, on any rank. Waits for no call; after a
+  /// failure a few seconds, for what is under way to end.
   void check();
 
   /// Waits until `stream` is idle, then as check.
