@@ -50,8 +50,8 @@ struct Sm90Gemm {
   using Tile = typename Config::Tile;
   using Rows = typename Config::Rows;
 
-  /// Read by the producer of A, the warps that multiply, and the posters.
-  static constexpr int readers = 1 + Config::consumer_warps + 2;
+  /// Threads: the producer of A, the warps that multiply, and the posters.
+  static constexpr int readers = 1 + 32 * (Config::consumer_warps + 2);
   using Ring = TaskRing<readers>;
   using Reader = TaskReader<Config::cluster, readers>;
 
@@ -271,19 +271,13 @@ struct Sm90Gemm {
       const TaskEntry& task = tasks.await();
       const bool mine = tasks.turn() % 2 == static_cast<std::uint32_t>(poster) && task.kind == TaskKind::tile;
       const Posts posts = posts_of(task, args.table.posts);
-      free_task(tasks);
+      tasks.free();
       if (!mine || posts.count == 0) continue;
       poster_arrive(free_barrier(poster));
       poster_sync(full_barrier(poster));
       if (threadIdx.x % 32 == 0) post_all(args.protocol, epoch, posts);
       __syncwarp();
     }
-  }
-
-  /// By a whole warp that has read all it wants of the task.
-  __device__ __forceinline__ static void free_task(Reader& tasks) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) tasks.free();
   }
 
   /// A signal, transfer or reduction.
@@ -330,7 +324,7 @@ struct Sm90Gemm {
     Mainloop mainloop;
     TiledMma tiled_mma;
     State state;
-    for (Reader tasks(shared.ring, args.table, block_in_cluster); tasks.valid(); free_task(tasks), tasks.next()) {
+    for (Reader tasks(shared.ring, args.table, block_in_cluster); tasks.valid(); tasks.free(), tasks.next()) {
       const TaskEntry& task = tasks.await();
       const int poster = static_cast<int>(tasks.turn() % 2);  // in ping-pong, the group too
       const int k_tiles = slices_of(task, tile_k);

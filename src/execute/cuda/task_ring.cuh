@@ -14,7 +14,7 @@ namespace imbrex::cuda {
 __device__ __forceinline__ void keep_order() { asm volatile("" ::: "memory"); }
 
 /// What the roles of a block share. One thread brings each task while the one before is under way; each of `Readers`
-/// (a thread, or a warp) takes all tasks in order and frees them one by one.
+/// threads takes all tasks in order and frees them one by one.
 template <int Readers>
 struct TaskRing {
   static constexpr int slots = 4;
@@ -75,10 +75,14 @@ class TaskReader {
     keep_order();
     return ring_.tasks[slot()];
   }
-  /// By one thread of a reader, all of whose reads lie behind it.
+  /// By a thread whose reads of it lie behind it. Each frees for itself, even if its whole warp reads: one that freed
+  /// for all would need a barrier of the warp before, which ptxas drops where the warp is converged anyway, and
+  /// `racecheck` then sees no order between the other lanes' reads and the next task's arrival.
   __device__ __forceinline__ void free() {
     keep_order();
-    ring_.free[slot()].arrive();
+    // NOTE: all threads are, but without a branch ptxas takes more registers, of which the e4m3 kernel has none to
+    // spare.
+    if (threadIdx.x < blockDim.x) ring_.free[slot()].arrive();
   }
   __device__ __forceinline__ void next() {
     walk_.next();
