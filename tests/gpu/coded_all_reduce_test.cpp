@@ -351,19 +351,22 @@ TEST(GpuCodedAllReduce, RunsThatRuleOutMostKeys) {
 
 // Who owns an element says where its sum begins, so rings have the CPU's bits up to what it does in one step: 32768
 // elements a rank.
+// Among other calls, whose counters a ring leaves alone.
 TEST(GpuCodedAllReduce, RingsWithManyChunksAndPauses) {
   NEEDS_GPUS(2);
   CollectivesOptions options;
   options.delays = 4;
   options.max_delay = 2e-5;
   for (const int ranks : test::rank_counts(2)) {
-    CodedKnobs ring, narrow;
+    CodedKnobs ring, narrow, two_step;
     ring.steps = narrow.steps = cuda::CodedSteps::ring;
-    narrow.blocks = 1;
-    narrow.span = 64;
+    narrow.blocks = two_step.blocks = 1;
+    narrow.span = two_step.span = 64;
     narrow.slots = static_cast<std::uint32_t>(2 * ranks - 1);
+    two_step.slots = 3;
     run_cases(ranks,
               {{{65'001, Type::bf16, {}, 0, 0, true, true}, "int8", narrow},
+               {{65'001, Type::bf16, {}, 0, 0, true, true}, "int5-asym", two_step},
                {{65'001, Type::bf16, {}, 0, 0, true, false}, "int4+int8", narrow},
                {{60'000, Type::fp16, {}, 0, 0, false, false}, "int5-asym-g128-fp32", narrow},
                {{33'000, Type::fp32, {}, 0, 0, false, true}, "int8", ring}},

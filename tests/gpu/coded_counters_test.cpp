@@ -66,37 +66,45 @@ TEST(GpuCodedCounters, ALateRankDoesNotTakeWhatWasGivenUp) {
   }
 }
 
-// Calls by the kernel for any codec use one counter of each kind. The others follow before they seem to be ahead.
+// Calls by the kernel for any codec use one counter of each kind, rings have their own. The others follow before they
+// seem to be ahead.
 TEST(GpuCodedCounters, ThoseThatCallsDoNotPostFollow) {
   NEEDS_OWN_GPUS(2);
-  Trouble trouble;
-  const int code = run_collectives(
-      2, {}, 30, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
-        constexpr std::int64_t count = 3'000'000;
-        const auto memory = cuda::raw_memory(count * 2);
-        IMBREX_CUDA_TRY(cudaMemset(memory.get(), 0, count * 2));
-        IMBREX_CUDA_TRY(cudaDeviceSynchronize());
-        world.barrier();
-        CodedKnobs narrow;
-        narrow.blocks = 1, narrow.span = 64, narrow.slots = 3, narrow.tolerance = 1;
-        const CodecPair pair = parse_codec_pair("int8");
-        cuda::CommState state{};
-        for (int round = 0; round < 60 && state.blocks[0].posts < (1u << 20); ++round) {
-          for (int i = 0; i < 20; ++i)
-            collectives.all_reduce(memory.get(), memory.get(), count, Type::bf16, pair, stream, narrow);
-          collectives.finish(stream);
+  for (const CodedSteps steps : {CodedSteps::two_step, CodedSteps::ring}) {
+    SCOPED_TRACE(steps == CodedSteps::ring ? "ring" : "two steps");
+    Trouble trouble;
+    const int code = run_collectives(
+        2, {}, 30, trouble, [&](World& world, CudaCollectives& collectives, cudaStream_t stream, Trouble& t) {
+          constexpr std::int64_t count = 3'000'000;
+          const auto memory = cuda::raw_memory(count * 2);
+          IMBREX_CUDA_TRY(cudaMemset(memory.get(), 0, count * 2));
+          IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+          world.barrier();
+          CodedKnobs narrow;
+          narrow.blocks = 1, narrow.span = 64, narrow.slots = 3, narrow.steps = steps;
+          if (steps == CodedSteps::two_step) narrow.tolerance = 1;
+          const CodecPair pair = parse_codec_pair("int8");
+          cuda::CommState state{};
+          for (int round = 0; round < 60 && state.blocks[0].posts < (1u << 20); ++round) {
+            for (int i = 0; i < 20; ++i)
+              collectives.all_reduce(memory.get(), memory.get(), count, Type::bf16, pair, stream, narrow);
+            collectives.finish(stream);
+            state = collectives.own_state();
+          }
+          world.barrier();
           state = collectives.own_state();
-        }
-        world.barrier();
-        state = collectives.own_state();
-        const int peer = 1 - world.rank();
-        for (const auto* kind : {&state.parts, &state.sums, &state.freed})
-          for (const cuda::CommCounters& counters : *kind)
-            if (counters[peer][0] < (1u << 20) || counters[peer][0] > state.blocks[0].posts)
-              t.add("rank " + std::to_string(world.rank()) + ": a counter of " + std::to_string(counters[peer][0]) +
-                    " after " + std::to_string(state.blocks[0].posts) + " posts");
-      });
-  test::expect_none(code, trouble);
+          const auto expect_near = [&](const char* what, std::uint32_t counter) {
+            if (counter < (1u << 20) || counter > state.blocks[0].posts)
+              t.add("rank " + std::to_string(world.rank()) + ": a counter of " + what + " at " +
+                    std::to_string(counter) + " after " + std::to_string(state.blocks[0].posts) + " posts");
+          };
+          const int peer = 1 - world.rank();
+          for (const auto* kind : {&state.parts, &state.sums, &state.freed})
+            for (const cuda::CommCounters& counters : *kind) expect_near("two steps", counters[peer][0]);
+          for (int stage = 0; stage < 3; ++stage) expect_near("a ring", state.ring[stage][0]);
+        });
+    test::expect_none(code, trouble);
+  }
 }
 
 }  // namespace

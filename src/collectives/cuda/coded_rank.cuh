@@ -79,9 +79,21 @@ __device__ __forceinline__ bool count_posts(const Comm& c, std::uint32_t before,
          *const_cast<const volatile std::uint32_t*>(&own.abort) == 0u && c.fault->abort == 0u;
 }
 
+__device__ __forceinline__ std::uint32_t next_rank(const Comm& c) { return c.rank + 1 < c.ranks ? c.rank + 1 : 0; }
+__device__ __forceinline__ std::uint32_t previous_rank(const Comm& c) { return c.rank != 0 ? c.rank - 1 : c.ranks - 1; }
+
+/// What this rank's block posts behind a stage of a ring: to the next rank, but for the last one, which sends nothing.
+__device__ __forceinline__ std::uint32_t* ring_counter(const Comm& c, std::uint32_t stage) {
+  const bool last = stage + 2 == 2 * c.ranks;
+  return &state_of(c, last ? previous_rank(c) : next_rank(c)).ring[stage][blockIdx.x];
+}
+
 /// By that thread: all of the block's counters at its peers.
 __device__ __forceinline__ void store_counters(const Comm& c, std::uint32_t now) {
+  if (c.ranks == 1) return;
   fence_system();
+#pragma unroll 1
+  for (std::uint32_t stage = 0; stage + 1 < 2 * c.ranks; ++stage) store_relaxed_system(ring_counter(c, stage), now);
 #pragma unroll 1
   for (std::uint32_t i = 0; i < c.ranks * max_comm_posters; ++i) {
     const std::uint32_t peer = i / max_comm_posters, poster = i % max_comm_posters;

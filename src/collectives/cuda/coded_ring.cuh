@@ -8,9 +8,9 @@
 //   R - 1             the same for piece r, the own one, with the codec of the sums
 //   R ... 2 R - 2     decode the sums of piece r - (s - R + 1) into the output, pass them on but for the last
 //
-// Posts as in coded_rank.cuh, but to the next rank only, one counter a hop; "freed" goes back to the previous rank once
-// a chunk has passed all stages. What codings may have cost on the way goes with the codes: one number a warp, the
-// largest of its blocks.
+// Posts as in coded_rank.cuh, but to the next rank only, one counter a stage; that of the last stage goes back to the
+// previous rank, since the chunk's slots are free. What codings may have cost on the way goes with the codes: one
+// number a warp, the largest of its blocks.
 #pragma once
 
 #include "collectives/cuda/coded_rank.cuh"
@@ -19,7 +19,7 @@ namespace imbrex::cuda {
 
 /// Of a block's shared memory; zero at first.
 struct RingProgress {
-  Ended stages[2 * max_comm_ranks];
+  Ended stages[2 * max_comm_ranks - 1];
 };
 
 template <Type type>
@@ -52,40 +52,30 @@ class CodedRing : CodedRank<type, false> {
         }
       }
     }
-    write_report(c_, state_.epoch, this->error_, this->non_finite_, 0);
-    end_epoch(c_, state_);
-    // Its calls post every counter of theirs, up to the last chunk.
-    if (threadIdx.x == 0) count_posts(c_, state_.posts, state_.posts + a_.chunks);
+    this->end();
   }
 
  private:
-  __device__ __forceinline__ std::uint32_t next() const { return c_.rank + 1 < c_.ranks ? c_.rank + 1 : 0; }
-  __device__ __forceinline__ std::uint32_t previous() const { return c_.rank != 0 ? c_.rank - 1 : c_.ranks - 1; }
   __device__ __forceinline__ std::uint32_t before(std::uint32_t distance) const {
     return (c_.rank + 2 * c_.ranks - distance) % c_.ranks;
   }
 
   /// By the warp that posts: what a stage has sent, or that a chunk's slots are free.
   __device__ __forceinline__ void post(std::uint32_t s, std::uint32_t chunk) {
-    const std::uint32_t last = c_.ranks - 1;
-    const bool ends = s + 1 == stages_;
     if (c_.ranks == 1) return;
     if (!await_step(ring_.stages[s], workers_ / 32, chunk) || lane_ != 0) return;
-    CommState& state = state_of(c_, ends ? previous() : next());
     fence_system();
-    store_relaxed_system(ends       ? &state.freed[0][0][blockIdx.x]
-                         : s < last ? &state.parts[0][s][blockIdx.x]
-                                    : &state.sums[0][s - last][blockIdx.x],
-                         state_.posts + chunk + 1);
+    store_relaxed_system(ring_counter(c_, s), state_.posts + chunk + 1);
   }
 
-  /// By each warp: until the neighbour has posted `count` times.
-  __device__ __forceinline__ void wait_one(CommStep step, const std::uint32_t& counter, std::uint32_t peer,
+  /// By each warp: until the neighbour has posted `count` chunks behind its stage.
+  __device__ __forceinline__ void wait_one(CommStep step, std::uint32_t stage, std::uint32_t peer,
                                            std::uint32_t count) {
     if (well_ && lane_ == 0) {
+      const std::uint32_t* counter = &state_of(c_, c_.rank).ring[stage][blockIdx.x];
       Patience patience;
       for (;;) {
-        const std::uint32_t seen = load_acquire_system(&counter) - state_.posts;
+        const std::uint32_t seen = load_acquire_system(counter) - state_.posts;
         if (static_cast<std::int32_t>(seen - count) >= 0) break;
         if (!patience.left(c_, state_.epoch, [&] { return Place{step, peer, 0, count, seen}; })) {
           well_ = false;
@@ -107,11 +97,8 @@ class CodedRing : CodedRank<type, false> {
 
   __device__ __forceinline__ void work(std::uint32_t s, std::uint32_t chunk) {
     const std::uint32_t last = c_.ranks - 1;
-    const CommState& own = state_of(c_, c_.rank);
-    if (s == 0 && chunk >= a_.slots)
-      wait_one(CommStep::room, own.freed[0][0][blockIdx.x], next(), chunk - a_.slots + 1);
-    if (s > 0 && s <= last) wait_one(CommStep::part, own.parts[0][s - 1][blockIdx.x], previous(), chunk + 1);
-    if (s > last) wait_one(CommStep::sum, own.sums[0][s - last - 1][blockIdx.x], previous(), chunk + 1);
+    if (s == 0 && chunk >= a_.slots) wait_one(CommStep::room, stages_ - 1, next_rank(c_), chunk - a_.slots + 1);
+    if (s > 0) wait_one(s <= last ? CommStep::part : CommStep::sum, s - 1, previous_rank(c_), chunk + 1);
     if (!well_) return;
     if (s <= last)
       add(s, chunk);
@@ -155,7 +142,7 @@ class CodedRing : CodedRank<type, false> {
     const codec::Group group = group_of(step.codec, range, values);
     const codec::Codes codes = codec::encode(step.codec, range, group, values);
     if (c_.ranks > 1) {
-      std::byte* to = slot_of(step, next(), owner ? 0 : s, place);
+      std::byte* to = slot_of(step, next_rank(c_), owner ? 0 : s, place);
       if (there)
         store_coded(step.codec, step, to, index_of(), group, codec::to_planes(step.codec.format, codes), values);
       if (lane_ == 0 && !owner) error_word(step, to) = error;
@@ -185,7 +172,7 @@ class CodedRing : CodedRank<type, false> {
     Values values;
     codec::decode(c, range, group, codec::from_planes(c.format, planes), values);
     if (hop + 1 < c_.ranks)
-      store_coded(c, a_.sums, slot_of(a_.sums, next(), hop, place), index_of(), group, planes, values);
+      store_coded(c, a_.sums, slot_of(a_.sums, next_rank(c_), hop, place), index_of(), group, planes, values);
     out_.store(owner * a_.piece + block, values);
   }
 

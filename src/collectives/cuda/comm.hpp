@@ -36,6 +36,8 @@ struct alignas(16) CommReport {
 
 /// [peer][block]
 using CommCounters = std::uint32_t[max_comm_ranks][max_comm_blocks];
+/// [stage of a ring][block]
+using RingCounters = std::uint32_t[2 * max_comm_ranks - 1][max_comm_blocks];
 
 /// Zero at first.
 struct alignas(256) CommState {
@@ -52,9 +54,12 @@ struct alignas(256) CommState {
   CommCounters parts[max_comm_posters], sums[max_comm_posters], freed[max_comm_posters];
   /// What `freed` is, of exact calls.
   CommCounters room;
+  /// Of rings, whose stages are posted by one neighbour each: chunks that it has sent, and, of the last stage, that it
+  /// is done with.
+  RingCounters ring;
 };
 static_assert(sizeof(CommState) ==
-              256 + 16 * max_comm_blocks + (3 * max_comm_posters + 1) * 4 * max_comm_ranks * max_comm_blocks);
+              256 + 16 * max_comm_blocks + (3 * max_comm_posters + 1) * sizeof(CommCounters) + sizeof(RingCounters));
 
 /// What a wait was for.
 enum class CommStep : std::uint32_t { vector, part, sum, room, block, vote };
