@@ -24,21 +24,23 @@ struct View {
   int major = 0;                                              // compute capability
 };
 
-View view_of(World& world) {
+// Where ranks share GPUs, whether there are enough is for the executor to say.
+View view_of(World& world, bool shared) {
   const bool processes = !runtime::one_process(world);
   const GpuSurvey survey = runtime::survey_gpus_here();
+  const int wanted = shared ? std::min(world.size(), static_cast<int>(survey.gpus.size())) : world.size();
   View view;
-  put_text(cuda::refusal_of_gpus(survey, world.size(), processes, true, true), view.refusal);
+  put_text(cuda::refusal_of_gpus(survey, wanted, processes, true, true), view.refusal);
   if (survey.gpus.empty()) return view;
   const GpuKind kind = kind_of(survey);
   put_text(kind.name, view.gpu);
   view.major = kind.major;
-  if (survey.gpus.size() == 1) put_text(survey.gpus.front().uuid, view.only_gpu);
+  if (survey.gpus.size() == 1 && !shared) put_text(survey.gpus.front().uuid, view.only_gpu);
   return view;
 }
 
-std::string agree(World& world, GpuKind& gpus) {
-  const View own = view_of(world);
+std::string agree(World& world, bool shared, GpuKind& gpus) {
+  const View own = view_of(world, shared);
   std::vector<View> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, all.data(), sizeof own);
   gpus = {all.front().gpu, all.front().major};
@@ -82,7 +84,7 @@ std::shared_ptr<WorldGpus> gpus_of(World& world, const CudaOptions& options) {
   std::shared_ptr<void>& kept = runtime::attachment(world);
   if (kept == nullptr) {
     auto made = std::make_shared<WorldGpus>();
-    made->refusal = agree(world, made->gpus);
+    made->refusal = agree(world, options.ranks_per_gpu > 1, made->gpus);
     made->options = options;
     if (made->refusal.empty()) {
       made->executor = make_cuda_executor(world, options);

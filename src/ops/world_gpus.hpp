@@ -22,7 +22,7 @@ struct GpuOperation {
 };
 
 struct WorldGpus {
-  std::string refusal;  ///< why the ranks cannot have a GPU each, the same on all; empty if they can
+  std::string refusal;  ///< why the ranks cannot have their GPUs, the same on all; empty if they can
   GpuKind gpus;         ///< all ranks', by rank 0's name
   CudaOptions options;
   std::unique_ptr<Executor> executor;  ///< null where refused

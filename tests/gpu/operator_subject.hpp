@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/gpu_case.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
 #include "runtime/cuda/device_memory.hpp"
@@ -46,6 +47,7 @@ class Subject {
       out_ = case_.op().allocate_output();
     else
       own_out_.emplace(case_.out_bytes());
+    meet_if_sharing(world);
   }
 
   GemmOperator& op() { return case_.op(); }
@@ -88,6 +90,11 @@ class Subject {
   std::shared_ptr<void> out_;
 };
 
+/// Whether ranks that share a GPU run it, if they do.
+inline bool runs_here(std::optional<Strategy> strategy, Transport transport) {
+  return ranks_per_gpu() == 1 || (strategy == Strategy::fused && transport == Transport::store);
+}
+
 inline OperatorOptions options_of(std::optional<Strategy> strategy, Transport transport, std::uint64_t delays) {
   OperatorOptions options;
   options.device = Device::cuda;
@@ -96,6 +103,9 @@ inline OperatorOptions options_of(std::optional<Strategy> strategy, Transport tr
   options.cuda.heap_bytes = std::size_t{1} << 28;
   options.cuda.delays = delays;
   options.cuda.max_delay = 2e-5;
+  options.cuda.ranks_per_gpu = ranks_per_gpu();
+  // NOTE: a cluster needs multiprocessors side by side: ranks that are a call ahead, without clusters, may leave none.
+  if (ranks_per_gpu() > 1 && options.knobs) options.knobs->cluster = 1;
   return options;
 }
 
