@@ -22,7 +22,7 @@ struct Options {
   std::optional<Scales> scales;
   std::string world = "processes", out;
   std::vector<std::string> tries, codecs;
-  bool serve = false;
+  bool serve = false, products = false;
   CLI::App* app = nullptr;
 
   bool given(const char* name) const { return app->get_option(name)->count() > 0; }
@@ -103,8 +103,11 @@ MeasureRequest request_of(const Options& o, bool all) {
 std::string name(const Measured& m) {
   const Knobs& k = m.knobs;
   const std::string_view collectives = k.transport == Transport::store ? ", own collectives" : "";
-  if (m.strategy == Strategy::sequential) return fmt::format("sequential{}", collectives);
-  if (m.strategy == Strategy::decomposed) return fmt::format("decomposed in {}{}", k.chunks, collectives);
+  std::string tile;
+  if (k.library_tile > 0) tile = fmt::format(", cuBLASLt's tile {}", k.library_tile);
+  if (k.library_tile > 0 && k.library_parts > 1) tile += fmt::format(" in {} parts", k.library_parts);
+  if (m.strategy == Strategy::sequential) return fmt::format("sequential{}{}", collectives, tile);
+  if (m.strategy == Strategy::decomposed) return fmt::format("decomposed in {}{}{}", k.chunks, collectives, tile);
   std::string text =
       fmt::format("fused {}x{}x{} {} {}", k.tile_m, k.tile_n, k.cluster, name_of(k.transport), name_of(k.order));
   if (k.order == TileOrder::column_major)
@@ -232,8 +235,21 @@ bool is_all_reduce(const Options& o) {
   return asked;
 }
 
+int tune_products(const Program& program, const Options& o) {
+  expect_options(o);
+  ProductMeasureRequest request;
+  request.problems = grid(o);
+  request.rounds = static_cast<int>(o.rounds);
+  if (o.runs > 0) request.runs = static_cast<int>(o.runs);
+  request.wait_limit = default_wait_limit();
+  return tune_products(program, request, o.out);
+}
+
 int tune(const Program& program, const Options& o) {
-  if (!is_all_reduce(o)) return measure_and_print(program, o, true);
+  const bool all_reduce = is_all_reduce(o);
+  if (o.products && all_reduce) refuse("--products is about operators with a GEMM, not all_reduce");
+  if (o.products) return tune_products(program, o);
+  if (!all_reduce) return measure_and_print(program, o, true);
   expect_options(o);
   AllReduceMeasureRequest request;
   request.ranks = static_cast<int>(o.ranks);
@@ -305,22 +321,28 @@ void add_tune(Program& program) {
       "Times every plan worth trying on this machine's GPUs and writes down the fastest.\n"
       "A table in the folder machines/tuned/ decides what strategy auto runs on GPUs of that name: what was measured\n"
       "as it was, and other sizes by what is expected of the plans of those near.\n"
-      "Of all-reduces it says from which sizes on algorithm auto takes two shots, and --exact-below auto a codec.",
+      "Of all-reduces it says from which sizes on algorithm auto takes two shots, and --exact-below auto a codec.\n"
+      "Of products it says which of the algorithms that cuBLASLt suggests is faster than its first: strategy\n"
+      "sequential takes it. One GPU measures them for any number of ranks.",
       "Examples:\n"
       "  imbrex tune --ops all_gather_gemm --m 64 512 4096 --layers 28672x4096 --out machines/tuned/mine.json\n"
+      "  imbrex tune --products --ranks 4 --m 16 128 --layers 28672x4096 --out machines/tuned/mine.json\n"
       "  imbrex tune --ops all_reduce --codecs int8 int4 --ranks 4 --out machines/tuned/mine.json",
       [options, &program] { return tune(program, *options); });
   add_options(command, *options);
   command.get_option("--ops")->description("Operators; default: the four with a GEMM; or all_reduce, alone");
+  command.add_flag("--products", options->products,
+                   "Time the algorithms that cuBLASLt suggests for what one of the ranks multiplies, on one GPU");
   options->codecs = {"int8", "fp8-g128", "int6", "flash6", "int4"};
   command
       .add_option("--codecs", options->codecs,
                   "For all_reduce: codecs to measure; default: int8 fp8-g128 int6 flash6 int4")
       ->type_name("CODEC...");
   command
-      .add_option("--out", options->out,
-                  "Write the table to this file, in the place of what it says of operators with a GEMM, or of "
-                  "all-reduces, of these ranks, type and scales")
+      .add_option(
+          "--out", options->out,
+          "Write the table to this file, in the place of what it says of these products or, of these ranks, type and "
+          "scales, of operators with a GEMM or all-reduces")
       ->type_name("FILE");
 }
 

@@ -113,7 +113,7 @@ Scales chosen_scales(const std::optional<Scales>& given, Type type);
 struct PlanOptions {
   std::string op, strategy = "auto", plan_file;
   std::int64_t m = 0, n = 0, k = 0, ranks = 4, cluster = 0, cluster_k = 1, group = 8, k_slices = 1, split_k = 1,
-               chunks = 2, nodes = 1, own_shift = 0, abreast = 0;
+               chunks = 2, nodes = 1, library_tile = 0, library_parts = 1, own_shift = 0, abreast = 0;
   Type type = Type::bf16;
   std::optional<Scales> scales;
   bool bias = false;

@@ -78,6 +78,13 @@ void PlanOptions::add_to(CLI::App& command) {
               "sequential, decomposed: hosts that the ranks lie on, equally many on each (default 1); collectives then "
               "cross between hosts once")
       ->group(knob_group);
+  add_integer(
+      command, "--library-tile", library_tile, 0, most - 1,
+      "sequential, decomposed: take the algorithm that cuBLASLt suggests with the tile of this number of its; 0 "
+      "(default): its first")
+      ->group(knob_group);
+  add_integer(command, "--library-parts", library_parts, 1, most - 1, "And that cuts K into so many parts (default 1)")
+      ->group(knob_group);
   add_integer(command, "--own-shift", own_shift, 0, most - 1,
               "column_major: columns by which own tiles run behind (all_gather_gemm: ahead; default 0)")
       ->group(knob_group);
@@ -129,6 +136,8 @@ std::optional<Knobs> PlanOptions::chosen_knobs() const {
   result.nodes = static_cast<int>(nodes);
   result.cluster = static_cast<int>(cluster);
   result.cluster_k = static_cast<int>(cluster_k);
+  result.library_tile = static_cast<int>(library_tile);
+  result.library_parts = static_cast<int>(library_parts);
   result.own_shift = static_cast<int>(own_shift);
   result.abreast = static_cast<int>(abreast);
   if (app->get_option("--partial")->count() == 0) result.partial = output_type(type);

@@ -23,6 +23,9 @@ Table table_at(const std::string& path);
 /// `imbrex tune --ops all_reduce`.
 int tune_all_reduces(const Program& program, AllReduceMeasureRequest request, const std::string& out);
 
+/// `imbrex tune --products`.
+int tune_products(const Program& program, ProductMeasureRequest request, const std::string& out);
+
 /// What --codecs names.
 std::vector<CodecPair> codecs_named(const std::vector<std::string>& names);
 

@@ -101,6 +101,38 @@ int measure_all_reduces(const AllReduceMeasureRequest& request,
 std::string tuning_table(const std::vector<AllReduceMeasurement>& measurements, const std::string& date,
                          std::string_view before = {});
 
+struct ProductMeasureRequest {
+  std::vector<Problem>
+      problems;            ///< of any number of ranks: what one of them multiplies is measured, each product once
+  int rounds = 9;          ///< candidates run in turn, so many times; medians count
+  int runs = 0;            ///< products in a sample, even; 0: 8, or 2 of those that take more than 0.5 ms
+  std::string gpu;         ///< of the table that the result completes; others are refused. Empty: any
+  double wait_limit = 30;  ///< seconds
+};
+
+/// Seconds of one product, A (m x k) by B (k x n), by the algorithms that cuBLASLt suggests.
+struct ProductMeasurement {
+  std::string gpu;  ///< its name, as the driver gives it
+  std::int64_t m = 0, n = 0, k = 0;
+  Type type = Type::bf16;
+  struct Way {
+    int tile = 0, parts = 1;  ///< Knobs::library_tile and library_parts
+    double seconds = 0;
+  };
+  std::vector<Way> ways;  ///< the first is what cuBLASLt suggests first, with tile 0
+};
+
+/// Measures products on random operands, on the first GPU; `report` is called product by product. Returns the exit
+/// code, as run does. Throws Error(invalid_input) where there is no GPU, another than `gpu`, or no cuBLASLt.
+int measure_products(const ProductMeasureRequest& request,
+                     const std::function<void(const ProductMeasurement&)>& report);
+
+/// What is more than 1 % faster than cuBLASLt's first suggestion, as a table for machines/tuned/. `before`: the table
+/// that it completes, or empty; in its place is what that says about these products. Throws Error(invalid_input) if it
+/// is no table, or one of another GPU.
+std::string tuning_table(const std::vector<ProductMeasurement>& measurements, const std::string& date,
+                         std::string_view before = {});
+
 const Measured& fastest(const Measurement& m);
 
 /// Knobs as JSON, on one line, as in a plan file.

@@ -118,6 +118,10 @@ struct Knobs {
   int chunks = 2;              ///< strategy decomposed: parts that the GEMM is cut into
   int nodes = 1;               ///< library collectives: hosts that the ranks lie on, equally many on each, one host's
                                ///< after another's; with several, what crosses between hosts does so once
+  int library_tile = 0;        ///< library products: of the algorithms that cuBLASLt suggests, the first one with this
+                               ///< tile, by cuBLASLt's number, that cuts K into library_parts; 0, or where it suggests
+                               ///< none such: the first one
+  int library_parts = 1;       ///< see library_tile
   int own_shift = 0;           ///< column_major: columns by which own tiles run behind the others (all_gather_gemm:
                                ///< ahead of them), so that what they wait for (send) has time to arrive
   int abreast = 0;             ///< column_major: owners whose rows run side by side, then the next ones'; 0: all

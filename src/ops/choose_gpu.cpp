@@ -17,7 +17,9 @@
 #include "plan/problem.hpp"
 #include "tune/alike.hpp"
 #include "tune/kernel_tiles.hpp"
+#include "tune/product_records.hpp"
 #include "tune/quick_times.hpp"
+#include "tune/records.hpp"
 
 namespace imbrex {
 namespace {
@@ -133,6 +135,20 @@ bool tiles_suit_tensor_cores(const Problem& problem, const Knobs& knobs) {
   return !owns_columns(problem, knobs) || problem.n % (std::int64_t{8} * problem.ranks) == 0;
 }
 
+// Knobs that nobody asked for.
+Candidate chosen_freely(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus) {
+  const bool hopper = gpus.major == 9;
+  if (strategy == Strategy::sequential) return library_sequence(problem);
+  // The plain kernel is far behind a library's. What it takes of e4m3, cuBLASLt does not.
+  const bool may_be_plain = strategy || problem.type == Type::e4m3;
+  if (!may_be_plain && !suits_tensor_cores(problem, hopper)) return fastest(problem, Strategy::sequential, gpus);
+  Candidate chosen = fastest(problem, strategy, gpus);
+  if (chosen.strategy != Strategy::fused) return chosen;
+  chosen.knobs = with_kernel_tile(chosen.knobs, problem.type, hopper);
+  if (may_be_plain || tiles_suit_tensor_cores(problem, chosen.knobs)) return chosen;
+  return fastest(problem, Strategy::sequential, gpus);
+}
+
 }  // namespace
 
 GpuKind kind_of(const GpuSurvey& survey) {
@@ -150,15 +166,10 @@ Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> s
     const Plan plan = choose_plan(problem, machine_for(problem, hopper), {strategy, knobs, {}});
     return {plan.strategy, plan.knobs};
   }
-  if (strategy == Strategy::sequential) return library_sequence(problem);
-  // The plain kernel is far behind a library's. What it takes of e4m3, cuBLASLt does not.
-  const bool may_be_plain = strategy || problem.type == Type::e4m3;
-  if (!may_be_plain && !suits_tensor_cores(problem, hopper)) return fastest(problem, Strategy::sequential, gpus);
-  Candidate chosen = fastest(problem, strategy, gpus);
-  if (chosen.strategy != Strategy::fused) return chosen;
-  chosen.knobs = with_kernel_tile(chosen.knobs, problem.type, hopper);
-  if (may_be_plain || tiles_suit_tensor_cores(problem, chosen.knobs)) return chosen;
-  return fastest(problem, Strategy::sequential, gpus);
+  Candidate chosen = chosen_freely(problem, strategy, gpus);
+  if (chosen.strategy == Strategy::sequential)
+    chosen.knobs = with_library_tile(chosen.knobs, records_of(gpus.name).products, problem);
+  return chosen;
 }
 
 Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,

@@ -168,10 +168,19 @@ class Meter {
     const Plan chosen = choose_gpu_plan(problem, {}, {}, gpus_);
     chosen_ = {chosen.strategy, chosen.knobs};
     std::vector<Candidate> list = gpu_candidates(problem);
+    for (std::size_t i = 0, count = list.size(); i < count; ++i)
+      if (const Candidate better = with_product_record(problem, list[i]); better.knobs != list[i].knobs)
+        list.push_back(better);
     if (!request_.all) std::erase_if(list, [&](const Candidate& c) { return !is_baseline(c) && !is_chosen(c); });
     if (std::none_of(list.begin(), list.end(), [&](const Candidate& c) { return is_chosen(c); }))
       list.push_back(chosen_);
     return list;
+  }
+
+  Candidate with_product_record(const Problem& problem, Candidate c) const {
+    if (c.strategy == Strategy::sequential)
+      c.knobs = with_library_tile(c.knobs, records_of(gpus_.name).products, problem);
+    return c;
   }
 
   bool is_chosen(const Candidate& c) const {
@@ -179,9 +188,9 @@ class Meter {
     return c.knobs == chosen_.knobs || (is_baseline(c) && is_baseline(chosen_));
   }
 
-  // cuBLAS, then NCCL, whatever the other knobs.
+  // cuBLAS as it comes, then NCCL, whatever the other knobs.
   static bool is_baseline(const Candidate& c) {
-    return c.strategy == Strategy::sequential && c.knobs.transport != Transport::store;
+    return c.strategy == Strategy::sequential && c.knobs.transport != Transport::store && c.knobs.library_tile == 0;
   }
 
   double slowest(double seconds) {
@@ -212,6 +221,7 @@ std::string tuning_table(const std::vector<Measurement>& measurements, const std
     Records others = parse_records(before, table_so_far);
     expect_gpu(others.gpu, records.gpu);
     records.all_reduces = std::move(others.all_reduces);
+    records.products = std::move(others.products);
     const auto measured = [&](const Record& r) {
       return std::any_of(measurements.begin(), measurements.end(), [&](const Measurement& m) {
         return m.problem.type == r.problem.type && m.problem.scales == r.problem.scales &&

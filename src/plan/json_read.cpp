@@ -111,8 +111,9 @@ Plan plan_of(const Node& n) {
 }  // namespace
 
 Knobs knobs_of(const Node& n) {
-  n.only({"tile_m", "tile_n", "cluster", "cluster_k", "group", "order", "transport", "reducer", "comm_rows", "k_slices",
-          "split_k", "chunks", "nodes", "own_shift", "abreast", "span_shards", "one_shot", "partial"});
+  n.only({"tile_m",        "tile_n",    "cluster",  "cluster_k",   "group",    "order",  "transport",
+          "reducer",       "comm_rows", "k_slices", "split_k",     "chunks",   "nodes",  "library_tile",
+          "library_parts", "own_shift", "abreast",  "span_shards", "one_shot", "partial"});
   Knobs k;
   k.tile_m = n["tile_m"].integer<std::int64_t>();
   k.tile_n = n["tile_n"].integer<std::int64_t>();
@@ -127,6 +128,8 @@ Knobs knobs_of(const Node& n) {
   if (n.has("split_k")) k.split_k = n["split_k"].integer<int>();  // files of before had one part
   k.chunks = n["chunks"].integer<int>();
   if (n.has("nodes")) k.nodes = n["nodes"].integer<int>();  // files of before had one
+  if (n.has("library_tile")) k.library_tile = n["library_tile"].integer<int>();
+  if (n.has("library_parts")) k.library_parts = n["library_parts"].integer<int>();
   k.own_shift = n["own_shift"].integer<int>();
   k.abreast = n["abreast"].integer<int>();
   k.span_shards = n["span_shards"].boolean();

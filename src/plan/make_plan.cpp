@@ -39,6 +39,9 @@ void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knob
   expect_positive("k_slices", knobs.k_slices);
   expect_positive("split_k", knobs.split_k);
   expect_positive("chunks", knobs.chunks);
+  IMBREX_EXPECTS(knobs.library_tile >= 0, "knob library_tile = {}: it must not be negative (0: cuBLASLt's choice)",
+                 knobs.library_tile);
+  expect_positive("library_parts", knobs.library_parts);
   IMBREX_EXPECTS(knobs.own_shift >= 0, "knob own_shift = {}: it must not be negative", knobs.own_shift);
   IMBREX_EXPECTS(knobs.abreast >= 0, "knob abreast = {}: it must not be negative (0: all owners)", knobs.abreast);
   IMBREX_EXPECTS(knobs.nodes >= 1 && problem.ranks % knobs.nodes == 0,

@@ -71,4 +71,10 @@ bool owns_columns(const Problem& problem, const Knobs& knobs) {
   return problem.op == Operator::gemm_all_reduce && !knobs.one_shot && problem.m < problem.ranks * knobs.tile_m;
 }
 
+Product product_of_rank(const Problem& problem) {
+  const RankShapes shapes = shapes_of(problem);
+  const std::int64_t rows = problem.op == Operator::all_gather_gemm ? problem.m : shapes.a.rows;
+  return {rows, shapes.b.cols, shapes.a.cols, problem.type};
+}
+
 }  // namespace imbrex

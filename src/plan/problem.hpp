@@ -12,4 +12,13 @@ double wire_bytes(const Problem& problem);
 /// result as it likes; of too few rows for a tile each, ranks own columns. In one shot everybody owns everything.
 bool owns_columns(const Problem& problem, const Knobs& knobs);
 
+/// What a rank multiplies in all: A (m x k) by B (k x n), of the gathered rows in an all-gather.
+struct Product {
+  std::int64_t m = 0, n = 0, k = 0;
+  Type type = Type::bf16;
+
+  bool operator==(const Product&) const = default;
+};
+Product product_of_rank(const Problem& problem);
+
 }  // namespace imbrex

@@ -23,12 +23,6 @@ constexpr int format_version = 1;
 // Kinds of scales take different plans, and different times.
 auto key_of(const Problem& p) { return std::tuple(p.op, p.type, p.scales, p.ranks, p.n, p.k); }
 
-double seconds_of(const Node& n) {
-  const double microseconds = n.number();
-  if (!(microseconds >= 0.1 && microseconds <= 1e12)) n.refuse("a time must be from 0.1 to 10^12 us");
-  return microseconds * 1e-6;
-}
-
 Record record_of(const Node& n) {
   n.only(
       {"op", "type", "scales", "ranks", "m", "n", "k", "from_m", "to_m", "strategy", "knobs", "us", "sequential_us"});
@@ -66,6 +60,12 @@ std::vector<std::filesystem::path> tables_in(const std::filesystem::path& folder
 
 }  // namespace
 
+double seconds_of(const Node& n) {
+  const double microseconds = n.number();
+  if (!(microseconds >= 0.1 && microseconds <= 1e12)) n.refuse("a time must be from 0.1 to 10^12 us");
+  return microseconds * 1e-6;
+}
+
 void set_ranges(Records& records) {
   std::stable_sort(records.list.begin(), records.list.end(), [](const Record& x, const Record& y) {
     return std::tuple(key_of(x.problem), x.problem.m) < std::tuple(key_of(y.problem), y.problem.m);
@@ -91,13 +91,14 @@ Records parse_records(std::string_view text, std::string_view where) {
     throw Error(ErrorCode::invalid_input, fmt::format("{}: this is not JSON: {}", where, error.what()));
   }
   const Node n(json, where);
-  n.only({"imbrex_records", "gpu", "date", "records", "all_reduces"});
+  n.only({"imbrex_records", "gpu", "date", "records", "all_reduces", "products"});
   if (n["imbrex_records"].integer<int>() != format_version)
     n["imbrex_records"].refuse(fmt::format("this library reads format {}", format_version));
   Records records{n["gpu"].string(), n["date"].string(), {}};
   n["records"].each([&](const Node& r) { records.list.push_back(record_of(r)); });
   if (n.has("all_reduces"))
     n["all_reduces"].each([&](const Node& r) { records.all_reduces.push_back(all_reduce_record_of(r)); });
+  if (n.has("products")) n["products"].each([&](const Node& r) { records.products.push_back(product_record_of(r)); });
   return records;
 }
 
@@ -118,13 +119,17 @@ std::string to_json(const Records& records) {
         name_of(r.candidate.strategy), to_json(r.candidate.knobs));
     separator = ",\n";
   }
-  if (records.all_reduces.empty()) return text + "\n]}\n";
-  text += "\n], \"all_reduces\": [";
-  separator = "\n";
-  for (const AllReduceRecord& r : records.all_reduces) {
-    text += separator + to_json(r);
-    separator = ",\n";
-  }
+  const auto add = [&](const char* name, const auto& list) {
+    if (list.empty()) return;
+    text += fmt::format("\n], \"{}\": [", name);
+    const char* between = "\n";
+    for (const auto& r : list) {
+      text += between + to_json(r);
+      between = ",\n";
+    }
+  };
+  add("all_reduces", records.all_reduces);
+  add("products", records.products);
   return text + "\n]}\n";
 }
 
@@ -150,10 +155,12 @@ Records load_records(const std::string& gpu, const std::vector<std::string>& fol
       if (records.gpu != gpu) continue;
       move_all(records.list, found.list);
       move_all(records.all_reduces, found.all_reduces);
+      move_all(records.products, found.products);
     }
     if (all.list.empty()) all.list = std::move(found.list);
     if (all.all_reduces.empty()) all.all_reduces = std::move(found.all_reduces);
-    if (!all.list.empty() && !all.all_reduces.empty()) break;
+    if (all.products.empty()) all.products = std::move(found.products);
+    if (!all.list.empty() && !all.all_reduces.empty() && !all.products.empty()) break;
   }
   return all;
 }

@@ -9,6 +9,7 @@
 
 #include "imbrex/all_reduce_record.hpp"
 #include "tune/choose.hpp"
+#include "tune/product_records.hpp"
 
 namespace imbrex {
 
@@ -26,7 +27,11 @@ struct Records {
   std::string date;  ///< of the measurement
   std::vector<Record> list;
   std::vector<AllReduceRecord> all_reduces = {};
+  std::vector<ProductRecord> products = {};
 };
+
+/// Of microseconds in a table. Throws Error(invalid_input) naming the place and the rule.
+double seconds_of(const Node& n);
 
 /// Gives every record its range: up to halfway, as a ratio, to the next M that was measured for the same operator,
 /// type, kind of scales, ranks, N and K; half as far beyond the first and the last.

@@ -70,6 +70,8 @@ inline Knobs random_knobs(Random& random, const Problem& p, Strategy strategy) {
   k.split_k = random.chance(0.5) ? 1 : static_cast<int>(random.between(2, 5));
   k.cluster_k = k.split_k == 1 && random.chance(0.3) ? 2 : 1;
   k.chunks = static_cast<int>(random.between(1, 5));
+  if (random.chance(0.2)) k.library_tile = static_cast<int>(random.between(1, 40));
+  if (random.chance(0.1)) k.library_parts = static_cast<int>(random.between(1, 4));
   k.own_shift = static_cast<int>(random.between(0, 6));
   k.abreast = static_cast<int>(random.between(0, 3));
   k.partial = random.chance(0.5) ? output_type(p.type) : Type::fp32;

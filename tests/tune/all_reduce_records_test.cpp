@@ -342,17 +342,18 @@ class Folders {
 
 TEST(Tables, OfAFolderAreReadByNameAndKind) {
   Folders disk;
-  const auto table = [](const char* gpu, bool gemm, std::vector<std::int64_t> sizes) {
+  const auto table = [](const char* gpu, bool gemm, std::vector<std::int64_t> sizes, int tile = 0) {
     Records records{gpu, "2026-11-21", {}};
     if (gemm) records.list.push_back({{Operator::gemm_all_reduce, 16, 32, 64, 4, Type::bf16}, 8, 32, {}, 2e-6, 3e-6});
     for (const std::int64_t bytes : sizes) records.all_reduces.push_back({4, Type::bf16, "2026-11-21", bytes, {}});
+    if (tile > 0) records.products.push_back({{16, 32, 64, Type::bf16}, 9, 16, tile, 1, 1e-6, 2e-6});
     return to_json(records);
   };
-  // The first folder has no all-reduces of this GPU, the second ones of both kinds, the third is not needed.
+  // The first folder has no all-reduces and products of this GPU, the second all kinds, the third is not needed.
   disk.write("one", "a.json", table("Some GPU", true, {}));
   disk.write("one", "b.json", table("Other GPU", true, {1}));
   disk.write("two", "z.json", table("Some GPU", true, {4}));
-  disk.write("two", "b.json", table("Some GPU", true, {2, 3}));
+  disk.write("two", "b.json", table("Some GPU", true, {2, 3}, 7));
   disk.write("two", "c.txt", "not a table");
   disk.write("three", "a.json", "{");
   const Records found =
@@ -361,6 +362,8 @@ TEST(Tables, OfAFolderAreReadByNameAndKind) {
   std::vector<std::int64_t> sizes;
   for (const AllReduceRecord& r : found.all_reduces) sizes.push_back(r.one_shot_below.value());
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{2, 3, 4}));
+  ASSERT_EQ(found.products.size(), 1u);
+  EXPECT_EQ(found.products[0].tile, 7);
   const std::string message = message_of([&] { load_records("Third GPU", {disk.path("two"), disk.path("three")}); });
   EXPECT_NE(message.find(disk.path("three") + "/tuned/a.json: this is not JSON"), std::string::npos) << message;
 }

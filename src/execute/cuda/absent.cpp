@@ -1,11 +1,21 @@
 // A build without CUDA.
+#include "execute/cuda/library_suggestions.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/execute.hpp"
 
 namespace imbrex {
+namespace {
+
+constexpr const char* why_not = "this build of Imbrex has no CUDA parts; build it where nvcc is found";
+
+}  // namespace
 
 std::unique_ptr<Executor> make_cuda_executor(World&, const CudaOptions&) {
-  throw Error(ErrorCode::invalid_input, "this build of Imbrex has no CUDA parts; build it where nvcc is found");
+  throw Error(ErrorCode::invalid_input, why_not);
+}
+
+std::vector<cuda::LibraryAlgorithm> cuda::library_suggestions(std::int64_t, std::int64_t, std::int64_t, Type) {
+  throw Error(ErrorCode::invalid_input, why_not);
 }
 
 }  // namespace imbrex

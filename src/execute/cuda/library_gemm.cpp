@@ -1,6 +1,8 @@
 #include "execute/cuda/library_gemm.hpp"
 
 #include <algorithm>
+#include <array>
+#include <limits>
 
 namespace imbrex::cuda {
 namespace {
@@ -14,6 +16,20 @@ cudaDataType_t type_of(Type type) {
                               : CUDA_R_32F;
 }
 
+constexpr int most_suggestions = 8;
+
+LibraryAlgorithm algorithm_of(const cublasLtMatmulAlgo_t& algo) {
+  LibraryAlgorithm found;
+  std::size_t written = 0;
+  IMBREX_CUBLASLT_TRY(algo_get, &algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &found.tile, sizeof found.tile, &written);
+  IMBREX_CUBLASLT_TRY(algo_get, &algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &found.parts, sizeof found.parts, &written);
+  return found;
+}
+
+struct HandleDelete {
+  void operator()(cublasLtHandle_t handle) const { runtime::cublas_lt().destroy(handle); }
+};
+
 struct PreferenceDelete {
   void operator()(cublasLtMatmulPreference_t p) const { runtime::cublas_lt().preference_destroy(p); }
 };
@@ -22,7 +38,7 @@ struct PreferenceDelete {
 
 // The library's matrices lie by columns: it is given the transposes, out' = B' A', which need no transposing but for B
 // by columns. Its A is our B, then.
-LibraryGemm::LibraryGemm(cublasLtHandle_t handle, const LibraryShape& shape)
+LibraryGemm::LibraryGemm(cublasLtHandle_t handle, const LibraryShape& shape, const LibraryAlgorithm& wanted)
     : handle_(handle),
       a_(layout(shape.type, shape.depth, shape.rows, shape.a, shape.batch)),
       b_(shape.type == Type::e4m3 ? layout(shape.type, shape.depth, shape.cols, shape.b, shape.batch)
@@ -64,17 +80,41 @@ LibraryGemm::LibraryGemm(cublasLtHandle_t handle, const LibraryShape& shape)
   // What the bias is loaded by goes by D's alignment.
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
       bias_ ? std::min(shape.out.alignment, shape.bias_alignment) : shape.out.alignment);
-  cublasLtMatmulHeuristicResult_t result{};
+  std::array<cublasLtMatmulHeuristicResult_t, most_suggestions> results{};
+  const int asked = wanted.tile > 0 ? most_suggestions : 1;
   int count = 0;
-  const cublasStatus_t status = runtime::cublas_lt().heuristic(handle, desc_.get(), b_.get(), a_.get(), out_.get(),
-                                                               out_.get(), preference.get(), 1, &result, &count);
+  const cublasStatus_t status = runtime::cublas_lt().heuristic(
+      handle, desc_.get(), b_.get(), a_.get(), out_.get(), out_.get(), preference.get(), asked, results.data(), &count);
   IMBREX_EXPECTS(status != CUBLAS_STATUS_NOT_SUPPORTED && (status != CUBLAS_STATUS_SUCCESS || count > 0),
                  "cuBLASLt knows no way to multiply {} x {} by {} x {} of {} into {}", shape.rows, shape.depth,
                  shape.depth, shape.cols, name_of(shape.type), name_of(shape.out_type));
   runtime::check_cublas_lt(status, "heuristic");
-  runtime::check_cublas_lt(result.state, "heuristic");
-  algo_ = result.algo;
-  workspace_bytes_ = result.workspaceSize;
+  runtime::check_cublas_lt(results.front().state, "heuristic");
+  const auto take = [&](const cublasLtMatmulHeuristicResult_t& result) {
+    algo_ = result.algo;
+    workspace_bytes_ = result.workspaceSize;
+  };
+  take(results.front());
+  for (int i = 0; i < count; ++i) {
+    const auto& result = results[static_cast<std::size_t>(i)];
+    if (result.state != CUBLAS_STATUS_SUCCESS) continue;
+    const LibraryAlgorithm found = algorithm_of(result.algo);
+    if (std::find(suggestions_.begin(), suggestions_.end(), found) != suggestions_.end()) continue;
+    if (wanted.tile > 0 && found == wanted) take(result);
+    suggestions_.push_back(found);
+  }
+}
+
+std::vector<LibraryAlgorithm> library_suggestions(std::int64_t rows, std::int64_t cols, std::int64_t depth, Type type) {
+  cublasLtHandle_t made = nullptr;
+  IMBREX_CUBLASLT_TRY(create, &made);
+  const std::unique_ptr<cublasLtContext, HandleDelete> handle(made);
+  LibraryShape shape{rows, cols, depth, 1, type, output_type(type), {}, {}, {}, Scales::none, 0};
+  shape.a = {depth, 0, 16};
+  shape.b = {type == Type::e4m3 ? depth : cols, 0, 16};
+  shape.out = {cols, 0, 16};
+  constexpr LibraryAlgorithm nobodys{std::numeric_limits<int>::max(), 1};
+  return LibraryGemm(handle.get(), shape, nobodys).suggestions();
 }
 
 LibraryGemm::Layout LibraryGemm::layout(Type type, std::int64_t rows, std::int64_t cols,

@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "execute/cuda/library_suggestions.hpp"
 #include "imbrex/execute.hpp"
 #include "imbrex/types.hpp"
 #include "runtime/cuda/cublas_lt.hpp"
@@ -32,10 +34,14 @@ struct LibraryShape {
 class LibraryGemm {
  public:
   /// Asks the library's heuristic, which depends on the shape alone: timing candidates could choose another one, and
-  /// other bits, on every rank and in every run. Throws Error(invalid_input) if it knows none.
-  LibraryGemm(cublasLtHandle_t handle, const LibraryShape& shape);
+  /// other bits, on every rank and in every run. Of what it suggests, takes the first algorithm that is `wanted`, or,
+  /// where none is, the first. Throws Error(invalid_input) if it knows none.
+  LibraryGemm(cublasLtHandle_t handle, const LibraryShape& shape, const LibraryAlgorithm& wanted = {});
 
   std::size_t workspace_bytes() const { return workspace_bytes_; }
+
+  /// What the heuristic suggests, best first, each once; where nothing was wanted, only the first.
+  const std::vector<LibraryAlgorithm>& suggestions() const { return suggestions_; }
 
   /// out = A B + bias, summed in fp32, A B times the scales. `bias` is of the result's type, and null without one, as
   /// the scales are. `workspace`, aligned to 256, has workspace_bytes().
@@ -62,6 +68,7 @@ class LibraryGemm {
   Layout a_, b_, out_;
   cublasLtMatmulAlgo_t algo_{};
   std::size_t workspace_bytes_ = 0;
+  std::vector<LibraryAlgorithm> suggestions_;
   bool bias_, scaled_;
 };
 

@@ -60,7 +60,8 @@ void LibrarySteps::make_gemms() {
     shape.b = {memory_.pitch(p->b), 0, memory_.alignment(p->b, 0)};
     if (!p->bias.empty()) shape.bias_alignment = memory_.alignment(p->bias, 0);
     shape.out = {buffer(p->to).cols, p->to_step * buffer(p->to).cols, memory_.alignment(p->to, p->to_step)};
-    gemms_.back() = std::make_unique<LibraryGemm>(libraries_.handle(), shape);
+    gemms_.back() = std::make_unique<LibraryGemm>(
+        libraries_.handle(), shape, LibraryAlgorithm{plan_.knobs.library_tile, plan_.knobs.library_parts});
     bytes[step.stream] = std::max(bytes[step.stream], scales_at(*gemms_.back()) + moved_scale_bytes(*p));
   }
   for (const std::size_t b : bytes) scratch_.push_back(raw_memory(b));

@@ -20,6 +20,7 @@ const CublasLt& cublas_lt() {
     library.find(f.preference_destroy, "cublasLtMatmulPreferenceDestroy");
     library.find(f.preference_set, "cublasLtMatmulPreferenceSetAttribute");
     library.find(f.heuristic, "cublasLtMatmulAlgoGetHeuristic");
+    library.find(f.algo_get, "cublasLtMatmulAlgoConfigGetAttribute");
     library.find(f.matmul, "cublasLtMatmul");
     return f;
   }();

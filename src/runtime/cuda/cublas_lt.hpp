@@ -21,6 +21,7 @@ struct CublasLt {
   decltype(&::cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
   decltype(&::cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
   decltype(&::cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
+  decltype(&::cublasLtMatmulAlgoConfigGetAttribute) algo_get = nullptr;
   decltype(&::cublasLtMatmul) matmul = nullptr;
 };
 
