@@ -49,24 +49,47 @@ int Builder::queue(Engine engine, int workers) {
   return static_cast<int>(plan_.ranks.front().queues.size()) - 1;
 }
 
-Task& Builder::add(int rank, int queue, Task task) {
+void Builder::add(int rank, int queue, Task task) {
   if (!keeps(rank)) return skip(rank, queue, task.waits, task.posts);
-  auto& kept = tasks(rank, queue);
-  kept.push_back(std::move(task));
-  return kept.back();
+  if (visit_ == nullptr) {
+    tasks(rank, queue).push_back(std::move(task));
+  } else {
+    hand_tile();
+    hand(place(rank, queue), task);
+  }
 }
 
-Task& Builder::skip(int rank, int queue, const std::vector<Wait>& waits, const std::vector<Post>& posts) {
+Task& Builder::add_tile(int rank, int queue) {
+  if (visit_ == nullptr) return tasks(rank, queue).emplace_back();
+  hand_tile();
+  tile_place_ = &place(rank, queue);
+  auto& tile = std::get<Tile>(tile_.work);
+  tile.adds.clear();
+  tile.own = 0;
+  tile.stores.clear();
+  tile_.waits.clear();
+  tile_.posts.clear();
+  return tile_;
+}
+
+void Builder::skip(int rank, int queue, const std::vector<Wait>& waits, const std::vector<Post>& posts) {
+  if (visit_ != nullptr) {
+    Task task = signal_task({}, {});
+    if (!waits.empty()) task.waits.push_back({waits.front().signal});
+    for (const Post& post : posts)
+      if (keeps(post.rank)) task.posts.push_back(post);
+    if (!task.waits.empty() || !task.posts.empty()) hand(place(rank, queue), task);
+    return;
+  }
   auto& kept = tasks(rank, queue);
   if (kept.empty()) kept.push_back(signal_task({}, {}));
   if (kept.size() == 1 && !waits.empty()) kept.push_back(signal_task({{waits.front().signal}}, {}));
   for (const Post& post : posts)
     if (keeps(post.rank)) kept.back().posts.push_back(post);
-  return kept.back();
 }
 
 void Builder::reserve(int rank, int queue, std::size_t count) {
-  if (!keeps(rank)) return;
+  if (!keeps(rank) || visit_ != nullptr) return;
   auto& kept = tasks(rank, queue);
   kept.reserve(kept.size() + count);
 }

@@ -1,9 +1,11 @@
 // What all strategies share: the operands' buffers, and adding signals and tasks rank by rank.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "imbrex/plan.hpp"
+#include "plan/task_stream.hpp"
 
 namespace imbrex {
 
@@ -82,13 +84,13 @@ class Builder {
   /// A new queue on every rank; returns its index, the same on all.
   int queue(Engine engine, int workers = 0);
 
-  /// Returns the task where it is kept, else what is kept of its queue.
-  Task& add(int rank, int queue, Task task);
+  void add(int rank, int queue, Task task);
   /// The same of a task that is not kept.
-  Task& skip(int rank, int queue, const std::vector<Wait>& waits, const std::vector<Post>& posts);
+  void skip(int rank, int queue, const std::vector<Wait>& waits, const std::vector<Post>& posts);
 
-  /// A new tile of a rank that the plan keeps, to be filled in before the next task is added.
-  Task& add_tile(int rank, int queue) { return tasks(rank, queue).emplace_back(); }
+  /// A new tile of a rank that the plan keeps, to be filled in before the next task is added: with scales, if the
+  /// problem has them.
+  Task& add_tile(int rank, int queue);
 
   /// `count` tasks are going to be added.
   void reserve(int rank, int queue, std::size_t count);
@@ -116,9 +118,37 @@ class Builder {
     if (problem().bias) adds.push_back(region(rank, buffer_bias, 0, 1, cols.begin, cols.size));
   }
 
+  /// The plan as it stands.
+  const Plan& plan() const { return plan_; }
   Plan take() { return std::move(plan_); }
 
+  /// Tasks that `add` adds go to `visit`, and not into the plan.
+  template <typename F>
+  void hand_over(const TaskVisit& visit, F&& add) {
+    visit_ = &visit;
+    tile_place_ = nullptr;
+    places_.clear();
+    for (int rank = 0; rank < ranks(); ++rank)
+      for (int queue = 0; queue < std::ssize(plan_.ranks.front().queues); ++queue) places_.push_back({rank, queue, 0});
+    add();
+    hand_tile();
+    visit_ = nullptr;
+  }
+
  private:
+  // Where the next task of the queue stands.
+  TaskPlace& place(int rank, int queue) {
+    return places_[static_cast<std::size_t>(rank) * plan_.ranks.front().queues.size() +
+                   static_cast<std::size_t>(queue)];
+  }
+  void hand(TaskPlace& place, const Task& task) {
+    (*visit_)(place, task);
+    ++place.index;
+  }
+  void hand_tile() {
+    if (tile_place_ != nullptr) hand(*std::exchange(tile_place_, nullptr), tile_);
+  }
+
   std::vector<Task>& tasks(int rank, int queue) {
     return plan_.ranks[static_cast<std::size_t>(rank)].queues[static_cast<std::size_t>(queue)].tasks;
   }
@@ -126,6 +156,11 @@ class Builder {
   Plan plan_;
   RankShapes shapes_;
   int only_;
+  const TaskVisit* visit_ = nullptr;  // null: the plan keeps tasks
+  std::vector<TaskPlace> places_;     // by rank and queue: of the next task that goes there
+  // The tile that is being filled in, and where it goes. One for all of them, so that its parts' memory is, too.
+  Task tile_;
+  TaskPlace* tile_place_ = nullptr;
 };
 
 /// An empty transfer: it only waits and posts.

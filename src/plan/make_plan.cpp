@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <utility>
+
 #include "base/check.hpp"
 #include "plan/rank_plan.hpp"
 #include "plan/strategies.hpp"
@@ -9,6 +12,11 @@ void expect_positive(const char* name, std::int64_t value) {
   IMBREX_EXPECTS(value > 0 && value <= (std::int64_t{1} << 31), "knob {} = {}: it must be from 1 to 2^31", name, value);
 }
 
+std::unique_ptr<FusedStrategy> fused_strategy(const Problem& problem, const Knobs& knobs, int only) {
+  return problem.op == Operator::all_gather_gemm ? fused_all_gather(problem, knobs, only)
+                                                 : fused_scatter(problem, knobs, only);
+}
+
 Plan make(const Problem& problem, Strategy strategy, const Knobs& knobs, int only) {
   validate(problem);
   validate_knobs(problem, strategy, knobs);
@@ -17,8 +25,46 @@ Plan make(const Problem& problem, Strategy strategy, const Knobs& knobs, int onl
     case Strategy::decomposed: return decomposed_plan(problem, knobs);
     case Strategy::fused: break;
   }
-  return problem.op == Operator::all_gather_gemm ? fused_all_gather_plan(problem, knobs, only)
-                                                 : fused_scatter_plan(problem, knobs, only);
+  const auto fused = fused_strategy(problem, knobs, only);
+  fused->add_tasks();
+  return fused->builder().take();
+}
+
+// They are made each time that somebody asks for them.
+class MadeTasks final : public TaskStream {
+ public:
+  MadeTasks(std::unique_ptr<FusedStrategy> strategy, int rank) : strategy_(std::move(strategy)), rank_(rank) {}
+
+  const Plan& frame() const override { return strategy_->builder().plan(); }
+  void for_each(const TaskVisit& visit) override {
+    strategy_->builder().hand_over(visit, [&] { strategy_->add_tasks(); });
+  }
+  std::shared_ptr<const Plan> whole() const override {
+    const Plan& plan = frame();
+    return std::make_shared<const Plan>(make_rank_plan(plan.problem, plan.strategy, plan.knobs, rank_));
+  }
+
+ private:
+  std::unique_ptr<FusedStrategy> strategy_;
+  int rank_;
+};
+
+class StoredTasks final : public TaskStream {
+ public:
+  explicit StoredTasks(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {}
+
+  const Plan& frame() const override { return *plan_; }
+  void for_each(const TaskVisit& visit) override { for_each_task(*plan_, visit); }
+  std::shared_ptr<const Plan> whole() const override { return plan_; }
+
+ private:
+  std::shared_ptr<const Plan> plan_;
+};
+
+// Strategies go back and forth between compute queues, where they use two.
+bool one_compute_queue(const Plan& plan) {
+  const auto& queues = plan.ranks.front().queues;
+  return std::count_if(queues.begin(), queues.end(), [](const Queue& q) { return q.engine == Engine::compute; }) == 1;
 }
 
 }  // namespace
@@ -83,6 +129,20 @@ Plan make_plan(const Problem& problem, Strategy strategy, const Knobs& knobs) {
 Plan make_rank_plan(const Problem& problem, Strategy strategy, const Knobs& knobs, int rank) {
   IMBREX_EXPECTS(rank >= 0 && rank < problem.ranks, "rank {}: it must be from 0 to {}", rank, problem.ranks - 1);
   return make(problem, strategy, knobs, rank);
+}
+
+std::unique_ptr<TaskStream> stored_tasks(std::shared_ptr<const Plan> plan) {
+  return std::make_unique<StoredTasks>(std::move(plan));
+}
+
+std::unique_ptr<TaskStream> make_rank_tasks(const Problem& problem, Strategy strategy, const Knobs& knobs, int rank) {
+  IMBREX_EXPECTS(rank >= 0 && rank < problem.ranks, "rank {}: it must be from 0 to {}", rank, problem.ranks - 1);
+  validate(problem);
+  validate_knobs(problem, strategy, knobs);
+  if (strategy == Strategy::fused)
+    if (auto fused = fused_strategy(problem, knobs, rank); one_compute_queue(fused->builder().plan()))
+      return std::make_unique<MadeTasks>(std::move(fused), rank);
+  return stored_tasks(std::make_shared<const Plan>(make_rank_plan(problem, strategy, knobs, rank)));
 }
 
 }  // namespace imbrex

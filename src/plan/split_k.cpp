@@ -36,7 +36,7 @@ Task& SplitK::add_tile(int rank, int queue, const Region& a, const Range& cols, 
   tile.a = b_.region(rank, a.buffer, a.row, a.rows, k.begin, k.size);
   tile.b = b_.region(rank, buffer_b, k.begin, k.size, cols.begin, cols.size);
   if (is_last(part)) {
-    task.waits = waits(rank, block);
+    add_waits(rank, block, task.waits);
   } else {
     tile.stores.push_back({slot(rank, block, part, a.rows * cols.size)});
     task.posts.push_back({rank, signals_[static_cast<std::size_t>(rank)] + static_cast<int>(block)});
@@ -49,10 +49,10 @@ void SplitK::add_parts(int rank, std::size_t block, Tile& tile) const {
     tile.adds.insert(tile.adds.begin() + tile.own++, slot(rank, block, part, tile.a.rows * tile.b.cols));
 }
 
-std::vector<Wait> SplitK::waits(int rank, std::size_t block) const {
-  if (!splits()) return {};
-  return {{signals_[static_cast<std::size_t>(rank)] + static_cast<int>(block), static_cast<std::uint32_t>(others()),
-           WaitPoint::epilogue}};
+void SplitK::add_waits(int rank, std::size_t block, std::vector<Wait>& waits) const {
+  if (!splits()) return;
+  waits.push_back({signals_[static_cast<std::size_t>(rank)] + static_cast<int>(block),
+                   static_cast<std::uint32_t>(others()), WaitPoint::epilogue});
 }
 
 }  // namespace imbrex

@@ -41,7 +41,7 @@ class SplitK {
   void add_parts(int rank, std::size_t block, Tile& tile) const;
 
   /// What the last part of the block waits for, if anything.
-  std::vector<Wait> waits(int rank, std::size_t block) const;
+  void add_waits(int rank, std::size_t block, std::vector<Wait>& waits) const;
 
  private:
   static constexpr std::size_t blocks_at_once = usual_sms;  // a wave

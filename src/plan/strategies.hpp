@@ -1,6 +1,8 @@
 // One function per strategy and group of operators.
 #pragma once
 
+#include <memory>
+
 #include "plan/builder.hpp"
 
 namespace imbrex {
@@ -12,9 +14,24 @@ void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knob
 
 Plan sequential_plan(const Problem& problem, const Knobs& knobs);
 Plan decomposed_plan(const Problem& problem, const Knobs& knobs);
-/// `only`: as Builder's.
-Plan fused_all_gather_plan(const Problem& problem, const Knobs& knobs, int only);
+
+/// A fused strategy: buffers, queues and signals are declared once it has been made.
+class FusedStrategy {
+ public:
+  /// `only`: as Builder's.
+  FusedStrategy(const Problem& problem, const Knobs& knobs, int only) : b_(problem, Strategy::fused, knobs, only) {}
+  virtual ~FusedStrategy() = default;
+
+  /// Adds all tasks to the builder: each call the same ones.
+  virtual void add_tasks() = 0;
+  Builder& builder() { return b_; }
+
+ protected:
+  Builder b_;
+};
+
+std::unique_ptr<FusedStrategy> fused_all_gather(const Problem& problem, const Knobs& knobs, int only);
 /// gemm_reduce_scatter, gemm_all_reduce and gemm_all_to_all.
-Plan fused_scatter_plan(const Problem& problem, const Knobs& knobs, int only);
+std::unique_ptr<FusedStrategy> fused_scatter(const Problem& problem, const Knobs& knobs, int only);
 
 }  // namespace imbrex

@@ -12,10 +12,10 @@
 namespace imbrex {
 namespace {
 
-class FusedAllGather {
+class FusedAllGather final : public FusedStrategy {
  public:
   FusedAllGather(const Problem& problem, const Knobs& knobs, int only)
-      : b_(problem, Strategy::fused, knobs, only),
+      : FusedStrategy(problem, knobs, only),
         shard_rows_(b_.shapes().a.rows),
         stored_(knobs.transport == Transport::store) {
     const std::int64_t depth = b_.shapes().depth;
@@ -28,11 +28,11 @@ class FusedAllGather {
           b_.workspace("gathered_scales", Layout::row_major, Type::fp32, b_.shapes().a_scale.rows * b_.ranks(), 1, 2);
     compute_ = b_.queue(Engine::compute);
     copy_ = stored_ ? compute_ : b_.queue(Engine::copy);
+    make_signals();
+    split_.make_slots(count_blocks());
   }
 
-  Plan make() {
-    const int per_rank = b_.ranks() * signals_of_a_shard();
-    for (int rank = 0; rank < b_.ranks(); ++rank) b_.signals(rank, per_rank);
+  void add_tasks() override {
     if (scaled()) store_scales();
     if (b_.knobs().span_shards) copy_own_shards();
     switch (b_.knobs().transport) {
@@ -40,7 +40,6 @@ class FusedAllGather {
       case Transport::push: push(); break;
       case Transport::pull: pull(); break;
     }
-    split_.make_slots(count_blocks());
     for (int rank = 0; rank < b_.ranks(); ++rank) {
       if (!b_.keeps(rank)) continue;  // tiles post nothing to others
       if (b_.knobs().span_shards)
@@ -48,7 +47,6 @@ class FusedAllGather {
       else
         shard_tiles(rank);
     }
-    return b_.take();
   }
 
  private:
@@ -57,6 +55,17 @@ class FusedAllGather {
     if (!stored_) return shard_rows_;
     const std::int64_t pieces = std::max(1, usual_sms / std::max(1, b_.ranks() - 1));
     return ceil_div(shard_rows_, pieces);
+  }
+
+  void make_signals() {
+    const bool pulls = b_.knobs().transport == Transport::pull && b_.ranks() > 1;
+    for (int rank = 0; rank < b_.ranks(); ++rank) {
+      b_.signals(rank, b_.ranks() * signals_of_a_shard());
+      if (scaled()) b_.signals(rank, b_.ranks());
+      if (!pulls) continue;
+      entered_ = b_.signals(rank, b_.ranks());
+      read_ = b_.signals(rank);
+    }
   }
 
   // Of a rank's product.
@@ -93,7 +102,6 @@ class FusedAllGather {
   void store_scales() {
     const std::int64_t rows = b_.shapes().a_scale.rows;
     for (int rank = 0; rank < b_.ranks(); ++rank) {
-      b_.signals(rank, b_.ranks());
       for (int step = b_.knobs().span_shards ? 0 : 1; step < b_.ranks(); ++step) {
         const int peer = (rank + step) % b_.ranks();
         b_.add(rank, compute_,
@@ -141,16 +149,11 @@ class FusedAllGather {
   void pull() {
     const int ranks = b_.ranks();
     if (ranks == 1) return;
-    std::vector<int> entered(static_cast<std::size_t>(ranks)), read(entered);
-    for (int rank = 0; rank < ranks; ++rank) {
-      entered[static_cast<std::size_t>(rank)] = b_.signals(rank, ranks);
-      read[static_cast<std::size_t>(rank)] = b_.signals(rank);
-    }
     for (int rank = 0; rank < ranks; ++rank) {
       std::vector<Post> announce;
       for (int step = 1; step < ranks; ++step) {
         const int peer = (rank + step) % ranks;
-        announce.push_back({peer, entered[static_cast<std::size_t>(peer)] + rank});
+        announce.push_back({peer, entered_ + rank});
       }
       b_.add(rank, copy_, signal_task({}, announce));
       std::uint32_t reads = 0;
@@ -159,12 +162,12 @@ class FusedAllGather {
         for_each_piece([&](std::size_t piece, std::size_t slice) {
           b_.add(rank, copy_,
                  {transfer(peer, rank, piece, slice),
-                  {{entered[static_cast<std::size_t>(rank)] + peer}},
-                  {{rank, arrived(peer, piece, slice)}, {peer, read[static_cast<std::size_t>(peer)]}}});
+                  {{entered_ + peer}},
+                  {{rank, arrived(peer, piece, slice)}, {peer, read_}}});
           ++reads;
         });
       }
-      b_.add(rank, copy_, signal_task({{read[static_cast<std::size_t>(rank)], reads}}, {}));
+      b_.add(rank, copy_, signal_task({{read_, reads}}, {}));
     }
   }
 
@@ -181,8 +184,8 @@ class FusedAllGather {
     const auto wait = [&](std::size_t piece, std::size_t slice) {
       const Range& columns = slices_[slice];
       if (overlap(columns, k))
-        waits.push_back({arrived(source, piece, slice), posts_of_a_signal(), WaitPoint::load,
-                         std::max<std::int64_t>(0, columns.begin - k.begin)});
+        waits.emplace_back(arrived(source, piece, slice), posts_of_a_signal(), WaitPoint::load,
+                           std::max<std::int64_t>(0, columns.begin - k.begin));
     };
     if (stored_) {
       for (std::size_t slice = 0; slice < slices_.size(); ++slice) wait(0, slice);
@@ -204,10 +207,10 @@ class FusedAllGather {
                               std::size_t part) {
     Task& task = split_.add_tile(rank, compute_, a, block.cols, place, part);
     auto& tile = std::get<Tile>(task.work);
-    tile.a_scale = a_scale;
+    if (scaled()) tile.a_scale = a_scale;
     if (!split_.is_last(part)) return task.waits;
-    tile.stores.push_back(
-        {b_.region(rank, buffer_out, block.rows.begin, block.rows.size, block.cols.begin, block.cols.size)});
+    tile.stores.emplace_back().to =
+        b_.region(rank, buffer_out, block.rows.begin, block.rows.size, block.cols.begin, block.cols.size);
     split_.add_parts(rank, place, tile);
     b_.add_bias(rank, block.cols, tile.adds);
     return task.waits;
@@ -220,23 +223,34 @@ class FusedAllGather {
       areas.push_back({source, {source * shard_rows_, shard_rows_}, {0, b_.shapes().b.cols}});
       arrivals.push_back(arrival(rank, source));
     }
-    const bool in_columns = b_.knobs().order == TileOrder::column_major;
-    const auto order = gather_order(areas, arrivals, rank, b_.knobs());
-    b_.reserve(rank, compute_, order.size() * split_.parts());
-    const auto add = [&](std::size_t place, std::size_t part) {
-      const auto& [block, source, number] = order[place];
+    std::int64_t count = 0;
+    for (const Area& area : areas) count += imbrex::count_blocks(area, b_.knobs());
+    b_.reserve(rank, compute_, static_cast<std::size_t>(count) * split_.parts());
+    const auto add = [&](const OwnedBlock& owned, std::size_t place, std::size_t part) {
+      const auto& [block, source, number] = owned;
       const std::int64_t row = block.rows.begin, in_shard = row - source * shard_rows_;
       const Region a = source == rank ? b_.rows_of(rank, buffer_a, in_shard, block.rows.size)
                                       : b_.rows_of(rank, gathered_, row, block.rows.size);
-      const Region a_scale = source == rank ? b_.scales_of(rank, {in_shard, block.rows.size})
-                                            : gathered_scales(rank, source, {row, block.rows.size});
+      const Region a_scale = !scaled()        ? Region{}
+                             : source == rank ? b_.scales_of(rank, {in_shard, block.rows.size})
+                                              : gathered_scales(rank, source, {row, block.rows.size});
       std::vector<Wait>& waits = add_tile(rank, a, a_scale, block, place, part);
       if (source != rank) wait_for(waits, source, {in_shard, block.rows.size}, split_.stretch(part));
     };
+    std::vector<OwnedBlock> order;
+    std::size_t place = 0;
+    for_each_gathered(areas, arrivals, rank, b_.knobs(), [&](const OwnedBlock& owned) {
+      if (split_.splits())
+        order.push_back(owned);
+      else
+        add(owned, place++, 0);
+    });
+    const bool in_columns = b_.knobs().order == TileOrder::column_major;
+    const auto add_placed = [&](std::size_t at, std::size_t part) { add(order[at], at, part); };
     // What is there is not held up by parts of what has yet to arrive.
     for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
       while (end < order.size() && (in_columns || order[end].owner == order[begin].owner)) ++end;
-      split_.for_each_part(begin, end, add);
+      split_.for_each_part(begin, end, add_placed);
     }
   }
 
@@ -268,19 +282,19 @@ class FusedAllGather {
     });
   }
 
-  Builder b_;
   SplitK split_{b_};
   std::int64_t shard_rows_;
   bool stored_;
   std::vector<Range> pieces_;  // rows of a shard that travel together
   std::vector<Range> slices_;  // columns that travel together
   int gathered_ = 0, gathered_scales_ = -1, compute_ = 0, copy_ = 0;
+  int entered_ = 0, read_ = 0;  // signals of pulled shards, the same on every rank
 };
 
 }  // namespace
 
-Plan fused_all_gather_plan(const Problem& problem, const Knobs& knobs, int only) {
-  return FusedAllGather(problem, knobs, only).make();
+std::unique_ptr<FusedStrategy> fused_all_gather(const Problem& problem, const Knobs& knobs, int only) {
+  return std::make_unique<FusedAllGather>(problem, knobs, only);
 }
 
 }  // namespace imbrex

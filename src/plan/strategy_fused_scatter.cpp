@@ -4,6 +4,7 @@
 #include "plan/strategies.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "plan/problem.hpp"
 #include "plan/split_k.hpp"
@@ -12,9 +13,9 @@
 namespace imbrex {
 namespace {
 
-class FusedScatter {
+class FusedScatter final : public FusedStrategy {
  public:
-  FusedScatter(const Problem& problem, const Knobs& knobs, int only) : b_(problem, Strategy::fused, knobs, only) {
+  FusedScatter(const Problem& problem, const Knobs& knobs, int only) : FusedStrategy(problem, knobs, only) {
     one_shot_ = problem.op == Operator::gemm_all_reduce && knobs.one_shot;
     exchange_ = problem.op == Operator::gemm_all_to_all;
     reduce_ = problem.op != Operator::gemm_all_to_all && problem.ranks > 1;
@@ -28,32 +29,29 @@ class FusedScatter {
     // A handful of SMs keeps up with the links; they are free for tiles again in plans without this queue.
     reduction_ = reduce_ && knobs.reducer == Reducer::reserved ? b_.queue(Engine::compute, 4) : compute_;
     make_buffers_and_signals();
-    split_.make_slots(static_cast<std::int64_t>(tiles_[index(std::max(b_.only(), 0))].size()));
+    split_.make_slots(static_cast<std::int64_t>(count_tiles()));
   }
 
-  Plan make() {
+  void add_tasks() override {
+    std::fill(arrivals_.begin(), arrivals_.end(), 0);
     if (exchange_ && b_.ranks() > 1 && b_.knobs().transport != Transport::pull) announce_entry();
     for (int rank = 0; rank < b_.ranks(); ++rank) {
       if (!ordered(rank)) {
         post_only(rank);
         continue;
       }
-      const RankTiles& mine = tiles_[index(rank)];
-      b_.reserve(rank, compute_, mine.size() * split_.parts() + 1);
-      split_.for_each_part(0, mine.size(), [&](std::size_t tile, std::size_t part) {
-        if (split_.is_last(part) || b_.keeps(rank)) add_tile(rank, mine.block(tile), mine.pieces_of(tile), tile, part);
-      });
+      b_.reserve(rank, compute_, count_tiles() * split_.parts() + 1);
+      add_tiles(rank);
       if (reduce_ && !in_tile_) add_reductions(rank);
     }
     if (copies_) add_copies();
     for (int rank = 0; rank < b_.ranks(); ++rank)
       if (const auto count = arrivals_[index(rank)]; count > 0)
         b_.add(rank, compute_, signal_task({{arrived_[index(rank)], count}}, {}));
-    return b_.take();
   }
 
  private:
-  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
+  static std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
   int ranks() const { return b_.ranks(); }
 
   // -------------------------------------------------------------------------------------------- who owns what
@@ -79,52 +77,41 @@ class FusedScatter {
   bool ordered(int rank) const { return b_.keeps(rank) || copies_ || spanning_; }
 
   void make_pieces() {
-    tiles_.resize(index(ranks()));
-    if (spanning_) {
-      make_spanning_pieces();
-    } else {
-      std::vector<Area> areas;
-      for (const Area& area : areas_)
-        if (area.rows.size > 0 && area.cols.size > 0) areas.push_back(area);
-      for (int rank = 0; rank < ranks(); ++rank)
-        if (ordered(rank)) tiles_[index(rank)].pieces = scatter_order(areas, ranks(), rank, b_.knobs());
-    }
+    if (spanning_) spanning_tiles_ = spanning_tiles(b_.shapes().product, areas_, b_.knobs());
     pieces_.resize(areas_.size());
     piece_count_.resize(areas_.size());
-    for (const OwnedBlock& piece : tiles_[index(std::max(b_.only(), 0))].pieces) {
-      ++piece_count_[index(piece.owner)];
-      if (!copies_) continue;
-      auto& own = pieces_[index(piece.owner)];
-      own.resize(std::max(own.size(), index(piece.index) + 1));
-      own[index(piece.index)] = piece.block;
-    }
+    for (const OwnedBlock& piece : spanning_tiles_.pieces) ++piece_count_[index(piece.owner)];
+    for (std::size_t owner = 0; owner < areas_.size() && !spanning_; ++owner)
+      piece_count_[owner] = count_blocks(areas_[owner], b_.knobs());
     most_pieces_ = *std::max_element(piece_count_.begin(), piece_count_.end());
+    if (!copies_) return;
+    for (std::size_t owner = 0; owner < areas_.size(); ++owner) pieces_[owner].resize(index(piece_count_[owner]));
+    for_each_tile(0, [&](const Block&, std::span<const OwnedBlock> pieces) {
+      for (const OwnedBlock& piece : pieces) pieces_[index(piece.owner)][index(piece.index)] = piece.block;
+    });
   }
 
-  void make_spanning_pieces() {
-    const auto& product = b_.shapes().product;
-    std::vector<int> next(areas_.size());
-    RankTiles all;
-    for (const Block& block : blocks_of({0, product.rows}, {0, product.cols}, b_.knobs())) {
-      RankTile tile{block, all.pieces.size(), 0};
-      for (const Area& area : areas_) {
-        const std::int64_t begin = std::max(block.rows.begin, area.rows.begin);
-        const std::int64_t end = std::min(block.rows.end(), area.rows.end());
-        const std::int64_t left = std::max(block.cols.begin, area.cols.begin);
-        const std::int64_t right = std::min(block.cols.end(), area.cols.end());
-        if (begin < end && left < right) {
-          all.pieces.push_back({{{begin, end - begin}, {left, right - left}}, area.owner, next[index(area.owner)]++});
-          ++tile.count;
-        }
-      }
-      all.spanning.push_back(tile);
+  std::size_t count_tiles() const {
+    return spanning_ ? spanning_tiles_.size()
+                     : index(std::accumulate(piece_count_.begin(), piece_count_.end(), std::int64_t{0}));
+  }
+
+  // Calls f(block, pieces) for the rank's tiles in its order.
+  template <typename F>
+  void for_each_tile(int rank, F&& f) const {
+    if (!spanning_) {
+      for_each_scattered(areas_, ranks(), rank, b_.knobs(),
+                         [&](const OwnedBlock& piece) { f(piece.block, std::span<const OwnedBlock>(&piece, 1)); });
+      return;
     }
     // Each rank starts elsewhere, so that not all of them store to the same owners at the same time.
-    for (int rank = 0; rank < ranks(); ++rank) {
-      tiles_[index(rank)] = all;
-      auto& mine = tiles_[index(rank)].spanning;
-      if (b_.knobs().order != TileOrder::naive)
-        std::rotate(mine.begin(), mine.begin() + part_of(std::ssize(mine), ranks(), rank).begin, mine.end());
+    const std::size_t count = spanning_tiles_.size();
+    const auto first = b_.knobs().order == TileOrder::naive
+                           ? 0
+                           : index(part_of(static_cast<std::int64_t>(count), ranks(), rank).begin);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t tile = (first + i) % count;
+      f(spanning_tiles_.block(tile), spanning_tiles_.pieces_of(tile));
     }
   }
 
@@ -233,20 +220,18 @@ class FusedScatter {
       default: return region(rank, buffer_out, piece.block, 0, 0);
     }
   }
-  std::vector<Region> sum_destinations(const OwnedBlock& piece, int rank) const {
-    if (b_.problem().op != Operator::gemm_all_reduce || one_shot_) return {final_region(rank, rank, piece)};
-    std::vector<Region> regions{final_region(rank, rank, piece)};
-    for (int step = 1; step < ranks(); ++step) regions.push_back(final_region((rank + step) % ranks(), rank, piece));
-    return regions;
-  }
-  // A rank may not leave before the others' sums have reached it.
-  void post_sum(std::vector<Post>& posts, const std::vector<Region>& to, int rank) {
-    posts.reserve(posts.size() + to.size() - 1);
-    for (const Region& region : to)
-      if (region.rank != rank) {
-        posts.push_back({region.rank, arrived_[index(region.rank)]});
-        ++arrivals_[index(region.rank)];
-      }
+  // Calls store(to) for all ranks that a sum of `rank` goes to, and adds what it posts behind them.
+  template <typename F>
+  void send_sum(int rank, std::vector<Post>& posts, F&& store) {
+    const bool to_all = b_.problem().op == Operator::gemm_all_reduce && !one_shot_;
+    store(rank);
+    for (int step = 1; to_all && step < ranks(); ++step) {
+      const int peer = (rank + step) % ranks();
+      store(peer);
+      // A rank may not leave before the others' sums have reached it.
+      posts.emplace_back(peer, arrived_[index(peer)]);
+      ++arrivals_[index(peer)];
+    }
   }
 
   // ----------------------------------------------------------------------------------------------------- tasks
@@ -263,11 +248,30 @@ class FusedScatter {
     }
   }
 
+  void add_tiles(int rank) {
+    if (!split_.splits()) {
+      std::size_t place = 0;
+      for_each_tile(rank, [&](const Block& block, std::span<const OwnedBlock> pieces) {
+        add_tile(rank, block, pieces, place++, 0);
+      });
+      return;
+    }
+    RankTiles mine;
+    for_each_tile(rank, [&](const Block& block, std::span<const OwnedBlock> pieces) {
+      mine.spanning.push_back({block, mine.pieces.size(), pieces.size()});
+      mine.pieces.insert(mine.pieces.end(), pieces.begin(), pieces.end());
+    });
+    split_.for_each_part(0, mine.size(), [&](std::size_t tile, std::size_t part) {
+      if (split_.is_last(part) || b_.keeps(rank)) add_tile(rank, mine.block(tile), mine.pieces_of(tile), tile, part);
+    });
+  }
+
   // A part of the tile that is number `place` of the rank's.
   void add_tile(int rank, const Block& block, std::span<const OwnedBlock> pieces, std::size_t place, std::size_t part) {
     if (!b_.keeps(rank)) {
-      std::vector<Wait> waits = split_.waits(rank, place);
+      std::vector<Wait> waits;
       std::vector<Post> posts;
+      split_.add_waits(rank, place, waits);
       send(rank, block, pieces, nullptr, waits, posts);
       b_.skip(rank, compute_, waits, posts);
       return;
@@ -275,7 +279,7 @@ class FusedScatter {
     const Region a = b_.rows_of(rank, buffer_a, block.rows.begin, block.rows.size);
     Task& task = split_.add_tile(rank, compute_, a, block.cols, place, part);
     auto& tile = std::get<Tile>(task.work);
-    tile.a_scale = b_.scales_of(rank, block.rows);
+    if (b_.problem().scales != Scales::none) tile.a_scale = b_.scales_of(rank, block.rows);
     if (!split_.is_last(part)) return;
     send(rank, block, pieces, &tile, task.waits, task.posts);
     // With reductions the bias is theirs to add.
@@ -289,19 +293,20 @@ class FusedScatter {
     const int to = b_.only();
     const std::int64_t count = piece_count_[index(one_shot_ ? 0 : to)];
     // Its pieces for that rank, those first that stand before any tile that waits.
-    const std::vector<Wait> first_waits = split_.waits(peer, 0);
+    std::vector<Wait> first_waits;
+    split_.add_waits(peer, 0, first_waits);
     const std::int64_t lead = exchange_ ? 0
                               : in_tile_
                                   ? scatter_lead(areas_[index(to)], areas_[index(peer)], ranks(), peer, b_.knobs())
                                   : count;
     std::vector<Post> early, late;
-    early.reserve(index(static_cast<int>(lead)));
+    early.reserve(index(lead));
     for (int i = 0; i < count; ++i)
       (i < lead ? early : late).push_back({to, exchange_ ? arrived_[index(to)] : signal_base_[index(to)] + i});
     b_.skip(peer, compute_, first_waits, early);
     if (exchange_) arrivals_[index(to)] += static_cast<std::uint32_t>(count);
     if (reduce_ && !one_shot_ && b_.problem().op == Operator::gemm_all_reduce) {
-      late.insert(late.end(), index(static_cast<int>(piece_count_[index(peer)])), {to, arrived_[index(to)]});
+      late.insert(late.end(), index(piece_count_[index(peer)]), {to, arrived_[index(to)]});
       arrivals_[index(to)] += static_cast<std::uint32_t>(piece_count_[index(peer)]);
     }
     const int first_wait = exchange_ ? entered_[index(peer)] : signal_base_[index(peer)];
@@ -311,45 +316,44 @@ class FusedScatter {
   // Where a tile's pieces go, what it waits for and posts; `tile` is null where the plan does not keep it.
   void send(int rank, const Block& block, std::span<const OwnedBlock> pieces, Tile* tile, std::vector<Wait>& waits,
             std::vector<Post>& posts) {
-    const auto store = [&](const Region& to, const OwnedBlock& piece) {
-      if (tile != nullptr)
-        tile->stores.push_back(
-            {to, piece.block.rows.begin - block.rows.begin, piece.block.cols.begin - block.cols.begin});
+    const auto store = [&](const OwnedBlock& piece, auto&& region) {
+      if (tile == nullptr) return;
+      Store& made = tile->stores.emplace_back();
+      made.to = region();
+      made.row = piece.block.rows.begin - block.rows.begin;
+      made.col = piece.block.cols.begin - block.cols.begin;
     };
     const auto post = [&](int to, int signal) {
-      if (tile != nullptr || b_.keeps(to)) posts.push_back({to, signal});
+      if (tile != nullptr || b_.keeps(to)) posts.emplace_back(to, signal);
     };
     for (const OwnedBlock& piece : pieces) {
       const bool own = piece.owner == rank;
       if (ranks() == 1) {
-        store(final_region(rank, rank, piece), piece);
+        store(piece, [&] { return final_region(rank, rank, piece); });
       } else if (one_shot_) {
         for (int step = 1; step <= ranks(); ++step) {  // own copy last
           const int peer = (rank + step) % ranks();
-          store(received_tile(peer, rank, piece), piece);
+          store(piece, [&] { return received_tile(peer, rank, piece); });
           post(peer, signal_base_[index(peer)] + piece.index);
         }
       } else if (own && in_tile_) {
         if (tile != nullptr) add_peers(*tile, piece);
         wait_for_peers(waits, piece);
-        const auto to = sum_destinations(piece, rank);
-        if (tile != nullptr) tile->stores.reserve(to.size());
-        for (const Region& region : to) store(region, piece);
-        post_sum(posts, to, rank);
+        send_sum(rank, posts, [&](int to) { store(piece, [&] { return final_region(to, rank, piece); }); });
       } else if (own && exchange_) {
-        store(final_region(rank, rank, piece), piece);
+        store(piece, [&] { return final_region(rank, rank, piece); });
       } else if (copies_) {
-        store(partial(rank, piece.block), piece);
+        store(piece, [&] { return partial(rank, piece.block); });
         for_each_block(piece, [&](int part) {
           posts.push_back(own ? Post{rank, block_arrived(rank, rank, part)} : block_ready(rank, piece.owner, part));
         });
       } else if (exchange_) {
-        store(final_region(piece.owner, rank, piece), piece);
-        waits.push_back({entered_[index(rank)] + piece.owner, 1, WaitPoint::epilogue});
+        store(piece, [&] { return final_region(piece.owner, rank, piece); });
+        waits.emplace_back(entered_[index(rank)] + piece.owner, 1u, WaitPoint::epilogue);
         post(piece.owner, arrived_[index(piece.owner)]);
         ++arrivals_[index(piece.owner)];
       } else {
-        store(in_tile_ ? slot(rank, piece) : received_tile(piece.owner, rank, piece), piece);
+        store(piece, [&] { return in_tile_ ? slot(rank, piece) : received_tile(piece.owner, rank, piece); });
         post(piece.owner, signal_base_[index(piece.owner)] + piece.index);
       }
     }
@@ -360,14 +364,14 @@ class FusedScatter {
     tile.adds.reserve(index(ranks() - 1));
     for (int source = 0; source < ranks(); ++source)
       if (source != piece.owner)
-        tile.adds.push_back(copies_ ? received_block(piece.owner, source, piece.block) : slot(source, piece));
+        tile.adds.emplace_back() = copies_ ? received_block(piece.owner, source, piece.block) : slot(source, piece);
   }
 
   void wait_for_peers(std::vector<Wait>& waits, const OwnedBlock& piece) const {
     const int owner = piece.owner;
     if (!copies_) {
-      waits.push_back(
-          {signal_base_[index(owner)] + piece.index, static_cast<std::uint32_t>(ranks() - 1), WaitPoint::epilogue});
+      waits.emplace_back(signal_base_[index(owner)] + piece.index, static_cast<std::uint32_t>(ranks() - 1),
+                         WaitPoint::epilogue);
       return;
     }
     for (int source = 0; source < ranks(); ++source)
@@ -380,9 +384,8 @@ class FusedScatter {
   void add_reductions(int rank) {
     const int owner = one_shot_ ? 0 : rank;
     // In the order in which this rank computes its own part, which is the order in which the peers send it.
-    const RankTiles& mine = tiles_[index(rank)];
-    for (std::size_t tile = 0; tile < mine.size(); ++tile)
-      for (const OwnedBlock& piece : mine.pieces_of(tile)) {
+    for_each_tile(rank, [&](const Block&, std::span<const OwnedBlock> pieces) {
+      for (const OwnedBlock& piece : pieces) {
         if (piece.owner != owner) continue;
         Reduction reduction;
         std::vector<Wait> waits;
@@ -400,11 +403,11 @@ class FusedScatter {
         }
         if (!copies_) waits.push_back({signal_base_[index(rank)] + piece.index, static_cast<std::uint32_t>(ranks())});
         b_.add_bias(rank, piece.block.cols, reduction.from);
-        reduction.to = sum_destinations(piece, rank);
         std::vector<Post> posts;
-        post_sum(posts, reduction.to, rank);
+        send_sum(rank, posts, [&](int to) { reduction.to.push_back(final_region(to, rank, piece)); });
         b_.add(rank, reduction_, {std::move(reduction), std::move(waits), std::move(posts)});
       }
+    });
   }
 
   // Tiles of one rank that write into a block.
@@ -426,10 +429,12 @@ class FusedScatter {
     for (int source = 0; source < ranks(); ++source) {
       std::vector<std::vector<std::size_t>> ready(areas_.size());
       for (std::size_t o = 0; o < areas_.size(); ++o) ready[o].resize(blocks_[o].size());
-      const RankTiles& from = tiles_[index(source)];
-      for (std::size_t t = 0; t < from.size(); ++t)
-        for (const OwnedBlock& piece : from.pieces_of(t))
-          for_each_block(piece, [&](int block) { ready[index(piece.owner)][index(block)] = t; });
+      std::size_t place = 0;
+      for_each_tile(source, [&](const Block&, std::span<const OwnedBlock> pieces) {
+        for (const OwnedBlock& piece : pieces)
+          for_each_block(piece, [&](int block) { ready[index(piece.owner)][index(block)] = place; });
+        ++place;
+      });
       for (int owner = 0; owner < ranks(); ++owner)
         for (int block = 0; owner != source && block < block_count(owner); ++block)
           copies[index(pull ? owner : source)].push_back({source, owner, block, ready[index(owner)][index(block)]});
@@ -463,11 +468,10 @@ class FusedScatter {
     b_.add(rank, copy_, {Transfer{partial(copy.source, block), to}, std::move(waits), std::move(posts)});
   }
 
-  Builder b_;
   SplitK split_{b_};
   bool one_shot_ = false, exchange_ = false, reduce_ = false, in_tile_ = false, copies_ = false, spanning_ = false;
   std::vector<Area> areas_;                 // by owner; one area for one-shot
-  std::vector<RankTiles> tiles_;            // by rank
+  RankTiles spanning_tiles_;                // the first rank's, where tiles span areas
   std::vector<std::vector<Block>> pieces_;  // by owner and index; with copies
   std::vector<std::int64_t> piece_count_;   // by owner
   std::vector<std::vector<Block>> blocks_;  // by owner: rows that one copy carries
@@ -479,8 +483,8 @@ class FusedScatter {
 
 }  // namespace
 
-Plan fused_scatter_plan(const Problem& problem, const Knobs& knobs, int only) {
-  return FusedScatter(problem, knobs, only).make();
+std::unique_ptr<FusedStrategy> fused_scatter(const Problem& problem, const Knobs& knobs, int only) {
+  return std::make_unique<FusedScatter>(problem, knobs, only);
 }
 
 }  // namespace imbrex

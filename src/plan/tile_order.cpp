@@ -53,12 +53,12 @@ class Way {
     return super * group_ * columns_ + steps % columns_ * std::min(group_, rows_ - super * group_);
   }
 
-  void take(std::vector<OwnedBlock>& order) {
+  void take(const BlockVisit& visit) {
     const std::int64_t first = next_ / columns_ * group_, col = next_ % columns_ * tile_n_;
     const Range cols{area_->cols.begin + col, std::min(tile_n_, area_->cols.size - col)};
     for (std::int64_t i = first; i < std::min(first + group_, rows_); ++i) {
       const Range rows{area_->rows.begin + i * tile_m_, std::min(tile_m_, area_->rows.size - i * tile_m_)};
-      order.push_back({{rows, cols}, area_->owner, taken_++});
+      visit({{rows, cols}, area_->owner, taken_++});
     }
     ++next_;
   }
@@ -71,30 +71,25 @@ class Way {
 };
 
 template <typename Turn>
-std::vector<OwnedBlock> ordered(const std::vector<Area>& areas, int rank, const Knobs& knobs, std::int64_t shift,
-                                Turn&& turn) {
+void for_each(const std::vector<Area>& areas, int rank, const Knobs& knobs, std::int64_t shift, const BlockVisit& visit,
+              Turn&& turn) {
   std::vector<Way> ways;
-  std::int64_t count = 0;
-  for (const Area& area : areas) {
-    ways.emplace_back(area, rank, knobs, turn(area.owner), shift);
-    count += ways.back().blocks();
-  }
+  for (const Area& area : areas) ways.emplace_back(area, rank, knobs, turn(area.owner), shift);
   std::stable_sort(ways.begin(), ways.end(), [](const Way& x, const Way& y) { return x.turn() < y.turn(); });
-  std::vector<OwnedBlock> order;
-  order.reserve(static_cast<std::size_t>(count));
   if (knobs.order != TileOrder::column_major) {
     for (Way& way : ways)
-      while (!way.ended()) way.take(order);
-    return order;
+      while (!way.ended()) way.take(visit);
+    return;
   }
-  while (std::ssize(order) < count) {
-    std::int64_t step = std::numeric_limits<std::int64_t>::max();
+  for (;;) {
+    constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
+    std::int64_t step = none;
     for (const Way& way : ways)
       if (!way.ended()) step = std::min(step, way.step());
+    if (step == none) return;
     for (Way& way : ways)
-      if (!way.ended() && way.step() == step) way.take(order);
+      if (!way.ended() && way.step() == step) way.take(visit);
   }
-  return order;
 }
 
 // rank + 1 comes first, the rank itself last
@@ -102,8 +97,34 @@ int scatter_turn(int owner, int ranks, int rank) { return (owner - rank + ranks 
 
 }  // namespace
 
-std::vector<OwnedBlock> scatter_order(const std::vector<Area>& areas, int ranks, int rank, const Knobs& knobs) {
-  return ordered(areas, rank, knobs, knobs.own_shift, [&](int owner) { return scatter_turn(owner, ranks, rank); });
+RankTiles spanning_tiles(const Extent& product, const std::vector<Area>& areas, const Knobs& knobs) {
+  std::vector<int> next(areas.size());
+  RankTiles all;
+  for (const Block& block : blocks_of({0, product.rows}, {0, product.cols}, knobs)) {
+    RankTile tile{block, all.pieces.size(), 0};
+    for (const Area& area : areas) {
+      const std::int64_t begin = std::max(block.rows.begin, area.rows.begin);
+      const std::int64_t end = std::min(block.rows.end(), area.rows.end());
+      const std::int64_t left = std::max(block.cols.begin, area.cols.begin);
+      const std::int64_t right = std::min(block.cols.end(), area.cols.end());
+      if (begin < end && left < right) {
+        int& index = next[static_cast<std::size_t>(area.owner)];
+        all.pieces.push_back({{{begin, end - begin}, {left, right - left}}, area.owner, index++});
+        ++tile.count;
+      }
+    }
+    all.spanning.push_back(tile);
+  }
+  return all;
+}
+
+std::int64_t count_blocks(const Area& area, const Knobs& knobs) {
+  return ceil_div(area.rows.size, knobs.tile_m) * ceil_div(area.cols.size, knobs.tile_n);
+}
+
+void for_each_scattered(const std::vector<Area>& areas, int ranks, int rank, const Knobs& knobs,
+                        const BlockVisit& visit) {
+  for_each(areas, rank, knobs, knobs.own_shift, visit, [&](int owner) { return scatter_turn(owner, ranks, rank); });
 }
 
 std::int64_t scatter_lead(const Area& area, const Area& other, int ranks, int rank, const Knobs& knobs) {
@@ -116,10 +137,10 @@ std::int64_t scatter_lead(const Area& area, const Area& other, int ranks, int ra
   return way.blocks_before(ahead_of.step() + (first ? 1 : 0));
 }
 
-std::vector<OwnedBlock> gather_order(const std::vector<Area>& areas, const std::vector<int>& arrival, int rank,
-                                     const Knobs& knobs) {
-  return ordered(areas, rank, knobs, -knobs.own_shift,
-                 [&](int owner) { return arrival[static_cast<std::size_t>(owner)]; });
+void for_each_gathered(const std::vector<Area>& areas, const std::vector<int>& arrival, int rank, const Knobs& knobs,
+                       const BlockVisit& visit) {
+  for_each(areas, rank, knobs, -knobs.own_shift, visit,
+           [&](int owner) { return arrival[static_cast<std::size_t>(owner)]; });
 }
 
 }  // namespace imbrex

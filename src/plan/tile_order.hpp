@@ -1,6 +1,7 @@
 // Which tiles a rank computes, in which order.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -48,15 +49,25 @@ struct RankTiles {
   }
 };
 
+/// All tiles of a product and their parts in each area, in super-rows as blocks_of.
+RankTiles spanning_tiles(const Extent& product, const std::vector<Area>& areas, const Knobs& knobs);
+
+/// How many blocks an area has.
+std::int64_t count_blocks(const Area& area, const Knobs& knobs);
+
+// Blocks come one by one: a list of them all would take as long to touch as tasks to make.
+using BlockVisit = std::function<void(const OwnedBlock&)>;
+
 /// Every area's blocks in the order in which `rank` computes them when results travel to the owners: other owners'
 /// first, rotated by rank, own blocks last (TileOrder::naive: as they lie in the product).
-std::vector<OwnedBlock> scatter_order(const std::vector<Area>& areas, int ranks, int rank, const Knobs& knobs);
+void for_each_scattered(const std::vector<Area>& areas, int ranks, int rank, const Knobs& knobs,
+                        const BlockVisit& visit);
 
 /// How many of the blocks of `area` come before the first one of `other`, another owner's, in that order.
 std::int64_t scatter_lead(const Area& area, const Area& other, int ranks, int rank, const Knobs& knobs);
 
 /// The same order where operands travel from the owners: own blocks first, the others by `arrival` of their owners.
-std::vector<OwnedBlock> gather_order(const std::vector<Area>& areas, const std::vector<int>& arrival, int rank,
-                                     const Knobs& knobs);
+void for_each_gathered(const std::vector<Area>& areas, const std::vector<int>& arrival, int rank, const Knobs& knobs,
+                       const BlockVisit& visit);
 
 }  // namespace imbrex
