@@ -299,6 +299,7 @@ std::size_t count_tasks(const Plan& plan);
 
 /// "rank 2 queue 0 task 17 (tile)".
 std::string task_name(const Plan& plan, int rank, int queue, std::size_t task);
+std::string task_name(int rank, int queue, std::size_t index, const Task& task);
 
 /// What it does, as timelines name it: "tile rows 0+128 cols 256+128".
 std::string label(const Task& task);

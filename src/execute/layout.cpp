@@ -62,36 +62,45 @@ void expect_given(const Operands& operands, const Problem& problem) {
                         : "scales are given, and the problem has none");
 }
 
-HeapLayout::HeapLayout(const Plan& plan) : signal_copies_(static_cast<std::uint64_t>(plan.signal_copies)) {
-  const auto groups = collective_groups(plan);
-  std::vector<bool> shared(plan.buffers.size());
+LayoutSurvey::LayoutSurvey(const Plan& frame) : shared_(frame.buffers.size()) {
+  for (const RankPlan& rank : frame.ranks) posts_.emplace_back(static_cast<std::size_t>(rank.signals));
+}
+
+void LayoutSurvey::add(const TaskPlace& place, const Task& task) {
+  for (const Post& post : task.posts)
+    ++posts_[static_cast<std::size_t>(post.rank)][static_cast<std::size_t>(post.signal)];
+  for_each_region(task, [&](const Region& r) {
+    if (r.rank != place.rank) shared_[static_cast<std::size_t>(r.buffer)] = true;
+  });
+  if (const auto* collective = std::get_if<Collective>(&task.work)) {
+    // Peers read its source.
+    shared_[static_cast<std::size_t>(collective->from.buffer)] = true;
+    groups_[collective->group].push_back(place.rank);
+  }
+}
+
+HeapLayout::HeapLayout(const Plan& plan)
+    : HeapLayout(plan, [&] {
+        LayoutSurvey survey(plan);
+        for_each_task(plan, [&](const TaskPlace& place, const Task& task) { survey.add(place, task); });
+        return survey;
+      }()) {}
+
+HeapLayout::HeapLayout(const Plan& plan, LayoutSurvey survey)
+    : posts_(std::move(survey.posts_)), signal_copies_(static_cast<std::uint64_t>(plan.signal_copies)) {
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
     signals_.push_back(plan.ranks[rank].signals);
-    posts_.emplace_back(static_cast<std::size_t>(plan.ranks[rank].signals));
     // A group's counters receive one post from every rank that it joins.
-    for (const auto& [number, parts] : groups) {
-      const bool joins = std::any_of(parts.begin(), parts.end(),
-                                     [&](const Collective* part) { return part->to.rank == static_cast<int>(rank); });
-      posts_.back().insert(posts_.back().end(), 2, joins ? static_cast<std::uint32_t>(parts.size()) : 0);
+    for (const auto& [number, joined] : survey.groups_) {
+      const bool joins = std::find(joined.begin(), joined.end(), static_cast<int>(rank)) != joined.end();
+      posts_[rank].insert(posts_[rank].end(), 2, joins ? static_cast<std::uint32_t>(joined.size()) : 0);
     }
-    most_signals_ = std::max(most_signals_, posts_.back().size());
+    most_signals_ = std::max(most_signals_, posts_[rank].size());
   }
-  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank)
-    for (const Queue& queue : plan.ranks[rank].queues)
-      for (const Task& task : queue.tasks) {
-        for (const Post& post : task.posts)
-          ++posts_[static_cast<std::size_t>(post.rank)][static_cast<std::size_t>(post.signal)];
-        for_each_region(task, [&](const Region& r) {
-          if (r.rank != static_cast<int>(rank)) shared[static_cast<std::size_t>(r.buffer)] = true;
-        });
-        // Peers read a collective's source.
-        if (const auto* collective = std::get_if<Collective>(&task.work))
-          shared[static_cast<std::size_t>(collective->from.buffer)] = true;
-      }
   for (std::size_t b = 0; b < plan.buffers.size(); ++b) {
     const Buffer& buffer = plan.buffers[b];
     Place place;
-    if (buffer.role == BufferRole::workspace || shared[b]) {
+    if (buffer.role == BufferRole::workspace || survey.shared_[b]) {
       place = {bytes_, aligned(static_cast<std::size_t>(buffer.rows * buffer.cols) * size_of(buffer.type)),
                buffer.copies};
       bytes_ += place.stride * static_cast<std::size_t>(place.copies);

@@ -8,13 +8,29 @@
 
 #include "imbrex/execute.hpp"
 #include "imbrex/plan.hpp"
+#include "plan/task_stream.hpp"
 
 namespace imbrex {
+
+/// What a layout must know of a plan's tasks, which come one by one and have passed check_format.
+class LayoutSurvey {
+ public:
+  explicit LayoutSurvey(const Plan& frame);
+  void add(const TaskPlace& place, const Task& task);
+
+ private:
+  friend class HeapLayout;
+
+  std::vector<bool> shared_;                       // by buffer: another rank touches it
+  std::vector<std::vector<std::uint32_t>> posts_;  // by rank and signal: in one epoch
+  std::map<int, std::vector<int>> groups_;         // by collective group: the ranks that it joins
+};
 
 class HeapLayout {
  public:
   /// The plan must have passed check_format.
   explicit HeapLayout(const Plan& plan);
+  HeapLayout(const Plan& frame, LayoutSurvey survey);
 
   std::size_t bytes() const { return bytes_; }
 
@@ -35,8 +51,12 @@ class HeapLayout {
 
   /// What a counter of `rank` shows when `epoch` begins, if all posts of earlier epochs have arrived.
   std::uint32_t base(int rank, int signal, std::uint64_t epoch) const {
-    return static_cast<std::uint32_t>((epoch / signal_copies_) *
-                                      posts_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(signal)]);
+    return static_cast<std::uint32_t>((epoch / signal_copies_) * posts(rank, signal));
+  }
+
+  /// Posts that a signal of `rank` receives in an epoch.
+  std::uint32_t posts(int rank, int signal) const {
+    return posts_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(signal)];
   }
 
   /// Counters of `rank`, those of collectives included.

@@ -102,9 +102,13 @@ std::string_view kind_of(const Task& task) {
 }
 
 std::string task_name(const Plan& plan, int rank, int queue, std::size_t task) {
-  const Task& t =
-      plan.ranks.at(static_cast<std::size_t>(rank)).queues.at(static_cast<std::size_t>(queue)).tasks.at(task);
-  return fmt::format("rank {} queue {} task {} ({})", rank, queue, task, kind_of(t));
+  return task_name(
+      rank, queue, task,
+      plan.ranks.at(static_cast<std::size_t>(rank)).queues.at(static_cast<std::size_t>(queue)).tasks.at(task));
+}
+
+std::string task_name(int rank, int queue, std::size_t index, const Task& task) {
+  return fmt::format("rank {} queue {} task {} ({})", rank, queue, index, kind_of(task));
 }
 
 std::string label(const Task& task) {

@@ -1,4 +1,6 @@
 // Rules of the format: indices, shapes, types, bounds. Everything after it may rely on them.
+#include "plan/check/format.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -19,15 +21,11 @@ constexpr std::int64_t heap_alignment = 256;
 constexpr std::int64_t max_signals = 1 << 22;  // over all ranks
 constexpr int max_queues = 64;
 
-struct Refused {
-  Finding finding;
-};
+}  // namespace
 
-class FormatCheck {
+class FormatCheck::Rules {
  public:
-  explicit FormatCheck(const Plan& plan) : plan_(plan) {}
-
-  void run() {
+  explicit Rules(const Plan& frame) : plan_(frame) {
     try {
       validate(plan_.problem);
     } catch (const Error& error) {
@@ -39,6 +37,17 @@ class FormatCheck {
     expect(std::ssize(plan_.ranks) == plan_.problem.ranks, "the plan has {} rank entries for {} ranks",
            plan_.ranks.size(), plan_.problem.ranks);
     for (int rank = 0; rank < plan_.problem.ranks; ++rank) check_rank(rank);
+  }
+
+  void add(const TaskPlace& place, const Task& task) {
+    place_ = &place;
+    task_ = &task;
+    check_task(plan_.ranks[static_cast<std::size_t>(place.rank)].queues[static_cast<std::size_t>(place.queue)], task);
+    task_ = nullptr;
+  }
+
+  void finish() {
+    place_ = &nowhere_;
     for (const auto& [number, group] : groups_)
       for (int rank : group.ranks)
         expect(group.seen.contains(rank), "rank {} does not take part in collective {}, which joins it", rank, number);
@@ -46,9 +55,11 @@ class FormatCheck {
 
  private:
   template <typename... Args>
-  [[noreturn]] void refuse(Fault fault, fmt::format_string<Args...> text, Args&&... args) {
-    std::string where = task_ < 0 ? "" : task_name(plan_, rank_, queue_, static_cast<std::size_t>(task_)) + ": ";
-    throw Refused{{fault, rank_, queue_, task_, where + fmt::format(text, std::forward<Args>(args)...)}};
+  [[noreturn, gnu::cold, gnu::noinline]] void refuse(Fault fault, fmt::format_string<Args...> text, Args&&... args) {
+    const auto& [rank, queue, index] = *place_;
+    const std::string where = task_ == nullptr ? "" : task_name(rank, queue, index, *task_) + ": ";
+    throw Refused{{fault, rank, queue, task_ == nullptr ? -1 : static_cast<std::int64_t>(index),
+                   where + fmt::format(text, std::forward<Args>(args)...)}};
   }
   template <typename... Args>
   void expect(bool holds, fmt::format_string<Args...> text, Args&&... args) {
@@ -99,34 +110,32 @@ class FormatCheck {
 
   void check_rank(int rank) {
     const RankPlan& rank_plan = plan_.ranks[static_cast<std::size_t>(rank)];
-    rank_ = rank;
+    TaskPlace place{rank, -1, 0};
+    place_ = &place;
     signals_ += rank_plan.signals;
     expect(rank_plan.signals >= 0 && signals_ <= max_signals,
            "rank {} has {} signals: all ranks together may have 2^22", rank, rank_plan.signals);
     expect(rank_plan.queues.size() <= max_queues, "rank {} has {} queues: at most {}", rank, rank_plan.queues.size(),
            max_queues);
-    for (queue_ = 0; queue_ < std::ssize(rank_plan.queues); ++queue_) {
-      const Queue& queue = rank_plan.queues[static_cast<std::size_t>(queue_)];
-      expect(queue.workers >= 0 && queue.workers <= 1 << 16, "rank {} queue {} reserves {} workers", rank, queue_,
+    for (const Queue& queue : rank_plan.queues) {
+      ++place.queue;
+      expect(queue.workers >= 0 && queue.workers <= 1 << 16, "rank {} queue {} reserves {} workers", rank, place.queue,
              queue.workers);
-      for (task_ = 0; task_ < std::ssize(queue.tasks); ++task_)
-        check_task(queue, queue.tasks[static_cast<std::size_t>(task_)]);
-      task_ = -1;
     }
-    queue_ = -1;
-    rank_ = -1;
+    place_ = &nowhere_;
   }
 
   void check_task(const Queue& queue, const Task& task) {
     const bool tile = std::holds_alternative<Tile>(task.work);
-    expect(std::holds_alternative<Collective>(task.work) == (queue.engine == Engine::library),
-           "collectives, and nothing else, run on a library queue; this one is a {} queue", name_of(queue.engine));
+    if (std::holds_alternative<Collective>(task.work) != (queue.engine == Engine::library))
+      refuse(Fault::malformed, "collectives, and nothing else, run on a library queue; this one is a {} queue",
+             name_of(queue.engine));
     expect(queue.engine != Engine::copy || std::holds_alternative<Transfer>(task.work),
            "only transfers run on a copy queue");
     std::visit([&](const auto& work) { check_work(work); }, task.work);
     for (const Wait& wait : task.waits) {
-      expect(wait.signal >= 0 && wait.signal < plan_.ranks[static_cast<std::size_t>(rank_)].signals,
-             "waits for signal {} of {}", wait.signal, plan_.ranks[static_cast<std::size_t>(rank_)].signals);
+      expect(wait.signal >= 0 && wait.signal < plan_.ranks[static_cast<std::size_t>(place_->rank)].signals,
+             "waits for signal {} of {}", wait.signal, plan_.ranks[static_cast<std::size_t>(place_->rank)].signals);
       expect(wait.count >= 1 && wait.count < 1u << 30, "waits for {} posts: it must be 1 to 2^30", wait.count);
       expect(wait.point == WaitPoint::load || tile, "only a tile waits at its epilogue");
       expect(wait.k_begin == 0 || (tile && wait.point == WaitPoint::load && wait.k_begin > 0 &&
@@ -172,7 +181,7 @@ class FormatCheck {
   // Whether the region is the bias, one row of it behind everything else that is added.
   bool check_bias(const Region& r, const char* what, std::int64_t cols, bool last) {
     if (!is_bias(plan_.problem, r)) return false;
-    expect(last && r.rank == rank_ && r.rows == 1 && r.cols == cols,
+    expect(last && r.rank == place_->rank && r.rows == 1 && r.cols == cols,
            "{} of the bias is {} x {} on rank {}: the bias comes last, from the own rank, one row of {} columns", what,
            r.rows, r.cols, r.rank, cols);
     return true;
@@ -198,12 +207,14 @@ class FormatCheck {
   void check_work(const Tile& tile) {
     check_region(tile.a, "operand A");
     check_region(tile.b, "operand B");
-    expect(tile.b.rank == rank_, "operand B is on rank {}", tile.b.rank);
+    expect(tile.b.rank == place_->rank, "operand B is on rank {}", tile.b.rank);
     expect(tile.a.cols == tile.b.rows, "operand A is {} x {} but operand B is {} x {}", tile.a.rows, tile.a.cols,
            tile.b.rows, tile.b.cols);
-    expect(buffer(tile.a).type == plan_.problem.type && buffer(tile.b).type == plan_.problem.type &&
-               buffer(tile.a).layout == Layout::row_major && buffer(tile.b).layout == b_layout(plan_.problem),
-           "operands must be {}, A row_major and B {}", name_of(plan_.problem.type), name_of(b_layout(plan_.problem)));
+    // Names are looked up for a refusal only: there are very many tiles.
+    if (buffer(tile.a).type != plan_.problem.type || buffer(tile.b).type != plan_.problem.type ||
+        buffer(tile.a).layout != Layout::row_major || buffer(tile.b).layout != b_layout(plan_.problem))
+      refuse(Fault::malformed, "operands must be {}, A row_major and B {}", name_of(plan_.problem.type),
+             name_of(b_layout(plan_.problem)));
     check_scale(tile);
     expect(tile.own >= 0 && tile.own <= std::ssize(tile.adds), "own position {} of {} slots", tile.own,
            tile.adds.size());
@@ -241,8 +252,8 @@ class FormatCheck {
     expect(buffer(t.from).type == buffer(t.to).type && buffer(t.from).layout == buffer(t.to).layout,
            "source and destination must have one element type and layout");
     expect(buffer(t.from).layout != Layout::fragment, "slots are stored and added whole, and not copied");
-    expect(t.from.rank == rank_ || t.to.rank == rank_, "a transfer between ranks {} and {} runs on neither",
-           t.from.rank, t.to.rank);
+    expect(t.from.rank == place_->rank || t.to.rank == place_->rank,
+           "a transfer between ranks {} and {} runs on neither", t.from.rank, t.to.rank);
   }
 
   void check_work(const Reduction& reduction) {
@@ -267,7 +278,7 @@ class FormatCheck {
       check_sum(c.to, "the destination");
     else
       check_written(c.to, "the destination");
-    expect(c.from.rank == rank_ && c.to.rank == rank_, "a collective's regions are on its own rank");
+    expect(c.from.rank == place_->rank && c.to.rank == place_->rank, "a collective's regions are on its own rank");
     const Buffer &from = buffer(c.from), &to = buffer(c.to);
     expect(from.layout == Layout::row_major && to.layout == Layout::row_major && from.type == to.type,
            "source and destination must be row-major and have one element type");
@@ -278,8 +289,8 @@ class FormatCheck {
              "a collective of ranks {}: they must ascend from 0 to {}", fmt::join(c.ranks, ", "),
              plan_.problem.ranks - 1);
     const std::vector<int> joined = ranks_of(c, plan_);
-    expect(std::find(joined.begin(), joined.end(), rank_) != joined.end(),
-           "a collective of ranks {} has a part on rank {}", fmt::join(joined, ", "), rank_);
+    expect(std::find(joined.begin(), joined.end(), place_->rank) != joined.end(),
+           "a collective of ranks {} has a part on rank {}", fmt::join(joined, ", "), place_->rank);
     const std::int64_t ranks = std::ssize(joined);
     const std::int64_t in = c.kind == CollectiveKind::all_gather ? c.from.rows * ranks : c.from.rows;
     const std::int64_t out = c.kind == CollectiveKind::reduce_scatter ? c.to.rows * ranks : c.to.rows;
@@ -298,12 +309,14 @@ class FormatCheck {
            c.from.rows, c.from.cols, name_of(group.kind), group.rows, group.cols);
     expect(group.type == from.type, "collective group {} is of {} here, but of {} elsewhere", c.group,
            name_of(from.type), name_of(group.type));
-    expect(group.seen.insert(rank_).second, "collective group {} appears twice on this rank", c.group);
+    expect(group.seen.insert(place_->rank).second, "collective group {} appears twice on this rank", c.group);
   }
 
   const Plan& plan_;
-  int rank_ = -1, queue_ = -1;
-  std::int64_t task_ = -1, signals_ = 0;
+  const TaskPlace nowhere_{-1, -1, 0};
+  const TaskPlace* place_ = &nowhere_;
+  const Task* task_ = nullptr;  // that is being checked
+  std::int64_t signals_ = 0;
   struct Group {
     CollectiveKind kind;
     std::int64_t rows, cols;  // of the sources
@@ -314,11 +327,16 @@ class FormatCheck {
   std::map<int, Group> groups_;
 };
 
-}  // namespace
+FormatCheck::FormatCheck(const Plan& frame) : rules_(std::make_unique<Rules>(frame)) {}
+FormatCheck::~FormatCheck() = default;
+void FormatCheck::add(const TaskPlace& place, const Task& task) { rules_->add(place, task); }
+void FormatCheck::finish() { rules_->finish(); }
 
 std::optional<Finding> check_format(const Plan& plan) {
   try {
-    FormatCheck(plan).run();
+    FormatCheck check(plan);
+    for_each_task(plan, [&](const TaskPlace& place, const Task& task) { check.add(place, task); });
+    check.finish();
   } catch (const Refused& refused) {
     return refused.finding;
   }
