@@ -1,22 +1,28 @@
-// What an operator costs the host: once for a shape never seen (choosing what to run, making one rank's plan, checking
-// its format, placing and translating it; on GPUs the whole operator), and at each call.
+// What an operator costs the host: once for a shape never seen (choosing what to run, making one rank's tasks, checking
+// their format and placing the plan, translating them; on GPUs the whole operator), and at each call.
 //
-//   dispatch [RANKS]      RANKS: of the plans, and processes where there are GPUs for them (default 4)
+//   dispatch [RANKS]             RANKS: of the plans, and processes where there are GPUs for them (default 4)
+//   dispatch RANKS OP M N K      one number: microseconds on the host of that shape, the process's first
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
+#include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "base/check.hpp"
 #include "execute/cuda/library_translate.hpp"
 #include "execute/cuda/translate.hpp"
-#include "execute/layout.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/ops.hpp"
 #include "ops/run_device.hpp"
-#include "plan/rank_plan.hpp"
+#include "plan/task_stream.hpp"
 #include "runtime/cuda/device_memory.hpp"
 #include "support/operators.hpp"
 #include "tune/turns.hpp"
@@ -45,33 +51,83 @@ double microseconds(const std::function<void()>& f) {
   return std::chrono::duration<double>(Clock::now() - begin).count() * 1e6;
 }
 
-// Each stage's median over some repeats.
-void print_host_stages(const Problem& problem) {
-  std::vector<double> choose, make, format, place, translate, whole;
-  Candidate chosen;
-  Plan plan;
-  for (int i = 0; i < 5; ++i) {
-    choose.push_back(microseconds([&] { chosen = with_few_tiles(choose_gpu_candidate(problem, {}, {}, gpus)); }));
-    whole.push_back(microseconds([&] { static_cast<void>(make_plan(problem, chosen.strategy, chosen.knobs)); }));
-    make.push_back(microseconds([&] { plan = make_rank_plan(problem, chosen.strategy, chosen.knobs, 0); }));
-    format.push_back(microseconds([&] { static_cast<void>(check_format(plan)); }));
-    std::optional<HeapLayout> layout;
-    place.push_back(microseconds([&] { layout.emplace(plan); }));
-    if (plan.strategy != Strategy::fused) {
-      // As an execution does, so that all ranks refuse alike.
-      translate.push_back(microseconds([&] {
-        for (int rank = 0; rank < problem.ranks; ++rank) cuda::library_program(plan, rank);
-      }));
-      continue;
-    }
-    const cuda::TileShape shape{plan.knobs.tile_m, plan.knobs.tile_n, std::max(plan.knobs.cluster, 1), true};
-    translate.push_back(microseconds([&] { cuda::translate(plan, *layout, 0, {}, 0, shape); }));
+// The parts of what a shape costs, in microseconds. Memory for tables is an executor's: touched before any shape.
+struct Stages {
+  double choose = 0, make = 0, survey = 0, translate = 0;
+  double sum() const { return choose + make + survey + translate; }
+};
+
+Stages take_stages(const Problem& problem, cuda::TableEntries& memory, Candidate& chosen, std::size_t& tasks) {
+  Stages stages;
+  stages.choose = microseconds([&] { chosen = with_few_tiles(choose_gpu_candidate(problem, {}, {}, gpus)); });
+  std::unique_ptr<TaskStream> stream;
+  stages.make = microseconds([&] { stream = make_rank_tasks(problem, chosen.strategy, chosen.knobs, 0); });
+  std::optional<cuda::Surveyed> surveyed;
+  stages.survey = microseconds([&] { surveyed.emplace(cuda::survey(*stream, 0)); });
+  if (chosen.strategy != Strategy::fused) {
+    const auto plan = stream->whole();
+    tasks = count_tasks(*plan);
+    // As an execution does, so that all ranks refuse alike.
+    stages.translate = microseconds([&] {
+      for (int rank = 0; rank < problem.ranks; ++rank) cuda::library_program(*plan, rank);
+    });
+    return stages;
   }
-  const double translated = median(translate);
-  const double once = median(choose) + median(make) + median(format) + median(place) + translated;
+  tasks = surveyed->tables.sizes().tasks;
+  const cuda::TileShape shape{chosen.knobs.tile_m, chosen.knobs.tile_n, std::max(chosen.knobs.cluster, 1), true};
+  cuda::RankTable table;
+  stages.translate = microseconds([&] {
+    table = cuda::translate(*stream, surveyed->tables, surveyed->layout, 0, {}, 0, shape, std::move(memory));
+  });
+  memory = std::move(table);
+  return stages;
+}
+
+// What a process pays for its first shape, but for reading the tables of what was measured: printed for the parent.
+int print_first_shape(const Problem& problem) {
+  cuda::TableEntries memory = cuda::touched_entries();
+  Problem other = problem;
+  other.m = 16;
+  choose_gpu_candidate(other, {}, {}, gpus);
+  Candidate chosen;
+  std::size_t tasks = 0;
+  fmt::print("{}\n", take_stages(problem, memory, chosen, tasks).sum());
+  return 0;
+}
+
+// The same of a fresh process, a few of them.
+double cold(const Problem& problem) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  std::vector<double> all;
+  for (int i = 0; i < 5; ++i) {
+    const std::string command =
+        fmt::format("'{}' {} {} {} {} {}", self, problem.ranks, name_of(problem.op), problem.m, problem.n, problem.k);
+    FILE* output = popen(command.c_str(), "r");
+    double us = 0;
+    IMBREX_EXPECTS(output != nullptr && std::fscanf(output, "%lf", &us) == 1 && pclose(output) == 0, "{}: it failed",
+                   command);
+    all.push_back(us);
+  }
+  return median(all);
+}
+
+// Each stage's median over some repeats.
+void print_host_stages(const Problem& problem, cuda::TableEntries& memory) {
+  std::vector<double> choose, make, survey, translate, whole;
+  Candidate chosen;
+  std::size_t tasks = 0;
+  for (int i = 0; i < 5; ++i) {
+    const Stages stages = take_stages(problem, memory, chosen, tasks);
+    choose.push_back(stages.choose);
+    make.push_back(stages.make);
+    survey.push_back(stages.survey);
+    translate.push_back(stages.translate);
+    whole.push_back(microseconds([&] { static_cast<void>(make_plan(problem, chosen.strategy, chosen.knobs)); }));
+  }
+  const Stages stages{median(choose), median(make), median(survey), median(translate)};
   fmt::print("{:19} {:6} {:6} {:6} {:10} {:7} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f}\n",
-             name_of(problem.op), problem.m, problem.n, problem.k, name_of(plan.strategy), count_tasks(plan),
-             median(choose), median(make), median(format), median(place), translated, once, median(whole));
+             name_of(problem.op), problem.m, problem.n, problem.k, name_of(chosen.strategy), tasks, stages.choose,
+             stages.make, stages.survey, stages.translate, stages.sum(), cold(problem), median(whole));
 }
 
 // Host time of making an operator, and of a call that is queued.
@@ -130,18 +186,22 @@ int on_gpus(World& world) {
 
 int main(int argc, char** argv) {
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 4;
-  if (argc > 2 || ranks < 1 || ranks > max_ranks) {
-    fmt::print(stderr, "dispatch [RANKS]: RANKS is 1 to {}\n", max_ranks);
+  if ((argc > 2 && argc != 6) || ranks < 1 || ranks > max_ranks) {
+    fmt::print(stderr, "dispatch [RANKS [OP M N K]]: RANKS is 1 to {}\n", max_ranks);
     return 2;
   }
   try {
+    if (argc == 6)
+      return print_first_shape(
+          {parse_operator(argv[2]), std::atoll(argv[3]), std::atoll(argv[4]), std::atoll(argv[5]), ranks, Type::bf16});
     fmt::print(
-        "on the host (us, medians of 5; tasks of rank 0's plan; all: making all ranks' plan)\n"
+        "on the host (us, medians of 5; tasks of rank 0; survey: format and layout; once: their sum, cold: the same of "
+        "a process's first shape; all: making all ranks' plan)\n"
         "{:19} {:>6} {:>6} {:>6} {:10} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n",
-        "operator", "M", "N", "K", "strategy", "tasks", "choose", "make", "format", "place", "translate", "once",
-        "all");
+        "operator", "M", "N", "K", "strategy", "tasks", "choose", "make", "survey", "translate", "once", "cold", "all");
+    cuda::TableEntries memory = cuda::touched_entries();
     for (const Layer& layer : layers)
-      for (const std::int64_t m : rows) print_host_stages({layer.op, m, layer.n, layer.k, ranks, Type::bf16});
+      for (const std::int64_t m : rows) print_host_stages({layer.op, m, layer.n, layer.k, ranks, Type::bf16}, memory);
     std::fflush(stdout);
     GpuKind found;
     if (const std::string refusal = refusal_of_ranks(ranks, false, true, found); !refusal.empty()) {

@@ -90,6 +90,10 @@ class Executor {
   /// The same. The execution may keep the plan instead of a copy, which for large plans takes as long as making them.
   virtual std::unique_ptr<Execution> prepare_shared(std::shared_ptr<const Plan> plan);
 
+  /// The same of make_plan's plan, which need never exist as a whole: on GPUs each rank makes its own tasks, and keeps
+  /// none. Throws Error(invalid_input) also as make_plan.
+  virtual std::unique_ptr<Execution> prepare_made(const Problem& problem, Strategy strategy, const Knobs& knobs);
+
   /// Collective, of the same size on every rank. Memory for `out` that peers can write: if every rank's `out` is such
   /// memory of one call, gemm_all_reduce and gemm_all_to_all save a copy of the output. Null where the executor has
   /// nothing to gain by it. To be dropped before the executor, on every rank.

@@ -41,6 +41,10 @@ void Execution::synchronize(CudaStream) { refuse_stream(); }
 
 std::unique_ptr<Execution> Executor::prepare_shared(std::shared_ptr<const Plan> plan) { return prepare(*plan); }
 
+std::unique_ptr<Execution> Executor::prepare_made(const Problem& problem, Strategy strategy, const Knobs& knobs) {
+  return prepare_shared(std::make_shared<const Plan>(make_plan(problem, strategy, knobs)));
+}
+
 std::shared_ptr<void> Executor::allocate_output(std::size_t) { return nullptr; }
 
 }  // namespace imbrex

@@ -168,8 +168,8 @@ Device GemmOperator::device() const { return state_->device; }
 const Plan& GemmOperator::plan() const {
   State& s = *state_;
   if (s.plan == nullptr) {
-    const Plan& own = *s.on_gpus->plan;
-    s.plan = std::make_shared<const Plan>(make_plan(own.problem, own.strategy, own.knobs));
+    const Candidate& chosen = s.on_gpus->chosen;
+    s.plan = std::make_shared<const Plan>(make_plan(s.problem, chosen.strategy, chosen.knobs));
   }
   return *s.plan;
 }

@@ -9,7 +9,6 @@
 #include "base/check.hpp"
 #include "base/fixed_text.hpp"
 #include "execute/cuda/refusal.hpp"
-#include "plan/rank_plan.hpp"
 #include "runtime/attachment.hpp"
 #include "runtime/cuda/device_memory.hpp"
 #include "runtime/cuda/survey.hpp"
@@ -70,12 +69,11 @@ std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& 
   std::erase_if(operations, [](const auto& o) { return o.expired(); });
   for (const auto& weak : operations)
     if (auto o = weak.lock(); o->problem == problem && o->strategy == strategy && o->knobs == knobs) return o;
-  auto made = std::make_shared<GpuOperation>(GpuOperation{problem, strategy, knobs, nullptr, nullptr});
+  auto made = std::make_shared<GpuOperation>(GpuOperation{problem, strategy, knobs, {}, nullptr});
   Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpus);
   if (!knobs) chosen = with_few_tiles(chosen);
-  chosen = of_rank_0(world, chosen);
-  made->plan = std::make_shared<const Plan>(make_rank_plan(problem, chosen.strategy, chosen.knobs, world.rank()));
-  made->execution = executor->prepare_shared(made->plan);
+  made->chosen = of_rank_0(world, chosen);
+  made->execution = executor->prepare_made(problem, made->chosen.strategy, made->chosen.knobs);
   operations.push_back(made);
   return made;
 }

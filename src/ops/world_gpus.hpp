@@ -17,7 +17,7 @@ struct GpuOperation {
   Problem problem;
   std::optional<Strategy> strategy;
   std::optional<Knobs> knobs;
-  std::shared_ptr<const Plan> plan;  ///< make_rank_plan's, of this rank
+  Candidate chosen;  ///< what runs: make_plan's plan
   std::unique_ptr<Execution> execution;
 };
 

@@ -59,19 +59,6 @@ void Builder::add(int rank, int queue, Task task) {
   }
 }
 
-Task& Builder::add_tile(int rank, int queue) {
-  if (visit_ == nullptr) return tasks(rank, queue).emplace_back();
-  hand_tile();
-  tile_place_ = &place(rank, queue);
-  auto& tile = std::get<Tile>(tile_.work);
-  tile.adds.clear();
-  tile.own = 0;
-  tile.stores.clear();
-  tile_.waits.clear();
-  tile_.posts.clear();
-  return tile_;
-}
-
 void Builder::skip(int rank, int queue, const std::vector<Wait>& waits, const std::vector<Post>& posts) {
   if (visit_ != nullptr) {
     Task task = signal_task({}, {});

@@ -90,7 +90,18 @@ class Builder {
 
   /// A new tile of a rank that the plan keeps, to be filled in before the next task is added: with scales, if the
   /// problem has them.
-  Task& add_tile(int rank, int queue);
+  Task& add_tile(int rank, int queue) {
+    if (visit_ == nullptr) return tasks(rank, queue).emplace_back();
+    hand_tile();
+    tile_place_ = &place(rank, queue);
+    auto& tile = std::get<Tile>(tile_.work);
+    tile.adds.clear();
+    tile.own = 0;
+    tile.stores.clear();
+    tile_.waits.clear();
+    tile_.posts.clear();
+    return tile_;
+  }
 
   /// `count` tasks are going to be added.
   void reserve(int rank, int queue, std::size_t count);

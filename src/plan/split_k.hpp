@@ -55,4 +55,20 @@ class SplitK {
   std::vector<int> signals_;  // by rank: the first block's
 };
 
+inline Task& SplitK::add_tile(int rank, int queue, const Region& a, const Range& cols, std::size_t block,
+                              std::size_t part) const {
+  const Range& k = stretch(part);
+  Task& task = b_.add_tile(rank, queue);
+  auto& tile = std::get<Tile>(task.work);
+  tile.a = b_.region(rank, a.buffer, a.row, a.rows, k.begin, k.size);
+  tile.b = b_.region(rank, buffer_b, k.begin, k.size, cols.begin, cols.size);
+  if (is_last(part)) {
+    add_waits(rank, block, task.waits);
+  } else {
+    tile.stores.push_back({slot(rank, block, part, a.rows * cols.size)});
+    task.posts.push_back({rank, signals_[static_cast<std::size_t>(rank)] + static_cast<int>(block)});
+  }
+  return task;
+}
+
 }  // namespace imbrex

@@ -19,8 +19,10 @@ using namespace imbrex::cuda;
 using test::plan_of;
 using test::pretend_heap;
 using test::refusal;
+using test::same_bytes;
 using test::scatter_knobs;
 using test::table_of;
+using test::table_or_refusal;
 
 using Stretch = std::pair<std::uint32_t, std::uint32_t>;
 
@@ -314,21 +316,6 @@ TEST(CudaTable, RefusalsNameTheTaskAndTheReason) {
   EXPECT_NE(refusal(two, shape).find("queues 0 and 1 reserve no workers"), std::string::npos);
   queues[1].workers = 4;
   EXPECT_EQ(refusal(two, shape), "");
-}
-
-template <typename T>
-bool same_bytes(const std::vector<T>& x, const std::vector<T>& y) {
-  return x.size() == y.size() && (x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(T)) == 0);
-}
-
-// The table, or why there is none.
-std::string table_or_refusal(const Plan& plan, int rank, const TileShape& shape, RankTable& table) {
-  try {
-    table = table_of(plan, rank, shape);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST(CudaTable, IsTheSameFromOneRanksPlan) {

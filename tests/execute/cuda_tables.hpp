@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <string>
+#include <vector>
 
 #include "execute/cuda/translate.hpp"
 #include "imbrex/error.hpp"
@@ -35,6 +37,21 @@ inline std::string refusal(const Plan& plan, const cuda::TileShape& shape) {
     table_of(plan, 0, shape);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+    return error.what();
+  }
+  return "";
+}
+
+template <typename T>
+bool same_bytes(const std::vector<T>& x, const std::vector<T>& y) {
+  return x.size() == y.size() && (x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(T)) == 0);
+}
+
+// The table, or why there is none.
+inline std::string table_or_refusal(const Plan& plan, int rank, const cuda::TileShape& shape, cuda::RankTable& table) {
+  try {
+    table = table_of(plan, rank, shape);
+  } catch (const Error& error) {
     return error.what();
   }
   return "";

@@ -61,15 +61,17 @@ int workers_of(const GemmKernel& kernel, int device) {
 }  // namespace
 
 CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, FaultPool& faults, int device,
-                             std::shared_ptr<const Plan> plan, const CudaOptions& options)
+                             std::unique_ptr<TaskStream> tasks, Surveyed surveyed, TableEntries& memory,
+                             const CudaOptions& options)
     : StreamExecution(calls, options.timeline),
       world_(world),
       heap_(heap),
       device_(device),
-      shared_plan_(std::move(plan)),
-      plan_(*shared_plan_),
+      tasks_(std::move(tasks)),
+      plan_(tasks_->frame()),
       options_(options),
-      layout_(plan_),
+      layout_(std::move(surveyed.layout)),
+      survey_(std::move(surveyed.tables)),
       epoch_(options.first_epoch),
       place_{heap, heap.allocate_or_grow(world, layout_.bytes() + 256)},
       state_offset_(layout_.bytes()),
@@ -77,7 +79,7 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
       exceptions_(std::uncaught_exceptions()) {
   // Every kernel is loaded before any runs; refusals come before anything else is taken, on every rank alike.
   static_cast<void>(workers_of(plain_kernel(plan_.problem.type), device_));
-  choose_kernel();
+  choose_kernel(memory);
   // Of one GPU, all streams' copies share a queue: the next epoch's, which wait for this rank's kernel, would stand
   // before those of another rank that the kernel waits for.
   IMBREX_EXPECTS(
@@ -94,6 +96,8 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
   IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming));
   upload();
   start_counters();
+  // The device has the tables now.
+  if (!options_.timeline) memory = std::exchange(static_cast<TableEntries&>(table_), {});
   if (!table_.copies.empty()) prepare_skipping();
   world_.barrier();  // nobody posts before all counters are set
 }
@@ -126,7 +130,7 @@ int CudaExecution::own_workers(const GemmKernel& kernel) const {
 }
 
 // The variant that computes the plan in the fewest full waves, of those that its tiles fit and whose name is asked for.
-void CudaExecution::choose_kernel() {
+void CudaExecution::choose_kernel(TableEntries& memory) {
   std::size_t count = 0;
   const GemmKernel* const* kernels = tensor_core_kernels(count);
   const int generation = runtime::gpu_of(device_).major;
@@ -136,9 +140,9 @@ void CudaExecution::choose_kernel() {
     if (k.anywhere && generation == 9) return !options_.kernel.empty() && name.starts_with(options_.kernel);
     return name.find(options_.kernel) != std::string_view::npos;
   };
-  const Extent tile = largest_tile(plan_);
+  const Extent tile = survey_.largest_tile();
   double least = 0;
-  const std::string tma = refusal_of_tma(plan_);
+  const std::string tma = survey_.refusal_of_tma();
   const auto consider = [&](auto&& wanted) {
     for (std::size_t i = 0; i < count; ++i) {
       const GemmKernel& k = *kernels[i];
@@ -147,7 +151,7 @@ void CudaExecution::choose_kernel() {
         continue;
       const int workers = own_workers(k);
       if (workers == 0) continue;
-      const double c = cost(k, table_for(k), workers, shapes_of(plan_.problem).depth);
+      const double c = cost(k, table_for(k, memory), workers, shapes_of(plan_.problem).depth);
       if (kernel_ != nullptr && c >= least) continue;
       least = c;
       kernel_ = &k;
@@ -178,13 +182,13 @@ void CudaExecution::choose_kernel() {
   world_.all_gather(&listed, all.data(), sizeof listed);
   kernel_ = all.front() < static_cast<std::int64_t>(count) ? kernels[all.front()] : &plain;
   workers_ = own_workers(*kernel_);
-  table_ = std::move(table_for(*kernel_));
+  table_ = std::move(table_for(*kernel_, memory));
   tables_.clear();
 }
 
 // Of a variant's shape, once the tiles and slots are known to fit, a table depends on the cluster and on how slots come
 // through the stages.
-RankTable& CudaExecution::table_for(const GemmKernel& kernel) {
+RankTable& CudaExecution::table_for(const GemmKernel& kernel, TableEntries& memory) {
   const TileShape& shape = kernel.shape;
   const bool slots = std::any_of(plan_.buffers.begin(), plan_.buffers.end(),
                                  [](const Buffer& b) { return b.layout == Layout::fragment; });
@@ -197,8 +201,9 @@ RankTable& CudaExecution::table_for(const GemmKernel& kernel) {
   }
   const auto found = tables_.find(key);
   if (found != tables_.end()) return found->second;
-  return tables_.emplace(key, translate(plan_, layout_, world_.rank(), heap_.handle(), place_.offset, kernel.shape))
-      .first->second;
+  RankTable table = translate(*tasks_, survey_, layout_, world_.rank(), heap_.handle(), place_.offset, kernel.shape,
+                              std::exchange(memory, {}));
+  return tables_.emplace(key, std::move(table)).first->second;
 }
 
 void CudaExecution::upload() {
@@ -407,10 +412,11 @@ void CudaExecution::look() noexcept {
 std::vector<Span> CudaExecution::spans() {
   std::vector<TaskTimes> times(table_.tasks.size());
   IMBREX_CUDA_TRY(cudaMemcpy(times.data(), times_.get(), times.size() * sizeof(TaskTimes), cudaMemcpyDeviceToHost));
-  std::vector<Span> spans = task_spans(plan_, world_.rank(), table_.tasks, times, to_host_);
+  const std::shared_ptr<const Plan> whole = tasks_->whole();
+  std::vector<Span> spans = task_spans(*whole, world_.rank(), table_.tasks, times, to_host_);
   if (copy_times_ == nullptr) return spans;
   const std::vector<StepTimes::Stretch> copied = copy_times_->read();
-  const auto& queues = plan_.ranks[index(world_.rank())].queues;
+  const auto& queues = whole->ranks[index(world_.rank())].queues;
   for (std::size_t i = 0; i < copied.size(); ++i) {
     const CopyStep& step = table_.copies[i];
     spans.push_back({world_.rank(), "copy engine", label(queues[index(step.queue)].tasks[step.task]), Span::Kind::copy,
@@ -434,8 +440,8 @@ std::string CudaExecution::fault_message() const {
         "rank {} waited longer than {} s for all ranks to end epoch {} of a captured graph: {} of {} had",
         world_.rank(), world_.options().wait_limit, epoch, seen, std::uint32_t{f.count});
   return fmt::format("{} waited longer than {} s for signal {} in epoch {}: expected {} posts, saw {}",
-                     task_name(plan_, world_.rank(), static_cast<int>(f.queue), f.task), world_.options().wait_limit,
-                     std::uint32_t{f.signal}, epoch, std::uint32_t{f.count}, seen);
+                     task_name(*tasks_->whole(), world_.rank(), static_cast<int>(f.queue), f.task),
+                     world_.options().wait_limit, std::uint32_t{f.signal}, epoch, std::uint32_t{f.count}, seen);
 }
 
 void CudaExecution::throw_fault() {

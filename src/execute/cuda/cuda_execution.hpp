@@ -21,9 +21,10 @@ namespace imbrex::cuda {
 
 class CudaExecution final : public StreamExecution {
  public:
-  /// Collective. The device is selected; `heap`, `calls` and `faults` outlive the execution.
+  /// Collective. The device is selected; `heap`, `calls` and `faults` outlive the execution. `memory` is for the
+  /// tables; what is no longer needed of it comes back.
   CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, FaultPool& faults, int device,
-                std::shared_ptr<const Plan> plan, const CudaOptions& options);
+                std::unique_ptr<TaskStream> tasks, Surveyed surveyed, TableEntries& memory, const CudaOptions& options);
   ~CudaExecution() override;
 
   void look() noexcept override;
@@ -39,9 +40,9 @@ class CudaExecution final : public StreamExecution {
   void expect_sound() override;
   std::vector<Span> spans() override;
 
-  void choose_kernel();
+  void choose_kernel(TableEntries& memory);
   int own_workers(const GemmKernel& kernel) const;
-  RankTable& table_for(const GemmKernel& kernel);
+  RankTable& table_for(const GemmKernel& kernel, TableEntries& memory);
   void upload();
   void prepare_skipping();
   void start_counters();
@@ -62,10 +63,11 @@ class CudaExecution final : public StreamExecution {
   World& world_;
   runtime::CudaHeap& heap_;
   int device_;
-  std::shared_ptr<const Plan> shared_plan_;
-  const Plan& plan_;
+  std::unique_ptr<TaskStream> tasks_;
+  const Plan& plan_;  // their frame: without tasks
   CudaOptions options_;
   HeapLayout layout_;
+  TableSurvey survey_;
   std::uint64_t epoch_;  // of the next run
   Place place_;
   std::size_t state_offset_;

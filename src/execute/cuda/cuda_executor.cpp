@@ -27,24 +27,14 @@ class CudaExecutor final : public Executor {
     return prepare_shared(std::make_shared<const Plan>(plan));
   }
 
-  std::unique_ptr<Execution> prepare_shared(std::shared_ptr<const Plan> shared) override {
-    const Plan& plan = *shared;
-    IMBREX_EXPECTS(plan.problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}",
-                   plan.problem.ranks, world_.size());
-    if (const auto finding = check_format(plan))
-      throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
-    await_replays();
-    const std::lock_guard guard(calls_.lock());
-    quiesce();
-    const bool by_library =
-        !options_.kernel.empty() && cuda::library_name.find(options_.kernel) != std::string_view::npos;
-    if (cuda::has_collectives(plan) || by_library) {
-      IMBREX_EXPECTS(options_.ranks_per_gpu == 1, "{} ranks to a GPU: library collectives need a GPU for each rank",
-                     options_.ranks_per_gpu);
-      if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, calls_, device_);
-      return libraries_->prepare(plan, options_);
-    }
-    return std::make_unique<cuda::CudaExecution>(world_, heap_, calls_, faults_, device_, std::move(shared), options_);
+  std::unique_ptr<Execution> prepare_shared(std::shared_ptr<const Plan> plan) override {
+    expect_ranks(plan->problem);
+    return prepare_tasks(stored_tasks(std::move(plan)));
+  }
+
+  std::unique_ptr<Execution> prepare_made(const Problem& problem, Strategy strategy, const Knobs& knobs) override {
+    expect_ranks(problem);
+    return prepare_tasks(make_rank_tasks(problem, strategy, knobs, world_.rank()));
   }
 
   std::shared_ptr<void> allocate_output(std::size_t bytes) override {
@@ -56,6 +46,28 @@ class CudaExecutor final : public Executor {
   }
 
  private:
+  void expect_ranks(const Problem& problem) const {
+    IMBREX_EXPECTS(problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}", problem.ranks,
+                   world_.size());
+  }
+
+  std::unique_ptr<Execution> prepare_tasks(std::unique_ptr<TaskStream> tasks) {
+    cuda::Surveyed surveyed = cuda::survey(*tasks, world_.rank());
+    await_replays();
+    const std::lock_guard guard(calls_.lock());
+    quiesce();
+    const bool by_library =
+        !options_.kernel.empty() && cuda::library_name.find(options_.kernel) != std::string_view::npos;
+    if (cuda::has_collectives(tasks->frame()) || by_library) {
+      IMBREX_EXPECTS(options_.ranks_per_gpu == 1, "{} ranks to a GPU: library collectives need a GPU for each rank",
+                     options_.ranks_per_gpu);
+      if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, calls_, device_);
+      return libraries_->prepare(*tasks->whole(), options_);
+    }
+    return std::make_unique<cuda::CudaExecution>(world_, heap_, calls_, faults_, device_, std::move(tasks),
+                                                 std::move(surveyed), tables_, options_);
+  }
+
   // Loading kernels, taking memory and starting NCCL want idle GPUs, on all ranks.
   void quiesce() {
     IMBREX_CUDA_TRY(cudaSetDevice(device_));
@@ -86,7 +98,8 @@ class CudaExecutor final : public Executor {
   runtime::CudaHeap heap_;
   cuda::StreamCalls calls_;
   cuda::FaultPool faults_;
-  std::shared_ptr<cuda::Libraries> libraries_;  // made for the first plan that needs them
+  cuda::TableEntries tables_ = cuda::touched_entries();  // between executions that are made: memory for the next tables
+  std::shared_ptr<cuda::Libraries> libraries_;           // made for the first plan that needs them
 };
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 namespace imbrex::cuda {
 
-TaskEntry& Pairs::next() { return entries_[end_ % window] = {}; }
+TaskEntry& Pairs::next() { return entries_[end_ % window] = blank_; }
 
 void Pairs::add() {
   taken_[end_++ % window] = false;

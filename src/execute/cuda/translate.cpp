@@ -31,70 +31,51 @@ std::uint32_t word(std::int64_t value) { return static_cast<std::uint32_t>(value
 // before it has left the processor's store buffer, which cost a fifth of the time.
 class Translation {
  public:
-  Translation(const Plan& plan, const HeapLayout& layout, int rank, const HeapHandle& heap, std::size_t offset,
-              const TileShape& shape)
-      : plan_(plan), layout_(layout), rank_(rank), heap_(heap), offset_(offset), shape_(shape) {
-    survey();
-  }
-
-  RankTable run() {
-    for (int q = 0; q < std::ssize(plan_.ranks[index(rank_)].queues); ++q) {
-      const Queue& queue = plan_.ranks[index(rank_)].queues[index(q)];
-      switch (queue.engine) {
-        case Engine::compute: compute_queue(q, queue); break;
-        case Engine::copy: copy_queue(q, queue); break;
-        case Engine::library:
-          IMBREX_EXPECTS(queue.tasks.empty(), "{}: library collectives do not run beside tiles of the fused kernel",
-                         task_name(plan_, rank_, q, 0));
-      }
-    }
-    return std::move(table_);
-  }
-
- private:
-  // Signals that only tasks raise before which nothing of their queue waits: what waits for them cannot wait for
-  // another tile. And how long the tables become: those that grow are copied again and again.
-  void survey() {
-    const RankPlan& own = plan_.ranks[index(rank_)];
-    free_.assign(index(own.signals), true);
-    posts_.assign(free_.size(), 0);
-    Sizes sizes;
-    for (const RankPlan& rank : plan_.ranks)
-      for (const Queue& queue : rank.queues) {
-        const bool in_tables = &rank == &own && queue.engine == Engine::compute;
-        bool clear = true;
-        for (const Task& task : queue.tasks) {
-          clear = clear && task.waits.empty();
-          for (const Post& post : task.posts)
-            if (post.rank == rank_) {
-              ++posts_[index(post.signal)];
-              if (!clear) free_[index(post.signal)] = false;
-            }
-          if (in_tables) sizes.add(task);
-        }
-      }
-    // Every task with a partner of its own would be twice as many.
-    table_.tasks.reserve(sizes.tasks * index(shape_.cluster));
-    table_.waits.reserve(shape_.sharing == Sharing::k ? 2 * sizes.waits : sizes.waits);
+  Translation(const Plan& frame, const TableSurvey& survey, const HeapLayout& layout, int rank, const HeapHandle& heap,
+              std::size_t offset, const TileShape& shape, TableEntries memory)
+      : plan_(frame),
+        layout_(layout),
+        rank_(rank),
+        heap_(heap),
+        offset_(offset),
+        shape_(shape),
+        queues_(frame.ranks[index(rank)].queues),
+        copied_(queues_.size()),
+        pairs_(table_, survey.free(), shape_) {
+    for (int b = 0; b < std::ssize(plan_.buffers); ++b) places_.push_back(place_of(b));
+    static_cast<TableEntries&>(table_) = std::move(memory);
+    table_.tasks.clear();
+    table_.waits.clear();
+    table_.regions.clear();
+    table_.posts.clear();
+    // Tables that grow are copied again and again. Every task with a partner of its own would be twice as many.
+    const TableSurvey::Sizes& sizes = survey.sizes();
+    if (table_.tasks.capacity() < sizes.tasks) table_.tasks.reserve(sizes.tasks * index(shape.cluster));
+    table_.waits.reserve(shape.sharing == Sharing::k ? 2 * sizes.waits : sizes.waits);
     table_.regions.reserve(sizes.regions);
     table_.posts.reserve(sizes.posts);
   }
 
-  struct Sizes {
-    std::size_t tasks = 0, waits = 0, regions = 0, posts = 0;
-
-    void add(const Task& task) {
-      ++tasks;
-      waits += task.waits.size();
-      posts += task.posts.size();
-      if (const auto* tile = std::get_if<Tile>(&task.work))
-        regions += tile->adds.size() + tile->stores.size();
-      else if (const auto* reduction = std::get_if<Reduction>(&task.work))
-        regions += reduction->from.size() + reduction->to.size();
-      else
-        regions += 2;
+  void add(const TaskPlace& place, const Task& task) {
+    if (place.rank != rank_) return;
+    place_ = &place;
+    task_ = &task;
+    const Queue& queue = queues_[index(place.queue)];
+    switch (queue.engine) {
+      case Engine::compute: add_compute(queue.workers); break;
+      case Engine::copy: add_copy(); break;
+      case Engine::library:
+        IMBREX_EXPECTS(false, "{}: library collectives do not run beside tiles of the fused kernel", where());
     }
-  };
+  }
+
+  RankTable finish() {
+    advance_to(static_cast<int>(std::ssize(queues_)));
+    return std::move(table_);
+  }
+
+ private:
+  std::string where() const { return task_name(rank_, place_->queue, place_->index, *task_); }
 
   std::uint64_t heap_address(int rank, std::size_t at) const {
     return reinterpret_cast<std::uint64_t>(heap_.at(rank, offset_ + at));
@@ -111,29 +92,49 @@ class Translation {
            !is_scale(r, buffer_b_scale(plan_.problem));
   }
 
-  void put(RegionEntry& entry, const Region& r) const {
-    const Buffer& b = plan_.buffers[index(r.buffer)];
-    const std::size_t size = size_of(b.type);
-    const auto first = static_cast<std::size_t>(r.row * b.cols + r.col) * size;
-    if (layout_.in_heap(r.buffer) && r.buffer == buffer_out) {
+  // Where a buffer's regions lie, and what they share.
+  struct Place {
+    std::uint64_t address = 0;  // of rank 0's first element
+    std::uint64_t rank_stride = 0, copy_stride = 0, row_stride = 0, element = 0;
+    std::uint64_t pitch = 0;
+    Base base = Base::heap;
+  };
+
+  Place place_of(int buffer) const {
+    const Buffer& b = plan_.buffers[index(buffer)];
+    const Region whole{rank_, buffer, 0, 0, b.rows, b.cols};
+    Place place;
+    place.element = size_of(b.type);
+    place.row_stride = static_cast<std::uint64_t>(b.cols) * place.element;
+    place.pitch = is_bias(plan_.problem, whole) ? 0 : place.row_stride;
+    if (layout_.in_heap(buffer)) {
+      place.rank_stride = heap_.stride;
+      place.copy_stride = layout_.offset(buffer, 1) - layout_.offset(buffer, 0);
+      place.address = heap_address(0, layout_.offset(buffer, 0));
+      if (buffer != buffer_out) return place;
       // All ranks' outputs lie at one offset of the heap, which only a run knows: the distance to this rank's is
       // enough.
-      entry.address = heap_address(r.rank, 0) - heap_address(rank_, 0) + first;
-      entry.base = Base::out;
-    } else if (layout_.in_heap(r.buffer)) {
-      entry.address = heap_address(r.rank, layout_.offset(r.buffer, 0)) + first;
-      entry.copy_stride = layout_.offset(r.buffer, 1) - layout_.offset(r.buffer, 0);
-    } else {
-      entry.address = first;
-      entry.base = r.buffer == buffer_out      ? Base::out
-                   : is_bias(plan_.problem, r) ? Base::bias
-                   : is_a_scale(r)             ? Base::a_scale
-                                               : Base::a;
+      place.address = heap_address(0, 0) - heap_address(rank_, 0);
+      place.copy_stride = 0;
     }
-    entry.pitch = is_bias(plan_.problem, r) ? 0 : static_cast<std::size_t>(b.cols) * size;
+    place.base = buffer == buffer_out            ? Base::out
+                 : is_bias(plan_.problem, whole) ? Base::bias
+                 : is_a_scale(whole)             ? Base::a_scale
+                                                 : Base::a;
+    return place;
+  }
+
+  void put(RegionEntry& entry, const Region& r) const {
+    const Place& place = places_[index(r.buffer)];
+    entry.address = place.address + index(r.rank) * place.rank_stride +
+                    static_cast<std::uint64_t>(r.row) * place.row_stride +
+                    static_cast<std::uint64_t>(r.col) * place.element;
+    entry.copy_stride = place.copy_stride;
+    entry.pitch = place.pitch;
     entry.rows = word(r.rows);
     entry.cols = word(r.cols);
-    entry.type = b.type;
+    entry.type = plan_.buffers[index(r.buffer)].type;
+    entry.base = place.base;
   }
 
   RegionEntry region(const Region& r) const {
@@ -172,12 +173,14 @@ class Translation {
 
   void add_waits(TaskEntry& entry, const Task& task) {
     entry.waits = narrow<std::uint32_t>(table_.waits.size(), "waits");
+    if (task.waits.empty()) return;
     // In the order of the task, but for the points that they stand at and, of loads, their columns.
     const auto add = [&](WaitPoint point) {
       const std::size_t begin = table_.waits.size();
       for (const Wait& wait : task.waits)
         if (wait.point == point)
-          table_.waits.push_back({word(wait.signal), posts_[index(wait.signal)], wait.count, word(wait.k_begin)});
+          table_.waits.emplace_back(word(wait.signal), layout_.posts(rank_, wait.signal), wait.count,
+                                    word(wait.k_begin));
       return table_.waits.size() - begin;
     };
     entry.load_waits = narrow<std::uint16_t>(add(WaitPoint::load), "waits of one task");
@@ -187,51 +190,56 @@ class Translation {
     entry.epilogue_waits = narrow<std::uint16_t>(add(WaitPoint::epilogue), "waits of one task");
   }
 
-  void start(TaskEntry& entry, int queue, std::size_t task) {
-    entry.queue = static_cast<std::uint16_t>(queue);  // of 64 at most
-    entry.task = narrow<std::uint32_t>(task, "tasks in a queue");
-    const Task& t = plan_.ranks[index(rank_)].queues[index(queue)].tasks[task];
-    add_waits(entry, t);
+  void start(TaskEntry& entry) {
+    const Task& task = *task_;
+    entry.queue = static_cast<std::uint16_t>(place_->queue);  // of 64 at most
+    entry.task = narrow<std::uint32_t>(place_->index, "tasks in a queue");
+    add_waits(entry, task);
     entry.posts = narrow<std::uint32_t>(table_.posts.size(), "posts");
-    entry.post_count = narrow<std::uint16_t>(t.posts.size(), "posts of one task");
-    for (const Post& post : t.posts) table_.posts.push_back({counter(post)});
-    if (!t.posts.empty()) entry.post = table_.posts[entry.posts];
+    entry.post_count = narrow<std::uint16_t>(task.posts.size(), "posts of one task");
+    for (const Post& post : task.posts) table_.posts.push_back({counter(post)});
+    if (!task.posts.empty()) entry.post = table_.posts[entry.posts];
     entry.regions = narrow<std::uint32_t>(table_.regions.size(), "regions");
   }
 
-  void compute_queue(int q, const Queue& queue) {
-    IMBREX_EXPECTS(table_.queues.size() < max_compute_queues, "the plan has more than {} compute queues",
-                   max_compute_queues);
-    if (queue.workers == 0 && !queue.tasks.empty()) {
+  std::uint32_t entries() const { return narrow<std::uint32_t>(table_.tasks.size() / index(shape_.cluster), "tasks"); }
+
+  // Ends the queues before `queue`, and begins that one.
+  void advance_to(int queue) {
+    while (queue_ < queue) {
+      pairs_.finish();
+      if (!table_.queues.empty()) table_.queues.back().count = entries() - table_.queues.back().first;
+      if (++queue_ == std::ssize(queues_) || queues_[index(queue_)].engine != Engine::compute) continue;
+      IMBREX_EXPECTS(table_.queues.size() < max_compute_queues, "the plan has more than {} compute queues",
+                     max_compute_queues);
+      table_.queues.push_back({entries(), 0, 0, word(queues_[index(queue_)].workers)});
+    }
+  }
+
+  void add_compute(int workers) {
+    IMBREX_EXPECTS(place_->queue >= queue_, "{} comes after tasks of queue {}", where(), queue_);
+    advance_to(place_->queue);
+    if (workers == 0 && unreserved_ != queue_) {
       IMBREX_EXPECTS(
           unreserved_ < 0,
           "{}: queues {} and {} reserve no workers: the CUDA executor's would take all of one's tasks before "
           "the other's",
-          task_name(plan_, rank_, q, 0), unreserved_, q);
-      unreserved_ = q;
+          where(), unreserved_, queue_);
+      unreserved_ = queue_;
     }
-    const auto cluster = index(shape_.cluster);
-    const auto first = narrow<std::uint32_t>(table_.tasks.size() / cluster, "tasks");
-    Pairs pairs(table_, free_, shape_);
-    for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
-      const Task& task = queue.tasks[t];
-      TaskEntry& entry = cluster == 1 ? table_.tasks.emplace_back() : pairs.next();
-      start(entry, q, t);
-      if (const auto* tile = std::get_if<Tile>(&task.work))
-        add_tile(entry, *tile, q, t);
-      else if (const auto* reduction = std::get_if<Reduction>(&task.work))
-        add_reduction(entry, *reduction);
-      else
-        add_transfer(entry, std::get<Transfer>(task.work), q, t);
-      if (cluster > 1) pairs.add();
-    }
-    pairs.finish();
-    const auto count = static_cast<std::uint32_t>(table_.tasks.size() / cluster) - first;
-    table_.queues.push_back({first, count, 0, word(queue.workers)});
+    const bool paired = shape_.cluster > 1;
+    TaskEntry& entry = paired ? pairs_.next() : table_.tasks.emplace_back();
+    start(entry);
+    if (const auto* tile = std::get_if<Tile>(&task_->work))
+      add_tile(entry, *tile);
+    else if (const auto* reduction = std::get_if<Reduction>(&task_->work))
+      add_reduction(entry, *reduction);
+    else
+      add_transfer(entry, std::get<Transfer>(task_->work));
+    if (paired) pairs_.add();
   }
 
-  void add_tile(TaskEntry& entry, const Tile& tile, int q, std::size_t t) {
-    const auto where = [&] { return task_name(plan_, rank_, q, t); };
+  void add_tile(TaskEntry& entry, const Tile& tile) {
     entry.kind = TaskKind::tile;
     ++table_.tiles;
     const Extent extent{tile.a.rows, tile.b.cols};
@@ -256,7 +264,7 @@ class Translation {
       table_.gathered = tile.a.buffer;
       entry.a_source = 1;
     }
-    if (plan_.problem.scales != Scales::none) add_scales(entry, tile, q, t);
+    if (plan_.problem.scales != Scales::none) add_scales(entry, tile);
     entry.a_row = word(tile.a.row);
     entry.b_col = word(tile.b.col);
     entry.rows = word(extent.rows);
@@ -288,17 +296,17 @@ class Translation {
     if (!tile.stores.empty()) put(entry.store, tile.stores.front(), extent);
   }
 
-  void add_scales(TaskEntry& entry, const Tile& tile, int q, std::size_t t) {
+  void add_scales(TaskEntry& entry, const Tile& tile) {
     const Region& scale = tile.a_scale;
     const bool gathered = !is_a_scale(scale);
     IMBREX_EXPECTS(scale.rank == rank_ && gathered == (entry.a_source != 0) &&
                        (!gathered || table_.gathered_scales < 0 || table_.gathered_scales == scale.buffer),
                    "{}: the CUDA executor takes scales from the caller's for its A, from one buffer of gathered ones "
                    "for gathered rows",
-                   task_name(plan_, rank_, q, t));
+                   where());
     IMBREX_EXPECTS(plan_.problem.scales == Scales::tensor || scale.row == tile.a.row,
                    "{}: rows of A from {} on with scales from {} on: the CUDA executor takes them from the same row on",
-                   task_name(plan_, rank_, q, t), tile.a.row, scale.row);
+                   where(), tile.a.row, scale.row);
     if (gathered) table_.gathered_scales = scale.buffer;
     if (plan_.problem.scales == Scales::tensor)
       entry.a_scale = narrow<std::uint16_t>(index(static_cast<int>(scale.row)), "scales");
@@ -314,14 +322,14 @@ class Translation {
     for (const Region& to : reduction.to) put(table_.regions.emplace_back(), to);
   }
 
-  void add_transfer(TaskEntry& entry, const Transfer& transfer, int q, std::size_t t) {
+  void add_transfer(TaskEntry& entry, const Transfer& transfer) {
     entry.kind = TaskKind::signal;
     if (transfer.from.empty()) return;
     entry.kind = TaskKind::transfer;
     IMBREX_EXPECTS(is_source(transfer.from),
                    "{}: the CUDA executor's workers copy out of their own rank's A, its scales, output and workspaces "
                    "only",
-                   task_name(plan_, rank_, q, t));
+                   where());
     put(table_.regions.emplace_back(), transfer.from);
     put(table_.regions.emplace_back(), transfer.to);
     join_rows(table_.regions.end()[-2], table_.regions.back());
@@ -343,46 +351,40 @@ class Translation {
   // NOTE: a flag is copied, not added, so it needs a counter of its own. Copies that wait for tiles, and flags shared
   // by several posts, need kernels beside the persistent one, whose residency nothing guarantees.
   // Local copies run before the kernel, on its stream, the others beside it.
-  void copy_queue(int q, const Queue& queue) {
-    bool some_local = false, some_remote = false;
-    for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
-      const Task& task = queue.tasks[t];
-      const auto& transfer = std::get<Transfer>(task.work);
-      const auto where = [&] { return task_name(plan_, rank_, q, t); };
-      IMBREX_EXPECTS(task.waits.empty() && !transfer.from.empty(),
-                     "{}: the CUDA executor does not run copies that wait for tiles or peers yet; use transport store "
-                     "(results) or "
-                     "push (operands)",
-                     where());
-      IMBREX_EXPECTS(transfer.from.rank == rank_, "{}: the CUDA executor pushes copies only", where());
-      IMBREX_EXPECTS(task.posts.size() <= 1, "{}: a copy posts at most once on the CUDA executor", where());
-      IMBREX_EXPECTS(is_source(transfer.from), "{}: the CUDA executor does not copy B, its scales or the bias",
-                     where());
-      CopyStep step{.from = region(transfer.from),
-                    .to = region(transfer.to),
-                    .local = transfer.to.rank == rank_,
-                    .flag = !task.posts.empty(),
-                    .queue = q,
-                    .task = t};
-      IMBREX_EXPECTS(step.to.base == Base::heap, "{}: the CUDA executor's copy engines write workspaces only", where());
-      IMBREX_EXPECTS(step.local ? !some_remote : !some_local || !layout_.in_heap(transfer.from.buffer),
-                     "{}: the CUDA executor runs a queue's copies within the rank before it and beside those to peers, "
-                     "so they come first in the queue, and peers get what the caller gave",
-                     where());
-      (step.local ? some_local : some_remote) = true;
-      if (step.flag) {
-        const Post& post = task.posts.front();
-        IMBREX_EXPECTS(single_post(post), "{}: signal {} of rank {} receives other posts beside a copy's", where(),
-                       post.signal, post.rank);
-        step.counter = counter(post);
-      }
-      table_.copies.push_back(step);
+  void add_copy() {
+    const Task& task = *task_;
+    const auto& transfer = std::get<Transfer>(task.work);
+    auto& [some_local, some_remote] = copied_[index(place_->queue)];
+    IMBREX_EXPECTS(task.waits.empty() && !transfer.from.empty(),
+                   "{}: the CUDA executor does not run copies that wait for tiles or peers yet; use transport store "
+                   "(results) or "
+                   "push (operands)",
+                   where());
+    IMBREX_EXPECTS(transfer.from.rank == rank_, "{}: the CUDA executor pushes copies only", where());
+    IMBREX_EXPECTS(task.posts.size() <= 1, "{}: a copy posts at most once on the CUDA executor", where());
+    IMBREX_EXPECTS(is_source(transfer.from), "{}: the CUDA executor does not copy B, its scales or the bias", where());
+    CopyStep step{.from = region(transfer.from),
+                  .to = region(transfer.to),
+                  .local = transfer.to.rank == rank_,
+                  .flag = !task.posts.empty(),
+                  .queue = place_->queue,
+                  .task = place_->index};
+    IMBREX_EXPECTS(step.to.base == Base::heap, "{}: the CUDA executor's copy engines write workspaces only", where());
+    IMBREX_EXPECTS(step.local ? !some_remote : !some_local || !layout_.in_heap(transfer.from.buffer),
+                   "{}: the CUDA executor runs a queue's copies within the rank before it and beside those to peers, "
+                   "so they come first in the queue, and peers get what the caller gave",
+                   where());
+    (step.local ? some_local : some_remote) = true;
+    if (step.flag) {
+      const Post& post = task.posts.front();
+      IMBREX_EXPECTS(single_post(post), "{}: signal {} of rank {} receives other posts beside a copy's", where(),
+                     post.signal, post.rank);
+      step.counter = counter(post);
     }
+    table_.copies.push_back(step);
   }
 
-  bool single_post(const Post& post) const {
-    return layout_.base(post.rank, post.signal, static_cast<std::uint64_t>(plan_.signal_copies)) == 1;
-  }
+  bool single_post(const Post& post) const { return layout_.posts(post.rank, post.signal) == 1; }
 
   const Plan& plan_;
   const HeapLayout& layout_;
@@ -390,17 +392,47 @@ class Translation {
   HeapHandle heap_;
   std::size_t offset_;
   TileShape shape_;
-  int unreserved_ = -1;  // the compute queue that all workers serve which no other reserves
-  std::vector<bool> free_;
-  std::vector<std::uint32_t> posts_;  // by signal of this rank: in one epoch
+  std::span<const Queue> queues_;     // of the rank
+  std::vector<Place> places_;         // by buffer
+  const TaskPlace* place_ = nullptr;  // of the task that is being translated
+  const Task* task_ = nullptr;        // which that is
+  int queue_ = -1;                    // the last one that has begun
+  int unreserved_ = -1;               // the compute queue that all workers serve which no other reserves
+  struct Copied {
+    bool local = false, remote = false;
+  };
+  std::vector<Copied> copied_;  // by queue: whether it has copies within the rank, and others
   RankTable table_;
+  Pairs pairs_;
 };
 
 }  // namespace
 
+TableEntries touched_entries() {
+  // Tiles of 128 x 128 of some 16384 rows, on four ranks and in the largest models' layers: 5 MB.
+  constexpr std::size_t tasks = 16384;
+  TableEntries entries{std::vector<TaskEntry>(tasks), std::vector<WaitEntry>(tasks),
+                       std::vector<RegionEntry>(2 * tasks), std::vector<PostEntry>(2 * tasks)};
+  entries.tasks.clear();
+  entries.waits.clear();
+  entries.regions.clear();
+  entries.posts.clear();
+  return entries;
+}
+
+RankTable translate(TaskStream& tasks, const TableSurvey& survey, const HeapLayout& layout, int rank,
+                    const HeapHandle& heap, std::size_t offset, const TileShape& shape, TableEntries memory) {
+  Translation translation(tasks.frame(), survey, layout, rank, heap, offset, shape, std::move(memory));
+  tasks.for_each([&](const TaskPlace& place, const Task& task) { translation.add(place, task); });
+  return translation.finish();
+}
+
 RankTable translate(const Plan& plan, const HeapLayout& layout, int rank, const HeapHandle& heap, std::size_t offset,
                     const TileShape& shape) {
-  return Translation(plan, layout, rank, heap, offset, shape).run();
+  const TableSurvey survey = survey_of(plan, rank);
+  Translation translation(plan, survey, layout, rank, heap, offset, shape, {});
+  for_each_task(plan, [&](const TaskPlace& place, const Task& task) { translation.add(place, task); });
+  return translation.finish();
 }
 
 // NOTE: a pair goes through its stages in step. Were one used twice by a tile's slots, the mate, which has none, would
@@ -425,40 +457,6 @@ void place_workers(std::vector<QueueSpan>& queues, std::uint32_t total) {
   }
 }
 
-namespace {
-
-// Columns of B at which a tile may begin. Of B by columns, the kernels take as much for the sake of the results' rows,
-// the bias and the scales.
-std::int64_t column_step(Type type) { return type == Type::e4m3 ? 8 : static_cast<std::int64_t>(16 / size_of(type)); }
-
-}  // namespace
-
-std::string refusal_of_tma(const Problem& problem) {
-  const RankShapes shapes = shapes_of(problem);
-  const auto step = static_cast<std::int64_t>(16 / size_of(problem.type));
-  const bool by_columns = problem.type == Type::e4m3;
-  const std::int64_t col_step = column_step(problem.type);
-  if (problem.type == Type::fp32) return "fp32 operands";
-  if (shapes.depth % step != 0)
-    return fmt::format("rows of A of {} elements, not a multiple of {}", shapes.depth, step);
-  if (shapes.b.cols % col_step != 0)
-    return fmt::format("{} of {} {}, not a multiple of {}", by_columns ? "results" : "rows of B", shapes.b.cols,
-                       by_columns ? "columns" : "elements", col_step);
-  return {};
-}
-
-std::string refusal_of_tma(const Plan& plan) {
-  if (std::string why = refusal_of_tma(plan.problem); !why.empty()) return why;
-  const std::int64_t col_step = column_step(plan.problem.type);
-  // A load that begins inside 16 bytes of a row is an illegal instruction (seen on an H200).
-  for (const RankPlan& rank : plan.ranks)
-    for (const Queue& queue : rank.queues)
-      for (const Task& task : queue.tasks)
-        if (const auto* tile = std::get_if<Tile>(&task.work); tile != nullptr && tile->b.col % col_step != 0)
-          return fmt::format("a tile from column {} on, not a multiple of {}", tile->b.col, col_step);
-  return {};
-}
-
 bool fits(const Plan& plan, const TileShape& shape) {
   // Only at the end of K do loads bring zeros, to fill up the second half.
   if (shape.sharing == Sharing::k && plan.knobs.split_k > 1) return false;
@@ -466,16 +464,6 @@ bool fits(const Plan& plan, const TileShape& shape) {
     return (b.type == plan.problem.type || b.type == output_type(plan.problem.type) || b.type == Type::fp32) &&
            (b.layout != Layout::fragment || b.cols >= shape.m * shape.n);
   });
-}
-
-Extent largest_tile(const Plan& plan) {
-  Extent largest;
-  for (const RankPlan& rank : plan.ranks)
-    for (const Queue& queue : rank.queues)
-      for (const Task& task : queue.tasks)
-        if (const auto* tile = std::get_if<Tile>(&task.work))
-          largest = {std::max(largest.rows, tile->a.rows), std::max(largest.cols, tile->b.cols)};
-  return largest;
 }
 
 }  // namespace imbrex::cuda

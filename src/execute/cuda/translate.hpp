@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "execute/cuda/table.hpp"
+#include "execute/cuda/table_survey.hpp"
 #include "execute/cuda/tile_shape.hpp"
 #include "execute/layout.hpp"
 #include "imbrex/plan.hpp"
@@ -24,11 +25,18 @@ struct CopyStep {
   std::size_t task = 0;
 };
 
-struct RankTable {
+/// What the kernel reads in device memory.
+struct TableEntries {
   std::vector<TaskEntry> tasks;
   std::vector<WaitEntry> waits;
   std::vector<RegionEntry> regions;
   std::vector<PostEntry> posts;
+};
+
+/// Empty, with memory that has been touched: for most shapes' tables no page has to be found while they are made.
+TableEntries touched_entries();
+
+struct RankTable : TableEntries {
   std::vector<QueueSpan> queues;  ///< first_worker and workers hold what the plan reserves; place_workers sets them
   std::vector<CopyStep> copies;
   int gathered = -1;         ///< buffer behind A's second source; -1: none
@@ -38,7 +46,10 @@ struct RankTable {
 };
 
 /// Translates `rank`'s part. `heap` and `offset` say where the layout's memory lies. Throws Error(invalid_input) naming
-/// what this executor does not support, or what does not fit the kernel.
+/// what this executor does not support, or what does not fit the kernel. The tables take the place of `memory`'s
+/// entries.
+RankTable translate(TaskStream& tasks, const TableSurvey& survey, const HeapLayout& layout, int rank,
+                    const HeapHandle& heap, std::size_t offset, const TileShape& shape, TableEntries memory);
 RankTable translate(const Plan& plan, const HeapLayout& layout, int rank, const HeapHandle& heap, std::size_t offset,
                     const TileShape& shape);
 
@@ -48,17 +59,9 @@ std::uint32_t slot_stages_of(const TileShape& shape, std::uint32_t slots);
 /// Gives every queue its workers out of `total`: reserved ones first, the rest to the others.
 void place_workers(std::vector<QueueSpan>& queues, std::uint32_t total);
 
-/// What keeps the tensor-memory unit from loading the problem's operands, or the plan's tiles of them; empty if nothing
-/// does.
-std::string refusal_of_tma(const Problem& problem);
-std::string refusal_of_tma(const Plan& plan);
-
 /// Whether every slot of the plan holds a whole tile of the kernel, and no buffer has another type than the problem's,
 /// its results' and fp32, which the Hopper kernels do not know; where blocks share K, also whether tiles have all of
 /// it.
 bool fits(const Plan& plan, const TileShape& shape);
-
-/// Largest tile of the plan.
-Extent largest_tile(const Plan& plan);
 
 }  // namespace imbrex::cuda

@@ -1,0 +1,65 @@
+// What must be known of all of a plan's tasks before the first one is translated.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "execute/layout.hpp"
+#include "plan/task_stream.hpp"
+
+namespace imbrex::cuda {
+
+class TableSurvey {
+ public:
+  /// For the tables of `rank`; tasks come one by one, those of other ranks, too. `frame` outlives the survey.
+  TableSurvey(const Plan& frame, int rank);
+  void add(const TaskPlace& place, const Task& task);
+
+  /// By signal of the rank: whether only tasks raise it before which nothing of their queue waits. What waits for such
+  /// a signal cannot wait for another tile.
+  const std::vector<bool>& free() const { return free_; }
+
+  /// Entries of the tables, without partners.
+  struct Sizes {
+    std::size_t tasks = 0, waits = 0, regions = 0, posts = 0;
+  };
+  const Sizes& sizes() const { return sizes_; }
+
+  /// Over all ranks whose tasks have come.
+  Extent largest_tile() const { return largest_; }
+
+  /// What keeps the tensor-memory unit from loading the problem's operands, or tiles of them; empty if nothing does.
+  std::string refusal_of_tma() const;
+
+ private:
+  const Plan* plan_;
+  int rank_;
+  std::span<const Queue> queues_;  // of the rank
+  std::int64_t column_step_;       // at which loads of B can begin: a power of two
+  std::vector<bool> free_;
+  std::vector<std::vector<bool>> waited_;  // by rank and queue: whether a task has waited
+  Sizes sizes_;
+  Extent largest_;
+  std::int64_t odd_column_ = 0;  // the first one at which loads cannot begin
+};
+
+/// What one way through a plan's tasks tells.
+struct Surveyed {
+  HeapLayout layout;
+  TableSurvey tables;
+};
+
+/// For the tables of `rank`. Throws Error(invalid_input) where the plan breaks a rule of check_format.
+Surveyed survey(TaskStream& tasks, int rank);
+
+/// Of a plan that has its tasks.
+TableSurvey survey_of(const Plan& plan, int rank);
+
+Extent largest_tile(const Plan& plan);
+
+/// As TableSurvey's, of the problem's operands alone, and of a plan that has its tasks.
+std::string refusal_of_tma(const Problem& problem);
+std::string refusal_of_tma(const Plan& plan);
+
+}  // namespace imbrex::cuda
