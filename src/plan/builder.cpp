@@ -50,7 +50,7 @@ int Builder::queue(Engine engine, int workers) {
 }
 
 void Builder::add(int rank, int queue, Task task) {
-  if (!keeps(rank)) return skip(rank, queue, task.waits, task.posts);
+  if (!keeps(rank)) return skip(rank, queue, task.waits, std::move(task.posts));
   if (visit_ == nullptr) {
     tasks(rank, queue).push_back(std::move(task));
   } else {
@@ -59,20 +59,18 @@ void Builder::add(int rank, int queue, Task task) {
   }
 }
 
-void Builder::skip(int rank, int queue, const std::vector<Wait>& waits, const std::vector<Post>& posts) {
+void Builder::skip(int rank, int queue, const std::vector<Wait>& waits, std::vector<Post> posts) {
+  std::erase_if(posts, [&](const Post& post) { return !keeps(post.rank); });
   if (visit_ != nullptr) {
-    Task task = signal_task({}, {});
+    Task task = signal_task({}, std::move(posts));
     if (!waits.empty()) task.waits.push_back({waits.front().signal});
-    for (const Post& post : posts)
-      if (keeps(post.rank)) task.posts.push_back(post);
     if (!task.waits.empty() || !task.posts.empty()) hand(place(rank, queue), task);
     return;
   }
   auto& kept = tasks(rank, queue);
   if (kept.empty()) kept.push_back(signal_task({}, {}));
   if (kept.size() == 1 && !waits.empty()) kept.push_back(signal_task({{waits.front().signal}}, {}));
-  for (const Post& post : posts)
-    if (keeps(post.rank)) kept.back().posts.push_back(post);
+  kept.back().posts.insert(kept.back().posts.end(), posts.begin(), posts.end());
 }
 
 void Builder::reserve(int rank, int queue, std::size_t count) {

@@ -86,7 +86,7 @@ class Builder {
 
   void add(int rank, int queue, Task task);
   /// The same of a task that is not kept.
-  void skip(int rank, int queue, const std::vector<Wait>& waits, const std::vector<Post>& posts);
+  void skip(int rank, int queue, const std::vector<Wait>& waits, std::vector<Post> posts);
 
   /// A new tile of a rank that the plan keeps, to be filled in before the next task is added: with scales, if the
   /// problem has them.

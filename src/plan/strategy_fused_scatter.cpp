@@ -273,7 +273,7 @@ class FusedScatter final : public FusedStrategy {
       std::vector<Post> posts;
       split_.add_waits(rank, place, waits);
       send(rank, block, pieces, nullptr, waits, posts);
-      b_.skip(rank, compute_, waits, posts);
+      b_.skip(rank, compute_, waits, std::move(posts));
       return;
     }
     const Region a = b_.rows_of(rank, buffer_a, block.rows.begin, block.rows.size);
@@ -303,14 +303,14 @@ class FusedScatter final : public FusedStrategy {
     early.reserve(index(lead));
     for (int i = 0; i < count; ++i)
       (i < lead ? early : late).push_back({to, exchange_ ? arrived_[index(to)] : signal_base_[index(to)] + i});
-    b_.skip(peer, compute_, first_waits, early);
+    b_.skip(peer, compute_, first_waits, std::move(early));
     if (exchange_) arrivals_[index(to)] += static_cast<std::uint32_t>(count);
     if (reduce_ && !one_shot_ && b_.problem().op == Operator::gemm_all_reduce) {
       late.insert(late.end(), index(piece_count_[index(peer)]), {to, arrived_[index(to)]});
       arrivals_[index(to)] += static_cast<std::uint32_t>(piece_count_[index(peer)]);
     }
     const int first_wait = exchange_ ? entered_[index(peer)] : signal_base_[index(peer)];
-    b_.skip(peer, reduction_, {{first_wait}}, late);
+    b_.skip(peer, reduction_, {{first_wait}}, std::move(late));
   }
 
   // Where a tile's pieces go, what it waits for and posts; `tile` is null where the plan does not keep it.
