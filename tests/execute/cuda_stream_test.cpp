@@ -1,7 +1,9 @@
 // Tables from tasks that come one by one.
 #include <gtest/gtest.h>
 
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "cuda_tables.hpp"
 #include "plan/rank_plan.hpp"
@@ -19,7 +21,7 @@ using test::table_or_refusal;
 // Made as the executor makes them: tasks one by one, in memory that other tables have left.
 TEST(CudaStream, IsTheSameFromTasksOneByOne) {
   test::Random random(test::seed_from_environment());
-  int tables = 0;
+  int tables = 0, copies = 0;
   TableEntries memory;
   for (int i = 0; i < 300; ++i) {
     auto c = test::random_case(random, {.max_ranks = 8, .max_size = 700, .bias = true, .e4m3 = true});
@@ -49,6 +51,13 @@ TEST(CudaStream, IsTheSameFromTasksOneByOne) {
     ASSERT_TRUE(same_bytes(x.tasks, y.tasks) && same_bytes(x.waits, y.waits) && same_bytes(x.regions, y.regions) &&
                 same_bytes(x.posts, y.posts) && same_bytes(x.queues, y.queues));
     ASSERT_EQ(x.copies.size(), y.copies.size());
+    for (std::size_t j = 0; j < x.copies.size(); ++j) {
+      const CopyStep &a = x.copies[j], &b = y.copies[j];
+      ASSERT_TRUE(same_bytes(std::vector{a.from, a.to}, std::vector{b.from, b.to}));
+      ASSERT_EQ(std::tuple(a.local, a.flag, a.counter, a.queue, a.task),
+                std::tuple(b.local, b.flag, b.counter, b.queue, b.task));
+      ++copies;
+    }
     ASSERT_EQ(x.gathered, y.gathered);
     ASSERT_EQ(x.gathered_scales, y.gathered_scales);
     ASSERT_EQ(x.partners, y.partners);
@@ -56,6 +65,7 @@ TEST(CudaStream, IsTheSameFromTasksOneByOne) {
     tables += !x.tasks.empty();
   }
   EXPECT_GT(tables, 100);
+  EXPECT_GT(copies, 20);
 }
 
 TEST(CudaStream, SurveyRefusesWhatCheckFormatRefuses) {
