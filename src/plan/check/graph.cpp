@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <unordered_set>
 
@@ -28,6 +29,7 @@ Graph::Graph(const Plan& plan) : plan_(plan) {
   nodes_.reserve(count_tasks(plan));
   std::map<int, std::int32_t> groups;
   std::vector<std::pair<int, int>> poster(signals, {-1, -1});  // rank and queue of a signal's posts so far
+  std::vector<std::uint64_t> made_by_last(signals);            // of them, the last task's
   for (int rank = 0; rank < plan.problem.ranks; ++rank) {
     first_of_queue_.emplace_back();
     const auto& queues = plan.ranks[index(rank)].queues;
@@ -59,7 +61,10 @@ Graph::Graph(const Plan& plan) : plan_(plan) {
           if (poster[s].first < 0) poster[s] = here, signal.in_order = ordered_queue;
           if (poster[s] != here) signal.in_order = false;
           if (poster[s].first != rank) signal.one_rank = false;
+          std::uint64_t& made = made_by_last[s];
           ordinals_.push_back(static_cast<std::uint32_t>(signal.total));
+          made = signal.posts.empty() || signal.posts.back().task != id ? 1 : made + 1;
+          signal.most_of_a_task = std::max(signal.most_of_a_task, made);
           signal.posts.push_back({id, static_cast<std::uint32_t>(signal.total++)});
         }
         nodes_.push_back(node);
@@ -196,12 +201,47 @@ void Graph::for_each_wait(TaskId task, F&& f) const {
 }
 
 RankMask Graph::wait_entered(WaitNode& node) {
-  if (!node.entered_known) {
-    node.entered_known = true;
-    for (const Posting& post : signals_[node.signal].posts)
+  if (node.entered_known) return node.entered;
+  node.entered_known = true;
+  Signal& signal = signals_[node.signal];
+  if (signal.in_order) {
+    while (signal.entered.size() < node.count) {
+      const RankMask before = signal.entered.empty() ? 0 : signal.entered.back();
+      signal.entered.push_back(before | entered_end_[signal.posts[signal.entered.size()].task]);
+    }
+    node.entered = signal.entered[node.count - 1];
+  } else if (may_be_sure(node)) {
+    for (const Posting& post : signal.posts)
       if (sure_of(post.task, node)) node.entered |= entered_end_[post.task];
   }
   return node.entered;
+}
+
+// Of some task that posts to it, out of order.
+bool Graph::may_be_sure(const WaitNode& node) const {
+  const Signal& signal = signals_[node.signal];
+  return signal.total - signal.most_of_a_task < node.count;
+}
+
+// The ranks that a post of the task holds; called for an in-order queue's last posts first.
+RankMask Graph::held_by(TaskId task, std::size_t post) {
+  const Node& node = nodes_[task];
+  Signal& signal = signals_[signal_id(node.task->posts[post].rank, node.task->posts[post].signal)];
+  if (signal.in_order) {
+    const std::uint32_t ordinal = ordinals_[node.first_post + post];
+    for (; signal.held < signal.wait_nodes.size(); ++signal.held) {
+      const WaitNode& wait = wait_nodes_[signal.wait_nodes[signal.held]];
+      if (wait.count <= ordinal) break;
+      signal.holds |= wait.holds;
+    }
+    return signal.holds;
+  }
+  RankMask mask = 0;
+  for (std::uint32_t w : signal.wait_nodes) {
+    if (!may_be_sure(wait_nodes_[w])) break;
+    if (sure_of(task, wait_nodes_[w])) mask |= wait_nodes_[w].holds;
+  }
+  return mask;
 }
 
 void Graph::compute_entered() {
@@ -240,6 +280,9 @@ void Graph::compute_entered() {
 }
 
 void Graph::compute_holds() {
+  for (Signal& signal : signals_)
+    std::sort(signal.wait_nodes.begin(), signal.wait_nodes.end(),
+              [&](std::uint32_t x, std::uint32_t y) { return wait_nodes_[x].count > wait_nodes_[y].count; });
   holds_.resize(nodes_.size());
   for (std::size_t i = order_.size(); i > 0;) {
     const std::int32_t collective = nodes_[order_[i - 1]].collective;
@@ -257,9 +300,7 @@ void Graph::compute_holds() {
         else
           for (TaskId part : collectives_[static_cast<std::size_t>(next)]) mask |= holds_[part];
       }
-      for (const Post& post : node.task->posts)
-        for (std::uint32_t w : signals_[signal_id(post.rank, post.signal)].wait_nodes)
-          if (sure_of(id, wait_nodes_[w])) mask |= wait_nodes_[w].holds;
+      for (std::size_t p = node.task->posts.size(); p > 0; --p) mask |= held_by(id, p - 1);
       holds_[id] = mask;
       shared |= mask;
     }

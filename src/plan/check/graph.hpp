@@ -80,10 +80,14 @@ class Graph {
   };
   struct Signal {
     std::vector<Posting> posts;
-    std::vector<std::uint32_t> wait_nodes;
-    std::uint64_t total = 0;
+    std::vector<std::uint32_t> wait_nodes;  // for holds: those of the largest counts first
+    std::uint64_t total = 0, most_of_a_task = 0;
     bool in_order = false;  // all posts come from one in-order queue
     bool one_rank = true;   // all posts come from one rank
+    // In order, what is sure grows post by post, and is kept, as there may be as many counts as posts.
+    std::vector<RankMask> entered;  // known from the first posts, up to each
+    std::size_t held = 0;           // wait nodes that are in `holds`
+    RankMask holds = 0;
   };
   // All waits for the same count of the same signal.
   struct WaitNode {
@@ -103,6 +107,8 @@ class Graph {
   void compute_entered();
   void compute_holds();
   RankMask wait_entered(WaitNode& node);
+  bool may_be_sure(const WaitNode& node) const;
+  RankMask held_by(TaskId task, std::size_t post);
   RankMask later_epoch_entered(TaskId later, int copies) const;
   bool search(TaskId first, TaskId second, const Moment& moment);
   template <typename F>
