@@ -121,15 +121,21 @@ TEST(Behaviour, TilesOfSharedKTakeTwoSmsEach) {
 TEST(Behaviour, SMsThatShareATileAddTheirParts) {
   Machine m = ideal_machine();
   m.memory_bandwidth = constant(1e12), m.sm_memory_bandwidth = constant(0.5e12);
-  m.tiles[0].epilogue = constant(1e-6);
   m.sm_rate[Type::bf16] = constant(1e18);
   const double load = 2 * 128 * 1024 * 2 / 1e12;  // what all tiles read, by two SMs or more; one takes twice as long
-  for (const int tiles : {1, 2, 4}) {
+  const auto seconds = [&](int tiles, double epilogue) {
+    m.tiles[0].epilogue = constant(epilogue);
     Plans p(1, Strategy::sequential);
     auto& queue = p.queue(0, Engine::compute);
     for (int t = 0; t < tiles; ++t) queue.push_back(Plans::tile(0, 1024));
-    EXPECT_NEAR(simulate(p.plan, m).seconds, (tiles == 4 ? 2 : 1) * load + 4 / tiles * 1e-6, 1e-9) << tiles;
-  }
+    return simulate(p.plan, m).seconds;
+  };
+  // Of four SMs each tile gets a share, all of it where adding costs little.
+  for (const int tiles : {1, 2, 4})
+    EXPECT_NEAR(seconds(tiles, 1e-8), (tiles == 4 ? 2 : 1) * load + 4 / tiles * 1e-8, 1e-9) << tiles;
+  // Else as many as gain: sqrt(2 load / epilogue), here 1.02, or 2.05 of the four.
+  EXPECT_NEAR(seconds(1, 1e-6), 2 * load + 1e-6, 1e-9);
+  EXPECT_NEAR(seconds(1, 0.25e-6), load + 2 * 0.25e-6, 1e-9);
 }
 
 TEST(Behaviour, ACollectiveTakesSmsFromTiles) {

@@ -124,7 +124,7 @@ class Simulation final : private Links::Listener {
   void chunk_moved(std::uint32_t flow, double bytes, double begin, double egress_end, double ingress_begin,
                    double ingress_end) override;
 
-  double bytes_of(const Region& region) const;
+  double bytes_of(const Region& region) const { return simulate::bytes_of(plan_, region); }
   double now() const { return events_.now(); }
   std::string place(std::uint32_t task) const;  ///< "rank 2 queue 0 task 17 (tile)"
   std::string row(std::uint32_t task) const;

@@ -1,8 +1,10 @@
 #include "execute/simulate/program.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.hpp"
+#include "execute/simulate/tile_model.hpp"
 
 namespace imbrex::simulate {
 namespace {
@@ -80,16 +82,34 @@ bool same_kernel(const Task& a, const Task& b) {
   return a.work.index() == b.work.index() && a.waits == b.waits && a.posts == b.posts;
 }
 
+// Among how many of `sms` SMs a tile's depth is best split: each takes its part of the time, and then its turn to add.
+std::uint32_t best_split(const Plan& plan, const Tile& tile, const TileModel& model, const Machine& machine,
+                         std::uint32_t sms) {
+  const double products = model.compute_seconds(tile.a.rows, tile.b.cols, tile.a.cols),
+               load = (bytes_of(plan, tile.a) + bytes_of(plan, tile.b)) / machine.sm_memory_bandwidth,
+               parts = std::sqrt(std::max(products, load) / std::max(model.epilogue(), 1e-9));
+  return static_cast<std::uint32_t>(std::clamp(std::round(parts), 1.0, static_cast<double>(std::max(1u, sms))));
+}
+
 // Kernel by kernel.
-void split_tiles(Program& program, const FlatQueue& queue, std::uint32_t sms) {
+void split_tiles(const Plan& plan, Program& program, const FlatQueue& queue, const Machine& machine) {
+  const TileModel model(machine, plan, 0);
+  const auto sms = static_cast<std::uint32_t>(machine.sms.value);
   for (std::uint32_t begin = queue.begin, end = begin; begin < queue.end; begin = end) {
     while (end < queue.end && program.tasks[end].kernel == program.tasks[begin].kernel) ++end;
-    if (std::holds_alternative<Tile>(program.tasks[begin].task->work))
-      for (std::uint32_t t = begin; t < end; ++t) program.tasks[t].split = std::max(1u, sms / (end - begin));
+    for (std::uint32_t t = begin; t < end; ++t)
+      if (const Tile* tile = std::get_if<Tile>(&program.tasks[t].task->work))
+        program.tasks[t].split = best_split(plan, *tile, model, machine, sms / (end - begin));
   }
 }
 
 }  // namespace
+
+double bytes_of(const Plan& plan, const Region& region) {
+  if (region.empty()) return 0;
+  const Type type = plan.buffers[static_cast<std::size_t>(region.buffer)].type;
+  return static_cast<double>(region.rows) * static_cast<double>(region.cols) * static_cast<double>(size_of(type));
+}
 
 Program lay_out(const Plan& plan, const Machine& machine) {
   const auto ranks = std::ssize(plan.ranks);
@@ -141,7 +161,7 @@ Program lay_out(const Plan& plan, const Machine& machine) {
         if (std::holds_alternative<Tile>(queue.tasks[t].work)) program.tasks.back().split = share;
       }
       flat.end = static_cast<std::uint32_t>(program.tasks.size());
-      if (program.streams && queue.engine == Engine::compute) split_tiles(program, flat, sms);
+      if (program.streams && queue.engine == Engine::compute) split_tiles(plan, program, flat, machine);
       program.queues.push_back(flat);
     }
   }

@@ -34,8 +34,8 @@ struct Pool {
 };
 
 /// Plans of the strategies `sequential` and `decomposed` launch ordinary kernels in stream order; all others run one
-/// persistent kernel a compute queue. The ordinary ones are a library's, which splits the depth of few tiles among all
-/// SMs (split-K).
+/// persistent kernel a compute queue. The ordinary ones are a library's, which splits the depth of few tiles among more
+/// SMs (split-K), as many as end soonest.
 struct Program {
   bool streams = false;
   std::vector<FlatTask> tasks;
@@ -47,5 +47,7 @@ struct Program {
 /// Throws Error(invalid_input) naming the task, if the plan has more ranks than the machine or an index leaves its
 /// range.
 Program lay_out(const Plan& plan, const Machine& machine);
+
+double bytes_of(const Plan& plan, const Region& region);
 
 }  // namespace imbrex::simulate

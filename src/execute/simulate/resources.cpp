@@ -8,12 +8,6 @@
 
 namespace imbrex::simulate {
 
-double Simulation::bytes_of(const Region& region) const {
-  if (region.empty()) return 0;
-  const Type type = plan_.buffers[static_cast<std::size_t>(region.buffer)].type;
-  return static_cast<double>(region.rows) * static_cast<double>(region.cols) * static_cast<double>(size_of(type));
-}
-
 void Simulation::timer(std::uint32_t task, double seconds) {
   ++states_[task].pending;
   events_.after(seconds, EventKind::step, task);
