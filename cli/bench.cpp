@@ -20,7 +20,7 @@ struct Options {
   std::int64_t ranks = 4, rounds = 9, runs = 0;  // runs: 0: by how long they take
   Type type = Type::bf16;
   std::optional<Scales> scales;
-  std::string world = "processes", out;
+  std::string strategy = "auto", world = "processes", out;
   std::vector<std::string> tries, codecs;
   bool serve = false, products = false;
   CLI::App* app = nullptr;
@@ -92,6 +92,7 @@ MeasureRequest request_of(const Options& o, bool all) {
   request.ranks = static_cast<int>(o.ranks);
   if (!o.serve) request.problems = grid(o);
   request.all = all;
+  request.strategy = strategy_named(o.strategy);
   request.tries = o.tries;
   request.rounds = static_cast<int>(o.rounds);
   if (o.runs > 0) request.runs = static_cast<int>(o.runs);
@@ -300,9 +301,14 @@ void add_bench(Program& program) {
       "Examples:\n"
       "  imbrex bench --ops gemm_reduce_scatter --m 512 8192 --layers 8192x28672\n"
       "  imbrex bench --ranks 2 --json bench.json\n"
+      "  imbrex bench --ranks 1 --strategy fused                 products, by Imbrex' kernels and by cuBLAS\n"
       "  imbrex bench --ops all_gather_gemm --m 4096 --try comm_rows=256 --try order=column_major,own_shift=4",
       [options, &program] { return options->serve ? serve(*options) : measure_and_print(program, *options, false); });
   add_options(command, *options);
+  command
+      .add_option("--strategy", options->strategy,
+                  "What Imbrex runs: sequential, decomposed, fused, or auto (default), what it runs by itself")
+      ->type_name("NAME");
   command
       .add_option("--try", options->tries,
                   "Time also the chosen fused plan with these knobs changed, named as in a plan file")

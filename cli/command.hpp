@@ -143,6 +143,9 @@ struct PlanOptions {
   std::optional<Plan> read_plan() const;
 };
 
+/// None: auto. Throws Error(invalid_input) naming --strategy.
+std::optional<Strategy> strategy_named(const std::string& name);
+
 /// The fields of a problem, a strategy and knobs, for results.
 Json to_json_value(const Problem& problem);
 

@@ -115,10 +115,12 @@ Problem PlanOptions::problem(bool from_files) const {
   return problem;
 }
 
-std::optional<Strategy> PlanOptions::chosen_strategy() const {
-  if (strategy == "auto") return std::nullopt;
+std::optional<Strategy> PlanOptions::chosen_strategy() const { return strategy_named(strategy); }
+
+std::optional<Strategy> strategy_named(const std::string& name) {
+  if (name == "auto") return std::nullopt;
   try {
-    return parse_strategy(strategy);
+    return parse_strategy(name);
   } catch (const Error& error) {
     refuse(fmt::format("--strategy: {}; or auto", error.what()));
   }

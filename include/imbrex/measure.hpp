@@ -18,7 +18,8 @@ struct MeasureRequest {
   /// Called on rank 0, in its process, after the problems: the next one, until there is none. The other ranks wait for
   /// it, within the wait limit.
   std::function<std::optional<Problem>()> next;
-  bool all = false;  ///< every plan worth trying, not just the chosen one
+  bool all = false;                  ///< every plan worth trying, not just the chosen one
+  std::optional<Strategy> strategy;  ///< of the chosen plan; not set: auto
   /// "KNOB=VALUE,KNOB=VALUE", as in a plan file: times also the chosen fused plan with these knobs changed.
   std::vector<std::string> tries;
   /// Candidates run in turn, so many times; medians count. With `all`, those within 6 % of the fastest run three
@@ -37,7 +38,7 @@ struct MeasureRequest {
 struct Measured {
   Strategy strategy = Strategy::sequential;
   Knobs knobs;
-  bool chosen = false;  ///< what strategy auto takes
+  bool chosen = false;  ///< what the request's strategy runs
   std::string tried;    ///< the request's text, where it is one of its tries
   double seconds = 0;
 };

@@ -165,7 +165,7 @@ class Meter {
 
   // The chosen plan is among them, or added.
   std::vector<Candidate> candidates(const Problem& problem) {
-    const Plan chosen = choose_gpu_plan(problem, {}, {}, gpus_);
+    const Plan chosen = choose_gpu_plan(problem, request_.strategy, {}, gpus_);
     chosen_ = {chosen.strategy, chosen.knobs};
     std::vector<Candidate> list = gpu_candidates(problem);
     for (std::size_t i = 0, count = list.size(); i < count; ++i)

@@ -76,6 +76,7 @@ class Usage(Case):
             _, errors = self.run_program(*command, "--scales", "row", code=2)
             self.assertEqual(errors, "imbrex: --scales row with type bf16: only e4m3 has scales\n")
         self.refuse("bench", "--runs", 3, says="3 runs")
+        self.refuse("bench", "--strategy", "fastest", says=["--strategy", "'fastest'", "auto"])
         self.refuse("bench", "--try", "group", says=["'group'", "KNOB=VALUE"])
         self.refuse("bench", "--try", "grupp=3", says=["'grupp'", "not a knob"])
         self.refuse("bench", "--try", "group=3", "--try", "group=4,order=sideways", says=["sideways", "owner_major"])
