@@ -1,13 +1,10 @@
 #include "ops/choose_gpu.hpp"
 
 #include <algorithm>
-#include <list>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/ceil_div.hpp"
 #include "collectives/cuda/comm.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "execute/cuda/translate.hpp"
@@ -53,7 +50,6 @@ std::optional<Candidate> measured_choice(const GpuKind& gpus, const Problem& pro
 // A machine of such GPUs, without what they do not run.
 Machine machine_for(const Problem& problem, bool hopper) {
   Machine machine = four_h200();
-  machine.devices = std::max(machine.devices, problem.ranks);
   if (!hopper) machine.own_one_step = machine.own_two_steps = {};
   if (has_kernel_tiles(problem.type, hopper))
     std::erase_if(machine.tiles, [&](const TileRate& tile) {
@@ -62,62 +58,21 @@ Machine machine_for(const Problem& problem, bool hopper) {
   return machine;
 }
 
-// Of shards of so many rows: the nearest power of two, as a ratio.
-std::int64_t typical_shard(std::int64_t rows) {
-  std::int64_t power = 1;
-  const auto wanted = static_cast<double>(rows) * static_cast<double>(rows);  // of integers, 2^31 rows would overflow
-  while (2 * static_cast<double>(power) * static_cast<double>(power) < wanted) power *= 2;
-  return power;
-}
-
-struct Simulated {
-  Candidate candidate;
-  double seconds;
-};
-
-// All candidates' times, which takes some milliseconds, once in this process.
-const std::vector<Simulated>& simulated(const Problem& problem, std::optional<Strategy> strategy, bool hopper,
-                                        const Machine& machine) {
-  struct Simulation {
-    Problem problem;
-    std::optional<Strategy> strategy;
-    bool hopper;
-    std::vector<Simulated> candidates;
-  };
-  static std::mutex lock;
-  static std::list<Simulation> known;
-  const std::lock_guard guard(lock);
-  for (const Simulation& s : known)
-    if (s.problem == problem && s.strategy == strategy && s.hopper == hopper) return s.candidates;
-  Simulation s{problem, strategy, hopper, {}};
-  const auto simulator = make_simulator(machine);
-  for (const Candidate& c : candidates(problem, machine, strategy))
-    s.candidates.push_back({c, simulator->prepare(make_plan(problem, c.strategy, c.knobs))->run({}).seconds});
-  return known.emplace_back(std::move(s)).candidates;
-}
-
-// By what is simulated for shards of a typical number of rows, carried over to those of the problem.
-Candidate simulated_choice(const Problem& problem, std::optional<Strategy> strategy, bool hopper) {
+// By closed forms, which choose as the simulator would, and at once.
+Candidate predicted_choice(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
+                           bool hopper) {
   const Machine machine = machine_for(problem, hopper);
-  const std::int64_t shard = ceil_div(problem.m, problem.ranks), typical = typical_shard(shard);
-  Problem alike = problem;
-  alike.m = typical * problem.ranks;
-  const auto expected = [&](const Simulated& s) {
-    return s.seconds * quick_seconds(problem, s.candidate, machine) / quick_seconds(alike, s.candidate, machine);
-  };
-  const std::vector<Simulated>& list = simulated(alike, strategy, hopper, machine);
-  Candidate chosen = std::min_element(list.begin(), list.end(), [&](const Simulated& x, const Simulated& y) {
-                       return expected(x) < expected(y);
-                     })->candidate;
-  if (std::int64_t& rows = chosen.knobs.comm_rows; rows > 0) rows = ceil_div(shard, ceil_div(typical, rows));
-  return chosen;
+  const std::vector<Candidate> list = candidates(problem, machine, strategy, knobs);
+  const auto seconds = [&](const Candidate& c) { return quick_seconds(problem, c, machine); };
+  return *std::min_element(list.begin(), list.end(),
+                           [&](const Candidate& x, const Candidate& y) { return seconds(x) < seconds(y); });
 }
 
-// By what was measured, or else simulated.
+// By what was measured, or else predicted.
 Candidate fastest(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus) {
   const std::optional<Candidate> measured = measured_choice(gpus, problem, strategy);
   if (!measured && strategy == Strategy::sequential) return library_sequence(problem);
-  if (!measured) return simulated_choice(problem, strategy, gpus.major == 9);
+  if (!measured) return predicted_choice(problem, strategy, {}, gpus.major == 9);
   Candidate found = *measured;
   if (found.knobs.partial != Type::fp32) found.knobs.partial = output_type(problem.type);
   // What was measured may be of another kind of scales; of those a tensor, a tile has one of A.
@@ -161,11 +116,7 @@ Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> s
                                const std::optional<Knobs>& knobs, const GpuKind& gpus) {
   if (!strategy && !cuda::refusal_of_library_bias(problem).empty()) strategy = Strategy::fused;
   if (knobs && strategy) return {*strategy, *knobs};
-  const bool hopper = gpus.major == 9;
-  if (knobs) {
-    const Plan plan = choose_plan(problem, machine_for(problem, hopper), {strategy, knobs, {}});
-    return {plan.strategy, plan.knobs};
-  }
+  if (knobs) return predicted_choice(problem, strategy, knobs, gpus.major == 9);
   Candidate chosen = chosen_freely(problem, strategy, gpus);
   if (chosen.strategy == Strategy::sequential)
     chosen.knobs = with_library_tile(chosen.knobs, records_of(gpus.name).products, problem);

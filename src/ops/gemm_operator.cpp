@@ -179,11 +179,7 @@ RankShapes GemmOperator::shapes() const { return shapes_of(state_->problem); }
 Plan choose_plan(const Problem& problem, const Machine& machine, const OperatorOptions& options) {
   validate(problem);
   if (options.knobs && options.strategy) return make_plan(problem, *options.strategy, *options.knobs);
-  auto list = candidates(problem, machine, options.strategy);
-  if (options.knobs)
-    for (Candidate& c : list) c.knobs = *options.knobs;
-  if (options.knobs && options.knobs->nodes > 1)
-    std::erase_if(list, [](const Candidate& c) { return c.strategy == Strategy::fused; });
+  const auto list = candidates(problem, machine, options.strategy, options.knobs);
   const auto simulator = make_simulator(machine);
   return choose(problem, list, [&](const Plan& plan) { return simulator->prepare(plan)->run({}).seconds; });
 }

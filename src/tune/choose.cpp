@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/ceil_div.hpp"
+#include "plan/strategies.hpp"
 
 namespace imbrex {
 namespace {
@@ -85,7 +86,18 @@ Candidate library_sequence(const Problem& problem) {
   return sequence;
 }
 
-std::vector<Candidate> candidates(const Problem& problem, const Machine& machine, std::optional<Strategy> strategy) {
+std::vector<Candidate> candidates(const Problem& problem, const Machine& machine, std::optional<Strategy> strategy,
+                                  const std::optional<Knobs>& knobs) {
+  const auto wanted = [&](Strategy s) { return !strategy || *strategy == s; };
+  std::vector<Candidate> list;
+  if (knobs) {
+    for (const Strategy s : {Strategy::fused, Strategy::sequential, Strategy::decomposed}) {
+      if (!wanted(s) || (s == Strategy::fused && knobs->nodes > 1)) continue;
+      validate_knobs(problem, s, *knobs);
+      list.push_back({s, *knobs});
+    }
+    return list;
+  }
   Knobs base;
   base.partial = output_type(problem.type);
   const auto cut_as = [&](const Cut& cut) {
@@ -97,8 +109,6 @@ std::vector<Candidate> candidates(const Problem& problem, const Machine& machine
   };
   const std::vector<Cut> whole = best_cuts(problem, machine, false);
   base = cut_as(whole.front());
-  std::vector<Candidate> list;
-  const auto wanted = [&](Strategy s) { return !strategy || *strategy == s; };
   if (wanted(Strategy::fused)) {
     for (const Cut& cut : whole) add_fused(list, problem, cut_as(cut));
     for (const Cut& cut : best_cuts(problem, machine, true))
@@ -112,7 +122,8 @@ std::vector<Candidate> candidates(const Problem& problem, const Machine& machine
       list.back().knobs.transport = Transport::store;
     }
   }
-  if (wanted(Strategy::decomposed))
+  // Of one rank there is nothing to hide.
+  if (wanted(Strategy::decomposed) && (problem.ranks > 1 || strategy))
     for (int chunks : {2, 4}) {
       Candidate c{Strategy::decomposed, base};
       c.knobs.chunks = chunks;

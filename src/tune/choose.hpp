@@ -19,8 +19,11 @@ struct Candidate {
 Candidate library_sequence(const Problem& problem);
 
 /// Candidates worth comparing for `problem` on `machine`; with `strategy`, only its. Without one, Imbrex' own
-/// collectives are among them if the machine has curves of theirs. Never empty.
-std::vector<Candidate> candidates(const Problem& problem, const Machine& machine, std::optional<Strategy> strategy);
+/// collectives are among them if the machine has curves of theirs. With `knobs`, one of each strategy that takes them.
+/// Never empty, but where knobs of several hosts (`nodes`) meet strategy `fused`, which does not take them. Throws
+/// Error(invalid_input) for knobs that break a rule of a strategy.
+std::vector<Candidate> candidates(const Problem& problem, const Machine& machine, std::optional<Strategy> strategy,
+                                  const std::optional<Knobs>& knobs = {});
 
 /// Imbrex' own collectives on GPUs take no more ranks.
 inline constexpr int most_own_ranks = 8;

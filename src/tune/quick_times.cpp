@@ -11,7 +11,6 @@
 namespace imbrex {
 namespace {
 
-constexpr double fused_latency = 6e-6;  // of first arrivals and last reductions, which nothing hides
 // Share of the memory's bandwidth that a worker draws, as a multiple of its share of the workers.
 constexpr double memory_share = 1.2;
 
@@ -67,6 +66,22 @@ Curve Machine::*curve_of(Operator op) {
   return &Machine::all_to_all;
 }
 
+// Of first arrivals, or last reductions, which nothing hides.
+double latency(const Problem& problem, const Knobs& knobs, const Machine& machine) {
+  const double ends =
+      machine.launch_gap +
+      nearest_tile(machine, static_cast<double>(knobs.tile_m), static_cast<double>(knobs.tile_n)).epilogue;
+  if (problem.ranks == 1) return ends;
+  if (problem.op == Operator::all_gather_gemm && knobs.transport == Transport::push) {
+    const std::int64_t shard = ceil_div(problem.m, problem.ranks);
+    const std::int64_t copies = (problem.ranks - 1) * (knobs.comm_rows > 0 ? ceil_div(shard, knobs.comm_rows) : 1);
+    return ends + static_cast<double>(copies) * (machine.copy_fixed + machine.copy_flag);
+  }
+  // Parts go to their owners, and their sums to all.
+  const int hops = problem.op == Operator::gemm_all_reduce && !knobs.one_shot ? 2 : 1;
+  return ends + hops * (machine.fence + machine.flag_latency + machine.link_latency + machine.poll);
+}
+
 }  // namespace
 
 std::int64_t fused_tiles(const Problem& problem, const Knobs& knobs) {
@@ -95,16 +110,21 @@ double quick_seconds(const Problem& problem, const Candidate& candidate, const M
     // Whole vectors to all, instead of parts to their owners and sums back.
     const bool whole = problem.op == Operator::gemm_all_reduce && knobs.one_shot;
     const double wire = (whole ? problem.ranks / 2.0 : 1) * bytes / machine.ingress_bandwidth.value;
-    return std::max(product_seconds(problem, shapes, cut, machine), wire) + waves * fused_latency;
+    const double product = product_seconds(problem, shapes, cut, machine);
+    // Of the product what comes before the first of it is sent, or after the last of A has come.
+    const double alone = product / (problem.op == Operator::all_gather_gemm ? problem.ranks : waves_of(cut, machine));
+    return std::max(product, alone + wire) + waves * latency(problem, knobs, machine);
   }
   const int chunks = candidate.strategy == Strategy::decomposed ? std::max(knobs.chunks, 1) : 1;
   const bool own = knobs.transport == Transport::store;
-  const double product = library_seconds(problem, shapes, chunks, machine);
-  double collective = collective_seconds(machine, curve_of(problem.op), own, problem.ranks, bytes);
+  // Of a chunk; the longer of both hides the other, but for one.
+  const double product = library_seconds(problem, shapes, chunks, machine) / chunks;
+  double collective =
+      problem.ranks == 1 ? 0 : collective_seconds(machine, curve_of(problem.op), own, problem.ranks, bytes / chunks);
   // Scales go ahead, by a collective of their own.
   if (problem.op == Operator::all_gather_gemm && problem.scales != Scales::none && !own)
-    collective += seconds_of(machine.all_gather, 1);
-  return std::max(product, collective) + std::min(product, collective) / chunks;
+    collective += seconds_of(machine.all_gather, 1) / chunks;
+  return chunks * std::max(product, collective) + std::min(product, collective);
 }
 
 }  // namespace imbrex

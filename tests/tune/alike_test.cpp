@@ -1,4 +1,4 @@
-// What measured problems tell about others, and the closed forms that it goes by.
+// What measured problems tell about others.
 #include "tune/alike.hpp"
 
 #include <gtest/gtest.h>
@@ -251,71 +251,6 @@ TEST(Alike, PairsAndSharedKDependOnTheTiles) {
   EXPECT_EQ(knobs(problem(32, 4096)).cluster_k, 2);
   // More tiles than half of the workers: nothing says that these are fast without.
   EXPECT_FALSE(choose_alike(records, problem(256, 16384), {}, four_h200(), true).has_value());
-}
-
-// Closed forms of a plan's time, over that of the library's sequence, beside what was measured.
-TEST(QuickTimes, AgreeWithTheTables) {
-  for (const int ranks : {2, 4}) {
-    double sum = 0, largest = 0;
-    int count = 0;
-    for (const Record& r : table().list) {
-      if (r.problem.ranks != ranks) continue;
-      const double expected = quick_seconds(r.problem, r.candidate, four_h200()) /
-                              quick_seconds(r.problem, library_sequence(r.problem), four_h200());
-      const double error = std::abs(std::log(expected / (r.seconds / r.sequential_seconds)));
-      sum += error;
-      largest = std::max(largest, error);
-      ++count;
-    }
-    ASSERT_GT(count, 100);
-    std::cout << ranks << " GPUs: " << 100 * sum / count << " % in the mean, at most " << 100 * largest << " %\n";
-    EXPECT_LT(sum / count, 0.12);
-  }
-}
-
-TEST(QuickTimes, CountTheTilesThatPlansHave) {
-  test::Random random(test::seed_from_environment());
-  for (int i = 0; i < 200; ++i) {
-    const Problem p = test::random_problem(random, {.max_ranks = 4, .max_size = 900});
-    Knobs k = test::random_knobs(random, p, Strategy::fused);
-    k.cluster_k = k.split_k = 1;
-    const Plan plan = make_plan(p, Strategy::fused, k);
-    std::int64_t tiles = 0;
-    for (const Queue& queue : plan.ranks[0].queues)
-      tiles += std::count_if(queue.tasks.begin(), queue.tasks.end(),
-                             [](const Task& t) { return std::holds_alternative<Tile>(t.work); });
-    const std::int64_t counted = fused_tiles(p, k);
-    SCOPED_TRACE(test::describe({p, Strategy::fused, k}));
-    if (p.op == Operator::gemm_all_reduce && !k.one_shot) {
-      // Owners of tiles may get other numbers of them.
-      const std::int64_t across = (p.n + k.tile_n - 1) / k.tile_n, down = (p.m + k.tile_m - 1) / k.tile_m;
-      EXPECT_LE(std::abs(counted - tiles), p.ranks * std::max(across, down));
-    } else {
-      EXPECT_EQ(counted, tiles);
-    }
-  }
-}
-
-TEST(QuickTimes, ChunksOfOwnersRowsFillTilesOrDoNot) {
-  const auto ratio = [](std::int64_t shard) {
-    const Problem p{Operator::gemm_all_to_all, 8 * shard, 5120, 27648, 8, Type::bf16};
-    Candidate chunks = library_sequence(p);
-    chunks.strategy = Strategy::decomposed;
-    chunks.knobs.chunks = 4;
-    return quick_seconds(p, chunks, four_h200()) / quick_seconds(p, library_sequence(p), four_h200());
-  };
-  EXPECT_LT(ratio(512), 1);    // four times 128 rows of each rank's
-  EXPECT_GT(ratio(375), 1.1);  // four times 94
-}
-
-TEST(QuickTimes, IdleMatesFillUpPairs) {
-  Knobs k = fused(128, 128, 2, 8).knobs;
-  const Problem three = problem(4 * 384);  // tiles of a shard's column
-  EXPECT_EQ(fused_tiles(three, k), 4 * 4 * 64);
-  k.order = TileOrder::column_major;  // pairs go on in the next shard
-  EXPECT_EQ(fused_tiles(three, k), 4 * 3 * 64);
-  k.cluster = 1;
-  EXPECT_EQ(fused_tiles(three, k), 4 * 3 * 64);
 }
 
 }  // namespace

@@ -1,0 +1,142 @@
+// Closed forms of plans' times, beside what was measured and what is simulated.
+#include "tune/quick_times.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <vector>
+
+#include "imbrex/execute.hpp"
+#include "support/random_plan.hpp"
+#include "tune/kernel_tiles.hpp"
+#include "tune/records.hpp"
+
+namespace imbrex {
+namespace {
+
+const Machine& four_h200() {
+  static const Machine machine = load_machine("4xh200");
+  return machine;
+}
+
+// Closed forms of a plan's time, over that of the library's sequence, beside what was measured.
+TEST(QuickTimes, AgreeWithTheTables) {
+  for (const int ranks : {2, 4}) {
+    double sum = 0, largest = 0;
+    int count = 0;
+    for (const Record& r : records_of("NVIDIA H200").list) {
+      if (r.problem.ranks != ranks) continue;
+      const double expected = quick_seconds(r.problem, r.candidate, four_h200()) /
+                              quick_seconds(r.problem, library_sequence(r.problem), four_h200());
+      const double error = std::abs(std::log(expected / (r.seconds / r.sequential_seconds)));
+      sum += error;
+      largest = std::max(largest, error);
+      ++count;
+    }
+    ASSERT_GT(count, 100);
+    std::cout << ranks << " GPUs: " << 100 * sum / count << " % in the mean, at most " << 100 * largest << " %\n";
+    EXPECT_LT(sum / count, 0.12);
+  }
+}
+
+TEST(QuickTimes, CountTheTilesThatPlansHave) {
+  test::Random random(test::seed_from_environment());
+  for (int i = 0; i < 200; ++i) {
+    const Problem p = test::random_problem(random, {.max_ranks = 4, .max_size = 900});
+    Knobs k = test::random_knobs(random, p, Strategy::fused);
+    k.cluster_k = k.split_k = 1;
+    const Plan plan = make_plan(p, Strategy::fused, k);
+    std::int64_t tiles = 0;
+    for (const Queue& queue : plan.ranks[0].queues)
+      tiles += std::count_if(queue.tasks.begin(), queue.tasks.end(),
+                             [](const Task& t) { return std::holds_alternative<Tile>(t.work); });
+    const std::int64_t counted = fused_tiles(p, k);
+    SCOPED_TRACE(test::describe({p, Strategy::fused, k}));
+    if (p.op == Operator::gemm_all_reduce && !k.one_shot) {
+      // Owners of tiles may get other numbers of them.
+      const std::int64_t across = (p.n + k.tile_n - 1) / k.tile_n, down = (p.m + k.tile_m - 1) / k.tile_m;
+      EXPECT_LE(std::abs(counted - tiles), p.ranks * std::max(across, down));
+    } else {
+      EXPECT_EQ(counted, tiles);
+    }
+  }
+}
+
+TEST(QuickTimes, ChunksOfOwnersRowsFillTilesOrDoNot) {
+  const auto ratio = [](std::int64_t shard) {
+    const Problem p{Operator::gemm_all_to_all, 8 * shard, 5120, 27648, 8, Type::bf16};
+    Candidate chunks = library_sequence(p);
+    chunks.strategy = Strategy::decomposed;
+    chunks.knobs.chunks = 4;
+    return quick_seconds(p, chunks, four_h200()) / quick_seconds(p, library_sequence(p), four_h200());
+  };
+  EXPECT_LT(ratio(512), 1);    // four times 128 rows of each rank's
+  EXPECT_GT(ratio(375), 1.1);  // four times 94
+}
+
+TEST(QuickTimes, IdleMatesFillUpPairs) {
+  Knobs k;
+  k.cluster = 2;
+  const Problem three{Operator::gemm_all_to_all, 4 * 384, 8192, 8192, 4, Type::bf16};  // tiles of a shard's column
+  EXPECT_EQ(fused_tiles(three, k), 4 * 4 * 64);
+  k.order = TileOrder::column_major;  // pairs go on in the next shard
+  EXPECT_EQ(fused_tiles(three, k), 4 * 3 * 64);
+  k.cluster = 1;
+  EXPECT_EQ(fused_tiles(three, k), 4 * 3 * 64);
+}
+
+// Sizes whose logarithms are even.
+Problem far_problem(test::Random& random) {
+  Problem p;
+  p.op = static_cast<Operator>(random.between(0, 3));
+  p.ranks = random.one_of({2, 4});
+  const auto size = [&](double low, double high, std::int64_t step) {
+    const double exponent = static_cast<double>(random.between(0, 1000)) / 1000;
+    return std::max<std::int64_t>(1, static_cast<std::int64_t>(low * std::pow(high / low, exponent)) / step) * step;
+  };
+  p.m = size(16, 4096, p.ranks);
+  p.n = size(64, 4096, 8 * p.ranks);
+  p.k = size(64, 4096, 8 * p.ranks);
+  return p;
+}
+
+// Simulated, the candidate of the least quick time takes little longer than the best, on Hopper and on older GPUs; the
+// library's sequence much.
+TEST(QuickTimes, ChooseAsTheSimulator) {
+  test::Random random(test::seed_from_environment());
+  for (const bool hopper : {true, false}) {
+    Machine machine = four_h200();
+    if (!hopper) machine.own_one_step = machine.own_two_steps = {};
+    std::erase_if(machine.tiles, [&](const TileRate& tile) {
+      return !has_kernel_tile(Type::bf16, hopper, tile.tile_m, tile.tile_n);
+    });
+    const auto simulator = make_simulator(machine);
+    double lost = 0, of_sequences = 0, most = 0;
+    constexpr int count = 60;
+    for (int i = 0; i < count; ++i) {
+      const Problem p = far_problem(random);
+      const auto simulated = [&](const Candidate& c) {
+        return simulator->prepare(make_plan(p, c.strategy, c.knobs))->run({}).seconds;
+      };
+      const std::vector<Candidate> list = candidates(p, machine, std::nullopt);
+      const auto quick = [&](const Candidate& c) { return quick_seconds(p, c, machine); };
+      const auto less = [](const auto& seconds) {
+        return [&](const Candidate& x, const Candidate& y) { return seconds(x) < seconds(y); };
+      };
+      const double best = simulated(*std::min_element(list.begin(), list.end(), less(simulated)));
+      const double loss = std::log(simulated(*std::min_element(list.begin(), list.end(), less(quick))) / best);
+      lost += loss / count;
+      most = std::max(most, loss);
+      of_sequences += std::log(simulated(library_sequence(p)) / best) / count;
+    }
+    std::cout << (hopper ? "Hopper: " : "older: ") << 100 * lost << " % in the mean, at most " << 100 * most
+              << " %; sequences " << 100 * of_sequences << " %\n";
+    EXPECT_LT(lost, 0.03);
+    EXPECT_GT(of_sequences, 0.2);
+  }
+}
+
+}  // namespace
+}  // namespace imbrex
