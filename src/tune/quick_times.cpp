@@ -68,9 +68,10 @@ Curve Machine::*curve_of(Operator op) {
 
 // Of first arrivals, or last reductions, which nothing hides.
 double latency(const Problem& problem, const Knobs& knobs, const Machine& machine) {
-  const double ends =
-      machine.launch_gap +
+  const double epilogue =
       nearest_tile(machine, static_cast<double>(knobs.tile_m), static_cast<double>(knobs.tile_n)).epilogue;
+  double ends = machine.launch_gap + knobs.split_k * epilogue;
+  if (knobs.split_k > 1) ends += machine.fence + machine.flag_latency_local + machine.poll;
   if (problem.ranks == 1) return ends;
   if (problem.op == Operator::all_gather_gemm && knobs.transport == Transport::push) {
     const std::int64_t shard = ceil_div(problem.m, problem.ranks);

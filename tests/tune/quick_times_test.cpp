@@ -109,9 +109,8 @@ TEST(QuickTimes, ChooseAsTheSimulator) {
   for (const bool hopper : {true, false}) {
     Machine machine = four_h200();
     if (!hopper) machine.own_one_step = machine.own_two_steps = {};
-    std::erase_if(machine.tiles, [&](const TileRate& tile) {
-      return !has_kernel_tile(Type::bf16, hopper, tile.tile_m, tile.tile_n);
-    });
+    std::erase_if(machine.tiles,
+                  [&](const TileRate& tile) { return !has_kernel_tile(Type::bf16, hopper, tile.tile_m, tile.tile_n); });
     const auto simulator = make_simulator(machine);
     double lost = 0, of_sequences = 0, most = 0;
     constexpr int count = 60;
