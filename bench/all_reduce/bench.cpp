@@ -51,6 +51,7 @@ Bench::Bench(World& world, const BenchOptions& options)
 #ifdef IMBREX_HAVE_LIBRARIES
       nccl_(options.nccl ? std::make_unique<runtime::Communicator>(world, device_, all_ranks(world)) : nullptr),
 #endif
+      stream_(world),
       in_(cuda::raw_memory(static_cast<std::size_t>(options.most) + 256)),
       out_(cuda::raw_memory(static_cast<std::size_t>(options.most) + 256)),
       reference_(type_, world.size()),

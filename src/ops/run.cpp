@@ -159,7 +159,7 @@ int run(const RunRequest& request, const std::function<void(const RunResult&)>& 
       throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
   const auto operands = open_operands(request, problem);
   const Choice choice = choose_device(request, problem);
-  IMBREX_EXPECTS(request.kernel.empty() || (choice.device == Device::cuda && !cuda::has_collectives(choice.plan)),
+  IMBREX_EXPECTS(request.kernel.empty() || (choice.device == Device::cuda && !cuda::runs_by_libraries(choice.plan)),
                  "kernel '{}': it is for fused plans on GPUs, not {} ones on {}", request.kernel,
                  name_of(choice.plan.strategy), name_of(choice.device));
   if (request.plan && !request.unchecked)

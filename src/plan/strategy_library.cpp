@@ -1,6 +1,6 @@
 // Strategies that communicate by a library's collectives: `sequential`, what every user has today, and `decomposed`,
 // the GEMM cut into chunks of rows so that one chunk's collective runs beside the next chunk's product. Sequential is
-// decomposed with one chunk.
+// decomposed with one chunk, and both are the product alone where there is one rank.
 #include <optional>
 
 #include "plan/library_collectives.hpp"
@@ -157,8 +157,26 @@ Plan gemm_then_collective(Builder& b, int chunks) {
   return b.take();
 }
 
+// One rank has nobody to exchange with: its product is the result.
+Plan product_plan(Builder& b) {
+  const auto& shapes = b.shapes();
+  const int compute = b.queue(Engine::compute);
+  for (const Block& t : blocks_of({0, shapes.product.rows}, {0, shapes.product.cols}, b.knobs())) {
+    Tile tile{b.rows_of(0, buffer_a, t.rows.begin, t.rows.size),
+              b.region(0, buffer_b, 0, shapes.depth, t.cols.begin, t.cols.size),
+              {},
+              0,
+              {{b.region(0, buffer_out, t.rows.begin, t.rows.size, t.cols.begin, t.cols.size)}},
+              b.scales_of(0, t.rows)};
+    b.add_bias(0, t.cols, tile.adds);
+    b.add(0, compute, {std::move(tile), {}, {}});
+  }
+  return b.take();
+}
+
 Plan library_plan(const Problem& problem, Strategy strategy, const Knobs& knobs, int chunks) {
   Builder b(problem, strategy, knobs);
+  if (problem.ranks == 1) return product_plan(b);
   return problem.op == Operator::all_gather_gemm ? gather_then_gemm(b, chunks) : gemm_then_collective(b, chunks);
 }
 

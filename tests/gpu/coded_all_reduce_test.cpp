@@ -66,7 +66,7 @@ void run_cases(int ranks, const std::vector<CodedCase>& cases, const Collectives
   const auto body = [&](World& world) {
     const int device = test::select_gpu(world);
     CudaCollectives collectives(world, device, test::sharing(options));
-    const test::Stream stream;
+    const test::Stream stream(world);
     for (const CodedCase& c : cases) {
       const CodecPair pair = parse_codec_pair(c.codec);
       const auto tell = [&](const std::string& what) {
@@ -237,7 +237,7 @@ TEST(GpuCodedAllReduce, AGraphDecidesAnewAtEveryReplay) {
   const auto body = [&](World& world) {
     const auto gpu = make_cuda_all_reduce(world, count, Type::fp32, options),
                cpu = make_cpu_all_reduce(world, count, Type::fp32, options);
-    const test::Stream stream;
+    const test::Stream stream(world);
     constexpr std::size_t bytes = count * sizeof(float);
     const auto in = cuda::raw_memory(bytes), out = cuda::raw_memory(bytes);
     std::vector<float> values(count);
@@ -328,7 +328,7 @@ TEST(GpuCodedAllReduce, RunsThatRuleOutMostKeys) {
         in.data(), want.data(), count);
 
     CudaCollectives collectives(world, test::select_gpu(world), test::sharing(CollectivesOptions{}));
-    const test::Stream stream;
+    const test::Stream stream(world);
     const auto device_in = cuda::raw_memory(in.size()), device_out = cuda::raw_memory(in.size());
     IMBREX_CUDA_TRY(cudaMemcpy(device_in.get(), in.data(), in.size(), cudaMemcpyHostToDevice));
     for (int repeat = 0; repeat < 4; ++repeat) {
@@ -384,7 +384,7 @@ TEST(GpuCodedAllReduce, TenThousandReplaysWithPauses) {
   const auto body = [&](World& world) {
     const int device = test::select_gpu(world);
     CudaCollectives collectives(world, device, test::sharing(options));
-    const test::Stream stream;
+    const test::Stream stream(world);
     const ReduceCase exact{50'000, Type::bf16, {}}, coded{200'000, Type::bf16, {}};
     ReduceVectors e(exact, world.rank(), world.size(), 1), c(coded, world.rank(), world.size(), 2);
     const CodecPair pair = parse_codec_pair("int8");

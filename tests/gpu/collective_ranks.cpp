@@ -18,7 +18,7 @@ int run_collectives(int ranks, const cuda::CollectivesOptions& options, double w
                     const CollectiveBody& body) {
   return run_threads(ranks, {.heap_bytes = 64 << 20, .wait_limit = wait_limit}, [&](World& world) {
     cuda::CudaCollectives collectives(world, select_gpu(world), sharing(options));
-    const Stream stream;
+    const Stream stream(world);
     body(world, collectives, stream, trouble);
     return 0;
   });

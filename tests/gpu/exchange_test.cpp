@@ -111,7 +111,7 @@ void run_cases(int ranks, const std::vector<ExchangeCase>& cases, const Collecti
   std::vector<std::string> faults;
   const auto body = [&](World& world) {
     CudaCollectives collectives(world, test::select_gpu(world), test::sharing(options));
-    const test::Stream stream;
+    const test::Stream stream(world);
     for (const ExchangeCase& c : cases) {
       Blocks blocks(world, c);
       const std::vector<std::byte> want = on_cpu(world, c, blocks);
@@ -186,7 +186,7 @@ TEST(GpuExchange, ThousandsOfReplaysWithPauses) {
   std::vector<std::string> faults;
   const auto body = [&](World& world) {
     CudaCollectives collectives(world, test::select_gpu(world), test::sharing(options));
-    const test::Stream stream;
+    const test::Stream stream(world);
     std::vector<std::unique_ptr<Blocks>> blocks;
     std::vector<std::vector<std::byte>> want;
     std::vector<ExchangeCase> cases;

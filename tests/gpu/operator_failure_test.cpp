@@ -37,7 +37,7 @@ Ending rank_0_alone(Strategy strategy, Transport transport, bool lost, double li
   options.knobs = Knobs{.transport = transport};
   const int code = on_ranks(2, limit, [&](World& world) {
     Subject s(world, Operator::gemm_all_reduce, {512, 512, 512, Type::bf16}, options, false);
-    const Stream stream;
+    const Stream stream(world);
     s.call(stream);
     s.op().synchronize(stream);
     world.barrier();
@@ -126,9 +126,9 @@ TEST(GpuOperators, RefuseStreamsAndMemoryOfOtherGpus) {
     Subject s(world, Operator::gemm_all_reduce, {64, 64, 64, Type::bf16},
               options_of(Strategy::fused, Transport::store, 0), false);
     const int own = world.rank(), other = 1 - own;
-    const Stream stream;
+    const Stream stream(world);
     IMBREX_CUDA_TRY(cudaSetDevice(other));
-    const Stream foreign;
+    const Stream foreign(world);
     const DeviceMemory far(64 * 64 * 2);
     const auto said = [&](const std::string& text, const std::string& about) {
       EXPECT_NE(text.find(about + std::to_string(other)), std::string::npos) << text;
@@ -162,7 +162,7 @@ TEST(GpuOperators, RefuseWhatTheyCannotTake) {
             const OperatorOptions options = options_of(Strategy::fused, Transport::store, 0);
             Subject s(world, Operator::gemm_all_reduce, {64, 64, 64, Type::bf16}, options, false);
             std::vector<std::byte> host(64 * 64 * 2);
-            const Stream stream;
+            const Stream stream(world);
             EXPECT_THROW(s.op()(host.data(), host.data(), host.data(), stream), Error);
             OperatorOptions other = options;
             other.cuda.heap_bytes *= 2;

@@ -10,25 +10,13 @@
 #include <vector>
 
 #include "gpu/gpu_case.hpp"
+#include "gpu/stream.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
 #include "runtime/cuda/device_memory.hpp"
 #include "support/operators.hpp"
 
 namespace imbrex::test {
-
-/// Of the GPU that is current: the rank's, once it has made an operator.
-class Stream {
- public:
-  Stream() { IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  ~Stream() { cudaStreamDestroy(stream_); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  operator cudaStream_t() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
 
 /// An operator with its operands on the GPU.
 class Subject {

@@ -52,7 +52,7 @@ TEST_P(GpuOperatorsOn, GiveWhatTheReferenceSays) {
   EXPECT_EQ(on_ranks(ranks, 20,
                      [shared = shared_out](World& world) {
                        auto list = subjects(world, 0, shared);
-                       const Stream stream;
+                       const Stream stream(world);
                        for (auto& s : list) {
                          s->poison(stream);
                          IMBREX_CUDA_TRY(cudaStreamSynchronize(stream));
@@ -82,7 +82,7 @@ void alternate(World& world, int streams, std::uint64_t seed) {
   std::mt19937_64 order(seed), own(seed + 17 * static_cast<std::uint64_t>(world.rank() + 1));
   auto list = subjects(world, 5);
   std::vector<std::unique_ptr<Stream>> lanes;
-  for (int i = 0; i < streams; ++i) lanes.push_back(std::make_unique<Stream>());
+  for (int i = 0; i < streams; ++i) lanes.push_back(std::make_unique<Stream>(world));
   for (int i = 0; i < calls; ++i) {
     Subject& s = *list[order() % list.size()];
     const cudaStream_t stream = *lanes[order() % lanes.size()];
@@ -125,7 +125,7 @@ TEST(GpuOperators, AlternateOnTheDefaultStream) {
 // Graphs of one epoch, of three, and of two operators on two streams, with other calls in between.
 void replay(World& world) {
   auto list = subjects(world, 5);
-  const Stream stream, side;
+  const Stream stream(world), side(world);
   for (auto& s : list) {
     s->call();
     s->judge("before");
@@ -170,7 +170,7 @@ void move_operands(World& world, Operator op, const GemmShape& shape, std::optio
                    Transport transport) {
   if (!test::runs_here(strategy, transport)) return;
   test::OperatorCase c(world, op, shape, options_of(strategy, transport, 0));
-  const Stream stream;
+  const Stream stream(world);
   struct Places {
     explicit Places(const std::vector<std::byte>& values) : Places(values.size()) { kept.upload(values); }
     explicit Places(std::size_t size) : bytes(size), kept(size), places{DeviceMemory(size), DeviceMemory(size)} {}
@@ -229,7 +229,7 @@ TEST(GpuOperators, AlternateWithTheirLike) {
                        const OperatorOptions options = options_of(Strategy::fused, Transport::store, 0);
                        Subject first(world, Operator::gemm_reduce_scatter, shape, options, false),
                            second(world, Operator::gemm_reduce_scatter, shape, options, false, 2);
-                       const Stream stream;
+                       const Stream stream(world);
                        for (int i = 0; i < 20; ++i) {
                          Subject& s = i % 3 == 0 ? first : second;
                          s.poison(stream);
@@ -254,7 +254,7 @@ TEST(GpuOperators, TakeSlotsThatComeLate) {
               OperatorOptions options = options_of(Strategy::fused, Transport::store, 0);
               options.knobs->cluster = cluster;
               Subject s(world, Operator::gemm_all_reduce, {4096, 8192, 512 * world.size(), Type::bf16}, options, true);
-              const Stream stream;
+              const Stream stream(world);
               for (int round = 0; round < 10; ++round) {
                 for (int i = 0; i < 500; ++i) s.call(stream);
                 s.op().synchronize(stream);
@@ -277,7 +277,7 @@ TEST(GpuOperators, GrowTheHeap) {
                        for (const std::int64_t m : {2048, 1024, 1536})
                          list.push_back(std::make_unique<Subject>(world, Operator::gemm_all_reduce,
                                                                   GemmShape{m, 2048, 256, Type::bf16}, options, true));
-                       const Stream stream;
+                       const Stream stream(world);
                        for (int round = 0; round < 3; ++round)
                          for (auto& s : list) s->call(stream);
                        list.front()->op().synchronize(stream);
@@ -300,7 +300,7 @@ TEST(GpuOperators, AreMadeWhileAGraphReplays) {
                        OperatorOptions options = options_of(Strategy::fused, Transport::store, 5);
                        options.cuda.heap_bytes = 1 << 20;
                        Subject first(world, Operator::gemm_all_reduce, {520, 768, 512, Type::bf16}, options, true);
-                       const Stream stream;
+                       const Stream stream(world);
                        first.call(stream);
                        first.op().synchronize(stream);
                        const cuda::Graph graph(stream, 8, [&] { first.call(stream); });

@@ -7,22 +7,11 @@
 #include <vector>
 
 #include "collectives/cuda/cuda_collectives.hpp"
+#include "gpu/stream.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 
 namespace imbrex::test {
-
-class Stream {
- public:
-  Stream() { IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  ~Stream() { cudaStreamDestroy(stream_); }
-  operator cudaStream_t() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
 
 struct ReduceCase {
   std::int64_t count = 1;

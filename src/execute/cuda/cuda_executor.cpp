@@ -58,7 +58,7 @@ class CudaExecutor final : public Executor {
     quiesce();
     const bool by_library =
         !options_.kernel.empty() && cuda::library_name.find(options_.kernel) != std::string_view::npos;
-    if (cuda::has_collectives(tasks->frame()) || by_library) {
+    if (cuda::runs_by_libraries(tasks->frame()) || by_library) {
       IMBREX_EXPECTS(options_.ranks_per_gpu == 1, "{} ranks to a GPU: library collectives need a GPU for each rank",
                      options_.ranks_per_gpu);
       if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, calls_, device_);

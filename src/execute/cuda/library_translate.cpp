@@ -462,7 +462,8 @@ class LibraryTranslation {
 
 }  // namespace
 
-bool has_collectives(const Plan& plan) {
+bool runs_by_libraries(const Plan& plan) {
+  if (plan.problem.ranks == 1 && plan.strategy != Strategy::fused) return true;
   for (const RankPlan& rank : plan.ranks)
     for (const Queue& queue : rank.queues)
       if (queue.engine == Engine::library && !queue.tasks.empty()) return true;

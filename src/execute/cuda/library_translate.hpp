@@ -42,7 +42,9 @@ struct LibraryProgram {
 /// Reductions with more sources and destinations than this are refused.
 inline constexpr std::size_t max_sum_regions = 16;
 
-bool has_collectives(const Plan& plan);
+/// Whether libraries run the plan, and not Imbrex' kernels: it has collectives of theirs, or is a library strategy's of
+/// one rank, which needs none.
+bool runs_by_libraries(const Plan& plan);
 
 /// `rank`'s part. Merges tiles: a run of tiles of one queue with the same waits is one product where it fills a
 /// rectangle of the product and lies in its destination as in the product; products that lie evenly spaced are one

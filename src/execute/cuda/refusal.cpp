@@ -35,7 +35,7 @@ std::string refusal_of_gpu(const Gpu& gpu, std::size_t number, bool processes, b
 std::string refusal_of_plan(const Plan& plan) {
   try {
     const HeapLayout layout(plan);
-    const bool library = has_collectives(plan);
+    const bool library = runs_by_libraries(plan);
     for (int rank = 0; rank < plan.problem.ranks; ++rank) {
       if (library)
         library_program(plan, rank);
@@ -54,7 +54,8 @@ std::string refusal_of_library_bias(const Problem& problem) {
     return elements * static_cast<std::int64_t>(size_of(problem.type)) % 16 != 0;
   };
   // Elsewhere a sum adds it.
-  const bool last = problem.op == Operator::all_gather_gemm || problem.op == Operator::gemm_all_to_all;
+  const bool last =
+      problem.ranks == 1 || problem.op == Operator::all_gather_gemm || problem.op == Operator::gemm_all_to_all;
   if (!problem.bias || !last || size_of(problem.type) != 2 || (!odd(shapes.b.cols) && !odd(shapes.depth))) return {};
   return fmt::format(
       "cuBLASLt rounds products to {} before it adds a bias where rows of A or B, here of {} and {} elements, are no "
