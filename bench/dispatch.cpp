@@ -57,7 +57,7 @@ struct Stages {
   double sum() const { return choose + make + survey + translate; }
 };
 
-Stages take_stages(const Problem& problem, cuda::TableEntries& memory, Candidate& chosen, std::size_t& tasks) {
+Stages take_stages(const Problem& problem, cuda::TableMemory& memory, Candidate& chosen, std::size_t& tasks) {
   Stages stages;
   stages.choose = microseconds([&] { chosen = with_few_tiles(choose_gpu_candidate(problem, {}, {}, gpus)); });
   std::unique_ptr<TaskStream> stream;
@@ -74,18 +74,22 @@ Stages take_stages(const Problem& problem, cuda::TableEntries& memory, Candidate
     return stages;
   }
   tasks = surveyed->tables.sizes().tasks;
-  const cuda::TileShape shape{chosen.knobs.tile_m, chosen.knobs.tile_n, std::max(chosen.knobs.cluster, 1), true};
-  cuda::RankTable table;
+  // As an execution does: where either is allowed, for kernels with clusters and without.
+  std::vector<int> clusters{chosen.knobs.cluster};
+  if (chosen.knobs.cluster == 0) clusters = {2, 1};
+  std::vector<cuda::RankTable> tables;
   stages.translate = microseconds([&] {
-    table = cuda::translate(*stream, surveyed->tables, surveyed->layout, 0, {}, 0, shape, std::move(memory));
+    for (const int cluster : clusters)
+      tables.push_back(cuda::translate(*stream, surveyed->tables, surveyed->layout, 0, {}, 0,
+                                       {chosen.knobs.tile_m, chosen.knobs.tile_n, cluster, true}, memory.take()));
   });
-  memory = std::move(table);
+  for (cuda::RankTable& table : tables) memory.give_back(std::move(table));
   return stages;
 }
 
 // What a process pays for its first shape, but for reading the tables of what was measured: printed for the parent.
 int print_first_shape(const Problem& problem) {
-  cuda::TableEntries memory = cuda::touched_entries();
+  cuda::TableMemory memory;
   Problem other = problem;
   other.m = 16;
   choose_gpu_candidate(other, {}, {}, gpus);
@@ -112,7 +116,7 @@ double cold(const Problem& problem) {
 }
 
 // Each stage's median over some repeats.
-void print_host_stages(const Problem& problem, cuda::TableEntries& memory) {
+void print_host_stages(const Problem& problem, cuda::TableMemory& memory) {
   std::vector<double> choose, make, survey, translate, whole;
   Candidate chosen;
   std::size_t tasks = 0;
@@ -199,7 +203,7 @@ int main(int argc, char** argv) {
         "a process's first shape; all: making all ranks' plan)\n"
         "{:19} {:>6} {:>6} {:>6} {:10} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n",
         "operator", "M", "N", "K", "strategy", "tasks", "choose", "make", "survey", "translate", "once", "cold", "all");
-    cuda::TableEntries memory = cuda::touched_entries();
+    cuda::TableMemory memory;
     for (const Layer& layer : layers)
       for (const std::int64_t m : rows) print_host_stages({layer.op, m, layer.n, layer.k, ranks, Type::bf16}, memory);
     std::fflush(stdout);

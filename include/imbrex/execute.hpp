@@ -90,8 +90,8 @@ class Executor {
   /// The same. The execution may keep the plan instead of a copy, which for large plans takes as long as making them.
   virtual std::unique_ptr<Execution> prepare_shared(std::shared_ptr<const Plan> plan);
 
-  /// The same of make_plan's plan, which need never exist as a whole: on GPUs each rank makes its own tasks, and keeps
-  /// none. Throws Error(invalid_input) also as make_plan.
+  /// The same of make_plan's plan, which need never exist as a whole: on GPUs each rank makes its own tasks, and of
+  /// plans with one compute queue keeps none. Throws Error(invalid_input) also as make_plan.
   virtual std::unique_ptr<Execution> prepare_made(const Problem& problem, Strategy strategy, const Knobs& knobs);
 
   /// Collective, of the same size on every rank. Memory for `out` that peers can write: if every rank's `out` is such

@@ -1,6 +1,8 @@
 // Ranks that share a GPU.
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "gpu/gpu_case.hpp"
 #include "imbrex/error.hpp"
 #include "support/random_plan.hpp"
@@ -48,6 +50,18 @@ TEST(GpuSharing, SaysWhatItTakes) {
   refused(Strategy::fused, Transport::push, 2, ErrorCode::invalid_input, "operands that copy engines bring");
   refused(Strategy::sequential, Transport::push, 2, ErrorCode::invalid_input, "library collectives");
   refused(Strategy::fused, Transport::store, -1, ErrorCode::invalid_input, "ranks_per_gpu = -1: it must be 1, or more");
+}
+
+// One rank owns the only column and has nothing to send: it does not wait for the other, which refuses to.
+TEST(GpuSharing, WhatOneRankRefusesAllRefuse) {
+  NEEDS_GPUS(1);
+  if (test::ranks_per_gpu() > 1) GTEST_SKIP() << "tests skip copies then";
+  const Problem p{Operator::gemm_all_reduce, 11, 1, 2, 2, Type::bf16};
+  const auto begin = std::chrono::steady_clock::now();
+  const test::Outcome outcome =
+      test::run_on_gpus(make_plan(p, Strategy::fused, {.transport = Transport::push}), sharing(2));
+  EXPECT_EQ(outcome.code, static_cast<int>(ErrorCode::invalid_input)) << outcome.message;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
 }
 
 }  // namespace

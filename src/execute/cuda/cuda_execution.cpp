@@ -61,7 +61,7 @@ int workers_of(const GemmKernel& kernel, int device) {
 }  // namespace
 
 CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, FaultPool& faults, int device,
-                             std::unique_ptr<TaskStream> tasks, Surveyed surveyed, TableEntries& memory,
+                             std::unique_ptr<TaskStream> tasks, Surveyed surveyed, TableMemory& memory,
                              const CudaOptions& options)
     : StreamExecution(calls, options.timeline),
       world_(world),
@@ -80,12 +80,6 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
   // Every kernel is loaded before any runs; refusals come before anything else is taken, on every rank alike.
   static_cast<void>(workers_of(plain_kernel(plan_.problem.type), device_));
   choose_kernel(memory);
-  // Of one GPU, all streams' copies share a queue: the next epoch's, which wait for this rank's kernel, would stand
-  // before those of another rank that the kernel waits for.
-  IMBREX_EXPECTS(
-      options_.ranks_per_gpu == 1 || table_.copies.empty(),
-      "{} ranks to a GPU: operands that copy engines bring need a GPU for each rank; transport store does not",
-      options_.ranks_per_gpu);
   for (QueueSpan& queue : table_.queues)
     queue.workers = (queue.workers + static_cast<std::uint32_t>(kernel_->shape.cluster) - 1) /
                     static_cast<std::uint32_t>(kernel_->shape.cluster);
@@ -97,7 +91,7 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
   upload();
   start_counters();
   // The device has the tables now.
-  if (!options_.timeline) memory = std::exchange(static_cast<TableEntries&>(table_), {});
+  if (!options_.timeline) memory.give_back(std::exchange(static_cast<TableEntries&>(table_), {}));
   if (!table_.copies.empty()) prepare_skipping();
   world_.barrier();  // nobody posts before all counters are set
 }
@@ -130,7 +124,7 @@ int CudaExecution::own_workers(const GemmKernel& kernel) const {
 }
 
 // The variant that computes the plan in the fewest full waves, of those that its tiles fit and whose name is asked for.
-void CudaExecution::choose_kernel(TableEntries& memory) {
+const GemmKernel& CudaExecution::fastest_kernel(TableMemory& memory) {
   std::size_t count = 0;
   const GemmKernel* const* kernels = tensor_core_kernels(count);
   const int generation = runtime::gpu_of(device_).major;
@@ -143,6 +137,7 @@ void CudaExecution::choose_kernel(TableEntries& memory) {
   const Extent tile = survey_.largest_tile();
   double least = 0;
   const std::string tma = survey_.refusal_of_tma();
+  const GemmKernel* best = nullptr;
   const auto consider = [&](auto&& wanted) {
     for (std::size_t i = 0; i < count; ++i) {
       const GemmKernel& k = *kernels[i];
@@ -152,10 +147,9 @@ void CudaExecution::choose_kernel(TableEntries& memory) {
       const int workers = own_workers(k);
       if (workers == 0) continue;
       const double c = cost(k, table_for(k, memory), workers, shapes_of(plan_.problem).depth);
-      if (kernel_ != nullptr && c >= least) continue;
+      if (best != nullptr && c >= least) continue;
       least = c;
-      kernel_ = &k;
-      workers_ = workers;
+      best = &k;
     }
   };
   const auto in_clusters = [&](const GemmKernel& k) {
@@ -165,30 +159,53 @@ void CudaExecution::choose_kernel(TableEntries& memory) {
   };
   if (tma.empty()) consider(in_clusters);
   // Clusters are a wish: without a kernel that grants it, or where one is named, another is faster than the plain one.
-  if (tma.empty() && kernel_ == nullptr)
+  if (tma.empty() && best == nullptr)
     consider([&](const GemmKernel& k) { return k.shape.sharing == Sharing::b || !options_.kernel.empty(); });
   const GemmKernel& plain = plain_kernel(plan_.problem.type);
-  if (kernel_ == nullptr && std::string_view(plain.name).find(options_.kernel) != std::string_view::npos) {
-    kernel_ = &plain;
-    workers_ = own_workers(plain);
-  }
-  IMBREX_EXPECTS(kernel_ != nullptr && workers_ > 0,
+  if (best == nullptr && std::string_view(plain.name).find(options_.kernel) != std::string_view::npos) best = &plain;
+  IMBREX_EXPECTS(best != nullptr && own_workers(*best) > 0,
                  "no kernel named like '{}' runs {} tiles of {} x {} on this GPU{}{}", options_.kernel,
                  name_of(plan_.problem.type), tile.rows, tile.cols,
                  tma.empty() ? "" : ": tensor-memory loads cannot take ", tma);
-  // Slots are laid out by the kernel, so all ranks must run the same one: rank 0's. Other processes have it elsewhere.
-  const auto listed = static_cast<std::int64_t>(std::find(kernels, kernels + count, kernel_) - kernels);
+  // Of one GPU, all streams' copies share a queue: the next epoch's, which wait for this rank's kernel, would stand
+  // before those of another rank that the kernel waits for.
+  IMBREX_EXPECTS(
+      options_.ranks_per_gpu == 1 || table_for(*best, memory).copies.empty(),
+      "{} ranks to a GPU: operands that copy engines bring need a GPU for each rank; transport store does not",
+      options_.ranks_per_gpu);
+  static_cast<void>(table_for(*best, memory));
+  return *best;
+}
+
+// Slots are laid out by the kernel, so all ranks must run the same one: rank 0's. What one rank refuses, all refuse.
+void CudaExecution::choose_kernel(TableMemory& memory) {
+  std::size_t count = 0;
+  const GemmKernel* const* kernels = tensor_core_kernels(count);
+  constexpr std::int64_t refused = -1;
+  std::int64_t listed = refused;  // other processes have the kernel elsewhere
+  std::string why;
+  try {
+    listed = std::find(kernels, kernels + count, &fastest_kernel(memory)) - kernels;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_input) throw;
+    why = error.what();
+  }
   std::vector<std::int64_t> all(index(world_.size()));
   world_.all_gather(&listed, all.data(), sizeof listed);
-  kernel_ = all.front() < static_cast<std::int64_t>(count) ? kernels[all.front()] : &plain;
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank] == refused)
+      throw Error(ErrorCode::invalid_input,
+                  why.empty() ? fmt::format("rank {} refuses its part of the plan", rank) : why);
+  kernel_ = all.front() < static_cast<std::int64_t>(count) ? kernels[all.front()] : &plain_kernel(plan_.problem.type);
   workers_ = own_workers(*kernel_);
   table_ = std::move(table_for(*kernel_, memory));
+  for (auto& [key, other] : tables_) memory.give_back(std::move(other));
   tables_.clear();
 }
 
 // Of a variant's shape, once the tiles and slots are known to fit, a table depends on the cluster and on how slots come
 // through the stages.
-RankTable& CudaExecution::table_for(const GemmKernel& kernel, TableEntries& memory) {
+RankTable& CudaExecution::table_for(const GemmKernel& kernel, TableMemory& memory) {
   const TileShape& shape = kernel.shape;
   const bool slots = std::any_of(plan_.buffers.begin(), plan_.buffers.end(),
                                  [](const Buffer& b) { return b.layout == Layout::fragment; });
@@ -201,8 +218,8 @@ RankTable& CudaExecution::table_for(const GemmKernel& kernel, TableEntries& memo
   }
   const auto found = tables_.find(key);
   if (found != tables_.end()) return found->second;
-  RankTable table = translate(*tasks_, survey_, layout_, world_.rank(), heap_.handle(), place_.offset, kernel.shape,
-                              std::exchange(memory, {}));
+  RankTable table =
+      translate(*tasks_, survey_, layout_, world_.rank(), heap_.handle(), place_.offset, kernel.shape, memory.take());
   return tables_.emplace(key, std::move(table)).first->second;
 }
 
@@ -402,7 +419,9 @@ void CudaExecution::await(cudaStream_t stream) {
 // waits, whose posts may not come.
 void CudaExecution::look() noexcept {
   try {
-    if (fault_->state != FaultRecord::clear && !dead_) world_.fail(fault_message());
+    world_.throw_if_failed();
+    if (fault_->state == FaultRecord::clear || dead_) return;
+    world_.fail(fault_message());
     world_.throw_if_failed();
   } catch (const std::exception&) {
     fault_->abort = 1;

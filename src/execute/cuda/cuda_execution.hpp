@@ -24,7 +24,7 @@ class CudaExecution final : public StreamExecution {
   /// Collective. The device is selected; `heap`, `calls` and `faults` outlive the execution. `memory` is for the
   /// tables; what is no longer needed of it comes back.
   CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, FaultPool& faults, int device,
-                std::unique_ptr<TaskStream> tasks, Surveyed surveyed, TableEntries& memory, const CudaOptions& options);
+                std::unique_ptr<TaskStream> tasks, Surveyed surveyed, TableMemory& memory, const CudaOptions& options);
   ~CudaExecution() override;
 
   void look() noexcept override;
@@ -40,9 +40,10 @@ class CudaExecution final : public StreamExecution {
   void expect_sound() override;
   std::vector<Span> spans() override;
 
-  void choose_kernel(TableEntries& memory);
+  void choose_kernel(TableMemory& memory);
+  const GemmKernel& fastest_kernel(TableMemory& memory);
   int own_workers(const GemmKernel& kernel) const;
-  RankTable& table_for(const GemmKernel& kernel, TableEntries& memory);
+  RankTable& table_for(const GemmKernel& kernel, TableMemory& memory);
   void upload();
   void prepare_skipping();
   void start_counters();
@@ -64,7 +65,7 @@ class CudaExecution final : public StreamExecution {
   runtime::CudaHeap& heap_;
   int device_;
   std::unique_ptr<TaskStream> tasks_;
-  const Plan& plan_;  // their frame: without tasks
+  const Plan& plan_;  // their frame, with tasks only where they are stored
   CudaOptions options_;
   HeapLayout layout_;
   TableSurvey survey_;

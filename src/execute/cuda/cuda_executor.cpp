@@ -98,8 +98,8 @@ class CudaExecutor final : public Executor {
   runtime::CudaHeap heap_;
   cuda::StreamCalls calls_;
   cuda::FaultPool faults_;
-  cuda::TableEntries tables_ = cuda::touched_entries();  // between executions that are made: memory for the next tables
-  std::shared_ptr<cuda::Libraries> libraries_;           // made for the first plan that needs them
+  cuda::TableMemory tables_;                    // between executions that are made
+  std::shared_ptr<cuda::Libraries> libraries_;  // made for the first plan that needs them
 };
 
 }  // namespace

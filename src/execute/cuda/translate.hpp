@@ -36,6 +36,22 @@ struct TableEntries {
 /// Empty, with memory that has been touched: for most shapes' tables no page has to be found while they are made.
 TableEntries touched_entries();
 
+/// Such memory, for tables that are made at the same time: a plan is translated for kernels with and without clusters.
+class TableMemory {
+ public:
+  TableMemory() {  // NOTE: a list of them would be copied, and copies of what is empty have no memory
+    for (int i = 0; i < 2; ++i) places_.push_back(touched_entries());
+  }
+
+  /// What is left of it, or nothing.
+  TableEntries take();
+  /// Of a table that is no longer needed. No more than two are kept, the largest.
+  void give_back(TableEntries entries);
+
+ private:
+  std::vector<TableEntries> places_;
+};
+
 struct RankTable : TableEntries {
   std::vector<QueueSpan> queues;  ///< first_worker and workers hold what the plan reserves; place_workers sets them
   std::vector<CopyStep> copies;
