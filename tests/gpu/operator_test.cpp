@@ -186,6 +186,9 @@ void move_operands(World& world, Operator op, const GemmShape& shape, std::optio
     DeviceMemory places[2];
   };
   Places a(c.a()), b(c.b()), out(std::vector<std::byte>(c.out_bytes(), std::byte{0xff}));
+  // NOTE: beside a kernel of another rank on the GPU that waits for this one, a stream's first copies may not begin.
+  for (Places* places : {&a, &b, &out}) places->move(0, stream);
+  IMBREX_CUDA_TRY(cudaStreamSynchronize(stream));
   test::meet_if_sharing(world);
   std::mt19937_64 random(static_cast<std::uint64_t>(world.rank()));
   for (int i = 0; i < 48; ++i) {
