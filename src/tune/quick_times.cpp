@@ -123,7 +123,7 @@ double quick_seconds(const Problem& problem, const Candidate& candidate, const M
   double collective =
       problem.ranks == 1 ? 0 : collective_seconds(machine, curve_of(problem.op), own, problem.ranks, bytes / chunks);
   // Scales go ahead, by a collective of their own.
-  if (problem.op == Operator::all_gather_gemm && problem.scales != Scales::none && !own)
+  if (problem.op == Operator::all_gather_gemm && problem.ranks > 1 && problem.scales != Scales::none && !own)
     collective += seconds_of(machine.all_gather, 1) / chunks;
   return chunks * std::max(product, collective) + std::min(product, collective);
 }
