@@ -12,7 +12,7 @@ namespace imbrex {
 namespace {
 
 // Share of the memory's bandwidth that a worker draws, as a multiple of its share of the workers.
-constexpr double memory_share = 1.2;
+constexpr double memory_share = 2;
 
 // How a product is cut: tiles of that shape, each into so many parts along K.
 struct Cut {
@@ -32,13 +32,14 @@ double product_seconds(const Problem& problem, const RankShapes& shapes, const C
   const double flops = (rate != machine.sm_rate.end() ? rate->second : machine.sm_rate.begin()->second).value;
   const double multiply = 2 * rows * cols * depth / (flops * tile.efficiency.value),
                load = (rows + cols) * depth * size / machine.sm_memory_bandwidth.value;
-  const double cool = waves_of(cut, machine) * (std::max(multiply, load) + tile.prologue.value);
+  const double begins = waves_of(cut, machine) * tile.prologue;
+  const double cool = waves_of(cut, machine) * std::max(multiply, load) + begins;
   const double operands = (static_cast<double>(shapes.product.rows) * static_cast<double>(shapes.depth) +
                            static_cast<double>(shapes.depth) * static_cast<double>(shapes.product.cols)) *
                           size;
   const double busy = workers_of(cut) / machine.sms.value;
   return std::max(cool / mean_heat(machine, cool),
-                  operands / (machine.memory_bandwidth.value * std::min(1.0, memory_share * busy)));
+                  operands / (machine.memory_bandwidth.value * std::min(1.0, memory_share * busy)) + begins);
 }
 
 // A library has tiles of many shapes, and takes those that suit. In chunks one after another, of each rank's rows where
