@@ -29,7 +29,6 @@ Graph::Graph(const Plan& plan) : plan_(plan) {
   nodes_.reserve(count_tasks(plan));
   std::map<int, std::int32_t> groups;
   std::vector<std::pair<int, int>> poster(signals, {-1, -1});  // rank and queue of a signal's posts so far
-  std::vector<std::uint64_t> made_by_last(signals);            // of them, the last task's
   for (int rank = 0; rank < plan.problem.ranks; ++rank) {
     first_of_queue_.emplace_back();
     const auto& queues = plan.ranks[index(rank)].queues;
@@ -61,16 +60,18 @@ Graph::Graph(const Plan& plan) : plan_(plan) {
           if (poster[s].first < 0) poster[s] = here, signal.in_order = ordered_queue;
           if (poster[s] != here) signal.in_order = false;
           if (poster[s].first != rank) signal.one_rank = false;
-          std::uint64_t& made = made_by_last[s];
           ordinals_.push_back(static_cast<std::uint32_t>(signal.total));
-          made = signal.posts.empty() || signal.posts.back().task != id ? 1 : made + 1;
-          signal.most_of_a_task = std::max(signal.most_of_a_task, made);
+          if (signal.makers.empty() || signal.makers.back().task != id) signal.makers.push_back({id});
+          ++signal.makers.back().made;
           signal.posts.push_back({id, static_cast<std::uint32_t>(signal.total++)});
         }
         nodes_.push_back(node);
       }
     }
   }
+  for (Signal& signal : signals_)
+    std::sort(signal.makers.begin(), signal.makers.end(),
+              [](const Maker& x, const Maker& y) { return x.made > y.made; });
   visited_.resize(nodes_.size());
 }
 
@@ -200,6 +201,20 @@ void Graph::for_each_wait(TaskId task, F&& f) const {
   for (std::size_t w = 0; w < node.task->waits.size(); ++w) f(node.task->waits[w], wait_nodes_of_[node.first_wait + w]);
 }
 
+// The tasks of which the wait is sure to have seen a post, whichever came first.
+template <typename F>
+void Graph::for_each_sure(const WaitNode& node, F&& f) const {
+  const Signal& signal = signals_[node.signal];
+  if (signal.in_order) {
+    for (std::uint32_t p = 0; p < node.count && p < signal.posts.size(); ++p) f(signal.posts[p].task);
+    return;
+  }
+  for (const Maker& maker : signal.makers) {
+    if (signal.total - maker.made >= node.count) return;
+    f(maker.task);
+  }
+}
+
 RankMask Graph::wait_entered(WaitNode& node) {
   if (node.entered_known) return node.entered;
   node.entered_known = true;
@@ -210,25 +225,18 @@ RankMask Graph::wait_entered(WaitNode& node) {
       signal.entered.push_back(before | entered_end_[signal.posts[signal.entered.size()].task]);
     }
     node.entered = signal.entered[node.count - 1];
-  } else if (may_be_sure(node)) {
-    for (const Posting& post : signal.posts)
-      if (sure_of(post.task, node)) node.entered |= entered_end_[post.task];
+  } else {
+    for_each_sure(node, [&](TaskId task) { node.entered |= entered_end_[task]; });
   }
   return node.entered;
-}
-
-// Of some task that posts to it, out of order.
-bool Graph::may_be_sure(const WaitNode& node) const {
-  const Signal& signal = signals_[node.signal];
-  return signal.total - signal.most_of_a_task < node.count;
 }
 
 // The ranks that a post of the task holds; called for an in-order queue's last posts first.
 RankMask Graph::held_by(TaskId task, std::size_t post) {
   const Node& node = nodes_[task];
   Signal& signal = signals_[signal_id(node.task->posts[post].rank, node.task->posts[post].signal)];
+  const std::uint32_t ordinal = ordinals_[node.first_post + post];
   if (signal.in_order) {
-    const std::uint32_t ordinal = ordinals_[node.first_post + post];
     for (; signal.held < signal.wait_nodes.size(); ++signal.held) {
       const WaitNode& wait = wait_nodes_[signal.wait_nodes[signal.held]];
       if (wait.count <= ordinal) break;
@@ -236,10 +244,14 @@ RankMask Graph::held_by(TaskId task, std::size_t post) {
     }
     return signal.holds;
   }
+  // A task's posts to a signal stand together, and the first of them speaks for all.
   RankMask mask = 0;
+  if (ordinal > 0 && signal.posts[ordinal - 1].task == task) return mask;
+  std::uint64_t made = 1;
+  while (ordinal + made < signal.posts.size() && signal.posts[ordinal + made].task == task) ++made;
   for (std::uint32_t w : signal.wait_nodes) {
-    if (!may_be_sure(wait_nodes_[w])) break;
-    if (sure_of(task, wait_nodes_[w])) mask |= wait_nodes_[w].holds;
+    if (signal.total - made >= wait_nodes_[w].count) break;
+    mask |= wait_nodes_[w].holds;
   }
   return mask;
 }
@@ -369,8 +381,7 @@ bool Graph::search(TaskId first, TaskId second, const Moment& moment) {
     }
     const WaitNode& node = wait_nodes_[pending_waits_.back()];
     pending_waits_.pop_back();
-    for (const Posting& post : signals_[node.signal].posts)
-      if (sure_of(post.task, node)) reach(post.task);
+    for_each_sure(node, reach);
   }
   return found;
 }

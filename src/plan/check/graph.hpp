@@ -78,10 +78,16 @@ class Graph {
     TaskId task = 0;
     std::uint32_t ordinal = 0;
   };
+  // A task that posts to a signal, and how often.
+  struct Maker {
+    TaskId task = 0;
+    std::uint64_t made = 0;
+  };
   struct Signal {
     std::vector<Posting> posts;
+    std::vector<Maker> makers;              // of the most posts first
     std::vector<std::uint32_t> wait_nodes;  // for holds: those of the largest counts first
-    std::uint64_t total = 0, most_of_a_task = 0;
+    std::uint64_t total = 0;
     bool in_order = false;  // all posts come from one in-order queue
     bool one_rank = true;   // all posts come from one rank
     // In order, what is sure grows post by post, and is kept, as there may be as many counts as posts.
@@ -107,7 +113,8 @@ class Graph {
   void compute_entered();
   void compute_holds();
   RankMask wait_entered(WaitNode& node);
-  bool may_be_sure(const WaitNode& node) const;
+  template <typename F>
+  void for_each_sure(const WaitNode& node, F&& f) const;
   RankMask held_by(TaskId task, std::size_t post);
   RankMask later_epoch_entered(TaskId later, int copies) const;
   bool search(TaskId first, TaskId second, const Moment& moment);
