@@ -374,6 +374,15 @@ TEST(GpuCodedAllReduce, RingsWithManyChunksAndPauses) {
   }
 }
 
+// Nobody frees the slots of one rank's ring, which sends nothing.
+TEST(GpuCodedAllReduce, ARingOfOne) {
+  NEEDS_GPUS(1);
+  CodedKnobs ring;
+  ring.steps = cuda::CodedSteps::ring;
+  ring.blocks = 1, ring.slots = 1;
+  run_cases(1, {{{65'001, Type::bf16, {}, 0, 0, true, true}, "int8", ring}});
+}
+
 TEST(GpuCodedAllReduce, TenThousandReplaysWithPauses) {
   NEEDS_GPUS(2);
   CollectivesOptions options;

@@ -97,7 +97,8 @@ class CodedRing : CodedRank<type, false> {
 
   __device__ __forceinline__ void work(std::uint32_t s, std::uint32_t chunk) {
     const std::uint32_t last = c_.ranks - 1;
-    if (s == 0 && chunk >= a_.slots) wait_one(CommStep::room, stages_ - 1, next_rank(c_), chunk - a_.slots + 1);
+    if (s == 0 && chunk >= a_.slots && c_.ranks > 1)
+      wait_one(CommStep::room, stages_ - 1, next_rank(c_), chunk - a_.slots + 1);
     if (s > 0) wait_one(s <= last ? CommStep::part : CommStep::sum, s - 1, previous_rank(c_), chunk + 1);
     if (!well_) return;
     if (s <= last)
