@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/ceil_div.hpp"
 #include "base/check.hpp"
 #include "base/fixed_text.hpp"
 #include "execute/cuda/refusal.hpp"
@@ -23,13 +24,17 @@ struct View {
   int major = 0;                                              // compute capability
 };
 
-// Where ranks share GPUs, whether there are enough is for the executor to say.
-View view_of(World& world, bool shared) {
-  const bool processes = !runtime::one_process(world);
+View view_of(World& world, int ranks_per_gpu) {
+  const bool shared = ranks_per_gpu > 1, processes = !runtime::one_process(world);
   const GpuSurvey survey = runtime::survey_gpus_here();
-  const int wanted = shared ? std::min(world.size(), static_cast<int>(survey.gpus.size())) : world.size();
+  const int wanted = shared ? static_cast<int>(ceil_div(world.size(), ranks_per_gpu)) : world.size();
   View view;
-  put_text(cuda::refusal_of_gpus(survey, wanted, processes, true, true), view.refusal);
+  if (shared && survey.gpus.size() < static_cast<std::size_t>(wanted) && !survey.gpus.empty())
+    put_text(fmt::format("{} ranks, {} to a GPU, need {} GPUs, and this machine shows {}", world.size(), ranks_per_gpu,
+                         wanted, survey.gpus.size()),
+             view.refusal);
+  else
+    put_text(cuda::refusal_of_gpus(survey, wanted, processes, !shared, true), view.refusal);
   if (survey.gpus.empty()) return view;
   const GpuKind kind = kind_of(survey);
   put_text(kind.name, view.gpu);
@@ -38,8 +43,8 @@ View view_of(World& world, bool shared) {
   return view;
 }
 
-std::string agree(World& world, bool shared, GpuKind& gpus) {
-  const View own = view_of(world, shared);
+std::string agree(World& world, int ranks_per_gpu, GpuKind& gpus) {
+  const View own = view_of(world, ranks_per_gpu);
   std::vector<View> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, all.data(), sizeof own);
   gpus = {all.front().gpu, all.front().major};
@@ -82,7 +87,7 @@ std::shared_ptr<WorldGpus> gpus_of(World& world, const CudaOptions& options) {
   std::shared_ptr<void>& kept = runtime::attachment(world);
   if (kept == nullptr) {
     auto made = std::make_shared<WorldGpus>();
-    made->refusal = agree(world, options.ranks_per_gpu > 1, made->gpus);
+    made->refusal = agree(world, options.ranks_per_gpu, made->gpus);
     made->options = options;
     if (made->refusal.empty()) {
       made->executor = make_cuda_executor(world, options);
