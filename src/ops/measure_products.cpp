@@ -98,6 +98,11 @@ std::string tuning_table(const std::vector<ProductMeasurement>& measurements, co
   for (const ProductMeasurement& m : measurements) {
     const Product product = product_of(m);
     std::erase_if(records.products, [&](const ProductRecord& r) { return r.product == product; });
+    // What was measured of more rows, before, tells no longer of these or fewer.
+    for (ProductRecord& r : records.products)
+      if (product_of(m) == Product{m.m, r.product.n, r.product.k, r.product.type} && r.m_low <= m.m &&
+          m.m < r.product.m)
+        r.m_low = m.m + 1;
     const auto& first = m.ways.front();
     const auto& best = *std::min_element(m.ways.begin(), m.ways.end(),
                                          [](const auto& x, const auto& y) { return x.seconds < y.seconds; });

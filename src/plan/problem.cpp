@@ -73,8 +73,9 @@ bool owns_columns(const Problem& problem, const Knobs& knobs) {
 
 Product product_of_rank(const Problem& problem) {
   const RankShapes shapes = shapes_of(problem);
-  const std::int64_t rows = problem.op == Operator::all_gather_gemm ? problem.m : shapes.a.rows;
-  return {rows, shapes.b.cols, shapes.a.cols, problem.type};
+  // Of e4m3 with a scale of each rank's A, ranks' rows are products of their own.
+  const bool at_once = problem.op == Operator::all_gather_gemm && problem.scales != Scales::tensor;
+  return {at_once ? problem.m : shapes.a.rows, shapes.b.cols, shapes.a.cols, problem.type};
 }
 
 }  // namespace imbrex

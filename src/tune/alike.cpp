@@ -84,8 +84,11 @@ Kind kind_of(const Candidate& candidate) {
 // there are more rows than suit it.
 std::optional<Candidate> suited(Candidate candidate, const Problem& problem, const Machine& machine, bool hopper) {
   if (kind_of(candidate) == own_collectives && !may_suit_own_collectives(problem)) return std::nullopt;
-  if (candidate.strategy != Strategy::fused) return candidate;
   Knobs& k = candidate.knobs;
+  if (candidate.strategy != Strategy::fused) {
+    k.library_tile = 0, k.library_parts = 1;  // of another product
+    return candidate;
+  }
   if (k.cluster_k > 1 && fused_tiles(problem, k) > static_cast<std::int64_t>(machine.sms.value) / 2)
     return std::nullopt;
   k = with_kernel_tile(k, problem.type, hopper);

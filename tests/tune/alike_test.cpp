@@ -214,6 +214,10 @@ TEST(Alike, OwnCollectivesAreForFewRows) {
   set_ranges(records);
   EXPECT_EQ(choose_alike(records, problem(900), {}, four_h200(), true)->knobs, own.knobs);
   EXPECT_FALSE(choose_alike(records, problem(1028), {}, four_h200(), true).has_value());
+  // Which of a library's tiles suits its product, tells nothing of another's.
+  records.list[0].candidate.knobs.library_tile = 24;
+  EXPECT_EQ(choose_alike(records, problem(1024), {}, four_h200(), true)->knobs.library_tile, 24);
+  EXPECT_EQ(choose_alike(records, problem(900), {}, four_h200(), true)->knobs, own.knobs);
 }
 
 TEST(Alike, TheLibrarysSequenceWhereNothingIsFaster) {

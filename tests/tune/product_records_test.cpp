@@ -32,6 +32,9 @@ TEST(Products, AreWhatARankMultiplies) {
   EXPECT_EQ(product(Operator::all_gather_gemm), (Product{128, 128, 1024, bf16}));
   EXPECT_EQ(product(Operator::gemm_reduce_scatter), (Product{128, 512, 256, bf16}));
   EXPECT_EQ(product(Operator::gemm_all_reduce), (Product{128, 512, 256, bf16}));
+  // A scale of each rank's rows makes a product of them.
+  const Problem scaled{Operator::all_gather_gemm, 128, 512, 1024, 4, Type::e4m3, false, Scales::tensor};
+  EXPECT_EQ(product_of_rank(scaled), (Product{32, 128, 1024, Type::e4m3}));
   const RankShapes shapes = shapes_of({Operator::gemm_all_to_all, 128, 512, 1024, 4, bf16});
   EXPECT_EQ(product(Operator::gemm_all_to_all), (Product{shapes.a.rows, shapes.b.cols, shapes.a.cols, bf16}));
 }
@@ -76,6 +79,15 @@ TEST(ProductRecords, TakeThePlaceOfThoseOfTheirProducts) {
   Records other = before;
   other.gpu = "Another GPU";
   EXPECT_THROW(tuning_table(slower, "2026-12-24", to_json(other)), Error);
+}
+
+TEST(ProductRecords, OfMoreRowsTellNothingOfThoseMeasuredSince) {
+  Records before{"Some GPU", "2026-01-01", {}};
+  before.products = {{{128, 4096, 3584, bf16}, 65, 128, 7, 1, 9e-6, 14e-6}};
+  const std::vector fewer{measured(100, {{0, 1, 9e-6}, {7, 1, 14e-6}})};
+  const Records after = parsed(tuning_table(fewer, "2026-12-24", to_json(before)));
+  EXPECT_EQ(find_product(after.products, {100, 4096, 3584, bf16}), nullptr);
+  ASSERT_NE(find_product(after.products, {101, 4096, 3584, bf16}), nullptr);
 }
 
 TEST(ProductRecords, RefuseWhatTheyDoNotKnow) {
