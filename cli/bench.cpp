@@ -189,7 +189,11 @@ int measure_and_print(const Program& program, const Options& options, bool all) 
     print(program, "geometric means: {:.3f} of the roofline, {:.3f}x sequential", geometric_mean(fractions),
           geometric_mean(gains));
     if (all && !options.out.empty()) write_file(options.out, tuning_table(measurements, today(), before.text));
-    print_json(program, {{"gpu", m.gpu}, {"date", today()}, {"rounds", request.rounds}, {"rows", rows}});
+    print_json(program, {{"gpu", m.gpu},
+                         {"date", today()},
+                         {"rounds", request.rounds},
+                         {"strategy", all ? "auto" : options.strategy},
+                         {"rows", rows}});
   };
   return measure(request, report);
 }

@@ -83,13 +83,31 @@ void write_file(const std::string& path, std::string_view text) {
   }
 }
 
+namespace {
+
+// Files that end nowhere (devices, pipes) must not fill the memory.
+std::string read_all(std::istream& from, const std::string& path) {
+  constexpr std::size_t most = std::size_t{1} << 30, step = std::size_t{1} << 20;
+  std::string text;
+  while (from) {
+    if (text.size() > most) refuse(fmt::format("'{}' is larger than {} bytes", path, most));
+    const std::size_t before = text.size();
+    text.resize(before + step);
+    from.read(text.data() + before, static_cast<std::streamsize>(step));
+    text.resize(before + static_cast<std::size_t>(from.gcount()));
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string read_file(const std::string& path) {
-  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  if (path == "-") return read_all(std::cin, path);
   std::error_code failure;
   if (std::filesystem::is_directory(path, failure)) refuse(fmt::format("'{}' is a folder, not a file", path));
   std::ifstream file(path, std::ios::binary);
   if (!file) refuse(fmt::format("'{}' cannot be opened: {}", path, std::strerror(errno)));
-  std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text = read_all(file, path);
   if (file.bad()) refuse(fmt::format("'{}' cannot be read", path));
   return text;
 }

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <new>
@@ -83,6 +85,22 @@ std::string unknown_command(const Program& program, const std::vector<std::strin
   return fmt::format("'{}' is not a command; it must be one of {}", first, known);
 }
 
+/// An empty value comes of a variable that nobody has set.
+void expect_values(const Program& program) {
+  for (const CLI::App* command : program.app.get_subcommands())
+    for (const CLI::Option* option : command->get_options())
+      for (const std::string& value : option->results())
+        if (value.empty())
+          throw Error(ErrorCode::invalid_input, fmt::format("{} '': a value is needed", option->get_name()));
+}
+
+/// What was printed may still lie in a buffer. Who closed standard output wants none of it.
+int with_output_written(int code) {
+  if (std::fflush(stdout) == 0 || errno == EBADF) return code;
+  std::fprintf(stderr, "imbrex: standard output cannot be written to: %s\n", std::strerror(errno));
+  return code == 0 ? static_cast<int>(ErrorCode::runtime_failure) : code;
+}
+
 int run_program(std::vector<std::string> arguments) {
   Program program;
   set_up(program);
@@ -113,6 +131,7 @@ int run_program(std::vector<std::string> arguments) {
     return refuse(program, bad_usage, fmt::format("{} (see '{} --help')", why, command));
   }
   try {
+    expect_values(program);
     expect_writable("--json", program.json);
     return program.action();
   } catch (const Error& error) {
@@ -130,7 +149,7 @@ int run_program(std::vector<std::string> arguments) {
 int main(int argc, char** argv) {
   try {
     imbrex::cli::occupy_standard_descriptors();
-    return imbrex::cli::run_program({argv + std::min(argc, 1), argv + argc});
+    return imbrex::cli::with_output_written(imbrex::cli::run_program({argv + std::min(argc, 1), argv + argc}));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "imbrex: %s\n", error.what());
     return static_cast<int>(imbrex::ErrorCode::runtime_failure);

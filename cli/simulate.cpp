@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "command.hpp"
+#include "imbrex/error.hpp"
 #include "imbrex/execute.hpp"
 
 namespace imbrex::cli {
@@ -22,6 +23,8 @@ int simulate(const Program& program, const Options& options) {
   SimulateOptions how = options.simulate;
   how.timeline = !options.trace.empty();
   how.skew_seed = static_cast<std::uint64_t>(options.skew_seed);
+  if (how.max_skew > 0 && how.skew_seed == 0)
+    throw Error(ErrorCode::invalid_input, "--max-skew is of use with --skew-seed only, which is missing or 0");
   const Report report = make_simulator(machine, how)->prepare(plan)->run({});
   if (how.timeline) write_timeline(options.trace, report.timeline);
   print_json(program, {{"machine", machine.name},

@@ -22,7 +22,7 @@ Table table_at(const std::string& path) {
   if (path.empty()) return {};
   expect_writable("--out", path);
   std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return {};
+  if (!std::filesystem::is_regular_file(path, ignored)) return {};  // what is printed there is not a table so far
   const std::string text = read_file(path);
   try {
     return {text, gpu_of_table(text)};

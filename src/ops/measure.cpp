@@ -120,7 +120,9 @@ class Meter {
     prepared_->of_product = product == problem ? prepared_->memory : random_operands(product);
     prepared_->executions.push_back(libraries_->prepare(
         without_collectives(make_plan(product, Strategy::sequential, {.partial = output_type(problem.type)}))));
-    for (const Candidate& c : candidates(problem)) add({c.strategy, c.knobs, is_chosen(c), {}, 0});
+    for (const Candidate& c : candidates(problem))
+      if (const std::string why = add({c.strategy, c.knobs, is_chosen(c), {}, 0}); !why.empty() && is_chosen(c))
+        throw Error(ErrorCode::invalid_input, why);
     if (request_.tries.empty()) return;
     const Knobs base = choose_gpu_plan(problem, Strategy::fused, {}, gpus_).knobs;
     for (const std::string& text : request_.tries)

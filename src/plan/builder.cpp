@@ -1,5 +1,7 @@
 #include "plan/builder.hpp"
 
+#include "base/check.hpp"
+
 namespace imbrex {
 
 std::vector<Range> cut(std::int64_t total, std::int64_t piece) {
@@ -52,6 +54,7 @@ int Builder::queue(Engine engine, int workers) {
 void Builder::add(int rank, int queue, Task task) {
   if (!keeps(rank)) return skip(rank, queue, task.waits, std::move(task.posts));
   if (visit_ == nullptr) {
+    expect_room(++kept_);
     tasks(rank, queue).push_back(std::move(task));
   } else {
     hand_tile();
@@ -75,8 +78,15 @@ void Builder::skip(int rank, int queue, const std::vector<Wait>& waits, std::vec
 
 void Builder::reserve(int rank, int queue, std::size_t count) {
   if (!keeps(rank) || visit_ != nullptr) return;
+  expect_room(kept_ + static_cast<std::int64_t>(count));
   auto& kept = tasks(rank, queue);
   kept.reserve(kept.size() + count);
+}
+
+void Builder::expect_room(std::int64_t tasks) const {
+  IMBREX_EXPECTS(tasks <= most_kept_tasks,
+                 "{} x {} x {} in tiles of {} x {}, {} ranks: a plan of more than {} tasks; larger tiles make fewer",
+                 problem().m, problem().n, problem().k, knobs().tile_m, knobs().tile_n, ranks(), most_kept_tasks);
 }
 
 }  // namespace imbrex

@@ -55,6 +55,9 @@ Range part_of(std::int64_t total, int parts, int index);
 /// For whom a plan is made.
 inline constexpr int all_ranks = -1;
 
+/// Tasks that a plan keeps: some GB of them. Tasks that are handed over may be more.
+inline constexpr std::int64_t most_kept_tasks = std::int64_t{1} << 23;
+
 class Builder {
  public:
   /// With `only` a rank, the plan is make_rank_plan's.
@@ -91,7 +94,10 @@ class Builder {
   /// A new tile of a rank that the plan keeps, to be filled in before the next task is added: with scales, if the
   /// problem has them.
   Task& add_tile(int rank, int queue) {
-    if (visit_ == nullptr) return tasks(rank, queue).emplace_back();
+    if (visit_ == nullptr) {
+      expect_room(++kept_);
+      return tasks(rank, queue).emplace_back();
+    }
     hand_tile();
     tile_place_ = &place(rank, queue);
     auto& tile = std::get<Tile>(tile_.work);
@@ -160,6 +166,7 @@ class Builder {
     if (tile_place_ != nullptr) hand(*std::exchange(tile_place_, nullptr), tile_);
   }
 
+  void expect_room(std::int64_t tasks) const;
   std::vector<Task>& tasks(int rank, int queue) {
     return plan_.ranks[static_cast<std::size_t>(rank)].queues[static_cast<std::size_t>(queue)].tasks;
   }
@@ -167,6 +174,7 @@ class Builder {
   Plan plan_;
   RankShapes shapes_;
   int only_;
+  std::int64_t kept_ = 0;             // tasks in the plan
   const TaskVisit* visit_ = nullptr;  // null: the plan keeps tasks
   std::vector<TaskPlace> places_;     // by rank and queue: of the next task that goes there
   // The tile that is being filled in, and where it goes. One for all of them, so that its parts' memory is, too.

@@ -1,6 +1,7 @@
 // Strategies that communicate by a library's collectives: `sequential`, what every user has today, and `decomposed`,
 // the GEMM cut into chunks of rows so that one chunk's collective runs beside the next chunk's product. Sequential is
 // decomposed with one chunk, and both are the product alone where there is one rank.
+#include <algorithm>
 #include <optional>
 
 #include "plan/library_collectives.hpp"
@@ -25,6 +26,7 @@ std::vector<std::int64_t> rows_of(const std::vector<Chunk>& chunks) {
 
 std::vector<Chunk> chunks_of(std::int64_t part_rows, int chunks, int parts) {
   std::vector<Chunk> result;
+  chunks = static_cast<int>(std::min<std::int64_t>(chunks, std::max<std::int64_t>(part_rows, 1)));
   for (int c = 0; c < chunks; ++c) {
     const Range rows = part_of(part_rows, chunks, c);
     if (rows.size > 0) result.push_back({rows, rows.begin * parts});

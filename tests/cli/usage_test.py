@@ -170,6 +170,21 @@ class Usage(Case):
         with open("/dev/full", "w") as full:
             code = subprocess.run([PROGRAM, "version", "--json", "/dev/full"], stdout=full, stderr=subprocess.DEVNULL).returncode
         self.assertNotEqual(code, 0)
+        with open("/dev/full", "w") as full:
+            result = subprocess.run([PROGRAM, "version"], stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(result.returncode, 3)
+        self.assertIn("standard output cannot be written to: No space left", result.stderr)
+
+    def test_what_never_ends_is_not_read(self):
+        self.refuse("check", "/dev/zero", says="'/dev/zero' is larger than")
+
+    def test_plans_that_fill_the_memory_are_not_made(self):
+        self.refuse("plan", "gemm_reduce_scatter", "--m", "64", "--n", "2147483648", "--k", "64", "--ranks", "4", says=["more than 8388608 tasks", "larger tiles"])
+
+    def test_empty_values(self):
+        self.refuse("version", "--json", "", says=["--json ''", "a value is needed"])
+        self.refuse("machine", "4xh200", "--name", "", says="--name ''")
+        self.refuse("simulate", "gemm_all_reduce", *SIZES, "--machine", "4xh200", "--max-skew", "1e-3", says=["--max-skew", "--skew-seed"])
 
 
 class Machine(Case):
