@@ -51,11 +51,11 @@ void validate(const AllReduceOptions& options, std::int64_t max_count) {
   IMBREX_EXPECTS(options.exact_below >= 0 || options.exact_below == exact_below_measured,
                  "all_reduce: exact_below = {}: it must not be negative, but for exact_below_measured",
                  options.exact_below);
-  IMBREX_EXPECTS(options.codec || options.exact_below == 0, "all_reduce: exact_below = {} without a codec",
-                 options.exact_below);
+  const std::string below =
+      options.exact_below == exact_below_measured ? "measured" : std::to_string(options.exact_below);
+  IMBREX_EXPECTS(options.codec || options.exact_below == 0, "all_reduce: exact_below = {} without a codec", below);
   IMBREX_EXPECTS(!options.batch_invariant || options.exact_below == 0,
-                 "all_reduce: exact_below = {} with batch_invariant: results would depend on the size",
-                 options.exact_below);
+                 "all_reduce: exact_below = {} with batch_invariant: results would depend on the size", below);
   IMBREX_EXPECTS(options.ctas >= 0 && options.ctas <= collectives::most_ctas,
                  "all_reduce: ctas = {}: it must be from 0 to {}", options.ctas, collectives::most_ctas);
 }

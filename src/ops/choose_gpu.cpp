@@ -31,8 +31,8 @@ const Machine& four_h200() {
 }
 
 // What the tables of these GPUs do not know, others of Hopper take from the H200's: tensor cores and links are the
-// same. So do numbers of ranks that nobody measured from others: what was measured there is nearer than what is
-// simulated for them, and at hand at once.
+// same. So do numbers of ranks that nobody measured from others: what was measured there is nearer than what closed
+// forms predict for them.
 std::optional<Candidate> measured_choice(const GpuKind& gpus, const Problem& problem,
                                          std::optional<Strategy> strategy) {
   const bool hopper = gpus.major == 9;

@@ -60,7 +60,7 @@ bool on_tensor_cores(const Plan& plan, bool hopper) {
          });
 }
 
-// Choices are made for typical numbers of rows, of records of other types and sizes, and have to suit all others.
+// Choices are made from records of other types and sizes, and have to suit all others.
 TEST(ChooseGpuPlan, ChoicesSuitAnyProblem) {
   test::Random random(test::seed_from_environment());
   int fused = 0, of_libraries = 0;
@@ -140,6 +140,20 @@ TEST(ChooseGpuPlan, ShardsThatDoNotFillTilesAreCutOtherwise) {
     return (spanned + c.knobs.tile_m - 1) / c.knobs.tile_m * c.knobs.tile_m * (c.knobs.span_shards ? 1 : 8);
   };
   for (const std::int64_t shard : {129, 140, 150, 160}) EXPECT_LT(tiles_rows(8 * shard), 8 * 256) << shard;
+}
+
+// Without peers there is nothing to hide, unless cuBLASLt does not add the bias as it should.
+TEST(ChooseGpuPlan, OneRankTakesALibrarysProduct) {
+  test::Random random(test::seed_from_environment());
+  for (int i = 0; i < 200; ++i) {
+    Problem p = test::random_problem(random, {.max_ranks = 1, .max_size = 4000, .bias = true});
+    if (p.type == Type::fp32) continue;
+    for (const GpuKind& gpus : {GpuKind{"NVIDIA H200", 9}, h100, a100}) {
+      const Candidate chosen = choose_gpu_candidate(p, {}, {}, gpus);
+      EXPECT_EQ(chosen.strategy, cuda::refusal_of_library_bias(p).empty() ? Strategy::sequential : Strategy::fused)
+          << test::describe({p, chosen.strategy, chosen.knobs});
+    }
+  }
 }
 
 TEST(ChooseGpuPlan, AKindIsAsOldAsTheOldestOfItsGpus) {
