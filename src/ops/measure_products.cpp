@@ -95,6 +95,7 @@ std::string tuning_table(const std::vector<ProductMeasurement>& measurements, co
   const std::string& gpu = measurements.front().gpu;
   Records records = before.empty() ? Records{gpu, date, {}} : parse_records(before, "the table so far");
   expect_gpu(records.gpu, gpu);
+  records.date = date;
   for (const ProductMeasurement& m : measurements) {
     const Product product = product_of(m);
     std::erase_if(records.products, [&](const ProductRecord& r) { return r.product == product; });

@@ -68,6 +68,7 @@ TEST(ProductRecords, TakeThePlaceOfThoseOfTheirProducts) {
   const Records after = parsed(tuning_table(slower, "2026-12-24", to_json(before)));
   ASSERT_EQ(after.products.size(), 1u);
   EXPECT_EQ(after.products[0].product.type, Type::fp16);
+  EXPECT_EQ(after.date, "2026-12-24");
   EXPECT_EQ(after.list.size(), 1u);
   EXPECT_EQ(after.all_reduces, before.all_reduces);
   // And those who tune something else keep products.
