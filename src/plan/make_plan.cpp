@@ -36,6 +36,7 @@ class MadeTasks final : public TaskStream {
   MadeTasks(std::unique_ptr<FusedStrategy> strategy, int rank) : strategy_(std::move(strategy)), rank_(rank) {}
 
   const Plan& frame() const override { return strategy_->builder().plan(); }
+  bool made() const override { return true; }
   void for_each(const TaskVisit& visit) override {
     strategy_->builder().hand_over(visit, [&] { strategy_->add_tasks(); });
   }

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "imbrex/error.hpp"
+#include "plan/check/format.hpp"
 #include "plan/rank_plan.hpp"
 #include "support/random_plan.hpp"
 
@@ -86,6 +87,26 @@ TEST(TaskStream, BringsTheRanksPlanAnyNumberOfTimes) {
     ASSERT_TRUE(*tasks->whole() == *plan);
   }
   EXPECT_GT(made, 100);
+}
+
+// Executors do not check the format of tasks that a strategy makes for them: here it is checked.
+TEST(TaskStream, MadeTasksKeepTheFormatsRules) {
+  test::Random random(test::seed_from_environment());
+  int made = 0;
+  for (int i = 0; i < 500; ++i) {
+    auto c = test::random_case(random, {.max_ranks = 8, .max_size = 700, .bias = true, .e4m3 = true});
+    c = {c.problem, Strategy::fused, test::random_knobs(random, c.problem, Strategy::fused)};
+    SCOPED_TRACE(test::describe(c));
+    const auto tasks =
+        make_rank_tasks(c.problem, c.strategy, c.knobs, static_cast<int>(random.between(0, c.problem.ranks - 1)));
+    FormatCheck format(tasks->frame());
+    ASSERT_NO_THROW({
+      tasks->for_each([&](const TaskPlace& place, const Task& task) { format.add(place, task); });
+      format.finish();
+    });
+    made += tasks->made();
+  }
+  EXPECT_GT(made, 300);
 }
 
 // A visitor that refuses a task leaves nothing behind for the next one.

@@ -75,8 +75,9 @@ Surveyed survey(TaskStream& tasks, int rank) try {
   FormatCheck format(frame);
   LayoutSurvey layout(frame);
   TableSurvey tables(frame, rank);
+  const bool made = tasks.made();
   tasks.for_each([&](const TaskPlace& place, const Task& task) {
-    format.add(place, task);
+    if (!made) format.add(place, task);
     layout.add(place, task);
     tables.add(place, task);
   });

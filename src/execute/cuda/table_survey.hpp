@@ -50,7 +50,8 @@ struct Surveyed {
   TableSurvey tables;
 };
 
-/// For the tables of `rank`. Throws Error(invalid_input) where the plan breaks a rule of check_format.
+/// For the tables of `rank`. Throws Error(invalid_input) where the plan breaks a rule of check_format; of tasks that a
+/// strategy makes only the frame is checked.
 Surveyed survey(TaskStream& tasks, int rank);
 
 /// Of a plan that has its tasks.
