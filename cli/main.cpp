@@ -85,13 +85,17 @@ std::string unknown_command(const Program& program, const std::vector<std::strin
   return fmt::format("'{}' is not a command; it must be one of {}", first, known);
 }
 
-/// An empty value comes of a variable that nobody has set.
+/// An empty value comes of a variable that nobody has set, and two results do not fit one file.
 void expect_values(const Program& program) {
+  const auto refuse = [](const std::string& message) { throw Error(ErrorCode::invalid_input, message); };
   for (const CLI::App* command : program.app.get_subcommands())
     for (const CLI::Option* option : command->get_options())
-      for (const std::string& value : option->results())
-        if (value.empty())
-          throw Error(ErrorCode::invalid_input, fmt::format("{} '': a value is needed", option->get_name()));
+      for (const std::string& value : option->results()) {
+        if (value.empty()) refuse(fmt::format("{} '': a value is needed", option->get_name()));
+        // What run writes has longer names.
+        if (option->get_name() == "--out" && value == program.json && command->get_name() != "run")
+          refuse(fmt::format("--out and --json '{}': they are written to files of their own", value));
+      }
 }
 
 /// What was printed may still lie in a buffer. Who closed standard output wants none of it.

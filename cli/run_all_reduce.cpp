@@ -165,6 +165,8 @@ AllReduceRequest AllReduceRunOptions::request(const PlanOptions& plan, const Run
   request.options = options;
   request.options.codec = codec_named(codec);
   if (app->get_option("--tolerance")->count() > 0) request.options.tolerance = static_cast<float>(tolerance);
+  if (ctas > 0 && request.device == Device::cpu)
+    refuse(fmt::format("--ctas {}: it is about GPUs, and --device is cpu", ctas));
   request.options.ctas = static_cast<int>(ctas);
   request.seed = static_cast<std::uint64_t>(run.seed);
   request.a_path = run.a;

@@ -184,6 +184,8 @@ class Usage(Case):
     def test_empty_values(self):
         self.refuse("version", "--json", "", says=["--json ''", "a value is needed"])
         self.refuse("machine", "4xh200", "--name", "", says="--name ''")
+        self.refuse("machine", "4xh200", "--out", "x.json", "--json", "x.json", says=["--out and --json 'x.json'", "files of their own"])
+        self.refuse("run", "all_reduce", "--m", "8", "--n", "8", "--ranks", "2", "--device", "cpu", "--ctas", "4", says=["--ctas 4", "GPUs"])
         self.refuse("simulate", "gemm_all_reduce", *SIZES, "--machine", "4xh200", "--max-skew", "1e-3", says=["--max-skew", "--skew-seed"])
 
 
