@@ -1,5 +1,5 @@
-// What an operator costs the host: once for a shape never seen (choosing what to run, making one rank's tasks, checking
-// their format and placing the plan, translating them; on GPUs the whole operator), and at each call.
+// What an operator costs the host: once for a shape never seen (choosing what to run, making one rank's tasks, placing
+// the plan, translating them; on GPUs the whole operator), and at each call.
 //
 //   dispatch [RANKS]             RANKS: of the plans, and processes where there are GPUs for them (default 4)
 //   dispatch RANKS OP M N K      one number: microseconds on the host of that shape, the process's first
@@ -199,7 +199,7 @@ int main(int argc, char** argv) {
       return print_first_shape(
           {parse_operator(argv[2]), std::atoll(argv[3]), std::atoll(argv[4]), std::atoll(argv[5]), ranks, Type::bf16});
     fmt::print(
-        "on the host (us, medians of 5; tasks of rank 0; survey: format and layout; once: their sum, cold: the same of "
+        "on the host (us, medians of 5; tasks of rank 0; survey: layout; once: their sum, cold: the same of "
         "a process's first shape; all: making all ranks' plan)\n"
         "{:19} {:>6} {:>6} {:>6} {:10} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n",
         "operator", "M", "N", "K", "strategy", "tasks", "choose", "make", "survey", "translate", "once", "cold", "all");

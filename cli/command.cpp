@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <sstream>
 
 #include "imbrex/error.hpp"
@@ -42,6 +41,20 @@ bool written_in_place(const std::string& path) {
   std::error_code ignored;
   const auto status = std::filesystem::symlink_status(path, ignored);
   return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
+}
+
+// Files that end nowhere (devices, pipes) must not fill the memory.
+std::string read_all(std::istream& from, const std::string& path) {
+  constexpr std::size_t most = std::size_t{1} << 30, step = std::size_t{1} << 20;
+  std::string text;
+  while (from) {
+    if (text.size() > most) refuse(fmt::format("'{}' is larger than {} bytes", path, most));
+    const std::size_t before = text.size();
+    text.resize(before + step);
+    from.read(text.data() + before, static_cast<std::streamsize>(step));
+    text.resize(before + static_cast<std::size_t>(from.gcount()));
+  }
+  return text;
 }
 
 }  // namespace
@@ -82,24 +95,6 @@ void write_file(const std::string& path, std::string_view text) {
     fail();
   }
 }
-
-namespace {
-
-// Files that end nowhere (devices, pipes) must not fill the memory.
-std::string read_all(std::istream& from, const std::string& path) {
-  constexpr std::size_t most = std::size_t{1} << 30, step = std::size_t{1} << 20;
-  std::string text;
-  while (from) {
-    if (text.size() > most) refuse(fmt::format("'{}' is larger than {} bytes", path, most));
-    const std::size_t before = text.size();
-    text.resize(before + step);
-    from.read(text.data() + before, static_cast<std::streamsize>(step));
-    text.resize(before + static_cast<std::size_t>(from.gcount()));
-  }
-  return text;
-}
-
-}  // namespace
 
 std::string read_file(const std::string& path) {
   if (path == "-") return read_all(std::cin, path);

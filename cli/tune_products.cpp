@@ -1,6 +1,4 @@
 // imbrex tune --products: which of cuBLASLt's suggestions multiplies fastest.
-#include <algorithm>
-
 #include "tuning.hpp"
 
 namespace imbrex::cli {
@@ -21,8 +19,7 @@ void print_head(const Program& program, const ProductMeasurement& m) {
 
 void print_row(const Program& program, const ProductMeasurement& m) {
   const auto& first = m.ways.front();
-  const auto& best = *std::min_element(m.ways.begin(), m.ways.end(),
-                                       [](const auto& x, const auto& y) { return x.seconds < y.seconds; });
+  const auto& best = fastest(m);
   print(program, "{:6} {:6} {:6}  {:9.1f} {:9.1f} {:5.2f}x  {}", m.m, m.n, m.k, first.seconds * 1e6, best.seconds * 1e6,
         first.seconds / best.seconds, best.tile == 0 ? "the first" : fmt::format("{}, {}", best.tile, best.parts));
 }

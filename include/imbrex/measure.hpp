@@ -123,6 +123,8 @@ struct ProductMeasurement {
   std::vector<Way> ways;  ///< the first is what cuBLASLt suggests first, with tile 0
 };
 
+const ProductMeasurement::Way& fastest(const ProductMeasurement& m);
+
 /// Measures products on random operands, on the first GPU; `report` is called product by product. Returns the exit
 /// code, as run does. Throws Error(invalid_input) where there is no GPU, another than `gpu`, or no cuBLASLt.
 int measure_products(const ProductMeasureRequest& request,

@@ -117,10 +117,13 @@ Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> s
   if (!strategy && !cuda::refusal_of_library_bias(problem).empty()) strategy = Strategy::fused;
   if (knobs && strategy) return {*strategy, *knobs};
   if (knobs) return predicted_choice(problem, strategy, knobs, gpus.major == 9);
-  Candidate chosen = chosen_freely(problem, strategy, gpus);
-  if (chosen.strategy == Strategy::sequential)
-    chosen.knobs = with_library_tile(chosen.knobs, records_of(gpus.name).products, problem);
-  return chosen;
+  return with_product_record(chosen_freely(problem, strategy, gpus), problem, gpus);
+}
+
+Candidate with_product_record(Candidate candidate, const Problem& problem, const GpuKind& gpus) {
+  if (candidate.strategy == Strategy::sequential)
+    candidate.knobs = with_library_tile(candidate.knobs, records_of(gpus.name).products, problem);
+  return candidate;
 }
 
 Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,

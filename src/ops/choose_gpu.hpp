@@ -29,4 +29,7 @@ Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> s
 Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
                      const GpuKind& gpus);
 
+/// A sequence with what is recorded of these GPUs and the problem's product; others as they are.
+Candidate with_product_record(Candidate candidate, const Problem& problem, const GpuKind& gpus);
+
 }  // namespace imbrex

@@ -171,18 +171,12 @@ class Meter {
     chosen_ = {chosen.strategy, chosen.knobs};
     std::vector<Candidate> list = gpu_candidates(problem);
     for (std::size_t i = 0, count = list.size(); i < count; ++i)
-      if (const Candidate better = with_product_record(problem, list[i]); better.knobs != list[i].knobs)
+      if (const Candidate better = with_product_record(list[i], problem, gpus_); better.knobs != list[i].knobs)
         list.push_back(better);
     if (!request_.all) std::erase_if(list, [&](const Candidate& c) { return !is_baseline(c) && !is_chosen(c); });
     if (std::none_of(list.begin(), list.end(), [&](const Candidate& c) { return is_chosen(c); }))
       list.push_back(chosen_);
     return list;
-  }
-
-  Candidate with_product_record(const Problem& problem, Candidate c) const {
-    if (c.strategy == Strategy::sequential)
-      c.knobs = with_library_tile(c.knobs, records_of(gpus_.name).products, problem);
-    return c;
   }
 
   bool is_chosen(const Candidate& c) const {

@@ -61,6 +61,11 @@ Product product_of(const ProductMeasurement& m) { return {m.m, m.n, m.k, m.type}
 
 }  // namespace
 
+const ProductMeasurement::Way& fastest(const ProductMeasurement& m) {
+  return *std::min_element(m.ways.begin(), m.ways.end(),
+                           [](const auto& x, const auto& y) { return x.seconds < y.seconds; });
+}
+
 int measure_products(const ProductMeasureRequest& request,
                      const std::function<void(const ProductMeasurement&)>& report) {
   IMBREX_EXPECTS(!request.problems.empty(), "there is no product to measure");
@@ -98,20 +103,18 @@ std::string tuning_table(const std::vector<ProductMeasurement>& measurements, co
   records.date = date;
   for (const ProductMeasurement& m : measurements) {
     const Product product = product_of(m);
+    const auto alike = [&](const Product& p) { return p == Product{p.m, m.n, m.k, m.type}; };
     std::erase_if(records.products, [&](const ProductRecord& r) { return r.product == product; });
     // What was measured of more rows, before, tells no longer of these or fewer.
     for (ProductRecord& r : records.products)
-      if (product_of(m) == Product{m.m, r.product.n, r.product.k, r.product.type} && r.m_low <= m.m &&
-          m.m < r.product.m)
-        r.m_low = m.m + 1;
+      if (alike(r.product) && r.m_low <= m.m && m.m < r.product.m) r.m_low = m.m + 1;
     const auto& first = m.ways.front();
-    const auto& best = *std::min_element(m.ways.begin(), m.ways.end(),
-                                         [](const auto& x, const auto& y) { return x.seconds < y.seconds; });
+    const auto& best = fastest(m);
     if (best.tile == 0 || best.seconds * 1.01 >= first.seconds) continue;
     // Up to the next number of rows that was measured, which speaks for itself.
     std::int64_t low = least_rows_alike(m.m);
     for (const ProductMeasurement& other : measurements)
-      if (other.m < m.m && product_of(other) == Product{other.m, m.n, m.k, m.type}) low = std::max(low, other.m + 1);
+      if (other.m < m.m && alike(product_of(other))) low = std::max(low, other.m + 1);
     records.products.push_back({product, low, m.m, best.tile, best.parts, best.seconds, first.seconds});
   }
   return to_json(records);

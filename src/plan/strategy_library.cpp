@@ -26,10 +26,10 @@ std::vector<std::int64_t> rows_of(const std::vector<Chunk>& chunks) {
 
 std::vector<Chunk> chunks_of(std::int64_t part_rows, int chunks, int parts) {
   std::vector<Chunk> result;
-  chunks = static_cast<int>(std::min<std::int64_t>(chunks, std::max<std::int64_t>(part_rows, 1)));
+  chunks = static_cast<int>(std::min<std::int64_t>(chunks, part_rows));  // none is empty
   for (int c = 0; c < chunks; ++c) {
     const Range rows = part_of(part_rows, chunks, c);
-    if (rows.size > 0) result.push_back({rows, rows.begin * parts});
+    result.push_back({rows, rows.begin * parts});
   }
   return result;
 }

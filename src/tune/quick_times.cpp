@@ -121,11 +121,13 @@ double quick_seconds(const Problem& problem, const Candidate& candidate, const M
   const bool own = knobs.transport == Transport::store;
   // Of a chunk; the longer of both hides the other, but for one.
   const double product = library_seconds(problem, shapes, chunks, machine) / chunks;
-  double collective =
-      problem.ranks == 1 ? 0 : collective_seconds(machine, curve_of(problem.op), own, problem.ranks, bytes / chunks);
-  // Scales go ahead, by a collective of their own.
-  if (problem.op == Operator::all_gather_gemm && problem.ranks > 1 && problem.scales != Scales::none && !own)
-    collective += seconds_of(machine.all_gather, 1) / chunks;
+  double collective = 0;
+  if (problem.ranks > 1) {
+    collective = collective_seconds(machine, curve_of(problem.op), own, problem.ranks, bytes / chunks);
+    // Scales go ahead, by a collective of their own.
+    if (problem.op == Operator::all_gather_gemm && problem.scales != Scales::none && !own)
+      collective += seconds_of(machine.all_gather, 1) / chunks;
+  }
   return chunks * std::max(product, collective) + std::min(product, collective);
 }
 

@@ -119,13 +119,14 @@ TEST(QuickTimes, ChooseAsTheSimulator) {
       const auto simulated = [&](const Candidate& c) {
         return simulator->prepare(make_plan(p, c.strategy, c.knobs))->run({}).seconds;
       };
-      const std::vector<Candidate> list = candidates(p, machine, std::nullopt);
-      const auto quick = [&](const Candidate& c) { return quick_seconds(p, c, machine); };
-      const auto less = [](const auto& seconds) {
-        return [&](const Candidate& x, const Candidate& y) { return seconds(x) < seconds(y); };
-      };
-      const double best = simulated(*std::min_element(list.begin(), list.end(), less(simulated)));
-      const double loss = std::log(simulated(*std::min_element(list.begin(), list.end(), less(quick))) / best);
+      std::vector<double> quick, seconds;
+      for (const Candidate& c : candidates(p, machine, std::nullopt)) {
+        quick.push_back(quick_seconds(p, c, machine));
+        seconds.push_back(simulated(c));
+      }
+      const double best = *std::min_element(seconds.begin(), seconds.end());
+      const auto chosen = std::min_element(quick.begin(), quick.end()) - quick.begin();
+      const double loss = std::log(seconds[static_cast<std::size_t>(chosen)] / best);
       lost += loss / count;
       most = std::max(most, loss);
       of_sequences += std::log(simulated(library_sequence(p)) / best) / count;

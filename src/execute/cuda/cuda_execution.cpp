@@ -169,11 +169,11 @@ const GemmKernel& CudaExecution::fastest_kernel(TableMemory& memory) {
                  tma.empty() ? "" : ": tensor-memory loads cannot take ", tma);
   // Of one GPU, all streams' copies share a queue: the next epoch's, which wait for this rank's kernel, would stand
   // before those of another rank that the kernel waits for.
+  const bool copies = !table_for(*best, memory).copies.empty();
   IMBREX_EXPECTS(
-      options_.ranks_per_gpu == 1 || table_for(*best, memory).copies.empty(),
+      options_.ranks_per_gpu == 1 || !copies,
       "{} ranks to a GPU: operands that copy engines bring need a GPU for each rank; transport store does not",
       options_.ranks_per_gpu);
-  static_cast<void>(table_for(*best, memory));
   return *best;
 }
 
