@@ -32,7 +32,7 @@ namespace {
 using namespace imbrex;
 using Clock = std::chrono::steady_clock;
 
-const GpuKind gpus{"NVIDIA H200", 9};
+const ops::GpuKind gpus{"NVIDIA H200", 9};
 
 struct Layer {
   Operator op;
@@ -57,11 +57,12 @@ struct Stages {
   double sum() const { return choose + make + survey + translate; }
 };
 
-Stages take_stages(const Problem& problem, cuda::TableMemory& memory, Candidate& chosen, std::size_t& tasks) {
+Stages take_stages(const Problem& problem, cuda::TableMemory& memory, tune::Candidate& chosen, std::size_t& tasks) {
   Stages stages;
-  stages.choose = microseconds([&] { chosen = with_few_tiles(choose_gpu_candidate(problem, {}, {}, gpus)); });
-  std::unique_ptr<TaskStream> stream;
-  stages.make = microseconds([&] { stream = make_rank_tasks(problem, chosen.strategy, chosen.knobs, 0); });
+  stages.choose =
+      microseconds([&] { chosen = tune::with_few_tiles(ops::choose_gpu_candidate(problem, {}, {}, gpus)); });
+  std::unique_ptr<plan::TaskStream> stream;
+  stages.make = microseconds([&] { stream = plan::make_rank_tasks(problem, chosen.strategy, chosen.knobs, 0); });
   std::optional<cuda::Surveyed> surveyed;
   stages.survey = microseconds([&] { surveyed.emplace(cuda::survey(*stream, 0)); });
   if (chosen.strategy != Strategy::fused) {
@@ -92,8 +93,8 @@ int print_first_shape(const Problem& problem) {
   cuda::TableMemory memory;
   Problem other = problem;
   other.m = 16;
-  choose_gpu_candidate(other, {}, {}, gpus);
-  Candidate chosen;
+  ops::choose_gpu_candidate(other, {}, {}, gpus);
+  tune::Candidate chosen;
   std::size_t tasks = 0;
   fmt::print("{}\n", take_stages(problem, memory, chosen, tasks).sum());
   return 0;
@@ -112,13 +113,13 @@ double cold(const Problem& problem) {
                    command);
     all.push_back(us);
   }
-  return median(all);
+  return tune::median(all);
 }
 
 // Each stage's median over some repeats.
 void print_host_stages(const Problem& problem, cuda::TableMemory& memory) {
   std::vector<double> choose, make, survey, translate, whole;
-  Candidate chosen;
+  tune::Candidate chosen;
   std::size_t tasks = 0;
   for (int i = 0; i < 5; ++i) {
     const Stages stages = take_stages(problem, memory, chosen, tasks);
@@ -128,10 +129,10 @@ void print_host_stages(const Problem& problem, cuda::TableMemory& memory) {
     translate.push_back(stages.translate);
     whole.push_back(microseconds([&] { static_cast<void>(make_plan(problem, chosen.strategy, chosen.knobs)); }));
   }
-  const Stages stages{median(choose), median(make), median(survey), median(translate)};
+  const Stages stages{tune::median(choose), tune::median(make), tune::median(survey), tune::median(translate)};
   fmt::print("{:19} {:6} {:6} {:6} {:10} {:7} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f}\n",
              name_of(problem.op), problem.m, problem.n, problem.k, name_of(chosen.strategy), tasks, stages.choose,
-             stages.make, stages.survey, stages.translate, stages.sum(), cold(problem), median(whole));
+             stages.make, stages.survey, stages.translate, stages.sum(), cold(problem), tune::median(whole));
 }
 
 // Host time of making an operator, and of a call that is queued.
@@ -207,8 +208,8 @@ int main(int argc, char** argv) {
     for (const Layer& layer : layers)
       for (const std::int64_t m : rows) print_host_stages({layer.op, m, layer.n, layer.k, ranks, Type::bf16}, memory);
     std::fflush(stdout);
-    GpuKind found;
-    if (const std::string refusal = refusal_of_ranks(ranks, false, true, found); !refusal.empty()) {
+    ops::GpuKind found;
+    if (const std::string refusal = ops::refusal_of_ranks(ranks, false, true, found); !refusal.empty()) {
       fmt::print("\nnothing on GPUs: {}\n", refusal);
       return 0;
     }

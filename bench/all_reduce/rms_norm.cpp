@@ -20,7 +20,7 @@ constexpr std::int64_t rows_looked_at = 16;  // at either end
 // Element i is element i mod reduce_period of this.
 std::vector<float> stretch_of(Type type, int rank, std::uint64_t seed) {
   std::vector<float> values(static_cast<std::size_t>(test::reduce_period));
-  to_float(type, test::input_stretch(type, rank, seed, false).data(), values.data(), test::reduce_period);
+  base::to_float(type, test::input_stretch(type, rank, seed, false).data(), values.data(), test::reduce_period);
   return values;
 }
 
@@ -63,7 +63,7 @@ class RmsNormOperandsOnGpu {
  private:
   void upload(void* to, const std::vector<float>& stretch, std::size_t bytes) const {
     std::vector<std::byte> host(stretch.size() * size_of(type_));
-    from_float(type_, stretch.data(), host.data(), std::ssize(stretch));
+    base::from_float(type_, stretch.data(), host.data(), std::ssize(stretch));
     for (std::size_t at = 0; at < bytes; at += host.size())
       IMBREX_CUDA_TRY(cudaMemcpy(static_cast<std::byte*>(to) + at, host.data(), std::min(host.size(), bytes - at),
                                  cudaMemcpyHostToDevice));
@@ -75,14 +75,14 @@ class RmsNormOperandsOnGpu {
     IMBREX_CUDA_TRY(cudaMemcpy(host.data(), static_cast<const std::byte*>(from) + static_cast<std::size_t>(row) * bytes,
                                bytes, cudaMemcpyDeviceToHost));
     std::vector<float> values(static_cast<std::size_t>(hidden_));
-    to_float(type_, host.data(), values.data(), hidden_);
+    base::to_float(type_, host.data(), values.data(), hidden_);
     return values;
   }
 
   void round(std::vector<float>& values) const {
     std::vector<std::byte> elements(values.size() * size_of(type_));
-    from_float(type_, values.data(), elements.data(), std::ssize(values));
-    to_float(type_, elements.data(), values.data(), std::ssize(values));
+    base::from_float(type_, values.data(), elements.data(), std::ssize(values));
+    base::to_float(type_, elements.data(), values.data(), std::ssize(values));
   }
 
   std::string fault_of_row(const void* out, std::int64_t row, bool fused) const {

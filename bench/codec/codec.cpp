@@ -84,8 +84,8 @@ Tensors tensors_of(const Distribution& distribution) {
     Random random(static_cast<std::uint64_t>(rank) + 1);
     std::vector<std::uint16_t> values(count);
     for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = float_to_bf16(static_cast<float>(distribution.draw(random)));
-      tensors.sum[i] += static_cast<double>(bf16_to_float(values[i]));
+      values[i] = base::float_to_bf16(static_cast<float>(distribution.draw(random)));
+      tensors.sum[i] += static_cast<double>(base::bf16_to_float(values[i]));
     }
     tensors.bf16.push_back(std::move(values));
   }
@@ -110,7 +110,7 @@ Json accuracy(const Distribution& distribution, const Tensors& tensors, const st
     if (world.rank() != 0) return 0;
     double signal = 0, noise = 0, largest = 0;
     for (std::size_t i = 0; i < out.size(); ++i) {
-      const double error = static_cast<double>(bf16_to_float(out[i])) - tensors.sum[i];
+      const double error = static_cast<double>(base::bf16_to_float(out[i])) - tensors.sum[i];
       signal += tensors.sum[i] * tensors.sum[i];
       noise += error * error;
       largest = std::max(largest, std::fabs(error));

@@ -9,7 +9,7 @@
 #include "base/fp8.hpp"
 #include "imbrex/types.hpp"
 
-namespace imbrex {
+namespace imbrex::base {
 
 inline float e4m3_to_float(std::uint8_t code) { return codec::from_e4m3_by_integers(code); }
 
@@ -88,4 +88,4 @@ inline void from_float(Type type, const float* from, void* to, std::int64_t coun
   }
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::base

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string_view>
 
-namespace imbrex {
+namespace imbrex::base {
 
 /// As much of the text as fits before a zero byte; `to` is all zeros.
 template <std::size_t Size>
@@ -12,4 +12,4 @@ void put_text(std::string_view text, char (&to)[Size]) {
   text.substr(0, Size - 1).copy(to, Size - 1);
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::base

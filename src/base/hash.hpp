@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-namespace imbrex {
+namespace imbrex::base {
 
 /// `before`: the hash of what comes before these bytes.
 inline std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t before = 14695981039346656037u) {
@@ -13,4 +13,4 @@ inline std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t bef
   return before;
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::base

@@ -190,7 +190,8 @@ IMBREX_CODEC void encode_groups(EncodeJob& job) {
     if (form.asymmetric)
       store_word(job.wire + layout.offset + g * offset_bytes(form), group.offset_word, offset_bytes(form));
     if (group.kind == GroupKind::raw) {
-      from_float(job.format.type, values, job.wire + layout.slot + g * size * static_cast<std::int64_t>(element), size);
+      base::from_float(job.format.type, values, job.wire + layout.slot + g * size * static_cast<std::int64_t>(element),
+                       size);
       ++job.raw_groups;
       continue;
     }
@@ -214,7 +215,7 @@ IMBREX_CODEC void decode_groups(DecodeJob& job) {
         form.asymmetric ? load_word(job.wire + layout.offset + g * offset_bytes(form), offset_bytes(form)) : 0);
     GroupRecord record{error_of(form, group), 0, group.kind == GroupKind::raw};
     if (record.raw) {
-      to_float(job.format.type, job.wire + layout.slot + g * size * element, values, size);
+      base::to_float(job.format.type, job.wire + layout.slot + g * size * element, values, size);
       std::int32_t finite = 0;
       for (int b = 0; b < blocks; ++b) finite = fold_finite(range, finite, part_of<block_values>(values, b));
       record.magnitude = float_of(static_cast<std::uint32_t>(finite));

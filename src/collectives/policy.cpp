@@ -25,8 +25,8 @@ struct Found {
 
 std::uint64_t hash_of_records(const std::vector<AllReduceRecord>& records) {
   std::string text;
-  for (const AllReduceRecord& record : records) text += to_json(record);
-  return hash_of(std::as_bytes(std::span(text)));
+  for (const AllReduceRecord& record : records) text += tune::to_json(record);
+  return base::hash_of(std::as_bytes(std::span(text)));
 }
 
 }  // namespace
@@ -49,24 +49,26 @@ AllReducePolicy::AllReducePolicy(int ranks, std::vector<AllReduceRecord> records
     : ranks_(ranks), records_(std::move(records)) {}
 
 std::int64_t AllReducePolicy::one_shot_bytes(Type type) const {
-  const AllReduceRecord* record = find_record(records_, ranks_, type);
+  const AllReduceRecord* record = tune::find_record(records_, ranks_, type);
   if (record == nullptr) return usual_one_shot_bytes(ranks_);
   return record->one_shot_below ? *record->one_shot_below - 1 : std::numeric_limits<std::int64_t>::max();
 }
 
 std::int64_t AllReducePolicy::exact_below(Type type, const CodecPair& codec) const {
-  const AllReduceRecord* record = find_record(records_, ranks_, type);
+  const AllReduceRecord* record = tune::find_record(records_, ranks_, type);
   const std::int64_t usual = usual_exact_below(codec);
-  return record == nullptr ? usual : imbrex::exact_below(*record, codec, usual);
+  return record == nullptr ? usual : tune::exact_below(*record, codec, usual);
 }
 
-AllReducePolicy agreed_policy(World& world, const std::string& gpu) { return agreed_policy(world, gpu, records_of); }
+AllReducePolicy agreed_policy(World& world, const std::string& gpu) {
+  return agreed_policy(world, gpu, tune::records_of);
+}
 
 AllReducePolicy agreed_policy(World& world, const std::string& gpu,
-                              const std::function<const Records&(const std::string& gpu)>& load) {
+                              const std::function<const tune::Records&(const std::string& gpu)>& load) {
   const auto ranks = static_cast<std::size_t>(world.size());
   Name own_name;
-  put_text(gpu, own_name.gpu);
+  base::put_text(gpu, own_name.gpu);
   std::vector<Name> names(ranks);
   world.all_gather(&own_name, names.data(), sizeof own_name);
   const std::string first = names.front().gpu;
@@ -77,7 +79,7 @@ AllReducePolicy agreed_policy(World& world, const std::string& gpu,
     records = load(first).all_reduces;
     own.hash = hash_of_records(records);
   } catch (const Error& error) {
-    put_text(error.what(), own.error);
+    base::put_text(error.what(), own.error);
   }
   std::vector<Found> all(ranks);
   world.all_gather(&own, all.data(), sizeof own);

@@ -10,7 +10,7 @@
 #include "imbrex/collectives.hpp"
 #include "imbrex/world.hpp"
 
-namespace imbrex {
+namespace imbrex::tune {
 struct Records;
 }
 
@@ -44,6 +44,6 @@ AllReducePolicy agreed_policy(World& world, const std::string& gpu);
 
 /// The same with records from elsewhere than records_of.
 AllReducePolicy agreed_policy(World& world, const std::string& gpu,
-                              const std::function<const Records&(const std::string& gpu)>& load);
+                              const std::function<const tune::Records&(const std::string& gpu)>& load);
 
 }  // namespace imbrex::collectives

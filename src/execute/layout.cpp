@@ -5,7 +5,7 @@
 #include "base/check.hpp"
 #include "plan/builder.hpp"
 
-namespace imbrex {
+namespace imbrex::execute {
 namespace {
 
 constexpr std::size_t alignment = 256;
@@ -43,10 +43,10 @@ std::map<int, std::vector<const Collective*>> collective_groups(const Plan& plan
 }
 
 const void* input_of(const Operands& operands, const Problem& problem, int buffer) {
-  if (buffer == buffer_a) return operands.a;
-  if (buffer == buffer_b) return operands.b;
-  if (problem.bias && buffer == buffer_bias) return operands.bias;
-  return buffer == buffer_a_scale(problem) ? operands.a_scale : operands.b_scale;
+  if (buffer == plan::buffer_a) return operands.a;
+  if (buffer == plan::buffer_b) return operands.b;
+  if (problem.bias && buffer == plan::buffer_bias) return operands.bias;
+  return buffer == plan::buffer_a_scale(problem) ? operands.a_scale : operands.b_scale;
 }
 
 void expect_given(const Operands& operands, const Problem& problem) {
@@ -66,7 +66,7 @@ LayoutSurvey::LayoutSurvey(const Plan& frame) : shared_(frame.buffers.size()) {
   for (const RankPlan& rank : frame.ranks) posts_.emplace_back(static_cast<std::size_t>(rank.signals));
 }
 
-void LayoutSurvey::add(const TaskPlace& place, const Task& task) {
+void LayoutSurvey::add(const plan::TaskPlace& place, const Task& task) {
   for (const Post& post : task.posts)
     ++posts_[static_cast<std::size_t>(post.rank)][static_cast<std::size_t>(post.signal)];
   for_each_region(task, [&](const Region& r) {
@@ -82,7 +82,7 @@ void LayoutSurvey::add(const TaskPlace& place, const Task& task) {
 HeapLayout::HeapLayout(const Plan& plan)
     : HeapLayout(plan, [&] {
         LayoutSurvey survey(plan);
-        for_each_task(plan, [&](const TaskPlace& place, const Task& task) { survey.add(place, task); });
+        plan::for_each_task(plan, [&](const plan::TaskPlace& place, const Task& task) { survey.add(place, task); });
         return survey;
       }()) {}
 
@@ -112,4 +112,4 @@ HeapLayout::HeapLayout(const Plan& plan, LayoutSurvey survey)
   bytes_ = std::max(bytes_, alignment);
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::execute

@@ -10,13 +10,13 @@
 #include "imbrex/plan.hpp"
 #include "plan/task_stream.hpp"
 
-namespace imbrex {
+namespace imbrex::execute {
 
 /// What a layout must know of a plan's tasks, which come one by one and have passed check_format.
 class LayoutSurvey {
  public:
   explicit LayoutSurvey(const Plan& frame);
-  void add(const TaskPlace& place, const Task& task);
+  void add(const plan::TaskPlace& place, const Task& task);
 
  private:
   friend class HeapLayout;
@@ -97,4 +97,4 @@ constexpr bool reached(std::uint32_t seen, std::uint32_t expected) {
   return static_cast<std::int32_t>(seen - expected) >= 0;
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::execute

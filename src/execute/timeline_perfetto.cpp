@@ -34,7 +34,7 @@ std::string to_perfetto(const Timeline& timeline) {
     first = false;
   };
   std::map<std::pair<int, std::string>, int> threads;
-  for (const TimelineRow& row : rows_of(timeline)) {
+  for (const execute::TimelineRow& row : execute::rows_of(timeline)) {
     const int thread = static_cast<int>(threads.size()) + 1;
     if (threads.empty() || threads.rbegin()->first.first != row.rank)
       add(fmt::format(R"({{"ph":"M","name":"process_name","pid":{0},"args":{{"name":"rank {0}"}}}})", row.rank));
@@ -47,7 +47,8 @@ std::string to_perfetto(const Timeline& timeline) {
   for (const Span& span : timeline.spans)
     add(fmt::format(R"({{"ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"cat":"{}","name":{}}})", span.rank,
                     threads[{span.rank, span.row}], microseconds(span.begin),
-                    microseconds(std::max(0.0, span.end - span.begin)), name_of(span.kind), quoted(span.name)));
+                    microseconds(std::max(0.0, span.end - span.begin)), execute::name_of(span.kind),
+                    quoted(span.name)));
   return out + "\n]}\n";
 }
 

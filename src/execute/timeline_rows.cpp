@@ -4,7 +4,7 @@
 #include <map>
 #include <tuple>
 
-namespace imbrex {
+namespace imbrex::execute {
 namespace {
 
 struct RowName {
@@ -74,4 +74,4 @@ std::vector<TimelineRow> rows_of(const Timeline& timeline) {
   return rows;
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::execute

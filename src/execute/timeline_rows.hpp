@@ -7,7 +7,7 @@
 
 #include "imbrex/timeline.hpp"
 
-namespace imbrex {
+namespace imbrex::execute {
 
 struct TimelineRow {
   int rank = 0;
@@ -23,4 +23,4 @@ std::string stem_of_many(const std::string& row);
 
 std::string_view name_of(Span::Kind kind);
 
-}  // namespace imbrex
+}  // namespace imbrex::execute

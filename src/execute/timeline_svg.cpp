@@ -57,7 +57,7 @@ std::string duration(double seconds) {
 
 class Drawing {
  public:
-  explicit Drawing(const Timeline& timeline) : timeline_(timeline), rows_(rows_of(timeline)) {
+  explicit Drawing(const Timeline& timeline) : timeline_(timeline), rows_(execute::rows_of(timeline)) {
     for (const Span& span : timeline.spans)
       if (std::isfinite(span.end)) end_ = std::max(end_, span.end);
     for (bool& used : used_) used = false;
@@ -91,9 +91,9 @@ class Drawing {
     text(14, y_ + 12, "rank", fmt::format("rank {}", rows_[begin].rank));
     const std::size_t insert = body_.size();
     for (std::size_t i = begin; i < end;) {
-      const std::string stem = stem_of_many(rows_[i].name);
+      const std::string stem = execute::stem_of_many(rows_[i].name);
       std::size_t next = i + 1;
-      while (!stem.empty() && next < end && stem_of_many(rows_[next].name) == stem) ++next;
+      while (!stem.empty() && next < end && execute::stem_of_many(rows_[next].name) == stem) ++next;
       if (next - i > most_worker_rows)
         occupancy(i, next, stem);
       else
@@ -105,7 +105,7 @@ class Drawing {
     y_ += rank_gap;
   }
 
-  void row(const TimelineRow& row) {
+  void row(const execute::TimelineRow& row) {
     text(left - 8, y_ + row_height - 4, "row", row.name);
     // Neighbours of one kind that are too short to see apart are drawn as one, which keeps big timelines small.
     const double pixel = least_pixels * end_ / (width - left - right);
@@ -241,7 +241,7 @@ class Drawing {
   }
 
   const Timeline& timeline_;
-  std::vector<TimelineRow> rows_;
+  std::vector<execute::TimelineRow> rows_;
   std::string body_;
   double y_ = 0, end_ = 0;
   std::array<bool, 6> used_{};

@@ -6,7 +6,7 @@
 
 #include "imbrex/machine.hpp"
 
-namespace imbrex::machine_file {
+namespace imbrex::machine {
 
 enum class Rule : unsigned char {
   rate,   ///< at least 1 per second
@@ -67,4 +67,4 @@ void check_rule(Rule rule, double value, std::string_view place);
 /// Throws Error(invalid_input) unless the curve is as Curve says.
 void check_curve(const Curve& curve, std::string_view place);
 
-}  // namespace imbrex::machine_file
+}  // namespace imbrex::machine

@@ -11,11 +11,11 @@
 namespace imbrex {
 namespace {
 
-using machine_file::curves;
-using machine_file::Field;
-using machine_file::fields;
-using machine_file::own_curves;
-using machine_file::Rule;
+using machine::curves;
+using machine::Field;
+using machine::fields;
+using machine::own_curves;
+using machine::Rule;
 using Json = nlohmann::json;
 
 constexpr std::size_t max_bytes = std::size_t{1} << 20;
@@ -122,7 +122,7 @@ Constant read_constant(const Node& node, std::string_view unit, Rule rule) {
   const std::string given = node["unit"].string();
   IMBREX_EXPECTS(given == unit, "{}.unit is '{}'; it must be '{}'", node.place(), given, unit);
   Constant constant{node["value"].number(), read_source(node["source"]), node["from"].string()};
-  machine_file::check_rule(rule, constant, node.place() + ".value");
+  machine::check_rule(rule, constant, node.place() + ".value");
   return constant;
 }
 
@@ -136,7 +136,7 @@ Curve read_curve(const Node& node) {
     IMBREX_EXPECTS(pair.size() == 2, "{} must be [bytes, seconds]", point.place());
     curve.points.push_back({pair[0].number(), pair[1].number()});
   }
-  machine_file::check_curve(curve, node.place());
+  machine::check_curve(curve, node.place());
   return curve;
 }
 

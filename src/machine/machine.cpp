@@ -36,7 +36,7 @@ Provenance parse_provenance(std::string_view name) {
   return {};
 }
 
-namespace machine_file {
+namespace machine {
 
 void check_rule(Rule rule, double value, std::string_view place) {
   const bool whole = value == std::floor(value) && value <= 65536;
@@ -75,10 +75,10 @@ void check_curve(const Curve& curve, std::string_view place) {
   }
 }
 
-}  // namespace machine_file
+}  // namespace machine
 
 void validate(const Machine& machine) {
-  using namespace machine_file;
+  using namespace machine;
   IMBREX_EXPECTS(machine.devices >= 1 && machine.devices <= 65536, "devices is {}; it must be 1 to 65536",
                  machine.devices);
   for (const Field& field : fields)

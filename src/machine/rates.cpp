@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace imbrex {
+namespace imbrex::machine {
 
 const TileRate& nearest_tile(const Machine& machine, double tile_m, double tile_n) {
   const auto distance = [&](const TileRate& tile) {
@@ -29,4 +29,4 @@ double collective_seconds(const Machine& machine, Curve Machine::*library, bool 
   return std::min(seconds_of(one, wire_bytes * ranks / 2), seconds_of(two, wire_bytes));
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::machine

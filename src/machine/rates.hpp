@@ -3,7 +3,7 @@
 
 #include "imbrex/machine.hpp"
 
-namespace imbrex {
+namespace imbrex::machine {
 
 /// The known tile shape that is nearest in area and aspect, both as ratios.
 const TileRate& nearest_tile(const Machine& machine, double tile_m, double tile_n);
@@ -16,4 +16,4 @@ double mean_heat(const Machine& machine, double busy);
 /// Imbrex' own where the machine has curves of theirs.
 double collective_seconds(const Machine& machine, Curve Machine::*library, bool own, double ranks, double wire_bytes);
 
-}  // namespace imbrex
+}  // namespace imbrex::machine

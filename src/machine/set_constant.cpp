@@ -9,9 +9,9 @@
 namespace imbrex {
 namespace {
 
-using machine_file::Field;
-using machine_file::fields;
-using machine_file::Rule;
+using machine::Field;
+using machine::fields;
+using machine::Rule;
 
 struct Place {
   std::string name;
@@ -46,7 +46,7 @@ void set_constant(Machine& machine, std::string_view place, const Constant& cons
   IMBREX_EXPECTS(found != places.end(), "'{}' is no constant of machine {}; it must be one of {}", place, machine.name,
                  fmt::join(names, ", "));
   IMBREX_EXPECTS(std::isfinite(constant.value), "{} is {}; it must be finite", place, constant.value);
-  machine_file::check_rule(found->rule, constant, place);
+  machine::check_rule(found->rule, constant, place);
   *found->constant = constant;
   std::erase_if(changed.sm_rate, [](const auto& rate) { return rate.second == Constant{}; });
   machine = std::move(changed);

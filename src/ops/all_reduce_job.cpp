@@ -9,7 +9,7 @@
 #include "base/convert.hpp"
 #include "ops/operands.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 
 std::vector<std::byte> StackedTensors::elements(int rank) const {
   std::vector<float> values(static_cast<std::size_t>(count()));
@@ -20,14 +20,14 @@ std::vector<std::byte> StackedTensors::elements(int rank) const {
       for (std::int64_t j = 0; j < cols_; ++j)
         values[static_cast<std::size_t>(i * cols_ + j)] = seeded_value(request_.seed, 0, rank * rows_ + i, j);
   std::vector<std::byte> bytes(values.size() * size_of(request_.type));
-  from_float(request_.type, values.data(), bytes.data(), count());
+  base::from_float(request_.type, values.data(), bytes.data(), count());
   return bytes;
 }
 
 std::vector<float> StackedTensors::values(int rank) const {
   const std::vector<std::byte> bytes = elements(rank);
   std::vector<float> values(static_cast<std::size_t>(count()));
-  to_float(request_.type, bytes.data(), values.data(), count());
+  base::to_float(request_.type, bytes.data(), values.data(), count());
   return values;
 }
 
@@ -89,4 +89,4 @@ double seconds_of(World& world, Device device, const std::function<void()>& call
   return *std::max_element(all.begin(), all.end());
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

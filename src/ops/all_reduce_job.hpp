@@ -14,7 +14,7 @@
 #include "ops/reference.hpp"
 #include "runtime/cuda/device_memory.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 
 /// The ranks' tensors, stacked by rank: from a file, or a seed.
 class StackedTensors {
@@ -77,4 +77,4 @@ int run_rms_norm(World& world, const AllReduceRequest& request, Device device, c
 /// Throws Error(invalid_input) for files and options that do not go with request.rms_norm.
 void expect_rms_norm(const AllReduceRequest& request, std::int64_t rows, std::int64_t cols);
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

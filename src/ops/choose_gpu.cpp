@@ -18,10 +18,10 @@
 #include "tune/quick_times.hpp"
 #include "tune/records.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 namespace {
 
-static_assert(most_own_ranks == static_cast<int>(cuda::max_comm_ranks));
+static_assert(tune::most_own_ranks == static_cast<int>(cuda::max_comm_ranks));
 
 constexpr std::string_view h200 = "NVIDIA H200";
 
@@ -33,11 +33,11 @@ const Machine& four_h200() {
 // What the tables of these GPUs do not know, others of Hopper take from the H200's: tensor cores and links are the
 // same. So do numbers of ranks that nobody measured from others: what was measured there is nearer than what closed
 // forms predict for them.
-std::optional<Candidate> measured_choice(const GpuKind& gpus, const Problem& problem,
-                                         std::optional<Strategy> strategy) {
+std::optional<tune::Candidate> measured_choice(const GpuKind& gpus, const Problem& problem,
+                                               std::optional<Strategy> strategy) {
   const bool hopper = gpus.major == 9;
   const auto ask = [&](const std::string& gpu, bool other_ranks) {
-    return choose_alike(records_of(gpu), problem, strategy, four_h200(), hopper, other_ranks);
+    return tune::choose_alike(tune::records_of(gpu), problem, strategy, four_h200(), hopper, other_ranks);
   };
   for (const bool other_ranks : {false, true}) {
     if (auto chosen = ask(gpus.name, other_ranks)) return chosen;
@@ -51,29 +51,29 @@ std::optional<Candidate> measured_choice(const GpuKind& gpus, const Problem& pro
 Machine machine_for(const Problem& problem, bool hopper) {
   Machine machine = four_h200();
   if (!hopper) machine.own_one_step = machine.own_two_steps = {};
-  if (has_kernel_tiles(problem.type, hopper))
+  if (tune::has_kernel_tiles(problem.type, hopper))
     std::erase_if(machine.tiles, [&](const TileRate& tile) {
-      return !has_kernel_tile(problem.type, hopper, tile.tile_m, tile.tile_n);
+      return !tune::has_kernel_tile(problem.type, hopper, tile.tile_m, tile.tile_n);
     });
   return machine;
 }
 
 // By closed forms, which choose as the simulator would, and at once.
-Candidate predicted_choice(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
-                           bool hopper) {
+tune::Candidate predicted_choice(const Problem& problem, std::optional<Strategy> strategy,
+                                 const std::optional<Knobs>& knobs, bool hopper) {
   const Machine machine = machine_for(problem, hopper);
-  const std::vector<Candidate> list = candidates(problem, machine, strategy, knobs);
-  const auto seconds = [&](const Candidate& c) { return quick_seconds(problem, c, machine); };
+  const std::vector<tune::Candidate> list = tune::candidates(problem, machine, strategy, knobs);
+  const auto seconds = [&](const tune::Candidate& c) { return tune::quick_seconds(problem, c, machine); };
   return *std::min_element(list.begin(), list.end(),
-                           [&](const Candidate& x, const Candidate& y) { return seconds(x) < seconds(y); });
+                           [&](const tune::Candidate& x, const tune::Candidate& y) { return seconds(x) < seconds(y); });
 }
 
 // By what was measured, or else predicted.
-Candidate fastest(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus) {
-  const std::optional<Candidate> measured = measured_choice(gpus, problem, strategy);
-  if (!measured && strategy == Strategy::sequential) return library_sequence(problem);
+tune::Candidate fastest(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus) {
+  const std::optional<tune::Candidate> measured = measured_choice(gpus, problem, strategy);
+  if (!measured && strategy == Strategy::sequential) return tune::library_sequence(problem);
   if (!measured) return predicted_choice(problem, strategy, {}, gpus.major == 9);
-  Candidate found = *measured;
+  tune::Candidate found = *measured;
   if (found.knobs.partial != Type::fp32) found.knobs.partial = output_type(problem.type);
   // What was measured may be of another kind of scales; of those a tensor, a tile has one of A.
   if (problem.op == Operator::all_gather_gemm && problem.scales == Scales::tensor) found.knobs.span_shards = false;
@@ -82,24 +82,24 @@ Candidate fastest(const Problem& problem, std::optional<Strategy> strategy, cons
 
 // Whether some kernel on tensor cores takes the operands; if not, fused plans run on the plain one.
 bool suits_tensor_cores(const Problem& problem, bool hopper) {
-  return has_kernel_tiles(problem.type, hopper) && cuda::refusal_of_tma(problem).empty();
+  return tune::has_kernel_tiles(problem.type, hopper) && cuda::refusal_of_tma(problem).empty();
 }
 
 // And, with these knobs, the tiles, which begin with a rank's columns.
 bool tiles_suit_tensor_cores(const Problem& problem, const Knobs& knobs) {
-  return !owns_columns(problem, knobs) || problem.n % (std::int64_t{8} * problem.ranks) == 0;
+  return !plan::owns_columns(problem, knobs) || problem.n % (std::int64_t{8} * problem.ranks) == 0;
 }
 
 // Knobs that nobody asked for.
-Candidate chosen_freely(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus) {
+tune::Candidate chosen_freely(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus) {
   const bool hopper = gpus.major == 9;
-  if (strategy == Strategy::sequential) return library_sequence(problem);
+  if (strategy == Strategy::sequential) return tune::library_sequence(problem);
   // The plain kernel is far behind a library's. What it takes of e4m3, cuBLASLt does not.
   const bool may_be_plain = strategy || problem.type == Type::e4m3;
   if (!may_be_plain && !suits_tensor_cores(problem, hopper)) return fastest(problem, Strategy::sequential, gpus);
-  Candidate chosen = fastest(problem, strategy, gpus);
+  tune::Candidate chosen = fastest(problem, strategy, gpus);
   if (chosen.strategy != Strategy::fused) return chosen;
-  chosen.knobs = with_kernel_tile(chosen.knobs, problem.type, hopper);
+  chosen.knobs = tune::with_kernel_tile(chosen.knobs, problem.type, hopper);
   if (may_be_plain || tiles_suit_tensor_cores(problem, chosen.knobs)) return chosen;
   return fastest(problem, Strategy::sequential, gpus);
 }
@@ -112,24 +112,24 @@ GpuKind kind_of(const GpuSurvey& survey) {
   return kind;
 }
 
-Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
-                               const std::optional<Knobs>& knobs, const GpuKind& gpus) {
+tune::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
+                                     const std::optional<Knobs>& knobs, const GpuKind& gpus) {
   if (!strategy && !cuda::refusal_of_library_bias(problem).empty()) strategy = Strategy::fused;
   if (knobs && strategy) return {*strategy, *knobs};
   if (knobs) return predicted_choice(problem, strategy, knobs, gpus.major == 9);
   return with_product_record(chosen_freely(problem, strategy, gpus), problem, gpus);
 }
 
-Candidate with_product_record(Candidate candidate, const Problem& problem, const GpuKind& gpus) {
+tune::Candidate with_product_record(tune::Candidate candidate, const Problem& problem, const GpuKind& gpus) {
   if (candidate.strategy == Strategy::sequential)
-    candidate.knobs = with_library_tile(candidate.knobs, records_of(gpus.name).products, problem);
+    candidate.knobs = tune::with_library_tile(candidate.knobs, tune::records_of(gpus.name).products, problem);
   return candidate;
 }
 
 Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
                      const GpuKind& gpus) {
-  const Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpus);
+  const tune::Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpus);
   return make_plan(problem, chosen.strategy, chosen.knobs);
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

@@ -7,7 +7,7 @@
 #include "imbrex/gpu.hpp"
 #include "tune/choose.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 
 /// The GPUs that a plan is chosen for.
 struct GpuKind {
@@ -22,14 +22,14 @@ GpuKind kind_of(const GpuSurvey& survey);
 /// problem of nearly its sizes, on other Hopper GPUs else the H200's, else the one that closed forms of four H200s'
 /// times (`tune/quick_times.hpp`) call the fastest. In tiles that a kernel on tensor cores computes; where none does, a
 /// library does. A given strategy or knobs are kept. The same on every rank and in every run.
-Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
-                               const std::optional<Knobs>& knobs, const GpuKind& gpus);
+tune::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
+                                     const std::optional<Knobs>& knobs, const GpuKind& gpus);
 
 /// Its plan.
 Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
                      const GpuKind& gpus);
 
 /// A sequence with what is recorded of these GPUs and the problem's product; others as they are.
-Candidate with_product_record(Candidate candidate, const Problem& problem, const GpuKind& gpus);
+tune::Candidate with_product_record(tune::Candidate candidate, const Problem& problem, const GpuKind& gpus);
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

@@ -18,7 +18,7 @@ struct Packed {
 }  // namespace
 
 // A tile leaves a span for every K slice and every wait.
-std::size_t span_bytes(std::size_t tasks) { return (8 * tasks + 1024) * sizeof(Packed); }
+std::size_t ops::span_bytes(std::size_t tasks) { return (8 * tasks + 1024) * sizeof(Packed); }
 
 std::vector<Span> gather_spans(World& world, const std::vector<Span>& own) {
   std::vector<std::size_t> counts(static_cast<std::size_t>(world.size()));

@@ -51,16 +51,16 @@ struct GemmOperator::State {
   Device device = Device::cpu;
   Problem problem;
   std::shared_ptr<const Plan> plan;  // on GPUs, made when somebody asks for it
-  std::shared_ptr<WorldGpus> gpus;
+  std::shared_ptr<ops::WorldGpus> gpus;
   std::unique_ptr<Executor> host;
   std::unique_ptr<Execution> on_host;
-  std::shared_ptr<GpuOperation> on_gpus;
+  std::shared_ptr<ops::GpuOperation> on_gpus;
   Staged a, b, bias, a_scale, b_scale, out;
   std::array<const void*, 6> known{};  // operands of the last call, which were found to be on the GPU
 
   // Whether the operator runs on GPUs; if not, `refusal` says why.
   bool prepare_on_gpus(World& world, const OperatorOptions& options, std::string& refusal) {
-    gpus = gpus_of(world, options.cuda);
+    gpus = ops::gpus_of(world, options.cuda);
     refusal = gpus->refusal;
     if (!refusal.empty()) return false;
     try {
@@ -115,7 +115,7 @@ Report GemmOperator::operator()(const void* a, const void* b, const void* bias, 
 Report GemmOperator::operator()(const Operands& o) {
   State& s = *state_;
   if (s.device == Device::cpu) return s.execution().run(o);
-  expect_given(o, s.problem);
+  execute::expect_given(o, s.problem);
   const RankShapes shape = shapes();
   const Type type = s.problem.type, result = output_type(type);
   const int gpu = s.gpus->own_gpu;
@@ -145,7 +145,7 @@ void GemmOperator::operator()(const void* a, const void* b, const void* bias, vo
 void GemmOperator::operator()(const Operands& operands, CudaStream stream) {
   State& s = *state_;
   IMBREX_EXPECTS(s.device == Device::cuda, "this operator runs on the CPU, which has no streams of CUDA");
-  expect_given(operands, s.problem);
+  execute::expect_given(operands, s.problem);
   s.expect_on_gpu(operands);
   s.execution().enqueue(operands, stream);
 }
@@ -168,7 +168,7 @@ Device GemmOperator::device() const { return state_->device; }
 const Plan& GemmOperator::plan() const {
   State& s = *state_;
   if (s.plan == nullptr) {
-    const Candidate& chosen = s.on_gpus->chosen;
+    const tune::Candidate& chosen = s.on_gpus->chosen;
     s.plan = std::make_shared<const Plan>(make_plan(s.problem, chosen.strategy, chosen.knobs));
   }
   return *s.plan;
@@ -179,9 +179,9 @@ RankShapes GemmOperator::shapes() const { return shapes_of(state_->problem); }
 Plan choose_plan(const Problem& problem, const Machine& machine, const OperatorOptions& options) {
   validate(problem);
   if (options.knobs && options.strategy) return make_plan(problem, *options.strategy, *options.knobs);
-  const auto list = candidates(problem, machine, options.strategy, options.knobs);
+  const auto list = tune::candidates(problem, machine, options.strategy, options.knobs);
   const auto simulator = make_simulator(machine);
-  return choose(problem, list, [&](const Plan& plan) { return simulator->prepare(plan)->run({}).seconds; });
+  return tune::choose(problem, list, [&](const Plan& plan) { return simulator->prepare(plan)->run({}).seconds; });
 }
 
 }  // namespace imbrex

@@ -30,7 +30,7 @@ constexpr std::size_t heap_bytes = std::size_t{16} << 30;
 constexpr double settling = 0.15;  // seconds of work after which a GPU's clock is the one that lasts
 
 std::vector<std::byte> random_matrix(const Extent& extent, Type type, std::uint64_t seed) {
-  return random_bytes(extent.rows * extent.cols, type, seed);
+  return ops::random_bytes(extent.rows * extent.cols, type, seed);
 }
 
 // What a rank multiplies by itself, out of its own operands. Behind an all-gather that is left out, A would be whatever
@@ -56,7 +56,7 @@ std::optional<Problem> next_problem(World& world, const MeasureRequest& request)
 
 class Meter {
  public:
-  Meter(World& world, const MeasureRequest& request, const GpuKind& gpus)
+  Meter(World& world, const MeasureRequest& request, const ops::GpuKind& gpus)
       : world_(world),
         request_(request),
         gpus_(gpus),
@@ -86,8 +86,8 @@ class Meter {
     }
     // The product and `sequential` are what the others are compared with.
     const std::vector<double> times =
-        request_.all ? timed_with_run_off(executions.size(), 2, request_.rounds, sample)
-                     : timed_in_turn(executions.size(), request_.rounds, sample, turn == 0 ? 1 : 0, turn);
+        request_.all ? tune::timed_with_run_off(executions.size(), 2, request_.rounds, sample)
+                     : tune::timed_in_turn(executions.size(), request_.rounds, sample, turn == 0 ? 1 : 0, turn);
     Measurement result = prepared_->result;
     result.product_seconds = times.front();
     for (std::size_t i = 0; i < result.plans.size(); ++i) result.plans[i].seconds = times[i + 1];
@@ -108,41 +108,41 @@ class Meter {
   struct Prepared {
     Measurement result;
     std::size_t turns = 0;  // in which it was measured
-    std::shared_ptr<OperandMemory> memory, of_product;
+    std::shared_ptr<ops::OperandMemory> memory, of_product;
     std::vector<std::unique_ptr<Execution>> executions;
   };
 
   void prepare(const Problem& problem) {
     prepared_.emplace();
-    prepared_->result = {problem, 0, wire_bytes(problem) / link_bytes_per_second, {}, {}, gpus_.name, 0};
+    prepared_->result = {problem, 0, plan::wire_bytes(problem) / link_bytes_per_second, {}, {}, gpus_.name, 0};
     const Problem product = product_of(problem);
     prepared_->memory = random_operands(problem);
     prepared_->of_product = product == problem ? prepared_->memory : random_operands(product);
     prepared_->executions.push_back(libraries_->prepare(
-        without_collectives(make_plan(product, Strategy::sequential, {.partial = output_type(problem.type)}))));
-    for (const Candidate& c : candidates(problem))
+        plan::without_collectives(make_plan(product, Strategy::sequential, {.partial = output_type(problem.type)}))));
+    for (const tune::Candidate& c : candidates(problem))
       if (const std::string why = add({c.strategy, c.knobs, is_chosen(c), {}, 0}); !why.empty() && is_chosen(c))
         throw Error(ErrorCode::invalid_input, why);
     if (request_.tries.empty()) return;
-    const Knobs base = choose_gpu_plan(problem, Strategy::fused, {}, gpus_).knobs;
+    const Knobs base = ops::choose_gpu_plan(problem, Strategy::fused, {}, gpus_).knobs;
     for (const std::string& text : request_.tries)
-      if (const std::string why = add({Strategy::fused, with_changes(base, text), false, text, 0}); !why.empty())
+      if (const std::string why = add({Strategy::fused, tune::with_changes(base, text), false, text, 0}); !why.empty())
         prepared_->result.refused.push_back({text, why});
   }
 
-  std::shared_ptr<OperandMemory> random_operands(const Problem& problem) {
+  std::shared_ptr<ops::OperandMemory> random_operands(const Problem& problem) {
     const RankShapes shapes = shapes_of(problem);
     const auto seed = static_cast<std::uint64_t>(world_.rank()) * 7919 + 1;
     const auto scales = [](const Extent& e) {
       return std::vector<float>(static_cast<std::size_t>(e.rows * e.cols), 1);
     };
     const std::size_t out = static_cast<std::size_t>(shapes.out.rows * shapes.out.cols);
-    return device_operands({random_matrix(shapes.a, problem.type, seed),
-                            random_matrix(shapes.b, problem.type, seed + 1),
-                            {},
-                            scales(shapes.a_scale),
-                            scales(shapes.b_scale)},
-                           out * size_of(output_type(problem.type)), *executor_);
+    return ops::device_operands({random_matrix(shapes.a, problem.type, seed),
+                                 random_matrix(shapes.b, problem.type, seed + 1),
+                                 {},
+                                 scales(shapes.a_scale),
+                                 scales(shapes.b_scale)},
+                                out * size_of(output_type(problem.type)), *executor_);
   }
 
   // Returns why the plan cannot run, if it cannot; on every rank alike.
@@ -166,26 +166,27 @@ class Meter {
   }
 
   // The chosen plan is among them, or added.
-  std::vector<Candidate> candidates(const Problem& problem) {
-    const Plan chosen = choose_gpu_plan(problem, request_.strategy, {}, gpus_);
+  std::vector<tune::Candidate> candidates(const Problem& problem) {
+    const Plan chosen = ops::choose_gpu_plan(problem, request_.strategy, {}, gpus_);
     chosen_ = {chosen.strategy, chosen.knobs};
-    std::vector<Candidate> list = gpu_candidates(problem);
+    std::vector<tune::Candidate> list = tune::gpu_candidates(problem);
     for (std::size_t i = 0, count = list.size(); i < count; ++i)
-      if (const Candidate better = with_product_record(list[i], problem, gpus_); better.knobs != list[i].knobs)
+      if (const tune::Candidate better = ops::with_product_record(list[i], problem, gpus_);
+          better.knobs != list[i].knobs)
         list.push_back(better);
-    if (!request_.all) std::erase_if(list, [&](const Candidate& c) { return !is_baseline(c) && !is_chosen(c); });
-    if (std::none_of(list.begin(), list.end(), [&](const Candidate& c) { return is_chosen(c); }))
+    if (!request_.all) std::erase_if(list, [&](const tune::Candidate& c) { return !is_baseline(c) && !is_chosen(c); });
+    if (std::none_of(list.begin(), list.end(), [&](const tune::Candidate& c) { return is_chosen(c); }))
       list.push_back(chosen_);
     return list;
   }
 
-  bool is_chosen(const Candidate& c) const {
+  bool is_chosen(const tune::Candidate& c) const {
     if (c.strategy != chosen_.strategy) return false;
     return c.knobs == chosen_.knobs || (is_baseline(c) && is_baseline(chosen_));
   }
 
   // cuBLAS as it comes, then NCCL, whatever the other knobs.
-  static bool is_baseline(const Candidate& c) {
+  static bool is_baseline(const tune::Candidate& c) {
     return c.strategy == Strategy::sequential && c.knobs.transport != Transport::store && c.knobs.library_tile == 0;
   }
 
@@ -197,9 +198,9 @@ class Meter {
 
   World& world_;
   const MeasureRequest& request_;
-  const GpuKind& gpus_;
+  const ops::GpuKind& gpus_;
   std::unique_ptr<Executor> executor_, libraries_;
-  Candidate chosen_;
+  tune::Candidate chosen_;
   std::optional<Prepared> prepared_;
 };
 
@@ -212,13 +213,13 @@ const Measured& fastest(const Measurement& m) {
 
 std::string tuning_table(const std::vector<Measurement>& measurements, const std::string& date,
                          std::string_view before) {
-  Records records{measurements.empty() ? "" : measurements.front().gpu, date, {}};
+  tune::Records records{measurements.empty() ? "" : measurements.front().gpu, date, {}};
   if (!before.empty()) {
-    Records others = parse_records(before, table_so_far);
-    expect_gpu(others.gpu, records.gpu);
+    tune::Records others = tune::parse_records(before, table_so_far);
+    tune::expect_gpu(others.gpu, records.gpu);
     records.all_reduces = std::move(others.all_reduces);
     records.products = std::move(others.products);
-    const auto measured = [&](const Record& r) {
+    const auto measured = [&](const tune::Record& r) {
       return std::any_of(measurements.begin(), measurements.end(), [&](const Measurement& m) {
         return m.problem.type == r.problem.type && m.problem.scales == r.problem.scales &&
                m.problem.ranks == r.problem.ranks;
@@ -229,22 +230,22 @@ std::string tuning_table(const std::vector<Measurement>& measurements, const std
   }
   for (const Measurement& m : measurements) {
     const Measured& best = fastest(m);
-    const Record record{m.problem, 0, 0, {best.strategy, best.knobs}, best.seconds, m.plans.front().seconds};
+    const tune::Record record{m.problem, 0, 0, {best.strategy, best.knobs}, best.seconds, m.plans.front().seconds};
     const auto known = std::find_if(records.list.begin(), records.list.end(),
-                                    [&](const Record& r) { return r.problem == record.problem; });
+                                    [&](const tune::Record& r) { return r.problem == record.problem; });
     // Between two records of one M there are no rows for a third.
     if (known == records.list.end())
       records.list.push_back(record);
     else if (record.seconds < known->seconds)
       *known = record;
   }
-  set_ranges(records);
-  return to_json(records);
+  tune::set_ranges(records);
+  return tune::to_json(records);
 }
 
-std::string gpu_of_table(std::string_view text) { return parse_records(text, table_so_far).gpu; }
+std::string gpu_of_table(std::string_view text) { return tune::parse_records(text, table_so_far).gpu; }
 
-std::string knobs_to_json(const Knobs& knobs) { return to_json(knobs); }
+std::string knobs_to_json(const Knobs& knobs) { return plan::to_json(knobs); }
 
 int measure(const MeasureRequest& request, const std::function<void(const Measurement&)>& report) {
   IMBREX_EXPECTS(!request.problems.empty() || request.next, "there is no problem to measure");
@@ -256,11 +257,11 @@ int measure(const MeasureRequest& request, const std::function<void(const Measur
     validate(p);
     IMBREX_EXPECTS(p.ranks == ranks, "a problem of {} ranks among those of {}", p.ranks, ranks);
   }
-  for (const std::string& text : request.tries) static_cast<void>(with_changes({}, text));
-  GpuKind gpus;
-  const std::string refusal = refusal_of_ranks(ranks, request.threads, World::launched(), gpus, true);
+  for (const std::string& text : request.tries) static_cast<void>(tune::with_changes({}, text));
+  ops::GpuKind gpus;
+  const std::string refusal = ops::refusal_of_ranks(ranks, request.threads, World::launched(), gpus, true);
   IMBREX_EXPECTS(refusal.empty(), "measuring needs GPUs: {}", refusal);
-  if (!request.gpu.empty()) expect_gpu(request.gpu, gpus.name);
+  if (!request.gpu.empty()) tune::expect_gpu(request.gpu, gpus.name);
   WorldOptions options;
   options.wait_limit = request.wait_limit;
   options.heap_bytes = 1 << 20;
@@ -274,7 +275,7 @@ int measure(const MeasureRequest& request, const std::function<void(const Measur
     while (const auto problem = next_problem(world, request)) measure_one(*problem);
     return 0;
   };
-  return run_ranks(ranks, request.threads, options, body);
+  return ops::run_ranks(ranks, request.threads, options, body);
 }
 
 }  // namespace imbrex

@@ -30,15 +30,15 @@ int measure_all_reduces(const AllReduceMeasureRequest& request,
                              request.codecs[i]) == request.codecs.begin() + static_cast<std::ptrdiff_t>(i),
                    "codec {} comes twice", name_of(request.codecs[i]));
   }
-  GpuKind gpus;
-  const std::string refusal = refusal_of_ranks(request.ranks, request.threads, World::launched(), gpus);
+  ops::GpuKind gpus;
+  const std::string refusal = ops::refusal_of_ranks(request.ranks, request.threads, World::launched(), gpus);
   IMBREX_EXPECTS(refusal.empty(), "measuring needs GPUs: {}", refusal);
-  if (!request.gpu.empty()) expect_gpu(request.gpu, gpus.name);
+  if (!request.gpu.empty()) tune::expect_gpu(request.gpu, gpus.name);
   WorldOptions options;
   options.wait_limit = request.wait_limit;
   options.heap_bytes = 1 << 20;
-  return run_ranks(request.ranks, request.threads, options, [&](World& world) {
-    sweep_all_reduces(world, request, [&](AllReduceMeasurement m) {
+  return ops::run_ranks(request.ranks, request.threads, options, [&](World& world) {
+    ops::sweep_all_reduces(world, request, [&](AllReduceMeasurement m) {
       m.gpu = gpus.name;
       if (world.rank() == 0) report(m);
     });
@@ -50,9 +50,10 @@ std::string tuning_table(const std::vector<AllReduceMeasurement>& measurements, 
                          std::string_view before) {
   const AllReduceRecord record = record_of(measurements, date);
   const std::string& gpu = measurements.front().gpu;
-  Records records = before.empty() ? Records{gpu, date, {}, {}} : parse_records(before, "the table so far");
-  expect_gpu(records.gpu, gpu);
-  put_record(records.all_reduces, record);
+  tune::Records records =
+      before.empty() ? tune::Records{gpu, date, {}, {}} : tune::parse_records(before, "the table so far");
+  tune::expect_gpu(records.gpu, gpu);
+  tune::put_record(records.all_reduces, record);
   return to_json(records);
 }
 

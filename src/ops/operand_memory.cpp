@@ -5,7 +5,7 @@
 
 #include "runtime/cuda/device_memory.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 namespace {
 
 constexpr unsigned char poison_byte = 0xff;  // NaN in every type
@@ -76,4 +76,4 @@ std::unique_ptr<OperandMemory> device_operands(const HostValues& values, std::si
   return std::make_unique<DeviceOperands>(values, out_bytes, executor);
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

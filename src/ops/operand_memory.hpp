@@ -7,7 +7,7 @@
 
 #include "imbrex/execute.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 
 class OperandMemory {
  public:
@@ -33,4 +33,4 @@ std::unique_ptr<OperandMemory> host_operands(HostValues values, std::size_t out_
 /// executor.
 std::unique_ptr<OperandMemory> device_operands(const HostValues& values, std::size_t out_bytes, Executor& executor);
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

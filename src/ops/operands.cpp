@@ -6,7 +6,7 @@
 #include "base/convert.hpp"
 #include "imbrex/npy.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 
 float seeded_value(std::uint64_t seed, std::uint64_t matrix, std::int64_t row, std::int64_t col) {
   // SplitMix64's finaliser (Steele, Lea, Flood, 2014), over a mix of the coordinates.
@@ -67,13 +67,13 @@ namespace {
 
 std::vector<std::byte> in_type(Type type, const std::vector<float>& values) {
   std::vector<std::byte> bytes(values.size() * size_of(type));
-  from_float(type, values.data(), bytes.data(), std::ssize(values));
+  base::from_float(type, values.data(), bytes.data(), std::ssize(values));
   return bytes;
 }
 
 std::vector<float> rounded(Type type, std::vector<float> values) {
   const std::vector<std::byte> bytes = in_type(type, values);
-  to_float(type, bytes.data(), values.data(), std::ssize(values));
+  base::to_float(type, bytes.data(), values.data(), std::ssize(values));
   return values;
 }
 
@@ -191,4 +191,4 @@ std::unique_ptr<OperandSource> open_operands(const RunRequest& request, Problem&
                                         std::move(b_scale));
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

@@ -7,7 +7,7 @@
 
 #include "imbrex/run.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 
 /// The whole A and B of a problem, from files or from a seed; blocks are read or made on demand, so that a rank holds
 /// its own part only. Values are rounded to the problem's types.
@@ -63,4 +63,4 @@ class SeededOperands : public OperandSource {
 /// Error(invalid_input) naming file, shape and rule.
 std::unique_ptr<OperandSource> open_operands(const RunRequest& request, Problem& problem);
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

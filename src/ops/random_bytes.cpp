@@ -6,7 +6,7 @@
 
 #include "base/convert.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 
 std::vector<std::byte> random_bytes(std::int64_t count, Type type, std::uint64_t seed) {
   std::vector<float> values(std::min<std::size_t>(static_cast<std::size_t>(count), 1 << 20));
@@ -16,10 +16,10 @@ std::vector<std::byte> random_bytes(std::int64_t count, Type type, std::uint64_t
   }
   const std::size_t element = size_of(type), block = values.size() * element;
   std::vector<std::byte> stretch(block), bytes(static_cast<std::size_t>(count) * element);
-  from_float(type, values.data(), stretch.data(), std::ssize(values));
+  base::from_float(type, values.data(), stretch.data(), std::ssize(values));
   for (std::size_t at = 0; at < bytes.size(); at += block)
     std::memcpy(bytes.data() + at, stretch.data(), std::min(block, bytes.size() - at));
   return bytes;
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

@@ -8,7 +8,7 @@
 
 #include "base/check.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 namespace {
 
 double half_denormal(Type type) { return type == Type::fp16 ? 0x1p-25 : type == Type::bf16 ? 0x1p-134 : 0x1p-150; }
@@ -212,4 +212,4 @@ Comparison compare(const Reference& reference, const std::vector<float>& result,
   return worst;
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

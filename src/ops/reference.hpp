@@ -6,7 +6,7 @@
 
 #include "ops/operands.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 
 /// For each element of one rank's output.
 struct Reference {
@@ -41,4 +41,4 @@ struct Comparison {
 };
 Comparison compare(const Reference& reference, const std::vector<float>& result, Type type, std::int64_t cols);
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

@@ -5,7 +5,7 @@
 
 #include "collectives/rms_norm.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 namespace {
 
 constexpr double u = 0x1p-24;
@@ -54,4 +54,4 @@ Reference norm_reference(const std::vector<float>& x, std::int64_t hidden, const
   return ref;
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

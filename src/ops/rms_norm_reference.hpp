@@ -6,7 +6,7 @@
 
 #include "ops/reference.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 
 /// sum over the terms of an element (a part of each rank, then the residual), and the bound of its rounded sum in fp32:
 /// g * sum |term| + u_T * |sum|, g = n u / (1 - n u), n terms, u = 2^-24.
@@ -20,4 +20,4 @@ Reference residual_reference(const std::vector<std::vector<float>>& terms, Type 
 Reference norm_reference(const std::vector<float>& x, std::int64_t hidden, const std::vector<float>& weight, float eps,
                          Type type);
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

@@ -24,13 +24,13 @@ namespace {
 
 // What one rank tells rank 0 about its result.
 struct Verdict {
-  Comparison worst;
+  ops::Comparison worst;
   int differs = -1;  // repeat whose bits differ from the first one's
 };
 
 class Job {
  public:
-  Job(const RunRequest& request, const Choice& choice, const OperandSource& operands,
+  Job(const RunRequest& request, const ops::Choice& choice, const ops::OperandSource& operands,
       const std::function<void(const RunResult&)>& report)
       : request_(request), device_(choice.device), plan_(choice.plan), operands_(operands), report_(report) {}
 
@@ -59,8 +59,8 @@ class Job {
     if (!request_.out_prefix.empty())
       write_npy(fmt::format("{}.rank{}.npy", request_.out_prefix, world.rank()), extent.rows, extent.cols, values);
     if (request_.verify)
-      verdict.worst = compare(reference_of(plan_, operands_, world.rank(), device_), values,
-                              output_type(plan_.problem.type), extent.cols);
+      verdict.worst = ops::compare(ops::reference_of(plan_, operands_, world.rank(), device_), values,
+                                   output_type(plan_.problem.type), extent.cols);
     const bool right = judge(world, verdict, result);
     if (request_.timeline) {
       const char* ranks = request_.threads ? "threads" : "processes";
@@ -84,7 +84,7 @@ class Job {
     // Ranks compute their references at once; the BLAS must not start threads of its own in each.
     openblas_set_num_threads(1);
     CudaOptions options;
-    options.heap_bytes = HeapLayout(plan_).bytes() + out_bytes() + (1 << 20);
+    options.heap_bytes = execute::HeapLayout(plan_).bytes() + out_bytes() + (1 << 20);
     options.delays = request_.cpu.delays;
     options.kernel = request_.kernel;
     options.timeline = request_.timeline;
@@ -96,16 +96,16 @@ class Job {
     return static_cast<std::size_t>(extent.rows * extent.cols) * size_of(output_type(plan_.problem.type));
   }
 
-  std::unique_ptr<OperandMemory> load_operands(int rank, std::size_t out_bytes, Executor& executor) const {
-    HostValues values{operands_.part(true, rank), operands_.part(false, rank), operands_.bias(rank),
-                      operands_.scales(true, rank), operands_.scales(false, rank)};
-    return device_ == Device::cuda ? device_operands(values, out_bytes, executor)
-                                   : host_operands(std::move(values), out_bytes);
+  std::unique_ptr<ops::OperandMemory> load_operands(int rank, std::size_t out_bytes, Executor& executor) const {
+    ops::HostValues values{operands_.part(true, rank), operands_.part(false, rank), operands_.bias(rank),
+                           operands_.scales(true, rank), operands_.scales(false, rank)};
+    return device_ == Device::cuda ? ops::device_operands(values, out_bytes, executor)
+                                   : ops::host_operands(std::move(values), out_bytes);
   }
 
   std::vector<float> as_float(const std::vector<std::byte>& out, const Extent& extent) const {
     std::vector<float> values(static_cast<std::size_t>(extent.rows * extent.cols));
-    to_float(output_type(plan_.problem.type), out.data(), values.data(), std::ssize(values));
+    base::to_float(output_type(plan_.problem.type), out.data(), values.data(), std::ssize(values));
     return values;
   }
 
@@ -145,7 +145,7 @@ class Job {
   const RunRequest& request_;
   Device device_;
   const Plan& plan_;
-  const OperandSource& operands_;
+  const ops::OperandSource& operands_;
   const std::function<void(const RunResult&)>& report_;
 };
 
@@ -157,8 +157,8 @@ int run(const RunRequest& request, const std::function<void(const RunResult&)>& 
   if (request.plan)
     if (const auto finding = check_format(*request.plan))
       throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
-  const auto operands = open_operands(request, problem);
-  const Choice choice = choose_device(request, problem);
+  const auto operands = ops::open_operands(request, problem);
+  const ops::Choice choice = ops::choose_device(request, problem);
   IMBREX_EXPECTS(request.kernel.empty() || (choice.device == Device::cuda && !cuda::runs_by_libraries(choice.plan)),
                  "kernel '{}': it is for fused plans on GPUs, not {} ones on {}", request.kernel,
                  name_of(choice.plan.strategy), name_of(choice.device));
@@ -167,10 +167,10 @@ int run(const RunRequest& request, const std::function<void(const RunResult&)>& 
       throw Error(ErrorCode::unsound, fmt::format("{}: {}", name_of(finding->fault), finding->message));
   WorldOptions options;
   options.wait_limit = request.wait_limit;
-  options.heap_bytes = HeapLayout(choice.plan).bytes() + span_bytes(count_tasks(choice.plan)) + (1 << 20);
+  options.heap_bytes = execute::HeapLayout(choice.plan).bytes() + ops::span_bytes(count_tasks(choice.plan)) + (1 << 20);
   const Job job(request, choice, *operands, report);
   const auto body = [&](World& world) { return job.run(world); };
-  return run_ranks(problem.ranks, request.threads, options, body);
+  return ops::run_ranks(problem.ranks, request.threads, options, body);
 }
 
 }  // namespace imbrex

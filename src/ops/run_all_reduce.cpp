@@ -18,42 +18,43 @@ namespace {
 
 class Job {
  public:
-  Job(const AllReduceRequest& request, Device device, const StackedTensors& source,
+  Job(const AllReduceRequest& request, Device device, const ops::StackedTensors& source,
       const std::function<void(const AllReduceResult&)>& report)
       : request_(request), device_(device), source_(source), report_(report) {}
 
   int run(World& world) const {
-    if (request_.rms_norm) return run_rms_norm(world, request_, device_, source_, report_);
+    if (request_.rms_norm) return ops::run_rms_norm(world, request_, device_, source_, report_);
     AllReduceResult result;
     result.rows = source_.rows();
     result.cols = source_.cols();
     result.device = device_;
     const auto op = (device_ == Device::cuda ? make_cuda_all_reduce : make_cpu_all_reduce)(
         world, source_.count(), request_.type, request_.options);
-    DeviceTensor in(device_, source_.elements(world.rank())), out(device_, source_.elements(world.rank()));
-    Verdict verdict;
+    ops::DeviceTensor in(device_, source_.elements(world.rank())), out(device_, source_.elements(world.rank()));
+    ops::Verdict verdict;
     for (int i = 0; i < request_.repeat; ++i) {
       out.poison();
-      result.seconds.push_back(seconds_of(world, device_, [&] { (*op)(in.get(), out.get(), source_.count()); }));
-      verdict.note(i, hash_of(out.read()));
+      result.seconds.push_back(ops::seconds_of(world, device_, [&] { (*op)(in.get(), out.get(), source_.count()); }));
+      verdict.note(i, base::hash_of(out.read()));
     }
     result.report = op->report();
     std::vector<float> values(static_cast<std::size_t>(source_.count()));
-    to_float(request_.type, out.read().data(), values.data(), std::ssize(values));
+    base::to_float(request_.type, out.read().data(), values.data(), std::ssize(values));
     if (!request_.out_prefix.empty())
       write_npy(fmt::format("{}.rank{}.npy", request_.out_prefix, world.rank()), source_.rows(), source_.cols(),
                 values);
     if (request_.verify)
-      verdict.worst = compare(reference(world.size(), result.report), values, request_.type, source_.cols());
-    const bool right = judge(world, request_, verdict, "the sum", "the reported bound", result);
+      verdict.worst = ops::compare(reference(world.size(), result.report), values, request_.type, source_.cols());
+    const bool right = ops::judge(world, request_, verdict, "the sum", "the reported bound", result);
     if (world.rank() == 0) report_(result);
     return right ? 0 : static_cast<int>(ErrorCode::unsound);
   }
 
  private:
-  Reference reference(int ranks, const AllReduceReport& report) const {
+  ops::Reference reference(int ranks, const AllReduceReport& report) const {
     const auto count = static_cast<std::size_t>(source_.count());
-    Reference ref{std::vector<double>(count), std::vector<double>(count, static_cast<double>(report.largest_error))};
+    ops::Reference ref{std::vector<double>(count),
+                       std::vector<double>(count, static_cast<double>(report.largest_error))};
     for (int rank = 0; rank < ranks; ++rank) {
       const std::vector<float> values = source_.values(rank);
       for (std::size_t i = 0; i < count; ++i) ref.value[i] += static_cast<double>(values[i]);
@@ -63,15 +64,15 @@ class Job {
 
   const AllReduceRequest& request_;
   Device device_;
-  const StackedTensors& source_;
+  const ops::StackedTensors& source_;
   const std::function<void(const AllReduceResult&)>& report_;
 };
 
 Device choose_device(const AllReduceRequest& request) {
   if (request.device == Device::cpu) return Device::cpu;
-  GpuKind gpus;
+  ops::GpuKind gpus;
   const bool own = World::launched() && request.device == Device::cuda;
-  const std::string refusal = refusal_of_ranks(request.ranks, request.threads, own, gpus);
+  const std::string refusal = ops::refusal_of_ranks(request.ranks, request.threads, own, gpus);
   if (refusal.empty()) return Device::cuda;
   IMBREX_EXPECTS(request.device != Device::cuda, "device cuda: {}", refusal);
   return Device::cpu;
@@ -104,16 +105,16 @@ int run_all_reduce(const AllReduceRequest& request, const std::function<void(con
   IMBREX_EXPECTS(rows >= 0 && cols >= 0 && (cols == 0 || rows <= most / cols),
                  "M, N = {}, {}: neither may be negative, nor their product above 2^40", rows, cols);
   if (request.rms_norm)
-    expect_rms_norm(request, rows, cols);
+    ops::expect_rms_norm(request, rows, cols);
   else
     validate(request.options, rows * cols);
-  const StackedTensors source(request, file.get(), rows, cols);
+  const ops::StackedTensors source(request, file.get(), rows, cols);
   const Job job(request, choose_device(request), source, report);
   WorldOptions options;
   options.wait_limit = request.wait_limit;
   // Slots for two messages to and from every rank, twice; pages are taken on first touch.
   options.heap_bytes = (static_cast<std::size_t>(request.ranks) * 4 + 4) << 20;
-  return run_ranks(request.ranks, request.threads, options, [&](World& world) { return job.run(world); });
+  return ops::run_ranks(request.ranks, request.threads, options, [&](World& world) { return job.run(world); });
 }
 
 }  // namespace imbrex

@@ -9,7 +9,7 @@
 #include "imbrex/world.hpp"
 #include "runtime/cuda/survey.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 namespace {
 
 Plan host_plan(const RunRequest& request, const Problem& problem) {
@@ -42,4 +42,4 @@ Choice choose_device(const RunRequest& request, const Problem& problem) {
   return {Device::cpu, request.plan ? *request.plan : host_plan(request, problem)};
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

@@ -4,7 +4,7 @@
 #include "imbrex/run.hpp"
 #include "ops/choose_gpu.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 
 struct Choice {
   Device device;
@@ -21,4 +21,4 @@ Choice choose_device(const RunRequest& request, const Problem& problem);
 /// that keeps this process from being forked, where ranks are to be forked. `others`: as cuda::refusal_of_gpus.
 std::string refusal_of_ranks(int ranks, bool threads, bool own, GpuKind& gpus, bool others = false);
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

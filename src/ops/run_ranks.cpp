@@ -4,7 +4,7 @@
 
 #include "base/check.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 
 int run_ranks(int ranks, bool threads, const WorldOptions& options, const std::function<int(World&)>& body) {
   if (!World::launched()) return (threads ? run_threads : run_processes)(ranks, options, body);
@@ -18,4 +18,4 @@ int run_ranks(int ranks, bool threads, const WorldOptions& options, const std::f
   }
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

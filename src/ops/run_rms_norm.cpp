@@ -11,7 +11,7 @@
 #include "ops/operands.hpp"
 #include "ops/rms_norm_reference.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 namespace {
 
 AllReduceRmsNormOptions options_of(const AllReduceRequest& request) {
@@ -29,13 +29,13 @@ std::vector<std::byte> shared(const AllReduceRequest& request, const std::string
       for (std::int64_t j = 0; j < cols; ++j)
         values[static_cast<std::size_t>(i * cols + j)] = seeded_value(request.seed, which, i, j);
   std::vector<std::byte> bytes(values.size() * size_of(request.type));
-  from_float(request.type, values.data(), bytes.data(), std::ssize(values));
+  base::from_float(request.type, values.data(), bytes.data(), std::ssize(values));
   return bytes;
 }
 
 std::vector<float> floats(Type type, const std::vector<std::byte>& bytes) {
   std::vector<float> values(bytes.size() / size_of(type));
-  to_float(type, bytes.data(), values.data(), std::ssize(values));
+  base::to_float(type, bytes.data(), values.data(), std::ssize(values));
   return values;
 }
 
@@ -77,7 +77,7 @@ int run_rms_norm(World& world, const AllReduceRequest& request, Device device, c
       (*op)({in.get(), residual_in.get(), weights.get(), residual_out.get(), out.get()}, rows);
     }));
     op->finish();
-    verdict.note(i, hash_of(out.read(), hash_of(residual_out.read())));
+    verdict.note(i, base::hash_of(out.read(), base::hash_of(residual_out.read())));
   }
   const std::vector<float> x = floats(type, residual_out.read()), y = floats(type, out.read());
   result.report.algorithm = op->algorithm_of(rows);
@@ -101,4 +101,4 @@ int run_rms_norm(World& world, const AllReduceRequest& request, Device device, c
   return right ? 0 : static_cast<int>(ErrorCode::unsound);
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

@@ -15,7 +15,7 @@
 #include "runtime/cuda/survey.hpp"
 #include "runtime/one_process.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 namespace {
 
 // What a rank tells the others.
@@ -27,19 +27,19 @@ struct View {
 View view_of(World& world, int ranks_per_gpu) {
   const bool shared = ranks_per_gpu > 1, processes = !runtime::one_process(world);
   const GpuSurvey survey = runtime::survey_gpus_here();
-  const int wanted = shared ? static_cast<int>(ceil_div(world.size(), ranks_per_gpu)) : world.size();
+  const int wanted = shared ? static_cast<int>(base::ceil_div(world.size(), ranks_per_gpu)) : world.size();
   View view;
   if (shared && survey.gpus.size() < static_cast<std::size_t>(wanted) && !survey.gpus.empty())
-    put_text(fmt::format("{} ranks, {} to a GPU, need {} GPUs, and this machine shows {}", world.size(), ranks_per_gpu,
-                         wanted, survey.gpus.size()),
-             view.refusal);
+    base::put_text(fmt::format("{} ranks, {} to a GPU, need {} GPUs, and this machine shows {}", world.size(),
+                               ranks_per_gpu, wanted, survey.gpus.size()),
+                   view.refusal);
   else
-    put_text(cuda::refusal_of_gpus(survey, wanted, processes, !shared, true), view.refusal);
+    base::put_text(cuda::refusal_of_gpus(survey, wanted, processes, !shared, true), view.refusal);
   if (survey.gpus.empty()) return view;
   const GpuKind kind = kind_of(survey);
-  put_text(kind.name, view.gpu);
+  base::put_text(kind.name, view.gpu);
   view.major = kind.major;
-  if (survey.gpus.size() == 1 && !shared) put_text(survey.gpus.front().uuid, view.only_gpu);
+  if (survey.gpus.size() == 1 && !shared) base::put_text(survey.gpus.front().uuid, view.only_gpu);
   return view;
 }
 
@@ -59,9 +59,9 @@ std::string agree(World& world, int ranks_per_gpu, GpuKind& gpus) {
 }
 
 // A tuning table may have been replaced between two ranks' reading of it.
-Candidate of_rank_0(World& world, const Candidate& own) {
-  static_assert(std::is_trivially_copyable_v<Candidate>);
-  std::vector<Candidate> all(static_cast<std::size_t>(world.size()));
+tune::Candidate of_rank_0(World& world, const tune::Candidate& own) {
+  static_assert(std::is_trivially_copyable_v<tune::Candidate>);
+  std::vector<tune::Candidate> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, all.data(), sizeof own);
   return all.front();
 }
@@ -75,8 +75,8 @@ std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& 
   for (const auto& weak : operations)
     if (auto o = weak.lock(); o->problem == problem && o->strategy == strategy && o->knobs == knobs) return o;
   auto made = std::make_shared<GpuOperation>(GpuOperation{problem, strategy, knobs, {}, nullptr});
-  Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpus);
-  if (!knobs) chosen = with_few_tiles(chosen);
+  tune::Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpus);
+  if (!knobs) chosen = tune::with_few_tiles(chosen);
   made->chosen = of_rank_0(world, chosen);
   made->execution = executor->prepare_made(problem, made->chosen.strategy, made->chosen.knobs);
   operations.push_back(made);
@@ -103,4 +103,4 @@ std::shared_ptr<WorldGpus> gpus_of(World& world, const CudaOptions& options) {
   return gpus;
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

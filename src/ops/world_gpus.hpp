@@ -10,14 +10,14 @@
 #include "imbrex/world.hpp"
 #include "ops/choose_gpu.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 
 /// What operators of one problem and the same wishes share: their calls never overlap.
 struct GpuOperation {
   Problem problem;
   std::optional<Strategy> strategy;
   std::optional<Knobs> knobs;
-  Candidate chosen;  ///< what runs: make_plan's plan
+  tune::Candidate chosen;  ///< what runs: make_plan's plan
   std::unique_ptr<Execution> execution;
 };
 
@@ -39,4 +39,4 @@ struct WorldGpus {
 /// neither default nor those of the first call, and Error(runtime_failure) as make_cuda_executor.
 std::shared_ptr<WorldGpus> gpus_of(World& world, const CudaOptions& options);
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

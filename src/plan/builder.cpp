@@ -2,7 +2,7 @@
 
 #include "base/check.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 
 std::vector<Range> cut(std::int64_t total, std::int64_t piece) {
   std::vector<Range> ranges;
@@ -89,4 +89,4 @@ void Builder::expect_room(std::int64_t tasks) const {
                  problem().m, problem().n, problem().k, knobs().tile_m, knobs().tile_n, ranks(), most_kept_tasks);
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

@@ -7,7 +7,7 @@
 #include "imbrex/plan.hpp"
 #include "plan/task_stream.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 
 /// Indices of the operands in Plan::buffers, in every plan.
 inline constexpr int buffer_a = 0, buffer_b = 1, buffer_out = 2;
@@ -187,4 +187,4 @@ inline Task signal_task(std::vector<Wait> waits, std::vector<Post> posts) {
   return {Transfer{}, std::move(waits), std::move(posts)};
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

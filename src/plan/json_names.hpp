@@ -5,7 +5,7 @@
 
 #include "imbrex/plan.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 
 inline constexpr int plan_format_version = 1;
 
@@ -16,4 +16,4 @@ BufferRole parse_buffer_role(std::string_view name);
 Layout parse_layout(std::string_view name);
 WaitPoint parse_wait_point(std::string_view name);
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

@@ -13,7 +13,7 @@
 #include "base/check.hpp"
 #include "imbrex/plan.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 
 // A value and the way to it, for messages; the way is put together only when something is wrong.
 class Node {
@@ -119,4 +119,4 @@ Knobs knobs_of(const Node& n);
 /// As knobs_of reads them, on one line.
 std::string to_json(const Knobs& knobs);
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

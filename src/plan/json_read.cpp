@@ -5,7 +5,7 @@
 namespace imbrex {
 namespace {
 
-Region region_of(const Node& n, std::size_t fields = 6) {
+Region region_of(const plan::Node& n, std::size_t fields = 6) {
   if (n.size() != fields)
     n.refuse(fmt::format("a list of {} numbers is needed: rank, buffer, row, col, rows, cols{}", fields,
                          fields > 6 ? ", row and col in the tile" : ""));
@@ -13,41 +13,41 @@ Region region_of(const Node& n, std::size_t fields = 6) {
           n.at(3).integer<std::int64_t>(), n.at(4).integer<std::int64_t>(), n.at(5).integer<std::int64_t>()};
 }
 
-std::vector<Region> regions_of(const Node& n) {
+std::vector<Region> regions_of(const plan::Node& n) {
   std::vector<Region> regions;
-  n.each([&](const Node& r) { regions.push_back(region_of(r)); });
+  n.each([&](const plan::Node& r) { regions.push_back(region_of(r)); });
   return regions;
 }
 
-Tile tile_of(const Node& n) {
+Tile tile_of(const plan::Node& n) {
   n.only({"a", "b", "a_scale", "adds", "own", "stores"});
   Tile tile{region_of(n["a"]), region_of(n["b"]), regions_of(n["adds"]), n["own"].integer<int>(), {}, {}};
   if (n.has("a_scale")) tile.a_scale = region_of(n["a_scale"]);
-  n["stores"].each([&](const Node& s) {
+  n["stores"].each([&](const plan::Node& s) {
     tile.stores.push_back({region_of(s, 8), s.at(6).integer<std::int64_t>(), s.at(7).integer<std::int64_t>()});
   });
   return tile;
 }
 
-Transfer transfer_of(const Node& n) {
+Transfer transfer_of(const plan::Node& n) {
   n.only({"from", "to"});
   return {region_of(n["from"]), region_of(n["to"])};
 }
 
-Reduction reduction_of(const Node& n) {
+Reduction reduction_of(const plan::Node& n) {
   n.only({"from", "to"});
   return {regions_of(n["from"]), regions_of(n["to"])};
 }
 
-Collective collective_of(const Node& n) {
+Collective collective_of(const plan::Node& n) {
   n.only({"kind", "group", "from", "to", "ranks"});
   Collective collective{
       n["kind"].name(parse_collective_kind), n["group"].integer<int>(), region_of(n["from"]), region_of(n["to"]), {}};
-  if (n.has("ranks")) n["ranks"].each([&](const Node& rank) { collective.ranks.push_back(rank.integer<int>()); });
+  if (n.has("ranks")) n["ranks"].each([&](const plan::Node& rank) { collective.ranks.push_back(rank.integer<int>()); });
   return collective;
 }
 
-Task task_of(const Node& n) {
+Task task_of(const plan::Node& n) {
   n.only({"tile", "transfer", "reduction", "collective", "waits", "posts"});
   Task task;
   const int kinds = n.has("tile") + n.has("transfer") + n.has("reduction") + n.has("collective");
@@ -60,47 +60,48 @@ Task task_of(const Node& n) {
     task.work = reduction_of(n["reduction"]);
   else
     task.work = collective_of(n["collective"]);
-  n["waits"].each([&](const Node& w) {
+  n["waits"].each([&](const plan::Node& w) {
     if (w.size() != 4) w.refuse("a list of 4 is needed: signal, count, point, k_begin");
-    task.waits.push_back({w.at(0).integer<int>(), w.at(1).integer<std::uint32_t>(), w.at(2).name(parse_wait_point),
-                          w.at(3).integer<std::int64_t>()});
+    task.waits.push_back({w.at(0).integer<int>(), w.at(1).integer<std::uint32_t>(),
+                          w.at(2).name(plan::parse_wait_point), w.at(3).integer<std::int64_t>()});
   });
-  n["posts"].each([&](const Node& p) {
+  n["posts"].each([&](const plan::Node& p) {
     if (p.size() != 2) p.refuse("a list of 2 is needed: rank, signal");
     task.posts.push_back({p.at(0).integer<int>(), p.at(1).integer<int>()});
   });
   return task;
 }
 
-Plan plan_of(const Node& n) {
+Plan plan_of(const plan::Node& n) {
   n.only({"imbrex_plan", "problem", "strategy", "knobs", "signal_copies", "buffers", "ranks"});
   const int version = n["imbrex_plan"].integer<int>();
-  if (version != plan_format_version)
+  if (version != plan::plan_format_version)
     n["imbrex_plan"].refuse(
-        fmt::format("format {} is not known; this library reads format {}", version, plan_format_version));
+        fmt::format("format {} is not known; this library reads format {}", version, plan::plan_format_version));
   Plan plan;
-  const Node p = n["problem"];
+  const plan::Node p = n["problem"];
   p.only({"op", "m", "n", "k", "ranks", "type", "bias", "scales"});
   plan.problem = {p["op"].name(parse_operator),   p["m"].integer<std::int64_t>(), p["n"].integer<std::int64_t>(),
                   p["k"].integer<std::int64_t>(), p["ranks"].integer<int>(),      p["type"].name(parse_type)};
   if (p.has("bias")) plan.problem.bias = p["bias"].boolean();
   if (p.has("scales")) plan.problem.scales = p["scales"].name(parse_scales);
   plan.strategy = n["strategy"].name(parse_strategy);
-  plan.knobs = knobs_of(n["knobs"]);
+  plan.knobs = plan::knobs_of(n["knobs"]);
   plan.signal_copies = n["signal_copies"].integer<int>();
-  n["buffers"].each([&](const Node& b) {
+  n["buffers"].each([&](const plan::Node& b) {
     b.only({"name", "role", "layout", "type", "rows", "cols", "copies"});
-    plan.buffers.push_back({b["name"].string(), b["role"].name(parse_buffer_role), b["layout"].name(parse_layout),
-                            b["type"].name(parse_type), b["rows"].integer<std::int64_t>(),
-                            b["cols"].integer<std::int64_t>(), b["copies"].integer<int>()});
+    plan.buffers.push_back({b["name"].string(), b["role"].name(plan::parse_buffer_role),
+                            b["layout"].name(plan::parse_layout), b["type"].name(parse_type),
+                            b["rows"].integer<std::int64_t>(), b["cols"].integer<std::int64_t>(),
+                            b["copies"].integer<int>()});
   });
-  n["ranks"].each([&](const Node& r) {
+  n["ranks"].each([&](const plan::Node& r) {
     r.only({"signals", "queues"});
     RankPlan rank{r["signals"].integer<int>(), {}};
-    r["queues"].each([&](const Node& q) {
+    r["queues"].each([&](const plan::Node& q) {
       q.only({"engine", "workers", "tasks"});
       Queue queue{q["engine"].name(parse_engine), q["workers"].integer<int>(), {}};
-      q["tasks"].each([&](const Node& t) { queue.tasks.push_back(task_of(t)); });
+      q["tasks"].each([&](const plan::Node& t) { queue.tasks.push_back(task_of(t)); });
       rank.queues.push_back(std::move(queue));
     });
     plan.ranks.push_back(std::move(rank));
@@ -110,7 +111,7 @@ Plan plan_of(const Node& n) {
 
 }  // namespace
 
-Knobs knobs_of(const Node& n) {
+Knobs plan::knobs_of(const plan::Node& n) {
   n.only({"tile_m",        "tile_n",    "cluster",  "cluster_k",   "group",    "order",  "transport",
           "reducer",       "comm_rows", "k_slices", "split_k",     "chunks",   "nodes",  "library_tile",
           "library_parts", "own_shift", "abreast",  "span_shards", "one_shot", "partial"});

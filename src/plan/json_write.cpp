@@ -17,17 +17,17 @@ class Writer {
 
   void write(const Plan& plan) {
     const Problem& p = plan.problem;
-    put("{{\"imbrex_plan\": {},\n", plan_format_version);
+    put("{{\"imbrex_plan\": {},\n", plan::plan_format_version);
     put("\"problem\": {{\"op\": \"{}\", \"m\": {}, \"n\": {}, \"k\": {}, \"ranks\": {}, \"type\": \"{}\"{}{}}},\n",
         name_of(p.op), p.m, p.n, p.k, p.ranks, name_of(p.type), p.bias ? ", \"bias\": true" : "",
         p.scales == Scales::none ? "" : fmt::format(", \"scales\": \"{}\"", name_of(p.scales)));
     put("\"strategy\": \"{}\",\n\"knobs\": ", name_of(plan.strategy));
-    text_ += to_json(plan.knobs);
+    text_ += plan::to_json(plan.knobs);
     put(",\n\"signal_copies\": {},\n\"buffers\": [", plan.signal_copies);
     list(plan.buffers, ",", [&](const Buffer& b) {
       put("\n {{\"name\": {}, \"role\": \"{}\", \"layout\": \"{}\", \"type\": \"{}\", \"rows\": {}, \"cols\": {}, "
           "\"copies\": {}}}",
-          quoted(b.name), name_of(b.role), name_of(b.layout), name_of(b.type), b.rows, b.cols, b.copies);
+          quoted(b.name), plan::name_of(b.role), plan::name_of(b.layout), name_of(b.type), b.rows, b.cols, b.copies);
     });
     put("],\n\"ranks\": [");
     list(plan.ranks, ",", [&](const RankPlan& rank) {
@@ -117,7 +117,7 @@ class Writer {
     std::visit([&](const auto& work) { write(work); }, task.work);
     put(", \"waits\": [");
     list(task.waits, ", ",
-         [&](const Wait& w) { put("[{}, {}, \"{}\", {}]", w.signal, w.count, name_of(w.point), w.k_begin); });
+         [&](const Wait& w) { put("[{}, {}, \"{}\", {}]", w.signal, w.count, plan::name_of(w.point), w.k_begin); });
     put("], \"posts\": [");
     list(task.posts, ", ", [&](const Post& p) { put("[{}, {}]", p.rank, p.signal); });
     put("]}}");
@@ -134,7 +134,7 @@ std::string to_json(const Plan& plan) {
   return writer.take();
 }
 
-std::string to_json(const Knobs& k) {
+std::string plan::to_json(const Knobs& k) {
   return fmt::format(
       "{{\"tile_m\": {}, \"tile_n\": {}, \"cluster\": {}, \"cluster_k\": {}, \"group\": {}, \"order\": \"{}\", "
       "\"transport\": \"{}\", \"reducer\": \"{}\", \"comm_rows\": {}, \"k_slices\": {}, \"split_k\": {}, "

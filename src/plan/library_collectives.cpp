@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace imbrex {
+namespace imbrex::plan {
 
 struct LibraryCollectives::Stage {
   CollectiveKind kind;
@@ -111,4 +111,4 @@ void LibraryCollectives::add(int rank, std::size_t chunk, const Region& from, co
   }
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

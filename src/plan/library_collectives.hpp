@@ -10,7 +10,7 @@
 
 #include "plan/builder.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 
 class LibraryCollectives {
  public:
@@ -41,4 +41,4 @@ class LibraryCollectives {
   int staged_ = 0, sums_ = 0;
 };
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

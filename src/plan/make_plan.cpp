@@ -12,17 +12,17 @@ void expect_positive(const char* name, std::int64_t value) {
   IMBREX_EXPECTS(value > 0 && value <= (std::int64_t{1} << 31), "knob {} = {}: it must be from 1 to 2^31", name, value);
 }
 
-std::unique_ptr<FusedStrategy> fused_strategy(const Problem& problem, const Knobs& knobs, int only) {
-  return problem.op == Operator::all_gather_gemm ? fused_all_gather(problem, knobs, only)
-                                                 : fused_scatter(problem, knobs, only);
+std::unique_ptr<plan::FusedStrategy> fused_strategy(const Problem& problem, const Knobs& knobs, int only) {
+  return problem.op == Operator::all_gather_gemm ? plan::fused_all_gather(problem, knobs, only)
+                                                 : plan::fused_scatter(problem, knobs, only);
 }
 
 Plan make(const Problem& problem, Strategy strategy, const Knobs& knobs, int only) {
   validate(problem);
-  validate_knobs(problem, strategy, knobs);
+  plan::validate_knobs(problem, strategy, knobs);
   switch (strategy) {
-    case Strategy::sequential: return sequential_plan(problem, knobs);
-    case Strategy::decomposed: return decomposed_plan(problem, knobs);
+    case Strategy::sequential: return plan::sequential_plan(problem, knobs);
+    case Strategy::decomposed: return plan::decomposed_plan(problem, knobs);
     case Strategy::fused: break;
   }
   const auto fused = fused_strategy(problem, knobs, only);
@@ -31,31 +31,31 @@ Plan make(const Problem& problem, Strategy strategy, const Knobs& knobs, int onl
 }
 
 // They are made each time that somebody asks for them.
-class MadeTasks final : public TaskStream {
+class MadeTasks final : public plan::TaskStream {
  public:
-  MadeTasks(std::unique_ptr<FusedStrategy> strategy, int rank) : strategy_(std::move(strategy)), rank_(rank) {}
+  MadeTasks(std::unique_ptr<plan::FusedStrategy> strategy, int rank) : strategy_(std::move(strategy)), rank_(rank) {}
 
   const Plan& frame() const override { return strategy_->builder().plan(); }
   bool made() const override { return true; }
-  void for_each(const TaskVisit& visit) override {
+  void for_each(const plan::TaskVisit& visit) override {
     strategy_->builder().hand_over(visit, [&] { strategy_->add_tasks(); });
   }
   std::shared_ptr<const Plan> whole() const override {
     const Plan& plan = frame();
-    return std::make_shared<const Plan>(make_rank_plan(plan.problem, plan.strategy, plan.knobs, rank_));
+    return std::make_shared<const Plan>(plan::make_rank_plan(plan.problem, plan.strategy, plan.knobs, rank_));
   }
 
  private:
-  std::unique_ptr<FusedStrategy> strategy_;
+  std::unique_ptr<plan::FusedStrategy> strategy_;
   int rank_;
 };
 
-class StoredTasks final : public TaskStream {
+class StoredTasks final : public plan::TaskStream {
  public:
   explicit StoredTasks(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {}
 
   const Plan& frame() const override { return *plan_; }
-  void for_each(const TaskVisit& visit) override { for_each_task(*plan_, visit); }
+  void for_each(const plan::TaskVisit& visit) override { plan::for_each_task(*plan_, visit); }
   std::shared_ptr<const Plan> whole() const override { return plan_; }
 
  private:
@@ -70,7 +70,7 @@ bool one_compute_queue(const Plan& plan) {
 
 }  // namespace
 
-void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knobs) {
+void plan::validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knobs) {
   expect_positive("tile_m", knobs.tile_m);
   expect_positive("tile_n", knobs.tile_n);
   IMBREX_EXPECTS(knobs.tile_m * knobs.tile_n <= (std::int64_t{1} << 31),
@@ -124,26 +124,27 @@ void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knob
 }
 
 Plan make_plan(const Problem& problem, Strategy strategy, const Knobs& knobs) {
-  return make(problem, strategy, knobs, all_ranks);
+  return make(problem, strategy, knobs, plan::all_ranks);
 }
 
-Plan make_rank_plan(const Problem& problem, Strategy strategy, const Knobs& knobs, int rank) {
+Plan plan::make_rank_plan(const Problem& problem, Strategy strategy, const Knobs& knobs, int rank) {
   IMBREX_EXPECTS(rank >= 0 && rank < problem.ranks, "rank {}: it must be from 0 to {}", rank, problem.ranks - 1);
   return make(problem, strategy, knobs, rank);
 }
 
-std::unique_ptr<TaskStream> stored_tasks(std::shared_ptr<const Plan> plan) {
+std::unique_ptr<plan::TaskStream> plan::stored_tasks(std::shared_ptr<const Plan> plan) {
   return std::make_unique<StoredTasks>(std::move(plan));
 }
 
-std::unique_ptr<TaskStream> make_rank_tasks(const Problem& problem, Strategy strategy, const Knobs& knobs, int rank) {
+std::unique_ptr<plan::TaskStream> plan::make_rank_tasks(const Problem& problem, Strategy strategy, const Knobs& knobs,
+                                                        int rank) {
   IMBREX_EXPECTS(rank >= 0 && rank < problem.ranks, "rank {}: it must be from 0 to {}", rank, problem.ranks - 1);
   validate(problem);
-  validate_knobs(problem, strategy, knobs);
+  plan::validate_knobs(problem, strategy, knobs);
   if (strategy == Strategy::fused)
     if (auto fused = fused_strategy(problem, knobs, rank); one_compute_queue(fused->builder().plan()))
       return std::make_unique<MadeTasks>(std::move(fused), rank);
-  return stored_tasks(std::make_shared<const Plan>(make_rank_plan(problem, strategy, knobs, rank)));
+  return plan::stored_tasks(std::make_shared<const Plan>(plan::make_rank_plan(problem, strategy, knobs, rank)));
 }
 
 }  // namespace imbrex

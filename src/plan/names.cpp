@@ -78,9 +78,9 @@ std::string_view name_of(Reducer reducer) { return find_name(reducers, reducer);
 std::string_view name_of(CollectiveKind kind) { return find_name(collective_kinds, kind); }
 std::string_view name_of(Engine engine) { return find_name(engines, engine); }
 std::string_view name_of(Fault fault) { return find_name(faults, fault); }
-std::string_view name_of(BufferRole role) { return find_name(buffer_roles, role); }
-std::string_view name_of(Layout layout) { return find_name(layouts, layout); }
-std::string_view name_of(WaitPoint point) { return find_name(wait_points, point); }
+std::string_view plan::name_of(BufferRole role) { return find_name(buffer_roles, role); }
+std::string_view plan::name_of(Layout layout) { return find_name(layouts, layout); }
+std::string_view plan::name_of(WaitPoint point) { return find_name(wait_points, point); }
 
 Operator parse_operator(std::string_view name) { return find_value(operators, name, "an operator"); }
 Scales parse_scales(std::string_view name) { return find_value(all_scales, name, "a kind of scales"); }
@@ -92,9 +92,9 @@ CollectiveKind parse_collective_kind(std::string_view name) {
   return find_value(collective_kinds, name, "a collective");
 }
 Engine parse_engine(std::string_view name) { return find_value(engines, name, "an engine"); }
-BufferRole parse_buffer_role(std::string_view name) { return find_value(buffer_roles, name, "a buffer role"); }
-Layout parse_layout(std::string_view name) { return find_value(layouts, name, "a layout"); }
-WaitPoint parse_wait_point(std::string_view name) { return find_value(wait_points, name, "a wait point"); }
+BufferRole plan::parse_buffer_role(std::string_view name) { return find_value(buffer_roles, name, "a buffer role"); }
+Layout plan::parse_layout(std::string_view name) { return find_value(layouts, name, "a layout"); }
+WaitPoint plan::parse_wait_point(std::string_view name) { return find_value(wait_points, name, "a wait point"); }
 
 std::string_view kind_of(const Task& task) {
   constexpr std::string_view names[] = {"tile", "transfer", "reduction", "collective"};

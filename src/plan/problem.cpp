@@ -56,7 +56,7 @@ RankShapes shapes_of(const Problem& problem) {
   return shapes;
 }
 
-double wire_bytes(const Problem& problem) {
+double plan::wire_bytes(const Problem& problem) {
   const RankShapes shapes = shapes_of(problem);
   const auto ranks = static_cast<double>(problem.ranks);
   const auto bytes = [](const Extent& e, Type type) {
@@ -67,11 +67,11 @@ double wire_bytes(const Problem& problem) {
   return ways * (ranks - 1) / ranks * bytes(shapes.product, output_type(problem.type));
 }
 
-bool owns_columns(const Problem& problem, const Knobs& knobs) {
+bool plan::owns_columns(const Problem& problem, const Knobs& knobs) {
   return problem.op == Operator::gemm_all_reduce && !knobs.one_shot && problem.m < problem.ranks * knobs.tile_m;
 }
 
-Product product_of_rank(const Problem& problem) {
+plan::Product plan::product_of_rank(const Problem& problem) {
   const RankShapes shapes = shapes_of(problem);
   // Of e4m3 with a scale of each rank's A, ranks' rows are products of their own.
   const bool at_once = problem.op == Operator::all_gather_gemm && problem.scales != Scales::tensor;

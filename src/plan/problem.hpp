@@ -3,7 +3,7 @@
 
 #include "imbrex/plan.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 
 /// Bytes that a rank puts on the wire, whichever plan runs: an all-reduce's twice, to the owners and back.
 double wire_bytes(const Problem& problem);
@@ -21,4 +21,4 @@ struct Product {
 };
 Product product_of_rank(const Problem& problem);
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

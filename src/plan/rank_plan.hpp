@@ -3,7 +3,7 @@
 
 #include "imbrex/plan.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 
 /// What `rank` needs of make_plan's plan to run it: buffers, signals and queues of all ranks, so that places in memory
 /// are the same, but tasks of this one only. In place of the others', each of their queues has up to two empty
@@ -13,4 +13,4 @@ namespace imbrex {
 /// which are short, come whole, and so do those in which a rank owns nothing.
 Plan make_rank_plan(const Problem& problem, Strategy strategy, const Knobs& knobs, int rank);
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

@@ -2,10 +2,10 @@
 
 #include "base/ceil_div.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 
 SplitK::SplitK(Builder& b) : b_(b) {
-  const std::int64_t depth = b.shapes().depth, units = ceil_div(depth, k_unit);
+  const std::int64_t depth = b.shapes().depth, units = base::ceil_div(depth, k_unit);
   const std::int64_t parts = std::min<std::int64_t>(b.knobs().split_k, units);
   // The last part, which waits for the others' sums, is none of the shorter ones.
   for (int part = 0; part < static_cast<int>(parts); ++part) {
@@ -39,4 +39,4 @@ void SplitK::add_waits(int rank, std::size_t block, std::vector<Wait>& waits) co
                    static_cast<std::uint32_t>(others()), WaitPoint::epilogue});
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

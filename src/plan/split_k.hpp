@@ -8,7 +8,7 @@
 
 #include "plan/builder.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 
 class SplitK {
  public:
@@ -71,4 +71,4 @@ inline Task& SplitK::add_tile(int rank, int queue, const Region& a, const Range&
   return task;
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

@@ -5,7 +5,7 @@
 
 #include "plan/builder.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 
 /// Throws Error(invalid_input) naming the knob and the rule. `problem` is valid.
 void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knobs);
@@ -34,4 +34,4 @@ std::unique_ptr<FusedStrategy> fused_all_gather(const Problem& problem, const Kn
 /// gemm_reduce_scatter, gemm_all_reduce and gemm_all_to_all.
 std::unique_ptr<FusedStrategy> fused_scatter(const Problem& problem, const Knobs& knobs, int only);
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

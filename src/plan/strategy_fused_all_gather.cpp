@@ -9,7 +9,7 @@
 #include "plan/strategies.hpp"
 #include "plan/tile_order.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 namespace {
 
 class FusedAllGather final : public FusedStrategy {
@@ -54,7 +54,7 @@ class FusedAllGather final : public FusedStrategy {
   std::int64_t default_rows() const {
     if (!stored_) return shard_rows_;
     const std::int64_t pieces = std::max(1, usual_sms / std::max(1, b_.ranks() - 1));
-    return ceil_div(shard_rows_, pieces);
+    return base::ceil_div(shard_rows_, pieces);
   }
 
   void make_signals() {
@@ -224,7 +224,7 @@ class FusedAllGather final : public FusedStrategy {
       arrivals.push_back(arrival(rank, source));
     }
     std::int64_t count = 0;
-    for (const Area& area : areas) count += imbrex::count_blocks(area, b_.knobs());
+    for (const Area& area : areas) count += plan::count_blocks(area, b_.knobs());
     b_.reserve(rank, compute_, static_cast<std::size_t>(count) * split_.parts());
     const auto add = [&](const OwnedBlock& owned, std::size_t place, std::size_t part) {
       const auto& [block, source, number] = owned;
@@ -297,4 +297,4 @@ std::unique_ptr<FusedStrategy> fused_all_gather(const Problem& problem, const Kn
   return std::make_unique<FusedAllGather>(problem, knobs, only);
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

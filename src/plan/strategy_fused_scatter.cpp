@@ -10,7 +10,7 @@
 #include "plan/split_k.hpp"
 #include "plan/tile_order.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 namespace {
 
 class FusedScatter final : public FusedStrategy {
@@ -487,4 +487,4 @@ std::unique_ptr<FusedStrategy> fused_scatter(const Problem& problem, const Knobs
   return std::make_unique<FusedScatter>(problem, knobs, only);
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

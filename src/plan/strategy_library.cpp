@@ -8,7 +8,7 @@
 #include "plan/strategies.hpp"
 #include "plan/tile_order.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 namespace {
 
 // A workspace that holds chunk after chunk, each with the ranks' parts one after another, is what makes every
@@ -192,4 +192,4 @@ Plan decomposed_plan(const Problem& problem, const Knobs& knobs) {
   return library_plan(problem, Strategy::decomposed, knobs, knobs.chunks);
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

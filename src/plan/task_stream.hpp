@@ -8,7 +8,7 @@
 
 #include "imbrex/plan.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 
 /// Where a task stands in its plan.
 struct TaskPlace {
@@ -56,4 +56,4 @@ std::unique_ptr<TaskStream> stored_tasks(std::shared_ptr<const Plan> plan);
 /// posts. Made anew each time, where they do not come whole.
 std::unique_ptr<TaskStream> make_rank_tasks(const Problem& problem, Strategy strategy, const Knobs& knobs, int rank);
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

@@ -5,7 +5,7 @@
 
 #include "base/ceil_div.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 
 std::vector<Block> blocks_of(Range rows, Range cols, const Knobs& knobs) {
   const auto row_cuts = cut(rows.size, knobs.tile_m), col_cuts = cut(cols.size, knobs.tile_n);
@@ -33,9 +33,9 @@ class Way {
         tile_n_(knobs.tile_n),
         group_(knobs.group),
         turn_(knobs.order == TileOrder::naive ? area.owner : turn),
-        rows_(ceil_div(area.rows.size, tile_m_)),
-        columns_(ceil_div(area.cols.size, tile_n_)),
-        steps_(ceil_div(rows_, group_) * columns_) {
+        rows_(base::ceil_div(area.rows.size, tile_m_)),
+        columns_(base::ceil_div(area.cols.size, tile_n_)),
+        steps_(base::ceil_div(rows_, group_) * columns_) {
     if (knobs.abreast > 0) shift_ = turn_ / knobs.abreast * steps_;
     if (area.owner == rank) shift_ += shift;
   }
@@ -119,7 +119,7 @@ RankTiles spanning_tiles(const Extent& product, const std::vector<Area>& areas, 
 }
 
 std::int64_t count_blocks(const Area& area, const Knobs& knobs) {
-  return ceil_div(area.rows.size, knobs.tile_m) * ceil_div(area.cols.size, knobs.tile_n);
+  return base::ceil_div(area.rows.size, knobs.tile_m) * base::ceil_div(area.cols.size, knobs.tile_n);
 }
 
 void for_each_scattered(const std::vector<Area>& areas, int ranks, int rank, const Knobs& knobs,
@@ -143,4 +143,4 @@ void for_each_gathered(const std::vector<Area>& areas, const std::vector<int>& a
            [&](int owner) { return arrival[static_cast<std::size_t>(owner)]; });
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

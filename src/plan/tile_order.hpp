@@ -7,7 +7,7 @@
 
 #include "plan/builder.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 
 /// A block of a product.
 struct Block {
@@ -70,4 +70,4 @@ std::int64_t scatter_lead(const Area& area, const Area& other, int ranks, int ra
 void for_each_gathered(const std::vector<Area>& areas, const std::vector<int>& arrival, int rank, const Knobs& knobs,
                        const BlockVisit& visit);
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

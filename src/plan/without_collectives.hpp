@@ -3,7 +3,7 @@
 
 #include "imbrex/plan.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 
 inline Plan without_collectives(Plan plan) {
   for (RankPlan& rank : plan.ranks)
@@ -14,4 +14,4 @@ inline Plan without_collectives(Plan plan) {
   return plan;
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

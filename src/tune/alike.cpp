@@ -7,7 +7,7 @@
 #include "tune/kernel_tiles.hpp"
 #include "tune/quick_times.hpp"
 
-namespace imbrex {
+namespace imbrex::tune {
 namespace {
 
 // Ratios of sizes beyond which a record tells nothing. Few rows are all alike, since a tile has more, and so are many.
@@ -150,4 +150,4 @@ std::optional<Candidate> choose_alike(const Records& records, const Problem& pro
   return sequential;
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

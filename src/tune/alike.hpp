@@ -6,7 +6,7 @@
 #include "imbrex/machine.hpp"
 #include "tune/records.hpp"
 
-namespace imbrex {
+namespace imbrex::tune {
 
 /// What should be fastest for the problem, of the plans that were found fastest for others of the same operator and
 /// number of ranks, of a type of the same size, and of nearly its sizes, or else the library's sequence, of few rows
@@ -22,4 +22,4 @@ namespace imbrex {
 std::optional<Candidate> choose_alike(const Records& records, const Problem& problem, std::optional<Strategy> strategy,
                                       const Machine& machine, bool hopper, bool other_ranks = false);
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

@@ -11,14 +11,14 @@ namespace {
 
 constexpr std::int64_t kib = 1024;
 
-std::optional<std::int64_t> size_or_null(const Node& n) {
+std::optional<std::int64_t> size_or_null(const plan::Node& n) {
   if (n.null()) return std::nullopt;
   const auto bytes = n.integer<std::int64_t>();
   if (bytes < 0) n.refuse(fmt::format("{} bytes: it must not be negative, but may be null", bytes));
   return bytes;
 }
 
-std::string date_of(const Node& n) {
+std::string date_of(const plan::Node& n) {
   const std::string& text = n.string();
   constexpr std::string_view form = "0000-00-00";
   const bool sound =
@@ -56,7 +56,7 @@ void expect_alike(const std::vector<AllReduceMeasurement>& list) {
 
 }  // namespace
 
-AllReduceRecord all_reduce_record_of(const Node& n) {
+AllReduceRecord tune::all_reduce_record_of(const plan::Node& n) {
   n.only({"ranks", "type", "date", "one_shot_below", "codecs"});
   AllReduceRecord r;
   r.ranks = n["ranks"].integer<int>();
@@ -64,7 +64,7 @@ AllReduceRecord all_reduce_record_of(const Node& n) {
   r.type = n["type"].name(parse_type);
   r.date = date_of(n["date"]);
   r.one_shot_below = size_or_null(n["one_shot_below"]);
-  n["codecs"].each([&](const Node& c) {
+  n["codecs"].each([&](const plan::Node& c) {
     c.only({"codec", "exact_below"});
     const AllReduceRecord::Threshold t{c["codec"].name(parse_codec_pair), size_or_null(c["exact_below"])};
     if (std::any_of(r.codecs.begin(), r.codecs.end(), [&](const auto& other) { return other.codec == t.codec; }))
@@ -74,7 +74,7 @@ AllReduceRecord all_reduce_record_of(const Node& n) {
   return r;
 }
 
-std::string to_json(const AllReduceRecord& r) {
+std::string tune::to_json(const AllReduceRecord& r) {
   std::string text = fmt::format(R"({{"ranks": {}, "type": "{}", "date": "{}", "one_shot_below": {}, "codecs": [)",
                                  r.ranks, name_of(r.type), r.date, json_of(r.one_shot_below));
   const char* separator = "";
@@ -86,7 +86,7 @@ std::string to_json(const AllReduceRecord& r) {
   return text + "]}";
 }
 
-const AllReduceRecord* find_record(const std::vector<AllReduceRecord>& records, int ranks, Type type) {
+const AllReduceRecord* tune::find_record(const std::vector<AllReduceRecord>& records, int ranks, Type type) {
   const auto merit = [&](const AllReduceRecord& r) {
     const std::size_t own = size_of(r.type), wanted = size_of(type);
     const std::size_t away = own > wanted ? own - wanted : wanted - own;
@@ -98,7 +98,7 @@ const AllReduceRecord* find_record(const std::vector<AllReduceRecord>& records, 
   return best;
 }
 
-std::int64_t exact_below(const AllReduceRecord& record, const CodecPair& codec, std::int64_t otherwise) {
+std::int64_t tune::exact_below(const AllReduceRecord& record, const CodecPair& codec, std::int64_t otherwise) {
   const double bits = wire_bits(codec);
   const AllReduceRecord::Threshold* nearest = nullptr;
   std::int64_t of_fewer_bits = otherwise;
@@ -112,7 +112,7 @@ std::int64_t exact_below(const AllReduceRecord& record, const CodecPair& codec, 
   return nearest != nullptr ? bytes_or_all(nearest->exact_below) : of_fewer_bits;
 }
 
-void put_record(std::vector<AllReduceRecord>& records, const AllReduceRecord& record) {
+void tune::put_record(std::vector<AllReduceRecord>& records, const AllReduceRecord& record) {
   std::erase_if(records, [&](const AllReduceRecord& r) { return r.ranks == record.ranks && r.type == record.type; });
   records.push_back(record);
 }
@@ -122,9 +122,9 @@ AllReduceRecord record_of(const std::vector<AllReduceMeasurement>& measurements,
   const AllReduceMeasurement& first = measurements.front();
   AllReduceRecord record{first.ranks, first.type, date, {}, {}};
   const auto crossing_of = [&](auto&& holder, auto&& challenger) {
-    std::vector<Duel> duels;
+    std::vector<tune::Duel> duels;
     for (const AllReduceMeasurement& m : measurements) duels.push_back({m.bytes, holder(m), challenger(m)});
-    return crossing(duels);
+    return tune::crossing(duels);
   };
   record.one_shot_below =
       crossing_of([](const auto& m) { return m.one_shot; }, [](const auto& m) { return m.two_shot; });

@@ -8,10 +8,10 @@
 #include "imbrex/all_reduce_record.hpp"
 #include "plan/json_node.hpp"
 
-namespace imbrex {
+namespace imbrex::tune {
 
 /// Throws Error(invalid_input) naming the place and the rule.
-AllReduceRecord all_reduce_record_of(const Node& n);
+AllReduceRecord all_reduce_record_of(const plan::Node& n);
 
 /// As all_reduce_record_of reads it, on one line.
 std::string to_json(const AllReduceRecord& record);
@@ -28,4 +28,4 @@ std::int64_t exact_below(const AllReduceRecord& record, const CodecPair& codec, 
 /// Puts the record in the place of those of its ranks and type.
 void put_record(std::vector<AllReduceRecord>& records, const AllReduceRecord& record);
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

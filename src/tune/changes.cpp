@@ -6,10 +6,10 @@
 #include "base/check.hpp"
 #include "plan/json_node.hpp"
 
-namespace imbrex {
+namespace imbrex::tune {
 
 Knobs with_changes(const Knobs& base, std::string_view changes) {
-  nlohmann::json knobs = nlohmann::json::parse(to_json(base));
+  nlohmann::json knobs = nlohmann::json::parse(plan::to_json(base));
   for (std::string_view rest = changes; !rest.empty();) {
     const std::string_view change = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(rest.size(), change.size() + 1));
@@ -30,7 +30,7 @@ Knobs with_changes(const Knobs& base, std::string_view changes) {
       knobs[name] = number;
     }
   }
-  return knobs_of(Node(knobs, changes));
+  return plan::knobs_of(plan::Node(knobs, changes));
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

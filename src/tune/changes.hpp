@@ -5,10 +5,10 @@
 
 #include "imbrex/plan.hpp"
 
-namespace imbrex {
+namespace imbrex::tune {
 
 /// `base` with some knobs changed: "KNOB=VALUE,KNOB=VALUE", names and values as in a plan file. Throws
 /// Error(invalid_input) naming the text and the rule.
 Knobs with_changes(const Knobs& base, std::string_view changes);
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

@@ -5,18 +5,18 @@
 #include "base/ceil_div.hpp"
 #include "plan/strategies.hpp"
 
-namespace imbrex {
+namespace imbrex::tune {
 namespace {
 
 std::int64_t tiles(const Extent& product, std::int64_t tile_m, std::int64_t tile_n) {
-  return ceil_div(product.rows, tile_m) * ceil_div(product.cols, tile_n);
+  return base::ceil_div(product.rows, tile_m) * base::ceil_div(product.cols, tile_n);
 }
 
 constexpr std::int64_t besides = 512;  // a tile's begin and end, in columns of A: what is not hidden behind others
 
 // Of a product of so many tiles, each cut along K: whole waves of the workers, in the time of a column of A.
 double wave_time(std::int64_t tiles, std::int64_t workers, std::int64_t depth, std::int64_t parts) {
-  return static_cast<double>(ceil_div(tiles * parts, workers)) * static_cast<double>(depth / parts + besides);
+  return static_cast<double>(base::ceil_div(tiles * parts, workers)) * static_cast<double>(depth / parts + besides);
 }
 
 // A tile shape of the machine's, and parts of K.
@@ -59,7 +59,7 @@ void add_fused(std::vector<Candidate>& list, const Problem& problem, const Knobs
     const std::int64_t shard = problem.m / problem.ranks;
     for (std::int64_t pieces : {1, 2, 4})
       if (pieces == 1 || shard / pieces >= base.tile_m)
-        add([&](Knobs& k) { k.transport = Transport::push, k.comm_rows = ceil_div(shard, pieces); });
+        add([&](Knobs& k) { k.transport = Transport::push, k.comm_rows = base::ceil_div(shard, pieces); });
     if (shard >= base.tile_m || problem.scales == Scales::tensor) return;
     add([](Knobs& k) { k.transport = Transport::push, k.span_shards = true; });
     add([](Knobs& k) {
@@ -93,7 +93,7 @@ std::vector<Candidate> candidates(const Problem& problem, const Machine& machine
   if (knobs) {
     for (const Strategy s : {Strategy::fused, Strategy::sequential, Strategy::decomposed}) {
       if (!wanted(s) || (s == Strategy::fused && knobs->nodes > 1)) continue;
-      validate_knobs(problem, s, *knobs);
+      plan::validate_knobs(problem, s, *knobs);
       list.push_back({s, *knobs});
     }
     return list;
@@ -165,4 +165,4 @@ Plan choose(const Problem& problem, const std::vector<Candidate>& candidates,
   return best;
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

@@ -8,7 +8,7 @@
 #include "imbrex/machine.hpp"
 #include "imbrex/plan.hpp"
 
-namespace imbrex {
+namespace imbrex::tune {
 
 struct Candidate {
   Strategy strategy = Strategy::sequential;
@@ -44,4 +44,4 @@ Candidate with_few_tiles(Candidate candidate);
 Plan choose(const Problem& problem, const std::vector<Candidate>& candidates,
             const std::function<double(const Plan&)>& cost);
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace imbrex {
+namespace imbrex::tune {
 
 std::optional<std::int64_t> crossing(const std::vector<Duel>& duels) {
   constexpr std::int64_t kib = 1024;
@@ -20,4 +20,4 @@ std::optional<std::int64_t> crossing(const std::vector<Duel>& duels) {
   return std::min(next.bytes, lost.bytes + kib * (static_cast<std::int64_t>(share * kibs) + 1));
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-namespace imbrex {
+namespace imbrex::tune {
 
 /// Seconds of two ways at one size; infinite where one cannot go.
 struct Duel {
@@ -19,4 +19,4 @@ struct Duel {
 /// the crossing by little.
 std::optional<std::int64_t> crossing(const std::vector<Duel>& duels);
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

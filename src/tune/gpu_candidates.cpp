@@ -7,7 +7,7 @@
 #include "tune/kernel_tiles.hpp"
 #include "tune/quick_times.hpp"
 
-namespace imbrex {
+namespace imbrex::tune {
 namespace {
 
 // The kernels' tiles.
@@ -45,7 +45,7 @@ class List {
   void add_split(std::initializer_list<Shape> shapes, Change&& change) {
     for (const Shape& shape : shapes) {
       Knobs k = knobs_of(shape, change);
-      k.split_k = parts_of_k(tiles_of(k), usual_sms, shapes_of(problem_).depth);
+      k.split_k = parts_of_k(tiles_of(k), plan::usual_sms, shapes_of(problem_).depth);
       if (k.split_k > 1) add(k);
     }
   }
@@ -58,7 +58,7 @@ class List {
       Knobs k = knobs_of(shape, change);
       k.cluster_k = 2;
       const std::int64_t workers = 2 * tiles_of(k);
-      if (workers <= usual_sms && 2 * workers > usual_sms) add(k);
+      if (workers <= plan::usual_sms && 2 * workers > plan::usual_sms) add(k);
     }
   }
 
@@ -138,8 +138,8 @@ void add_gathers(List& list, std::int64_t m, std::int64_t shard) {
 // time has then just arrived: a wave, and what stores and posts take.
 auto behind(const Problem& p, std::int64_t hundredths) {
   constexpr int group = 8;
-  const std::int64_t rows = std::min<std::int64_t>(ceil_div(p.m / p.ranks, square.tile_m), group),
-                     columns = usual_sms * hundredths / (100 * p.ranks * rows);
+  const std::int64_t rows = std::min<std::int64_t>(base::ceil_div(p.m / p.ranks, square.tile_m), group),
+                     columns = plan::usual_sms * hundredths / (100 * p.ranks * rows);
   return in_columns(group, static_cast<int>(std::max<std::int64_t>(columns, 1)));
 }
 
@@ -223,4 +223,4 @@ std::vector<Candidate> gpu_candidates(const Problem& problem) {
   return list.take();
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

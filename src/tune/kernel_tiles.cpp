@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace imbrex {
+namespace imbrex::tune {
 namespace {
 
 constexpr KernelTile tiles[] = {{Type::bf16, 128, 128, 2, false, true}, {Type::bf16, 128, 128, 1, false, true},
@@ -64,4 +64,4 @@ Knobs with_kernel_tile(Knobs knobs, Type type, bool hopper) {
   return knobs;
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

@@ -6,7 +6,7 @@
 
 #include "imbrex/plan.hpp"
 
-namespace imbrex {
+namespace imbrex::tune {
 
 struct KernelTile {
   Type type;
@@ -29,4 +29,4 @@ bool has_kernel_tile(Type type, bool hopper, std::int64_t rows, std::int64_t col
 /// it.
 Knobs with_kernel_tile(Knobs knobs, Type type, bool hopper);
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

@@ -5,14 +5,14 @@
 #include "base/ceil_div.hpp"
 #include "tune/records.hpp"
 
-namespace imbrex {
+namespace imbrex::tune {
 
 std::int64_t least_rows_alike(std::int64_t m) {
   constexpr std::int64_t strip = 64;
-  return std::max(m / 2 + 1, (ceil_div(m, strip) - 1) * strip + 1);
+  return std::max(m / 2 + 1, (base::ceil_div(m, strip) - 1) * strip + 1);
 }
 
-ProductRecord product_record_of(const Node& n) {
+ProductRecord product_record_of(const plan::Node& n) {
   n.only({"type", "m", "n", "k", "from_m", "to_m", "tile", "parts", "us", "first_us"});
   const auto positive = [&](const char* name) {
     const auto value = n[name].integer<std::int64_t>();
@@ -40,10 +40,10 @@ std::string to_json(const ProductRecord& r) {
                      r.seconds * 1e6, r.first_seconds * 1e6);
 }
 
-const ProductRecord* find_product(const std::vector<ProductRecord>& records, const Product& product) {
+const ProductRecord* find_product(const std::vector<ProductRecord>& records, const plan::Product& product) {
   const ProductRecord* best = nullptr;
   for (const ProductRecord& r : records) {
-    const Product& p = r.product;
+    const plan::Product& p = r.product;
     const bool fits =
         p.type == product.type && p.n == product.n && p.k == product.k && r.m_low <= product.m && product.m <= r.m_high;
     if (fits && (best == nullptr || p.m < best->product.m)) best = &r;
@@ -52,11 +52,12 @@ const ProductRecord* find_product(const std::vector<ProductRecord>& records, con
 }
 
 Knobs with_library_tile(Knobs knobs, const std::vector<ProductRecord>& records, const Problem& problem) {
-  const ProductRecord* record = knobs.library_tile > 0 ? nullptr : find_product(records, product_of_rank(problem));
+  const ProductRecord* record =
+      knobs.library_tile > 0 ? nullptr : find_product(records, plan::product_of_rank(problem));
   if (record == nullptr) return knobs;
   knobs.library_tile = record->tile;
   knobs.library_parts = record->parts;
   return knobs;
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

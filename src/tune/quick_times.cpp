@@ -8,7 +8,7 @@
 #include "machine/rates.hpp"
 #include "plan/problem.hpp"
 
-namespace imbrex {
+namespace imbrex::tune {
 namespace {
 
 // Share of the memory's bandwidth that a worker draws, as a multiple of its share of the workers.
@@ -24,7 +24,8 @@ double workers_of(const Cut& cut) { return static_cast<double>(cut.tiles) * stat
 double waves_of(const Cut& cut, const Machine& machine) { return std::ceil(workers_of(cut) / machine.sms.value); }
 
 double product_seconds(const Problem& problem, const RankShapes& shapes, const Cut& cut, const Machine& machine) {
-  const TileRate& tile = nearest_tile(machine, static_cast<double>(cut.tile_m), static_cast<double>(cut.tile_n));
+  const TileRate& tile =
+      machine::nearest_tile(machine, static_cast<double>(cut.tile_m), static_cast<double>(cut.tile_n));
   const auto size = static_cast<double>(size_of(problem.type));
   const double depth = static_cast<double>(shapes.depth) / static_cast<double>(cut.parts),
                rows = static_cast<double>(cut.tile_m), cols = static_cast<double>(cut.tile_n);
@@ -38,7 +39,7 @@ double product_seconds(const Problem& problem, const RankShapes& shapes, const C
                            static_cast<double>(shapes.depth) * static_cast<double>(shapes.product.cols)) *
                           size;
   const double busy = workers_of(cut) / machine.sms.value;
-  return std::max(cool / mean_heat(machine, cool),
+  return std::max(cool / machine::mean_heat(machine, cool),
                   operands / (machine.memory_bandwidth.value * std::min(1.0, memory_share * busy)) + begins);
 }
 
@@ -46,11 +47,11 @@ double product_seconds(const Problem& problem, const RankShapes& shapes, const C
 // ranks own some.
 double library_seconds(const Problem& problem, RankShapes shapes, int chunks, const Machine& machine) {
   const std::int64_t owners = chunks > 1 && problem.op != Operator::gemm_all_reduce ? problem.ranks : 1;
-  const std::int64_t rows = ceil_div(shapes.product.rows, chunks * owners);
+  const std::int64_t rows = base::ceil_div(shapes.product.rows, chunks * owners);
   shapes.product.rows = owners * rows;
   double least = std::numeric_limits<double>::max();
   for (const TileRate& t : machine.tiles) {
-    const std::int64_t tiles = owners * ceil_div(rows, t.tile_m) * ceil_div(shapes.product.cols, t.tile_n);
+    const std::int64_t tiles = owners * base::ceil_div(rows, t.tile_m) * base::ceil_div(shapes.product.cols, t.tile_n);
     for (const std::int64_t parts : {1, 2, 4})
       least = std::min(least, product_seconds(problem, shapes, {tiles, t.tile_m, t.tile_n, parts}, machine));
   }
@@ -70,13 +71,14 @@ Curve Machine::*curve_of(Operator op) {
 // Of first arrivals, or last reductions, which nothing hides.
 double latency(const Problem& problem, const Knobs& knobs, const Machine& machine) {
   const double epilogue =
-      nearest_tile(machine, static_cast<double>(knobs.tile_m), static_cast<double>(knobs.tile_n)).epilogue;
+      machine::nearest_tile(machine, static_cast<double>(knobs.tile_m), static_cast<double>(knobs.tile_n)).epilogue;
   double ends = machine.launch_gap + knobs.split_k * epilogue;
   if (knobs.split_k > 1) ends += machine.fence + machine.flag_latency_local + machine.poll;
   if (problem.ranks == 1) return ends;
   if (problem.op == Operator::all_gather_gemm && knobs.transport == Transport::push) {
-    const std::int64_t shard = ceil_div(problem.m, problem.ranks);
-    const std::int64_t copies = (problem.ranks - 1) * (knobs.comm_rows > 0 ? ceil_div(shard, knobs.comm_rows) : 1);
+    const std::int64_t shard = base::ceil_div(problem.m, problem.ranks);
+    const std::int64_t copies =
+        (problem.ranks - 1) * (knobs.comm_rows > 0 ? base::ceil_div(shard, knobs.comm_rows) : 1);
     return ends + static_cast<double>(copies) * (machine.copy_fixed + machine.copy_flag);
   }
   // Parts go to their owners, and their sums to all.
@@ -89,19 +91,20 @@ double latency(const Problem& problem, const Knobs& knobs, const Machine& machin
 std::int64_t fused_tiles(const Problem& problem, const Knobs& knobs) {
   const Extent whole = shapes_of(problem).product;
   const std::int64_t areas = knobs.span_shards || knobs.one_shot ? 1 : problem.ranks;
-  const bool by_columns = owns_columns(problem, knobs);
+  const bool by_columns = plan::owns_columns(problem, knobs);
   const std::int64_t above = by_columns ? 1 : areas, beside = by_columns ? areas : 1;
   // Pairs that share B: a tile without a mate of its column has an idle one.
   const bool pairs = knobs.cluster > 1 && knobs.cluster_k == 1, one_by_one = knobs.order != TileOrder::column_major;
   const auto even = [&](std::int64_t n) { return pairs ? n + n % 2 : n; };
-  const std::int64_t rows = ceil_div(whole.rows, above * knobs.tile_m);
-  return (one_by_one ? above * even(rows) : even(above * rows)) * beside * ceil_div(whole.cols, beside * knobs.tile_n);
+  const std::int64_t rows = base::ceil_div(whole.rows, above * knobs.tile_m);
+  return (one_by_one ? above * even(rows) : even(above * rows)) * beside *
+         base::ceil_div(whole.cols, beside * knobs.tile_n);
 }
 
 double quick_seconds(const Problem& problem, const Candidate& candidate, const Machine& machine) {
   const RankShapes shapes = shapes_of(problem);
   const Knobs& knobs = candidate.knobs;
-  const double bytes = wire_bytes(problem);
+  const double bytes = plan::wire_bytes(problem);
   if (candidate.strategy == Strategy::fused) {
     const Cut cut{fused_tiles(problem, knobs), knobs.tile_m, knobs.tile_n,
                   std::int64_t{knobs.split_k} * std::max(knobs.cluster_k, 1)};
@@ -123,7 +126,7 @@ double quick_seconds(const Problem& problem, const Candidate& candidate, const M
   const double product = library_seconds(problem, shapes, chunks, machine) / chunks;
   double collective = 0;
   if (problem.ranks > 1) {
-    collective = collective_seconds(machine, curve_of(problem.op), own, problem.ranks, bytes / chunks);
+    collective = machine::collective_seconds(machine, curve_of(problem.op), own, problem.ranks, bytes / chunks);
     // Scales go ahead, by a collective of their own.
     if (problem.op == Operator::all_gather_gemm && problem.scales != Scales::none && !own)
       collective += seconds_of(machine.all_gather, 1) / chunks;
@@ -131,4 +134,4 @@ double quick_seconds(const Problem& problem, const Candidate& candidate, const M
   return chunks * std::max(product, collective) + std::min(product, collective);
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

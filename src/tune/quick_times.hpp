@@ -4,7 +4,7 @@
 #include "imbrex/machine.hpp"
 #include "tune/choose.hpp"
 
-namespace imbrex {
+namespace imbrex::tune {
 
 /// Seconds that the candidate's plan would take for the problem on the machine: a product of whole waves of tiles, or
 /// what its operands take to load, and the wire, beside it or behind it. Right within a factor of two or so; ratios of
@@ -16,4 +16,4 @@ double quick_seconds(const Problem& problem, const Candidate& candidate, const M
 /// and about as many. Where knobs ask for clusters that share columns, with the idle ones that fill up pairs.
 std::int64_t fused_tiles(const Problem& problem, const Knobs& knobs);
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

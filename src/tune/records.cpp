@@ -15,7 +15,7 @@
 #include "plan/strategies.hpp"
 #include "tune/all_reduce_records.hpp"
 
-namespace imbrex {
+namespace imbrex::tune {
 namespace {
 
 constexpr int format_version = 1;
@@ -23,7 +23,7 @@ constexpr int format_version = 1;
 // Kinds of scales take different plans, and different times.
 auto key_of(const Problem& p) { return std::tuple(p.op, p.type, p.scales, p.ranks, p.n, p.k); }
 
-Record record_of(const Node& n) {
+Record record_of(const plan::Node& n) {
   n.only(
       {"op", "type", "scales", "ranks", "m", "n", "k", "from_m", "to_m", "strategy", "knobs", "us", "sequential_us"});
   Record r;
@@ -34,12 +34,12 @@ Record record_of(const Node& n) {
     n["scales"].refuse(fmt::format("{} goes without scales", name_of(r.problem.type)));
   r.m_low = n["from_m"].integer<std::int64_t>();
   r.m_high = n["to_m"].integer<std::int64_t>();
-  r.candidate = {n["strategy"].name(parse_strategy), knobs_of(n["knobs"])};
+  r.candidate = {n["strategy"].name(parse_strategy), plan::knobs_of(n["knobs"])};
   r.seconds = seconds_of(n["us"]);
   r.sequential_seconds = seconds_of(n["sequential_us"]);
   try {
     validate(r.problem);
-    validate_knobs(r.problem, r.candidate.strategy, r.candidate.knobs);
+    plan::validate_knobs(r.problem, r.candidate.strategy, r.candidate.knobs);
   } catch (const Error& error) {
     n.refuse(error.what());
   }
@@ -60,7 +60,7 @@ std::vector<std::filesystem::path> tables_in(const std::filesystem::path& folder
 
 }  // namespace
 
-double seconds_of(const Node& n) {
+double seconds_of(const plan::Node& n) {
   const double microseconds = n.number();
   if (!(microseconds >= 0.1 && microseconds <= 1e12)) n.refuse("a time must be from 0.1 to 10^12 us");
   return microseconds * 1e-6;
@@ -90,15 +90,16 @@ Records parse_records(std::string_view text, std::string_view where) {
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::invalid_input, fmt::format("{}: this is not JSON: {}", where, error.what()));
   }
-  const Node n(json, where);
+  const plan::Node n(json, where);
   n.only({"imbrex_records", "gpu", "date", "records", "all_reduces", "products"});
   if (n["imbrex_records"].integer<int>() != format_version)
     n["imbrex_records"].refuse(fmt::format("this library reads format {}", format_version));
   Records records{n["gpu"].string(), n["date"].string(), {}};
-  n["records"].each([&](const Node& r) { records.list.push_back(record_of(r)); });
+  n["records"].each([&](const plan::Node& r) { records.list.push_back(record_of(r)); });
   if (n.has("all_reduces"))
-    n["all_reduces"].each([&](const Node& r) { records.all_reduces.push_back(all_reduce_record_of(r)); });
-  if (n.has("products")) n["products"].each([&](const Node& r) { records.products.push_back(product_record_of(r)); });
+    n["all_reduces"].each([&](const plan::Node& r) { records.all_reduces.push_back(all_reduce_record_of(r)); });
+  if (n.has("products"))
+    n["products"].each([&](const plan::Node& r) { records.products.push_back(product_record_of(r)); });
   return records;
 }
 
@@ -116,7 +117,7 @@ std::string to_json(const Records& records) {
         "\"to_m\": {}, \"us\": {:.1f}, \"sequential_us\": {:.1f}, \"strategy\": \"{}\",\n \"knobs\": {}}}",
         separator, name_of(r.problem.op), name_of(r.problem.type), scales_of(r.problem), r.problem.ranks, r.problem.m,
         r.problem.n, r.problem.k, r.m_low, r.m_high, r.seconds * 1e6, r.sequential_seconds * 1e6,
-        name_of(r.candidate.strategy), to_json(r.candidate.knobs));
+        name_of(r.candidate.strategy), plan::to_json(r.candidate.knobs));
     separator = ",\n";
   }
   const auto add = [&](const char* name, const auto& list) {
@@ -173,4 +174,4 @@ const Records& records_of(const std::string& gpu) {
   return found != read.end() ? found->second : read.emplace(gpu, load_records(gpu)).first->second;
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

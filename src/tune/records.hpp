@@ -11,7 +11,7 @@
 #include "tune/choose.hpp"
 #include "tune/product_records.hpp"
 
-namespace imbrex {
+namespace imbrex::tune {
 
 /// The fastest plan of a problem on a GPU. Of those measured for its N and K, it is the nearest to M from m_low to
 /// m_high.
@@ -31,7 +31,7 @@ struct Records {
 };
 
 /// Of microseconds in a table. Throws Error(invalid_input) naming the place and the rule.
-double seconds_of(const Node& n);
+double seconds_of(const plan::Node& n);
 
 /// Gives every record its range: up to halfway, as a ratio, to the next M that was measured for the same operator,
 /// type, kind of scales, ranks, N and K; half as far beyond the first and the last.
@@ -54,4 +54,4 @@ Records load_records(const std::string& gpu, const std::vector<std::string>& fol
 /// The same, read once in this process. Any thread may call it.
 const Records& records_of(const std::string& gpu);
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace imbrex {
+namespace imbrex::tune {
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -42,4 +42,4 @@ std::vector<double> timed_with_run_off(std::size_t count, std::size_t references
   return times;
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

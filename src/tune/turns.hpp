@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-namespace imbrex {
+namespace imbrex::tune {
 
 /// Of an even number, the upper one of the two in the middle. There is one at least.
 double median(std::vector<double> values);
@@ -24,4 +24,4 @@ std::vector<double> timed_in_turn(std::size_t count, int rounds, const Sample& s
 /// and cannot be the fastest. Times of those left out are scaled as the fastest one's changed, so that all compare.
 std::vector<double> timed_with_run_off(std::size_t count, std::size_t references, int rounds, const Sample& sample);
 
-}  // namespace imbrex
+}  // namespace imbrex::tune

@@ -34,7 +34,7 @@ Tensors random_tensors(std::uint64_t seed, int ranks, Type type, std::int64_t co
 
 std::vector<std::byte> as_elements(Type type, const std::vector<float>& values) {
   std::vector<std::byte> bytes(values.size() * size_of(type));
-  from_float(type, values.data(), bytes.data(), std::ssize(values));
+  base::from_float(type, values.data(), bytes.data(), std::ssize(values));
   return bytes;
 }
 
@@ -42,10 +42,10 @@ Checked check_output(const Tensors& tensors, const std::vector<std::byte>& outpu
                      const AllReduceOptions& options) {
   Checked checked;
   checked.report = report;
-  checked.hash = hash_of(output);
+  checked.hash = base::hash_of(output);
   const std::size_t count = tensors.inputs.front().size();
   std::vector<float> got(count);
-  to_float(tensors.type, output.data(), got.data(), std::ssize(got));
+  base::to_float(tensors.type, output.data(), got.data(), std::ssize(got));
   const double bound = static_cast<double>(report.largest_error),
                overflow = static_cast<double>(codec::range_of(tensors.type).largest);
   const auto say = [&](std::size_t i, const std::string& what, double want) {

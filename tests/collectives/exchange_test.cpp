@@ -81,7 +81,7 @@ std::string check(World& world, Exchange& op, ExchangeKind kind, const Tensors& 
   op(in.data(), out.data(), count);
   const ExchangeReport report = op.report();
   std::vector<float> got(parts.size()), exact(parts.size());
-  to_float(tensors.type, out.data(), got.data(), std::ssize(got));
+  base::to_float(tensors.type, out.data(), got.data(), std::ssize(got));
   const double reported = static_cast<double>(report.largest_error),
                largest = static_cast<double>(codec::range_of(tensors.type).largest);
   std::string fault;

@@ -76,10 +76,10 @@ TEST(AllReducePolicy, DecidesCallsBySize) {
 }
 
 TEST(AgreedPolicy, IsThatOfRankZerosGpu) {
-  Records first{"First GPU", "2026-11-22", {}}, second{"Second GPU", "2026-11-22", {}};
+  tune::Records first{"First GPU", "2026-11-22", {}}, second{"Second GPU", "2026-11-22", {}};
   first.all_reduces = {record(3, Type::bf16, 7 * kib)};
   second.all_reduces = {record(3, Type::bf16, 9 * kib)};
-  const auto load = [&](const std::string& gpu) -> const Records& { return gpu == "First GPU" ? first : second; };
+  const auto load = [&](const std::string& gpu) -> const tune::Records& { return gpu == "First GPU" ? first : second; };
   ASSERT_EQ(run_ranks(3,
                       [&](World& world) -> std::string {
                         const AllReducePolicy policy =
@@ -96,7 +96,7 @@ TEST(AgreedPolicy, ReadsWhatShips) {
                           return "not the constant";
                         const AllReducePolicy known = agreed_policy(world, "NVIDIA H200");
                         const AllReduceRecord* record =
-                            find_record(records_of("NVIDIA H200").all_reduces, 4, Type::bf16);
+                            tune::find_record(tune::records_of("NVIDIA H200").all_reduces, 4, Type::bf16);
                         if (record == nullptr) return "no record";
                         if (known.one_shot_bytes(Type::bf16) != *record->one_shot_below - 1) return "not the record's";
                         return {};
@@ -106,15 +106,15 @@ TEST(AgreedPolicy, ReadsWhatShips) {
 
 // One rank cannot read its tables, or reads others: every rank says so.
 TEST(AgreedPolicy, RefusesOnEveryRankAlike) {
-  Records usual{"GPU", "2026-11-22", {}}, other = usual;
+  tune::Records usual{"GPU", "2026-11-22", {}}, other = usual;
   usual.all_reduces = other.all_reduces = {record(3, Type::bf16, 7 * kib)};
   other.all_reduces[0].codecs[0].exact_below = 5;
   const auto expect = [&](bool broken, std::vector<std::string> says) {
     EXPECT_EQ(run_ranks(3,
                         [&](World& world) -> std::string {
-                          const auto load = [&](const std::string&) -> const Records& {
+                          const auto load = [&](const std::string&) -> const tune::Records& {
                             if (world.rank() != 2) return usual;
-                            if (broken) parse_records("{", "mine.json");
+                            if (broken) tune::parse_records("{", "mine.json");
                             return other;
                           };
                           const auto [code, message] = thrown([&] { agreed_policy(world, "GPU", load); });

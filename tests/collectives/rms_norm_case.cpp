@@ -15,13 +15,13 @@ namespace {
 
 std::vector<std::byte> elements(Type type, const std::vector<float>& values) {
   std::vector<std::byte> bytes(values.size() * size_of(type));
-  from_float(type, values.data(), bytes.data(), std::ssize(values));
+  base::from_float(type, values.data(), bytes.data(), std::ssize(values));
   return bytes;
 }
 
 std::vector<float> floats(Type type, const std::vector<std::byte>& bytes) {
   std::vector<float> values(bytes.size() / size_of(type));
-  to_float(type, bytes.data(), values.data(), std::ssize(values));
+  base::to_float(type, bytes.data(), values.data(), std::ssize(values));
   return values;
 }
 
@@ -64,8 +64,9 @@ std::string rms_norm_fault(const RmsNormCase& c, const RmsNormData& data, const 
   if (const std::int64_t at = first_different(c.type, elements(c.type, sums), residual_out); at >= 0)
     return fmt::format("residual_out: row {}, element {} is not the rounded sum", at / c.hidden, at % c.hidden);
   const std::vector<float> x = floats(c.type, residual_out);
-  const Comparison worst = compare(norm_reference(x, c.hidden, floats(c.type, data.weight), c.eps, c.type),
-                                   floats(c.type, out), c.type, c.hidden);
+  const ops::Comparison worst =
+      ops::compare(ops::norm_reference(x, c.hidden, floats(c.type, data.weight), c.eps, c.type), floats(c.type, out),
+                   c.type, c.hidden);
   if (worst.worst <= 1) return {};
   return fmt::format("out: row {}, element {} is {}, not {}: {} times its bound", worst.row, worst.col, worst.result,
                      worst.value, worst.worst);

@@ -29,10 +29,10 @@ TEST(CudaStream, IsTheSameFromTasksOneByOne) {
     c.knobs = test::random_knobs(random, c.problem, c.strategy);
     SCOPED_TRACE(test::describe(c));
     const int rank = static_cast<int>(random.between(0, c.problem.ranks - 1));
-    const Plan stored = make_rank_plan(c.problem, c.strategy, c.knobs, rank);
-    const auto tasks = make_rank_tasks(c.problem, c.strategy, c.knobs, rank);
+    const Plan stored = plan::make_rank_plan(c.problem, c.strategy, c.knobs, rank);
+    const auto tasks = plan::make_rank_tasks(c.problem, c.strategy, c.knobs, rank);
     const Surveyed surveyed = survey(*tasks, rank);
-    EXPECT_EQ(surveyed.layout.bytes(), HeapLayout(stored).bytes());
+    EXPECT_EQ(surveyed.layout.bytes(), execute::HeapLayout(stored).bytes());
     EXPECT_EQ(surveyed.tables.largest_tile(), largest_tile(stored));
     EXPECT_EQ(surveyed.tables.refusal_of_tma(), refusal_of_tma(stored));
     const TileShape shape{128, 128, static_cast<int>(random.between(1, 2)), false};
@@ -71,7 +71,7 @@ TEST(CudaStream, IsTheSameFromTasksOneByOne) {
 TEST(CudaStream, SurveyRefusesWhatCheckFormatRefuses) {
   const auto refused = [](const Plan& plan) {
     try {
-      survey(*stored_tasks(std::make_shared<const Plan>(plan)), 0);
+      survey(*plan::stored_tasks(std::make_shared<const Plan>(plan)), 0);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::invalid_input);
       return std::string(error.what());
@@ -89,11 +89,11 @@ TEST(CudaStream, SurveyRefusesWhatCheckFormatRefuses) {
 
 // Tasks of one queue lie together in the tables.
 TEST(CudaStream, RefusesQueuesThatTakeTurns) {
-  class TakingTurns final : public TaskStream {
+  class TakingTurns final : public plan::TaskStream {
    public:
     explicit TakingTurns(const Plan& plan) : plan_(plan) {}
     const Plan& frame() const override { return plan_; }
-    void for_each(const TaskVisit& visit) override {
+    void for_each(const plan::TaskVisit& visit) override {
       const auto& queues = plan_.ranks[0].queues;
       visit({0, 0, 0}, queues[0].tasks[0]);
       visit({0, 1, 0}, queues[1].tasks[0]);

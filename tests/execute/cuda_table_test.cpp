@@ -42,7 +42,7 @@ TEST(CudaTable, PartsOfKAreAddedByTheLastOne) {
       for (const TaskEntry& entry : table.tasks) {
         if (entry.kind != TaskKind::tile) continue;
         blocks[{entry.a_source, entry.a_row, entry.b_col}].insert({entry.k_begin, entry.k_end});
-        EXPECT_EQ(entry.k_begin % k_unit, 0u);
+        EXPECT_EQ(entry.k_begin % plan::k_unit, 0u);
         const RegionEntry* regions = table.regions.data() + entry.regions;
         const auto is_part = [](const RegionEntry& r) { return r.type == Type::fp32 && r.copy_stride == 0; };
         EXPECT_EQ(entry.slot_stages, 0u);
@@ -119,7 +119,7 @@ TEST(CudaTable, PostsAndWaitsBalance) {
   for (Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
                       Operator::gemm_all_to_all}) {
     const Plan plan = plan_of(op, op == Operator::all_gather_gemm ? Knobs{} : scatter_knobs());
-    const HeapLayout layout(plan);
+    const execute::HeapLayout layout(plan);
     std::map<std::uint64_t, std::uint32_t> posted;  // by the counter's offset from the heap's base
     for (int rank = 0; rank < 4; ++rank) {
       const RankTable table = table_of(plan, rank, {128, 128, 2, true});
@@ -328,13 +328,13 @@ TEST(CudaTable, IsTheSameFromOneRanksPlan) {
     SCOPED_TRACE(test::describe(c));
     const int rank = static_cast<int>(random.between(0, c.problem.ranks - 1));
     const Plan whole = make_plan(c.problem, c.strategy, c.knobs),
-               one = make_rank_plan(c.problem, c.strategy, c.knobs, rank);
+               one = plan::make_rank_plan(c.problem, c.strategy, c.knobs, rank);
     const Extent largest = largest_tile(whole);
     EXPECT_EQ(largest.rows, largest_tile(one).rows);
     EXPECT_EQ(largest.cols, largest_tile(one).cols);
     // Which of the tiles that cannot be loaded they name, depends on whose come first.
     EXPECT_EQ(refusal_of_tma(whole).empty(), refusal_of_tma(one).empty());
-    EXPECT_EQ(HeapLayout(whole).bytes(), HeapLayout(one).bytes());
+    EXPECT_EQ(execute::HeapLayout(whole).bytes(), execute::HeapLayout(one).bytes());
     const TileShape shape{128, 128, static_cast<int>(random.between(1, 2)), false};
     RankTable x, y;
     ASSERT_EQ(table_or_refusal(whole, rank, shape, x), table_or_refusal(one, rank, shape, y));

@@ -17,7 +17,7 @@ inline HeapHandle pretend_heap(int rank) {
 }
 
 inline cuda::RankTable table_of(const Plan& plan, int rank, const cuda::TileShape& shape) {
-  const HeapLayout layout(plan);
+  const execute::HeapLayout layout(plan);
   return cuda::translate(plan, layout, rank, pretend_heap(rank), 4096, shape);
 }
 

@@ -18,7 +18,8 @@ TEST(KernelTiles, AreThoseOfTheKernels) {
   const cuda::GemmKernel* const* kernels = cuda::tensor_core_kernels(count);
   if (count == 0) GTEST_SKIP() << "built without kernels on tensor cores";
   std::set<Tile> listed, there;
-  for (const KernelTile& t : kernel_tiles()) listed.insert({t.type, t.rows, t.cols, t.cluster, t.shares_k, t.hopper});
+  for (const tune::KernelTile& t : tune::kernel_tiles())
+    listed.insert({t.type, t.rows, t.cols, t.cluster, t.shares_k, t.hopper});
   for (std::size_t i = 0; i < count; ++i) {
     const cuda::GemmKernel& k = *kernels[i];
     there.insert({k.type, k.shape.m, k.shape.n, k.shape.cluster, k.shape.sharing == cuda::Sharing::k, !k.anywhere});

@@ -23,7 +23,7 @@ struct Epoch {
     knobs.transport = Transport::store;
     plan = make_plan({Operator::gemm_reduce_scatter, 640, 512, 256, 2, Type::bf16}, Strategy::fused, knobs);
     const HeapHandle heap{reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40), std::size_t{1} << 32, 1};
-    table = translate(plan, HeapLayout(plan), 1, heap, 4096, {128, 128, 2, true});
+    table = translate(plan, execute::HeapLayout(plan), 1, heap, 4096, {128, 128, 2, true});
     for (std::size_t i = 0; i < table.tasks.size(); ++i) {
       TaskTimes t{};
       t.begin = 100'000 * (i + 1);

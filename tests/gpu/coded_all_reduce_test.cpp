@@ -35,8 +35,8 @@ std::int64_t difference(Type type, const std::vector<std::byte>& got, const std:
   for (std::size_t i = 0; i < count; ++i) {
     if (std::memcmp(got.data() + i * element, want.data() + i * element, element) == 0) continue;
     float a = 0, b = 0;
-    to_float(type, got.data() + i * element, &a, 1);
-    to_float(type, want.data() + i * element, &b, 1);
+    base::to_float(type, got.data() + i * element, &a, 1);
+    base::to_float(type, want.data() + i * element, &b, 1);
     if (!(std::isnan(a) && std::isnan(b))) return static_cast<std::int64_t>(i);
   }
   return -1;
@@ -90,8 +90,8 @@ void run_cases(int ranks, const std::vector<CodedCase>& cases, const Collectives
         const std::vector<std::byte> got = v.output();
         if (const std::int64_t at = difference(c.base.type, got, want); at >= 0) {
           float a = 0, b = 0;
-          to_float(c.base.type, got.data() + static_cast<std::size_t>(at) * size_of(c.base.type), &a, 1);
-          to_float(c.base.type, want.data() + static_cast<std::size_t>(at) * size_of(c.base.type), &b, 1);
+          base::to_float(c.base.type, got.data() + static_cast<std::size_t>(at) * size_of(c.base.type), &a, 1);
+          base::to_float(c.base.type, want.data() + static_cast<std::size_t>(at) * size_of(c.base.type), &b, 1);
           tell("element " + std::to_string(at) + " is " + std::to_string(a) + ", on the CPU " + std::to_string(b));
         }
         const Report report = whole(world, collectives);
@@ -323,7 +323,7 @@ TEST(GpuCodedAllReduce, RunsThatRuleOutMostKeys) {
     codec::encode_chunk(format, values.data(), 512, {}, wire.data());
     for (std::size_t block = 0; block < 64; ++block)
       for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(wire[4 * block + i], static_cast<std::byte>(255 - block));
-    from_float(Type::bf16, values.data(), in.data(), count);
+    base::from_float(Type::bf16, values.data(), in.data(), count);
     (*make_cpu_all_reduce(world, count, Type::bf16, {.codec = pair, .algorithm = AllReduceAlgorithm::two_shot}))(
         in.data(), want.data(), count);
 

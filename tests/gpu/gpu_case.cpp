@@ -36,9 +36,9 @@ RawMemory to_device(const std::vector<T>& values) {
 
 // Whole numbers, whose sums over 128 of K take less than 14 bits, and powers of two as scales: what Hopper loses of
 // sums of e4m3 is nothing, and one product too many or too few shows.
-class WholeNumbers final : public SeededOperands {
+class WholeNumbers final : public ops::SeededOperands {
  public:
-  explicit WholeNumbers(const Problem& problem) : SeededOperands(problem, 3) {}
+  explicit WholeNumbers(const Problem& problem) : ops::SeededOperands(problem, 3) {}
 
  private:
   float value_of(float uniform, bool scale) const override {
@@ -49,7 +49,7 @@ class WholeNumbers final : public SeededOperands {
 // One rank's runs of one plan.
 class RankCase {
  public:
-  RankCase(World& world, Executor& executor, const Plan& plan, const OperandSource& operands, const GpuCase& c,
+  RankCase(World& world, Executor& executor, const Plan& plan, const ops::OperandSource& operands, const GpuCase& c,
            Outcome& outcome, std::mutex& lock)
       : world_(world),
         executor_(executor),
@@ -66,7 +66,7 @@ class RankCase {
         bias_(to_device(operands.bias(world.rank()))),
         a_scale_(to_device(operands.scales(true, world.rank()))),
         b_scale_(to_device(operands.scales(false, world.rank()))),
-        reference_(reference_of(plan, operands, world.rank(), c.whole_numbers ? Device::cpu : Device::cuda)) {
+        reference_(ops::reference_of(plan, operands, world.rank(), c.whole_numbers ? Device::cpu : Device::cuda)) {
     const std::lock_guard guard(lock_);
     outcome_.kernel = stream_.kernel_name();
   }
@@ -111,8 +111,8 @@ class RankCase {
     std::vector<std::byte> got(bytes());
     std::vector<float> values(count_);
     IMBREX_CUDA_TRY(cudaMemcpy(got.data(), out, bytes(), cudaMemcpyDeviceToHost));
-    to_float(type_, got.data(), values.data(), static_cast<std::int64_t>(count_));
-    const Comparison worst = compare(reference_, values, type_, extent_.cols);
+    base::to_float(type_, got.data(), values.data(), static_cast<std::int64_t>(count_));
+    const ops::Comparison worst = ops::compare(reference_, values, type_, extent_.cols);
     const std::lock_guard guard(lock_);
     if (!first_.empty() && got != first_) ++outcome_.differing;
     if (first_.empty()) first_ = got;
@@ -134,7 +134,7 @@ class RankCase {
   std::unique_ptr<Execution> execution_;
   cuda::StreamExecution& stream_;
   RawMemory a_, b_, bias_, a_scale_, b_scale_;
-  Reference reference_;
+  ops::Reference reference_;
   std::vector<std::byte> first_;
 };
 
@@ -181,7 +181,7 @@ std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& 
   }
   // Ranks compute their references at once; the BLAS must not start threads of its own in each.
   openblas_set_num_threads(1);
-  std::vector<std::unique_ptr<OperandSource>> operands;
+  std::vector<std::unique_ptr<ops::OperandSource>> operands;
   for (const Plan& plan : plans) {
     RunRequest request;
     Problem problem = request.problem = plan.problem;
@@ -189,7 +189,7 @@ std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& 
     if (c.whole_numbers)
       operands.push_back(std::make_unique<WholeNumbers>(problem));
     else
-      operands.push_back(open_operands(request, problem));
+      operands.push_back(ops::open_operands(request, problem));
   }
   std::vector<Outcome> outcomes(plans.size());
   std::mutex lock;

@@ -33,7 +33,7 @@ std::vector<float> stretch(int rank, std::uint64_t seed, bool hostile) {
 // Bit patterns with all bits set stay so.
 std::vector<std::byte> encoded(Type type, const std::vector<float>& values) {
   std::vector<std::byte> bytes(values.size() * size_of(type));
-  from_float(type, values.data(), bytes.data(), std::ssize(values));
+  base::from_float(type, values.data(), bytes.data(), std::ssize(values));
   for (std::size_t i = 0; i < values.size(); ++i)
     if (std::bit_cast<std::uint32_t>(values[i]) == 0xffffffffu)
       std::memset(bytes.data() + i * size_of(type), 0xff, size_of(type));
@@ -42,7 +42,7 @@ std::vector<std::byte> encoded(Type type, const std::vector<float>& values) {
 
 bool is_nan(Type type, const std::byte* at) {
   float v = 0;
-  to_float(type, at, &v, 1);
+  base::to_float(type, at, &v, 1);
   return std::isnan(v);
 }
 
@@ -57,14 +57,14 @@ std::vector<std::byte> expected_stretch(Type type, int ranks, std::uint64_t seed
   for (int rank = 0; rank < ranks; ++rank) {
     const std::vector<std::byte> bytes = encoded(type, stretch(rank, seed, hostile));
     std::vector<float> values(static_cast<std::size_t>(period));
-    to_float(type, bytes.data(), values.data(), period);
+    base::to_float(type, bytes.data(), values.data(), period);
     if (rank == 0)
       sum = values;
     else
       for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
   }
   std::vector<std::byte> result(sum.size() * size_of(type));
-  from_float(type, sum.data(), result.data(), period);
+  base::from_float(type, sum.data(), result.data(), period);
   return result;
 }
 
@@ -144,8 +144,8 @@ std::string ReduceVectors::fault() const {
   const std::int64_t at = first_difference(c_.type, host.data() + guard + shift, c_.count, want_);
   if (at < 0) return {};
   float got = 0, want = 0;
-  to_float(c_.type, host.data() + guard + shift + static_cast<std::size_t>(at) * element_, &got, 1);
-  to_float(c_.type, want_.data() + static_cast<std::size_t>(at % period) * element_, &want, 1);
+  base::to_float(c_.type, host.data() + guard + shift + static_cast<std::size_t>(at) * element_, &got, 1);
+  base::to_float(c_.type, want_.data() + static_cast<std::size_t>(at % period) * element_, &want, 1);
   return "element " + std::to_string(at) + " is " + std::to_string(got) + ", not " + std::to_string(want);
 }
 

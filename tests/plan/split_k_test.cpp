@@ -80,7 +80,7 @@ TEST(SplitK, OneRanksPlanIsThatRanksPart) {
     SCOPED_TRACE(test::describe(c));
     const Plan whole = make_plan(c.problem, c.strategy, c.knobs);
     const int rank = static_cast<int>(random.between(0, c.problem.ranks - 1));
-    const Plan one = make_rank_plan(c.problem, c.strategy, c.knobs, rank);
+    const Plan one = plan::make_rank_plan(c.problem, c.strategy, c.knobs, rank);
     const auto r = static_cast<std::size_t>(rank);
     ASSERT_TRUE(one.buffers == whole.buffers);
     ASSERT_TRUE(one.ranks[r] == whole.ranks[r]);

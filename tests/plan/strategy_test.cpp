@@ -52,7 +52,7 @@ TEST(Strategies, OneRanksPlanIsThatRanksPart) {
     SCOPED_TRACE(test::describe(c));
     const Plan whole = make_plan(c.problem, c.strategy, c.knobs);
     const int rank = static_cast<int>(random.between(0, c.problem.ranks - 1));
-    Plan one = make_rank_plan(c.problem, c.strategy, c.knobs, rank);
+    Plan one = plan::make_rank_plan(c.problem, c.strategy, c.knobs, rank);
     const auto finding = check_format(one);
     ASSERT_FALSE(finding.has_value()) << finding->message;
     ASSERT_EQ(posts_to(one, rank), posts_to(whole, rank));
@@ -69,7 +69,8 @@ TEST(Strategies, OneRanksPlanIsThatRanksPart) {
       }
     ASSERT_TRUE(one == rest);
   }
-  EXPECT_THROW(make_rank_plan({Operator::gemm_all_reduce, 64, 64, 64, 2, Type::bf16}, Strategy::fused, {}, 2), Error);
+  EXPECT_THROW(plan::make_rank_plan({Operator::gemm_all_reduce, 64, 64, 64, 2, Type::bf16}, Strategy::fused, {}, 2),
+               Error);
 }
 
 }  // namespace

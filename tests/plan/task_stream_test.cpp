@@ -31,7 +31,7 @@ class Collector {
     brought.own.resize(frame.ranks[static_cast<std::size_t>(rank)].queues.size());
   }
 
-  void add(const TaskPlace& place, const Task& task) {
+  void add(const plan::TaskPlace& place, const Task& task) {
     const auto queue = static_cast<std::size_t>(place.queue);
     const std::pair<int, int> source{place.rank, place.queue};
     ASSERT_EQ(place.index, count_[source]++);
@@ -54,9 +54,9 @@ class Collector {
   std::map<std::pair<int, int>, bool> waited_;
 };
 
-Brought bring(TaskStream& tasks, int rank) {
+Brought bring(plan::TaskStream& tasks, int rank) {
   Collector collector(tasks.frame(), rank);
-  tasks.for_each([&](const TaskPlace& place, const Task& task) { collector.add(place, task); });
+  tasks.for_each([&](const plan::TaskPlace& place, const Task& task) { collector.add(place, task); });
   return collector.brought;
 }
 
@@ -74,9 +74,9 @@ TEST(TaskStream, BringsTheRanksPlanAnyNumberOfTimes) {
     if (i % 2 == 0) c = {c.problem, Strategy::fused, test::random_knobs(random, c.problem, Strategy::fused)};
     SCOPED_TRACE(test::describe(c));
     const int rank = static_cast<int>(random.between(0, c.problem.ranks - 1));
-    const auto plan = std::make_shared<const Plan>(make_rank_plan(c.problem, c.strategy, c.knobs, rank));
-    const Brought stored = bring(*stored_tasks(plan), rank);
-    const auto tasks = make_rank_tasks(c.problem, c.strategy, c.knobs, rank);
+    const auto plan = std::make_shared<const Plan>(plan::make_rank_plan(c.problem, c.strategy, c.knobs, rank));
+    const Brought stored = bring(*plan::stored_tasks(plan), rank);
+    const auto tasks = plan::make_rank_tasks(c.problem, c.strategy, c.knobs, rank);
     ASSERT_TRUE(without_tasks(tasks->frame()) == without_tasks(*plan));
     made += count_tasks(tasks->frame()) == 0 && !stored.compute_queues.empty();
     for (int time = 0; time < 2; ++time) {
@@ -98,10 +98,10 @@ TEST(TaskStream, MadeTasksKeepTheFormatsRules) {
     c = {c.problem, Strategy::fused, test::random_knobs(random, c.problem, Strategy::fused)};
     SCOPED_TRACE(test::describe(c));
     const auto tasks =
-        make_rank_tasks(c.problem, c.strategy, c.knobs, static_cast<int>(random.between(0, c.problem.ranks - 1)));
-    FormatCheck format(tasks->frame());
+        plan::make_rank_tasks(c.problem, c.strategy, c.knobs, static_cast<int>(random.between(0, c.problem.ranks - 1)));
+    plan::FormatCheck format(tasks->frame());
     ASSERT_NO_THROW({
-      tasks->for_each([&](const TaskPlace& place, const Task& task) { format.add(place, task); });
+      tasks->for_each([&](const plan::TaskPlace& place, const Task& task) { format.add(place, task); });
       format.finish();
     });
     made += tasks->made();
@@ -116,12 +116,12 @@ TEST(TaskStream, BeginsAnewAfterAVisitThatThrew) {
     auto c = test::random_case(random, {.max_ranks = 4, .max_size = 300});
     c = {c.problem, Strategy::fused, test::random_knobs(random, c.problem, Strategy::fused)};
     SCOPED_TRACE(test::describe(c));
-    const auto tasks = make_rank_tasks(c.problem, c.strategy, c.knobs, 0);
+    const auto tasks = plan::make_rank_tasks(c.problem, c.strategy, c.knobs, 0);
     std::int64_t count = 0;
-    tasks->for_each([&](const TaskPlace&, const Task&) { ++count; });
+    tasks->for_each([&](const plan::TaskPlace&, const Task&) { ++count; });
     const Brought before = bring(*tasks, 0);
     std::int64_t left = random.between(1, count);
-    const auto refuse = [&](const TaskPlace&, const Task&) {
+    const auto refuse = [&](const plan::TaskPlace&, const Task&) {
       if (--left == 0) throw std::runtime_error("refused");
     };
     ASSERT_THROW(tasks->for_each(refuse), std::runtime_error);
@@ -133,9 +133,10 @@ TEST(TaskStream, RefusesWhatMakePlanRefuses) {
   const Problem problem{Operator::gemm_all_reduce, 64, 64, 64, 2, Type::bf16};
   Knobs knobs;
   knobs.tile_m = 0;
-  EXPECT_THROW(make_rank_tasks(problem, Strategy::fused, knobs, 0), Error);
-  EXPECT_THROW(make_rank_tasks(problem, Strategy::fused, {}, 2), Error);
-  EXPECT_THROW(make_rank_tasks({Operator::gemm_all_reduce, 64, 64, 63, 2, Type::bf16}, Strategy::fused, {}, 0), Error);
+  EXPECT_THROW(plan::make_rank_tasks(problem, Strategy::fused, knobs, 0), Error);
+  EXPECT_THROW(plan::make_rank_tasks(problem, Strategy::fused, {}, 2), Error);
+  EXPECT_THROW(plan::make_rank_tasks({Operator::gemm_all_reduce, 64, 64, 63, 2, Type::bf16}, Strategy::fused, {}, 0),
+               Error);
 }
 
 }  // namespace

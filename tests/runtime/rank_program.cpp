@@ -73,7 +73,7 @@ int run(int count, char** words) {
   }
   if (mode == "throw") {
     try {
-      return run_ranks(size, false, {}, [&](World& world) {
+      return ops::run_ranks(size, false, {}, [&](World& world) {
         if (world.rank() == number(words[2])) throw std::runtime_error("the caller's own reason");
         world.barrier();
         return 0;

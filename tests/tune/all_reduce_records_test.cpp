@@ -29,8 +29,8 @@ Time line(double wait, double rate) {
   return [=](std::int64_t bytes) { return wait + static_cast<double>(bytes) / rate; };
 }
 
-std::vector<Duel> duels(const Time& holder, const Time& challenger, std::int64_t most = 64 * mib) {
-  std::vector<Duel> list;
+std::vector<tune::Duel> duels(const Time& holder, const Time& challenger, std::int64_t most = 64 * mib) {
+  std::vector<tune::Duel> list;
   for (std::int64_t bytes = kib; bytes <= most; bytes *= 2) list.push_back({bytes, holder(bytes), challenger(bytes)});
   return list;
 }
@@ -65,7 +65,7 @@ TEST(Crossing, IsWhereLinesMeet) {
   const double rate = 300e9;
   for (const std::int64_t where : {3 * kib, 100 * kib, 700 * kib, 5 * mib, 63 * mib}) {
     const double at = static_cast<double>(where) + 1;
-    const auto found = crossing(duels(line(3e-6, rate), line(3e-6 + at / rate / 2, 2 * rate)));
+    const auto found = tune::crossing(duels(line(3e-6, rate), line(3e-6 + at / rate / 2, 2 * rate)));
     ASSERT_TRUE(found.has_value()) << where;
     EXPECT_EQ(*found, where + kib) << where;
   }
@@ -73,31 +73,31 @@ TEST(Crossing, IsWhereLinesMeet) {
 
 TEST(Crossing, OfTiesAndExtremes) {
   const Time fast = line(1e-6, 400e9), slow = line(2e-6, 300e9);
-  EXPECT_EQ(crossing(duels(slow, fast)), 0);
-  EXPECT_EQ(crossing(duels(fast, slow)), std::nullopt);
-  EXPECT_EQ(crossing(duels(fast, fast)), std::nullopt);  // who is no faster gains nothing
-  EXPECT_EQ(crossing({}), std::nullopt);
+  EXPECT_EQ(tune::crossing(duels(slow, fast)), 0);
+  EXPECT_EQ(tune::crossing(duels(fast, slow)), std::nullopt);
+  EXPECT_EQ(tune::crossing(duels(fast, fast)), std::nullopt);  // who is no faster gains nothing
+  EXPECT_EQ(tune::crossing({}), std::nullopt);
   // At the last size only, and by next to nothing: not below it, not at the one before.
-  EXPECT_EQ(crossing({{kib, 1, 2}, {2 * kib, 1, 1 - 1e-15}}), 2 * kib);
-  EXPECT_EQ(crossing({{mib, 1, 1}, {2 * mib, 2, 1}}), mib + kib);  // a tie is not won
+  EXPECT_EQ(tune::crossing({{kib, 1, 2}, {2 * kib, 1, 1 - 1e-15}}), 2 * kib);
+  EXPECT_EQ(tune::crossing({{mib, 1, 1}, {2 * mib, 2, 1}}), mib + kib);  // a tie is not won
 }
 
 TEST(Crossing, OfWhoCannotGo) {
   // The holder takes nothing above 16 MiB; until then it is faster.
   const auto bounded = [](std::int64_t bytes) { return bytes <= 16 * mib ? 1e-6 : never; };
-  EXPECT_EQ(crossing(duels(bounded, line(2e-6, 300e9))), 32 * mib);
+  EXPECT_EQ(tune::crossing(duels(bounded, line(2e-6, 300e9))), 32 * mib);
   const auto late = [](std::int64_t bytes) { return bytes < mib ? never : 1e-7; };
-  EXPECT_EQ(crossing(duels(line(1e-6, 300e9), late)), mib);
-  EXPECT_EQ(crossing({{kib, never, never}, {2 * kib, never, 1}}), 2 * kib);
+  EXPECT_EQ(tune::crossing(duels(line(1e-6, 300e9), late)), mib);
+  EXPECT_EQ(tune::crossing({{kib, never, never}, {2 * kib, never, 1}}), 2 * kib);
 }
 
 // A lucky size among slower ones, and an unlucky one among faster ones.
 TEST(Crossing, BelievesNoSingleSize) {
   const Time holder = line(3e-6, 200e9), challenger = line(6e-6, 400e9);
-  const auto calm = crossing(duels(holder, challenger));
+  const auto calm = tune::crossing(duels(holder, challenger));
   ASSERT_TRUE(calm.has_value());
   const auto disturbed = [&](std::int64_t where, double factor) {
-    return crossing(duels(holder, [&](std::int64_t b) { return challenger(b) * (b == where ? factor : 1); }));
+    return tune::crossing(duels(holder, [&](std::int64_t b) { return challenger(b) * (b == where ? factor : 1); }));
   };
   EXPECT_EQ(disturbed(16 * kib, 0.1), calm);
   const auto after = disturbed(16 * mib, 10);
@@ -115,11 +115,11 @@ TEST(Crossing, HoldsForNoisyTimes) {
   int crossed = 0;
   for (int i = 0; i < 2000; ++i) {
     const Time x = line(wait(random), rate(random)), y = line(wait(random), rate(random));
-    const std::vector<Duel> list = duels([&](std::int64_t b) { return x(b) * noise(random); },
-                                         [&](std::int64_t b) { return y(b) * noise(random); });
-    const auto found = crossing(list);
-    const Duel* below = nullptr;
-    for (const Duel& d : list) {
+    const std::vector<tune::Duel> list = duels([&](std::int64_t b) { return x(b) * noise(random); },
+                                               [&](std::int64_t b) { return y(b) * noise(random); });
+    const auto found = tune::crossing(list);
+    const tune::Duel* below = nullptr;
+    for (const tune::Duel& d : list) {
       if (d.bytes >= found.value_or(most_bytes))
         EXPECT_LT(d.challenger, d.holder) << d.bytes;
       else
@@ -170,17 +170,17 @@ TEST(AllReduceRecords, RefuseMeasurementsThatAreNotAlike) {
   EXPECT_NE(with([](auto& l) { l[3].coded.clear(); }).find("not the codecs"), std::string::npos);
 }
 
-Records some_records() {
-  Records records{"Some GPU", "2026-11-21", {}};
+tune::Records some_records() {
+  tune::Records records{"Some GPU", "2026-11-21", {}};
   records.all_reduces = {{4, Type::bf16, "2026-11-22", 512 * kib, {{pair("int8"), 4 * mib}, {pair("int4"), {}}}},
                          {2, Type::fp32, "2026-11-20", std::nullopt, {}}};
   return records;
 }
 
 TEST(AllReduceRecords, SurviveJson) {
-  const Records records = some_records();
+  const tune::Records records = some_records();
   const std::string text = to_json(records);
-  const Records back = parse_records(text, "test");
+  const tune::Records back = tune::parse_records(text, "test");
   EXPECT_EQ(to_json(back), text);
   EXPECT_EQ(back.all_reduces, records.all_reduces);
 }
@@ -191,7 +191,7 @@ TEST(AllReduceRecords, RefuseWhatTheyDoNotKnow) {
     std::string changed = text;
     EXPECT_NE(changed.find(from), std::string::npos) << from;
     changed.replace(changed.find(from), from.size(), to);
-    return message_of([&] { parse_records(changed, "mine.json"); });
+    return message_of([&] { tune::parse_records(changed, "mine.json"); });
   };
   const std::vector<std::tuple<std::string, std::string, std::string>> wrong{
       {"\"one_shot_below\": 524288", "\"one_shot_below\": -1", "mine.json: all_reduces[0].one_shot_below: -1 bytes"},
@@ -210,8 +210,8 @@ TEST(AllReduceRecords, RefuseWhatTheyDoNotKnow) {
     EXPECT_NE(found.find(says), std::string::npos) << found;
   }
   EXPECT_NE(message_of([] {
-              parse_records(R"({"imbrex_records": 1, "gpu": "g", "date": "d", "records": [], "all_reduces": {}})",
-                            "mine.json");
+              tune::parse_records(R"({"imbrex_records": 1, "gpu": "g", "date": "d", "records": [], "all_reduces": {}})",
+                                  "mine.json");
             }).find("all_reduces: object is not a list"),
             std::string::npos);
 }
@@ -223,7 +223,7 @@ TEST(AllReduceRecords, AnswerForRanksAndType) {
                                        {4, Type::bf16, "2026-01-04", 4, {}},
                                        {2, Type::fp32, "2026-01-01", 5, {}}};
   const auto answer = [&](int ranks, Type type) {
-    const AllReduceRecord* found = find_record(records, ranks, type);
+    const AllReduceRecord* found = tune::find_record(records, ranks, type);
     return found == nullptr ? 0 : *found->one_shot_below;
   };
   EXPECT_EQ(answer(4, Type::bf16), 3);  // the latest, and the first of two
@@ -232,7 +232,7 @@ TEST(AllReduceRecords, AnswerForRanksAndType) {
   EXPECT_EQ(answer(2, Type::bf16), 5);
   EXPECT_EQ(answer(8, Type::bf16), 0);
   EXPECT_EQ(answer(3, Type::bf16), 0);
-  put_record(records, {4, Type::bf16, "2025-01-01", 9, {}});
+  tune::put_record(records, {4, Type::bf16, "2025-01-01", 9, {}});
   EXPECT_EQ(answer(4, Type::bf16), 9);
   EXPECT_EQ(records.size(), 3u);
 }
@@ -240,7 +240,7 @@ TEST(AllReduceRecords, AnswerForRanksAndType) {
 TEST(AllReduceRecords, ACodecWithoutOneIsTakenForTheNextWider) {
   const AllReduceRecord record{
       4, Type::bf16, "2026-01-01", 1, {{pair("int4"), 2 * mib}, {pair("int8"), 5 * mib}, {pair("int6"), 3 * mib}}};
-  const auto bytes = [&](const char* codec) { return exact_below(record, pair(codec), 4 * mib); };
+  const auto bytes = [&](const char* codec) { return tune::exact_below(record, pair(codec), 4 * mib); };
   EXPECT_EQ(bytes("int8"), 5 * mib);
   EXPECT_EQ(bytes("int6"), 3 * mib);
   EXPECT_EQ(bytes("int4"), 2 * mib);
@@ -252,27 +252,27 @@ TEST(AllReduceRecords, ACodecWithoutOneIsTakenForTheNextWider) {
   EXPECT_EQ(bytes("fp8-g128"), 5 * mib);
   EXPECT_EQ(bytes("int8-asym"), 5 * mib);  // wider than all: not before those
   const AllReduceRecord narrow{4, Type::bf16, "2026-01-01", 1, {{pair("int4"), 2 * mib}}};
-  EXPECT_EQ(exact_below(narrow, pair("int8"), 4 * mib), 4 * mib);
+  EXPECT_EQ(tune::exact_below(narrow, pair("int8"), 4 * mib), 4 * mib);
   const AllReduceRecord slow{4, Type::bf16, "2026-01-01", 1, {{pair("int4"), {}}}};
-  EXPECT_EQ(exact_below(slow, pair("int4"), 4 * mib), most_bytes);
-  EXPECT_EQ(exact_below(slow, pair("int8"), 4 * mib), most_bytes);
-  EXPECT_EQ(exact_below({4, Type::bf16, "2026-01-01", 1, {}}, pair("int8"), 4 * mib), 4 * mib);
+  EXPECT_EQ(tune::exact_below(slow, pair("int4"), 4 * mib), most_bytes);
+  EXPECT_EQ(tune::exact_below(slow, pair("int8"), 4 * mib), most_bytes);
+  EXPECT_EQ(tune::exact_below({4, Type::bf16, "2026-01-01", 1, {}}, pair("int8"), 4 * mib), 4 * mib);
 }
 
 TEST(TuningTable, KeepsWhatItDoesNotReplace) {
   const auto measured = sweep(line(3e-6, 100e9), line(5e-6, 250e9), {{"int8", line(9e-6, 400e9)}});
   const AllReduceRecord fresh = record_of(measured, "2026-12-24");
-  const auto parsed = [](const std::string& text) { return parse_records(text, "test"); };
+  const auto parsed = [](const std::string& text) { return tune::parse_records(text, "test"); };
 
-  const Records first = parsed(tuning_table(measured, "2026-12-24"));
+  const tune::Records first = parsed(tuning_table(measured, "2026-12-24"));
   EXPECT_EQ(first.gpu, "Some GPU");
   EXPECT_TRUE(first.list.empty());
   EXPECT_EQ(first.all_reduces, std::vector{fresh});
 
   // All-reduces in the place of those of their ranks and type; GEMMs in the place of GEMMs.
-  Records before = some_records();
+  tune::Records before = some_records();
   before.list.push_back({{Operator::gemm_all_reduce, 16, 32, 64, 4, Type::bf16}, 8, 32, {}, 2e-6, 3e-6});
-  const Records after = parsed(tuning_table(measured, "2026-12-24", to_json(before)));
+  const tune::Records after = parsed(tuning_table(measured, "2026-12-24", to_json(before)));
   EXPECT_EQ(after.list.size(), 1u);
   EXPECT_EQ(after.date, before.date);
   EXPECT_EQ(after.all_reduces, (std::vector{before.all_reduces[1], fresh}));
@@ -280,22 +280,22 @@ TEST(TuningTable, KeepsWhatItDoesNotReplace) {
   gemm.problem = {Operator::gemm_all_reduce, 128, 32, 64, 4, Type::bf16};
   gemm.gpu = "Some GPU";
   gemm.plans.emplace_back().seconds = 4e-6;
-  const Records tuned = parsed(tuning_table(std::vector{gemm}, "2026-12-24", to_json(before)));
+  const tune::Records tuned = parsed(tuning_table(std::vector{gemm}, "2026-12-24", to_json(before)));
   ASSERT_EQ(tuned.list.size(), 1u);
   EXPECT_EQ(tuned.list[0].problem.m, 128);
   EXPECT_EQ(tuned.all_reduces, before.all_reduces);
 
   // Plans in the place of those of their ranks, type and scales.
-  const Record own = before.list.front();
-  std::vector<Record> others(4, own);
+  const tune::Record own = before.list.front();
+  std::vector<tune::Record> others(4, own);
   others[0].problem.ranks = 2;
   others[1].problem.type = Type::fp16;
   others[2].problem.type = others[3].problem.type = Type::e4m3;
   others[3].problem.scales = Scales::row;
   before.list.insert(before.list.end(), others.begin(), others.end());
-  const auto problems = [](const Records& records) {
+  const auto problems = [](const tune::Records& records) {
     std::vector<Problem> list;
-    for (const Record& r : records.list) list.push_back(r.problem);
+    for (const tune::Record& r : records.list) list.push_back(r.problem);
     return list;
   };
   EXPECT_EQ(problems(parsed(tuning_table(std::vector{gemm}, "2026-12-24", to_json(before)))),
@@ -343,7 +343,7 @@ class Folders {
 TEST(Tables, OfAFolderAreReadByNameAndKind) {
   Folders disk;
   const auto table = [](const char* gpu, bool gemm, std::vector<std::int64_t> sizes, int tile = 0) {
-    Records records{gpu, "2026-11-21", {}};
+    tune::Records records{gpu, "2026-11-21", {}};
     if (gemm) records.list.push_back({{Operator::gemm_all_reduce, 16, 32, 64, 4, Type::bf16}, 8, 32, {}, 2e-6, 3e-6});
     for (const std::int64_t bytes : sizes) records.all_reduces.push_back({4, Type::bf16, "2026-11-21", bytes, {}});
     if (tile > 0) records.products.push_back({{16, 32, 64, Type::bf16}, 9, 16, tile, 1, 1e-6, 2e-6});
@@ -356,28 +356,30 @@ TEST(Tables, OfAFolderAreReadByNameAndKind) {
   disk.write("two", "b.json", table("Some GPU", true, {2, 3}, 7));
   disk.write("two", "c.txt", "not a table");
   disk.write("three", "a.json", "{");
-  const Records found =
-      load_records("Some GPU", {disk.path("none"), disk.path("one"), disk.path("two"), disk.path("three")});
+  const tune::Records found =
+      tune::load_records("Some GPU", {disk.path("none"), disk.path("one"), disk.path("two"), disk.path("three")});
   EXPECT_EQ(found.list.size(), 1u);
   std::vector<std::int64_t> sizes;
   for (const AllReduceRecord& r : found.all_reduces) sizes.push_back(r.one_shot_below.value());
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{2, 3, 4}));
   ASSERT_EQ(found.products.size(), 1u);
   EXPECT_EQ(found.products[0].tile, 7);
-  const std::string message = message_of([&] { load_records("Third GPU", {disk.path("two"), disk.path("three")}); });
+  const std::string message = message_of([&] {
+    tune::load_records("Third GPU", {disk.path("two"), disk.path("three")});
+  });
   EXPECT_NE(message.find(disk.path("three") + "/tuned/a.json: this is not JSON"), std::string::npos) << message;
 }
 
 TEST(AllReduceRecords, ThatShipAreRead) {
-  const Records records = load_records("NVIDIA H200");
-  const AllReduceRecord* record = find_record(records.all_reduces, 4, Type::bf16);
+  const tune::Records records = tune::load_records("NVIDIA H200");
+  const AllReduceRecord* record = tune::find_record(records.all_reduces, 4, Type::bf16);
   ASSERT_NE(record, nullptr);
   // What measuring again moves, but not out of these bounds.
   EXPECT_GT(record->one_shot_below.value(), 128 * kib);
   EXPECT_LE(record->one_shot_below.value(), 2 * mib);
   for (const char* codec : {"int8", "fp8-g128", "int6", "flash6", "int4"}) {
-    EXPECT_GT(exact_below(*record, pair(codec), 0), mib) << codec;
-    EXPECT_LE(exact_below(*record, pair(codec), 0), 16 * mib) << codec;
+    EXPECT_GT(tune::exact_below(*record, pair(codec), 0), mib) << codec;
+    EXPECT_LE(tune::exact_below(*record, pair(codec), 0), 16 * mib) << codec;
   }
 }
 

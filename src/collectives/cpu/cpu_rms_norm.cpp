@@ -33,7 +33,7 @@ class CpuAllReduceRmsNorm final : public AllReduceRmsNorm, private RankWork {
     begin(operands.in, operands.residual_out, rows * hidden_);
     operands_ = operands;
     weight_.resize(collectives::size(hidden_));
-    if (rows > 0) to_float(type_, operands.weight, weight_.data(), hidden_);
+    if (rows > 0) base::to_float(type_, operands.weight, weight_.data(), hidden_);
     const bool one_shot = algorithm_of(rows) == AllReduceAlgorithm::one_shot;
     const std::int64_t per_step = slot_rows_ * (one_shot ? 1 : ranks_);
     // A call of no rows has one step, so that ranks that disagree are found out.
@@ -104,8 +104,9 @@ class CpuAllReduceRmsNorm final : public AllReduceRmsNorm, private RankWork {
     }
     if (operands_.residual == nullptr || piece.count == 0) return;
     values_.resize(sum_.size());
-    to_float(type_, static_cast<const std::byte*>(operands_.residual) + collectives::size(piece.begin) * size_of(type_),
-             values_.data(), piece.count);
+    base::to_float(type_,
+                   static_cast<const std::byte*>(operands_.residual) + collectives::size(piece.begin) * size_of(type_),
+                   values_.data(), piece.count);
     for (std::size_t i = 0; i < sum_.size(); ++i) sum_[i] += values_[i];
   }
 
@@ -122,8 +123,9 @@ class CpuAllReduceRmsNorm final : public AllReduceRmsNorm, private RankWork {
       for (std::int64_t i = 0; i < hidden_; ++i)
         x[i] = collectives::normalised(x[i], scale, weight_[collectives::size(i)]);
     }
-    from_float(type_, values_.data(),
-               static_cast<std::byte*>(operands_.out) + collectives::size(piece.begin) * size_of(type_), piece.count);
+    base::from_float(type_, values_.data(),
+                     static_cast<std::byte*>(operands_.out) + collectives::size(piece.begin) * size_of(type_),
+                     piece.count);
   }
 
   std::int64_t max_rows_, hidden_, slot_rows_;

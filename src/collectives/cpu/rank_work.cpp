@@ -40,11 +40,11 @@ void RankWork::begin(const void* in, void* out, std::int64_t count) {
 
 void RankWork::load(const Piece& piece, std::vector<float>& values) const {
   values.resize(size(piece.count));
-  if (piece.count > 0) to_float(type_, in_ + size(piece.begin) * size_of(type_), values.data(), piece.count);
+  if (piece.count > 0) base::to_float(type_, in_ + size(piece.begin) * size_of(type_), values.data(), piece.count);
 }
 
 void RankWork::store(const Piece& piece, const std::vector<float>& values) const {
-  if (piece.count > 0) from_float(type_, values.data(), out_ + size(piece.begin) * size_of(type_), piece.count);
+  if (piece.count > 0) base::from_float(type_, values.data(), out_ + size(piece.begin) * size_of(type_), piece.count);
 }
 
 const Mailbox::Header& RankWork::wait(int slot, int sender, const char* what) {

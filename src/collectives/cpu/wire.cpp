@@ -20,7 +20,7 @@ std::size_t Wire::bytes(std::int64_t count) const {
 std::int64_t Wire::encode(const float* values, std::int64_t count, std::span<const float> allowed,
                           std::byte* wire) const {
   if (format_) return codec::encode_chunk(*format_, values, count, allowed, wire);
-  from_float(type_, values, wire, count);
+  base::from_float(type_, values, wire, count);
   return 0;
 }
 
@@ -28,7 +28,7 @@ void Wire::decode(const std::byte* wire, std::int64_t count, float* values,
                   std::vector<codec::GroupRecord>& records) const {
   records.resize(static_cast<std::size_t>(groups(count)));
   if (format_) return codec::decode_chunk(*format_, wire, count, values, records.data());
-  to_float(type_, wire, values, count);
+  base::to_float(type_, wire, values, count);
   for (std::size_t g = 0; g < records.size(); ++g) {
     const std::int64_t begin = static_cast<std::int64_t>(g) * group(), end = std::min(begin + group(), count);
     float magnitude = 0;

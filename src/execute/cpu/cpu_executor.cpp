@@ -22,9 +22,9 @@ class CpuExecution final : public Execution {
         layout_(plan_),
         epoch_(options.first_epoch),
         exceptions_(std::uncaught_exceptions()),
-        collectives_(collective_groups(plan_)) {
+        collectives_(execute::collective_groups(plan_)) {
     heap_offset_ = world.heap().allocate(layout_.bytes());
-    memory_ = std::make_unique<RankMemory>(plan_, layout_, world.heap().handle(), heap_offset_);
+    memory_ = std::make_unique<execute::RankMemory>(plan_, layout_, world.heap().handle(), heap_offset_);
     memory_->start_counters(epoch_);
     world.barrier();  // nobody posts before all counters are set
   }
@@ -45,21 +45,22 @@ class CpuExecution final : public Execution {
   CpuExecution& operator=(const CpuExecution&) = delete;
 
   Report run(const Operands& operands) override {
-    expect_given(operands, plan_.problem);
+    execute::expect_given(operands, plan_.problem);
     world_.throw_if_failed();
-    const double begin = monotonic_seconds();
+    const double begin = base::monotonic_seconds();
     memory_->enter(operands, epoch_);
     memory_->stage_inputs();
     hold_back();
     std::vector<std::atomic<std::size_t>> heads(plan_.ranks[static_cast<std::size_t>(world_.rank())].queues.size());
     std::atomic<bool> stop = false;
-    RankEpoch shared{plan_, layout_, *memory_, world_, options_, collectives_, heads, stop, epoch_};
-    std::vector<std::unique_ptr<Worker>> workers;
-    for (int i = 0; i < std::max(1, options_.workers); ++i) workers.push_back(std::make_unique<Worker>(shared, i));
+    execute::RankEpoch shared{plan_, layout_, *memory_, world_, options_, collectives_, heads, stop, epoch_};
+    std::vector<std::unique_ptr<execute::Worker>> workers;
+    for (int i = 0; i < std::max(1, options_.workers); ++i)
+      workers.push_back(std::make_unique<execute::Worker>(shared, i));
     run_all(workers, stop);
     memory_->unstage_output();
     ++epoch_;
-    Report report{monotonic_seconds() - begin, {}};
+    Report report{base::monotonic_seconds() - begin, {}};
     for (const auto& worker : workers)
       report.timeline.spans.insert(report.timeline.spans.end(), worker->spans.begin(), worker->spans.end());
     return report;
@@ -74,7 +75,7 @@ class CpuExecution final : public Execution {
     std::this_thread::sleep_for(std::chrono::duration<double>(4 * options_.max_delay));
   }
 
-  static void run_all(std::vector<std::unique_ptr<Worker>>& workers, std::atomic<bool>& stop) {
+  static void run_all(std::vector<std::unique_ptr<execute::Worker>>& workers, std::atomic<bool>& stop) {
     std::vector<std::exception_ptr> failures(workers.size());
     const auto run_one = [&](std::size_t i) {
       try {
@@ -96,12 +97,12 @@ class CpuExecution final : public Execution {
   World& world_;
   Plan plan_;
   CpuOptions options_;
-  HeapLayout layout_;
+  execute::HeapLayout layout_;
   std::uint64_t epoch_;
   int exceptions_;  // in flight when the execution was made
   std::map<int, std::vector<const Collective*>> collectives_;
   std::size_t heap_offset_ = 0;
-  std::unique_ptr<RankMemory> memory_;
+  std::unique_ptr<execute::RankMemory> memory_;
 };
 
 class CpuExecutor final : public Executor {

@@ -7,7 +7,7 @@
 
 #include "base/convert.hpp"
 
-namespace imbrex {
+namespace imbrex::execute {
 namespace {
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
@@ -28,7 +28,8 @@ Matrix as_float(const RankMemory& memory, const Region& r, std::vector<float>& s
   const bool by_columns = memory.by_columns(r);
   const std::int64_t lines = by_columns ? r.cols : r.rows, length = by_columns ? r.rows : r.cols;
   scratch.resize(size(r.rows * r.cols));
-  for (std::int64_t i = 0; i < lines; ++i) to_float(type, first + size(i) * pitch, scratch.data() + i * length, length);
+  for (std::int64_t i = 0; i < lines; ++i)
+    base::to_float(type, first + size(i) * pitch, scratch.data() + i * length, length);
   return {scratch.data(), length, by_columns};
 }
 
@@ -75,7 +76,7 @@ void Kernels::finish(const Tile& tile, Product& product) {
       const std::size_t pitch = memory_.fragment(slot) ? size(cols) * size_of(memory_.type(slot)) : memory_.pitch(slot);
       const std::byte* first = memory_.at(slot);
       for (std::int64_t i = 0; i < rows; ++i) {
-        to_float(memory_.type(slot), first + size(i) * pitch, row_.data(), cols);
+        base::to_float(memory_.type(slot), first + size(i) * pitch, row_.data(), cols);
         for (std::int64_t j = 0; j < cols; ++j) total_[size(i * cols + j)] += row_[size(j)];
       }
     }
@@ -85,12 +86,12 @@ void Kernels::finish(const Tile& tile, Product& product) {
     const Region& to = store.to;
     std::byte* first = memory_.at(to);
     if (memory_.fragment(to)) {
-      from_float(memory_.type(to), result, first, rows * cols);
+      base::from_float(memory_.type(to), result, first, rows * cols);
       continue;
     }
     for (std::int64_t i = 0; i < to.rows; ++i)
-      from_float(memory_.type(to), result + (store.row + i) * cols + store.col, first + size(i) * memory_.pitch(to),
-                 to.cols);
+      base::from_float(memory_.type(to), result + (store.row + i) * cols + store.col,
+                       first + size(i) * memory_.pitch(to), to.cols);
   }
 }
 
@@ -112,13 +113,13 @@ void Kernels::sum(const std::vector<Region>& from, const std::vector<Region>& to
   row_.resize(size(cols));
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::size_t s = 0; s < from.size(); ++s) {
-      to_float(memory_.type(from[s]), memory_.at(from[s]) + size(i) * memory_.pitch(from[s]),
-               s == 0 ? total_.data() : row_.data(), cols);
+      base::to_float(memory_.type(from[s]), memory_.at(from[s]) + size(i) * memory_.pitch(from[s]),
+                     s == 0 ? total_.data() : row_.data(), cols);
       if (s > 0)
         for (std::int64_t j = 0; j < cols; ++j) total_[size(j)] += row_[size(j)];
     }
     for (const Region& r : to)
-      from_float(memory_.type(r), total_.data(), memory_.at(r) + size(i) * memory_.pitch(r), cols);
+      base::from_float(memory_.type(r), total_.data(), memory_.at(r) + size(i) * memory_.pitch(r), cols);
   }
 }
 
@@ -146,4 +147,4 @@ void Kernels::collective(const Collective& own, const std::vector<const Collecti
   }
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::execute

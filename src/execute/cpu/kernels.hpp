@@ -7,7 +7,7 @@
 
 #include "execute/cpu/rank_memory.hpp"
 
-namespace imbrex {
+namespace imbrex::execute {
 
 /// Scratch of one worker.
 class Kernels {
@@ -36,4 +36,4 @@ class Kernels {
   std::vector<float> a_, b_, total_, row_;
 };
 
-}  // namespace imbrex
+}  // namespace imbrex::execute

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-namespace imbrex {
+namespace imbrex::execute {
 namespace {
 
 std::size_t bytes_of(const Buffer& b) { return static_cast<std::size_t>(b.rows * b.cols) * size_of(b.type); }
@@ -12,7 +12,7 @@ std::size_t bytes_of(const Buffer& b) { return static_cast<std::size_t>(b.rows *
 std::byte* RankMemory::base(int rank, int buffer) const {
   if (layout_.in_heap(buffer)) return heap_.at(rank, heap_offset_ + layout_.offset(buffer, epoch_));
   // Only this rank touches an operand that is not in the heap; nothing writes an input (check_format).
-  if (buffer == buffer_out) return static_cast<std::byte*>(operands_.out);
+  if (buffer == plan::buffer_out) return static_cast<std::byte*>(operands_.out);
   return static_cast<std::byte*>(const_cast<void*>(input_of(operands_, plan_.problem, buffer)));
 }
 
@@ -24,8 +24,8 @@ void RankMemory::stage_inputs() const {
 }
 
 void RankMemory::unstage_output() const {
-  if (layout_.in_heap(buffer_out))
-    std::memcpy(operands_.out, base(heap_.rank, buffer_out), bytes_of(plan_.buffers[buffer_out]));
+  if (layout_.in_heap(plan::buffer_out))
+    std::memcpy(operands_.out, base(heap_.rank, plan::buffer_out), bytes_of(plan_.buffers[plan::buffer_out]));
 }
 
 void RankMemory::start_counters(std::uint64_t epoch) const {
@@ -37,4 +37,4 @@ void RankMemory::start_counters(std::uint64_t epoch) const {
     }
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::execute

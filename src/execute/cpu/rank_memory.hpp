@@ -9,7 +9,7 @@
 #include "imbrex/world.hpp"
 #include "plan/builder.hpp"
 
-namespace imbrex {
+namespace imbrex::execute {
 
 class RankMemory {
  public:
@@ -29,7 +29,7 @@ class RankMemory {
     return base(r.rank, r.buffer) + static_cast<std::size_t>(first) * size_of(b.type);
   }
   std::size_t pitch(const Region& r) const {
-    if (is_bias(plan_.problem, r)) return 0;  // one row for all
+    if (plan::is_bias(plan_.problem, r)) return 0;  // one row for all
     const Buffer& b = plan_.buffers[static_cast<std::size_t>(r.buffer)];
     return static_cast<std::size_t>(by_columns(r) ? b.rows : b.cols) * size_of(b.type);
   }
@@ -76,4 +76,4 @@ class RankMemory {
   std::uint64_t epoch_ = 0;
 };
 
-}  // namespace imbrex
+}  // namespace imbrex::execute

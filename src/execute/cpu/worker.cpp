@@ -9,7 +9,7 @@
 #include "base/clock.hpp"
 #include "imbrex/error.hpp"
 
-namespace imbrex {
+namespace imbrex::execute {
 namespace {
 
 // Rounds without progress before a worker yields, and before it sleeps: a machine may have far more ranks than cores.
@@ -38,7 +38,7 @@ const Task& Worker::task_of(const Lane& lane) const {
 }
 
 void Worker::run() {
-  double last_progress = monotonic_seconds();
+  double last_progress = base::monotonic_seconds();
   int rounds = 0;
   for (;;) {
     bool progress = false, left = false;
@@ -49,7 +49,7 @@ void Worker::run() {
     if (!left) return;
     if (progress) {
       rounds = 0;
-      last_progress = monotonic_seconds();
+      last_progress = base::monotonic_seconds();
       // A long queue must still notice a lost peer.
       shared_.world.throw_if_failed();
     } else {
@@ -66,7 +66,7 @@ void Worker::idle(double& last_progress, int& rounds) {
   if (rounds < rounds_before_yield) return;
   if (rounds < rounds_before_sleep) return std::this_thread::yield();
   std::this_thread::sleep_for(sleep_time);
-  if (monotonic_seconds() - last_progress > shared_.world.options().wait_limit) {
+  if (base::monotonic_seconds() - last_progress > shared_.world.options().wait_limit) {
     const std::string message = diagnose();
     shared_.world.fail(message);
     throw Error(ErrorCode::runtime_failure, message);
@@ -127,7 +127,7 @@ bool Worker::met(Lane& lane, const Task& task, Needed&& needed) {
   for (const Wait& wait : task.waits) {
     if (!needed(wait) || reached(shared_.memory.seen(wait.signal), shared_.memory.expected(wait.signal, wait.count)))
       continue;
-    if (shared_.options.timeline && lane.blocked_since < 0) lane.blocked_since = monotonic_seconds();
+    if (shared_.options.timeline && lane.blocked_since < 0) lane.blocked_since = base::monotonic_seconds();
     return false;
   }
   if (lane.blocked_since >= 0) {
@@ -143,7 +143,7 @@ bool Worker::met(Lane& lane, const Task& task, Needed&& needed) {
 template <typename F>
 void Worker::timed(const Lane& lane, Span::Kind kind, F&& work) {
   if (!shared_.options.timeline) return work();
-  const double begin = monotonic_seconds();
+  const double begin = base::monotonic_seconds();
   work();
   const Engine engine = shared_.plan.ranks[static_cast<std::size_t>(shared_.world.rank())]
                             .queues[static_cast<std::size_t>(lane.queue)]
@@ -151,7 +151,7 @@ void Worker::timed(const Lane& lane, Span::Kind kind, F&& work) {
   const std::string row = engine == Engine::copy      ? "copy queue"
                           : engine == Engine::library ? "library"
                                                       : fmt::format("worker {}", index_);
-  spans.push_back({shared_.world.rank(), row, label(task_of(lane)), kind, begin, monotonic_seconds()});
+  spans.push_back({shared_.world.rank(), row, label(task_of(lane)), kind, begin, base::monotonic_seconds()});
 }
 
 void Worker::done(Lane& lane, const Task& task) {
@@ -227,4 +227,4 @@ bool Worker::step_collective(Lane& lane, const Task& task, const Collective& col
   return true;
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::execute

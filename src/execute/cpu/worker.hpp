@@ -12,7 +12,7 @@
 #include "execute/cpu/kernels.hpp"
 #include "imbrex/execute.hpp"
 
-namespace imbrex {
+namespace imbrex::execute {
 
 /// What the workers of a rank share during one epoch.
 struct RankEpoch {
@@ -71,4 +71,4 @@ class Worker {
   std::mt19937_64 random_;
 };
 
-}  // namespace imbrex
+}  // namespace imbrex::execute

@@ -61,7 +61,7 @@ int workers_of(const GemmKernel& kernel, int device) {
 }  // namespace
 
 CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, FaultPool& faults, int device,
-                             std::unique_ptr<TaskStream> tasks, Surveyed surveyed, TableMemory& memory,
+                             std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed, TableMemory& memory,
                              const CudaOptions& options)
     : StreamExecution(calls, options.timeline),
       world_(world),
@@ -256,7 +256,7 @@ void CudaExecution::upload() {
   p.state = reinterpret_cast<EpochState*>(heap_at(state_offset_));
   p.counters = heap_at(layout_.counter(0, 0));
   p.set_stride = layout_.counter(0, 1) - layout_.counter(0, 0);
-  p.counter_stride = HeapLayout::counter_stride;
+  p.counter_stride = execute::HeapLayout::counter_stride;
   p.copies = static_cast<std::uint32_t>(plan_.signal_copies);
   p.limit_ns = static_cast<std::uint64_t>(world_.options().wait_limit * 1e9);
   void* fault = nullptr;
@@ -309,7 +309,7 @@ void CudaExecution::start_counters() {
 }
 
 void CudaExecution::set_operands(const Operands& operands) {
-  expect_given(operands, plan_.problem);
+  execute::expect_given(operands, plan_.problem);
   for (const void* p : {operands.a, operands.b, operands.bias, static_cast<const void*>(operands.a_scale),
                         static_cast<const void*>(operands.b_scale)})
     IMBREX_EXPECTS(!kernel_->shape.registers || reinterpret_cast<std::uintptr_t>(p) % 16 == 0,
@@ -324,8 +324,8 @@ void CudaExecution::set_operands(const Operands& operands) {
   args_.b = operands.b;
   args_.out = operands.out;
   args_.bias = operands.bias;
-  copy_out_ = layout_.in_heap(buffer_out) && !heap_.holds(operands.out);
-  if (copy_out_) args_.out = heap_at(layout_.offset(buffer_out, 0));
+  copy_out_ = layout_.in_heap(plan::buffer_out) && !heap_.holds(operands.out);
+  if (copy_out_) args_.out = heap_at(layout_.offset(plan::buffer_out, 0));
 }
 
 void CudaExecution::prepare_skipping() {
@@ -388,7 +388,7 @@ void CudaExecution::launch(const Operands& operands, cudaStream_t stream, Call c
   if (copies) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, copied_, 0));
   if (skipping_) IMBREX_CUDA_TRY(skip_epoch(skip_, stream));
   if (copy_out_) {
-    const Buffer& out = plan_.buffers[buffer_out];
+    const Buffer& out = plan_.buffers[plan::buffer_out];
     IMBREX_CUDA_TRY(cudaMemcpyAsync(operands.out, args_.out,
                                     static_cast<std::size_t>(out.rows * out.cols) * size_of(out.type),
                                     cudaMemcpyDeviceToDevice, stream));

@@ -24,7 +24,8 @@ class CudaExecution final : public StreamExecution {
   /// Collective. The device is selected; `heap`, `calls` and `faults` outlive the execution. `memory` is for the
   /// tables; what is no longer needed of it comes back.
   CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, FaultPool& faults, int device,
-                std::unique_ptr<TaskStream> tasks, Surveyed surveyed, TableMemory& memory, const CudaOptions& options);
+                std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed, TableMemory& memory,
+                const CudaOptions& options);
   ~CudaExecution() override;
 
   void look() noexcept override;
@@ -64,10 +65,10 @@ class CudaExecution final : public StreamExecution {
   World& world_;
   runtime::CudaHeap& heap_;
   int device_;
-  std::unique_ptr<TaskStream> tasks_;
+  std::unique_ptr<plan::TaskStream> tasks_;
   const Plan& plan_;  // their frame, with tasks only where they are stored
   CudaOptions options_;
-  HeapLayout layout_;
+  execute::HeapLayout layout_;
   TableSurvey survey_;
   std::uint64_t epoch_;  // of the next run
   Place place_;

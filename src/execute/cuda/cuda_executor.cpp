@@ -29,12 +29,12 @@ class CudaExecutor final : public Executor {
 
   std::unique_ptr<Execution> prepare_shared(std::shared_ptr<const Plan> plan) override {
     expect_ranks(plan->problem);
-    return prepare_tasks(stored_tasks(std::move(plan)));
+    return prepare_tasks(plan::stored_tasks(std::move(plan)));
   }
 
   std::unique_ptr<Execution> prepare_made(const Problem& problem, Strategy strategy, const Knobs& knobs) override {
     expect_ranks(problem);
-    return prepare_tasks(make_rank_tasks(problem, strategy, knobs, world_.rank()));
+    return prepare_tasks(plan::make_rank_tasks(problem, strategy, knobs, world_.rank()));
   }
 
   std::shared_ptr<void> allocate_output(std::size_t bytes) override {
@@ -51,7 +51,7 @@ class CudaExecutor final : public Executor {
                    world_.size());
   }
 
-  std::unique_ptr<Execution> prepare_tasks(std::unique_ptr<TaskStream> tasks) {
+  std::unique_ptr<Execution> prepare_tasks(std::unique_ptr<plan::TaskStream> tasks) {
     cuda::Surveyed surveyed = cuda::survey(*tasks, world_.rank());
     await_replays();
     const std::lock_guard guard(calls_.lock());

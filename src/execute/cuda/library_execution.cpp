@@ -205,7 +205,7 @@ void LibraryExecution::launch_epoch(const Operands& operands, cudaStream_t main,
 // Nothing in a captured epoch depends on its number.
 void LibraryExecution::launch(const Operands& operands, cudaStream_t stream, Call call) {
   expect_sound();
-  expect_given(operands, plan_.problem);
+  execute::expect_given(operands, plan_.problem);
   for (const void* p : {operands.a, operands.b, static_cast<const void*>(operands.out), operands.bias,
                         static_cast<const void*>(operands.a_scale), static_cast<const void*>(operands.b_scale)})
     IMBREX_EXPECTS(reinterpret_cast<std::uintptr_t>(p) % operand_alignment == 0,

@@ -45,7 +45,7 @@ class LibraryMemory {
 
   /// Of the region's first element.
   std::byte* at(const Region& r, const Operands& operands) const {
-    const auto* input = static_cast<const std::byte*>(input_of(operands, plan_.problem, r.buffer));
+    const auto* input = static_cast<const std::byte*>(execute::input_of(operands, plan_.problem, r.buffer));
     std::byte* base = buffer(r).role == BufferRole::workspace
                           ? static_cast<std::byte*>(workspaces_.get()) + offsets_[static_cast<std::size_t>(r.buffer)]
                       : buffer(r).role == BufferRole::output ? static_cast<std::byte*>(operands.out)

@@ -31,7 +31,8 @@ void LibrarySteps::leak() {
 
 void LibrarySteps::make_communicators() {
   std::set<std::vector<int>> rank_sets;
-  for (const auto& [number, parts] : collective_groups(plan_)) rank_sets.insert(ranks_of(*parts.front(), plan_));
+  for (const auto& [number, parts] : execute::collective_groups(plan_))
+    rank_sets.insert(ranks_of(*parts.front(), plan_));
   libraries_.make_communicators(rank_sets);
   for (const LibraryStep& step : program_.steps) {
     const auto* work = std::get_if<Collective>(&step.work);
@@ -98,7 +99,7 @@ void LibrarySteps::sum(const Reduction& reduction, const Operands& operands, cud
       RegionEntry& entry = args.regions[i++];
       entry.address = reinterpret_cast<std::uint64_t>(at(r, operands));
       entry.pitch = size(buffer(r).cols) * size_of(buffer(r).type);
-      if (is_bias(plan_.problem, r)) {
+      if (plan::is_bias(plan_.problem, r)) {
         entry.pitch = 0;
         entry.address = size(r.col) * size_of(buffer(r).type);
         entry.base = Base::bias;

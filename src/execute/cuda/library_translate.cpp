@@ -198,8 +198,8 @@ class LibraryTranslation {
   }
 
   const Tile& checked(const Tile& tile, int q, std::size_t t) const {
-    IMBREX_EXPECTS(tile.adds.empty() || is_bias(plan_.problem, tile.adds.front()), "{}: a GEMM library adds no slots",
-                   where(q, t));
+    IMBREX_EXPECTS(tile.adds.empty() || plan::is_bias(plan_.problem, tile.adds.front()),
+                   "{}: a GEMM library adds no slots", where(q, t));
     const std::string bias = refusal_of_library_bias(plan_.problem);
     IMBREX_EXPECTS(tile.adds.empty() || bias.empty(), "{}: {}", where(q, t), bias);
     check_own(tile.a, "operand A", q, t);

@@ -34,7 +34,7 @@ std::string refusal_of_gpu(const Gpu& gpu, std::size_t number, bool processes, b
 
 std::string refusal_of_plan(const Plan& plan) {
   try {
-    const HeapLayout layout(plan);
+    const execute::HeapLayout layout(plan);
     const bool library = runs_by_libraries(plan);
     for (int rank = 0; rank < plan.problem.ranks; ++rank) {
       if (library)

@@ -39,7 +39,7 @@ TableSurvey::TableSurvey(const Plan& frame, int rank)
   for (const RankPlan& r : frame.ranks) waited_.emplace_back(r.queues.size());
 }
 
-void TableSurvey::add(const TaskPlace& place, const Task& task) {
+void TableSurvey::add(const plan::TaskPlace& place, const Task& task) {
   const auto queue = static_cast<std::size_t>(place.queue);
   auto& waited = waited_[static_cast<std::size_t>(place.rank)];
   if (!task.waits.empty()) waited[queue] = true;
@@ -70,26 +70,26 @@ std::string TableSurvey::refusal_of_tma() const {
                           : fmt::format("a tile from column {} on, not a multiple of {}", odd_column_, column_step_);
 }
 
-Surveyed survey(TaskStream& tasks, int rank) try {
+Surveyed survey(plan::TaskStream& tasks, int rank) try {
   const Plan& frame = tasks.frame();
-  FormatCheck format(frame);
-  LayoutSurvey layout(frame);
+  plan::FormatCheck format(frame);
+  execute::LayoutSurvey layout(frame);
   TableSurvey tables(frame, rank);
   const bool made = tasks.made();
-  tasks.for_each([&](const TaskPlace& place, const Task& task) {
+  tasks.for_each([&](const plan::TaskPlace& place, const Task& task) {
     if (!made) format.add(place, task);
     layout.add(place, task);
     tables.add(place, task);
   });
   format.finish();
-  return {HeapLayout(frame, std::move(layout)), std::move(tables)};
-} catch (const Refused& refused) {
+  return {execute::HeapLayout(frame, std::move(layout)), std::move(tables)};
+} catch (const plan::Refused& refused) {
   throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(refused.finding.fault), refused.finding.message));
 }
 
 TableSurvey survey_of(const Plan& plan, int rank) {
   TableSurvey survey(plan, rank);
-  for_each_task(plan, [&](const TaskPlace& place, const Task& task) { survey.add(place, task); });
+  plan::for_each_task(plan, [&](const plan::TaskPlace& place, const Task& task) { survey.add(place, task); });
   return survey;
 }
 

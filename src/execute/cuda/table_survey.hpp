@@ -14,7 +14,7 @@ class TableSurvey {
  public:
   /// For the tables of `rank`; tasks come one by one, those of other ranks, too. `frame` outlives the survey.
   TableSurvey(const Plan& frame, int rank);
-  void add(const TaskPlace& place, const Task& task);
+  void add(const plan::TaskPlace& place, const Task& task);
 
   /// By signal of the rank: whether only tasks raise it before which nothing of their queue waits. What waits for such
   /// a signal cannot wait for another tile.
@@ -46,13 +46,13 @@ class TableSurvey {
 
 /// What one way through a plan's tasks tells.
 struct Surveyed {
-  HeapLayout layout;
+  execute::HeapLayout layout;
   TableSurvey tables;
 };
 
 /// For the tables of `rank`. Throws Error(invalid_input) where the plan breaks a rule of check_format; of tasks that a
 /// strategy makes only the frame is checked.
-Surveyed survey(TaskStream& tasks, int rank);
+Surveyed survey(plan::TaskStream& tasks, int rank);
 
 /// Of a plan that has its tasks.
 TableSurvey survey_of(const Plan& plan, int rank);

@@ -31,8 +31,8 @@ std::uint32_t word(std::int64_t value) { return static_cast<std::uint32_t>(value
 // before it has left the processor's store buffer, which cost a fifth of the time.
 class Translation {
  public:
-  Translation(const Plan& frame, const TableSurvey& survey, const HeapLayout& layout, int rank, const HeapHandle& heap,
-              std::size_t offset, const TileShape& shape, TableEntries memory)
+  Translation(const Plan& frame, const TableSurvey& survey, const execute::HeapLayout& layout, int rank,
+              const HeapHandle& heap, std::size_t offset, const TileShape& shape, TableEntries memory)
       : plan_(frame),
         layout_(layout),
         rank_(rank),
@@ -56,7 +56,7 @@ class Translation {
     table_.posts.reserve(sizes.posts);
   }
 
-  void add(const TaskPlace& place, const Task& task) {
+  void add(const plan::TaskPlace& place, const Task& task) {
     if (place.rank != rank_) return;
     place_ = &place;
     task_ = &task;
@@ -84,12 +84,12 @@ class Translation {
   bool is_scale(const Region& r, int buffer) const {
     return plan_.problem.scales != Scales::none && r.buffer == buffer;
   }
-  bool is_a_scale(const Region& r) const { return is_scale(r, buffer_a_scale(plan_.problem)); }
+  bool is_a_scale(const Region& r) const { return is_scale(r, plan::buffer_a_scale(plan_.problem)); }
 
   // What a transfer may read of the caller's.
   bool is_source(const Region& r) const {
-    return r.rank == rank_ && r.buffer != buffer_b && !is_bias(plan_.problem, r) &&
-           !is_scale(r, buffer_b_scale(plan_.problem));
+    return r.rank == rank_ && r.buffer != plan::buffer_b && !plan::is_bias(plan_.problem, r) &&
+           !is_scale(r, plan::buffer_b_scale(plan_.problem));
   }
 
   // Where a buffer's regions lie, and what they share.
@@ -106,21 +106,21 @@ class Translation {
     Place place;
     place.element = size_of(b.type);
     place.row_stride = static_cast<std::uint64_t>(b.cols) * place.element;
-    place.pitch = is_bias(plan_.problem, whole) ? 0 : place.row_stride;
+    place.pitch = plan::is_bias(plan_.problem, whole) ? 0 : place.row_stride;
     if (layout_.in_heap(buffer)) {
       place.rank_stride = heap_.stride;
       place.copy_stride = layout_.offset(buffer, 1) - layout_.offset(buffer, 0);
       place.address = heap_address(0, layout_.offset(buffer, 0));
-      if (buffer != buffer_out) return place;
+      if (buffer != plan::buffer_out) return place;
       // All ranks' outputs lie at one offset of the heap, which only a run knows: the distance to this rank's is
       // enough.
       place.address = heap_address(0, 0) - heap_address(rank_, 0);
       place.copy_stride = 0;
     }
-    place.base = buffer == buffer_out            ? Base::out
-                 : is_bias(plan_.problem, whole) ? Base::bias
-                 : is_a_scale(whole)             ? Base::a_scale
-                                                 : Base::a;
+    place.base = buffer == plan::buffer_out            ? Base::out
+                 : plan::is_bias(plan_.problem, whole) ? Base::bias
+                 : is_a_scale(whole)                   ? Base::a_scale
+                                                       : Base::a;
     return place;
   }
 
@@ -251,14 +251,14 @@ class Translation {
     IMBREX_EXPECTS(shape_.sharing == Sharing::b || k_end == a.cols,
                    "{}: columns {}+{} of A: blocks share stretches up to K's end only", where(), tile.a.col,
                    tile.a.cols);
-    IMBREX_EXPECTS(tile.a.rank == rank_ && tile.b.buffer == buffer_b && tile.b.row == tile.a.col &&
-                       a.cols == plan_.buffers[buffer_b].rows,
+    IMBREX_EXPECTS(tile.a.rank == rank_ && tile.b.buffer == plan::buffer_b && tile.b.row == tile.a.col &&
+                       a.cols == plan_.buffers[plan::buffer_b].rows,
                    "{}: the CUDA executor multiplies columns {}+{} of this rank's A with the same rows of B", where(),
                    tile.a.col, tile.a.cols);
-    IMBREX_EXPECTS(tile.a.col % k_unit == 0 && (k_end % k_unit == 0 || k_end == a.cols),
+    IMBREX_EXPECTS(tile.a.col % plan::k_unit == 0 && (k_end % plan::k_unit == 0 || k_end == a.cols),
                    "{}: columns {}+{} of A: the CUDA executor cuts K at multiples of {}", where(), tile.a.col,
-                   tile.a.cols, k_unit);
-    if (tile.a.buffer != buffer_a) {
+                   tile.a.cols, plan::k_unit);
+    if (tile.a.buffer != plan::buffer_a) {
       IMBREX_EXPECTS(table_.gathered < 0 || table_.gathered == tile.a.buffer,
                      "{}: tiles read A from more than two buffers", where());
       table_.gathered = tile.a.buffer;
@@ -271,7 +271,7 @@ class Translation {
     entry.cols = word(extent.cols);
     entry.k_begin = word(tile.a.col);
     entry.k_end = word(k_end);
-    entry.bias = !tile.adds.empty() && is_bias(plan_.problem, tile.adds.back()) ? 1 : 0;
+    entry.bias = !tile.adds.empty() && plan::is_bias(plan_.problem, tile.adds.back()) ? 1 : 0;
     const std::span slots(tile.adds.data(), tile.adds.size() - entry.bias);
     IMBREX_EXPECTS(entry.bias == 0 || tile.adds.back().col == tile.b.col,
                    "{}: the bias from column {} on is added to columns from {} on", where(), tile.adds.back().col,
@@ -387,17 +387,17 @@ class Translation {
   bool single_post(const Post& post) const { return layout_.posts(post.rank, post.signal) == 1; }
 
   const Plan& plan_;
-  const HeapLayout& layout_;
+  const execute::HeapLayout& layout_;
   int rank_;
   HeapHandle heap_;
   std::size_t offset_;
   TileShape shape_;
-  std::span<const Queue> queues_;     // of the rank
-  std::vector<Place> places_;         // by buffer
-  const TaskPlace* place_ = nullptr;  // of the task that is being translated
-  const Task* task_ = nullptr;        // which that is
-  int queue_ = -1;                    // the last one that has begun
-  int unreserved_ = -1;               // the compute queue that all workers serve which no other reserves
+  std::span<const Queue> queues_;           // of the rank
+  std::vector<Place> places_;               // by buffer
+  const plan::TaskPlace* place_ = nullptr;  // of the task that is being translated
+  const Task* task_ = nullptr;              // which that is
+  int queue_ = -1;                          // the last one that has begun
+  int unreserved_ = -1;                     // the compute queue that all workers serve which no other reserves
   struct Copied {
     bool local = false, remote = false;
   };
@@ -434,18 +434,18 @@ void TableMemory::give_back(TableEntries entries) {
   if (places_.size() > 2) places_.erase(places_.begin());
 }
 
-RankTable translate(TaskStream& tasks, const TableSurvey& survey, const HeapLayout& layout, int rank,
+RankTable translate(plan::TaskStream& tasks, const TableSurvey& survey, const execute::HeapLayout& layout, int rank,
                     const HeapHandle& heap, std::size_t offset, const TileShape& shape, TableEntries memory) {
   Translation translation(tasks.frame(), survey, layout, rank, heap, offset, shape, std::move(memory));
-  tasks.for_each([&](const TaskPlace& place, const Task& task) { translation.add(place, task); });
+  tasks.for_each([&](const plan::TaskPlace& place, const Task& task) { translation.add(place, task); });
   return translation.finish();
 }
 
-RankTable translate(const Plan& plan, const HeapLayout& layout, int rank, const HeapHandle& heap, std::size_t offset,
-                    const TileShape& shape) {
+RankTable translate(const Plan& plan, const execute::HeapLayout& layout, int rank, const HeapHandle& heap,
+                    std::size_t offset, const TileShape& shape) {
   const TableSurvey survey = survey_of(plan, rank);
   Translation translation(plan, survey, layout, rank, heap, offset, shape, {});
-  for_each_task(plan, [&](const TaskPlace& place, const Task& task) { translation.add(place, task); });
+  plan::for_each_task(plan, [&](const plan::TaskPlace& place, const Task& task) { translation.add(place, task); });
   return translation.finish();
 }
 

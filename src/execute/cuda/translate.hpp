@@ -64,10 +64,10 @@ struct RankTable : TableEntries {
 /// Translates `rank`'s part. `heap` and `offset` say where the layout's memory lies. Throws Error(invalid_input) naming
 /// what this executor does not support, or what does not fit the kernel. The tables take the place of `memory`'s
 /// entries.
-RankTable translate(TaskStream& tasks, const TableSurvey& survey, const HeapLayout& layout, int rank,
+RankTable translate(plan::TaskStream& tasks, const TableSurvey& survey, const execute::HeapLayout& layout, int rank,
                     const HeapHandle& heap, std::size_t offset, const TileShape& shape, TableEntries memory);
-RankTable translate(const Plan& plan, const HeapLayout& layout, int rank, const HeapHandle& heap, std::size_t offset,
-                    const TileShape& shape);
+RankTable translate(const Plan& plan, const execute::HeapLayout& layout, int rank, const HeapHandle& heap,
+                    std::size_t offset, const TileShape& shape);
 
 /// Stages of the main loop that bring so many slots of 16-bit elements to a tile; 0: they do not come this way.
 std::uint32_t slot_stages_of(const TileShape& shape, std::uint32_t slots);

@@ -157,9 +157,9 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
 double Simulation::collective_seconds(const Group& group) const {
   constexpr Curve Machine::*curves[] = {&Machine::all_gather, &Machine::reduce_scatter, &Machine::all_reduce,
                                         &Machine::all_to_all};
-  return imbrex::collective_seconds(machine_, curves[static_cast<std::size_t>(group.kind)],
-                                    plan_.knobs.transport == Transport::store, static_cast<double>(group.ranks.size()),
-                                    group.wire_bytes);
+  return machine::collective_seconds(machine_, curves[static_cast<std::size_t>(group.kind)],
+                                     plan_.knobs.transport == Transport::store, static_cast<double>(group.ranks.size()),
+                                     group.wire_bytes);
 }
 
 void Simulation::finish_group(std::uint32_t id) {

@@ -18,9 +18,9 @@ TileModel::TileModel(const Machine& machine, const Plan& plan, double flops)
   const auto found = machine.sm_rate.find(plan.problem.type);
   IMBREX_EXPECTS(found != machine.sm_rate.end(), "machine '{}' has no compute rate for type {}", machine.name,
                  name_of(plan.problem.type));
-  const TileRate& tile = nearest_tile(machine, static_cast<double>(tile_m_), static_cast<double>(tile_n_));
+  const TileRate& tile = machine::nearest_tile(machine, static_cast<double>(tile_m_), static_cast<double>(tile_n_));
   const double cool = found->second * tile.efficiency;
-  rate_ = cool * mean_heat(machine, flops / (cool * machine.sms));
+  rate_ = cool * machine::mean_heat(machine, flops / (cool * machine.sms));
   prologue_ = tile.prologue;
   epilogue_ = tile.epilogue;
 }

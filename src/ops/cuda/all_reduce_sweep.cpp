@@ -10,7 +10,7 @@
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 namespace {
 
 class Sweep {
@@ -80,4 +80,4 @@ void sweep_all_reduces(World& world, const AllReduceMeasureRequest& request,
   for (std::int64_t bytes = request.least; bytes <= request.most; bytes *= 2) report(sweep.measure(bytes));
 }
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

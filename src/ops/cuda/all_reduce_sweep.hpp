@@ -6,11 +6,11 @@
 #include "imbrex/measure.hpp"
 #include "imbrex/world.hpp"
 
-namespace imbrex {
+namespace imbrex::ops {
 
 /// Collective: measures what the request asks for, and calls `report` on every rank, size by size. Throws
 /// Error(invalid_input) in a build without CUDA.
 void sweep_all_reduces(World& world, const AllReduceMeasureRequest& request,
                        const std::function<void(const AllReduceMeasurement&)>& report);
 
-}  // namespace imbrex
+}  // namespace imbrex::ops

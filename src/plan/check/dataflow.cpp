@@ -5,7 +5,7 @@
 #include "plan/builder.hpp"
 #include "plan/check/writes.hpp"
 
-namespace imbrex::check_detail {
+namespace imbrex::plan {
 namespace {
 
 struct Refused {
@@ -351,4 +351,4 @@ std::optional<Finding> find_dataflow_fault(const Plan& plan, Graph& graph) {
   return std::nullopt;
 }
 
-}  // namespace imbrex::check_detail
+}  // namespace imbrex::plan

@@ -6,9 +6,9 @@
 
 #include "plan/check/graph.hpp"
 
-namespace imbrex::check_detail {
+namespace imbrex::plan {
 
 /// Faults `race`, `coverage` and `reuse` (of buffers). The graph's find_deadlock must have found none.
 std::optional<Finding> find_dataflow_fault(const Plan& plan, Graph& graph);
 
-}  // namespace imbrex::check_detail
+}  // namespace imbrex::plan

@@ -13,7 +13,7 @@
 #include "plan/builder.hpp"
 #include "plan/json_names.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 namespace {
 
 constexpr std::int64_t max_bytes = std::int64_t{1} << 46;
@@ -332,12 +332,16 @@ FormatCheck::~FormatCheck() = default;
 void FormatCheck::add(const TaskPlace& place, const Task& task) { rules_->add(place, task); }
 void FormatCheck::finish() { rules_->finish(); }
 
+}  // namespace imbrex::plan
+
+namespace imbrex {
+
 std::optional<Finding> check_format(const Plan& plan) {
   try {
-    FormatCheck check(plan);
-    for_each_task(plan, [&](const TaskPlace& place, const Task& task) { check.add(place, task); });
+    plan::FormatCheck check(plan);
+    plan::for_each_task(plan, [&](const plan::TaskPlace& place, const Task& task) { check.add(place, task); });
     check.finish();
-  } catch (const Refused& refused) {
+  } catch (const plan::Refused& refused) {
     return refused.finding;
   }
   return std::nullopt;

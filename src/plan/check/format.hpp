@@ -5,7 +5,7 @@
 
 #include "plan/task_stream.hpp"
 
-namespace imbrex {
+namespace imbrex::plan {
 
 /// What a FormatCheck throws.
 struct Refused {
@@ -26,4 +26,4 @@ class FormatCheck {
   std::unique_ptr<Rules> rules_;
 };
 
-}  // namespace imbrex
+}  // namespace imbrex::plan

@@ -6,7 +6,7 @@
 #include <map>
 #include <unordered_set>
 
-namespace imbrex::check_detail {
+namespace imbrex::plan {
 namespace {
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
@@ -429,4 +429,4 @@ std::optional<Finding> Graph::find_signal_reuse() {
   return std::nullopt;
 }
 
-}  // namespace imbrex::check_detail
+}  // namespace imbrex::plan

@@ -13,7 +13,7 @@
 
 #include "imbrex/plan.hpp"
 
-namespace imbrex::check_detail {
+namespace imbrex::plan {
 
 using TaskId = std::uint32_t;
 using RankMask = std::uint64_t;
@@ -138,4 +138,4 @@ class Graph {
   std::uint32_t stamp_ = 0;
 };
 
-}  // namespace imbrex::check_detail
+}  // namespace imbrex::plan

@@ -6,7 +6,7 @@
 
 #include "plan/builder.hpp"
 
-namespace imbrex::check_detail {
+namespace imbrex::plan {
 
 int Sums::intern(std::vector<Stretch> set) {
   std::vector<std::pair<std::int64_t, std::int64_t>> key;
@@ -93,4 +93,4 @@ Wanted wanted_output(const Problem& problem, int rank, std::int64_t row) {
   return wanted;
 }
 
-}  // namespace imbrex::check_detail
+}  // namespace imbrex::plan

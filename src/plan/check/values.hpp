@@ -11,7 +11,7 @@
 
 #include "imbrex/plan.hpp"
 
-namespace imbrex::check_detail {
+namespace imbrex::plan {
 
 struct Stretch {
   std::int64_t begin = 0, end = 0;
@@ -68,4 +68,4 @@ struct Wanted {
 };
 Wanted wanted_output(const Problem& problem, int rank, std::int64_t row);
 
-}  // namespace imbrex::check_detail
+}  // namespace imbrex::plan

@@ -4,7 +4,7 @@
 
 #include "base/ceil_div.hpp"
 
-namespace imbrex::check_detail {
+namespace imbrex::plan {
 
 std::optional<std::pair<Write, Write>> WriteIndex::build(const Buffer& buffer) {
   if (writes_.empty()) return std::nullopt;
@@ -15,14 +15,14 @@ std::optional<std::pair<Write, Write>> WriteIndex::build(const Buffer& buffer) {
     cell_cols_ = std::min(cell_cols_, write.region.cols);
   }
   const std::int64_t most = 4 * std::ssize(writes_) + 16;
-  while (ceil_div(buffer.rows, cell_rows_) > most / ceil_div(buffer.cols, cell_cols_)) {
-    if (ceil_div(buffer.rows, cell_rows_) >= ceil_div(buffer.cols, cell_cols_))
+  while (base::ceil_div(buffer.rows, cell_rows_) > most / base::ceil_div(buffer.cols, cell_cols_)) {
+    if (base::ceil_div(buffer.rows, cell_rows_) >= base::ceil_div(buffer.cols, cell_cols_))
       cell_rows_ *= 2;
     else
       cell_cols_ *= 2;
   }
-  grid_cols_ = ceil_div(buffer.cols, cell_cols_);
-  cells_.resize(static_cast<std::size_t>(ceil_div(buffer.rows, cell_rows_) * grid_cols_));
+  grid_cols_ = base::ceil_div(buffer.cols, cell_cols_);
+  cells_.resize(static_cast<std::size_t>(base::ceil_div(buffer.rows, cell_rows_) * grid_cols_));
   stamps_.resize(writes_.size());
   for (std::size_t w = 0; w < writes_.size(); ++w) {
     const Region& r = writes_[w].region;
@@ -37,4 +37,4 @@ std::optional<std::pair<Write, Write>> WriteIndex::build(const Buffer& buffer) {
   return std::nullopt;
 }
 
-}  // namespace imbrex::check_detail
+}  // namespace imbrex::plan

@@ -10,7 +10,7 @@
 #include "plan/check/graph.hpp"
 #include "plan/check/values.hpp"
 
-namespace imbrex::check_detail {
+namespace imbrex::plan {
 
 struct Write {
   Region region;
@@ -56,4 +56,4 @@ class WriteIndex {
   std::int64_t cell_rows_ = 1, cell_cols_ = 1, grid_cols_ = 1;
 };
 
-}  // namespace imbrex::check_detail
+}  // namespace imbrex::plan

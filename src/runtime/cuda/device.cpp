@@ -34,8 +34,8 @@ struct Seat {
 
 Seat seat_of(int device) {
   Seat seat;
-  put_text(gpu_of(device).uuid, seat.uuid);
-  put_text(gpu_of(device).name, seat.name);
+  base::put_text(gpu_of(device).uuid, seat.uuid);
+  base::put_text(gpu_of(device).name, seat.name);
   seat.visible = device_count();
   return seat;
 }

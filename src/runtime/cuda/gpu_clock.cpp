@@ -24,12 +24,12 @@ double gpu_clock_to_host() {
     ping->asked = 0;
     ping->answered = 0;
     IMBREX_CUDA_TRY(answer_clock_ping(static_cast<ClockPing*>(device)));
-    const double begin = monotonic_seconds();
+    const double begin = base::monotonic_seconds();
     ping->asked = 1;
     // A kernel that begins only after this answers late, and another round is the shortest.
-    while (ping->answered == 0 && monotonic_seconds() - begin < limit) {
+    while (ping->answered == 0 && base::monotonic_seconds() - begin < limit) {
     }
-    const double end = monotonic_seconds();
+    const double end = base::monotonic_seconds();
     IMBREX_CUDA_TRY(cudaDeviceSynchronize());
     if (end - begin >= std::min(shortest, limit)) continue;
     shortest = end - begin;

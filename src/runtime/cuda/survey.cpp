@@ -67,8 +67,8 @@ std::vector<Record> ask(Head& head) {
     for (int i = 0; i < std::min(count, most_gpus); ++i) {
       const Gpu gpu = runtime::ask_gpu(i);
       Record r;
-      put_text(gpu.name, r.name);
-      put_text(gpu.uuid, r.uuid);
+      base::put_text(gpu.name, r.name);
+      base::put_text(gpu.uuid, r.uuid);
       r.memory_bytes = gpu.memory_bytes;
       r.sms = gpu.sms;
       r.major = gpu.major;
@@ -82,7 +82,7 @@ std::vector<Record> ask(Head& head) {
     if (head.count == 0) throw Error(ErrorCode::runtime_failure, "the driver shows no GPU");
   } catch (const std::exception& error) {
     head = {};
-    put_text(error.what(), head.reason);
+    base::put_text(error.what(), head.reason);
     records.clear();
   }
   return records;
