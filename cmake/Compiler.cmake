@@ -9,6 +9,18 @@ if(IMBREX_SANITIZE)
   endforeach()
   add_link_options(-fsanitize=${IMBREX_SANITIZE})
 endif()
+# Across files, GCC sees what no file shows: two types, or functions, of one name.
+set(IMBREX_LTO_COMPILE_FLAGS -flto=auto -ffat-lto-objects)  # fat: whoever links the installed library needs no GCC
+set(IMBREX_LTO_LINK_FLAGS -flto=auto -Werror=odr -Werror=lto-type-mismatch)
+if(IMBREX_LTO)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    message(FATAL_ERROR "IMBREX_LTO=ON needs GCC: the compiler is ${CMAKE_CXX_COMPILER_ID}")
+  endif()
+  foreach(flag ${IMBREX_LTO_COMPILE_FLAGS})  # nvcc's objects stay as they are
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:${flag}>)
+  endforeach()
+  add_link_options(${IMBREX_LTO_LINK_FLAGS})
+endif()
 if(IMBREX_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()

@@ -6,6 +6,7 @@ import unittest
 from pathlib import Path
 
 import check_docs
+import check_names
 import check_structure
 
 GOOD = {
@@ -44,7 +45,7 @@ def faults_of(changes):
                 continue
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
-        return [f for check in check_structure.CHECKS + check_docs.CHECKS for f in check(root)]
+        return [f for check in [*check_structure.CHECKS, check_names.check_names, *check_docs.CHECKS] for f in check(root)]
 
 
 class Checks(unittest.TestCase):
@@ -55,6 +56,16 @@ class Checks(unittest.TestCase):
         faults = faults_of(changes)
         self.assertEqual(len(faults), 1, faults)
         self.assertIn(expected, faults[0])
+
+    def test_names(self):
+        twice = "namespace imbrex::plan {\nstruct Node final : Other<int> {\n  int x;\n};\n}\n"
+        self.refuse("imbrex::plan::Node is defined at src/machine/machine.hpp:2 too",
+                    {"src/machine/machine.hpp": twice, "src/plan/plan.hpp": twice})
+        self.refuse("imbrex::Node belongs into its room's namespace",
+                    {"src/plan/plan.hpp": "namespace imbrex {\nenum class Node : unsigned char { a };\n}\n"})
+        own = ("namespace imbrex::plan {\nstruct Node;\ntemplate <class T> void f() { struct Node { int x; }; }\n"
+               "namespace {\nclass Node {\n};\n}\n// struct Node {\n}\n")
+        self.assertEqual(faults_of({"src/machine/machine.hpp": own, "src/plan/plan.hpp": own}), [])
 
     def test_arrows(self):
         self.refuse("base may not include plan", {"src/base/check.hpp": '#include "plan/plan.hpp"\n'})

@@ -38,7 +38,7 @@ class Dataflow {
     return fmt::format("rows {}+{} cols {}+{} of {} on rank {}", r.row, r.rows, r.col, r.cols, buffer(r).name, r.rank);
   }
   std::string name(TaskId id) const {
-    const Node& node = graph_.nodes()[id];
+    const TaskNode& node = graph_.nodes()[id];
     return task_name(plan_, node.rank, node.queue, node.index);
   }
 

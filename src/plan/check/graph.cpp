@@ -37,7 +37,7 @@ Graph::Graph(const Plan& plan) : plan_(plan) {
       const bool ordered_queue = in_order(queues[index(q)].engine);
       for (const Task& task : queues[index(q)].tasks) {
         const auto id = static_cast<TaskId>(nodes_.size());
-        Node node{&task, rank, q, id - first_of_queue_.back().back()};
+        TaskNode node{&task, rank, q, id - first_of_queue_.back().back()};
         node.first_wait = static_cast<std::uint32_t>(wait_nodes_of_.size());
         node.first_post = static_cast<std::uint32_t>(ordinals_.size());
         if (ordered_queue && node.index > 0) {
@@ -91,7 +91,7 @@ std::uint64_t Graph::posts_made(TaskId task, std::uint32_t signal) const {
 }
 
 bool Graph::sure_of(TaskId task, const WaitNode& node) const {
-  const Node& n = nodes_[task];
+  const TaskNode& n = nodes_[task];
   const Signal& signal = signals_[node.signal];
   for (std::size_t p = 0; p < n.task->posts.size(); ++p) {
     const Post& post = n.task->posts[p];
@@ -103,7 +103,7 @@ bool Graph::sure_of(TaskId task, const WaitNode& node) const {
 }
 
 Finding Graph::finding(Fault fault, TaskId task, const std::string& text) const {
-  const Node& node = nodes_[task];
+  const TaskNode& node = nodes_[task];
   return {fault, node.rank, node.queue, node.index, task_name(plan_, node.rank, node.queue, node.index) + ": " + text};
 }
 
@@ -137,7 +137,7 @@ std::optional<Finding> Graph::find_deadlock() {
     const auto& tasks = plan_.ranks[index(rank)].queues[index(queue)].tasks;
     while (head < tasks.size()) {
       const TaskId id = first_of_queue_[index(rank)][index(queue)] + static_cast<TaskId>(head);
-      const Node& node = nodes_[id];
+      const TaskNode& node = nodes_[id];
       const Wait* blocking = nullptr;
       for (const Wait& wait : node.task->waits)
         if (seen[signal_id(rank, wait.signal)] < wait.count) blocking = &wait;
@@ -197,7 +197,7 @@ Finding Graph::stuck(const std::vector<std::uint64_t>& seen, const std::vector<s
 
 template <typename F>
 void Graph::for_each_wait(TaskId task, F&& f) const {
-  const Node& node = nodes_[task];
+  const TaskNode& node = nodes_[task];
   for (std::size_t w = 0; w < node.task->waits.size(); ++w) f(node.task->waits[w], wait_nodes_of_[node.first_wait + w]);
 }
 
@@ -233,7 +233,7 @@ RankMask Graph::wait_entered(WaitNode& node) {
 
 // The ranks that a post of the task holds; called for an in-order queue's last posts first.
 RankMask Graph::held_by(TaskId task, std::size_t post) {
-  const Node& node = nodes_[task];
+  const TaskNode& node = nodes_[task];
   Signal& signal = signals_[signal_id(node.task->posts[post].rank, node.task->posts[post].signal)];
   const std::uint32_t ordinal = ordinals_[node.first_post + post];
   if (signal.in_order) {
@@ -268,7 +268,7 @@ void Graph::compute_entered() {
     RankMask shared = 0;
     for (std::size_t j = i; j < end; ++j) {
       const TaskId id = order_[j];
-      const Node& node = nodes_[id];
+      const TaskNode& node = nodes_[id];
       RankMask load = bit(node.rank);
       if (node.previous != no_task) load |= entered_end_[node.previous];
       RankMask all = load;
@@ -302,7 +302,7 @@ void Graph::compute_holds() {
     RankMask shared = 0;
     for (std::size_t j = begin; j < i; ++j) {
       const TaskId id = order_[j];
-      const Node& node = nodes_[id];
+      const TaskNode& node = nodes_[id];
       RankMask mask = bit(node.rank);
       if (node.next != no_task) {
         const std::int32_t next = nodes_[node.next].collective;
@@ -327,7 +327,7 @@ void Graph::compute_holds() {
 // ----------------------------------------------------------------------------------------------- within one epoch
 
 bool Graph::ordered(TaskId first, TaskId second, const Moment& moment) {
-  const Node &f = nodes_[first], &s = nodes_[second];
+  const TaskNode &f = nodes_[first], &s = nodes_[second];
   if (f.position >= s.position) return false;
   // One in-order queue, or a post that the access directly waits for: nearly always one of these.
   if (s.previous != no_task && f.rank == s.rank && f.queue == s.queue) return true;

@@ -21,7 +21,7 @@ inline constexpr TaskId no_task = ~TaskId{0};
 
 inline RankMask bit(int rank) { return RankMask{1} << rank; }
 
-struct Node {
+struct TaskNode {
   const Task* task = nullptr;
   int rank = 0, queue = 0;
   std::uint32_t index = 0;       // in its queue
@@ -51,7 +51,7 @@ class Graph {
 
   // The rest is valid after find_deadlock found none.
 
-  const std::vector<Node>& nodes() const { return nodes_; }
+  const std::vector<TaskNode>& nodes() const { return nodes_; }
   const std::vector<TaskId>& order() const { return order_; }
   const std::vector<std::vector<TaskId>>& collectives() const { return collectives_; }
 
@@ -122,7 +122,7 @@ class Graph {
   void for_each_wait(TaskId task, F&& f) const;
 
   const Plan& plan_;
-  std::vector<Node> nodes_;
+  std::vector<TaskNode> nodes_;
   std::vector<std::vector<TaskId>> first_of_queue_;  // by rank and queue
   std::vector<std::uint32_t> signal_base_;
   std::vector<Signal> signals_;
