@@ -4,12 +4,12 @@ include(CMakePackageConfigHelpers)
 
 set(IMBREX_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/imbrex)
 
-# A static library hands its needs on: the package finds this BLAS again, or another one.
-target_link_libraries(imbrex PRIVATE $<INSTALL_INTERFACE:imbrex::blas>)
-
-install(TARGETS imbrex EXPORT imbrex_targets
-  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+install(TARGETS imbrex_installed EXPORT imbrex_targets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+# The program finds the library beside itself, wherever both are moved.
+file(RELATIVE_PATH lib_from_bin ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+set_target_properties(imbrex_cli PROPERTIES INSTALL_RPATH "$ORIGIN/${lib_from_bin}")
 install(TARGETS imbrex_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/imbrex DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/machines DESTINATION ${CMAKE_INSTALL_DATADIR}/imbrex FILES_MATCHING PATTERN "*.json")

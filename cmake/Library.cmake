@@ -1,0 +1,42 @@
+# Two shared libraries of the same objects. Tests and the program link `imbrex`, which shows them everything. What is
+# installed shows the public names only: those of the classes and functions that include/imbrex/ declares.
+set(IMBREX_EXPORTS ${CMAKE_CURRENT_BINARY_DIR}/exports.map)
+file(GLOB headers ${CMAKE_CURRENT_SOURCE_DIR}/include/imbrex/*.hpp)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${headers})
+set(names)
+foreach(header ${headers})
+  # A function is declared from the first column on; a type's members have its name in theirs.
+  file(STRINGS ${header} lines REGEX "^[A-Za-z_][^(]*[ &*][a-z_][a-z0-9_]*\\(")
+  foreach(line ${lines})
+    if(NOT line MATCHES "^(inline|constexpr|template|using|static_assert|friend|namespace) ")
+      string(REGEX REPLACE "^[^(]*[ &*]([a-z_][a-z0-9_]*)\\(.*" "\\1" name "${line}")
+      list(APPEND names ${name})
+    endif()
+  endforeach()
+endforeach()
+list(REMOVE_DUPLICATES names)
+set(patterns "imbrex::[A-Z]*;\n    imbrex::operator*;\n    vtable?for?imbrex::[A-Z]*;\n    typeinfo?for?imbrex::[A-Z]*;\n    typeinfo?name?for?imbrex::[A-Z]*;\n    *thunk?to?imbrex::[A-Z]*;\n")
+foreach(name ${names})
+  string(APPEND patterns "    imbrex::${name}[!a-zA-Z0-9_]*;\n")
+endforeach()
+file(CONFIGURE OUTPUT ${IMBREX_EXPORTS} @ONLY
+  CONTENT "{\n  global: extern \"C++\" {\n    @patterns@  };\n  local: *;\n};\n")
+
+foreach(library imbrex imbrex_installed)
+  add_library(${library} SHARED)
+  target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:imbrex_objects>)
+  if(TARGET imbrex_sm80)
+    target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:imbrex_sm80>)
+  endif()
+  target_include_directories(${library}
+    PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
+  target_compile_features(${library} PUBLIC cxx_std_20)
+  # What comes in from static libraries, a BLAS and CUDA's runtime, is nobody else's.
+  target_link_options(${library} PRIVATE -Wl,-Bsymbolic-functions -Wl,--exclude-libs,ALL -Wl,--no-undefined)
+  set_target_properties(${library} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+    LINKER_LANGUAGE CXX)
+endforeach()
+add_library(imbrex::imbrex ALIAS imbrex)
+target_link_options(imbrex_installed PRIVATE -Wl,--version-script=${IMBREX_EXPORTS})
+set_target_properties(imbrex_installed PROPERTIES OUTPUT_NAME imbrex EXPORT_NAME imbrex LINK_DEPENDS ${IMBREX_EXPORTS}
+  LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/installed)

@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+"""The installed library shows the names that its headers declare, and no others. usage: exports_test.py LIBRARY INCLUDE"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+# A function's name stands before its arguments; a template's instance has its result in front.
+NAME = re.compile(r"^(?:vtable for |typeinfo for |typeinfo name for |(?:non-virtual|virtual|covariant return) thunk to )?"
+                  r"imbrex::([A-Za-z_]\w*|operator[^\w\s]+)")
+FUNCTION = re.compile(r"^(?!inline|constexpr|template|using|static_assert|friend|return)[A-Za-z_][^(\n]*[ &*]([a-z_]\w*)\(", re.M)
+
+
+def main(library, include):
+    text = "".join(path.read_text() for path in sorted(Path(include).rglob("*.hpp")))
+    functions = set(FUNCTION.findall(text))
+    types = set(re.findall(r"\b(?:struct|class|enum class)\s+([A-Z]\w*)", text))
+    shown = subprocess.run(["nm", "-DC", "--defined-only", library], check=True, stdout=subprocess.PIPE, text=True).stdout
+    names = {line.split(" ", 2)[2] for line in shown.splitlines()}
+    found = set()
+    for name in sorted(names):
+        match = NAME.match(name)
+        assert match, f"{name} is shown, and is not of namespace imbrex"
+        assert match[1] in functions | types or match[1].startswith("operator"), f"{name} is shown; no header declares it"
+        found.add(match[1])
+    missing = functions - found
+    assert not missing, f"headers declare {sorted(missing)}, which the library does not show"
+    assert len(functions) > 50, f"only {len(functions)} functions were found in the headers"
+    print(f"{len(names)} names, {len(functions)} functions among them")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
