@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "base/check.hpp"
-#include "execute/cuda/library_translate.hpp"
-#include "execute/cuda/translate.hpp"
+#include "execute/cuda/libraries/library_translate.hpp"
+#include "execute/cuda/tables/translate.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/ops.hpp"
 #include "ops/run_device.hpp"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "collectives/cuda/packet.cuh"
+#include "collectives/cuda/wire/packet.cuh"
 #include "runtime/cuda/early_launch.hpp"
 
 namespace imbrex {

@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
-#include "collectives/cuda/comm.hpp"
+#include "collectives/cuda/wire/comm.hpp"
 #include "execute/cuda/refusal.hpp"
-#include "execute/cuda/translate.hpp"
+#include "execute/cuda/tables/translate.hpp"
 #include "imbrex/execute.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/ops.hpp"

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "base/check.hpp"
-#include "execute/cuda/library_suggestions.hpp"
+#include "execute/cuda/libraries/library_suggestions.hpp"
 #include "imbrex/measure.hpp"
 #include "ops/operand_memory.hpp"
 #include "ops/random_bytes.hpp"

@@ -7,7 +7,7 @@
 
 #include "base/check.hpp"
 #include "base/convert.hpp"
-#include "execute/cuda/library_translate.hpp"
+#include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/layout.hpp"
 #include "imbrex/npy.hpp"
 #include "imbrex/ops.hpp"

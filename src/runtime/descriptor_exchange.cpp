@@ -7,9 +7,9 @@
 #include <cstring>
 
 #include "base/check.hpp"
-#include "runtime/bootstrap.hpp"
+#include "runtime/bootstrap/bootstrap.hpp"
+#include "runtime/bootstrap/socket.hpp"
 #include "runtime/control.hpp"
-#include "runtime/socket.hpp"
 
 namespace imbrex::runtime {
 namespace {

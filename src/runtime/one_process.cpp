@@ -6,7 +6,7 @@
 #include <array>
 #include <vector>
 
-#include "runtime/bootstrap.hpp"
+#include "runtime/bootstrap/bootstrap.hpp"
 
 namespace imbrex::runtime {
 

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "base/check.hpp"
-#include "runtime/children.hpp"
+#include "runtime/bootstrap/children.hpp"
 #include "runtime/host_world.hpp"
 
 namespace imbrex {

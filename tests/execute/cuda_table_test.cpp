@@ -7,7 +7,7 @@
 #include <set>
 
 #include "cuda_tables.hpp"
-#include "execute/cuda/tensor_maps.hpp"
+#include "execute/cuda/products/tensor_maps.hpp"
 #include "plan/builder.hpp"
 #include "plan/rank_plan.hpp"
 #include "support/random_plan.hpp"

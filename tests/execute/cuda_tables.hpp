@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "execute/cuda/translate.hpp"
+#include "execute/cuda/tables/translate.hpp"
 #include "imbrex/error.hpp"
 
 namespace imbrex::test {

@@ -6,7 +6,7 @@
 #include <set>
 #include <tuple>
 
-#include "execute/cuda/gemm.hpp"
+#include "execute/cuda/products/gemm.hpp"
 
 namespace imbrex {
 namespace {

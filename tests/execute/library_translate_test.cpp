@@ -4,7 +4,7 @@
 #include <map>
 #include <tuple>
 
-#include "execute/cuda/library_translate.hpp"
+#include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "imbrex/error.hpp"
 #include "support/random_plan.hpp"

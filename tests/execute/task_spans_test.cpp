@@ -1,12 +1,12 @@
 // Spans of a timeline from what kernels wrote down, without a GPU.
-#include "execute/cuda/task_spans.hpp"
+#include "execute/cuda/times/task_spans.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 
-#include "execute/cuda/translate.hpp"
+#include "execute/cuda/tables/translate.hpp"
 #include "execute/layout.hpp"
 
 namespace imbrex::cuda {

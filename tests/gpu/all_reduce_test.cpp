@@ -6,7 +6,7 @@
 #include <iostream>
 
 #include "collectives/cuda/cuda_collectives.hpp"
-#include "execute/cuda/graph.hpp"
+#include "execute/cuda/lanes/graph.hpp"
 #include "gpu/collective_ranks.hpp"
 #include "gpu/gpu_case.hpp"
 #include "gpu/reduce_vectors.hpp"

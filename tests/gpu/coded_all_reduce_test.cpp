@@ -11,7 +11,7 @@
 #include "base/convert.hpp"
 #include "codec/chunk.hpp"
 #include "collectives/cuda/cuda_collectives.hpp"
-#include "execute/cuda/graph.hpp"
+#include "execute/cuda/lanes/graph.hpp"
 #include "gpu/gpu_case.hpp"
 #include "gpu/reduce_vectors.hpp"
 #include "imbrex/collectives.hpp"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "collectives/cuda/cuda_collectives.hpp"
-#include "execute/cuda/graph.hpp"
+#include "execute/cuda/lanes/graph.hpp"
 #include "imbrex/world.hpp"
 
 namespace imbrex::test {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "execute/cuda/translate.hpp"
+#include "execute/cuda/tables/translate.hpp"
 #include "gpu/gpu_case.hpp"
 #include "imbrex/error.hpp"
 #include "support/random_plan.hpp"

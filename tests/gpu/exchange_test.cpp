@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "collectives/cuda/cuda_collectives.hpp"
-#include "execute/cuda/graph.hpp"
+#include "execute/cuda/lanes/graph.hpp"
 #include "gpu/gpu_case.hpp"
 #include "gpu/reduce_vectors.hpp"
 #include "imbrex/collectives.hpp"

@@ -12,8 +12,8 @@
 #include <mutex>
 
 #include "base/convert.hpp"
-#include "execute/cuda/graph.hpp"
-#include "execute/cuda/stream_execution.hpp"
+#include "execute/cuda/lanes/graph.hpp"
+#include "execute/cuda/lanes/stream_execution.hpp"
 #include "imbrex/error.hpp"
 #include "ops/operands.hpp"
 #include "ops/reference.hpp"

@@ -3,8 +3,8 @@
 #include <chrono>
 #include <thread>
 
+#include "execute/cuda/lanes/stream_execution.hpp"
 #include "execute/cuda/refusal.hpp"
-#include "execute/cuda/stream_execution.hpp"
 #include "gpu/gpu_case.hpp"
 #include "imbrex/error.hpp"
 #include "runtime/cuda/check.hpp"

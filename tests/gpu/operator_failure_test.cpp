@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "execute/cuda/graph.hpp"
+#include "execute/cuda/lanes/graph.hpp"
 #include "gpu/gpu_case.hpp"
 #include "gpu/operator_subject.hpp"
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <tuple>
 
-#include "execute/cuda/graph.hpp"
+#include "execute/cuda/lanes/graph.hpp"
 #include "gpu/gpu_case.hpp"
 #include "gpu/operator_subject.hpp"
 

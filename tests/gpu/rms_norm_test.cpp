@@ -9,7 +9,7 @@
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "collectives/rms_norm.hpp"
 #include "collectives/rms_norm_case.hpp"
-#include "execute/cuda/graph.hpp"
+#include "execute/cuda/lanes/graph.hpp"
 #include "gpu/collective_ranks.hpp"
 #include "gpu/gpu_case.hpp"
 #include "gpu/reduce_vectors.hpp"

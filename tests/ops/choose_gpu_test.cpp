@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "execute/cuda/refusal.hpp"
-#include "execute/cuda/translate.hpp"
+#include "execute/cuda/tables/translate.hpp"
 #include "imbrex/plan.hpp"
 #include "ops/choose_gpu.hpp"
 #include "support/random_plan.hpp"

@@ -1,4 +1,4 @@
-#include "runtime/bootstrap.hpp"
+#include "runtime/bootstrap/bootstrap.hpp"
 
 #include <gtest/gtest.h>
 

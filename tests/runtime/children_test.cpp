@@ -1,4 +1,4 @@
-#include "runtime/children.hpp"
+#include "runtime/bootstrap/children.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

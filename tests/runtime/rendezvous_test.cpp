@@ -1,5 +1,5 @@
 // Processes that do not fit together, each with variables of its own.
-#include "runtime/rendezvous.hpp"
+#include "runtime/bootstrap/rendezvous.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -9,8 +9,8 @@
 
 #include <fmt/format.h>
 
-#include "runtime/bootstrap.hpp"
-#include "runtime/socket.hpp"
+#include "runtime/bootstrap/bootstrap.hpp"
+#include "runtime/bootstrap/socket.hpp"
 #include "runtime/spawn.hpp"
 
 namespace imbrex::test {

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/cuda/sizes.hpp"
+#include "collectives/cuda/wire/sizes.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/early_launch.hpp"

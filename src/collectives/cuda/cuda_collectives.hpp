@@ -7,11 +7,11 @@
 #include <memory>
 #include <string>
 
-#include "collectives/cuda/coded.hpp"
-#include "collectives/cuda/exact.hpp"
-#include "collectives/cuda/exchange.hpp"
-#include "collectives/cuda/rms_norm.hpp"
-#include "collectives/cuda/vote.hpp"
+#include "collectives/cuda/coded/coded.hpp"
+#include "collectives/cuda/exact/exact.hpp"
+#include "collectives/cuda/exchange/exchange.hpp"
+#include "collectives/cuda/rms_norm/rms_norm.hpp"
+#include "collectives/cuda/vote/vote.hpp"
 #include "collectives/policy.hpp"
 #include "imbrex/types.hpp"
 #include "imbrex/world.hpp"

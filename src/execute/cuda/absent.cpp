@@ -1,5 +1,5 @@
 // A build without CUDA.
-#include "execute/cuda/library_suggestions.hpp"
+#include "execute/cuda/libraries/library_suggestions.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/execute.hpp"
 

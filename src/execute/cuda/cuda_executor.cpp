@@ -3,9 +3,9 @@
 #include <mutex>
 
 #include "base/check.hpp"
-#include "execute/cuda/cuda_execution.hpp"
-#include "execute/cuda/library_execution.hpp"
-#include "execute/cuda/library_translate.hpp"
+#include "execute/cuda/lanes/cuda_execution.hpp"
+#include "execute/cuda/lanes/library_execution.hpp"
+#include "execute/cuda/libraries/library_translate.hpp"
 #include "runtime/cuda/device.hpp"
 
 namespace imbrex {

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "execute/cuda/table.hpp"
+#include "execute/cuda/tables/table.hpp"
 #include "runtime/cuda/ordering.cuh"
 
 namespace imbrex::cuda {

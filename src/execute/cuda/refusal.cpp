@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "execute/cuda/library_translate.hpp"
-#include "execute/cuda/translate.hpp"
+#include "execute/cuda/libraries/library_translate.hpp"
+#include "execute/cuda/tables/translate.hpp"
 #include "imbrex/error.hpp"
 
 namespace imbrex::cuda {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "execute/cuda/graph.hpp"
+#include "execute/cuda/lanes/graph.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 #include "tune/turns.hpp"

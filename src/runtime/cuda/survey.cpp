@@ -11,10 +11,10 @@
 #include <cstring>
 
 #include "base/fixed_text.hpp"
+#include "runtime/bootstrap/socket.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/memory.hpp"
-#include "runtime/socket.hpp"
 
 namespace imbrex {
 namespace {

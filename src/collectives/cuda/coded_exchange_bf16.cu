@@ -1,8 +1,0 @@
-#include "collectives/cuda/coded_entries.hpp"
-#include "collectives/cuda/coded_exchange.cuh"
-
-namespace imbrex::cuda {
-
-const void* coded_exchange_bf16(ExchangeKind kind) { return coded_exchange_of<Type::bf16>(kind); }
-
-}  // namespace imbrex::cuda

@@ -1,0 +1,157 @@
+// Epochs, slots and bounded waits of the collectives' kernels. See comm.hpp for the protocol.
+#pragma once
+
+#include "collectives/cuda/wire/comm.hpp"
+#include "runtime/cuda/ordering.cuh"
+
+namespace imbrex::cuda {
+
+__device__ __forceinline__ std::byte* workspace(const Comm& c, std::uint32_t rank) { return c.first + rank * c.stride; }
+
+__device__ __forceinline__ CommState& state_of(const Comm& c, std::uint32_t rank) {
+  return *reinterpret_cast<CommState*>(workspace(c, rank));
+}
+
+__device__ __forceinline__ std::byte* slots_of(const Comm& c, std::uint32_t rank, std::uint64_t epoch) {
+  return workspace(c, rank) + slots_offset + (epoch & 1) * c.copy_bytes;
+}
+
+__device__ __forceinline__ std::byte* coded_slots_of(const Comm& c, std::uint32_t rank, std::uint64_t epoch) {
+  return slots_of(c, rank, epoch) + 2 * c.copy_bytes;
+}
+
+/// By every thread of a block, before end_epoch.
+__device__ __forceinline__ BlockState read_state(const Comm& c) {
+  BlockState s;
+  const void* at = &state_of(c, c.rank).blocks[blockIdx.x];
+  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(s.epoch), "=l"(*reinterpret_cast<std::uint64_t*>(&s.posts))
+               : "l"(at)
+               : "memory");
+  return s;
+}
+
+/// Whether this kernel has anything to do. The same for all blocks of all ranks.
+__device__ __forceinline__ bool is_turn(const Comm& c, const BlockState& s) {
+  if (c.turn == Turn::always) return true;
+  const bool exact = *const_cast<const volatile std::uint64_t*>(&state_of(c, c.rank).exact_epoch) == s.epoch;
+  return exact == (c.turn == Turn::if_exact);
+}
+
+/// By every thread of a block, once. `rooms`: what the block posted to each peer's `room` in this call.
+__device__ __forceinline__ void end_epoch(const Comm& c, const BlockState& s, std::uint32_t rooms = 0) {
+  __syncthreads();
+  BlockState* blocks = state_of(c, c.rank).blocks;
+  if (threadIdx.x == 0) {
+    blocks[blockIdx.x].epoch = s.epoch + 1;
+    blocks[blockIdx.x].rooms = s.rooms + rooms;
+  }
+  if (blockIdx.x != 0) return;
+  if (threadIdx.x == 0) state_of(c, c.rank).reports[(s.epoch + 1) & 1] = {};
+  for (std::uint32_t b = gridDim.x + threadIdx.x; b < max_comm_blocks; b += blockDim.x) blocks[b].epoch = s.epoch + 1;
+}
+
+/// By whole warps, before end_epoch: what their threads found. Positive floats order like their bits.
+__device__ __forceinline__ void write_report(const Comm& c, std::uint64_t epoch, float error, std::uint32_t non_finite,
+                                             std::uint32_t raw_groups) {
+  CommReport& r = state_of(c, c.rank).reports[epoch & 1];
+  const std::uint32_t worst = __reduce_max_sync(0xffffffffu, __float_as_uint(error)),
+                      odd = __reduce_add_sync(0xffffffffu, non_finite),
+                      raw = __reduce_add_sync(0xffffffffu, raw_groups);
+  if (threadIdx.x % 32 != 0) return;
+  if (worst != 0) atomicMax(&r.error_bits, worst);
+  if (odd != 0) atomicAdd(&r.non_finite, static_cast<unsigned long long>(odd));
+  if (raw != 0) atomicAdd(&r.raw_groups, raw);
+}
+
+/// What a thread waits for, for the record.
+struct Place {
+  CommStep step;
+  std::uint32_t peer;
+  std::uint64_t packet;
+  std::uint32_t expected, seen;
+};
+
+/// Writes down the first wait of this rank that passed its limit, and ends every wait of every rank.
+__device__ __forceinline__ void give_up(const Comm& c, std::uint64_t epoch, const Place& place) {
+  if (atomicCAS(&state_of(c, c.rank).fault_lock, 0u, 1u) == 0u) {
+    c.fault->step = static_cast<std::uint32_t>(place.step);
+    c.fault->peer = place.peer;
+    c.fault->block = blockIdx.x;
+    c.fault->expected = place.expected;
+    c.fault->seen = place.seen;
+    c.fault->packet = place.packet;
+    c.fault->epoch = epoch;
+    __threadfence_system();
+    c.fault->state = CommFault::timed_out;
+  }
+  for (std::uint32_t r = 0; r < c.ranks; ++r) store_relaxed_system(&state_of(c, r).abort, 1u);
+}
+
+/// Bounds a loop of polls: asked after a poll that failed, says whether to go on.
+class Patience {
+ public:
+  template <typename Where>
+  __device__ __forceinline__ bool left(const Comm& c, std::uint64_t epoch, Where&& where) {
+    // Most waits are short: neither the clock nor the abort word is read before the 64th poll. The host's word, which
+    // crosses the bus, is read once in a thousand.
+    if (++polls_ % 64 != 0) return true;
+    const std::uint64_t now = global_nanoseconds();
+    if (polls_ == 64) begin_ = now;
+    const volatile std::uint32_t* abort = polls_ % 1024 == 0 ? &c.fault->abort : &state_of(c, c.rank).abort;
+    if (*abort != 0u) {
+      c.fault->ended_early = 1;
+      return false;
+    }
+    if (now - begin_ <= c.limit_ns) return true;
+    give_up(c, epoch, where());
+    return false;
+  }
+
+ private:
+  std::uint64_t begin_ = 0;
+  std::uint32_t polls_ = 0;
+};
+
+/// By every thread of a block: until all peers have freed `count` chunks in this call. Whether that, and `well`, is so.
+__device__ __forceinline__ bool wait_for_room(const Comm& c, const BlockState& s, std::uint32_t count, bool well) {
+  if (threadIdx.x < c.ranks && threadIdx.x != c.rank && well) {
+    const std::uint32_t* room = &state_of(c, c.rank).room[threadIdx.x][blockIdx.x];
+    Patience patience;
+    for (;;) {
+      const std::uint32_t seen = load_acquire_system(room) - s.rooms;
+      if (static_cast<std::int32_t>(seen - count) >= 0) break;
+      if (!patience.left(c, s.epoch, [&] { return Place{CommStep::room, threadIdx.x, 0, count, seen}; })) {
+        well = false;
+        break;
+      }
+    }
+  }
+  __syncthreads();
+  return well;
+}
+
+/// By every thread of a block: tells the peers that it has freed `count` chunks. The fence covers what the block's
+/// other threads cleared before the barrier. The last warp posts, so that the first one can wait for room meanwhile.
+__device__ __forceinline__ void post_room(const Comm& c, const BlockState& s, std::uint32_t count) {
+  __syncthreads();
+  const std::uint32_t peer = blockDim.x - 1 - threadIdx.x;
+  if (peer >= c.ranks || peer == c.rank) return;
+  fence_system();
+  store_relaxed_system(&state_of(c, peer).room[c.rank][blockIdx.x], s.rooms + count);
+}
+
+/// Tests: pauses this warp, one time in eight, for up to max_pause_ns.
+__device__ __forceinline__ void maybe_pause(const Comm& c, std::uint64_t epoch, std::uint32_t step) {
+  if (c.max_pause_ns == 0) return;
+  auto number = static_cast<std::uint32_t>(epoch);
+  asm volatile("" : "+r"(number));  // else its product waits in a register, where nobody ever pauses
+  std::uint32_t x = c.pause_seed ^ (step * 0x9e3779b9u) ^ (number * 0x85ebca6bu) ^ (c.rank * 0xc2b2ae35u) ^
+                    ((blockIdx.x * 32 + threadIdx.x / 32) * 0x27d4eb2fu);
+  x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu, x ^= x >> 16;
+  if (x % 8 != 0) return;
+  const std::uint64_t until = global_nanoseconds() + (x >> 3) % c.max_pause_ns;
+  while (global_nanoseconds() < until) __nanosleep(200);
+}
+
+}  // namespace imbrex::cuda

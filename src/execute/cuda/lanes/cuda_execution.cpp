@@ -1,0 +1,472 @@
+#include "execute/cuda/lanes/cuda_execution.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "execute/cuda/times/task_spans.hpp"
+#include "plan/builder.hpp"
+#include "runtime/cuda/check.hpp"
+#include "runtime/cuda/device.hpp"
+#include "runtime/cuda/gpu_clock.hpp"
+#include "runtime/failure.hpp"
+
+namespace imbrex::cuda {
+namespace {
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+template <typename T>
+std::size_t bytes_of(const std::vector<T>& v) {
+  return (v.size() * sizeof(T) + 255) / 256 * 256;
+}
+
+// Cycles that a variant's blocks take over the plan: whole waves of tiles, partners counted as tiles, as measured on an
+// H200 (docs/gpu-results.md).
+double cost(const GemmKernel& kernel, const RankTable& table, int workers, std::int64_t depth) {
+  const TileShape& shape = kernel.shape;
+  const double entries = static_cast<double>(table.tiles + table.partners),
+               at_once = static_cast<double>(workers) * shape.cluster;
+  const double waves = std::max(1.0, std::ceil(entries / at_once));
+  if (shape.sharing == Sharing::k) depth /= shape.cluster;
+  const auto size = static_cast<double>(shape.m * shape.n);
+  // Up to 128 columns, shared memory feeds the tensor cores a little too slowly. Without a partner to share B with, a
+  // small block waits for the second-level cache.
+  const double slice = size / (128 * 128) * (shape.n > 128 ? 515 : 575), rate = shape.cluster > 1 ? 1.0
+                                                                                : shape.n < 256   ? 0.82
+                                                                                                  : 0.98;
+  const double product =
+      slice / rate * static_cast<double>(depth * static_cast<std::int64_t>(size_of(kernel.type))) / 128;
+  // One group stores its tile while the other multiplies, or both share in a tile and store it in half the time.
+  const double store = 1500 + 21 * size / (kernel.pingpong ? 128 : 256);
+  return waves * product + (kernel.pingpong ? store : waves * store);
+}
+
+// Asking loads the kernel, and takes the driver long: once for a device.
+int workers_of(const GemmKernel& kernel, int device) {
+  static std::mutex lock;
+  static std::map<std::pair<const GemmKernel*, int>, int> known;
+  const std::lock_guard guard(lock);
+  const auto [place, fresh] = known.try_emplace({&kernel, device}, 0);
+  if (fresh) place->second = kernel.workers();
+  return place->second;
+}
+
+}  // namespace
+
+CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, FaultPool& faults, int device,
+                             std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed, TableMemory& memory,
+                             const CudaOptions& options)
+    : StreamExecution(calls, options.timeline),
+      world_(world),
+      heap_(heap),
+      device_(device),
+      tasks_(std::move(tasks)),
+      plan_(tasks_->frame()),
+      options_(options),
+      layout_(std::move(surveyed.layout)),
+      survey_(std::move(surveyed.tables)),
+      epoch_(options.first_epoch),
+      place_{heap, heap.allocate_or_grow(world, layout_.bytes() + 256)},
+      state_offset_(layout_.bytes()),
+      fault_(faults.take()),
+      exceptions_(std::uncaught_exceptions()) {
+  // Every kernel is loaded before any runs; refusals come before anything else is taken, on every rank alike.
+  static_cast<void>(workers_of(plain_kernel(plan_.problem.type), device_));
+  choose_kernel(memory);
+  for (QueueSpan& queue : table_.queues)
+    queue.workers = (queue.workers + static_cast<std::uint32_t>(kernel_->shape.cluster) - 1) /
+                    static_cast<std::uint32_t>(kernel_->shape.cluster);
+  place_workers(table_.queues, static_cast<std::uint32_t>(workers_));
+  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&main_, cudaStreamNonBlocking));
+  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking));
+  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&begun_, cudaEventDisableTiming));
+  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming));
+  upload();
+  start_counters();
+  // The device has the tables now.
+  if (!options_.timeline) memory.give_back(std::exchange(static_cast<TableEntries&>(table_), {}));
+  if (!table_.copies.empty()) prepare_skipping();
+  world_.barrier();  // nobody posts before all counters are set
+}
+
+// A peer's last epoch may still read this rank's workspaces and post to its counters: first all are idle, on every
+// rank.
+CudaExecution::~CudaExecution() {
+  cudaSetDevice(device_);
+  try {
+    calls().drain();
+    cudaDeviceSynchronize();
+    // Behind an exception, this rank is the first to know that it ends.
+    if (std::uncaught_exceptions() == exceptions_) world_.barrier();
+  } catch (const std::exception&) {  // the world failed, and nobody reads any more
+  }
+  retire();
+  for (cudaStream_t stream : {main_, copies_})
+    if (stream != nullptr) cudaStreamDestroy(stream);
+  for (cudaEvent_t event : {begun_, copied_})
+    if (event != nullptr) cudaEventDestroy(event);
+}
+
+// Ranks that share a GPU must all run at once, and beside them the driver's own kernels, some of its copies among
+// these.
+int CudaExecution::own_workers(const GemmKernel& kernel) const {
+  const int all = workers_of(kernel, device_), ranks = options_.ranks_per_gpu;
+  if (ranks == 1 || all == 0) return all;
+  constexpr int others = 16;
+  return std::max((all - others / kernel.shape.cluster) / ranks, 1);
+}
+
+// The variant that computes the plan in the fewest full waves, of those that its tiles fit and whose name is asked for.
+const GemmKernel& CudaExecution::fastest_kernel(TableMemory& memory) {
+  std::size_t count = 0;
+  const GemmKernel* const* kernels = tensor_core_kernels(count);
+  const int generation = runtime::gpu_of(device_).major;
+  const auto asked_for = [&](const GemmKernel& k) {
+    const std::string_view name(k.name);
+    // NOTE: even to ask such a kernel for its workers takes seconds on Hopper, where the driver compiles it first.
+    if (k.anywhere && generation == 9) return !options_.kernel.empty() && name.starts_with(options_.kernel);
+    return name.find(options_.kernel) != std::string_view::npos;
+  };
+  const Extent tile = survey_.largest_tile();
+  double least = 0;
+  const std::string tma = survey_.refusal_of_tma();
+  const GemmKernel* best = nullptr;
+  const auto consider = [&](auto&& wanted) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const GemmKernel& k = *kernels[i];
+      if (!wanted(k) || k.type != plan_.problem.type || tile.rows > k.shape.m || tile.cols > k.shape.n ||
+          !fits(plan_, k.shape) || !asked_for(k))
+        continue;
+      const int workers = own_workers(k);
+      if (workers == 0) continue;
+      const double c = cost(k, table_for(k, memory), workers, shapes_of(plan_.problem).depth);
+      if (best != nullptr && c >= least) continue;
+      least = c;
+      best = &k;
+    }
+  };
+  const auto in_clusters = [&](const GemmKernel& k) {
+    const Knobs& knobs = plan_.knobs;
+    if (knobs.cluster_k > 1) return k.shape.sharing == Sharing::k;
+    return k.shape.sharing == Sharing::b && (knobs.cluster == 0 || k.shape.cluster == knobs.cluster || k.anywhere);
+  };
+  if (tma.empty()) consider(in_clusters);
+  // Clusters are a wish: without a kernel that grants it, or where one is named, another is faster than the plain one.
+  if (tma.empty() && best == nullptr)
+    consider([&](const GemmKernel& k) { return k.shape.sharing == Sharing::b || !options_.kernel.empty(); });
+  const GemmKernel& plain = plain_kernel(plan_.problem.type);
+  if (best == nullptr && std::string_view(plain.name).find(options_.kernel) != std::string_view::npos) best = &plain;
+  IMBREX_EXPECTS(best != nullptr && own_workers(*best) > 0,
+                 "no kernel named like '{}' runs {} tiles of {} x {} on this GPU{}{}", options_.kernel,
+                 name_of(plan_.problem.type), tile.rows, tile.cols,
+                 tma.empty() ? "" : ": tensor-memory loads cannot take ", tma);
+  // Of one GPU, all streams' copies share a queue: the next epoch's, which wait for this rank's kernel, would stand
+  // before those of another rank that the kernel waits for.
+  const bool copies = !table_for(*best, memory).copies.empty();
+  IMBREX_EXPECTS(
+      options_.ranks_per_gpu == 1 || !copies,
+      "{} ranks to a GPU: operands that copy engines bring need a GPU for each rank; transport store does not",
+      options_.ranks_per_gpu);
+  return *best;
+}
+
+// Slots are laid out by the kernel, so all ranks must run the same one: rank 0's. What one rank refuses, all refuse.
+void CudaExecution::choose_kernel(TableMemory& memory) {
+  std::size_t count = 0;
+  const GemmKernel* const* kernels = tensor_core_kernels(count);
+  constexpr std::int64_t refused = -1;
+  std::int64_t listed = refused;  // other processes have the kernel elsewhere
+  std::string why;
+  try {
+    listed = std::find(kernels, kernels + count, &fastest_kernel(memory)) - kernels;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_input) throw;
+    why = error.what();
+  }
+  std::vector<std::int64_t> all(index(world_.size()));
+  world_.all_gather(&listed, all.data(), sizeof listed);
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank] == refused)
+      throw Error(ErrorCode::invalid_input,
+                  why.empty() ? fmt::format("rank {} refuses its part of the plan", rank) : why);
+  kernel_ = all.front() < static_cast<std::int64_t>(count) ? kernels[all.front()] : &plain_kernel(plan_.problem.type);
+  workers_ = own_workers(*kernel_);
+  table_ = std::move(table_for(*kernel_, memory));
+  for (auto& [key, other] : tables_) memory.give_back(std::move(other));
+  tables_.clear();
+}
+
+// Of a variant's shape, once the tiles and slots are known to fit, a table depends on the cluster and on how slots come
+// through the stages.
+RankTable& CudaExecution::table_for(const GemmKernel& kernel, TableMemory& memory) {
+  const TileShape& shape = kernel.shape;
+  const bool slots = std::any_of(plan_.buffers.begin(), plan_.buffers.end(),
+                                 [](const Buffer& b) { return b.layout == Layout::fragment; });
+  const auto stages = [&](std::uint32_t adds) { return slots ? slot_stages_of(shape, adds) : 0; };
+  std::array<std::uint32_t, 4> key{};
+  if (shape.registers) {
+    // Shared K is cut at a multiple of the kernel's slices; B is not cut.
+    const std::int64_t slice = shape.sharing == Sharing::k ? shape.slice : 0;
+    key = {static_cast<std::uint32_t>(shape.cluster), static_cast<std::uint32_t>(slice), stages(1), stages(3)};
+  }
+  const auto found = tables_.find(key);
+  if (found != tables_.end()) return found->second;
+  RankTable table =
+      translate(*tasks_, survey_, layout_, world_.rank(), heap_.handle(), place_.offset, kernel.shape, memory.take());
+  return tables_.emplace(key, std::move(table)).first->second;
+}
+
+void CudaExecution::upload() {
+  const std::size_t tasks = 0, waits = tasks + bytes_of(table_.tasks), regions = waits + bytes_of(table_.waits),
+                    posts = regions + bytes_of(table_.regions), total = posts + bytes_of(table_.posts);
+  device_table_ = raw_memory(std::max<std::size_t>(total, 256));
+  auto* base = static_cast<std::byte*>(device_table_.get());
+  // From where they lie: a copy of all of them would take longer to touch than several transfers to begin.
+  const auto put = [&](std::size_t offset, const auto& v) {
+    if (!v.empty())
+      IMBREX_CUDA_TRY(cudaMemcpyAsync(base + offset, v.data(), v.size() * sizeof(v[0]), cudaMemcpyHostToDevice, main_));
+  };
+  put(tasks, table_.tasks);
+  put(waits, table_.waits);
+  put(regions, table_.regions);
+  put(posts, table_.posts);
+  args_.table.tasks = reinterpret_cast<const TaskEntry*>(base + tasks);
+  args_.table.waits = reinterpret_cast<const WaitEntry*>(base + waits);
+  args_.table.regions = reinterpret_cast<const RegionEntry*>(base + regions);
+  args_.table.posts = reinterpret_cast<const PostEntry*>(base + posts);
+  if (options_.timeline) {
+    const std::size_t bytes = table_.tasks.size() * sizeof(TaskTimes);
+    times_ = raw_memory(bytes);
+    IMBREX_CUDA_TRY(cudaMemsetAsync(times_.get(), 0, bytes, main_));
+    args_.table.times = static_cast<TaskTimes*>(times_.get());
+    to_host_ = runtime::gpu_clock_to_host();
+    if (!table_.copies.empty()) copy_times_ = std::make_unique<StepTimes>(table_.copies.size(), to_host_);
+  }
+  args_.table.queue_count = static_cast<std::uint32_t>(table_.queues.size());
+  std::copy(table_.queues.begin(), table_.queues.end(), args_.table.queues);
+
+  Protocol& p = args_.protocol;
+  p.state = reinterpret_cast<EpochState*>(heap_at(state_offset_));
+  p.counters = heap_at(layout_.counter(0, 0));
+  p.set_stride = layout_.counter(0, 1) - layout_.counter(0, 0);
+  p.counter_stride = execute::HeapLayout::counter_stride;
+  p.copies = static_cast<std::uint32_t>(plan_.signal_copies);
+  p.limit_ns = static_cast<std::uint64_t>(world_.options().wait_limit * 1e9);
+  void* fault = nullptr;
+  IMBREX_CUDA_TRY(cudaHostGetDevicePointer(&fault, fault_.get(), 0));
+  p.fault = static_cast<FaultRecord*>(fault);
+  p.peer_states = heap_.handle().at(0, place_.offset + state_offset_);
+  p.peer_stride = heap_.handle().stride;
+  p.rank = static_cast<std::uint32_t>(world_.rank());
+  p.ranks = static_cast<std::uint32_t>(world_.size());
+  p.delay_seed = static_cast<std::uint32_t>(options_.delays);
+  p.max_delay_ns = options_.delays == 0 ? 0 : static_cast<std::uint32_t>(options_.max_delay * 1e9);
+
+  // Four fifths of what NVLink carries each way, shared by all blocks.
+  constexpr double link_bytes_per_ns = 0.8 * 370;
+  const TileShape& shape = kernel_->shape;
+  const double unit_bytes = static_cast<double>(shape.m * shape.n) / shape.units * 2;
+  args_.unit_ns = static_cast<std::uint32_t>(unit_bytes * workers_ * shape.cluster / link_bytes_per_ns);
+  const RankShapes shapes = shapes_of(plan_.problem);
+  args_.n = shapes.b.cols;
+  args_.k = shapes.depth;
+  args_.a_rows[0] = args_.a_rows[1] = shapes.a.rows;
+  if (table_.gathered >= 0) {
+    args_.a_rows[1] = plan_.buffers[index(table_.gathered)].rows;
+    for (std::uint64_t copy = 0; copy < 2; ++copy) args_.a[1][copy] = heap_at(layout_.offset(table_.gathered, copy));
+  }
+  args_.row_scales = plan_.problem.scales == Scales::row ? 1 : 0;
+  if (table_.gathered_scales >= 0)
+    for (std::uint64_t copy = 0; copy < 2; ++copy)
+      args_.a_scale[1][copy] = reinterpret_cast<const float*>(heap_at(layout_.offset(table_.gathered_scales, copy)));
+}
+
+// As if every epoch before the first had run. Waits for the tables, too.
+void CudaExecution::start_counters() {
+  if (epoch_ > 0) {  // else they are zero as they come
+    std::vector<std::byte> sets(static_cast<std::size_t>(layout_.bytes() - layout_.counter(0, 0)));
+    for (int copy = 0; copy < plan_.signal_copies; ++copy)
+      for (int signal = 0; signal < layout_.signals(world_.rank()); ++signal) {
+        const std::uint64_t next = epoch_ + static_cast<std::uint64_t>(copy);
+        const std::uint32_t value = layout_.base(world_.rank(), signal, next);
+        std::memcpy(sets.data() + layout_.counter(signal, next) - layout_.counter(0, 0), &value, sizeof value);
+      }
+    IMBREX_CUDA_TRY(cudaMemcpy(heap_at(layout_.counter(0, 0)), sets.data(), sets.size(), cudaMemcpyHostToDevice));
+  }
+  EpochState state{};
+  state.epoch = epoch_;
+  for (std::uint64_t epoch : {epoch_, epoch_ + 1})
+    state.turns[epoch % 2] = static_cast<std::uint32_t>(epoch / args_.protocol.copies) + 1;
+  IMBREX_CUDA_TRY(cudaMemcpy(args_.protocol.state, &state, sizeof state, cudaMemcpyHostToDevice));
+  IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+}
+
+void CudaExecution::set_operands(const Operands& operands) {
+  execute::expect_given(operands, plan_.problem);
+  for (const void* p : {operands.a, operands.b, operands.bias, static_cast<const void*>(operands.a_scale),
+                        static_cast<const void*>(operands.b_scale)})
+    IMBREX_EXPECTS(!kernel_->shape.registers || reinterpret_cast<std::uintptr_t>(p) % 16 == 0,
+                   "operand at {}: it must be aligned to 16 bytes", p);
+  args_.a[0][0] = args_.a[0][1] = operands.a;
+  if (table_.gathered < 0) {
+    args_.a[1][0] = args_.a[1][1] = operands.a;
+    args_.a_rows[1] = args_.a_rows[0];
+  }
+  args_.a_scale[0][0] = args_.a_scale[0][1] = operands.a_scale;
+  args_.b_scale = operands.b_scale;
+  args_.b = operands.b;
+  args_.out = operands.out;
+  args_.bias = operands.bias;
+  copy_out_ = layout_.in_heap(plan::buffer_out) && !heap_.holds(operands.out);
+  if (copy_out_) args_.out = heap_at(layout_.offset(plan::buffer_out, 0));
+}
+
+void CudaExecution::prepare_skipping() {
+  const auto signals = index(layout_.signals(world_.rank()));
+  std::vector<std::uint32_t> posts(signals);
+  for (std::size_t i = 0; i < signals; ++i)
+    posts[i] = layout_.base(world_.rank(), static_cast<int>(i), static_cast<std::uint64_t>(plan_.signal_copies));
+  signal_posts_ = raw_memory(std::max<std::size_t>(bytes_of(posts), 256));
+  IMBREX_CUDA_TRY(
+      cudaMemcpy(signal_posts_.get(), posts.data(), signals * sizeof(std::uint32_t), cudaMemcpyHostToDevice));
+  skip_ = {args_.protocol, static_cast<const std::uint32_t*>(signal_posts_.get()), static_cast<std::uint32_t>(signals)};
+  IMBREX_CUDA_TRY(load_skip_epoch());
+}
+
+// NOTE: the flag follows on the same stream: behind an event on another one it comes late (measured), and a copy engine
+// runs one stream's copies in order.
+void CudaExecution::copy(std::size_t i, const Operands& operands, std::uint64_t epoch, cudaStream_t main) {
+  const CopyStep& step = table_.copies[i];
+  // NOTE: the driver may run a copy within one GPU as a kernel, which would not start beside the persistent one.
+  cudaStream_t stream = step.local ? main : copies_;
+  const RegionEntry &from = step.from, &to = step.to;
+  const auto* source = reinterpret_cast<const std::byte*>(from.address + epoch % 2 * from.copy_stride);
+  if (from.base == Base::a) source = static_cast<const std::byte*>(operands.a) + from.address;
+  if (from.base == Base::a_scale) source = reinterpret_cast<const std::byte*>(operands.a_scale) + from.address;
+  auto* destination = reinterpret_cast<std::byte*>(to.address + epoch % 2 * to.copy_stride);
+  const std::size_t width = from.cols * size_of(from.type);
+  if (copy_times_) copy_times_->begin(i, stream);
+  if (width == from.pitch && width == to.pitch)
+    IMBREX_CUDA_TRY(cudaMemcpyAsync(destination, source, width * from.rows, cudaMemcpyDefault, stream));
+  else
+    IMBREX_CUDA_TRY(
+        cudaMemcpy2DAsync(destination, to.pitch, source, from.pitch, width, from.rows, cudaMemcpyDefault, stream));
+  if (copy_times_) copy_times_->end(i, stream);
+  if (!step.flag) return;
+  void* flag = reinterpret_cast<std::byte*>(step.counter) + epoch % args_.protocol.copies * args_.protocol.set_stride;
+  IMBREX_CUDA_TRY(
+      cudaMemcpyAsync(flag, &args_.protocol.state->turns[epoch % 2], sizeof(std::uint32_t), cudaMemcpyDefault, stream));
+}
+
+// Copies go first: where the driver has one queue for all streams, a kernel that waits for them must stand behind them.
+void CudaExecution::launch(const Operands& operands, cudaStream_t stream, Call call) {
+  expect_sound();
+  set_operands(operands);
+  hold_back(world_, options_, epoch_);
+  const bool copies = !table_.copies.empty();
+  skipping_ = copies && (skipping_ || call == Call::captured);
+  if (copies) {
+    // NOTE: this launches a kernel, which on the copies' stream could come to stand behind the persistent one that
+    // waits for them.
+    if (copy_times_) copy_times_->begin_epoch(stream);
+    // The last epoch is over, everywhere on this rank, before data of this one leave.
+    IMBREX_CUDA_TRY(cudaEventRecord(begun_, stream));
+    IMBREX_CUDA_TRY(cudaStreamWaitEvent(copies_, begun_, 0));
+    for (std::size_t i = 0; i < table_.copies.size(); ++i) copy(i, operands, epoch_, stream);
+    IMBREX_CUDA_TRY(cudaEventRecord(copied_, copies_));
+  }
+  args_.protocol.self_advancing = skipping_ ? 0 : 1;
+  IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, maps_, options_.ranks_per_gpu == 1, stream));
+  // The caller's A may change once its copies have left; so may the next flags.
+  if (copies) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, copied_, 0));
+  if (skipping_) IMBREX_CUDA_TRY(skip_epoch(skip_, stream));
+  if (copy_out_) {
+    const Buffer& out = plan_.buffers[plan::buffer_out];
+    IMBREX_CUDA_TRY(cudaMemcpyAsync(operands.out, args_.out,
+                                    static_cast<std::size_t>(out.rows * out.cols) * size_of(out.type),
+                                    cudaMemcpyDeviceToDevice, stream));
+  }
+  epoch_ += skipping_ ? 2 : 1;
+}
+
+void CudaExecution::await(cudaStream_t stream) {
+  IMBREX_CUDA_TRY(cudaSetDevice(device_));
+  for (int round = 0;; ++round) {
+    const cudaError_t status = cudaStreamQuery(stream);
+    if (status == cudaSuccess) break;
+    if (status != cudaErrorNotReady) {
+      dead_ = true;
+      runtime::fail(world_, fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status)));
+    }
+    cudaGetLastError();
+    if (round < 20000) continue;
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    if (round % 64 != 0) continue;
+    look();
+    calls().look();
+  }
+  if (faulty() || fault_->abort != 0) throw_fault();
+}
+
+// Tells the other ranks of a wait of this one that passed its limit; where the world has failed, ends this rank's
+// waits, whose posts may not come.
+void CudaExecution::look() noexcept {
+  try {
+    world_.throw_if_failed();
+    if (fault_->state == FaultRecord::clear || dead_) return;
+    world_.fail(fault_message());
+    world_.throw_if_failed();
+  } catch (const std::exception&) {
+    fault_->abort = 1;
+  }
+}
+
+std::vector<Span> CudaExecution::spans() {
+  std::vector<TaskTimes> times(table_.tasks.size());
+  IMBREX_CUDA_TRY(cudaMemcpy(times.data(), times_.get(), times.size() * sizeof(TaskTimes), cudaMemcpyDeviceToHost));
+  const std::shared_ptr<const Plan> whole = tasks_->whole();
+  std::vector<Span> spans = task_spans(*whole, world_.rank(), table_.tasks, times, to_host_);
+  if (copy_times_ == nullptr) return spans;
+  const std::vector<StepTimes::Stretch> copied = copy_times_->read();
+  const auto& queues = whole->ranks[index(world_.rank())].queues;
+  for (std::size_t i = 0; i < copied.size(); ++i) {
+    const CopyStep& step = table_.copies[i];
+    spans.push_back({world_.rank(), "copy engine", label(queues[index(step.queue)].tasks[step.task]), Span::Kind::copy,
+                     copied[i].begin, copied[i].end});
+  }
+  return spans;
+}
+
+void CudaExecution::expect_sound() {
+  if (faulty()) throw_fault();
+  world_.throw_if_failed();
+  IMBREX_EXPECTS(!dead_, "this execution failed before");
+}
+
+std::string CudaExecution::fault_message() const {
+  const FaultRecord& f = *fault_;
+  const auto epoch = std::uint64_t{f.epoch};
+  const auto seen = static_cast<std::int32_t>(f.seen);
+  if (f.state == fault_in_skip)
+    return fmt::format(
+        "rank {} waited longer than {} s for all ranks to end epoch {} of a captured graph: {} of {} had",
+        world_.rank(), world_.options().wait_limit, epoch, seen, std::uint32_t{f.count});
+  return fmt::format("{} waited longer than {} s for signal {} in epoch {}: expected {} posts, saw {}",
+                     task_name(*tasks_->whole(), world_.rank(), static_cast<int>(f.queue), f.task),
+                     world_.options().wait_limit, std::uint32_t{f.signal}, epoch, std::uint32_t{f.count}, seen);
+}
+
+void CudaExecution::throw_fault() {
+  dead_ = true;
+  if (fault_->state != FaultRecord::clear) runtime::fail(world_, fault_message());
+  runtime::fail_as_told(world_);
+}
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,97 @@
+// A plan made ready on one rank's GPU.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <map>
+#include <memory>
+
+#include "execute/cuda/lanes/epoch.hpp"
+#include "execute/cuda/lanes/fault_pool.hpp"
+#include "execute/cuda/lanes/stream_execution.hpp"
+#include "execute/cuda/products/gemm.hpp"
+#include "execute/cuda/tables/translate.hpp"
+#include "execute/cuda/times/step_times.hpp"
+#include "imbrex/world.hpp"
+#include "runtime/cuda/cuda_heap.hpp"
+#include "runtime/cuda/raw_memory.hpp"
+
+namespace imbrex::cuda {
+
+class CudaExecution final : public StreamExecution {
+ public:
+  /// Collective. The device is selected; `heap`, `calls` and `faults` outlive the execution. `memory` is for the
+  /// tables; what is no longer needed of it comes back.
+  CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, FaultPool& faults, int device,
+                std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed, TableMemory& memory,
+                const CudaOptions& options);
+  ~CudaExecution() override;
+
+  void look() noexcept override;
+  cudaStream_t stream() const override { return main_; }
+  std::string_view kernel_name() const override { return kernel_->name; }
+
+  const GemmKernel& kernel() const { return *kernel_; }
+  const RankTable& table() const { return table_; }
+
+ private:
+  void launch(const Operands& operands, cudaStream_t stream, Call call) override;
+  void await(cudaStream_t stream) override;
+  void expect_sound() override;
+  std::vector<Span> spans() override;
+
+  void choose_kernel(TableMemory& memory);
+  const GemmKernel& fastest_kernel(TableMemory& memory);
+  int own_workers(const GemmKernel& kernel) const;
+  RankTable& table_for(const GemmKernel& kernel, TableMemory& memory);
+  void upload();
+  void prepare_skipping();
+  void start_counters();
+  void set_operands(const Operands& operands);
+  void copy(std::size_t step, const Operands& operands, std::uint64_t copy_index, cudaStream_t stream);
+  bool faulty() const { return fault_->state != FaultRecord::clear || fault_->ended_early != 0; }
+  std::string fault_message() const;
+  [[noreturn]] void throw_fault();
+  std::byte* heap_at(std::size_t offset) const { return heap_.handle().at(world_.rank(), place_.offset + offset); }
+
+  // The execution's part of the heap.
+  struct Place {
+    runtime::CudaHeap& heap;
+    std::size_t offset;
+    ~Place() { heap.release(offset); }
+  };
+
+  World& world_;
+  runtime::CudaHeap& heap_;
+  int device_;
+  std::unique_ptr<plan::TaskStream> tasks_;
+  const Plan& plan_;  // their frame, with tasks only where they are stored
+  CudaOptions options_;
+  execute::HeapLayout layout_;
+  TableSurvey survey_;
+  std::uint64_t epoch_;  // of the next run
+  Place place_;
+  std::size_t state_offset_;
+  const GemmKernel* kernel_ = nullptr;
+  int workers_ = 0;
+  RankTable table_;
+  std::map<std::array<std::uint32_t, 4>, RankTable> tables_;  // while the kernel is chosen: see table_for
+  RawMemory device_table_;
+  RawMemory times_;                        // of the table's tasks, where a timeline is wanted
+  double to_host_ = 0;                     // from the GPU's clock to the host's, likewise
+  std::unique_ptr<StepTimes> copy_times_;  // likewise
+  FaultPool::Owner fault_;
+  GemmArgs args_{};
+  TensorMaps maps_;
+  RawMemory signal_posts_;
+  SkipArgs skip_{};
+  int exceptions_;  // in flight when the execution was made
+  bool dead_ = false;
+  bool skipping_ = false;  // every other epoch is skipped; see epoch.hpp
+  bool copy_out_ = false;  // peers write the output, and the caller's is out of their reach
+  cudaStream_t main_ = nullptr, copies_ = nullptr;
+  cudaEvent_t begun_ = nullptr, copied_ = nullptr;
+};
+
+}  // namespace imbrex::cuda

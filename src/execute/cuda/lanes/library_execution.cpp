@@ -1,0 +1,381 @@
+#include "execute/cuda/lanes/library_execution.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include "execute/cuda/libraries/library_steps.hpp"
+#include "execute/cuda/libraries/library_translate.hpp"
+#include "execute/cuda/libraries/shared_libraries.hpp"
+#include "execute/cuda/times/step_times.hpp"
+#include "execute/layout.hpp"
+#include "runtime/cuda/gpu_clock.hpp"
+#include "runtime/cuda/raw_memory.hpp"
+#include "runtime/failure.hpp"
+
+namespace imbrex::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Seconds that the first run of an execution may take, in which the libraries load their kernels.
+constexpr double first_limit = 60;
+// Steps that may be queued: behind more, a launch could wait, without a limit, for a collective that no rank ends.
+constexpr std::size_t most_queued_steps = 512;
+
+std::string name_of_step(const Plan& plan, int rank, const LibraryStep& step) {
+  if (const auto* p = std::get_if<LibraryProduct>(&step.work))
+    return fmt::format("product rows {}+{} cols {}+{}", p->a.row, p->a.rows * p->batch, p->b.col, p->b.cols);
+  return label(
+      plan.ranks[static_cast<std::size_t>(rank)].queues[static_cast<std::size_t>(step.queue)].tasks[step.task]);
+}
+
+Span::Kind kind_of_step(const LibraryStep& step) {
+  constexpr Span::Kind kinds[] = {Span::Kind::compute, Span::Kind::copy, Span::Kind::reduction, Span::Kind::collective};
+  return kinds[step.work.index()];
+}
+
+std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+class LibraryExecution final : public StreamExecution {
+ public:
+  LibraryExecution(std::shared_ptr<SharedLibraries> libraries, const Plan& plan, const CudaOptions& options);
+  ~LibraryExecution() override;
+
+  void look() noexcept override;
+  cudaStream_t stream() const override { return streams_.front(); }
+  std::string_view kernel_name() const override { return library_name; }
+
+ private:
+  LibraryExecution(const CudaOptions& options, std::shared_ptr<SharedLibraries>&& libraries, const Plan& plan)
+      : StreamExecution(libraries->calls(), options.timeline),
+        libraries_(std::move(libraries)),
+        world_(libraries_->world()),
+        plan_(plan),
+        options_(options) {}
+
+  void launch(const Operands& operands, cudaStream_t stream, Call call) override;
+  void await(cudaStream_t stream) override;
+  void expect_sound() override;
+  std::vector<Span> spans() override;
+
+  void make_streams();
+  void run_first();
+  void launch_epoch(const Operands& operands, cudaStream_t main, cudaEvent_t begun);
+  void finish_oldest();
+  template <typename Query>
+  void await_query(Query&& query, std::optional<double> limit);
+  std::string late(double limit) const;
+  bool busy() const;
+  void end(const std::string& message) noexcept;
+  [[noreturn]] void give_up(const std::string& message);
+
+  std::shared_ptr<SharedLibraries> libraries_;
+  World& world_;
+  Plan plan_;
+  CudaOptions options_;
+  LibraryProgram program_;
+  bool forks_ = false;  // some stream waits for the epoch's begin
+  std::unique_ptr<LibrarySteps> steps_;
+  std::unique_ptr<StepTimes> times_;  // where a timeline is wanted
+  std::vector<cudaStream_t> streams_;
+  std::vector<cudaEvent_t> ended_;           // by step; null where nobody waits for it
+  cudaEvent_t forked_ = nullptr;             // where a captured epoch begins
+  std::vector<cudaEvent_t> begun_, done_;    // of the epochs that are queued, in turn
+  std::uint64_t queued_ = 0, finished_ = 0;  // epochs
+  std::optional<Clock::time_point> oldest_begun_;
+  bool dead_ = false, stuck_ = false;
+};
+
+// Delegates, so that the destructor runs, which knows what may be freed, where this throws.
+LibraryExecution::LibraryExecution(std::shared_ptr<SharedLibraries> libraries, const Plan& plan,
+                                   const CudaOptions& options)
+    : LibraryExecution(options, std::move(libraries), plan) {
+  IMBREX_EXPECTS(library_name.find(options.kernel) != std::string_view::npos,
+                 "no kernel named like '{}' runs plans with library collectives", options.kernel);
+  // Every rank looks at every rank's part, so that all refuse alike.
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    LibraryProgram program = library_program(plan_, rank);
+    if (rank == world_.rank()) program_ = std::move(program);
+  }
+  forks_ = std::find(program_.forked.begin(), program_.forked.end(), true) != program_.forked.end();
+  steps_ = std::make_unique<LibrarySteps>(*libraries_, plan_, program_);
+  make_streams();
+  run_first();
+  if (options.timeline) times_ = std::make_unique<StepTimes>(program_.steps.size(), runtime::gpu_clock_to_host());
+}
+
+LibraryExecution::~LibraryExecution() {
+  {
+    const std::lock_guard guard(calls().lock());
+    look();  // where a rank is lost, collectives under way have to be ended before anything waits for them
+    try {
+      if (!dead_ && !streams_.empty()) finish();
+    } catch (const std::exception&) {  // what is under way has been ended
+    }
+    try {
+      calls().drain();  // freeing waits for the device, and that perhaps for a launch of another rank in this process
+    } catch (const std::exception&) {
+    }
+  }
+  retire();
+  if (stuck_) {
+    // Freeing waits for the device.
+    if (steps_) steps_->leak();
+    return;
+  }
+  cudaSetDevice(libraries_->device());
+  for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+  for (const auto* events : {&ended_, &begun_, &done_})
+    for (cudaEvent_t event : *events)
+      if (event != nullptr) cudaEventDestroy(event);
+  if (forked_ != nullptr) cudaEventDestroy(forked_);
+}
+
+void LibraryExecution::make_streams() {
+  int least = 0, greatest = 0;
+  IMBREX_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  for (std::size_t s = 0; s < program_.forked.size(); ++s) {
+    cudaStream_t stream = nullptr;
+    // A collective must not wait until the blocks of a product have all started.
+    IMBREX_CUDA_TRY(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, s == 0 ? least : greatest));
+    streams_.push_back(stream);
+  }
+  const auto event = [] {
+    cudaEvent_t made = nullptr;
+    IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
+    return made;
+  };
+  for (const LibraryStep& step : program_.steps) ended_.push_back(step.awaited ? event() : nullptr);
+  forked_ = event();
+  const std::size_t depth =
+      std::clamp<std::size_t>(most_queued_steps / std::max<std::size_t>(program_.steps.size(), 1), 8, 64);
+  for (std::size_t i = 0; i < depth; ++i) {
+    begun_.push_back(event());
+    done_.push_back(event());
+  }
+}
+
+// Loads every kernel, and lets NCCL connect, before an epoch counts. Products first: a library that loads a kernel
+// behind a collective can keep from a peer, in the same process, what that collective waits for.
+void LibraryExecution::run_first() {
+  std::size_t bytes = 0;
+  for (const Buffer& b : plan_.buffers)
+    if (b.role != BufferRole::workspace) bytes = std::max(bytes, size(b.rows * b.cols) * size_of(b.type));
+  RawMemory any = raw_memory(bytes);
+  const auto* scales = static_cast<const float*>(any.get());
+  const Operands operands{any.get(), any.get(), any.get(), any.get(), scales, scales};
+  const auto run = [&](bool collectives) {
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      if (std::holds_alternative<Collective>(program_.steps[i].work) != collectives) continue;
+      steps_->launch(i, operands, stream());
+      await_query([&] { return cudaStreamQuery(stream()); }, first_limit);
+    }
+    world_.barrier();
+  };
+  try {
+    IMBREX_CUDA_TRY(cudaMemsetAsync(any.get(), 0, bytes, stream()));
+    run(false);
+    run(true);
+  } catch (const Error&) {
+    if (stuck_) static_cast<void>(any.release());
+    throw;
+  }
+}
+
+// `main` takes the place of the program's first stream; `begun` is recorded there.
+void LibraryExecution::launch_epoch(const Operands& operands, cudaStream_t main, cudaEvent_t begun) {
+  const auto stream_at = [&](std::size_t i) { return i == 0 ? main : streams_[i]; };
+  if (times_) times_->begin_epoch(main);
+  for (std::size_t s = 0; forks_ && s < streams_.size(); ++s)
+    if (program_.forked[s]) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream_at(s), begun, 0));
+  for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+    const LibraryStep& step = program_.steps[i];
+    cudaStream_t stream = stream_at(step.stream);
+    for (const std::size_t before : step.waits) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, ended_[before], 0));
+    if (times_) times_->begin(i, stream);
+    steps_->launch(i, operands, stream);
+    if (times_) times_->end(i, stream);
+    if (step.awaited) IMBREX_CUDA_TRY(cudaEventRecord(ended_[i], stream));
+  }
+  for (const std::size_t last : program_.ends) IMBREX_CUDA_TRY(cudaStreamWaitEvent(main, ended_[last], 0));
+}
+
+// Nothing in a captured epoch depends on its number.
+void LibraryExecution::launch(const Operands& operands, cudaStream_t stream, Call call) {
+  expect_sound();
+  execute::expect_given(operands, plan_.problem);
+  for (const void* p : {operands.a, operands.b, static_cast<const void*>(operands.out), operands.bias,
+                        static_cast<const void*>(operands.a_scale), static_cast<const void*>(operands.b_scale)})
+    IMBREX_EXPECTS(reinterpret_cast<std::uintptr_t>(p) % operand_alignment == 0,
+                   "operand at {}: it must be aligned to {} bytes", p, operand_alignment);
+  hold_back(world_, options_, queued_);
+  const bool captured = call != Call::direct;
+  if (!captured && queued_ - finished_ == done_.size()) finish_oldest();
+  try {
+    // Where the epoch begins, other streams fork off.
+    const cudaEvent_t begun = captured ? forked_ : begun_[queued_ % begun_.size()];
+    if (!captured || forks_) IMBREX_CUDA_TRY(cudaEventRecord(begun, stream));
+    launch_epoch(operands, stream, begun);
+    if (captured) return;
+    IMBREX_CUDA_TRY(cudaEventRecord(done_[queued_ % done_.size()], stream));
+    ++queued_;
+  } catch (const Error& error) {
+    give_up(error.what());
+  }
+}
+
+void LibraryExecution::finish_oldest() {
+  const std::uint64_t oldest = finished_;
+  // `look` sees to its limit, and may find that it is over.
+  await_query([&] { return finished_ > oldest ? cudaSuccess : cudaEventQuery(done_[oldest % done_.size()]); }, {});
+  finished_ = oldest + 1;
+  oldest_begun_.reset();
+}
+
+// Replayed graphs have no epochs: on the execution's own stream, where nothing else runs, they are given one's limit.
+void LibraryExecution::await(cudaStream_t stream) {
+  expect_sound();
+  IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
+  while (finished_ < queued_) finish_oldest();
+  std::optional<double> limit;
+  if (stream == streams_.front()) limit = world_.options().wait_limit;
+  await_query([&] { return cudaStreamQuery(stream); }, limit);
+  // A collective of Imbrex' own that gave up a wait leaves an idle stream, too, and an output that is not finished.
+  look();
+  expect_sound();
+}
+
+std::vector<Span> LibraryExecution::spans() {
+  const std::vector<StepTimes::Stretch> times = times_->read();
+  std::vector<Span> spans;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    const LibraryStep& step = program_.steps[i];
+    spans.push_back({world_.rank(), fmt::format("stream {}", step.stream), name_of_step(plan_, world_.rank(), step),
+                     kind_of_step(step), times[i].begin, times[i].end});
+  }
+  return spans;
+}
+
+void LibraryExecution::expect_sound() {
+  world_.throw_if_failed();
+  IMBREX_EXPECTS(!dead_, "this execution failed before");
+}
+
+// An epoch's time counts from its beginning, which may be long after it was queued.
+void LibraryExecution::look() noexcept {
+  if (dead_) return;
+  try {
+    world_.throw_if_failed();
+    libraries_->check();
+    while (finished_ < queued_) {
+      const std::size_t oldest = finished_ % done_.size();
+      const cudaError_t status = cudaEventQuery(done_[oldest]);
+      if (status == cudaErrorNotReady) {
+        if (!oldest_begun_ && cudaEventQuery(begun_[oldest]) == cudaSuccess) oldest_begun_ = Clock::now();
+        const double limit = world_.options().wait_limit;
+        if (oldest_begun_ && std::chrono::duration<double>(Clock::now() - *oldest_begun_).count() > limit)
+          end(late(limit));
+        cudaGetLastError();
+        return;
+      }
+      IMBREX_CUDA_TRY(status);
+      ++finished_;
+      oldest_begun_.reset();
+    }
+  } catch (const std::exception& error) {
+    end(error.what());
+  }
+}
+
+template <typename Query>
+void LibraryExecution::await_query(Query&& query, std::optional<double> limit) {
+  const auto begin = Clock::now();
+  for (int round = 0;; ++round) {
+    const cudaError_t status = query();
+    if (status == cudaSuccess) return;
+    if (status != cudaErrorNotReady)
+      give_up(fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status)));
+    cudaGetLastError();
+    if (round < 20000) continue;
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    if (round % 64 != 0) continue;
+    look();
+    calls().look();
+    if (dead_) give_up("this execution failed");
+    if (limit && std::chrono::duration<double>(Clock::now() - begin).count() > *limit) give_up(late(*limit));
+  }
+}
+
+// Names the first collective that is not known to have ended.
+std::string LibraryExecution::late(double limit) const {
+  std::string where = fmt::format("rank {}", world_.rank());
+  for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+    const LibraryStep& step = program_.steps[i];
+    if (!std::holds_alternative<Collective>(step.work)) continue;
+    if (ended_[i] != nullptr && cudaEventQuery(ended_[i]) == cudaSuccess) continue;
+    where = task_name(plan_, world_.rank(), step.queue, step.task);
+    break;
+  }
+  cudaGetLastError();
+  return fmt::format("{} waited longer than {} s for the other ranks in epoch {}", where, limit,
+                     options_.first_epoch + finished_);
+}
+
+bool LibraryExecution::busy() const {
+  const auto unfinished = [](cudaError_t status) { return status == cudaErrorNotReady; };
+  bool found =
+      std::any_of(streams_.begin(), streams_.end(), [&](cudaStream_t s) { return unfinished(cudaStreamQuery(s)); });
+  for (std::uint64_t i = finished_; i < queued_; ++i)
+    found = found || unfinished(cudaEventQuery(done_[i % done_.size()]));
+  cudaGetLastError();
+  return found;
+}
+
+// Ends what is under way and lets every rank fail.
+void LibraryExecution::end(const std::string& message) noexcept {
+  if (dead_) return;
+  dead_ = true;
+  world_.fail(message);
+  libraries_->abort();
+  // Aborted collectives end soon, and what waits for them runs on.
+  stuck_ = true;
+  for (int i = 0; i < 1000 && stuck_; ++i) {
+    stuck_ = busy();
+    if (stuck_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+// Throws the world's first failure, which may be the loss of the rank that this one waited for.
+void LibraryExecution::give_up(const std::string& message) {
+  end(message);
+  runtime::fail(world_, message);
+}
+
+class PreparingLibraries final : public Libraries {
+ public:
+  PreparingLibraries(World& world, StreamCalls& calls, int device)
+      : shared_(std::make_shared<SharedLibraries>(world, calls, device)) {}
+
+  std::unique_ptr<StreamExecution> prepare(const Plan& plan, const CudaOptions& options) override {
+    try {
+      return std::make_unique<LibraryExecution>(shared_, plan, options);
+    } catch (const Error& error) {
+      // Refusals are alike on all ranks; any other failure the others must learn of.
+      if (error.code() == ErrorCode::runtime_failure) shared_->world().fail(error.what());
+      throw;
+    }
+  }
+
+ private:
+  std::shared_ptr<SharedLibraries> shared_;
+};
+
+}  // namespace
+
+std::shared_ptr<Libraries> make_libraries(World& world, StreamCalls& calls, int device) {
+  return std::make_shared<PreparingLibraries>(world, calls, device);
+}
+
+}  // namespace imbrex::cuda

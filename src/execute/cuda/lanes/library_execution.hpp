@@ -1,0 +1,25 @@
+// Plans with library collectives on one rank's GPU: products by cuBLASLt, collectives by NCCL. No header of either is
+// included here, so that builds without them differ in one source only.
+#pragma once
+
+#include <memory>
+
+#include "execute/cuda/lanes/stream_execution.hpp"
+#include "imbrex/world.hpp"
+
+namespace imbrex::cuda {
+
+/// What the executions of one executor share: NCCL's communicators and cuBLASLt's handle.
+class Libraries {
+ public:
+  virtual ~Libraries() = default;
+
+  /// Collective. The plan passed check_format. Returns when every kernel has run once.
+  virtual std::unique_ptr<StreamExecution> prepare(const Plan& plan, const CudaOptions& options) = 0;
+};
+
+/// Collective; the device is selected, `calls` outlives what is made. Throws Error(runtime_failure) naming the library
+/// that cannot be loaded, and Error(invalid_input) in a build without them.
+std::shared_ptr<Libraries> make_libraries(World& world, StreamCalls& calls, int device);
+
+}  // namespace imbrex::cuda

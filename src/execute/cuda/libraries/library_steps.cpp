@@ -1,0 +1,176 @@
+#include "execute/cuda/libraries/library_steps.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "execute/cuda/products/sum.hpp"
+#include "execute/layout.hpp"
+#include "plan/builder.hpp"
+#include "runtime/cuda/check.hpp"
+
+namespace imbrex::cuda {
+namespace {
+
+std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+/// In a stream's scratch, behind the product's workspace.
+std::size_t scales_at(const LibraryGemm& gemm) { return (gemm.workspace_bytes() + 15) / 16 * 16; }
+
+}  // namespace
+
+LibrarySteps::LibrarySteps(SharedLibraries& libraries, const Plan& plan, const LibraryProgram& program)
+    : libraries_(libraries), plan_(plan), program_(program), memory_(plan) {
+  if (plan_.knobs.transport == Transport::store) own_ = &libraries_.collectives();
+  make_communicators();
+  make_gemms();
+}
+
+void LibrarySteps::leak() {
+  memory_.leak();
+  for (RawMemory& memory : scratch_) static_cast<void>(memory.release());
+}
+
+void LibrarySteps::make_communicators() {
+  std::set<std::vector<int>> rank_sets;
+  for (const auto& [number, parts] : execute::collective_groups(plan_))
+    rank_sets.insert(ranks_of(*parts.front(), plan_));
+  libraries_.make_communicators(rank_sets);
+  for (const LibraryStep& step : program_.steps) {
+    const auto* work = std::get_if<Collective>(&step.work);
+    communicators_.push_back(work == nullptr ? nullptr : &libraries_.communicator(ranks_of(*work, plan_)));
+  }
+}
+
+void LibrarySteps::make_gemms() {
+  std::vector<std::size_t> bytes(program_.forked.size());
+  for (const LibraryStep& step : program_.steps) {
+    gemms_.emplace_back();
+    const auto* p = std::get_if<LibraryProduct>(&step.work);
+    if (p == nullptr) continue;
+    LibraryShape shape{p->a.rows,
+                       p->b.cols,
+                       p->a.cols,
+                       p->batch,
+                       plan_.problem.type,
+                       buffer(p->to).type,
+                       {},
+                       {},
+                       {},
+                       plan_.problem.scales,
+                       0};
+    shape.a = {buffer(p->a).cols, p->a_step * buffer(p->a).cols, memory_.alignment(p->a, p->a_step)};
+    shape.b = {memory_.pitch(p->b), 0, memory_.alignment(p->b, 0)};
+    if (!p->bias.empty()) shape.bias_alignment = memory_.alignment(p->bias, 0);
+    shape.out = {buffer(p->to).cols, p->to_step * buffer(p->to).cols, memory_.alignment(p->to, p->to_step)};
+    gemms_.back() = std::make_unique<LibraryGemm>(
+        libraries_.handle(), shape, LibraryAlgorithm{plan_.knobs.library_tile, plan_.knobs.library_parts});
+    bytes[step.stream] = std::max(bytes[step.stream], scales_at(*gemms_.back()) + moved_scale_bytes(*p));
+  }
+  for (const std::size_t b : bytes) scratch_.push_back(raw_memory(b));
+}
+
+void LibrarySteps::copy(const Transfer& transfer, const Operands& operands, cudaStream_t stream) const {
+  if (transfer.from.empty()) return;
+  const std::size_t element = size_of(buffer(transfer.from).type), width = size(transfer.from.cols) * element,
+                    from_pitch = size(buffer(transfer.from).cols) * element,
+                    to_pitch = size(buffer(transfer.to).cols) * element, rows = size(transfer.from.rows);
+  std::byte *from = at(transfer.from, operands), *to = at(transfer.to, operands);
+  if (width == from_pitch && width == to_pitch)
+    IMBREX_CUDA_TRY(cudaMemcpyAsync(to, from, width * rows, cudaMemcpyDeviceToDevice, stream));
+  else
+    IMBREX_CUDA_TRY(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, rows, cudaMemcpyDeviceToDevice, stream));
+}
+
+void LibrarySteps::set_apart(const Region& to, const Operands& operands, cudaStream_t stream) const {
+  if (to.empty() || !memory_.has_apart(to)) return;
+  const std::size_t row = size(buffer(to).cols) * size_of(buffer(to).type);
+  IMBREX_CUDA_TRY(cudaMemcpy2DAsync(memory_.at_apart(to), operand_alignment, at(to, operands), row, row, size(to.rows),
+                                    cudaMemcpyDeviceToDevice, stream));
+}
+
+void LibrarySteps::sum(const Reduction& reduction, const Operands& operands, cudaStream_t stream) const {
+  SumArgs args{};
+  args.task.rows = static_cast<std::uint32_t>(reduction.from.front().rows);
+  args.task.cols = static_cast<std::uint32_t>(reduction.from.front().cols);
+  args.task.adds = static_cast<std::uint16_t>(reduction.from.size());
+  args.task.stores = static_cast<std::uint16_t>(reduction.to.size());
+  std::size_t i = 0;
+  for (const auto* regions : {&reduction.from, &reduction.to})
+    for (const Region& r : *regions) {
+      RegionEntry& entry = args.regions[i++];
+      entry.address = reinterpret_cast<std::uint64_t>(at(r, operands));
+      entry.pitch = size(buffer(r).cols) * size_of(buffer(r).type);
+      if (plan::is_bias(plan_.problem, r)) {
+        entry.pitch = 0;
+        entry.address = size(r.col) * size_of(buffer(r).type);
+        entry.base = Base::bias;
+        args.bias = operands.bias;
+      }
+      entry.rows = args.task.rows;
+      entry.cols = args.task.cols;
+      entry.type = buffer(r).type;
+    }
+  IMBREX_CUDA_TRY(launch_sum(args, stream));
+}
+
+void LibrarySteps::collective(const Collective& c, runtime::Communicator& communicator, const Operands& operands,
+                              cudaStream_t stream) const {
+  const std::byte* from = at(c.from, operands);
+  std::byte* to = at(c.to, operands);
+  const Type type = buffer(c.from).type;
+  const std::size_t in = size(c.from.rows * c.from.cols), out = size(c.to.rows * c.to.cols);
+  const auto run = [&](auto& with, std::size_t ranks) {
+    switch (c.kind) {
+      case CollectiveKind::all_gather: return with.all_gather(from, to, in, type, stream);
+      case CollectiveKind::reduce_scatter: return with.reduce_scatter(from, to, out, type, stream);
+      case CollectiveKind::all_reduce: return with.all_reduce(from, to, in, type, stream);
+      case CollectiveKind::all_to_all: return with.all_to_all(from, to, in / ranks, type, stream);
+    }
+  };
+  // Kernels of our own know the whole world only.
+  if (own_ != nullptr && c.ranks.empty())
+    run(*own_, size(libraries_.world().size()));
+  else
+    run(communicator, communicator.size());
+}
+
+// Scales of rows that begin inside 16 bytes, which cuBLASLt does not take, are moved behind the product's workspace.
+std::size_t LibrarySteps::moved_scale_bytes(const LibraryProduct& p) const {
+  if (p.a_scale.empty() || memory_.has_apart(p.a_scale) || memory_.alignment(p.a_scale, 0) >= operand_alignment)
+    return 0;
+  return size(p.a_scale.rows) * sizeof(float);
+}
+
+void LibrarySteps::multiply(const LibraryProduct& p, const LibraryGemm& gemm, void* scratch, const Operands& operands,
+                            cudaStream_t stream) const {
+  Operands o{at(p.a, operands), at(p.b, operands), at(p.to, operands)};
+  if (!p.bias.empty()) o.bias = at(p.bias, operands);
+  if (!p.a_scale.empty()) {
+    o.a_scale = reinterpret_cast<const float*>(memory_.has_apart(p.a_scale) ? memory_.at_apart(p.a_scale)
+                                                                            : at(p.a_scale, operands));
+    o.b_scale = operands.b_scale + (plan_.problem.scales == Scales::row ? p.b.col : 0);
+    if (const std::size_t bytes = moved_scale_bytes(p); bytes > 0) {
+      auto* moved = static_cast<std::byte*>(scratch) + scales_at(gemm);
+      IMBREX_CUDA_TRY(cudaMemcpyAsync(moved, o.a_scale, bytes, cudaMemcpyDeviceToDevice, stream));
+      o.a_scale = reinterpret_cast<const float*>(moved);
+    }
+  }
+  gemm.launch(o, scratch, stream);
+}
+
+void LibrarySteps::launch(std::size_t i, const Operands& operands, cudaStream_t stream) const {
+  const LibraryStep& step = program_.steps[i];
+  if (const auto* p = std::get_if<LibraryProduct>(&step.work))
+    multiply(*p, *gemms_[i], scratch_[step.stream].get(), operands, stream);
+  else if (const auto* reduction = std::get_if<Reduction>(&step.work))
+    sum(*reduction, operands, stream);
+  else if (const auto* transfer = std::get_if<Transfer>(&step.work)) {
+    copy(*transfer, operands, stream);
+    set_apart(transfer->to, operands, stream);
+  } else {
+    const auto& work = std::get<Collective>(step.work);
+    collective(work, *communicators_[i], operands, stream);
+    set_apart(work.to, operands, stream);
+  }
+}
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,56 @@
+// What the steps of a plan with library collectives launch on one rank's GPU, one by one.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "execute/cuda/libraries/library_gemm.hpp"
+#include "execute/cuda/libraries/library_memory.hpp"
+#include "execute/cuda/libraries/library_translate.hpp"
+#include "execute/cuda/libraries/shared_libraries.hpp"
+#include "runtime/cuda/raw_memory.hpp"
+
+namespace imbrex::cuda {
+
+class LibrarySteps {
+ public:
+  /// Collective; the device is selected, all arguments outlive it. Makes the products, their memory, and the
+  /// communicators. Throws Error(invalid_input) if cuBLASLt knows no way for a product.
+  LibrarySteps(SharedLibraries& libraries, const Plan& plan, const LibraryProgram& program);
+
+  /// Queues step `i` of the program, once.
+  void launch(std::size_t i, const Operands& operands, cudaStream_t stream) const;
+
+  /// Keeps the memory from being freed, which would wait for the device.
+  void leak();
+
+ private:
+  const Buffer& buffer(const Region& r) const { return plan_.buffers[static_cast<std::size_t>(r.buffer)]; }
+  std::byte* at(const Region& r, const Operands& operands) const { return memory_.at(r, operands); }
+  void make_communicators();
+  void make_gemms();
+  void copy(const Transfer& transfer, const Operands& operands, cudaStream_t stream) const;
+  /// Behind what wrote `to`: where its rows lie apart, too.
+  void set_apart(const Region& to, const Operands& operands, cudaStream_t stream) const;
+  void sum(const Reduction& reduction, const Operands& operands, cudaStream_t stream) const;
+  /// 0 where a product's scales are used where they lie.
+  std::size_t moved_scale_bytes(const LibraryProduct& p) const;
+  void multiply(const LibraryProduct& p, const LibraryGemm& gemm, void* scratch, const Operands& operands,
+                cudaStream_t stream) const;
+  void collective(const Collective& c, runtime::Communicator& communicator, const Operands& operands,
+                  cudaStream_t stream) const;
+
+  SharedLibraries& libraries_;
+  CudaCollectives* own_ = nullptr;  // run the collectives; null: NCCL does
+  const Plan& plan_;
+  const LibraryProgram& program_;
+  LibraryMemory memory_;
+  std::vector<std::unique_ptr<LibraryGemm>> gemms_;    // by step
+  std::vector<runtime::Communicator*> communicators_;  // by step
+  std::vector<RawMemory> scratch_;                     // of products, by stream
+};
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,53 @@
+#include "execute/cuda/libraries/shared_libraries.hpp"
+
+#include <algorithm>
+#include <exception>
+
+namespace imbrex::cuda {
+
+SharedLibraries::SharedLibraries(World& world, StreamCalls& calls, int device)
+    : world_(world), calls_(calls), device_(device) {
+  cublasLtHandle_t made = nullptr;
+  IMBREX_CUBLASLT_TRY(create, &made);
+  handle_.reset(made);
+  runtime::nccl();
+}
+
+SharedLibraries::~SharedLibraries() {
+  // One communicator after another would take its time to find out.
+  try {
+    world_.throw_if_failed();
+    if (std::uncaught_exceptions() > 0) abort();
+  } catch (const std::exception&) {
+    abort();
+  }
+}
+
+// One after another, in one order on all ranks, so that none waits for a rank that waits for it.
+void SharedLibraries::make_communicators(const std::set<std::vector<int>>& rank_sets) {
+  for (const std::vector<int>& ranks : rank_sets) {
+    if (!made_.insert(ranks).second) continue;
+    auto made = std::make_unique<runtime::Communicator>(world_, device_, ranks);
+    if (std::binary_search(ranks.begin(), ranks.end(), world_.rank())) communicators_[ranks] = std::move(made);
+  }
+}
+
+CudaCollectives& SharedLibraries::collectives() {
+  if (!collectives_) collectives_ = std::make_unique<CudaCollectives>(world_, device_);
+  return *collectives_;
+}
+
+void SharedLibraries::check() const {
+  for (const auto& [ranks, communicator] : communicators_) communicator->check();
+  if (collectives_) collectives_->look();
+}
+
+void SharedLibraries::abort() noexcept {
+  // First: NCCL's abort waits for the device, where a kernel of theirs may wait for the rank that is lost.
+  if (collectives_) collectives_->abort();
+  std::vector<runtime::Communicator*> all;
+  for (const auto& [ranks, communicator] : communicators_) all.push_back(communicator.get());
+  runtime::Communicator::abort(all);
+}
+
+}  // namespace imbrex::cuda

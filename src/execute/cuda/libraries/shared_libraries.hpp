@@ -1,0 +1,59 @@
+// What the executions with library collectives of one executor share: cuBLASLt's handle, NCCL's communicators,
+// and our own collectives.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "collectives/cuda/cuda_collectives.hpp"
+#include "execute/cuda/lanes/stream_calls.hpp"
+#include "runtime/cuda/cublas_lt.hpp"
+#include "runtime/cuda/nccl.hpp"
+
+namespace imbrex::cuda {
+
+class SharedLibraries {
+ public:
+  /// The device is selected. Throws Error(runtime_failure) naming the library that cannot be loaded.
+  SharedLibraries(World& world, StreamCalls& calls, int device);
+  ~SharedLibraries();
+  SharedLibraries(const SharedLibraries&) = delete;
+  SharedLibraries& operator=(const SharedLibraries&) = delete;
+
+  World& world() const { return world_; }
+  StreamCalls& calls() const { return calls_; }
+  int device() const { return device_; }
+  cublasLtHandle_t handle() const { return handle_.get(); }
+
+  /// Collective over the world, with the same sets on every rank: makes the communicators that there are not yet.
+  void make_communicators(const std::set<std::vector<int>>& rank_sets);
+
+  /// Of a set that this rank belongs to, and that was made.
+  runtime::Communicator& communicator(const std::vector<int>& ranks) const { return *communicators_.at(ranks); }
+
+  /// Collective, the first time: Imbrex' own collectives, of all ranks.
+  CudaCollectives& collectives();
+
+  /// Throws Error(runtime_failure) if a collective failed since.
+  void check() const;
+
+  /// Ends what is under way, on this rank. No collective may follow.
+  void abort() noexcept;
+
+ private:
+  struct HandleDelete {
+    void operator()(cublasLtHandle_t handle) const { runtime::cublas_lt().destroy(handle); }
+  };
+
+  World& world_;
+  StreamCalls& calls_;
+  int device_;
+  std::unique_ptr<cublasLtContext, HandleDelete> handle_;
+  std::set<std::vector<int>> made_;  // also those that this rank does not belong to
+  std::map<std::vector<int>, std::unique_ptr<runtime::Communicator>> communicators_;
+  std::unique_ptr<CudaCollectives> collectives_;
+};
+
+}  // namespace imbrex::cuda

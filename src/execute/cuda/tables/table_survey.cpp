@@ -1,0 +1,100 @@
+#include "execute/cuda/tables/table_survey.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "imbrex/error.hpp"
+#include "plan/check/format.hpp"
+
+namespace imbrex::cuda {
+namespace {
+
+// Columns of B at which a tile may begin. Of B by columns, the kernels take as much for the sake of the results' rows,
+// the bias and the scales.
+std::int64_t column_step(Type type) { return type == Type::e4m3 ? 8 : static_cast<std::int64_t>(16 / size_of(type)); }
+
+}  // namespace
+
+std::string refusal_of_tma(const Problem& problem) {
+  const RankShapes shapes = shapes_of(problem);
+  const auto step = static_cast<std::int64_t>(16 / size_of(problem.type));
+  const bool by_columns = problem.type == Type::e4m3;
+  const std::int64_t col_step = column_step(problem.type);
+  if (problem.type == Type::fp32) return "fp32 operands";
+  if (shapes.depth % step != 0)
+    return fmt::format("rows of A of {} elements, not a multiple of {}", shapes.depth, step);
+  if (shapes.b.cols % col_step != 0)
+    return fmt::format("{} of {} {}, not a multiple of {}", by_columns ? "results" : "rows of B", shapes.b.cols,
+                       by_columns ? "columns" : "elements", col_step);
+  return {};
+}
+
+TableSurvey::TableSurvey(const Plan& frame, int rank)
+    : plan_(&frame),
+      rank_(rank),
+      queues_(frame.ranks[static_cast<std::size_t>(rank)].queues),
+      column_step_(column_step(frame.problem.type)) {
+  free_.assign(static_cast<std::size_t>(frame.ranks[static_cast<std::size_t>(rank)].signals), true);
+  for (const RankPlan& r : frame.ranks) waited_.emplace_back(r.queues.size());
+}
+
+void TableSurvey::add(const plan::TaskPlace& place, const Task& task) {
+  const auto queue = static_cast<std::size_t>(place.queue);
+  auto& waited = waited_[static_cast<std::size_t>(place.rank)];
+  if (!task.waits.empty()) waited[queue] = true;
+  if (!task.posts.empty() && waited[queue])
+    for (const Post& post : task.posts)
+      if (post.rank == rank_) free_[static_cast<std::size_t>(post.signal)] = false;
+  const auto* tile = std::get_if<Tile>(&task.work);
+  if (tile != nullptr) {
+    largest_ = {std::max(largest_.rows, tile->a.rows), std::max(largest_.cols, tile->b.cols)};
+    // A load that begins inside 16 bytes of a row is an illegal instruction (seen on an H200).
+    if (odd_column_ == 0 && (tile->b.col & (column_step_ - 1)) != 0) odd_column_ = tile->b.col;
+  }
+  if (place.rank != rank_ || queues_[queue].engine != Engine::compute) return;
+  ++sizes_.tasks;
+  sizes_.waits += task.waits.size();
+  sizes_.posts += task.posts.size();
+  if (tile != nullptr)
+    sizes_.regions += tile->adds.size() + tile->stores.size();
+  else if (const auto* reduction = std::get_if<Reduction>(&task.work))
+    sizes_.regions += reduction->from.size() + reduction->to.size();
+  else
+    sizes_.regions += 2;
+}
+
+std::string TableSurvey::refusal_of_tma() const {
+  if (std::string why = cuda::refusal_of_tma(plan_->problem); !why.empty()) return why;
+  return odd_column_ == 0 ? ""
+                          : fmt::format("a tile from column {} on, not a multiple of {}", odd_column_, column_step_);
+}
+
+Surveyed survey(plan::TaskStream& tasks, int rank) try {
+  const Plan& frame = tasks.frame();
+  plan::FormatCheck format(frame);
+  execute::LayoutSurvey layout(frame);
+  TableSurvey tables(frame, rank);
+  const bool made = tasks.made();
+  tasks.for_each([&](const plan::TaskPlace& place, const Task& task) {
+    if (!made) format.add(place, task);
+    layout.add(place, task);
+    tables.add(place, task);
+  });
+  format.finish();
+  return {execute::HeapLayout(frame, std::move(layout)), std::move(tables)};
+} catch (const plan::Refused& refused) {
+  throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(refused.finding.fault), refused.finding.message));
+}
+
+TableSurvey survey_of(const Plan& plan, int rank) {
+  TableSurvey survey(plan, rank);
+  plan::for_each_task(plan, [&](const plan::TaskPlace& place, const Task& task) { survey.add(place, task); });
+  return survey;
+}
+
+Extent largest_tile(const Plan& plan) { return survey_of(plan, 0).largest_tile(); }
+
+std::string refusal_of_tma(const Plan& plan) { return survey_of(plan, 0).refusal_of_tma(); }
+
+}  // namespace imbrex::cuda
