@@ -21,18 +21,18 @@
 #include "execute/cuda/tables/translate.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/ops.hpp"
-#include "ops/run_device.hpp"
+#include "jobs/measure/turns.hpp"
+#include "jobs/run_device.hpp"
 #include "plan/task_stream.hpp"
 #include "runtime/cuda/device_memory.hpp"
 #include "support/operators.hpp"
-#include "tune/turns.hpp"
 
 namespace {
 
 using namespace imbrex;
 using Clock = std::chrono::steady_clock;
 
-const ops::GpuKind gpus{"NVIDIA H200", 9};
+const choose::GpuKind gpus{"NVIDIA H200", 9};
 
 struct Layer {
   Operator op;
@@ -57,10 +57,10 @@ struct Stages {
   double sum() const { return choose + make + survey + translate; }
 };
 
-Stages take_stages(const Problem& problem, cuda::TableMemory& memory, tune::Candidate& chosen, std::size_t& tasks) {
+Stages take_stages(const Problem& problem, cuda::TableMemory& memory, plan::Candidate& chosen, std::size_t& tasks) {
   Stages stages;
   stages.choose =
-      microseconds([&] { chosen = tune::with_few_tiles(ops::choose_gpu_candidate(problem, {}, {}, gpus)); });
+      microseconds([&] { chosen = choose::with_few_tiles(choose::choose_gpu_candidate(problem, {}, {}, gpus)); });
   std::unique_ptr<plan::TaskStream> stream;
   stages.make = microseconds([&] { stream = plan::make_rank_tasks(problem, chosen.strategy, chosen.knobs, 0); });
   std::optional<cuda::Surveyed> surveyed;
@@ -93,8 +93,8 @@ int print_first_shape(const Problem& problem) {
   cuda::TableMemory memory;
   Problem other = problem;
   other.m = 16;
-  ops::choose_gpu_candidate(other, {}, {}, gpus);
-  tune::Candidate chosen;
+  choose::choose_gpu_candidate(other, {}, {}, gpus);
+  plan::Candidate chosen;
   std::size_t tasks = 0;
   fmt::print("{}\n", take_stages(problem, memory, chosen, tasks).sum());
   return 0;
@@ -113,13 +113,13 @@ double cold(const Problem& problem) {
                    command);
     all.push_back(us);
   }
-  return tune::median(all);
+  return jobs::median(all);
 }
 
 // Each stage's median over some repeats.
 void print_host_stages(const Problem& problem, cuda::TableMemory& memory) {
   std::vector<double> choose, make, survey, translate, whole;
-  tune::Candidate chosen;
+  plan::Candidate chosen;
   std::size_t tasks = 0;
   for (int i = 0; i < 5; ++i) {
     const Stages stages = take_stages(problem, memory, chosen, tasks);
@@ -129,10 +129,10 @@ void print_host_stages(const Problem& problem, cuda::TableMemory& memory) {
     translate.push_back(stages.translate);
     whole.push_back(microseconds([&] { static_cast<void>(make_plan(problem, chosen.strategy, chosen.knobs)); }));
   }
-  const Stages stages{tune::median(choose), tune::median(make), tune::median(survey), tune::median(translate)};
+  const Stages stages{jobs::median(choose), jobs::median(make), jobs::median(survey), jobs::median(translate)};
   fmt::print("{:19} {:6} {:6} {:6} {:10} {:7} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f} {:9.0f}\n",
              name_of(problem.op), problem.m, problem.n, problem.k, name_of(chosen.strategy), tasks, stages.choose,
-             stages.make, stages.survey, stages.translate, stages.sum(), cold(problem), tune::median(whole));
+             stages.make, stages.survey, stages.translate, stages.sum(), cold(problem), jobs::median(whole));
 }
 
 // Host time of making an operator, and of a call that is queued.
@@ -208,8 +208,8 @@ int main(int argc, char** argv) {
     for (const Layer& layer : layers)
       for (const std::int64_t m : rows) print_host_stages({layer.op, m, layer.n, layer.k, ranks, Type::bf16}, memory);
     std::fflush(stdout);
-    ops::GpuKind found;
-    if (const std::string refusal = ops::refusal_of_ranks(ranks, false, true, found); !refusal.empty()) {
+    choose::GpuKind found;
+    if (const std::string refusal = jobs::refusal_of_ranks(ranks, false, true, found); !refusal.empty()) {
       fmt::print("\nnothing on GPUs: {}\n", refusal);
       return 0;
     }

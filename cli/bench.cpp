@@ -86,9 +86,9 @@ void expect_options(const Options& o) {
     refuse(fmt::format("--world '{}': it must be processes or threads", o.world));
 }
 
-MeasureRequest request_of(const Options& o, bool all) {
+jobs::MeasureRequest request_of(const Options& o, bool all) {
   expect_options(o);
-  MeasureRequest request;
+  jobs::MeasureRequest request;
   request.ranks = static_cast<int>(o.ranks);
   if (!o.serve) request.problems = grid(o);
   request.all = all;
@@ -101,7 +101,7 @@ MeasureRequest request_of(const Options& o, bool all) {
   return request;
 }
 
-std::string name(const Measured& m) {
+std::string name(const jobs::Measured& m) {
   const Knobs& k = m.knobs;
   const std::string_view collectives = k.transport == Transport::store ? ", own collectives" : "";
   std::string tile;
@@ -123,15 +123,15 @@ std::string name(const Measured& m) {
   return text;
 }
 
-const Measured& chosen(const Measurement& m) {
-  return *std::find_if(m.plans.begin(), m.plans.end(), [](const Measured& x) { return x.chosen; });
+const jobs::Measured& chosen(const jobs::Measurement& m) {
+  return *std::find_if(m.plans.begin(), m.plans.end(), [](const jobs::Measured& x) { return x.chosen; });
 }
 
-Json json_of(const Measurement& m) {
+Json json_of(const jobs::Measurement& m) {
   Json plans = Json::array();
-  for (const Measured& p : m.plans) {
+  for (const jobs::Measured& p : m.plans) {
     Json plan{{"name", name(p)}, {"us", microseconds(p.seconds)}, {"chosen", p.chosen}};
-    if (!p.tried.empty()) plan.update({{"try", p.tried}, {"knobs", Json::parse(knobs_to_json(p.knobs))}});
+    if (!p.tried.empty()) plan.update({{"try", p.tried}, {"knobs", Json::parse(jobs::knobs_to_json(p.knobs))}});
     plans.push_back(std::move(plan));
   }
   Json row{{"problem", to_json_value(m.problem)},
@@ -139,13 +139,13 @@ Json json_of(const Measurement& m) {
            {"wire_us", microseconds(m.wire_seconds)},
            {"runs", m.runs},
            {"plans", plans}};
-  for (const Refused& r : m.refused) row["refused"].push_back({{"try", r.tried}, {"why", r.message}});
+  for (const jobs::Refused& r : m.refused) row["refused"].push_back({{"try", r.tried}, {"why", r.message}});
   return row;
 }
 
-void print_row(const Program& program, const Measurement& m, const Measured& best) {
+void print_row(const Program& program, const jobs::Measurement& m, const jobs::Measured& best) {
   const Problem& p = m.problem;
-  const double sequential = m.plans.front().seconds, roofline = roofline_seconds(m);
+  const double sequential = m.plans.front().seconds, roofline = jobs::roofline_seconds(m);
   print(program, "{:19} {:6} {:6} {:6} {:9.1f} {:9.1f} {:9.1f} {:6.2f} {:6.2f}x  {}", name_of(p.op), p.m, p.n, p.k,
         roofline * 1e6, sequential * 1e6, best.seconds * 1e6, roofline / best.seconds, sequential / best.seconds,
         name(best));
@@ -156,10 +156,10 @@ void print_head(const Program& program) {
         "sequential", "Imbrex", "of it", "speed-up", "plan (times in us)");
 }
 
-void print_tries(const Program& program, const Measurement& m) {
-  for (const Measured& p : m.plans)
+void print_tries(const Program& program, const jobs::Measurement& m) {
+  for (const jobs::Measured& p : m.plans)
     if (!p.tried.empty()) print(program, "  {:50} {:9.1f} us", p.tried, p.seconds * 1e6);
-  for (const Refused& r : m.refused) print(program, "  {:50} refused: {}", r.tried, r.message);
+  for (const jobs::Refused& r : m.refused) print(program, "  {:50} refused: {}", r.tried, r.message);
 }
 
 double geometric_mean(const std::vector<double>& values) {
@@ -170,32 +170,32 @@ double geometric_mean(const std::vector<double>& values) {
 
 int measure_and_print(const Program& program, const Options& options, bool all) {
   const Table before = table_at(options.out);
-  MeasureRequest request = request_of(options, all);
+  jobs::MeasureRequest request = request_of(options, all);
   request.gpu = before.gpu;
   std::vector<double> fractions, gains;
   Json rows = Json::array();
-  std::vector<Measurement> measurements;
-  const auto report = [&](const Measurement& m) {
+  std::vector<jobs::Measurement> measurements;
+  const auto report = [&](const jobs::Measurement& m) {
     if (rows.empty()) print_head(program);
-    const Measured& best = all ? fastest(m) : chosen(m);
+    const jobs::Measured& best = all ? jobs::fastest(m) : chosen(m);
     print_row(program, m, best);
     print_tries(program, m);
     std::fflush(stdout);
-    fractions.push_back(roofline_seconds(m) / best.seconds);
+    fractions.push_back(jobs::roofline_seconds(m) / best.seconds);
     gains.push_back(m.plans.front().seconds / best.seconds);
     rows.push_back(json_of(m));
     measurements.push_back(m);
     if (rows.size() < request.problems.size()) return;
     print(program, "geometric means: {:.3f} of the roofline, {:.3f}x sequential", geometric_mean(fractions),
           geometric_mean(gains));
-    if (all && !options.out.empty()) write_file(options.out, tuning_table(measurements, today(), before.text));
+    if (all && !options.out.empty()) write_file(options.out, jobs::tuning_table(measurements, today(), before.text));
     print_json(program, {{"gpu", m.gpu},
                          {"date", today()},
                          {"rounds", request.rounds},
                          {"strategy", all ? "auto" : options.strategy},
                          {"rows", rows}});
   };
-  return measure(request, report);
+  return jobs::measure(request, report);
 }
 
 // A problem from a line of standard input; lines that are none are answered.
@@ -222,9 +222,9 @@ std::optional<Problem> read_problem(const Options& options) {
 }
 
 int serve(const Options& options) {
-  MeasureRequest request = request_of(options, false);
+  jobs::MeasureRequest request = request_of(options, false);
   request.next = [&] { return read_problem(options); };
-  return measure(request, [](const Measurement& m) {
+  return jobs::measure(request, [](const jobs::Measurement& m) {
     fmt::print("{}\n", json_of(m).dump());
     std::fflush(stdout);
   });
@@ -242,7 +242,7 @@ bool is_all_reduce(const Options& o) {
 
 int tune_products(const Program& program, const Options& o) {
   expect_options(o);
-  ProductMeasureRequest request;
+  jobs::ProductMeasureRequest request;
   request.problems = grid(o);
   request.rounds = static_cast<int>(o.rounds);
   if (o.runs > 0) request.runs = static_cast<int>(o.runs);
@@ -256,7 +256,7 @@ int tune(const Program& program, const Options& o) {
   if (o.products) return tune_products(program, o);
   if (!all_reduce) return measure_and_print(program, o, true);
   expect_options(o);
-  AllReduceMeasureRequest request;
+  jobs::AllReduceMeasureRequest request;
   request.ranks = static_cast<int>(o.ranks);
   request.type = o.type;
   request.codecs = codecs_named(o.codecs);

@@ -16,7 +16,7 @@ struct Options {
   std::string trace;
 };
 
-void report(const Program& program, const Options& options, const RunResult& result) {
+void report(const Program& program, const Options& options, const jobs::RunResult& result) {
   const bool verify = options.run.verify;
   if (!options.trace.empty()) write_timeline(options.trace, result.timeline);
   Json json{{"exit_code", verify && !result.verified ? 1 : 0},
@@ -48,9 +48,9 @@ void report(const Program& program, const Options& options, const RunResult& res
 int run(const Program& program, const Options& options) {
   if (options.all_reduce.asked_for(options.plan)) return options.all_reduce.run(program, options.plan, options.run);
   expect_timeline_path("--trace", options.trace);
-  RunRequest request = options.run.request(options.plan);
+  jobs::RunRequest request = options.run.request(options.plan);
   request.timeline = !options.trace.empty();
-  return run_reporting(program, request, [&](const RunResult& result) { report(program, options, result); });
+  return run_reporting(program, request, [&](const jobs::RunResult& result) { report(program, options, result); });
 }
 
 }  // namespace

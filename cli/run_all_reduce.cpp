@@ -41,7 +41,7 @@ std::int64_t parse_exact_below(std::string_view text) {
   return bytes;
 }
 
-void report(const Program& program, const AllReduceRequest& asked, const AllReduceResult& result) {
+void report(const Program& program, const jobs::AllReduceRequest& asked, const jobs::AllReduceResult& result) {
   const AllReduceReport& what = result.report;
   const std::string codec = asked.options.codec ? name_of(*asked.options.codec) : "exact";
   // JSON has no infinity.
@@ -142,7 +142,7 @@ bool AllReduceRunOptions::asked_for(const PlanOptions& plan) const {
   return asked;
 }
 
-AllReduceRequest AllReduceRunOptions::request(const PlanOptions& plan, const RunOptions& run) const {
+jobs::AllReduceRequest AllReduceRunOptions::request(const PlanOptions& plan, const RunOptions& run) const {
   if (run.world != "processes" && run.world != "threads")
     refuse(fmt::format("--world '{}': it must be processes or threads", run.world));
   if (!run.a.empty() && app->get_option("--seed")->count() > 0) refuse("--seed is about random tensors; --a is given");
@@ -155,8 +155,8 @@ AllReduceRequest AllReduceRunOptions::request(const PlanOptions& plan, const Run
     if (rms_norm && app->get_option(name)->count() > 0)
       refuse(fmt::format("{} with --rms-norm, which goes with exact sums only", name));
   run.expect_writable_out();
-  AllReduceRequest request;
-  if (rms_norm) request.rms_norm = RmsNormRequest{static_cast<float>(eps), residual, weight};
+  jobs::AllReduceRequest request;
+  if (rms_norm) request.rms_norm = jobs::RmsNormRequest{static_cast<float>(eps), residual, weight};
   request.device = parse_device(run.device);
   request.ranks = static_cast<int>(plan.ranks);
   request.type = plan.type;
@@ -179,10 +179,11 @@ AllReduceRequest AllReduceRunOptions::request(const PlanOptions& plan, const Run
 }
 
 int AllReduceRunOptions::run(const Program& program, const PlanOptions& plan, const RunOptions& shared_options) const {
-  const AllReduceRequest asked = request(plan, shared_options);
+  const jobs::AllReduceRequest asked = request(plan, shared_options);
   std::optional<Progress> progress;
   if (!World::launched()) progress.emplace(fmt::format("running {} over {} ranks", operator_name, asked.ranks));
-  const int code = run_all_reduce(asked, [&](const AllReduceResult& result) { report(program, asked, result); });
+  const int code =
+      jobs::run_all_reduce(asked, [&](const jobs::AllReduceResult& result) { report(program, asked, result); });
   if (code >= static_cast<int>(ErrorCode::invalid_input))
     print_json(program, {{"exit_code", code}, {"error", "a rank failed; standard error has its message"}});
   return code;

@@ -76,7 +76,7 @@ void RunOptions::expect_scales(const Problem& problem, bool from_files) const {
   }
 }
 
-RunRequest RunOptions::request(const PlanOptions& plan) const {
+jobs::RunRequest RunOptions::request(const PlanOptions& plan) const {
   if (device != "auto" && device != "cpu" && device != "cuda")
     refuse(fmt::format("--device '{}': it must be auto, cpu or cuda", device));
   if (world != "processes" && world != "threads")
@@ -96,7 +96,7 @@ RunRequest RunOptions::request(const PlanOptions& plan) const {
 
   expect_writable_out();
 
-  RunRequest request;
+  jobs::RunRequest request;
   request.device = parse_device(device != "auto" ? device : for_cpu ? "cpu" : !kernel.empty() ? "cuda" : device);
   request.plan = plan.read_plan();
   request.unchecked = plan.unchecked;
@@ -128,13 +128,13 @@ RunRequest RunOptions::request(const PlanOptions& plan) const {
   return request;
 }
 
-int run_reporting(const Program& program, const RunRequest& request,
-                  const std::function<void(const RunResult&)>& report) {
+int run_reporting(const Program& program, const jobs::RunRequest& request,
+                  const std::function<void(const jobs::RunResult&)>& report) {
   // Under a launcher, every rank is this program; one line of progress is enough, and none of them knows who prints it.
   std::optional<Progress> progress;
   if (!World::launched())
     progress.emplace(fmt::format("running {} over {} ranks", name_of(request.problem.op), request.problem.ranks));
-  const int code = imbrex::run(request, report);
+  const int code = jobs::run(request, report);
   if (code >= static_cast<int>(ErrorCode::invalid_input))
     print_json(program, {{"exit_code", code}, {"error", "a rank failed; standard error has its message"}});
   return code;

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "command.hpp"
-#include "imbrex/run.hpp"
-#include "imbrex/run_all_reduce.hpp"
+#include "jobs/run.hpp"
+#include "jobs/run_all_reduce.hpp"
 
 namespace imbrex::cli {
 
@@ -22,7 +22,7 @@ struct RunOptions {
   void expect_scales(const Problem& problem, bool from_files) const;
 
   /// What `plan` and these options ask for. Throws Error(invalid_input) where they contradict each other.
-  RunRequest request(const PlanOptions& plan) const;
+  jobs::RunRequest request(const PlanOptions& plan) const;
 };
 
 /// What `run all_reduce` takes beside OP, sizes, and some of the options above.
@@ -40,13 +40,13 @@ struct AllReduceRunOptions {
   /// Whether `plan` names all_reduce. Throws Error(invalid_input) for options that belong to the other operators.
   bool asked_for(const PlanOptions& plan) const;
 
-  AllReduceRequest request(const PlanOptions& plan, const RunOptions& run) const;
+  jobs::AllReduceRequest request(const PlanOptions& plan, const RunOptions& run) const;
 
   int run(const Program& program, const PlanOptions& plan, const RunOptions& run) const;
 };
 
 /// imbrex::run with progress; where it fails without a report, --json gets the failure.
-int run_reporting(const Program& program, const RunRequest& request,
-                  const std::function<void(const RunResult&)>& report);
+int run_reporting(const Program& program, const jobs::RunRequest& request,
+                  const std::function<void(const jobs::RunResult&)>& report);
 
 }  // namespace imbrex::cli

@@ -4,34 +4,34 @@
 namespace imbrex::cli {
 namespace {
 
-Json json_of(const ProductMeasurement& m) {
+Json json_of(const jobs::ProductMeasurement& m) {
   Json ways = Json::array();
   for (const auto& way : m.ways)
     ways.push_back({{"tile", way.tile}, {"parts", way.parts}, {"us", microseconds(way.seconds)}});
   return {{"m", m.m}, {"n", m.n}, {"k", m.k}, {"type", name_of(m.type)}, {"ways", ways}};
 }
 
-void print_head(const Program& program, const ProductMeasurement& m) {
+void print_head(const Program& program, const jobs::ProductMeasurement& m) {
   print(program, "products by cuBLASLt on one {}", m.gpu);
   print(program, "{:>6} {:>6} {:>6}  {:>9} {:>9} {:>6}  {}", "M", "N", "K", "first us", "best us", "gain",
         "its tile, and parts of K");
 }
 
-void print_row(const Program& program, const ProductMeasurement& m) {
+void print_row(const Program& program, const jobs::ProductMeasurement& m) {
   const auto& first = m.ways.front();
-  const auto& best = fastest(m);
+  const auto& best = jobs::fastest(m);
   print(program, "{:6} {:6} {:6}  {:9.1f} {:9.1f} {:5.2f}x  {}", m.m, m.n, m.k, first.seconds * 1e6, best.seconds * 1e6,
         first.seconds / best.seconds, best.tile == 0 ? "the first" : fmt::format("{}, {}", best.tile, best.parts));
 }
 
 }  // namespace
 
-int tune_products(const Program& program, ProductMeasureRequest request, const std::string& out) {
+int tune_products(const Program& program, jobs::ProductMeasureRequest request, const std::string& out) {
   const Table before = table_at(out);
   request.gpu = before.gpu;
-  std::vector<ProductMeasurement> measurements;
+  std::vector<jobs::ProductMeasurement> measurements;
   Json rows = Json::array();
-  const int code = measure_products(request, [&](const ProductMeasurement& m) {
+  const int code = jobs::measure_products(request, [&](const jobs::ProductMeasurement& m) {
     if (measurements.empty()) print_head(program, m);
     print_row(program, m);
     std::fflush(stdout);
@@ -39,7 +39,7 @@ int tune_products(const Program& program, ProductMeasureRequest request, const s
     rows.push_back(json_of(m));
   });
   if (code != 0) return code;
-  if (!out.empty()) write_file(out, tuning_table(measurements, today(), before.text));
+  if (!out.empty()) write_file(out, jobs::tuning_table(measurements, today(), before.text));
   print_json(program,
              {{"gpu", measurements.front().gpu}, {"date", today()}, {"rounds", request.rounds}, {"rows", rows}});
   return code;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "command.hpp"
-#include "imbrex/measure.hpp"
+#include "jobs/measure/measure.hpp"
 
 namespace imbrex::cli {
 
@@ -21,10 +21,10 @@ struct Table {
 Table table_at(const std::string& path);
 
 /// `imbrex tune --ops all_reduce`.
-int tune_all_reduces(const Program& program, AllReduceMeasureRequest request, const std::string& out);
+int tune_all_reduces(const Program& program, jobs::AllReduceMeasureRequest request, const std::string& out);
 
 /// `imbrex tune --products`.
-int tune_products(const Program& program, ProductMeasureRequest request, const std::string& out);
+int tune_products(const Program& program, jobs::ProductMeasureRequest request, const std::string& out);
 
 /// What --codecs names.
 std::vector<CodecPair> codecs_named(const std::vector<std::string>& names);

@@ -1,26 +1,37 @@
 # Two shared libraries of the same objects. Tests and the program link `imbrex`, which shows them everything. What is
-# installed shows the public names only: those of the classes and functions that include/imbrex/ declares.
+# installed shows the public names only: those of the classes and functions that include/imbrex/ declares. Beside them
+# the program of the same build finds its jobs, under a version that says whose they are: no header of theirs is installed.
+set(IMBREX_PROGRAM_HEADERS jobs/run.hpp jobs/run_all_reduce.hpp jobs/measure/measure.hpp)
 set(IMBREX_EXPORTS ${CMAKE_CURRENT_BINARY_DIR}/exports.map)
-file(GLOB headers ${CMAKE_CURRENT_SOURCE_DIR}/include/imbrex/*.hpp)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${headers})
-set(names)
-foreach(header ${headers})
-  # A function is declared from the first column on; a type's members have its name in theirs.
-  file(STRINGS ${header} lines REGEX "^[A-Za-z_][^(]*[ &*][a-z_][a-z0-9_]*\\(")
-  foreach(line ${lines})
-    if(NOT line MATCHES "^(inline|constexpr|template|using|static_assert|friend|namespace) ")
-      string(REGEX REPLACE "^[^(]*[ &*]([a-z_][a-z0-9_]*)\\(.*" "\\1" name "${line}")
-      list(APPEND names ${name})
-    endif()
+# Appends to `out` a pattern for each function that the headers declare in namespace `space`.
+function(imbrex_functions_of out space)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${ARGN})
+  set(names)
+  foreach(header ${ARGN})
+    # A function is declared from the first column on; a type's members have its name in theirs.
+    file(STRINGS ${header} lines REGEX "^[A-Za-z_][^(]*[ &*][a-z_][a-z0-9_]*\\(")
+    foreach(line ${lines})
+      if(NOT line MATCHES "^(inline|constexpr|template|using|static_assert|friend|namespace) ")
+        string(REGEX REPLACE "^[^(]*[ &*]([a-z_][a-z0-9_]*)\\(.*" "\\1" name "${line}")
+        list(APPEND names ${name})
+      endif()
+    endforeach()
   endforeach()
-endforeach()
-list(REMOVE_DUPLICATES names)
-set(patterns "imbrex::[A-Z]*;\n    imbrex::operator*;\n    vtable?for?imbrex::[A-Z]*;\n    typeinfo?for?imbrex::[A-Z]*;\n    typeinfo?name?for?imbrex::[A-Z]*;\n    *thunk?to?imbrex::[A-Z]*;\n")
-foreach(name ${names})
-  string(APPEND patterns "    imbrex::${name}[!a-zA-Z0-9_]*;\n")
-endforeach()
-file(CONFIGURE OUTPUT ${IMBREX_EXPORTS} @ONLY
-  CONTENT "{\n  global: extern \"C++\" {\n    @patterns@  };\n  local: *;\n};\n")
+  list(REMOVE_DUPLICATES names)
+  foreach(name ${names})
+    string(APPEND ${out} "    ${space}::${name}[!a-zA-Z0-9_]*;\n")
+  endforeach()
+  set(${out} "${${out}}" PARENT_SCOPE)
+endfunction()
+file(GLOB headers ${CMAKE_CURRENT_SOURCE_DIR}/include/imbrex/*.hpp)
+set(public "    imbrex::[A-Z]*;\n    imbrex::operator*;\n    vtable?for?imbrex::[A-Z]*;\n    typeinfo?for?imbrex::[A-Z]*;\n    typeinfo?name?for?imbrex::[A-Z]*;\n    *thunk?to?imbrex::[A-Z]*;\n")
+imbrex_functions_of(public imbrex ${headers})
+list(TRANSFORM IMBREX_PROGRAM_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/src/)
+imbrex_functions_of(program imbrex::jobs ${IMBREX_PROGRAM_HEADERS})
+file(CONFIGURE OUTPUT ${IMBREX_EXPORTS} @ONLY CONTENT "IMBREX_@PROJECT_VERSION@ {
+  global: extern \"C++\" {\n@public@  };\n  local: *;\n};
+IMBREX_PRIVATE {
+  global: extern \"C++\" {\n@program@  };\n};\n")
 
 foreach(library imbrex imbrex_installed)
   add_library(${library} SHARED)

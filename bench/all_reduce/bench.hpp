@@ -13,7 +13,7 @@
 #include "all_reduce/reference.hpp"
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "imbrex/world.hpp"
-#include "ops/cuda/call_meter.hpp"
+#include "jobs/measure/cuda/call_meter.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 #ifdef IMBREX_HAVE_LIBRARIES
 #include "runtime/cuda/nccl.hpp"
@@ -55,7 +55,7 @@ class Bench {
 
   /// Collective: every candidate for vectors of so many bytes. {"bytes", "microseconds": {name: a call}, "errors",
   /// "failed": {name: why}}; what failed was not timed.
-  nlohmann::json measure(std::int64_t bytes);
+  nlohmann::json jobs::measure(std::int64_t bytes);
 
   /// Collective: numbers of CTAs for vectors of so many bytes. {"bytes", "microseconds": {codec or "exact": {ctas: a
   /// call}}}.

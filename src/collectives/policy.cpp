@@ -8,8 +8,8 @@
 #include "base/fixed_text.hpp"
 #include "base/hash.hpp"
 #include "codec/format.hpp"
-#include "tune/all_reduce_records.hpp"
-#include "tune/records.hpp"
+#include "records/all_reduce_records.hpp"
+#include "records/records.hpp"
 
 namespace imbrex::collectives {
 namespace {
@@ -23,9 +23,9 @@ struct Found {
   std::uint64_t hash = 0;  // of the records
 };
 
-std::uint64_t hash_of_records(const std::vector<AllReduceRecord>& records) {
+std::uint64_t hash_of_records(const std::vector<records::AllReduceRecord>& records) {
   std::string text;
-  for (const AllReduceRecord& record : records) text += tune::to_json(record);
+  for (const records::AllReduceRecord& record : records) text += records::to_json(record);
   return base::hash_of(std::as_bytes(std::span(text)));
 }
 
@@ -45,27 +45,27 @@ std::int64_t usual_exact_below(const CodecPair& codec) {
   return (bits >= 12 ? 4 : 2) << 20;
 }
 
-AllReducePolicy::AllReducePolicy(int ranks, std::vector<AllReduceRecord> records)
+AllReducePolicy::AllReducePolicy(int ranks, std::vector<records::AllReduceRecord> records)
     : ranks_(ranks), records_(std::move(records)) {}
 
 std::int64_t AllReducePolicy::one_shot_bytes(Type type) const {
-  const AllReduceRecord* record = tune::find_record(records_, ranks_, type);
+  const records::AllReduceRecord* record = records::find_record(records_, ranks_, type);
   if (record == nullptr) return usual_one_shot_bytes(ranks_);
   return record->one_shot_below ? *record->one_shot_below - 1 : std::numeric_limits<std::int64_t>::max();
 }
 
 std::int64_t AllReducePolicy::exact_below(Type type, const CodecPair& codec) const {
-  const AllReduceRecord* record = tune::find_record(records_, ranks_, type);
+  const records::AllReduceRecord* record = records::find_record(records_, ranks_, type);
   const std::int64_t usual = usual_exact_below(codec);
-  return record == nullptr ? usual : tune::exact_below(*record, codec, usual);
+  return record == nullptr ? usual : records::exact_below(*record, codec, usual);
 }
 
 AllReducePolicy agreed_policy(World& world, const std::string& gpu) {
-  return agreed_policy(world, gpu, tune::records_of);
+  return agreed_policy(world, gpu, records::records_of);
 }
 
 AllReducePolicy agreed_policy(World& world, const std::string& gpu,
-                              const std::function<const tune::Records&(const std::string& gpu)>& load) {
+                              const std::function<const records::Records&(const std::string& gpu)>& load) {
   const auto ranks = static_cast<std::size_t>(world.size());
   Name own_name;
   base::put_text(gpu, own_name.gpu);
@@ -73,7 +73,7 @@ AllReducePolicy agreed_policy(World& world, const std::string& gpu,
   world.all_gather(&own_name, names.data(), sizeof own_name);
   const std::string first = names.front().gpu;
 
-  std::vector<AllReduceRecord> records;
+  std::vector<records::AllReduceRecord> records;
   Found own;
   try {
     records = load(first).all_reduces;

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "imbrex/all_reduce_record.hpp"
 #include "imbrex/collectives.hpp"
 #include "imbrex/world.hpp"
+#include "records/all_reduce_record.hpp"
 
-namespace imbrex::tune {
+namespace imbrex::records {
 struct Records;
 }
 
@@ -25,7 +25,7 @@ std::int64_t usual_exact_below(const CodecPair& codec);
 class AllReducePolicy {
  public:
   /// `records`: of one kind of GPU; which of them answers, find_record and exact_below tell (src/tune).
-  explicit AllReducePolicy(int ranks, std::vector<AllReduceRecord> records = {});
+  explicit AllReducePolicy(int ranks, std::vector<records::AllReduceRecord> records = {});
 
   /// The largest vector for which automatic means one_shot.
   std::int64_t one_shot_bytes(Type type) const;
@@ -35,7 +35,7 @@ class AllReducePolicy {
 
  private:
   int ranks_;
-  std::vector<AllReduceRecord> records_;
+  std::vector<records::AllReduceRecord> records_;
 };
 
 /// Collective. The policy by the records for rank 0's GPU; `gpu` is the name of this rank's. Throws
@@ -44,6 +44,6 @@ AllReducePolicy agreed_policy(World& world, const std::string& gpu);
 
 /// The same with records from elsewhere than records_of.
 AllReducePolicy agreed_policy(World& world, const std::string& gpu,
-                              const std::function<const tune::Records&(const std::string& gpu)>& load);
+                              const std::function<const records::Records&(const std::string& gpu)>& load);
 
 }  // namespace imbrex::collectives

@@ -6,11 +6,11 @@
 #include <optional>
 
 #include "base/check.hpp"
+#include "choose/choose.hpp"
 #include "execute/layout.hpp"
 #include "imbrex/ops.hpp"
 #include "ops/world_gpus.hpp"
 #include "runtime/cuda/device_memory.hpp"
-#include "tune/choose.hpp"
 
 namespace imbrex {
 namespace {
@@ -168,7 +168,7 @@ Device GemmOperator::device() const { return state_->device; }
 const Plan& GemmOperator::plan() const {
   State& s = *state_;
   if (s.plan == nullptr) {
-    const tune::Candidate& chosen = s.on_gpus->chosen;
+    const plan::Candidate& chosen = s.on_gpus->chosen;
     s.plan = std::make_shared<const Plan>(make_plan(s.problem, chosen.strategy, chosen.knobs));
   }
   return *s.plan;
@@ -179,9 +179,9 @@ RankShapes GemmOperator::shapes() const { return shapes_of(state_->problem); }
 Plan choose_plan(const Problem& problem, const Machine& machine, const OperatorOptions& options) {
   validate(problem);
   if (options.knobs && options.strategy) return make_plan(problem, *options.strategy, *options.knobs);
-  const auto list = tune::candidates(problem, machine, options.strategy, options.knobs);
+  const auto list = choose::candidates(problem, machine, options.strategy, options.knobs);
   const auto simulator = make_simulator(machine);
-  return tune::choose(problem, list, [&](const Plan& plan) { return simulator->prepare(plan)->run({}).seconds; });
+  return choose::choose(problem, list, [&](const Plan& plan) { return simulator->prepare(plan)->run({}).seconds; });
 }
 
 }  // namespace imbrex

@@ -36,14 +36,14 @@ View view_of(World& world, int ranks_per_gpu) {
   else
     base::put_text(cuda::refusal_of_gpus(survey, wanted, processes, !shared, true), view.refusal);
   if (survey.gpus.empty()) return view;
-  const GpuKind kind = kind_of(survey);
+  const choose::GpuKind kind = choose::kind_of(survey);
   base::put_text(kind.name, view.gpu);
   view.major = kind.major;
   if (survey.gpus.size() == 1 && !shared) base::put_text(survey.gpus.front().uuid, view.only_gpu);
   return view;
 }
 
-std::string agree(World& world, int ranks_per_gpu, GpuKind& gpus) {
+std::string agree(World& world, int ranks_per_gpu, choose::GpuKind& gpus) {
   const View own = view_of(world, ranks_per_gpu);
   std::vector<View> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, all.data(), sizeof own);
@@ -59,9 +59,9 @@ std::string agree(World& world, int ranks_per_gpu, GpuKind& gpus) {
 }
 
 // A tuning table may have been replaced between two ranks' reading of it.
-tune::Candidate of_rank_0(World& world, const tune::Candidate& own) {
-  static_assert(std::is_trivially_copyable_v<tune::Candidate>);
-  std::vector<tune::Candidate> all(static_cast<std::size_t>(world.size()));
+plan::Candidate of_rank_0(World& world, const plan::Candidate& own) {
+  static_assert(std::is_trivially_copyable_v<plan::Candidate>);
+  std::vector<plan::Candidate> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, all.data(), sizeof own);
   return all.front();
 }
@@ -75,8 +75,8 @@ std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& 
   for (const auto& weak : operations)
     if (auto o = weak.lock(); o->problem == problem && o->strategy == strategy && o->knobs == knobs) return o;
   auto made = std::make_shared<GpuOperation>(GpuOperation{problem, strategy, knobs, {}, nullptr});
-  tune::Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpus);
-  if (!knobs) chosen = tune::with_few_tiles(chosen);
+  plan::Candidate chosen = choose::choose_gpu_candidate(problem, strategy, knobs, gpus);
+  if (!knobs) chosen = choose::with_few_tiles(chosen);
   made->chosen = of_rank_0(world, chosen);
   made->execution = executor->prepare_made(problem, made->chosen.strategy, made->chosen.knobs);
   operations.push_back(made);

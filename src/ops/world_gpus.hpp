@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "choose/choose_gpu.hpp"
 #include "imbrex/execute.hpp"
 #include "imbrex/world.hpp"
-#include "ops/choose_gpu.hpp"
 
 namespace imbrex::ops {
 
@@ -17,13 +17,13 @@ struct GpuOperation {
   Problem problem;
   std::optional<Strategy> strategy;
   std::optional<Knobs> knobs;
-  tune::Candidate chosen;  ///< what runs: make_plan's plan
+  plan::Candidate chosen;  ///< what runs: make_plan's plan
   std::unique_ptr<Execution> execution;
 };
 
 struct WorldGpus {
-  std::string refusal;  ///< why the ranks cannot have their GPUs, the same on all; empty if they can
-  GpuKind gpus;         ///< all ranks', by rank 0's name
+  std::string refusal;   ///< why the ranks cannot have their GPUs, the same on all; empty if they can
+  choose::GpuKind gpus;  ///< all ranks', by rank 0's name
   CudaOptions options;
   std::unique_ptr<Executor> executor;  ///< null where refused
   int own_gpu = -1;                    ///< number of this rank's, where there is an executor

@@ -7,8 +7,8 @@
 #include "collectives/policy.hpp"
 #include "collectives/ranks.hpp"
 #include "imbrex/error.hpp"
-#include "tune/all_reduce_records.hpp"
-#include "tune/records.hpp"
+#include "records/all_reduce_records.hpp"
+#include "records/records.hpp"
 
 namespace imbrex {
 namespace {
@@ -20,7 +20,7 @@ constexpr std::int64_t kib = 1024, mib = 1024 * kib;
 
 CodecPair pair(const char* name) { return parse_codec_pair(name); }
 
-AllReduceRecord record(int ranks, Type type, std::optional<std::int64_t> one_shot_below) {
+records::AllReduceRecord record(int ranks, Type type, std::optional<std::int64_t> one_shot_below) {
   return {ranks, type, "2026-11-22", one_shot_below, {{pair("int8"), 3 * mib}, {pair("int4"), std::nullopt}}};
 }
 
@@ -76,10 +76,12 @@ TEST(AllReducePolicy, DecidesCallsBySize) {
 }
 
 TEST(AgreedPolicy, IsThatOfRankZerosGpu) {
-  tune::Records first{"First GPU", "2026-11-22", {}}, second{"Second GPU", "2026-11-22", {}};
+  records::Records first{"First GPU", "2026-11-22", {}}, second{"Second GPU", "2026-11-22", {}};
   first.all_reduces = {record(3, Type::bf16, 7 * kib)};
   second.all_reduces = {record(3, Type::bf16, 9 * kib)};
-  const auto load = [&](const std::string& gpu) -> const tune::Records& { return gpu == "First GPU" ? first : second; };
+  const auto load = [&](const std::string& gpu) -> const records::Records& {
+    return gpu == "First GPU" ? first : second;
+  };
   ASSERT_EQ(run_ranks(3,
                       [&](World& world) -> std::string {
                         const AllReducePolicy policy =
@@ -95,8 +97,8 @@ TEST(AgreedPolicy, ReadsWhatShips) {
                         if (agreed_policy(world, "no such GPU").one_shot_bytes(Type::bf16) != 512 * kib)
                           return "not the constant";
                         const AllReducePolicy known = agreed_policy(world, "NVIDIA H200");
-                        const AllReduceRecord* record =
-                            tune::find_record(tune::records_of("NVIDIA H200").all_reduces, 4, Type::bf16);
+                        const records::AllReduceRecord* record =
+                            records::find_record(records::records_of("NVIDIA H200").all_reduces, 4, Type::bf16);
                         if (record == nullptr) return "no record";
                         if (known.one_shot_bytes(Type::bf16) != *record->one_shot_below - 1) return "not the record's";
                         return {};
@@ -106,15 +108,15 @@ TEST(AgreedPolicy, ReadsWhatShips) {
 
 // One rank cannot read its tables, or reads others: every rank says so.
 TEST(AgreedPolicy, RefusesOnEveryRankAlike) {
-  tune::Records usual{"GPU", "2026-11-22", {}}, other = usual;
+  records::Records usual{"GPU", "2026-11-22", {}}, other = usual;
   usual.all_reduces = other.all_reduces = {record(3, Type::bf16, 7 * kib)};
   other.all_reduces[0].codecs[0].exact_below = 5;
   const auto expect = [&](bool broken, std::vector<std::string> says) {
     EXPECT_EQ(run_ranks(3,
                         [&](World& world) -> std::string {
-                          const auto load = [&](const std::string&) -> const tune::Records& {
+                          const auto load = [&](const std::string&) -> const records::Records& {
                             if (world.rank() != 2) return usual;
-                            if (broken) tune::parse_records("{", "mine.json");
+                            if (broken) records::parse_records("{", "mine.json");
                             return other;
                           };
                           const auto [code, message] = thrown([&] { agreed_policy(world, "GPU", load); });

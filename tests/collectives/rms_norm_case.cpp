@@ -8,7 +8,7 @@
 #include <random>
 
 #include "base/convert.hpp"
-#include "ops/rms_norm_reference.hpp"
+#include "jobs/rms_norm_reference.hpp"
 
 namespace imbrex::test {
 namespace {
@@ -64,9 +64,9 @@ std::string rms_norm_fault(const RmsNormCase& c, const RmsNormData& data, const 
   if (const std::int64_t at = first_different(c.type, elements(c.type, sums), residual_out); at >= 0)
     return fmt::format("residual_out: row {}, element {} is not the rounded sum", at / c.hidden, at % c.hidden);
   const std::vector<float> x = floats(c.type, residual_out);
-  const ops::Comparison worst =
-      ops::compare(ops::norm_reference(x, c.hidden, floats(c.type, data.weight), c.eps, c.type), floats(c.type, out),
-                   c.type, c.hidden);
+  const jobs::Comparison worst =
+      jobs::compare(jobs::norm_reference(x, c.hidden, floats(c.type, data.weight), c.eps, c.type), floats(c.type, out),
+                    c.type, c.hidden);
   if (worst.worst <= 1) return {};
   return fmt::format("out: row {}, element {} is {}, not {}: {} times its bound", worst.row, worst.col, worst.result,
                      worst.value, worst.worst);

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "imbrex/run.hpp"
+#include "jobs/run.hpp"
 #include "support/random_plan.hpp"
 
 namespace imbrex {
@@ -15,15 +15,15 @@ namespace {
 // 4 operators x 3 strategies x 4 types, at least this many problems each.
 constexpr int problems_per_combination = 9;
 
-RunResult run_once(const RunRequest& request, int& code) {
-  RunResult result;
-  code = run(request, [&](const RunResult& r) { result = r; });
+jobs::RunResult run_once(const jobs::RunRequest& request, int& code) {
+  jobs::RunResult result;
+  code = run(request, [&](const jobs::RunResult& r) { result = r; });
   return result;
 }
 
 // Within its bound, and the same bits twice. Returns the largest error over the bound.
 double expect_right(test::Random& random, const test::RandomCase& c) {
-  RunRequest request;
+  jobs::RunRequest request;
   request.problem = c.problem;
   request.strategy = c.strategy;
   request.knobs = c.knobs;
@@ -35,7 +35,7 @@ double expect_right(test::Random& random, const test::RandomCase& c) {
   request.cpu.workers = static_cast<int>(random.between(1, 2));
   SCOPED_TRACE(test::describe(c));
   int code = -1;
-  const RunResult result = run_once(request, code);
+  const jobs::RunResult result = run_once(request, code);
   EXPECT_EQ(code, 0) << result.message;
   EXPECT_TRUE(result.verified);
   return result.max_error_over_bound;
@@ -96,14 +96,14 @@ TEST(Correctness, ProcessesAndThreadsGiveTheSameBits) {
   const auto folder = std::filesystem::path(testing::TempDir()) / ("imbrex_bits_" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);
   for (bool threads : {false, true}) {
-    RunRequest request;
+    jobs::RunRequest request;
     request.problem = {Operator::gemm_all_reduce, 130, 90, 120, 4, Type::bf16};
     request.strategy = Strategy::fused;
     request.verify = true;
     request.repeat = 3;
     request.threads = threads;
     request.out_prefix = (folder / (threads ? "threads" : "processes")).string();
-    EXPECT_EQ(run(request, [](const RunResult& r) { EXPECT_TRUE(r.verified) << r.message; }), 0);
+    EXPECT_EQ(run(request, [](const jobs::RunResult& r) { EXPECT_TRUE(r.verified) << r.message; }), 0);
   }
   const std::string first = contents(folder / "processes.rank0.npy");
   EXPECT_EQ(first.size(), 128u + 130 * 90 * 4);
@@ -115,12 +115,12 @@ TEST(Correctness, ProcessesAndThreadsGiveTheSameBits) {
 }
 
 TEST(Correctness, SixtyFourRanks) {
-  RunRequest request;
+  jobs::RunRequest request;
   request.problem = {Operator::gemm_reduce_scatter, 128, 40, 192, 64, Type::fp32};
   request.strategy = Strategy::fused;
   request.verify = true;
   request.threads = true;
-  EXPECT_EQ(run(request, [](const RunResult& r) { EXPECT_TRUE(r.verified) << r.message; }), 0);
+  EXPECT_EQ(run(request, [](const jobs::RunResult& r) { EXPECT_TRUE(r.verified) << r.message; }), 0);
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 #include "imbrex/error.hpp"
 #include "imbrex/execute.hpp"
 #include "imbrex/ops.hpp"
-#include "imbrex/run.hpp"
 #include "imbrex/world.hpp"
+#include "jobs/run.hpp"
 #include "support/exact_run.hpp"
 #include "support/random_plan.hpp"
 

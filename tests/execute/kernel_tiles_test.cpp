@@ -1,5 +1,5 @@
 // The list of tiles that plans are chosen by is that of the kernels.
-#include "tune/kernel_tiles.hpp"
+#include "choose/kernel_tiles.hpp"
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ TEST(KernelTiles, AreThoseOfTheKernels) {
   const cuda::GemmKernel* const* kernels = cuda::tensor_core_kernels(count);
   if (count == 0) GTEST_SKIP() << "built without kernels on tensor cores";
   std::set<Tile> listed, there;
-  for (const tune::KernelTile& t : tune::kernel_tiles())
+  for (const choose::KernelTile& t : choose::kernel_tiles())
     listed.insert({t.type, t.rows, t.cols, t.cluster, t.shares_k, t.hopper});
   for (std::size_t i = 0; i < count; ++i) {
     const cuda::GemmKernel& k = *kernels[i];

@@ -4,11 +4,11 @@
 #include <map>
 #include <tuple>
 
+#include "choose/choose.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "imbrex/error.hpp"
 #include "support/random_plan.hpp"
-#include "tune/choose.hpp"
 
 namespace imbrex {
 namespace {
@@ -357,7 +357,7 @@ TEST(LibraryProgram, OfFewTilesIsTheSame) {
     c.knobs = test::random_knobs(random, c.problem, c.strategy);
     SCOPED_TRACE(test::describe(c));
     const Plan plan = make_plan(c.problem, c.strategy, c.knobs),
-               few = make_plan(c.problem, c.strategy, tune::with_few_tiles({c.strategy, c.knobs}).knobs);
+               few = make_plan(c.problem, c.strategy, choose::with_few_tiles({c.strategy, c.knobs}).knobs);
     tiles += count_tasks(plan);
     few_tiles += count_tasks(few);
     if (!refusal(plan).empty()) continue;

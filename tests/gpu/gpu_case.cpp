@@ -15,8 +15,8 @@
 #include "execute/cuda/lanes/graph.hpp"
 #include "execute/cuda/lanes/stream_execution.hpp"
 #include "imbrex/error.hpp"
-#include "ops/operands.hpp"
-#include "ops/reference.hpp"
+#include "jobs/operands.hpp"
+#include "jobs/reference.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/raw_memory.hpp"
@@ -36,9 +36,9 @@ RawMemory to_device(const std::vector<T>& values) {
 
 // Whole numbers, whose sums over 128 of K take less than 14 bits, and powers of two as scales: what Hopper loses of
 // sums of e4m3 is nothing, and one product too many or too few shows.
-class WholeNumbers final : public ops::SeededOperands {
+class WholeNumbers final : public jobs::SeededOperands {
  public:
-  explicit WholeNumbers(const Problem& problem) : ops::SeededOperands(problem, 3) {}
+  explicit WholeNumbers(const Problem& problem) : jobs::SeededOperands(problem, 3) {}
 
  private:
   float value_of(float uniform, bool scale) const override {
@@ -49,7 +49,7 @@ class WholeNumbers final : public ops::SeededOperands {
 // One rank's runs of one plan.
 class RankCase {
  public:
-  RankCase(World& world, Executor& executor, const Plan& plan, const ops::OperandSource& operands, const GpuCase& c,
+  RankCase(World& world, Executor& executor, const Plan& plan, const jobs::OperandSource& operands, const GpuCase& c,
            Outcome& outcome, std::mutex& lock)
       : world_(world),
         executor_(executor),
@@ -66,7 +66,7 @@ class RankCase {
         bias_(to_device(operands.bias(world.rank()))),
         a_scale_(to_device(operands.scales(true, world.rank()))),
         b_scale_(to_device(operands.scales(false, world.rank()))),
-        reference_(ops::reference_of(plan, operands, world.rank(), c.whole_numbers ? Device::cpu : Device::cuda)) {
+        reference_(jobs::reference_of(plan, operands, world.rank(), c.whole_numbers ? Device::cpu : Device::cuda)) {
     const std::lock_guard guard(lock_);
     outcome_.kernel = stream_.kernel_name();
   }
@@ -112,7 +112,7 @@ class RankCase {
     std::vector<float> values(count_);
     IMBREX_CUDA_TRY(cudaMemcpy(got.data(), out, bytes(), cudaMemcpyDeviceToHost));
     base::to_float(type_, got.data(), values.data(), static_cast<std::int64_t>(count_));
-    const ops::Comparison worst = ops::compare(reference_, values, type_, extent_.cols);
+    const jobs::Comparison worst = jobs::compare(reference_, values, type_, extent_.cols);
     const std::lock_guard guard(lock_);
     if (!first_.empty() && got != first_) ++outcome_.differing;
     if (first_.empty()) first_ = got;
@@ -134,7 +134,7 @@ class RankCase {
   std::unique_ptr<Execution> execution_;
   cuda::StreamExecution& stream_;
   RawMemory a_, b_, bias_, a_scale_, b_scale_;
-  ops::Reference reference_;
+  jobs::Reference reference_;
   std::vector<std::byte> first_;
 };
 
@@ -181,15 +181,15 @@ std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& 
   }
   // Ranks compute their references at once; the BLAS must not start threads of its own in each.
   openblas_set_num_threads(1);
-  std::vector<std::unique_ptr<ops::OperandSource>> operands;
+  std::vector<std::unique_ptr<jobs::OperandSource>> operands;
   for (const Plan& plan : plans) {
-    RunRequest request;
+    jobs::RunRequest request;
     Problem problem = request.problem = plan.problem;
     request.seed = c.seed;
     if (c.whole_numbers)
       operands.push_back(std::make_unique<WholeNumbers>(problem));
     else
-      operands.push_back(ops::open_operands(request, problem));
+      operands.push_back(jobs::open_operands(request, problem));
   }
   std::vector<Outcome> outcomes(plans.size());
   std::mutex lock;

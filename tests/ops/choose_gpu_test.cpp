@@ -3,31 +3,31 @@
 
 #include <algorithm>
 
+#include "choose/choose_gpu.hpp"
+#include "choose/kernel_tiles.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "execute/cuda/tables/translate.hpp"
 #include "imbrex/plan.hpp"
-#include "ops/choose_gpu.hpp"
 #include "support/random_plan.hpp"
-#include "tune/kernel_tiles.hpp"
 
 namespace imbrex {
 namespace {
 
 // Whether Imbrex' own collective behind a library's product is chosen.
-bool is_own(const ops::GpuKind& gpus, int ranks, std::int64_t m, Type type = Type::bf16,
+bool is_own(const choose::GpuKind& gpus, int ranks, std::int64_t m, Type type = Type::bf16,
             std::optional<Strategy> strategy = {}) {
   const Problem p{Operator::gemm_reduce_scatter, m, 8192, 28672, ranks, type};
-  const tune::Candidate chosen = ops::choose_gpu_candidate(p, strategy, {}, gpus);
+  const plan::Candidate chosen = choose::choose_gpu_candidate(p, strategy, {}, gpus);
   return chosen.strategy == Strategy::sequential && chosen.knobs.transport == Transport::store;
 }
 
-const ops::GpuKind h100{"NVIDIA H100 80GB HBM3", 9}, a100{"NVIDIA A100-SXM4-80GB", 8};
+const choose::GpuKind h100{"NVIDIA H100 80GB HBM3", 9}, a100{"NVIDIA A100-SXM4-80GB", 8};
 
 TEST(ChooseGpuPlan, HopperWithoutATableTakesTheH200s) {
   for (const std::int64_t m : {16, 512, 8192}) {
     const Problem p{Operator::gemm_reduce_scatter, m, 8192, 28672, 4, Type::bf16};
-    const tune::Candidate h200 = ops::choose_gpu_candidate(p, {}, {}, {"NVIDIA H200", 9}),
-                          other = ops::choose_gpu_candidate(p, {}, {}, h100);
+    const plan::Candidate h200 = choose::choose_gpu_candidate(p, {}, {}, {"NVIDIA H200", 9}),
+                          other = choose::choose_gpu_candidate(p, {}, {}, h100);
     EXPECT_EQ(other.strategy, h200.strategy);
     EXPECT_EQ(other.knobs, h200.knobs);
   }
@@ -47,15 +47,15 @@ TEST(ChooseGpuPlan, OwnCollectivesBehindProductsOfFewRowsOnHopper) {
 
 TEST(ChooseGpuPlan, EightBitOperandsAreGatheredByNccl) {
   const Problem p{Operator::all_gather_gemm, 64, 28672, 8192, 8, Type::e4m3};
-  const tune::Candidate chosen = ops::choose_gpu_candidate(p, {}, {}, h100);
+  const plan::Candidate chosen = choose::choose_gpu_candidate(p, {}, {}, h100);
   EXPECT_FALSE(chosen.strategy == Strategy::sequential && chosen.knobs.transport == Transport::store);
 }
 
 // Whether there is a kernel on tensor cores for all of the plan's tiles.
 bool on_tensor_cores(const Plan& plan, bool hopper) {
-  const auto kernels = tune::kernel_tiles();
+  const auto kernels = choose::kernel_tiles();
   return cuda::refusal_of_tma(plan).empty() &&
-         std::any_of(kernels.begin(), kernels.end(), [&](const tune::KernelTile& t) {
+         std::any_of(kernels.begin(), kernels.end(), [&](const choose::KernelTile& t) {
            return t.type == plan.problem.type && t.hopper == hopper && t.rows == plan.knobs.tile_m &&
                   t.cols == plan.knobs.tile_n && t.shares_k == (plan.knobs.cluster_k > 1);
          });
@@ -69,7 +69,7 @@ TEST(ChooseGpuPlan, ChoicesSuitAnyProblem) {
     Problem p = test::random_problem(random, {.max_ranks = 16, .max_size = 1500, .e4m3 = true});
     if (i % 3 != 0) p.n = 8 * p.ranks * (p.n % 40 + 1), p.k = 16 * p.ranks * (p.k % 20 + 1);
     const bool hopper = i % 2 == 0;
-    const tune::Candidate chosen = ops::choose_gpu_candidate(p, {}, {}, hopper ? h100 : a100);
+    const plan::Candidate chosen = choose::choose_gpu_candidate(p, {}, {}, hopper ? h100 : a100);
     SCOPED_TRACE(test::describe({p, chosen.strategy, chosen.knobs}));
     const Plan plan = make_plan(p, chosen.strategy, chosen.knobs);
     EXPECT_FALSE(check(plan).has_value());
@@ -91,10 +91,10 @@ TEST(ChooseGpuPlan, TilesHaveAKernelOfTheirType) {
         for (const std::int64_t m : {16, 64, 128, 256, 512, 2048})
           for (const Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
                                     Operator::gemm_all_to_all}) {
-            if (!tune::has_kernel_tiles(type, hopper)) continue;
+            if (!choose::has_kernel_tiles(type, hopper)) continue;
             const Problem p{op, m, 8192, 8192, ranks, type};
-            const tune::Candidate chosen =
-                ops::choose_gpu_candidate(p, {}, {}, hopper ? ops::GpuKind{"NVIDIA H200", 9} : a100);
+            const plan::Candidate chosen =
+                choose::choose_gpu_candidate(p, {}, {}, hopper ? choose::GpuKind{"NVIDIA H200", 9} : a100);
             if (chosen.strategy != Strategy::fused) continue;
             EXPECT_TRUE(on_tensor_cores(make_plan(p, chosen.strategy, chosen.knobs), hopper))
                 << test::describe({p, chosen.strategy, chosen.knobs});
@@ -102,7 +102,7 @@ TEST(ChooseGpuPlan, TilesHaveAKernelOfTheirType) {
 }
 
 TEST(ChooseGpuPlan, WhatNoTensorCoreTakesGoesToALibrary) {
-  const auto strategy = [](const Problem& p) { return ops::choose_gpu_candidate(p, {}, {}, h100).strategy; };
+  const auto strategy = [](const Problem& p) { return choose::choose_gpu_candidate(p, {}, {}, h100).strategy; };
   Problem p{Operator::gemm_reduce_scatter, 4096, 8192, 28672, 4, Type::bf16};
   ASSERT_EQ(strategy(p), Strategy::fused);
   p.type = Type::fp32;
@@ -113,20 +113,20 @@ TEST(ChooseGpuPlan, WhatNoTensorCoreTakesGoesToALibrary) {
   p.n = 8192;
   p.k = 4 * 7166;
   EXPECT_NE(strategy(p), Strategy::fused);
-  EXPECT_EQ(ops::choose_gpu_candidate(p, Strategy::fused, {}, h100).strategy, Strategy::fused);
+  EXPECT_EQ(choose::choose_gpu_candidate(p, Strategy::fused, {}, h100).strategy, Strategy::fused);
 }
 
 // A100s have no table.
 TEST(ChooseGpuPlan, ShardsOfAlikeRowsAreCutAlike) {
   const auto chosen = [](std::int64_t m) {
-    return ops::choose_gpu_candidate({Operator::all_gather_gemm, m, 57344, 8192, 8, Type::bf16}, {}, {}, a100);
+    return choose::choose_gpu_candidate({Operator::all_gather_gemm, m, 57344, 8192, 8, Type::bf16}, {}, {}, a100);
   };
-  const tune::Candidate typical = chosen(8192);
+  const plan::Candidate typical = chosen(8192);
   ASSERT_EQ(typical.strategy, Strategy::fused);
   ASSERT_GT(typical.knobs.comm_rows, 0);
   const std::int64_t pieces = 1024 / typical.knobs.comm_rows;
   for (const std::int64_t m : {8184, 8200, 9216, 11000}) {
-    tune::Candidate other = chosen(m);
+    plan::Candidate other = chosen(m);
     EXPECT_EQ(other.knobs.comm_rows, ((m + 7) / 8 + pieces - 1) / pieces) << m;
     other.knobs.comm_rows = typical.knobs.comm_rows;
     EXPECT_EQ(other.knobs, typical.knobs) << m;
@@ -136,8 +136,8 @@ TEST(ChooseGpuPlan, ShardsOfAlikeRowsAreCutAlike) {
 // The plan of 128 rows a shard would have tiles for 256 of them.
 TEST(ChooseGpuPlan, ShardsThatDoNotFillTilesAreCutOtherwise) {
   const auto tiles_rows = [](std::int64_t m) {
-    const tune::Candidate c =
-        ops::choose_gpu_candidate({Operator::gemm_all_to_all, m, 8192, 8192, 8, Type::bf16}, {}, {}, h100);
+    const plan::Candidate c =
+        choose::choose_gpu_candidate({Operator::gemm_all_to_all, m, 8192, 8192, 8, Type::bf16}, {}, {}, h100);
     if (c.strategy != Strategy::fused) return m;
     const std::int64_t spanned = c.knobs.span_shards ? m : m / 8;
     return (spanned + c.knobs.tile_m - 1) / c.knobs.tile_m * c.knobs.tile_m * (c.knobs.span_shards ? 1 : 8);
@@ -151,8 +151,8 @@ TEST(ChooseGpuPlan, OneRankTakesALibrarysProduct) {
   for (int i = 0; i < 200; ++i) {
     Problem p = test::random_problem(random, {.max_ranks = 1, .max_size = 4000, .bias = true});
     if (p.type == Type::fp32) continue;
-    for (const ops::GpuKind& gpus : {ops::GpuKind{"NVIDIA H200", 9}, h100, a100}) {
-      const tune::Candidate chosen = ops::choose_gpu_candidate(p, {}, {}, gpus);
+    for (const choose::GpuKind& gpus : {choose::GpuKind{"NVIDIA H200", 9}, h100, a100}) {
+      const plan::Candidate chosen = choose::choose_gpu_candidate(p, {}, {}, gpus);
       EXPECT_EQ(chosen.strategy, cuda::refusal_of_library_bias(p).empty() ? Strategy::sequential : Strategy::fused)
           << test::describe({p, chosen.strategy, chosen.knobs});
     }
@@ -162,8 +162,8 @@ TEST(ChooseGpuPlan, OneRankTakesALibrarysProduct) {
 TEST(ChooseGpuPlan, AKindIsAsOldAsTheOldestOfItsGpus) {
   GpuSurvey survey;
   survey.gpus = {{"NVIDIA H100", "a", 0, 132, 9, 0}, {"NVIDIA A100", "b", 0, 108, 8, 0}};
-  EXPECT_EQ(ops::kind_of(survey).name, "NVIDIA H100");
-  EXPECT_EQ(ops::kind_of(survey).major, 8);
+  EXPECT_EQ(choose::kind_of(survey).name, "NVIDIA H100");
+  EXPECT_EQ(choose::kind_of(survey).major, 8);
 }
 
 }  // namespace

@@ -7,24 +7,24 @@
 #include <random>
 
 #include "base/convert.hpp"
-#include "ops/reference.hpp"
+#include "jobs/reference.hpp"
 
 namespace imbrex {
 namespace {
 
 struct Sums {
   Plan plan;
-  std::unique_ptr<ops::OperandSource> operands;
+  std::unique_ptr<jobs::OperandSource> operands;
 };
 
 Sums all_reduce(Strategy strategy, int ranks) {
-  RunRequest request;
+  jobs::RunRequest request;
   request.problem = {Operator::gemm_all_reduce, 64, 64, 16 * ranks, ranks, Type::bf16};
   request.seed = 5;
   Knobs knobs;
   if (strategy == Strategy::fused) knobs.transport = Transport::store;
   Problem problem = request.problem;
-  return {make_plan(problem, strategy, knobs), ops::open_operands(request, problem)};
+  return {make_plan(problem, strategy, knobs), jobs::open_operands(request, problem)};
 }
 
 // A ring's sum: partial products, and each sum of two, rounded to bf16; ranks in an order of its own.
@@ -60,7 +60,7 @@ TEST(Reference, KnobsDoNotWidenTheBound) {
     const auto bounds = [&](int slices, Type partial) {
       s.plan.knobs.k_slices = slices;
       s.plan.knobs.partial = partial;
-      return ops::reference_of(s.plan, *s.operands, 0, Device::cpu).bound;
+      return jobs::reference_of(s.plan, *s.operands, 0, Device::cpu).bound;
     };
     EXPECT_EQ(bounds(std::numeric_limits<int>::max(), Type::bf16), bounds(16, Type::bf16));
     EXPECT_EQ(bounds(1, Type::e4m3), bounds(1, Type::bf16));
@@ -72,7 +72,7 @@ TEST(Reference, SumsInThePartialTypeHaveABoundOfTheirOwn) {
   const Sums s = all_reduce(Strategy::sequential, 32);
   const std::vector<float> sum = ring_sum(s);
   const auto error = [&](Device device) {
-    return ops::compare(ops::reference_of(s.plan, *s.operands, 0, device), sum, Type::bf16, 64).worst;
+    return jobs::compare(jobs::reference_of(s.plan, *s.operands, 0, device), sum, Type::bf16, 64).worst;
   };
   EXPECT_LE(error(Device::cuda), 1);
   EXPECT_GT(error(Device::cpu), 1);
@@ -83,14 +83,14 @@ TEST(Reference, SumsInStagesAreRoundedBetweenThem) {
   Knobs knobs;
   knobs.nodes = 2;
   s.plan = make_plan(s.plan.problem, Strategy::sequential, knobs);
-  EXPECT_EQ(ops::reference_of(s.plan, *s.operands, 0).bound,
-            ops::reference_of(s.plan, *s.operands, 0, Device::cuda).bound);
+  EXPECT_EQ(jobs::reference_of(s.plan, *s.operands, 0).bound,
+            jobs::reference_of(s.plan, *s.operands, 0, Device::cuda).bound);
 }
 
 TEST(Reference, PlansWithoutSuchCollectivesKeepTheirBound) {
   const Sums s = all_reduce(Strategy::fused, 4);
-  EXPECT_EQ(ops::reference_of(s.plan, *s.operands, 0, Device::cuda).bound,
-            ops::reference_of(s.plan, *s.operands, 0).bound);
+  EXPECT_EQ(jobs::reference_of(s.plan, *s.operands, 0, Device::cuda).bound,
+            jobs::reference_of(s.plan, *s.operands, 0).bound);
 }
 
 // A matrix instruction of Hopper's for 8-bit floats: products and the sum so far aligned to the largest, cut off behind
@@ -117,18 +117,18 @@ float sum_of_instructions(const std::vector<float>& a, std::int64_t row, const s
 }
 
 TEST(Reference, HoppersSumsOfE4m3HaveABoundOfTheirOwn) {
-  RunRequest request;
+  jobs::RunRequest request;
   request.problem = {Operator::gemm_reduce_scatter, 48, 40, 2048, 1, Type::e4m3, false, Scales::row};
   Problem problem = request.problem;
-  const auto operands = ops::open_operands(request, problem);
+  const auto operands = jobs::open_operands(request, problem);
   const Plan plan = make_plan(problem, Strategy::fused, {});
   const RankShapes shapes = shapes_of(problem);
   const auto a = operands->part_as_float(true, 0), b = operands->part_as_float(false, 0);
   const auto a_scale = operands->scales(true, 0), b_scale = operands->scales(false, 0);
   std::vector<float> result;
   double worst = 0;
-  const ops::Reference hopper = ops::reference_of(plan, *operands, 0, Device::cuda),
-                       fp32 = ops::reference_of(plan, *operands, 0);
+  const jobs::Reference hopper = jobs::reference_of(plan, *operands, 0, Device::cuda),
+                        fp32 = jobs::reference_of(plan, *operands, 0);
   for (std::int64_t i = 0; i < 48; ++i)
     for (std::int64_t j = 0; j < 40; ++j) {
       const float sum = sum_of_instructions(a, i, b, j, shapes) * a_scale[static_cast<std::size_t>(i)] *
@@ -140,7 +140,7 @@ TEST(Reference, HoppersSumsOfE4m3HaveABoundOfTheirOwn) {
       result.push_back(base::bf16_to_float(base::float_to_bf16(sum)));
     }
   EXPECT_GT(worst, 1);
-  const ops::Comparison c = ops::compare(hopper, result, Type::bf16, 40);
+  const jobs::Comparison c = jobs::compare(hopper, result, Type::bf16, 40);
   EXPECT_LE(c.worst, 1);
   // 128 of K too few are out of it.
   std::vector<float> short_b = b;
@@ -150,7 +150,7 @@ TEST(Reference, HoppersSumsOfE4m3HaveABoundOfTheirOwn) {
       result[static_cast<std::size_t>(i * 40 + j)] = base::bf16_to_float(
           base::float_to_bf16(sum_of_instructions(a, i, short_b, j, shapes) * a_scale[static_cast<std::size_t>(i)] *
                               b_scale[static_cast<std::size_t>(j)]));
-  EXPECT_GT(ops::compare(hopper, result, Type::bf16, 40).worst, 1);
+  EXPECT_GT(jobs::compare(hopper, result, Type::bf16, 40).worst, 1);
 }
 
 }  // namespace

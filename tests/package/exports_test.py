@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The installed library shows the names that its headers declare, and no others. usage: exports_test.py LIBRARY INCLUDE"""
+"""The installed library shows the names that its headers declare and, under a version of their own, the program's jobs; no
+others. usage: exports_test.py LIBRARY INCLUDE"""
 
 import re
 import subprocess
@@ -17,8 +18,14 @@ def main(library, include):
     functions = set(FUNCTION.findall(text))
     types = set(re.findall(r"\b(?:struct|class|enum class)\s+([A-Z]\w*)", text))
     shown = subprocess.run(["nm", "-DC", "--defined-only", library], check=True, stdout=subprocess.PIPE, text=True).stdout
-    names = {line.split(" ", 2)[2] for line in shown.splitlines()}
-    found = set()
+    names, found, private = set(), set(), 0
+    for line in shown.splitlines():
+        name, _, version = line.split(" ", 2)[2].partition("@@")
+        if version == "IMBREX_PRIVATE":
+            assert re.match(r"imbrex::jobs::[a-z_]+\W", name), f"{name} is shown, and is no function of jobs"
+            private += 1
+        elif not re.fullmatch(r"IMBREX_([\d.]+|PRIVATE)", name):  # the versions themselves
+            names.add(name)
     for name in sorted(names):
         match = NAME.match(name)
         assert match, f"{name} is shown, and is not of namespace imbrex"
@@ -27,7 +34,8 @@ def main(library, include):
     missing = functions - found
     assert not missing, f"headers declare {sorted(missing)}, which the library does not show"
     assert len(functions) > 50, f"only {len(functions)} functions were found in the headers"
-    print(f"{len(names)} names, {len(functions)} functions among them")
+    assert private > 3, f"only {private} functions are shown to the program"
+    print(f"{len(names)} names, {len(functions)} functions among them; {private} more for the program")
 
 
 if __name__ == "__main__":

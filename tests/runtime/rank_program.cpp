@@ -18,7 +18,7 @@
 #include <string>
 
 #include "imbrex/error.hpp"
-#include "ops/run_ranks.hpp"
+#include "jobs/run_ranks.hpp"
 #include "runtime/cases.hpp"
 
 using namespace imbrex;
@@ -73,7 +73,7 @@ int run(int count, char** words) {
   }
   if (mode == "throw") {
     try {
-      return ops::run_ranks(size, false, {}, [&](World& world) {
+      return jobs::run_ranks(size, false, {}, [&](World& world) {
         if (world.rank() == number(words[2])) throw std::runtime_error("the caller's own reason");
         world.barrier();
         return 0;

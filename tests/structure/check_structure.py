@@ -1,42 +1,22 @@
 #!/usr/bin/env python3
-"""Checks that the tree is laid out as docs/architecture.md says: who includes whom, and that nothing is left over.
+"""Checks that the tree is laid out as arrows.json says: who includes whom, and that nothing is left over.
 
 usage: check_structure.py [ROOT]      prints each fault as file: rule; exits 1 if there is one
 """
 
+import json
 import re
 import sys
 from pathlib import Path
 
-# The table that says which folder of src/ may include which others, and its rows.
+# Which rooms, folders of src/, each room may include; which of them the users of the library may, who see public headers
+# else; and the room that each public header is the face of. device/ headers are included by kernels of any room.
+ARROWS = "tests/structure/arrows.json"
+# The document that tells what each room does, and the rows that name them.
 TABLE = "docs/architecture.md"
-ROW = re.compile(r"^\| `src/(\w+)` \|.*\|([^|]*)\|$", re.M)
+ROW = re.compile(r"^\| `src/(\w+)` \|", re.M)
 
-# Public header -> the module that implements it. device/ headers are included by kernels of any module.
-PUBLIC = {
-    "error.hpp": "base",
-    "types.hpp": "base",
-    "environment.hpp": "base",
-    "version.hpp": "base",
-    "all_reduce_record.hpp": "tune",
-    "codec.hpp": "codec",
-    "collectives.hpp": "collectives",
-    "machine.hpp": "machine",
-    "plan.hpp": "plan",
-    "gpu.hpp": "runtime",
-    "world.hpp": "runtime",
-    "timeline.hpp": "execute",
-    "execute.hpp": "execute",
-    "npy.hpp": "base",
-    "measure.hpp": "ops",
-    "ops.hpp": "ops",
-    "run.hpp": "ops",
-    "run_all_reduce.hpp": "ops",
-}
-
-# Users of the library: they see public headers and their own only.
-USERS = ["cli", "python", "examples"]
-NO_CUDA = ["plan", "codec", "machine"]
+NO_CUDA = ["plan", "codec", "machine", "records"]
 CODE_FOLDERS = ["include", "src", "cli", "python", "examples", "tests", "bench"]
 CODE = {".cpp", ".hpp", ".cu", ".cuh", ".c", ".h", ".inc"}
 LINES = CODE | {".py", ".cmake", ".sh", ""}
@@ -70,36 +50,69 @@ def without_comments(text):
     return re.sub(r"//[^\n]*", "", text)
 
 
-def module_of_include(root, path, name, faults):
-    """The module that `#include "name"` in `path` reaches, "device" for kernels' headers, or None for outside."""
-    where = path.relative_to(root)
+def room_of_include(root, path, name, public):
+    """The room that `#include "name"` in `path` reaches, "device" for kernels' headers, None for outside; and a fault or none."""
     if name.startswith("imbrex/"):
         header = name.removeprefix("imbrex/")
         if header.startswith("device/"):
-            return "device"
-        if header not in PUBLIC:
-            faults.append(f"{where}: includes {name}, which has no module in the table of {Path(__file__).name}")
-            return None
-        return PUBLIC[header]
+            return "device", None
+        if header not in public:
+            return None, f"{path.relative_to(root)}: includes {name}, which is in no room of {ARROWS}"
+        return public[header], None
+    source = (root / "src").resolve()
     for candidate in (path.parent / name, root / "src" / name):
         candidate = candidate.resolve()
-        if candidate.is_file() and candidate.is_relative_to((root / "src").resolve()):
-            return candidate.relative_to((root / "src").resolve()).parts[0]
-    return None
+        if candidate.is_file() and candidate.is_relative_to(source):
+            return candidate.relative_to(source).parts[0], None
+    return None, None
 
 
-def arrows_of(root, faults):
-    """Module -> modules it may include, besides itself."""
-    text = text_of(root / TABLE) if (root / TABLE).is_file() else ""
-    arrows = {module: re.findall(r"[^,\s]+", cell) for module, cell in ROW.findall(text)}
-    faults += [f"{TABLE}: {module} may include {target}, which is no row of the table"
-               for module, targets in arrows.items() for target in targets if target not in arrows]
-    return arrows
+def includes_of(root, path, public, faults):
+    """Pairs of what a file includes and its room."""
+    for _, name in INCLUDE.findall(text_of(path)):
+        room, fault = room_of_include(root, path, name, public)
+        faults += [fault] if fault else []
+        if room:
+            yield name, room
+
+
+def house_of(root):
+    """The data file, and its faults; nothing but faults where it cannot be read."""
+    try:
+        house = json.loads(text_of(root / ARROWS))
+        rooms, users, public = house["rooms"], house["users"], house["public"]
+    except (OSError, ValueError, KeyError) as error:
+        return None, [f"{ARROWS}: {error!r}; it must hold rooms, users and public"]
+    faults = [f"{ARROWS}: {one} may include {other}, which is no room" for table in (rooms, users)
+              for one, others in table.items() for other in others if other not in rooms]
+    faults += [f"{ARROWS}: {header} is of {room}, which is no room" for header, room in public.items() if room not in rooms]
+    faults += [f"{ARROWS}: include/imbrex/{header} does not exist" for header in public
+               if not (root / "include/imbrex" / header).is_file()]
+    # Each room comes behind those that it may include, so there is no ring.
+    place = {room: i for i, room in enumerate(rooms)}
+    faults += [f"{ARROWS}: {room} stands before {other}, which it may include" for room, others in rooms.items()
+               for other in others if place.get(other, -1) >= place[room]]
+    return house, faults
+
+
+def check_rooms(root):
+    """Rooms, folders of src/ and rows of the document are the same."""
+    house, faults = house_of(root)
+    if house is None:
+        return faults
+    folders = {path.name for path in (root / "src").iterdir() if path.is_dir() and not path.name.startswith(".")}
+    rows = set(ROW.findall(text_of(root / TABLE))) if (root / TABLE).is_file() else set()
+    for where, names in (("src/", folders), (TABLE, rows)):
+        faults += [f"{where}: {name} is no room of {ARROWS}" for name in sorted(names - set(house["rooms"]))]
+        faults += [f"{where}: lacks {name}, a room of {ARROWS}" for name in sorted(set(house["rooms"]) - names)]
+    return faults
 
 
 def check_arrows(root):
-    faults = []
-    arrows = arrows_of(root, faults)
+    house, _ = house_of(root)
+    if house is None:
+        return []  # check_rooms says so
+    faults, rooms, public = [], house["rooms"], house["public"]
     for path in list(files(root, "src")) + list(files(root, "include")):
         if path.suffix not in CODE:
             continue
@@ -108,30 +121,25 @@ def check_arrows(root):
             if len(where.parts) < 3:
                 faults.append(f"{where}: source files belong in a folder of src/")
                 continue
-            module = where.parts[1]
+            room = where.parts[1]
         elif "device" in where.parts:
             continue
-        elif where.name in PUBLIC:
-            module = PUBLIC[where.name]
+        elif where.name in public:
+            room = public[where.name]
         else:
-            faults.append(f"{where}: public header without a module in the table of {Path(__file__).name}")
+            faults.append(f"{where}: public header in no room of {ARROWS}")
             continue
-        if module not in arrows:
-            faults.append(f"{where}: src/{module} has no row in the table of {TABLE}")
-            continue
-        for _, name in INCLUDE.findall(text_of(path)):
-            target = module_of_include(root, path, name, faults)
-            if target in (None, "device", module):
-                continue
-            if target not in arrows[module]:
-                faults.append(f"{where}: includes {name}; {module} may not include {target}")
-    for user in USERS:
+        for name, target in includes_of(root, path, public, faults):
+            if room in rooms and target not in ("device", room, *rooms[room]):
+                faults.append(f"{where}: includes {name}; {room} may not include {target}")
+    for user, allowed in house["users"].items():
         for path in files(root, user):
             if path.suffix not in CODE:
                 continue
-            for _, name in INCLUDE.findall(text_of(path)):
-                if not name.startswith("imbrex/") and module_of_include(root, path, name, []) is not None:
-                    faults.append(f"{path.relative_to(root)}: includes {name}; {user} may include public headers only")
+            for name, target in includes_of(root, path, public, []):
+                if not name.startswith("imbrex/") and target not in allowed:
+                    faults.append(f"{path.relative_to(root)}: includes {name}; {user} may include "
+                                  + " and ".join(["public headers", *allowed]) + " only")
     return faults
 
 
@@ -188,7 +196,7 @@ def check_listed(root):
             if path.suffix in (".cpp", ".cu", ".c") and path.resolve() not in listed]
 
 
-CHECKS = [check_arrows, check_foreign, check_sizes, check_listed]
+CHECKS = [check_rooms, check_arrows, check_foreign, check_sizes, check_listed]
 
 
 def main(argv):

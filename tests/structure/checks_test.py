@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Every check of this folder passes on a good little tree and fails on each defect put into it."""
 
+import json
 import tempfile
 import unittest
 from pathlib import Path
@@ -9,6 +10,9 @@ import check_docs
 import check_names
 import check_structure
 
+ARROWS = check_structure.ARROWS
+ROOMS = {"base": [], "machine": ["base"], "plan": ["base"], "ops": ["plan", "base"], "jobs": ["ops", "base"]}
+PUBLIC = {"error.hpp": "base", "plan.hpp": "plan", "ops.hpp": "ops"}
 GOOD = {
     "include/imbrex/error.hpp": "#pragma once\n",
     "include/imbrex/plan.hpp": '#pragma once\n#include "imbrex/error.hpp"\ninline constexpr int copies = 2;\n',
@@ -22,16 +26,17 @@ GOOD = {
     "src/plan/deep/part.cpp": '#include "../plan.hpp"\n',
     "src/plan/plan.hpp": "#pragma once\n",
     "src/ops/ops.hpp": '#include "imbrex/plan.hpp"\n',
+    "src/jobs/run.hpp": '#include "ops/ops.hpp"\n',
     "cli/CMakeLists.txt": "add_executable(cli main.cpp)\n",
-    "cli/main.cpp": '#include "imbrex/ops.hpp"\n#include "commands.hpp"\n',
+    "cli/main.cpp": '#include "imbrex/ops.hpp"\n#include "jobs/run.hpp"\n#include "commands.hpp"\n',
     "cli/commands.hpp": "#pragma once\n",
     "python/torch_ops.py": "import torch\n",
     "scripts/test": "#!/bin/bash\n",
     "docs/protocols.md": "# Protocols\n\n| constant | value | file |\n|---|---|---|\n"
                          "| `copies` | 2 | `include/imbrex/plan.hpp` |\n",
-    "docs/architecture.md": "# House\n\n| folder | what | may include |\n|---|---|---|\n| `src/base` | words | |\n"
-                            "| `src/machine` | less | base |\n"
-                            "| `src/plan` | more | base |\n| `src/ops` | most | plan, base |\n",
+    "docs/architecture.md": "# House\n\n| folder | what |\n|---|---|\n| `src/base` | words |\n| `src/machine` | less |\n"
+                            "| `src/plan` | more |\n| `src/ops` | most |\n| `src/jobs` | all |\n",
+    ARROWS: json.dumps({"rooms": ROOMS, "users": {"cli": ["jobs"], "python": []}, "public": PUBLIC}),
     "README.md": "Run `scripts/test`; see [protocols](docs/protocols.md#protocols) and `src/plan`, not `build/bin/x`.\n"
                  "[outside](https://example.org/x)\n",
 }
@@ -52,10 +57,10 @@ class Checks(unittest.TestCase):
     def test_good_tree_passes(self):
         self.assertEqual(faults_of({}), [])
 
-    def refuse(self, expected, changes):
+    def refuse(self, expected, changes, count=1):
         faults = faults_of(changes)
-        self.assertEqual(len(faults), 1, faults)
-        self.assertIn(expected, faults[0])
+        self.assertEqual(len(faults), count, faults)
+        self.assertIn(expected, "\n".join(faults))
 
     def test_names(self):
         twice = "namespace imbrex::plan {\nstruct Node final : Other<int> {\n  int x;\n};\n}\n"
@@ -75,18 +80,34 @@ class Checks(unittest.TestCase):
         self.refuse("plan may not include ops", {"include/imbrex/plan.hpp": '#include "imbrex/ops.hpp"\nint copies = 2;\n'})
         self.refuse("cli may include public", {"cli/commands.hpp": '#include "base/check.hpp"\n'})
         self.refuse("cli may include public", {"cli/commands.hpp": '#include "../src/base/check.hpp"\n'})
-        self.refuse("no module in the table", {"cli/x.hpp": "", "src/plan/plan.hpp": '#include "imbrex/new.hpp"\n'})
-        self.refuse("without a module", {"include/imbrex/new.hpp": "#pragma once\n"})
-        self.refuse("no row in the table", {"src/extra/x.hpp": "#pragma once\n"})
+        self.refuse("cli may include public headers and jobs only", {"cli/commands.hpp": '#include "ops/ops.hpp"\n'})
+        self.refuse("python may include public headers only", {"python/x.cpp": '#include "jobs/run.hpp"\n',
+                                                               "python/CMakeLists.txt": "add_library(x x.cpp)\n"})
+        self.refuse("in no room of", {"cli/x.hpp": "", "src/plan/plan.hpp": '#include "imbrex/new.hpp"\n'})
+        self.refuse("public header in no room", {"include/imbrex/new.hpp": "#pragma once\n"})
         self.refuse("belong in a folder", {"src/loose.hpp": "#pragma once\n"})
 
-    def test_arrows_are_the_documents(self):
-        name = "docs/architecture.md"
-        self.refuse("plan may not include base", {name: GOOD[name].replace("| base |", "| |"), "src/plan/plan.cpp": None,
+    def house(self, rooms={}, **changes):
+        return json.dumps({"rooms": {**ROOMS, **rooms}, "users": {"cli": ["jobs"], "python": []}, "public": PUBLIC, **changes})
+
+    def test_arrows_are_the_data_files(self):
+        self.refuse("plan may not include base", {ARROWS: self.house({"plan": []}), "src/plan/plan.cpp": None,
                                                   "src/plan/CMakeLists.txt": "target_sources(imbrex PRIVATE deep/part.cpp)\n"})
-        self.refuse("ops may include gone, which", {name: GOOD[name].replace("plan, base", "plan, gone, base")})
-        self.refuse("src/ops has no row", {name: GOOD[name].replace("| `src/ops` | most | plan, base |\n", ""),
-                                           "include/imbrex/ops.hpp": None, "cli/main.cpp": '#include "imbrex/plan.hpp"\n'})
+        self.refuse("ops may include gone, which is no room", {ARROWS: self.house({"ops": ["plan", "gone", "base"]})})
+        self.refuse("cli may include gone, which is no room", {ARROWS: self.house(users={"cli": ["jobs", "gone"]})})
+        self.refuse("new.hpp does not exist", {ARROWS: self.house(public={**PUBLIC, "new.hpp": "plan"})})
+        self.refuse("error.hpp is of gone", {ARROWS: self.house(public={**PUBLIC, "error.hpp": "gone"}),
+                                             "src/base/check.hpp": "", "include/imbrex/plan.hpp": "int copies = 2;\n"})
+        self.refuse("base stands before plan", {ARROWS: self.house({"base": ["plan"]})})
+        self.refuse("it must hold rooms", {ARROWS: "{"})
+        self.refuse("it must hold rooms", {ARROWS: None})
+
+    def test_rooms_are_the_documents(self):
+        name = "docs/architecture.md"
+        self.refuse("src/: extra is no room", {"src/extra/x.hpp": "#pragma once\n"})
+        self.assertEqual([f.split()[0] for f in faults_of({ARROWS: self.house({"extra": []})})], ["src/:", f"{name}:"])
+        self.refuse("docs/architecture.md: lacks ops", {name: GOOD[name].replace("| `src/ops` | most |\n", "")})
+        self.refuse("docs/architecture.md: extra is no room", {name: GOOD[name] + "| `src/extra` | none |\n", "src/extra/x": ""}, 2)
         self.assertGreater(len(faults_of({name: None})), 0)
 
     def test_foreign(self):

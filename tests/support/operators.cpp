@@ -17,11 +17,11 @@ std::unique_ptr<GemmOperator> make_operator(World& world, Operator op, const Gem
   return nullptr;
 }
 
-std::unique_ptr<ops::OperandSource> seeded_operands(Problem problem, std::uint64_t seed) {
-  RunRequest request;
+std::unique_ptr<jobs::OperandSource> seeded_operands(Problem problem, std::uint64_t seed) {
+  jobs::RunRequest request;
   request.problem = problem;
   request.seed = seed;
-  return ops::open_operands(request, problem);
+  return jobs::open_operands(request, problem);
 }
 
 OperatorCase::OperatorCase(World& world, Operator op, const GemmShape& shape, const OperatorOptions& options,
@@ -33,7 +33,7 @@ OperatorCase::OperatorCase(World& world, Operator op, const GemmShape& shape, co
   bias_ = operands->bias(world.rank());
   a_scale_ = operands->scales(true, world.rank());
   b_scale_ = operands->scales(false, world.rank());
-  reference_ = ops::reference_of(op_->plan(), *operands, world.rank(), op_->device());
+  reference_ = jobs::reference_of(op_->plan(), *operands, world.rank(), op_->device());
 }
 
 std::size_t OperatorCase::out_bytes() const {
@@ -53,7 +53,7 @@ std::string OperatorCase::judge(const std::vector<std::byte>& out) {
   const Extent extent = op_->shapes().out;
   std::vector<float> values(static_cast<std::size_t>(extent.rows * extent.cols));
   base::to_float(type, out.data(), values.data(), std::ssize(values));
-  const ops::Comparison c = ops::compare(reference_, values, type, extent.cols);
+  const jobs::Comparison c = jobs::compare(reference_, values, type, extent.cols);
   const std::string_view name = name_of(op_->plan().problem.op);
   if (!(c.worst <= 1))
     return fmt::format("{}: element ({}, {}) is {}, the reference {}", name, c.row, c.col, c.result, c.value);

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "imbrex/ops.hpp"
-#include "ops/operands.hpp"
-#include "ops/reference.hpp"
+#include "jobs/operands.hpp"
+#include "jobs/reference.hpp"
 
 namespace imbrex::test {
 
@@ -17,7 +17,7 @@ std::unique_ptr<GemmOperator> make_operator(World& world, Operator op, const Gem
                                             const OperatorOptions& options);
 
 /// Operands from a seed, the same on every rank.
-std::unique_ptr<ops::OperandSource> seeded_operands(Problem problem, std::uint64_t seed);
+std::unique_ptr<jobs::OperandSource> seeded_operands(Problem problem, std::uint64_t seed);
 
 class OperatorCase {
  public:
@@ -45,7 +45,7 @@ class OperatorCase {
   std::unique_ptr<GemmOperator> op_;
   std::vector<std::byte> a_, b_, bias_, first_;
   std::vector<float> a_scale_, b_scale_;
-  ops::Reference reference_;
+  jobs::Reference reference_;
 };
 
 }  // namespace imbrex::test

@@ -1,5 +1,5 @@
 // What measured problems tell about others.
-#include "tune/alike.hpp"
+#include "choose/alike.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@
 #include <cmath>
 #include <iostream>
 
+#include "choose/kernel_tiles.hpp"
+#include "choose/quick_times.hpp"
 #include "support/random_plan.hpp"
-#include "tune/kernel_tiles.hpp"
-#include "tune/quick_times.hpp"
 
 namespace imbrex {
 namespace {
@@ -19,20 +19,20 @@ const Machine& four_h200() {
   return machine;
 }
 
-const tune::Records& table() { return tune::records_of("NVIDIA H200"); }
+const records::Records& table() { return records::records_of("NVIDIA H200"); }
 
-tune::Candidate fused(std::int64_t tile_m, std::int64_t tile_n, int cluster, int group) {
-  tune::Candidate c{Strategy::fused, {}};
+plan::Candidate fused(std::int64_t tile_m, std::int64_t tile_n, int cluster, int group) {
+  plan::Candidate c{Strategy::fused, {}};
   c.knobs.tile_m = tile_m, c.knobs.tile_n = tile_n, c.knobs.cluster = cluster, c.knobs.group = group;
   c.knobs.transport = Transport::store;
   return c;
 }
 
 // With the times of closed forms.
-tune::Record record(std::int64_t m, const tune::Candidate& candidate, std::int64_t n = 8192, std::int64_t k = 8192) {
-  tune::Record r{{Operator::gemm_all_to_all, m, n, k, 4, Type::bf16}, 0, 0, candidate, 0, 0};
-  r.seconds = tune::quick_seconds(r.problem, candidate, four_h200());
-  r.sequential_seconds = tune::quick_seconds(r.problem, tune::library_sequence(r.problem), four_h200());
+records::Record record(std::int64_t m, const plan::Candidate& candidate, std::int64_t n = 8192, std::int64_t k = 8192) {
+  records::Record r{{Operator::gemm_all_to_all, m, n, k, 4, Type::bf16}, 0, 0, candidate, 0, 0};
+  r.seconds = choose::quick_seconds(r.problem, candidate, four_h200());
+  r.sequential_seconds = choose::quick_seconds(r.problem, choose::library_sequence(r.problem), four_h200());
   return r;
 }
 
@@ -41,24 +41,24 @@ Problem problem(std::int64_t m, std::int64_t n = 8192, std::int64_t k = 8192) {
 }
 
 TEST(Alike, AMeasuredProblemGetsItsOwnPlan) {
-  for (const tune::Record& r : table().list) {
+  for (const records::Record& r : table().list) {
     Problem p = r.problem;
-    const auto chosen = tune::choose_alike(table(), p, {}, four_h200(), true);
+    const auto chosen = choose::choose_alike(table(), p, {}, four_h200(), true);
     ASSERT_TRUE(chosen);
     EXPECT_EQ(chosen->strategy, r.candidate.strategy);
     EXPECT_EQ(chosen->knobs, r.candidate.knobs);
     p.bias = true;
-    EXPECT_EQ(tune::choose_alike(table(), p, {}, four_h200(), true)->knobs, r.candidate.knobs);
+    EXPECT_EQ(choose::choose_alike(table(), p, {}, four_h200(), true)->knobs, r.candidate.knobs);
   }
 }
 
 TEST(Alike, NearerOnesCountMore) {
-  tune::Records records{"Some GPU", "2026-11-21", {}};
+  records::Records records{"Some GPU", "2026-11-21", {}};
   for (const std::int64_t m : {1024, 4096, 16384})
     records.list.push_back(record(m, fused(128, 128, 2, static_cast<int>(m / 1024))));
-  tune::set_ranges(records);
+  records::set_ranges(records);
   const auto group = [&](const Problem& p) {
-    const auto chosen = tune::choose_alike(records, p, {}, four_h200(), true);
+    const auto chosen = choose::choose_alike(records, p, {}, four_h200(), true);
     return chosen ? chosen->knobs.group : 0;
   };
   EXPECT_EQ(group(problem(1280)), 1);
@@ -70,31 +70,31 @@ TEST(Alike, NearerOnesCountMore) {
 }
 
 TEST(Alike, FewRowsAreAlike) {
-  tune::Records records{
+  records::Records records{
       "Some GPU", "2026-11-21", {record(16, fused(64, 64, 1, 1)), record(1024, fused(128, 128, 2, 2))}};
-  tune::set_ranges(records);
-  EXPECT_EQ(tune::choose_alike(records, problem(4), Strategy::fused, four_h200(), true)->knobs.group, 1);
-  EXPECT_EQ(tune::choose_alike(records, problem(100), Strategy::fused, four_h200(), true)->knobs.group, 1);
+  records::set_ranges(records);
+  EXPECT_EQ(choose::choose_alike(records, problem(4), Strategy::fused, four_h200(), true)->knobs.group, 1);
+  EXPECT_EQ(choose::choose_alike(records, problem(100), Strategy::fused, four_h200(), true)->knobs.group, 1);
 }
 
 // Of kinds of scales, the problem's own; far from all of those in M, another's.
 TEST(Alike, KindsOfScalesAreToldApart) {
   const auto with = [](std::int64_t m, Scales scales, int group) {
-    tune::Record r = record(m, fused(128, 128, 2, group));
+    records::Record r = record(m, fused(128, 128, 2, group));
     r.problem.type = Type::e4m3;
     r.problem.scales = scales;
     return r;
   };
-  tune::Records records{
+  records::Records records{
       "Some GPU",
       "2026-11-21",
       {with(64, Scales::row, 3), with(64, Scales::tensor, 2), with(256, Scales::row, 4), with(64, Scales::none, 1)}};
-  tune::set_ranges(records);
+  records::set_ranges(records);
   const auto group = [&](Scales scales, std::int64_t m) {
     Problem p = problem(m);
     p.type = Type::e4m3;
     p.scales = scales;
-    return tune::choose_alike(records, p, Strategy::fused, four_h200(), true)->knobs.group;
+    return choose::choose_alike(records, p, Strategy::fused, four_h200(), true)->knobs.group;
   };
   EXPECT_EQ(group(Scales::none, 128), 1);
   EXPECT_EQ(group(Scales::tensor, 128), 2);
@@ -104,10 +104,10 @@ TEST(Alike, KindsOfScalesAreToldApart) {
 }
 
 TEST(Alike, NothingFarServes) {
-  tune::Records records{"Some GPU", "2026-11-21", {record(1024, fused(128, 128, 2, 1))}};
-  tune::set_ranges(records);
+  records::Records records{"Some GPU", "2026-11-21", {record(1024, fused(128, 128, 2, 1))}};
+  records::set_ranges(records);
   const auto serves = [&](const Problem& p, std::optional<Strategy> strategy = {}) {
-    return tune::choose_alike(records, p, strategy, four_h200(), true).has_value();
+    return choose::choose_alike(records, p, strategy, four_h200(), true).has_value();
   };
   EXPECT_TRUE(serves(problem(4096)));
   EXPECT_FALSE(serves(problem(4224)));
@@ -127,24 +127,24 @@ TEST(Alike, NothingFarServes) {
   EXPECT_FALSE(serves(p));
   EXPECT_FALSE(serves(problem(1000), Strategy::decomposed));
   EXPECT_TRUE(serves(problem(1000), Strategy::fused));
-  EXPECT_FALSE(tune::choose_alike({"Some GPU", "", {}}, problem(1024), {}, four_h200(), true).has_value());
+  EXPECT_FALSE(choose::choose_alike({"Some GPU", "", {}}, problem(1024), {}, four_h200(), true).has_value());
 }
 
 // Each rank multiplies what each of the nearest number did.
 TEST(Alike, OtherNumbersOfRanksTakeTheNearests) {
-  tune::Records records{"Some GPU", "2026-11-23", {}};
+  records::Records records{"Some GPU", "2026-11-23", {}};
   for (const int ranks : {2, 4})
     for (const std::int64_t n : {4096, 16384}) {
-      tune::Record r = record(4096, fused(128, 128, 2, static_cast<int>(ranks * 10 + n / 4096)));
+      records::Record r = record(4096, fused(128, 128, 2, static_cast<int>(ranks * 10 + n / 4096)));
       r.problem = {Operator::all_gather_gemm, 4096, n * ranks, 8192, ranks, Type::bf16};
-      r.seconds = 0.7 * tune::quick_seconds(r.problem, tune::library_sequence(r.problem), four_h200());
+      r.seconds = 0.7 * choose::quick_seconds(r.problem, choose::library_sequence(r.problem), four_h200());
       r.sequential_seconds = r.seconds / 0.7;
       records.list.push_back(r);
     }
-  tune::set_ranges(records);
+  records::set_ranges(records);
   const auto group = [&](int ranks, std::int64_t n, bool other_ranks = true) {
     const Problem p{Operator::all_gather_gemm, 4096 / ranks * ranks, n * ranks, 8192, ranks, Type::bf16};
-    const auto chosen = tune::choose_alike(records, p, {}, four_h200(), true, other_ranks);
+    const auto chosen = choose::choose_alike(records, p, {}, four_h200(), true, other_ranks);
     return chosen ? chosen->knobs.group : -1;
   };
   EXPECT_EQ(group(8, 4096), 41);
@@ -161,15 +161,15 @@ TEST(Alike, OtherNumbersOfRanksTakeTheNearests) {
 
 // What two GPUs showed, beside what four did.
 TEST(Alike, TwoRanksTellOfFour) {
-  tune::Records of_two = table();
-  std::erase_if(of_two.list, [](const tune::Record& r) { return r.problem.ranks != 2; });
-  const auto kind = [](const tune::Candidate& c) {
+  records::Records of_two = table();
+  std::erase_if(of_two.list, [](const records::Record& r) { return r.problem.ranks != 2; });
+  const auto kind = [](const plan::Candidate& c) {
     return std::pair(c.strategy, c.knobs.transport == Transport::store);
   };
   int all = 0, same_kind = 0, fused = 0, same_tile = 0;
-  for (const tune::Record& r : table().list) {
+  for (const records::Record& r : table().list) {
     if (r.problem.ranks != 4) continue;
-    const auto chosen = tune::choose_alike(of_two, r.problem, {}, four_h200(), true, true);
+    const auto chosen = choose::choose_alike(of_two, r.problem, {}, four_h200(), true, true);
     ASSERT_TRUE(chosen);
     const bool is_fused = r.candidate.strategy == Strategy::fused;
     const Knobs &k = chosen->knobs, &measured = r.candidate.knobs;
@@ -186,71 +186,71 @@ TEST(Alike, TwoRanksTellOfFour) {
 }
 
 TEST(Alike, MoreRanksThanOwnCollectivesTakeGoToTheLibrary) {
-  tune::Candidate own = tune::library_sequence(problem(64));
+  plan::Candidate own = choose::library_sequence(problem(64));
   own.knobs.transport = Transport::store;
-  tune::Records records{"Some GPU", "2026-11-23", {record(64, own)}};
-  tune::set_ranges(records);
+  records::Records records{"Some GPU", "2026-11-23", {record(64, own)}};
+  records::set_ranges(records);
   Problem p = problem(64);
-  p.ranks = tune::most_own_ranks;
-  EXPECT_EQ(tune::choose_alike(records, p, {}, four_h200(), true, true)->knobs, own.knobs);
-  p.ranks = 2 * tune::most_own_ranks;
-  EXPECT_EQ(tune::choose_alike(records, p, {}, four_h200(), true, true)->knobs, tune::library_sequence(p).knobs);
-  EXPECT_FALSE(tune::choose_alike(records, p, Strategy::fused, four_h200(), true, true).has_value());
+  p.ranks = choose::most_own_ranks;
+  EXPECT_EQ(choose::choose_alike(records, p, {}, four_h200(), true, true)->knobs, own.knobs);
+  p.ranks = 2 * choose::most_own_ranks;
+  EXPECT_EQ(choose::choose_alike(records, p, {}, four_h200(), true, true)->knobs, choose::library_sequence(p).knobs);
+  EXPECT_FALSE(choose::choose_alike(records, p, Strategy::fused, four_h200(), true, true).has_value());
 }
 
 // Measured on two H200s in 2026-11: the plan of 256 rows, two tiles a shard where one was, took twice as long as cuBLAS
 // and NCCL.
 TEST(Alike, TilesThatDoNotFillWorkersLoseTheirAdvantage) {
   const Problem p{Operator::all_gather_gemm, 300, 5120, 27648, 2, Type::bf16};
-  const auto chosen = tune::choose_alike(table(), p, {}, four_h200(), true);
+  const auto chosen = choose::choose_alike(table(), p, {}, four_h200(), true);
   ASSERT_TRUE(chosen);
   EXPECT_EQ(chosen->strategy, Strategy::sequential);
   EXPECT_EQ(chosen->knobs.transport, Transport::store);
   // Asked for fused plans, it still says which.
-  EXPECT_EQ(tune::choose_alike(table(), p, Strategy::fused, four_h200(), true)->strategy, Strategy::fused);
+  EXPECT_EQ(choose::choose_alike(table(), p, Strategy::fused, four_h200(), true)->strategy, Strategy::fused);
 }
 
 TEST(Alike, OwnCollectivesAreForFewRows) {
-  tune::Candidate own = tune::library_sequence(problem(1024));
+  plan::Candidate own = choose::library_sequence(problem(1024));
   own.knobs.transport = Transport::store;
-  tune::Records records{"Some GPU", "2026-11-21", {record(1024, own)}};
-  tune::set_ranges(records);
-  EXPECT_EQ(tune::choose_alike(records, problem(900), {}, four_h200(), true)->knobs, own.knobs);
-  EXPECT_FALSE(tune::choose_alike(records, problem(1028), {}, four_h200(), true).has_value());
+  records::Records records{"Some GPU", "2026-11-21", {record(1024, own)}};
+  records::set_ranges(records);
+  EXPECT_EQ(choose::choose_alike(records, problem(900), {}, four_h200(), true)->knobs, own.knobs);
+  EXPECT_FALSE(choose::choose_alike(records, problem(1028), {}, four_h200(), true).has_value());
   // Which of a library's tiles suits its product, tells nothing of another's.
   records.list[0].candidate.knobs.library_tile = 24;
-  EXPECT_EQ(tune::choose_alike(records, problem(1024), {}, four_h200(), true)->knobs.library_tile, 24);
-  EXPECT_EQ(tune::choose_alike(records, problem(900), {}, four_h200(), true)->knobs, own.knobs);
+  EXPECT_EQ(choose::choose_alike(records, problem(1024), {}, four_h200(), true)->knobs.library_tile, 24);
+  EXPECT_EQ(choose::choose_alike(records, problem(900), {}, four_h200(), true)->knobs, own.knobs);
 }
 
 TEST(Alike, TheLibrarysSequenceWhereNothingIsFaster) {
-  tune::Record slow = record(1024, fused(128, 128, 2, 8));
+  records::Record slow = record(1024, fused(128, 128, 2, 8));
   slow.seconds = 1.3 * slow.sequential_seconds;
-  tune::Records records{"Some GPU", "2026-11-21", {slow}};
-  tune::set_ranges(records);
-  const auto chosen = tune::choose_alike(records, problem(1152), {}, four_h200(), true);
+  records::Records records{"Some GPU", "2026-11-21", {slow}};
+  records::set_ranges(records);
+  const auto chosen = choose::choose_alike(records, problem(1152), {}, four_h200(), true);
   ASSERT_TRUE(chosen);
   EXPECT_EQ(chosen->strategy, Strategy::sequential);
-  EXPECT_EQ(chosen->knobs, tune::library_sequence(problem(1152)).knobs);
+  EXPECT_EQ(chosen->knobs, choose::library_sequence(problem(1152)).knobs);
 
   // Where the table knows that Imbrex' own collectives run, they stand in for the library's, of few rows.
-  tune::Candidate own = tune::library_sequence(problem(16));
+  plan::Candidate own = choose::library_sequence(problem(16));
   own.knobs.transport = Transport::store;
   records.list.push_back(record(16, own));
-  tune::set_ranges(records);
-  EXPECT_EQ(tune::choose_alike(records, problem(896), {}, four_h200(), true)->knobs, own.knobs);
-  EXPECT_EQ(tune::choose_alike(records, problem(1152), {}, four_h200(), true)->knobs,
-            tune::library_sequence(problem(16)).knobs);
+  records::set_ranges(records);
+  EXPECT_EQ(choose::choose_alike(records, problem(896), {}, four_h200(), true)->knobs, own.knobs);
+  EXPECT_EQ(choose::choose_alike(records, problem(1152), {}, four_h200(), true)->knobs,
+            choose::library_sequence(problem(16)).knobs);
 }
 
 TEST(Alike, PairsAndSharedKDependOnTheTiles) {
-  tune::Candidate sharing = fused(64, 64, 1, 8);
+  plan::Candidate sharing = fused(64, 64, 1, 8);
   sharing.knobs.cluster_k = 2;
   sharing.knobs.span_shards = true;
-  tune::Records records{"Some GPU", "2026-11-21", {record(64, sharing, 4096), record(1024, fused(128, 128, 2, 8))}};
-  tune::set_ranges(records);
+  records::Records records{"Some GPU", "2026-11-21", {record(64, sharing, 4096), record(1024, fused(128, 128, 2, 8))}};
+  records::set_ranges(records);
   const auto knobs = [&](const Problem& p) {
-    return tune::choose_alike(records, p, Strategy::fused, four_h200(), true)->knobs;
+    return choose::choose_alike(records, p, Strategy::fused, four_h200(), true)->knobs;
   };
   // Three tiles a shard: whether in pairs, the executor knows.
   EXPECT_EQ(knobs(problem(4 * 384)).cluster, 0);
@@ -258,7 +258,7 @@ TEST(Alike, PairsAndSharedKDependOnTheTiles) {
   records.list.pop_back();
   EXPECT_EQ(knobs(problem(32, 4096)).cluster_k, 2);
   // More tiles than half of the workers: nothing says that these are fast without.
-  EXPECT_FALSE(tune::choose_alike(records, problem(256, 16384), {}, four_h200(), true).has_value());
+  EXPECT_FALSE(choose::choose_alike(records, problem(256, 16384), {}, four_h200(), true).has_value());
 }
 
 }  // namespace

@@ -10,11 +10,11 @@
 #include <random>
 
 #include "imbrex/error.hpp"
-#include "imbrex/measure.hpp"
+#include "jobs/measure/crossing.hpp"
+#include "jobs/measure/measure.hpp"
+#include "records/all_reduce_records.hpp"
+#include "records/records.hpp"
 #include "support/random_plan.hpp"
-#include "tune/all_reduce_records.hpp"
-#include "tune/crossing.hpp"
-#include "tune/records.hpp"
 
 namespace imbrex {
 namespace {
@@ -29,8 +29,8 @@ Time line(double wait, double rate) {
   return [=](std::int64_t bytes) { return wait + static_cast<double>(bytes) / rate; };
 }
 
-std::vector<tune::Duel> duels(const Time& holder, const Time& challenger, std::int64_t most = 64 * mib) {
-  std::vector<tune::Duel> list;
+std::vector<jobs::Duel> duels(const Time& holder, const Time& challenger, std::int64_t most = 64 * mib) {
+  std::vector<jobs::Duel> list;
   for (std::int64_t bytes = kib; bytes <= most; bytes *= 2) list.push_back({bytes, holder(bytes), challenger(bytes)});
   return list;
 }
@@ -38,11 +38,11 @@ std::vector<tune::Duel> duels(const Time& holder, const Time& challenger, std::i
 CodecPair pair(const char* name) { return parse_codec_pair(name); }
 
 // What a measurement of 4 ranks would find.
-std::vector<AllReduceMeasurement> sweep(const Time& one_shot, const Time& two_shot,
-                                        const std::vector<std::pair<const char*, Time>>& codecs) {
-  std::vector<AllReduceMeasurement> list;
+std::vector<jobs::AllReduceMeasurement> sweep(const Time& one_shot, const Time& two_shot,
+                                              const std::vector<std::pair<const char*, Time>>& codecs) {
+  std::vector<jobs::AllReduceMeasurement> list;
   for (std::int64_t bytes = kib; bytes <= 64 * mib; bytes *= 2) {
-    AllReduceMeasurement m{"Some GPU", 4, Type::bf16, bytes, one_shot(bytes), two_shot(bytes), {}};
+    jobs::AllReduceMeasurement m{"Some GPU", 4, Type::bf16, bytes, one_shot(bytes), two_shot(bytes), {}};
     for (const auto& [name, time] : codecs) m.coded.push_back({pair(name), time(bytes)});
     list.push_back(m);
   }
@@ -65,7 +65,7 @@ TEST(Crossing, IsWhereLinesMeet) {
   const double rate = 300e9;
   for (const std::int64_t where : {3 * kib, 100 * kib, 700 * kib, 5 * mib, 63 * mib}) {
     const double at = static_cast<double>(where) + 1;
-    const auto found = tune::crossing(duels(line(3e-6, rate), line(3e-6 + at / rate / 2, 2 * rate)));
+    const auto found = jobs::crossing(duels(line(3e-6, rate), line(3e-6 + at / rate / 2, 2 * rate)));
     ASSERT_TRUE(found.has_value()) << where;
     EXPECT_EQ(*found, where + kib) << where;
   }
@@ -73,31 +73,31 @@ TEST(Crossing, IsWhereLinesMeet) {
 
 TEST(Crossing, OfTiesAndExtremes) {
   const Time fast = line(1e-6, 400e9), slow = line(2e-6, 300e9);
-  EXPECT_EQ(tune::crossing(duels(slow, fast)), 0);
-  EXPECT_EQ(tune::crossing(duels(fast, slow)), std::nullopt);
-  EXPECT_EQ(tune::crossing(duels(fast, fast)), std::nullopt);  // who is no faster gains nothing
-  EXPECT_EQ(tune::crossing({}), std::nullopt);
+  EXPECT_EQ(jobs::crossing(duels(slow, fast)), 0);
+  EXPECT_EQ(jobs::crossing(duels(fast, slow)), std::nullopt);
+  EXPECT_EQ(jobs::crossing(duels(fast, fast)), std::nullopt);  // who is no faster gains nothing
+  EXPECT_EQ(jobs::crossing({}), std::nullopt);
   // At the last size only, and by next to nothing: not below it, not at the one before.
-  EXPECT_EQ(tune::crossing({{kib, 1, 2}, {2 * kib, 1, 1 - 1e-15}}), 2 * kib);
-  EXPECT_EQ(tune::crossing({{mib, 1, 1}, {2 * mib, 2, 1}}), mib + kib);  // a tie is not won
+  EXPECT_EQ(jobs::crossing({{kib, 1, 2}, {2 * kib, 1, 1 - 1e-15}}), 2 * kib);
+  EXPECT_EQ(jobs::crossing({{mib, 1, 1}, {2 * mib, 2, 1}}), mib + kib);  // a tie is not won
 }
 
 TEST(Crossing, OfWhoCannotGo) {
   // The holder takes nothing above 16 MiB; until then it is faster.
   const auto bounded = [](std::int64_t bytes) { return bytes <= 16 * mib ? 1e-6 : never; };
-  EXPECT_EQ(tune::crossing(duels(bounded, line(2e-6, 300e9))), 32 * mib);
+  EXPECT_EQ(jobs::crossing(duels(bounded, line(2e-6, 300e9))), 32 * mib);
   const auto late = [](std::int64_t bytes) { return bytes < mib ? never : 1e-7; };
-  EXPECT_EQ(tune::crossing(duels(line(1e-6, 300e9), late)), mib);
-  EXPECT_EQ(tune::crossing({{kib, never, never}, {2 * kib, never, 1}}), 2 * kib);
+  EXPECT_EQ(jobs::crossing(duels(line(1e-6, 300e9), late)), mib);
+  EXPECT_EQ(jobs::crossing({{kib, never, never}, {2 * kib, never, 1}}), 2 * kib);
 }
 
 // A lucky size among slower ones, and an unlucky one among faster ones.
 TEST(Crossing, BelievesNoSingleSize) {
   const Time holder = line(3e-6, 200e9), challenger = line(6e-6, 400e9);
-  const auto calm = tune::crossing(duels(holder, challenger));
+  const auto calm = jobs::crossing(duels(holder, challenger));
   ASSERT_TRUE(calm.has_value());
   const auto disturbed = [&](std::int64_t where, double factor) {
-    return tune::crossing(duels(holder, [&](std::int64_t b) { return challenger(b) * (b == where ? factor : 1); }));
+    return jobs::crossing(duels(holder, [&](std::int64_t b) { return challenger(b) * (b == where ? factor : 1); }));
   };
   EXPECT_EQ(disturbed(16 * kib, 0.1), calm);
   const auto after = disturbed(16 * mib, 10);
@@ -115,11 +115,11 @@ TEST(Crossing, HoldsForNoisyTimes) {
   int crossed = 0;
   for (int i = 0; i < 2000; ++i) {
     const Time x = line(wait(random), rate(random)), y = line(wait(random), rate(random));
-    const std::vector<tune::Duel> list = duels([&](std::int64_t b) { return x(b) * noise(random); },
+    const std::vector<jobs::Duel> list = duels([&](std::int64_t b) { return x(b) * noise(random); },
                                                [&](std::int64_t b) { return y(b) * noise(random); });
-    const auto found = tune::crossing(list);
-    const tune::Duel* below = nullptr;
-    for (const tune::Duel& d : list) {
+    const auto found = jobs::crossing(list);
+    const jobs::Duel* below = nullptr;
+    for (const jobs::Duel& d : list) {
       if (d.bytes >= found.value_or(most_bytes))
         EXPECT_LT(d.challenger, d.holder) << d.bytes;
       else
@@ -136,10 +136,10 @@ TEST(Crossing, HoldsForNoisyTimes) {
 
 TEST(AllReduceRecords, ComeOfMeasurements) {
   const Time one_shot = line(3e-6, 100e9), two_shot = line(5e-6, 250e9);
-  const AllReduceRecord record =
-      record_of(sweep(one_shot, two_shot,
-                      {{"int8", line(9.2e-6, 250e12)}, {"int4", line(4.9e-6, 250.1e9)}, {"int3", line(9e-6, 200e9)}}),
-                "2026-11-22");
+  const records::AllReduceRecord record = jobs::record_of(
+      sweep(one_shot, two_shot,
+            {{"int8", line(9.2e-6, 250e12)}, {"int4", line(4.9e-6, 250.1e9)}, {"int3", line(9e-6, 200e9)}}),
+      "2026-11-22");
   EXPECT_EQ(record.ranks, 4);
   EXPECT_EQ(record.date, "2026-11-22");
   ASSERT_TRUE(record.one_shot_below.has_value());
@@ -158,7 +158,7 @@ TEST(AllReduceRecords, RefuseMeasurementsThatAreNotAlike) {
   const auto with = [&](auto&& change) {
     auto list = good;
     change(list);
-    return message_of([&] { record_of(list, "2026-11-22"); });
+    return message_of([&] { jobs::record_of(list, "2026-11-22"); });
   };
   EXPECT_EQ(with([](auto&) {}), "accepted");
   EXPECT_NE(with([](auto& l) { l.resize(1); }).find("1 sizes"), std::string::npos);
@@ -170,17 +170,17 @@ TEST(AllReduceRecords, RefuseMeasurementsThatAreNotAlike) {
   EXPECT_NE(with([](auto& l) { l[3].coded.clear(); }).find("not the codecs"), std::string::npos);
 }
 
-tune::Records some_records() {
-  tune::Records records{"Some GPU", "2026-11-21", {}};
+records::Records some_records() {
+  records::Records records{"Some GPU", "2026-11-21", {}};
   records.all_reduces = {{4, Type::bf16, "2026-11-22", 512 * kib, {{pair("int8"), 4 * mib}, {pair("int4"), {}}}},
                          {2, Type::fp32, "2026-11-20", std::nullopt, {}}};
   return records;
 }
 
 TEST(AllReduceRecords, SurviveJson) {
-  const tune::Records records = some_records();
+  const records::Records records = some_records();
   const std::string text = to_json(records);
-  const tune::Records back = tune::parse_records(text, "test");
+  const records::Records back = records::parse_records(text, "test");
   EXPECT_EQ(to_json(back), text);
   EXPECT_EQ(back.all_reduces, records.all_reduces);
 }
@@ -191,7 +191,7 @@ TEST(AllReduceRecords, RefuseWhatTheyDoNotKnow) {
     std::string changed = text;
     EXPECT_NE(changed.find(from), std::string::npos) << from;
     changed.replace(changed.find(from), from.size(), to);
-    return message_of([&] { tune::parse_records(changed, "mine.json"); });
+    return message_of([&] { records::parse_records(changed, "mine.json"); });
   };
   const std::vector<std::tuple<std::string, std::string, std::string>> wrong{
       {"\"one_shot_below\": 524288", "\"one_shot_below\": -1", "mine.json: all_reduces[0].one_shot_below: -1 bytes"},
@@ -210,20 +210,20 @@ TEST(AllReduceRecords, RefuseWhatTheyDoNotKnow) {
     EXPECT_NE(found.find(says), std::string::npos) << found;
   }
   EXPECT_NE(message_of([] {
-              tune::parse_records(R"({"imbrex_records": 1, "gpu": "g", "date": "d", "records": [], "all_reduces": {}})",
-                                  "mine.json");
+              records::parse_records(
+                  R"({"imbrex_records": 1, "gpu": "g", "date": "d", "records": [], "all_reduces": {}})", "mine.json");
             }).find("all_reduces: object is not a list"),
             std::string::npos);
 }
 
 TEST(AllReduceRecords, AnswerForRanksAndType) {
-  std::vector<AllReduceRecord> records{{4, Type::fp32, "2026-01-01", 1, {}},
-                                       {4, Type::bf16, "2026-01-02", 2, {}},
-                                       {4, Type::bf16, "2026-01-04", 3, {}},
-                                       {4, Type::bf16, "2026-01-04", 4, {}},
-                                       {2, Type::fp32, "2026-01-01", 5, {}}};
+  std::vector<records::AllReduceRecord> records{{4, Type::fp32, "2026-01-01", 1, {}},
+                                                {4, Type::bf16, "2026-01-02", 2, {}},
+                                                {4, Type::bf16, "2026-01-04", 3, {}},
+                                                {4, Type::bf16, "2026-01-04", 4, {}},
+                                                {2, Type::fp32, "2026-01-01", 5, {}}};
   const auto answer = [&](int ranks, Type type) {
-    const AllReduceRecord* found = tune::find_record(records, ranks, type);
+    const records::AllReduceRecord* found = records::find_record(records, ranks, type);
     return found == nullptr ? 0 : *found->one_shot_below;
   };
   EXPECT_EQ(answer(4, Type::bf16), 3);  // the latest, and the first of two
@@ -232,15 +232,15 @@ TEST(AllReduceRecords, AnswerForRanksAndType) {
   EXPECT_EQ(answer(2, Type::bf16), 5);
   EXPECT_EQ(answer(8, Type::bf16), 0);
   EXPECT_EQ(answer(3, Type::bf16), 0);
-  tune::put_record(records, {4, Type::bf16, "2025-01-01", 9, {}});
+  records::put_record(records, {4, Type::bf16, "2025-01-01", 9, {}});
   EXPECT_EQ(answer(4, Type::bf16), 9);
   EXPECT_EQ(records.size(), 3u);
 }
 
 TEST(AllReduceRecords, ACodecWithoutOneIsTakenForTheNextWider) {
-  const AllReduceRecord record{
+  const records::AllReduceRecord record{
       4, Type::bf16, "2026-01-01", 1, {{pair("int4"), 2 * mib}, {pair("int8"), 5 * mib}, {pair("int6"), 3 * mib}}};
-  const auto bytes = [&](const char* codec) { return tune::exact_below(record, pair(codec), 4 * mib); };
+  const auto bytes = [&](const char* codec) { return records::exact_below(record, pair(codec), 4 * mib); };
   EXPECT_EQ(bytes("int8"), 5 * mib);
   EXPECT_EQ(bytes("int6"), 3 * mib);
   EXPECT_EQ(bytes("int4"), 2 * mib);
@@ -251,73 +251,74 @@ TEST(AllReduceRecords, ACodecWithoutOneIsTakenForTheNextWider) {
   EXPECT_EQ(bytes("flash6"), 3 * mib);
   EXPECT_EQ(bytes("fp8-g128"), 5 * mib);
   EXPECT_EQ(bytes("int8-asym"), 5 * mib);  // wider than all: not before those
-  const AllReduceRecord narrow{4, Type::bf16, "2026-01-01", 1, {{pair("int4"), 2 * mib}}};
-  EXPECT_EQ(tune::exact_below(narrow, pair("int8"), 4 * mib), 4 * mib);
-  const AllReduceRecord slow{4, Type::bf16, "2026-01-01", 1, {{pair("int4"), {}}}};
-  EXPECT_EQ(tune::exact_below(slow, pair("int4"), 4 * mib), most_bytes);
-  EXPECT_EQ(tune::exact_below(slow, pair("int8"), 4 * mib), most_bytes);
-  EXPECT_EQ(tune::exact_below({4, Type::bf16, "2026-01-01", 1, {}}, pair("int8"), 4 * mib), 4 * mib);
+  const records::AllReduceRecord narrow{4, Type::bf16, "2026-01-01", 1, {{pair("int4"), 2 * mib}}};
+  EXPECT_EQ(records::exact_below(narrow, pair("int8"), 4 * mib), 4 * mib);
+  const records::AllReduceRecord slow{4, Type::bf16, "2026-01-01", 1, {{pair("int4"), {}}}};
+  EXPECT_EQ(records::exact_below(slow, pair("int4"), 4 * mib), most_bytes);
+  EXPECT_EQ(records::exact_below(slow, pair("int8"), 4 * mib), most_bytes);
+  EXPECT_EQ(records::exact_below({4, Type::bf16, "2026-01-01", 1, {}}, pair("int8"), 4 * mib), 4 * mib);
 }
 
 TEST(TuningTable, KeepsWhatItDoesNotReplace) {
   const auto measured = sweep(line(3e-6, 100e9), line(5e-6, 250e9), {{"int8", line(9e-6, 400e9)}});
-  const AllReduceRecord fresh = record_of(measured, "2026-12-24");
-  const auto parsed = [](const std::string& text) { return tune::parse_records(text, "test"); };
+  const records::AllReduceRecord fresh = jobs::record_of(measured, "2026-12-24");
+  const auto parsed = [](const std::string& text) { return records::parse_records(text, "test"); };
 
-  const tune::Records first = parsed(tuning_table(measured, "2026-12-24"));
+  const records::Records first = parsed(jobs::tuning_table(measured, "2026-12-24"));
   EXPECT_EQ(first.gpu, "Some GPU");
   EXPECT_TRUE(first.list.empty());
   EXPECT_EQ(first.all_reduces, std::vector{fresh});
 
   // All-reduces in the place of those of their ranks and type; GEMMs in the place of GEMMs.
-  tune::Records before = some_records();
+  records::Records before = some_records();
   before.list.push_back({{Operator::gemm_all_reduce, 16, 32, 64, 4, Type::bf16}, 8, 32, {}, 2e-6, 3e-6});
-  const tune::Records after = parsed(tuning_table(measured, "2026-12-24", to_json(before)));
+  const records::Records after = parsed(jobs::tuning_table(measured, "2026-12-24", to_json(before)));
   EXPECT_EQ(after.list.size(), 1u);
   EXPECT_EQ(after.date, before.date);
   EXPECT_EQ(after.all_reduces, (std::vector{before.all_reduces[1], fresh}));
-  Measurement gemm;
+  jobs::Measurement gemm;
   gemm.problem = {Operator::gemm_all_reduce, 128, 32, 64, 4, Type::bf16};
   gemm.gpu = "Some GPU";
   gemm.plans.emplace_back().seconds = 4e-6;
-  const tune::Records tuned = parsed(tuning_table(std::vector{gemm}, "2026-12-24", to_json(before)));
+  const records::Records tuned = parsed(jobs::tuning_table(std::vector{gemm}, "2026-12-24", to_json(before)));
   ASSERT_EQ(tuned.list.size(), 1u);
   EXPECT_EQ(tuned.list[0].problem.m, 128);
   EXPECT_EQ(tuned.all_reduces, before.all_reduces);
 
   // Plans in the place of those of their ranks, type and scales.
-  const tune::Record own = before.list.front();
-  std::vector<tune::Record> others(4, own);
+  const records::Record own = before.list.front();
+  std::vector<records::Record> others(4, own);
   others[0].problem.ranks = 2;
   others[1].problem.type = Type::fp16;
   others[2].problem.type = others[3].problem.type = Type::e4m3;
   others[3].problem.scales = Scales::row;
   before.list.insert(before.list.end(), others.begin(), others.end());
-  const auto problems = [](const tune::Records& records) {
+  const auto problems = [](const records::Records& records) {
     std::vector<Problem> list;
-    for (const tune::Record& r : records.list) list.push_back(r.problem);
+    for (const records::Record& r : records.list) list.push_back(r.problem);
     return list;
   };
-  EXPECT_EQ(problems(parsed(tuning_table(std::vector{gemm}, "2026-12-24", to_json(before)))),
+  EXPECT_EQ(problems(parsed(jobs::tuning_table(std::vector{gemm}, "2026-12-24", to_json(before)))),
             (std::vector{others[0].problem, gemm.problem, others[1].problem, others[2].problem, others[3].problem}));
   gemm.problem.type = Type::e4m3;
   gemm.problem.scales = Scales::row;
   const std::vector<Problem> with_rows =
-      problems(parsed(tuning_table(std::vector{gemm}, "2026-12-24", to_json(before))));
+      problems(parsed(jobs::tuning_table(std::vector{gemm}, "2026-12-24", to_json(before))));
   ASSERT_EQ(with_rows.size(), 5u);
   EXPECT_EQ(with_rows.back(), gemm.problem);
   EXPECT_EQ(std::count(with_rows.begin(), with_rows.end(), own.problem), 1);
   EXPECT_EQ(std::count(with_rows.begin(), with_rows.end(), others[3].problem), 0);
 
   before.gpu = "Other GPU";
-  EXPECT_NE(message_of([&] { tuning_table(measured, "2026-12-24", to_json(before)); }).find("'Other GPU'"),
+  EXPECT_NE(message_of([&] { jobs::tuning_table(measured, "2026-12-24", to_json(before)); }).find("'Other GPU'"),
             std::string::npos);
-  EXPECT_NE(message_of([&] { tuning_table(std::vector{gemm}, "2026-12-24", to_json(before)); }).find("'Other GPU'"),
-            std::string::npos);
-  EXPECT_EQ(gpu_of_table(to_json(before)), "Other GPU");
+  EXPECT_NE(
+      message_of([&] { jobs::tuning_table(std::vector{gemm}, "2026-12-24", to_json(before)); }).find("'Other GPU'"),
+      std::string::npos);
+  EXPECT_EQ(jobs::gpu_of_table(to_json(before)), "Other GPU");
   for (const char* none : {"{", "[]", "{\"imbrex_records\": 1}"})
-    EXPECT_NE(message_of([&] { gpu_of_table(none); }).find("the table so far: "), std::string::npos);
-  EXPECT_NE(message_of([&] { tuning_table(measured, "2026-12-24", "{"); }).find("not JSON"), std::string::npos);
+    EXPECT_NE(message_of([&] { jobs::gpu_of_table(none); }).find("the table so far: "), std::string::npos);
+  EXPECT_NE(message_of([&] { jobs::tuning_table(measured, "2026-12-24", "{"); }).find("not JSON"), std::string::npos);
 }
 
 // Folders as a test finds them on disk; removed with it.
@@ -343,7 +344,7 @@ class Folders {
 TEST(Tables, OfAFolderAreReadByNameAndKind) {
   Folders disk;
   const auto table = [](const char* gpu, bool gemm, std::vector<std::int64_t> sizes, int tile = 0) {
-    tune::Records records{gpu, "2026-11-21", {}};
+    records::Records records{gpu, "2026-11-21", {}};
     if (gemm) records.list.push_back({{Operator::gemm_all_reduce, 16, 32, 64, 4, Type::bf16}, 8, 32, {}, 2e-6, 3e-6});
     for (const std::int64_t bytes : sizes) records.all_reduces.push_back({4, Type::bf16, "2026-11-21", bytes, {}});
     if (tile > 0) records.products.push_back({{16, 32, 64, Type::bf16}, 9, 16, tile, 1, 1e-6, 2e-6});
@@ -356,30 +357,30 @@ TEST(Tables, OfAFolderAreReadByNameAndKind) {
   disk.write("two", "b.json", table("Some GPU", true, {2, 3}, 7));
   disk.write("two", "c.txt", "not a table");
   disk.write("three", "a.json", "{");
-  const tune::Records found =
-      tune::load_records("Some GPU", {disk.path("none"), disk.path("one"), disk.path("two"), disk.path("three")});
+  const records::Records found =
+      records::load_records("Some GPU", {disk.path("none"), disk.path("one"), disk.path("two"), disk.path("three")});
   EXPECT_EQ(found.list.size(), 1u);
   std::vector<std::int64_t> sizes;
-  for (const AllReduceRecord& r : found.all_reduces) sizes.push_back(r.one_shot_below.value());
+  for (const records::AllReduceRecord& r : found.all_reduces) sizes.push_back(r.one_shot_below.value());
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{2, 3, 4}));
   ASSERT_EQ(found.products.size(), 1u);
   EXPECT_EQ(found.products[0].tile, 7);
   const std::string message = message_of([&] {
-    tune::load_records("Third GPU", {disk.path("two"), disk.path("three")});
+    records::load_records("Third GPU", {disk.path("two"), disk.path("three")});
   });
   EXPECT_NE(message.find(disk.path("three") + "/tuned/a.json: this is not JSON"), std::string::npos) << message;
 }
 
 TEST(AllReduceRecords, ThatShipAreRead) {
-  const tune::Records records = tune::load_records("NVIDIA H200");
-  const AllReduceRecord* record = tune::find_record(records.all_reduces, 4, Type::bf16);
+  const records::Records records = records::load_records("NVIDIA H200");
+  const records::AllReduceRecord* record = records::find_record(records.all_reduces, 4, Type::bf16);
   ASSERT_NE(record, nullptr);
   // What measuring again moves, but not out of these bounds.
   EXPECT_GT(record->one_shot_below.value(), 128 * kib);
   EXPECT_LE(record->one_shot_below.value(), 2 * mib);
   for (const char* codec : {"int8", "fp8-g128", "int6", "flash6", "int4"}) {
-    EXPECT_GT(tune::exact_below(*record, pair(codec), 0), mib) << codec;
-    EXPECT_LE(tune::exact_below(*record, pair(codec), 0), 16 * mib) << codec;
+    EXPECT_GT(records::exact_below(*record, pair(codec), 0), mib) << codec;
+    EXPECT_LE(records::exact_below(*record, pair(codec), 0), 16 * mib) << codec;
   }
 }
 

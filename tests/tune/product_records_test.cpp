@@ -1,21 +1,21 @@
 // Records of products: which of cuBLASLt's suggestions is faster than its first.
 #include <gtest/gtest.h>
 
+#include "choose/choose_gpu.hpp"
 #include "imbrex/error.hpp"
-#include "imbrex/measure.hpp"
-#include "ops/choose_gpu.hpp"
-#include "tune/records.hpp"
+#include "jobs/measure/measure.hpp"
+#include "records/records.hpp"
 
 namespace imbrex {
 namespace {
 
 constexpr Type bf16 = Type::bf16;
 
-ProductMeasurement measured(std::int64_t m, std::vector<ProductMeasurement::Way> ways) {
+jobs::ProductMeasurement measured(std::int64_t m, std::vector<jobs::ProductMeasurement::Way> ways) {
   return {"Some GPU", m, 4096, 3584, bf16, std::move(ways)};
 }
 
-tune::Records parsed(const std::string& text) { return tune::parse_records(text, "mine.json"); }
+records::Records parsed(const std::string& text) { return records::parse_records(text, "mine.json"); }
 
 std::string message_of(const std::string& text) {
   try {
@@ -41,7 +41,7 @@ TEST(Products, AreWhatARankMultiplies) {
 
 TEST(ProductRecords, StandForRowsInAsManyStrips) {
   for (const auto& [m, least] : {std::pair{1, 1}, {16, 9}, {64, 33}, {65, 65}, {128, 65}, {200, 193}, {1024, 961}})
-    EXPECT_EQ(tune::least_rows_alike(m), least) << m;
+    EXPECT_EQ(records::least_rows_alike(m), least) << m;
 }
 
 TEST(ProductRecords, ComeOfWhatIsFasterThanTheFirst) {
@@ -51,48 +51,48 @@ TEST(ProductRecords, ComeOfWhatIsFasterThanTheFirst) {
       measured(64, {{0, 1, 9e-6}, {9, 1, 6e-6}}),
       measured(128, {{0, 1, 9e-6}, {0, 1, 9.5e-6}}),
   };
-  const tune::Records records = parsed(tuning_table(measurements, "2026-12-24"));
-  const std::vector<tune::ProductRecord> expected{{{16, 4096, 3584, bf16}, 9, 16, 7, 2, 8e-6, 9e-6},
-                                                  {{64, 4096, 3584, bf16}, 61, 64, 9, 1, 6e-6, 9e-6}};
+  const records::Records records = parsed(jobs::tuning_table(measurements, "2026-12-24"));
+  const std::vector<records::ProductRecord> expected{{{16, 4096, 3584, bf16}, 9, 16, 7, 2, 8e-6, 9e-6},
+                                                     {{64, 4096, 3584, bf16}, 61, 64, 9, 1, 6e-6, 9e-6}};
   ASSERT_EQ(records.products.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(to_json(records.products[i]), to_json(expected[i]));
 }
 
 TEST(ProductRecords, TakeThePlaceOfThoseOfTheirProducts) {
-  tune::Records before{"Some GPU", "2026-01-01", {}};
+  records::Records before{"Some GPU", "2026-01-01", {}};
   before.list.push_back({{Operator::gemm_all_reduce, 16, 32, 64, 4, bf16}, 8, 32, {}, 2e-6, 3e-6});
   before.all_reduces = {{4, bf16, "2026-11-22", 4096, {}}};
   before.products = {{{16, 4096, 3584, bf16}, 9, 16, 5, 1, 1e-6, 2e-6},
                      {{16, 4096, 3584, Type::fp16}, 9, 16, 5, 1, 1e-6, 2e-6}};
   const std::vector slower{measured(16, {{0, 1, 9e-6}, {7, 1, 9e-6}})};
-  const tune::Records after = parsed(tuning_table(slower, "2026-12-24", to_json(before)));
+  const records::Records after = parsed(jobs::tuning_table(slower, "2026-12-24", to_json(before)));
   ASSERT_EQ(after.products.size(), 1u);
   EXPECT_EQ(after.products[0].product.type, Type::fp16);
   EXPECT_EQ(after.date, "2026-12-24");
   EXPECT_EQ(after.list.size(), 1u);
   EXPECT_EQ(after.all_reduces, before.all_reduces);
   // And those who tune something else keep products.
-  Measurement gemm;
+  jobs::Measurement gemm;
   gemm.problem = {Operator::gemm_all_reduce, 128, 32, 64, 4, bf16};
   gemm.gpu = "Some GPU";
   gemm.plans.emplace_back().seconds = 4e-6;
-  EXPECT_EQ(parsed(tuning_table(std::vector{gemm}, "2026-12-24", to_json(before))).products.size(), 2u);
-  tune::Records other = before;
+  EXPECT_EQ(parsed(jobs::tuning_table(std::vector{gemm}, "2026-12-24", to_json(before))).products.size(), 2u);
+  records::Records other = before;
   other.gpu = "Another GPU";
-  EXPECT_THROW(tuning_table(slower, "2026-12-24", to_json(other)), Error);
+  EXPECT_THROW(jobs::tuning_table(slower, "2026-12-24", to_json(other)), Error);
 }
 
 TEST(ProductRecords, OfMoreRowsTellNothingOfThoseMeasuredSince) {
-  tune::Records before{"Some GPU", "2026-01-01", {}};
+  records::Records before{"Some GPU", "2026-01-01", {}};
   before.products = {{{128, 4096, 3584, bf16}, 65, 128, 7, 1, 9e-6, 14e-6}};
   const std::vector fewer{measured(100, {{0, 1, 9e-6}, {7, 1, 14e-6}})};
-  const tune::Records after = parsed(tuning_table(fewer, "2026-12-24", to_json(before)));
-  EXPECT_EQ(tune::find_product(after.products, {100, 4096, 3584, bf16}), nullptr);
-  ASSERT_NE(tune::find_product(after.products, {101, 4096, 3584, bf16}), nullptr);
+  const records::Records after = parsed(jobs::tuning_table(fewer, "2026-12-24", to_json(before)));
+  EXPECT_EQ(records::find_product(after.products, {100, 4096, 3584, bf16}), nullptr);
+  ASSERT_NE(records::find_product(after.products, {101, 4096, 3584, bf16}), nullptr);
 }
 
 TEST(ProductRecords, RefuseWhatTheyDoNotKnow) {
-  tune::Records records{"Some GPU", "2026-01-01", {}};
+  records::Records records{"Some GPU", "2026-01-01", {}};
   records.products = {{{16, 4096, 3584, bf16}, 9, 16, 5, 2, 1e-6, 2e-6}};
   const std::string text = to_json(records);
   EXPECT_EQ(to_json(parsed(text)), text);
@@ -115,10 +115,10 @@ TEST(ProductRecords, RefuseWhatTheyDoNotKnow) {
 }
 
 TEST(ProductRecords, AnswerForTheirRowsColumnsAndK) {
-  const std::vector<tune::ProductRecord> records{{{128, 64, 32, bf16}, 65, 128, 5, 1, 1e-6, 2e-6},
-                                                 {{100, 64, 32, bf16}, 90, 100, 6, 2, 1e-6, 2e-6}};
+  const std::vector<records::ProductRecord> records{{{128, 64, 32, bf16}, 65, 128, 5, 1, 1e-6, 2e-6},
+                                                    {{100, 64, 32, bf16}, 90, 100, 6, 2, 1e-6, 2e-6}};
   const auto tile = [&](const plan::Product& p) {
-    const tune::ProductRecord* found = tune::find_product(records, p);
+    const records::ProductRecord* found = records::find_product(records, p);
     return found == nullptr ? 0 : found->tile;
   };
   EXPECT_EQ(tile({128, 64, 32, bf16}), 5);
@@ -131,27 +131,27 @@ TEST(ProductRecords, AnswerForTheirRowsColumnsAndK) {
   EXPECT_EQ(tile({128, 64, 32, Type::fp16}), 0);
 
   const Problem problem{Operator::gemm_all_reduce, 95, 64, 128, 4, bf16};
-  Knobs knobs = tune::with_library_tile({}, records, problem);
+  Knobs knobs = records::with_library_tile({}, records, problem);
   EXPECT_EQ(knobs.library_tile, 6);
   EXPECT_EQ(knobs.library_parts, 2);
   knobs.library_tile = 3;
-  EXPECT_EQ(tune::with_library_tile(knobs, records, problem), knobs);  // somebody has asked for it
+  EXPECT_EQ(records::with_library_tile(knobs, records, problem), knobs);  // somebody has asked for it
 }
 
 TEST(ProductRecords, ThatShipAreTakenByTheSequence) {
-  const ops::GpuKind h200{"NVIDIA H200", 9};
-  const tune::Records& records = tune::records_of(h200.name);
+  const choose::GpuKind h200{"NVIDIA H200", 9};
+  const records::Records& records = records::records_of(h200.name);
   ASSERT_FALSE(records.products.empty());
-  for (const tune::ProductRecord& r : records.products) {
+  for (const records::ProductRecord& r : records.products) {
     EXPECT_LT(r.seconds * 1.01, r.first_seconds);
     const Problem problem{Operator::gemm_all_reduce, r.product.m, r.product.n, 2 * r.product.k, 2, r.product.type};
-    const tune::Candidate named = ops::choose_gpu_candidate(problem, Strategy::sequential, {}, h200);
+    const plan::Candidate named = choose::choose_gpu_candidate(problem, Strategy::sequential, {}, h200);
     EXPECT_EQ(named.knobs.library_tile, r.tile);
     EXPECT_EQ(named.knobs.library_parts, r.parts);
-    const tune::Candidate chosen = ops::choose_gpu_candidate(problem, {}, {}, h200);
+    const plan::Candidate chosen = choose::choose_gpu_candidate(problem, {}, {}, h200);
     EXPECT_EQ(chosen.knobs.library_tile, chosen.strategy == Strategy::sequential ? r.tile : 0);
-    EXPECT_EQ(ops::choose_gpu_candidate(problem, Strategy::sequential, Knobs{}, h200).knobs, Knobs{});
-    EXPECT_EQ(ops::choose_gpu_candidate(problem, Strategy::sequential, {}, {"Some GPU", 9}).knobs.library_tile, 0);
+    EXPECT_EQ(choose::choose_gpu_candidate(problem, Strategy::sequential, Knobs{}, h200).knobs, Knobs{});
+    EXPECT_EQ(choose::choose_gpu_candidate(problem, Strategy::sequential, {}, {"Some GPU", 9}).knobs.library_tile, 0);
   }
 }
 

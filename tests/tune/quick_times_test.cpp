@@ -1,5 +1,5 @@
 // Closed forms of plans' times, beside what was measured and what is simulated.
-#include "tune/quick_times.hpp"
+#include "choose/quick_times.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,10 +8,10 @@
 #include <iostream>
 #include <vector>
 
+#include "choose/kernel_tiles.hpp"
 #include "imbrex/execute.hpp"
+#include "records/records.hpp"
 #include "support/random_plan.hpp"
-#include "tune/kernel_tiles.hpp"
-#include "tune/records.hpp"
 
 namespace imbrex {
 namespace {
@@ -26,10 +26,10 @@ TEST(QuickTimes, AgreeWithTheTables) {
   for (const int ranks : {2, 4}) {
     double sum = 0, largest = 0;
     int count = 0;
-    for (const tune::Record& r : tune::records_of("NVIDIA H200").list) {
+    for (const records::Record& r : records::records_of("NVIDIA H200").list) {
       if (r.problem.ranks != ranks) continue;
-      const double expected = tune::quick_seconds(r.problem, r.candidate, four_h200()) /
-                              tune::quick_seconds(r.problem, tune::library_sequence(r.problem), four_h200());
+      const double expected = choose::quick_seconds(r.problem, r.candidate, four_h200()) /
+                              choose::quick_seconds(r.problem, choose::library_sequence(r.problem), four_h200());
       const double error = std::abs(std::log(expected / (r.seconds / r.sequential_seconds)));
       sum += error;
       largest = std::max(largest, error);
@@ -52,7 +52,7 @@ TEST(QuickTimes, CountTheTilesThatPlansHave) {
     for (const Queue& queue : plan.ranks[0].queues)
       tiles += std::count_if(queue.tasks.begin(), queue.tasks.end(),
                              [](const Task& t) { return std::holds_alternative<Tile>(t.work); });
-    const std::int64_t counted = tune::fused_tiles(p, k);
+    const std::int64_t counted = choose::fused_tiles(p, k);
     SCOPED_TRACE(test::describe({p, Strategy::fused, k}));
     if (p.op == Operator::gemm_all_reduce && !k.one_shot) {
       // Owners of tiles may get other numbers of them.
@@ -67,10 +67,11 @@ TEST(QuickTimes, CountTheTilesThatPlansHave) {
 TEST(QuickTimes, ChunksOfOwnersRowsFillTilesOrDoNot) {
   const auto ratio = [](std::int64_t shard) {
     const Problem p{Operator::gemm_all_to_all, 8 * shard, 5120, 27648, 8, Type::bf16};
-    tune::Candidate chunks = tune::library_sequence(p);
+    plan::Candidate chunks = choose::library_sequence(p);
     chunks.strategy = Strategy::decomposed;
     chunks.knobs.chunks = 4;
-    return tune::quick_seconds(p, chunks, four_h200()) / tune::quick_seconds(p, tune::library_sequence(p), four_h200());
+    return choose::quick_seconds(p, chunks, four_h200()) /
+           choose::quick_seconds(p, choose::library_sequence(p), four_h200());
   };
   EXPECT_LT(ratio(512), 1);    // four times 128 rows of each rank's
   EXPECT_GT(ratio(375), 1.1);  // four times 94
@@ -80,11 +81,11 @@ TEST(QuickTimes, IdleMatesFillUpPairs) {
   Knobs k;
   k.cluster = 2;
   const Problem three{Operator::gemm_all_to_all, 4 * 384, 8192, 8192, 4, Type::bf16};  // tiles of a shard's column
-  EXPECT_EQ(tune::fused_tiles(three, k), 4 * 4 * 64);
+  EXPECT_EQ(choose::fused_tiles(three, k), 4 * 4 * 64);
   k.order = TileOrder::column_major;  // pairs go on in the next shard
-  EXPECT_EQ(tune::fused_tiles(three, k), 4 * 3 * 64);
+  EXPECT_EQ(choose::fused_tiles(three, k), 4 * 3 * 64);
   k.cluster = 1;
-  EXPECT_EQ(tune::fused_tiles(three, k), 4 * 3 * 64);
+  EXPECT_EQ(choose::fused_tiles(three, k), 4 * 3 * 64);
 }
 
 // Sizes whose logarithms are even.
@@ -110,19 +111,19 @@ TEST(QuickTimes, ChooseAsTheSimulator) {
     Machine machine = four_h200();
     if (!hopper) machine.own_one_step = machine.own_two_steps = {};
     std::erase_if(machine.tiles, [&](const TileRate& tile) {
-      return !tune::has_kernel_tile(Type::bf16, hopper, tile.tile_m, tile.tile_n);
+      return !choose::has_kernel_tile(Type::bf16, hopper, tile.tile_m, tile.tile_n);
     });
     const auto simulator = make_simulator(machine);
     double lost = 0, of_sequences = 0, most = 0;
     constexpr int count = 60;
     for (int i = 0; i < count; ++i) {
       const Problem p = far_problem(random);
-      const auto simulated = [&](const tune::Candidate& c) {
+      const auto simulated = [&](const plan::Candidate& c) {
         return simulator->prepare(make_plan(p, c.strategy, c.knobs))->run({}).seconds;
       };
       std::vector<double> quick, seconds;
-      for (const tune::Candidate& c : tune::candidates(p, machine, std::nullopt)) {
-        quick.push_back(tune::quick_seconds(p, c, machine));
+      for (const plan::Candidate& c : choose::candidates(p, machine, std::nullopt)) {
+        quick.push_back(choose::quick_seconds(p, c, machine));
         seconds.push_back(simulated(c));
       }
       const double best = *std::min_element(seconds.begin(), seconds.end());
@@ -130,7 +131,7 @@ TEST(QuickTimes, ChooseAsTheSimulator) {
       const double loss = std::log(seconds[static_cast<std::size_t>(chosen)] / best);
       lost += loss / count;
       most = std::max(most, loss);
-      of_sequences += std::log(simulated(tune::library_sequence(p)) / best) / count;
+      of_sequences += std::log(simulated(choose::library_sequence(p)) / best) / count;
     }
     std::cout << (hopper ? "Hopper: " : "older: ") << 100 * lost << " % in the mean, at most " << 100 * most
               << " %; sequences " << 100 * of_sequences << " %\n";

@@ -6,48 +6,48 @@
 #include <set>
 #include <utility>
 
+#include "choose/gpu_candidates.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "imbrex/error.hpp"
-#include "imbrex/measure.hpp"
+#include "jobs/measure/changes.hpp"
+#include "jobs/measure/measure.hpp"
+#include "records/records.hpp"
 #include "support/random_plan.hpp"
-#include "tune/changes.hpp"
-#include "tune/gpu_candidates.hpp"
-#include "tune/records.hpp"
 
 namespace imbrex {
 namespace {
 
-tune::Record record(std::int64_t m, std::int64_t n, int group) {
-  tune::Record r{{Operator::gemm_all_reduce, m, n, 64, 4, Type::bf16}, 0, 0, {Strategy::fused, {}}, 2e-6, 3e-6};
+records::Record record(std::int64_t m, std::int64_t n, int group) {
+  records::Record r{{Operator::gemm_all_reduce, m, n, 64, 4, Type::bf16}, 0, 0, {Strategy::fused, {}}, 2e-6, 3e-6};
   r.candidate.knobs.group = group;
   return r;
 }
 
 TEST(Records, CoverEveryRowBetweenThoseMeasured) {
-  tune::Records records{
+  records::Records records{
       "Some GPU", "2026-11-21", {record(256, 32, 3), record(16, 32, 1), record(64, 32, 2), record(64, 40, 9)}};
-  tune::set_ranges(records);
+  records::set_ranges(records);
   std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
-  for (const tune::Record& r : records.list) ranges.emplace_back(r.m_low, r.m_high);
+  for (const records::Record& r : records.list) ranges.emplace_back(r.m_low, r.m_high);
   EXPECT_EQ(ranges, (std::vector<std::pair<std::int64_t, std::int64_t>>{{8, 32}, {33, 128}, {129, 512}, {32, 128}}));
 }
 
 TEST(Records, OfAProblemMeasuredOftenAreOneTheFastest) {
-  std::vector<Measurement> measurements;
+  std::vector<jobs::Measurement> measurements;
   for (const double seconds : {3e-6, 1e-6, 2e-6}) {
-    Measurement m;
+    jobs::Measurement m;
     m.problem = record(64, 32, 0).problem;
     m.gpu = "Some GPU";
     m.plans = {{Strategy::fused, {}, true, {}, seconds}};
     measurements.push_back(m);
   }
-  const tune::Records table = tune::parse_records(tuning_table(measurements, "2026-11-21"), "test");
+  const records::Records table = records::parse_records(jobs::tuning_table(measurements, "2026-11-21"), "test");
   ASSERT_EQ(table.list.size(), 1u);
   EXPECT_EQ(std::pair(table.list[0].m_low, table.list[0].m_high), std::pair(std::int64_t{32}, std::int64_t{128}));
   EXPECT_EQ(table.list[0].seconds, 1e-6);
 }
 
-tune::Record with_scales(tune::Record r, Scales scales, int group) {
+records::Record with_scales(records::Record r, Scales scales, int group) {
   r.problem.type = Type::e4m3;
   r.problem.scales = scales;
   r.candidate.knobs.group = group;
@@ -55,33 +55,33 @@ tune::Record with_scales(tune::Record r, Scales scales, int group) {
 }
 
 TEST(Records, TellKindsOfScalesApart) {
-  const tune::Record any = record(64, 4096, 0);
-  tune::Records records{"Some GPU",
-                        "2026-11-21",
-                        {with_scales(any, Scales::row, 3), with_scales(any, Scales::tensor, 2),
-                         with_scales(record(256, 4096, 0), Scales::row, 4), with_scales(any, Scales::none, 1)}};
-  tune::set_ranges(records);
+  const records::Record any = record(64, 4096, 0);
+  records::Records records{"Some GPU",
+                           "2026-11-21",
+                           {with_scales(any, Scales::row, 3), with_scales(any, Scales::tensor, 2),
+                            with_scales(record(256, 4096, 0), Scales::row, 4), with_scales(any, Scales::none, 1)}};
+  records::set_ranges(records);
   using Range = std::pair<std::int64_t, std::int64_t>;
-  for (const tune::Record& r : records.list)
+  for (const records::Record& r : records.list)
     EXPECT_EQ(Range(r.m_low, r.m_high), r.problem.scales != Scales::row ? Range(32, 128)
                                         : r.problem.m == 64             ? Range(32, 128)
                                                                         : Range(129, 512));
 
   const std::string text = to_json(records);
-  const tune::Records back = tune::parse_records(text, "test");
+  const records::Records back = records::parse_records(text, "test");
   EXPECT_EQ(to_json(back), text);
   for (std::size_t i = 0; i < records.list.size(); ++i)
     EXPECT_EQ(back.list[i].problem, records.list[i].problem) << text;
   // A record without scales says nothing of them, as those did that were written before there were any.
-  EXPECT_EQ(to_json(tune::Records{"Some GPU", "2026-11-21", {any}}).find("scales"), std::string::npos);
+  EXPECT_EQ(to_json(records::Records{"Some GPU", "2026-11-21", {any}}).find("scales"), std::string::npos);
 }
 
 TEST(Records, SurviveJson) {
-  tune::Records records{"a \"quoted\" GPU", "2026-11-21", {record(16, 32, 1), record(64, 32, 2)}};
+  records::Records records{"a \"quoted\" GPU", "2026-11-21", {record(16, 32, 1), record(64, 32, 2)}};
   records.list[1].candidate.knobs.split_k = 3;
-  tune::set_ranges(records);
+  records::set_ranges(records);
   const std::string text = to_json(records);
-  const tune::Records back = tune::parse_records(text, "test");
+  const records::Records back = records::parse_records(text, "test");
   EXPECT_EQ(to_json(back), text);
   EXPECT_EQ(back.gpu, records.gpu);
   ASSERT_EQ(back.list.size(), 2u);
@@ -92,15 +92,15 @@ TEST(Records, SurviveJson) {
 TEST(Records, RefuseWhatTheyDoNotKnow) {
   const auto message = [](const std::string& text) -> std::string {
     try {
-      tune::parse_records(text, "mine.json");
+      records::parse_records(text, "mine.json");
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::invalid_input);
       return error.what();
     }
     return "accepted";
   };
-  tune::Records records{"GPU", "2026-11-21", {record(16, 32, 1)}};
-  tune::set_ranges(records);
+  records::Records records{"GPU", "2026-11-21", {record(16, 32, 1)}};
+  records::set_ranges(records);
   const std::string text = to_json(records);
   const auto with = [&](const std::string& from, const std::string& to) {
     std::string changed = text;
@@ -129,9 +129,9 @@ TEST(Records, RefuseWhatTheyDoNotKnow) {
 }
 
 TEST(Records, ThatShipAreReadAndMakeSoundPlans) {
-  const tune::Records records = tune::load_records("NVIDIA H200");
+  const records::Records records = records::load_records("NVIDIA H200");
   EXPECT_GT(records.list.size(), 100u);
-  for (const tune::Record& r : records.list) {
+  for (const records::Record& r : records.list) {
     // A smaller product in the same knobs: the checker's time, not its answer, depends on N and K.
     Problem p = r.problem;
     p.m = std::min<std::int64_t>(p.m, 1024);
@@ -140,13 +140,13 @@ TEST(Records, ThatShipAreReadAndMakeSoundPlans) {
     EXPECT_FALSE(check(plan).has_value()) << name_of(p.op) << " M " << r.problem.m;
     EXPECT_EQ(cuda::refusal_of_plan(plan), "") << name_of(p.op) << " M " << r.problem.m;
   }
-  EXPECT_TRUE(tune::load_records("no such GPU").list.empty());
+  EXPECT_TRUE(records::load_records("no such GPU").list.empty());
 
   // Completing a table gives all ranges anew: those that ship are what comes out again.
-  tune::Records again = records;
-  tune::set_ranges(again);
-  for (const tune::Record& r : records.list) {
-    const auto same = [&](const tune::Record& x) { return x.problem == r.problem; };
+  records::Records again = records;
+  records::set_ranges(again);
+  for (const records::Record& r : records.list) {
+    const auto same = [&](const records::Record& x) { return x.problem == r.problem; };
     const auto found = std::find_if(again.list.begin(), again.list.end(), same);
     ASSERT_NE(found, again.list.end());
     EXPECT_EQ(std::pair(found->m_low, found->m_high), std::pair(r.m_low, r.m_high))
@@ -156,7 +156,7 @@ TEST(Records, ThatShipAreReadAndMakeSoundPlans) {
 
 TEST(Changes, AreReadAsAPlanFileNamesThem) {
   const Knobs base{.tile_m = 64, .group = 4};
-  const Knobs k = tune::with_changes(base, "order=column_major,own_shift=12,span_shards=true,comm_rows=128,split_k=2");
+  const Knobs k = jobs::with_changes(base, "order=column_major,own_shift=12,span_shards=true,comm_rows=128,split_k=2");
   Knobs expected = base;
   expected.order = TileOrder::column_major;
   expected.own_shift = 12;
@@ -164,10 +164,10 @@ TEST(Changes, AreReadAsAPlanFileNamesThem) {
   expected.comm_rows = 128;
   expected.split_k = 2;
   EXPECT_EQ(k, expected);
-  EXPECT_EQ(tune::with_changes(base, ""), base);
+  EXPECT_EQ(jobs::with_changes(base, ""), base);
   for (const char* wrong : {"order", "order=", "order=sideways", "grupp=1", "group=1.5", "group=", "one_shot=1", "=",
                             "group=99999999999999999999", "group=4,,"})
-    EXPECT_THROW(tune::with_changes(base, wrong), Error) << wrong;
+    EXPECT_THROW(jobs::with_changes(base, wrong), Error) << wrong;
 }
 
 // What the published grids ask for, from one row on.
@@ -178,20 +178,20 @@ TEST(GpuCandidates, CoverTheGrid) {
       if (m == 1 && op != Operator::gemm_all_reduce) continue;
       const Problem p{op, m, 384, 256, 4, Type::bf16};
       EXPECT_NO_THROW(validate(p));
-      for (const tune::Candidate& c : tune::gpu_candidates(p))
+      for (const plan::Candidate& c : choose::gpu_candidates(p))
         EXPECT_EQ(cuda::refusal_of_plan(make_plan(p, c.strategy, c.knobs)), "")
             << test::describe({p, c.strategy, c.knobs});
     }
 }
 
 TEST(GpuCandidates, CutKWhereTilesAreTooFewForAllWorkers) {
-  EXPECT_EQ(tune::parts_of_k(64, 132, 3584), 2);
-  EXPECT_EQ(tune::parts_of_k(40, 132, 4096), 3);
-  EXPECT_EQ(tune::parts_of_k(10, 132, 8192), 4);
-  EXPECT_EQ(tune::parts_of_k(192, 132, 12288), 2);  // two waves for one and a half
-  EXPECT_EQ(tune::parts_of_k(128, 132, 8192), 1);
-  EXPECT_EQ(tune::parts_of_k(1000, 132, 8192), 1);
-  EXPECT_EQ(tune::parts_of_k(64, 132, 512), 1);
+  EXPECT_EQ(choose::parts_of_k(64, 132, 3584), 2);
+  EXPECT_EQ(choose::parts_of_k(40, 132, 4096), 3);
+  EXPECT_EQ(choose::parts_of_k(10, 132, 8192), 4);
+  EXPECT_EQ(choose::parts_of_k(192, 132, 12288), 2);  // two waves for one and a half
+  EXPECT_EQ(choose::parts_of_k(128, 132, 8192), 1);
+  EXPECT_EQ(choose::parts_of_k(1000, 132, 8192), 1);
+  EXPECT_EQ(choose::parts_of_k(64, 132, 512), 1);
   for (Operator op :
        {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
     for (int ranks : {1, 2, 4})
@@ -200,7 +200,7 @@ TEST(GpuCandidates, CutKWhereTilesAreTooFewForAllWorkers) {
         const bool sharded = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce;
         const Problem p{op, m, 4096 * (gather ? ranks : 1), 3584 * (sharded ? ranks : 1), ranks, Type::bf16};
         int split = 0;
-        for (const tune::Candidate& c : tune::gpu_candidates(p)) {
+        for (const plan::Candidate& c : choose::gpu_candidates(p)) {
           if (c.knobs.split_k == 1) continue;
           SCOPED_TRACE(test::describe({p, c.strategy, c.knobs}));
           ++split;
@@ -215,15 +215,15 @@ TEST(GpuCandidates, CutKWhereTilesAreTooFewForAllWorkers) {
   // The simulator's choice, too.
   const Machine machine = load_machine("4xh200");
   const auto list =
-      tune::candidates({Operator::gemm_all_reduce, 64, 4096, 3584, 1, Type::bf16}, machine, Strategy::fused);
-  EXPECT_TRUE(std::any_of(list.begin(), list.end(), [](const tune::Candidate& c) { return c.knobs.split_k > 1; }));
+      choose::candidates({Operator::gemm_all_reduce, 64, 4096, 3584, 1, Type::bf16}, machine, Strategy::fused);
+  EXPECT_TRUE(std::any_of(list.begin(), list.end(), [](const plan::Candidate& c) { return c.knobs.split_k > 1; }));
 }
 
 TEST(GpuCandidates, ShareKWhereThatGivesMostWorkersATile) {
   const auto shared = [](Operator op, std::int64_t m, std::int64_t n, Type type) {
     std::set<std::pair<std::int64_t, std::int64_t>> found;
     const Problem p{op, m, n, 4 * 3584, 4, type};
-    for (const tune::Candidate& c : tune::gpu_candidates(p)) {
+    for (const plan::Candidate& c : choose::gpu_candidates(p)) {
       if (c.knobs.cluster_k == 1) continue;
       SCOPED_TRACE(test::describe({p, c.strategy, c.knobs}));
       const Plan plan = make_plan(p, c.strategy, c.knobs);
@@ -250,7 +250,7 @@ TEST(Candidates, OfFewTilesHaveTwoShapes) {
   const auto shapes = [](std::int64_t m) {
     std::set<std::pair<std::int64_t, std::int64_t>> found;
     const Problem p{Operator::gemm_reduce_scatter, m, 4096, 3584, 1, Type::bf16};
-    for (const tune::Candidate& c : tune::candidates(p, load_machine("4xh200"), Strategy::fused))
+    for (const plan::Candidate& c : choose::candidates(p, load_machine("4xh200"), Strategy::fused))
       if (c.knobs.split_k == 1) found.insert({c.knobs.tile_m, c.knobs.tile_n});
     return found.size();
   };
@@ -262,7 +262,8 @@ TEST(Candidates, AreThereWhereNoShapeSuitsTheType) {
   Machine wide = load_machine("4xh200");
   std::erase_if(wide.tiles, [](const TileRate& t) { return t.tile_n <= 128; });
   ASSERT_FALSE(wide.tiles.empty());
-  const auto list = tune::candidates({Operator::gemm_reduce_scatter, 64, 512, 512, 2, Type::e4m3}, wide, std::nullopt);
+  const auto list =
+      choose::candidates({Operator::gemm_reduce_scatter, 64, 512, 512, 2, Type::e4m3}, wide, std::nullopt);
   ASSERT_FALSE(list.empty());
   EXPECT_EQ(list.front().knobs.tile_n, wide.tiles.front().tile_n);
   EXPECT_EQ(list.front().knobs.split_k, 1);
@@ -276,7 +277,7 @@ TEST(GpuCandidates, AreSoundAndRun) {
     Problem thin = p;  // M decides what is tried
     thin.n = 24 * p.ranks;
     thin.k = 16 * p.ranks;
-    for (const tune::Candidate& c : tune::gpu_candidates(thin)) {
+    for (const plan::Candidate& c : choose::gpu_candidates(thin)) {
       const Plan plan = make_plan(thin, c.strategy, c.knobs);
       EXPECT_FALSE(check(plan).has_value()) << test::describe({thin, c.strategy, c.knobs});
       EXPECT_EQ(cuda::refusal_of_plan(plan), "") << test::describe({thin, c.strategy, c.knobs});
@@ -286,7 +287,7 @@ TEST(GpuCandidates, AreSoundAndRun) {
       ++plans;
     }
     // Without a record, the simulator chooses among these.
-    for (const tune::Candidate& c : tune::candidates(thin, load_machine("4xh200"), std::nullopt)) {
+    for (const plan::Candidate& c : choose::candidates(thin, load_machine("4xh200"), std::nullopt)) {
       EXPECT_FALSE(check(make_plan(thin, c.strategy, c.knobs)).has_value());
       if (p.type == Type::e4m3) {
         EXPECT_LE(c.knobs.tile_n, 128);

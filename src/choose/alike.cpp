@@ -1,0 +1,155 @@
+#include "choose/alike.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "choose/kernel_tiles.hpp"
+#include "choose/quick_times.hpp"
+
+namespace imbrex::choose {
+namespace {
+
+// Ratios of sizes beyond which a record tells nothing. Few rows are all alike, since a tile has more, and so are many.
+constexpr double far_in_m = 4, far_elsewhere = 8;
+constexpr std::int64_t few_rows = 64, many_rows = 16384;
+// By which a plan's advantage is lessened for each e-fold of distance: its knobs suit another problem.
+constexpr double doubt = 0.08;
+// Imbrex' own collectives behind a product: where they were found fastest for problems near, they are as fast as the
+// library's at least.
+constexpr double own_at_worst = 0.995;
+
+double log_ratio(std::int64_t x, std::int64_t y) {
+  return std::abs(std::log(static_cast<double>(x) / static_cast<double>(y)));
+}
+
+bool is_measured(const records::Record& record, const Problem& problem) {
+  Problem p = problem;
+  p.bias = record.problem.bias;  // costs little
+  return p == record.problem;
+}
+
+// But for their sizes and numbers of ranks.
+bool are_of_a_kind(const Problem& x, const Problem& y) { return x.op == y.op && size_of(x.type) == size_of(y.type); }
+
+// The nearest number of ranks, as a ratio, and of two the larger, of which there are records of the problem's kind; its
+// own if there are none.
+int nearest_ranks(const records::Records& records, const Problem& problem) {
+  int best = problem.ranks;
+  double least = std::numeric_limits<double>::infinity();
+  for (const records::Record& r : records.list) {
+    if (!are_of_a_kind(r.problem, problem)) continue;
+    const double away = log_ratio(r.problem.ranks, problem.ranks);
+    if (away > least || (away == least && r.problem.ranks <= best)) continue;
+    best = r.problem.ranks;
+    least = away;
+  }
+  return best;
+}
+
+// A problem of so many ranks, of which each multiplies the same. It sends nearly as much, too.
+Problem among(Problem problem, int ranks) {
+  if (problem.op == Operator::all_gather_gemm)
+    problem.n = problem.n / problem.ranks * ranks;
+  else if (problem.op != Operator::gemm_all_to_all)
+    problem.k = problem.k / problem.ranks * ranks;
+  problem.ranks = ranks;
+  return problem;
+}
+
+// None: another kind of problem, or too far, unless `anywhere` is near enough.
+std::optional<double> distance_to(const records::Record& record, const Problem& problem, bool anywhere) {
+  const Problem& p = record.problem;
+  if (!are_of_a_kind(p, problem) || p.ranks != problem.ranks) return std::nullopt;
+  const auto rows = [](std::int64_t m) { return std::clamp(m, few_rows, many_rows); };
+  const double in_n = log_ratio(p.n, problem.n), in_k = log_ratio(p.k, problem.k);
+  double in_m = log_ratio(rows(p.m), rows(problem.m));
+  const bool far = in_m > std::log(far_in_m) || in_n > std::log(far_elsewhere) || in_k > std::log(far_elsewhere);
+  if (far && !anywhere) return std::nullopt;
+  if (record.m_low <= problem.m && problem.m <= record.m_high) in_m = 0;
+  // The problem's own type and kind of scales are better than their like.
+  const bool own = p.type == problem.type && p.scales == problem.scales;
+  return 2 * in_m + in_n + in_k + (own ? 0 : 0.1);
+}
+
+// Kinds of plans, in whose times closed forms err alike.
+enum Kind : std::uint8_t { fused, own_collectives, by_library, kinds };
+
+Kind kind_of(const plan::Candidate& candidate) {
+  if (candidate.strategy == Strategy::fused) return fused;
+  return candidate.knobs.transport == Transport::store ? own_collectives : by_library;
+}
+
+// Another problem's plan, but for what depends on the number of tiles. None: it was fast because few tiles shared K, or
+// there are more rows than suit it.
+std::optional<plan::Candidate> suited(plan::Candidate candidate, const Problem& problem, const Machine& machine,
+                                      bool hopper) {
+  if (kind_of(candidate) == own_collectives && !may_suit_own_collectives(problem)) return std::nullopt;
+  Knobs& k = candidate.knobs;
+  if (candidate.strategy != Strategy::fused) {
+    k.library_tile = 0, k.library_parts = 1;  // of another product
+    return candidate;
+  }
+  if (k.cluster_k > 1 && fused_tiles(problem, k) > static_cast<std::int64_t>(machine.sms.value) / 2)
+    return std::nullopt;
+  k = with_kernel_tile(k, problem.type, hopper);
+  // Whether pairs of tiles come out even, the executor sees.
+  if (k.cluster_k == 1 && has_kernel_tile(problem.type, hopper, k.tile_m, k.tile_n, 1)) k.cluster = 0;
+  return candidate;
+}
+
+}  // namespace
+
+std::optional<plan::Candidate> choose_alike(const records::Records& records, const Problem& problem,
+                                            std::optional<Strategy> strategy, const Machine& machine, bool hopper,
+                                            bool other_ranks) {
+  const auto eligible = [&](const records::Record& r) {
+    return strategy.value_or(r.candidate.strategy) == r.candidate.strategy;
+  };
+  const auto measured = std::find_if(records.list.begin(), records.list.end(),
+                                     [&](const records::Record& r) { return eligible(r) && is_measured(r, problem); });
+  if (measured != records.list.end()) return measured->candidate;
+
+  struct Near {
+    plan::Candidate candidate;
+    double distance;
+  };
+  std::vector<Near> nears;
+  double error[kinds] = {}, weight[kinds] = {};
+  const plan::Candidate sequence = library_sequence(problem);
+  // Of one rank nothing travels.
+  const bool borrows = other_ranks && problem.ranks > 1;
+  const Problem known = borrows ? among(problem, nearest_ranks(records, problem)) : problem;
+  const bool borrowed = known.ranks != problem.ranks;
+  bool has_own = false;
+  for (const records::Record& r : records.list) {
+    has_own |= kind_of(r.candidate) == own_collectives && r.problem.op == problem.op && r.problem.ranks == known.ranks;
+    const std::optional<double> distance = distance_to(r, known, borrowed);
+    if (!distance || !eligible(r)) continue;
+    const double w = std::exp(-*distance);
+    const Kind kind = kind_of(r.candidate);
+    const double ratio = quick_seconds(r.problem, r.candidate, machine) / quick_seconds(r.problem, sequence, machine);
+    error[kind] += w * std::log(r.seconds / r.sequential_seconds / ratio);
+    weight[kind] += w;
+    if (const auto candidate = suited(r.candidate, problem, machine, hopper)) nears.push_back({*candidate, *distance});
+  }
+  const double library = quick_seconds(problem, sequence, machine);
+  std::optional<plan::Candidate> best;
+  double least = 0, expected_of_best = 0;
+  for (const Near& near : nears) {
+    const Kind kind = kind_of(near.candidate);
+    double expected = quick_seconds(problem, near.candidate, machine) / library * std::exp(error[kind] / weight[kind]);
+    if (kind == own_collectives) expected = std::min(expected, own_at_worst);
+    const double doubted = kind == own_collectives ? expected : expected * (1 + doubt * near.distance);
+    if (best && doubted >= least) continue;
+    best = near.candidate;
+    least = doubted;
+    expected_of_best = expected;
+  }
+  if (strategy || (best ? expected_of_best <= 1 : !borrowed)) return best;
+  plan::Candidate sequential = sequence;
+  if (has_own && may_suit_own_collectives(problem)) sequential.knobs.transport = Transport::store;
+  return sequential;
+}
+
+}  // namespace imbrex::choose

@@ -1,0 +1,168 @@
+#include "choose/choose.hpp"
+
+#include <algorithm>
+
+#include "base/ceil_div.hpp"
+#include "plan/strategies.hpp"
+
+namespace imbrex::choose {
+namespace {
+
+std::int64_t tiles(const Extent& product, std::int64_t tile_m, std::int64_t tile_n) {
+  return base::ceil_div(product.rows, tile_m) * base::ceil_div(product.cols, tile_n);
+}
+
+constexpr std::int64_t besides = 512;  // a tile's begin and end, in columns of A: what is not hidden behind others
+
+// Of a product of so many tiles, each cut along K: whole waves of the workers, in the time of a column of A.
+double wave_time(std::int64_t tiles, std::int64_t workers, std::int64_t depth, std::int64_t parts) {
+  return static_cast<double>(base::ceil_div(tiles * parts, workers)) * static_cast<double>(depth / parts + besides);
+}
+
+// A tile shape of the machine's, and parts of K.
+struct Cut {
+  std::int64_t tile_m = 0, tile_n = 0;
+  int parts = 1;
+};
+
+// The one that computes the product in the least time if all workers start together: whole waves, each as long as its
+// largest tile. Where that is a wave at most, what tiles load may take longer than that, and the next best one is worth
+// a prediction, too, which costs little then.
+std::vector<Cut> best_cuts(const Problem& problem, const Machine& machine, bool split) {
+  const RankShapes shapes = shapes_of(problem);
+  const auto workers = static_cast<std::int64_t>(machine.sms);
+  std::vector<std::pair<double, Cut>> cuts;
+  for (const TileRate& t : machine.tiles) {
+    // The kernels' tiles for e4m3, whose accumulators take twice the registers, end at 128 columns.
+    if (problem.type == Type::e4m3 && t.tile_n > 128) continue;
+    const std::int64_t count = tiles(shapes.product, t.tile_m, t.tile_n);
+    const int parts = split ? parts_of_k(count, workers, shapes.depth) : 1;
+    const double time =
+        wave_time(count, workers, shapes.depth, parts) * static_cast<double>(t.tile_m * t.tile_n) / t.efficiency;
+    cuts.push_back({time, {t.tile_m, t.tile_n, parts}});
+  }
+  if (cuts.empty()) return {{machine.tiles.front().tile_m, machine.tiles.front().tile_n, 1}};
+  std::stable_sort(cuts.begin(), cuts.end(), [](const auto& x, const auto& y) { return x.first < y.first; });
+  std::vector<Cut> best{cuts.front().second};
+  const bool few = tiles(shapes.product, best.front().tile_m, best.front().tile_n) * best.front().parts <= workers;
+  if (few && cuts.size() > 1) best.push_back(cuts[1].second);
+  return best;
+}
+
+void add_fused(std::vector<plan::Candidate>& list, const Problem& problem, const Knobs& base) {
+  const auto add = [&](auto&& change) {
+    plan::Candidate c{Strategy::fused, base};
+    change(c.knobs);
+    list.push_back(c);
+  };
+  if (problem.op == Operator::all_gather_gemm) {
+    const std::int64_t shard = problem.m / problem.ranks;
+    for (std::int64_t pieces : {1, 2, 4})
+      if (pieces == 1 || shard / pieces >= base.tile_m)
+        add([&](Knobs& k) { k.transport = Transport::push, k.comm_rows = base::ceil_div(shard, pieces); });
+    if (shard >= base.tile_m || problem.scales == Scales::tensor) return;
+    add([](Knobs& k) { k.transport = Transport::push, k.span_shards = true; });
+    add([](Knobs& k) {
+      k.transport = Transport::store, k.span_shards = true, k.order = TileOrder::column_major, k.k_slices = 4;
+    });
+    return;
+  }
+  if (problem.op != Operator::gemm_all_reduce && problem.m / problem.ranks < base.tile_m)
+    add([](Knobs& k) { k.transport = Transport::store, k.span_shards = true, k.reducer = Reducer::tail; });
+  add([](Knobs& k) { k.transport = Transport::store; });
+  for (int shift : {0, 8})
+    add([&](Knobs& k) { k.transport = Transport::store, k.order = TileOrder::column_major, k.own_shift = shift; });
+  // A single step takes a workspace of the whole product for every rank, which its latency is worth while there are few
+  // rows.
+  if (problem.op == Operator::gemm_all_reduce && problem.m <= 512)
+    add([](Knobs& k) { k.transport = Transport::store, k.one_shot = true, k.reducer = Reducer::tail; });
+}
+
+}  // namespace
+
+plan::Candidate library_sequence(const Problem& problem) {
+  plan::Candidate sequence;
+  sequence.knobs.partial = output_type(problem.type);
+  return sequence;
+}
+
+std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& machine,
+                                        std::optional<Strategy> strategy, const std::optional<Knobs>& knobs) {
+  const auto wanted = [&](Strategy s) { return !strategy || *strategy == s; };
+  std::vector<plan::Candidate> list;
+  if (knobs) {
+    for (const Strategy s : {Strategy::fused, Strategy::sequential, Strategy::decomposed}) {
+      if (!wanted(s) || (s == Strategy::fused && knobs->nodes > 1)) continue;
+      plan::validate_knobs(problem, s, *knobs);
+      list.push_back({s, *knobs});
+    }
+    return list;
+  }
+  Knobs base;
+  base.partial = output_type(problem.type);
+  const auto cut_as = [&](const Cut& cut) {
+    Knobs k = base;
+    k.tile_m = cut.tile_m;
+    k.tile_n = cut.tile_n;
+    k.split_k = cut.parts;
+    return k;
+  };
+  const std::vector<Cut> whole = best_cuts(problem, machine, false);
+  base = cut_as(whole.front());
+  if (wanted(Strategy::fused)) {
+    for (const Cut& cut : whole) add_fused(list, problem, cut_as(cut));
+    for (const Cut& cut : best_cuts(problem, machine, true))
+      if (cut.parts > 1) add_fused(list, problem, cut_as(cut));
+  }
+  if (wanted(Strategy::sequential)) {
+    list.push_back({Strategy::sequential, base});
+    // Asked for, it is what everybody has.
+    if (!strategy && may_suit_own_collectives(problem) && !machine.own_one_step.points.empty()) {
+      list.push_back(list.back());
+      list.back().knobs.transport = Transport::store;
+    }
+  }
+  // Of one rank there is nothing to hide.
+  if (wanted(Strategy::decomposed) && (problem.ranks > 1 || strategy))
+    for (int chunks : {2, 4}) {
+      plan::Candidate c{Strategy::decomposed, base};
+      c.knobs.chunks = chunks;
+      list.push_back(c);
+    }
+  return list;
+}
+
+bool may_suit_own_collectives(const Problem& problem) {
+  return problem.m <= 1024 && problem.ranks <= most_own_ranks &&
+         !(problem.type == Type::e4m3 && problem.op == Operator::all_gather_gemm);
+}
+
+int parts_of_k(std::int64_t tiles, std::int64_t workers, std::int64_t depth) {
+  int best = 1;
+  for (int parts = 2; parts <= 4 && depth / parts >= besides; ++parts)
+    if (wave_time(tiles, workers, depth, parts) < wave_time(tiles, workers, depth, best)) best = parts;
+  return wave_time(tiles, workers, depth, best) < 0.95 * wave_time(tiles, workers, depth, 1) ? best : 1;
+}
+
+plan::Candidate with_few_tiles(plan::Candidate candidate) {
+  if (candidate.strategy != Strategy::fused) candidate.knobs.tile_m = candidate.knobs.tile_n = std::int64_t{1} << 15;
+  return candidate;
+}
+
+Plan choose(const Problem& problem, const std::vector<plan::Candidate>& candidates,
+            const std::function<double(const Plan&)>& cost) {
+  Plan best = make_plan(problem, candidates.front().strategy, candidates.front().knobs);
+  if (candidates.size() == 1) return best;
+  double least = cost(best);
+  for (std::size_t i = 1; i < candidates.size(); ++i) {
+    Plan plan = make_plan(problem, candidates[i].strategy, candidates[i].knobs);
+    const double seconds = cost(plan);
+    if (seconds < least) {
+      least = seconds;
+      best = std::move(plan);
+    }
+  }
+  return best;
+}
+
+}  // namespace imbrex::choose

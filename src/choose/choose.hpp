@@ -1,0 +1,43 @@
+// Which plan to run: candidates for a problem, and the one that costs least.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "imbrex/machine.hpp"
+#include "imbrex/plan.hpp"
+#include "plan/candidate.hpp"
+
+namespace imbrex::choose {
+
+/// A library's product, and behind it a library's collective: what everybody has.
+plan::Candidate library_sequence(const Problem& problem);
+
+/// Candidates worth comparing for `problem` on `machine`; with `strategy`, only its. Without one, Imbrex' own
+/// collectives are among them if the machine has curves of theirs. With `knobs`, one of each strategy that takes them.
+/// Never empty, but where knobs of several hosts (`nodes`) meet strategy `fused`, which does not take them. Throws
+/// Error(invalid_input) for knobs that break a rule of a strategy.
+std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& machine,
+                                        std::optional<Strategy> strategy, const std::optional<Knobs>& knobs = {});
+
+/// Imbrex' own collectives on GPUs take no more ranks.
+inline constexpr int most_own_ranks = 8;
+
+/// Whether Imbrex' own collectives behind a library's product may be worth a try: there are few rows, and kernels for
+/// them and for so many ranks.
+bool may_suit_own_collectives(const Problem& problem);
+
+/// Knobs::split_k, up to 4, for a product of so many tiles over `depth` columns of A: whole waves of the workers, each
+/// as long as its part of K and what every tile takes besides. 1 where more gain little.
+int parts_of_k(std::int64_t tiles, std::int64_t workers, std::int64_t depth);
+
+/// For a plan that only GPUs run: of a library strategy's product a library cuts its own tiles, so the plan, which
+/// takes the longer to make the more it has, gets few. What is launched is the same.
+plan::Candidate with_few_tiles(plan::Candidate candidate);
+
+/// The plan of least cost; of equals the first candidate's. `cost` predicts seconds.
+Plan choose(const Problem& problem, const std::vector<plan::Candidate>& candidates,
+            const std::function<double(const Plan&)>& cost);
+
+}  // namespace imbrex::choose

@@ -1,0 +1,134 @@
+#include "choose/choose_gpu.hpp"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "choose/alike.hpp"
+#include "choose/kernel_tiles.hpp"
+#include "choose/quick_times.hpp"
+#include "collectives/cuda/wire/comm.hpp"
+#include "execute/cuda/refusal.hpp"
+#include "execute/cuda/tables/translate.hpp"
+#include "imbrex/execute.hpp"
+#include "imbrex/machine.hpp"
+#include "plan/problem.hpp"
+#include "records/product_records.hpp"
+#include "records/records.hpp"
+
+namespace imbrex::choose {
+namespace {
+
+static_assert(most_own_ranks == static_cast<int>(cuda::max_comm_ranks));
+
+constexpr std::string_view h200 = "NVIDIA H200";
+
+const Machine& four_h200() {
+  static const Machine machine = load_machine("4xh200");
+  return machine;
+}
+
+// What the tables of these GPUs do not know, others of Hopper take from the H200's: tensor cores and links are the
+// same. So do numbers of ranks that nobody measured from others: what was measured there is nearer than what closed
+// forms predict for them.
+std::optional<plan::Candidate> measured_choice(const GpuKind& gpus, const Problem& problem,
+                                               std::optional<Strategy> strategy) {
+  const bool hopper = gpus.major == 9;
+  const auto ask = [&](const std::string& gpu, bool other_ranks) {
+    return choose_alike(records::records_of(gpu), problem, strategy, four_h200(), hopper, other_ranks);
+  };
+  for (const bool other_ranks : {false, true}) {
+    if (auto chosen = ask(gpus.name, other_ranks)) return chosen;
+    if (!hopper || gpus.name == h200) continue;
+    if (auto chosen = ask(std::string(h200), other_ranks)) return chosen;
+  }
+  return std::nullopt;
+}
+
+// A machine of such GPUs, without what they do not run.
+Machine machine_for(const Problem& problem, bool hopper) {
+  Machine machine = four_h200();
+  if (!hopper) machine.own_one_step = machine.own_two_steps = {};
+  if (has_kernel_tiles(problem.type, hopper))
+    std::erase_if(machine.tiles, [&](const TileRate& tile) {
+      return !has_kernel_tile(problem.type, hopper, tile.tile_m, tile.tile_n);
+    });
+  return machine;
+}
+
+// By closed forms, which choose as the simulator would, and at once.
+plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy> strategy,
+                                 const std::optional<Knobs>& knobs, bool hopper) {
+  const Machine machine = machine_for(problem, hopper);
+  const std::vector<plan::Candidate> list = candidates(problem, machine, strategy, knobs);
+  const auto seconds = [&](const plan::Candidate& c) { return quick_seconds(problem, c, machine); };
+  return *std::min_element(list.begin(), list.end(),
+                           [&](const plan::Candidate& x, const plan::Candidate& y) { return seconds(x) < seconds(y); });
+}
+
+// By what was measured, or else predicted.
+plan::Candidate fastest(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus) {
+  const std::optional<plan::Candidate> measured = measured_choice(gpus, problem, strategy);
+  if (!measured && strategy == Strategy::sequential) return library_sequence(problem);
+  if (!measured) return predicted_choice(problem, strategy, {}, gpus.major == 9);
+  plan::Candidate found = *measured;
+  if (found.knobs.partial != Type::fp32) found.knobs.partial = output_type(problem.type);
+  // What was measured may be of another kind of scales; of those a tensor, a tile has one of A.
+  if (problem.op == Operator::all_gather_gemm && problem.scales == Scales::tensor) found.knobs.span_shards = false;
+  return found;
+}
+
+// Whether some kernel on tensor cores takes the operands; if not, fused plans run on the plain one.
+bool suits_tensor_cores(const Problem& problem, bool hopper) {
+  return has_kernel_tiles(problem.type, hopper) && cuda::refusal_of_tma(problem).empty();
+}
+
+// And, with these knobs, the tiles, which begin with a rank's columns.
+bool tiles_suit_tensor_cores(const Problem& problem, const Knobs& knobs) {
+  return !plan::owns_columns(problem, knobs) || problem.n % (std::int64_t{8} * problem.ranks) == 0;
+}
+
+// Knobs that nobody asked for.
+plan::Candidate chosen_freely(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus) {
+  const bool hopper = gpus.major == 9;
+  if (strategy == Strategy::sequential) return library_sequence(problem);
+  // The plain kernel is far behind a library's. What it takes of e4m3, cuBLASLt does not.
+  const bool may_be_plain = strategy || problem.type == Type::e4m3;
+  if (!may_be_plain && !suits_tensor_cores(problem, hopper)) return fastest(problem, Strategy::sequential, gpus);
+  plan::Candidate chosen = fastest(problem, strategy, gpus);
+  if (chosen.strategy != Strategy::fused) return chosen;
+  chosen.knobs = with_kernel_tile(chosen.knobs, problem.type, hopper);
+  if (may_be_plain || tiles_suit_tensor_cores(problem, chosen.knobs)) return chosen;
+  return fastest(problem, Strategy::sequential, gpus);
+}
+
+}  // namespace
+
+GpuKind kind_of(const GpuSurvey& survey) {
+  GpuKind kind{survey.gpus.front().name, survey.gpus.front().major};
+  for (const Gpu& gpu : survey.gpus) kind.major = std::min(kind.major, gpu.major);
+  return kind;
+}
+
+plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
+                                     const std::optional<Knobs>& knobs, const GpuKind& gpus) {
+  if (!strategy && !cuda::refusal_of_library_bias(problem).empty()) strategy = Strategy::fused;
+  if (knobs && strategy) return {*strategy, *knobs};
+  if (knobs) return predicted_choice(problem, strategy, knobs, gpus.major == 9);
+  return with_product_record(chosen_freely(problem, strategy, gpus), problem, gpus);
+}
+
+plan::Candidate with_product_record(plan::Candidate candidate, const Problem& problem, const GpuKind& gpus) {
+  if (candidate.strategy == Strategy::sequential)
+    candidate.knobs = records::with_library_tile(candidate.knobs, records::records_of(gpus.name).products, problem);
+  return candidate;
+}
+
+Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
+                     const GpuKind& gpus) {
+  const plan::Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpus);
+  return make_plan(problem, chosen.strategy, chosen.knobs);
+}
+
+}  // namespace imbrex::choose

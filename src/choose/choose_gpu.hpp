@@ -1,0 +1,35 @@
+// Which plan runs on GPUs.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "choose/choose.hpp"
+#include "imbrex/gpu.hpp"
+
+namespace imbrex::choose {
+
+/// The GPUs that a plan is chosen for.
+struct GpuKind {
+  std::string name;  ///< of the first one
+  int major = 0;     ///< the least compute capability
+};
+
+/// Of a survey that found some.
+GpuKind kind_of(const GpuSurvey& survey);
+
+/// What to run on these GPUs: the plan recorded by their name for the problem where there is one, else that of a
+/// problem of nearly its sizes, on other Hopper GPUs else the H200's, else the one that closed forms of four H200s'
+/// times (`tune/quick_times.hpp`) call the fastest. In tiles that a kernel on tensor cores computes; where none does, a
+/// library does. A given strategy or knobs are kept. The same on every rank and in every run.
+plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
+                                     const std::optional<Knobs>& knobs, const GpuKind& gpus);
+
+/// Its plan.
+Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
+                     const GpuKind& gpus);
+
+/// A sequence with what is recorded of these GPUs and the problem's product; others as they are.
+plan::Candidate with_product_record(plan::Candidate candidate, const Problem& problem, const GpuKind& gpus);
+
+}  // namespace imbrex::choose

@@ -1,0 +1,137 @@
+#include "choose/quick_times.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/ceil_div.hpp"
+#include "machine/rates.hpp"
+#include "plan/problem.hpp"
+
+namespace imbrex::choose {
+namespace {
+
+// Share of the memory's bandwidth that a worker draws, as a multiple of its share of the workers.
+constexpr double memory_share = 2;
+
+// How a product is cut: tiles of that shape, each into so many parts along K.
+struct Cut {
+  std::int64_t tiles = 0, tile_m = 0, tile_n = 0, parts = 1;
+};
+
+double workers_of(const Cut& cut) { return static_cast<double>(cut.tiles) * static_cast<double>(cut.parts); }
+
+double waves_of(const Cut& cut, const Machine& machine) { return std::ceil(workers_of(cut) / machine.sms.value); }
+
+double product_seconds(const Problem& problem, const RankShapes& shapes, const Cut& cut, const Machine& machine) {
+  const TileRate& tile =
+      machine::nearest_tile(machine, static_cast<double>(cut.tile_m), static_cast<double>(cut.tile_n));
+  const auto size = static_cast<double>(size_of(problem.type));
+  const double depth = static_cast<double>(shapes.depth) / static_cast<double>(cut.parts),
+               rows = static_cast<double>(cut.tile_m), cols = static_cast<double>(cut.tile_n);
+  const auto rate = machine.sm_rate.find(problem.type);
+  const double flops = (rate != machine.sm_rate.end() ? rate->second : machine.sm_rate.begin()->second).value;
+  const double multiply = 2 * rows * cols * depth / (flops * tile.efficiency.value),
+               load = (rows + cols) * depth * size / machine.sm_memory_bandwidth.value;
+  const double begins = waves_of(cut, machine) * tile.prologue;
+  const double cool = waves_of(cut, machine) * std::max(multiply, load) + begins;
+  const double operands = (static_cast<double>(shapes.product.rows) * static_cast<double>(shapes.depth) +
+                           static_cast<double>(shapes.depth) * static_cast<double>(shapes.product.cols)) *
+                          size;
+  const double busy = workers_of(cut) / machine.sms.value;
+  return std::max(cool / machine::mean_heat(machine, cool),
+                  operands / (machine.memory_bandwidth.value * std::min(1.0, memory_share * busy)) + begins);
+}
+
+// A library has tiles of many shapes, and takes those that suit. In chunks one after another, of each rank's rows where
+// ranks own some.
+double library_seconds(const Problem& problem, RankShapes shapes, int chunks, const Machine& machine) {
+  const std::int64_t owners = chunks > 1 && problem.op != Operator::gemm_all_reduce ? problem.ranks : 1;
+  const std::int64_t rows = base::ceil_div(shapes.product.rows, chunks * owners);
+  shapes.product.rows = owners * rows;
+  double least = std::numeric_limits<double>::max();
+  for (const TileRate& t : machine.tiles) {
+    const std::int64_t tiles = owners * base::ceil_div(rows, t.tile_m) * base::ceil_div(shapes.product.cols, t.tile_n);
+    for (const std::int64_t parts : {1, 2, 4})
+      least = std::min(least, product_seconds(problem, shapes, {tiles, t.tile_m, t.tile_n, parts}, machine));
+  }
+  return chunks * least;
+}
+
+Curve Machine::*curve_of(Operator op) {
+  switch (op) {
+    case Operator::all_gather_gemm: return &Machine::all_gather;
+    case Operator::gemm_reduce_scatter: return &Machine::reduce_scatter;
+    case Operator::gemm_all_reduce: return &Machine::all_reduce;
+    case Operator::gemm_all_to_all: break;
+  }
+  return &Machine::all_to_all;
+}
+
+// Of first arrivals, or last reductions, which nothing hides.
+double latency(const Problem& problem, const Knobs& knobs, const Machine& machine) {
+  const double epilogue =
+      machine::nearest_tile(machine, static_cast<double>(knobs.tile_m), static_cast<double>(knobs.tile_n)).epilogue;
+  double ends = machine.launch_gap + knobs.split_k * epilogue;
+  if (knobs.split_k > 1) ends += machine.fence + machine.flag_latency_local + machine.poll;
+  if (problem.ranks == 1) return ends;
+  if (problem.op == Operator::all_gather_gemm && knobs.transport == Transport::push) {
+    const std::int64_t shard = base::ceil_div(problem.m, problem.ranks);
+    const std::int64_t copies =
+        (problem.ranks - 1) * (knobs.comm_rows > 0 ? base::ceil_div(shard, knobs.comm_rows) : 1);
+    return ends + static_cast<double>(copies) * (machine.copy_fixed + machine.copy_flag);
+  }
+  // Parts go to their owners, and their sums to all.
+  const int hops = problem.op == Operator::gemm_all_reduce && !knobs.one_shot ? 2 : 1;
+  return ends + hops * (machine.fence + machine.flag_latency + machine.link_latency + machine.poll);
+}
+
+}  // namespace
+
+std::int64_t fused_tiles(const Problem& problem, const Knobs& knobs) {
+  const Extent whole = shapes_of(problem).product;
+  const std::int64_t areas = knobs.span_shards || knobs.one_shot ? 1 : problem.ranks;
+  const bool by_columns = plan::owns_columns(problem, knobs);
+  const std::int64_t above = by_columns ? 1 : areas, beside = by_columns ? areas : 1;
+  // Pairs that share B: a tile without a mate of its column has an idle one.
+  const bool pairs = knobs.cluster > 1 && knobs.cluster_k == 1, one_by_one = knobs.order != TileOrder::column_major;
+  const auto even = [&](std::int64_t n) { return pairs ? n + n % 2 : n; };
+  const std::int64_t rows = base::ceil_div(whole.rows, above * knobs.tile_m);
+  return (one_by_one ? above * even(rows) : even(above * rows)) * beside *
+         base::ceil_div(whole.cols, beside * knobs.tile_n);
+}
+
+double quick_seconds(const Problem& problem, const plan::Candidate& candidate, const Machine& machine) {
+  const RankShapes shapes = shapes_of(problem);
+  const Knobs& knobs = candidate.knobs;
+  const double bytes = plan::wire_bytes(problem);
+  if (candidate.strategy == Strategy::fused) {
+    const Cut cut{fused_tiles(problem, knobs), knobs.tile_m, knobs.tile_n,
+                  std::int64_t{knobs.split_k} * std::max(knobs.cluster_k, 1)};
+    // Beside tiles of their own time, those that add peers' wait for them.
+    const bool waits = problem.op == Operator::gemm_reduce_scatter || problem.op == Operator::gemm_all_reduce;
+    const bool in_every_wave = waits && knobs.order == TileOrder::column_major && knobs.own_shift == 0;
+    const double waves = in_every_wave ? waves_of(cut, machine) : 1;
+    // Whole vectors to all, instead of parts to their owners and sums back.
+    const bool whole = problem.op == Operator::gemm_all_reduce && knobs.one_shot;
+    const double wire = (whole ? problem.ranks / 2.0 : 1) * bytes / machine.ingress_bandwidth.value;
+    const double product = product_seconds(problem, shapes, cut, machine);
+    // Of the product what comes before the first of it is sent, or after the last of A has come.
+    const double alone = product / (problem.op == Operator::all_gather_gemm ? problem.ranks : waves_of(cut, machine));
+    return std::max(product, alone + wire) + waves * latency(problem, knobs, machine);
+  }
+  const int chunks = candidate.strategy == Strategy::decomposed ? std::max(knobs.chunks, 1) : 1;
+  const bool own = knobs.transport == Transport::store;
+  // Of a chunk; the longer of both hides the other, but for one.
+  const double product = library_seconds(problem, shapes, chunks, machine) / chunks;
+  double collective = 0;
+  if (problem.ranks > 1) {
+    collective = machine::collective_seconds(machine, curve_of(problem.op), own, problem.ranks, bytes / chunks);
+    // Scales go ahead, by a collective of their own.
+    if (problem.op == Operator::all_gather_gemm && problem.scales != Scales::none && !own)
+      collective += seconds_of(machine.all_gather, 1) / chunks;
+  }
+  return chunks * std::max(product, collective) + std::min(product, collective);
+}
+
+}  // namespace imbrex::choose

@@ -1,0 +1,215 @@
+#include "jobs/reference.hpp"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/check.hpp"
+
+namespace imbrex::jobs {
+namespace {
+
+double half_denormal(Type type) { return type == Type::fp16 ? 0x1p-25 : type == Type::bf16 ? 0x1p-134 : 0x1p-150; }
+
+double largest(Type type) {
+  return type == Type::fp16   ? 65504.0
+         : type == Type::bf16 ? 0x1.fep127
+                              : static_cast<double>(std::numeric_limits<float>::max());
+}
+
+std::vector<double> widened(const std::vector<float>& values) { return {values.begin(), values.end()}; }
+
+std::vector<double> magnitudes(std::vector<double> values) {
+  for (double& v : values) v = std::abs(v);
+  return values;
+}
+
+// A rank's A or B, in place times the scales of its rows or columns.
+std::vector<double> scaled_part(const OperandSource& operands, bool a, int rank, std::int64_t cols) {
+  std::vector<double> values = widened(operands.part_as_float(a, rank));
+  const std::vector<float> scales = operands.scales(a, rank);
+  for (std::size_t i = 0; !scales.empty() && i < values.size(); ++i) {
+    const std::size_t line = a ? i / static_cast<std::size_t>(cols) : i % static_cast<std::size_t>(cols);
+    values[i] *= static_cast<double>(scales[scales.size() == 1 ? 0 : line]);
+  }
+  return values;
+}
+
+double largest_of(const std::vector<float>& values) {
+  double most = 0;
+  for (const float v : values) most = std::max(most, std::abs(static_cast<double>(v)));
+  return most;
+}
+
+struct Product {
+  std::int64_t rows, cols, depth;
+  // result = beta * result + A B over columns k.. of A, for rows row0.. of A
+  void add(const std::vector<double>& a, std::int64_t row0, const std::vector<double>& b, std::int64_t k,
+           std::int64_t columns, double beta, double* result) const {
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, static_cast<int>(rows), static_cast<int>(cols),
+                static_cast<int>(columns), 1.0, a.data() + row0 * depth + k, static_cast<int>(depth),
+                b.data() + k * cols, static_cast<int>(cols), beta, result, static_cast<int>(cols));
+  }
+  void operator()(const std::vector<double>& a, std::int64_t row0, const std::vector<double>& b, double* result) const {
+    add(a, row0, b, 0, depth, 1, result);
+  }
+
+  // How much Hopper's instructions may lose of each element, added to `lost`.
+  void add_alignment_error(const std::vector<double>& a, std::int64_t row0, const std::vector<double>& b,
+                           double* lost) const {
+    constexpr std::int64_t at_once = 32, interval = 128;
+    // The sum so far is the instruction's, which itself has lost some.
+    constexpr double unit = (at_once + 1) * 0x1p-12 * 1.02;
+    std::vector<double> sum(static_cast<std::size_t>(rows * cols)), in_row(static_cast<std::size_t>(rows)),
+        in_col(static_cast<std::size_t>(cols));
+    for (std::int64_t k = 0; k < depth; k += at_once) {
+      const std::int64_t columns = std::min(at_once, depth - k);
+      if (k % interval == 0) std::fill(sum.begin(), sum.end(), 0.0);
+      std::fill(in_row.begin(), in_row.end(), 0.0);
+      std::fill(in_col.begin(), in_col.end(), 0.0);
+      for (std::int64_t i = 0; i < rows; ++i)
+        for (std::int64_t c = 0; c < columns; ++c) {
+          double& most = in_row[static_cast<std::size_t>(i)];
+          most = std::max(most, std::abs(a[static_cast<std::size_t>((row0 + i) * depth + k + c)]));
+        }
+      for (std::int64_t c = 0; c < columns; ++c)
+        for (std::int64_t j = 0; j < cols; ++j) {
+          double& most = in_col[static_cast<std::size_t>(j)];
+          most = std::max(most, std::abs(b[static_cast<std::size_t>((k + c) * cols + j)]));
+        }
+      for (std::int64_t i = 0; i < rows; ++i)
+        for (std::int64_t j = 0; j < cols; ++j) {
+          const double product = in_row[static_cast<std::size_t>(i)] * in_col[static_cast<std::size_t>(j)];
+          lost[i * cols + j] += unit * std::max(std::abs(sum[static_cast<std::size_t>(i * cols + j)]), product);
+        }
+      add(a, row0, b, k, columns, 1, sum.data());
+    }
+  }
+};
+
+enum class Adding : std::uint8_t { tasks, collective, stages };
+
+// The coarsest of what partial products and sums lie in before they are complete. Knobs do not tell: they say nothing
+// of what runs.
+struct Way {
+  double roundoff = 0, half_denormal = 0;
+};
+
+Way way_of_sums(const Plan& plan) {
+  Way way;
+  const auto passes = [&](Type type) {
+    way = {std::max(way.roundoff, unit_roundoff(type)), std::max(way.half_denormal, half_denormal(type))};
+  };
+  for (const Buffer& buffer : plan.buffers)
+    if (buffer.role == BufferRole::workspace) passes(buffer.type);
+  if (way.roundoff == 0) passes(output_type(plan.problem.type));
+  return way;
+}
+
+Adding adding_of(const Plan& plan) {
+  for (const Queue& queue : plan.ranks.front().queues)
+    for (const Task& task : queue.tasks)
+      if (const auto* c = std::get_if<Collective>(&task.work);
+          c != nullptr && (c->kind == CollectiveKind::reduce_scatter || c->kind == CollectiveKind::all_reduce))
+        return c->ranks.empty() ? Adding::collective : Adding::stages;
+  return Adding::tasks;
+}
+
+}  // namespace
+
+Reference reference_of(const Plan& plan, const OperandSource& operands, int rank, Device device) {
+  const Problem& problem = plan.problem;
+  const RankShapes shapes = shapes_of(problem);
+  const std::int64_t cols = shapes.out.cols, out_rows = shapes.out.rows, ranks = problem.ranks;
+  const auto count = static_cast<std::size_t>(out_rows * cols);
+  Reference ref{std::vector<double>(count), std::vector<double>(count)};
+  std::vector<double> absolute(count), partials(count), lost(count), partial;
+  const Type result = output_type(problem.type);
+  double underflow = 0;  // of products, or each of their parts, that are scaled by A's first
+  const double parts = std::max(plan.knobs.split_k, 1);
+  const bool gather = problem.op == Operator::all_gather_gemm, exchange = problem.op == Operator::gemm_all_to_all;
+  std::vector<double> b;
+  for (int source = 0; source < problem.ranks; ++source) {
+    // Where this source's contribution lies in the output, and which rows of its A it comes from.
+    const std::int64_t rows = gather ? shapes.a.rows : exchange ? out_rows / ranks : out_rows;
+    const std::int64_t out_row = gather || exchange ? source * rows : 0;
+    const std::int64_t a_row = exchange ? rank * rows : problem.op == Operator::gemm_reduce_scatter ? rank * rows : 0;
+    const std::vector<double> a = scaled_part(operands, true, source, shapes.a.cols);
+    if (!gather || source == 0) {
+      b = scaled_part(operands, false, gather ? rank : source, shapes.b.cols);
+      if (problem.scales != Scales::none)
+        underflow +=
+            parts * (1 + largest_of(operands.scales(false, gather ? rank : source))) * half_denormal(Type::fp32);
+    }
+    const Product product{rows, cols, shapes.depth};
+    partial.assign(static_cast<std::size_t>(rows * cols), 0.0);
+    product(a, a_row, b, partial.data());
+    product(magnitudes(a), a_row, magnitudes(b), absolute.data() + out_row * cols);
+    if (problem.type == Type::e4m3 && device == Device::cuda)
+      product.add_alignment_error(a, a_row, b, lost.data() + out_row * cols);
+    for (std::size_t i = 0; i < partial.size(); ++i) {
+      const std::size_t at = static_cast<std::size_t>(out_row * cols) + i;
+      ref.value[at] += partial[i];
+      partials[at] += std::abs(partial[i]);
+    }
+  }
+  std::vector<float> bias;
+  for (std::int64_t row = 0; problem.bias && row < out_rows; ++row) {
+    const std::int64_t block = exchange ? out_rows / ranks : out_rows;
+    if (row % block == 0) bias = operands.bias_as_float(exchange ? static_cast<int>(row / block) : rank);
+    for (std::int64_t col = 0; col < cols; ++col) {
+      const double value = static_cast<double>(bias[static_cast<std::size_t>(col)]);
+      ref.value[static_cast<std::size_t>(row * cols + col)] += value;
+      absolute[static_cast<std::size_t>(row * cols + col)] += std::abs(value);
+    }
+  }
+  const bool sums = !gather && !exchange && (ranks > 1 || problem.bias);
+  const std::int64_t slices = std::clamp<std::int64_t>(plan.knobs.k_slices, 1, shapes.depth);
+  const double n = static_cast<double>(problem.k + ranks + slices + (problem.bias ? 3 : 2) +
+                                       (problem.scales == Scales::none ? 0 : 2)),
+               u = 0x1p-24, g = n * u / (1 - n * u);
+  IMBREX_EXPECTS(n * u < 0.5,
+                 "k = {}: a sum in fp32 of {} terms and more can be verified no more, its bound is too wide", problem.k,
+                 1 << 23);
+  const Adding adding = adding_of(plan);
+  const Way way = way_of_sums(plan);
+  const bool in_partial_type =
+      adding == Adding::stages || (adding == Adding::collective && (problem.bias || device == Device::cuda));
+  const double u_out = unit_roundoff(result), roundings = in_partial_type ? static_cast<double>(ranks) : 1,
+               u_partial = roundings * way.roundoff,
+               g_partial = in_partial_type ? u_partial / (1 - u_partial) : u_partial;
+  for (std::size_t i = 0; i < count; ++i) {
+    const double accumulated = g * absolute[i] + lost[i] + underflow;
+    const double rounded =
+        sums ? g_partial * (partials[i] + accumulated) + static_cast<double>(ranks) * way.half_denormal : 0;
+    ref.bound[i] =
+        accumulated + rounded + u_out * (std::abs(ref.value[i]) + accumulated + rounded) + half_denormal(result);
+  }
+  return ref;
+}
+
+Comparison compare(const Reference& reference, const std::vector<float>& result, Type type, std::int64_t cols) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  Comparison worst;
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    const double value = reference.value[i], bound = reference.bound[i], got = static_cast<double>(result[i]);
+    double ratio = 0;
+    if (std::isnan(value))
+      ratio = std::isnan(got) ? 0 : infinity;
+    else if (std::isinf(got))
+      ratio = std::signbit(got) == std::signbit(value) && std::abs(value) + bound >= largest(type) ? 0 : infinity;
+    else if (std::isnan(got) || std::isinf(value))
+      ratio = infinity;
+    else
+      ratio = std::abs(got - value) / bound;
+    if (ratio > worst.worst || (i == 0 && ratio >= worst.worst)) {
+      const auto at = static_cast<std::int64_t>(i);
+      worst = {ratio, at / cols, at % cols, got, value};
+    }
+  }
+  return worst;
+}
+
+}  // namespace imbrex::jobs

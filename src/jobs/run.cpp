@@ -1,0 +1,176 @@
+#include "jobs/run.hpp"
+
+#include <cblas.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.hpp"
+#include "base/convert.hpp"
+#include "execute/cuda/libraries/library_translate.hpp"
+#include "execute/layout.hpp"
+#include "imbrex/npy.hpp"
+#include "imbrex/ops.hpp"
+#include "imbrex/world.hpp"
+#include "jobs/operand_memory.hpp"
+#include "jobs/operands.hpp"
+#include "jobs/reference.hpp"
+#include "jobs/run_device.hpp"
+#include "jobs/run_ranks.hpp"
+#include "ops/span_bytes.hpp"
+
+namespace imbrex::jobs {
+namespace {
+
+// What one rank tells rank 0 about its result.
+struct Verdict {
+  Comparison worst;
+  int differs = -1;  // repeat whose bits differ from the first one's
+};
+
+class Job {
+ public:
+  Job(const RunRequest& request, const Choice& choice, const OperandSource& operands,
+      const std::function<void(const RunResult&)>& report)
+      : request_(request), device_(choice.device), plan_(choice.plan), operands_(operands), report_(report) {}
+
+  int run(World& world) const {
+    RunResult result{plan_.problem, plan_.strategy, plan_.knobs, device_, {}, false, 0, {}, {}};
+    const auto executor = make_executor(world);
+    const auto execution = executor->prepare(plan_);
+    const Extent extent = shapes_of(plan_.problem).out;
+    const auto memory = load_operands(world.rank(), out_bytes(), *executor);
+    std::vector<std::byte> first;
+    Verdict verdict;
+    std::vector<Span> spans;
+    for (int i = 0; i < request_.repeat; ++i) {
+      memory->poison();
+      world.barrier();
+      Report report = execution->run(memory->operands());
+      result.seconds.push_back(slowest(world, report.seconds));
+      spans = std::move(report.timeline.spans);
+      const std::vector<std::byte>& out = memory->output();
+      if (i == 0)
+        first = out;
+      else if (verdict.differs < 0 && first != out)
+        verdict.differs = i;
+    }
+    const std::vector<float> values = as_float(memory->output(), extent);
+    if (!request_.out_prefix.empty())
+      write_npy(fmt::format("{}.rank{}.npy", request_.out_prefix, world.rank()), extent.rows, extent.cols, values);
+    if (request_.verify)
+      verdict.worst = compare(reference_of(plan_, operands_, world.rank(), device_), values,
+                              output_type(plan_.problem.type), extent.cols);
+    const bool right = judge(world, verdict, result);
+    if (request_.timeline) {
+      const char* ranks = request_.threads ? "threads" : "processes";
+      result.timeline = {title(),
+                         device_ == Device::cuda ? fmt::format("measured on this host's GPUs, ranks are {}", ranks)
+                                                 : fmt::format("measured on this host, {} of one CPU executor", ranks),
+                         {}};
+      result.timeline.spans = gather_spans(world, spans);
+    }
+    if (world.rank() == 0) report_(result);
+    return right ? 0 : static_cast<int>(ErrorCode::unsound);
+  }
+
+ private:
+  std::unique_ptr<Executor> make_executor(World& world) const {
+    if (device_ == Device::cpu) {
+      CpuOptions options = request_.cpu;
+      options.timeline = request_.timeline;
+      return make_cpu_executor(world, options);
+    }
+    // Ranks compute their references at once; the BLAS must not start threads of its own in each.
+    openblas_set_num_threads(1);
+    CudaOptions options;
+    options.heap_bytes = execute::HeapLayout(plan_).bytes() + out_bytes() + (1 << 20);
+    options.delays = request_.cpu.delays;
+    options.kernel = request_.kernel;
+    options.timeline = request_.timeline;
+    return make_cuda_executor(world, options);
+  }
+
+  std::size_t out_bytes() const {
+    const Extent extent = shapes_of(plan_.problem).out;
+    return static_cast<std::size_t>(extent.rows * extent.cols) * size_of(output_type(plan_.problem.type));
+  }
+
+  std::unique_ptr<OperandMemory> load_operands(int rank, std::size_t out_bytes, Executor& executor) const {
+    HostValues values{operands_.part(true, rank), operands_.part(false, rank), operands_.bias(rank),
+                      operands_.scales(true, rank), operands_.scales(false, rank)};
+    return device_ == Device::cuda ? device_operands(values, out_bytes, executor)
+                                   : host_operands(std::move(values), out_bytes);
+  }
+
+  std::vector<float> as_float(const std::vector<std::byte>& out, const Extent& extent) const {
+    std::vector<float> values(static_cast<std::size_t>(extent.rows * extent.cols));
+    base::to_float(output_type(plan_.problem.type), out.data(), values.data(), std::ssize(values));
+    return values;
+  }
+
+  static double slowest(World& world, double seconds) {
+    std::vector<double> all(static_cast<std::size_t>(world.size()));
+    world.all_gather(&seconds, all.data(), sizeof seconds);
+    return *std::max_element(all.begin(), all.end());
+  }
+
+  // The same on every rank; returns whether this rank's result is right.
+  bool judge(World& world, const Verdict& own, RunResult& result) const {
+    if (!request_.verify) return true;
+    std::vector<Verdict> all(static_cast<std::size_t>(world.size()));
+    world.all_gather(&own, all.data(), sizeof own);
+    result.verified = true;
+    for (int rank = 0; rank < world.size(); ++rank) {
+      const Verdict& v = all[static_cast<std::size_t>(rank)];
+      const bool inside = v.worst.worst <= 1;
+      result.max_error_over_bound = std::max(result.max_error_over_bound, v.worst.worst);
+      result.verified = result.verified && inside && v.differs < 0;
+      if (!result.message.empty()) continue;
+      if (!inside)
+        result.message = fmt::format("rank {}: element ({}, {}) is {}, the reference {}: {:.3g} times its bound", rank,
+                                     v.worst.row, v.worst.col, v.worst.result, v.worst.value, v.worst.worst);
+      else if (v.differs >= 0)
+        result.message = fmt::format("rank {}: the bits of repeat {} differ from those of the first", rank, v.differs);
+    }
+    return own.worst.worst <= 1 && own.differs < 0;
+  }
+
+  std::string title() const {
+    const Problem& p = plan_.problem;
+    return fmt::format("{} {} x {} x {} {}, {} ranks, {}", name_of(p.op), p.m, p.n, p.k, name_of(p.type), p.ranks,
+                       name_of(plan_.strategy));
+  }
+
+  const RunRequest& request_;
+  Device device_;
+  const Plan& plan_;
+  const OperandSource& operands_;
+  const std::function<void(const RunResult&)>& report_;
+};
+
+}  // namespace
+
+int run(const RunRequest& request, const std::function<void(const RunResult&)>& report) {
+  IMBREX_EXPECTS(request.repeat >= 1, "repeat = {}: it must be at least 1", request.repeat);
+  Problem problem = request.plan ? request.plan->problem : request.problem;
+  if (request.plan)
+    if (const auto finding = check_format(*request.plan))
+      throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
+  const auto operands = open_operands(request, problem);
+  const Choice choice = choose_device(request, problem);
+  IMBREX_EXPECTS(request.kernel.empty() || (choice.device == Device::cuda && !cuda::runs_by_libraries(choice.plan)),
+                 "kernel '{}': it is for fused plans on GPUs, not {} ones on {}", request.kernel,
+                 name_of(choice.plan.strategy), name_of(choice.device));
+  if (request.plan && !request.unchecked)
+    if (const auto finding = check(choice.plan))
+      throw Error(ErrorCode::unsound, fmt::format("{}: {}", name_of(finding->fault), finding->message));
+  WorldOptions options;
+  options.wait_limit = request.wait_limit;
+  options.heap_bytes = execute::HeapLayout(choice.plan).bytes() + ops::span_bytes(count_tasks(choice.plan)) + (1 << 20);
+  const Job job(request, choice, *operands, report);
+  const auto body = [&](World& world) { return job.run(world); };
+  return run_ranks(problem.ranks, request.threads, options, body);
+}
+
+}  // namespace imbrex::jobs

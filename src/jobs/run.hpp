@@ -1,0 +1,61 @@
+// One job from start to end: operands from files or a seed, an operator over several ranks, results checked and
+// written.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "imbrex/execute.hpp"
+#include "imbrex/plan.hpp"
+#include "imbrex/timeline.hpp"
+
+namespace imbrex::jobs {
+
+struct RunRequest {
+  Device device = Device::automatic;
+  Problem problem;  ///< with files: m, n and k are taken from them
+  std::optional<Strategy> strategy;
+  std::optional<Knobs> knobs;
+  std::optional<Plan> plan;  ///< runs exactly this plan; problem is its problem
+  bool unchecked = false;    ///< run `plan` without proving it sound
+
+  std::uint64_t seed = 0;
+  std::string a_path,
+      b_path;             ///< both or none: .npy, float32, float16 or, of e4m3, uint8 as its bits; whole matrices, by
+                          ///< rows (run.cpp gives ranks their parts)
+  std::string bias_path;  ///< with the others, where the problem has a bias: N elements; gemm_all_to_all: R x N
+  std::string a_scale_path,
+      b_scale_path;        ///< with the others, where the problem has scales: R rows, row r those of rank r
+  std::string out_prefix;  ///< not empty: PREFIX.rank<r>.npy, float32
+
+  bool verify = false;  ///< against a float64 reference, every element within its bound; repeats bitwise equal
+  int repeat = 1;
+  bool threads = false;  ///< ranks are threads of this process instead of processes
+  bool timeline = false;
+  CpuOptions cpu;          ///< of these, `delays` holds on GPUs too
+  std::string kernel;      ///< GPUs: CudaOptions::kernel, for fused plans
+  double wait_limit = 30;  ///< seconds
+};
+
+struct RunResult {
+  Problem problem;
+  Strategy strategy = Strategy::sequential;
+  Knobs knobs;
+  Device device = Device::cpu;  ///< that the ranks worked on
+  std::vector<double> seconds;  ///< per repeat, of the slowest rank
+  bool verified = false;
+  double max_error_over_bound = 0;  ///< over all elements and ranks; right is at most 1
+  Timeline timeline;                ///< of all ranks, last repeat; empty unless asked for
+  std::string message;              ///< what was wrong, where; empty if nothing was
+};
+
+/// Runs the request in a new world of processes or threads, or, started by a launcher, in the launcher's world.
+/// `report` is called once, on rank 0, in that rank's process. Returns the exit code: 0, 1 if verification failed or
+/// the plan is unsound, 2 for bad input, 3 for a failure while running; errors of ranks are printed to standard error.
+/// Throws Error for input that is wrong before any rank starts, which includes asking for CUDA where it cannot be had.
+int run(const RunRequest& request, const std::function<void(const RunResult&)>& report);
+
+}  // namespace imbrex::jobs

@@ -1,0 +1,46 @@
+#include "jobs/run_device.hpp"
+
+#include <fmt/format.h>
+
+#include "execute/cuda/refusal.hpp"
+#include "imbrex/error.hpp"
+#include "imbrex/machine.hpp"
+#include "imbrex/ops.hpp"
+#include "imbrex/world.hpp"
+#include "runtime/cuda/survey.hpp"
+
+namespace imbrex::jobs {
+namespace {
+
+Plan host_plan(const RunRequest& request, const Problem& problem) {
+  return choose_plan(problem, nominal_host_machine(), {request.strategy, request.knobs, request.cpu});
+}
+
+}  // namespace
+
+std::string refusal_of_ranks(int ranks, bool threads, bool own, choose::GpuKind& gpus, bool others) {
+  const bool launched = World::launched(), processes = launched || !threads;
+  const GpuSurvey survey = processes && !launched ? survey_gpus() : runtime::survey_gpus_here();
+  if (!survey.gpus.empty()) gpus = choose::kind_of(survey);
+  return cuda::refusal_of_gpus(survey, ranks, processes, own, others);
+}
+
+Choice choose_device(const RunRequest& request, const Problem& problem) {
+  std::string refusal;
+  choose::GpuKind gpus;
+  if (request.device != Device::cpu) {
+    // That a rank of a launcher sees one GPU may mean that all ranks see the same one: not to be taken unasked.
+    const bool own = World::launched() && request.device == Device::cuda;
+    refusal = refusal_of_ranks(problem.ranks, request.threads, own, gpus, true);
+    if (refusal.empty()) {
+      Plan plan =
+          request.plan ? *request.plan : choose::choose_gpu_plan(problem, request.strategy, request.knobs, gpus);
+      refusal = cuda::refusal_of_plan(plan);
+      if (refusal.empty()) return {Device::cuda, std::move(plan)};
+    }
+    if (request.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", refusal));
+  }
+  return {Device::cpu, request.plan ? *request.plan : host_plan(request, problem)};
+}
+
+}  // namespace imbrex::jobs

@@ -1,0 +1,57 @@
+// What measuring has found to be fastest: `imbrex tune` writes it; plans, and the ways of all-reduces, are chosen by
+// it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan/candidate.hpp"
+#include "records/all_reduce_record.hpp"
+#include "records/product_records.hpp"
+
+namespace imbrex::records {
+
+/// The fastest plan of a problem on a GPU. Of those measured for its N and K, it is the nearest to M from m_low to
+/// m_high.
+struct Record {
+  Problem problem;  ///< with the M that was measured
+  std::int64_t m_low = 0, m_high = 0;
+  plan::Candidate candidate;
+  double seconds = 0, sequential_seconds = 0;
+};
+
+struct Records {
+  std::string gpu;   ///< its name, as the driver gives it
+  std::string date;  ///< of the measurement
+  std::vector<Record> list;
+  std::vector<AllReduceRecord> all_reduces = {};
+  std::vector<ProductRecord> products = {};
+};
+
+/// Of microseconds in a table. Throws Error(invalid_input) naming the place and the rule.
+double seconds_of(const plan::Node& n);
+
+/// Gives every record its range: up to halfway, as a ratio, to the next M that was measured for the same operator,
+/// type, kind of scales, ranks, N and K; half as far beyond the first and the last.
+void set_ranges(Records& records);
+
+/// Throws Error(invalid_input) naming `where`, the place and the rule.
+Records parse_records(std::string_view text, std::string_view where);
+std::string to_json(const Records& records);
+
+/// Throws Error(invalid_input) unless the table is of this GPU.
+void expect_gpu(const std::string& of_table, const std::string& gpu);
+
+/// All records for GPUs of this name that came with the library, from machines/tuned/, by name of the file; each kind
+/// from the first folder that has some. None is no error.
+Records load_records(const std::string& gpu);
+
+/// The same from the folders' folders tuned/.
+Records load_records(const std::string& gpu, const std::vector<std::string>& folders);
+
+/// The same, read once in this process. Any thread may call it.
+const Records& records_of(const std::string& gpu);
+
+}  // namespace imbrex::records
