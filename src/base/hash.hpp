@@ -8,7 +8,7 @@
 namespace imbrex::base {
 
 /// `before`: the hash of what comes before these bytes.
-inline std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t before = 14695981039346656037u) {
+constexpr std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t before = 14695981039346656037u) {
   for (const std::byte byte : bytes) before = (before ^ static_cast<std::uint64_t>(byte)) * 1099511628211u;
   return before;
 }
