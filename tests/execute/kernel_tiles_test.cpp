@@ -1,4 +1,4 @@
-// The list of tiles that plans are chosen by is that of the kernels.
+// The tiles that plans are chosen by, and the list of kernels that tests choose from, are those of the kernels.
 #include "choose/kernel_tiles.hpp"
 
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "execute/cuda/products/gemm.hpp"
+#include "support/build_kernels.hpp"
 
 namespace imbrex {
 namespace {
@@ -25,6 +26,19 @@ TEST(KernelTiles, AreThoseOfTheKernels) {
     there.insert({k.type, k.shape.m, k.shape.n, k.shape.cluster, k.shape.sharing == cuda::Sharing::k, !k.anywhere});
   }
   EXPECT_EQ(listed, there);
+}
+
+// But for the workers, which only a GPU tells.
+TEST(KernelTiles, AndTheListAreThoseOfTheKernels) {
+  std::size_t count = 0;
+  cuda::tensor_core_kernels(count);
+  if (count == 0) GTEST_SKIP() << "built without kernels on tensor cores";
+  test::KernelList list = test::read_kernel_list(KERNEL_LIST);
+  for (test::ListedKernel& k : list.kernels) k.workers = 0;
+  const std::string listed = test::to_text(list);
+  list.kernels = test::build_kernels();
+  for (test::ListedKernel& k : list.kernels) k.workers = 0;
+  EXPECT_EQ(listed, test::to_text(list));
 }
 
 }  // namespace

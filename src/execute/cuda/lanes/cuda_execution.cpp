@@ -1,15 +1,15 @@
 #include "execute/cuda/lanes/cuda_execution.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cmath>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "execute/cuda/products/kernel_choice.hpp"
 #include "execute/cuda/times/task_spans.hpp"
 #include "plan/builder.hpp"
 #include "runtime/cuda/check.hpp"
@@ -25,27 +25,6 @@ std::size_t index(int i) { return static_cast<std::size_t>(i); }
 template <typename T>
 std::size_t bytes_of(const std::vector<T>& v) {
   return (v.size() * sizeof(T) + 255) / 256 * 256;
-}
-
-// Cycles that a variant's blocks take over the plan: whole waves of tiles, partners counted as tiles, as measured on an
-// H200 (docs/gpu-results.md).
-double cost(const GemmKernel& kernel, const RankTable& table, int workers, std::int64_t depth) {
-  const TileShape& shape = kernel.shape;
-  const double entries = static_cast<double>(table.tiles + table.partners),
-               at_once = static_cast<double>(workers) * shape.cluster;
-  const double waves = std::max(1.0, std::ceil(entries / at_once));
-  if (shape.sharing == Sharing::k) depth /= shape.cluster;
-  const auto size = static_cast<double>(shape.m * shape.n);
-  // Up to 128 columns, shared memory feeds the tensor cores a little too slowly. Without a partner to share B with, a
-  // small block waits for the second-level cache.
-  const double slice = size / (128 * 128) * (shape.n > 128 ? 515 : 575), rate = shape.cluster > 1 ? 1.0
-                                                                                : shape.n < 256   ? 0.82
-                                                                                                  : 0.98;
-  const double product =
-      slice / rate * static_cast<double>(depth * static_cast<std::int64_t>(size_of(kernel.type))) / 128;
-  // One group stores its tile while the other multiplies, or both share in a tile and store it in half the time.
-  const double store = 1500 + 21 * size / (kernel.pingpong ? 128 : 256);
-  return waves * product + (kernel.pingpong ? store : waves * store);
 }
 
 // Asking loads the kernel, and takes the driver long: once for a device.
@@ -79,7 +58,7 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
       exceptions_(std::uncaught_exceptions()) {
   // Every kernel is loaded before any runs; refusals come before anything else is taken, on every rank alike.
   static_cast<void>(workers_of(plain_kernel(plan_.problem.type), device_));
-  choose_kernel(memory);
+  agree_on_kernel(memory);
   for (QueueSpan& queue : table_.queues)
     queue.workers = (queue.workers + static_cast<std::uint32_t>(kernel_->shape.cluster) - 1) /
                     static_cast<std::uint32_t>(kernel_->shape.cluster);
@@ -114,113 +93,33 @@ CudaExecution::~CudaExecution() {
     if (event != nullptr) cudaEventDestroy(event);
 }
 
-// Ranks that share a GPU must all run at once, and beside them the driver's own kernels, some of its copies among
-// these.
-int CudaExecution::own_workers(const GemmKernel& kernel) const {
-  const int all = workers_of(kernel, device_), ranks = options_.ranks_per_gpu;
-  if (ranks == 1 || all == 0) return all;
-  constexpr int others = 16;
-  return std::max((all - others / kernel.shape.cluster) / ranks, 1);
-}
-
-// The variant that computes the plan in the fewest full waves, of those that its tiles fit and whose name is asked for.
-const GemmKernel& CudaExecution::fastest_kernel(TableMemory& memory) {
-  std::size_t count = 0;
-  const GemmKernel* const* kernels = tensor_core_kernels(count);
-  const int generation = runtime::gpu_of(device_).major;
-  const auto asked_for = [&](const GemmKernel& k) {
-    const std::string_view name(k.name);
-    // NOTE: even to ask such a kernel for its workers takes seconds on Hopper, where the driver compiles it first.
-    if (k.anywhere && generation == 9) return !options_.kernel.empty() && name.starts_with(options_.kernel);
-    return name.find(options_.kernel) != std::string_view::npos;
-  };
-  const Extent tile = survey_.largest_tile();
-  double least = 0;
-  const std::string tma = survey_.refusal_of_tma();
-  const GemmKernel* best = nullptr;
-  const auto consider = [&](auto&& wanted) {
-    for (std::size_t i = 0; i < count; ++i) {
-      const GemmKernel& k = *kernels[i];
-      if (!wanted(k) || k.type != plan_.problem.type || tile.rows > k.shape.m || tile.cols > k.shape.n ||
-          !fits(plan_, k.shape) || !asked_for(k))
-        continue;
-      const int workers = own_workers(k);
-      if (workers == 0) continue;
-      const double c = cost(k, table_for(k, memory), workers, shapes_of(plan_.problem).depth);
-      if (best != nullptr && c >= least) continue;
-      least = c;
-      best = &k;
-    }
-  };
-  const auto in_clusters = [&](const GemmKernel& k) {
-    const Knobs& knobs = plan_.knobs;
-    if (knobs.cluster_k > 1) return k.shape.sharing == Sharing::k;
-    return k.shape.sharing == Sharing::b && (knobs.cluster == 0 || k.shape.cluster == knobs.cluster || k.anywhere);
-  };
-  if (tma.empty()) consider(in_clusters);
-  // Clusters are a wish: without a kernel that grants it, or where one is named, another is faster than the plain one.
-  if (tma.empty() && best == nullptr)
-    consider([&](const GemmKernel& k) { return k.shape.sharing == Sharing::b || !options_.kernel.empty(); });
-  const GemmKernel& plain = plain_kernel(plan_.problem.type);
-  if (best == nullptr && std::string_view(plain.name).find(options_.kernel) != std::string_view::npos) best = &plain;
-  IMBREX_EXPECTS(best != nullptr && own_workers(*best) > 0,
-                 "no kernel named like '{}' runs {} tiles of {} x {} on this GPU{}{}", options_.kernel,
-                 name_of(plan_.problem.type), tile.rows, tile.cols,
-                 tma.empty() ? "" : ": tensor-memory loads cannot take ", tma);
-  // Of one GPU, all streams' copies share a queue: the next epoch's, which wait for this rank's kernel, would stand
-  // before those of another rank that the kernel waits for.
-  const bool copies = !table_for(*best, memory).copies.empty();
-  IMBREX_EXPECTS(
-      options_.ranks_per_gpu == 1 || !copies,
-      "{} ranks to a GPU: operands that copy engines bring need a GPU for each rank; transport store does not",
-      options_.ranks_per_gpu);
-  return *best;
-}
-
 // Slots are laid out by the kernel, so all ranks must run the same one: rank 0's. What one rank refuses, all refuse.
-void CudaExecution::choose_kernel(TableMemory& memory) {
+void CudaExecution::agree_on_kernel(TableMemory& memory) {
   std::size_t count = 0;
-  const GemmKernel* const* kernels = tensor_core_kernels(count);
+  const GemmKernel* const* listed = tensor_core_kernels(count);
+  const GemmKernel& plain = plain_kernel(plan_.problem.type);
+  const Kernels kernels{{listed, listed + count}, &plain, runtime::gpu_of(device_).major, [&](const KernelVariant& k) {
+                          return workers_of(static_cast<const GemmKernel&>(k), device_);
+                        }};
+  RankTables tables(*tasks_, survey_, layout_, world_.rank(), heap_.handle(), place_.offset, memory);
   constexpr std::int64_t refused = -1;
-  std::int64_t listed = refused;  // other processes have the kernel elsewhere
+  std::int64_t chosen = refused;  // its place in the list: other processes have the kernel elsewhere
   std::string why;
   try {
-    listed = std::find(kernels, kernels + count, &fastest_kernel(memory)) - kernels;
+    chosen = std::find(listed, listed + count, &choose_kernel(plan_, survey_, tables, kernels, options_)) - listed;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::invalid_input) throw;
     why = error.what();
   }
   std::vector<std::int64_t> all(index(world_.size()));
-  world_.all_gather(&listed, all.data(), sizeof listed);
+  world_.all_gather(&chosen, all.data(), sizeof chosen);
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (all[rank] == refused)
       throw Error(ErrorCode::invalid_input,
                   why.empty() ? fmt::format("rank {} refuses its part of the plan", rank) : why);
-  kernel_ = all.front() < static_cast<std::int64_t>(count) ? kernels[all.front()] : &plain_kernel(plan_.problem.type);
-  workers_ = own_workers(*kernel_);
-  table_ = std::move(table_for(*kernel_, memory));
-  for (auto& [key, other] : tables_) memory.give_back(std::move(other));
-  tables_.clear();
-}
-
-// Of a variant's shape, once the tiles and slots are known to fit, a table depends on the cluster and on how slots come
-// through the stages.
-RankTable& CudaExecution::table_for(const GemmKernel& kernel, TableMemory& memory) {
-  const TileShape& shape = kernel.shape;
-  const bool slots = std::any_of(plan_.buffers.begin(), plan_.buffers.end(),
-                                 [](const Buffer& b) { return b.layout == Layout::fragment; });
-  const auto stages = [&](std::uint32_t adds) { return slots ? slot_stages_of(shape, adds) : 0; };
-  std::array<std::uint32_t, 4> key{};
-  if (shape.registers) {
-    // Shared K is cut at a multiple of the kernel's slices; B is not cut.
-    const std::int64_t slice = shape.sharing == Sharing::k ? shape.slice : 0;
-    key = {static_cast<std::uint32_t>(shape.cluster), static_cast<std::uint32_t>(slice), stages(1), stages(3)};
-  }
-  const auto found = tables_.find(key);
-  if (found != tables_.end()) return found->second;
-  RankTable table =
-      translate(*tasks_, survey_, layout_, world_.rank(), heap_.handle(), place_.offset, kernel.shape, memory.take());
-  return tables_.emplace(key, std::move(table)).first->second;
+  kernel_ = all.front() < static_cast<std::int64_t>(count) ? listed[all.front()] : &plain;
+  workers_ = workers_of_rank(*kernel_, workers_of(*kernel_, device_), options_.ranks_per_gpu);
+  table_ = tables.take(kernel_->shape);
 }
 
 void CudaExecution::upload() {

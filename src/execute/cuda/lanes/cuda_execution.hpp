@@ -3,8 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
-#include <map>
 #include <memory>
 
 #include "execute/cuda/lanes/epoch.hpp"
@@ -41,10 +39,7 @@ class CudaExecution final : public StreamExecution {
   void expect_sound() override;
   std::vector<Span> spans() override;
 
-  void choose_kernel(TableMemory& memory);
-  const GemmKernel& fastest_kernel(TableMemory& memory);
-  int own_workers(const GemmKernel& kernel) const;
-  RankTable& table_for(const GemmKernel& kernel, TableMemory& memory);
+  void agree_on_kernel(TableMemory& memory);
   void upload();
   void prepare_skipping();
   void start_counters();
@@ -76,7 +71,6 @@ class CudaExecution final : public StreamExecution {
   const GemmKernel* kernel_ = nullptr;
   int workers_ = 0;
   RankTable table_;
-  std::map<std::array<std::uint32_t, 4>, RankTable> tables_;  // while the kernel is chosen: see table_for
   RawMemory device_table_;
   RawMemory times_;                        // of the table's tasks, where a timeline is wanted
   double to_host_ = 0;                     // from the GPU's clock to the host's, likewise

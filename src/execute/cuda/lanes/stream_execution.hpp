@@ -12,9 +12,6 @@
 
 namespace imbrex::cuda {
 
-/// What kernel_name gives where products and collectives are libraries'; see CudaOptions::kernel.
-inline constexpr std::string_view library_name = "cuBLASLt, NCCL";
-
 /// With injected delays, one rank in turn falls behind by far, so that the others run into the next epochs.
 void hold_back(const World& world, const CudaOptions& options, std::uint64_t epoch);
 

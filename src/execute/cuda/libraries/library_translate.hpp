@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -38,6 +39,9 @@ struct LibraryProgram {
   std::vector<bool> forked;  ///< by stream: it must be made to wait for the epoch's begin. 0 is where the epoch runs
   std::vector<std::size_t> ends;  ///< steps that stream 0 waits for at the epoch's end
 };
+
+/// In place of a kernel's name, where products and collectives are libraries'; see CudaOptions::kernel.
+inline constexpr std::string_view library_name = "cuBLASLt, NCCL";
 
 /// Reductions with more sources and destinations than this are refused.
 inline constexpr std::size_t max_sum_regions = 16;

@@ -6,9 +6,9 @@
 
 #include <cstddef>
 
+#include "execute/cuda/products/kernel_variant.hpp"
 #include "execute/cuda/products/tensor_maps.hpp"
 #include "execute/cuda/tables/table.hpp"
-#include "execute/cuda/tables/tile_shape.hpp"
 #include "runtime/cuda/early_launch.hpp"
 
 namespace imbrex::cuda {
@@ -16,13 +16,7 @@ namespace imbrex::cuda {
 using TensorMaps = KeptMaps<CUtensorMap>;
 
 /// A compiled variant. Blocks all run at once, one to a multiprocessor: waiting blocks never keep others from starting.
-struct GemmKernel {
-  const char* name;
-  Type type;
-  TileShape shape;
-  bool pingpong;
-  bool anywhere;  ///< takes other GPUs than Hopper; on Hopper it runs only where it is asked for by name
-
+struct GemmKernel : KernelVariant {
   /// Clusters that run at once on the current device; 0: this kernel does not run here.
   int (*workers)();
   /// `maps`: of this execution's launches. `early`: as early_launch, where the kernel bears it.

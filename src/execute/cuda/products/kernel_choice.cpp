@@ -1,0 +1,95 @@
+#include "execute/cuda/products/kernel_choice.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "base/check.hpp"
+
+namespace imbrex::cuda {
+namespace {
+
+// Cycles that a variant's blocks take over the plan: whole waves of tiles, partners counted as tiles, as measured on an
+// H200 (docs/gpu-results.md).
+double cost(const KernelVariant& kernel, const RankTable& table, int workers, std::int64_t depth) {
+  const TileShape& shape = kernel.shape;
+  const double entries = static_cast<double>(table.tiles + table.partners),
+               at_once = static_cast<double>(workers) * shape.cluster;
+  const double waves = std::max(1.0, std::ceil(entries / at_once));
+  if (shape.sharing == Sharing::k) depth /= shape.cluster;
+  const auto size = static_cast<double>(shape.m * shape.n);
+  // Up to 128 columns, shared memory feeds the tensor cores a little too slowly. Without a partner to share B with, a
+  // small block waits for the second-level cache.
+  const double slice = size / (128 * 128) * (shape.n > 128 ? 515 : 575), rate = shape.cluster > 1 ? 1.0
+                                                                                : shape.n < 256   ? 0.82
+                                                                                                  : 0.98;
+  const double product =
+      slice / rate * static_cast<double>(depth * static_cast<std::int64_t>(size_of(kernel.type))) / 128;
+  // One group stores its tile while the other multiplies, or both share in a tile and store it in half the time.
+  const double store = 1500 + 21 * size / (kernel.pingpong ? 128 : 256);
+  return waves * product + (kernel.pingpong ? store : waves * store);
+}
+
+}  // namespace
+
+// Ranks that share a GPU must all run at once, and beside them the driver's own kernels, some of its copies among
+// these.
+int workers_of_rank(const KernelVariant& kernel, int all, int ranks_per_gpu) {
+  if (ranks_per_gpu == 1 || all == 0) return all;
+  constexpr int others = 16;
+  return std::max((all - others / kernel.shape.cluster) / ranks_per_gpu, 1);
+}
+
+const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey, RankTables& tables,
+                                   const Kernels& kernels, const CudaOptions& options) {
+  const auto own_workers = [&](const KernelVariant& k) {
+    return workers_of_rank(k, kernels.workers(k), options.ranks_per_gpu);
+  };
+  const auto asked_for = [&](const KernelVariant& k) {
+    // NOTE: even to ask such a kernel for its workers takes seconds on Hopper, where the driver compiles it first.
+    if (k.anywhere && kernels.generation == 9) return !options.kernel.empty() && k.name.starts_with(options.kernel);
+    return k.name.find(options.kernel) != std::string_view::npos;
+  };
+  const Extent tile = survey.largest_tile();
+  double least = 0;
+  const std::string tma = survey.refusal_of_tma();
+  const KernelVariant* best = nullptr;
+  const auto consider = [&](auto&& wanted) {
+    for (const KernelVariant* each : kernels.tensor_core) {
+      const KernelVariant& k = *each;
+      if (!wanted(k) || k.type != frame.problem.type || tile.rows > k.shape.m || tile.cols > k.shape.n ||
+          !fits(frame, k.shape) || !asked_for(k))
+        continue;
+      const int workers = own_workers(k);
+      if (workers == 0) continue;
+      const double c = cost(k, tables.of(k.shape), workers, shapes_of(frame.problem).depth);
+      if (best != nullptr && c >= least) continue;
+      least = c;
+      best = &k;
+    }
+  };
+  const auto in_clusters = [&](const KernelVariant& k) {
+    const Knobs& knobs = frame.knobs;
+    if (knobs.cluster_k > 1) return k.shape.sharing == Sharing::k;
+    return k.shape.sharing == Sharing::b && (knobs.cluster == 0 || k.shape.cluster == knobs.cluster || k.anywhere);
+  };
+  if (tma.empty()) consider(in_clusters);
+  // Clusters are a wish: without a kernel that grants it, or where one is named, another is faster than the plain one.
+  if (tma.empty() && best == nullptr)
+    consider([&](const KernelVariant& k) { return k.shape.sharing == Sharing::b || !options.kernel.empty(); });
+  if (best == nullptr && kernels.plain->name.find(options.kernel) != std::string_view::npos) best = kernels.plain;
+  IMBREX_EXPECTS(best != nullptr && own_workers(*best) > 0,
+                 "no kernel named like '{}' runs {} tiles of {} x {} on this GPU{}{}", options.kernel,
+                 name_of(frame.problem.type), tile.rows, tile.cols,
+                 tma.empty() ? "" : ": tensor-memory loads cannot take ", tma);
+  // Of one GPU, all streams' copies share a queue: the next epoch's, which wait for this rank's kernel, would stand
+  // before those of another rank that the kernel waits for.
+  IMBREX_EXPECTS(
+      options.ranks_per_gpu == 1 || tables.of(best->shape).copies.empty(),
+      "{} ranks to a GPU: operands that copy engines bring need a GPU for each rank; transport store does not",
+      options.ranks_per_gpu);
+  return *best;
+}
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,34 @@
+// Which of the compiled kernels runs a plan. Pure host code: what must be known of the GPU, it is told.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "execute/cuda/products/kernel_variant.hpp"
+#include "execute/cuda/tables/rank_tables.hpp"
+#include "imbrex/execute.hpp"
+
+namespace imbrex::cuda {
+
+/// The kernels that there are, and what a GPU makes of them.
+struct Kernels {
+  std::vector<const KernelVariant*> tensor_core;  ///< of equally fast ones, the first is chosen
+  const KernelVariant* plain = nullptr;           ///< of the plan's type; for what none of those takes
+  int generation = 0;                             ///< of the GPU: the major number of its compute capability
+
+  /// Clusters that run at once on the whole GPU; 0: the kernel does not run there. Asked only for kernels that may be
+  /// chosen, since the answer may take the driver seconds.
+  std::function<int(const KernelVariant&)> workers;
+};
+
+/// Clusters of one rank, of `all` that run at once, where so many ranks share the GPU.
+int workers_of_rank(const KernelVariant& kernel, int all, int ranks_per_gpu);
+
+/// The kernel that computes a rank's part in the fewest full waves, of those that its tiles fit and whose name has
+/// `options.kernel` in it; the plan's knobs say how its blocks share B or K. `frame` is that of the survey and the
+/// tables. Throws Error(invalid_input) where no kernel does, where ranks that share a GPU would need copy engines, and
+/// as translate.
+const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey, RankTables& tables,
+                                   const Kernels& kernels, const CudaOptions& options);
+
+}  // namespace imbrex::cuda
