@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -80,47 +79,38 @@ void validate(ExchangeKind kind, std::int64_t max_count, const ExchangeOptions& 
 namespace collectives {
 
 void agree(World& world, ExchangeKind kind, std::int64_t max_count, Type type, const ExchangeOptions& options) {
-  validate(kind, max_count, options);
-  agree(world, name_of(kind).data(),
-        {max_count,
-         type,
-         {static_cast<std::int64_t>(kind), term_of(options.codec), options.report ? 1 : 0, options.ctas, 0, 0}});
+  runtime::agree(world, [&] {
+    validate(kind, max_count, options);
+    expect_type(name_of(kind), type);
+    const auto& [codec, report, ctas] = options;
+    runtime::Terms terms(kind == ExchangeKind::reduce_scatter ? "a reduce_scatter"
+                         : kind == ExchangeKind::all_gather   ? "an all_gather"
+                                                              : "an all_to_all");
+    terms.add("max_count", max_count).add("type", name_of(type)).add("codec", codec ? name_of(*codec) : "exact");
+    return terms.add("report", report).add("ctas", ctas);
+  });
 }
 
 void expect_type(std::string_view name, Type type) {
   IMBREX_EXPECTS(type != Type::e4m3, "{}: type e4m3: it must be bf16, fp16 or fp32", name);
 }
 
-void agree(World& world, const char* name, const Terms& own) {
-  expect_type(name, own.type);
-  std::vector<Terms> all(static_cast<std::size_t>(world.size()));
-  world.all_gather(&own, all.data(), sizeof own);
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    IMBREX_EXPECTS(all[rank].max_count == all[0].max_count, "{}: max_count is {} on rank 0 and {} on rank {}", name,
-                   all[0].max_count, all[rank].max_count, rank);
-    IMBREX_EXPECTS(all[rank] == all[0], "{}: element type or options of rank {} are not those of rank 0", name, rank);
-  }
-}
-
-std::int64_t term_of(const std::optional<Codec>& codec) {
-  if (!codec) return -1;
-  return static_cast<std::int64_t>(codec->format) << 24 | static_cast<std::int64_t>(codec->scale) << 16 |
-         codec->group << 1 | (codec->asymmetric ? 1 : 0);
+void add(runtime::Terms& terms, const AllReduceOptions& options) {
+  const auto& [codec, algorithm, tolerance, whole_call, exact_below, batch_invariant, report, ctas] = options;
+  terms.add("codec", codec ? name_of(*codec) : "exact").add("algorithm", name_of(algorithm));
+  terms.add("tolerance", tolerance ? fmt::format("{}", *tolerance) : "none").add("whole_call", whole_call);
+  terms.add("exact_below", exact_below).add("batch_invariant", batch_invariant).add("report", report);
+  terms.add("ctas", ctas);
 }
 
 void agree(World& world, std::int64_t max_count, Type type, const AllReduceOptions& options) {
-  validate(options, max_count);
-  std::uint32_t tolerance = 0;
-  if (options.tolerance) std::memcpy(&tolerance, &*options.tolerance, sizeof tolerance);
-  Terms terms{max_count, type, {}};
-  terms.others = {options.codec ? term_of(options.codec->reduce_scatter) : -1,
-                  options.codec ? term_of(options.codec->all_gather) : -1,
-                  static_cast<std::int64_t>(options.algorithm) << 3 | (options.whole_call ? 4 : 0) |
-                      (options.batch_invariant ? 2 : 0) | (options.report ? 1 : 0),
-                  options.tolerance ? static_cast<std::int64_t>(tolerance) : -1,
-                  options.exact_below,
-                  options.ctas};
-  agree(world, "all_reduce", terms);
+  runtime::agree(world, [&] {
+    validate(options, max_count);
+    expect_type("all_reduce", type);
+    runtime::Terms terms("an all_reduce");
+    add(terms.add("max_count", max_count).add("type", name_of(type)), options);
+    return terms;
+  });
 }
 
 bool coded(const AllReduceOptions& options, std::int64_t count, Type type, const Sizes& sizes) {

@@ -1,12 +1,12 @@
 // What the all-reduces of all devices share: agreement on options, choice of algorithm, the ranks' records.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <optional>
+#include <string_view>
 
 #include "imbrex/collectives.hpp"
 #include "imbrex/world.hpp"
+#include "runtime/agreement.hpp"
 
 namespace imbrex::collectives {
 
@@ -14,20 +14,6 @@ namespace imbrex::collectives {
 inline constexpr std::int64_t share_unit = 128;
 
 inline constexpr int most_ctas = 1024;
-
-/// What the ranks must have in common. Trivially copyable.
-struct Terms {
-  std::int64_t max_count;
-  Type type;
-  std::array<std::int64_t, 6> others;
-
-  friend bool operator==(const Terms&, const Terms&) = default;
-};
-
-std::int64_t term_of(const std::optional<Codec>& codec);
-
-/// Collective. Throws Error(invalid_input) on every rank if their terms differ.
-void agree(World& world, const char* name, const Terms& own);
 
 /// Throws Error(invalid_input) naming a type that collectives do not add up.
 void expect_type(std::string_view name, Type type);
@@ -41,8 +27,9 @@ struct CallRecord {
   std::int64_t exact = 0;
 };
 
-/// Validates, and compares what every rank asks for. Collective. Throws Error(invalid_input) on every rank if they
-/// differ.
+void add(runtime::Terms& terms, const AllReduceOptions& options);
+
+/// Collective, as runtime::agree: validates, and compares what the ranks are asked for.
 void agree(World& world, std::int64_t max_count, Type type, const AllReduceOptions& options);
 
 void agree(World& world, ExchangeKind kind, std::int64_t max_count, Type type, const ExchangeOptions& options);

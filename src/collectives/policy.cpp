@@ -10,19 +10,15 @@
 #include "codec/format.hpp"
 #include "records/all_reduce_records.hpp"
 #include "records/records.hpp"
+#include "runtime/agreement.hpp"
 
 namespace imbrex::collectives {
 namespace {
 
-// What a rank tells the others; texts end with a zero byte.
+// What a rank tells the others; ends with a zero byte.
 struct Name {
   char gpu[128] = {};
 };
-struct Found {
-  char error[1024] = {};
-  std::uint64_t hash = 0;  // of the records
-};
-
 std::uint64_t hash_of_records(const std::vector<records::AllReduceRecord>& records) {
   std::string text;
   for (const records::AllReduceRecord& record : records) text += records::to_json(record);
@@ -74,23 +70,16 @@ AllReducePolicy agreed_policy(World& world, const std::string& gpu,
   const std::string first = names.front().gpu;
 
   std::vector<records::AllReduceRecord> records;
-  Found own;
-  try {
+  const std::vector<std::int64_t> hashes = runtime::agree(world, [&] {
     records = load(first).all_reduces;
-    own.hash = hash_of_records(records);
-  } catch (const Error& error) {
-    base::put_text(error.what(), own.error);
-  }
-  std::vector<Found> all(ranks);
-  world.all_gather(&own, all.data(), sizeof own);
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    IMBREX_EXPECTS(all[rank].error[0] == 0, "rank {}: {}", rank, all[rank].error);
+    return runtime::Terms("tables of all-reduces").tell(static_cast<std::int64_t>(hash_of_records(records)));
+  });
+  for (std::size_t rank = 0; rank < ranks; ++rank)
     IMBREX_EXPECTS(
-        all[rank].hash == all[0].hash,
+        hashes[rank] == hashes[0],
         "all-reduces on {}: rank {} finds other records in machines/tuned/ than rank 0; every rank must read "
         "the same",
         first, rank);
-  }
   return AllReducePolicy(world.size(), std::move(records));
 }
 

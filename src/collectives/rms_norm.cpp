@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <string_view>
 
 #include "base/check.hpp"
@@ -47,11 +46,14 @@ float squares_of(const float* row, std::int64_t hidden, Type type) {
 
 void agree(World& world, std::int64_t max_rows, std::int64_t hidden, Type type,
            const AllReduceRmsNormOptions& options) {
-  validate(options, max_rows, hidden);
-  std::uint32_t eps = 0;
-  std::memcpy(&eps, &options.eps, sizeof eps);
-  agree(world, "all_reduce_rms_norm",
-        {max_rows * hidden, type, {hidden, eps, static_cast<std::int64_t>(options.algorithm), options.ctas, 0, 0}});
+  runtime::agree(world, [&] {
+    validate(options, max_rows, hidden);
+    expect_type("all_reduce_rms_norm", type);
+    const auto& [eps, algorithm, ctas] = options;
+    runtime::Terms terms("an all_reduce_rms_norm");
+    terms.add("max_rows", max_rows).add("hidden", hidden).add("type", name_of(type)).add("eps", eps);
+    return terms.add("algorithm", name_of(algorithm)).add("ctas", ctas);
+  });
 }
 
 void expect_operands(const RmsNormOperands& o, std::int64_t rows, std::int64_t max_rows, std::int64_t hidden,

@@ -52,8 +52,7 @@ IMBREX_CODEC float normalised(float value, float scale, float weight) {
 /// On the host: the sum of a row's squares.
 float squares_of(const float* row, std::int64_t hidden, Type type);
 
-/// Validates, and compares what every rank asks for. Collective. Throws Error(invalid_input) on every rank if they
-/// differ.
+/// Collective, as runtime::agree: validates, and compares what the ranks are asked for.
 void agree(World& world, std::int64_t max_rows, std::int64_t hidden, Type type, const AllReduceRmsNormOptions& options);
 
 /// Throws Error(invalid_input) for addresses and counts that RmsNormOperands does not allow.

@@ -250,7 +250,8 @@ TEST(Exchange, BadInputIsRefusedByName) {
     expect("ctas = 9999", [&] { make_cpu_exchange(world, kind, 1, Type::bf16, {.ctas = 9999}); });
     expect("groups of 7", [&] { make_cpu_exchange(world, kind, 1, Type::bf16, {.codec = Codec{.group = 7}}); });
     const auto own = static_cast<ExchangeKind>(world.rank());
-    expect("options of rank 1", [&] { make_cpu_exchange(world, own, 1, Type::bf16); });
+    expect("rank 1 asks for an all_gather, rank 0 for a reduce_scatter",
+           [&] { make_cpu_exchange(world, own, 1, Type::bf16); });
     const auto op = make_cpu_exchange(world, kind, 10, Type::fp32, {.report = false});
     float data[40] = {};
     expect("count = 11", [&] { (*op)(data, data + 20, 11); });

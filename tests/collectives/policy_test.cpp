@@ -120,13 +120,14 @@ TEST(AgreedPolicy, RefusesOnEveryRankAlike) {
                             return other;
                           };
                           const auto [code, message] = thrown([&] { agreed_policy(world, "GPU", load); });
+                          if (broken != message.starts_with("rank 2: ") && world.rank() != 2) return message;
                           for (const std::string& text : says)
                             if (code != 2 || message.find(text) == std::string::npos) return message;
                           return {};
                         }),
               0);
   };
-  expect(true, {"rank 2: mine.json: this is not JSON"});
+  expect(true, {"mine.json: this is not JSON"});
   expect(false, {"all-reduces on GPU: rank 2 finds other records", "machines/tuned/"});
 }
 

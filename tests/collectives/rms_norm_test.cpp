@@ -200,8 +200,9 @@ TEST(RmsNorm, BadInputIsRefusedByName) {
     expect("eps = nan", [&] { make(1, 8, {.eps = std::nanf("")}); });
     expect("ring", [&] { make(1, 8, {.algorithm = AllReduceAlgorithm::ring}); });
     expect("ctas = 9999", [&] { make(1, 8, {.ctas = 9999}); });
-    expect("options of rank 1", [&] { make(1, 8, {.eps = world.rank() == 0 ? 1e-5f : 1e-6f}); });
-    expect("max_count is", [&] { make(1 + world.rank(), 8, {}); });
+    expect("rank 1 asks for eps = 1e-06, rank 0 for eps = 1e-05",
+           [&] { make(1, 8, {.eps = world.rank() == 0 ? 1e-5f : 1e-6f}); });
+    expect("rank 1 asks for max_rows = 2, rank 0 for max_rows = 1", [&] { make(1 + world.rank(), 8, {}); });
 
     const auto op = make(4, 8, {});
     float memory[200] = {};

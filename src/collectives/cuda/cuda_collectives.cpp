@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "collectives/cuda/wire/sizes.hpp"
+#include "runtime/agreement.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/early_launch.hpp"
@@ -49,10 +50,21 @@ void expect_apart(const void* in, std::size_t in_bytes, const void* out, std::si
                  out_bytes, in, in_bytes);
 }
 
-// Of all ranks' GPUs: chunks and slots lie where the number of blocks puts them, on every rank alike.
-std::uint32_t fewest(World& world, int processors) {
-  std::vector<int> all(static_cast<std::size_t>(world.size()));
-  world.all_gather(&processors, all.data(), sizeof processors);
+// Of all ranks' GPUs, which must all run the kernels: chunks and slots lie where the number of blocks puts them, on
+// every rank alike.
+std::uint32_t fewest_processors(World& world, int device) {
+  const auto all = runtime::agree(world, [&] {
+    const Gpu& gpu = runtime::gpu_of(device);
+    IMBREX_EXPECTS(gpu.major == 9,
+                   "GPU {} is of compute capability {}.{}: collectives of Imbrex' own take 9.0 (Hopper)", device,
+                   gpu.major, gpu.minor);
+    load_exact_kernels();
+    load_coded_kernels();
+    load_exchange_kernels();
+    load_rms_norm_kernels();
+    load_vote_kernels();
+    return runtime::Terms("the kernels of collectives").tell(gpu.sms);
+  });
   return static_cast<std::uint32_t>(*std::min_element(all.begin(), all.end()));
 }
 
@@ -64,16 +76,8 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
       policy_(collectives::agreed_policy(world, runtime::gpu_of(device).name)),
       ranks_per_gpu_(options.ranks_per_gpu),
       heap_(world, device, workspace_for(world, options)) {
-  const Gpu& gpu = runtime::gpu_of(device);
-  IMBREX_EXPECTS(gpu.major == 9, "GPU {} is of compute capability {}.{}: collectives of Imbrex' own take 9.0 (Hopper)",
-                 device, gpu.major, gpu.minor);
-  load_exact_kernels();
-  load_coded_kernels();
-  load_exchange_kernels();
-  load_rms_norm_kernels();
-  load_vote_kernels();
   const auto share = static_cast<std::uint32_t>(ranks_per_gpu_);
-  processors_ = std::min(std::max(fewest(world, gpu.sms) / share, 1u), max_comm_blocks);
+  processors_ = std::min(std::max(fewest_processors(world, device) / share, 1u), max_comm_blocks);
   usual_blocks_ = std::max(128 / share, 1u);
   offset_ = heap_.allocate(options.workspace_bytes);
   void* fault = nullptr;
