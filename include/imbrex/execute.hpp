@@ -84,14 +84,16 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  /// Collective. Throws Error(invalid_input) if the plan's ranks are not the world's, or its buffers do not fit.
+  /// Collective. Throws Error(invalid_input) if the plan's ranks are not the world's, its buffers do not fit, or the
+  /// ranks' plans differ; every rank throws then, naming the rank that differs or refuses, and the field.
   virtual std::unique_ptr<Execution> prepare(const Plan& plan) = 0;
 
   /// The same. The execution may keep the plan instead of a copy, which for large plans takes as long as making them.
   virtual std::unique_ptr<Execution> prepare_shared(std::shared_ptr<const Plan> plan);
 
   /// The same of make_plan's plan, which need never exist as a whole: on GPUs each rank makes its own tasks, and of
-  /// plans with one compute queue keeps none. Throws Error(invalid_input) also as make_plan.
+  /// plans with one compute queue keeps none, and a plan that came through another door is not the same. Throws
+  /// Error(invalid_input) also as make_plan.
   virtual std::unique_ptr<Execution> prepare_made(const Problem& problem, Strategy strategy, const Knobs& knobs);
 
   /// Collective, of the same size on every rank. Memory for `out` that peers can write: if every rank's `out` is such
@@ -132,9 +134,9 @@ struct CudaOptions {
 /// aligned to 16 bytes. Waits are bounded by the world's limit. Plans of strategy `fused` that push or store operands,
 /// or store results, run on Imbrex' kernels (on tensor cores for 16-bit types in rows of whole 16 bytes), plans with
 /// library collectives on cuBLASLt and NCCL; prepare refuses others with Error(invalid_input) saying what is missing.
-/// Collective. Throws Error(runtime_failure) where there are too few GPUs, two ranks have the same one, or one cannot
-/// reach another's memory, and Error(invalid_input) in a build without CUDA. A process that forks its ranks must not
-/// use CUDA before.
+/// Collective; `options` are the same on every rank, but for delays. Throws Error(runtime_failure) where there are too
+/// few GPUs, two ranks have the same one, or one cannot reach another's memory, and Error(invalid_input) in a build
+/// without CUDA. A process that forks its ranks must not use CUDA before.
 std::unique_ptr<Executor> make_cuda_executor(World& world, const CudaOptions& options = {});
 
 struct SimulateOptions {

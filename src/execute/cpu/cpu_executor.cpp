@@ -9,12 +9,14 @@
 #include "base/check.hpp"
 #include "base/clock.hpp"
 #include "execute/cpu/worker.hpp"
+#include "execute/terms.hpp"
 
 namespace imbrex {
 namespace {
 
 class CpuExecution final : public Execution {
  public:
+  /// Sets up this rank's part alone. Nobody runs it before the ranks agree, and all have come so far.
   CpuExecution(World& world, const Plan& plan, const CpuOptions& options)
       : world_(world),
         plan_(plan),
@@ -26,10 +28,16 @@ class CpuExecution final : public Execution {
     heap_offset_ = world.heap().allocate(layout_.bytes());
     memory_ = std::make_unique<execute::RankMemory>(plan_, layout_, world.heap().handle(), heap_offset_);
     memory_->start_counters(epoch_);
-    world.barrier();  // nobody posts before all counters are set
   }
 
+  /// The ranks have agreed: from here on peers reach this rank's memory.
+  void open() { open_ = true; }
+
   ~CpuExecution() override {
+    if (!open_) {
+      world_.heap().release(heap_offset_);
+      return;
+    }
     // Behind an exception, this rank is the first to know that it ends: the peers learn why only after the unwinding.
     // They may read and write its memory until then.
     if (std::uncaught_exceptions() > exceptions_) return;
@@ -102,6 +110,7 @@ class CpuExecution final : public Execution {
   int exceptions_;  // in flight when the execution was made
   std::map<int, std::vector<const Collective*>> collectives_;
   std::size_t heap_offset_ = 0;
+  bool open_ = false;
   std::unique_ptr<execute::RankMemory> memory_;
 };
 
@@ -117,14 +126,32 @@ class CpuExecutor final : public Executor {
   }
 
   std::unique_ptr<Execution> prepare(const Plan& plan) override {
-    IMBREX_EXPECTS(plan.problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}",
-                   plan.problem.ranks, world_.size());
-    if (const auto finding = check_format(plan))
-      throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
-    return std::make_unique<CpuExecution>(world_, plan, options_);
+    return prepare_from([&]() -> const Plan& { return plan; });
+  }
+
+  std::unique_ptr<Execution> prepare_made(const Problem& problem, Strategy strategy, const Knobs& knobs) override {
+    Plan made;
+    return prepare_from([&]() -> const Plan& { return made = make_plan(problem, strategy, knobs); });
   }
 
  private:
+  // The agreement is also the barrier before which nobody posts: behind it, all counters are set.
+  template <typename F>
+  std::unique_ptr<Execution> prepare_from(F&& plan_of) {
+    std::unique_ptr<CpuExecution> execution;
+    runtime::agree(world_, [&] {
+      const Plan& plan = plan_of();
+      IMBREX_EXPECTS(plan.problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}",
+                     plan.problem.ranks, world_.size());
+      if (const auto finding = check_format(plan))
+        throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
+      execution = std::make_unique<CpuExecution>(world_, plan, options_);
+      return execute::terms_of(plan).add("first_epoch", options_.first_epoch);
+    });
+    execution->open();
+    return execution;
+  }
+
   World& world_;
   CpuOptions options_;
 };

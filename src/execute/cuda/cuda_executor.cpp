@@ -1,11 +1,13 @@
 #include <fmt/format.h>
 
 #include <mutex>
+#include <optional>
 
 #include "base/check.hpp"
 #include "execute/cuda/lanes/cuda_execution.hpp"
 #include "execute/cuda/lanes/library_execution.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
+#include "execute/terms.hpp"
 #include "runtime/cuda/device.hpp"
 
 namespace imbrex {
@@ -18,26 +20,25 @@ class CudaExecutor final : public Executor {
         options_(options),
         device_(runtime::select_device(world, options.ranks_per_gpu)),
         heap_(world, device_, options.heap_bytes),
-        calls_(world, device_) {
-    IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 1, "max_delay = {} s: it must be from 0 to 1",
-                   options.max_delay);
-  }
+        calls_(world, device_) {}
 
   std::unique_ptr<Execution> prepare(const Plan& plan) override {
     return prepare_shared(std::make_shared<const Plan>(plan));
   }
 
   std::unique_ptr<Execution> prepare_shared(std::shared_ptr<const Plan> plan) override {
-    expect_ranks(plan->problem);
-    return prepare_tasks(plan::stored_tasks(std::move(plan)));
+    return prepare_tasks(
+        plan->problem, [&] { return plan::stored_tasks(plan); }, [&] { return execute::terms_of(*plan); });
   }
 
   std::unique_ptr<Execution> prepare_made(const Problem& problem, Strategy strategy, const Knobs& knobs) override {
-    expect_ranks(problem);
-    return prepare_tasks(plan::make_rank_tasks(problem, strategy, knobs, world_.rank()));
+    return prepare_tasks(
+        problem, [&] { return plan::make_rank_tasks(problem, strategy, knobs, world_.rank()); },
+        [&] { return execute::terms_of(problem, strategy, knobs); });
   }
 
   std::shared_ptr<void> allocate_output(std::size_t bytes) override {
+    runtime::agree(world_, [&] { return runtime::Terms("memory for outputs").add("bytes", bytes); });
     await_replays();
     const std::lock_guard guard(calls_.lock());
     quiesce();
@@ -46,13 +47,17 @@ class CudaExecutor final : public Executor {
   }
 
  private:
-  void expect_ranks(const Problem& problem) const {
-    IMBREX_EXPECTS(problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}", problem.ranks,
-                   world_.size());
-  }
-
-  std::unique_ptr<Execution> prepare_tasks(std::unique_ptr<plan::TaskStream> tasks) {
-    cuda::Surveyed surveyed = cuda::survey(*tasks, world_.rank());
+  template <typename Tasks, typename Terms>
+  std::unique_ptr<Execution> prepare_tasks(const Problem& problem, Tasks&& tasks_of, Terms&& terms_of) {
+    std::unique_ptr<plan::TaskStream> tasks;
+    std::optional<cuda::Surveyed> surveyed;
+    runtime::agree(world_, [&] {
+      IMBREX_EXPECTS(problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}", problem.ranks,
+                     world_.size());
+      tasks = tasks_of();
+      surveyed = cuda::survey(*tasks, world_.rank());
+      return terms_of();
+    });
     await_replays();
     const std::lock_guard guard(calls_.lock());
     quiesce();
@@ -65,7 +70,7 @@ class CudaExecutor final : public Executor {
       return libraries_->prepare(*tasks->whole(), options_);
     }
     return std::make_unique<cuda::CudaExecution>(world_, heap_, calls_, faults_, device_, std::move(tasks),
-                                                 std::move(surveyed), tables_, options_);
+                                                 *std::move(surveyed), tables_, options_);
   }
 
   // Loading kernels, taking memory and starting NCCL want idle GPUs, on all ranks.
@@ -105,6 +110,13 @@ class CudaExecutor final : public Executor {
 }  // namespace
 
 std::unique_ptr<Executor> make_cuda_executor(World& world, const CudaOptions& options) {
+  runtime::agree(world, [&] {
+    IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 1, "max_delay = {} s: it must be from 0 to 1",
+                   options.max_delay);
+    runtime::Terms terms("an executor on GPUs");
+    execute::add(terms, options);
+    return terms;
+  });
   return std::make_unique<CudaExecutor>(world, options);
 }
 

@@ -12,6 +12,7 @@
 #include "execute/cuda/products/kernel_choice.hpp"
 #include "execute/cuda/times/task_spans.hpp"
 #include "plan/builder.hpp"
+#include "runtime/agreement.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/gpu_clock.hpp"
@@ -102,21 +103,11 @@ void CudaExecution::agree_on_kernel(TableMemory& memory) {
                           return workers_of(static_cast<const GemmKernel&>(k), device_);
                         }};
   RankTables tables(*tasks_, survey_, layout_, world_.rank(), heap_.handle(), place_.offset, memory);
-  constexpr std::int64_t refused = -1;
-  std::int64_t chosen = refused;  // its place in the list: other processes have the kernel elsewhere
-  std::string why;
-  try {
-    chosen = std::find(listed, listed + count, &choose_kernel(plan_, survey_, tables, kernels, options_)) - listed;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::invalid_input) throw;
-    why = error.what();
-  }
-  std::vector<std::int64_t> all(index(world_.size()));
-  world_.all_gather(&chosen, all.data(), sizeof chosen);
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    if (all[rank] == refused)
-      throw Error(ErrorCode::invalid_input,
-                  why.empty() ? fmt::format("rank {} refuses its part of the plan", rank) : why);
+  // By number: other processes have the kernels elsewhere.
+  const std::vector<std::int64_t> all = runtime::agree(world_, [&] {
+    return runtime::Terms("a kernel for a plan")
+        .tell(std::find(listed, listed + count, &choose_kernel(plan_, survey_, tables, kernels, options_)) - listed);
+  });
   kernel_ = all.front() < static_cast<std::int64_t>(count) ? listed[all.front()] : &plain;
   workers_ = workers_of_rank(*kernel_, workers_of(*kernel_, device_), options_.ranks_per_gpu);
   table_ = tables.take(kernel_->shape);
