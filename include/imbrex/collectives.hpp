@@ -91,7 +91,8 @@ class AllReduce {
 };
 
 /// Of up to `max_count` elements in host memory. Collective: takes memory of the world's symmetric heap. Throws
-/// Error(invalid_input) for options that contradict each other, on every rank.
+/// Error(invalid_input), on every rank, for options of one rank that contradict each other, and where the ranks'
+/// differ, naming the ranks and the field.
 std::unique_ptr<AllReduce> make_cpu_all_reduce(World& world, std::int64_t max_count, Type type,
                                                const AllReduceOptions& options = {});
 

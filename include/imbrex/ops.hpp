@@ -32,7 +32,8 @@ struct OperatorOptions {
 /// one executor, with one symmetric heap and its NCCL communicators, for as long as the world lives; making the
 /// first one, and every call, makes the rank's GPU (docs/cuda-executor.md) the calling thread's. Throws
 /// Error(invalid_input) for sizes that do not fit the operator or the number of ranks, and naming what is missing where
-/// `device` insists on CUDA.
+/// `device` insists on CUDA. Where the ranks' operators, shapes or options differ, or one rank refuses its own, every
+/// rank throws, naming the rank and the field.
 class GemmOperator {
  public:
   ~GemmOperator();

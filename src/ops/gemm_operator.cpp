@@ -8,8 +8,10 @@
 #include "base/check.hpp"
 #include "choose/choose.hpp"
 #include "execute/layout.hpp"
+#include "execute/terms.hpp"
 #include "imbrex/ops.hpp"
 #include "ops/world_gpus.hpp"
+#include "runtime/agreement.hpp"
 #include "runtime/cuda/device_memory.hpp"
 
 namespace imbrex {
@@ -44,6 +46,15 @@ class Staged {
   std::optional<runtime::DeviceMemory> memory_;
   bool used_ = false;
 };
+
+runtime::Terms terms_of(const Problem& problem, const OperatorOptions& options, bool gpus_wanted) {
+  runtime::Terms terms("an operator");
+  execute::add(terms, problem);
+  terms.add("device", name_of(gpus_wanted ? options.device : Device::cpu));
+  execute::add(terms, options.strategy, options.knobs);
+  if (gpus_wanted) execute::add(terms, options.cuda);
+  return terms;
+}
 
 }  // namespace
 
@@ -91,11 +102,14 @@ struct GemmOperator::State {
 
 GemmOperator::GemmOperator(World& world, const Problem& problem, const OperatorOptions& options)
     : state_(std::make_unique<State>()) {
-  validate(problem);
-  State& s = *state_;
-  s.problem = problem;
   // Spans of CPU workers are asked for in vain of a GPU.
   const bool wanted = options.device == Device::cuda || (options.device == Device::automatic && !options.cpu.timeline);
+  runtime::agree(world, [&] {
+    validate(problem);
+    return terms_of(problem, options, wanted);
+  });
+  State& s = *state_;
+  s.problem = problem;
   std::string refusal;
   if (wanted && s.prepare_on_gpus(world, options, refusal)) return;
   if (options.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", refusal));
