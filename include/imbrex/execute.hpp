@@ -92,8 +92,8 @@ class Executor {
   virtual std::unique_ptr<Execution> prepare_shared(std::shared_ptr<const Plan> plan);
 
   /// The same of make_plan's plan, which need never exist as a whole: on GPUs each rank makes its own tasks, and of
-  /// plans with one compute queue keeps none, and a plan that came through another door is not the same. Throws
-  /// Error(invalid_input) also as make_plan.
+  /// plans with one compute queue keeps none; if one rank comes this way, all do. Throws Error(invalid_input) also as
+  /// make_plan.
   virtual std::unique_ptr<Execution> prepare_made(const Problem& problem, Strategy strategy, const Knobs& knobs);
 
   /// Collective, of the same size on every rank. Memory for `out` that peers can write: if every rank's `out` is such

@@ -4,11 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
 
 #include "base/check.hpp"
 #include "base/convert.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/layout.hpp"
+#include "execute/terms.hpp"
 #include "imbrex/npy.hpp"
 #include "imbrex/ops.hpp"
 #include "imbrex/world.hpp"
@@ -149,28 +153,57 @@ class Job {
   const std::function<void(const RunResult&)>& report_;
 };
 
-}  // namespace
+// What has to be known before ranks start, and is the same for all of them.
+struct Setup {
+  std::unique_ptr<OperandSource> operands;
+  Choice choice;
+};
 
-int run(const RunRequest& request, const std::function<void(const RunResult&)>& report) {
+// Throws Error for what is wrong with the request.
+Setup set_up(const RunRequest& request) {
   IMBREX_EXPECTS(request.repeat >= 1, "repeat = {}: it must be at least 1", request.repeat);
   Problem problem = request.plan ? request.plan->problem : request.problem;
   if (request.plan)
     if (const auto finding = check_format(*request.plan))
       throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
-  const auto operands = open_operands(request, problem);
-  const Choice choice = choose_device(request, problem);
+  auto operands = open_operands(request, problem);
+  Choice choice = choose_device(request, problem);
   IMBREX_EXPECTS(request.kernel.empty() || (choice.device == Device::cuda && !cuda::runs_by_libraries(choice.plan)),
                  "kernel '{}': it is for fused plans on GPUs, not {} ones on {}", request.kernel,
                  name_of(choice.plan.strategy), name_of(choice.device));
   if (request.plan && !request.unchecked)
     if (const auto finding = check(choice.plan))
       throw Error(ErrorCode::unsound, fmt::format("{}: {}", name_of(finding->fault), finding->message));
+  return {std::move(operands), std::move(choice)};
+}
+
+// Of files the names are left out: one file may have several.
+runtime::Terms terms_of(const RunRequest& request, const Choice& choice) {
+  runtime::Terms terms("a run of an operator");
+  execute::add(terms, choice.plan.problem);
+  terms.add("device", name_of(choice.device));
+  execute::add_way(terms, choice.plan);
+  terms.add("operands", request.a_path.empty() ? fmt::format("random by seed {}", request.seed) : "from files");
+  terms.add("verify", request.verify).add("repeat", request.repeat).add("timeline", request.timeline);
+  return terms.add("kernel", request.kernel);
+}
+
+}  // namespace
+
+int run(const RunRequest& request, const std::function<void(const RunResult&)>& report) {
+  const int ranks = request.plan ? request.plan->problem.ranks : request.problem.ranks;
+  std::optional<Setup> setup;
+  agree_on_job(ranks, request.wait_limit, [&] {
+    setup.emplace(set_up(request));
+    return terms_of(request, setup->choice);
+  });
+  const Plan& plan = setup->choice.plan;
   WorldOptions options;
   options.wait_limit = request.wait_limit;
-  options.heap_bytes = execute::HeapLayout(choice.plan).bytes() + ops::span_bytes(count_tasks(choice.plan)) + (1 << 20);
-  const Job job(request, choice, *operands, report);
+  options.heap_bytes = execute::HeapLayout(plan).bytes() + ops::span_bytes(count_tasks(plan)) + (1 << 20);
+  const Job job(request, setup->choice, *setup->operands, report);
   const auto body = [&](World& world) { return job.run(world); };
-  return run_ranks(problem.ranks, request.threads, options, body);
+  return run_ranks(ranks, request.threads, options, body);
 }
 
 }  // namespace imbrex::jobs

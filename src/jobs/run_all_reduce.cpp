@@ -77,15 +77,21 @@ Device choose_device(const AllReduceRequest& request) {
   return Device::cpu;
 }
 
-}  // namespace
+// What has to be known before ranks start, and is the same for all of them.
+struct Setup {
+  std::unique_ptr<NpyFile> file;  // of the ranks' tensors, or none
+  std::int64_t rows = 0, cols = 0;
+  Device device = Device::cpu;
+};
 
-int run_all_reduce(const AllReduceRequest& request, const std::function<void(const AllReduceResult&)>& report) {
+// Throws Error for what is wrong with the request.
+Setup set_up(const AllReduceRequest& request) {
   IMBREX_EXPECTS(request.repeat >= 1, "repeat = {}: it must be at least 1", request.repeat);
   IMBREX_EXPECTS(request.ranks >= 1 && request.ranks <= max_ranks, "ranks = {}: it must be from 1 to {}", request.ranks,
                  max_ranks);
   collectives::expect_type("all_reduce", request.type);
-  std::unique_ptr<NpyFile> file;
-  std::int64_t rows = request.rows, cols = request.cols;
+  Setup setup{nullptr, request.rows, request.cols};
+  auto& [file, rows, cols, device] = setup;
   if (!request.a_path.empty()) {
     file = std::make_unique<NpyFile>(request.a_path);
     const NpyHeader& header = file->header();
@@ -107,8 +113,39 @@ int run_all_reduce(const AllReduceRequest& request, const std::function<void(con
     expect_rms_norm(request, rows, cols);
   else
     validate(request.options, rows * cols);
-  const StackedTensors source(request, file.get(), rows, cols);
-  const Job job(request, choose_device(request), source, report);
+  device = choose_device(request);
+  return setup;
+}
+
+// Of files the names are left out: one file may have several.
+runtime::Terms terms_of(const AllReduceRequest& request, const Setup& setup) {
+  runtime::Terms terms("a run of all_reduce");
+  terms.add("m", setup.rows).add("n", setup.cols).add("ranks", request.ranks).add("type", name_of(request.type));
+  terms.add("device", name_of(setup.device));
+  collectives::add(terms, request.options);
+  terms.add("rms_norm", request.rms_norm.has_value());
+  const auto add_source = [&](const char* name, const std::string& path) {
+    terms.add(name, path.empty() ? fmt::format("random by seed {}", request.seed) : "from a file");
+  };
+  if (request.rms_norm) {
+    terms.add("eps", request.rms_norm->eps);
+    add_source("residual", request.rms_norm->residual_path);
+    add_source("weight", request.rms_norm->weight_path);
+  }
+  add_source("tensors", request.a_path);
+  return terms.add("verify", request.verify).add("repeat", request.repeat);
+}
+
+}  // namespace
+
+int run_all_reduce(const AllReduceRequest& request, const std::function<void(const AllReduceResult&)>& report) {
+  Setup setup;
+  agree_on_job(request.ranks, request.wait_limit, [&] {
+    setup = set_up(request);
+    return terms_of(request, setup);
+  });
+  const StackedTensors source(request, setup.file.get(), setup.rows, setup.cols);
+  const Job job(request, setup.device, source, report);
   WorldOptions options;
   options.wait_limit = request.wait_limit;
   // Slots for two messages to and from every rank, twice; pages are taken on first touch.

@@ -5,11 +5,27 @@
 #include "base/check.hpp"
 
 namespace imbrex::jobs {
+namespace {
+
+void expect_size(const World& world, int ranks) {
+  IMBREX_EXPECTS(world.size() == ranks, "{} ranks are asked for, but the launcher started {}", ranks, world.size());
+}
+
+}  // namespace
+
+void agree_on_job(int ranks, double wait_limit, const std::function<runtime::Terms()>& ask) {
+  if (!World::launched()) return static_cast<void>(ask());
+  const auto world = World::from_environment({.heap_bytes = 0, .wait_limit = wait_limit});
+  runtime::agree(*world, [&] {
+    expect_size(*world, ranks);
+    return ask();
+  });
+}
 
 int run_ranks(int ranks, bool threads, const WorldOptions& options, const std::function<int(World&)>& body) {
   if (!World::launched()) return (threads ? run_threads : run_processes)(ranks, options, body);
   const auto world = World::from_environment(options);
-  IMBREX_EXPECTS(world->size() == ranks, "{} ranks are asked for, but the launcher started {}", ranks, world->size());
+  expect_size(*world, ranks);
   try {
     return body(*world);
   } catch (const std::exception& error) {
