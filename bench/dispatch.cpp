@@ -59,8 +59,7 @@ struct Stages {
 
 Stages take_stages(const Problem& problem, cuda::TableMemory& memory, plan::Candidate& chosen, std::size_t& tasks) {
   Stages stages;
-  stages.choose =
-      microseconds([&] { chosen = choose::with_few_tiles(choose::choose_gpu_candidate(problem, {}, {}, gpus)); });
+  stages.choose = microseconds([&] { chosen = choose::choose_gpu_candidate(problem, {}, {}, gpus); });
   std::unique_ptr<plan::TaskStream> stream;
   stages.make = microseconds([&] { stream = plan::make_rank_tasks(problem, chosen.strategy, chosen.knobs, 0); });
   std::optional<cuda::Surveyed> surveyed;

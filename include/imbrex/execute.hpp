@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -16,6 +17,13 @@ struct CUstream_st;
 namespace imbrex {
 
 class World;
+
+namespace plan {
+class TaskStream;
+}
+
+/// Makes the tasks of a plan, one after another or all at once (src/plan/task_stream.hpp).
+using TaskMaker = std::function<std::unique_ptr<plan::TaskStream>()>;
 
 /// Where ranks work. `automatic`: on GPUs where this build has the CUDA executor, there is one for each rank, and the
 /// executor runs the plan and what else is asked for; else on the CPU.
@@ -84,17 +92,17 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  /// Collective. Throws Error(invalid_input) if the plan's ranks are not the world's, its buffers do not fit, or the
-  /// ranks' plans differ; every rank throws then, naming the rank that differs or refuses, and the field.
-  virtual std::unique_ptr<Execution> prepare(const Plan& plan) = 0;
+  /// Collective. Throws Error(invalid_input) if the plan's ranks are not the world's, its buffers do not fit, the
+  /// executor does not run one of its tasks, or the ranks' plans differ; every rank throws then, naming the rank that
+  /// differs or refuses, and the field.
+  std::unique_ptr<Execution> prepare(const Plan& plan);
 
-  /// The same. The execution may keep the plan instead of a copy, which for large plans takes as long as making them.
-  virtual std::unique_ptr<Execution> prepare_shared(std::shared_ptr<const Plan> plan);
+  /// The same. The execution keeps the plan instead of a copy, which for large plans takes as long as making them.
+  std::unique_ptr<Execution> prepare(std::shared_ptr<const Plan> plan);
 
-  /// The same of make_plan's plan, which need never exist as a whole: on GPUs each rank makes its own tasks, and of
-  /// plans with one compute queue keeps none; if one rank comes this way, all do. Throws Error(invalid_input) also as
-  /// make_plan.
-  virtual std::unique_ptr<Execution> prepare_made(const Problem& problem, Strategy strategy, const Knobs& knobs);
+  /// The same for tasks that come one by one, which `make` makes: the door that the two others, and all of Imbrex, go
+  /// through. What `make` throws on one rank every rank throws.
+  virtual std::unique_ptr<Execution> prepare_tasks(const TaskMaker& make) = 0;
 
   /// Collective, of the same size on every rank. Memory for `out` that peers can write: if every rank's `out` is such
   /// memory of one call, gemm_all_reduce and gemm_all_to_all save a copy of the output. Null where the executor has

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "imbrex/codec.hpp"
 #include "imbrex/types.hpp"
 
 namespace imbrex {
@@ -129,6 +130,9 @@ struct Knobs {
                                ///< and in all_gather_gemm no scales a tensor, of which a tile has one
   bool one_shot = false;       ///< gemm_all_reduce: every rank sends its product to all others
   Type partial = Type::bf16;   ///< element type of partial products on the wire
+  std::optional<CodecPair> codec{};  ///< strategies sequential and decomposed, gemm_all_reduce and gemm_reduce_scatter:
+                                     ///< what the collective sends, by Imbrex' own kernels; a reduce-scatter has one
+                                     ///< step, so both codecs are the same. It changes results, within a bound
 
   bool operator==(const Knobs&) const = default;
 };
@@ -215,6 +219,32 @@ struct Tile {
   bool operator==(const Tile&) const = default;
 };
 
+/// An algorithm of a GEMM library, as cuBLASLt numbers them: among those that it suggests for a product, the first one
+/// with this tile that cuts K into `parts`. With tile 0, or where it suggests no such algorithm, its first suggestion.
+struct LibraryAlgorithm {
+  int tile = 0;
+  int parts = 1;
+
+  bool operator==(const LibraryAlgorithm&) const = default;
+};
+
+/// A matrix product, or a batch of them, by a GEMM library: to = round(A B + bias), the sum in fp32. In a problem with
+/// scales, A B is a_scale * A B * b_scale, as for a Tile. All regions are the task's own rank's. The products of a
+/// batch share B, the bias and their shape: of product i, A lies i * a_step rows below `a`, the result i * to_step rows
+/// below `to`. Problems with scales have batches of one.
+struct Product {
+  Region a;   ///< rows x depth
+  Region b;   ///< depth x cols
+  Region to;  ///< rows x cols, row-major
+  int batch = 1;
+  std::int64_t a_step = 0, to_step = 0;  ///< rows; 0 in a batch of one, else to_step >= to.rows and a_step >= 1
+  Region bias{};                         ///< one row of the caller's bias, or empty
+  Region a_scale{};                      ///< as a Tile's
+  LibraryAlgorithm algorithm{};
+
+  bool operator==(const Product&) const = default;
+};
+
 /// Copies `from` to `to` (equal shape and element type). Empty regions: the task only waits and posts.
 struct Transfer {
   Region from, to;
@@ -233,7 +263,13 @@ struct Reduction {
 
 enum class CollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all };
 
-/// One rank's part in a library collective over R ranks of the plan's, all of them or those of `ranks`. Regions span
+/// Whose collective it is.
+enum class Backend : std::uint8_t {
+  nccl,    ///< NCCL's
+  imbrex,  ///< Imbrex' own kernels
+};
+
+/// One rank's part in a collective over R ranks of the plan's, all of them or those of `ranks`. Regions span
 /// whole rows of their buffers, so they are contiguous; `from` and `to` do not overlap. Parts are numbered by the order
 /// of the R ranks; h is the rows of one part:
 ///   all_gather      from: h rows      to: R*h rows, part s from the rank at place s
@@ -241,18 +277,22 @@ enum class CollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduc
 ///   all_reduce      from: h rows      to: h rows, elsewhere
 ///   all_to_all      from: R*h rows, part d to the rank at place d    to: R*h rows, part s from the one at place s
 /// Sums accumulate in fp32, in rank order; NCCL's in the regions' type, in its own. All parts with the same `group`
-/// form one collective, which completes only after every rank that it joins has reached it.
+/// form one collective, which completes only after every rank that it joins has reached it. The CPU executor runs both
+/// backends alike.
 struct Collective {
   CollectiveKind kind = CollectiveKind::all_gather;
   int group = 0;
   Region from, to;
   std::vector<int> ranks{};  ///< that it joins, ascending, the same on each of them; empty: all
+  Backend backend = Backend::nccl;
+  std::optional<CodecPair> codec{};  ///< backend imbrex, all_reduce over all ranks: what its two steps send; a
+                                     ///< reduce_scatter has one step and one codec, twice in the pair
 
   bool operator==(const Collective&) const = default;
 };
 
 struct Task {
-  std::variant<Tile, Transfer, Reduction, Collective> work;
+  std::variant<Tile, Transfer, Reduction, Collective, Product> work;
   std::vector<Wait> waits;
   std::vector<Post> posts;
 
@@ -262,13 +302,26 @@ struct Task {
 enum class Engine : std::uint8_t {
   compute,  ///< several workers (SMs, threads) take tasks in order; completions are not ordered
   copy,     ///< in order, one at a time (a copy engine's stream)
-  library,  ///< in order, one at a time (a collective library's stream)
+  library,  ///< in order, one at a time (a stream): products, collectives, and what goes with them on their rank
+};
+
+/// How the workers of a compute queue share operands where they come in pairs (a cluster of two thread blocks). It
+/// changes how fast tiles run, and no results.
+enum class ClusterMode : std::uint8_t {
+  any,      ///< as the executor likes, but not share_k
+  single,   ///< no pairs
+  share_b,  ///< each multiplies a tile of its own; they load their common part of B once
+  share_k,  ///< both multiply one tile, a half of K each; such a tile has all of K
 };
 
 struct Queue {
   Engine engine = Engine::compute;
   int workers = 0;  ///< compute: workers reserved for this queue; 0: all that no other queue reserves
-  std::vector<Task> tasks;
+  std::vector<Task> tasks{};
+  Extent tile{};  ///< where tiles or products run: the block that a worker computes at a time. No Tile is larger; a
+                  ///< Product is computed in such blocks, or as its library likes
+  ClusterMode cluster = ClusterMode::any;  ///< compute only
+  int kept_free = 0;                       ///< library: SMs that the rank's compute queues leave to it
 
   bool operator==(const Queue&) const = default;
 };
@@ -349,7 +402,9 @@ std::string_view name_of(Transport transport);
 std::string_view name_of(Reducer reducer);
 std::string_view name_of(CollectiveKind kind);
 std::string_view name_of(Engine engine);
-std::string_view kind_of(const Task& task);  ///< "tile", "transfer", "reduction" or "collective"
+std::string_view name_of(Backend backend);
+std::string_view name_of(ClusterMode mode);
+std::string_view kind_of(const Task& task);  ///< "tile", "transfer", "reduction", "collective" or "product"
 
 /// Inverse of name_of; throws Error(invalid_input) listing the names that exist.
 Operator parse_operator(std::string_view name);
@@ -360,6 +415,8 @@ Transport parse_transport(std::string_view name);
 Reducer parse_reducer(std::string_view name);
 CollectiveKind parse_collective_kind(std::string_view name);
 Engine parse_engine(std::string_view name);
+Backend parse_backend(std::string_view name);
+ClusterMode parse_cluster_mode(std::string_view name);
 
 /// JSON as docs/plan-format.md describes it. parse_plan throws Error(invalid_input) naming the place and the rule,
 /// for anything that is not a well-formed plan; it does not check soundness.

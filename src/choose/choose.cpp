@@ -144,11 +144,6 @@ int parts_of_k(std::int64_t tiles, std::int64_t workers, std::int64_t depth) {
   return wave_time(tiles, workers, depth, best) < 0.95 * wave_time(tiles, workers, depth, 1) ? best : 1;
 }
 
-plan::Candidate with_few_tiles(plan::Candidate candidate) {
-  if (candidate.strategy != Strategy::fused) candidate.knobs.tile_m = candidate.knobs.tile_n = std::int64_t{1} << 15;
-  return candidate;
-}
-
 Plan choose(const Problem& problem, const std::vector<plan::Candidate>& candidates,
             const std::function<double(const Plan&)>& cost) {
   Plan best = make_plan(problem, candidates.front().strategy, candidates.front().knobs);

@@ -32,10 +32,6 @@ bool may_suit_own_collectives(const Problem& problem);
 /// as long as its part of K and what every tile takes besides. 1 where more gain little.
 int parts_of_k(std::int64_t tiles, std::int64_t workers, std::int64_t depth);
 
-/// For a plan that only GPUs run: of a library strategy's product a library cuts its own tiles, so the plan, which
-/// takes the longer to make the more it has, gets few. What is launched is the same.
-plan::Candidate with_few_tiles(plan::Candidate candidate);
-
 /// The plan of least cost; of equals the first candidate's. `cost` predicts seconds.
 Plan choose(const Problem& problem, const std::vector<plan::Candidate>& candidates,
             const std::function<double(const Plan&)>& cost);

@@ -2,6 +2,7 @@
 
 #include "imbrex/error.hpp"
 #include "imbrex/execute.hpp"
+#include "plan/task_stream.hpp"
 
 namespace imbrex {
 namespace {
@@ -39,10 +40,10 @@ void Execution::check() {}
 
 void Execution::synchronize(CudaStream) { refuse_stream(); }
 
-std::unique_ptr<Execution> Executor::prepare_shared(std::shared_ptr<const Plan> plan) { return prepare(*plan); }
+std::unique_ptr<Execution> Executor::prepare(const Plan& plan) { return prepare(std::make_shared<const Plan>(plan)); }
 
-std::unique_ptr<Execution> Executor::prepare_made(const Problem& problem, Strategy strategy, const Knobs& knobs) {
-  return prepare_shared(std::make_shared<const Plan>(make_plan(problem, strategy, knobs)));
+std::unique_ptr<Execution> Executor::prepare(std::shared_ptr<const Plan> plan) {
+  return prepare_tasks([&] { return plan::stored_tasks(plan); });
 }
 
 std::shared_ptr<void> Executor::allocate_output(std::size_t) { return nullptr; }

@@ -35,8 +35,8 @@ std::map<int, std::vector<const Collective*>> collective_groups(const Plan& plan
     for (const Queue& queue : rank.queues) {
       if (queue.engine != Engine::library) continue;
       for (const Task& task : queue.tasks) {
-        const auto& collective = std::get<Collective>(task.work);
-        groups[collective.group].push_back(&collective);
+        if (const auto* collective = std::get_if<Collective>(&task.work))
+          groups[collective->group].push_back(collective);
       }
     }
   return groups;

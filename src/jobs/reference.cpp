@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "base/check.hpp"
 
@@ -117,6 +118,27 @@ Adding adding_of(const Plan& plan) {
   return Adding::tasks;
 }
 
+// How a rank's sums run along K: in how many tiles, and in how many pieces of each, which are summed one after another.
+struct Cuts {
+  std::int64_t parts = 1, slices = 1;
+};
+
+Cuts cuts_of(const Plan& plan, int rank) {
+  std::set<std::int64_t> begins;
+  Cuts cuts;
+  for (const Queue& queue : plan.ranks[static_cast<std::size_t>(rank)].queues)
+    for (const Task& task : queue.tasks) {
+      const auto* tile = std::get_if<Tile>(&task.work);
+      if (tile == nullptr) continue;
+      begins.insert(tile->a.col);
+      std::set<std::int64_t> pieces{0};
+      for (const Wait& wait : task.waits) pieces.insert(wait.k_begin);
+      cuts.slices = std::max(cuts.slices, std::ssize(pieces));
+    }
+  cuts.parts = std::max<std::int64_t>(cuts.parts, std::ssize(begins));
+  return cuts;
+}
+
 }  // namespace
 
 Reference reference_of(const Plan& plan, const OperandSource& operands, int rank, Device device) {
@@ -128,7 +150,8 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
   std::vector<double> absolute(count), partials(count), lost(count), partial;
   const Type result = output_type(problem.type);
   double underflow = 0;  // of products, or each of their parts, that are scaled by A's first
-  const double parts = std::max(plan.knobs.split_k, 1);
+  const Cuts cuts = cuts_of(plan, rank);
+  const auto parts = static_cast<double>(cuts.parts);
   const bool gather = problem.op == Operator::all_gather_gemm, exchange = problem.op == Operator::gemm_all_to_all;
   std::vector<double> b;
   for (int source = 0; source < problem.ranks; ++source) {
@@ -166,8 +189,7 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
     }
   }
   const bool sums = !gather && !exchange && (ranks > 1 || problem.bias);
-  const std::int64_t slices = std::clamp<std::int64_t>(plan.knobs.k_slices, 1, shapes.depth);
-  const double n = static_cast<double>(problem.k + ranks + slices + (problem.bias ? 3 : 2) +
+  const double n = static_cast<double>(problem.k + ranks + cuts.slices + (problem.bias ? 3 : 2) +
                                        (problem.scales == Scales::none ? 0 : 2)),
                u = 0x1p-24, g = n * u / (1 - n * u);
   IMBREX_EXPECTS(n * u < 0.5,

@@ -180,9 +180,8 @@ Setup set_up(const RunRequest& request) {
 // Of files the names are left out: one file may have several.
 runtime::Terms terms_of(const RunRequest& request, const Choice& choice) {
   runtime::Terms terms("a run of an operator");
-  execute::add(terms, choice.plan.problem);
   terms.add("device", name_of(choice.device));
-  execute::add_way(terms, choice.plan);
+  execute::add(terms, plan::fields_of(*plan::stored_tasks(std::make_shared<const Plan>(choice.plan))));
   terms.add("operands", request.a_path.empty() ? fmt::format("random by seed {}", request.seed) : "from files");
   terms.add("verify", request.verify).add("repeat", request.repeat).add("timeline", request.timeline);
   return terms.add("kernel", request.kernel);

@@ -49,9 +49,11 @@ class Staged {
 
 runtime::Terms terms_of(const Problem& problem, const OperatorOptions& options, bool gpus_wanted) {
   runtime::Terms terms("an operator");
-  execute::add(terms, problem);
+  plan::Fields fields;
+  plan::add_fields(fields, problem);
+  plan::add_fields(fields, options.strategy, options.knobs);
+  execute::add(terms, fields);
   terms.add("device", name_of(gpus_wanted ? options.device : Device::cpu));
-  execute::add(terms, options.strategy, options.knobs);
   if (gpus_wanted) execute::add(terms, options.cuda);
   return terms;
 }
@@ -115,7 +117,7 @@ GemmOperator::GemmOperator(World& world, const Problem& problem, const OperatorO
   if (options.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", refusal));
   s.plan = std::make_shared<const Plan>(choose_plan(problem, nominal_host_machine(), options));
   s.host = make_cpu_executor(world, options.cpu);
-  s.on_host = s.host->prepare_shared(s.plan);
+  s.on_host = s.host->prepare(s.plan);
 }
 
 GemmOperator::~GemmOperator() = default;

@@ -10,6 +10,7 @@
 #include "base/check.hpp"
 #include "base/fixed_text.hpp"
 #include "execute/cuda/refusal.hpp"
+#include "plan/task_stream.hpp"
 #include "runtime/attachment.hpp"
 #include "runtime/cuda/device_memory.hpp"
 #include "runtime/cuda/survey.hpp"
@@ -75,10 +76,9 @@ std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& 
   for (const auto& weak : operations)
     if (auto o = weak.lock(); o->problem == problem && o->strategy == strategy && o->knobs == knobs) return o;
   auto made = std::make_shared<GpuOperation>(GpuOperation{problem, strategy, knobs, {}, nullptr});
-  plan::Candidate chosen = choose::choose_gpu_candidate(problem, strategy, knobs, gpus);
-  if (!knobs) chosen = choose::with_few_tiles(chosen);
-  made->chosen = of_rank_0(world, chosen);
-  made->execution = executor->prepare_made(problem, made->chosen.strategy, made->chosen.knobs);
+  made->chosen = of_rank_0(world, choose::choose_gpu_candidate(problem, strategy, knobs, gpus));
+  made->execution = executor->prepare_tasks(
+      [&] { return plan::make_rank_tasks(problem, made->chosen.strategy, made->chosen.knobs, world.rank()); });
   operations.push_back(made);
   return made;
 }

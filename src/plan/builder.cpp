@@ -15,6 +15,11 @@ Range part_of(std::int64_t total, int parts, int index) {
   return {begin, total * (index + 1) / parts - begin};
 }
 
+ClusterMode cluster_mode(const Knobs& knobs) {
+  if (knobs.cluster_k > 1) return ClusterMode::share_k;
+  return knobs.cluster == 0 ? ClusterMode::any : knobs.cluster == 1 ? ClusterMode::single : ClusterMode::share_b;
+}
+
 Builder::Builder(const Problem& problem, Strategy strategy, const Knobs& knobs, int only)
     : shapes_(shapes_of(problem)), only_(only) {
   plan_.problem = problem;
@@ -47,7 +52,10 @@ int Builder::signals(int rank, int count) {
 }
 
 int Builder::queue(Engine engine, int workers) {
-  for (RankPlan& rank : plan_.ranks) rank.queues.push_back({engine, workers, {}});
+  Queue queue{engine, workers};
+  if (engine != Engine::copy) queue.tile = {knobs().tile_m, knobs().tile_n};
+  if (engine == Engine::compute) queue.cluster = cluster_mode(knobs());
+  for (RankPlan& rank : plan_.ranks) rank.queues.push_back(queue);
   return static_cast<int>(plan_.ranks.front().queues.size()) - 1;
 }
 

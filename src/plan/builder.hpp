@@ -84,7 +84,7 @@ class Builder {
   /// `count` new signals on `rank`; returns the first one's index.
   int signals(int rank, int count = 1);
 
-  /// A new queue on every rank; returns its index, the same on all.
+  /// A new queue on every rank; returns its index, the same on all. Compute queues take the knobs' tiles and clusters.
   int queue(Engine engine, int workers = 0);
 
   void add(int rank, int queue, Task task);
@@ -181,6 +181,9 @@ class Builder {
   Task tile_;
   TaskPlace* tile_place_ = nullptr;
 };
+
+/// How pairs of workers are to share operands, by the knobs.
+ClusterMode cluster_mode(const Knobs& knobs);
 
 /// An empty transfer: it only waits and posts.
 inline Task signal_task(std::vector<Wait> waits, std::vector<Post> posts) {

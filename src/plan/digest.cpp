@@ -119,13 +119,47 @@ void put(Stream& s, const Reduction& value) {
   list(s, 2, to);
 }
 
+void put(Stream& s, const Codec& value) {
+  const auto& [format, asymmetric, group, scale] = value;
+  s.field(1, format, CodeFormat::int8);
+  s.field(2, asymmetric, false);
+  s.field(3, group, 32);
+  s.field(4, scale, ScaleType::bf16);
+}
+void put(Stream& s, const CodecPair& value) {
+  const auto& [reduce_scatter, all_gather] = value;
+  nest_unless_default(s, 1, reduce_scatter);
+  nest_unless_default(s, 2, all_gather);
+}
+
 void put(Stream& s, const Collective& value) {
-  const auto& [kind, group, from, to, ranks] = value;
+  const auto& [kind, group, from, to, ranks, backend, codec] = value;
   s.field(1, kind, CollectiveKind::all_gather);
   s.field(2, group, 0);
   nest_unless_default(s, 3, from);
   nest_unless_default(s, 4, to);
   for (int rank : ranks) s.item(5, static_cast<std::uint64_t>(rank));
+  s.field(6, backend, Backend::nccl);
+  if (codec) nest(s, 7, *codec);
+}
+
+void put(Stream& s, const LibraryAlgorithm& value) {
+  const auto& [tile, parts] = value;
+  s.field(1, tile, 0);
+  s.field(2, parts, 1);
+}
+
+void put(Stream& s, const Product& value) {
+  const auto& [a, b, to, batch, a_step, to_step, bias, a_scale, algorithm] = value;
+  nest_unless_default(s, 1, a);
+  nest_unless_default(s, 2, b);
+  nest_unless_default(s, 3, to);
+  s.field(4, batch, 1);
+  s.field(5, a_step, 0);
+  s.field(6, to_step, 0);
+  nest_unless_default(s, 7, bias);
+  nest_unless_default(s, 8, a_scale);
+  nest_unless_default(s, 9, algorithm);
 }
 
 // Of the kinds of work. Waits and posts have 128 and 129.
@@ -133,6 +167,7 @@ constexpr std::uint8_t tag_of(const Tile&) { return 1; }
 constexpr std::uint8_t tag_of(const Transfer&) { return 2; }
 constexpr std::uint8_t tag_of(const Reduction&) { return 3; }
 constexpr std::uint8_t tag_of(const Collective&) { return 4; }
+constexpr std::uint8_t tag_of(const Product&) { return 5; }
 
 void put(Stream& s, const Task& value) {
   const auto& [work, waits, posts] = value;
@@ -153,10 +188,14 @@ void put(Stream& s, const Buffer& value) {
 
 // Its tasks are hashed apart, as they come.
 void put(Stream& s, const Queue& value, std::uint64_t hash) {
-  [[maybe_unused]] const auto& [engine, workers, tasks] = value;
+  [[maybe_unused]] const auto& [engine, workers, tasks, tile, cluster, kept_free] = value;
   s.field(1, engine, Engine::compute);
   s.field(2, workers, 0);
   s.item(3, hash);
+  s.field(4, tile.rows, 0);
+  s.field(5, tile.cols, 0);
+  s.field(6, cluster, ClusterMode::any);
+  s.field(7, kept_free, 0);
 }
 
 void put(Stream& s, const RankPlan& value, const std::vector<std::uint64_t>& hashes) {
@@ -194,6 +233,19 @@ std::uint64_t Digest::value() const {
     put(s, ranks[r], queues_[r]);
     s.end();
   }
+  return s.hash();
+}
+
+std::uint64_t Digest::value_of_rank(int rank) const {
+  Stream s(nothing);
+  put(s, plan_->ranks[static_cast<std::size_t>(rank)], queues_[static_cast<std::size_t>(rank)]);
+  return s.hash();
+}
+
+std::uint64_t Digest::value_of_buffers() const {
+  Stream s(nothing);
+  s.field(1, plan_->signal_copies, 2);
+  list(s, 2, plan_->buffers);
   return s.hash();
 }
 

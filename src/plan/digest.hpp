@@ -27,6 +27,9 @@ class Digest {
 
   /// Of the frame and the tasks that have come.
   std::uint64_t value() const;
+  /// The parts of it: of one rank's counters, queues and tasks; of what the ranks share.
+  std::uint64_t value_of_rank(int rank) const;
+  std::uint64_t value_of_buffers() const;
 
  private:
   const Plan* plan_;

@@ -1,4 +1,6 @@
 // Plans from JSON. Shapes and indices are check_format's business.
+#include <algorithm>
+
 #include "plan/json_names.hpp"
 #include "plan/json_node.hpp"
 
@@ -40,24 +42,44 @@ Reduction reduction_of(const plan::Node& n) {
 }
 
 Collective collective_of(const plan::Node& n) {
-  n.only({"kind", "group", "from", "to", "ranks"});
+  n.only({"kind", "backend", "group", "from", "to", "ranks", "codec"});
   Collective collective{
       n["kind"].name(parse_collective_kind), n["group"].integer<int>(), region_of(n["from"]), region_of(n["to"]), {}};
   if (n.has("ranks")) n["ranks"].each([&](const plan::Node& rank) { collective.ranks.push_back(rank.integer<int>()); });
+  if (n.has("backend")) collective.backend = n["backend"].name(parse_backend);
+  if (n.has("codec")) collective.codec = n["codec"].name(parse_codec_pair);
   return collective;
 }
 
+Product product_of(const plan::Node& n) {
+  n.only({"a", "b", "to", "batch", "a_step", "to_step", "bias", "a_scale", "algorithm"});
+  Product product{region_of(n["a"]), region_of(n["b"]), region_of(n["to"])};
+  if (n.has("batch")) product.batch = n["batch"].integer<int>();
+  if (n.has("a_step")) product.a_step = n["a_step"].integer<std::int64_t>();
+  if (n.has("to_step")) product.to_step = n["to_step"].integer<std::int64_t>();
+  if (n.has("bias")) product.bias = region_of(n["bias"]);
+  if (n.has("a_scale")) product.a_scale = region_of(n["a_scale"]);
+  if (n.has("algorithm")) {
+    const plan::Node algorithm = n["algorithm"];
+    if (algorithm.size() != 2) algorithm.refuse("a list of 2 is needed: tile, parts");
+    product.algorithm = {algorithm.at(0).integer<int>(), algorithm.at(1).integer<int>()};
+  }
+  return product;
+}
+
 Task task_of(const plan::Node& n) {
-  n.only({"tile", "transfer", "reduction", "collective", "waits", "posts"});
+  n.only({"tile", "transfer", "reduction", "collective", "product", "waits", "posts"});
   Task task;
-  const int kinds = n.has("tile") + n.has("transfer") + n.has("reduction") + n.has("collective");
-  if (kinds != 1) n.refuse("a task is one of tile, transfer, reduction, collective");
+  const int kinds = n.has("tile") + n.has("transfer") + n.has("reduction") + n.has("collective") + n.has("product");
+  if (kinds != 1) n.refuse("a task is one of tile, transfer, reduction, collective, product");
   if (n.has("tile"))
     task.work = tile_of(n["tile"]);
   else if (n.has("transfer"))
     task.work = transfer_of(n["transfer"]);
   else if (n.has("reduction"))
     task.work = reduction_of(n["reduction"]);
+  else if (n.has("product"))
+    task.work = product_of(n["product"]);
   else
     task.work = collective_of(n["collective"]);
   n["waits"].each([&](const plan::Node& w) {
@@ -70,6 +92,15 @@ Task task_of(const plan::Node& n) {
     task.posts.push_back({p.at(0).integer<int>(), p.at(1).integer<int>()});
   });
   return task;
+}
+
+// The block of a queue that names none: files of before did not.
+Extent largest_tile(const std::vector<Task>& tasks) {
+  Extent largest;
+  for (const Task& task : tasks)
+    if (const auto* tile = std::get_if<Tile>(&task.work))
+      largest = {std::max(largest.rows, tile->a.rows), std::max(largest.cols, tile->b.cols)};
+  return largest;
 }
 
 Plan plan_of(const plan::Node& n) {
@@ -99,9 +130,17 @@ Plan plan_of(const plan::Node& n) {
     r.only({"signals", "queues"});
     RankPlan rank{r["signals"].integer<int>(), {}};
     r["queues"].each([&](const plan::Node& q) {
-      q.only({"engine", "workers", "tasks"});
-      Queue queue{q["engine"].name(parse_engine), q["workers"].integer<int>(), {}};
+      q.only({"engine", "workers", "tile", "cluster", "kept_free", "tasks"});
+      Queue queue{q["engine"].name(parse_engine), q["workers"].integer<int>()};
+      if (q.has("tile")) {
+        const plan::Node tile = q["tile"];
+        if (tile.size() != 2) tile.refuse("a list of 2 is needed: rows, cols");
+        queue.tile = {tile.at(0).integer<std::int64_t>(), tile.at(1).integer<std::int64_t>()};
+      }
+      if (q.has("cluster")) queue.cluster = q["cluster"].name(parse_cluster_mode);
+      if (q.has("kept_free")) queue.kept_free = q["kept_free"].integer<int>();
       q["tasks"].each([&](const plan::Node& t) { queue.tasks.push_back(task_of(t)); });
+      if (!q.has("tile")) queue.tile = largest_tile(queue.tasks);
       rank.queues.push_back(std::move(queue));
     });
     plan.ranks.push_back(std::move(rank));

@@ -33,7 +33,11 @@ class Writer {
     list(plan.ranks, ",", [&](const RankPlan& rank) {
       put("\n {{\"signals\": {}, \"queues\": [", rank.signals);
       list(rank.queues, ",", [&](const Queue& queue) {
-        put("\n  {{\"engine\": \"{}\", \"workers\": {}, \"tasks\": [", name_of(queue.engine), queue.workers);
+        put("\n  {{\"engine\": \"{}\", \"workers\": {}, ", name_of(queue.engine), queue.workers);
+        if (queue.tile != Extent{}) put("\"tile\": [{}, {}], ", queue.tile.rows, queue.tile.cols);
+        if (queue.cluster != ClusterMode::any) put("\"cluster\": \"{}\", ", name_of(queue.cluster));
+        if (queue.kept_free != 0) put("\"kept_free\": {}, ", queue.kept_free);
+        put("\"tasks\": [");
         list(queue.tasks, ",", [&](const Task& task) { write(task); });
         put("]}}");
       });
@@ -109,6 +113,29 @@ class Writer {
       list(c.ranks, ", ", [&](int rank) { put("{}", rank); });
       put("]");
     }
+    if (c.backend != Backend::nccl) put(", \"backend\": \"{}\"", name_of(c.backend));
+    if (c.codec) put(", \"codec\": \"{}\"", name_of(*c.codec));
+    put("}}");
+  }
+  void write(const Product& product) {
+    put("\"product\": {{\"a\": ");
+    write(product.a);
+    put(", \"b\": ");
+    write(product.b);
+    put(", \"to\": ");
+    write(product.to);
+    if (product.batch != 1)
+      put(", \"batch\": {}, \"a_step\": {}, \"to_step\": {}", product.batch, product.a_step, product.to_step);
+    if (!product.bias.empty()) {
+      put(", \"bias\": ");
+      write(product.bias);
+    }
+    if (!product.a_scale.empty()) {
+      put(", \"a_scale\": ");
+      write(product.a_scale);
+    }
+    if (product.algorithm != LibraryAlgorithm{})
+      put(", \"algorithm\": [{}, {}]", product.algorithm.tile, product.algorithm.parts);
     put("}}");
   }
 

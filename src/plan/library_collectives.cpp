@@ -94,7 +94,11 @@ void LibraryCollectives::add(int rank, std::size_t chunk, const Region& from, co
                              std::vector<Post> posts) {
   const int number = first_chunk_ + static_cast<int>(chunk);
   if (flat()) {
-    b_.add(rank, library_, {Collective{kind_, number, from, to}, std::move(waits), std::move(posts)});
+    Collective collective{kind_, number, from, to};
+    // Kernels of our own know the whole world only, so stages are NCCL's.
+    if (b_.knobs().transport == Transport::store || b_.knobs().codec) collective.backend = Backend::imbrex;
+    collective.codec = b_.knobs().codec;
+    b_.add(rank, library_, {std::move(collective), std::move(waits), std::move(posts)});
     return;
   }
   const auto all = stages(rank, chunk, from, to);
@@ -104,7 +108,7 @@ void LibraryCollectives::add(int rank, std::size_t chunk, const Region& from, co
     const Stage& s = all[i];
     const int group =
         (first + static_cast<int>(i)) * std::max(nodes_, places_) + (s.inside ? rank / places_ : rank % places_);
-    Task task{Collective{s.kind, group, s.from, s.to, joined(rank, s.inside)}, {}, {}};
+    Task task{Collective{s.kind, group, s.from, s.to, joined(rank, s.inside), Backend::nccl, {}}, {}, {}};
     if (i == 0) task.waits = waits;
     if (i + 1 == all.size()) task.posts = posts;
     b_.add(rank, library_, std::move(task));

@@ -12,6 +12,20 @@ void expect_positive(const char* name, std::int64_t value) {
   IMBREX_EXPECTS(value > 0 && value <= (std::int64_t{1} << 31), "knob {} = {}: it must be from 1 to 2^31", name, value);
 }
 
+void validate_codec(const Problem& problem, Strategy strategy, const Knobs& knobs) {
+  const std::string name = name_of(*knobs.codec);
+  validate(knobs.codec->reduce_scatter);
+  validate(knobs.codec->all_gather);
+  IMBREX_EXPECTS(strategy != Strategy::fused, "codec {}: strategy fused sends no codes; sequential and decomposed do",
+                 name);
+  IMBREX_EXPECTS(problem.op == Operator::gemm_all_reduce || problem.op == Operator::gemm_reduce_scatter,
+                 "codec {}: {} sums nothing; gemm_all_reduce and gemm_reduce_scatter do", name, name_of(problem.op));
+  IMBREX_EXPECTS(problem.op == Operator::gemm_all_reduce || knobs.codec->reduce_scatter == knobs.codec->all_gather,
+                 "codec {}: a reduce-scatter has one step, and so one codec, not a pair", name);
+  IMBREX_EXPECTS(knobs.nodes == 1, "codec {} and nodes = {}: Imbrex' own collectives end at the host", name,
+                 knobs.nodes);
+}
+
 std::unique_ptr<plan::FusedStrategy> fused_strategy(const Problem& problem, const Knobs& knobs, int only) {
   return problem.op == Operator::all_gather_gemm ? plan::fused_all_gather(problem, knobs, only)
                                                  : plan::fused_scatter(problem, knobs, only);
@@ -52,14 +66,16 @@ class MadeTasks final : public plan::TaskStream {
 
 class StoredTasks final : public plan::TaskStream {
  public:
-  explicit StoredTasks(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {}
+  StoredTasks(std::shared_ptr<const Plan> plan, bool made) : plan_(std::move(plan)), made_(made) {}
 
   const Plan& frame() const override { return *plan_; }
+  bool made() const override { return made_; }
   void for_each(const plan::TaskVisit& visit) override { plan::for_each_task(*plan_, visit); }
   std::shared_ptr<const Plan> whole() const override { return plan_; }
 
  private:
   std::shared_ptr<const Plan> plan_;
+  bool made_;
 };
 
 // Strategies go back and forth between compute queues, where they use two.
@@ -104,6 +120,7 @@ void plan::validate_knobs(const Problem& problem, Strategy strategy, const Knobs
                  knobs.comm_rows);
   IMBREX_EXPECTS(knobs.partial != Type::e4m3,
                  "knob partial = e4m3: partial products are added up, so it must be bf16, fp16 or fp32");
+  if (knobs.codec) validate_codec(problem, strategy, knobs);
   if (strategy != Strategy::fused) return;
   const bool gather = problem.op == Operator::all_gather_gemm, exchange = problem.op == Operator::gemm_all_to_all;
   IMBREX_EXPECTS(!gather || !knobs.span_shards || problem.scales != Scales::tensor,
@@ -133,7 +150,7 @@ Plan plan::make_rank_plan(const Problem& problem, Strategy strategy, const Knobs
 }
 
 std::unique_ptr<plan::TaskStream> plan::stored_tasks(std::shared_ptr<const Plan> plan) {
-  return std::make_unique<StoredTasks>(std::move(plan));
+  return std::make_unique<StoredTasks>(std::move(plan), false);
 }
 
 std::unique_ptr<plan::TaskStream> plan::make_rank_tasks(const Problem& problem, Strategy strategy, const Knobs& knobs,
@@ -144,7 +161,8 @@ std::unique_ptr<plan::TaskStream> plan::make_rank_tasks(const Problem& problem, 
   if (strategy == Strategy::fused)
     if (auto fused = fused_strategy(problem, knobs, rank); one_compute_queue(fused->builder().plan()))
       return std::make_unique<MadeTasks>(std::move(fused), rank);
-  return plan::stored_tasks(std::make_shared<const Plan>(plan::make_rank_plan(problem, strategy, knobs, rank)));
+  return std::make_unique<StoredTasks>(
+      std::make_shared<const Plan>(plan::make_rank_plan(problem, strategy, knobs, rank)), true);
 }
 
 }  // namespace imbrex

@@ -36,6 +36,11 @@ constexpr std::array<Named<CollectiveKind>, 4> collective_kinds{{{CollectiveKind
                                                                  {CollectiveKind::all_to_all, "all_to_all"}}};
 constexpr std::array<Named<Engine>, 3> engines{
     {{Engine::compute, "compute"}, {Engine::copy, "copy"}, {Engine::library, "library"}}};
+constexpr std::array<Named<Backend>, 2> backends{{{Backend::nccl, "nccl"}, {Backend::imbrex, "imbrex"}}};
+constexpr std::array<Named<ClusterMode>, 4> cluster_modes{{{ClusterMode::any, "any"},
+                                                           {ClusterMode::single, "single"},
+                                                           {ClusterMode::share_b, "share_b"},
+                                                           {ClusterMode::share_k, "share_k"}}};
 constexpr std::array<Named<BufferRole>, 3> buffer_roles{
     {{BufferRole::input, "input"}, {BufferRole::output, "output"}, {BufferRole::workspace, "workspace"}}};
 constexpr std::array<Named<Layout>, 3> layouts{
@@ -77,6 +82,8 @@ std::string_view name_of(Transport transport) { return find_name(transports, tra
 std::string_view name_of(Reducer reducer) { return find_name(reducers, reducer); }
 std::string_view name_of(CollectiveKind kind) { return find_name(collective_kinds, kind); }
 std::string_view name_of(Engine engine) { return find_name(engines, engine); }
+std::string_view name_of(Backend backend) { return find_name(backends, backend); }
+std::string_view name_of(ClusterMode mode) { return find_name(cluster_modes, mode); }
 std::string_view name_of(Fault fault) { return find_name(faults, fault); }
 std::string_view plan::name_of(BufferRole role) { return find_name(buffer_roles, role); }
 std::string_view plan::name_of(Layout layout) { return find_name(layouts, layout); }
@@ -92,12 +99,14 @@ CollectiveKind parse_collective_kind(std::string_view name) {
   return find_value(collective_kinds, name, "a collective");
 }
 Engine parse_engine(std::string_view name) { return find_value(engines, name, "an engine"); }
+Backend parse_backend(std::string_view name) { return find_value(backends, name, "a backend"); }
+ClusterMode parse_cluster_mode(std::string_view name) { return find_value(cluster_modes, name, "a cluster mode"); }
 BufferRole plan::parse_buffer_role(std::string_view name) { return find_value(buffer_roles, name, "a buffer role"); }
 Layout plan::parse_layout(std::string_view name) { return find_value(layouts, name, "a layout"); }
 WaitPoint plan::parse_wait_point(std::string_view name) { return find_value(wait_points, name, "a wait point"); }
 
 std::string_view kind_of(const Task& task) {
-  constexpr std::string_view names[] = {"tile", "transfer", "reduction", "collective"};
+  constexpr std::string_view names[] = {"tile", "transfer", "reduction", "collective", "product"};
   return names[task.work.index()];
 }
 
@@ -122,6 +131,9 @@ std::string label(const Task& task) {
   if (const auto* reduction = std::get_if<Reduction>(&task.work))
     return fmt::format("sum of {}, rows {}+{} cols {}+{}", reduction->from.size(), reduction->to.front().row,
                        reduction->to.front().rows, reduction->to.front().col, reduction->to.front().cols);
+  if (const auto* product = std::get_if<Product>(&task.work))
+    return fmt::format("product rows {}+{} cols {}+{}", product->a.row, product->a.rows * product->batch,
+                       product->b.col, product->b.cols);
   const auto& c = std::get<Collective>(task.work);
   return fmt::format("{} {}", name_of(c.kind), c.group);
 }

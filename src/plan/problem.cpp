@@ -71,7 +71,7 @@ bool plan::owns_columns(const Problem& problem, const Knobs& knobs) {
   return problem.op == Operator::gemm_all_reduce && !knobs.one_shot && problem.m < problem.ranks * knobs.tile_m;
 }
 
-plan::Product plan::product_of_rank(const Problem& problem) {
+plan::ProductSize plan::product_of_rank(const Problem& problem) {
   const RankShapes shapes = shapes_of(problem);
   // Of e4m3 with a scale of each rank's A, ranks' rows are products of their own.
   const bool at_once = problem.op == Operator::all_gather_gemm && problem.scales != Scales::tensor;

@@ -13,12 +13,12 @@ double wire_bytes(const Problem& problem);
 bool owns_columns(const Problem& problem, const Knobs& knobs);
 
 /// What a rank multiplies in all: A (m x k) by B (k x n), of the gathered rows in an all-gather.
-struct Product {
+struct ProductSize {
   std::int64_t m = 0, n = 0, k = 0;
   Type type = Type::bf16;
 
-  bool operator==(const Product&) const = default;
+  bool operator==(const ProductSize&) const = default;
 };
-Product product_of_rank(const Problem& problem);
+ProductSize product_of_rank(const Problem& problem);
 
 }  // namespace imbrex::plan

@@ -6,7 +6,6 @@
 
 #include "plan/library_collectives.hpp"
 #include "plan/strategies.hpp"
-#include "plan/tile_order.hpp"
 
 namespace imbrex::plan {
 namespace {
@@ -34,6 +33,24 @@ std::vector<Chunk> chunks_of(std::int64_t part_rows, int chunks, int parts) {
   return result;
 }
 
+// All columns of a rank's product of those rows, without scales and bias.
+Product product_of(const Builder& b, int rank, const Region& a, const Region& to) {
+  Product product{a, b.rows_of(rank, buffer_b, 0, b.shapes().depth), to};
+  product.algorithm = {b.knobs().library_tile, b.knobs().library_parts};
+  return product;
+}
+
+void add_bias(const Builder& b, int rank, Product& product) {
+  if (b.problem().bias) product.bias = b.rows_of(rank, buffer_bias, 0, 1);
+}
+
+void set_batch(Product& product, int batch, std::int64_t a_step, std::int64_t to_step) {
+  if (batch == 1) return;
+  product.batch = batch;
+  product.a_step = a_step;
+  product.to_step = to_step;
+}
+
 Plan gather_then_gemm(Builder& b, int chunks) {
   const auto& shapes = b.shapes();
   const int ranks = b.ranks();
@@ -44,7 +61,7 @@ Plan gather_then_gemm(Builder& b, int chunks) {
   const int gathered_scales = scales == Scales::none ? -1
                                                      : b.workspace("gathered_scales", Layout::row_major, Type::fp32,
                                                                    shapes.a_scale.rows * ranks, 1, 1);
-  const int compute = b.queue(Engine::compute), library = b.queue(Engine::library);
+  const int products = b.queue(Engine::library), library = b.queue(Engine::library);
   const auto parts = chunks_of(shapes.a.rows, chunks, ranks);
   // All scales are gathered once, before anything else.
   std::optional<LibraryCollectives> of_scales;
@@ -61,25 +78,32 @@ Plan gather_then_gemm(Builder& b, int chunks) {
                      b.scale_rows(rank, gathered_scales, {0, shapes.a_scale.rows * ranks}), {}, {});
     for (std::size_t c = 0; c < parts.size(); ++c) {
       const Chunk& chunk = parts[c];
-      const int group = static_cast<int>(c);
-      collectives.add(rank, c, b.rows_of(rank, buffer_a, chunk.rows.begin, chunk.rows.size),
-                      b.rows_of(rank, gathered, chunk.packed, chunk.rows.size * ranks), {}, {{rank, ready + group}});
-      // One chunk lies in the workspace as in the output, so its tiles need not end where the sources' rows do.
-      const bool whole = parts.size() == 1 && scales != Scales::tensor;
-      for (int source = 0; source < (whole ? 1 : ranks); ++source)
-        for (const Block& t : blocks_of({0, whole ? b.problem().m : chunk.rows.size}, {0, shapes.b.cols}, b.knobs())) {
-          const std::int64_t packed = chunk.packed + source * chunk.rows.size + t.rows.begin;
-          const std::int64_t out_row = source * shapes.a.rows + chunk.rows.begin + t.rows.begin;
-          Tile tile{b.rows_of(rank, gathered, packed, t.rows.size),
-                    b.region(rank, buffer_b, 0, shapes.depth, t.cols.begin, t.cols.size),
-                    {},
-                    0,
-                    {{b.region(rank, buffer_out, out_row, t.rows.size, t.cols.begin, t.cols.size)}}};
-          if (scales == Scales::tensor) tile.a_scale = b.scale_rows(rank, gathered_scales, {source, 1});
-          if (scales == Scales::row) tile.a_scale = b.scale_rows(rank, gathered_scales, {out_row, t.rows.size});
-          b.add_bias(rank, t.cols, tile.adds);
-          b.add(rank, compute, {std::move(tile), {{ready + group}}, {}});
-        }
+      const int signal = ready + static_cast<int>(c);
+      const std::int64_t h = chunk.rows.size;
+      collectives.add(rank, c, b.rows_of(rank, buffer_a, chunk.rows.begin, h),
+                      b.rows_of(rank, gathered, chunk.packed, h * ranks), {}, {{rank, signal}});
+      const auto multiply = [&](std::int64_t packed, std::int64_t out_row, std::int64_t rows, int source) {
+        Product product =
+            product_of(b, rank, b.rows_of(rank, gathered, packed, rows), b.rows_of(rank, buffer_out, out_row, rows));
+        if (scales == Scales::tensor) product.a_scale = b.scale_rows(rank, gathered_scales, {source, 1});
+        if (scales == Scales::row) product.a_scale = b.scale_rows(rank, gathered_scales, {out_row, rows});
+        add_bias(b, rank, product);
+        return product;
+      };
+      // One chunk lies in the workspace as in the output. Sources' rows of several are a batch, if no scales differ.
+      if (parts.size() == 1 && scales != Scales::tensor) {
+        b.add(rank, products, {multiply(0, 0, b.problem().m, 0), {{signal}}, {}});
+      } else if (scales == Scales::none) {
+        Product product = multiply(chunk.packed, chunk.rows.begin, h, 0);
+        set_batch(product, ranks, h, shapes.a.rows);
+        b.add(rank, products, {std::move(product), {{signal}}, {}});
+      } else {
+        for (int source = 0; source < ranks; ++source)
+          b.add(rank, products,
+                {multiply(chunk.packed + source * h, source * shapes.a.rows + chunk.rows.begin, h, source),
+                 {{signal}},
+                 {}});
+      }
     }
   }
   return b.take();
@@ -101,56 +125,60 @@ Plan gemm_then_collective(Builder& b, int chunks) {
   const auto parts = chunks_of(part_rows, chunks, destinations);
   const Type partial_type = kind == CollectiveKind::all_to_all ? output_type(b.problem().type) : b.knobs().partial;
   const int partial = b.workspace("partial", Layout::row_major, partial_type, shapes.product.rows, cols, 1);
-  const int compute = b.queue(Engine::compute), library = b.queue(Engine::library);
+  const int products = b.queue(Engine::library), library = b.queue(Engine::library);
   // What an all-to-all of one chunk leaves contiguous belongs to different row blocks of the output, and a library
-  // adds in its operands' type, and no bias: these need a workspace behind the collective, then a copy or a reduction.
+  // adds in its operands' type, and no bias: these need a workspace behind the collective, then copies or a reduction,
+  // on a queue of their own, so that no product waits for them.
   const bool unpack = kind == CollectiveKind::all_to_all && parts.size() > 1;
   const bool convert =
       partial_type != output_type(b.problem().type) || (b.problem().bias && kind != CollectiveKind::all_to_all);
-  const int received = unpack || convert
-                           ? b.workspace("received", Layout::row_major, partial_type, shapes.out.rows, cols, 1)
-                           : buffer_out;
-  const int copy = unpack ? b.queue(Engine::copy) : compute;
+  const bool follow = unpack || convert;
+  const int received =
+      follow ? b.workspace("received", Layout::row_major, partial_type, shapes.out.rows, cols, 1) : buffer_out;
+  const int behind = follow ? b.queue(unpack ? Engine::copy : Engine::library) : library;
   LibraryCollectives collectives(b, library, kind, partial, rows_of(parts), "node_sums");
   for (int rank = 0; rank < ranks; ++rank)
     for (std::size_t c = 0; c < parts.size(); ++c) {
       const Chunk& chunk = parts[c];
-      const int done = b.signals(rank);
-      std::uint32_t tiles = 0;
-      // One chunk lies in the workspace as in the product, so its tiles need not end where the destinations' rows do.
-      const bool whole = parts.size() == 1;
-      for (int destination = 0; destination < (whole ? 1 : destinations); ++destination)
-        for (const Block& t : blocks_of({0, whole ? shapes.product.rows : chunk.rows.size}, {0, cols}, b.knobs())) {
-          const std::int64_t row = destination * part_rows + chunk.rows.begin + t.rows.begin;
-          const std::int64_t packed = chunk.packed + destination * chunk.rows.size + t.rows.begin;
-          Tile tile{b.rows_of(rank, buffer_a, row, t.rows.size),
-                    b.region(rank, buffer_b, 0, shapes.depth, t.cols.begin, t.cols.size),
-                    {},
-                    0,
-                    {{b.region(rank, partial, packed, t.rows.size, t.cols.begin, t.cols.size)}},
-                    b.scales_of(rank, {row, t.rows.size})};
-          if (kind == CollectiveKind::all_to_all) b.add_bias(rank, t.cols, tile.adds);
-          b.add(rank, compute, {std::move(tile), {}, {{rank, done}}});
-          ++tiles;
-        }
       const std::int64_t h = chunk.rows.size;
+      const int done = b.signals(rank);
+      const auto multiply = [&](std::int64_t row, std::int64_t packed, std::int64_t rows) {
+        Product product =
+            product_of(b, rank, b.rows_of(rank, buffer_a, row, rows), b.rows_of(rank, partial, packed, rows));
+        product.a_scale = b.scales_of(rank, {row, rows});
+        if (kind == CollectiveKind::all_to_all) add_bias(b, rank, product);
+        return product;
+      };
+      // One chunk lies in the workspace as in the product. Destinations' rows of several are a batch, or with scales a
+      // product each, the last of which tells that all are done.
+      if (parts.size() == 1) {
+        b.add(rank, products, {multiply(0, 0, shapes.product.rows), {}, {{rank, done}}});
+      } else if (b.problem().scales == Scales::none) {
+        Product product = multiply(chunk.rows.begin, chunk.packed, h);
+        set_batch(product, destinations, part_rows, h);
+        b.add(rank, products, {std::move(product), {}, {{rank, done}}});
+      } else {
+        for (int d = 0; d < destinations; ++d)
+          b.add(rank, products,
+                {multiply(d * part_rows + chunk.rows.begin, chunk.packed + d * h, h),
+                 {},
+                 d + 1 < destinations ? std::vector<Post>{} : std::vector<Post>{{rank, done}}});
+      }
       const Region from = b.rows_of(rank, partial, chunk.packed, h * destinations);
       const Region to = kind == CollectiveKind::all_to_all ? b.rows_of(rank, received, chunk.packed, h * ranks)
                                                            : b.rows_of(rank, received, chunk.rows.begin, h);
-      const bool follow = unpack || convert;
       const int arrived = follow ? b.signals(rank) : 0;
-      collectives.add(rank, c, from, to, {{done, tiles}},
-                      follow ? std::vector<Post>{{rank, arrived}} : std::vector<Post>{});
+      collectives.add(rank, c, from, to, {{done}}, follow ? std::vector<Post>{{rank, arrived}} : std::vector<Post>{});
       if (!follow) continue;
       if (convert) {
         const Region out = {rank, buffer_out, to.row, 0, to.rows, cols};
         Reduction reduction{{to}, {out}};
         b.add_bias(rank, {0, cols}, reduction.from);
-        b.add(rank, compute, {std::move(reduction), {{arrived}}, {}});
+        b.add(rank, behind, {std::move(reduction), {{arrived}}, {}});
         continue;
       }
       for (int source = 0; source < ranks; ++source)
-        b.add(rank, copy,
+        b.add(rank, behind,
               {Transfer{b.rows_of(rank, received, chunk.packed + source * h, h),
                         b.rows_of(rank, buffer_out, source * part_rows + chunk.rows.begin, h)},
                {{arrived}},
@@ -161,18 +189,12 @@ Plan gemm_then_collective(Builder& b, int chunks) {
 
 // One rank has nobody to exchange with: its product is the result.
 Plan product_plan(Builder& b) {
-  const auto& shapes = b.shapes();
-  const int compute = b.queue(Engine::compute);
-  for (const Block& t : blocks_of({0, shapes.product.rows}, {0, shapes.product.cols}, b.knobs())) {
-    Tile tile{b.rows_of(0, buffer_a, t.rows.begin, t.rows.size),
-              b.region(0, buffer_b, 0, shapes.depth, t.cols.begin, t.cols.size),
-              {},
-              0,
-              {{b.region(0, buffer_out, t.rows.begin, t.rows.size, t.cols.begin, t.cols.size)}},
-              b.scales_of(0, t.rows)};
-    b.add_bias(0, t.cols, tile.adds);
-    b.add(0, compute, {std::move(tile), {}, {}});
-  }
+  const std::int64_t rows = b.shapes().product.rows;
+  const int products = b.queue(Engine::library);
+  Product product = product_of(b, 0, b.rows_of(0, buffer_a, 0, rows), b.rows_of(0, buffer_out, 0, rows));
+  product.a_scale = b.scales_of(0, {0, rows});
+  add_bias(b, 0, product);
+  b.add(0, products, {std::move(product), {}, {}});
   return b.take();
 }
 

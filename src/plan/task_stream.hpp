@@ -38,7 +38,7 @@ class TaskStream {
   /// The plan, whose queues may be empty all the same.
   virtual const Plan& frame() const = 0;
 
-  /// Whether a strategy makes the tasks as they are asked for, so that they keep the format's rules.
+  /// Whether a strategy makes the tasks, so that they keep the format's rules, and may be one rank's only.
   virtual bool made() const { return false; }
 
   /// Calls `visit` for every task: of each queue in its order, of a rank's compute queues one after the other. Each

@@ -8,7 +8,7 @@ namespace imbrex::plan {
 inline Plan without_collectives(Plan plan) {
   for (RankPlan& rank : plan.ranks)
     for (Queue& queue : rank.queues) {
-      if (queue.engine == Engine::library) queue.tasks.clear();
+      std::erase_if(queue.tasks, [](const Task& task) { return !std::holds_alternative<Product>(task.work); });
       for (Task& task : queue.tasks) task.waits.clear(), task.posts.clear();
     }
   return plan;

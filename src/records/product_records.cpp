@@ -40,10 +40,10 @@ std::string to_json(const ProductRecord& r) {
                      r.seconds * 1e6, r.first_seconds * 1e6);
 }
 
-const ProductRecord* find_product(const std::vector<ProductRecord>& records, const plan::Product& product) {
+const ProductRecord* find_product(const std::vector<ProductRecord>& records, const plan::ProductSize& product) {
   const ProductRecord* best = nullptr;
   for (const ProductRecord& r : records) {
-    const plan::Product& p = r.product;
+    const plan::ProductSize& p = r.product;
     const bool fits =
         p.type == product.type && p.n == product.n && p.k == product.k && r.m_low <= product.m && product.m <= r.m_high;
     if (fits && (best == nullptr || p.m < best->product.m)) best = &r;

@@ -13,7 +13,7 @@ namespace imbrex::records {
 
 /// Measured for `product`; taken for as many columns and K, and from m_low to m_high rows.
 struct ProductRecord {
-  plan::Product product;
+  plan::ProductSize product;
   std::int64_t m_low = 0, m_high = 0;
   int tile = 0, parts = 1;                ///< Knobs::library_tile and library_parts
   double seconds = 0, first_seconds = 0;  ///< the latter: of cuBLASLt's first suggestion
@@ -31,7 +31,7 @@ ProductRecord product_record_of(const plan::Node& n);
 std::string to_json(const ProductRecord& record);
 
 /// Of those that are for the product, the one measured with the fewest rows; null where there is none.
-const ProductRecord* find_product(const std::vector<ProductRecord>& records, const plan::Product& product);
+const ProductRecord* find_product(const std::vector<ProductRecord>& records, const plan::ProductSize& product);
 
 /// The knobs of strategy `sequential`, with what is recorded of the problem's product, unless they name a tile.
 Knobs with_library_tile(Knobs knobs, const std::vector<ProductRecord>& records, const Problem& problem);

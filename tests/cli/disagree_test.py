@@ -138,8 +138,8 @@ class Disagree(Case):
         def more_workers(p):
             p["ranks"][0]["queues"][0]["workers"] += 1
 
-        def another_name(p):
-            p["buffers"][-1]["name"] += "_"
+        def more_rows(p):
+            p["buffers"][-1]["rows"] += 1
 
         def signal_copies(p):
             p["signal_copies"] = 1
@@ -147,13 +147,13 @@ class Disagree(Case):
         def another_knob(p):
             p["knobs"]["group"] = 3
 
-        for change, says in ((more_workers, "hash of rank 0's tasks = "), (another_name, "hash of the buffers = "),
+        for change, says in ((more_workers, "digest of rank 0's tasks = "), (more_rows, "digest of the buffers = "),
                              (signal_copies, "signal_copies = 1"), (another_knob, "group = 3")):
             self.write("odd.json", json.dumps(with_changes(plan, change)))
             self.expect(usual + ["--unchecked"], ["--plan", "odd.json", "--unchecked"], f"rank {ODD} asks for {says}")
         if any(len(task["posts"]) > 1 for queue in plan["ranks"][2]["queues"] for task in queue["tasks"]):
             self.write("odd.json", json.dumps(with_changes(plan, swap_posts)))
-            self.expect(usual, ["--plan", "odd.json"], f"rank {ODD} asks for hash of rank 2's tasks = ")
+            self.expect(usual, ["--plan", "odd.json"], f"rank {ODD} asks for digest of rank 2's tasks = ")
         self.run_program(*[48 if at == 3 else word for at, word in enumerate(make[:-1])], "other.json")
         self.expect_field(usual, ["--plan", "other.json"], "m", 48, 24)
         # What the checker refutes, or the format check refuses, on one rank only.

@@ -145,7 +145,7 @@ TEST(CudaPairs, BlocksShareNoPartOfK) {
   knobs.split_k = 2;
   const Plan plan = plan_of(Operator::gemm_reduce_scatter, knobs, 1024, 512, 4 * 512);
   const TileShape shape{128, 128, 2, true, 16, 16, Sharing::k, 64};
-  EXPECT_FALSE(fits(plan, shape));
+  EXPECT_FALSE(fits(plan, survey_of(plan, 0), shape));
   EXPECT_NE(refusal(plan, shape).find("blocks share stretches up to K's end only"), std::string::npos);
 }
 

@@ -285,7 +285,7 @@ TEST(CudaTable, RefusalsNameTheTaskAndTheReason) {
   EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, {}), shape).find("in its register order only"),
             std::string::npos);
   EXPECT_NE(refusal(make_plan({Operator::all_gather_gemm, 64, 64, 64, 2, Type::bf16}, Strategy::sequential, {}), shape)
-                .find("library collectives"),
+                .find("library queues"),
             std::string::npos);
   Knobs wide = scatter_knobs();
   wide.tile_n = 256;
@@ -293,7 +293,8 @@ TEST(CudaTable, RefusalsNameTheTaskAndTheReason) {
             std::string::npos);
   Knobs small = scatter_knobs();
   small.tile_n = 64;
-  EXPECT_FALSE(fits(plan_of(Operator::gemm_reduce_scatter, small), shape));
+  const Plan narrow = plan_of(Operator::gemm_reduce_scatter, small);
+  EXPECT_FALSE(fits(narrow, survey_of(narrow, 0), shape));
   EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, small), shape).find("do not hold the registers"),
             std::string::npos);
   Plan copies = plan_of(Operator::all_gather_gemm, {});

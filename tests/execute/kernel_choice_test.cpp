@@ -173,6 +173,10 @@ TEST(KernelChoice, SharesAGpuAmongRanks) {
   EXPECT_EQ(cuda::workers_of_rank(pairs, 66, 4), 14);
   EXPECT_EQ(cuda::workers_of_rank(single, 8, 4), 1);
   EXPECT_EQ(cuda::workers_of_rank(single, 0, 4), 0);
+  EXPECT_EQ(cuda::workers_of_rank(single, 132, 1, 20), 112);
+  EXPECT_EQ(cuda::workers_of_rank(pairs, 66, 1, 20), 56);
+  EXPECT_EQ(cuda::workers_of_rank(single, 132, 1, 200), 1);
+  EXPECT_EQ(cuda::workers_of_rank(single, 0, 1, 20), 0);
   Choice choice = two_clusters(132, 66);
   const Problem gather{Operator::all_gather_gemm, 1024, 1024, 512, 4, Type::bf16};
   const Knobs by_push{.transport = Transport::push};

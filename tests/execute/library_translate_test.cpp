@@ -1,13 +1,12 @@
-// What the CUDA executor launches for plans with library collectives, without a GPU.
+// What the CUDA executor launches for plans with library queues, without a GPU.
 #include <gtest/gtest.h>
 
 #include <map>
-#include <tuple>
 
-#include "choose/choose.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "imbrex/error.hpp"
+#include "plan/builder.hpp"
 #include "support/random_plan.hpp"
 
 namespace imbrex {
@@ -20,53 +19,11 @@ constexpr Operator operators[] = {Operator::all_gather_gemm, Operator::gemm_redu
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
-std::vector<LibraryProduct> products_of(const LibraryProgram& program) {
-  std::vector<LibraryProduct> products;
+std::vector<Product> products_of(const LibraryProgram& program) {
+  std::vector<Product> products;
   for (const LibraryStep& step : program.steps)
-    if (const auto* product = std::get_if<LibraryProduct>(&step.work)) products.push_back(*product);
+    if (const auto* product = std::get_if<Product>(&step.work)) products.push_back(*product);
   return products;
-}
-
-// Where each element of the results lies, and what it is a product of.
-using Place = std::tuple<int, std::int64_t, std::int64_t>;  // buffer, row, column
-// Of A's row, of B's column, their length; how often; of the row's scale.
-using Source = std::tuple<Place, Place, std::int64_t, int, Place>;
-using Elements = std::map<Place, Source>;
-
-void add_product(Elements& elements, const Region& a, const Region& b, const Region& to, const Region& scale) {
-  for (std::int64_t r = 0; r < a.rows; ++r)
-    for (std::int64_t c = 0; c < b.cols; ++c) {
-      auto& entry = elements[{to.buffer, to.row + r, to.col + c}];
-      entry = {{a.buffer, a.row + r, a.col},
-               {b.buffer, b.row, b.col + c},
-               a.cols,
-               std::get<3>(entry) + 1,
-               {scale.buffer, scale.row + (scale.rows == a.rows ? r : 0), 0}};
-    }
-}
-
-Elements elements_of(const Plan& plan, int rank) {
-  Elements elements;
-  for (const Queue& queue : plan.ranks[index(rank)].queues)
-    for (const Task& task : queue.tasks)
-      if (const auto* tile = std::get_if<Tile>(&task.work))
-        add_product(elements, tile->a, tile->b, tile->stores.front().to, tile->a_scale);
-  return elements;
-}
-
-Elements elements_of(const LibraryProgram& program) {
-  Elements elements;
-  for (const LibraryProduct& p : products_of(program)) {
-    EXPECT_EQ(p.a.rows, p.to.rows);
-    EXPECT_EQ(p.b.cols, p.to.cols);
-    for (int i = 0; i < p.batch; ++i) {
-      Region a = p.a, to = p.to;
-      a.row += i * p.a_step;
-      to.row += i * p.to_step;
-      add_product(elements, a, p.b, to, p.a_scale);
-    }
-  }
-  return elements;
 }
 
 // ended[i][j]: step j has ended when step i begins, by streams and events alone.
@@ -110,31 +67,44 @@ std::vector<std::vector<bool>> order_of(const LibraryProgram& program) {
   return ended;
 }
 
-// The step that holds a task: the last one of the queue that begins at it or before, and is of its kind.
-std::size_t step_of(const LibraryProgram& program, const Plan& plan, int rank, int queue, std::size_t task) {
-  const bool tile = std::holds_alternative<Tile>(plan.ranks[index(rank)].queues[index(queue)].tasks[task].work);
+// Every task of the rank is one step, which does what the task says.
+std::size_t step_of(const LibraryProgram& program, int queue, std::size_t task) {
   std::size_t found = program.steps.size();
-  for (std::size_t i = 0; i < program.steps.size(); ++i) {
-    const LibraryStep& step = program.steps[i];
-    if (step.queue != queue || step.task > task || std::holds_alternative<LibraryProduct>(step.work) != tile) continue;
-    if (found == program.steps.size() || program.steps[found].task < step.task) found = i;
-  }
+  for (std::size_t i = 0; i < program.steps.size(); ++i)
+    if (program.steps[i].queue == queue && program.steps[i].task == task) {
+      EXPECT_EQ(found, program.steps.size()) << "queue " << queue << " task " << task << " is launched twice";
+      found = i;
+    }
   return found;
+}
+
+bool same_work(const LibraryStep& step, const Task& task) {
+  return std::visit(
+      [&](const auto& work) {
+        const auto* other = std::get_if<std::decay_t<decltype(work)>>(&task.work);
+        return other != nullptr && *other == work;
+      },
+      step.work);
 }
 
 void expect_faithful(const Plan& plan, int rank) {
   const LibraryProgram program = library_program(plan, rank);
-  EXPECT_EQ(elements_of(plan, rank), elements_of(program));
   const auto ended = order_of(program);
   const auto& queues = plan.ranks[index(rank)].queues;
   const auto for_each = [&](auto&& f) {
     for (int q = 0; q < std::ssize(queues); ++q)
       for (std::size_t t = 0; t < queues[index(q)].tasks.size(); ++t)
-        f(queues[index(q)].tasks[t], step_of(program, plan, rank, q, t));
+        f(queues[index(q)].tasks[t], step_of(program, q, t));
   };
+  std::size_t tasks = 0;
+  for_each([&](const Task& task, std::size_t i) {
+    ASSERT_LT(i, program.steps.size());
+    EXPECT_TRUE(same_work(program.steps[i], task)) << "step " << i;
+    ++tasks;
+  });
+  EXPECT_EQ(tasks, program.steps.size());
   // Strategies wait for all posts of a signal.
   for_each([&](const Task& waiter, std::size_t i) {
-    ASSERT_LT(i, program.steps.size());
     for (const Wait& wait : waiter.waits)
       for_each([&](const Task& poster, std::size_t j) {
         for (const Post& post : poster.posts)
@@ -145,7 +115,7 @@ void expect_faithful(const Plan& plan, int rank) {
   });
 }
 
-TEST(LibraryProgram, KeepsElementsAndOrderOfRandomPlans) {
+TEST(LibraryProgram, KeepsTasksAndOrderOfRandomPlans) {
   test::Random random(test::seed_from_environment());
   for (int i = 0; i < 150; ++i) {
     test::RandomCase c = test::random_case(random, {6, 60, true, true});
@@ -157,8 +127,8 @@ TEST(LibraryProgram, KeepsElementsAndOrderOfRandomPlans) {
     EXPECT_TRUE(runs_by_libraries(plan));
     // What only NCCL gathers.
     if (c.problem.type == Type::e4m3 && c.problem.op == Operator::all_gather_gemm) {
-      Plan stored = plan;
-      stored.knobs.transport = Transport::store;
+      c.knobs.transport = Transport::store;
+      const Plan stored = make_plan(c.problem, c.strategy, c.knobs);
       if (c.knobs.nodes == 1 && c.problem.ranks > 1) {
         EXPECT_NE(cuda::refusal_of_plan(stored).find("do not take e4m3 yet"), std::string::npos);
       }
@@ -170,9 +140,9 @@ TEST(LibraryProgram, KeepsElementsAndOrderOfRandomPlans) {
 
 TEST(LibraryProgram, SequentialIsOneProductAndOneCollectiveOnOneStream) {
   for (Operator op : operators)
-    for (int group : {1, 3, 8}) {
+    for (std::int64_t tile : {64, 128, 1 << 15}) {
       Knobs knobs;
-      knobs.group = group;
+      knobs.tile_m = knobs.tile_n = tile;
       const Plan plan = make_plan({op, 1100, 520, 256, 4, Type::bf16}, Strategy::sequential, knobs);
       const LibraryProgram program = library_program(plan, 1);
       const RankShapes shapes = shapes_of(plan.problem);
@@ -236,8 +206,7 @@ TEST(LibraryProgram, DecomposedIsOneProductAChunkBesideCollectives) {
         const LibraryProgram program = library_program(plan, 3);
         const auto products = products_of(program);
         ASSERT_EQ(products.size(), static_cast<std::size_t>(chunks));
-        for (const LibraryProduct& product : products)
-          EXPECT_EQ(product.batch, op == Operator::gemm_all_reduce ? 1 : 4);
+        for (const Product& product : products) EXPECT_EQ(product.batch, op == Operator::gemm_all_reduce ? 1 : 4);
         EXPECT_GE(program.forked.size(), 2u);
         const auto ended = order_of(program);
         // Some product begins before the collective of another chunk has ended.
@@ -245,7 +214,7 @@ TEST(LibraryProgram, DecomposedIsOneProductAChunkBesideCollectives) {
         for (std::size_t i = 0; i < program.steps.size(); ++i)
           for (std::size_t j = 0; j < program.steps.size(); ++j)
             beside =
-                beside || (std::holds_alternative<LibraryProduct>(program.steps[i].work) &&
+                beside || (std::holds_alternative<Product>(program.steps[i].work) &&
                            std::holds_alternative<Collective>(program.steps[j].work) && !ended[i][j] && !ended[j][i]);
         EXPECT_TRUE(beside) << name_of(op) << ' ' << chunks;
       }
@@ -262,25 +231,9 @@ TEST(LibraryProgram, ProductsDoNotWaitForConversions) {
   const auto ended = order_of(program);
   for (std::size_t i = 0; i < program.steps.size(); ++i)
     for (std::size_t j = 0; j < program.steps.size(); ++j)
-      if (std::holds_alternative<LibraryProduct>(program.steps[i].work)) {
-        EXPECT_FALSE(ended[i][j] && !std::holds_alternative<LibraryProduct>(program.steps[j].work));
+      if (std::holds_alternative<Product>(program.steps[i].work)) {
+        EXPECT_FALSE(ended[i][j] && !std::holds_alternative<Product>(program.steps[j].work));
       }
-}
-
-// Tiles that leave a corner out run one by one; the corner's tile alone changes nothing else.
-TEST(LibraryProgram, TilesThatFillNoRectangleRunOneByOne) {
-  Plan plan = make_plan({Operator::gemm_all_reduce, 300, 300, 64, 2, Type::bf16}, Strategy::sequential, {});
-  auto& tasks = plan.ranks[0].queues[0].tasks;
-  ASSERT_EQ(tasks.size(), 9u);
-  const Task corner = tasks.back();
-  tasks.pop_back();
-  for (Wait& wait : plan.ranks[0].queues[1].tasks[0].waits) wait.count = 8;
-  const LibraryProgram program = library_program(plan, 0);
-  EXPECT_EQ(elements_of(plan, 0), elements_of(program));
-  EXPECT_GT(products_of(program).size(), 1u);
-  // A tile twice in place of another is no rectangle either.
-  tasks.push_back(tasks.front());
-  EXPECT_EQ(elements_of(plan, 0), elements_of(library_program(plan, 0)));
 }
 
 std::string refusal(const Plan& plan, int rank = 0) {
@@ -307,21 +260,15 @@ TEST(LibraryProgram, RefusalsNameTheTaskAndTheReason) {
   Plan plan = small_plan();
   EXPECT_EQ(refusal(plan), "");
   plan.ranks[0].queues[0].tasks[1].posts[0].rank = 1;
-  EXPECT_REFUSAL(plan, 0, "rank 0 queue 0 task 1 (tile): posts to rank 1");
+  EXPECT_REFUSAL(plan, 0, "rank 0 queue 0 task 1 (product): posts to rank 1");
 
   plan = small_plan();
-  std::get<Tile>(plan.ranks[0].queues[0].tasks[0].work).stores[0].to.rank = 1;
-  EXPECT_REFUSAL(plan, 0, "rank 0 queue 0 task 0 (tile): the store is on rank 1");
+  plan.ranks[0].queues.push_back({Engine::compute, 0, {plan::signal_task({}, {})}});
+  EXPECT_REFUSAL(plan, 0, "rank 0 queue 2 task 0 (transfer): beside library queues, the CUDA executor runs no compute");
 
   plan = small_plan();
-  auto& tile = std::get<Tile>(plan.ranks[1].queues[0].tasks[2].work);
-  tile.adds.push_back(tile.stores[0].to);
-  EXPECT_REFUSAL(plan, 1, "rank 1 queue 0 task 2 (tile): a GEMM library adds no slots");
-
-  plan = small_plan();
-  auto& halved = std::get<Tile>(plan.ranks[0].queues[0].tasks[0].work);
-  halved.stores[0].to.rows /= 2;
-  EXPECT_REFUSAL(plan, 0, "stores a tile as a whole");
+  plan.ranks[0].queues.push_back({Engine::copy, 0, {{Transfer{{1, 3, 0, 0, 1, 1}, {0, 3, 0, 0, 1, 1}}, {}, {}}}});
+  EXPECT_REFUSAL(plan, 0, "rank 0 queue 2 task 0 (transfer): the source is on rank 1");
 
   // Collectives in another order than rank 0's, of another type, or on two queues.
   plan = small_plan();
@@ -329,7 +276,7 @@ TEST(LibraryProgram, RefusalsNameTheTaskAndTheReason) {
   EXPECT_REFUSAL(plan, 1, "rank 1 queue 1 task 0 (collective): collective 1 of bf16 stands where rank 0 has 0 of bf16");
   plan = small_plan();
   plan.ranks[0].queues.push_back(plan.ranks[0].queues[1]);
-  EXPECT_REFUSAL(plan, 0, "rank 0 queue 2 task 0 (collective): the CUDA executor runs one library queue");
+  EXPECT_REFUSAL(plan, 0, "rank 0 queue 2 task 0 (collective): the CUDA executor runs one queue with collectives");
 
   // Waits that no launch order serves.
   plan = small_plan();
@@ -341,37 +288,10 @@ TEST(LibraryProgram, RefusalsNameTheTaskAndTheReason) {
   plan.ranks[0].signals += 1;
   plan.ranks[0].queues[0].tasks[0].waits = {{plan.ranks[0].signals - 1}};
   plan.ranks[0].queues[1].tasks[0].posts = {{0, plan.ranks[0].signals - 1}};
-  EXPECT_REFUSAL(plan, 0, "rank 0 queue 0 task 0 (tile): waits for posts of tasks that come behind it");
+  EXPECT_REFUSAL(plan, 0, "rank 0 queue 0 task 0 (product): waits for posts of tasks that come behind it");
 
   plan = make_plan({Operator::gemm_reduce_scatter, 256, 128, 64, 2, Type::fp32}, Strategy::sequential, {});
   EXPECT_REFUSAL(plan, 0, "cuBLASLt does not store products of fp32 as bf16");
-}
-
-// What GPUs launch does not depend on the tiles that a strategy cuts for other executors.
-TEST(LibraryProgram, OfFewTilesIsTheSame) {
-  test::Random random(test::seed_from_environment());
-  std::size_t tiles = 0, few_tiles = 0;
-  for (int i = 0; i < 200; ++i) {
-    auto c = test::random_case(random, {.max_ranks = 4, .max_size = 700, .bias = true});
-    c.strategy = random.one_of({Strategy::sequential, Strategy::decomposed});
-    c.knobs = test::random_knobs(random, c.problem, c.strategy);
-    SCOPED_TRACE(test::describe(c));
-    const Plan plan = make_plan(c.problem, c.strategy, c.knobs),
-               few = make_plan(c.problem, c.strategy, choose::with_few_tiles({c.strategy, c.knobs}).knobs);
-    tiles += count_tasks(plan);
-    few_tiles += count_tasks(few);
-    if (!refusal(plan).empty()) continue;
-    const LibraryProgram x = library_program(plan, 0), y = library_program(few, 0);
-    ASSERT_EQ(x.steps.size(), y.steps.size());
-    for (std::size_t s = 0; s < x.steps.size(); ++s) {
-      ASSERT_TRUE(x.steps[s].work == y.steps[s].work);
-      ASSERT_EQ(x.steps[s].stream, y.steps[s].stream);
-      ASSERT_EQ(x.steps[s].waits, y.steps[s].waits);
-    }
-    ASSERT_EQ(x.forked, y.forked);
-    ASSERT_EQ(x.ends, y.ends);
-  }
-  EXPECT_LT(few_tiles * 5, tiles);
 }
 
 }  // namespace

@@ -47,7 +47,8 @@ TEST(KernelList, ChoosesAsTheExecutor) {
     const auto executor = make_cuda_executor(world, {});
     const test::KernelList list{"this GPU", runtime::gpu_of(0).major, test::build_kernels(), nullptr};
     for (const test::RandomCase& c : products()) {
-      const auto execution = executor->prepare_made(c.problem, c.strategy, c.knobs);
+      const auto execution =
+          executor->prepare_tasks([&] { return plan::make_rank_tasks(c.problem, c.strategy, c.knobs, 0); });
       const auto tasks = plan::make_rank_tasks(c.problem, c.strategy, c.knobs, 0);
       EXPECT_EQ(dynamic_cast<const cuda::StreamExecution&>(*execution).kernel_name(), test::kernel_of(*tasks, list))
           << test::describe(c);

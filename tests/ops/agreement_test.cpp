@@ -10,6 +10,7 @@
 
 #include "imbrex/collectives.hpp"
 #include "imbrex/error.hpp"
+#include "plan/task_stream.hpp"
 #include "runtime/agreement.hpp"
 #include "support/operators.hpp"
 #include "support/random_plan.hpp"
@@ -44,8 +45,8 @@ std::size_t first_free(World& world) {
   return offset;
 }
 
-enum class Call { operation, prepare, prepare_shared, prepare_made, all_reduce, rms_norm, exchange };
-constexpr Call calls[] = {Call::operation,  Call::prepare,  Call::prepare_shared, Call::prepare_made,
+enum class Call { operation, prepare, prepare_made, all_reduce, rms_norm, exchange };
+constexpr Call calls[] = {Call::operation,  Call::prepare,  Call::prepare_made,
                           Call::all_reduce, Call::rms_norm, Call::exchange};
 
 // What a rank is asked for.
@@ -75,13 +76,10 @@ void make(World& world, const Ask& ask) {
       test::make_operator(world, p.op, {p.m, p.n, p.k, p.type, p.bias, p.scales}, ask.options);
       return;
     case Call::prepare: static_cast<void>(make_cpu_executor(world, ask.options.cpu)->prepare(plan())); return;
-    case Call::prepare_shared:
-      static_cast<void>(
-          make_cpu_executor(world, ask.options.cpu)->prepare_shared(std::make_shared<const Plan>(plan())));
-      return;
     case Call::prepare_made:
-      static_cast<void>(
-          make_cpu_executor(world, ask.options.cpu)->prepare_made(p, *ask.options.strategy, *ask.options.knobs));
+      static_cast<void>(make_cpu_executor(world, ask.options.cpu)->prepare_tasks([&] {
+        return plan::make_rank_tasks(p, *ask.options.strategy, *ask.options.knobs, world.rank());
+      }));
       return;
     case Call::all_reduce: make_cpu_all_reduce(world, ask.count, ask.type, ask.all_reduce); return;
     case Call::rms_norm: make_cpu_all_reduce_rms_norm(world, ask.count, ask.hidden, ask.type, ask.rms_norm); return;
@@ -149,12 +147,11 @@ std::vector<Change> changes_of(const Ask& ask) {
       list.push_back({"device", [](Ask& a) { a.options.device = Device::automatic; }});
       break;
     case Call::prepare:
-    case Call::prepare_shared:
       list.push_back(
-          {"hash of the buffers", [](Ask& a) { a.change_plan = [](Plan& p) { p.buffers.back().name += "x"; }; }});
-      list.push_back({"hash of rank 1's tasks",
+          {"digest of the buffers", [](Ask& a) { a.change_plan = [](Plan& p) { p.buffers.back().rows += 1; }; }});
+      list.push_back({"digest of rank 1's tasks",
                       [](Ask& a) { a.change_plan = [](Plan& p) { p.ranks[1].queues[0].workers += 1; }; }});
-      list.push_back({"hash of rank 0's tasks", [](Ask& a) {
+      list.push_back({"digest of rank 0's tasks", [](Ask& a) {
                         a.change_plan = [](Plan& p) {
                           auto& tasks = p.ranks[0].queues[0].tasks;
                           tasks.push_back({Transfer{}, {}, {}});
@@ -282,9 +279,7 @@ TEST(Agreement, AnotherKindOfCallIsNamed) {
     Random random(2);
     for (const Call call : calls)
       for (const Call other : calls) {
-        const auto plan = [](Call c) {
-          return c == Call::prepare || c == Call::prepare_shared || c == Call::prepare_made;
-        };
+        const auto plan = [](Call c) { return c == Call::prepare || c == Call::prepare_made; };
         if (call == other || (plan(call) && plan(other))) continue;
         const Ask usual = random_ask(random, call, world.size());
         const std::string text = wrong(world, usual, random_ask(random, other, world.size()), 1, "");
@@ -341,7 +336,8 @@ TEST(Agreement, WhatOneRankRefusesAllRefuse) {
       static_cast<void>(executor->prepare(mine));
     });
     expect("knob ", [&](bool odd) {
-      static_cast<void>(executor->prepare_made(problem, Strategy::fused, {.tile_m = odd ? -1 : 128}));
+      static_cast<void>(executor->prepare_tasks(
+          [&] { return plan::make_rank_tasks(problem, Strategy::fused, {.tile_m = odd ? -1 : 128}, world.rank()); }));
     });
     expect("the plan is for 2 ranks", [&](bool odd) {
       Problem two = problem;

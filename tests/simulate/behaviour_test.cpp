@@ -48,20 +48,6 @@ TEST(Behaviour, AnEpilogueWaitHidesBehindTheProducts) {
   }
 }
 
-TEST(Behaviour, PreparesWhatMakePlanMakes) {
-  const Problem problem{Operator::gemm_reduce_scatter, 1024, 512, 512, 4, Type::bf16};
-  const auto simulator = make_simulator(ideal_machine());
-  Knobs one_tile;
-  one_tile.tile_m = one_tile.tile_n = 1024;
-  const auto seconds = [&](Strategy strategy, const Knobs& knobs) {
-    return simulator->prepare_made(problem, strategy, knobs)->run({}).seconds;
-  };
-  for (const Strategy strategy : {Strategy::sequential, Strategy::fused})
-    for (const Knobs& knobs : {Knobs{}, one_tile})
-      EXPECT_EQ(seconds(strategy, knobs), simulate(make_plan(problem, strategy, knobs), ideal_machine()).seconds);
-  EXPECT_LT(seconds(Strategy::sequential, {}), seconds(Strategy::sequential, one_tile));
-}
-
 TEST(Behaviour, KernelsOfAStreamDoNotShareAWave) {
   Machine m = ideal_machine();
   m.launch_gap = constant(1e-6);

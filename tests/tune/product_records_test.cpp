@@ -29,14 +29,14 @@ std::string message_of(const std::string& text) {
 
 TEST(Products, AreWhatARankMultiplies) {
   const auto product = [](Operator op) { return plan::product_of_rank({op, 128, 512, 1024, 4, bf16}); };
-  EXPECT_EQ(product(Operator::all_gather_gemm), (plan::Product{128, 128, 1024, bf16}));
-  EXPECT_EQ(product(Operator::gemm_reduce_scatter), (plan::Product{128, 512, 256, bf16}));
-  EXPECT_EQ(product(Operator::gemm_all_reduce), (plan::Product{128, 512, 256, bf16}));
+  EXPECT_EQ(product(Operator::all_gather_gemm), (plan::ProductSize{128, 128, 1024, bf16}));
+  EXPECT_EQ(product(Operator::gemm_reduce_scatter), (plan::ProductSize{128, 512, 256, bf16}));
+  EXPECT_EQ(product(Operator::gemm_all_reduce), (plan::ProductSize{128, 512, 256, bf16}));
   // A scale of each rank's rows makes a product of them.
   const Problem scaled{Operator::all_gather_gemm, 128, 512, 1024, 4, Type::e4m3, false, Scales::tensor};
-  EXPECT_EQ(plan::product_of_rank(scaled), (plan::Product{32, 128, 1024, Type::e4m3}));
+  EXPECT_EQ(plan::product_of_rank(scaled), (plan::ProductSize{32, 128, 1024, Type::e4m3}));
   const RankShapes shapes = shapes_of({Operator::gemm_all_to_all, 128, 512, 1024, 4, bf16});
-  EXPECT_EQ(product(Operator::gemm_all_to_all), (plan::Product{shapes.a.rows, shapes.b.cols, shapes.a.cols, bf16}));
+  EXPECT_EQ(product(Operator::gemm_all_to_all), (plan::ProductSize{shapes.a.rows, shapes.b.cols, shapes.a.cols, bf16}));
 }
 
 TEST(ProductRecords, StandForRowsInAsManyStrips) {
@@ -116,8 +116,8 @@ TEST(ProductRecords, RefuseWhatTheyDoNotKnow) {
 
 TEST(ProductRecords, AnswerForTheirRowsColumnsAndK) {
   const std::vector<records::ProductRecord> records{{{128, 64, 32, bf16}, 65, 128, 5, 1, 1e-6, 2e-6},
-                                                    {{100, 64, 32, bf16}, 90, 100, 6, 2, 1e-6, 2e-6}};
-  const auto tile = [&](const plan::Product& p) {
+                                                 {{100, 64, 32, bf16}, 90, 100, 6, 2, 1e-6, 2e-6}};
+  const auto tile = [&](const plan::ProductSize& p) {
     const records::ProductRecord* found = records::find_product(records, p);
     return found == nullptr ? 0 : found->tile;
   };

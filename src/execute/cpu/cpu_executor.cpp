@@ -10,6 +10,7 @@
 #include "base/clock.hpp"
 #include "execute/cpu/worker.hpp"
 #include "execute/terms.hpp"
+#include "plan/task_stream.hpp"
 
 namespace imbrex {
 namespace {
@@ -17,9 +18,10 @@ namespace {
 class CpuExecution final : public Execution {
  public:
   /// Sets up this rank's part alone. Nobody runs it before the ranks agree, and all have come so far.
-  CpuExecution(World& world, const Plan& plan, const CpuOptions& options)
+  CpuExecution(World& world, std::shared_ptr<const Plan> plan, const CpuOptions& options)
       : world_(world),
-        plan_(plan),
+        kept_(std::move(plan)),
+        plan_(*kept_),
         options_(options),
         layout_(plan_),
         epoch_(options.first_epoch),
@@ -60,8 +62,9 @@ class CpuExecution final : public Execution {
     memory_->stage_inputs();
     hold_back();
     std::vector<std::atomic<std::size_t>> heads(plan_.ranks[static_cast<std::size_t>(world_.rank())].queues.size());
+    std::vector<execute::OpenProduct> products(heads.size());
     std::atomic<bool> stop = false;
-    execute::RankEpoch shared{plan_, layout_, *memory_, world_, options_, collectives_, heads, stop, epoch_};
+    execute::RankEpoch shared{plan_, layout_, *memory_, world_, options_, collectives_, heads, products, stop, epoch_};
     std::vector<std::unique_ptr<execute::Worker>> workers;
     for (int i = 0; i < std::max(1, options_.workers); ++i)
       workers.push_back(std::make_unique<execute::Worker>(shared, i));
@@ -103,7 +106,8 @@ class CpuExecution final : public Execution {
   }
 
   World& world_;
-  Plan plan_;
+  std::shared_ptr<const Plan> kept_;
+  const Plan& plan_;
   CpuOptions options_;
   execute::HeapLayout layout_;
   std::uint64_t epoch_;
@@ -125,33 +129,24 @@ class CpuExecutor final : public Executor {
     openblas_set_num_threads(1);
   }
 
-  std::unique_ptr<Execution> prepare(const Plan& plan) override {
-    return prepare_from([&]() -> const Plan& { return plan; });
-  }
-
-  std::unique_ptr<Execution> prepare_made(const Problem& problem, Strategy strategy, const Knobs& knobs) override {
-    Plan made;
-    return prepare_from([&]() -> const Plan& { return made = make_plan(problem, strategy, knobs); });
-  }
-
- private:
   // The agreement is also the barrier before which nobody posts: behind it, all counters are set.
-  template <typename F>
-  std::unique_ptr<Execution> prepare_from(F&& plan_of) {
+  std::unique_ptr<Execution> prepare_tasks(const TaskMaker& make) override {
     std::unique_ptr<CpuExecution> execution;
     runtime::agree(world_, [&] {
-      const Plan& plan = plan_of();
-      IMBREX_EXPECTS(plan.problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}",
-                     plan.problem.ranks, world_.size());
-      if (const auto finding = check_format(plan))
+      const auto tasks = make();
+      const std::shared_ptr<const Plan> plan = tasks->whole();
+      IMBREX_EXPECTS(plan->problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}",
+                     plan->problem.ranks, world_.size());
+      if (const auto finding = check_format(*plan))
         throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
       execution = std::make_unique<CpuExecution>(world_, plan, options_);
-      return execute::terms_of(plan).add("first_epoch", options_.first_epoch);
+      return execute::terms_of(*tasks).add("first_epoch", options_.first_epoch);
     });
     execution->open();
     return execution;
   }
 
+ private:
   World& world_;
   CpuOptions options_;
 };

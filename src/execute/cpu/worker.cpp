@@ -8,6 +8,7 @@
 
 #include "base/clock.hpp"
 #include "imbrex/error.hpp"
+#include "plan/product_blocks.hpp"
 
 namespace imbrex::execute {
 namespace {
@@ -20,22 +21,25 @@ constexpr auto sleep_time = std::chrono::microseconds(50);
 
 Worker::Worker(RankEpoch& shared, int index) : shared_(shared), index_(index), kernels_(shared.memory) {
   const auto& queues = shared.plan.ranks[static_cast<std::size_t>(shared.world.rank())].queues;
-  for (int q = 0; q < std::ssize(queues); ++q)
-    if (index == 0 || queues[static_cast<std::size_t>(q)].engine == Engine::compute) {
-      Lane lane;
-      lane.queue = q;
-      lanes_.push_back(std::move(lane));
-    }
+  for (int q = 0; q < std::ssize(queues); ++q) {
+    const Engine engine = queues[static_cast<std::size_t>(q)].engine;
+    if (index > 0 && engine == Engine::copy) continue;
+    Lane lane;
+    lane.queue = q;
+    lane.helps = index > 0 && engine == Engine::library;
+    lanes_.push_back(std::move(lane));
+  }
   std::seed_seq seed{shared.options.delays, shared.epoch, static_cast<std::uint64_t>(shared.world.rank()),
                      static_cast<std::uint64_t>(index)};
   random_.seed(seed);
 }
 
-const Task& Worker::task_of(const Lane& lane) const {
+const Queue& Worker::queue_of(const Lane& lane) const {
   return shared_.plan.ranks[static_cast<std::size_t>(shared_.world.rank())]
-      .queues[static_cast<std::size_t>(lane.queue)]
-      .tasks[lane.task];
+      .queues[static_cast<std::size_t>(lane.queue)];
 }
+
+const Task& Worker::task_of(const Lane& lane) const { return queue_of(lane).tasks[lane.task]; }
 
 void Worker::run() {
   double last_progress = base::monotonic_seconds();
@@ -52,20 +56,27 @@ void Worker::run() {
       last_progress = base::monotonic_seconds();
       // A long queue must still notice a lost peer.
       shared_.world.throw_if_failed();
+      throw_if_stopped();
     } else {
       idle(last_progress, rounds);
     }
   }
 }
 
-void Worker::idle(double& last_progress, int& rounds) {
-  shared_.world.throw_if_failed();
+void Worker::throw_if_stopped() const {
   if (shared_.stop.load(std::memory_order_relaxed))
     throw Error(ErrorCode::runtime_failure, "another worker of this rank failed");
+}
+
+void Worker::idle(double& last_progress, int& rounds) {
+  shared_.world.throw_if_failed();
+  throw_if_stopped();
   ++rounds;
   if (rounds < rounds_before_yield) return;
   if (rounds < rounds_before_sleep) return std::this_thread::yield();
   std::this_thread::sleep_for(sleep_time);
+  // Who only helps waits for worker 0, whose waits have the limit.
+  if (std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.helps || lane.exhausted; })) return;
   if (base::monotonic_seconds() - last_progress > shared_.world.options().wait_limit) {
     const std::string message = diagnose();
     shared_.world.fail(message);
@@ -100,11 +111,11 @@ void Worker::pause() {
 }
 
 bool Worker::take(Lane& lane) {
-  const auto& queue =
-      shared_.plan.ranks[static_cast<std::size_t>(shared_.world.rank())].queues[static_cast<std::size_t>(lane.queue)];
-  lane.task = shared_.heads[static_cast<std::size_t>(lane.queue)].fetch_add(1, std::memory_order_relaxed);
-  if (lane.task >= queue.tasks.size()) {
+  const auto queue = static_cast<std::size_t>(lane.queue);
+  lane.task = shared_.heads[queue].fetch_add(1, std::memory_order_relaxed);
+  if (lane.task >= queue_of(lane).tasks.size()) {
     lane.exhausted = true;
+    if (queue_of(lane).engine == Engine::library) shared_.products[queue].end();
     return false;
   }
   lane.taken = true;
@@ -115,10 +126,15 @@ bool Worker::take(Lane& lane) {
 }
 
 bool Worker::step(Lane& lane) {
+  if (lane.helps) {
+    lane.exhausted = shared_.products[static_cast<std::size_t>(lane.queue)].ended();
+    return !lane.exhausted && take_block(lane);
+  }
   if (!lane.taken && !take(lane)) return false;
   const Task& task = task_of(lane);
   if (const auto* tile = std::get_if<Tile>(&task.work)) return step_tile(lane, task, *tile);
   if (const auto* collective = std::get_if<Collective>(&task.work)) return step_collective(lane, task, *collective);
+  if (const auto* product = std::get_if<Product>(&task.work)) return step_product(lane, task, *product);
   return step_simple(lane, task);
 }
 
@@ -145,12 +161,10 @@ void Worker::timed(const Lane& lane, Span::Kind kind, F&& work) {
   if (!shared_.options.timeline) return work();
   const double begin = base::monotonic_seconds();
   work();
-  const Engine engine = shared_.plan.ranks[static_cast<std::size_t>(shared_.world.rank())]
-                            .queues[static_cast<std::size_t>(lane.queue)]
-                            .engine;
-  const std::string row = engine == Engine::copy      ? "copy queue"
-                          : engine == Engine::library ? "library"
-                                                      : fmt::format("worker {}", index_);
+  const Engine engine = queue_of(lane).engine;
+  const std::string row = engine == Engine::copy                                     ? "copy queue"
+                          : engine == Engine::library && kind != Span::Kind::compute ? "library"
+                                                                                     : fmt::format("worker {}", index_);
   spans.push_back({shared_.world.rank(), row, label(task_of(lane)), kind, begin, base::monotonic_seconds()});
 }
 
@@ -177,6 +191,46 @@ bool Worker::step_tile(Lane& lane, const Task& task, const Tile& tile) {
   if (!met(lane, task, [](const Wait&) { return true; })) return false;
   pause();
   kernels_.finish(tile, lane.product);
+  done(lane, task);
+  return true;
+}
+
+// Blocks are the plan's, so sums come out the same whoever takes them.
+bool Worker::take_block(Lane& lane) {
+  OpenProduct& open = shared_.products[static_cast<std::size_t>(lane.queue)];
+  const auto blocks_of = [&](std::size_t task) {
+    return plan::ProductBlocks(std::get<Product>(queue_of(lane).tasks[task].work), queue_of(lane).tile,
+                               shared_.plan.problem.scales);
+  };
+  const auto left = [&](const std::optional<OpenProduct::Place>& place) {
+    return place && place->block < blocks_of(place->task).count();
+  };
+  if (!left(open.look())) return false;
+  const auto place = open.take();
+  if (!left(place)) return false;
+  lane.task = place->task;
+  pause();
+  const Tile tile = blocks_of(place->task).at(place->block);
+  timed(lane, Span::Kind::compute, [&] {
+    kernels_.multiply(tile, 0, tile.a.cols, lane.product);
+    kernels_.finish(tile, lane.product);
+  });
+  open.finish_block();
+  return true;
+}
+
+bool Worker::step_product(Lane& lane, const Task& task, const Product& product) {
+  OpenProduct& open = shared_.products[static_cast<std::size_t>(lane.queue)];
+  if (lane.phase == 0) {
+    if (!met(lane, task, [](const Wait&) { return true; })) return false;
+    open.open(lane.task);
+    lane.phase = 1;
+  }
+  if (take_block(lane)) return true;
+  if (open.done() < plan::ProductBlocks(product, queue_of(lane).tile, shared_.plan.problem.scales).count()) {
+    std::this_thread::yield();  // others multiply the last blocks, which has no limit
+    return true;
+  }
   done(lane, task);
   return true;
 }

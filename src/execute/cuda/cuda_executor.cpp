@@ -22,19 +22,28 @@ class CudaExecutor final : public Executor {
         heap_(world, device_, options.heap_bytes),
         calls_(world, device_) {}
 
-  std::unique_ptr<Execution> prepare(const Plan& plan) override {
-    return prepare_shared(std::make_shared<const Plan>(plan));
-  }
-
-  std::unique_ptr<Execution> prepare_shared(std::shared_ptr<const Plan> plan) override {
-    return prepare_tasks(
-        plan->problem, [&] { return plan::stored_tasks(plan); }, [&] { return execute::terms_of(*plan); });
-  }
-
-  std::unique_ptr<Execution> prepare_made(const Problem& problem, Strategy strategy, const Knobs& knobs) override {
-    return prepare_tasks(
-        problem, [&] { return plan::make_rank_tasks(problem, strategy, knobs, world_.rank()); },
-        [&] { return execute::terms_of(problem, strategy, knobs); });
+  std::unique_ptr<Execution> prepare_tasks(const TaskMaker& make) override {
+    std::unique_ptr<plan::TaskStream> tasks;
+    std::optional<cuda::Surveyed> surveyed;
+    runtime::agree(world_, [&] {
+      tasks = make();
+      const Problem& problem = tasks->frame().problem;
+      IMBREX_EXPECTS(problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}", problem.ranks,
+                     world_.size());
+      surveyed = cuda::survey(*tasks, world_.rank());
+      return execute::terms_of(*tasks);
+    });
+    await_replays();
+    const std::lock_guard guard(calls_.lock());
+    quiesce();
+    if (cuda::runs_by_libraries(tasks->frame())) {
+      IMBREX_EXPECTS(options_.ranks_per_gpu == 1, "{} ranks to a GPU: library collectives need a GPU for each rank",
+                     options_.ranks_per_gpu);
+      if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, calls_, device_);
+      return libraries_->prepare(*tasks->whole(), options_);
+    }
+    return std::make_unique<cuda::CudaExecution>(world_, heap_, calls_, faults_, device_, std::move(tasks),
+                                                 *std::move(surveyed), tables_, options_);
   }
 
   std::shared_ptr<void> allocate_output(std::size_t bytes) override {
@@ -47,32 +56,6 @@ class CudaExecutor final : public Executor {
   }
 
  private:
-  template <typename Tasks, typename Terms>
-  std::unique_ptr<Execution> prepare_tasks(const Problem& problem, Tasks&& tasks_of, Terms&& terms_of) {
-    std::unique_ptr<plan::TaskStream> tasks;
-    std::optional<cuda::Surveyed> surveyed;
-    runtime::agree(world_, [&] {
-      IMBREX_EXPECTS(problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}", problem.ranks,
-                     world_.size());
-      tasks = tasks_of();
-      surveyed = cuda::survey(*tasks, world_.rank());
-      return terms_of();
-    });
-    await_replays();
-    const std::lock_guard guard(calls_.lock());
-    quiesce();
-    const bool by_library =
-        !options_.kernel.empty() && cuda::library_name.find(options_.kernel) != std::string_view::npos;
-    if (cuda::runs_by_libraries(tasks->frame()) || by_library) {
-      IMBREX_EXPECTS(options_.ranks_per_gpu == 1, "{} ranks to a GPU: library collectives need a GPU for each rank",
-                     options_.ranks_per_gpu);
-      if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, calls_, device_);
-      return libraries_->prepare(*tasks->whole(), options_);
-    }
-    return std::make_unique<cuda::CudaExecution>(world_, heap_, calls_, faults_, device_, std::move(tasks),
-                                                 *std::move(surveyed), tables_, options_);
-  }
-
   // Loading kernels, taking memory and starting NCCL want idle GPUs, on all ranks.
   void quiesce() {
     IMBREX_CUDA_TRY(cudaSetDevice(device_));

@@ -22,11 +22,13 @@ Simulation::Simulation(const Plan& plan, const Program& program, const Machine& 
       signals_(program.first_signal.back()),
       collecting_(plan.ranks.size()),
       ends_(starts) {
+  const auto block_of = [&](const FlatQueue& queue) { return plan.ranks[queue.rank].queues[queue.index].tile; };
   std::vector<double> flops(plan.ranks.size());
   for (const FlatTask& task : program.tasks)
-    if (const Tile* tile = std::get_if<Tile>(&task.task->work)) flops[task.rank] += TileModel::flops(plan, *tile);
+    if (const Tile* tile = std::get_if<Tile>(&task.task->work))
+      flops[task.rank] += TileModel::flops(block_of(program.queues[task.queue]), *tile);
+  for (const FlatQueue& queue : program.queues) tiles_.emplace_back(machine, plan, block_of(queue), flops[queue.rank]);
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
-    tiles_.emplace_back(machine, plan, flops[rank]);
     caches_.emplace_back(machine.l2_bytes);
     memory_.emplace_back(machine.memory_bandwidth, machine.sm_memory_bandwidth);
   }
@@ -37,7 +39,7 @@ Simulation::Simulation(const Plan& plan, const Program& program, const Machine& 
     if (queue.pool != none) pools_[queue.pool].queues.push_back(q);
     queues_[q].next = queue.begin;
     // A collective's curve has its launch in it; streams pay the gap kernel by kernel.
-    const bool pays = queue.engine == Engine::copy || (queue.engine == Engine::compute && !program.streams);
+    const bool pays = queue.engine != Engine::library;
     events_.at(starts[queue.rank] + (pays ? machine.launch_gap.value : 0.0), EventKind::dispatch, q);
   }
 }
@@ -87,20 +89,25 @@ void Simulation::dispatch(std::uint32_t q) {
   QueueState& queue = queues_[q];
   const FlatQueue& flat = program_.queues[q];
   while (queue.started && queue.next < flat.end) {
-    if (flat.pool == none ? queue.running > 0 : false) return;
-    if (program_.streams && flat.engine == Engine::compute && !kernel_open(q)) return;
-    const std::uint32_t worker = flat.pool == none ? none : find_worker(q);
-    if (flat.pool != none && worker == none) return;
+    if (flat.engine == Engine::copy && queue.running > 0) return;
+    if (flat.engine == Engine::library && !kernel_open(q)) return;
+    // A collective's SMs are not those of any one task.
+    const bool on_worker =
+        flat.pool != none && !std::holds_alternative<Collective>(program_.tasks[queue.next].task->work);
+    const std::uint32_t worker = on_worker ? find_worker(q) : none;
+    if (on_worker && worker == none) return;
     const std::uint32_t task = queue.next++;
     ++queue.running;
     states_[task].worker = worker;
     states_[task].stage = Stage::load;
     states_[task].begin = now();
+    if (flat.engine == Engine::compute) states_[task].split = program_.tasks[task].split;
     if (!blocked(task, WaitPoint::load, 0)) advance(task);
   }
 }
 
-// Streams: a kernel is launched once its waits (events of other streams) are met and its predecessor has completed.
+// Library queues: a kernel is launched once its waits (events of other streams) are met and its predecessor has
+// completed.
 bool Simulation::kernel_open(std::uint32_t q) {
   QueueState& queue = queues_[q];
   const std::uint32_t task = queue.next;
@@ -121,15 +128,20 @@ std::uint32_t Simulation::find_worker(std::uint32_t q) {
   const std::uint32_t p = program_.queues[q].pool;
   const Pool& flat = program_.pools[p];
   PoolState& pool = pools_[p];
-  const auto taken =
-      flat.shared && collecting_[flat.rank] > 0 ? static_cast<std::uint32_t>(machine_.collective_sms.value) : 0;
-  const std::uint32_t workers = flat.workers > taken ? flat.workers - taken : 1;
-  if (pool.held >= workers && queues_[q].running > 0) return none;
+  if (pool.held >= workers_of(p) && queues_[q].running > 0) return none;
   ++pool.held;
   if (pool.free.empty()) return flat.first + flat.workers + program_.queues[q].index;
   const std::uint32_t worker = *pool.free.begin();
   pool.free.erase(pool.free.begin());
   return worker;
+}
+
+// Workers of the pool that no collective holds now.
+std::uint32_t Simulation::workers_of(std::uint32_t p) const {
+  const Pool& pool = program_.pools[p];
+  const auto taken =
+      pool.shared && collecting_[pool.rank] > 0 ? static_cast<std::uint32_t>(machine_.collective_sms.value) : 0;
+  return pool.workers > taken ? pool.workers - taken : 1;
 }
 
 void Simulation::free_pool(std::uint32_t p) {
@@ -139,13 +151,12 @@ void Simulation::free_pool(std::uint32_t p) {
 // The task gives its worker or engine back; its bytes may still be on their way.
 void Simulation::leave(std::uint32_t task) {
   const std::uint32_t q = program_.tasks[task].queue;
-  const std::uint32_t p = program_.queues[q].pool;
+  const std::uint32_t p = program_.queues[q].pool, worker = states_[task].worker;
   --queues_[q].running;
-  if (p == none) {
+  if (worker == none) {
     dispatch(q);
     return;
   }
-  const std::uint32_t worker = states_[task].worker;
   --pools_[p].held;
   if (worker < program_.pools[p].first + program_.pools[p].workers) pools_[p].free.insert(worker);
   free_pool(p);
@@ -157,16 +168,17 @@ void Simulation::complete(std::uint32_t task) {
   state.stage = Stage::done;
   ++completed_;
   ends_[flat.rank] = std::max(ends_[flat.rank], now());
-  for (const Post& post : flat.task->posts) {
+  const bool kernel = program_.queues[flat.queue].engine == Engine::library;
+  const bool ends = !kernel || --queues_[flat.queue].unfinished == 0;
+  if (!ends) return;
+  for (const Post& post : flat.whole->posts) {
     const bool local = post.rank == static_cast<int>(flat.rank);
     // In streams a rank's own signals stand for stream order, which the launch gap already pays.
     const double latency = !local ? machine_.flag_latency : program_.streams ? 0.0 : machine_.flag_latency_local.value;
     events_.after(latency, EventKind::post, static_cast<std::uint32_t>(post.rank),
                   static_cast<std::uint64_t>(post.signal));
   }
-  if (program_.streams && program_.queues[flat.queue].engine == Engine::compute &&
-      --queues_[flat.queue].unfinished == 0)
-    dispatch(flat.queue);
+  if (kernel) dispatch(flat.queue);
 }
 
 // ------------------------------------------------------------------------------------------------------ signals
@@ -232,7 +244,7 @@ void Simulation::throw_stuck() const {
 
 std::string Simulation::row(std::uint32_t task) const {
   const FlatQueue& queue = program_.queues[program_.tasks[task].queue];
-  if (queue.engine == Engine::compute)
+  if (queue.engine == Engine::compute || states_[task].worker != none)
     return fmt::format("sm {}", states_[task].worker == none ? 0 : states_[task].worker);
   const std::string_view name = queue.engine == Engine::copy ? "copy engine" : "library";
   int before = 0;

@@ -26,7 +26,7 @@ class Simulation final : private Links::Listener {
  private:
   // Where a task stands. `pending` things are under way; when none is left, the task moves to the next stage.
   enum class Stage : std::uint8_t {
-    gate,      ///< streams: first task of a kernel whose waits are not met
+    gate,      ///< library queues: first task of a kernel whose waits are not met
     load,      ///< waits before reading
     fixed,     ///< fixed time before the work: tile prologue, a copy's set-up
     work,      ///< products, loads, a collective
@@ -42,6 +42,7 @@ class Simulation final : private Links::Listener {
     Stage stage = Stage::load;
     int pending = 0;
     std::uint32_t worker = none;    ///< SM that it holds
+    std::uint32_t split = 1;        ///< tile: SMs that share the depth
     std::uint32_t waits_left = 0;   ///< unmet waits that it is blocked on
     std::uint32_t waits_for = 0;    ///< the first of them, index into its waits
     bool waited = false;            ///< it was blocked in this stage
@@ -55,8 +56,8 @@ class Simulation final : private Links::Listener {
   struct QueueState {
     std::uint32_t next = 0;                       ///< task to take next
     std::uint32_t running = 0;                    ///< tasks that hold a worker or the engine
-    std::uint32_t kernel = none, unfinished = 0;  ///< streams: the kernel under way and its tasks not yet complete
-    bool opening = false;                         ///< streams: the next kernel waits or is being launched
+    std::uint32_t kernel = none, unfinished = 0;  ///< library queues: the kernel under way, its tasks not yet complete
+    bool opening = false;                         ///< library queues: the next kernel waits or is being launched
     bool started = false;                         ///< its launch gap has passed
   };
   struct PoolState {
@@ -76,6 +77,7 @@ class Simulation final : private Links::Listener {
     std::vector<std::uint32_t> members;  ///< tasks that have arrived, at most one a rank
     std::vector<int> ranks;              ///< that it joins
     CollectiveKind kind = CollectiveKind::all_gather;
+    Backend backend = Backend::nccl;
     double wire_bytes = 0, local_bytes = 0;  ///< the largest of any rank
     double begin = 0, memory_rate = 0, link_rate = 0;
   };
@@ -85,6 +87,7 @@ class Simulation final : private Links::Listener {
   void dispatch(std::uint32_t queue);
   bool kernel_open(std::uint32_t queue);
   std::uint32_t find_worker(std::uint32_t queue);
+  std::uint32_t workers_of(std::uint32_t pool) const;
   void free_pool(std::uint32_t pool);
   void take(std::uint32_t task, std::uint32_t worker);
   void leave(std::uint32_t task);
@@ -98,6 +101,7 @@ class Simulation final : private Links::Listener {
 
   // what tasks do, stage by stage (stages.cpp)
   void advance(std::uint32_t task);
+  void split(std::uint32_t first, std::uint32_t count);
   void advance_tile(std::uint32_t task, const Tile& tile);
   void advance_transfer(std::uint32_t task, const Transfer& transfer);
   void advance_reduction(std::uint32_t task, const Reduction& reduction);
@@ -136,7 +140,7 @@ class Simulation final : private Links::Listener {
   const std::vector<double>& starts_;
   EventQueue events_;
   Recorder recorder_;
-  std::vector<TileModel> tiles_;
+  std::vector<TileModel> tiles_;  ///< by queue
   std::vector<PanelCache> caches_;
   std::vector<MemoryServer> memory_;
   Links links_;

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/check.hpp"
-#include "execute/simulate/tile_model.hpp"
+#include "plan/product_blocks.hpp"
 
 namespace imbrex::simulate {
 namespace {
@@ -65,6 +65,11 @@ class Checker {
     all(reduction.from);
     all(reduction.to);
   }
+  void regions(const Product& product) {
+    for (const Region& r : {product.a, product.b, product.to, product.bias, product.a_scale}) region(r);
+    IMBREX_EXPECTS(product.batch >= 1 && product.batch <= 1 << 16, "{} is a batch of {}; it must be 1 to 2^16", name(),
+                   product.batch);
+  }
   void regions(const Collective& collective) {
     region(collective.from);
     region(collective.to);
@@ -78,30 +83,8 @@ class Checker {
   std::size_t index_ = 0;
 };
 
-bool same_kernel(const Task& a, const Task& b) {
-  return a.work.index() == b.work.index() && a.waits == b.waits && a.posts == b.posts;
-}
-
-// Among how many of `sms` SMs a tile's depth is best split: each takes its part of the time, and then its turn to add.
-std::uint32_t best_split(const Plan& plan, const Tile& tile, const TileModel& model, const Machine& machine,
-                         std::uint32_t sms) {
-  const double products = model.compute_seconds(tile.a.rows, tile.b.cols, tile.a.cols),
-               load = (bytes_of(plan, tile.a) + bytes_of(plan, tile.b)) / machine.sm_memory_bandwidth,
-               parts = std::sqrt(std::max(products, load) / std::max(model.epilogue(), 1e-9));
-  return static_cast<std::uint32_t>(std::clamp(std::round(parts), 1.0, static_cast<double>(std::max(1u, sms))));
-}
-
-// Kernel by kernel.
-void split_tiles(const Plan& plan, Program& program, const FlatQueue& queue, const Machine& machine) {
-  const TileModel model(machine, plan, 0);
-  const auto sms = static_cast<std::uint32_t>(machine.sms.value);
-  for (std::uint32_t begin = queue.begin, end = begin; begin < queue.end; begin = end) {
-    while (end < queue.end && program.tasks[end].kernel == program.tasks[begin].kernel) ++end;
-    for (std::uint32_t t = begin; t < end; ++t)
-      if (const Tile* tile = std::get_if<Tile>(&program.tasks[t].task->work))
-        program.tasks[t].split = best_split(plan, *tile, model, machine, sms / (end - begin));
-  }
-}
+// Blocks that one plan's products may have, over all ranks.
+constexpr double most_blocks = 1 << 24;
 
 }  // namespace
 
@@ -111,6 +94,120 @@ double bytes_of(const Plan& plan, const Region& region) {
   return static_cast<double>(region.rows) * static_cast<double>(region.cols) * static_cast<double>(size_of(type));
 }
 
+namespace {
+
+// SMs of a rank that its compute queues' clusters count as one worker.
+std::uint32_t sms_per_worker(const RankPlan& rank) {
+  const bool shared = std::any_of(rank.queues.begin(), rank.queues.end(),
+                                  [](const Queue& q) { return q.cluster == ClusterMode::share_k; });
+  return shared ? 2 : 1;
+}
+
+class Layer {
+ public:
+  Layer(const Plan& plan, const Machine& machine) : plan_(plan), machine_(machine), checker_(plan) {}
+
+  Program run() {
+    program_.streams = true;
+    for (const RankPlan& rank : plan_.ranks)
+      for (const Queue& queue : rank.queues)
+        if (queue.engine == Engine::compute && !queue.tasks.empty()) program_.streams = false;
+    std::uint32_t signals = 0;
+    for (std::uint32_t rank = 0; rank < plan_.ranks.size(); ++rank) {
+      const RankPlan& own = plan_.ranks[rank];
+      IMBREX_EXPECTS(own.signals >= 0 && own.signals <= (1 << 28), "rank {} has {} signals; it must have 0 to 2^28",
+                     rank, own.signals);
+      program_.first_signal.push_back(signals);
+      signals += static_cast<std::uint32_t>(own.signals);
+      IMBREX_EXPECTS(signals <= (1u << 28), "the plan has more than 2^28 signals");
+      add_rank(rank);
+    }
+    program_.first_signal.push_back(signals);
+    return std::move(program_);
+  }
+
+ private:
+  void add_rank(std::uint32_t rank) {
+    const RankPlan& own = plan_.ranks[rank];
+    // What shares tiles counts as one worker.
+    share_ = sms_per_worker(own);
+    std::uint32_t reserved = 0, kept = 0;
+    for (const Queue& queue : own.queues) {
+      IMBREX_EXPECTS(queue.workers >= 0 && queue.workers <= 65536, "rank {} reserves {} workers; it must be 0 to 65536",
+                     rank, queue.workers);
+      IMBREX_EXPECTS(queue.kept_free >= 0 && queue.kept_free <= 65536,
+                     "rank {} keeps {} SMs free; it must be 0 to 65536", rank, queue.kept_free);
+      if (queue.engine == Engine::compute) reserved += static_cast<std::uint32_t>(queue.workers);
+      kept += static_cast<std::uint32_t>(queue.kept_free);
+    }
+    const auto all = static_cast<std::uint32_t>(machine_.sms.value);
+    const std::uint32_t sms = std::max(1u, (all > kept ? all - kept : 1u) / share_);
+    // Every queue runs with one worker at least, whatever others reserve.
+    const auto shared = static_cast<std::uint32_t>(program_.pools.size());
+    program_.pools.push_back({rank, 0, reserved < sms ? sms - reserved : 1, true});
+    std::uint32_t next_sm = program_.pools.back().workers;
+    for (std::uint32_t q = 0; q < own.queues.size(); ++q) {
+      const Queue& queue = own.queues[q];
+      FlatQueue flat{queue.engine, rank, q, static_cast<std::uint32_t>(program_.tasks.size()), 0, none};
+      if (queue.engine != Engine::copy) flat.pool = shared;
+      if (queue.engine == Engine::compute && queue.workers > 0) {
+        flat.pool = static_cast<std::uint32_t>(program_.pools.size());
+        program_.pools.push_back({rank, next_sm, static_cast<std::uint32_t>(queue.workers), false});
+        next_sm += static_cast<std::uint32_t>(queue.workers);
+      }
+      for (std::uint32_t t = 0; t < queue.tasks.size(); ++t) {
+        queue_ = q;
+        checker_.check(static_cast<int>(rank), static_cast<int>(q), t);
+        add_task(rank, queue, t);
+      }
+      flat.end = static_cast<std::uint32_t>(program_.tasks.size());
+      program_.queues.push_back(flat);
+    }
+  }
+
+  static std::string name_of(std::uint32_t rank, std::uint32_t queue, std::uint32_t index, const Task& task) {
+    return task_name(static_cast<int>(rank), static_cast<int>(queue), index, task);
+  }
+
+  void add_task(std::uint32_t rank, const Queue& queue, std::uint32_t index) {
+    const Task& task = queue.tasks[index];
+    const auto number = static_cast<std::uint32_t>(program_.queues.size());
+    FlatTask flat{&task, &task, rank, number, index, index};
+    const auto* product = std::get_if<Product>(&task.work);
+    if (product == nullptr) {
+      if (std::holds_alternative<Tile>(task.work)) flat.split = share_;
+      program_.tasks.push_back(flat);
+      return;
+    }
+    IMBREX_EXPECTS(queue.tile.rows > 0 && queue.tile.cols > 0, "{}: its queue's blocks are {} x {}",
+                   name_of(rank, queue_, index, task), queue.tile.rows, queue.tile.cols);
+    IMBREX_EXPECTS(!product->a.empty() && !product->b.empty(), "{}: a product of {} x {} over {}",
+                   name_of(rank, queue_, index, task), product->a.rows, product->b.cols, product->a.cols);
+    const auto ceil = [](std::int64_t size, std::int64_t step) {
+      return std::ceil(static_cast<double>(size) / static_cast<double>(step));
+    };
+    const double count =
+        product->batch * ceil(product->a.rows, queue.tile.rows) * ceil(product->b.cols, queue.tile.cols);
+    IMBREX_EXPECTS(count + static_cast<double>(program_.blocks.size()) <= most_blocks,
+                   "{}: with it the plan's products have more than 2^24 blocks of {} x {}",
+                   name_of(rank, queue_, index, task), queue.tile.rows, queue.tile.cols);
+    const plan::ProductBlocks blocks(*product, queue.tile, plan_.problem.scales);
+    for (std::int64_t i = 0; i < blocks.count(); ++i) {
+      program_.blocks.push_back({blocks.at(i), task.waits, {}});
+      flat.task = &program_.blocks.back();
+      program_.tasks.push_back(flat);
+    }
+  }
+
+  const Plan& plan_;
+  const Machine& machine_;
+  Checker checker_;
+  Program program_;
+  std::uint32_t share_ = 1, queue_ = 0;  // of the rank; of the task that is being added, in its rank
+};
+
+}  // namespace
+
 Program lay_out(const Plan& plan, const Machine& machine) {
   const auto ranks = std::ssize(plan.ranks);
   IMBREX_EXPECTS(ranks >= 1 && ranks <= max_ranks, "the plan has {} ranks; it must have 1 to {}", ranks, max_ranks);
@@ -118,55 +215,7 @@ Program lay_out(const Plan& plan, const Machine& machine) {
                  plan.problem.ranks);
   IMBREX_EXPECTS(ranks <= machine.devices, "the plan has {} ranks, but machine '{}' has {} devices", ranks,
                  machine.name, machine.devices);
-  Program program;
-  program.streams = plan.strategy == Strategy::sequential || plan.strategy == Strategy::decomposed;
-  Checker checker(plan);
-  std::uint32_t signals = 0;
-  // What shares tiles counts as one worker.
-  const auto share = static_cast<std::uint32_t>(program.streams ? 1 : std::max(plan.knobs.cluster_k, 1));
-  const std::uint32_t sms = std::max(1u, static_cast<std::uint32_t>(machine.sms.value) / share);
-  for (std::uint32_t rank = 0; rank < plan.ranks.size(); ++rank) {
-    const RankPlan& own = plan.ranks[rank];
-    IMBREX_EXPECTS(own.signals >= 0 && own.signals <= (1 << 28), "rank {} has {} signals; it must have 0 to 2^28", rank,
-                   own.signals);
-    program.first_signal.push_back(signals);
-    signals += static_cast<std::uint32_t>(own.signals);
-    IMBREX_EXPECTS(signals <= (1u << 28), "the plan has more than 2^28 signals");
-    std::uint32_t reserved = 0;
-    for (const Queue& queue : own.queues) {
-      IMBREX_EXPECTS(queue.workers >= 0 && queue.workers <= 65536, "rank {} reserves {} workers; it must be 0 to 65536",
-                     rank, queue.workers);
-      if (queue.engine == Engine::compute) reserved += static_cast<std::uint32_t>(queue.workers);
-    }
-    // Every queue runs with one worker at least, whatever others reserve.
-    const auto shared = static_cast<std::uint32_t>(program.pools.size());
-    program.pools.push_back({rank, 0, reserved < sms ? sms - reserved : 1, true});
-    std::uint32_t next_sm = program.pools.back().workers;
-    for (std::uint32_t q = 0; q < own.queues.size(); ++q) {
-      const Queue& queue = own.queues[q];
-      FlatQueue flat{queue.engine, rank, q, static_cast<std::uint32_t>(program.tasks.size()), 0, none};
-      if (queue.engine == Engine::compute) {
-        flat.pool = shared;
-        if (queue.workers > 0) {
-          flat.pool = static_cast<std::uint32_t>(program.pools.size());
-          program.pools.push_back({rank, next_sm, static_cast<std::uint32_t>(queue.workers), false});
-          next_sm += static_cast<std::uint32_t>(queue.workers);
-        }
-      }
-      std::uint32_t kernel = 0;
-      for (std::uint32_t t = 0; t < queue.tasks.size(); ++t) {
-        checker.check(static_cast<int>(rank), static_cast<int>(q), t);
-        if (t > 0 && program.streams && !same_kernel(queue.tasks[t - 1], queue.tasks[t])) ++kernel;
-        program.tasks.push_back({&queue.tasks[t], rank, static_cast<std::uint32_t>(program.queues.size()), kernel, t});
-        if (std::holds_alternative<Tile>(queue.tasks[t].work)) program.tasks.back().split = share;
-      }
-      flat.end = static_cast<std::uint32_t>(program.tasks.size());
-      if (program.streams && queue.engine == Engine::compute) split_tiles(plan, program, flat, machine);
-      program.queues.push_back(flat);
-    }
-  }
-  program.first_signal.push_back(signals);
-  return program;
+  return Layer(plan, machine).run();
 }
 
 }  // namespace imbrex::simulate

@@ -81,7 +81,10 @@ void Simulation::read(std::uint32_t task, const std::vector<Region>& regions) {
     else if (!region.empty())
       send(task, region.rank, own, bytes_of(region), true);
   }
-  load(task, local);
+  // A sum of its own kernel takes all SMs.
+  const bool alone = program_.queues[program_.tasks[task].queue].engine == Engine::library &&
+                     std::holds_alternative<Reduction>(program_.tasks[task].task->work);
+  load(task, local, alone ? machine_.sms.value : 1.0);
 }
 
 void Simulation::flow_sent(std::uint32_t id) {
@@ -118,7 +121,7 @@ void Simulation::chunk_moved(std::uint32_t id, double bytes, double begin, doubl
 void Simulation::join(std::uint32_t task, const Collective& collective) {
   const FlatTask& flat = program_.tasks[task];
   const auto [found, added] = group_ids_.try_emplace(collective.group, static_cast<std::uint32_t>(groups_.size()));
-  if (added) groups_.push_back({{}, ranks_of(collective, plan_), collective.kind, 0, 0, 0, 0, 0});
+  if (added) groups_.push_back({{}, ranks_of(collective, plan_), collective.kind, collective.backend, 0, 0, 0, 0, 0});
   Group& group = groups_[found->second];
   IMBREX_EXPECTS(group.kind == collective.kind, "{} is a {}, but group {} began as a {}", place(task),
                  imbrex::name_of(collective.kind), collective.group, imbrex::name_of(group.kind));
@@ -158,7 +161,7 @@ double Simulation::collective_seconds(const Group& group) const {
   constexpr Curve Machine::*curves[] = {&Machine::all_gather, &Machine::reduce_scatter, &Machine::all_reduce,
                                         &Machine::all_to_all};
   return machine::collective_seconds(machine_, curves[static_cast<std::size_t>(group.kind)],
-                                     plan_.knobs.transport == Transport::store, static_cast<double>(group.ranks.size()),
+                                     group.backend == Backend::imbrex, static_cast<double>(group.ranks.size()),
                                      group.wire_bytes);
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/check.hpp"
 #include "execute/simulate/engine.hpp"
+#include "plan/task_stream.hpp"
 
 namespace imbrex {
 namespace {
@@ -20,8 +21,9 @@ double uniform(std::uint64_t& state) {
 
 class SimulatedExecution final : public Execution {
  public:
-  SimulatedExecution(const Plan& plan, const Machine& machine, const SimulateOptions& options)
-      : plan_(plan),
+  SimulatedExecution(std::shared_ptr<const Plan> plan, const Machine& machine, const SimulateOptions& options)
+      : kept_(std::move(plan)),
+        plan_(*kept_),
         machine_(machine),
         options_(options),
         program_(simulate::lay_out(plan_, machine_)),
@@ -35,15 +37,16 @@ class SimulatedExecution final : public Execution {
     Report report = simulate::Simulation(plan_, program_, machine_, starts, options_.timeline).run();
     if (options_.timeline) {
       const Problem& p = plan_.problem;
-      report.timeline.title = fmt::format("{} M={} N={} K={} {}, {} ranks, {}", name_of(p.op), p.m, p.n, p.k,
-                                          name_of(p.type), p.ranks, name_of(plan_.strategy));
+      report.timeline.title =
+          fmt::format("{} M={} N={} K={} {}, {} ranks", name_of(p.op), p.m, p.n, p.k, name_of(p.type), p.ranks);
       report.timeline.source = fmt::format("simulated on {}", machine_.name);
     }
     return report;
   }
 
  private:
-  const Plan plan_;
+  const std::shared_ptr<const Plan> kept_;
+  const Plan& plan_;
   const Machine machine_;
   const SimulateOptions options_;
   const simulate::Program program_;  // points into plan_
@@ -57,8 +60,8 @@ class Simulator final : public Executor {
     IMBREX_EXPECTS(std::isfinite(options.max_skew) && options.max_skew >= 0 && options.max_skew <= 1e6,
                    "max_skew is {}; it must be 0 to 1e6 seconds", options.max_skew);
   }
-  std::unique_ptr<Execution> prepare(const Plan& plan) override {
-    return std::make_unique<SimulatedExecution>(plan, machine_, options_);
+  std::unique_ptr<Execution> prepare_tasks(const TaskMaker& make) override {
+    return std::make_unique<SimulatedExecution>(make()->whole(), machine_, options_);
   }
 
  private:

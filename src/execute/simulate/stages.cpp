@@ -1,5 +1,6 @@
 // What each kind of task does, stage by stage.
 #include <algorithm>
+#include <cmath>
 
 #include "execute/simulate/engine.hpp"
 
@@ -27,7 +28,10 @@ void Simulation::advance(std::uint32_t task) {
     queue.unfinished = 0;
     const std::uint32_t end = program_.queues[flat.queue].end;
     for (std::uint32_t t = task; t < end && program_.tasks[t].kernel == flat.kernel; ++t) ++queue.unfinished;
-    events_.after(machine_.launch_gap, EventKind::dispatch, flat.queue);
+    split(task, queue.unfinished);
+    // A collective's curve has its launch in it.
+    const bool collective = std::holds_alternative<Collective>(flat.task->work);
+    events_.after(collective ? 0.0 : machine_.launch_gap.value, EventKind::dispatch, flat.queue);
     queue.started = false;
     return;
   }
@@ -40,6 +44,26 @@ void Simulation::advance(std::uint32_t task) {
 
 // --------------------------------------------------------------------------------------------------------- tiles
 
+// How many SMs share the depth of each block of a product's kernel, which begins at `first`: of those that no other
+// kernel holds now, as many as end soonest. Each takes its part of the time, and then its turn to add.
+void Simulation::split(std::uint32_t first, std::uint32_t count) {
+  const FlatTask& flat = program_.tasks[first];
+  const FlatQueue& queue = program_.queues[flat.queue];
+  const auto* block = std::get_if<Tile>(&flat.task->work);
+  if (block == nullptr) return;
+  const std::uint32_t all = workers_of(queue.pool), held = pools_[queue.pool].held,
+                      sms = (all > held ? all - held : 0) / count;
+  const TileModel model(machine_, plan_, plan_.ranks[queue.rank].queues[queue.index].tile, 0);
+  for (std::uint32_t t = first; t < first + count; ++t) {
+    const auto& tile = std::get<Tile>(program_.tasks[t].task->work);
+    const double products = model.compute_seconds(tile.a.rows, tile.b.cols, tile.a.cols),
+                 load = (bytes_of(tile.a) + bytes_of(tile.b)) / machine_.sm_memory_bandwidth,
+                 parts = std::sqrt(std::max(products, load) / std::max(model.epilogue(), 1e-9));
+    states_[t].split =
+        static_cast<std::uint32_t>(std::clamp(std::round(parts), 1.0, static_cast<double>(std::max(1u, sms))));
+  }
+}
+
 void Simulation::advance_tile(std::uint32_t task, const Tile& tile) {
   State& state = states_[task];
   switch (state.stage) {
@@ -47,7 +71,7 @@ void Simulation::advance_tile(std::uint32_t task, const Tile& tile) {
       if (state.waited) record(task, Span::Kind::wait);
       if (state.depth > 0) return multiply(task, tile);
       state.stage = Stage::fixed;
-      return timer(task, tiles_[program_.tasks[task].rank].prologue());
+      return timer(task, tiles_[program_.tasks[task].queue].prologue());
     case Stage::fixed: load_operands(task, tile); return multiply(task, tile);
     case Stage::work:
       if (state.depth < tile.a.cols) {
@@ -62,7 +86,7 @@ void Simulation::advance_tile(std::uint32_t task, const Tile& tile) {
       if (state.waited) record(task, Span::Kind::wait);
       state.stage = Stage::finish;
       // What several SMs have computed is added part by part.
-      timer(task, tiles_[program_.tasks[task].rank].epilogue() * program_.tasks[task].split);
+      timer(task, tiles_[program_.tasks[task].queue].epilogue() * states_[task].split);
       return read(task, tile.adds);
     default:  // finish
       caches_[program_.tasks[task].rank].release(tile.a);
@@ -97,11 +121,11 @@ void Simulation::multiply(std::uint32_t task, const Tile& tile) {
     if (wait.point == WaitPoint::load && wait.k_begin > state.depth) end = std::min(end, wait.k_begin);
   const double share = tile.a.cols > 0 ? static_cast<double>(end - state.depth) / static_cast<double>(tile.a.cols) : 0;
   const double loaded = (bytes_of(tile.a) + bytes_of(tile.b)) * share;
-  const double products = tiles_[flat.rank].compute_seconds(tile.a.rows, tile.b.cols, end - state.depth);
+  const double products = tiles_[flat.queue].compute_seconds(tile.a.rows, tile.b.cols, end - state.depth);
   state.depth = end;
-  timer(task, std::max(products, loaded / machine_.sm_memory_bandwidth) / flat.split);
+  timer(task, std::max(products, loaded / machine_.sm_memory_bandwidth) / state.split);
   // The tiles that share a panel all read it; whichever of them it is charged to takes no longer than they do.
-  load(task, state.missing * share, flat.split * state.streams);
+  load(task, state.missing * share, state.split * state.streams);
   if (tile.a.rank != static_cast<int>(flat.rank))
     send(task, tile.a.rank, static_cast<int>(flat.rank), bytes_of(tile.a) * share, true);
 }
@@ -111,7 +135,8 @@ void Simulation::multiply(std::uint32_t task, const Tile& tile) {
 void Simulation::advance_transfer(std::uint32_t task, const Transfer& transfer) {
   const FlatTask& flat = program_.tasks[task];
   State& state = states_[task];
-  const bool engine = program_.queues[flat.queue].engine == Engine::copy;
+  const bool engine = program_.queues[flat.queue].engine == Engine::copy,
+             alone = program_.queues[flat.queue].engine != Engine::compute;
   const double bytes = bytes_of(transfer.from);
   switch (state.stage) {
     case Stage::load:
@@ -126,7 +151,7 @@ void Simulation::advance_transfer(std::uint32_t task, const Transfer& transfer) 
       }
       state.stage = Stage::work;
       // A copy within a device competes with tiles as a kernel of its own would: with the weight of all SMs.
-      return load(task, 2 * bytes, engine ? machine_.sms.value : 1.0);
+      return load(task, 2 * bytes, alone ? machine_.sms.value : 1.0);
     default: return sent(task);
   }
 }

@@ -13,8 +13,8 @@ std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + s
 
 }  // namespace
 
-TileModel::TileModel(const Machine& machine, const Plan& plan, double flops)
-    : tile_m_(std::max<std::int64_t>(1, plan.knobs.tile_m)), tile_n_(std::max<std::int64_t>(1, plan.knobs.tile_n)) {
+TileModel::TileModel(const Machine& machine, const Plan& plan, const Extent& block, double flops)
+    : tile_m_(std::max<std::int64_t>(1, block.rows)), tile_n_(std::max<std::int64_t>(1, block.cols)) {
   const auto found = machine.sm_rate.find(plan.problem.type);
   IMBREX_EXPECTS(found != machine.sm_rate.end(), "machine '{}' has no compute rate for type {}", machine.name,
                  name_of(plan.problem.type));
@@ -30,9 +30,9 @@ double TileModel::compute_seconds(std::int64_t rows, std::int64_t cols, std::int
          static_cast<double>(depth) / rate_;
 }
 
-double TileModel::flops(const Plan& plan, const Tile& tile) {
-  return 2.0 * static_cast<double>(round_up(tile.a.rows, std::max<std::int64_t>(1, plan.knobs.tile_m))) *
-         static_cast<double>(round_up(tile.b.cols, std::max<std::int64_t>(1, plan.knobs.tile_n))) *
+double TileModel::flops(const Extent& block, const Tile& tile) {
+  return 2.0 * static_cast<double>(round_up(tile.a.rows, std::max<std::int64_t>(1, block.rows))) *
+         static_cast<double>(round_up(tile.b.cols, std::max<std::int64_t>(1, block.cols))) *
          static_cast<double>(tile.a.cols);
 }
 

@@ -10,20 +10,20 @@
 
 namespace imbrex::simulate {
 
-/// Costs of one rank's tiles, all of the plan's tile shape.
+/// Costs of one queue's tiles, which are computed in blocks of one shape.
 class TileModel {
  public:
-  /// `flops` is what the rank computes in one epoch, whole tiles counted; it decides how hot the device runs.
+  /// `flops` is what the rank computes in one epoch, whole blocks counted; it decides how hot the device runs.
   /// Throws Error(invalid_input) if the machine has no rate for the plan's element type.
-  TileModel(const Machine& machine, const Plan& plan, double flops);
+  TileModel(const Machine& machine, const Plan& plan, const Extent& block, double flops);
 
   double prologue() const { return prologue_; }
   double epilogue() const { return epilogue_; }
 
-  /// Seconds of products for `depth` columns of A. A tile at an edge takes a whole tile's time, as on a GPU.
+  /// Seconds of products for `depth` columns of A. A tile at an edge takes a whole block's time, as on a GPU.
   double compute_seconds(std::int64_t rows, std::int64_t cols, std::int64_t depth) const;
 
-  static double flops(const Plan& plan, const Tile& tile);
+  static double flops(const Extent& block, const Tile& tile);
 
  private:
   std::int64_t tile_m_, tile_n_;

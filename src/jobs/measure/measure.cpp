@@ -18,6 +18,7 @@
 #include "jobs/run_ranks.hpp"
 #include "plan/json_node.hpp"
 #include "plan/problem.hpp"
+#include "plan/task_stream.hpp"
 #include "plan/without_collectives.hpp"
 #include "records/records.hpp"
 
@@ -57,11 +58,7 @@ std::optional<Problem> next_problem(World& world, const MeasureRequest& request)
 class Meter {
  public:
   Meter(World& world, const MeasureRequest& request, const choose::GpuKind& gpus)
-      : world_(world),
-        request_(request),
-        gpus_(gpus),
-        executor_(make_cuda_executor(world, options(heap_bytes, ""))),
-        libraries_(make_cuda_executor(world, options(1 << 20, "cuBLASLt"))) {}
+      : world_(world), request_(request), gpus_(gpus), executor_(make_cuda_executor(world, options())) {}
 
   // A problem that comes twice in a row is prepared once.
   Measurement measure(const Problem& problem) {
@@ -118,7 +115,7 @@ class Meter {
     const Problem product = product_of(problem);
     prepared_->memory = random_operands(problem);
     prepared_->of_product = product == problem ? prepared_->memory : random_operands(product);
-    prepared_->executions.push_back(libraries_->prepare(
+    prepared_->executions.push_back(executor_->prepare(
         plan::without_collectives(make_plan(product, Strategy::sequential, {.partial = output_type(problem.type)}))));
     for (const plan::Candidate& c : candidates(problem))
       if (const std::string why = add({c.strategy, c.knobs, is_chosen(c), {}, 0}); !why.empty() && is_chosen(c))
@@ -148,8 +145,8 @@ class Meter {
   // Returns why the plan cannot run, if it cannot; on every rank alike.
   std::string add(const Measured& plan) {
     try {
-      prepared_->executions.push_back(
-          executor_->prepare(make_plan(prepared_->result.problem, plan.strategy, plan.knobs)));
+      prepared_->executions.push_back(executor_->prepare_tasks(
+          [&] { return plan::make_rank_tasks(prepared_->result.problem, plan.strategy, plan.knobs, world_.rank()); }));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_input) throw;
       return error.what();
@@ -158,10 +155,9 @@ class Meter {
     return {};
   }
 
-  static CudaOptions options(std::size_t bytes, const std::string& kernel) {
+  static CudaOptions options() {
     CudaOptions o;
-    o.heap_bytes = bytes;
-    o.kernel = kernel;
+    o.heap_bytes = heap_bytes;
     return o;
   }
 
@@ -199,7 +195,7 @@ class Meter {
   World& world_;
   const MeasureRequest& request_;
   const choose::GpuKind& gpus_;
-  std::unique_ptr<Executor> executor_, libraries_;
+  std::unique_ptr<Executor> executor_;
   plan::Candidate chosen_;
   std::optional<Prepared> prepared_;
 };

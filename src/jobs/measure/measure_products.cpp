@@ -20,20 +20,20 @@ namespace imbrex::jobs {
 namespace {
 
 // Of one rank.
-Problem problem_of(const plan::Product& p) { return {Operator::gemm_reduce_scatter, p.m, p.n, p.k, 1, p.type}; }
+Problem problem_of(const plan::ProductSize& p) { return {Operator::gemm_reduce_scatter, p.m, p.n, p.k, 1, p.type}; }
 
-std::vector<plan::Product> products_of(const std::vector<Problem>& problems) {
-  std::vector<plan::Product> products;
+std::vector<plan::ProductSize> products_of(const std::vector<Problem>& problems) {
+  std::vector<plan::ProductSize> products;
   for (const Problem& problem : problems) {
     validate(problem);
-    const plan::Product product = plan::product_of_rank(problem);
+    const plan::ProductSize product = plan::product_of_rank(problem);
     if (std::find(products.begin(), products.end(), product) == products.end()) products.push_back(product);
   }
   return products;
 }
 
 ProductMeasurement measure_product(Executor& executor, const ProductMeasureRequest& request,
-                                   const plan::Product& product) {
+                                   const plan::ProductSize& product) {
   const Problem problem = problem_of(product);
   const RankShapes shapes = shapes_of(problem);
   const auto random = [&](const Extent& e, std::uint64_t seed) {
@@ -58,7 +58,7 @@ ProductMeasurement measure_product(Executor& executor, const ProductMeasureReque
   return result;
 }
 
-plan::Product product_of(const ProductMeasurement& m) { return {m.m, m.n, m.k, m.type}; }
+plan::ProductSize product_of(const ProductMeasurement& m) { return {m.m, m.n, m.k, m.type}; }
 
 }  // namespace
 
@@ -73,7 +73,7 @@ int measure_products(const ProductMeasureRequest& request,
   IMBREX_EXPECTS(request.rounds >= 1 && request.runs >= 0 && request.runs % 2 == 0,
                  "{} rounds of {} runs: there must be one round at least, and an even number of runs", request.rounds,
                  request.runs);
-  const std::vector<plan::Product> products = products_of(request.problems);
+  const std::vector<plan::ProductSize> products = products_of(request.problems);
   choose::GpuKind gpus;
   const std::string refusal = refusal_of_ranks(1, true, World::launched(), gpus, true);
   IMBREX_EXPECTS(refusal.empty(), "measuring needs a GPU: {}", refusal);
@@ -84,9 +84,8 @@ int measure_products(const ProductMeasureRequest& request,
   return run_ranks(1, true, options, [&](World& world) {
     CudaOptions cuda;
     cuda.heap_bytes = 1 << 20;
-    cuda.kernel = "cuBLASLt";
     const auto executor = make_cuda_executor(world, cuda);
-    for (const plan::Product& product : products) {
+    for (const plan::ProductSize& product : products) {
       ProductMeasurement measurement = measure_product(*executor, request, product);
       measurement.gpu = gpus.name;
       report(measurement);
@@ -104,8 +103,8 @@ std::string tuning_table(const std::vector<ProductMeasurement>& measurements, co
   records::expect_gpu(records.gpu, gpu);
   records.date = date;
   for (const ProductMeasurement& m : measurements) {
-    const plan::Product product = product_of(m);
-    const auto alike = [&](const plan::Product& p) { return p == plan::Product{p.m, m.n, m.k, m.type}; };
+    const plan::ProductSize product = product_of(m);
+    const auto alike = [&](const plan::ProductSize& p) { return p == plan::ProductSize{p.m, m.n, m.k, m.type}; };
     std::erase_if(records.products, [&](const records::ProductRecord& r) { return r.product == product; });
     // What was measured of more rows, before, tells no longer of these or fewer.
     for (records::ProductRecord& r : records.products)

@@ -80,6 +80,8 @@ class Dataflow {
       if (!transfer->to.empty()) f(transfer->to);
     } else if (const auto* reduction = std::get_if<Reduction>(&work))
       for (const Region& to : reduction->to) f(to);
+    else if (const auto* product = std::get_if<Product>(&work))
+      for_each_of(*product, [&](const Region&, const Region& to) { f(to); });
     else {
       const auto& c = std::get<Collective>(work);
       // Parts from different ranks have different values, and so are writes of their own.
@@ -87,6 +89,17 @@ class Dataflow {
       const std::int64_t h = by_rank ? c.to.rows / std::ssize(ranks_of(c, plan_)) : c.to.rows;
       for (std::int64_t row = 0; row < c.to.rows; row += h)
         f(Region{c.to.rank, c.to.buffer, c.to.row + row, 0, h, c.to.cols});
+    }
+  }
+
+  // Calls f(a, to) for the products of a batch.
+  template <typename F>
+  static void for_each_of(const Product& product, F&& f) {
+    Region a = product.a, to = product.to;
+    for (int i = 0; i < product.batch; ++i) {
+      f(a, to);
+      a.row += product.a_step;
+      to.row += product.to_step;
     }
   }
 
@@ -202,16 +215,29 @@ class Dataflow {
     std::visit([&](const auto& work) { evaluate(id, work); }, graph_.nodes()[id].task->work);
   }
 
-  void evaluate(TaskId id, const Tile& tile) {
-    const Value a = read(id, tile.a, true, Along::columns), b = read(id, tile.b, true, Along::rows);
+  // The product of two operands, with its scales.
+  Term multiply(TaskId id, const Region& a_region, const Region& b_region, const Region& a_scale) {
+    const Value a = read(id, a_region, true, Along::columns), b = read(id, b_region, true, Along::rows);
     if (a.what != Value::What::a || b.what != Value::What::b)
       refuse(Fault::coverage, id, "multiplies something else than a part of A by a part of B");
-    const std::int64_t k = tile.a.col + a.col;
-    if (k != tile.b.row + b.row)
+    const std::int64_t k = a_region.col + a.col;
+    if (k != b_region.row + b.row)
       refuse(Fault::coverage, id,
-             fmt::format("multiplies columns of A from k = {} with rows of B from k = {}", k, tile.b.row + b.row));
-    if (plan_.problem.scales != Scales::none) check_scale(id, tile, tile.a.row + a.row, k);
-    std::optional<Term> total = Term{tile.a.row + a.row, tile.b.col + b.col, sums_.of({k, k + tile.a.cols})};
+             fmt::format("multiplies columns of A from k = {} with rows of B from k = {}", k, b_region.row + b.row));
+    if (plan_.problem.scales != Scales::none) check_scale(id, a_region, a_scale, a_region.row + a.row, k);
+    return {a_region.row + a.row, b_region.col + b.col, sums_.of({k, k + a_region.cols})};
+  }
+
+  void evaluate(TaskId id, const Product& product) {
+    for_each_of(product, [&](const Region& a, const Region& to) {
+      Term total = multiply(id, a, product.b, product.a_scale);
+      if (!product.bias.empty()) add_bias(id, total, product.bias);
+      store_sum(total, to);
+    });
+  }
+
+  void evaluate(TaskId id, const Tile& tile) {
+    std::optional<Term> total = multiply(id, tile.a, tile.b, tile.a_scale);
     for (const Region& slot : tile.adds) {
       if (is_bias(plan_.problem, slot)) {
         add_bias(id, *total, slot);
@@ -236,22 +262,22 @@ class Dataflow {
     }
   }
 
-  // The scales belong to the rows of A that the tile multiplies, from `row` on, and to its stretch of K, from `k` on.
-  void check_scale(TaskId id, const Tile& tile, std::int64_t row, std::int64_t k) {
-    const Value scale = read_at(id, tile.a_scale, true, [&](const Region&) { return Moment{false, tile.a.cols}; });
+  // The scales belong to the rows of A that are multiplied, from `row` on, and to their stretch of K, from `k` on.
+  void check_scale(TaskId id, const Region& a, const Region& a_scale, std::int64_t row, std::int64_t k) {
+    const Value scale = read_at(id, a_scale, true, [&](const Region&) { return Moment{false, a.cols}; });
     if (scale.what != Value::What::a_scale)
-      refuse(Fault::coverage, id, fmt::format("scales by {}, which holds no scales of A", text(tile.a_scale)));
+      refuse(Fault::coverage, id, fmt::format("scales by {}, which holds no scales of A", text(a_scale)));
     const RankShapes shapes = shapes_of(plan_.problem);
     const bool one = plan_.problem.scales == Scales::tensor;
-    const std::int64_t first = tile.a_scale.row + scale.row, k_first = tile.a_scale.col + scale.col;
-    const std::int64_t end = first + (one ? shapes.a.rows : tile.a.rows);
-    if (first > row || row + tile.a.rows > end || (!one && first != row))
+    const std::int64_t first = a_scale.row + scale.row, k_first = a_scale.col + scale.col;
+    const std::int64_t end = first + (one ? shapes.a.rows : a.rows);
+    if (first > row || row + a.rows > end || (!one && first != row))
       refuse(Fault::coverage, id,
-             fmt::format("scales rows {}+{} of A by {}, which belongs to rows {}+{}", row, tile.a.rows,
-                         text(tile.a_scale), first, end - first));
-    if (k < k_first || k + tile.a.cols > k_first + shapes.depth)
+             fmt::format("scales rows {}+{} of A by {}, which belongs to rows {}+{}", row, a.rows, text(a_scale), first,
+                         end - first));
+    if (k < k_first || k + a.cols > k_first + shapes.depth)
       refuse(Fault::coverage, id,
-             fmt::format("scales products from k = {} by {}, which belongs to k {}..{}", k, text(tile.a_scale), k_first,
+             fmt::format("scales products from k = {} by {}, which belongs to k {}..{}", k, text(a_scale), k_first,
                          k_first + shapes.depth - 1));
   }
 

@@ -20,6 +20,8 @@ constexpr std::int64_t max_bytes = std::int64_t{1} << 46;
 constexpr std::int64_t heap_alignment = 256;
 constexpr std::int64_t max_signals = 1 << 22;  // over all ranks
 constexpr int max_queues = 64;
+constexpr int most_batch = 1 << 16;
+constexpr std::int64_t most_tile_side = std::int64_t{1} << 31;
 
 }  // namespace
 
@@ -121,17 +123,43 @@ class FormatCheck::Rules {
       ++place.queue;
       expect(queue.workers >= 0 && queue.workers <= 1 << 16, "rank {} queue {} reserves {} workers", rank, place.queue,
              queue.workers);
+      expect(queue.tile.rows >= 0 && queue.tile.cols >= 0 && queue.tile.rows <= most_tile_side &&
+                 queue.tile.cols <= most_tile_side,
+             "rank {} queue {} computes blocks of {} x {}: a side is from 0 to 2^31", rank, place.queue,
+             queue.tile.rows, queue.tile.cols);
+      expect(queue.cluster == ClusterMode::any || queue.engine == Engine::compute,
+             "rank {} queue {} is a {} queue: cluster {} is for compute queues", rank, place.queue,
+             name_of(queue.engine), name_of(queue.cluster));
+      expect(queue.kept_free >= 0 && queue.kept_free <= 1 << 16, "rank {} queue {} keeps {} SMs free", rank,
+             place.queue, queue.kept_free);
+      expect(queue.kept_free == 0 || queue.engine == Engine::library,
+             "rank {} queue {} is a {} queue: only library queues keep SMs free", rank, place.queue,
+             name_of(queue.engine));
     }
     place_ = &nowhere_;
   }
 
   void check_task(const Queue& queue, const Task& task) {
     const bool tile = std::holds_alternative<Tile>(task.work);
-    if (std::holds_alternative<Collective>(task.work) != (queue.engine == Engine::library))
-      refuse(Fault::malformed, "collectives, and nothing else, run on a library queue; this one is a {} queue",
-             name_of(queue.engine));
-    expect(queue.engine != Engine::copy || std::holds_alternative<Transfer>(task.work),
-           "only transfers run on a copy queue");
+    const bool transfer = std::holds_alternative<Transfer>(task.work);
+    const bool by_library = std::holds_alternative<Collective>(task.work) || std::holds_alternative<Product>(task.work);
+    switch (queue.engine) {
+      case Engine::compute:
+        expect(!by_library, "products and collectives run on library queues; this one is a compute queue");
+        break;
+      case Engine::copy: expect(transfer, "only transfers run on a copy queue"); break;
+      case Engine::library:
+        expect(!tile, "tiles run on compute queues; this one is a library queue");
+        if (!by_library) check_stays(task);
+    }
+    if (const auto* t = std::get_if<Tile>(&task.work))
+      expect(t->a.rows <= queue.tile.rows && t->b.cols <= queue.tile.cols,
+             "a tile of {} x {} on a queue whose blocks are {} x {}", t->a.rows, t->b.cols, queue.tile.rows,
+             queue.tile.cols);
+    if (std::holds_alternative<Product>(task.work))
+      expect(queue.tile.rows > 0 && queue.tile.cols > 0, "a product on a queue whose blocks are {} x {}",
+             queue.tile.rows, queue.tile.cols);
+    if (tile && queue.cluster == ClusterMode::share_k) check_whole_depth(std::get<Tile>(task.work));
     std::visit([&](const auto& work) { check_work(work); }, task.work);
     for (const Wait& wait : task.waits) {
       expect(wait.signal >= 0 && wait.signal < plan_.ranks[static_cast<std::size_t>(place_->rank)].signals,
@@ -187,35 +215,37 @@ class FormatCheck::Rules {
     return true;
   }
 
-  void check_scale(const Tile& tile) {
+  void check_scale(const Region& a, const Region& b, const Region& r) {
     const Scales scales = plan_.problem.scales;
-    const Region& r = tile.a_scale;
     if (scales == Scales::none) {
-      expect(r.empty(), "a tile with scales of A in a problem with scales none");
+      expect(r.empty(), "scales of A in a problem with scales none");
       return;
     }
     check_region(r, "the scales of A");
-    const std::int64_t rows = scales == Scales::tensor ? 1 : tile.a.rows;
+    const std::int64_t rows = scales == Scales::tensor ? 1 : a.rows;
     expect(r.rows == rows && r.cols == 1, "the scales of A are {} x {}: with scales {}, they must be {} x 1", r.rows,
            r.cols, name_of(scales), rows);
     expect(buffer(r).type == Type::fp32 && buffer(r).layout == Layout::row_major,
            "scales must be row_major fp32, not {} {}", name_of(buffer(r).layout), name_of(buffer(r).type));
-    expect(tile.b.buffer == buffer_b, "operand B is in buffer {}: the scales of B are those of the caller's columns",
-           buffer(tile.b).name);
+    expect(b.buffer == buffer_b, "operand B is in buffer {}: the scales of B are those of the caller's columns",
+           buffer(b).name);
+  }
+
+  void check_operands(const Region& a, const Region& b) {
+    check_region(a, "operand A");
+    check_region(b, "operand B");
+    expect(b.rank == place_->rank, "operand B is on rank {}", b.rank);
+    expect(a.cols == b.rows, "operand A is {} x {} but operand B is {} x {}", a.rows, a.cols, b.rows, b.cols);
+    // Names are looked up for a refusal only: there are very many tiles.
+    if (buffer(a).type != plan_.problem.type || buffer(b).type != plan_.problem.type ||
+        buffer(a).layout != Layout::row_major || buffer(b).layout != b_layout(plan_.problem))
+      refuse(Fault::malformed, "operands must be {}, A row_major and B {}", name_of(plan_.problem.type),
+             name_of(b_layout(plan_.problem)));
   }
 
   void check_work(const Tile& tile) {
-    check_region(tile.a, "operand A");
-    check_region(tile.b, "operand B");
-    expect(tile.b.rank == place_->rank, "operand B is on rank {}", tile.b.rank);
-    expect(tile.a.cols == tile.b.rows, "operand A is {} x {} but operand B is {} x {}", tile.a.rows, tile.a.cols,
-           tile.b.rows, tile.b.cols);
-    // Names are looked up for a refusal only: there are very many tiles.
-    if (buffer(tile.a).type != plan_.problem.type || buffer(tile.b).type != plan_.problem.type ||
-        buffer(tile.a).layout != Layout::row_major || buffer(tile.b).layout != b_layout(plan_.problem))
-      refuse(Fault::malformed, "operands must be {}, A row_major and B {}", name_of(plan_.problem.type),
-             name_of(b_layout(plan_.problem)));
-    check_scale(tile);
+    check_operands(tile.a, tile.b);
+    check_scale(tile.a, tile.b, tile.a_scale);
     expect(tile.own >= 0 && tile.own <= std::ssize(tile.adds), "own position {} of {} slots", tile.own,
            tile.adds.size());
     const std::int64_t rows = tile.a.rows, cols = tile.b.cols;
@@ -240,6 +270,67 @@ class FormatCheck::Rules {
             rows, cols);
       }
     }
+  }
+
+  // Workers that share a tile cut all of K into halves.
+  void check_whole_depth(const Tile& tile) {
+    expect(tile.a.col == 0 && tile.a.cols == buffer(tile.a).cols,
+           "columns {}+{} of A on a queue with cluster share_k: its tiles have all {} columns", tile.a.col, tile.a.cols,
+           buffer(tile.a).cols);
+  }
+
+  // Beside libraries' calls, sums and copies are calls of the same stream, on their own rank.
+  void check_stays(const Task& task) {
+    const auto own = [&](const Region& r, const char* what) {
+      expect(r.empty() || r.rank == place_->rank, "{} is on rank {}: tasks of library queues stay on their rank", what,
+             r.rank);
+    };
+    if (const auto* transfer = std::get_if<Transfer>(&task.work)) {
+      own(transfer->from, "the source");
+      own(transfer->to, "the destination");
+    } else {
+      for (const Region& r : std::get<Reduction>(task.work).from) own(r, "a source");
+      for (const Region& r : std::get<Reduction>(task.work).to) own(r, "a destination");
+    }
+  }
+
+  void check_work(const Product& p) {
+    expect(p.batch >= 1 && p.batch <= most_batch, "a batch of {}: it must be from 1 to 2^16", p.batch);
+    check_operands(p.a, p.b);
+    expect(p.a.rank == place_->rank, "operand A is on rank {}: a product's regions are its own rank's", p.a.rank);
+    check_sum(p.to, "the result");
+    expect(p.to.rank == place_->rank, "the result is on rank {}: a product's regions are its own rank's", p.to.rank);
+    expect(buffer(p.to).layout == Layout::row_major, "the result must be row_major, not {}",
+           name_of(buffer(p.to).layout));
+    expect(p.to.rows == p.a.rows && p.to.cols == p.b.cols, "the result is {} x {}, the product {} x {}", p.to.rows,
+           p.to.cols, p.a.rows, p.b.cols);
+    if (p.batch == 1) {
+      expect(p.a_step == 0 && p.to_step == 0, "steps of {} and {} rows in a batch of one: they must be 0", p.a_step,
+             p.to_step);
+    } else {
+      expect(plan_.problem.scales == Scales::none, "a batch of {} in a problem with scales: it must be 1", p.batch);
+      expect(p.a_step >= 1, "A steps by {} rows in a batch: it must be 1 or more", p.a_step);
+      expect(p.to_step >= p.to.rows, "results of {} rows step by {} rows: they would overlap", p.to.rows, p.to_step);
+      check_last(p.a, p.a_step, p.batch, "operand A of the batch");
+      check_last(p.to, p.to_step, p.batch, "the result of the batch");
+    }
+    if (!p.bias.empty()) {
+      expect(is_bias(plan_.problem, p.bias), "the bias is in buffer {}: it must be the caller's", p.bias.buffer);
+      check_region(p.bias, "the bias");
+      check_bias(p.bias, "the bias", p.b.cols, true);
+    }
+    check_scale(p.a, p.b, p.a_scale);
+    expect(p.algorithm.tile >= 0 && p.algorithm.parts >= 1 && p.algorithm.parts <= 1 << 16,
+           "algorithm [{}, {}]: the tile's number is 0 or more, the parts of K 1 to 2^16", p.algorithm.tile,
+           p.algorithm.parts);
+  }
+
+  // The last one of a batch, whose first one is in bounds.
+  void check_last(const Region& r, std::int64_t step, int batch, const char* what) {
+    const Buffer& b = buffer(r);
+    if (step > (b.rows - r.row - r.rows) / (batch - 1))
+      refuse(Fault::bounds, "{}, rows {}+{} and {} more, {} rows apart, leaves buffer {} of {} rows", what, r.row,
+             r.rows, batch - 1, step, b.name, b.rows);
   }
 
   void check_work(const Transfer& t) {
@@ -300,7 +391,9 @@ class FormatCheck::Rules {
     const bool apart =
         c.from.buffer != c.to.buffer || c.from.row + c.from.rows <= c.to.row || c.to.row + c.to.rows <= c.from.row;
     expect(apart, "source and destination overlap");
-    const auto [place, first] = groups_.insert({c.group, {c.kind, c.from.rows, c.from.cols, from.type, joined, {}}});
+    if (c.codec) check_codec(c, from.type);
+    const auto [place, first] =
+        groups_.insert({c.group, {c.kind, c.from.rows, c.from.cols, from.type, joined, c.backend, c.codec, {}}});
     Group& group = place->second;
     expect(group.ranks == joined, "collective group {} joins ranks {} here, but {} elsewhere", c.group,
            fmt::join(joined, ", "), fmt::join(group.ranks, ", "));
@@ -309,7 +402,31 @@ class FormatCheck::Rules {
            c.from.rows, c.from.cols, name_of(group.kind), group.rows, group.cols);
     expect(group.type == from.type, "collective group {} is of {} here, but of {} elsewhere", c.group,
            name_of(from.type), name_of(group.type));
+    expect(group.backend == c.backend && group.codec == c.codec,
+           "collective group {} runs by {}{} here, but by {}{} elsewhere", c.group, name_of(c.backend),
+           codec_text(c.codec), name_of(group.backend), codec_text(group.codec));
     expect(group.seen.insert(place_->rank).second, "collective group {} appears twice on this rank", c.group);
+  }
+
+  static std::string codec_text(const std::optional<CodecPair>& codec) {
+    return codec ? " through codec " + name_of(*codec) : "";
+  }
+
+  void check_codec(const Collective& c, Type type) {
+    const bool reduces = c.kind == CollectiveKind::reduce_scatter || c.kind == CollectiveKind::all_reduce;
+    expect(reduces, "codec {} for {}: only all_reduce and reduce_scatter go through one", name_of(*c.codec),
+           name_of(c.kind));
+    expect(c.backend == Backend::imbrex && c.ranks.empty(),
+           "codec {}: only collectives of backend imbrex, over all ranks, go through one", name_of(*c.codec));
+    expect(c.kind != CollectiveKind::reduce_scatter || c.codec->reduce_scatter == c.codec->all_gather,
+           "codec {} for a reduce_scatter: it has one step, and so one codec", name_of(*c.codec));
+    expect(type != Type::e4m3, "codec {} for e4m3: it takes bf16, fp16 and fp32", name_of(*c.codec));
+    try {
+      validate(c.codec->reduce_scatter);
+      validate(c.codec->all_gather);
+    } catch (const Error& error) {
+      refuse(Fault::malformed, "codec: {}", error.what());
+    }
   }
 
   const Plan& plan_;
@@ -322,6 +439,8 @@ class FormatCheck::Rules {
     std::int64_t rows, cols;  // of the sources
     Type type;
     std::vector<int> ranks;
+    Backend backend;
+    std::optional<CodecPair> codec;
     std::set<int> seen;
   };
   std::map<int, Group> groups_;

@@ -109,7 +109,7 @@ void CudaExecution::agree_on_kernel(TableMemory& memory) {
         .tell(std::find(listed, listed + count, &choose_kernel(plan_, survey_, tables, kernels, options_)) - listed);
   });
   kernel_ = all.front() < static_cast<std::int64_t>(count) ? listed[all.front()] : &plain;
-  workers_ = workers_of_rank(*kernel_, workers_of(*kernel_, device_), options_.ranks_per_gpu);
+  workers_ = workers_of_rank(*kernel_, workers_of(*kernel_, device_), options_.ranks_per_gpu, survey_.kept_free());
   table_ = tables.take(kernel_->shape);
 }
 

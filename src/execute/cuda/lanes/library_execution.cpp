@@ -25,8 +25,6 @@ constexpr double first_limit = 60;
 constexpr std::size_t most_queued_steps = 512;
 
 std::string name_of_step(const Plan& plan, int rank, const LibraryStep& step) {
-  if (const auto* p = std::get_if<LibraryProduct>(&step.work))
-    return fmt::format("product rows {}+{} cols {}+{}", p->a.row, p->a.rows * p->batch, p->b.col, p->b.cols);
   return label(
       plan.ranks[static_cast<std::size_t>(rank)].queues[static_cast<std::size_t>(step.queue)].tasks[step.task]);
 }

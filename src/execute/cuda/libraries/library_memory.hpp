@@ -37,9 +37,9 @@ class LibraryMemory {
     for (const RankPlan& rank : plan_.ranks)
       for (const Queue& queue : rank.queues)
         for (const Task& task : queue.tasks)
-          if (const auto* tile = std::get_if<Tile>(&task.work); tile != nullptr && is_single_scale(tile->a_scale))
-            if (std::size_t& apart = apart_[static_cast<std::size_t>(tile->a_scale.buffer)]; apart == nowhere)
-              apart = take(static_cast<std::size_t>(buffer(tile->a_scale).rows) * operand_alignment);
+          if (const auto* p = std::get_if<Product>(&task.work); p != nullptr && is_single_scale(p->a_scale))
+            if (std::size_t& apart = apart_[static_cast<std::size_t>(p->a_scale.buffer)]; apart == nowhere)
+              apart = take(static_cast<std::size_t>(buffer(p->a_scale).rows) * operand_alignment);
     workspaces_ = raw_memory(bytes);
   }
 

@@ -19,7 +19,6 @@ std::size_t scales_at(const LibraryGemm& gemm) { return (gemm.workspace_bytes() 
 
 LibrarySteps::LibrarySteps(SharedLibraries& libraries, const Plan& plan, const LibraryProgram& program)
     : libraries_(libraries), plan_(plan), program_(program), memory_(plan) {
-  if (plan_.knobs.transport == Transport::store) own_ = &libraries_.collectives();
   make_communicators();
   make_gemms();
 }
@@ -29,14 +28,19 @@ void LibrarySteps::leak() {
   for (RawMemory& memory : scratch_) static_cast<void>(memory.release());
 }
 
+// NCCL is loaded only where a plan needs it.
 void LibrarySteps::make_communicators() {
   std::set<std::vector<int>> rank_sets;
   for (const auto& [number, parts] : execute::collective_groups(plan_))
-    rank_sets.insert(ranks_of(*parts.front(), plan_));
+    if (parts.front()->backend == Backend::nccl)
+      rank_sets.insert(ranks_of(*parts.front(), plan_));
+    else
+      own_ = &libraries_.collectives();
   libraries_.make_communicators(rank_sets);
   for (const LibraryStep& step : program_.steps) {
     const auto* work = std::get_if<Collective>(&step.work);
-    communicators_.push_back(work == nullptr ? nullptr : &libraries_.communicator(ranks_of(*work, plan_)));
+    const bool nccl = work != nullptr && work->backend == Backend::nccl;
+    communicators_.push_back(nccl ? &libraries_.communicator(ranks_of(*work, plan_)) : nullptr);
   }
 }
 
@@ -44,7 +48,7 @@ void LibrarySteps::make_gemms() {
   std::vector<std::size_t> bytes(program_.forked.size());
   for (const LibraryStep& step : program_.steps) {
     gemms_.emplace_back();
-    const auto* p = std::get_if<LibraryProduct>(&step.work);
+    const auto* p = std::get_if<Product>(&step.work);
     if (p == nullptr) continue;
     LibraryShape shape{p->a.rows,
                        p->b.cols,
@@ -61,8 +65,7 @@ void LibrarySteps::make_gemms() {
     shape.b = {memory_.pitch(p->b), 0, memory_.alignment(p->b, 0)};
     if (!p->bias.empty()) shape.bias_alignment = memory_.alignment(p->bias, 0);
     shape.out = {buffer(p->to).cols, p->to_step * buffer(p->to).cols, memory_.alignment(p->to, p->to_step)};
-    gemms_.back() = std::make_unique<LibraryGemm>(
-        libraries_.handle(), shape, LibraryAlgorithm{plan_.knobs.library_tile, plan_.knobs.library_parts});
+    gemms_.back() = std::make_unique<LibraryGemm>(libraries_.handle(), shape, p->algorithm);
     bytes[step.stream] = std::max(bytes[step.stream], scales_at(*gemms_.back()) + moved_scale_bytes(*p));
   }
   for (const std::size_t b : bytes) scratch_.push_back(raw_memory(b));
@@ -112,7 +115,7 @@ void LibrarySteps::sum(const Reduction& reduction, const Operands& operands, cud
   IMBREX_CUDA_TRY(launch_sum(args, stream));
 }
 
-void LibrarySteps::collective(const Collective& c, runtime::Communicator& communicator, const Operands& operands,
+void LibrarySteps::collective(const Collective& c, runtime::Communicator* communicator, const Operands& operands,
                               cudaStream_t stream) const {
   const std::byte* from = at(c.from, operands);
   std::byte* to = at(c.to, operands);
@@ -126,21 +129,20 @@ void LibrarySteps::collective(const Collective& c, runtime::Communicator& commun
       case CollectiveKind::all_to_all: return with.all_to_all(from, to, in / ranks, type, stream);
     }
   };
-  // Kernels of our own know the whole world only.
-  if (own_ != nullptr && c.ranks.empty())
+  if (communicator == nullptr)
     run(*own_, size(libraries_.world().size()));
   else
-    run(communicator, communicator.size());
+    run(*communicator, communicator->size());
 }
 
 // Scales of rows that begin inside 16 bytes, which cuBLASLt does not take, are moved behind the product's workspace.
-std::size_t LibrarySteps::moved_scale_bytes(const LibraryProduct& p) const {
+std::size_t LibrarySteps::moved_scale_bytes(const Product& p) const {
   if (p.a_scale.empty() || memory_.has_apart(p.a_scale) || memory_.alignment(p.a_scale, 0) >= operand_alignment)
     return 0;
   return size(p.a_scale.rows) * sizeof(float);
 }
 
-void LibrarySteps::multiply(const LibraryProduct& p, const LibraryGemm& gemm, void* scratch, const Operands& operands,
+void LibrarySteps::multiply(const Product& p, const LibraryGemm& gemm, void* scratch, const Operands& operands,
                             cudaStream_t stream) const {
   Operands o{at(p.a, operands), at(p.b, operands), at(p.to, operands)};
   if (!p.bias.empty()) o.bias = at(p.bias, operands);
@@ -159,7 +161,7 @@ void LibrarySteps::multiply(const LibraryProduct& p, const LibraryGemm& gemm, vo
 
 void LibrarySteps::launch(std::size_t i, const Operands& operands, cudaStream_t stream) const {
   const LibraryStep& step = program_.steps[i];
-  if (const auto* p = std::get_if<LibraryProduct>(&step.work))
+  if (const auto* p = std::get_if<Product>(&step.work))
     multiply(*p, *gemms_[i], scratch_[step.stream].get(), operands, stream);
   else if (const auto* reduction = std::get_if<Reduction>(&step.work))
     sum(*reduction, operands, stream);
@@ -168,7 +170,7 @@ void LibrarySteps::launch(std::size_t i, const Operands& operands, cudaStream_t 
     set_apart(transfer->to, operands, stream);
   } else {
     const auto& work = std::get<Collective>(step.work);
-    collective(work, *communicators_[i], operands, stream);
+    collective(work, communicators_[i], operands, stream);
     set_apart(work.to, operands, stream);
   }
 }

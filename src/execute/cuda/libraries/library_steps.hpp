@@ -37,19 +37,19 @@ class LibrarySteps {
   void set_apart(const Region& to, const Operands& operands, cudaStream_t stream) const;
   void sum(const Reduction& reduction, const Operands& operands, cudaStream_t stream) const;
   /// 0 where a product's scales are used where they lie.
-  std::size_t moved_scale_bytes(const LibraryProduct& p) const;
-  void multiply(const LibraryProduct& p, const LibraryGemm& gemm, void* scratch, const Operands& operands,
+  std::size_t moved_scale_bytes(const Product& p) const;
+  void multiply(const Product& p, const LibraryGemm& gemm, void* scratch, const Operands& operands,
                 cudaStream_t stream) const;
-  void collective(const Collective& c, runtime::Communicator& communicator, const Operands& operands,
+  void collective(const Collective& c, runtime::Communicator* communicator, const Operands& operands,
                   cudaStream_t stream) const;
 
   SharedLibraries& libraries_;
-  CudaCollectives* own_ = nullptr;  // run the collectives; null: NCCL does
+  CudaCollectives* own_ = nullptr;  // run those of backend imbrex
   const Plan& plan_;
   const LibraryProgram& program_;
   LibraryMemory memory_;
   std::vector<std::unique_ptr<LibraryGemm>> gemms_;    // by step
-  std::vector<runtime::Communicator*> communicators_;  // by step
+  std::vector<runtime::Communicator*> communicators_;  // by step; null: none of NCCL's
   std::vector<RawMemory> scratch_;                     // of products, by stream
 };
 

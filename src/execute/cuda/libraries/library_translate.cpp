@@ -4,7 +4,6 @@
 #include <map>
 #include <numeric>
 #include <set>
-#include <span>
 
 #include "base/check.hpp"
 #include "execute/cuda/refusal.hpp"
@@ -15,81 +14,15 @@ namespace {
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
-// Waits as (signal, count). A product that begins late is still right, so where in a tile a wait stands is ignored.
-using Waits = std::set<std::pair<int, std::uint32_t>>;
-
-Waits waits_of(const Task& task) {
-  Waits waits;
-  for (const Wait& wait : task.waits) waits.insert({wait.signal, wait.count});
-  return waits;
-}
-
-// Tiles that post to different signals are awaited apart, so they stay apart.
-std::set<int> signals_of(const Task& task) {
-  std::set<int> signals;
-  for (const Post& post : task.posts) signals.insert(post.signal);
-  return signals;
-}
-
-// A step before it has a place in the program. Steps of one lane run one after another; a lane becomes a stream.
+// A step before it has a place in the program. Steps of one lane, a queue that has tasks, run one after another; a lane
+// becomes a stream.
 struct Draft {
   LibraryStep step;
-  Waits waits;
-  std::set<int> signals;
-  std::map<int, std::uint32_t> posts;  // by signal
-  std::size_t lane = 0, place = 0;     // place: in its lane
-  std::vector<std::size_t> after;      // drafts that end before this one begins
-  std::vector<std::size_t> seen;       // by lane: steps that have ended when this one has
-};
-
-bool extends(const LibraryProduct& p, const LibraryProduct& next) {
-  const auto moved = [](Region from, const Region& to) {
-    from.row = to.row;
-    return from == to;
-  };
-  if (!p.a_scale.empty() || next.batch != 1 || next.b != p.b || next.bias != p.bias || !moved(p.a, next.a) ||
-      !moved(p.to, next.to))
-    return false;
-  const std::int64_t a = next.a.row - p.a.row, to = next.to.row - p.to.row;
-  return p.batch == 1 ? a > 0 && to >= p.to.rows : a == p.batch * p.a_step && to == p.batch * p.to_step;
-}
-
-// Whether a tile's result lies in its destination where the first one's grid of rows and columns puts it.
-bool aligned(const Tile& first, const Tile& tile, Scales scales) {
-  if (first.adds.size() != tile.adds.size()) return false;
-  if (!first.adds.empty() && tile.adds[0].col - tile.b.col != first.adds[0].col - first.b.col) return false;
-  const Region &s = first.a_scale, &z = tile.a_scale;
-  const std::int64_t apart = scales == Scales::row ? tile.a.row - first.a.row : 0;
-  if (s.buffer != z.buffer || z.row - s.row != apart) return false;
-  const Region &a = first.a, &b = first.b, &to = first.stores[0].to;
-  const Region &c = tile.a, &d = tile.b, &e = tile.stores[0].to;
-  return c.buffer == a.buffer && c.col == a.col && c.cols == a.cols && d.buffer == b.buffer && d.row == b.row &&
-         e.buffer == to.buffer && e.row - c.row == to.row - a.row && e.col - d.col == to.col - b.col;
-}
-
-// The bias is the last of what a tile adds, and here all of it.
-Region bias_of(const Tile& tile) { return tile.adds.empty() ? Region{} : tile.adds.back(); }
-
-// Starts and sizes of stretches that lie one after another, or nothing.
-struct Stretches {
-  std::map<std::int64_t, std::int64_t> sizes;
-  bool consistent = true;
-
-  void add(std::int64_t begin, std::int64_t size) {
-    consistent = consistent && sizes.try_emplace(begin, size).first->second == size;
-  }
-  bool contiguous() const {
-    for (auto i = sizes.begin(); i != sizes.end() && std::next(i) != sizes.end(); ++i)
-      if (i->first + i->second != std::next(i)->first) return false;
-    return consistent;
-  }
-  std::vector<std::int64_t> begins() const {
-    std::vector<std::int64_t> all;
-    for (const auto& [begin, size] : sizes) all.push_back(begin);
-    return all;
-  }
-  std::int64_t begin() const { return sizes.begin()->first; }
-  std::int64_t size() const { return sizes.rbegin()->first + sizes.rbegin()->second - begin(); }
+  std::set<std::pair<int, std::uint32_t>> waits;  // (signal, count)
+  std::map<int, std::uint32_t> posts;             // by signal
+  std::size_t lane = 0, place = 0;                // place: in its lane
+  std::vector<std::size_t> after;                 // drafts that end before this one begins
+  std::vector<std::size_t> seen;                  // by lane: steps that have ended when this one has
 };
 
 class LibraryTranslation {
@@ -108,7 +41,6 @@ class LibraryTranslation {
  private:
   const RankPlan& rank_plan() const { return plan_.ranks[index(rank_)]; }
   const Buffer& buffer(const Region& r) const { return plan_.buffers[index(r.buffer)]; }
-  const Task& task_at(int q, std::size_t t) const { return rank_plan().queues[index(q)].tasks[t]; }
   std::string where(int q, std::size_t t) const { return task_name(plan_, rank_, q, t); }
 
   // A communicator runs collectives in the order of their launch, which must be one on all ranks that it joins.
@@ -123,15 +55,20 @@ class LibraryTranslation {
       const auto& queues_of_rank = plan_.ranks[index(rank)].queues;
       for (int q = 0; q < std::ssize(queues_of_rank); ++q) {
         const Queue& queue = queues_of_rank[index(q)];
-        if (queue.engine != Engine::library || queue.tasks.empty()) continue;
-        IMBREX_EXPECTS(++queues == 1, "{}: the CUDA executor runs one library queue a rank",
-                       task_name(plan_, rank, q, 0));
+        bool first = true;
         for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
-          const auto& work = std::get<Collective>(queue.tasks[t].work);
-          IMBREX_EXPECTS(
-              plan_.knobs.transport != Transport::store || !work.ranks.empty() || buffer(work.from).type != Type::e4m3,
-              "{}: Imbrex' own collectives (transport store) do not take e4m3 yet; NCCL does (push or pull)",
-              task_name(plan_, rank, q, t));
+          const auto* collective = std::get_if<Collective>(&queue.tasks[t].work);
+          if (collective == nullptr) continue;
+          IMBREX_EXPECTS(!first || ++queues == 1, "{}: the CUDA executor runs one queue with collectives a rank",
+                         task_name(plan_, rank, q, t));
+          first = false;
+          const Collective& work = *collective;
+          IMBREX_EXPECTS(work.backend == Backend::nccl || work.ranks.empty(),
+                         "{}: Imbrex' own collectives join all ranks; NCCL's (backend nccl) some of them",
+                         task_name(plan_, rank, q, t));
+          IMBREX_EXPECTS(work.backend == Backend::nccl || buffer(work.from).type != Type::e4m3,
+                         "{}: Imbrex' own collectives do not take e4m3 yet; NCCL's do (backend nccl)",
+                         task_name(plan_, rank, q, t));
           parts[ranks_of(work, plan_)].push_back({&work, task_name(plan_, rank, q, t)});
         }
       }
@@ -158,31 +95,32 @@ class LibraryTranslation {
                    where(q, t), what, r.rank);
   }
 
-  // Tasks of a compute queue other than tiles have a lane of their own, as if by a second worker: a tile must not wait
-  // behind what waits for a collective.
   void draft_queue(int q) {
     const Queue& queue = rank_plan().queues[index(q)];
-    for (std::size_t t = 0; t < queue.tasks.size();) {
+    if (queue.tasks.empty()) return;
+    IMBREX_EXPECTS(queue.engine != Engine::compute,
+                   "{}: beside library queues, the CUDA executor runs no compute queues", where(q, 0));
+    lanes_.emplace_back();
+    for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
       const Task& task = queue.tasks[t];
-      if (std::holds_alternative<Tile>(task.work)) {
-        t = draft_tiles(q, t);
-        continue;
-      }
       Draft draft;
-      if (const auto* collective = std::get_if<Collective>(&task.work)) {
+      if (const auto* product = std::get_if<Product>(&task.work))
+        draft.step.work = checked(*product, q, t);
+      else if (const auto* collective = std::get_if<Collective>(&task.work))
         draft.step.work = *collective;
-      } else if (const auto* transfer = std::get_if<Transfer>(&task.work)) {
-        if (!transfer->from.empty()) {
-          check_own(transfer->from, "the source", q, t);
-          check_own(transfer->to, "the destination", q, t);
-        }
-        draft.step.work = *transfer;
-      } else {
+      else if (const auto* transfer = std::get_if<Transfer>(&task.work))
+        draft.step.work = checked(*transfer, q, t);
+      else
         draft.step.work = checked(std::get<Reduction>(task.work), q, t);
-      }
-      add(std::move(draft), q, t, 1);
-      ++t;
+      add(std::move(draft), q, t);
     }
+  }
+
+  const Transfer& checked(const Transfer& transfer, int q, std::size_t t) const {
+    if (transfer.from.empty()) return transfer;
+    check_own(transfer.from, "the source", q, t);
+    check_own(transfer.to, "the destination", q, t);
+    return transfer;
   }
 
   const Reduction& checked(const Reduction& reduction, int q, std::size_t t) const {
@@ -197,139 +135,30 @@ class LibraryTranslation {
     return reduction;
   }
 
-  const Tile& checked(const Tile& tile, int q, std::size_t t) const {
-    IMBREX_EXPECTS(tile.adds.empty() || plan::is_bias(plan_.problem, tile.adds.front()),
-                   "{}: a GEMM library adds no slots", where(q, t));
+  const Product& checked(const Product& product, int q, std::size_t t) const {
     const std::string bias = refusal_of_library_bias(plan_.problem);
-    IMBREX_EXPECTS(tile.adds.empty() || bias.empty(), "{}: {}", where(q, t), bias);
-    check_own(tile.a, "operand A", q, t);
-    IMBREX_EXPECTS(tile.stores.size() == 1, "{}: stores {} regions; a GEMM library stores one", where(q, t),
-                   tile.stores.size());
-    const Store& store = tile.stores.front();
-    check_own(store.to, "the store", q, t);
-    const Buffer& to = buffer(store.to);
-    IMBREX_EXPECTS(to.layout == Layout::row_major && store.row == 0 && store.col == 0 && store.to.rows == tile.a.rows &&
-                       store.to.cols == tile.b.cols,
-                   "{}: a GEMM library stores a tile as a whole, in rows", where(q, t));
-    const Type result = output_type(plan_.problem.type);
-    IMBREX_EXPECTS(to.type == result || to.type == Type::fp32, "{}: cuBLASLt does not store products of {} as {}",
-                   where(q, t), name_of(plan_.problem.type), name_of(to.type));
-    IMBREX_EXPECTS(tile.adds.empty() || to.type == result, "{}: cuBLASLt adds a bias of {} to results of {} only",
+    IMBREX_EXPECTS(product.bias.empty() || bias.empty(), "{}: {}", where(q, t), bias);
+    const Type to = buffer(product.to).type, result = output_type(plan_.problem.type);
+    IMBREX_EXPECTS(to == result || to == Type::fp32, "{}: cuBLASLt does not store products of {} as {}", where(q, t),
+                   name_of(plan_.problem.type), name_of(to));
+    IMBREX_EXPECTS(product.bias.empty() || to == result, "{}: cuBLASLt adds a bias of {} to results of {} only",
                    where(q, t), name_of(result), name_of(result));
-    if (!tile.a_scale.empty()) check_own(tile.a_scale, "the scales of A", q, t);
-    return tile;
+    return product;
   }
 
-  // Whether the tiles take every place of the grid once.
-  static bool fill_a_grid(std::span<const Task> tiles, const Stretches& rows, const Stretches& cols) {
-    const std::size_t width = cols.sizes.size();
-    if (tiles.size() != rows.sizes.size() * width) return false;
-    const std::vector<std::int64_t> row_begins = rows.begins(), col_begins = cols.begins();
-    std::vector<bool> taken(tiles.size());
-    for (const Task& task : tiles) {
-      const auto& tile = std::get<Tile>(task.work);
-      const auto place = [](const std::vector<std::int64_t>& begins, std::int64_t begin) {
-        return static_cast<std::size_t>(std::lower_bound(begins.begin(), begins.end(), begin) - begins.begin());
-      };
-      const std::size_t at = place(row_begins, tile.a.row) * width + place(col_begins, tile.b.col);
-      if (taken[at]) return false;
-      taken[at] = true;
+  void add(Draft draft, int q, std::size_t t) {
+    const Task& task = rank_plan().queues[index(q)].tasks[t];
+    for (const Wait& wait : task.waits) draft.waits.insert({wait.signal, wait.count});
+    for (const Post& post : task.posts) {
+      IMBREX_EXPECTS(post.rank == rank_, "{}: posts to rank {}; beside library collectives, signals stay on a rank",
+                     where(q, t), post.rank);
+      ++draft.posts[post.signal];
     }
-    return true;
-  }
-
-  // The longest run of tiles from `t` on that could be one product; returns the task behind it.
-  std::size_t draft_tiles(int q, std::size_t t) {
-    const auto& tasks = rank_plan().queues[index(q)].tasks;
-    const Tile& first = checked(std::get<Tile>(tasks[t].work), q, t);
-    const Task& head = tasks[t];
-    const auto alike = [&](const Task& task) {
-      return (task.waits == head.waits || waits_of(task) == waits_of(head)) &&
-             (task.posts == head.posts || signals_of(task) == signals_of(head));
-    };
-    Stretches rows, cols;
-    std::size_t end = t;
-    for (; end < tasks.size(); ++end) {
-      const auto* tile = std::get_if<Tile>(&tasks[end].work);
-      if (tile == nullptr || !alike(tasks[end]) || !aligned(first, checked(*tile, q, end), plan_.problem.scales)) break;
-      rows.add(tile->a.row, tile->a.rows);
-      cols.add(tile->b.col, tile->b.cols);
-    }
-    const std::size_t count = end - t;
-    if (rows.contiguous() && cols.contiguous() && fill_a_grid({&tasks[t], count}, rows, cols)) {
-      LibraryProduct product{first.a, first.b, first.stores.front().to};
-      product.to.row += rows.begin() - first.a.row;
-      product.to.col += cols.begin() - first.b.col;
-      product.a.row = rows.begin();
-      product.b.col = cols.begin();
-      product.a.rows = product.to.rows = rows.size();
-      product.b.cols = product.to.cols = cols.size();
-      product.bias = bias_of(first);
-      product.a_scale = first.a_scale;
-      if (plan_.problem.scales == Scales::row) {
-        product.a_scale.row += rows.begin() - first.a.row;
-        product.a_scale.rows = rows.size();
-      }
-      if (!product.bias.empty()) {
-        product.bias.col += cols.begin() - first.b.col;
-        product.bias.cols = cols.size();
-      }
-      draft_product(product, q, t, count);
-    } else {
-      for (std::size_t i = t; i < end; ++i) {
-        const Tile& tile = std::get<Tile>(tasks[i].work);
-        draft_product({tile.a, tile.b, tile.stores.front().to, 1, 0, 0, bias_of(tile), tile.a_scale}, q, i, 1);
-      }
-    }
-    return end;
-  }
-
-  void draft_product(const LibraryProduct& product, int q, std::size_t t, std::size_t tasks) {
-    const std::size_t lane = lane_of(q, true);
-    if (!lanes_[lane].empty()) {
-      Draft& last = drafts_[lanes_[lane].back()];
-      if (auto* p = std::get_if<LibraryProduct>(&last.step.work);
-          p != nullptr && last.waits == waits_of(task_at(q, t)) && last.signals == signals_of(task_at(q, t)) &&
-          extends(*p, product)) {
-        if (p->batch == 1) {
-          p->a_step = product.a.row - p->a.row;
-          p->to_step = product.to.row - p->to.row;
-        }
-        ++p->batch;
-        add_posts(last, q, t, tasks);
-        return;
-      }
-    }
-    Draft draft;
-    draft.step.work = product;
-    add(std::move(draft), q, t, tasks);
-  }
-
-  std::size_t lane_of(int q, bool product) {
-    const bool aside = rank_plan().queues[index(q)].engine == Engine::compute && !product;
-    const auto [entry, fresh] = lane_numbers_.try_emplace({q, aside}, lanes_.size());
-    if (fresh) lanes_.emplace_back();
-    return entry->second;
-  }
-
-  void add_posts(Draft& draft, int q, std::size_t t, std::size_t tasks) const {
-    for (std::size_t i = t; i < t + tasks; ++i)
-      for (const Post& post : task_at(q, i).posts) {
-        IMBREX_EXPECTS(post.rank == rank_, "{}: posts to rank {}; beside library collectives, signals stay on a rank",
-                       where(q, i), post.rank);
-        ++draft.posts[post.signal];
-      }
-  }
-
-  void add(Draft draft, int q, std::size_t t, std::size_t tasks) {
-    draft.lane = lane_of(q, std::holds_alternative<LibraryProduct>(draft.step.work));
+    draft.lane = lanes_.size() - 1;
     draft.step.queue = q;
     draft.step.task = t;
-    draft.waits = waits_of(task_at(q, t));
-    draft.signals = signals_of(task_at(q, t));
-    add_posts(draft, q, t, tasks);
-    draft.place = lanes_[draft.lane].size();
-    lanes_[draft.lane].push_back(drafts_.size());
+    draft.place = lanes_.back().size();
+    lanes_.back().push_back(drafts_.size());
     drafts_.push_back(std::move(draft));
   }
 
@@ -401,7 +230,7 @@ class LibraryTranslation {
   void number_streams() {
     for (std::size_t lane = 0; lane < lanes_.size(); ++lane)
       if (std::any_of(lanes_[lane].begin(), lanes_[lane].end(),
-                      [&](std::size_t d) { return std::holds_alternative<LibraryProduct>(drafts_[d].step.work); })) {
+                      [&](std::size_t d) { return std::holds_alternative<Product>(drafts_[d].step.work); })) {
         main_ = lane;
         return;
       }
@@ -453,17 +282,15 @@ class LibraryTranslation {
   const Plan& plan_;
   int rank_;
   std::vector<Draft> drafts_;
-  std::vector<std::vector<std::size_t>> lanes_;               // drafts
-  std::map<std::pair<int, bool>, std::size_t> lane_numbers_;  // by queue, and whether beside its tiles
-  std::size_t main_ = 0;                                      // lane of stream 0
-  std::vector<std::size_t> places_, order_;                   // by draft: its step; the drafts in that order
+  std::vector<std::vector<std::size_t>> lanes_;  // drafts
+  std::size_t main_ = 0;                         // lane of stream 0
+  std::vector<std::size_t> places_, order_;      // by draft: its step; the drafts in that order
   LibraryProgram program_;
 };
 
 }  // namespace
 
 bool runs_by_libraries(const Plan& plan) {
-  if (plan.problem.ranks == 1 && plan.strategy != Strategy::fused) return true;
   for (const RankPlan& rank : plan.ranks)
     for (const Queue& queue : rank.queues)
       if (queue.engine == Engine::library && !queue.tasks.empty()) return true;

@@ -1,5 +1,5 @@
-// From a plan with library collectives to what one rank launches: products of a GEMM library, collectives, sums and
-// copies on streams, tied together by events. Pure host code.
+// From a plan with library queues to what one rank launches: products of a GEMM library, collectives, sums and copies
+// on streams, tied together by events. Pure host code.
 #pragma once
 
 #include <cstddef>
@@ -12,24 +12,12 @@
 
 namespace imbrex::cuda {
 
-/// `batch` products of one shape that share B: of product i, A lies i * a_step rows below `a` and the result i *
-/// to_step rows below `to`. `bias`, one row of the caller's or empty, is added to every row. `a_scale`: as a tile's;
-/// empty in problems without scales, and else there is no batch.
-struct LibraryProduct {
-  Region a, b, to;
-  int batch = 1;
-  std::int64_t a_step = 0, to_step = 0;
-  Region bias{}, a_scale{};
-
-  bool operator==(const LibraryProduct&) const = default;
-};
-
 struct LibraryStep {
-  std::variant<LibraryProduct, Transfer, Reduction, Collective> work;  ///< an empty transfer does nothing
+  std::variant<Product, Transfer, Reduction, Collective> work;  ///< an empty transfer does nothing
   std::size_t stream = 0;
   std::vector<std::size_t> waits;  ///< earlier steps, on other streams, that end before this one begins
   bool awaited = false;            ///< a step on another stream, or the end of the epoch, waits for this one
-  int queue = 0;                   ///< in the plan, with the first of its tasks
+  int queue = 0;                   ///< in the plan
   std::size_t task = 0;
 };
 
@@ -46,14 +34,11 @@ inline constexpr std::string_view library_name = "cuBLASLt, NCCL";
 /// Reductions with more sources and destinations than this are refused.
 inline constexpr std::size_t max_sum_regions = 16;
 
-/// Whether libraries run the plan, and not Imbrex' kernels: it has collectives of theirs, or is a library strategy's of
-/// one rank, which needs none.
+/// Whether libraries run the plan, and not Imbrex' kernels: it has library queues with tasks.
 bool runs_by_libraries(const Plan& plan);
 
-/// `rank`'s part. Merges tiles: a run of tiles of one queue with the same waits is one product where it fills a
-/// rectangle of the product and lies in its destination as in the product; products that lie evenly spaced are one
-/// batch. Needs no more than the plan's regions. The plan must have passed check_format. Throws Error(invalid_input)
-/// naming the task that does not fit.
+/// `rank`'s part. Needs no more than the plan's tasks. The plan must have passed check_format. Throws
+/// Error(invalid_input) naming the task that does not fit.
 LibraryProgram library_program(const Plan& plan, int rank);
 
 }  // namespace imbrex::cuda

@@ -10,7 +10,6 @@ SharedLibraries::SharedLibraries(World& world, StreamCalls& calls, int device)
   cublasLtHandle_t made = nullptr;
   IMBREX_CUBLASLT_TRY(create, &made);
   handle_.reset(made);
-  runtime::nccl();
 }
 
 SharedLibraries::~SharedLibraries() {

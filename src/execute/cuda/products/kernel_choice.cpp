@@ -35,7 +35,8 @@ double cost(const KernelVariant& kernel, const RankTable& table, int workers, st
 
 // Ranks that share a GPU must all run at once, and beside them the driver's own kernels, some of its copies among
 // these.
-int workers_of_rank(const KernelVariant& kernel, int all, int ranks_per_gpu) {
+int workers_of_rank(const KernelVariant& kernel, int all, int ranks_per_gpu, int kept_free) {
+  if (all > 0) all = std::max(all - kept_free / kernel.shape.cluster, 1);
   if (ranks_per_gpu == 1 || all == 0) return all;
   constexpr int others = 16;
   return std::max((all - others / kernel.shape.cluster) / ranks_per_gpu, 1);
@@ -44,7 +45,7 @@ int workers_of_rank(const KernelVariant& kernel, int all, int ranks_per_gpu) {
 const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey, RankTables& tables,
                                    const Kernels& kernels, const CudaOptions& options) {
   const auto own_workers = [&](const KernelVariant& k) {
-    return workers_of_rank(k, kernels.workers(k), options.ranks_per_gpu);
+    return workers_of_rank(k, kernels.workers(k), options.ranks_per_gpu, survey.kept_free());
   };
   const auto asked_for = [&](const KernelVariant& k) {
     // NOTE: even to ask such a kernel for its workers takes seconds on Hopper, where the driver compiles it first.
@@ -59,7 +60,7 @@ const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey,
     for (const KernelVariant* each : kernels.tensor_core) {
       const KernelVariant& k = *each;
       if (!wanted(k) || k.type != frame.problem.type || tile.rows > k.shape.m || tile.cols > k.shape.n ||
-          !fits(frame, k.shape) || !asked_for(k))
+          !fits(frame, survey, k.shape) || !asked_for(k))
         continue;
       const int workers = own_workers(k);
       if (workers == 0) continue;
@@ -69,10 +70,11 @@ const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey,
       best = &k;
     }
   };
+  const ClusterMode cluster = survey.cluster();
   const auto in_clusters = [&](const KernelVariant& k) {
-    const Knobs& knobs = frame.knobs;
-    if (knobs.cluster_k > 1) return k.shape.sharing == Sharing::k;
-    return k.shape.sharing == Sharing::b && (knobs.cluster == 0 || k.shape.cluster == knobs.cluster || k.anywhere);
+    if (cluster == ClusterMode::share_k) return k.shape.sharing == Sharing::k;
+    if (k.shape.sharing != Sharing::b) return false;
+    return cluster == ClusterMode::any || k.anywhere || k.shape.cluster == (cluster == ClusterMode::single ? 1 : 2);
   };
   if (tma.empty()) consider(in_clusters);
   // Clusters are a wish: without a kernel that grants it, or where one is named, another is faster than the plain one.

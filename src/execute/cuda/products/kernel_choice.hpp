@@ -21,8 +21,9 @@ struct Kernels {
   std::function<int(const KernelVariant&)> workers;
 };
 
-/// Clusters of one rank, of `all` that run at once, where so many ranks share the GPU.
-int workers_of_rank(const KernelVariant& kernel, int all, int ranks_per_gpu);
+/// Clusters of one rank, of `all` that run at once, where so many ranks share the GPU and its plan keeps `kept_free`
+/// SMs free.
+int workers_of_rank(const KernelVariant& kernel, int all, int ranks_per_gpu, int kept_free = 0);
 
 /// The kernel that computes a rank's part in the fewest full waves, of those that its tiles fit and whose name has
 /// `options.kernel` in it; the plan's knobs say how its blocks share B or K. `frame` is that of the survey and the

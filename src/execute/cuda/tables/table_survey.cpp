@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/check.hpp"
 #include "imbrex/error.hpp"
 #include "plan/check/format.hpp"
 
@@ -34,7 +35,8 @@ TableSurvey::TableSurvey(const Plan& frame, int rank)
     : plan_(&frame),
       rank_(rank),
       queues_(frame.ranks[static_cast<std::size_t>(rank)].queues),
-      column_step_(column_step(frame.problem.type)) {
+      column_step_(column_step(frame.problem.type)),
+      depth_(shapes_of(frame.problem).depth) {
   free_.assign(static_cast<std::size_t>(frame.ranks[static_cast<std::size_t>(rank)].signals), true);
   for (const RankPlan& r : frame.ranks) waited_.emplace_back(r.queues.size());
 }
@@ -49,6 +51,7 @@ void TableSurvey::add(const plan::TaskPlace& place, const Task& task) {
   const auto* tile = std::get_if<Tile>(&task.work);
   if (tile != nullptr) {
     largest_ = {std::max(largest_.rows, tile->a.rows), std::max(largest_.cols, tile->b.cols)};
+    whole_depth_ = whole_depth_ && tile->a.cols == depth_;
     // A load that begins inside 16 bytes of a row is an illegal instruction (seen on an H200).
     if (odd_column_ == 0 && (tile->b.col & (column_step_ - 1)) != 0) odd_column_ = tile->b.col;
   }
@@ -62,6 +65,25 @@ void TableSurvey::add(const plan::TaskPlace& place, const Task& task) {
     sizes_.regions += reduction->from.size() + reduction->to.size();
   else
     sizes_.regions += 2;
+}
+
+ClusterMode TableSurvey::cluster() const {
+  const Queue* first = nullptr;
+  for (std::size_t q = 0; q < queues_.size(); ++q) {
+    const Queue& queue = queues_[q];
+    if (queue.engine != Engine::compute) continue;
+    if (first == nullptr) first = &queue;
+    IMBREX_EXPECTS(queue.cluster == first->cluster,
+                   "rank {} queue {}: cluster {}, where another of its compute queues has {}; one kernel runs them all",
+                   rank_, q, name_of(queue.cluster), name_of(first->cluster));
+  }
+  return first == nullptr ? ClusterMode::any : first->cluster;
+}
+
+int TableSurvey::kept_free() const {
+  int sms = 0;
+  for (const Queue& queue : queues_) sms += queue.kept_free;
+  return sms;
 }
 
 std::string TableSurvey::refusal_of_tma() const {

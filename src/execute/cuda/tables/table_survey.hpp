@@ -29,6 +29,16 @@ class TableSurvey {
   /// Over all ranks whose tasks have come.
   Extent largest_tile() const { return largest_; }
 
+  /// Whether every tile multiplies all of its rank's K.
+  bool whole_depth() const { return whole_depth_; }
+
+  /// How pairs of the rank's workers share operands: one way in all of its compute queues that have tasks. Throws
+  /// Error(invalid_input) where there are several.
+  ClusterMode cluster() const;
+
+  /// SMs that the rank's library queues keep free.
+  int kept_free() const;
+
   /// What keeps the tensor-memory unit from loading the problem's operands, or tiles of them; empty if nothing does.
   std::string refusal_of_tma() const;
 
@@ -37,10 +47,12 @@ class TableSurvey {
   int rank_;
   std::span<const Queue> queues_;  // of the rank
   std::int64_t column_step_;       // at which loads of B can begin: a power of two
+  std::int64_t depth_;             // of a rank's product
   std::vector<bool> free_;
   std::vector<std::vector<bool>> waited_;  // by rank and queue: whether a task has waited
   Sizes sizes_;
   Extent largest_;
+  bool whole_depth_ = true;
   std::int64_t odd_column_ = 0;  // the first one at which loads cannot begin
 };
 

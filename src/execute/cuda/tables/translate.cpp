@@ -65,7 +65,7 @@ class Translation {
       case Engine::compute: add_compute(queue.workers); break;
       case Engine::copy: add_copy(); break;
       case Engine::library:
-        IMBREX_EXPECTS(false, "{}: library collectives do not run beside tiles of the fused kernel", where());
+        IMBREX_EXPECTS(false, "{}: tasks of library queues do not run beside tiles of Imbrex' kernel", where());
     }
   }
 
@@ -471,9 +471,9 @@ void place_workers(std::vector<QueueSpan>& queues, std::uint32_t total) {
   }
 }
 
-bool fits(const Plan& plan, const TileShape& shape) {
+bool fits(const Plan& plan, const TableSurvey& survey, const TileShape& shape) {
   // Only at the end of K do loads bring zeros, to fill up the second half.
-  if (shape.sharing == Sharing::k && plan.knobs.split_k > 1) return false;
+  if (shape.sharing == Sharing::k && !survey.whole_depth()) return false;
   return !shape.registers || std::all_of(plan.buffers.begin(), plan.buffers.end(), [&](const Buffer& b) {
     return (b.type == plan.problem.type || b.type == output_type(plan.problem.type) || b.type == Type::fp32) &&
            (b.layout != Layout::fragment || b.cols >= shape.m * shape.n);

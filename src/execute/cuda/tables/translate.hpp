@@ -78,6 +78,6 @@ void place_workers(std::vector<QueueSpan>& queues, std::uint32_t total);
 /// Whether every slot of the plan holds a whole tile of the kernel, and no buffer has another type than the problem's,
 /// its results' and fp32, which the Hopper kernels do not know; where blocks share K, also whether tiles have all of
 /// it.
-bool fits(const Plan& plan, const TileShape& shape);
+bool fits(const Plan& plan, const TableSurvey& survey, const TileShape& shape);
 
 }  // namespace imbrex::cuda

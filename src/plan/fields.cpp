@@ -1,0 +1,84 @@
+#include "plan/fields.hpp"
+
+#include <fmt/format.h>
+
+#include "plan/digest.hpp"
+
+namespace imbrex::plan {
+namespace {
+
+// NOTE: structured bindings name every member, so that one that is added to a struct does not go uncompared.
+
+template <typename T>
+void add(Fields& fields, const char* name, const T& value) {
+  fields.emplace_back(name, fmt::format("{}", value));
+}
+
+std::string text_of(std::uint64_t digest) { return fmt::format("{:016x}", digest); }
+
+}  // namespace
+
+void add_fields(Fields& fields, const Problem& problem) {
+  const auto& [op, m, n, k, ranks, type, bias, scales] = problem;
+  add(fields, "operator", name_of(op));
+  add(fields, "m", m);
+  add(fields, "n", n);
+  add(fields, "k", k);
+  add(fields, "ranks", ranks);
+  add(fields, "type", name_of(type));
+  add(fields, "bias", bias);
+  add(fields, "scales", name_of(scales));
+}
+
+void add_fields(Fields& fields, const Knobs& knobs) {
+  const auto& [tile_m, tile_n, cluster, cluster_k, group, order, transport, reducer, comm_rows, k_slices, split_k,
+               chunks, nodes, library_tile, library_parts, own_shift, abreast, span_shards, one_shot, partial, codec] =
+      knobs;
+  add(fields, "tile_m", tile_m);
+  add(fields, "tile_n", tile_n);
+  add(fields, "cluster", cluster);
+  add(fields, "cluster_k", cluster_k);
+  add(fields, "group", group);
+  add(fields, "order", name_of(order));
+  add(fields, "transport", name_of(transport));
+  add(fields, "reducer", name_of(reducer));
+  add(fields, "comm_rows", comm_rows);
+  add(fields, "k_slices", k_slices);
+  add(fields, "split_k", split_k);
+  add(fields, "chunks", chunks);
+  add(fields, "nodes", nodes);
+  add(fields, "library_tile", library_tile);
+  add(fields, "library_parts", library_parts);
+  add(fields, "own_shift", own_shift);
+  add(fields, "abreast", abreast);
+  add(fields, "span_shards", span_shards);
+  add(fields, "one_shot", one_shot);
+  add(fields, "partial", name_of(partial));
+  add(fields, "codec", codec ? name_of(*codec) : "none");
+}
+
+void add_fields(Fields& fields, const std::optional<Strategy>& strategy, const std::optional<Knobs>& knobs) {
+  add(fields, "strategy", strategy ? name_of(*strategy) : "auto");
+  add(fields, "knobs", knobs ? "given" : "auto");
+  if (knobs) add_fields(fields, *knobs);
+}
+
+Fields fields_of(const TaskStream& tasks) {
+  const Plan& frame = tasks.frame();
+  Fields fields;
+  add(fields, "origin", tasks.made() ? "a strategy" : "the caller");
+  add_fields(fields, frame.problem);
+  add(fields, "strategy", name_of(frame.strategy));
+  add_fields(fields, frame.knobs);
+  if (tasks.made()) return fields;
+  const std::shared_ptr<const Plan> plan = tasks.whole();
+  add(fields, "signal_copies", plan->signal_copies);
+  Digest digest(*plan);
+  for_each_task(*plan, [&](const TaskPlace& place, const Task& task) { digest.add(place, task); });
+  fields.emplace_back("digest of the buffers", text_of(digest.value_of_buffers()));
+  for (int rank = 0; rank < std::ssize(plan->ranks); ++rank)
+    fields.emplace_back(fmt::format("digest of rank {}'s tasks", rank), text_of(digest.value_of_rank(rank)));
+  return fields;
+}
+
+}  // namespace imbrex::plan
