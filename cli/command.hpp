@@ -111,7 +111,7 @@ Scales chosen_scales(const std::optional<Scales>& given, Type type);
 
 /// OP and its sizes, strategy and knobs, as `run`, `plan`, `simulate` and `trace` take them.
 struct PlanOptions {
-  std::string op, strategy = "auto", plan_file;
+  std::string op, strategy = "auto", plan_file, codec = "exact";
   std::int64_t m = 0, n = 0, k = 0, ranks = 4, cluster = 0, cluster_k = 1, group = 8, k_slices = 1, split_k = 1,
                chunks = 2, nodes = 1, library_tile = 0, library_parts = 1, own_shift = 0, abreast = 0;
   Type type = Type::bf16;
@@ -145,6 +145,9 @@ struct PlanOptions {
 
 /// None: auto. Throws Error(invalid_input) naming --strategy.
 std::optional<Strategy> strategy_named(const std::string& name);
+
+/// None: exact. Throws Error(invalid_input) naming --codec.
+std::optional<CodecPair> codec_named(const std::string& name);
 
 /// The fields of a problem, a strategy and knobs, for results.
 Json to_json_value(const Problem& problem);

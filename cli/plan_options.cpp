@@ -73,6 +73,13 @@ void PlanOptions::add_to(CLI::App& command) {
               "fused: parts of K, of 128 or more, that a tile is cut into; the last one's worker adds the others' "
               "(default 1)")
       ->group(knob_group);
+  command
+      .add_option("--codec", codec,
+                  "exact (default), or a codec that sums go through: int8, int6, int5, int4, int3 or fp8, with -asym, "
+                  "-g64, -g128, -fp32, -e8m0; a codec a step: int4+int8; or flash8, 6, 4. With a GEMM: sequential and "
+                  "decomposed; a reduce-scatter has one step")
+      ->type_name("NAME")
+      ->group(knob_group);
   add_integer(command, "--chunks", chunks, 1, most - 1, "decomposed: parts of the GEMM (default 2)")->group(knob_group);
   add_integer(command, "--nodes", nodes, 1, max_ranks,
               "sequential, decomposed: hosts that the ranks lie on, equally many on each (default 1); collectives then "
@@ -115,6 +122,15 @@ Problem PlanOptions::problem(bool from_files) const {
   return problem;
 }
 
+std::optional<CodecPair> codec_named(const std::string& name) {
+  if (name == "exact") return std::nullopt;
+  try {
+    return parse_codec_pair(name);
+  } catch (const Error& error) {
+    refuse(fmt::format("--codec: {}; or exact", error.what()));
+  }
+}
+
 std::optional<Strategy> PlanOptions::chosen_strategy() const { return strategy_named(strategy); }
 
 std::optional<Strategy> strategy_named(const std::string& name) {
@@ -143,6 +159,7 @@ std::optional<Knobs> PlanOptions::chosen_knobs() const {
   result.own_shift = static_cast<int>(own_shift);
   result.abreast = static_cast<int>(abreast);
   if (app->get_option("--partial")->count() == 0) result.partial = output_type(type);
+  result.codec = codec_named(codec);
   return result;
 }
 

@@ -30,6 +30,7 @@ void report(const Program& program, const Options& options, const jobs::RunResul
     json["max_error_over_bound"] =
         std::isfinite(result.max_error_over_bound) ? Json(result.max_error_over_bound) : Json(nullptr);
   }
+  if (result.codec_bound > 0) json["codec_bound"] = result.codec_bound;
   if (!result.message.empty()) json["message"] = result.message;
   print_json(program, json);
 
@@ -41,6 +42,8 @@ void report(const Program& program, const Options& options, const jobs::RunResul
   if (verify) {
     print(program, "{}: the largest error is {:.3g} of its bound", result.verified ? "right" : "WRONG",
           result.max_error_over_bound);
+    if (result.codec_bound > 0)
+      print(program, "sums went through a codec, which may change an element by at most {:.3g}", result.codec_bound);
     if (!result.verified) fmt::print(stderr, "imbrex: {}\n", result.message);
   }
 }
@@ -74,6 +77,7 @@ void add_run(Program& program) {
       "  imbrex run all_gather_gemm --m 4096 --n 4096 --k 4096 --device cuda --repeat 10 --verify\n"
       "  imbrex run gemm_reduce_scatter --m 512 --n 512 --k 2048 --type e4m3 --scales row --verify\n"
       "  imbrex run gemm_all_reduce --plan plan.json --repeat 10 --json result.json\n"
+      "  imbrex run gemm_all_reduce --m 512 --n 512 --k 2048 --codec int4+int8 --verify\n"
       "  imbrex run all_reduce --m 512 --n 4096 --codec int4+int8 --verify\n"
       "  imbrex run all_reduce --m 16 --n 8192 --rms-norm --verify",
       [options, &program] { return run(program, *options); });

@@ -19,17 +19,8 @@ constexpr const char* own_group = "all_reduce (an all-reduce alone)";
 bool shared(const std::string& name) {
   constexpr std::string_view names[] = {"OP",       "--m",     "--n",          "--ranks",  "--type",
                                         "--a",      "--seed",  "--out",        "--verify", "--repeat",
-                                        "--device", "--world", "--wait-limit", "--json"};
+                                        "--device", "--world", "--wait-limit", "--json",   "--codec"};
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
-
-std::optional<CodecPair> codec_named(const std::string& name) {
-  if (name == "exact") return std::nullopt;
-  try {
-    return parse_codec_pair(name);
-  } catch (const Error& error) {
-    refuse(fmt::format("--codec: {}; or exact", error.what()));
-  }
 }
 
 std::int64_t parse_exact_below(std::string_view text) {
@@ -93,12 +84,6 @@ void report(const Program& program, const jobs::AllReduceRequest& asked, const j
 
 void AllReduceRunOptions::add_to(CLI::App& command) {
   app = &command;
-  command
-      .add_option("--codec", codec,
-                  "exact (default), or a codec: int8, int6, int5, int4, int3 or fp8, with -asym, -g64, -g128, -fp32, "
-                  "-e8m0; or two: int4+int8; or flash8, 6, 4")
-      ->type_name("NAME")
-      ->group(own_group);
   add_named<AllReduceAlgorithm>(command, "--algorithm", options.algorithm, parse_all_reduce_algorithm,
                                 "auto (default), one_shot, two_shot or ring")
       ->group(own_group);
@@ -163,7 +148,7 @@ jobs::AllReduceRequest AllReduceRunOptions::request(const PlanOptions& plan, con
   request.rows = plan.m;
   request.cols = plan.n;
   request.options = options;
-  request.options.codec = codec_named(codec);
+  request.options.codec = codec_named(plan.codec);
   if (app->get_option("--tolerance")->count() > 0) request.options.tolerance = static_cast<float>(tolerance);
   if (ctas > 0 && request.device == Device::cpu)
     refuse(fmt::format("--ctas {}: it is about GPUs, and --device is cpu", ctas));

@@ -27,7 +27,6 @@ struct RunOptions {
 
 /// What `run all_reduce` takes beside OP, sizes, and some of the options above.
 struct AllReduceRunOptions {
-  std::string codec = "exact";
   AllReduceOptions options;
   double tolerance = 0, eps = 1e-6;
   bool rms_norm = false;

@@ -106,6 +106,10 @@ struct Machine {
   // every peer. Two: an all-reduce that sends parts to their owners, and sums back.
   Curve own_one_step, own_two_steps;
 
+  // An all-reduce through a codec by the bytes of codes that it puts on the wire; without points it costs what
+  // own_two_steps costs for as many bytes, or the library's all-reduce.
+  Curve own_coded;
+
   bool operator==(const Machine&) const = default;
 };
 

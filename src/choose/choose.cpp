@@ -92,7 +92,9 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
   std::vector<plan::Candidate> list;
   if (knobs) {
     for (const Strategy s : {Strategy::fused, Strategy::sequential, Strategy::decomposed}) {
-      if (!wanted(s) || (s == Strategy::fused && knobs->nodes > 1)) continue;
+      // Neither several hosts nor codes are for fused plans; asked for, they are refused by name.
+      const bool library = knobs->nodes > 1 || (knobs->codec && !strategy);
+      if (!wanted(s) || (s == Strategy::fused && library)) continue;
       plan::validate_knobs(problem, s, *knobs);
       list.push_back({s, *knobs});
     }

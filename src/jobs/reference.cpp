@@ -44,7 +44,7 @@ double largest_of(const std::vector<float>& values) {
   return most;
 }
 
-struct Product {
+struct Multiply {
   std::int64_t rows, cols, depth;
   // result = beta * result + A B over columns k.. of A, for rows row0.. of A
   void add(const std::vector<double>& a, std::int64_t row0, const std::vector<double>& b, std::int64_t k,
@@ -109,6 +109,64 @@ Way way_of_sums(const Plan& plan) {
   return way;
 }
 
+// What codecs may cost each element of a rank's output.
+class CodecError {
+ public:
+  /// `parts`: by source, the contributions to the rank's output, and how far each may be from what is sent.
+  CodecError(const std::vector<std::vector<double>>& parts, const std::vector<std::vector<double>>& apart,
+             std::int64_t cols)
+      : parts_(parts), apart_(apart), cols_(cols) {}
+
+  // Of the collective's rows, whose first element begins a group.
+  void add(const Collective& c, std::vector<double>& errors) const {
+    const auto first = static_cast<std::size_t>(c.to.row * cols_), count = static_cast<std::size_t>(c.to.rows * cols_);
+    std::vector<double> sums(count), apart(count);
+    for (std::size_t s = 0; s < parts_.size(); ++s) {
+      add_step(c.codec->reduce_scatter, &parts_[s][first], &apart_[s][first], count, &errors[first]);
+      for (std::size_t i = 0; i < count; ++i) {
+        sums[i] += parts_[s][first + i];
+        // The sum of what was decoded, which fp32 rounds.
+        apart[i] +=
+            apart_[s][first + i] + 0x1p-24 * static_cast<double>(parts_.size()) * std::abs(parts_[s][first + i]);
+      }
+    }
+    if (c.kind != CollectiveKind::all_reduce) return;
+    for (std::size_t i = 0; i < count; ++i) apart[i] += errors[first + i];
+    add_step(c.codec->all_gather, sums.data(), apart.data(), count, &errors[first]);
+  }
+
+ private:
+  static void add_step(const Codec& codec, const double* values, const double* apart, std::size_t count,
+                       double* errors) {
+    const auto group = static_cast<std::size_t>(codec.group);
+    for (std::size_t begin = 0; begin < count; begin += group) {
+      const std::size_t end = std::min(begin + group, count);
+      double low = values[begin] - apart[begin], high = values[begin] + apart[begin];
+      for (std::size_t i = begin; i < end; ++i) {
+        low = std::min(low, values[i] - apart[i]);
+        high = std::max(high, values[i] + apart[i]);
+      }
+      const float least = std::nextafter(static_cast<float>(low), -std::numeric_limits<float>::infinity()),
+                  most = std::nextafter(static_cast<float>(high), std::numeric_limits<float>::infinity());
+      const double error = std::isfinite(least) && std::isfinite(most)
+                               ? static_cast<double>(error_bound(codec, least, most))
+                               : std::numeric_limits<double>::infinity();
+      for (std::size_t i = begin; i < end; ++i) errors[i] += error;
+    }
+  }
+
+  const std::vector<std::vector<double>>&parts_, &apart_;
+  std::int64_t cols_;
+};
+
+std::vector<const Collective*> coded_collectives(const Plan& plan, int rank) {
+  std::vector<const Collective*> list;
+  for (const Queue& queue : plan.ranks[static_cast<std::size_t>(rank)].queues)
+    for (const Task& task : queue.tasks)
+      if (const auto* c = std::get_if<Collective>(&task.work); c != nullptr && c->codec) list.push_back(c);
+  return list;
+}
+
 Adding adding_of(const Plan& plan) {
   for (const Queue& queue : plan.ranks.front().queues)
     for (const Task& task : queue.tasks)
@@ -146,8 +204,11 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
   const RankShapes shapes = shapes_of(problem);
   const std::int64_t cols = shapes.out.cols, out_rows = shapes.out.rows, ranks = problem.ranks;
   const auto count = static_cast<std::size_t>(out_rows * cols);
-  Reference ref{std::vector<double>(count), std::vector<double>(count)};
+  Reference ref{std::vector<double>(count), std::vector<double>(count), 0};
   std::vector<double> absolute(count), partials(count), lost(count), partial;
+  // Sums through a codec: the contributions of each source, and of their magnitudes.
+  const std::vector<const Collective*> coded = coded_collectives(plan, rank);
+  std::vector<std::vector<double>> sent, magnitudes_sent;
   const Type result = output_type(problem.type);
   double underflow = 0;  // of products, or each of their parts, that are scaled by A's first
   const Cuts cuts = cuts_of(plan, rank);
@@ -166,10 +227,17 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
         underflow +=
             parts * (1 + largest_of(operands.scales(false, gather ? rank : source))) * half_denormal(Type::fp32);
     }
-    const Product product{rows, cols, shapes.depth};
+    const Multiply product{rows, cols, shapes.depth};
     partial.assign(static_cast<std::size_t>(rows * cols), 0.0);
     product(a, a_row, b, partial.data());
-    product(magnitudes(a), a_row, magnitudes(b), absolute.data() + out_row * cols);
+    if (coded.empty()) {
+      product(magnitudes(a), a_row, magnitudes(b), absolute.data() + out_row * cols);
+    } else {
+      std::vector<double>& own = magnitudes_sent.emplace_back(count);
+      product(magnitudes(a), a_row, magnitudes(b), own.data());
+      for (std::size_t i = 0; i < count; ++i) absolute[i] += own[i];
+      sent.push_back(partial);
+    }
     if (problem.type == Type::e4m3 && device == Device::cuda)
       product.add_alignment_error(a, a_row, b, lost.data() + out_row * cols);
     for (std::size_t i = 0; i < partial.size(); ++i) {
@@ -202,8 +270,20 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
   const double u_out = unit_roundoff(result), roundings = in_partial_type ? static_cast<double>(ranks) : 1,
                u_partial = roundings * way.roundoff,
                g_partial = in_partial_type ? u_partial / (1 - u_partial) : u_partial;
+  std::vector<double> coding(count);
+  if (!coded.empty()) {
+    std::vector<std::vector<double>> apart = magnitudes_sent;
+    for (std::size_t s = 0; s < apart.size(); ++s)
+      for (std::size_t i = 0; i < count; ++i) {
+        const double accumulated = g * apart[s][i] + lost[i] + underflow;
+        apart[s][i] = accumulated + way.roundoff * (std::abs(sent[s][i]) + accumulated) + way.half_denormal;
+      }
+    const CodecError error(sent, apart, cols);
+    for (const Collective* c : coded) error.add(*c, coding);
+    ref.codec_bound = *std::max_element(coding.begin(), coding.end());
+  }
   for (std::size_t i = 0; i < count; ++i) {
-    const double accumulated = g * absolute[i] + lost[i] + underflow;
+    const double accumulated = g * absolute[i] + lost[i] + underflow + coding[i];
     const double rounded =
         sums ? g_partial * (partials[i] + accumulated) + static_cast<double>(ranks) * way.half_denormal : 0;
     ref.bound[i] =

@@ -11,6 +11,7 @@ namespace imbrex::jobs {
 /// For each element of one rank's output.
 struct Reference {
   std::vector<double> value, bound;
+  double codec_bound = 0;  ///< the largest part of a bound that a codec has; 0 where nothing went through one
 };
 
 /// What `device` adds in. The CPU executor adds in fp32, as tasks do on GPUs; NCCL adds in the type of the partial
@@ -28,6 +29,9 @@ struct Reference {
 ///   partial products rounded to type P: u_P * (sum |p_s| + fp32 term) + R * tiny_P, where more than one rank adds up
 ///     added up in type P:               g_P * (sum |p_s| + fp32 term) + R * tiny_P,  g_P = R u_P / (1 - R u_P): a
 ///                                       product is rounded, and then takes part in at most R - 1 sums, in any order
+///   sent through a codec:               c_1 of each p_s in its group, and c_2 of their sum in its group where there is
+///                                       a second step: c is error_bound(codec, low, high) of the least and the largest
+///                                       value that the group can hold
 ///   result rounded to type T:           u_T * (|y| + both terms) + tiny_T
 /// tiny is half the smallest denormal. (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 3.1.)
 Reference reference_of(const Plan& plan, const OperandSource& operands, int rank, Device device = Device::cpu);

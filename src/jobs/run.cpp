@@ -30,6 +30,7 @@ namespace {
 struct Verdict {
   Comparison worst;
   int differs = -1;  // repeat whose bits differ from the first one's
+  double codec_bound = 0;
 };
 
 class Job {
@@ -39,7 +40,7 @@ class Job {
       : request_(request), device_(choice.device), plan_(choice.plan), operands_(operands), report_(report) {}
 
   int run(World& world) const {
-    RunResult result{plan_.problem, plan_.strategy, plan_.knobs, device_, {}, false, 0, {}, {}};
+    RunResult result{plan_.problem, plan_.strategy, plan_.knobs, device_, {}, false, 0, 0, {}, {}};
     const auto executor = make_executor(world);
     const auto execution = executor->prepare(plan_);
     const Extent extent = shapes_of(plan_.problem).out;
@@ -62,9 +63,11 @@ class Job {
     const std::vector<float> values = as_float(memory->output(), extent);
     if (!request_.out_prefix.empty())
       write_npy(fmt::format("{}.rank{}.npy", request_.out_prefix, world.rank()), extent.rows, extent.cols, values);
-    if (request_.verify)
-      verdict.worst = compare(reference_of(plan_, operands_, world.rank(), device_), values,
-                              output_type(plan_.problem.type), extent.cols);
+    if (request_.verify) {
+      const Reference reference = reference_of(plan_, operands_, world.rank(), device_);
+      verdict.worst = compare(reference, values, output_type(plan_.problem.type), extent.cols);
+      verdict.codec_bound = reference.codec_bound;
+    }
     const bool right = judge(world, verdict, result);
     if (request_.timeline) {
       const char* ranks = request_.threads ? "threads" : "processes";
@@ -129,6 +132,7 @@ class Job {
       const Verdict& v = all[static_cast<std::size_t>(rank)];
       const bool inside = v.worst.worst <= 1;
       result.max_error_over_bound = std::max(result.max_error_over_bound, v.worst.worst);
+      result.codec_bound = std::max(result.codec_bound, v.codec_bound);
       result.verified = result.verified && inside && v.differs < 0;
       if (!result.message.empty()) continue;
       if (!inside)

@@ -48,6 +48,7 @@ struct RunResult {
   std::vector<double> seconds;  ///< per repeat, of the slowest rank
   bool verified = false;
   double max_error_over_bound = 0;  ///< over all elements and ranks; right is at most 1
+  double codec_bound = 0;           ///< verified, through a codec: the most that it may cost an element
   Timeline timeline;                ///< of all ranks, last repeat; empty unless asked for
   std::string message;              ///< what was wrong, where; empty if nothing was
 };

@@ -58,8 +58,9 @@ inline constexpr std::array<CurveField, 4> curves{{{"all_gather", &Machine::all_
                                                    {"all_to_all", &Machine::all_to_all}}};
 
 /// Those that a file may leave out.
-inline constexpr std::array<CurveField, 2> own_curves{
-    {{"own_one_step", &Machine::own_one_step}, {"own_two_steps", &Machine::own_two_steps}}};
+inline constexpr std::array<CurveField, 3> own_curves{{{"own_one_step", &Machine::own_one_step},
+                                                       {"own_two_steps", &Machine::own_two_steps},
+                                                       {"own_coded", &Machine::own_coded}}};
 
 /// Throws Error(invalid_input) unless `value` obeys `rule`; `place` names it.
 void check_rule(Rule rule, double value, std::string_view place);

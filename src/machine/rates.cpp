@@ -29,4 +29,11 @@ double collective_seconds(const Machine& machine, Curve Machine::*library, bool 
   return std::min(seconds_of(one, wire_bytes * ranks / 2), seconds_of(two, wire_bytes));
 }
 
+double coded_seconds(const Machine& machine, bool reduces_only, double wire_bytes) {
+  const Curve& curve = !machine.own_coded.points.empty()       ? machine.own_coded
+                       : !machine.own_two_steps.points.empty() ? machine.own_two_steps
+                                                               : machine.all_reduce;
+  return reduces_only ? seconds_of(curve, 2 * wire_bytes) / 2 : seconds_of(curve, wire_bytes);
+}
+
 }  // namespace imbrex::machine

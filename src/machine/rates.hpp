@@ -16,4 +16,8 @@ double mean_heat(const Machine& machine, double busy);
 /// Imbrex' own where the machine has curves of theirs.
 double collective_seconds(const Machine& machine, Curve Machine::*library, bool own, double ranks, double wire_bytes);
 
+/// Seconds of an all-reduce through a codec that puts `wire_bytes` of codes on each rank's wire; `reduces_only`: of a
+/// reduce-scatter, the first of its two steps, which is taken for half of an all-reduce of twice the bytes.
+double coded_seconds(const Machine& machine, bool reduces_only, double wire_bytes);
+
 }  // namespace imbrex::machine

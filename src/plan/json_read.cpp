@@ -151,9 +151,9 @@ Plan plan_of(const plan::Node& n) {
 }  // namespace
 
 Knobs plan::knobs_of(const plan::Node& n) {
-  n.only({"tile_m",        "tile_n",    "cluster",  "cluster_k",   "group",    "order",  "transport",
-          "reducer",       "comm_rows", "k_slices", "split_k",     "chunks",   "nodes",  "library_tile",
-          "library_parts", "own_shift", "abreast",  "span_shards", "one_shot", "partial"});
+  n.only({"tile_m",        "tile_n",    "cluster",  "cluster_k",   "group",    "order",   "transport",
+          "reducer",       "comm_rows", "k_slices", "split_k",     "chunks",   "nodes",   "library_tile",
+          "library_parts", "own_shift", "abreast",  "span_shards", "one_shot", "partial", "codec"});
   Knobs k;
   k.tile_m = n["tile_m"].integer<std::int64_t>();
   k.tile_n = n["tile_n"].integer<std::int64_t>();
@@ -175,6 +175,7 @@ Knobs plan::knobs_of(const plan::Node& n) {
   k.span_shards = n["span_shards"].boolean();
   k.one_shot = n["one_shot"].boolean();
   k.partial = n["partial"].name(parse_type);
+  if (n.has("codec")) k.codec = n["codec"].name(parse_codec_pair);
   return k;
 }
 

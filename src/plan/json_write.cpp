@@ -167,10 +167,11 @@ std::string plan::to_json(const Knobs& k) {
       "\"transport\": \"{}\", \"reducer\": \"{}\", \"comm_rows\": {}, \"k_slices\": {}, \"split_k\": {}, "
       "\"chunks\": {}, \"nodes\": {}, \"library_tile\": {}, \"library_parts\": {}, \"own_shift\": {}, \"abreast\": {}, "
       "\"span_shards\": {}, \"one_shot\": {}, "
-      "\"partial\": \"{}\"}}",
+      "\"partial\": \"{}\"{}}}",
       k.tile_m, k.tile_n, k.cluster, k.cluster_k, k.group, name_of(k.order), name_of(k.transport), name_of(k.reducer),
       k.comm_rows, k.k_slices, k.split_k, k.chunks, k.nodes, k.library_tile, k.library_parts, k.own_shift, k.abreast,
-      k.span_shards, k.one_shot, name_of(k.partial));
+      k.span_shards, k.one_shot, name_of(k.partial),
+      k.codec ? fmt::format(", \"codec\": \"{}\"", name_of(*k.codec)) : "");
 }
 
 }  // namespace imbrex

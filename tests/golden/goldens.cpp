@@ -37,7 +37,7 @@ constexpr std::string_view head =
 struct Subject {
   std::string name;
   Problem problem;
-  std::optional<tune::Candidate> candidate;  // none: the fused plan that one H200 is given
+  std::optional<plan::Candidate> candidate;  // none: the fused plan that one H200 is given
 };
 
 struct Golden {
@@ -64,7 +64,7 @@ std::vector<Subject> subjects_in(const std::string& root) {
   std::vector<Subject> subjects;
   for (const std::string table : {"2xh200", "4xh200"}) {
     const std::string path = fmt::format("{}/machines/tuned/{}.json", root, table);
-    for (const tune::Record& r : tune::parse_records(text_of(path), path).list)
+    for (const records::Record& r : records::parse_records(text_of(path), path).list)
       subjects.push_back({name_of(table, r.problem), r.problem, r.candidate});
   }
   const auto products = nlohmann::json::parse(text_of(root + "/bench/results/product-h200.json"));
@@ -90,7 +90,7 @@ class Maker {
 
   Golden make(const Subject& s) const try {
     const auto [strategy, knobs] =
-        s.candidate ? *s.candidate : ops::choose_gpu_candidate(s.problem, Strategy::fused, {}, {"NVIDIA H200", 9});
+        s.candidate ? *s.candidate : choose::choose_gpu_candidate(s.problem, Strategy::fused, {}, {"NVIDIA H200", 9});
     const Plan plan = make_plan(s.problem, strategy, knobs);
     const auto tasks = plan::make_rank_tasks(s.problem, strategy, knobs, 0);
     return {count_tasks(plan), plan::digest_of(plan), simulator_->prepare(plan)->run({}).seconds,

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/convert.hpp"
+#include "collectives/cpu/wire.hpp"
 
 namespace imbrex::execute {
 namespace {
@@ -125,6 +126,35 @@ void Kernels::sum(const std::vector<Region>& from, const std::vector<Region>& to
 
 void Kernels::reduce(const Reduction& reduction) { sum(reduction.from, reduction.to); }
 
+// Every rank codes what its peers would send it: the bits are those of codes that travel. An element's group is its
+// place in the whole region by the group's size, so regions are taken in stretches of whole groups.
+void Kernels::sum_codes(const std::vector<Region>& from, const Region& to, CollectiveKind kind, const CodecPair& pair) {
+  constexpr std::int64_t stretch = 32768;  // of 128 and its divisors, the groups' sizes
+  const Type type = memory_.type(to);
+  const collectives::Wire parts(type, pair.reduce_scatter, false), sums(type, pair.all_gather, false);
+  std::vector<codec::GroupRecord> records;
+  const std::int64_t count = to.rows * to.cols;
+  // Collectives' regions are whole rows, one after another.
+  for (std::int64_t begin = 0; begin < count; begin += stretch) {
+    const std::int64_t n = std::min(stretch, count - begin);
+    total_.assign(size(n), 0.0f);
+    row_.resize(size(n));
+    codes_.resize(std::max(parts.bytes(n), sums.bytes(n)));
+    for (std::size_t s = 0; s < from.size(); ++s) {
+      base::to_float(type, memory_.at(from[s]) + size(begin) * size_of(type), row_.data(), n);
+      parts.encode(row_.data(), n, {}, codes_.data());
+      parts.decode(codes_.data(), n, s == 0 ? total_.data() : row_.data(), records);
+      if (s > 0)
+        for (std::int64_t i = 0; i < n; ++i) total_[size(i)] += row_[size(i)];
+    }
+    if (kind == CollectiveKind::all_reduce) {
+      sums.encode(total_.data(), n, {}, codes_.data());
+      sums.decode(codes_.data(), n, total_.data(), records);
+    }
+    base::from_float(type, total_.data(), memory_.at(to) + size(begin) * size_of(type), n);
+  }
+}
+
 void Kernels::collective(const Collective& own, const std::vector<const Collective*>& parts) {
   const std::int64_t ranks = std::ssize(parts), place = std::find(parts.begin(), parts.end(), &own) - parts.begin();
   const bool split = own.kind == CollectiveKind::reduce_scatter || own.kind == CollectiveKind::all_to_all;
@@ -137,6 +167,7 @@ void Kernels::collective(const Collective& own, const std::vector<const Collecti
     }
     sources.push_back(from);
   }
+  if (own.codec) return sum_codes(sources, own.to, own.kind, *own.codec);
   if (own.kind == CollectiveKind::reduce_scatter || own.kind == CollectiveKind::all_reduce)
     return sum(sources, {own.to});
   for (std::int64_t s = 0; s < ranks; ++s) {

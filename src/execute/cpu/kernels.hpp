@@ -2,6 +2,7 @@
 // operands, the regions' shapes and the cut along K.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -29,11 +30,13 @@ class Kernels {
 
  private:
   void scale(const Tile& tile, Product& product) const;
+  void sum_codes(const std::vector<Region>& from, const Region& to, CollectiveKind kind, const CodecPair& pair);
   void sum(const std::vector<Region>& from, const std::vector<Region>& to);
   void copy(const Region& from, const Region& to) const;
 
   const RankMemory& memory_;
   std::vector<float> a_, b_, total_, row_;
+  std::vector<std::byte> codes_;
 };
 
 }  // namespace imbrex::execute

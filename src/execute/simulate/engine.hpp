@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -78,6 +79,7 @@ class Simulation final : private Links::Listener {
     std::vector<int> ranks;              ///< that it joins
     CollectiveKind kind = CollectiveKind::all_gather;
     Backend backend = Backend::nccl;
+    std::optional<CodecPair> codec;
     double wire_bytes = 0, local_bytes = 0;  ///< the largest of any rank
     double begin = 0, memory_rate = 0, link_rate = 0;
   };
@@ -119,6 +121,7 @@ class Simulation final : private Links::Listener {
   void store(std::uint32_t task, const std::vector<Region>& regions);
   void read(std::uint32_t task, const std::vector<Region>& regions);
   void join(std::uint32_t task, const Collective& collective);
+  double shortening(const Collective& collective) const;
   double collective_seconds(const Group& group) const;
   void finish_group(std::uint32_t group);
   void forecast_memory(std::uint32_t rank);

@@ -121,7 +121,9 @@ void Simulation::chunk_moved(std::uint32_t id, double bytes, double begin, doubl
 void Simulation::join(std::uint32_t task, const Collective& collective) {
   const FlatTask& flat = program_.tasks[task];
   const auto [found, added] = group_ids_.try_emplace(collective.group, static_cast<std::uint32_t>(groups_.size()));
-  if (added) groups_.push_back({{}, ranks_of(collective, plan_), collective.kind, collective.backend, 0, 0, 0, 0, 0});
+  if (added)
+    groups_.push_back(
+        {{}, ranks_of(collective, plan_), collective.kind, collective.backend, collective.codec, 0, 0, 0, 0, 0});
   Group& group = groups_[found->second];
   IMBREX_EXPECTS(group.kind == collective.kind, "{} is a {}, but group {} began as a {}", place(task),
                  imbrex::name_of(collective.kind), collective.group, imbrex::name_of(group.kind));
@@ -134,7 +136,7 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
   const double ranks = static_cast<double>(group.ranks.size());
   const double whole = std::max(bytes_of(collective.from), bytes_of(collective.to));
   const double passes = collective.kind == CollectiveKind::all_reduce ? 2 : 1;
-  group.wire_bytes = std::max(group.wire_bytes, passes * whole * (ranks - 1) / ranks);
+  group.wire_bytes = std::max(group.wire_bytes, passes * whole * shortening(collective) * (ranks - 1) / ranks);
   if (!(collective.from == collective.to)) group.local_bytes = std::max(group.local_bytes, 2 * whole);
   // From now on, also while it waits for the others, its kernel holds SMs.
   ++collecting_[flat.rank];
@@ -157,7 +159,17 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
   events_.after(seconds, EventKind::collective_done, found->second);
 }
 
+// Bytes of codes for each byte of elements; both steps of an all-reduce carry the same number of elements.
+double Simulation::shortening(const Collective& collective) const {
+  if (!collective.codec) return 1;
+  const Type type = plan_.buffers[static_cast<std::size_t>(collective.from.buffer)].type;
+  const auto& [first, second] = *collective.codec;
+  return (wire_bits(first) + wire_bits(second)) / 2 / (8 * static_cast<double>(size_of(type)));
+}
+
 double Simulation::collective_seconds(const Group& group) const {
+  if (group.codec)
+    return machine::coded_seconds(machine_, group.kind == CollectiveKind::reduce_scatter, group.wire_bytes);
   constexpr Curve Machine::*curves[] = {&Machine::all_gather, &Machine::reduce_scatter, &Machine::all_reduce,
                                         &Machine::all_to_all};
   return machine::collective_seconds(machine_, curves[static_cast<std::size_t>(group.kind)],

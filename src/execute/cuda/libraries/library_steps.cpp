@@ -129,7 +129,12 @@ void LibrarySteps::collective(const Collective& c, runtime::Communicator* commun
       case CollectiveKind::all_to_all: return with.all_to_all(from, to, in / ranks, type, stream);
     }
   };
-  if (communicator == nullptr)
+  if (c.codec && c.kind == CollectiveKind::all_reduce)
+    own_->all_reduce(from, to, static_cast<std::int64_t>(in), type, *c.codec, stream);
+  else if (c.codec)
+    own_->exchange(ExchangeKind::reduce_scatter, from, to, static_cast<std::int64_t>(out), type,
+                   c.codec->reduce_scatter, stream);
+  else if (communicator == nullptr)
     run(*own_, size(libraries_.world().size()));
   else
     run(*communicator, communicator->size());
