@@ -21,10 +21,10 @@
 #include "base/check.hpp"
 #include "imbrex/execute.hpp"
 #include "imbrex/machine.hpp"
-#include "ops/choose_gpu.hpp"
+#include "choose/choose_gpu.hpp"
 #include "plan/digest.hpp"
 #include "support/kernel_list.hpp"
-#include "tune/records.hpp"
+#include "records/records.hpp"
 
 namespace {
 
