@@ -1,6 +1,5 @@
 #include "jobs/run.hpp"
 
-#include <cblas.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/blas.hpp"
 #include "base/check.hpp"
 #include "base/convert.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
@@ -42,6 +42,9 @@ class Job {
   int run(World& world) const {
     RunResult result{plan_.problem, plan_.strategy, plan_.knobs, device_, {}, false, 0, 0, {}, {}};
     const auto executor = make_executor(world);
+    // For the reference. A CPU executor has its own, which is idle by then.
+    std::optional<base::BlasMemory> blas;
+    if (device_ == Device::cuda && request_.verify) blas.emplace(1);
     const auto execution = executor->prepare(plan_);
     const Extent extent = shapes_of(plan_.problem).out;
     const auto memory = load_operands(world.rank(), out_bytes(), *executor);
@@ -88,8 +91,6 @@ class Job {
       options.timeline = request_.timeline;
       return make_cpu_executor(world, options);
     }
-    // Ranks compute their references at once; the BLAS must not start threads of its own in each.
-    openblas_set_num_threads(1);
     CudaOptions options;
     options.heap_bytes = execute::HeapLayout(plan_).bytes() + out_bytes() + (1 << 20);
     options.delays = request_.cpu.delays;

@@ -1,11 +1,11 @@
 // Runs plans on the world's processes or threads.
-#include <cblas.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <exception>
 #include <thread>
 
+#include "base/blas.hpp"
 #include "base/check.hpp"
 #include "base/clock.hpp"
 #include "execute/cpu/worker.hpp"
@@ -120,14 +120,8 @@ class CpuExecution final : public Execution {
 
 class CpuExecutor final : public Executor {
  public:
-  CpuExecutor(World& world, const CpuOptions& options) : world_(world), options_(options) {
-    IMBREX_EXPECTS(options.workers >= 1 && options.workers <= 1024, "workers = {}: it must be from 1 to 1024",
-                   options.workers);
-    IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 60, "max_delay = {} s: it must be from 0 to 60",
-                   options.max_delay);
-    // Ranks and workers are the parallelism; a BLAS that starts threads of its own would also make sums depend on them.
-    openblas_set_num_threads(1);
-  }
+  CpuExecutor(World& world, const CpuOptions& options)
+      : world_(world), options_(validated(options)), blas_(options.workers) {}
 
   // The agreement is also the barrier before which nobody posts: behind it, all counters are set.
   std::unique_ptr<Execution> prepare_tasks(const TaskMaker& make) override {
@@ -147,8 +141,17 @@ class CpuExecutor final : public Executor {
   }
 
  private:
+  static const CpuOptions& validated(const CpuOptions& options) {
+    IMBREX_EXPECTS(options.workers >= 1 && options.workers <= 1024, "workers = {}: it must be from 1 to 1024",
+                   options.workers);
+    IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 60, "max_delay = {} s: it must be from 0 to 60",
+                   options.max_delay);
+    return options;
+  }
+
   World& world_;
   CpuOptions options_;
+  base::BlasMemory blas_;
 };
 
 }  // namespace
