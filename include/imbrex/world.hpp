@@ -102,8 +102,8 @@ int run_processes(int ranks, const WorldOptions& options, const std::function<in
 int run_threads(int ranks, const WorldOptions& options, const std::function<int(World&)>& body);
 
 /// Starts `command` as `ranks` processes that find each other by World::from_environment, in a process group of their
-/// own. Passes SIGINT, SIGTERM and SIGHUP on. When one fails, the others have 5 s to end before they are made to.
-/// Returns the exit code as run_processes does. Throws Error(invalid_input) if the command cannot be started.
+/// own. Passes SIGINT, SIGTERM, SIGHUP and SIGQUIT on. When one fails, the others have 5 s to end before they are made
+/// to. Returns the exit code as run_processes does. Throws Error(invalid_input) if the command cannot be started.
 int launch(int ranks, const std::vector<std::string>& command);
 
 }  // namespace imbrex

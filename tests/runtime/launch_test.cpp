@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +17,11 @@ namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
+
+void leave_no_core() {
+  const rlimit none{0, 0};
+  setrlimit(RLIMIT_CORE, &none);
+}
 
 TEST(Launch, CombinesExitCodes) {
   const auto code = [](const std::string& a, const std::string& b, const std::string& c) {
@@ -80,11 +86,12 @@ TEST(Launch, LeavesNothingThatItsRanksStarted) {
 }
 
 TEST(Launch, PassesSignalsOn) {
-  for (const int signal : {SIGTERM, SIGINT}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
     const auto begin = Clock::now();
     const pid_t pid = fork();
     if (pid == 0) {
       close(STDERR_FILENO);
+      leave_no_core();
       _exit(launch(2, {"sleep", "100"}));
     }
     std::this_thread::sleep_for(200ms);
@@ -94,6 +101,25 @@ TEST(Launch, PassesSignalsOn) {
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << status;
     EXPECT_LT(Clock::now() - begin, 4s);
   }
+}
+
+TEST(Launch, LeavesNothingWhenItIsQuit) {
+  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    close(STDERR_FILENO);
+    leave_no_core();
+    _exit(launch(2, {"sh", "-c", "sleep 100 & exec sleep 100"}));
+  }
+  std::this_thread::sleep_for(200ms);
+  kill(pid, SIGQUIT);
+  const auto begin = Clock::now();
+  while (!childless() && Clock::now() - begin < 5s) {
+    waitpid(-1, nullptr, WNOHANG);
+    std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_TRUE(childless());
+  prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
 TEST(Launch, DoesNotOutliveItsParentProcess) {

@@ -46,8 +46,8 @@ class SignalCatcher {
   }
 
  private:
-  static constexpr std::array<int, 3> caught{SIGINT, SIGTERM, SIGHUP};
-  std::array<struct sigaction, 3> before_{};
+  static constexpr std::array<int, 4> caught{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+  std::array<struct sigaction, caught.size()> before_{};
 };
 
 /// The process group of the ranks and of whatever they start. Its number stays taken until its first process is reaped.
