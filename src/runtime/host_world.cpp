@@ -75,8 +75,8 @@ HostWorld::HostWorld(std::shared_ptr<Segment> segment, int rank, const WorldOpti
 }
 
 HostWorld::~HostWorld() {
-  if (getpid() != pid_) {
-    // A child that the program forked has a copy of this object, but neither the membership nor the watcher's thread.
+  if (!is_own()) {
+    // It has neither the membership nor the watcher's thread.
     static_cast<void>(watcher_.release());
     static_cast<void>(new std::shared_ptr<void>(std::move(attachment_)));  // what it owns is the parent's
     return;
@@ -89,7 +89,14 @@ HostWorld::~HostWorld() {
 
 std::shared_ptr<void>& attachment(World& world) { return dynamic_cast<HostWorld&>(world).attachment(); }
 
+bool HostWorld::is_own() const noexcept { return getpid() == pid_; }
+
+void HostWorld::expect_own() const {
+  IMBREX_EXPECTS(is_own(), "rank {} is process {}; process {}, which it forked, is no rank", rank_, pid_, getpid());
+}
+
 void HostWorld::fail(const std::string& message) noexcept {
+  if (!is_own()) return;  // what becomes of the child is its parent's to judge
   try {
     const std::string name = fmt::format("rank {}", rank_);
     const bool named = message.starts_with(name) && message.size() > name.size() &&

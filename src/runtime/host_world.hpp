@@ -36,8 +36,12 @@ class HostWorld final : public World {
   int size() const override { return control_.size(); }
   const WorldOptions& options() const override { return options_; }
   SymmetricHeap& heap() override { return heap_; }
-  void barrier() override { control_.barrier(options_.wait_limit); }
+  void barrier() override {
+    expect_own();
+    control_.barrier(options_.wait_limit);
+  }
   void all_gather(const void* mine, void* all, std::size_t bytes) override {
+    expect_own();
     control_.all_gather(mine, all, bytes, options_.wait_limit);
   }
   void fail(const std::string& message) noexcept override;
@@ -47,6 +51,11 @@ class HostWorld final : public World {
   std::shared_ptr<void>& attachment() { return attachment_; }
 
  private:
+  /// A child that the program forked has a copy of this object, but it is no rank.
+  bool is_own() const noexcept;
+  /// Throws Error(invalid_input) in such a child, which would be counted as its parent.
+  void expect_own() const;
+
   std::shared_ptr<Segment> segment_;
   int rank_;
   int pid_;

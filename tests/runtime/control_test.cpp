@@ -160,6 +160,53 @@ TEST(FileDescriptor, IsNoneOfTheStandardOnes) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
+TEST(RunProcesses, WhatAForkedChildThrowsIsNoFailureOfItsParent) {
+  testing::internal::CaptureStderr();
+  const int code = run_processes(2, small(), [](World& world) {
+    if (world.rank() == 1) {
+      const pid_t child = fork();
+      if (child == 0) {
+        world.fail("the child's own reason");
+        throw std::runtime_error("the child's own exception");
+      }
+      int status = 0;
+      waitpid(child, &status, 0);
+      if (!WIFEXITED(status) || WEXITSTATUS(status) != 3) return 1;
+    }
+    world.barrier();
+    return 0;
+  });
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(code, 0) << text;
+  EXPECT_EQ(text, "imbrex: rank 1: the child's own exception\n");
+}
+
+TEST(RunProcesses, AForkedChildIsNoRank) {
+  const int code = run_processes(2, small(), [](World& world) {
+    const pid_t child = fork();
+    if (child == 0) {
+      int refused = 0;
+      try {
+        world.barrier();
+      } catch (const Error& error) {
+        refused += error.code() == ErrorCode::invalid_input;
+      }
+      try {
+        int own = 0, all[2];
+        world.all_gather(&own, all, sizeof own);
+      } catch (const Error& error) {
+        refused += error.code() == ErrorCode::invalid_input;
+      }
+      _exit(refused);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    world.barrier();
+    return WIFEXITED(status) && WEXITSTATUS(status) == 2 ? 0 : 1;
+  });
+  EXPECT_EQ(code, 0);
+}
+
 TEST(RunProcesses, ARankThatExitsInsideItsBodyIsLost) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(run_processes(2, small(),
