@@ -17,15 +17,21 @@ namespace {
 constexpr std::size_t id_bytes = 32;  // of random_id
 constexpr int look_interval = 20;     // milliseconds between looks at the world's failure
 
+// Where a rank receives. Random, so that worlds of one user, and exchanges of one world, do not meet. Everybody on the
+// host can see the name of the socket; the token only members of the world know.
+struct Door {
+  char name[id_bytes] = {};
+  char token[id_bytes] = {};
+};
+
 // What comes with a descriptor.
 struct Parcel {
-  char to[id_bytes] = {};  // the receiver's random id: only members of the world know it
+  char token[id_bytes] = {};  // the receiver's
   std::int32_t from = 0;
 };
 
-// Random, so that worlds of one user, and exchanges of one world, do not meet.
-std::string address_of(const char* id) {
-  return fmt::format("imbrex/{}/descriptors/{}", geteuid(), std::string_view(id, id_bytes));
+std::string address_of(const Door& door) {
+  return fmt::format("imbrex/{}/descriptors/{}", geteuid(), std::string_view(door.name, id_bytes));
 }
 
 class Exchange {
@@ -33,16 +39,18 @@ class Exchange {
   Exchange(World& world, int own)
       : world_(world),
         own_(own),
-        ids_(id_bytes * static_cast<std::size_t>(world.size())),
+        doors_(static_cast<std::size_t>(world.size())),
         received_(static_cast<std::size_t>(world.size())),
         sent_(static_cast<std::size_t>(world.size())) {}
 
   std::vector<FileDescriptor> run() {
-    const std::string id = random_id();
-    listener_ = listen_at(address_of(id.data()));
+    Door own;
+    random_id().copy(own.name, id_bytes);
+    random_id().copy(own.token, id_bytes);
+    listener_ = listen_at(address_of(own));
     if (!listener_) fail("has no free socket name for the exchange of descriptors");
     // Everybody listens before anybody knows where.
-    world_.all_gather(id.data(), ids_.data(), id_bytes);
+    world_.all_gather(&own, doors_.data(), sizeof own);
     const auto rank = static_cast<std::size_t>(world_.rank());
     received_[rank] = FileDescriptor(IMBREX_SYSTEM(fcntl(own_, F_DUPFD_CLOEXEC, 0)));
     const Deadline deadline = deadline_in(world_.options().wait_limit);
@@ -56,17 +64,21 @@ class Exchange {
   }
 
  private:
-  const char* id_of(int rank) const { return ids_.data() + id_bytes * static_cast<std::size_t>(rank); }
+  const Door& door_of(int rank) const { return doors_[static_cast<std::size_t>(rank)]; }
 
   // A message waits in the receiver's queue also before it is accepted, and after this rank has closed its end.
   void send() {
     for (int peer = 0; peer < world_.size(); ++peer) {
       FileDescriptor& socket = sent_[static_cast<std::size_t>(peer)];
       if (peer == world_.rank() || socket) continue;
-      FileDescriptor next = try_connect(address_of(id_of(peer)));
-      if (!next || peer_of(next).uid != geteuid()) continue;
+      FileDescriptor next = try_connect(address_of(door_of(peer)));
+      // Only where the peer has closed its door can another process have the name.
+      if (!next || owner_of(peer_of(next)) == Owner::other) continue;
+      if (owner_of(peer_of(next)) == Owner::unknown)
+        fail(fmt::format("cannot tell whose process rank {} is, {}: its user namespace is another one", peer,
+                         describe(peer_of(next))));
       Parcel parcel;
-      std::memcpy(parcel.to, id_of(peer), id_bytes);
+      std::memcpy(parcel.token, door_of(peer).token, id_bytes);
       parcel.from = world_.rank();
       if (send_message(next, &parcel, sizeof parcel, {own_})) socket = std::move(next);
     }
@@ -83,7 +95,7 @@ class Exchange {
       }
     try {
       while (FileDescriptor socket = try_accept(listener_))
-        if (peer_of(socket).uid == geteuid()) strangers_.push_back(std::move(socket));
+        if (owner_of(peer_of(socket)) != Owner::other) strangers_.push_back(std::move(socket));
     } catch (const Error& error) {
       fail(error.what());
     }
@@ -93,7 +105,8 @@ class Exchange {
     Parcel parcel;
     std::vector<FileDescriptor> files;
     if (receive_message(socket, &parcel, sizeof parcel, &files) != sizeof parcel) return;
-    if (std::memcmp(parcel.to, id_of(world_.rank()), id_bytes) != 0 || parcel.from < 0 || parcel.from >= world_.size())
+    if (std::memcmp(parcel.token, door_of(world_.rank()).token, id_bytes) != 0 || parcel.from < 0 ||
+        parcel.from >= world_.size())
       return;
     if (files.size() != 1)
       fail(fmt::format("got no descriptor from rank {}: is this process out of file descriptors?", parcel.from));
@@ -123,7 +136,7 @@ class Exchange {
 
   World& world_;
   int own_;
-  std::vector<char> ids_;
+  std::vector<Door> doors_;               // by rank
   std::vector<FileDescriptor> received_;  // by rank
   std::vector<FileDescriptor> sent_;      // by rank: the socket that this rank's descriptor went through
   std::vector<FileDescriptor> strangers_;

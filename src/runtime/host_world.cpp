@@ -29,11 +29,19 @@ void validate(int size, const WorldOptions& options) {
                  options.heap_bytes);
 }
 
+namespace {
+
+std::size_t stride_of(const WorldOptions& options) {
+  const std::size_t page = page_bytes();
+  return std::max(page, (options.heap_bytes + page - 1) / page * page);
+}
+
+}  // namespace
+
 std::shared_ptr<Segment> Segment::create(int size, const WorldOptions& options) {
   validate(size, options);
   auto segment = std::make_shared<Segment>();
-  const std::size_t page = page_bytes();
-  const std::size_t stride = std::max(page, (options.heap_bytes + page - 1) / page * page);
+  const std::size_t stride = stride_of(options);
   segment->control_file = SharedMemory::create_file("imbrex-control", sizeof(ControlBlock));
   segment->heap_file = SharedMemory::create_file("imbrex-heap", stride * static_cast<std::size_t>(size));
   segment->control = SharedMemory(segment->control_file, sizeof(ControlBlock));
@@ -46,7 +54,8 @@ std::shared_ptr<Segment> Segment::create(int size, const WorldOptions& options) 
   return segment;
 }
 
-std::shared_ptr<Segment> Segment::attach(FileDescriptor control_file, FileDescriptor heap_file) {
+std::shared_ptr<Segment> Segment::attach(FileDescriptor control_file, FileDescriptor heap_file, int size,
+                                         const WorldOptions& options) {
   auto segment = std::make_shared<Segment>();
   segment->control_file = std::move(control_file);
   segment->heap_file = std::move(heap_file);
@@ -56,11 +65,17 @@ std::shared_ptr<Segment> Segment::attach(FileDescriptor control_file, FileDescri
     throw Error(ErrorCode::runtime_failure,
                 fmt::format("control block has magic {:#x} and version {}; this is Imbrex protocol {:#x} version {}",
                             block.magic, block.version, control_magic, protocol_version));
-  segment->heap = SharedMemory(segment->heap_file, block.heap_stride * block.size);
+  const std::size_t stride = stride_of(options);
+  if (block.size != static_cast<std::uint32_t>(size) || block.heap_stride != stride)
+    throw Error(ErrorCode::runtime_failure,
+                fmt::format("control block is of {} ranks with {} bytes each: it must be of {} with {}", block.size,
+                            block.heap_stride, size, stride));
+  segment->heap = SharedMemory(segment->heap_file, stride * static_cast<std::size_t>(size));
   return segment;
 }
 
-HostWorld::HostWorld(std::shared_ptr<Segment> segment, int rank, const WorldOptions& options, Kind kind)
+HostWorld::HostWorld(std::shared_ptr<Segment> segment, int rank, const WorldOptions& options, Kind kind,
+                     std::vector<FileDescriptor> lines)
     : segment_(std::move(segment)),
       rank_(rank),
       pid_(getpid()),
@@ -70,7 +85,7 @@ HostWorld::HostWorld(std::shared_ptr<Segment> segment, int rank, const WorldOpti
       heap_({segment_->heap.data(), segment_->block().heap_stride, rank}, segment_->block().heap_stride) {
   control_.set_pid(rank, pid_);
   if (kind == Kind::processes && control_.size() > 1)
-    watcher_ = std::make_unique<Watcher>(control_, rank, segment_->control_file);
+    watcher_ = std::make_unique<Watcher>(control_, rank, segment_->control_file, std::move(lines));
   control_.set_state(running);
 }
 

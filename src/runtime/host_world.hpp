@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "imbrex/world.hpp"
 #include "runtime/control.hpp"
@@ -18,8 +19,9 @@ struct Segment {
   SharedMemory control, heap;
 
   static std::shared_ptr<Segment> create(int size, const WorldOptions& options);
-  /// Maps files that a peer made.
-  static std::shared_ptr<Segment> attach(FileDescriptor control_file, FileDescriptor heap_file);
+  /// Maps files that a peer made. Throws Error(runtime_failure) if they are not what create(size, options) makes.
+  static std::shared_ptr<Segment> attach(FileDescriptor control_file, FileDescriptor heap_file, int size,
+                                         const WorldOptions& options);
 
   ControlBlock& block() const { return *reinterpret_cast<ControlBlock*>(control.data()); }
 };
@@ -28,8 +30,10 @@ enum class Kind { threads, processes };
 
 class HostWorld final : public World {
  public:
-  /// `kind` processes: all pids are in the control block; the end of a peer process is noticed from here on.
-  HostWorld(std::shared_ptr<Segment> segment, int rank, const WorldOptions& options, Kind kind);
+  /// `kind` processes: all pids are in the control block; the end of a peer process is noticed from here on. `lines`:
+  /// see Watcher.
+  HostWorld(std::shared_ptr<Segment> segment, int rank, const WorldOptions& options, Kind kind,
+            std::vector<FileDescriptor> lines = {});
   ~HostWorld() override;
 
   int rank() const override { return rank_; }

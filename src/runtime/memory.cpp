@@ -11,6 +11,12 @@
 #include "base/check.hpp"
 
 namespace imbrex::runtime {
+namespace {
+
+// A file that shrank would turn its users' accesses into SIGBUS. The last seal keeps the others.
+constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+}  // namespace
 
 void FileDescriptor::close() noexcept {
   if (fd_ >= 0) ::close(fd_);
@@ -30,17 +36,20 @@ int FileDescriptor::above_standard(int fd) {
 FileDescriptor SharedMemory::create_file(const char* label, std::size_t bytes) {
   FileDescriptor file(IMBREX_SYSTEM(memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   IMBREX_SYSTEM(ftruncate(file.get(), static_cast<off_t>(bytes)));
-  // A file that shrank would turn its users' accesses into SIGBUS.
-  IMBREX_SYSTEM(fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
+  IMBREX_SYSTEM(fcntl(file.get(), F_ADD_SEALS, seals));
   return file;
 }
 
 SharedMemory::SharedMemory(const FileDescriptor& file, std::size_t bytes) {
+  // In this order: what is sealed has the size that it will have.
+  const int sealed = fcntl(file.get(), F_GET_SEALS);
+  if (sealed < 0 || (sealed & seals) != seals)
+    throw Error(ErrorCode::runtime_failure, "a shared memory file is not sealed: whoever has it could resize it");
   struct stat status {};
   IMBREX_SYSTEM(fstat(file.get(), &status));
-  if (static_cast<std::size_t>(status.st_size) < bytes)
+  if (static_cast<std::size_t>(status.st_size) != bytes)
     throw Error(ErrorCode::runtime_failure,
-                fmt::format("shared memory file has {} bytes, {} are needed", status.st_size, bytes));
+                fmt::format("a shared memory file has {} bytes: it must have {}", status.st_size, bytes));
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
   if (data == MAP_FAILED)
     throw Error(ErrorCode::runtime_failure,

@@ -37,7 +37,8 @@ class SharedMemory {
   static FileDescriptor create_file(const char* label, std::size_t bytes);
 
   SharedMemory() = default;
-  /// Throws Error(runtime_failure) if the file is smaller than `bytes`, whose touch would kill the process.
+  /// Throws Error(runtime_failure) unless the file has exactly `bytes` bytes and is sealed against resizing: the touch
+  /// of what it has not, or has no more, would kill the process.
   SharedMemory(const FileDescriptor& file, std::size_t bytes);
   SharedMemory(SharedMemory&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}

@@ -24,8 +24,9 @@ struct flock lock_of(int rank, short type) {
 
 }  // namespace
 
-Watcher::Watcher(Control control, int own_rank, const FileDescriptor& control_file)
-    : control_(control), own_rank_(own_rank), control_file_(control_file.get()) {
+Watcher::Watcher(Control control, int own_rank, const FileDescriptor& control_file, std::vector<FileDescriptor> lines)
+    : control_(control), own_rank_(own_rank), control_file_(control_file.get()), lines_(std::move(lines)) {
+  lines_.resize(static_cast<std::size_t>(control_.size()));
   const std::string method = base::environment().loss_detection();
   // Every rank takes its lock, because a peer may have to rely on it even where this rank does not.
   struct flock own = lock_of(own_rank, F_WRLCK);
@@ -91,10 +92,22 @@ void Watcher::watch_descriptors() {
 }
 
 void Watcher::watch_locks() {
-  pollfd stop{stop_.get(), POLLIN, 0};
-  while (poll(&stop, 1, 100) <= 0)
-    for (int rank = 0; rank < control_.size(); ++rank)
-      if (rank != own_rank_ && peer_ended(rank)) control_.record_lost(rank);
+  std::vector<pollfd> polls;  // entry r: rank r's line, of which only the end is of interest
+  for (const FileDescriptor& line : lines_) polls.push_back({line.get(), 0, 0});
+  polls.push_back({stop_.get(), POLLIN, 0});
+  while (true) {
+    poll(polls.data(), polls.size(), 100);
+    if (polls.back().revents) return;
+    for (int rank = 0; rank < control_.size(); ++rank) {
+      pollfd& line = polls[static_cast<std::size_t>(rank)];
+      const bool hung_up = line.fd >= 0 && line.revents != 0;
+      // A rank holds its line until it has left, so one that still joins has ended.
+      if ((hung_up && control_.state(rank) == joining) || (rank != own_rank_ && peer_ended(rank)))
+        control_.record_lost(rank);
+      if (hung_up) line.fd = -1;
+      line.revents = 0;
+    }
+  }
 }
 
 bool Watcher::peer_ended(int rank) const {

@@ -14,12 +14,13 @@ namespace imbrex::runtime {
 /// By pidfd: the kernel reports the end at once, also of a process that its parent has not reaped yet.
 /// Where pidfd_open is not permitted or process ids mean nothing (other pid namespace), by record lock: every rank
 /// locks the byte of its own rank in the control file, which the kernel unlocks when the process ends, however it
-/// does; peers ask every 100 ms who holds it.
+/// does; peers ask every 100 ms who holds it. Of a rank that does not run yet, a lock tells nothing; its line does.
 class Watcher {
  public:
   /// All pids are known, and `control_file` is the file of the control block. The process keeps no second descriptor
   /// of that file: closing one would drop the lock. Call before this rank's state says running.
-  Watcher(Control control, int own_rank, const FileDescriptor& control_file);
+  /// `lines`: by rank, a socket whose other end that rank's process holds for as long as its watcher lives, or none.
+  Watcher(Control control, int own_rank, const FileDescriptor& control_file, std::vector<FileDescriptor> lines = {});
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
   ~Watcher();
@@ -33,7 +34,8 @@ class Watcher {
   Control control_;
   int own_rank_;
   int control_file_;
-  FileDescriptor stop_;  // eventfd: readable once the watcher shall end
+  FileDescriptor stop_;                // eventfd: readable once the watcher shall end
+  std::vector<FileDescriptor> lines_;  // by rank; kept in any case, because the peer may need the other end
   std::vector<FileDescriptor> peers_;
   std::thread thread_;
 };

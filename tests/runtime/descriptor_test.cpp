@@ -83,8 +83,8 @@ TEST_P(DescriptorExchange, NamesARankThatListensButSendsNothing) {
   const int code = GetParam().run(3, {.heap_bytes = 4096, .wait_limit = 0.5}, [](World& world) {
     const FileDescriptor own = file_with(world.rank());
     if (world.rank() == 1) {
-      std::vector<char> id(32, '0'), all(3 * 32);
-      world.all_gather(id.data(), all.data(), id.size());
+      std::vector<char> door(64, '0'), all(3 * 64);
+      world.all_gather(door.data(), all.data(), door.size());
       std::this_thread::sleep_for(1500ms);
       return 0;
     }

@@ -1,13 +1,18 @@
 #include "runtime/heap.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <random>
 #include <vector>
 
 #include "imbrex/error.hpp"
+#include "runtime/host_world.hpp"
 #include "runtime/memory.hpp"
 
 namespace imbrex::runtime {
@@ -89,9 +94,44 @@ TEST(ZeroShared, ZeroesExactlyTheRange) {
   }
 }
 
-TEST(SharedMemory, RefusesAFileThatIsTooSmall) {
+TEST(SharedMemory, RefusesAFileOfAnotherSize) {
   const FileDescriptor file = SharedMemory::create_file("test", 4096);
   EXPECT_THROW(SharedMemory(file, 4097), Error);
+  EXPECT_THROW(SharedMemory(file, 4095), Error);
+  EXPECT_NO_THROW(SharedMemory(file, 4096));
+}
+
+TEST(SharedMemory, RefusesAFileThatCouldShrink) {
+  const auto file_with = [](int seals) {
+    FileDescriptor file(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    EXPECT_EQ(ftruncate(file.get(), 4096), 0);
+    EXPECT_EQ(fcntl(file.get(), F_ADD_SEALS, seals), 0);
+    return file;
+  };
+  for (const int seals : {0, F_SEAL_SHRINK, F_SEAL_SHRINK | F_SEAL_GROW, F_SEAL_GROW | F_SEAL_SEAL})
+    EXPECT_THROW(SharedMemory(file_with(seals), 4096), Error) << seals;
+  EXPECT_NO_THROW(SharedMemory(file_with(F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 4096));
+  // A file of a file system has no seals.
+  std::FILE* plain = std::tmpfile();
+  ASSERT_TRUE(plain);
+  const FileDescriptor copy(dup(fileno(plain)));
+  EXPECT_EQ(ftruncate(copy.get(), 4096), 0);
+  EXPECT_THROW(SharedMemory(copy, 4096), Error);
+  std::fclose(plain);
+}
+
+TEST(Segment, RefusesFilesOfAnotherWorld) {
+  const WorldOptions options{.heap_bytes = 8192, .wait_limit = 1};
+  const auto attach = [&](int size, const WorldOptions& wanted, bool twice = false) {
+    const auto made = Segment::create(2, options);
+    return Segment::attach(FileDescriptor(dup(made->control_file.get())),
+                           FileDescriptor(dup(twice ? made->control_file.get() : made->heap_file.get())), size, wanted);
+  };
+  EXPECT_EQ(attach(2, options)->heap.bytes(), 2 * 8192u);
+  EXPECT_THROW(attach(3, options), Error);
+  EXPECT_THROW(attach(2, {.heap_bytes = 4096, .wait_limit = 1}), Error);
+  EXPECT_THROW(attach(2, {.heap_bytes = 12288, .wait_limit = 1}), Error);
+  EXPECT_THROW(attach(2, options, true), Error);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "runtime/spawn.hpp"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,6 +31,7 @@ std::vector<Result> spawn(const std::vector<Start>& starts) {
     const pid_t pid = fork();
     if (pid == 0) {
       dup2(ends[1], STDERR_FILENO);
+      if (start.unmapped && unshare(CLONE_NEWUSER) != 0) _exit(126);
       execve(RANK_PROGRAM, arguments.data(), variables.data());
       _exit(127);
     }

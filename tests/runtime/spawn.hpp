@@ -14,6 +14,7 @@ struct Result {
 struct Start {
   std::vector<std::string> variables;  // NAME=VALUE, on top of nothing
   std::vector<std::string> arguments;  // of the rank program
+  bool unmapped = false;               // in a user namespace of its own, which maps no user
 };
 
 /// Starts all at once and waits for them.

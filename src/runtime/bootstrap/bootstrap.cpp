@@ -38,7 +38,7 @@ Bootstrap place(const Environment& e, const std::string& launcher, Key rank_key,
                  max_world_size);
   IMBREX_EXPECTS(rank >= 0 && rank < size, "{}={} contradicts {}={}: ranks are 0 to {}", base::name_of(rank_key), rank,
                  base::name_of(size_key), size, size - 1);
-  return {launcher, static_cast<int>(rank), static_cast<int>(size), {}};
+  return {launcher, static_cast<int>(rank), static_cast<int>(size), {}, false};
 }
 
 void expect_one_host(const Environment& e, const Bootstrap& bootstrap, Key size_key, Key local_key) {
@@ -75,6 +75,7 @@ std::optional<Bootstrap> find_bootstrap(const Environment& e) {
   if (has_imbrex(e)) {
     result = place(e, "imbrex launch", Key::rank, Key::world_size);
     identify(e, result, {Key::rendezvous}, 1);
+    result.secret = true;
   } else if (has_torch(e)) {
     result = place(e, "torchrun", Key::torch_rank, Key::torch_world_size);
     expect_one_host(e, result, Key::torch_world_size, Key::torch_local_world_size);

@@ -13,7 +13,8 @@ struct Bootstrap {
   std::string launcher;  ///< for messages
   int rank = 0;
   int size = 1;
-  std::string key;  ///< the same on all ranks of one launch, different for any other launch on this host
+  std::string key;      ///< the same on all ranks of one launch, different for any other launch on this host
+  bool secret = false;  ///< nobody else can guess the key: it is random, and came from parent to child
 };
 
 /// From the variables of the innermost launcher (imbrex launch, torchrun, Open MPI, Slurm; the first that set any of

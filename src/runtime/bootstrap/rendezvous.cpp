@@ -5,33 +5,31 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "base/check.hpp"
 #include "runtime/bootstrap/bootstrap.hpp"
 #include "runtime/bootstrap/socket.hpp"
+#include "runtime/greeting.hpp"
 #include "runtime/host_world.hpp"
 
 namespace imbrex::runtime {
 namespace {
 
-constexpr std::uint64_t rendezvous_magic = 0x3176647a78726269;  // "ibrxzdv1"
-
-// What a rank says to rank 0. Magic and version come first in every version of the protocol.
-struct Hello {
-  std::uint64_t magic = rendezvous_magic;
-  std::uint32_t version = protocol_version;
-  std::int32_t rank = 0;
-  std::int32_t size = 0;
-  std::int32_t pid = 0;
-  std::uint64_t heap_bytes = 0;
+/// What the ranks of one world agree on before they know each other.
+struct Meeting {
+  const std::string& key;
+  bool secret;
+  std::string name;  // of rank 0's socket
+  int size;
+  const WorldOptions& options;
+  Secret proofs{key};
 };
 
-// What rank 0 answers once all are there, with the two memory files; or why there will be no world.
-struct Verdict {
-  std::uint64_t magic = rendezvous_magic;
-  std::uint32_t version = protocol_version;
-  std::uint32_t accepted = 0;
-  char message[1024] = {};  // ends with a zero byte
+/// What comes of a meeting.
+struct Met {
+  std::shared_ptr<Segment> segment;
+  std::vector<FileDescriptor> lines;  // by rank: the sockets, whose ends the peers hold
 };
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::runtime_failure, message); }
@@ -43,12 +41,28 @@ unsigned next_sequence(const std::string& key) {
   return next[key]++;
 }
 
+/// Why a process whose user reads as that peer's may be anybody's.
+std::string unknown_users(const Peer& peer) {
+  return fmt::format(
+      "all users that this user namespace does not map read as user {}; start the ranks in one user namespace, or by "
+      "`imbrex launch`",
+      peer.uid);
+}
+
+std::uint64_t random_number() { return std::stoull(random_id().substr(0, 16), nullptr, 16); }
+
+constexpr int most_strangers = 2 * max_world_size;
 constexpr int look_interval = 100;  // milliseconds between looks at what the launcher says
 
+/// True where the process may be one of the launch's. One of an unknown user must know the launch's secret.
+bool may_belong(const Meeting& meeting, Owner owner) {
+  return owner == Owner::self || (owner == Owner::unknown && meeting.secret);
+}
+
 /// Throws what the launcher knows of a rank that has failed.
-void throw_if_launcher_reports(const std::string& key) {
-  const FileDescriptor socket = try_connect(obituary_name(key));
-  if (!socket || peer_of(socket).uid != geteuid()) return;
+void throw_if_launcher_reports(const Meeting& meeting) {
+  const FileDescriptor socket = try_connect(obituary_name(meeting.key));
+  if (!socket || !may_belong(meeting, owner_of(peer_of(socket)))) return;
   pollfd entry{socket.get(), POLLIN, 0};
   poll(&entry, 1, 1000);
   char text[max_obituary_bytes];
@@ -59,14 +73,14 @@ void throw_if_launcher_reports(const std::string& key) {
 /// Rank 0's side: receives the others, checks that they fit together, hands out the memory files.
 class Host {
  public:
-  Host(FileDescriptor listener, const std::string& key, int size, const WorldOptions& options)
+  Host(FileDescriptor listener, const Meeting& meeting)
       : listener_(std::move(listener)),
-        key_(key),
-        size_(size),
-        options_(options),
-        peers_(static_cast<std::size_t>(size)) {}
+        meeting_(meeting),
+        size_(meeting.size),
+        options_(meeting.options),
+        peers_(static_cast<std::size_t>(size_)) {}
 
-  std::shared_ptr<Segment> gather() {
+  Met gather() {
     try {
       while (joined_ < size_ - 1) {
         if (milliseconds_until(deadline_) == 0) refuse(missing());
@@ -77,21 +91,27 @@ class Host {
       throw;
     }
     listener_.close();  // before anyone can ask for the next world
-    auto segment = Segment::create(size_, options_);
-    Control control(segment->block(), 0);
+    Met met{Segment::create(size_, options_), {}};
+    ControlBlock& block = met.segment->block();
+    Control control(block, 0);
     control.set_pid(0, getpid());
     for (int rank = 1; rank < size_; ++rank) {
       const Guest& guest = peers_[static_cast<std::size_t>(rank)];
       control.set_pid(rank, guest.hello.pid);
       // In another pid namespace the rank's own number means nothing to its peers.
-      if (peer_of(guest.socket).pid != guest.hello.pid) segment->block().use_locks = 1;
+      if (peer_of(guest.socket).pid != guest.hello.pid) block.use_locks = 1;
     }
-    Verdict verdict;
-    verdict.accepted = 1;
-    for (int rank = 1; rank < size_; ++rank)
-      send_message(peers_[static_cast<std::size_t>(rank)].socket, &verdict, sizeof verdict,
-                   {segment->control_file.get(), segment->heap_file.get()});
-    return segment;
+    for (Guest& guest : peers_) {
+      if (guest.socket) {
+        Verdict verdict;
+        verdict.accepted = 1;
+        verdict.proof = of_host(meeting_.proofs, meeting_.name, guest.hello);
+        send_message(guest.socket, &verdict, sizeof verdict,
+                     {met.segment->control_file.get(), met.segment->heap_file.get()});
+      }
+      met.lines.push_back(std::move(guest.socket));
+    }
+    return met;
   }
 
  private:
@@ -107,7 +127,7 @@ class Host {
     for (const Guest& guest : peers_) polls.push_back({guest.socket.get(), POLLIN, 0});
     const int ready = poll(polls.data(), polls.size(), std::min(look_interval, milliseconds_until(deadline_)));
     if (ready < 0 && errno != EINTR) refuse(fmt::format("rank 0 cannot wait for the others: {}", std::strerror(errno)));
-    if (ready == 0) throw_if_launcher_reports(key_);
+    if (ready == 0) throw_if_launcher_reports(meeting_);
     if (ready <= 0) return;
 
     for (int rank = 1; rank < size_; ++rank)
@@ -120,20 +140,51 @@ class Host {
       strangers_.erase(strangers_.begin() + static_cast<std::ptrdiff_t>(i));
       admit(std::move(socket));
     }
-    while (FileDescriptor socket = try_accept(listener_))
-      if (peer_of(socket).uid == geteuid()) strangers_.push_back(std::move(socket));  // other users are ignored
+    for (int i = 0; i < most_strangers; ++i) {
+      FileDescriptor socket = try_accept(listener_);
+      if (!socket) break;
+      const Peer peer = peer_of(socket);
+      const Owner owner = owner_of(peer);
+      if (may_belong(meeting_, owner))
+        strangers_.push_back(std::move(socket));
+      else
+        turn_away(socket, peer, owner);
+    }
+    // A rank says at once who it is. Who connects again and again and says nothing must not use up the descriptors.
+    if (std::ssize(strangers_) > most_strangers)
+      strangers_.erase(strangers_.begin(), strangers_.end() - most_strangers);
+  }
+
+  /// Another user's process can neither join nor end the meeting. One of this user in another user namespace is told.
+  void turn_away(const FileDescriptor& socket, const Peer& peer, Owner owner) {
+    turned_away_ = describe(peer);
+    if (owner == Owner::unknown)
+      tell(socket, fmt::format("rank 0 (pid {}) cannot tell whose process pid {} is: {}", getpid(), peer.pid,
+                               unknown_users(peer)));
   }
 
   void admit(FileDescriptor socket) {
     Hello hello;
     const std::size_t bytes = receive_message(socket, &hello, sizeof hello);
     if (bytes < offsetof(Hello, rank) || hello.magic != rendezvous_magic) return;  // not one of ours
+    const Peer peer = peer_of(socket);
+    const bool whole = bytes == sizeof hello && hello.version == protocol_version;
+    const bool proven = whole && hello.proof == of_guest(meeting_.proofs, meeting_.name, hello);
+    // Who may be anybody has no say before it has shown that it belongs to the launch.
+    if (!proven && owner_of(peer) != Owner::self) return turn_away(socket, peer, Owner::unknown);
     const Guest* claimed =
-        hello.rank > 0 && hello.rank < size_ ? &peers_[static_cast<std::size_t>(hello.rank)] : nullptr;
+        whole && hello.rank > 0 && hello.rank < size_ ? &peers_[static_cast<std::size_t>(hello.rank)] : nullptr;
     std::string reason;
-    if (hello.version != protocol_version || bytes != sizeof hello) {
+    if (hello.version != protocol_version) {
       reason = fmt::format("a process (pid {}) speaks version {} of the rendezvous protocol, rank 0 version {}",
-                           peer_of(socket).pid, hello.version, protocol_version);
+                           peer.pid, hello.version, protocol_version);
+    } else if (!whole) {
+      reason =
+          fmt::format("a process (pid {}) says {} bytes as its greeting; version {} of the rendezvous protocol has {}",
+                      peer.pid, bytes, protocol_version, sizeof hello);
+    } else if (!proven) {
+      reason = fmt::format("a process (pid {}) says that it is rank {}, but does not know the launch's key", peer.pid,
+                           hello.rank);
     } else if (hello.size != size_) {
       reason = fmt::format("rank {} (pid {}) says that the world has {} ranks, rank 0 says {}", hello.rank, hello.pid,
                            hello.size, size_);
@@ -158,127 +209,181 @@ class Host {
     std::vector<int> ranks;
     for (int rank = 1; rank < size_; ++rank)
       if (!peers_[static_cast<std::size_t>(rank)].socket) ranks.push_back(rank);
-    return fmt::format("{} of {} did not arrive within {:.3g} s of rank 0", list_ranks(ranks), size_,
-                       options_.wait_limit);
+    return fmt::format("{} of {} did not arrive within {:.3g} s of rank 0{}", list_ranks(ranks), size_,
+                       options_.wait_limit,
+                       turned_away_.empty() ? "" : fmt::format("; a process of {} was turned away", turned_away_));
+  }
+
+  static void tell(const FileDescriptor& socket, const std::string& reason) noexcept {
+    Verdict verdict;
+    std::strncpy(verdict.message, reason.c_str(), sizeof verdict.message - 1);
+    try {
+      Hello hello;  // a message left unread would reset the connection before the peer has read the answer
+      receive_message(socket, &hello, sizeof hello);
+    } catch (const Error&) {  // it came with descriptors, and there is no room for them
+    }
+    send_message(socket, &verdict, sizeof verdict);
   }
 
   /// Tells why there is no world: those who came, and for a moment those who still come in time.
-  void tell_all(const char* reason) noexcept {
+  void tell_all(const std::string& reason) noexcept {
     try {
-      Verdict verdict;
-      std::strncpy(verdict.message, reason, sizeof verdict.message - 1);
-      const auto tell = [&](const FileDescriptor& socket) {
-        Hello hello;  // a message left unread would reset the connection before the peer has read the answer
-        receive_message(socket, &hello, sizeof hello);
-        send_message(socket, &verdict, sizeof verdict);
-      };
       for (const Guest& guest : peers_)
-        if (guest.socket) tell(guest.socket);
-      for (const FileDescriptor& socket : strangers_) tell(socket);
+        if (guest.socket) tell(guest.socket, reason);
+      for (const FileDescriptor& socket : strangers_) tell(socket, reason);
       const Deadline end = std::min(deadline_, deadline_in(0.5));
       while (milliseconds_until(end) > 0) {
         pollfd entry{listener_.get(), POLLIN, 0};
         poll(&entry, 1, milliseconds_until(end));
         FileDescriptor late = try_accept(listener_);
-        if (!late || peer_of(late).uid != geteuid()) continue;
+        if (!late || !may_belong(meeting_, owner_of(peer_of(late)))) continue;
         pollfd message{late.get(), POLLIN, 0};
         poll(&message, 1, 100);
-        tell(late);
+        tell(late, reason);
       }
     } catch (...) {
     }
   }
 
   FileDescriptor listener_;
-  const std::string& key_;
+  const Meeting& meeting_;
   int size_;
   const WorldOptions& options_;
   Deadline deadline_ = deadline_in(options_.wait_limit);
   std::vector<Guest> peers_;               // by rank; entry 0 stays empty
   std::vector<FileDescriptor> strangers_;  // connected, have not said who they are
+  std::string turned_away_;                // the last one, for the diagnosis
   int joined_ = 0;
 };
 
-/// The other ranks' side.
-std::shared_ptr<Segment> join(const std::string& name, const std::string& key, int rank, int size,
-                              const WorldOptions& options) {
-  FileDescriptor socket;
-  const Deadline deadline = deadline_in(options.wait_limit);
+/// Whether somebody else has the name of rank 0's socket, without being there as rank 0 is.
+class Squatter {
+ public:
+  explicit Squatter(const Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
+
+  /// Nobody answers at the name. Throws once somebody has had it for a second: rank 0 listens at once.
+  void throw_if_held() {
+    const std::string holder = holder_of(meeting_.name);
+    if (holder.empty()) since_.reset();
+    if (holder.empty() || (!since_ && (since_ = deadline_in(1))) || milliseconds_until(*since_) > 0) return;
+    refuse(
+        fmt::format("somebody else, {}, holds the address '@{}', at which rank 0 receives the others, and does not "
+                    "answer there (rank {} of {})",
+                    holder, meeting_.name, rank_, meeting_.size));
+  }
+
+ private:
+  const Meeting& meeting_;
+  int rank_;
+  std::optional<Deadline> since_;
+};
+
+/// Waits for rank 0, whose socket it returns. A rank 0 also tries to be the one itself: then it gets no socket, but
+/// `listener`.
+FileDescriptor find_host(const Meeting& meeting, int rank, FileDescriptor& listener) {
+  const Deadline deadline = deadline_in(meeting.options.wait_limit);
   Deadline next_look = deadline_in(1e-3 * look_interval);
-  for (Backoff backoff; !(socket = try_connect(name)); backoff.pause()) {
+  Squatter squatter(meeting, rank);
+  for (Backoff backoff;; backoff.pause()) {
+    if (rank == 0 && (listener = listen_at(meeting.name))) return {};
+    if (FileDescriptor socket = try_connect(meeting.name)) return socket;
     if (milliseconds_until(next_look) == 0) {
-      throw_if_launcher_reports(key);
+      throw_if_launcher_reports(meeting);
+      squatter.throw_if_held();
       next_look = deadline_in(1e-3 * look_interval);
     }
-    if (milliseconds_until(deadline) == 0)
-      refuse(
-          fmt::format("rank 0 did not arrive within {:.3g} s of rank {} of {}, or is not on this host (or in another "
-                      "network namespace)",
-                      options.wait_limit, rank, size));
+    if (milliseconds_until(deadline) > 0) continue;
+    const std::string holder = holder_of(meeting.name);
+    refuse(fmt::format("rank 0 did not arrive within {:.3g} s of rank {} of {}, {}", meeting.options.wait_limit, rank,
+                       meeting.size,
+                       holder.empty() ? "or is not on this host (or in another network namespace)"
+                                      : fmt::format("and {} holds its address '@{}'", holder, meeting.name)));
   }
-  if (const Peer host = peer_of(socket); host.uid != geteuid())
+}
+
+/// Throws where rank 0's address is somebody else's.
+void expect_own_host(const Meeting& meeting, int rank, const Peer& host) {
+  const Owner owner = owner_of(host);
+  if (owner == Owner::other)
     refuse(
-        fmt::format("the socket of rank 0 belongs to user {} (pid {}), not to user {}", host.uid, host.pid, geteuid()));
+        fmt::format("somebody else, {}, holds the address '@{}', at which rank 0 of user {} receives the others (rank "
+                    "{} of {})",
+                    describe(host), meeting.name, geteuid(), rank, meeting.size));
+  if (!may_belong(meeting, owner))
+    refuse(fmt::format("rank {} (pid {}) cannot tell whose process listens at the address of rank 0, pid {}: {}", rank,
+                       getpid(), host.pid, unknown_users(host)));
+}
+
+/// The other ranks' side.
+Met join(const Meeting& meeting, int rank, FileDescriptor socket) {
+  const WorldOptions& options = meeting.options;
+  const Peer host = peer_of(socket);
+  expect_own_host(meeting, rank, host);
 
   Hello hello;
   hello.rank = rank;
-  hello.size = size;
+  hello.size = meeting.size;
   hello.pid = getpid();
   hello.heap_bytes = options.heap_bytes;
-  const bool sent = send_message(socket, &hello, sizeof hello);
+  hello.challenge = random_number();
+  hello.proof = of_guest(meeting.proofs, meeting.name, hello);
+  send_message(socket, &hello, sizeof hello);  // where it fails, what rank 0 has said before may be there
 
   // Rank 0 decides within its own limit, which may have begun later.
   const Deadline patience = deadline_in(options.wait_limit + 2);
   pollfd entry{socket.get(), POLLIN, 0};
   int ready = 0;
-  while (sent && (ready = poll(&entry, 1, milliseconds_until(patience))) < 0 && errno == EINTR) {
+  while ((ready = poll(&entry, 1, milliseconds_until(patience))) < 0 && errno == EINTR) {
   }
-  if (sent && ready == 0)
-    refuse(fmt::format("rank 0 did not answer rank {} within {:.3g} s", rank, options.wait_limit + 2));
+  if (ready == 0)
+    refuse(fmt::format("rank 0 did not answer rank {} within {:.3g} s; {} listens at its address", rank,
+                       options.wait_limit + 2, describe(host)));
   Verdict verdict;
   std::vector<FileDescriptor> files;
-  const std::size_t bytes = sent ? receive_message(socket, &verdict, sizeof verdict, &files) : 0;
+  const std::size_t bytes = receive_message(socket, &verdict, sizeof verdict, &files);
   if (bytes == 0) refuse("rank 0 ended before the world was complete");
-  if (bytes != sizeof verdict || verdict.magic != rendezvous_magic || verdict.version != protocol_version)
+  if (bytes < offsetof(Verdict, accepted) || verdict.magic != rendezvous_magic)
+    refuse(
+        fmt::format("{} listens at the address of rank 0 and does not speak the rendezvous protocol", describe(host)));
+  if (verdict.version != protocol_version)
     refuse(fmt::format("rank 0 speaks version {} of the rendezvous protocol, rank {} version {}", verdict.version, rank,
                        protocol_version));
+  if (bytes != sizeof verdict)
+    refuse(fmt::format("rank 0 (pid {}) answers with {} bytes; version {} of the rendezvous protocol has {}", host.pid,
+                       bytes, protocol_version, sizeof verdict));
   if (!verdict.accepted) refuse(std::string(verdict.message, strnlen(verdict.message, sizeof verdict.message)));
+  if (verdict.proof != of_host(meeting.proofs, meeting.name, hello))
+    refuse(fmt::format("{} listens at the address of rank 0, but does not know the launch's key", describe(host)));
   if (files.size() != 2) refuse("rank 0's memory files did not arrive: is this process out of file descriptors?");
-  return Segment::attach(std::move(files[0]), std::move(files[1]));
+  Met met{Segment::attach(std::move(files[0]), std::move(files[1]), meeting.size, options), {}};
+  met.lines.push_back(std::move(socket));
+  return met;
 }
 
-}  // namespace
-
-namespace {
-
-std::string name_with(const std::string& key, const std::string& suffix) {
-  // FNV-1a from two starting points: the key may be longer than a socket's name.
-  const auto hash = [&](std::uint64_t value) {
-    for (const char c : key) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-    return value;
-  };
-  return fmt::format("imbrex/{}/{:016x}{:016x}/{}", geteuid(), hash(0xcbf29ce484222325), hash(0x9e3779b97f4a7c15),
-                     suffix);
+std::string name_with(const std::string& key, const std::string& what) {
+  return fmt::format("imbrex/{}/{}", geteuid(), Secret(key).name(what));
 }
 
 }  // namespace
 
 std::string launch_key(const std::string& id) { return "imbrex launch\n" + id; }
-std::string socket_name(const std::string& key, unsigned sequence) { return name_with(key, std::to_string(sequence)); }
+std::string socket_name(const std::string& key, unsigned sequence) {
+  return name_with(key, fmt::format("world/{}", sequence));
+}
 std::string obituary_name(const std::string& key) { return name_with(key, "obituary"); }
 
-std::unique_ptr<World> meet(const std::string& key, int rank, int size, const WorldOptions& options) {
+std::unique_ptr<World> meet(const std::string& key, bool secret, int rank, int size, const WorldOptions& options) {
   validate(size, options);
   IMBREX_EXPECTS(rank >= 0 && rank < size, "rank {} of {}: ranks are 0 to {}", rank, size, size - 1);
   if (size == 1) return std::make_unique<HostWorld>(Segment::create(1, options), 0, options, Kind::processes);
 
-  const std::string name = socket_name(key, next_sequence(key));
-  std::shared_ptr<Segment> segment;
+  const Meeting meeting{key, secret, socket_name(key, next_sequence(key)), size, options};
   FileDescriptor listener;
-  if (rank == 0) listener = listen_at(name);
+  FileDescriptor socket = find_host(meeting, rank, listener);
   // A rank 0 that finds the name taken joins as a guest, so that the other one can tell everybody of the clash.
-  segment = listener ? Host(std::move(listener), key, size, options).gather() : join(name, key, rank, size, options);
-  auto world = std::make_unique<HostWorld>(std::move(segment), rank, options, Kind::processes);
+  Met met = listener ? Host(std::move(listener), meeting).gather() : join(meeting, rank, std::move(socket));
+  auto world =
+      std::make_unique<HostWorld>(std::move(met.segment), rank, options, Kind::processes, std::move(met.lines));
   // Once: every rank watches its peers. Twice: every rank was alive after that, so nobody watches a process that got
   // the number of a rank that died on the way.
   world->barrier();
@@ -296,7 +401,7 @@ constexpr std::string_view unique_id_prefix = "imbrex-1:";
 
 std::unique_ptr<World> World::from_environment(const WorldOptions& options) {
   const auto found = runtime::find_bootstrap(base::environment()).value_or(runtime::Bootstrap{});
-  return runtime::meet(found.key, found.rank, found.size, options);
+  return runtime::meet(found.key, found.secret, found.rank, found.size, options);
 }
 
 bool World::launched() { return runtime::find_bootstrap(base::environment()).has_value(); }
@@ -312,7 +417,7 @@ std::unique_ptr<World> World::connect(const UniqueId& id, int rank, int size, co
   const std::string text(id.bytes.data(), strnlen(id.bytes.data(), id.bytes.size()));
   IMBREX_EXPECTS(text.starts_with(unique_id_prefix) && text.size() == unique_id_prefix.size() + 32,
                  "the unique id was not made by World::make_unique_id");
-  return runtime::meet(text, rank, size, options);
+  return runtime::meet(text, true, rank, size, options);
 }
 
 }  // namespace imbrex

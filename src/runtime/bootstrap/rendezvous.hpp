@@ -9,8 +9,9 @@
 namespace imbrex::runtime {
 
 /// Meets the other ranks that call with the same `key`. The n-th call of every process with one key meets the others'
-/// n-th calls, so worlds can follow each other. Throws as World::from_environment does.
-std::unique_ptr<World> meet(const std::string& key, int rank, int size, const WorldOptions& options);
+/// n-th calls, so worlds can follow each other. `secret`: nobody but the ranks can know the key. Throws as
+/// World::from_environment does.
+std::unique_ptr<World> meet(const std::string& key, bool secret, int rank, int size, const WorldOptions& options);
 
 /// What `imbrex launch` uses as key.
 std::string launch_key(const std::string& id);

@@ -1,10 +1,18 @@
 #include "runtime/bootstrap/socket.hpp"
 
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
 
 #include "base/check.hpp"
 
@@ -31,6 +39,64 @@ FileDescriptor make_socket() {
   return FileDescriptor(IMBREX_SYSTEM(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
 }
 
+/// True where every user of the system has a number of its own here, so that none reads as the overflow uid.
+bool maps_all_users() {
+  std::ifstream map("/proc/self/uid_map");
+  std::uint64_t inside = 0, outside = 0, length = 0, sum = 0;
+  while (map >> inside >> outside >> length) sum += length;
+  return sum >= 0xffffffff;
+}
+
+uid_t overflow_uid() {
+  uid_t uid = 65534;
+  std::ifstream("/proc/sys/kernel/overflowuid") >> uid;
+  return uid;
+}
+
+bool shares_user_namespace(pid_t pid) {
+  struct stat own {
+  }, other{};
+  // The kernel shows this file of a process only to those who might also trace it: not to other users.
+  return pid > 0 && stat("/proc/self/ns/user", &own) == 0 &&
+         stat(fmt::format("/proc/{}/ns/user", pid).c_str(), &other) == 0 && own.st_dev == other.st_dev &&
+         own.st_ino == other.st_ino;
+}
+
+/// The number of the socket of that name, as text; empty where there is none. Each kind of socket has names of its own.
+std::string inode_of(const std::string& name) {
+  std::ifstream sockets("/proc/net/unix");
+  for (std::string line; std::getline(sockets, line);) {
+    std::istringstream words(line);
+    std::string address, references, protocol, flags, type, state, inode, path;
+    if (words >> address >> references >> protocol >> flags >> type >> state >> inode >> path && path == '@' + name &&
+        std::strtoul(type.c_str(), nullptr, 16) == SOCK_SEQPACKET)
+      return inode;
+  }
+  return {};
+}
+
+/// The process that has the socket of that number open, among those whose descriptors this process may see.
+std::optional<Peer> process_with_socket(const std::string& inode) {
+  namespace fs = std::filesystem;
+  const std::string wanted = fmt::format("socket:[{}]", inode);
+  std::error_code error;
+  for (fs::directory_iterator process("/proc", error), end; !error && process != end; process.increment(error)) {
+    const std::string number = process->path().filename();
+    Peer peer;
+    if (std::from_chars(number.data(), number.data() + number.size(), peer.pid).ec != std::errc{}) continue;
+    std::error_code hidden;
+    for (fs::directory_iterator file(process->path() / "fd", hidden); !hidden && file != end; file.increment(hidden)) {
+      std::error_code gone;
+      if (fs::read_symlink(file->path(), gone) != wanted || gone) continue;
+      struct stat status {};
+      if (stat(process->path().c_str(), &status) != 0) break;
+      peer.uid = status.st_uid;
+      return peer;
+    }
+  }
+  return std::nullopt;
+}
+
 union ControlBuffer {
   cmsghdr align;
   char bytes[CMSG_SPACE(max_descriptors * sizeof(int))];
@@ -55,6 +121,14 @@ Peer peer_of(const FileDescriptor& socket) {
   return {credentials.pid, credentials.uid};
 }
 
+Owner owner_of(const Peer& peer) {
+  if (peer.uid != geteuid()) return Owner::other;
+  return peer.uid != overflow_uid() || shares_user_namespace(peer.pid) || maps_all_users() ? Owner::self
+                                                                                           : Owner::unknown;
+}
+
+std::string describe(const Peer& peer) { return fmt::format("user {} (pid {})", peer.uid, peer.pid); }
+
 FileDescriptor listen_at(const std::string& name) {
   FileDescriptor listener = make_socket();
   const Address address(name);
@@ -72,6 +146,14 @@ FileDescriptor try_connect(const std::string& name) {
   if (connect(socket.get(), address.get(), address.length) == 0) return socket;
   if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return {};
   throw Error(ErrorCode::runtime_failure, fmt::format("cannot connect a Unix socket: {}", std::strerror(errno)));
+}
+
+std::string holder_of(const std::string& name) {
+  if (const FileDescriptor socket = try_connect(name)) return describe(peer_of(socket));
+  const std::string inode = inode_of(name);
+  if (inode.empty()) return {};
+  if (const auto peer = process_with_socket(inode)) return describe(*peer);
+  return "a process that this one may not look at";
 }
 
 FileDescriptor try_accept(const FileDescriptor& listener) {
@@ -110,7 +192,9 @@ std::size_t receive_message(const FileDescriptor& socket, void* data, std::size_
   ControlBuffer control{};
   message.msg_control = control.bytes;
   message.msg_controllen = sizeof control.bytes;
-  const ssize_t received = recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC);
+  ssize_t received = recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC);
+  // Said once, where the other end was closed with something unread in it; what it had sent comes after that.
+  if (received < 0 && errno == ECONNRESET) received = recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC);
   if (received < 0) return 0;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;

@@ -25,11 +25,24 @@ struct Peer {
 };
 Peer peer_of(const FileDescriptor& socket);
 
+/// Whose process it is. All users that a user namespace does not map have one number in it, the overflow uid: a process
+/// with that number is this user's if it shares the namespace and the kernel lets this process look at it, else
+/// unknown.
+enum class Owner { self, other, unknown };
+Owner owner_of(const Peer& peer);
+
+/// "user 1000 (pid 77)", for messages.
+std::string describe(const Peer& peer);
+
 /// Listens under `name`; an empty descriptor where another socket has the name.
 FileDescriptor listen_at(const std::string& name);
 
 /// Connects to whoever listens under `name`; an empty descriptor where nobody does (yet).
 FileDescriptor try_connect(const std::string& name);
+
+/// Who has a socket of that name, listening or not: "user 1000 (pid 77)", or what is known instead.
+/// Empty where nobody has.
+std::string holder_of(const std::string& name);
 
 /// An empty descriptor where nobody waits to be accepted. Throws Error(runtime_failure) where somebody does and this
 /// process is out of descriptors or memory: the listener stays readable then.
