@@ -152,7 +152,7 @@ TEST(Npy, SurvivesEveryTruncationAndManyMutations) {
   int accepted = 0;
   for (int i = 0; i < 200000; ++i) {
     std::string bad = good;
-    for (unsigned changes = 1 + random() % 3; changes > 0; --changes)
+    for (auto changes = 1 + random() % 3; changes > 0; --changes)
       bad[random() % bad.size()] = static_cast<char>(random());
     try {
       const NpyHeader header = parse(bad);
