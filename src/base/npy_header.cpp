@@ -78,7 +78,7 @@ class DictParser {
   }
 
   void expect_first(bool seen, std::string_view key) const {
-    IMBREX_EXPECTS(!seen, "{}: the header has the key '{}' twice", file_, key);
+    IMBREX_EXPECTS(!seen, "{}: the header has the key '{}' twice", file_, printable(key));
   }
 
   std::string_view parse_string(std::string_view what) {

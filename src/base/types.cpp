@@ -1,6 +1,7 @@
 #include "imbrex/types.hpp"
 
 #include "base/check.hpp"
+#include "base/text.hpp"
 
 namespace imbrex {
 
@@ -17,7 +18,7 @@ std::string_view name_of(Type type) {
 Type parse_type(std::string_view name) {
   for (Type type : {Type::bf16, Type::fp16, Type::fp32, Type::e4m3})
     if (name == name_of(type)) return type;
-  IMBREX_EXPECTS(false, "'{}' is not an element type; it must be bf16, fp16, fp32 or e4m3", name);
+  IMBREX_EXPECTS(false, "'{}' is not an element type; it must be bf16, fp16, fp32 or e4m3", base::printable(name));
   return {};
 }
 

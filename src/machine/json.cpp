@@ -1,11 +1,12 @@
 // Machine files: strict reading, and writing with one constant a line.
 #include <cmath>
-#include <set>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "base/check.hpp"
+#include "base/json.hpp"
+#include "base/text.hpp"
 #include "machine/fields.hpp"
 
 namespace imbrex {
@@ -19,7 +20,6 @@ using machine::Rule;
 using Json = nlohmann::json;
 
 constexpr std::size_t max_bytes = std::size_t{1} << 20;
-constexpr int max_depth = 16;
 constexpr std::string_view format_name = "imbrex-machine-1";
 
 // A JSON value and where it stands, for messages. Every accessor throws Error(invalid_input) naming that place.
@@ -35,7 +35,8 @@ class Node {
       bool known = false;
       for (std::string_view key : allowed) known = known || item.key() == key;
       for (std::string_view key : others) known = known || item.key() == key;
-      IMBREX_EXPECTS(known, "{} has the unknown key '{}'; it takes {}", place_, item.key(), fmt::join(allowed, ", "));
+      IMBREX_EXPECTS(known, "{} has the unknown key '{}'; it takes {}", place_, base::printable(item.key()),
+                     fmt::join(allowed, ", "));
     }
     for (std::string_view key : allowed)
       IMBREX_EXPECTS(json_.contains(std::string(key)), "{} lacks the key '{}'", place_, key);
@@ -51,7 +52,7 @@ class Node {
     IMBREX_EXPECTS(json_.is_object(), "{} must be an object, not {}", place_, json_.type_name());
     std::vector<std::pair<std::string, Node>> result;
     for (const auto& item : json_.items())
-      result.emplace_back(item.key(), Node(item.value(), fmt::format("{}.{}", place_, item.key())));
+      result.emplace_back(item.key(), Node(item.value(), fmt::format("{}.{}", place_, base::printable(item.key()))));
     return result;
   }
 
@@ -88,27 +89,6 @@ class Node {
   std::string place_;
 };
 
-// Refuses what a JSON object model would hide: repeated keys, and nesting deep enough to exhaust a stack.
-Json parse_strictly(std::string_view text, std::string_view origin) {
-  IMBREX_EXPECTS(text.size() <= max_bytes, "{} has {} bytes; a machine file may have {}", origin, text.size(),
-                 max_bytes);
-  std::vector<std::set<std::string>> seen;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    IMBREX_EXPECTS(depth <= max_depth, "{} nests deeper than {} levels", origin, max_depth);
-    if (event == Json::parse_event_t::object_start) seen.emplace_back();
-    if (event == Json::parse_event_t::object_end) seen.pop_back();
-    if (event == Json::parse_event_t::key)
-      IMBREX_EXPECTS(seen.back().insert(parsed.get<std::string>()).second, "{} repeats the key '{}'", origin,
-                     parsed.get<std::string>());
-    return true;
-  };
-  try {
-    return Json::parse(text, watch);
-  } catch (const Json::exception& error) {
-    throw Error(ErrorCode::invalid_input, fmt::format("{} is not JSON: {}", origin, error.what()));
-  }
-}
-
 Provenance read_source(const Node& node) {
   try {
     return parse_provenance(node.string());
@@ -120,7 +100,7 @@ Provenance read_source(const Node& node) {
 Constant read_constant(const Node& node, std::string_view unit, Rule rule) {
   node.keys({"value", "unit", "source", "from"});
   const std::string given = node["unit"].string();
-  IMBREX_EXPECTS(given == unit, "{}.unit is '{}'; it must be '{}'", node.place(), given, unit);
+  IMBREX_EXPECTS(given == unit, "{}.unit is '{}'; it must be '{}'", node.place(), base::printable(given), unit);
   Constant constant{node["value"].number(), read_source(node["source"]), node["from"].string()};
   machine::check_rule(rule, constant, node.place() + ".value");
   return constant;
@@ -129,7 +109,7 @@ Constant read_constant(const Node& node, std::string_view unit, Rule rule) {
 Curve read_curve(const Node& node) {
   node.keys({"points", "unit", "source", "from"});
   const std::string unit = node["unit"].string();
-  IMBREX_EXPECTS(unit == "[bytes, s]", "{}.unit is '{}'; it must be '[bytes, s]'", node.place(), unit);
+  IMBREX_EXPECTS(unit == "[bytes, s]", "{}.unit is '{}'; it must be '[bytes, s]'", node.place(), base::printable(unit));
   Curve curve{{}, read_source(node["source"]), node["from"].string()};
   for (const Node& point : node["points"].elements(1024)) {
     const auto pair = point.elements(2);
@@ -156,10 +136,12 @@ Machine read_machine(const Node& root) {
   root.keys(
       {"format", "name", "about", "devices", "compute", "copy_engine", "stores", "links", "signals", "collectives"});
   const std::string format = root["format"].string();
-  IMBREX_EXPECTS(format == format_name, "{}.format is '{}'; this version reads '{}'", root.place(), format,
-                 format_name);
+  IMBREX_EXPECTS(format == format_name, "{}.format is '{}'; this version reads '{}'", root.place(),
+                 base::printable(format), format_name);
   Machine machine;
   machine.name = root["name"].string();
+  IMBREX_EXPECTS(base::is_printable(machine.name), "{}.name is '{}'; it must be one line without control characters",
+                 root.place(), base::printable(machine.name));
   machine.about = root["about"].string();
   machine.devices = static_cast<int>(root["devices"].integer(1, 65536));
   std::vector<std::string_view> own;
@@ -252,7 +234,9 @@ std::string to_json(const Machine& machine) {
 }
 
 Machine parse_machine(std::string_view json, std::string_view origin) {
-  const Json parsed = parse_strictly(json, origin);
+  IMBREX_EXPECTS(json.size() <= max_bytes, "{} has {} bytes; a machine file may have {}", origin, json.size(),
+                 max_bytes);
+  const Json parsed = base::parse_json(json, origin);
   return read_machine(Node(parsed, std::string(origin)));
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/check.hpp"
+#include "base/text.hpp"
 #include "machine/fields.hpp"
 
 namespace imbrex {
@@ -32,7 +33,8 @@ std::string_view name_of(Provenance provenance) {
 Provenance parse_provenance(std::string_view name) {
   for (const auto& entry : provenances)
     if (entry.name == name) return entry.value;
-  IMBREX_EXPECTS(false, "'{}' is not a source; it must be measured, published, derived, fitted or unverified", name);
+  IMBREX_EXPECTS(false, "'{}' is not a source; it must be measured, published, derived, fitted or unverified",
+                 base::printable(name));
   return {};
 }
 

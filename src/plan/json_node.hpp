@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/check.hpp"
+#include "base/text.hpp"
 #include "imbrex/plan.hpp"
 
 namespace imbrex::plan {
@@ -38,7 +39,7 @@ class Node {
   void only(std::initializer_list<std::string_view> keys) const {
     for (const auto& [key, value] : object().items())
       if (std::find(keys.begin(), keys.end(), key) == keys.end())
-        refuse(fmt::format("the key '{}' is not known here", key));
+        refuse(fmt::format("the key '{}' is not known here", base::printable(key)));
   }
 
   template <typename T>
@@ -90,10 +91,9 @@ class Node {
     return json_;
   }
   std::string excerpt() const {
-    std::string text = json_.is_structured() ? std::string(json_.type_name())
-                                             : json_.dump(-1, ' ', true, Json::error_handler_t::replace);
-    if (text.size() > 40) text = text.substr(0, 40) + "...";
-    return text;
+    if (json_.is_structured()) return json_.type_name();
+    if (json_.is_string()) return fmt::format("'{}'", base::printable(string(), 40));
+    return json_.dump();
   }
   std::string way() const {
     if (parent_ == nullptr) return "the file";

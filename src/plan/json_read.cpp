@@ -1,6 +1,7 @@
 // Plans from JSON. Shapes and indices are check_format's business.
 #include <algorithm>
 
+#include "base/json.hpp"
 #include "plan/json_names.hpp"
 #include "plan/json_node.hpp"
 
@@ -180,12 +181,7 @@ Knobs plan::knobs_of(const plan::Node& n) {
 }
 
 Plan parse_plan(std::string_view text) {
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorCode::invalid_input, fmt::format("plan: this is not JSON: {}", error.what()));
-  }
+  const nlohmann::json json = base::parse_json(text, "plan");
   return plan_of({json, "plan"});
 }
 

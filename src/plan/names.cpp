@@ -4,6 +4,7 @@
 #include <span>
 
 #include "base/check.hpp"
+#include "base/text.hpp"
 #include "imbrex/plan.hpp"
 #include "plan/json_names.hpp"
 
@@ -68,7 +69,7 @@ T find_value(const std::array<Named<T>, N>& table, std::string_view name, std::s
     known += known.empty() ? "" : ", ";
     known += entry.name;
   }
-  IMBREX_EXPECTS(false, "'{}' is not {}; it must be one of {}", name, what, known);
+  IMBREX_EXPECTS(false, "'{}' is not {}; it must be one of {}", base::printable(name), what, known);
   return {};
 }
 

@@ -10,6 +10,8 @@
 #include <mutex>
 #include <tuple>
 
+#include "base/json.hpp"
+#include "base/text.hpp"
 #include "imbrex/machine.hpp"
 #include "plan/json_node.hpp"
 #include "plan/strategies.hpp"
@@ -84,12 +86,7 @@ void set_ranges(Records& records) {
 }
 
 Records parse_records(std::string_view text, std::string_view where) {
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorCode::invalid_input, fmt::format("{}: this is not JSON: {}", where, error.what()));
-  }
+  const nlohmann::json json = base::parse_json(text, where);
   const plan::Node n(json, where);
   n.only({"imbrex_records", "gpu", "date", "records", "all_reduces", "products"});
   if (n["imbrex_records"].integer<int>() != format_version)
@@ -136,7 +133,7 @@ std::string to_json(const Records& records) {
 
 void expect_gpu(const std::string& of_table, const std::string& gpu) {
   IMBREX_EXPECTS(of_table == gpu, "the table is for GPUs named '{}', not '{}': each kind of GPU has a file of its own",
-                 of_table, gpu);
+                 base::printable(of_table), base::printable(gpu));
 }
 
 Records load_records(const std::string& gpu) { return load_records(gpu, machine_folders()); }

@@ -135,7 +135,10 @@ TEST(Machine, HostileTextIsRefused) {
   EXPECT_NE(message_of(std::string((1 << 20) + 1, ' ')).find("1048576"), std::string::npos);
   std::string twice = to_json(load_machine("4xh200"));
   twice.insert(1, "\"name\": \"other\",");
-  EXPECT_NE(message_of(twice).find("repeats the key 'name'"), std::string::npos);
+  EXPECT_NE(message_of(twice).find("the key 'name' comes twice in one object"), std::string::npos);
+  std::string red = to_json(load_machine("4xh200"));
+  red.replace(red.find("4xh200"), 6, R"(\u001b[31m)");
+  EXPECT_NE(message_of(red).find(R"(.name is '\x1b[31m')"), std::string::npos) << message_of(red);
   std::string huge = to_json(load_machine("4xh200"));
   huge.replace(huge.find("132"), 3, "1e400");
   EXPECT_NE(message_of(huge), "accepted");

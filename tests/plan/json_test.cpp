@@ -47,6 +47,26 @@ TEST(PlanJson, NamesThePlaceAndTheRule) {
   expect_refused(with(good, "\"posts\": []", "\"posts\": [[0]]"), "posts[0]: a list of 2 is needed");
 }
 
+TEST(PlanJson, NothingIsHiddenAndMessagesStayShort) {
+  const std::string good = small_plan();
+  expect_refused(with(good, "\"m\": 8", "\"m\": 8, \"m\": 16"), "plan: the key 'm' comes twice in one object");
+  expect_refused(with(good, "\"own\": 0", "\"own\": 1, \"own\": 0"), "plan: the key 'own' comes twice in one object");
+  const std::string red = R"("\u001b[31m")", shown = R"('\x1b[31m')";
+  expect_refused(with(good, "\"signal_copies\"", red), "the key " + shown + " is not known here");
+  expect_refused(with(good, "\"all_gather_gemm\"", red), "problem.op: " + shown + " is not an operator");
+  expect_refused(with(good, "\"ranks\": 2", "\"ranks\": " + red), "problem.ranks: " + shown + " is not an integer");
+  for (const std::string& value : {std::string(5000000, '1'), '"' + std::string(5000000, 'n') + '"'}) {
+    std::string message;
+    try {
+      parse_plan(with(good, "\"ranks\": 2", "\"ranks\": " + value));
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    EXPECT_FALSE(message.empty());
+    EXPECT_LT(message.size(), 200u) << message.substr(0, 400);
+  }
+}
+
 TEST(PlanJson, CollectivesNameTheirRanks) {
   Knobs knobs;
   knobs.nodes = 2;
