@@ -68,7 +68,7 @@ struct RankShapes {
   Extent a_scale{}, b_scale{};
 };
 
-/// Throws Error(invalid_input) naming the value and the rule, if a size is not positive, a sharded dimension
+/// Throws Error(invalid_input) naming the value and the rule, if a size is not from 1 to 2^31 - 1, a sharded dimension
 /// does not divide by the ranks, ranks is outside 1..max_ranks, or there are scales of another type than e4m3.
 void validate(const Problem& problem);
 
@@ -359,8 +359,8 @@ std::string label(const Task& task);
 
 // ------------------------------------------------------------------------------------------- making plans
 
-/// A sound plan for `problem`. Throws Error(invalid_input) for an invalid problem, or a knob out of range or of
-/// no meaning for the operator and strategy (transport `store` for all_gather_gemm).
+/// A sound plan for `problem`. Throws Error(invalid_input) for an invalid problem, for more tasks than a plan may have,
+/// or a knob out of range or of no meaning for the operator and strategy (transport `store` for all_gather_gemm).
 Plan make_plan(const Problem& problem, Strategy strategy, const Knobs& knobs);
 
 // ------------------------------------------------------------------------------------------------ checking

@@ -1,16 +1,21 @@
 #include "plan/builder.hpp"
 
+#include <utility>
+
+#include "base/ceil_div.hpp"
 #include "base/check.hpp"
+#include "base/narrow.hpp"
 
 namespace imbrex::plan {
 
 std::vector<Range> cut(std::int64_t total, std::int64_t piece) {
   std::vector<Range> ranges;
+  ranges.reserve(static_cast<std::size_t>(base::ceil_div(total, piece)));
   for (std::int64_t begin = 0; begin < total; begin += piece) ranges.push_back({begin, std::min(piece, total - begin)});
   return ranges;
 }
 
-Range part_of(std::int64_t total, int parts, int index) {
+Range part_of(std::int64_t total, std::int64_t parts, std::int64_t index) {
   const std::int64_t begin = total * index / parts;
   return {begin, total * (index + 1) / parts - begin};
 }
@@ -41,14 +46,20 @@ Builder::Builder(const Problem& problem, Strategy strategy, const Knobs& knobs, 
 
 int Builder::workspace(const std::string& name, Layout layout, Type type, std::int64_t rows, std::int64_t cols,
                        int copies) {
+  IMBREX_EXPECTS(rows <= most_extent && cols <= most_extent,
+                 "{} x {} x {} in tiles of {} x {}, {} ranks: the workspace '{}' would have {} x {} elements; rows and "
+                 "columns are at most {}",
+                 problem().m, problem().n, problem().k, knobs().tile_m, knobs().tile_n, ranks(), name, rows, cols,
+                 most_extent);
   plan_.buffers.push_back({name, BufferRole::workspace, layout, type, rows, cols, copies});
-  return static_cast<int>(plan_.buffers.size()) - 1;
+  return base::narrow<int>(plan_.buffers.size() - 1, "buffers");
 }
 
-int Builder::signals(int rank, int count) {
+int Builder::signals(int rank, std::int64_t count) {
+  if (count > most_signals - signals_) refuse_count(base::counted_sum({signals_, count}), "signals", most_signals);
+  signals_ += count;
   int& signals = plan_.ranks[static_cast<std::size_t>(rank)].signals;
-  signals += count;
-  return signals - count;
+  return std::exchange(signals, base::narrow<int>(signals + count, "signals"));
 }
 
 int Builder::queue(Engine engine, int workers) {
@@ -56,13 +67,13 @@ int Builder::queue(Engine engine, int workers) {
   if (engine != Engine::copy) queue.tile = {knobs().tile_m, knobs().tile_n};
   if (engine == Engine::compute) queue.cluster = cluster_mode(knobs());
   for (RankPlan& rank : plan_.ranks) rank.queues.push_back(queue);
-  return static_cast<int>(plan_.ranks.front().queues.size()) - 1;
+  return base::narrow<int>(plan_.ranks.front().queues.size() - 1, "queues");
 }
 
 void Builder::add(int rank, int queue, Task task) {
   if (!keeps(rank)) return skip(rank, queue, task.waits, std::move(task.posts));
   if (visit_ == nullptr) {
-    expect_room(++kept_);
+    expect_kept_task();
     tasks(rank, queue).push_back(std::move(task));
   } else {
     hand_tile();
@@ -86,15 +97,34 @@ void Builder::skip(int rank, int queue, const std::vector<Wait>& waits, std::vec
 
 void Builder::reserve(int rank, int queue, std::size_t count) {
   if (!keeps(rank) || visit_ != nullptr) return;
-  expect_room(kept_ + static_cast<std::int64_t>(count));
   auto& kept = tasks(rank, queue);
   kept.reserve(kept.size() + count);
 }
 
-void Builder::expect_room(std::int64_t tasks) const {
-  IMBREX_EXPECTS(tasks <= most_kept_tasks,
-                 "{} x {} x {} in tiles of {} x {}, {} ranks: a plan of more than {} tasks; larger tiles make fewer",
-                 problem().m, problem().n, problem().k, knobs().tile_m, knobs().tile_n, ranks(), most_kept_tasks);
+Counts Counts::times(std::int64_t ranks) const {
+  const auto all = [&](std::int64_t count) { return base::counted_product({count, ranks}); };
+  return {all(tasks), all(parts), all(signals)};
+}
+
+void Builder::expect_handed(const Counts& counts) const {
+  if (counts.signals > most_signals) refuse_count(counts.signals, "signals", most_signals);
+  if (counts.tasks > most_handed_tasks) refuse_count(counts.tasks, "tasks", most_handed_tasks);
+}
+
+void Builder::expect_kept(const Counts& counts) const {
+  if (counts.tasks > most_kept_tasks) refuse_count(counts.tasks, "tasks", most_kept_tasks);
+  expect_handed(counts);
+  if (counts.parts > most_kept_parts) refuse_count(counts.parts, "waits, posts and regions", most_kept_parts);
+}
+
+void Builder::refuse_count(std::int64_t count, const char* what, std::int64_t most) const {
+  const std::string text = count == base::uncountable ? "more than 2^63" : fmt::format("{}", count);
+  throw Error(
+      ErrorCode::invalid_input,
+      fmt::format("{} x {} x {} in tiles of {} x {}, {} ranks: a plan of {} {}, more than {} {}; larger tiles, larger "
+                  "comm_rows, and fewer k_slices, chunks and parts of K (split_k) make fewer",
+                  problem().m, problem().n, problem().k, knobs().tile_m, knobs().tile_n, ranks(), text, what, most,
+                  what));
 }
 
 }  // namespace imbrex::plan

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "imbrex/plan.hpp"
+#include "plan/limits.hpp"
 #include "plan/task_stream.hpp"
 
 namespace imbrex::plan {
@@ -46,17 +47,29 @@ inline constexpr std::int64_t k_unit = 128;
 /// Multiprocessors of today's large GPUs.
 inline constexpr int usual_sms = 132;
 
+/// How many pairs of overlapping pieces there are, at most, where a stretch is cut in two ways, into so many each.
+constexpr std::int64_t most_overlaps(std::int64_t pieces, std::int64_t others) {
+  return pieces == 0 || others == 0 ? 0 : pieces + others - 1;
+}
+
 /// `total` cut into pieces of `piece`, the last one shorter.
 std::vector<Range> cut(std::int64_t total, std::int64_t piece);
 
 /// Part `index` of `total` cut into `parts` as equal as can be; may be empty.
-Range part_of(std::int64_t total, int parts, int index);
+Range part_of(std::int64_t total, std::int64_t parts, std::int64_t index);
 
 /// For whom a plan is made.
 inline constexpr int all_ranks = -1;
 
-/// Tasks that a plan keeps: some GB of them. Tasks that are handed over may be more.
-inline constexpr std::int64_t most_kept_tasks = std::int64_t{1} << 23;
+/// How much of a plan a strategy is going to make: all of it, or a rank's part.
+struct Counts {
+  std::int64_t tasks = 0;
+  std::int64_t parts = 0;    ///< waits, posts and regions that differ from task to task, at most
+  std::int64_t signals = 0;  ///< of all ranks
+
+  /// As much on each of the ranks; never more than base::uncountable.
+  Counts times(std::int64_t ranks) const;
+};
 
 class Builder {
  public:
@@ -76,13 +89,18 @@ class Builder {
   /// Before any task: the plan is for all ranks after all.
   void keep_all() { only_ = all_ranks; }
 
+  /// Before anything of that many is made: throws Error(invalid_input) unless a plan may have so many signals, and may
+  /// hand over, or keep, so many tasks.
+  void expect_handed(const Counts& counts) const;
+  void expect_kept(const Counts& counts) const;
+
   /// A new workspace; returns its index.
   int workspace(const std::string& name, Layout layout, Type type, std::int64_t rows, std::int64_t cols, int copies);
 
   const Buffer& buffer(int index) const { return plan_.buffers[static_cast<std::size_t>(index)]; }
 
   /// `count` new signals on `rank`; returns the first one's index.
-  int signals(int rank, int count = 1);
+  int signals(int rank, std::int64_t count = 1);
 
   /// A new queue on every rank; returns its index, the same on all. Compute queues take the knobs' tiles and clusters.
   int queue(Engine engine, int workers = 0);
@@ -95,7 +113,7 @@ class Builder {
   /// problem has them.
   Task& add_tile(int rank, int queue) {
     if (visit_ == nullptr) {
-      expect_room(++kept_);
+      expect_kept_task();
       return tasks(rank, queue).emplace_back();
     }
     hand_tile();
@@ -166,7 +184,12 @@ class Builder {
     if (tile_place_ != nullptr) hand(*std::exchange(tile_place_, nullptr), tile_);
   }
 
-  void expect_room(std::int64_t tasks) const;
+  // One more. What a strategy has counted before is not less.
+  void expect_kept_task() {
+    if (++kept_ > most_kept_tasks) [[unlikely]]
+      refuse_count(kept_, "tasks", most_kept_tasks);
+  }
+  [[noreturn]] void refuse_count(std::int64_t count, const char* what, std::int64_t most) const;
   std::vector<Task>& tasks(int rank, int queue) {
     return plan_.ranks[static_cast<std::size_t>(rank)].queues[static_cast<std::size_t>(queue)].tasks;
   }
@@ -174,6 +197,7 @@ class Builder {
   Plan plan_;
   RankShapes shapes_;
   int only_;
+  std::int64_t signals_ = 0;          // of all ranks
   std::int64_t kept_ = 0;             // tasks in the plan
   const TaskVisit* visit_ = nullptr;  // null: the plan keeps tasks
   std::vector<TaskPlace> places_;     // by rank and queue: of the next task that goes there

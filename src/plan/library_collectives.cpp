@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/narrow.hpp"
+
 namespace imbrex::plan {
 
 struct LibraryCollectives::Stage {
@@ -92,7 +94,7 @@ std::vector<LibraryCollectives::Stage> LibraryCollectives::stages(int rank, std:
 
 void LibraryCollectives::add(int rank, std::size_t chunk, const Region& from, const Region& to, std::vector<Wait> waits,
                              std::vector<Post> posts) {
-  const int number = first_chunk_ + static_cast<int>(chunk);
+  const int number = base::narrow<int>(static_cast<std::size_t>(first_chunk_) + chunk, "collectives");
   if (flat()) {
     Collective collective{kind_, number, from, to};
     // Kernels of our own know the whole world only, so stages are NCCL's.
@@ -103,12 +105,15 @@ void LibraryCollectives::add(int rank, std::size_t chunk, const Region& from, co
   }
   const auto all = stages(rank, chunk, from, to);
   // Numbers that no other chunk, stage, node or place has.
-  const int most_stages = std::max(nodes_ + 1, 5), first = number * most_stages;
+  const std::int64_t most_stages = std::max(nodes_ + 1, 5), first = number * most_stages;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Stage& s = all[i];
-    const int group =
-        (first + static_cast<int>(i)) * std::max(nodes_, places_) + (s.inside ? rank / places_ : rank % places_);
-    Task task{Collective{s.kind, group, s.from, s.to, joined(rank, s.inside), Backend::nccl, {}}, {}, {}};
+    const std::int64_t group = (first + static_cast<std::int64_t>(i)) * std::max(nodes_, places_) +
+                               (s.inside ? rank / places_ : rank % places_);
+    Task task{Collective{s.kind, base::narrow<int>(group, "collectives"), s.from, s.to, joined(rank, s.inside),
+                         Backend::nccl, {}},
+              {},
+              {}};
     if (i == 0) task.waits = waits;
     if (i + 1 == all.size()) task.posts = posts;
     b_.add(rank, library_, std::move(task));

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "plan/limits.hpp"
 #include "plan/rank_plan.hpp"
 #include "plan/strategies.hpp"
 
@@ -9,7 +10,8 @@ namespace imbrex {
 namespace {
 
 void expect_positive(const char* name, std::int64_t value) {
-  IMBREX_EXPECTS(value > 0 && value <= (std::int64_t{1} << 31), "knob {} = {}: it must be from 1 to 2^31", name, value);
+  IMBREX_EXPECTS(value > 0 && value <= plan::most_extent, "knob {} = {}: it must be from 1 to {}", name, value,
+                 plan::most_extent);
 }
 
 void validate_codec(const Problem& problem, Strategy strategy, const Knobs& knobs) {
@@ -40,6 +42,7 @@ Plan make(const Problem& problem, Strategy strategy, const Knobs& knobs, int onl
     case Strategy::fused: break;
   }
   const auto fused = fused_strategy(problem, knobs, only);
+  fused->expect_room();
   fused->add_tasks();
   return fused->builder().take();
 }
@@ -89,8 +92,8 @@ bool one_compute_queue(const Plan& plan) {
 void plan::validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knobs) {
   expect_positive("tile_m", knobs.tile_m);
   expect_positive("tile_n", knobs.tile_n);
-  IMBREX_EXPECTS(knobs.tile_m * knobs.tile_n <= (std::int64_t{1} << 31),
-                 "knobs tile_m x tile_n = {} x {}: at most 2^31 elements", knobs.tile_m, knobs.tile_n);
+  IMBREX_EXPECTS(knobs.tile_m * knobs.tile_n <= plan::most_extent,
+                 "knobs tile_m x tile_n = {} x {}: at most {} elements", knobs.tile_m, knobs.tile_n, plan::most_extent);
   IMBREX_EXPECTS(knobs.cluster >= 0 && knobs.cluster <= 2, "knob cluster = {}: it must be 1, 2, or 0 for either",
                  knobs.cluster);
   IMBREX_EXPECTS(knobs.cluster_k == 1 || knobs.cluster_k == 2, "knob cluster_k = {}: it must be 1 or 2",

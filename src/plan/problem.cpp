@@ -1,15 +1,16 @@
 #include "plan/problem.hpp"
 
+#include <type_traits>
+
 #include "base/check.hpp"
+#include "plan/limits.hpp"
 
 namespace imbrex {
 namespace {
 
-// Sizes up to 2^31 keep every product of two sizes, and byte counts, inside 64 bits.
-constexpr std::int64_t max_size = std::int64_t{1} << 31;
-
 void expect_size(const char* name, std::int64_t value) {
-  IMBREX_EXPECTS(value > 0 && value <= max_size, "{} = {}: it must be from 1 to {}", name, value, max_size);
+  IMBREX_EXPECTS(value > 0 && value <= plan::most_extent, "{} = {}: it must be from 1 to {}", name, value,
+                 plan::most_extent);
 }
 
 void expect_divides(const Problem& problem, const char* name, std::int64_t value) {
@@ -39,7 +40,7 @@ void validate(const Problem& problem) {
     case Operator::gemm_all_reduce: expect_divides(problem, "K", problem.k); return;
     case Operator::gemm_all_to_all: expect_divides(problem, "M", problem.m); return;
   }
-  IMBREX_EXPECTS(false, "operator {} does not exist", static_cast<int>(problem.op));
+  IMBREX_EXPECTS(false, "operator {} does not exist", static_cast<std::underlying_type_t<Operator>>(problem.op));
 }
 
 RankShapes shapes_of(const Problem& problem) {

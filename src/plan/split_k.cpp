@@ -4,15 +4,18 @@
 
 namespace imbrex::plan {
 
-SplitK::SplitK(Builder& b) : b_(b) {
-  const std::int64_t depth = b.shapes().depth, units = base::ceil_div(depth, k_unit);
-  const std::int64_t parts = std::min<std::int64_t>(b.knobs().split_k, units);
-  // The last part, which waits for the others' sums, is none of the shorter ones.
-  for (int part = 0; part < static_cast<int>(parts); ++part) {
-    const Range of_units = part_of(units, static_cast<int>(parts), part);
-    const std::int64_t begin = of_units.begin * k_unit;
-    stretches_.push_back({begin, std::min(of_units.end() * k_unit, depth) - begin});
-  }
+SplitK::SplitK(Builder& b)
+    : b_(b),
+      depth_(b.shapes().depth),
+      units_(base::ceil_div(depth_, k_unit)),
+      parts_(std::min<std::int64_t>(b.knobs().split_k, units_)) {}
+
+// The last part, which waits for the others' sums, is none of the shorter ones.
+Range SplitK::stretch(std::size_t part) const {
+  if (!splits()) return {0, depth_};
+  const Range of_units = part_of(units_, parts_, static_cast<std::int64_t>(part));
+  const std::int64_t begin = of_units.begin * k_unit;
+  return {begin, std::min(of_units.end() * k_unit, depth_) - begin};
 }
 
 void SplitK::make_slots(std::int64_t blocks) {
@@ -21,7 +24,7 @@ void SplitK::make_slots(std::int64_t blocks) {
   const auto slots = static_cast<std::int64_t>(others());
   // One copy: a rank's epochs follow each other, and nobody else touches them.
   slots_ = b_.workspace("parts", Layout::fragment, Type::fp32, blocks * slots, knobs.tile_m * knobs.tile_n, 1);
-  for (int rank = 0; rank < b_.ranks(); ++rank) signals_.push_back(b_.signals(rank, static_cast<int>(blocks)));
+  for (int rank = 0; rank < b_.ranks(); ++rank) signals_.push_back(b_.signals(rank, blocks));
 }
 
 Region SplitK::slot(int rank, std::size_t block, std::size_t part, std::int64_t elements) const {
@@ -35,8 +38,7 @@ void SplitK::add_parts(int rank, std::size_t block, Tile& tile) const {
 
 void SplitK::add_waits(int rank, std::size_t block, std::vector<Wait>& waits) const {
   if (!splits()) return;
-  waits.push_back({signals_[static_cast<std::size_t>(rank)] + static_cast<int>(block),
-                   static_cast<std::uint32_t>(others()), WaitPoint::epilogue});
+  waits.push_back({signal(rank, block), base::narrow<std::uint32_t>(others(), "parts of K"), WaitPoint::epilogue});
 }
 
 }  // namespace imbrex::plan

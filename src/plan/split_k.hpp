@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/narrow.hpp"
 #include "plan/builder.hpp"
 
 namespace imbrex::plan {
@@ -17,11 +18,11 @@ class SplitK {
   /// Slots and signals for that many blocks on every rank. Before any tile.
   void make_slots(std::int64_t blocks);
 
-  std::size_t parts() const { return stretches_.size(); }
-  bool splits() const { return parts() > 1; }
+  std::size_t parts() const { return static_cast<std::size_t>(parts_); }
+  bool splits() const { return parts_ > 1; }
   bool is_last(std::size_t part) const { return part + 1 == parts(); }
   /// Columns of A that a part multiplies.
-  const Range& stretch(std::size_t part) const { return stretches_[part]; }
+  Range stretch(std::size_t part) const;
 
   /// Calls f(block, part) for all parts of blocks `begin` to `end`, in the order in which workers are to take them: the
   /// last part of a block comes about as much later as the others take, so that it rarely waits for them.
@@ -49,15 +50,20 @@ class SplitK {
   std::size_t others() const { return parts() - 1; }
   Region slot(int rank, std::size_t block, std::size_t part, std::int64_t elements) const;
 
+  // That counts the parts of a block which have ended.
+  int signal(int rank, std::size_t block) const {
+    return signals_[static_cast<std::size_t>(rank)] + base::narrow<int>(block, "signals");
+  }
+
   Builder& b_;
-  std::vector<Range> stretches_;  // by part
+  std::int64_t depth_, units_, parts_;  // units: k_units of the depth
   int slots_ = -1;
   std::vector<int> signals_;  // by rank: the first block's
 };
 
 inline Task& SplitK::add_tile(int rank, int queue, const Region& a, const Range& cols, std::size_t block,
                               std::size_t part) const {
-  const Range& k = stretch(part);
+  const Range k = stretch(part);
   Task& task = b_.add_tile(rank, queue);
   auto& tile = std::get<Tile>(task.work);
   tile.a = b_.region(rank, a.buffer, a.row, a.rows, k.begin, k.size);
@@ -66,7 +72,7 @@ inline Task& SplitK::add_tile(int rank, int queue, const Region& a, const Range&
     add_waits(rank, block, task.waits);
   } else {
     tile.stores.push_back({slot(rank, block, part, a.rows * cols.size)});
-    task.posts.push_back({rank, signals_[static_cast<std::size_t>(rank)] + static_cast<int>(block)});
+    task.posts.push_back({rank, signal(rank, block)});
   }
   return task;
 }

@@ -24,10 +24,23 @@ class FusedStrategy {
 
   /// Adds all tasks to the builder: each call the same ones.
   virtual void add_tasks() = 0;
+  /// Throws Error(invalid_input) unless a plan may keep them.
+  void expect_room() const { b_.expect_kept(counts_); }
   Builder& builder() { return b_; }
 
  protected:
+  /// For constructors, before they make any list: throws Error(invalid_input) if a rank has too many tasks, or all of
+  /// them too many signals.
+  void set_counts(const Counts& of_a_rank) {
+    counts_ = of_a_rank.times(b_.only() == all_ranks ? b_.ranks() : 1);
+    counts_.signals = of_a_rank.times(b_.ranks()).signals;
+    b_.expect_handed({of_a_rank.tasks, 0, counts_.signals});
+  }
+
   Builder b_;
+
+ private:
+  Counts counts_;  // of all tasks that are added
 };
 
 std::unique_ptr<FusedStrategy> fused_all_gather(const Problem& problem, const Knobs& knobs, int only);

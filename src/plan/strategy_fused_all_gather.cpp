@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/ceil_div.hpp"
+#include "base/narrow.hpp"
 #include "plan/split_k.hpp"
 #include "plan/strategies.hpp"
 #include "plan/tile_order.hpp"
@@ -19,9 +20,11 @@ class FusedAllGather final : public FusedStrategy {
         shard_rows_(b_.shapes().a.rows),
         stored_(knobs.transport == Transport::store) {
     const std::int64_t depth = b_.shapes().depth;
-    const int slices = static_cast<int>(std::min<std::int64_t>(knobs.k_slices, depth));
-    for (int s = 0; s < slices; ++s) slices_.push_back(part_of(depth, slices, s));
-    pieces_ = cut(shard_rows_, knobs.comm_rows > 0 ? knobs.comm_rows : default_rows());
+    const std::int64_t slices = std::min<std::int64_t>(knobs.k_slices, depth);
+    piece_rows_ = knobs.comm_rows > 0 ? knobs.comm_rows : default_rows();
+    count(slices);
+    for (std::int64_t s = 0; s < slices; ++s) slices_.push_back(part_of(depth, slices, s));
+    pieces_ = cut(shard_rows_, piece_rows_);
     gathered_ = b_.workspace("gathered", Layout::row_major, problem.type, problem.m, depth, 2);
     if (problem.scales != Scales::none)
       gathered_scales_ =
@@ -57,6 +60,26 @@ class FusedAllGather final : public FusedStrategy {
     return base::ceil_div(shard_rows_, pieces);
   }
 
+  void count(std::int64_t slices) {
+    const auto product = [](auto... factors) { return base::counted_product({factors...}); };
+    const auto sum = [](auto... terms) { return base::counted_sum({terms...}); };
+    const Knobs& knobs = b_.knobs();
+    const std::int64_t ranks = b_.ranks(), pieces = base::ceil_div(shard_rows_, piece_rows_),
+                       parts = static_cast<std::int64_t>(split_.parts());
+    const std::int64_t rows = base::ceil_div(knobs.span_shards ? b_.problem().m : shard_rows_, knobs.tile_m);
+    const std::int64_t cols = base::ceil_div(b_.shapes().b.cols, knobs.tile_n), blocks = count_blocks();
+    const std::int64_t travelling = product(pieces, slices), copies = product(ranks, travelling);
+    const std::int64_t awaited = stored_ ? 1 : pieces;  // of a shard
+    const std::int64_t of_rows =
+        knobs.span_shards ? most_overlaps(rows, ranks * awaited) : ranks * most_overlaps(rows, awaited);
+    const std::int64_t waits = product(of_rows, cols, most_overlaps(parts, slices));
+    set_counts({sum(copies, ranks, 2, product(blocks, parts)),
+                sum(product(5, copies), product(4, blocks, parts), waits, scaled() ? waits : 0),
+                sum(product(ranks, stored_ ? slices : travelling), 2 * ranks + 1, split_.splits() ? blocks : 0)});
+    // These a strategy lists, whoever keeps the tasks.
+    b_.expect_kept({std::max(travelling, knobs.span_shards || split_.splits() ? blocks : 0), 0, 0});
+  }
+
   void make_signals() {
     const bool pulls = b_.knobs().transport == Transport::pull && b_.ranks() > 1;
     for (int rank = 0; rank < b_.ranks(); ++rank) {
@@ -71,19 +94,23 @@ class FusedAllGather final : public FusedStrategy {
   // Of a rank's product.
   std::int64_t count_blocks() const {
     const Knobs& knobs = b_.knobs();
-    const auto rows = [&](std::int64_t count) { return std::ssize(cut(count, knobs.tile_m)); };
+    const auto rows = [&](std::int64_t count) { return base::ceil_div(count, knobs.tile_m); };
     const std::int64_t high = knobs.span_shards ? rows(b_.problem().m) : b_.ranks() * rows(shard_rows_);
-    return high * std::ssize(cut(b_.shapes().b.cols, knobs.tile_n));
+    return base::counted_product({high, base::ceil_div(b_.shapes().b.cols, knobs.tile_n)});
   }
 
   // Pieces that workers store are small and arrive all but together: they share a signal.
-  int signals_of_a_shard() const { return static_cast<int>((stored_ ? 1 : pieces_.size()) * slices_.size()); }
-  std::uint32_t posts_of_a_signal() const { return static_cast<std::uint32_t>(stored_ ? pieces_.size() : 1); }
+  int signals_of_a_shard() const {
+    return base::narrow<int>((stored_ ? 1 : pieces_.size()) * slices_.size(), "signals");
+  }
+  std::uint32_t posts_of_a_signal() const {
+    return base::narrow<std::uint32_t>(stored_ ? pieces_.size() : 1, "posts to a signal");
+  }
 
   // Signal on the receiving rank that says: this slice of this piece of `source` has arrived.
   int arrived(int source, std::size_t piece, std::size_t slice) const {
     const std::size_t place = stored_ ? slice : piece * slices_.size() + slice;
-    return source * signals_of_a_shard() + static_cast<int>(place);
+    return source * signals_of_a_shard() + base::narrow<int>(place, "signals");
   }
 
   Transfer transfer(int source, int destination, std::size_t piece, std::size_t slice) const {
@@ -181,19 +208,18 @@ class FusedAllGather final : public FusedStrategy {
   // For columns `k` of rows of `source`'s shard.
   void wait_for(std::vector<Wait>& waits, int source, Range rows, const Range& k) const {
     if (scaled()) waits.push_back({scales_arrived(source)});
-    const auto wait = [&](std::size_t piece, std::size_t slice) {
-      const Range& columns = slices_[slice];
-      if (overlap(columns, k))
+    // The slices and pieces that overlap `k` and `rows`: of many, few do.
+    const std::size_t first_slice = slice_of(k.begin), last_slice = slice_of(k.end() - 1);
+    const auto place = [&](std::int64_t row) { return stored_ ? 0 : static_cast<std::size_t>(row / piece_rows_); };
+    for (std::size_t piece = place(rows.begin); piece <= place(rows.end() - 1); ++piece)
+      for (std::size_t slice = first_slice; slice <= last_slice; ++slice)
         waits.emplace_back(arrived(source, piece, slice), posts_of_a_signal(), WaitPoint::load,
-                           std::max<std::int64_t>(0, columns.begin - k.begin));
-    };
-    if (stored_) {
-      for (std::size_t slice = 0; slice < slices_.size(); ++slice) wait(0, slice);
-      return;
-    }
-    for_each_piece([&](std::size_t piece, std::size_t slice) {
-      if (overlap(pieces_[piece], rows)) wait(piece, slice);
-    });
+                           std::max<std::int64_t>(0, slices_[slice].begin - k.begin));
+  }
+
+  // That holds the column: as part_of cuts them.
+  std::size_t slice_of(std::int64_t column) const {
+    return static_cast<std::size_t>(((column + 1) * std::ssize(slices_) - 1) / b_.shapes().depth);
   }
 
   // The scales of gathered rows, all of them `source`'s where it has one for all.
@@ -261,7 +287,7 @@ class FusedAllGather final : public FusedStrategy {
     const auto latest = [&](const Block& t) {
       int last = 0;
       for (std::int64_t s = t.rows.begin / shard_rows_; s * shard_rows_ < t.rows.end(); ++s)
-        last = std::max(last, arrival(rank, static_cast<int>(s)));
+        last = std::max(last, arrival(rank, base::narrow<int>(s, "shard")));
       return last;
     };
     if (b_.knobs().order != TileOrder::column_major)
@@ -274,7 +300,7 @@ class FusedAllGather final : public FusedStrategy {
                                           gathered_scales(rank, 0, t.rows), t, place, part);
       for (std::int64_t s = t.rows.begin / shard_rows_; s * shard_rows_ < t.rows.end(); ++s) {
         const std::int64_t first = s * shard_rows_;
-        wait_for(waits, static_cast<int>(s),
+        wait_for(waits, base::narrow<int>(s, "shard"),
                  {std::max<std::int64_t>(t.rows.begin - first, 0),
                   std::min(t.rows.end() - first, shard_rows_) - std::max<std::int64_t>(t.rows.begin - first, 0)},
                  split_.stretch(part));
@@ -283,7 +309,7 @@ class FusedAllGather final : public FusedStrategy {
   }
 
   SplitK split_{b_};
-  std::int64_t shard_rows_;
+  std::int64_t shard_rows_, piece_rows_ = 0;
   bool stored_;
   std::vector<Range> pieces_;  // rows of a shard that travel together
   std::vector<Range> slices_;  // columns that travel together

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/narrow.hpp"
 #include "plan/problem.hpp"
+#include "plan/scatter_counts.hpp"
 #include "plan/split_k.hpp"
 #include "plan/tile_order.hpp"
 
@@ -23,6 +25,10 @@ class FusedScatter final : public FusedStrategy {
     copies_ = knobs.transport != Transport::store && problem.ranks > 1;
     spanning_ = knobs.span_shards && !one_shot_;
     make_areas();
+    const ScatterWays ways{one_shot_, exchange_, reduce_, in_tile_, copies_, spanning_};
+    set_counts(count_scattered(b_, ways, areas_, static_cast<std::int64_t>(split_.parts())));
+    // These a strategy lists, whoever keeps the tasks.
+    if (spanning_ || copies_ || split_.splits()) b_.expect_kept({plan::count_tiles(b_, ways, areas_), 0, 0});
     make_pieces();
     compute_ = b_.queue(Engine::compute);
     copy_ = copies_ ? b_.queue(Engine::copy) : compute_;
@@ -53,6 +59,7 @@ class FusedScatter final : public FusedStrategy {
  private:
   static std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
   int ranks() const { return b_.ranks(); }
+  std::uint32_t ranks_word() const { return base::narrow<std::uint32_t>(ranks(), "ranks"); }
 
   // -------------------------------------------------------------------------------------------- who owns what
 
@@ -125,12 +132,14 @@ class FusedScatter final : public FusedStrategy {
     for (const Area& area : areas_) {
       area_rows = std::max(area_rows, area.rows.size);
       area_cols = std::max(area_cols, area.cols.size);
-      const auto blocks =
-          cut(area.rows.size, knobs.comm_rows > 0 ? knobs.comm_rows : std::max<std::int64_t>(area.rows.size, 1));
       blocks_.emplace_back();
-      if (area.cols.size > 0)
-        for (const Range& rows : blocks)
-          blocks_.back().push_back({{area.rows.begin + rows.begin, rows.size}, area.cols});
+      contributions_.emplace_back();
+      if (!copies_ || area.cols.size == 0) continue;
+      for (const Range& rows : cut(area.rows.size, rows_of_a_copy(area, knobs)))
+        blocks_.back().push_back({{area.rows.begin + rows.begin, rows.size}, area.cols});
+      contributions_.back().resize(blocks_.back().size());
+      for (const Block& piece : pieces_[index(area.owner)])
+        for_each_block({piece, area.owner, 0}, [&](int block) { ++contributions_.back()[index(block)]; });
     }
     area_rows_ = area_rows;
     arrivals_.resize(index(ranks()));
@@ -150,21 +159,18 @@ class FusedScatter final : public FusedStrategy {
           b_.workspace("received", Layout::row_major, type, most_pieces_ * ranks() * knobs.tile_m, knobs.tile_n, 2);
     for (int rank = 0; rank < ranks(); ++rank) {
       const auto own = one_shot_ ? 0 : rank;
-      if (reduce_ && !copies_) signal_base_[index(rank)] = b_.signals(rank, static_cast<int>(piece_count_[index(own)]));
-      if (copies_) signal_base_[index(rank)] = b_.signals(rank, ranks() * block_count(rank));
+      if (reduce_ && !copies_) signal_base_[index(rank)] = b_.signals(rank, piece_count_[index(own)]);
+      if (copies_) signal_base_[index(rank)] = b_.signals(rank, std::int64_t{ranks()} * block_count(rank));
       if (copies_) local_base_[index(rank)] = b_.signals(rank, local_count(rank));
       if (exchange_ && knobs.transport != Transport::pull) entered_[index(rank)] = b_.signals(rank, ranks());
       arrived_[index(rank)] = b_.signals(rank);
     }
   }
 
-  int block_count(int owner) const { return static_cast<int>(std::ssize(blocks_[index(owner)])); }
+  int block_count(int owner) const { return base::narrow<int>(blocks_[index(owner)].size(), "copies"); }
   // Copies wait where they run: for the sender's tiles on the sender (push), or on the receiver (pull).
-  int local_count(int rank) const {
-    if (b_.knobs().transport == Transport::pull) return ranks() * block_count(rank);
-    int count = 0;
-    for (int owner = 0; owner < ranks(); ++owner) count += block_count(owner);
-    return count;
+  std::int64_t local_count(int rank) const {
+    return b_.knobs().transport == Transport::pull ? std::int64_t{ranks()} * block_count(rank) : block_offset(ranks());
   }
   int block_offset(int owner) const {
     int count = 0;
@@ -183,9 +189,10 @@ class FusedScatter final : public FusedStrategy {
   }
   template <typename F>
   void for_each_block(const OwnedBlock& piece, F&& f) const {
-    const auto& blocks = blocks_[index(piece.owner)];
-    for (std::size_t i = 0; i < blocks.size(); ++i)
-      if (overlap(blocks[i].rows, piece.block.rows)) f(static_cast<int>(i));
+    const Area& area = areas_[index(piece.owner)];
+    const Range& rows = piece.block.rows;
+    const std::int64_t height = rows_of_a_copy(area, b_.knobs()), first = rows.begin - area.rows.begin;
+    for (std::int64_t i = first / height; i <= (first + rows.size - 1) / height; ++i) f(base::narrow<int>(i, "copies"));
   }
 
   // --------------------------------------------------------------------------------------------------- regions
@@ -304,10 +311,10 @@ class FusedScatter final : public FusedStrategy {
     for (int i = 0; i < count; ++i)
       (i < lead ? early : late).push_back({to, exchange_ ? arrived_[index(to)] : signal_base_[index(to)] + i});
     b_.skip(peer, compute_, first_waits, std::move(early));
-    if (exchange_) arrivals_[index(to)] += static_cast<std::uint32_t>(count);
+    if (exchange_) arrivals_[index(to)] += base::narrow<std::uint32_t>(count, "pieces");
     if (reduce_ && !one_shot_ && b_.problem().op == Operator::gemm_all_reduce) {
       late.insert(late.end(), index(piece_count_[index(peer)]), {to, arrived_[index(to)]});
-      arrivals_[index(to)] += static_cast<std::uint32_t>(piece_count_[index(peer)]);
+      arrivals_[index(to)] += base::narrow<std::uint32_t>(piece_count_[index(peer)], "pieces");
     }
     const int first_wait = exchange_ ? entered_[index(peer)] : signal_base_[index(peer)];
     b_.skip(peer, reduction_, {{first_wait}}, std::move(late));
@@ -370,8 +377,7 @@ class FusedScatter final : public FusedStrategy {
   void wait_for_peers(std::vector<Wait>& waits, const OwnedBlock& piece) const {
     const int owner = piece.owner;
     if (!copies_) {
-      waits.emplace_back(signal_base_[index(owner)] + piece.index, static_cast<std::uint32_t>(ranks() - 1),
-                         WaitPoint::epilogue);
+      waits.emplace_back(signal_base_[index(owner)] + piece.index, ranks_word() - 1, WaitPoint::epilogue);
       return;
     }
     for (int source = 0; source < ranks(); ++source)
@@ -401,7 +407,7 @@ class FusedScatter final : public FusedStrategy {
               waits.push_back({block_arrived(rank, source, block), source == rank ? contributions(rank, block) : 1u});
             });
         }
-        if (!copies_) waits.push_back({signal_base_[index(rank)] + piece.index, static_cast<std::uint32_t>(ranks())});
+        if (!copies_) waits.push_back({signal_base_[index(rank)] + piece.index, ranks_word()});
         b_.add_bias(rank, piece.block.cols, reduction.from);
         std::vector<Post> posts;
         send_sum(rank, posts, [&](int to) { reduction.to.push_back(final_region(to, rank, piece)); });
@@ -411,12 +417,7 @@ class FusedScatter final : public FusedStrategy {
   }
 
   // Tiles of one rank that write into a block.
-  std::uint32_t contributions(int owner, int block) const {
-    std::uint32_t count = 0;
-    for (const Block& piece : pieces_[index(owner)])
-      if (overlap(blocks_[index(owner)][index(block)].rows, piece.rows)) ++count;
-    return count;
-  }
+  std::uint32_t contributions(int owner, int block) const { return contributions_[index(owner)][index(block)]; }
 
   struct Copy {
     int source = 0, owner = 0, block = 0;
@@ -470,11 +471,12 @@ class FusedScatter final : public FusedStrategy {
 
   SplitK split_{b_};
   bool one_shot_ = false, exchange_ = false, reduce_ = false, in_tile_ = false, copies_ = false, spanning_ = false;
-  std::vector<Area> areas_;                 // by owner; one area for one-shot
-  RankTiles spanning_tiles_;                // the first rank's, where tiles span areas
-  std::vector<std::vector<Block>> pieces_;  // by owner and index; with copies
-  std::vector<std::int64_t> piece_count_;   // by owner
-  std::vector<std::vector<Block>> blocks_;  // by owner: rows that one copy carries
+  std::vector<Area> areas_;                                // by owner; one area for one-shot
+  RankTiles spanning_tiles_;                               // the first rank's, where tiles span areas
+  std::vector<std::vector<Block>> pieces_;                 // by owner and index; with copies
+  std::vector<std::int64_t> piece_count_;                  // by owner
+  std::vector<std::vector<Block>> blocks_;                 // by owner: rows that one copy carries; with copies
+  std::vector<std::vector<std::uint32_t>> contributions_;  // by owner and block
   std::int64_t most_pieces_ = 0, area_rows_ = 0;
   int compute_ = 0, copy_ = 0, reduction_ = 0, partial_ = 0, received_ = 0;
   std::vector<int> signal_base_, local_base_, entered_, arrived_;  // by rank

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/ceil_div.hpp"
+#include "base/narrow.hpp"
 #include "plan/library_collectives.hpp"
 #include "plan/strategies.hpp"
 
@@ -23,10 +25,20 @@ std::vector<std::int64_t> rows_of(const std::vector<Chunk>& chunks) {
   return rows;
 }
 
-std::vector<Chunk> chunks_of(std::int64_t part_rows, int chunks, int parts) {
+// What a rank has of everything where its product is cut into `chunks`, each of so many parts of rows, with `stages`
+// collectives a chunk.
+Counts counts_of(const Builder& b, std::int64_t chunks, std::int64_t parts, std::int64_t stages) {
+  const auto product = [](auto... factors) { return base::counted_product({factors...}); };
+  const std::int64_t ranks = b.ranks(), tasks = base::counted_sum({product(chunks, parts + stages + ranks), 2});
+  return {tasks, product(ranks + 6, tasks), product(2, chunks)};
+}
+
+// Chunks of `part_rows`, none of them empty.
+std::int64_t count_chunks(std::int64_t part_rows, int chunks) { return std::min<std::int64_t>(chunks, part_rows); }
+
+std::vector<Chunk> chunks_of(std::int64_t part_rows, std::int64_t chunks, int parts) {
   std::vector<Chunk> result;
-  chunks = static_cast<int>(std::min<std::int64_t>(chunks, part_rows));  // none is empty
-  for (int c = 0; c < chunks; ++c) {
+  for (std::int64_t c = 0; c < chunks; ++c) {
     const Range rows = part_of(part_rows, chunks, c);
     result.push_back({rows, rows.begin * parts});
   }
@@ -51,9 +63,14 @@ void set_batch(Product& product, int batch, std::int64_t a_step, std::int64_t to
   product.to_step = to_step;
 }
 
-Plan gather_then_gemm(Builder& b, int chunks) {
+// Of one chunk's collective, at most, where it goes by way of the hosts.
+std::int64_t most_stages(const Builder& b) { return b.knobs().nodes == 1 ? 1 : std::max(b.knobs().nodes + 1, 5); }
+
+Plan gather_then_gemm(Builder& b, int most_chunks) {
   const auto& shapes = b.shapes();
   const int ranks = b.ranks();
+  const std::int64_t chunks = count_chunks(shapes.a.rows, most_chunks);
+  b.expect_kept(counts_of(b, chunks, ranks, most_stages(b)).times(ranks));
   // The library orders a rank's epochs by itself: no rank's part of the next gather arrives before this rank joins it.
   const int gathered =
       b.workspace("gathered", Layout::row_major, b.problem().type, shapes.a.rows * ranks, shapes.a.cols, 1);
@@ -71,14 +88,14 @@ Plan gather_then_gemm(Builder& b, int chunks) {
   LibraryCollectives collectives(b, library, CollectiveKind::all_gather, gathered, rows_of(parts), "crossed",
                                  of_scales ? 1 : 0);
   for (int rank = 0; rank < ranks; ++rank) {
-    const int ready = b.signals(rank, static_cast<int>(parts.size()));
+    const int ready = b.signals(rank, std::ssize(parts));
     // The library's queue is in order: the first chunk's signal tells of the scales, too.
     if (of_scales)
       of_scales->add(rank, 0, b.scales_of(rank, {0, shapes.a.rows}),
                      b.scale_rows(rank, gathered_scales, {0, shapes.a_scale.rows * ranks}), {}, {});
     for (std::size_t c = 0; c < parts.size(); ++c) {
       const Chunk& chunk = parts[c];
-      const int signal = ready + static_cast<int>(c);
+      const int signal = ready + base::narrow<int>(c, "chunks");
       const std::int64_t h = chunk.rows.size;
       collectives.add(rank, c, b.rows_of(rank, buffer_a, chunk.rows.begin, h),
                       b.rows_of(rank, gathered, chunk.packed, h * ranks), {}, {{rank, signal}});
@@ -115,13 +132,15 @@ CollectiveKind collective_of(Operator op) {
                                              : CollectiveKind::all_to_all;
 }
 
-Plan gemm_then_collective(Builder& b, int chunks) {
+Plan gemm_then_collective(Builder& b, int most_chunks) {
   const auto& shapes = b.shapes();
   const int ranks = b.ranks();
   const CollectiveKind kind = collective_of(b.problem().op);
   // An all-reduce cuts the whole product into chunks, the others every destination's rows.
   const int destinations = kind == CollectiveKind::all_reduce ? 1 : ranks;
   const std::int64_t part_rows = shapes.product.rows / destinations, cols = shapes.product.cols;
+  const std::int64_t chunks = count_chunks(part_rows, most_chunks);
+  b.expect_kept(counts_of(b, chunks, destinations, most_stages(b)).times(ranks));
   const auto parts = chunks_of(part_rows, chunks, destinations);
   const Type partial_type = kind == CollectiveKind::all_to_all ? output_type(b.problem().type) : b.knobs().partial;
   const int partial = b.workspace("partial", Layout::row_major, partial_type, shapes.product.rows, cols, 1);
@@ -191,6 +210,7 @@ Plan gemm_then_collective(Builder& b, int chunks) {
 Plan product_plan(Builder& b) {
   const std::int64_t rows = b.shapes().product.rows;
   const int products = b.queue(Engine::library);
+  b.expect_kept(counts_of(b, 1, 1, 0));
   Product product = product_of(b, 0, b.rows_of(0, buffer_a, 0, rows), b.rows_of(0, buffer_out, 0, rows));
   product.a_scale = b.scales_of(0, {0, rows});
   add_bias(b, 0, product);

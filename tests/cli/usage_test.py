@@ -179,7 +179,11 @@ class Usage(Case):
         self.refuse("check", "/dev/zero", says="'/dev/zero' is larger than")
 
     def test_plans_that_fill_the_memory_are_not_made(self):
-        self.refuse("plan", "gemm_reduce_scatter", "--m", "64", "--n", "2147483648", "--k", "64", "--ranks", "4", says=["more than 8388608 tasks", "larger tiles"])
+        self.refuse("plan", "gemm_reduce_scatter", "--m", "64", "--n", "2147483644", "--k", "64", "--ranks", "4", says=["a plan of", "more than", "larger tiles"])
+        for knob in ("--k-slices", "--chunks", "--split-k"):
+            for strategy in ("fused", "decomposed"):
+                self.refuse("plan", "all_gather_gemm", "--m", "2147483640", "--n", "2147483640", "--k", "2147483640",
+                            "--strategy", strategy, knob, "2147483647", says="larger tiles", timeout=20)
 
     def test_empty_values(self):
         self.refuse("version", "--json", "", says=["--json ''", "a value is needed"])

@@ -98,17 +98,18 @@ TEST(Checker, BoundsAllBuffersTogether) {
   // Each alone is allowed; where they lie would be counted past 2^64.
   Plan plan = reduce_scatter();
   const auto add = [&](std::int64_t rows, int copies) {
-    plan.buffers.push_back({"large", BufferRole::workspace, Layout::row_major, Type::fp32, rows, 1, copies});
+    plan.buffers.push_back(
+        {"large", BufferRole::workspace, Layout::row_major, Type::fp32, rows, std::int64_t{1} << 20, copies});
   };
-  add(std::int64_t{1} << 43, 1);
+  add(std::int64_t{1} << 23, 1);
   EXPECT_FALSE(check(plan).has_value());
-  add(std::int64_t{1} << 43, 1);
+  add(std::int64_t{1} << 23, 1);
   expect_fault(plan, Fault::malformed, "the buffers up to large need more than 2^46 bytes");
   plan.buffers.pop_back();
   plan.buffers.back().copies = 2;
   expect_fault(plan, Fault::malformed, "the buffers up to large need more than 2^46 bytes");
   plan = reduce_scatter();
-  for (int i = 0; i < 1 << 19; ++i) add(std::int64_t{1} << 43, 2);
+  for (int i = 0; i < 1 << 19; ++i) add(std::int64_t{1} << 23, 2);
   expect_fault(plan, Fault::malformed, "the buffers up to large need more than 2^46 bytes");
 }
 

@@ -4,14 +4,19 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/convert.hpp"
+#include "base/narrow.hpp"
 #include "collectives/cpu/wire.hpp"
 
 namespace imbrex::execute {
 namespace {
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+// The BLAS counts in integers of its own.
+blasint blas(const char* what, std::int64_t count) { return base::narrow<blasint>(count, what); }
 
 // The whole region as floats, packed into `scratch`, unless it is fp32 and can be used where it lies.
 struct Matrix {
@@ -43,9 +48,11 @@ void Kernels::multiply(const Tile& tile, std::int64_t k_begin, std::int64_t k_en
   a.cols = b.rows = k_end - k_begin;
   const Matrix x = as_float(memory_, a, a_), y = as_float(memory_, b, b_);
   product.resize(size(a.rows * b.cols));
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, y.by_columns ? CblasTrans : CblasNoTrans, static_cast<int>(a.rows),
-              static_cast<int>(b.cols), static_cast<int>(a.cols), 1.0f, x.data, static_cast<int>(x.leading), y.data,
-              static_cast<int>(y.leading), k_begin == 0 ? 0.0f : 1.0f, product.data(), static_cast<int>(b.cols));
+  const blasint rows = blas("rows of a tile", a.rows), cols = blas("columns of a tile", b.cols),
+                depth = blas("depth of a tile", a.cols), x_pitch = blas("pitch of A", x.leading),
+                y_pitch = blas("pitch of B", y.leading);
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, y.by_columns ? CblasTrans : CblasNoTrans, rows, cols, depth, 1.0f, x.data,
+              x_pitch, y.data, y_pitch, k_begin == 0 ? 0.0f : 1.0f, product.data(), cols);
 }
 
 void Kernels::scale(const Tile& tile, Product& product) const {
@@ -71,7 +78,7 @@ void Kernels::finish(const Tile& tile, Product& product) {
       for (std::int64_t i = 0; i < rows * cols; ++i) total_[size(i)] += term[i];
     };
     for (std::size_t s = 0; s <= tile.adds.size(); ++s) {
-      if (static_cast<int>(s) == tile.own) add(product.data());
+      if (std::cmp_equal(s, tile.own)) add(product.data());
       if (s == tile.adds.size()) break;
       const Region& slot = tile.adds[s];
       const std::size_t pitch = memory_.fragment(slot) ? size(cols) * size_of(memory_.type(slot)) : memory_.pitch(slot);

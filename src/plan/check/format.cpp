@@ -9,19 +9,16 @@
 #include <set>
 #include <vector>
 
+#include "base/text.hpp"
 #include "imbrex/error.hpp"
 #include "plan/builder.hpp"
 #include "plan/json_names.hpp"
+#include "plan/limits.hpp"
 
 namespace imbrex::plan {
 namespace {
 
-constexpr std::int64_t max_bytes = std::int64_t{1} << 46;
 constexpr std::int64_t heap_alignment = 256;
-constexpr std::int64_t max_signals = 1 << 22;  // over all ranks
-constexpr int max_queues = 64;
-constexpr int most_batch = 1 << 16;
-constexpr std::int64_t most_tile_side = std::int64_t{1} << 31;
 
 }  // namespace
 
@@ -80,14 +77,20 @@ class FormatCheck::Rules {
     std::int64_t total = 0;
     for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
       const Buffer& b = plan_.buffers[i];
+      if (b.name.size() > most_name || !base::is_printable(b.name))
+        refuse(Fault::malformed, "buffer {} is called '{}': a name is one line of at most {} bytes", i,
+               base::printable(b.name), most_name);
       expect(b.rows >= 0 && b.cols >= 0, "buffer {} is {} x {}", b.name, b.rows, b.cols);
-      expect(b.rows == 0 || b.cols <= max_bytes / 4 / b.rows, "buffer {} of {} x {} is larger than 2^46 bytes", b.name,
+      expect(b.rows <= most_extent && b.cols <= most_extent,
+             "buffer {} is {} x {}: rows and columns are at most {}, which 32-bit integers hold", b.name, b.rows,
+             b.cols, most_extent);
+      expect(b.rows == 0 || b.cols <= most_bytes / 4 / b.rows, "buffer {} of {} x {} is larger than 2^46 bytes", b.name,
              b.rows, b.cols);
       expect(b.copies == 1 || b.copies == 2, "buffer {} has {} copies: it must have 1 or 2", b.name, b.copies);
       // Each has a place of its own in the heap, whose bytes must not count past what a word holds.
       const std::int64_t bytes = b.rows * b.cols * static_cast<std::int64_t>(size_of(b.type));
       total += (bytes + heap_alignment - 1) / heap_alignment * heap_alignment * b.copies;
-      expect(total <= max_bytes, "the buffers up to {} need more than 2^46 bytes", b.name);
+      expect(total <= most_bytes, "the buffers up to {} need more than 2^46 bytes", b.name);
       if (i < callers) continue;
       expect(b.role == BufferRole::workspace, "buffer {} is number {}: only the first {} are the caller's", b.name, i,
              callers);
@@ -115,22 +118,22 @@ class FormatCheck::Rules {
     TaskPlace place{rank, -1, 0};
     place_ = &place;
     signals_ += rank_plan.signals;
-    expect(rank_plan.signals >= 0 && signals_ <= max_signals,
+    expect(rank_plan.signals >= 0 && signals_ <= most_signals,
            "rank {} has {} signals: all ranks together may have 2^22", rank, rank_plan.signals);
-    expect(rank_plan.queues.size() <= max_queues, "rank {} has {} queues: at most {}", rank, rank_plan.queues.size(),
-           max_queues);
+    expect(rank_plan.queues.size() <= most_queues, "rank {} has {} queues: at most {}", rank, rank_plan.queues.size(),
+           most_queues);
     for (const Queue& queue : rank_plan.queues) {
       ++place.queue;
-      expect(queue.workers >= 0 && queue.workers <= 1 << 16, "rank {} queue {} reserves {} workers", rank, place.queue,
-             queue.workers);
-      expect(queue.tile.rows >= 0 && queue.tile.cols >= 0 && queue.tile.rows <= most_tile_side &&
-                 queue.tile.cols <= most_tile_side,
-             "rank {} queue {} computes blocks of {} x {}: a side is from 0 to 2^31", rank, place.queue,
-             queue.tile.rows, queue.tile.cols);
+      expect(queue.workers >= 0 && queue.workers <= most_workers, "rank {} queue {} reserves {} workers", rank,
+             place.queue, queue.workers);
+      expect(queue.tile.rows >= 0 && queue.tile.cols >= 0 && queue.tile.rows <= most_extent &&
+                 queue.tile.cols <= most_extent,
+             "rank {} queue {} computes blocks of {} x {}: a side is from 0 to {}", rank, place.queue,
+             queue.tile.rows, queue.tile.cols, most_extent);
       expect(queue.cluster == ClusterMode::any || queue.engine == Engine::compute,
              "rank {} queue {} is a {} queue: cluster {} is for compute queues", rank, place.queue,
              name_of(queue.engine), name_of(queue.cluster));
-      expect(queue.kept_free >= 0 && queue.kept_free <= 1 << 16, "rank {} queue {} keeps {} SMs free", rank,
+      expect(queue.kept_free >= 0 && queue.kept_free <= most_workers, "rank {} queue {} keeps {} SMs free", rank,
              place.queue, queue.kept_free);
       expect(queue.kept_free == 0 || queue.engine == Engine::library,
              "rank {} queue {} is a {} queue: only library queues keep SMs free", rank, place.queue,
@@ -156,15 +159,15 @@ class FormatCheck::Rules {
       expect(t->a.rows <= queue.tile.rows && t->b.cols <= queue.tile.cols,
              "a tile of {} x {} on a queue whose blocks are {} x {}", t->a.rows, t->b.cols, queue.tile.rows,
              queue.tile.cols);
-    if (std::holds_alternative<Product>(task.work))
-      expect(queue.tile.rows > 0 && queue.tile.cols > 0, "a product on a queue whose blocks are {} x {}",
-             queue.tile.rows, queue.tile.cols);
     if (tile && queue.cluster == ClusterMode::share_k) check_whole_depth(std::get<Tile>(task.work));
     std::visit([&](const auto& work) { check_work(work); }, task.work);
+    if (const auto* product = std::get_if<Product>(&task.work)) check_blocks(queue, *product);
+    waits_and_posts_ += std::ssize(task.waits) + std::ssize(task.posts);
+    expect(waits_and_posts_ <= most_waits_and_posts, "the plan has more than {} waits and posts", most_waits_and_posts);
     for (const Wait& wait : task.waits) {
       expect(wait.signal >= 0 && wait.signal < plan_.ranks[static_cast<std::size_t>(place_->rank)].signals,
              "waits for signal {} of {}", wait.signal, plan_.ranks[static_cast<std::size_t>(place_->rank)].signals);
-      expect(wait.count >= 1 && wait.count < 1u << 30, "waits for {} posts: it must be 1 to 2^30", wait.count);
+      expect(wait.count >= 1 && wait.count < 1u << 30, "waits for {} posts: it must be 1 to 2^30 - 1", wait.count);
       expect(wait.point == WaitPoint::load || tile, "only a tile waits at its epilogue");
       expect(wait.k_begin == 0 || (tile && wait.point == WaitPoint::load && wait.k_begin > 0 &&
                                    wait.k_begin < std::get<Tile>(task.work).a.cols),
@@ -246,9 +249,10 @@ class FormatCheck::Rules {
   void check_work(const Tile& tile) {
     check_operands(tile.a, tile.b);
     check_scale(tile.a, tile.b, tile.a_scale);
+    const std::int64_t rows = tile.a.rows, cols = tile.b.cols;
+    expect(rows * cols <= most_extent, "the tile is {} x {}: it may have {} elements", rows, cols, most_extent);
     expect(tile.own >= 0 && tile.own <= std::ssize(tile.adds), "own position {} of {} slots", tile.own,
            tile.adds.size());
-    const std::int64_t rows = tile.a.rows, cols = tile.b.cols;
     for (const Region& add : tile.adds) {
       check_region(add, "a slot to add");
       if (check_bias(add, "a slot to add", cols, &add == &tile.adds.back())) continue;
@@ -323,6 +327,19 @@ class FormatCheck::Rules {
     expect(p.algorithm.tile >= 0 && p.algorithm.parts >= 1 && p.algorithm.parts <= 1 << 16,
            "algorithm [{}, {}]: the tile's number is 0 or more, the parts of K 1 to 2^16", p.algorithm.tile,
            p.algorithm.parts);
+  }
+
+  void check_blocks(const Queue& queue, const Product& p) {
+    const auto& [rows, cols] = queue.tile;
+    expect(rows > 0 && cols > 0, "a product on a queue whose blocks are {} x {}", rows, cols);
+    const std::int64_t high = std::min(rows, p.a.rows), wide = std::min(cols, p.b.cols);
+    expect(high * wide <= most_extent, "blocks of {} x {}: one may have {} elements", high, wide, most_extent);
+    const std::int64_t blocks =
+        base::counted_product({base::ceil_div(p.a.rows, rows), base::ceil_div(p.b.cols, cols), std::int64_t{p.batch}});
+    expect(blocks <= most_product_blocks, "products of {} blocks of {} x {}: there may be {}", blocks, rows, cols,
+           most_product_blocks);
+    expect(static_cast<std::int64_t>(place_->index) < most_product_tasks,
+           "a queue with products has more than {} tasks", most_product_tasks);
   }
 
   // The last one of a batch, whose first one is in bounds.
@@ -433,7 +450,7 @@ class FormatCheck::Rules {
   const TaskPlace nowhere_{-1, -1, 0};
   const TaskPlace* place_ = &nowhere_;
   const Task* task_ = nullptr;  // that is being checked
-  std::int64_t signals_ = 0;
+  std::int64_t signals_ = 0, waits_and_posts_ = 0;
   struct Group {
     CollectiveKind kind;
     std::int64_t rows, cols;  // of the sources

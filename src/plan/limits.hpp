@@ -1,0 +1,43 @@
+// What a plan may hold at most, as docs/plan-format.md states it. The format check proves it of every plan, so that
+// whoever runs one may count rows, columns and pitches in 32-bit integers, as BLAS and the GPUs' tensor maps do.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+namespace imbrex::plan {
+
+/// Sizes of a problem, rows and columns of a buffer (of slots: their number and their elements), elements of a tile.
+/// So products of two of them, and bytes of such, stay inside 64 bits.
+inline constexpr std::int64_t most_extent = std::numeric_limits<std::int32_t>::max();
+
+/// Bytes of all buffers of a rank, their copies included.
+inline constexpr std::int64_t most_bytes = std::int64_t{1} << 46;
+
+/// Signals of all ranks together.
+inline constexpr std::int64_t most_signals = std::int64_t{1} << 22;
+
+/// Waits and posts of all tasks together: counters of 32 bits are compared by signed difference.
+inline constexpr std::int64_t most_waits_and_posts = std::numeric_limits<std::int32_t>::max();
+
+inline constexpr int most_queues = 64;        ///< of a rank
+inline constexpr int most_workers = 1 << 16;  ///< that a queue reserves
+
+inline constexpr int most_batch = 1 << 16;    ///< products of one task
+
+/// Blocks of one task's products, and tasks of a queue that has products: those who share them count both in one word.
+inline constexpr std::int64_t most_product_blocks = std::int64_t{1} << 36;
+inline constexpr std::int64_t most_product_tasks = std::int64_t{1} << 22;
+
+/// Bytes of a buffer's name.
+inline constexpr std::size_t most_name = 100;
+
+/// Tasks that a strategy makes and keeps, and the parts of which they are: waits, posts and regions. Some GB of memory
+/// each. Tasks that are handed over one by one may be more.
+inline constexpr std::int64_t most_kept_tasks = std::int64_t{1} << 23;
+inline constexpr std::int64_t most_kept_parts = std::int64_t{1} << 26;
+
+/// Tasks that are handed over: a rank's table of them takes some GB.
+inline constexpr std::int64_t most_handed_tasks = std::int64_t{1} << 26;
+
+}  // namespace imbrex::plan
