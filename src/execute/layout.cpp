@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.hpp"
+#include "base/narrow.hpp"
 #include "plan/builder.hpp"
 
 namespace imbrex::execute {
@@ -92,8 +93,8 @@ HeapLayout::HeapLayout(const Plan& plan, LayoutSurvey survey)
     signals_.push_back(plan.ranks[rank].signals);
     // A group's counters receive one post from every rank that it joins.
     for (const auto& [number, joined] : survey.groups_) {
-      const bool joins = std::find(joined.begin(), joined.end(), static_cast<int>(rank)) != joined.end();
-      posts_[rank].insert(posts_[rank].end(), 2, joins ? static_cast<std::uint32_t>(joined.size()) : 0);
+      const bool joins = std::find(joined.begin(), joined.end(), base::narrow<int>(rank, "ranks")) != joined.end();
+      posts_[rank].insert(posts_[rank].end(), 2, joins ? base::narrow<std::uint32_t>(joined.size(), "ranks") : 0);
     }
     most_signals_ = std::max(most_signals_, posts_[rank].size());
   }

@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include "base/narrow.hpp"
 #include "imbrex/execute.hpp"
 #include "imbrex/plan.hpp"
 #include "plan/task_stream.hpp"
@@ -51,7 +52,7 @@ class HeapLayout {
 
   /// What a counter of `rank` shows when `epoch` begins, if all posts of earlier epochs have arrived.
   std::uint32_t base(int rank, int signal, std::uint64_t epoch) const {
-    return static_cast<std::uint32_t>((epoch / signal_copies_) * posts(rank, signal));
+    return base::wrapped<std::uint32_t>((epoch / signal_copies_) * posts(rank, signal));
   }
 
   /// Posts that a signal of `rank` receives in an epoch.
@@ -60,7 +61,7 @@ class HeapLayout {
   }
 
   /// Counters of `rank`, those of collectives included.
-  int signals(int rank) const { return static_cast<int>(posts_[static_cast<std::size_t>(rank)].size()); }
+  int signals(int rank) const { return base::narrow<int>(posts_[static_cast<std::size_t>(rank)].size(), "signals"); }
 
   /// Counters of a collective group, beside the plan's signals: `stage` 0 or 1. `rank` is one of those that it joins.
   int collective_signal(int rank, int group_index, int stage) const {
@@ -94,7 +95,7 @@ std::map<int, std::vector<const Collective*>> collective_groups(const Plan& plan
 
 /// True once `seen` has come as far as `expected`; both wrap at 2^32 and are less than 2^31 apart.
 constexpr bool reached(std::uint32_t seen, std::uint32_t expected) {
-  return static_cast<std::int32_t>(seen - expected) >= 0;
+  return base::wrapped<std::int32_t>(seen - expected) >= 0;
 }
 
 }  // namespace imbrex::execute

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/narrow.hpp"
 #include "execute/timeline_rows.hpp"
 #include "imbrex/timeline.hpp"
 
@@ -35,7 +36,7 @@ std::string to_perfetto(const Timeline& timeline) {
   };
   std::map<std::pair<int, std::string>, int> threads;
   for (const execute::TimelineRow& row : execute::rows_of(timeline)) {
-    const int thread = static_cast<int>(threads.size()) + 1;
+    const int thread = base::narrow<int>(threads.size() + 1, "rows of the timeline");
     if (threads.empty() || threads.rbegin()->first.first != row.rank)
       add(fmt::format(R"({{"ph":"M","name":"process_name","pid":{0},"args":{{"name":"rank {0}"}}}})", row.rank));
     threads[{row.rank, row.name}] = thread;

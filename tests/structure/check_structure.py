@@ -26,6 +26,9 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 CUDA_HEADER = re.compile(r"^(cuda|nccl|nvml|nvtx|cublas|cutlass/|cute/|cooperative_groups|cub/|thrust/|mma\.h|nv/)")
 TORCH = re.compile(r'^[ \t]*#\s*include\s*[<"](torch|ATen|c10)/|^\s*(import|from)\s+torch\b', re.M)
 TORCH_PEERS = ("bench/peers_torch.py", "bench/peers_all_reduce.py")  # measure it
+# Folders in which no number is cast to a small integer. src/execute: without what lies in its folders.
+CHECKED_NUMBERS = ["src/plan", "src/execute", "src/execute/cpu"]
+NARROWING = re.compile(r"static_cast<(int|short|unsigned( int)?|std::u?int(8|16|32)_t)>\s*\(")
 GETENV = re.compile(r"\b(secure_)?getenv\s*\(")
 
 
@@ -169,6 +172,14 @@ def check_foreign(root):
     return faults
 
 
+def check_narrowing(root):
+    """Numbers that a plan decides go through base::narrow, which checks them, or base::wrapped, which says why not."""
+    return [f"{path.relative_to(root)}:{number}: casts to 32 bits or fewer; base::narrow checks that the value fits"
+            for folder in CHECKED_NUMBERS for path in files(root, folder) if path.suffix in (".cpp", ".hpp")
+            if path.parent == root / folder or folder != "src/execute"
+            for number, line in enumerate(without_comments(text_of(path)).split("\n"), 1) if NARROWING.search(line)]
+
+
 def check_sizes(root):
     faults = []
     for folder in CODE_FOLDERS + ["scripts", "cmake"]:
@@ -196,7 +207,7 @@ def check_listed(root):
             if path.suffix in (".cpp", ".cu", ".c") and path.resolve() not in listed]
 
 
-CHECKS = [check_rooms, check_arrows, check_foreign, check_sizes, check_listed]
+CHECKS = [check_rooms, check_arrows, check_foreign, check_narrowing, check_sizes, check_listed]
 
 
 def main(argv):

@@ -119,6 +119,12 @@ class Checks(unittest.TestCase):
         self.refuse("calls getenv", {"src/plan/plan.cpp": 'auto x = ::getenv("X");\n'})
         self.refuse("calls getenv", {"cli/main.cpp": 'auto x = std::getenv ("X");\n'})
 
+    def test_narrowing(self):
+        self.refuse("base::narrow checks", {"src/plan/plan.hpp": "int f(long x) { return static_cast<int>(x); }\n"})
+        self.refuse("plan.cpp:2: casts", {"src/plan/plan.cpp": "\nauto y = static_cast<std::uint32_t>(x);\n"})
+        self.assertEqual(faults_of({"src/plan/plan.hpp": "// static_cast<int>(x)\nlong f(int x) { return static_cast<long>(x); }\n",
+                                    "src/ops/ops.hpp": "int f(long x) { return static_cast<int>(x); }\n"}), [])
+
     def test_sizes(self):
         self.refuse("501 lines", {"src/plan/plan.hpp": "\n" * 501})
         self.refuse("501 lines", {"scripts/test": "\n" * 501})

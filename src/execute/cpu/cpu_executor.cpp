@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <exception>
 #include <thread>
+#include <utility>
 
 #include "base/blas.hpp"
 #include "base/check.hpp"
@@ -81,7 +82,7 @@ class CpuExecution final : public Execution {
   // With injected delays, one rank in turn falls behind by far, so that the others run into the next epochs.
   void hold_back() const {
     if (options_.delays == 0 ||
-        static_cast<int>((options_.delays + epoch_) % static_cast<std::uint64_t>(world_.size())) != world_.rank())
+        std::cmp_not_equal((options_.delays + epoch_) % static_cast<std::uint64_t>(world_.size()), world_.rank()))
       return;
     std::this_thread::sleep_for(std::chrono::duration<double>(4 * options_.max_delay));
   }

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/clock.hpp"
+#include "base/narrow.hpp"
 #include "imbrex/error.hpp"
 #include "plan/product_blocks.hpp"
 
@@ -95,7 +96,7 @@ std::string Worker::diagnose() const {
       if (!reached(seen, expected))
         return fmt::format("{} waited longer than {} s for signal {} in epoch {}: expected {} posts, saw {}", where,
                            shared_.world.options().wait_limit, wait.signal, shared_.epoch, wait.count,
-                           static_cast<std::int32_t>(seen - (expected - wait.count)));
+                           base::wrapped<std::int32_t>(seen - (expected - wait.count)));
     }
     return fmt::format("{} waited longer than {} s for the other ranks in epoch {}", where,
                        shared_.world.options().wait_limit, shared_.epoch);
@@ -251,7 +252,8 @@ bool Worker::step_simple(Lane& lane, const Task& task) {
 bool Worker::step_collective(Lane& lane, const Task& task, const Collective& collective) {
   const auto place = shared_.collectives.find(collective.group);
   const auto& parts = place->second;
-  const int group = static_cast<int>(std::distance(shared_.collectives.begin(), place)), rank = shared_.world.rank();
+  const int group = base::narrow<int>(std::distance(shared_.collectives.begin(), place), "collectives"),
+            rank = shared_.world.rank();
   const auto post_all = [&](int stage) {
     for (const Collective* part : parts)
       shared_.memory.post(part->to.rank, shared_.layout.collective_signal(part->to.rank, group, stage));
@@ -259,7 +261,7 @@ bool Worker::step_collective(Lane& lane, const Task& task, const Collective& col
   const auto all_posted = [&](int stage) {
     const int signal = shared_.layout.collective_signal(rank, group, stage);
     return reached(shared_.memory.seen(signal),
-                   shared_.memory.expected(signal, static_cast<std::uint32_t>(parts.size())));
+                   shared_.memory.expected(signal, base::narrow<std::uint32_t>(parts.size(), "ranks")));
   };
   switch (lane.phase) {
     case 0:

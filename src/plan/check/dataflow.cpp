@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/narrow.hpp"
 #include "plan/builder.hpp"
 #include "plan/check/writes.hpp"
 
@@ -49,7 +50,7 @@ class Dataflow {
       for_each_written(id, [&](const Region& region) { index_of(region.rank, region.buffer).add({region, id, {}}); });
     for (int rank = 0; rank < plan_.problem.ranks; ++rank)
       for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
-        WriteIndex& index = index_of(rank, static_cast<int>(b));
+        WriteIndex& index = index_of(rank, base::narrow<int>(b, "buffers"));
         if (const auto both = index.build(plan_.buffers[b])) {
           const auto& [later, earlier] = *both;
           refuse(Fault::coverage, later.task,

@@ -9,6 +9,8 @@
 #include <set>
 #include <vector>
 
+#include "base/ceil_div.hpp"
+#include "base/narrow.hpp"
 #include "base/text.hpp"
 #include "imbrex/error.hpp"
 #include "plan/builder.hpp"

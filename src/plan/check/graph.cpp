@@ -23,7 +23,7 @@ Graph::Graph(const Plan& plan) : plan_(plan) {
   std::uint32_t signals = 0;
   for (const RankPlan& rank : plan.ranks) {
     signal_base_.push_back(signals);
-    signals += static_cast<std::uint32_t>(rank.signals);
+    signals += base::narrow<std::uint32_t>(rank.signals, "signals");
   }
   signals_.resize(signals);
   nodes_.reserve(count_tasks(plan));
@@ -38,15 +38,15 @@ Graph::Graph(const Plan& plan) : plan_(plan) {
       for (const Task& task : queues[index(q)].tasks) {
         const auto id = static_cast<TaskId>(nodes_.size());
         TaskNode node{&task, rank, q, id - first_of_queue_.back().back()};
-        node.first_wait = static_cast<std::uint32_t>(wait_nodes_of_.size());
-        node.first_post = static_cast<std::uint32_t>(ordinals_.size());
+        node.first_wait = base::narrow<std::uint32_t>(wait_nodes_of_.size(), "waits");
+        node.first_post = base::narrow<std::uint32_t>(ordinals_.size(), "posts");
         if (ordered_queue && node.index > 0) {
           node.previous = id - 1;
           nodes_.back().next = id;
         }
         if (const auto* collective = std::get_if<Collective>(&task.work)) {
           const auto [place, fresh] =
-              groups.insert({collective->group, static_cast<std::int32_t>(collectives_.size())});
+              groups.insert({collective->group, base::narrow<std::int32_t>(collectives_.size(), "collectives")});
           if (fresh) collectives_.emplace_back();
           node.collective = place->second;
           collectives_[static_cast<std::size_t>(place->second)].push_back(id);
@@ -60,10 +60,10 @@ Graph::Graph(const Plan& plan) : plan_(plan) {
           if (poster[s].first < 0) poster[s] = here, signal.in_order = ordered_queue;
           if (poster[s] != here) signal.in_order = false;
           if (poster[s].first != rank) signal.one_rank = false;
-          ordinals_.push_back(static_cast<std::uint32_t>(signal.total));
+          ordinals_.push_back(base::narrow<std::uint32_t>(signal.total, "posts"));
           if (signal.makers.empty() || signal.makers.back().task != id) signal.makers.push_back({id});
           ++signal.makers.back().made;
-          signal.posts.push_back({id, static_cast<std::uint32_t>(signal.total++)});
+          signal.posts.push_back({id, base::narrow<std::uint32_t>(signal.total++, "posts")});
         }
         nodes_.push_back(node);
       }
@@ -76,7 +76,7 @@ Graph::Graph(const Plan& plan) : plan_(plan) {
 }
 
 std::uint32_t Graph::wait_node(std::uint32_t signal, std::uint32_t count) {
-  const auto node = static_cast<std::uint32_t>(wait_nodes_.size());
+  const auto node = base::narrow<std::uint32_t>(wait_nodes_.size(), "waits");
   const auto [place, fresh] = wait_node_of_.insert({std::uint64_t{signal} << 32 | count, node});
   if (!fresh) return place->second;
   wait_nodes_.push_back({signal, count});
@@ -145,7 +145,7 @@ std::optional<Finding> Graph::find_deadlock() {
         parked[signal_id(rank, blocking->signal)].push_back({rank, queue});
         break;
       }
-      const auto position = static_cast<std::uint32_t>(order_.size());
+      const auto position = base::narrow<std::uint32_t>(order_.size(), "tasks");
       if (node.collective < 0) {
         complete(id, position);
         ++head;
@@ -288,7 +288,8 @@ void Graph::compute_entered() {
     }
     i = end;
   }
-  for (std::size_t rank = 0; rank < entered_leave_.size(); ++rank) entered_leave_[rank] |= bit(static_cast<int>(rank));
+  for (std::size_t rank = 0; rank < entered_leave_.size(); ++rank)
+    entered_leave_[rank] |= bit(base::narrow<int>(rank, "ranks"));
 }
 
 void Graph::compute_holds() {

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/narrow.hpp"
 #include "imbrex/plan.hpp"
 
 namespace imbrex::plan {
@@ -104,7 +105,7 @@ class Graph {
   };
 
   std::uint32_t signal_id(int rank, int signal) const {
-    return signal_base_[static_cast<std::size_t>(rank)] + static_cast<std::uint32_t>(signal);
+    return signal_base_[static_cast<std::size_t>(rank)] + base::narrow<std::uint32_t>(signal, "signals");
   }
   std::uint32_t wait_node(std::uint32_t signal, std::uint32_t count);
   bool sure_of(TaskId task, const WaitNode& node) const;

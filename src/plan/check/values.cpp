@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/narrow.hpp"
 #include "plan/builder.hpp"
 
 namespace imbrex::plan {
@@ -11,7 +12,7 @@ namespace imbrex::plan {
 int Sums::intern(std::vector<Stretch> set) {
   std::vector<std::pair<std::int64_t, std::int64_t>> key;
   for (const Stretch& s : set) key.emplace_back(s.begin, s.end);
-  const auto [place, fresh] = index_.insert({std::move(key), static_cast<int>(sets_.size())});
+  const auto [place, fresh] = index_.insert({std::move(key), base::narrow<int>(sets_.size(), "sums")});
   if (fresh) sets_.push_back(std::move(set));
   return place->second;
 }
@@ -86,7 +87,7 @@ Wanted wanted_output(const Problem& problem, int rank, std::int64_t row) {
       wanted.value.row = (rank - source) * block;
       wanted.k = {source * problem.k, (source + 1) * problem.k};
       wanted.rows_end = (source + 1) * block;
-      wanted.bias_of = static_cast<int>(source);
+      wanted.bias_of = base::narrow<int>(source, "ranks");
       break;
     }
   }

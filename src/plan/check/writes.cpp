@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/ceil_div.hpp"
+#include "base/narrow.hpp"
 
 namespace imbrex::plan {
 
@@ -32,7 +33,7 @@ std::optional<std::pair<Write, Write>> WriteIndex::build(const Buffer& buffer) {
     if (earlier != nullptr) return std::pair(writes_[w], *earlier);
     for (std::int64_t i = r.row / cell_rows_; i <= (r.row + r.rows - 1) / cell_rows_; ++i)
       for (std::int64_t j = r.col / cell_cols_; j <= (r.col + r.cols - 1) / cell_cols_; ++j)
-        cells_[static_cast<std::size_t>(i * grid_cols_ + j)].push_back(static_cast<std::uint32_t>(w));
+        cells_[static_cast<std::size_t>(i * grid_cols_ + j)].push_back(base::narrow<std::uint32_t>(w, "writes"));
   }
   return std::nullopt;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/narrow.hpp"
 #include "execute/cuda/products/sum.hpp"
 #include "execute/layout.hpp"
 #include "plan/builder.hpp"
@@ -92,10 +93,10 @@ void LibrarySteps::set_apart(const Region& to, const Operands& operands, cudaStr
 
 void LibrarySteps::sum(const Reduction& reduction, const Operands& operands, cudaStream_t stream) const {
   SumArgs args{};
-  args.task.rows = static_cast<std::uint32_t>(reduction.from.front().rows);
-  args.task.cols = static_cast<std::uint32_t>(reduction.from.front().cols);
-  args.task.adds = static_cast<std::uint16_t>(reduction.from.size());
-  args.task.stores = static_cast<std::uint16_t>(reduction.to.size());
+  args.task.rows = base::narrow<std::uint32_t>(reduction.from.front().rows, "rows of a sum");
+  args.task.cols = base::narrow<std::uint32_t>(reduction.from.front().cols, "columns of a sum");
+  args.task.adds = base::narrow<std::uint16_t>(reduction.from.size(), "sources of a sum");
+  args.task.stores = base::narrow<std::uint16_t>(reduction.to.size(), "destinations of a sum");
   std::size_t i = 0;
   for (const auto* regions : {&reduction.from, &reduction.to})
     for (const Region& r : *regions) {

@@ -197,7 +197,8 @@ struct TileScales {
 
 /// Slices of `slice` columns that a tile's stretch of K has.
 constexpr int slices_of(const TaskEntry& task, int slice) {
-  return (static_cast<int>(task.k_end - task.k_begin) + slice - 1) / slice;
+  const auto by = static_cast<std::uint32_t>(slice);
+  return static_cast<int>((task.k_end - task.k_begin + by - 1) / by);  // K and a slice are below 2^31
 }
 
 constexpr TileScales scales_of(const GemmArgs& args, const TaskEntry& task, std::uint32_t copy) {

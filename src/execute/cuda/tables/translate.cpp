@@ -1,31 +1,21 @@
 #include "execute/cuda/tables/translate.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <span>
 
 #include "base/check.hpp"
+#include "base/narrow.hpp"
 #include "execute/cuda/tables/pairs.hpp"
 #include "plan/builder.hpp"
 
 namespace imbrex::cuda {
 namespace {
 
+using base::narrow;
+
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
-[[noreturn]] void refuse_number(std::size_t value, const char* what, std::size_t most) {
-  throw Error(ErrorCode::invalid_input,
-              fmt::format("the plan has {} {}: the CUDA executor takes at most {}", value, what, most));
-}
-
-template <typename To>
-To narrow(std::size_t value, const char* what) {
-  if (value > std::numeric_limits<To>::max()) [[unlikely]]
-    refuse_number(value, what, std::numeric_limits<To>::max());
-  return static_cast<To>(value);
-}
-
-std::uint32_t word(std::int64_t value) { return static_cast<std::uint32_t>(value); }
+std::uint32_t word(std::int64_t value) { return narrow<std::uint32_t>(value, "a number of the table"); }
 
 // NOTE: entries are filled where they lie. What has just been written field by field cannot be copied in wider pieces
 // before it has left the processor's store buffer, which cost a fifth of the time.
@@ -192,7 +182,7 @@ class Translation {
 
   void start(TaskEntry& entry) {
     const Task& task = *task_;
-    entry.queue = static_cast<std::uint16_t>(place_->queue);  // of 64 at most
+    entry.queue = narrow<std::uint16_t>(place_->queue, "queue");
     entry.task = narrow<std::uint32_t>(place_->index, "tasks in a queue");
     add_waits(entry, task);
     entry.posts = narrow<std::uint32_t>(table_.posts.size(), "posts");
@@ -308,8 +298,7 @@ class Translation {
                    "{}: rows of A from {} on with scales from {} on: the CUDA executor takes them from the same row on",
                    where(), tile.a.row, scale.row);
     if (gathered) table_.gathered_scales = scale.buffer;
-    if (plan_.problem.scales == Scales::tensor)
-      entry.a_scale = narrow<std::uint16_t>(index(static_cast<int>(scale.row)), "scales");
+    if (plan_.problem.scales == Scales::tensor) entry.a_scale = narrow<std::uint16_t>(scale.row, "row of the scales");
   }
 
   void add_reduction(TaskEntry& entry, const Reduction& reduction) {
