@@ -75,9 +75,8 @@ void PlanOptions::add_to(CLI::App& command) {
       ->group(knob_group);
   command
       .add_option("--codec", codec,
-                  "exact (default), or a codec that sums go through: int8, int6, int5, int4, int3 or fp8, with -asym, "
-                  "-g64, -g128, -fp32, -e8m0; a codec a step: int4+int8; or flash8, 6, 4. With a GEMM: sequential and "
-                  "decomposed; a reduce-scatter has one step")
+                  "exact (default), or what sums go through (docs/codec.md): int8, int4-g128, flash6 ...; int4+int8: "
+                  "one a step; with a GEMM: not in fused plans")
       ->type_name("NAME")
       ->group(knob_group);
   add_integer(command, "--chunks", chunks, 1, most - 1, "decomposed: parts of the GEMM (default 2)")->group(knob_group);

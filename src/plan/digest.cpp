@@ -21,8 +21,8 @@ class Stream {
   /// A number whatever it is: an item of a list.
   void item(std::uint8_t tag, std::uint64_t value) {
     byte(tag);
-    for (; value >= 128; value >>= 7) byte(static_cast<std::uint8_t>(value | 128));
-    byte(static_cast<std::uint8_t>(value));
+    for (; value >= 128; value >>= 7) byte((value & 127) | 128);
+    byte(value);
   }
 
   template <typename T>
@@ -39,7 +39,7 @@ class Stream {
   std::uint64_t hash() const { return hash_; }
 
  private:
-  void byte(std::uint8_t value) {
+  void byte(std::uint64_t value) {
     const std::array one{static_cast<std::byte>(value)};
     hash_ = base::hash_of(one, hash_);
   }

@@ -110,10 +110,11 @@ void LibraryCollectives::add(int rank, std::size_t chunk, const Region& from, co
     const Stage& s = all[i];
     const std::int64_t group = (first + static_cast<std::int64_t>(i)) * std::max(nodes_, places_) +
                                (s.inside ? rank / places_ : rank % places_);
-    Task task{Collective{s.kind, base::narrow<int>(group, "collectives"), s.from, s.to, joined(rank, s.inside),
-                         Backend::nccl, {}},
-              {},
-              {}};
+    Task task{
+        Collective{
+            s.kind, base::narrow<int>(group, "collectives"), s.from, s.to, joined(rank, s.inside), Backend::nccl, {}},
+        {},
+        {}};
     if (i == 0) task.waits = waits;
     if (i + 1 == all.size()) task.posts = posts;
     b_.add(rank, library_, std::move(task));

@@ -23,7 +23,7 @@ inline constexpr std::int64_t most_waits_and_posts = std::numeric_limits<std::in
 inline constexpr int most_queues = 64;        ///< of a rank
 inline constexpr int most_workers = 1 << 16;  ///< that a queue reserves
 
-inline constexpr int most_batch = 1 << 16;    ///< products of one task
+inline constexpr int most_batch = 1 << 16;  ///< products of one task
 
 /// Blocks of one task's products, and tasks of a queue that has products: those who share them count both in one word.
 inline constexpr std::int64_t most_product_blocks = std::int64_t{1} << 36;

@@ -104,9 +104,9 @@ class Disagree(Case):
                   "reducer": "tail", "comm_rows": 8, "split_k": 2, "partial": "bf16"}),
                 ("gemm_reduce_scatter", {"strategy": "fused", "order": "column_major", "transport": "store"}, {"own_shift": 1, "abreast": 1}),
                 ("all_gather_gemm", {"strategy": "fused", "comm_rows": 16}, {"k_slices": 2}),
-                ("gemm_all_reduce", {"strategy": "fused", "transport": "store"}, {"one_shot": True}),
+                ("gemm_all_reduce", {"strategy": "fused", "transport": "store", "reducer": "tail"}, {"one_shot": True}),
                 ("all_gather_gemm", {"strategy": "fused", "tile_m": 128}, {"span_shards": True}),
-                ("gemm_all_reduce", {"strategy": "decomposed"}, {"chunks": 4}),
+                ("gemm_all_reduce", {"strategy": "decomposed"}, {"chunks": 4, "codec": "int4"}),
                 ("gemm_all_reduce", {"strategy": "sequential"}, {"nodes": 2}),
                 ("gemm_all_reduce", {"strategy": "sequential"}, {"library_tile": 18, "library_parts": 2})):
             def command(knobs):
@@ -122,7 +122,7 @@ class Disagree(Case):
                     usual = changed = {**usual, "library_tile": 18}
                     changed = {**changed, name: value}
                 self.expect_field(command(usual), command(changed), name, "true" if value is True else value,
-                                  "false" if plan[name] is False else plan[name])
+                                  "none" if name == "codec" else "false" if plan[name] is False else plan[name])
 
     def test_plan_files(self):
         make = ["plan", "gemm_reduce_scatter", "--m", 24, "--n", 24, "--k", 36, "--type", "fp32", "--tile-m", 8, "--tile-n", 8,

@@ -161,7 +161,7 @@ class RunAllReduce(Case):
         self.refuse(*sized, "--device", "tpu", says="'tpu'")
         for option in (["--k", 4], ["--strategy", "fused"], ["--tile-m", 8], ["--b", "b.npy"], ["--workers", 2], ["--trace", "t.svg"]):
             self.refuse(*sized, *option, says=[option[0], "not all_reduce"])
-        self.refuse("run", "gemm_all_reduce", "--m", 8, "--n", 8, "--k", 8, "--codec", "int8", says=["--codec", "gemm_all_reduce"])
+        self.refuse("run", "all_gather_gemm", "--m", 8, "--n", 8, "--k", 8, "--codec", "int8", says=["codec int8", "all_gather_gemm sums nothing"])
         self.refuse("plan", "all_reduce", "--m", 8, "--n", 8, "--k", 8, says="'all_reduce'")
         self.refuse(*sized, "--codec", "int9", "--json", "r.json", says="int9")
         self.assertEqual(json.loads(self.read("r.json"))["exit_code"], 2)

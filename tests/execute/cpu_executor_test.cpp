@@ -45,7 +45,7 @@ TEST(CpuExecutor, AWaitingTileKeepsItsProduct) {
   Plan plan = make_plan({Operator::gemm_reduce_scatter, 96, 40, 48, 3, Type::fp32}, Strategy::fused, knobs);
   for (RankPlan& rank : plan.ranks) {
     auto& adding = rank.queues.front().tasks;
-    Queue sending{Engine::compute, 0, {}};
+    Queue sending{Engine::compute, 0, {}, rank.queues.front().tile};
     const auto sends = [](const Task& task) {
       const auto* tile = std::get_if<Tile>(&task.work);
       return tile == nullptr || tile->adds.empty();

@@ -43,9 +43,13 @@ std::vector<Region*> regions_of(Task& task) {
   } else if (auto* reduction = std::get_if<Reduction>(&task.work)) {
     for (Region& r : reduction->from) regions.push_back(&r);
     for (Region& r : reduction->to) regions.push_back(&r);
+  } else if (auto* collective = std::get_if<Collective>(&task.work)) {
+    regions = {&collective->from, &collective->to};
   } else {
-    auto& collective = std::get<Collective>(task.work);
-    regions = {&collective.from, &collective.to};
+    auto& product = std::get<Product>(task.work);
+    regions = {&product.a, &product.b, &product.to};
+    if (!product.bias.empty()) regions.push_back(&product.bias);
+    if (!product.a_scale.empty()) regions.push_back(&product.a_scale);
   }
   return regions;
 }

@@ -300,19 +300,6 @@ TEST(Agreement, AnotherKindOfCallIsNamed) {
   EXPECT_EQ(run_threads(3, roomy, body), 0);
 }
 
-// On the CPU: plans that are the same may come through any of the executor's doors.
-TEST(Agreement, PlansMayComeThroughDifferentDoors) {
-  EXPECT_EQ(run_threads(3, roomy,
-                        [](World& world) {
-                          Random random(3);
-                          Ask ask = random_ask(random, Call::prepare, world.size());
-                          ask.call = calls[1 + world.rank()];
-                          make(world, ask);
-                          return 0;
-                        }),
-            0);
-}
-
 TEST(Agreement, WhatOneRankRefusesAllRefuse) {
   const auto body = [](World& world) {
     const std::size_t before = first_free(world);

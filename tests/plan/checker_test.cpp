@@ -7,9 +7,12 @@
 
 #include "imbrex/error.hpp"
 #include "imbrex/plan.hpp"
+#include "plan/expect_fault.hpp"
 
 namespace imbrex {
 namespace {
+
+using test::expect_fault;
 
 Knobs small_tiles(Transport transport, Reducer reducer = Reducer::tile) {
   Knobs knobs;
@@ -33,13 +36,6 @@ constexpr int a_scale_buffer = 3;  // behind a, b and out
 
 std::vector<Task>& compute(Plan& plan, std::size_t rank) { return plan.ranks[rank].queues[0].tasks; }
 std::vector<Task>& copies(Plan& plan, std::size_t rank) { return plan.ranks[rank].queues[1].tasks; }
-
-void expect_fault(const Plan& plan, Fault fault, const std::string& text) {
-  const auto finding = check(plan);
-  ASSERT_TRUE(finding.has_value()) << "the plan passed; expected " << name_of(fault) << " " << text;
-  EXPECT_EQ(name_of(finding->fault), name_of(fault)) << finding->message;
-  EXPECT_NE(finding->message.find(text), std::string::npos) << finding->message;
-}
 
 TEST(Checker, AcceptsThePlansThatAreBrokenBelow) {
   for (const Plan& plan : {reduce_scatter(), reduce_scatter(Transport::push),
@@ -284,6 +280,9 @@ TEST(Checker, FollowsTheBias) {
        {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
     for (Strategy strategy : {Strategy::sequential, Strategy::fused})
       for (Reducer reducer : {Reducer::tile, Reducer::tail}) {
+        // A library's product adds its bias itself: see FollowsDataThroughProducts.
+        if (strategy == Strategy::sequential && (op == Operator::all_gather_gemm || op == Operator::gemm_all_to_all))
+          continue;
         const Plan good = with_bias(op, strategy, reducer);
         SCOPED_TRACE(to_json(good));
         ASSERT_FALSE(check(good).has_value()) << check(good)->message;
@@ -327,106 +326,6 @@ TEST(Checker, FollowsTheBias) {
            {}});
   }
   expect_fault(plan, Fault::coverage, "with another rank's bias");
-}
-
-Plan library_plan(const Problem& problem, Strategy strategy, Knobs knobs = {}) {
-  knobs.tile_m = knobs.tile_n = 8;
-  return make_plan(problem, strategy, knobs);
-}
-Product& product(Plan& plan, std::size_t rank, std::size_t task = 0) {
-  return std::get<Product>(plan.ranks[rank].queues[0].tasks.at(task).work);
-}
-
-TEST(Checker, NamesWhatIsMalformedInProducts) {
-  const Problem problem{Operator::gemm_reduce_scatter, 32, 16, 16, 2, Type::bf16};
-  const auto chunked = [&] { return library_plan(problem, Strategy::decomposed); };
-  const auto expect = [&](auto&& spoil, const char* text, Fault fault = Fault::malformed) {
-    Plan plan = chunked();
-    ASSERT_FALSE(check(plan).has_value());
-    spoil(plan, product(plan, 0));
-    expect_fault(plan, fault, text);
-  };
-  Plan batches = chunked();
-  EXPECT_EQ(product(batches, 0).batch, 2);
-  expect([](Plan&, Product& p) { p.batch = 0; }, "a batch of 0: it must be from 1 to 2^16");
-  expect([](Plan&, Product& p) { p.batch = 3; }, "leaves buffer", Fault::bounds);
-  expect([](Plan&, Product& p) { p.a_step = std::int64_t{1} << 62; }, "operand A of the batch", Fault::bounds);
-  expect([](Plan&, Product& p) { p.to_step = p.to.rows - 1; }, "they would overlap");
-  expect([](Plan&, Product& p) { p.a_step = 0; }, "A steps by 0 rows in a batch");
-  expect([](Plan&, Product& p) { p.batch = 1; }, "in a batch of one: they must be 0");
-  expect([](Plan&, Product& p) { p.a.rank = 1; }, "operand A is on rank 1: a product's regions are its own rank's");
-  expect([](Plan&, Product& p) { p.to.rank = 1; }, "the result is on rank 1");
-  expect([](Plan&, Product& p) { p.to.rows = 4; }, "the result is 4 x 16, the product 8 x 16");
-  expect([](Plan&, Product& p) { p.bias = {0, 0, 0, 0, 1, 8}; }, "the bias is in buffer 0");
-  expect([](Plan&, Product& p) { p.algorithm.parts = 0; }, "the parts of K 1 to 2^16");
-  expect([](Plan& plan, Product&) { plan.ranks[0].queues[0].tile = {}; },
-         "a product on a queue whose blocks are 0 x 0");
-  expect([](Plan& plan, Product&) { plan.ranks[0].queues[0].engine = Engine::compute; },
-         "products and collectives run on library queues");
-  expect([](Plan& plan, Product&) { plan.ranks[0].queues[0].cluster = ClusterMode::single; },
-         "cluster single is for compute queues");
-  expect([](Plan& plan, Product&) { plan.ranks[0].queues[1].kept_free = -1; }, "keeps -1 SMs free");
-}
-
-TEST(Checker, FollowsDataThroughProducts) {
-  const Problem problem{Operator::all_gather_gemm, 32, 16, 16, 2, Type::bf16};
-  for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed}) {
-    Plan plan = library_plan(problem, strategy);
-    EXPECT_FALSE(check(plan).has_value());
-    // Before the gather.
-    plan.ranks[0].queues[0].tasks[0].waits.clear();
-    expect_fault(plan, Fault::race, "before rank 0 queue 1 task 0 (collective) has written it");
-    // Rows that lie elsewhere.
-    plan = library_plan(problem, strategy);
-    std::swap(product(plan, 0).a, product(plan, 1).a);
-    product(plan, 0).a.rank = 0, product(plan, 1).a.rank = 1;
-    product(plan, 0).to.row += 1;
-    product(plan, 0).to.rows -= 1;
-    product(plan, 0).a.rows -= 1;
-    expect_fault(plan, Fault::coverage, "with what belongs elsewhere");
-  }
-  // One product of a batch steps over others' rows.
-  Plan plan = library_plan(problem, Strategy::decomposed);
-  product(plan, 0).a_step -= 1;
-  expect_fault(plan, Fault::coverage, "");
-  // A bias twice, and none.
-  Problem biased = problem;
-  biased.bias = true;
-  plan = library_plan(biased, Strategy::sequential);
-  EXPECT_FALSE(check(plan).has_value());
-  product(plan, 0).bias = {};
-  expect_fault(plan, Fault::coverage, "without the bias");
-}
-
-TEST(Checker, NamesCodecsThatDoNotSuit) {
-  Knobs knobs;
-  knobs.codec = parse_codec_pair("int8");
-  const auto plan_of = [&](Operator op) {
-    return library_plan({op, 32, 16, 16, 2, Type::bf16}, Strategy::sequential, knobs);
-  };
-  const auto part = [](Plan& plan, std::size_t rank) -> Collective& {
-    return std::get<Collective>(plan.ranks[rank].queues[1].tasks.at(0).work);
-  };
-  Plan plan = plan_of(Operator::gemm_all_reduce);
-  EXPECT_FALSE(check(plan).has_value());
-  part(plan, 1).codec = parse_codec_pair("int4");
-  expect_fault(plan, Fault::malformed, "runs by imbrex through codec int4 here, but by imbrex through codec int8");
-  plan = plan_of(Operator::gemm_all_reduce);
-  part(plan, 0).backend = Backend::nccl;
-  expect_fault(plan, Fault::malformed, "only collectives of backend imbrex");
-  plan = plan_of(Operator::gemm_all_reduce);
-  part(plan, 0).codec->all_gather.group = 7;
-  expect_fault(plan, Fault::malformed, "codec: ");
-  plan = plan_of(Operator::gemm_reduce_scatter);
-  EXPECT_FALSE(check(plan).has_value());
-  part(plan, 0).codec = parse_codec_pair("int4+int8");
-  expect_fault(plan, Fault::malformed, "it has one step, and so one codec");
-  for (const char* pair : {"int4+int8"}) {
-    knobs.codec = parse_codec_pair(pair);
-    EXPECT_THROW(plan_of(Operator::gemm_reduce_scatter), Error);
-    EXPECT_THROW(plan_of(Operator::all_gather_gemm), Error);
-    EXPECT_THROW(make_plan({Operator::gemm_all_reduce, 32, 16, 16, 2, Type::bf16}, Strategy::fused, knobs), Error);
-  }
 }
 
 // Ranks 0 and 1 on one node, 2 and 3 on the other: two reduce-scatters inside, then one across.
@@ -536,11 +435,10 @@ TEST(Checker, SumsOfVeryManyStretchesAreNotFollowed) {
 }
 
 TEST(Checker, LargePlansTakeLessThanASecond) {
-  Knobs fused, hosts;
+  Knobs fused, copied;
   fused.transport = Transport::store;
-  hosts.nodes = 2;
   const Problem problem{Operator::gemm_reduce_scatter, 16384, 28672, 8192, 4, Type::bf16};
-  for (const auto& [strategy, knobs] : {std::pair{Strategy::fused, fused}, std::pair{Strategy::sequential, hosts}}) {
+  for (const auto& [strategy, knobs] : {std::pair{Strategy::fused, fused}, std::pair{Strategy::fused, copied}}) {
     const Plan plan = make_plan(problem, strategy, knobs);
     ASSERT_GE(count_tasks(plan), 100000u);
     const auto begin = std::chrono::steady_clock::now();

@@ -42,7 +42,7 @@ TEST(PlanJson, NamesThePlaceAndTheRule) {
                  "problem.op: 'gemm' is not an operator; it must be one of");
   expect_refused(with(good, "\"signal_copies\"", "\"signals_copies\""), "'signals_copies' is not known here");
   expect_refused(with(good, "\"own\": 0", "\"own\": null"), ".tile.own: null is not an integer");
-  expect_refused(with(good, "\"tile\":", "\"tiles\":"),
+  expect_refused(with(good, "\"tile\": {", "\"tiles\": {"),
                  "ranks[0].queues[0].tasks[0]: the key 'tiles' is not known here");
   expect_refused(with(good, "\"posts\": []", "\"posts\": [[0]]"), "posts[0]: a list of 2 is needed");
 }

@@ -25,7 +25,7 @@ Plan by_way_of_a_wide_workspace(std::int64_t cols) {
   plan.ranks[0].signals = 1;
   auto& tasks = plan.ranks[0].queues[0].tasks;
   const Region wide{0, 3, 0, 0, 8, 64};
-  std::get<Tile>(tasks[0].work).b = wide;
+  std::get<Product>(tasks[0].work).b = wide;
   tasks[0].waits.push_back({0});
   tasks.insert(tasks.begin(), {Transfer{{0, 1, 0, 0, 8, 64}, wide}, {}, {{0, 0}}});
   return plan;
@@ -48,7 +48,8 @@ TEST(Limits, RowsAndColumnsFit32Bits) {
 }
 
 TEST(Limits, TilesHaveAsManyElementsAs32BitsCount) {
-  Plan plan = make_plan({Operator::gemm_all_reduce, 64, 64, 64, 1, Type::fp32}, Strategy::sequential, {});
+  Plan plan = make_plan({Operator::gemm_all_reduce, 64, 64, 64, 1, Type::fp32}, Strategy::fused, {});
+  plan.ranks[0].queues[0].tile = {largest, largest};
   plan.buffers.push_back({"tall", BufferRole::workspace, Layout::row_major, Type::fp32, 2147418113, 1, 1});
   plan.buffers.push_back({"wide", BufferRole::workspace, Layout::row_major, Type::fp32, 1, largest, 1});
   auto& tile = std::get<Tile>(plan.ranks[0].queues[0].tasks[0].work);

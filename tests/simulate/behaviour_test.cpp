@@ -51,17 +51,17 @@ TEST(Behaviour, AnEpilogueWaitHidesBehindTheProducts) {
 TEST(Behaviour, KernelsOfAStreamDoNotShareAWave) {
   Machine m = ideal_machine();
   m.launch_gap = constant(1e-6);
-  for (const Strategy strategy : {Strategy::decomposed, Strategy::fused}) {
-    Plans p(1, strategy);
-    auto& queue = p.queue(0, Engine::compute);
-    for (int t = 0; t < 6; ++t) queue.push_back(Plans::tile(0, 256, {}, {{0, t / 3}}));
-    // Two kernels of three tiles, or one of six, on four SMs.
-    EXPECT_NEAR(simulate(p.plan, m).seconds, 2 * tile_seconds(256) + (strategy == Strategy::fused ? 1e-6 : 2e-6),
-                1e-12);
-  }
-  Plans p(1, Strategy::decomposed);
-  auto& queue = p.queue(0, Engine::compute);
-  for (int t = 0; t < 8; ++t) queue.push_back(Plans::tile(0, 256, {}, {{0, t / 2}}));
+  // Two kernels of three tiles, or one of six, on four SMs.
+  Plans tiles(1);
+  auto& persistent = tiles.queue(0, Engine::compute);
+  for (int t = 0; t < 6; ++t) persistent.push_back(Plans::tile(0, 256));
+  EXPECT_NEAR(simulate(tiles.plan, m).seconds, 2 * tile_seconds(256) + 1e-6, 1e-12);
+  Plans products(1);
+  products.queue(0, Engine::library) = {Plans::product(0, 3, 256), Plans::product(0, 3, 256)};
+  EXPECT_NEAR(simulate(products.plan, m).seconds, 2 * tile_seconds(256) + 2e-6, 1e-12);
+  Plans p(1);
+  auto& queue = p.queue(0, Engine::library);
+  for (int t = 0; t < 4; ++t) queue.push_back(Plans::product(0, 2, 256));
   // A library has two of four SMs share the depth of each of two tiles.
   EXPECT_NEAR(simulate(p.plan, m).seconds, 4 * (0.5 * tile_seconds(256) + 1e-6), 1e-12);
 }
@@ -108,20 +108,20 @@ TEST(Behaviour, SMsThatShareATileAddTheirParts) {
   Machine m = ideal_machine();
   m.memory_bandwidth = constant(1e12), m.sm_memory_bandwidth = constant(0.5e12);
   m.sm_rate[Type::bf16] = constant(1e18);
-  const double load = 2 * 128 * 1024 * 2 / 1e12;  // what all tiles read, by two SMs or more; one takes twice as long
+  // What a block reads of A and of B, by two SMs or more; one takes twice as long. A is read once for all.
+  const double panel = 128 * 1024 * 2 / 1e12;
   const auto seconds = [&](int tiles, double epilogue) {
     m.tiles[0].epilogue = constant(epilogue);
-    Plans p(1, Strategy::sequential);
-    auto& queue = p.queue(0, Engine::compute);
-    for (int t = 0; t < tiles; ++t) queue.push_back(Plans::tile(0, 1024));
+    Plans p(1);
+    p.queue(0, Engine::library).push_back(Plans::product(0, tiles, 1024));
     return simulate(p.plan, m).seconds;
   };
   // Of four SMs each tile gets a share, all of it where adding costs little.
   for (const int tiles : {1, 2, 4})
-    EXPECT_NEAR(seconds(tiles, 1e-8), (tiles == 4 ? 2 : 1) * load + 4 / tiles * 1e-8, 1e-9) << tiles;
-  // Else as many as gain: sqrt(2 load / epilogue), here 1.02, or 2.05 of the four.
-  EXPECT_NEAR(seconds(1, 1e-6), 2 * load + 1e-6, 1e-9);
-  EXPECT_NEAR(seconds(1, 0.25e-6), load + 2 * 0.25e-6, 1e-9);
+    EXPECT_NEAR(seconds(tiles, 1e-8), (1 + tiles) * panel + 4 / tiles * 1e-8, 1e-9) << tiles;
+  // Else as many as gain: sqrt(4 panels / epilogue), here 1.02, or 2.05 of the four.
+  EXPECT_NEAR(seconds(1, 1e-6), 4 * panel + 1e-6, 1e-9);
+  EXPECT_NEAR(seconds(1, 0.25e-6), 2 * panel + 2 * 0.25e-6, 1e-9);
 }
 
 TEST(Behaviour, ACollectiveTakesSmsFromTiles) {
@@ -257,6 +257,7 @@ TEST(Behaviour, PlansWithIndicesOutOfRangeAreRefused) {
   EXPECT_NE(message_of(Plans(2).plan, small, ErrorCode::invalid_input).find("1 devices"), std::string::npos);
   Plan other = Plans(1).plan;
   other.problem.type = Type::fp32;
+  other.ranks[0].queues.push_back({Engine::compute, 0, {Plans::tile(0, 128)}, {128, 128}});
   EXPECT_NE(message_of(other, ideal_machine(), ErrorCode::invalid_input).find("fp32"), std::string::npos);
 }
 

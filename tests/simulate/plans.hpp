@@ -35,9 +35,8 @@ inline double tile_seconds(double depth) { return 2.0 * 128 * 128 * depth / 1e12
 /// A plan by hand: every rank has one workspace buffer 0 of 4096 x 65536 bf16 and 64 signals.
 class Plans {
  public:
-  explicit Plans(int ranks, Strategy strategy = Strategy::fused) {
+  explicit Plans(int ranks) {
     plan.problem = {Operator::gemm_all_to_all, 128 * ranks, 128, 128, ranks, Type::bf16};
-    plan.strategy = strategy;
     plan.buffers = {{"space", BufferRole::workspace, Layout::row_major, Type::bf16, 4096, 65536, 2}};
     plan.ranks.resize(static_cast<std::size_t>(ranks));
     for (RankPlan& rank : plan.ranks) rank.signals = 64;
@@ -45,7 +44,7 @@ class Plans {
   std::vector<Task>& queue(int rank, Engine engine, int workers = 0) {
     auto& queues = plan.ranks[static_cast<std::size_t>(rank)].queues;
     queues.reserve(8);  // the references that this returns stay valid
-    queues.push_back({engine, workers, {}});
+    queues.push_back({engine, workers, {}, {128, 128}});
     return queues.back().tasks;
   }
   static Region block(int rank, std::int64_t rows, std::int64_t cols, std::int64_t row = 0) {
@@ -56,6 +55,12 @@ class Plans {
     Tile work{block(rank, rows, depth), block(rank, depth, cols), {}, 0, {}};
     for (const int target : targets) work.stores.push_back({block(target, rows, cols)});
     return {work, std::move(waits), std::move(posts)};
+  }
+  /// A library's product of `tiles` blocks of 128 x 128.
+  static Task product(int rank, int tiles, std::int64_t depth, std::vector<Post> posts = {}) {
+    return {Product{block(rank, 128, depth), block(rank, depth, 128 * tiles), block(rank, 128, 128 * tiles)},
+            {},
+            std::move(posts)};
   }
   static Task copy(int from, int to, std::int64_t rows, std::int64_t cols, std::vector<Wait> waits = {},
                    std::vector<Post> posts = {}) {

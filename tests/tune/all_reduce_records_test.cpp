@@ -197,7 +197,7 @@ TEST(AllReduceRecords, RefuseWhatTheyDoNotKnow) {
       {"\"one_shot_below\": 524288", "\"one_shot_below\": -1", "mine.json: all_reduces[0].one_shot_below: -1 bytes"},
       {"\"one_shot_below\": 524288", "\"one_shot_below\": 1.5", "all_reduces[0].one_shot_below: 1.5 is not an integer"},
       {"\"one_shot_below\": 524288", "\"one_shot\": 524288", "'one_shot' is not known"},
-      {"\"exact_below\": 4194304", "\"exact_below\": \"4M\"", "all_reduces[0].codecs[0].exact_below: \"4M\""},
+      {"\"exact_below\": 4194304", "\"exact_below\": \"4M\"", "all_reduces[0].codecs[0].exact_below: '4M'"},
       {"\"codec\": \"int8\"", "\"codec\": \"int9\"", "all_reduces[0].codecs[0].codec: "},
       {"\"codec\": \"int8\"", "\"codec\": \"int4\"", "all_reduces[0].codecs[1].codec: int4 comes twice"},
       {"\"ranks\": 2", "\"ranks\": 1", "all_reduces[1].ranks: 1: it must be at least 2"},

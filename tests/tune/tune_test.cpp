@@ -110,7 +110,7 @@ TEST(Records, RefuseWhatTheyDoNotKnow) {
   EXPECT_NE(message("{").find("mine.json: this is not JSON"), std::string::npos);
   EXPECT_NE(message(with("\"imbrex_records\": 1", "\"imbrex_records\": 2")).find("reads format 1"), std::string::npos);
   EXPECT_NE(message(with("\"from_m\": 8", "\"from_m\": 0")).find("records[0]"), std::string::npos);
-  EXPECT_NE(message(with("\"ranks\": 4", "\"ranks\": \"4\"")).find("records[0].ranks: \"4\" is not an integer"),
+  EXPECT_NE(message(with("\"ranks\": 4", "\"ranks\": \"4\"")).find("records[0].ranks: '4' is not an integer"),
             std::string::npos);
   EXPECT_NE(message(with("\"type\": \"bf16\"", "\"type\": \"bf16\", \"scales\": \"row\""))
                 .find("records[0].scales: bf16 goes without scales"),

@@ -31,7 +31,7 @@ class OpenProduct {
   }
   /// No product of the queue follows.
   void end() { next_.store(ended_value, std::memory_order_release); }
-  bool ended() const { return next_.load(std::memory_order_relaxed) == ended_value; }
+  bool ended() const { return next_.load(std::memory_order_relaxed) >= ended_value; }
 
   /// The next block, perhaps one behind the last; nothing where none is open.
   std::optional<Place> look() const { return place(next_.load(std::memory_order_acquire)); }
@@ -42,6 +42,7 @@ class OpenProduct {
 
  private:
   static constexpr int block_bits = 40;
+  // Who takes a block just then adds a little to these, too.
   static constexpr std::uint64_t none_value = std::uint64_t{1} << 62, ended_value = std::uint64_t{1} << 63;
 
   static std::optional<Place> place(std::uint64_t value) {

@@ -114,10 +114,17 @@ bool Simulation::kernel_open(std::uint32_t q) {
   const FlatTask& flat = program_.tasks[task];
   if (queue.kernel == flat.kernel) return true;
   if (queue.opening || queue.unfinished > 0) return false;
+  const bool collective = std::holds_alternative<Collective>(flat.task->work);
+  // A collective's curve has its launch in it.
+  if (collective && !blocked(task, WaitPoint::load, 0)) {
+    queue.kernel = flat.kernel;
+    queue.unfinished = 1;
+    return true;
+  }
   queue.opening = true;
   states_[task].stage = Stage::gate;
   states_[task].begin = now();
-  if (!blocked(task, WaitPoint::load, std::numeric_limits<std::int64_t>::max()))
+  if (!collective && !blocked(task, WaitPoint::load, std::numeric_limits<std::int64_t>::max()))
     events_.after(0, EventKind::wake, task);
   return false;
 }

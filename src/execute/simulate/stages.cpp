@@ -29,9 +29,8 @@ void Simulation::advance(std::uint32_t task) {
     const std::uint32_t end = program_.queues[flat.queue].end;
     for (std::uint32_t t = task; t < end && program_.tasks[t].kernel == flat.kernel; ++t) ++queue.unfinished;
     split(task, queue.unfinished);
-    // A collective's curve has its launch in it.
-    const bool collective = std::holds_alternative<Collective>(flat.task->work);
-    events_.after(collective ? 0.0 : machine_.launch_gap.value, EventKind::dispatch, flat.queue);
+    if (std::holds_alternative<Collective>(flat.task->work)) return dispatch(flat.queue);
+    events_.after(machine_.launch_gap, EventKind::dispatch, flat.queue);
     queue.started = false;
     return;
   }

@@ -130,8 +130,8 @@ class FormatCheck::Rules {
              place.queue, queue.workers);
       expect(queue.tile.rows >= 0 && queue.tile.cols >= 0 && queue.tile.rows <= most_extent &&
                  queue.tile.cols <= most_extent,
-             "rank {} queue {} computes blocks of {} x {}: a side is from 0 to {}", rank, place.queue,
-             queue.tile.rows, queue.tile.cols, most_extent);
+             "rank {} queue {} computes blocks of {} x {}: a side is from 0 to {}", rank, place.queue, queue.tile.rows,
+             queue.tile.cols, most_extent);
       expect(queue.cluster == ClusterMode::any || queue.engine == Engine::compute,
              "rank {} queue {} is a {} queue: cluster {} is for compute queues", rank, place.queue,
              name_of(queue.engine), name_of(queue.cluster));
@@ -153,9 +153,7 @@ class FormatCheck::Rules {
         expect(!by_library, "products and collectives run on library queues; this one is a compute queue");
         break;
       case Engine::copy: expect(transfer, "only transfers run on a copy queue"); break;
-      case Engine::library:
-        expect(!tile, "tiles run on compute queues; this one is a library queue");
-        if (!by_library) check_stays(task);
+      case Engine::library: expect(!tile, "tiles run on compute queues; this one is a library queue"); break;
     }
     if (const auto* t = std::get_if<Tile>(&task.work))
       expect(t->a.rows <= queue.tile.rows && t->b.cols <= queue.tile.cols,
@@ -164,6 +162,7 @@ class FormatCheck::Rules {
     if (tile && queue.cluster == ClusterMode::share_k) check_whole_depth(std::get<Tile>(task.work));
     std::visit([&](const auto& work) { check_work(work); }, task.work);
     if (const auto* product = std::get_if<Product>(&task.work)) check_blocks(queue, *product);
+    if (queue.engine == Engine::library && !by_library) check_stays(task);
     waits_and_posts_ += std::ssize(task.waits) + std::ssize(task.posts);
     expect(waits_and_posts_ <= most_waits_and_posts, "the plan has more than {} waits and posts", most_waits_and_posts);
     for (const Wait& wait : task.waits) {
