@@ -124,6 +124,33 @@ TEST(Behaviour, SMsThatShareATileAddTheirParts) {
   EXPECT_NEAR(seconds(1, 0.25e-6), 2 * panel + 2 * 0.25e-6, 1e-9);
 }
 
+// Four SMs, one or two queues of one deep block each: what two queues share is there once.
+TEST(Behaviour, AnSmCountsOnceForAllQueues) {
+  Machine m = ideal_machine();
+  m.tiles[0].epilogue = constant(1e-12);  // any split is worth its adding
+  const double whole = tile_seconds(4096);
+  const auto seconds = [&](int queues) {
+    Plans p(1);
+    for (int q = 0; q < queues; ++q) p.queue(0, Engine::library).push_back(Plans::product(0, 1, 4096));
+    return simulate(p.plan, m).seconds;
+  };
+  EXPECT_NEAR(seconds(1), whole / 4, 1e-9);
+  EXPECT_NEAR(seconds(2), whole / 2, 1e-9);
+  // Nor are the SMs of a running collective there.
+  m.collective_sms = constant(2);
+  m.all_gather = {{{1, 1.0}}, Provenance::unverified, "test"};
+  Plans p(2);
+  for (int r = 0; r < 2; ++r) {
+    p.queue(r, Engine::library)
+        .push_back({Collective{CollectiveKind::all_gather, 0, Plans::block(r, 1, 1), Plans::block(r, 2, 1)}, {}, {}});
+    p.queue(r, Engine::library).push_back(Plans::product(r, 1, 4096));
+  }
+  double last = 0;
+  for (const Span& span : simulate(p.plan, m, {.timeline = true}).timeline.spans)
+    if (span.kind == Span::Kind::compute) last = std::max(last, span.end);
+  EXPECT_NEAR(last, whole / 2, 1e-9);
+}
+
 TEST(Behaviour, ACollectiveTakesSmsFromTiles) {
   Machine m = ideal_machine();
   m.collective_sms = constant(2);

@@ -161,6 +161,9 @@ class Layer {
         add_task(rank, queue, t);
       }
       flat.end = static_cast<std::uint32_t>(program_.tasks.size());
+      if (std::any_of(queue.tasks.begin(), queue.tasks.end(),
+                      [](const Task& task) { return std::holds_alternative<Product>(task.work); }))
+        ++program_.pools[shared].products;
       program_.queues.push_back(flat);
     }
   }

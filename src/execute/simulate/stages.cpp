@@ -43,15 +43,15 @@ void Simulation::advance(std::uint32_t task) {
 
 // --------------------------------------------------------------------------------------------------------- tiles
 
-// How many SMs share the depth of each block of a product's kernel, which begins at `first`: of those that no other
-// kernel holds now, as many as end soonest. Each takes its part of the time, and then its turn to add.
+// How many SMs share the depth of each block of a product's kernel, which begins at `first`: of its queue's part of
+// those that no collective holds now, as many as end soonest. Each takes its part of the time, and then its turn to
+// add.
 void Simulation::split(std::uint32_t first, std::uint32_t count) {
   const FlatTask& flat = program_.tasks[first];
   const FlatQueue& queue = program_.queues[flat.queue];
   const auto* block = std::get_if<Tile>(&flat.task->work);
   if (block == nullptr) return;
-  const std::uint32_t all = workers_of(queue.pool), held = pools_[queue.pool].held,
-                      sms = (all > held ? all - held : 0) / count;
+  const std::uint32_t sms = workers_of(queue.pool) / std::max(program_.pools[queue.pool].products, 1u) / count;
   const TileModel model(machine_, plan_, plan_.ranks[queue.rank].queues[queue.index].tile, 0);
   for (std::uint32_t t = first; t < first + count; ++t) {
     const auto& tile = std::get<Tile>(program_.tasks[t].task->work);
