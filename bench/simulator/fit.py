@@ -18,11 +18,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from prediction import library_us, measured_cells, simulated_us  # noqa: E402
 from report import ROOT  # noqa: E402
+import variants  # noqa: E402
 
 MACHINE = ROOT / "machines/4xh200.json"
 MEASURED = ROOT / "bench/results/constants"
-SQUARE, MIDDLE, WIDE = (128, 128), (128, 224), (128, 256)
-PIECES = (64, 64), (64, 128), (128, 64)
+# Of the kernels' tiles: those that were measured with many rows, and those whose own benchmark is `tiles`.
+LARGE = [variants.shape(128, columns) for columns in (128, 224, 256)]
+PIECES = [(m, n) for m, n in variants.shapes() if 64 * 64 <= m * n <= 128 * 64]
 
 
 def rounded(value):
@@ -175,10 +177,6 @@ def products(rows, wanted):
     return [Row(row["problem"], row["cublas_us"]) for row in rows if wanted(row["problem"])]
 
 
-def shape_of(knobs):
-    return knobs["tile_m"], knobs["tile_n"]
-
-
 def fit_one_gpu(program, machine):
     """Tiles, clocks and memory, from products without communication."""
     gemm, tiles = bench("1", "gemm"), bench("1", "tiles")
@@ -190,8 +188,8 @@ def fit_one_gpu(program, machine):
         rate = "compute.sm_rate.bf16"
         fit(program, machine, tried(gemm, lambda p, k: p["m"] >= 512),
             {rate: (5e12, 7.5e12), "compute.sustained_ratio": (0.6, 1), "compute.sustained_onset": (1e-4, 1e-2),
-             "tile.128x128.efficiency": (0.7, 1), "tile.128x224.efficiency": (0.7, 1), "tile.128x256.efficiency": (0.7, 1),
-             "tile.128x128.prologue": (1e-7, 3e-6), "tile.128x224.prologue": (1e-7, 3e-6), "tile.128x256.prologue": (1e-7, 3e-6)}, why)
+             **{f"tile.{m}x{n}.efficiency": (0.7, 1) for m, n in LARGE},
+             **{f"tile.{m}x{n}.prologue": (1e-7, 3e-6) for m, n in LARGE}}, why)
         fit(program, machine, tried(tiles),
             {f"tile.{m}x{n}.efficiency": (0.3, 1) for m, n in PIECES} | {f"tile.{m}x{n}.prologue": (1e-7, 3e-6) for m, n in PIECES}, why)
     # The rate is that of the best tile shape.

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from report import ROOT
+from variants import shapes
 
 FLAGS = ("span_shards", "one_shot")
 VALUES = ("tile_m", "tile_n", "cluster", "cluster_k", "group", "order", "transport", "reducer", "comm_rows", "k_slices", "split_k", "own_shift", "abreast", "partial")
@@ -39,6 +40,6 @@ def simulated_us(program, machine, problem, strategy, knobs):
 
 def library_us(program, machine, problem, transport):
     """Of cuBLAS with collectives before or behind it: with the tile shape that is fastest, as cuBLAS would choose one."""
-    shapes = [(64, 32), (64, 64), (64, 128)] if problem["m"] <= 64 else [(128, 128), (128, 192), (128, 224), (128, 256)]
-    knobs = ({"tile_m": m, "tile_n": n, "transport": transport} for m, n in shapes)
+    rows, columns = (64, 32) if problem["m"] <= 64 else (128, 128)
+    knobs = ({"tile_m": m, "tile_n": n, "transport": transport} for m, n in shapes() if m == rows and n >= columns)
     return min(simulated_us(program, machine, problem, "sequential", k) for k in knobs)

@@ -10,14 +10,29 @@
 namespace imbrex::choose {
 namespace {
 
-// The kernels' tiles.
+// The tiles of a kernel, as knobs name them.
 struct Shape {
   std::int64_t tile_m, tile_n;
   int cluster;
 };
-constexpr Shape square{128, 128, 2}, square1{128, 128, 1}, narrow{128, 64, 1}, low{64, 128, 1}, small{64, 64, 1},
-    tiny{64, 32, 1}, flat{64, 192, 1}, wide{128, 256, 2}, wide1{128, 256, 1}, middle{128, 224, 2}, middle1{128, 224, 1},
-    oblong{128, 192, 2}, low2{64, 128, 2}, flat2{64, 192, 2};
+
+// Does not compile for what no kernel of bf16 has.
+consteval Shape kernel(std::int64_t rows, std::int64_t cols, int cluster, bool shares_k = false) {
+  for (const cuda::KernelVariant& v : kernel_tiles())
+    if (v.type == Type::bf16 && v.hopper && v.rows == rows && v.cols == cols && v.cluster == cluster &&
+        v.shares_k == shares_k)
+      return {rows, cols, shares_k ? 1 : cluster};
+  throw "variants.def has no such kernel";
+}
+
+constexpr Shape square = kernel(128, 128, 2), square1 = kernel(128, 128, 1), narrow = kernel(128, 64, 1),
+                low = kernel(64, 128, 1), small = kernel(64, 64, 1), tiny = kernel(64, 32, 1),
+                wide = kernel(128, 256, 2), wide1 = kernel(128, 256, 1), middle = kernel(128, 224, 2),
+                middle1 = kernel(128, 224, 1), oblong = kernel(128, 192, 2), low2 = kernel(64, 128, 2),
+                flat2 = kernel(64, 192, 2);
+// Whose blocks share K.
+constexpr Shape shared_small = kernel(64, 64, 2, true), shared_flat = kernel(64, 192, 2, true),
+                shared_narrow = kernel(128, 64, 2, true);
 
 class List {
  public:
@@ -196,8 +211,8 @@ void add_splits(List& list, const Problem& p, std::int64_t shard) {
   if (p.m > 512) return;
   const auto add = [&](auto&& change) {
     list.add_split({small, low, square1}, change);
-    if (p.m <= 64) list.add_sharing({small, flat}, change);
-    if (p.m > 64 && p.m <= 128) list.add_sharing({narrow}, change);
+    if (p.m <= 64) list.add_sharing({shared_small, shared_flat}, change);
+    if (p.m > 64 && p.m <= 128) list.add_sharing({shared_narrow}, change);
   };
   if (p.op == Operator::gemm_all_reduce && p.ranks > 1 && p.m <= 256)
     add([](Knobs& k) { k.one_shot = true, k.reducer = Reducer::tail; });

@@ -4,20 +4,13 @@
 
 #include <span>
 
+#include "execute/cuda/products/variants.hpp"
 #include "imbrex/plan.hpp"
 
 namespace imbrex::choose {
 
-struct KernelTile {
-  Type type;
-  std::int64_t rows, cols;
-  int cluster;    ///< blocks that share B, or K
-  bool shares_k;  ///< Knobs::cluster_k
-  bool hopper;    ///< else for other GPUs
-};
-
-/// As the CUDA executor has them, where it is built with them.
-std::span<const KernelTile> kernel_tiles();
+/// Those of the kernels that a build with all CUDA parts has; some come twice, of two kernels.
+constexpr std::span<const cuda::KernelVariant> kernel_tiles() { return cuda::kernel_variants; }
 
 /// Whether there are some for the type; or one of this size, without shared K, and for clusters of so many blocks (0:
 /// any).

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <set>
+#include <string_view>
 #include <tuple>
 
 #include "execute/cuda/products/gemm.hpp"
@@ -12,20 +12,24 @@
 namespace imbrex {
 namespace {
 
-using Tile = std::tuple<Type, std::int64_t, std::int64_t, int, bool, bool>;
-
+// Beside what is made of the list's lines, a kernel's own constants say what it computes.
 TEST(KernelTiles, AreThoseOfTheKernels) {
   std::size_t count = 0;
   const cuda::GemmKernel* const* kernels = cuda::tensor_core_kernels(count);
   if (count == 0) GTEST_SKIP() << "built without kernels on tensor cores";
-  std::set<Tile> listed, there;
-  for (const choose::KernelTile& t : choose::kernel_tiles())
-    listed.insert({t.type, t.rows, t.cols, t.cluster, t.shares_k, t.hopper});
+  const auto listed = choose::kernel_tiles();
+  ASSERT_EQ(count, listed.size());
   for (std::size_t i = 0; i < count; ++i) {
     const cuda::GemmKernel& k = *kernels[i];
-    there.insert({k.type, k.shape.m, k.shape.n, k.shape.cluster, k.shape.sharing == cuda::Sharing::k, !k.anywhere});
+    const cuda::KernelVariant& v = listed[i];
+    EXPECT_STREQ(k.name, v.name);
+    EXPECT_EQ(std::tuple(k.type, std::int64_t{k.shape.m}, std::int64_t{k.shape.n}, int{k.shape.cluster}),
+              std::tuple(v.type, v.rows, v.cols, v.cluster))
+        << v.name;
+    EXPECT_EQ(k.shape.sharing == cuda::Sharing::k, v.shares_k) << v.name;
+    EXPECT_EQ(k.anywhere, !v.hopper) << v.name;
+    EXPECT_EQ(k.pingpong, std::string_view(v.name).starts_with("pingpong")) << v.name;
   }
-  EXPECT_EQ(listed, there);
 }
 
 // But for the workers, which only a GPU tells.

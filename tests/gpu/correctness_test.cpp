@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "execute/cuda/products/variants.hpp"
 #include "execute/cuda/tables/translate.hpp"
 #include "gpu/gpu_case.hpp"
 #include "imbrex/error.hpp"
@@ -77,49 +78,17 @@ void expect_right(const Plan& plan, const GpuCase& c, const std::string& what) {
 TEST(GpuGemm, EveryVariantIsRightWithTails) {
   NEEDS_GPUS(1);
   Random random(test::seed_from_environment());
-  struct Variant {
-    const char* kernel;
-    Tile tile;
-  };
-  for (const auto& [kernel, tile] : {Variant{"plain", {128, 128}},
-                                     Variant{"pingpong 128x128 cluster 1", {128, 128}},
-                                     Variant{"pingpong 128x128 cluster 2", {128, 128}},
-                                     Variant{"pingpong 128x64 cluster 1", {128, 64}},
-                                     Variant{"pingpong 64x192 cluster 2", {64, 192}},
-                                     Variant{"pingpong 64x128 cluster 2", {64, 128}},
-                                     Variant{"pingpong 64x128 cluster 1", {64, 128}},
-                                     Variant{"pingpong 64x64 cluster 1", {64, 64}},
-                                     Variant{"pingpong 64x32 cluster 1", {64, 32}},
-                                     Variant{"pingpong 64x64 sharing K", {64, 64}},
-                                     Variant{"pingpong 64x192 sharing K", {64, 192}},
-                                     Variant{"pingpong 128x64 sharing K", {128, 64}},
-                                     Variant{"cooperative 128x256 cluster 1", {128, 256}},
-                                     Variant{"cooperative 128x256 cluster 2", {128, 256}},
-                                     Variant{"cooperative 128x224 cluster 1", {128, 224}},
-                                     Variant{"cooperative 128x224 cluster 2", {128, 224}},
-                                     Variant{"cooperative 128x192 cluster 2", {128, 192}},
-                                     Variant{"cooperative 128x128 cluster 2", {128, 128}},
-                                     Variant{"pingpong 128x128 cluster 1 fp16", {128, 128}},
-                                     Variant{"pingpong 128x128 cluster 2 fp16", {128, 128}},
-                                     Variant{"pingpong 64x64 cluster 1 fp16", {64, 64}},
-                                     Variant{"cooperative 128x256 cluster 2 fp16", {128, 256}},
-                                     Variant{"sm80 128x128", {128, 128}},
-                                     Variant{"sm80 128x128 fp16", {128, 128}},
-                                     Variant{"cooperative 128x128 cluster 1 e4m3", {128, 128}},
-                                     Variant{"cooperative 128x128 cluster 2 e4m3", {128, 128}},
-                                     Variant{"pingpong 64x128 cluster 1 e4m3", {64, 128}},
-                                     Variant{"plain e4m3", {128, 128}}})
+  std::vector<cuda::KernelVariant> variants(std::begin(cuda::kernel_variants), std::end(cuda::kernel_variants));
+  variants.push_back({"plain", Type::bf16, 128, 128, 1, false, false});
+  variants.push_back({"plain e4m3", Type::e4m3, 128, 128, 1, false, false});
+  for (const auto& [kernel, type, rows, cols, cluster, shares_k, hopper] : variants)
     for (int i = 0; i < cases(4); ++i) {
-      const auto named = [&](const char* type) {
-        return std::string_view(kernel).find(type) != std::string_view::npos;
-      };
-      const Type type = named("fp16") ? Type::fp16 : named("e4m3") ? Type::e4m3 : Type::bf16;
       Problem p = random_problem(random, Operator::gemm_reduce_scatter, 1, i == 0 ? 2200 : 700, type);
       p.bias = i % 2 != 0;
-      Knobs k = fitting(random, p, tile);
+      Knobs k = fitting(random, p, {rows, cols});
       k.reducer = Reducer::tile;
       k.span_shards = false;
-      k.cluster_k = named("sharing K") ? 2 : 1;
+      k.cluster_k = shares_k ? 2 : 1;
       if (k.cluster_k > 1) k.split_k = 1;
       GpuCase c;
       c.options.kernel = kernel;

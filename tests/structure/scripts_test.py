@@ -6,6 +6,7 @@ there is no nvcc.
 """
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -60,10 +61,17 @@ def main(root):
         assert "gtest" not in demo.lower() and "_test.cpp.o" not in demo, "scripts/demo compiles tests"
 
         test = told_by(tree, "test", env, told)
-        kernels = sorted(path.relative_to(tree) for path in (tree / "src").rglob("*.cu"))
-        hopper = (root / ".cache/cutlass").is_dir()
-        missing = [str(k) for k in kernels if f"/{k.name}.o" not in test and (hopper or "sm90_" not in k.name)]
+        # Those that lie there, and one for each line of the lists of which the build makes sources.
+        kernels = sorted(f"/{path.parent.name}/{path.name}.o" for path in (tree / "src").rglob("*.cu"))
+        lists = {"execute/cuda/products/variants.def": r"^IMBREX_SM90\(([a-z]+), (\d+), (\d+), (\w+), (\w+)\)$",
+                 "collectives/cuda/coded/coded_entries.def": r"^IMBREX_CODED\((\w+),"}
+        made = [len(re.findall(line, (tree / "src" / name).read_text(), re.M)) for name, line in lists.items()]
+        cutlass = (root / ".cache/cutlass").is_dir()
+        missing = [k for k in kernels if k not in test and (cutlass or "/sm80/" not in k)]
         assert kernels and not missing, f"scripts/test after scripts/demo leaves out {missing}"
+        found = [len(set(re.findall(rf"src/{name}\w+\.cu\.o", test)))
+                 for name in ("execute/cuda/products/sm90/", r"collectives/cuda/coded/coded_(?!any|one_shot|ring)")]
+        assert min(made) > 3 and found == [made[0] if cutlass else 0, made[1]], f"sources made of {made} lines: {found}"
     return 0
 
 

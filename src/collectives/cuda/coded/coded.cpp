@@ -2,6 +2,7 @@
 #include "collectives/cuda/coded/coded.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <vector>
 
@@ -17,13 +18,16 @@ namespace imbrex::cuda {
 namespace {
 
 const std::vector<CodedEntry>& entries(Type type) {
-  const auto make = [](std::initializer_list<std::span<const CodedEntry>> parts) {
-    std::vector<CodedEntry> all;
-    for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
+  static const auto tables = [] {
+    std::array<std::vector<CodedEntry>, 3> all;
+    const auto add = [&](Type of, std::span<const CodedEntry> more) {
+      auto& table = all[static_cast<std::size_t>(of)];
+      table.insert(table.end(), more.begin(), more.end());
+    };
+#define IMBREX_CODED(source, of, ...) add(Type::of, coded_##source());
+#include "collectives/cuda/coded/coded_entries.def"
     return all;
-  };
-  static const std::vector<CodedEntry> tables[] = {
-      make({coded_bf16_int8(), coded_bf16_int4(), coded_bf16_odd()}), make({coded_fp16()}), {}};
+  }();
   return tables[static_cast<std::size_t>(type)];
 }
 

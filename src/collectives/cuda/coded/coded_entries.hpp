@@ -14,10 +14,8 @@ struct CodedEntry {
   const void* packets[3];
 };
 
-std::span<const CodedEntry> coded_bf16_int8();
-std::span<const CodedEntry> coded_bf16_int4();
-std::span<const CodedEntry> coded_bf16_odd();
-std::span<const CodedEntry> coded_fp16();
+#define IMBREX_CODED(source, ...) std::span<const CodedEntry> coded_##source();
+#include "collectives/cuda/coded/coded_entries.def"
 
 /// Take any form.
 const void* coded_any_bf16();

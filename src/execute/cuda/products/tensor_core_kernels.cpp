@@ -1,44 +1,20 @@
 // Which variants are in this build.
 #include "execute/cuda/products/gemm.hpp"
+#include "execute/cuda/products/variants.hpp"
 
 namespace imbrex::cuda {
 
 #ifdef IMBREX_HAVE_CUTLASS
-extern const GemmKernel sm90_pingpong_128x128x2, sm90_pingpong_128x128x1, sm90_pingpong_128x64x1,
-    sm90_pingpong_64x192x2, sm90_pingpong_64x128x2, sm90_pingpong_64x128x1, sm90_pingpong_64x64x1,
-    sm90_pingpong_64x32x1, sm90_pingpong_64x64k2, sm90_pingpong_64x192k2, sm90_pingpong_128x64k2,
-    sm90_cooperative_128x256x2, sm90_cooperative_128x256x1, sm90_cooperative_128x224x2, sm90_cooperative_128x224x1,
-    sm90_cooperative_128x192x2, sm90_cooperative_128x128x2, sm90_pingpong_128x128x2_fp16, sm90_pingpong_128x128x1_fp16,
-    sm90_pingpong_64x64x1_fp16, sm90_cooperative_128x256x2_fp16, sm90_cooperative_128x128x2_e4m3,
-    sm90_cooperative_128x128x1_e4m3, sm90_pingpong_64x128x1_e4m3, sm80_128x128, sm80_128x128_fp16;
+#define IMBREX_SM90(...) extern const GemmKernel IMBREX_SYMBOL_SM90(__VA_ARGS__);
+#define IMBREX_SM80(...) extern const GemmKernel IMBREX_SYMBOL_SM80(__VA_ARGS__);
+#include "execute/cuda/products/variants.def"
 
 const GemmKernel* const* tensor_core_kernels(std::size_t& count) {
-  static const GemmKernel* const kernels[] = {&sm90_pingpong_128x128x2,
-                                              &sm90_pingpong_128x128x1,
-                                              &sm90_pingpong_128x64x1,
-                                              &sm90_pingpong_64x192x2,
-                                              &sm90_pingpong_64x128x2,
-                                              &sm90_pingpong_64x128x1,
-                                              &sm90_pingpong_64x64x1,
-                                              &sm90_pingpong_64x32x1,
-                                              &sm90_pingpong_64x64k2,
-                                              &sm90_pingpong_64x192k2,
-                                              &sm90_pingpong_128x64k2,
-                                              &sm90_cooperative_128x256x2,
-                                              &sm90_cooperative_128x256x1,
-                                              &sm90_cooperative_128x224x2,
-                                              &sm90_cooperative_128x224x1,
-                                              &sm90_cooperative_128x192x2,
-                                              &sm90_cooperative_128x128x2,
-                                              &sm90_pingpong_128x128x2_fp16,
-                                              &sm90_pingpong_128x128x1_fp16,
-                                              &sm90_pingpong_64x64x1_fp16,
-                                              &sm90_cooperative_128x256x2_fp16,
-                                              &sm90_cooperative_128x128x2_e4m3,
-                                              &sm90_cooperative_128x128x1_e4m3,
-                                              &sm90_pingpong_64x128x1_e4m3,
-                                              &sm80_128x128,
-                                              &sm80_128x128_fp16};
+  static const GemmKernel* const kernels[] = {
+#define IMBREX_SM90(...) &IMBREX_SYMBOL_SM90(__VA_ARGS__),
+#define IMBREX_SM80(...) &IMBREX_SYMBOL_SM80(__VA_ARGS__),
+#include "execute/cuda/products/variants.def"
+  };
   count = sizeof kernels / sizeof kernels[0];
   return kernels;
 }

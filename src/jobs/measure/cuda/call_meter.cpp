@@ -69,7 +69,7 @@ std::vector<double> CallMeter::times(const std::vector<Call>& calls, int runs, i
       if (round >= 0) samples[i].push_back(seconds);
     }
   std::vector<double> medians;
-  for (std::vector<double>& one : samples) medians.push_back(one.empty() ? 0 : median(std::move(one)));
+  for (std::vector<double>& one : samples) medians.push_back(one.empty() ? 0 : jobs::median(std::move(one)));
   return medians;
 }
 

@@ -9,6 +9,7 @@
 
 #include "execute/cuda/products/fragment.cuh"
 #include "execute/cuda/products/gemm.hpp"
+#include "execute/cuda/products/variants.hpp"
 #include "execute/cuda/products/walk.cuh"
 #include "execute/cuda/protocol.cuh"
 
@@ -275,8 +276,11 @@ constexpr GemmKernel kernel(const char* name) {
 
 }  // namespace
 
-extern const GemmKernel sm80_128x128, sm80_128x128_fp16;
-const GemmKernel sm80_128x128 = kernel<Type::bf16>("sm80 128x128");
-const GemmKernel sm80_128x128_fp16 = kernel<Type::fp16>("sm80 128x128 fp16");
+#define IMBREX_SM80(rows, columns, shared, type)                                            \
+  static_assert(rows == tile_m && columns == tile_n, "this source has tiles of one shape"); \
+  extern const GemmKernel IMBREX_SYMBOL_SM80(rows, columns, shared, type);                  \
+  const GemmKernel IMBREX_SYMBOL_SM80(rows, columns, shared, type) =                        \
+      kernel<Type::type>(IMBREX_NAME_SM80(rows, columns, shared, type));
+#include "execute/cuda/products/variants.def"
 
 }  // namespace imbrex::cuda

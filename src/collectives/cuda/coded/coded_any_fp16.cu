@@ -1,8 +1,0 @@
-#include "collectives/cuda/coded/coded_any.cuh"
-#include "collectives/cuda/coded/coded_entries.hpp"
-
-namespace imbrex::cuda {
-
-const void* coded_any_fp16() { return reinterpret_cast<const void*>(&coded_all_reduce<Type::fp16>); }
-
-}  // namespace imbrex::cuda

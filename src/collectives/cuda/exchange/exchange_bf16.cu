@@ -1,9 +1,0 @@
-#include "collectives/cuda/exchange/exchange_kernels.cuh"
-
-namespace imbrex::cuda {
-
-const void* exchange_kernel_bf16(ExchangeKind kind, std::uint32_t ranks, bool report) {
-  return exchange_kernel_of<Type::bf16>(kind, ranks, report);
-}
-
-}  // namespace imbrex::cuda

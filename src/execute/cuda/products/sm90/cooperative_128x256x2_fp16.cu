@@ -1,9 +1,0 @@
-#include "execute/cuda/products/sm90/launch.cuh"
-
-namespace imbrex::cuda {
-
-extern const GemmKernel sm90_cooperative_128x256x2_fp16;
-const GemmKernel sm90_cooperative_128x256x2_fp16 =
-    sm90_kernel<Sm90Config<128, 256, 2, false, cutlass::half_t>>("cooperative 128x256 cluster 2 fp16");
-
-}  // namespace imbrex::cuda

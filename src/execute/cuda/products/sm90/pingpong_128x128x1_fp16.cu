@@ -1,9 +1,0 @@
-#include "execute/cuda/products/sm90/launch.cuh"
-
-namespace imbrex::cuda {
-
-extern const GemmKernel sm90_pingpong_128x128x1_fp16;
-const GemmKernel sm90_pingpong_128x128x1_fp16 =
-    sm90_kernel<Sm90Config<128, 128, 1, true, cutlass::half_t>>("pingpong 128x128 cluster 1 fp16");
-
-}  // namespace imbrex::cuda

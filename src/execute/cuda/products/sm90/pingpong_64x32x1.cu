@@ -1,8 +1,0 @@
-#include "execute/cuda/products/sm90/launch.cuh"
-
-namespace imbrex::cuda {
-
-extern const GemmKernel sm90_pingpong_64x32x1;
-const GemmKernel sm90_pingpong_64x32x1 = sm90_kernel<Sm90Config<64, 32, 1, true>>("pingpong 64x32 cluster 1");
-
-}  // namespace imbrex::cuda
