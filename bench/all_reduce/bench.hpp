@@ -55,7 +55,7 @@ class Bench {
 
   /// Collective: every candidate for vectors of so many bytes. {"bytes", "microseconds": {name: a call}, "errors",
   /// "failed": {name: why}}; what failed was not timed.
-  nlohmann::json jobs::measure(std::int64_t bytes);
+  nlohmann::json measure(std::int64_t bytes);
 
   /// Collective: numbers of CTAs for vectors of so many bytes. {"bytes", "microseconds": {codec or "exact": {ctas: a
   /// call}}}.

@@ -1,4 +1,4 @@
-// Tuning records, and what GPUs are tuned over.
+// Records of plans: their ranges, their JSON, those that ship.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,10 +6,8 @@
 #include <set>
 #include <utility>
 
-#include "choose/gpu_candidates.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "imbrex/error.hpp"
-#include "jobs/measure/changes.hpp"
 #include "jobs/measure/measure.hpp"
 #include "records/records.hpp"
 #include "support/random_plan.hpp"
@@ -152,149 +150,6 @@ TEST(Records, ThatShipAreReadAndMakeSoundPlans) {
     EXPECT_EQ(std::pair(found->m_low, found->m_high), std::pair(r.m_low, r.m_high))
         << name_of(r.problem.op) << " " << r.problem.m << " x " << r.problem.n << " x " << r.problem.k;
   }
-}
-
-TEST(Changes, AreReadAsAPlanFileNamesThem) {
-  const Knobs base{.tile_m = 64, .group = 4};
-  const Knobs k = jobs::with_changes(base, "order=column_major,own_shift=12,span_shards=true,comm_rows=128,split_k=2");
-  Knobs expected = base;
-  expected.order = TileOrder::column_major;
-  expected.own_shift = 12;
-  expected.span_shards = true;
-  expected.comm_rows = 128;
-  expected.split_k = 2;
-  EXPECT_EQ(k, expected);
-  EXPECT_EQ(jobs::with_changes(base, ""), base);
-  for (const char* wrong : {"order", "order=", "order=sideways", "grupp=1", "group=1.5", "group=", "one_shot=1", "=",
-                            "group=99999999999999999999", "group=4,,"})
-    EXPECT_THROW(jobs::with_changes(base, wrong), Error) << wrong;
-}
-
-// What the published grids ask for, from one row on.
-TEST(GpuCandidates, CoverTheGrid) {
-  for (Operator op :
-       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
-    for (std::int64_t m : {1, 16, 64, 128, 256, 512, 1024, 2048, 3000, 4096, 8192, 16384}) {
-      if (m == 1 && op != Operator::gemm_all_reduce) continue;
-      const Problem p{op, m, 384, 256, 4, Type::bf16};
-      EXPECT_NO_THROW(validate(p));
-      for (const plan::Candidate& c : choose::gpu_candidates(p))
-        EXPECT_EQ(cuda::refusal_of_plan(make_plan(p, c.strategy, c.knobs)), "")
-            << test::describe({p, c.strategy, c.knobs});
-    }
-}
-
-TEST(GpuCandidates, CutKWhereTilesAreTooFewForAllWorkers) {
-  EXPECT_EQ(choose::parts_of_k(64, 132, 3584), 2);
-  EXPECT_EQ(choose::parts_of_k(40, 132, 4096), 3);
-  EXPECT_EQ(choose::parts_of_k(10, 132, 8192), 4);
-  EXPECT_EQ(choose::parts_of_k(192, 132, 12288), 2);  // two waves for one and a half
-  EXPECT_EQ(choose::parts_of_k(128, 132, 8192), 1);
-  EXPECT_EQ(choose::parts_of_k(1000, 132, 8192), 1);
-  EXPECT_EQ(choose::parts_of_k(64, 132, 512), 1);
-  for (Operator op :
-       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
-    for (int ranks : {1, 2, 4})
-      for (std::int64_t m : {16, 64, 128, 512, 4096}) {
-        const bool gather = op == Operator::all_gather_gemm;
-        const bool sharded = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce;
-        const Problem p{op, m, 4096 * (gather ? ranks : 1), 3584 * (sharded ? ranks : 1), ranks, Type::bf16};
-        int split = 0;
-        for (const plan::Candidate& c : choose::gpu_candidates(p)) {
-          if (c.knobs.split_k == 1) continue;
-          SCOPED_TRACE(test::describe({p, c.strategy, c.knobs}));
-          ++split;
-          const Plan plan = make_plan(p, c.strategy, c.knobs);
-          EXPECT_FALSE(check(plan).has_value());
-          EXPECT_EQ(cuda::refusal_of_plan(plan), "");
-          EXPECT_EQ(plan.buffers.back().name, "parts");
-        }
-        EXPECT_LE(split, 6);
-        EXPECT_EQ(split > 0, m < 512) << name_of(op) << " " << ranks << " ranks, M " << m;
-      }
-  // The simulator's choice, too.
-  const Machine machine = load_machine("4xh200");
-  const auto list =
-      choose::candidates({Operator::gemm_all_reduce, 64, 4096, 3584, 1, Type::bf16}, machine, Strategy::fused);
-  EXPECT_TRUE(std::any_of(list.begin(), list.end(), [](const plan::Candidate& c) { return c.knobs.split_k > 1; }));
-}
-
-TEST(GpuCandidates, ShareKWhereThatGivesMostWorkersATile) {
-  const auto shared = [](Operator op, std::int64_t m, std::int64_t n, Type type) {
-    std::set<std::pair<std::int64_t, std::int64_t>> found;
-    const Problem p{op, m, n, 4 * 3584, 4, type};
-    for (const plan::Candidate& c : choose::gpu_candidates(p)) {
-      if (c.knobs.cluster_k == 1) continue;
-      SCOPED_TRACE(test::describe({p, c.strategy, c.knobs}));
-      const Plan plan = make_plan(p, c.strategy, c.knobs);
-      EXPECT_FALSE(check(plan).has_value());
-      EXPECT_EQ(cuda::refusal_of_plan(plan), "");
-      EXPECT_EQ(c.knobs.split_k, 1);
-      found.insert({c.knobs.tile_m, c.knobs.tile_n});
-    }
-    return found;
-  };
-  using Tiles = std::set<std::pair<std::int64_t, std::int64_t>>;
-  for (Operator op : {Operator::gemm_reduce_scatter, Operator::gemm_all_reduce}) {
-    EXPECT_EQ(shared(op, 64, 4096, Type::bf16), Tiles({{64, 64}}));
-    EXPECT_EQ(shared(op, 64, 12288, Type::bf16), Tiles({{64, 192}}));
-    EXPECT_EQ(shared(op, 128, 4096, Type::bf16), Tiles({{128, 64}}));
-    EXPECT_TRUE(shared(op, 64, 16384, Type::bf16).empty());
-    EXPECT_TRUE(shared(op, 512, 4096, Type::bf16).empty());
-    EXPECT_TRUE(shared(op, 64, 4096, Type::fp16).empty());
-  }
-}
-
-// Where one wave has room for all tiles, what they load decides, too.
-TEST(Candidates, OfFewTilesHaveTwoShapes) {
-  const auto shapes = [](std::int64_t m) {
-    std::set<std::pair<std::int64_t, std::int64_t>> found;
-    const Problem p{Operator::gemm_reduce_scatter, m, 4096, 3584, 1, Type::bf16};
-    for (const plan::Candidate& c : choose::candidates(p, load_machine("4xh200"), Strategy::fused))
-      if (c.knobs.split_k == 1) found.insert({c.knobs.tile_m, c.knobs.tile_n});
-    return found.size();
-  };
-  EXPECT_EQ(shapes(64), 2u);
-  EXPECT_EQ(shapes(8192), 1u);
-}
-
-TEST(Candidates, AreThereWhereNoShapeSuitsTheType) {
-  Machine wide = load_machine("4xh200");
-  std::erase_if(wide.tiles, [](const TileRate& t) { return t.tile_n <= 128; });
-  ASSERT_FALSE(wide.tiles.empty());
-  const auto list =
-      choose::candidates({Operator::gemm_reduce_scatter, 64, 512, 512, 2, Type::e4m3}, wide, std::nullopt);
-  ASSERT_FALSE(list.empty());
-  EXPECT_EQ(list.front().knobs.tile_n, wide.tiles.front().tile_n);
-  EXPECT_EQ(list.front().knobs.split_k, 1);
-}
-
-TEST(GpuCandidates, AreSoundAndRun) {
-  test::Random random(test::seed_from_environment());
-  int plans = 0;
-  for (int i = 0; i < 40; ++i) {
-    const Problem p = test::random_problem(random, {.max_ranks = 8, .max_size = 2500, .e4m3 = true});
-    Problem thin = p;  // M decides what is tried
-    thin.n = 24 * p.ranks;
-    thin.k = 16 * p.ranks;
-    for (const plan::Candidate& c : choose::gpu_candidates(thin)) {
-      const Plan plan = make_plan(thin, c.strategy, c.knobs);
-      EXPECT_FALSE(check(plan).has_value()) << test::describe({thin, c.strategy, c.knobs});
-      EXPECT_EQ(cuda::refusal_of_plan(plan), "") << test::describe({thin, c.strategy, c.knobs});
-      if (p.type == Type::e4m3 && c.strategy == Strategy::fused) {
-        EXPECT_LE(c.knobs.tile_n, 128);
-      }
-      ++plans;
-    }
-    // Without a record, the simulator chooses among these.
-    for (const plan::Candidate& c : choose::candidates(thin, load_machine("4xh200"), std::nullopt)) {
-      EXPECT_FALSE(check(make_plan(thin, c.strategy, c.knobs)).has_value());
-      if (p.type == Type::e4m3) {
-        EXPECT_LE(c.knobs.tile_n, 128);
-      }
-    }
-  }
-  std::cout << plans << " candidates\n";
 }
 
 }  // namespace
