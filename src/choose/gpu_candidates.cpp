@@ -18,7 +18,7 @@ struct Shape {
 
 // Does not compile for what no kernel of bf16 has.
 consteval Shape kernel(std::int64_t rows, std::int64_t cols, int cluster, bool shares_k = false) {
-  for (const cuda::KernelVariant& v : kernel_tiles())
+  for (const cuda::KernelTile& v : kernel_tiles())
     if (v.type == Type::bf16 && v.hopper && v.rows == rows && v.cols == cols && v.cluster == cluster &&
         v.shares_k == shares_k)
       return {rows, cols, shares_k ? 1 : cluster};

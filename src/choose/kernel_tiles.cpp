@@ -6,17 +6,17 @@
 namespace imbrex::choose {
 namespace {
 
-constexpr std::span<const cuda::KernelVariant> tiles = kernel_tiles();
+constexpr std::span<const cuda::KernelTile> tiles = kernel_tiles();
 
 }  // namespace
 
 bool has_kernel_tiles(Type type, bool hopper) {
   return std::any_of(tiles.begin(), tiles.end(),
-                     [&](const cuda::KernelVariant& t) { return t.type == type && t.hopper == hopper; });
+                     [&](const cuda::KernelTile& t) { return t.type == type && t.hopper == hopper; });
 }
 
 bool has_kernel_tile(Type type, bool hopper, std::int64_t rows, std::int64_t cols, int cluster) {
-  return std::any_of(tiles.begin(), tiles.end(), [&](const cuda::KernelVariant& t) {
+  return std::any_of(tiles.begin(), tiles.end(), [&](const cuda::KernelTile& t) {
     return t.type == type && t.hopper == hopper && !t.shares_k && t.rows == rows && t.cols == cols &&
            (cluster == 0 || t.cluster == cluster);
   });
@@ -24,25 +24,25 @@ bool has_kernel_tile(Type type, bool hopper, std::int64_t rows, std::int64_t col
 
 Knobs with_kernel_tile(Knobs knobs, Type type, bool hopper) {
   // How far a tile is from what is wanted: exactly 0 for the same one.
-  const auto distance = [&](const cuda::KernelVariant& t) {
+  const auto distance = [&](const cuda::KernelTile& t) {
     const auto ratio = [](std::int64_t x, std::int64_t y) {
       return std::abs(std::log2(static_cast<double>(x) / static_cast<double>(y)));
     };
     return 8 * ratio(t.rows, knobs.tile_m) + ratio(t.cols, knobs.tile_n);
   };
   const auto nearest = [&](auto&& wanted) {
-    const cuda::KernelVariant* best = nullptr;
-    for (const cuda::KernelVariant& t : tiles)
+    const cuda::KernelTile* best = nullptr;
+    for (const cuda::KernelTile& t : tiles)
       if (t.type == type && t.hopper == hopper && wanted(t) && (best == nullptr || distance(t) < distance(*best)))
         best = &t;
     return best;
   };
   if (knobs.cluster_k > 1) {
-    const cuda::KernelVariant* same = nearest([](const cuda::KernelVariant& t) { return t.shares_k; });
+    const cuda::KernelTile* same = nearest([](const cuda::KernelTile& t) { return t.shares_k; });
     if (same != nullptr && distance(*same) == 0) return knobs;
     knobs.cluster_k = 1;
   }
-  const cuda::KernelVariant* tile = nearest([](const cuda::KernelVariant& t) { return !t.shares_k; });
+  const cuda::KernelTile* tile = nearest([](const cuda::KernelTile& t) { return !t.shares_k; });
   if (tile == nullptr) return knobs;
   if (!has_kernel_tile(type, hopper, tile->rows, tile->cols, knobs.cluster)) knobs.cluster = tile->cluster;
   knobs.tile_m = tile->rows;

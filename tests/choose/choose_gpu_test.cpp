@@ -55,7 +55,7 @@ TEST(ChooseGpuPlan, EightBitOperandsAreGatheredByNccl) {
 bool on_tensor_cores(const Plan& plan, bool hopper) {
   const auto kernels = choose::kernel_tiles();
   return cuda::refusal_of_tma(plan).empty() &&
-         std::any_of(kernels.begin(), kernels.end(), [&](const cuda::KernelVariant& t) {
+         std::any_of(kernels.begin(), kernels.end(), [&](const cuda::KernelTile& t) {
            return t.type == plan.problem.type && t.hopper == hopper && t.rows == plan.knobs.tile_m &&
                   t.cols == plan.knobs.tile_n && t.shares_k == (plan.knobs.cluster_k > 1);
          });

@@ -78,7 +78,7 @@ void expect_right(const Plan& plan, const GpuCase& c, const std::string& what) {
 TEST(GpuGemm, EveryVariantIsRightWithTails) {
   NEEDS_GPUS(1);
   Random random(test::seed_from_environment());
-  std::vector<cuda::KernelVariant> variants(std::begin(cuda::kernel_variants), std::end(cuda::kernel_variants));
+  std::vector<cuda::KernelTile> variants(std::begin(cuda::kernel_tiles), std::end(cuda::kernel_tiles));
   variants.push_back({"plain", Type::bf16, 128, 128, 1, false, false});
   variants.push_back({"plain e4m3", Type::e4m3, 128, 128, 1, false, false});
   for (const auto& [kernel, type, rows, cols, cluster, shares_k, hopper] : variants)

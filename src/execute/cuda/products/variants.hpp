@@ -7,7 +7,7 @@
 
 namespace imbrex::cuda {
 
-struct KernelVariant {
+struct KernelTile {
   const char* name;  ///< CudaOptions::kernel
   Type type;
   std::int64_t rows, cols;  ///< of a tile
@@ -39,7 +39,7 @@ inline constexpr ClusterMode x1{1, false}, x2{2, false}, k2{2, true};
 #define IMBREX_SYMBOL_SM90(schedule, rows, columns, mode, type) sm90_##schedule##_##rows##x##columns##_##mode##_##type
 #define IMBREX_SYMBOL_SM80(rows, columns, mode, type) sm80_##rows##x##columns##_##type
 
-inline constexpr KernelVariant kernel_variants[] = {
+inline constexpr KernelTile kernel_tiles[] = {
 #define IMBREX_SM90(schedule, rows, columns, shared, type)  \
   {IMBREX_NAME_SM90(schedule, rows, columns, shared, type), \
    Type::type,                                              \
