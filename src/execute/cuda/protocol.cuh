@@ -45,7 +45,11 @@ struct Epoch {
   std::uint32_t set;   ///< epoch % copies: of counters
   std::uint32_t copy;  ///< epoch % 2: of workspaces
   std::uint64_t number;
+
+  /// The rank came too late to it; see came_too_late.
+  __device__ __forceinline__ bool late() const { return number >> 63 != 0; }
 };
+inline constexpr std::uint64_t late_epoch = std::uint64_t{1} << 63;  ///< in `number`
 
 /// One thread of a block reads it, once.
 __device__ __forceinline__ std::uint64_t read_epoch(const Protocol& p) {
@@ -85,6 +89,33 @@ __device__ __forceinline__ void give_up(const Protocol& p, const Epoch& epoch, c
     auto* state = reinterpret_cast<EpochState*>(p.peer_states + static_cast<std::int64_t>(r) * p.peer_stride);
     store_relaxed_system(&state->abort, 1u);
   }
+}
+
+/// A word of a block's shared memory: not 0 once a wait of the block was given up, and never 0 again. Whoever gives up
+/// sets it before the block's barrier; whoever stores reads it behind that.
+using Failed = std::uint32_t;
+
+/// By a thread that gave up one of the task's waits, in the block's own copy of it, before it hands on what it waited
+/// for: nothing of the tile is stored, and whoever stores it reads nothing more for that than without a failure.
+// NOTE: a word of its own in shared memory, read before the stores, makes the e4m3 kernels spill.
+__device__ __forceinline__ void leave_out_stores(TaskEntry& task) {
+  *const_cast<volatile std::uint16_t*>(&task.stores) = 0;
+  __threadfence_block();
+  fence_after_reads();  // before bulk copies of this thread, whose arrival tells others
+}
+
+/// The same of a transfer or reduction, by a thread that others meet at a barrier before they look at it.
+__device__ __forceinline__ void leave_out(TaskEntry& task) {
+  *const_cast<volatile std::uint8_t*>(reinterpret_cast<std::uint8_t*>(&task.kind)) =
+      static_cast<std::uint8_t>(TaskKind::none);
+}
+
+/// By the thread that reads the epoch: whether a rank has given up before. Calls that are queued behind one that failed
+/// store nothing, nor does a rank that comes to it late; its host hears of it.
+__device__ __forceinline__ bool came_too_late(const Protocol& p) {
+  if (*const_cast<const volatile std::uint32_t*>(&p.state->abort) == 0u) return false;
+  p.fault->ended_early = 1;
+  return true;
 }
 
 /// Whether this rank's waits are to end: a rank gave up, or the host knows of one that is lost. That crosses the bus,

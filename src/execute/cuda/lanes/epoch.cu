@@ -37,6 +37,8 @@ __device__ bool wait_for_all_ranks(const Protocol& p, std::uint64_t epoch, const
 
 __global__ void __launch_bounds__(threads) skip(const __grid_constant__ SkipArgs args) {
   const Protocol& p = args.protocol;
+  // The epoch has failed, and no other one follows it: nobody is told anything.
+  if (__syncthreads_or(came_too_late(p)) != 0) return;
   const std::uint64_t number = p.state->epoch;
   const Epoch skipped = epoch_of(p, number + 1);
   for (std::uint32_t i = threadIdx.x; i < args.signals; i += threads)

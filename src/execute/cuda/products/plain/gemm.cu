@@ -80,9 +80,13 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
 __global__ void __launch_bounds__(threads, 1) plain_gemm(const __grid_constant__ Args args) {
   __shared__ float sa[depth][block + 1], sb[depth][block];
   __shared__ std::uint64_t number;
+  __shared__ Failed failed;
   const GemmArgs& g = args.gemm;
   wait_for_stream();
-  if (threadIdx.x == 0) number = read_epoch(g.protocol);
+  if (threadIdx.x == 0) {
+    number = read_epoch(g.protocol);
+    failed = came_too_late(g.protocol) ? 1 : 0;
+  }
   __syncthreads();
   const Epoch epoch = epoch_of(g.protocol, number);
   if (threadIdx.x == 0) advance_epoch(g.protocol, epoch, gridDim.x);
@@ -92,26 +96,26 @@ __global__ void __launch_bounds__(threads, 1) plain_gemm(const __grid_constant__
     for (std::uint32_t i = blockIdx.x - queue.first_worker; i < queue.count; i += queue.workers) {
       const TaskEntry task = g.table.tasks[queue.first + i];
       const TaskClock clock{g.table.times == nullptr ? nullptr : g.table.times + (queue.first + i)};
-      bool met = true;
       if (threadIdx.x == 0) {
         maybe_pause(g.protocol, epoch, task.task);
         clock.stamp(&TaskTimes::load_wait);
-        met = wait_for_all(g.protocol, epoch, task, g.table.waits, 0, task.load_waits + task.epilogue_waits);
+        if (!wait_for_all(g.protocol, epoch, task, g.table.waits, 0, task.load_waits + task.epilogue_waits)) failed = 1;
         clock.stamp(&TaskTimes::load_met);
         clock.begin();
       }
       __syncthreads();
-      if (task.kind == TaskKind::tile)
+      const bool stores = failed == 0;
+      if (task.kind == TaskKind::tile && stores)
         for (std::uint32_t row = 0; row < task.rows; row += block)
           for (std::uint32_t col = 0; col < task.cols; col += block) multiply(args, epoch, task, row, col, sa, sb);
-      if (task.kind == TaskKind::transfer)
+      if (task.kind == TaskKind::transfer && stores)
         move(task, g.table.regions, g.a[0][0], g.a_scale[0][0], g.out, epoch.copy, threadIdx.x, threads);
-      if (task.kind == TaskKind::reduction)
+      if (task.kind == TaskKind::reduction && stores)
         reduce(task, g.table.regions, g.bias, g.out, epoch.copy, threadIdx.x, threads);
       __syncthreads();
       if (threadIdx.x == 0) {
         clock.done();
-        if (met && task.post_count > 0) post_all(g.protocol, epoch, posts_of(task, g.table.posts));
+        if (stores && task.post_count > 0) post_all(g.protocol, epoch, posts_of(task, g.table.posts));
       }
     }
   }

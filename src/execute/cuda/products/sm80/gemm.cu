@@ -24,12 +24,13 @@ struct Slices {
   const GemmArgs& args;
   const Epoch& epoch;
   const TaskEntry& task;
-  bool& met;           ///< thread 0's: no wait has failed so far
+  Failed& failed;
   std::uint32_t next;  ///< of the task's waits for loads
   int slice, count;
 
-  __device__ __forceinline__ Slices(const GemmArgs& gemm, const Epoch& now, const TaskEntry& tile, int slices, bool& ok)
-      : args(gemm), epoch(now), task(tile), met(ok), next(0), slice(0), count(slices) {
+  __device__ __forceinline__ Slices(const GemmArgs& gemm, const Epoch& now, const TaskEntry& tile, int slices,
+                                    Failed& word)
+      : args(gemm), epoch(now), task(tile), failed(word), next(0), slice(0), count(slices) {
     enter();
   }
   __device__ __forceinline__ int operator*() const { return slice; }
@@ -49,7 +50,7 @@ struct Slices {
   __device__ __forceinline__ void enter() {
     if (!guarded()) return;
     for (; guarded(); ++next)
-      if (threadIdx.x == 0) met = met && wait_for(args.protocol, epoch, task, entry());
+      if (threadIdx.x == 0 && !wait_for(args.protocol, epoch, task, entry())) failed = 1;
     __syncthreads();
   }
 };
@@ -103,7 +104,7 @@ struct Sm80Gemm {
 
   /// The product of a tile, in the registers that Fragment expects.
   __device__ __forceinline__ static void multiply(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
-                                                  char* shared, float (&acc)[registers], bool& met) {
+                                                  char* shared, float (&acc)[registers], Failed& failed) {
     using namespace cute;
     const int k_tiles = slices_of(task, tile_k);
     const auto* a = static_cast<const Element*>(args.a[task.a_source][epoch.copy]) + task.a_row * args.k + task.k_begin;
@@ -116,7 +117,7 @@ struct Sm80Gemm {
     clear(accumulators);
     const auto residue = make_tuple(static_cast<int>(task.rows), static_cast<int>(args.n - task.b_col),
                                     static_cast<int>(task.k_end - task.k_begin) - k_tiles * tile_k);
-    Mainloop{}(accumulators, gA, gB, accumulators, Slices(args, epoch, task, k_tiles, met), k_tiles, residue,
+    Mainloop{}(accumulators, gA, gB, accumulators, Slices(args, epoch, task, k_tiles, failed), k_tiles, residue,
                static_cast<int>(threadIdx.x), shared);
   }
 
@@ -173,17 +174,18 @@ struct Sm80Gemm {
     }
   }
 
-  /// A tile: product, slots, bias, stores. False in thread 0 if a wait failed.
-  __device__ __forceinline__ static bool run_tile(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
-                                                  char* shared) {
-    bool met = true;
+  /// A tile: product, slots, bias, stores.
+  __device__ __forceinline__ static void run_tile(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
+                                                  char* shared, Failed& failed) {
     float acc[registers];
-    multiply(args, epoch, task, shared, acc, met);
+    multiply(args, epoch, task, shared, acc, failed);
     if (task.epilogue_waits > 0) {
-      if (threadIdx.x == 0)
-        met = wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits) && met;
+      if (threadIdx.x == 0 &&
+          !wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits))
+        failed = 1;
       __syncthreads();
     }
+    if (failed != 0) return;
     if (task.adds > 0) add_slots(args, epoch, task, shared, acc);
     if (task.bias != 0)
       Tile::add_bias(acc, static_cast<const std::uint16_t*>(args.bias) + task.b_col,
@@ -193,19 +195,19 @@ struct Sm80Gemm {
       const RegionEntry& r = args.table.regions[task.regions + task.adds + s];
       Tile::store(acc, r, first_of(r, args.out, epoch.copy), threadIdx.x, unhurried);
     }
-    return met;
   }
 
   __device__ __forceinline__ static void run(const GemmArgs& args, char* shared) {
     __shared__ Epoch epoch;  // read where it lies: the main loop leaves no registers for it
+    __shared__ Failed failed;
     if (threadIdx.x == 0) {
+      failed = came_too_late(args.protocol) ? 1 : 0;
       epoch = epoch_of(args.protocol, read_epoch(args.protocol));
       advance_epoch(args.protocol, epoch, gridDim.x);
     }
     __syncthreads();
     for (Walk<1> walk(args.table, 0); walk.valid(); walk.next()) {
       const TaskEntry& task = *walk.entry();
-      bool met = true;
       if (threadIdx.x == 0) {
         maybe_pause(args.protocol, epoch, task.task);
         walk.clock().begin();
@@ -213,20 +215,21 @@ struct Sm80Gemm {
       // Nor has thread 0 come back from its last post: ldmatrix and mma want whole warps.
       __syncwarp();
       if (task.kind == TaskKind::tile) {
-        met = run_tile(args, epoch, task, shared);
+        run_tile(args, epoch, task, shared, failed);
       } else {
-        if (threadIdx.x == 0)
-          met = wait_for_all(args.protocol, epoch, task, args.table.waits, 0, task.load_waits + task.epilogue_waits);
+        if (threadIdx.x == 0 &&
+            !wait_for_all(args.protocol, epoch, task, args.table.waits, 0, task.load_waits + task.epilogue_waits))
+          failed = 1;
         __syncthreads();
-        if (task.kind == TaskKind::transfer)
+        if (task.kind == TaskKind::transfer && failed == 0)
           move(task, args.table.regions, args.a[0][0], args.a_scale[0][0], args.out, epoch.copy, threadIdx.x, threads);
-        if (task.kind == TaskKind::reduction)
+        if (task.kind == TaskKind::reduction && failed == 0)
           reduce(task, args.table.regions, args.bias, args.out, epoch.copy, threadIdx.x, threads);
       }
       __syncthreads();  // all have stored, and nobody reads the stages any more
       if (threadIdx.x == 0) {
         walk.clock().done();
-        if (met && task.post_count > 0) post_all(args.protocol, epoch, posts_of(task, args.table.posts));
+        if (failed == 0 && task.post_count > 0) post_all(args.protocol, epoch, posts_of(task, args.table.posts));
       }
     }
   }

@@ -98,10 +98,18 @@ struct Sm90Gemm {
   }
   /// That thread, once.
   __device__ __forceinline__ static void tell_epoch(const GemmArgs& args, SharedStorage& shared) {
-    shared.epoch = read_epoch(args.protocol);
+    const std::uint64_t number = read_epoch(args.protocol);
+    shared.epoch = came_too_late(args.protocol) ? number | late_epoch : number;
     keep_order();
     shared.epoch_read.arrive();
-    advance_epoch(args.protocol, this_epoch(args, shared), gridDim.x);
+    advance_epoch(args.protocol, epoch_of(args.protocol, number), gridDim.x);
+  }
+
+  /// By a producer that gave up. What both blocks of a cluster sum up, the first one stores: it hears of it.
+  __device__ __forceinline__ static void fail(TaskEntry& task, SharedStorage& shared, std::uint32_t block_in_cluster) {
+    if constexpr (shares_k)
+      if (block_in_cluster != 0) Sums::fail(shared.sums);
+    leave_out_stores(task);
   }
 
   /// Which part of its tile's B a block loads, for all that share it.
@@ -169,7 +177,7 @@ struct Sm90Gemm {
     bool knows_epoch = false;
     wait_for_stream();
     for (Reader tasks(shared.ring, args.table, block_in_cluster); tasks.valid(); tasks.free(), tasks.next()) {
-      const TaskEntry& task = tasks.await();
+      TaskEntry& task = tasks.await();
       if (!multiplies(task.kind)) continue;
       Tensor tAgA = get<0>(slices(params, task, block_in_cluster));
       // Rows of the caller's own A need no epoch, which takes a round to the second-level cache to get.
@@ -188,7 +196,7 @@ struct Sm90Gemm {
         if (next_wait < static_cast<std::uint32_t>((kt + 1) * tile_k)) {
           if (waited == 0) tasks.clock().stamp(&TaskTimes::load_wait);
           while (next_wait < static_cast<std::uint32_t>((kt + 1) * tile_k)) {
-            wait_for(args.protocol, epoch, task, waits[waited]);
+            if (!wait_for(args.protocol, epoch, task, waits[waited])) fail(task, shared, block_in_cluster);
             ++waited;
             next_wait = waited < load_waits ? waits[waited].k_begin : ~0u;
           }
@@ -207,7 +215,7 @@ struct Sm90Gemm {
   /// other group's next product will take, in nanoseconds, beside which stores to peers need not hurry; 0: there is
   /// none.
   template <typename Accumulators>
-  __device__ __forceinline__ static void finish(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
+  __device__ __forceinline__ static void finish(const GemmArgs& args, const Epoch& epoch, TaskEntry& task,
                                                 const Reader& tasks, Accumulators& acc, SharedStorage& shared,
                                                 std::uint32_t thread, int group, int poster, std::uint32_t time) {
     // NOTE: found anew for each stamp, the clock takes no registers in between, of which e4m3 has none to spare.
@@ -217,7 +225,8 @@ struct Sm90Gemm {
     if (task.epilogue_waits > 0 && !staged) {
       if (thread == 0) {
         tasks.clock().stamp(&TaskTimes::add_wait);
-        wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits);
+        if (!wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits))
+          leave_out_stores(task);
         tasks.clock().stamp(&TaskTimes::add_met);
       }
       Config::group_sync(group);
@@ -233,10 +242,11 @@ struct Sm90Gemm {
       pace = Pace::over(min(time / 4 * 3, units * args.unit_ns), units);
     }
     const RegionEntry* others = regions + task.adds + 1;
+    const std::uint32_t stores = epoch.late() ? 0 : task.stores;
     if (task.wide_stores != 0 && reinterpret_cast<std::uint64_t>(args.out) % 16 == 0)
-      Rows::store(acc, task, others, args.out, epoch.copy, thread, shared.rows[threadIdx.x / 32 - 4], pace);
+      Rows::store(acc, task, others, stores, args.out, epoch.copy, thread, shared.rows[threadIdx.x / 32 - 4], pace);
     else
-      for (std::uint32_t s = 0; s < task.stores; ++s) {
+      for (std::uint32_t s = 0; s < stores; ++s) {
         const RegionEntry& to = store_of(task, others, s);
         Tile::store(acc, to, first_of(to, args.out, epoch.copy), thread, pace);
       }
@@ -281,17 +291,18 @@ struct Sm90Gemm {
   }
 
   /// A signal, transfer or reduction.
-  __device__ __forceinline__ static void serve(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
+  __device__ __forceinline__ static void serve(const GemmArgs& args, const Epoch& epoch, TaskEntry& task,
                                                const TaskClock& clock, std::uint32_t thread, int group) {
-    bool met = true;
+    bool met = !epoch.late();
     if (thread == 0) {
       maybe_pause(args.protocol, epoch, task.task);
       if (task.load_waits > 0) {
         clock.stamp(&TaskTimes::load_wait);
-        met = wait_for_all(args.protocol, epoch, task, args.table.waits, 0, task.load_waits);
+        met = wait_for_all(args.protocol, epoch, task, args.table.waits, 0, task.load_waits) && met;
         clock.stamp(&TaskTimes::load_met);
       }
       clock.begin(static_cast<std::uint32_t>(group));
+      if (!met) leave_out(task);
     }
     Config::group_sync(group);
     const bool moves = task.kind == TaskKind::transfer;
@@ -325,7 +336,7 @@ struct Sm90Gemm {
     TiledMma tiled_mma;
     State state;
     for (Reader tasks(shared.ring, args.table, block_in_cluster); tasks.valid(); tasks.free(), tasks.next()) {
-      const TaskEntry& task = tasks.await();
+      TaskEntry& task = tasks.await();
       const int poster = static_cast<int>(tasks.turn() % 2);  // in ping-pong, the group too
       const int k_tiles = slices_of(task, tile_k);
       const std::uint32_t tile = next_tile;  // its number among the block's
@@ -372,7 +383,7 @@ struct Sm90Gemm {
           Sums::send(acc, shared.sums, tile, thread);
           continue;
         }
-        Sums::add(acc, shared.sums, tile, thread, group);
+        if (Sums::add(acc, shared.sums, tile, thread, group)) leave_out_stores(task);
       }
       if constexpr (fp8)
         if (args.b_scale != nullptr && task.kind == TaskKind::tile)

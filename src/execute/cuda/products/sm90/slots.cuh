@@ -74,7 +74,7 @@ struct Sm90Slots {
                  slot_stages(Tile::units, planes, 3).count < Config::stages));
 
   /// By the producer of A.
-  __device__ __forceinline__ static void load(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
+  __device__ __forceinline__ static void load(const GemmArgs& args, const Epoch& epoch, TaskEntry& task,
                                               const TaskClock& clock, Shared& shared, Pipeline& pipeline,
                                               State& state) {
     if (task.adds == 0) {  // the mate has slots
@@ -89,7 +89,8 @@ struct Sm90Slots {
     for (int s = 0; s < most; ++s)
       slots[s] = s < task.adds ? first_of(args.table.regions[task.regions + s], nullptr, epoch.copy) : nullptr;
     clock.stamp(&TaskTimes::add_wait);
-    wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits);
+    if (!wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits))
+      leave_out_stores(task);
     clock.stamp(&TaskTimes::add_met);
     fence_before_loads();
     const std::uint32_t at_once = slot_stages(Tile::units, planes, task.adds).units;

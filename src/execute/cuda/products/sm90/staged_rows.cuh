@@ -18,12 +18,12 @@ struct StagedRows {
   static constexpr int bytes = 16 * pitch;      ///< of a warp
   static_assert(chunk % 16 == 0 && Tile::columns % chunk == 0);
 
-  /// Stores the tile to all of the task's regions, whose rows are wide (TaskEntry::wide_stores). `others`: behind the
-  /// first. The pace counts 16 bytes a thread.
+  /// Stores the tile to the first `stores` of the task's regions, whose rows are wide (TaskEntry::wide_stores).
+  /// `others`: behind the first. The pace counts 16 bytes a thread.
   template <int Registers>
   __device__ __forceinline__ static void store(const float (&acc)[Registers], const TaskEntry& task,
-                                               const RegionEntry* others, void* out, std::uint32_t copy,
-                                               std::uint32_t thread, std::byte* stage, Pace& pace) {
+                                               const RegionEntry* others, std::uint32_t stores, void* out,
+                                               std::uint32_t copy, std::uint32_t thread, std::byte* stage, Pace& pace) {
     const std::uint32_t lane = thread % 32, shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(stage));
     // Of the four 8 x 8 parts that a warp stages at once, lane l names row l % 8 of part l / 8.
     const std::uint32_t place = shared + lane % 16 * pitch + lane / 16 * 16;
@@ -41,7 +41,7 @@ struct StagedRows {
                        : "memory");
         }
         __syncwarp();
-        for (std::uint32_t s = 0; s < task.stores; ++s) {
+        for (std::uint32_t s = 0; s < stores; ++s) {
           const RegionEntry& r = store_of(task, others, s);
           send(r, first_of(r, out, copy), Tile::row_of(thread - lane) + Tile::part_rows * part - r.row, c - r.col, lane,
                shared, pace);

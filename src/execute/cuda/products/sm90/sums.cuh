@@ -7,6 +7,7 @@
 #include <cute/arch/cluster_sm90.hpp>
 
 #include "execute/cuda/products/sm90/config.cuh"
+#include "execute/cuda/protocol.cuh"
 
 namespace imbrex::cuda {
 
@@ -23,10 +24,12 @@ struct Sm90Sums {
     alignas(16) uint4 sums[quads][Config::group_threads];
     cutlass::arch::ClusterTransactionBarrier full[2];  ///< of the first block: a tile's sums have come
     cutlass::arch::ClusterBarrier free[2];             ///< of the second: the place for a tile's sums is free
+    std::uint32_t failed;                              ///< of the first: not 0 once the second gave up a wait
   };
 
   /// By one thread of each block, before its cluster meets.
   __device__ __forceinline__ static void init(Storage& storage) {
+    storage.failed = 0;
     for (int i = 0; i < 2; ++i) {
       storage.full[i].init(1);
       storage.free[i].init(1);
@@ -53,8 +56,9 @@ struct Sm90Sums {
                    : "memory");
   }
 
-  /// By the threads of the first block that share the tile. `group`: for their barrier.
-  __device__ __forceinline__ static void add(float (&acc)[Config::registers], Storage& storage, std::uint32_t tile,
+  /// By the threads of the first block that share the tile. `group`: for their barrier. Whether the second block had
+  /// given up what it waited for.
+  __device__ __forceinline__ static bool add(float (&acc)[Config::registers], Storage& storage, std::uint32_t tile,
                                              std::uint32_t thread, int group) {
     storage.full[tile % 2].wait(tile / 2 % 2);
 #pragma unroll
@@ -71,6 +75,15 @@ struct Sm90Sums {
       storage.full[tile % 2].arrive_and_expect_tx(bytes);
       storage.free[(tile + 1) % 2].arrive(1u);
     }
+    return *const_cast<const volatile std::uint32_t*>(&storage.failed) != 0u;
+  }
+
+  /// By a thread of the second block that gave up, before anything of what it waited for is multiplied: what the first
+  /// one adds to its own sums is not to be stored.
+  __device__ __forceinline__ static void fail(Storage& storage) {
+    asm volatile("st.shared::cluster.u32 [%0], %1;\nfence.acq_rel.cluster;" ::"r"(in_first_block(&storage.failed)),
+                 "r"(1u)
+                 : "memory");
   }
 
   /// By whole warps, those that multiply: a block must not end while the other may still reach into it. Not relaxed: in

@@ -69,8 +69,9 @@ class TaskReader {
   __device__ __forceinline__ TaskClock clock() const { return walk_.clock(); }
   /// Whether another one of the same queue follows.
   __device__ __forceinline__ bool more() const { return walk_.more(); }
-  /// Waits for this one, which stays until it is freed.
-  __device__ __forceinline__ const TaskEntry& await() {
+  /// Waits for this one, which stays until it is freed. It is the block's own: who gives up one of its waits changes
+  /// it.
+  __device__ __forceinline__ TaskEntry& await() {
     ring_.full[slot()].wait(turn_ / TaskRing<Readers>::slots % 2);
     keep_order();
     return ring_.tasks[slot()];
