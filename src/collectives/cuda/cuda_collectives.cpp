@@ -167,6 +167,14 @@ CommState CudaCollectives::own_state() const {
   return state;
 }
 
+std::vector<std::byte> CudaCollectives::own_workspace() const {
+  IMBREX_CUDA_TRY(cudaSetDevice(device_));
+  std::vector<std::byte> all(slots_offset + 4 * comm_.copy_bytes);
+  IMBREX_CUDA_TRY(
+      cudaMemcpy(all.data(), heap_.handle().at(world_.rank(), offset_), all.size(), cudaMemcpyDeviceToHost));
+  return all;
+}
+
 CommReport CudaCollectives::report() const {
   const CommState state = own_state();
   return state.reports[(state.blocks[0].epoch + 1) & 1];

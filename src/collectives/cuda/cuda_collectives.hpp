@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "collectives/cuda/coded/coded.hpp"
 #include "collectives/cuda/exact/exact.hpp"
@@ -132,6 +133,9 @@ class CudaCollectives {
 
   /// This rank's, as it is now. Its stream is idle.
   CommState own_state() const;
+
+  /// The same of all that peers can write: the state and the slots. Its stream need not be idle.
+  std::vector<std::byte> own_workspace() const;
 
   /// What the last call wrote down on this rank, if it was through a codec or asked for a report. Its stream is idle.
   CommReport report() const;

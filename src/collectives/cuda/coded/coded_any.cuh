@@ -46,7 +46,7 @@ class CodedTwoShot : CodedRank<type, true> {
       maybe_pause(c_, state_.epoch, round);
       if (round < a_.chunks) {
         if (round >= a_.slots) this->wait_for(CommStep::room, &CommState::freed, round - a_.slots + 1);
-        if (well_) send(round);
+        if (well_ || round == 0) send(round);
         end_step(progress_.parts, round, well_);
       }
       if (round >= 1 && round - 1 < a_.chunks) {
@@ -80,7 +80,7 @@ class CodedTwoShot : CodedRank<type, true> {
       if (there) Vector::to_float(in_.load(peer_of(i) * a_.piece + block), values);
       const codec::Group group =
           this->group_for(c, values, there, a_.part_allowance, is_real(peer_of(i) * a_.piece + block));
-      if (!there) continue;
+      if (!there || !well_) continue;
       this->store_coded(c, a_.parts, slot_of(a_.parts, peer_of(i), c_.rank, place), index_of(), group,
                         codec::to_planes(c.format, codec::encode(c, range, group, values)), values);
     }

@@ -30,7 +30,7 @@ class CodedOneShot : public CodedOneStep<CodedOneShot<type>, type, true> {
     if (there) Vector::to_float(in_.load(block), values);
     const OwnPart part = this->own_part(c, values, there);
     this->raw_groups_ = raw_before;  // counted when it is added
-    if (!there) return;
+    if (!there || !this->well_) return;
     const codec::Planes planes = codec::to_planes(c.format, part.codes);
 #pragma unroll 1
     for (std::uint32_t i = 1; i < c_.ranks; ++i)

@@ -29,7 +29,7 @@ class CodedOneStep : public CodedRank<type, Tolerant> {
       maybe_pause(c_, state_.epoch, round);
       if (sends) {
         if (round >= a_.slots) this->wait_for(CommStep::room, &CommState::freed, round - a_.slots + 1);
-        if (well_) static_cast<Kernel*>(this)->send(round);
+        if (well_ || round == 0) static_cast<Kernel*>(this)->send(round);
         end_step(progress_.parts, round, well_);
       }
       if (round < 1) continue;

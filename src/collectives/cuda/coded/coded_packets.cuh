@@ -178,6 +178,7 @@ class CodedPackets : CodedRank<type, false> {
     for (std::uint32_t round = 0; own != 0 && round < own + 2; ++round) {
       maybe_pause(c_, state_.epoch, round);
       if (round < own) send(first + round * warps);
+      if (round == 0) well_ = __all_sync(whole_warp, well_);
       if (round >= 1 && round - 1 < own) add(first + (round - 1) * warps);
       if (round >= 2) take(first + (round - 2) * warps);
     }
@@ -242,7 +243,8 @@ class CodedPackets : CodedRank<type, false> {
         const CodedPair pair = __all_sync(whole_warp, usual)
                                    ? code_pair(c, codec::range_of(type), group, values, values)
                                    : code_any(c, extremes, values, group, values);
-        slot_of(a_.parts, peer, c_.rank, run).store(c, sent(c, pair));
+        const RunWords words = sent(c, pair);
+        if (well_) slot_of(a_.parts, peer, c_.rank, run).store(c, words);
       }
       raw = next;
     }

@@ -123,14 +123,17 @@ class CodedRank {
             reinterpret_cast<std::uint64_t>(args.in) % 16 == 0},
         out_{static_cast<std::byte*>(args.out), args.count, reinterpret_cast<std::uint64_t>(args.out) % 16 == 0},
         workers_(blockDim.x - 32),
-        lane_(threadIdx.x % 32) {}
+        lane_(threadIdx.x % 32),
+        well_(begins_well(c_)) {}
 
-  /// By the warp that posts, once the workers' warps are done.
+  /// By the warp that posts, once the workers' warps are done. Where one has given up, now or before, nothing is
+  /// posted.
   __device__ __forceinline__ void post_one(Ended& ended, std::uint32_t chunk, Counters kind) {
     post_one(ended, workers_ / 32, chunk, kind);
   }
   __device__ __forceinline__ void post_one(Ended& ended, std::uint32_t warps, std::uint32_t chunk, Counters kind) {
-    if (!await_step(ended, warps, chunk) || lane_ >= c_.ranks || lane_ == c_.rank) return;
+    well_ = await_step(ended, warps, chunk) && well_;
+    if (!well_ || lane_ >= c_.ranks || lane_ == c_.rank) return;
     fence_system();
     store_relaxed_system(&(state_of(c_, lane_).*kind)[0][c_.rank][blockIdx.x], state_.posts + chunk + 1);
   }
@@ -321,7 +324,7 @@ class CodedRank {
   BlockState state_;
   Vector in_, out_;
   std::uint32_t workers_, lane_;
-  bool well_ = true;
+  bool well_;  ///< nothing is sent otherwise. The same for a warp, once it has waited for something
   float error_ = 0;
   std::uint32_t non_finite_ = 0, raw_groups_ = 0;
 

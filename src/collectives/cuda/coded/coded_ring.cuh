@@ -37,6 +37,7 @@ class CodedRing : CodedRank<type, false> {
       : Base(args), stages_(2 * c_.ranks - 1), ring_(progress) {}
 
   __device__ __forceinline__ void run() {
+    well_ = __all_sync(whole_warp, well_);
     const bool posts = threadIdx.x >= workers_;
     for (std::uint32_t round = 0; round < a_.chunks + stages_ - 1; ++round) {
       if (!posts) maybe_pause(c_, state_.epoch, round);
@@ -63,7 +64,8 @@ class CodedRing : CodedRank<type, false> {
   /// By the warp that posts: what a stage has sent, or that a chunk's slots are free.
   __device__ __forceinline__ void post(std::uint32_t s, std::uint32_t chunk) {
     if (c_.ranks == 1) return;
-    if (!await_step(ring_.stages[s], workers_ / 32, chunk) || lane_ != 0) return;
+    well_ = await_step(ring_.stages[s], workers_ / 32, chunk) && well_;
+    if (!well_ || lane_ != 0) return;
     fence_system();
     store_relaxed_system(ring_counter(c_, s), state_.posts + chunk + 1);
   }

@@ -35,10 +35,12 @@ struct StagedProgress {
   std::uint64_t parts_empty[part_stage_count], sums_empty[most_sum_stages];  ///< phase n: of a stage's n-th fill
   Ended sent;                                                                ///< fills; as the others zero at first
   Ended added, taken;                                                        ///< chunks
+  std::uint32_t failed;  ///< not 0 once a wait was given up: whoever sends reads it once a chunk
 
   /// By one thread, with a barrier of the block behind it.
   __device__ __forceinline__ void init() {
     sent = added = taken = {};
+    failed = 0;
     for (std::uint64_t& barrier : parts_empty) init_stage_barrier(barrier);
     for (std::uint64_t& barrier : sums_empty) init_stage_barrier(barrier);
   }
@@ -206,7 +208,7 @@ class CodedStaged : CodedRank<type, false> {
     for (std::uint32_t chunk = 0; chunk < a_.chunks; ++chunk) {
       maybe_pause(c_, state_.epoch, chunk);
       const std::uint32_t place = place_of(chunk);
-      this->wait_for(CommStep::part, &CommState::parts, chunk + 1, chunk % roles.part_posters);
+      await(CommStep::part, &CommState::parts, chunk + 1, chunk % roles.part_posters);
       await_phase(progress_.sums_empty[chunk % roles.sum_stages], chunk / roles.sum_stages - 1);
       std::byte* stage = sum_stage(chunk);
 #pragma unroll 1
@@ -320,7 +322,7 @@ class CodedStaged : CodedRank<type, false> {
     for (std::uint32_t chunk = 0; chunk < a_.chunks; ++chunk) {
       maybe_pause(c_, state_.epoch, chunk);
       const std::uint32_t place = place_of(chunk);
-      this->wait_for(CommStep::sum, &CommState::sums, chunk + 1, chunk % roles.sum_posters);
+      await(CommStep::sum, &CommState::sums, chunk + 1, chunk % roles.sum_posters);
 #pragma unroll 1
       for (; run < runs_; run += roles.takers)
         if (well_ && !take_run(chunk, run, place)) take_blocks(chunk, run, place);
@@ -377,9 +379,22 @@ class CodedStaged : CodedRank<type, false> {
     }
   }
 
+  /// As wait_for; who gives up tells those who send.
+  __device__ __forceinline__ void await(CommStep step, Counters kind, std::uint32_t count, std::uint32_t poster) {
+    this->wait_for(step, kind, count, poster);
+    if (!well_ && lane_ == 0) *const_cast<volatile std::uint32_t*>(&progress_.failed) = 1;
+  }
+
+  /// By a warp that sends, once a chunk.
+  __device__ __forceinline__ void look_for_failure() {
+    const bool failed = *const_cast<const volatile std::uint32_t*>(&progress_.failed) != 0u;
+    well_ = __all_sync(whole_warp, well_ && !failed);
+  }
+
   /// Until the peers are done with the slots of a chunk.
   __device__ __forceinline__ void wait_for_room(std::uint32_t chunk) {
-    if (chunk >= a_.slots) this->wait_for(CommStep::room, &CommState::freed, chunk - a_.slots + 1);
+    if (chunk >= a_.slots) await(CommStep::room, &CommState::freed, chunk - a_.slots + 1, 0);
+    look_for_failure();
   }
 
   /// By lane 0 of a poster, which made the copies: they have arrived, and the peers may know.
@@ -429,7 +444,8 @@ class CodedStaged : CodedRank<type, false> {
   /// A chunk's slots are free once its parts are added and its sums taken.
   __device__ __forceinline__ void post_freed() {
     for (std::uint32_t chunk = 0; chunk + a_.slots < a_.chunks; ++chunk) {
-      await_step(progress_.added, roles.adders, chunk);
+      well_ = await_step(progress_.added, roles.adders, chunk) && well_;
+      look_for_failure();
       this->post_one(progress_.taken, roles.takers, chunk, &CommState::freed);
     }
   }

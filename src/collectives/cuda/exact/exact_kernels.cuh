@@ -14,6 +14,7 @@ __global__ void __launch_bounds__(most_threads, 1) one_shot_all_reduce(const __g
   wait_for_stream();
   const Comm& c = a.comm;
   const BlockState state = read_state(c);
+  const bool well = begins_well(c);
   if (!is_turn(c, state)) return;
   const VectorView in = view(a.in, a.bytes), out = view(a.out, a.bytes);
   const std::uint64_t begin = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
@@ -22,7 +23,7 @@ __global__ void __launch_bounds__(most_threads, 1) one_shot_all_reduce(const __g
     const uint4 packet = sendable(load_elements<type>(in, q));
 #pragma unroll
     for (std::uint32_t i = 1; i < Most; ++i) {
-      if (i >= c.ranks) break;
+      if (i >= c.ranks || !well) break;
       const std::uint32_t peer = c.rank + i < c.ranks ? c.rank + i : c.rank + i - c.ranks;
       store_packet(slots_of(c, peer, state.epoch) + c.rank * a.source_stride + q * packet_bytes, packet);
     }
@@ -30,7 +31,7 @@ __global__ void __launch_bounds__(most_threads, 1) one_shot_all_reduce(const __g
   maybe_pause(c, state.epoch, 1);
   const std::uint32_t wanted = ((1u << c.ranks) - 1) & ~(1u << c.rank);
   ExactReport<type, report> losses;
-  for (std::uint64_t q = begin; q < a.packets; q += step) {
+  for (std::uint64_t q = begin; well && q < a.packets; q += step) {
     uint4 got[1][Most];
     const uint4 own = load_elements<type>(in, q);
     if (!collect<1, Most>(c, state.epoch, slots_of(c, c.rank, state.epoch) + q * packet_bytes, a.source_stride, 0,
@@ -76,7 +77,8 @@ class TwoShot {
         state_(read_state(c_)),
         in_(view(args.in, args.bytes)),
         out_(view(args.out, args.bytes)),
-        span_(blockDim.x * Batch) {}
+        span_(blockDim.x * Batch),
+        well_(begins_well(c_)) {}
 
   __device__ __forceinline__ void run() {
     if (!is_turn(c_, state_)) return;
@@ -90,7 +92,7 @@ class TwoShot {
       if (round >= 1 && round - 1 < a_.chunks) add(round - 1);
       if (round < 2) continue;
       take(round - 2);
-      if (round - 2 + a_.slots < a_.chunks) post_room(c_, state_, ++posts);
+      if (round - 2 + a_.slots < a_.chunks) well_ = post_room(c_, state_, ++posts, well_);
     }
     losses_.write(c_, state_.epoch);
     end_epoch(c_, state_, posts);
@@ -135,7 +137,7 @@ class TwoShot {
     for (int b = 0; b < Batch; ++b)
 #pragma unroll
       for (std::uint32_t i = 1; i < Most; ++i)
-        if (const std::uint64_t q = first + b * blockDim.x; i < c_.ranks && has(peer_of(i), q))
+        if (const std::uint64_t q = first + b * blockDim.x; well_ && i < c_.ranks && has(peer_of(i), q))
           store_packet(parts(peer_of(i)) + slot + b * blockDim.x * packet_bytes, sendable(packets[b][i]));
   }
 
@@ -210,7 +212,7 @@ class TwoShot {
   BlockState state_;
   VectorView in_, out_;
   std::uint32_t span_;
-  bool well_ = true;
+  bool well_;  ///< nothing is sent otherwise
   ExactReport<type, report> losses_;
 };
 

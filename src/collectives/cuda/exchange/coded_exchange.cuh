@@ -37,7 +37,7 @@ class CodedExchange : public CodedOneStep<CodedExchange<type, kind>, type, false
         part = this->own_part(c, values, there);
         planes = codec::to_planes(c.format, part.codes);
       }
-      if (there)
+      if (there && this->well_)
         this->store_coded(c, a_.parts, slot_of(a_.parts, peer_of(i), c_.rank, place), index_of(), part.group, planes,
                           values);
     }

@@ -13,7 +13,7 @@ template <Type type, int Most, ExchangeKind kind, bool report>
 class PacketExchange {
  public:
   __device__ __forceinline__ explicit PacketExchange(const ExchangeArgs& args)
-      : a_(args), c_(args.comm), state_(read_state(c_)) {}
+      : a_(args), c_(args.comm), state_(read_state(c_)), well_(begins_well(c_)) {}
 
   __device__ __forceinline__ void run() {
     constexpr std::uint64_t lag = 2;
@@ -22,10 +22,9 @@ class PacketExchange {
                         step = std::uint64_t{gridDim.x} * blockDim.x, end = packets + lag * step;
     maybe_pause(c_, state_.epoch, 0);
     if (report && a_.continues && blockIdx.x == 0 && threadIdx.x == 0) take_over();
-    bool well = true;
     for (std::uint64_t q = begin; q < end; q += step) {
       if (q < packets) send(q);
-      if (q >= begin + lag * step && well) well = take(q - lag * step);
+      if (q >= begin + lag * step && well_) well_ = take(q - lag * step);
     }
     losses_.write(c_, state_.epoch);
     end_epoch(c_, state_);
@@ -58,7 +57,7 @@ class PacketExchange {
         packets[i] = sendable(load_elements<type>(in(peer_of(i)), q));
 #pragma unroll
     for (std::uint32_t i = 1; i < Most; ++i)
-      if (i < c_.ranks)
+      if (well_ && i < c_.ranks)
         store_packet(slots_of(c_, peer_of(i), state_.epoch) + c_.rank * a_.source_stride + q * packet_bytes,
                      packets[kind == ExchangeKind::all_gather ? 1 : i]);
   }
@@ -101,6 +100,7 @@ class PacketExchange {
   const ExchangeArgs& a_;
   const Comm& c_;
   BlockState state_;
+  bool well_;  ///< nothing is sent otherwise
   ExactReport<type, report> losses_;
 };
 

@@ -55,7 +55,8 @@ class RowWork {
         sums_(sums),
         group_(args.cluster > 1 ? 0 : threadIdx.x / args.row.threads),
         thread_(args.cluster > 1 ? block_in_cluster() * blockDim.x + threadIdx.x : threadIdx.x % args.row.threads),
-        single_(args.row.packets <= strip * args.row.threads) {
+        single_(args.row.packets <= strip * args.row.threads),
+        well_(begins_well(c_)) {
 #pragma unroll
     for (std::uint32_t k = 0; k < strip; ++k)
       if (has(0, k)) weight_[k] = load_elements<type>(row_of(a_.weight, 0), packet_of(0, k));
@@ -208,8 +209,8 @@ class RowWork {
   BlockState state_;
   WarpSums<Most>& sums_;
   std::uint32_t group_, thread_, turn_ = 0;
-  bool single_;  ///< a row is one strip
-  bool well_ = true;
+  bool single_;               ///< a row is one strip
+  bool well_;                 ///< nothing is sent otherwise
   uint4 weight_[strip] = {};  ///< of a single strip
 };
 
@@ -217,7 +218,7 @@ class RowWork {
 template <Type type, int Most>
 class OneShotRmsNorm : RowWork<type, Most> {
   using Base = RowWork<type, Most>;
-  using Base::a_, Base::c_, Base::state_, Base::has, Base::packet_of, Base::peer_of, Base::row_of;
+  using Base::a_, Base::c_, Base::state_, Base::well_, Base::has, Base::packet_of, Base::peer_of, Base::row_of;
 
  public:
   __device__ __forceinline__ OneShotRmsNorm(const RmsNormArgs& args, WarpSums<Most>& sums) : Base(args, sums) {}
@@ -247,7 +248,7 @@ class OneShotRmsNorm : RowWork<type, Most> {
       for (std::uint32_t k = 0; k < Base::strip; ++k)
 #pragma unroll
         for (std::uint32_t i = 1; i < Most; ++i)
-          if (has(first, k) && i < c_.ranks)
+          if (well_ && has(first, k) && i < c_.ranks)
             store_packet(slot_of(peer_of(i), row) + c_.rank * a_.source_stride + packet_of(first, k) * packet_bytes,
                          packets[k]);
     }
@@ -275,7 +276,7 @@ class TwoShotRmsNorm : RowWork<type, Most> {
       if (round >= 1 && round - 1 < a_.chunks) add(round - 1);
       if (round < 2) continue;
       take(round - 2);
-      if (round - 2 + a_.slots < a_.chunks) post_room(c_, state_, ++posts);
+      if (round - 2 + a_.slots < a_.chunks) well_ = post_room(c_, state_, ++posts, well_);
     }
     end_epoch(c_, state_, posts);
   }
@@ -314,7 +315,7 @@ class TwoShotRmsNorm : RowWork<type, Most> {
       for (std::uint32_t k = 0; k < Base::strip; ++k)
 #pragma unroll
         for (std::uint32_t i = 1; i < Most; ++i)
-          if (has(first, k) && i < c_.ranks && owns(peer_of(i), index))
+          if (well_ && has(first, k) && i < c_.ranks && owns(peer_of(i), index))
             store_packet(parts(peer_of(i)) + slot + packet_of(first, k) * packet_bytes, sendable(packets[k][i]));
     }
   }

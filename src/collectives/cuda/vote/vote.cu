@@ -26,6 +26,7 @@ __global__ void __launch_bounds__(vote_threads, 1) vote(const __grid_constant__ 
   wait_for_stream();
   const Comm& c = a.comm;
   const BlockState state = read_state(c);
+  const bool well = begins_well(c);
   const BlockView<type> in{static_cast<std::byte*>(const_cast<void*>(a.in)), a.count,
                            reinterpret_cast<std::uint64_t>(a.in) % 16 == 0};
   maybe_pause(c, state.epoch, 0);
@@ -44,7 +45,7 @@ __global__ void __launch_bounds__(vote_threads, 1) vote(const __grid_constant__ 
     return slots_of(c, rank, state.epoch) + source * a.source_stride + blockIdx.x * packet_bytes;
   };
   if (const std::uint32_t peer = threadIdx.x; peer < c.ranks) {
-    if (peer != c.rank) {
+    if (well && peer != c.rank) {
       store_packet(slot_of(peer, c.rank), {exceeds ? 1u : 0u, 0, 0, 0});
       uint4 got[1][1] = {};
       collect<1, 1>(c, state.epoch, slot_of(c.rank, peer), 0, 0, 1, got, [&](int, int) {

@@ -31,6 +31,19 @@ __device__ __forceinline__ BlockState read_state(const Comm& c) {
   return s;
 }
 
+/// By a thread, behind wait_for_stream: false where a rank had given up before. So calls that are queued behind one
+/// that failed send nothing, nor does a rank that comes to it late; its host hears of it. Threads may hear different
+/// answers.
+// NOTE: loaded beside the block's state and looked at before the first store, it takes no time of its own; all warps of
+// a multiprocessor but one get it from the first-level cache.
+__device__ __forceinline__ bool begins_well(const Comm& c) {
+  std::uint32_t abort;
+  asm volatile("ld.relaxed.cta.global.u32 %0, [%1];" : "=r"(abort) : "l"(&state_of(c, c.rank).abort) : "memory");
+  if (abort == 0u) return true;
+  c.fault->ended_early = 1;
+  return false;
+}
+
 /// Whether this kernel has anything to do. The same for all blocks of all ranks.
 __device__ __forceinline__ bool is_turn(const Comm& c, const BlockState& s) {
   if (c.turn == Turn::always) return true;
@@ -72,6 +85,11 @@ struct Place {
   std::uint32_t expected, seen;
 };
 
+/// Ends every wait of every rank, and all posts.
+__device__ __forceinline__ void end_all_waits(const Comm& c) {
+  for (std::uint32_t r = 0; r < c.ranks; ++r) store_relaxed_system(&state_of(c, r).abort, 1u);
+}
+
 /// Writes down the first wait of this rank that passed its limit, and ends every wait of every rank.
 __device__ __forceinline__ void give_up(const Comm& c, std::uint64_t epoch, const Place& place) {
   if (atomicCAS(&state_of(c, c.rank).fault_lock, 0u, 1u) == 0u) {
@@ -85,7 +103,7 @@ __device__ __forceinline__ void give_up(const Comm& c, std::uint64_t epoch, cons
     __threadfence_system();
     c.fault->state = CommFault::timed_out;
   }
-  for (std::uint32_t r = 0; r < c.ranks; ++r) store_relaxed_system(&state_of(c, r).abort, 1u);
+  end_all_waits(c);
 }
 
 /// Bounds a loop of polls: asked after a poll that failed, says whether to go on.
@@ -94,12 +112,14 @@ class Patience {
   template <typename Where>
   __device__ __forceinline__ bool left(const Comm& c, std::uint64_t epoch, Where&& where) {
     // Most waits are short: neither the clock nor the abort word is read before the 64th poll. The host's word, which
-    // crosses the bus, is read once in a thousand.
+    // crosses the bus, is read once in a thousand, and passed on to where all ranks look.
     if (++polls_ % 64 != 0) return true;
     const std::uint64_t now = global_nanoseconds();
     if (polls_ == 64) begin_ = now;
-    const volatile std::uint32_t* abort = polls_ % 1024 == 0 ? &c.fault->abort : &state_of(c, c.rank).abort;
+    const bool asks_host = polls_ % 1024 == 0;
+    const volatile std::uint32_t* abort = asks_host ? &c.fault->abort : &state_of(c, c.rank).abort;
     if (*abort != 0u) {
+      if (asks_host) end_all_waits(c);
       c.fault->ended_early = 1;
       return false;
     }
@@ -113,7 +133,8 @@ class Patience {
   std::uint32_t polls_ = 0;
 };
 
-/// By every thread of a block: until all peers have freed `count` chunks in this call. Whether that, and `well`, is so.
+/// By every thread of a block: until all peers have freed `count` chunks in this call. Whether that is so, and `well`
+/// is so for all threads: one answer for the block, whose threads send nothing else.
 __device__ __forceinline__ bool wait_for_room(const Comm& c, const BlockState& s, std::uint32_t count, bool well) {
   if (threadIdx.x < c.ranks && threadIdx.x != c.rank && well) {
     const std::uint32_t* room = &state_of(c, c.rank).room[threadIdx.x][blockIdx.x];
@@ -127,18 +148,19 @@ __device__ __forceinline__ bool wait_for_room(const Comm& c, const BlockState& s
       }
     }
   }
-  __syncthreads();
-  return well;
+  return __syncthreads_and(well) != 0;
 }
 
-/// By every thread of a block: tells the peers that it has freed `count` chunks. The fence covers what the block's
-/// other threads cleared before the barrier. The last warp posts, so that the first one can wait for room meanwhile.
-__device__ __forceinline__ void post_room(const Comm& c, const BlockState& s, std::uint32_t count) {
-  __syncthreads();
+/// By every thread of a block: tells the peers that it has freed `count` chunks, if `well` is so for all threads, and
+/// returns whether it is. The fence covers what the block's other threads cleared before the barrier. The last warp
+/// posts, so that the first one can wait for room meanwhile.
+__device__ __forceinline__ bool post_room(const Comm& c, const BlockState& s, std::uint32_t count, bool well) {
+  well = __syncthreads_and(well) != 0;
   const std::uint32_t peer = blockDim.x - 1 - threadIdx.x;
-  if (peer >= c.ranks || peer == c.rank) return;
+  if (!well || peer >= c.ranks || peer == c.rank) return well;
   fence_system();
   store_relaxed_system(&state_of(c, peer).room[c.rank][blockIdx.x], s.rooms + count);
+  return well;
 }
 
 /// Tests: pauses this warp, one time in eight, for up to max_pause_ns.
