@@ -1,0 +1,232 @@
+// How kernels of several GPUs work together: epochs that kernels advance themselves, waits for counters that end,
+// posts, and word of failure. Imbrex' own kernels stand on this header, and so may anybody's: it needs C++20 and
+// nothing else, and compiles as CUDA and as C++, where ranks can be threads.
+//
+// Protocol. Each rank has a State in its part of symmetric memory. A counter is a word of 32 bits in the memory of the
+// rank that waits for it; others add to it or store it, after a fence; it wraps, and is never reset. The epoch says how
+// far a counter has to have come: it lies in the State, the threads that read it advance it, the last of them for the
+// next kernel. So nothing in a launch changes from call to call, and a captured graph replays for ever.
+//
+// Failure. Every wait has a limit. The first thread of a rank that passes it writes to the Fault, in memory of the
+// host, what it waited for, and sets `abort` in every rank's State. All waits of all ranks end then, and return false;
+// nothing is posted any more. The host's own word, Fault::abort, does the same. A kernel must neither use what it did
+// not get, nor store into another rank's memory because of it.
+#pragma once
+
+#include "imbrex/device/ordering.hpp"
+
+namespace imbrex::device {
+
+/// What the waits, posts and epochs of a rank share, in its part of symmetric memory. Zero at first.
+struct alignas(64) State {
+  std::uint64_t epoch;       ///< advanced by this rank's own kernels
+  std::uint32_t abort;       ///< not 0: some rank gave up, all waits end. Written by any rank
+  std::uint32_t fault_lock;  ///< taken by the first thread of this rank that writes to its Fault
+  std::uint32_t readers;     ///< that have read `epoch`
+  std::uint32_t unused[11];
+};
+static_assert(sizeof(State) == 64 && offsetof(State, abort) == 8 && offsetof(State, readers) == 16);
+
+/// In host memory that the device writes, but for `abort`: the first wait of a rank that passed its limit. `state`
+/// commits: it is written last. What the numbers say is the business of whoever waits.
+struct Fault {
+  enum : std::uint32_t { clear = 0, timed_out = 1 };
+  volatile std::uint32_t state;
+  volatile std::uint32_t ended_early;  ///< waits of this rank ended because another one, or the host, gave up
+  volatile std::uint32_t abort;        ///< the host's word that all waits of all ranks end
+  volatile std::uint32_t kind;
+  volatile std::uint32_t place[4];
+  volatile std::uint32_t expected, seen;
+  volatile std::uint64_t epoch;
+};
+static_assert(sizeof(Fault) == 48 && offsetof(Fault, epoch) == 40);
+
+/// One rank's view, by value into kernels.
+struct Group {
+  State* own;
+  std::byte* states;  ///< rank 0's State; rank r's lies r * stride further
+  std::uint64_t stride;
+  std::uint64_t limit_ns;  ///< of one wait
+  Fault* fault;
+  std::uint32_t rank, ranks;
+  std::uint32_t readers;                   ///< threads that read the epoch, and advance it, in one epoch
+  std::uint32_t pause_seed, max_pause_ns;  ///< tests: random pauses; 0: none
+};
+
+/// The same place in another rank's memory, of symmetric memory that `own` lies in.
+template <typename T>
+IMBREX_DEVICE T* at_rank(const Group& g, T* own, std::uint32_t rank) {
+  const std::uint64_t mine = reinterpret_cast<std::uint64_t>(own);
+  return reinterpret_cast<T*>(mine + (static_cast<std::uint64_t>(rank) - g.rank) * g.stride);
+}
+
+IMBREX_DEVICE State& state_of(const Group& g, std::uint32_t rank) {
+  return *reinterpret_cast<State*>(g.states + rank * g.stride);
+}
+
+// -------------------------------------------------------------------------------------------------- epochs
+
+/// By each of the `readers`, once.
+IMBREX_DEVICE std::uint64_t read_epoch(const Group& g) {
+#if defined(__CUDA_ARCH__)
+  return *const_cast<const volatile std::uint64_t*>(&g.own->epoch);
+#else
+  return word_at<std::uint64_t>(&g.own->epoch).load(std::memory_order_relaxed);
+#endif
+}
+
+/// By each of them, behind it: the last one to come advances the epoch for the next kernel of the stream, and learns
+/// it.
+IMBREX_DEVICE bool advance_epoch(const Group& g, std::uint64_t epoch) {
+#if defined(__CUDA_ARCH__)
+  if (atomicAdd(&g.own->readers, 1u) != g.readers - 1) return false;
+  g.own->readers = 0;
+  g.own->epoch = epoch + 1;
+#else
+  if (word_at<std::uint32_t>(&g.own->readers).fetch_add(1, std::memory_order_relaxed) != g.readers - 1) return false;
+  word_at<std::uint32_t>(&g.own->readers).store(0, std::memory_order_relaxed);
+  word_at<std::uint64_t>(&g.own->epoch).store(epoch + 1, std::memory_order_relaxed);
+#endif
+  return true;
+}
+
+// ------------------------------------------------------------------------------------------------- failure
+
+/// Ends all waits of all ranks, and all posts.
+IMBREX_DEVICE void end_all_waits(const Group& g) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1  // beside hot loops
+#endif
+  for (std::uint32_t r = 0; r < g.ranks; ++r) store_relaxed(&state_of(g, r).abort, 1u);
+}
+
+IMBREX_DEVICE void write_down(volatile std::uint32_t& word, std::uint32_t value) {
+#if defined(__CUDA_ARCH__)
+  word = value;
+#else
+  word_at<std::uint32_t>(&word).store(value, std::memory_order_release);
+#endif
+}
+
+/// Whether this rank's waits are to end, because a rank gave up or, where it is asked, the host. Its word crosses the
+/// bus, and is passed on to where all ranks look. Calls that are queued behind one that failed, and ranks that come to
+/// one late, ask before they store anything.
+IMBREX_DEVICE bool given_up(const Group& g, bool ask_host = true) {
+  if (load_relaxed(&g.own->abort) == 0u) {
+    if (!ask_host || load_relaxed(&g.fault->abort) == 0u) return false;
+    end_all_waits(g);
+  }
+  write_down(g.fault->ended_early, 1);
+  return true;
+}
+
+/// Writes down the first wait of this rank that passed its limit, and ends every wait of every rank. `where` gets the
+/// Fault and says what was waited for: kind, place, expected, seen, epoch.
+template <typename Where>
+IMBREX_DEVICE void give_up(const Group& g, Where&& where) {
+#if defined(__CUDA_ARCH__)
+  const bool first = atomicCAS(&g.own->fault_lock, 0u, 1u) == 0u;
+#else
+  const bool first = word_at<std::uint32_t>(&g.own->fault_lock).exchange(1, std::memory_order_relaxed) == 0u;
+#endif
+  if (first) {
+    where(*g.fault);
+    fence_system();
+    write_down(g.fault->state, Fault::timed_out);
+  }
+  end_all_waits(g);
+}
+
+// --------------------------------------------------------------------------------------------------- waits
+
+/// How a loop of polls goes, counted in polls that failed.
+struct Cadence {
+  std::uint32_t pause_after = 16;  ///< then a pause follows each; they stay far below the microsecond that a word takes
+  std::uint32_t pause = 64;        ///< from GPU to GPU. Nanoseconds; 0: there is none
+  std::uint32_t look = 256;        ///< each so many: at the clock, and at the rank's own word
+  std::uint32_t ask = 256;         ///< each so many: at the host's
+};
+
+/// Bounds a loop of polls: asked after a poll that failed, says whether to go on. `where` as in give_up.
+template <Cadence cadence = Cadence{}>
+class Patience {
+ public:
+  template <typename Where>
+  IMBREX_DEVICE bool left(const Group& g, Where&& where) {
+    ++polls_;
+    if (cadence.pause != 0 && polls_ > cadence.pause_after) pause_ns(cadence.pause);
+    if (polls_ % cadence.look != 0) return true;
+    const std::uint64_t now = now_ns();
+    if (polls_ == cadence.look) begin_ = now;
+    if (given_up(g, polls_ % cadence.ask == 0)) return false;
+    if (now - begin_ <= g.limit_ns) return true;
+    give_up(g, where);
+    return false;
+  }
+
+ private:
+  std::uint64_t begin_ = 0;
+  std::uint32_t polls_ = 0;
+};
+
+/// Until met() is true; false if that took too long, or some rank gave up.
+template <Cadence cadence = Cadence{}, typename Met, typename Where>
+IMBREX_DEVICE bool wait_until(const Group& g, Met&& met, Where&& where) {
+  Patience<cadence> patience;
+  for (;;) {
+    if (met()) return true;
+    if (!patience.left(g, where)) return false;
+  }
+}
+
+/// Counters wrap: only a lead of 2^31 would be taken for the opposite.
+IMBREX_DEVICE bool reached(std::uint32_t seen, std::uint32_t expected) {
+  return static_cast<std::int32_t>(seen - expected) >= 0;
+}
+
+/// Until a counter of this rank's has come as far as `expected`. What was written before the posts that it counts is
+/// visible then to this thread, and to those that it meets at a barrier. `where` gets the Fault and what was seen.
+template <Cadence cadence = Cadence{}, typename Where>
+IMBREX_DEVICE bool wait_for(const Group& g, const void* counter, std::uint32_t expected, Where&& where) {
+  if (reached(load_acquire(counter), expected)) return true;
+  std::uint32_t seen = 0;
+  return wait_until<cadence>(
+      g, [&] { return reached(seen = load_acquire(counter), expected); }, [&](Fault& fault) { where(fault, seen); });
+}
+
+// --------------------------------------------------------------------------------------------------- posts
+
+/// By one thread, after a barrier with all that stored: fences, and says whether posts may follow. Nothing is posted
+/// once some rank gave up.
+IMBREX_DEVICE bool may_post(const Group& g) {
+  const std::uint32_t aborted = load_relaxed(&g.own->abort);  // comes beside the fence
+  fence_system();
+  return aborted == 0u;
+}
+
+/// Adds to a counter in another rank's memory, or stores it: whoever sees it sees what was stored before.
+IMBREX_DEVICE void post_add(const Group& g, void* counter, std::uint32_t value) {
+  if (may_post(g)) add_relaxed(counter, value);
+}
+IMBREX_DEVICE void post_set(const Group& g, void* counter, std::uint32_t value) {
+  if (may_post(g)) store_relaxed(counter, value);
+}
+
+// --------------------------------------------------------------------------------------------------- tests
+
+/// A pause of up to max_pause_ns, one time in eight: what the numbers are together decides.
+IMBREX_DEVICE void pause_for_tests(const Group& g, std::uint64_t epoch, std::uint32_t where, std::uint32_t who = 0) {
+  if (g.max_pause_ns == 0) return;
+  auto number = static_cast<std::uint32_t>(epoch);
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+r"(number));  // else its product waits in a register, where nobody ever pauses
+#endif
+  std::uint32_t x =
+      g.pause_seed ^ (where * 0x9e3779b9u) ^ (number * 0x85ebca6bu) ^ (g.rank * 0xc2b2ae35u) ^ (who * 0x27d4eb2fu);
+  x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu, x ^= x >> 16;
+  if (x % 8 != 0) return;
+  const std::uint64_t until = now_ns() + (x >> 3) % g.max_pause_ns;
+  while (now_ns() < until) pause_ns(200);
+}
+
+}  // namespace imbrex::device

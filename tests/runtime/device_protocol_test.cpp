@@ -1,0 +1,214 @@
+// The protocol of kernels, compiled for the host: ranks, and the threads of one, are threads.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <barrier>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "imbrex/device/protocol.hpp"
+
+namespace imbrex {
+namespace {
+
+using device::Fault, device::Group, device::State;
+
+/// A rank's part of symmetric memory.
+struct alignas(64) Part {
+  State state{};
+  std::uint32_t counter = 0;
+  std::uint64_t token = 0;
+};
+
+/// As many ranks as asked for, whose parts lie one behind the other.
+class Ranks {
+ public:
+  explicit Ranks(std::uint32_t ranks, std::uint64_t limit_ns = std::uint64_t{20'000'000'000})
+      : parts_(ranks), faults_(ranks), limit_ns_(limit_ns) {}
+
+  Part& part(std::uint32_t rank) { return parts_[rank]; }
+  Fault& fault(std::uint32_t rank) { return faults_[rank]; }
+
+  Group group(std::uint32_t rank, std::uint32_t readers = 1) {
+    Group g{};
+    g.own = &parts_[rank].state;
+    g.states = reinterpret_cast<std::byte*>(parts_.data());
+    g.stride = sizeof(Part);
+    g.limit_ns = limit_ns_;
+    g.fault = &faults_[rank];
+    g.rank = rank;
+    g.ranks = static_cast<std::uint32_t>(parts_.size());
+    g.readers = readers;
+    return g;
+  }
+
+  /// A thread for each rank.
+  void run(const std::function<void(const Group&, Part&)>& body) {
+    std::vector<std::thread> threads;
+    for (std::uint32_t r = 0; r < parts_.size(); ++r)
+      threads.emplace_back([this, &body, r] { body(group(r), parts_[r]); });
+    for (std::thread& thread : threads) thread.join();
+  }
+
+ private:
+  std::vector<Part> parts_;
+  std::vector<Fault> faults_;
+  std::uint64_t limit_ns_;
+};
+
+constexpr auto nowhere = [](Fault&, std::uint32_t) { ADD_FAILURE() << "nobody gives up here"; };
+
+// Ranks hand on a token, which lies beside the counter: whoever sees the post sees the token.
+TEST(DeviceProtocol, ATokenGoesRound) {
+  constexpr std::uint32_t rounds = 2000;
+  for (const std::uint32_t before : {0u, 0xffffff00u}) {  // counters wrap
+    Ranks ranks(4);
+    for (std::uint32_t r = 0; r < 4; ++r) ranks.part(r).counter = before;
+    ranks.run([&](const Group& g, Part& own) {
+      Part& next = *device::at_rank(g, &own, (g.rank + 1) % g.ranks);
+      for (std::uint32_t round = 0; round < rounds; ++round) {
+        const std::uint64_t epoch = device::read_epoch(g);
+        ASSERT_EQ(epoch, round);
+        // Rank 0 begins.
+        ASSERT_TRUE(device::wait_for(g, &own.counter, before + round + (g.rank != 0), nowhere));
+        ASSERT_EQ(own.token, std::uint64_t{round} * 4 + g.rank);
+        next.token = own.token + 1;
+        device::post_add(g, &next.counter, 1);
+        ASSERT_TRUE(device::advance_epoch(g, epoch));
+      }
+    });
+    EXPECT_EQ(ranks.part(0).token, rounds * 4);
+    EXPECT_EQ(ranks.part(0).counter, before + rounds);
+    for (std::uint32_t r = 0; r < 4; ++r) EXPECT_EQ(device::load_relaxed(&ranks.fault(r).ended_early), 0u);
+  }
+}
+
+// Nobody posts: the first thread that passes the limit writes down why, and all ranks' waits end.
+TEST(DeviceProtocol, AWaitIsBoundedAndEndsAllOthers) {
+  Ranks ranks(3, 50'000'000);
+  std::atomic<int> said = 0;
+  ranks.part(0).counter = 0xfffffffe;
+  const auto begin = std::chrono::steady_clock::now();
+  // Rank 0 has two threads that wait; ranks 1 and 2 have longer limits.
+  const auto wait = [&](Group g, std::uint32_t kind) {
+    if (g.rank != 0) g.limit_ns = std::uint64_t{60'000'000'000};
+    EXPECT_FALSE(device::wait_for(g, &ranks.part(g.rank).counter, 3, [&](Fault& fault, std::uint32_t seen) {
+      ++said;
+      fault.kind = kind;
+      fault.place[0] = 7;
+      fault.expected = 3;
+      fault.seen = seen;
+      fault.epoch = 11;
+    }));
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (const std::uint32_t kind : {5u, 6u}) threads.emplace_back([&, kind] { wait(ranks.group(0), kind); });
+    for (const std::uint32_t rank : {1u, 2u}) threads.emplace_back([&, rank] { wait(ranks.group(rank), 9); });
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  EXPECT_EQ(said, 1);
+  device::give_up(ranks.group(0), [&](Fault&) { ++said; });  // the second of a rank says nothing
+  EXPECT_EQ(said, 1);
+  const Fault& fault = ranks.fault(0);
+  EXPECT_EQ(device::load_acquire(const_cast<const std::uint32_t*>(&fault.state)), Fault::timed_out);
+  EXPECT_TRUE(fault.kind == 5u || fault.kind == 6u);
+  EXPECT_EQ(fault.place[0], 7u);
+  EXPECT_EQ(fault.seen, 0xfffffffeu);
+  EXPECT_EQ(fault.epoch, 11u);
+  for (std::uint32_t r = 0; r < 3; ++r) EXPECT_EQ(ranks.part(r).state.abort, 1u) << r;
+  for (const std::uint32_t r : {1u, 2u}) {
+    EXPECT_EQ(ranks.fault(r).state, Fault::clear);
+    EXPECT_EQ(ranks.fault(r).ended_early, 1u);
+  }
+}
+
+// A host that knows of a loss ends the waits of its rank, and by these those of all others, whose hosts know nothing.
+TEST(DeviceProtocol, TheHostsWordReachesAllRanks) {
+  Ranks ranks(3);
+  std::jthread host([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    device::write_down(ranks.fault(1).abort, 1);
+  });
+  ranks.run([&](const Group& g, Part& own) {
+    EXPECT_FALSE(device::wait_for(g, &own.counter, 1, nowhere));
+    EXPECT_TRUE(device::given_up(g));
+  });
+  for (std::uint32_t r = 0; r < 3; ++r) {
+    EXPECT_EQ(ranks.fault(r).state, Fault::clear);
+    EXPECT_EQ(ranks.fault(r).ended_early, 1u);
+  }
+}
+
+TEST(DeviceProtocol, NothingIsPostedOnceARankGaveUp) {
+  Ranks ranks(2);
+  const Group g = ranks.group(0);
+  device::post_add(g, &ranks.part(1).counter, 1);
+  EXPECT_EQ(ranks.part(1).counter, 1u);
+  EXPECT_FALSE(device::given_up(g));
+  device::end_all_waits(ranks.group(1));
+  device::post_add(g, &ranks.part(1).counter, 1);
+  device::post_set(g, &ranks.part(1).counter, 9);
+  EXPECT_EQ(ranks.part(1).counter, 1u);
+  // Whoever comes late asks before it stores, and its host is told.
+  EXPECT_TRUE(device::given_up(g, false));
+  EXPECT_EQ(ranks.fault(0).ended_early, 1u);
+}
+
+// A loop that does not ask the host so often hears of it all the same, later.
+TEST(DeviceProtocol, ACadenceSaysWhenTheHostIsAsked) {
+  Ranks ranks(2);
+  ranks.fault(0).abort = 1;
+  constexpr device::Cadence cadence{.pause = 0, .look = 64, .ask = 1024};
+  std::uint32_t polls = 0;
+  EXPECT_FALSE(device::wait_until<cadence>(
+      ranks.group(0), [&] { return ++polls == 0; }, [](Fault&) {}));
+  EXPECT_EQ(polls, 1024u);
+  polls = 0;  // a rank's own word is looked at more often
+  EXPECT_FALSE(device::wait_until<cadence>(
+      ranks.group(1), [&] { return ++polls == 0; }, [](Fault&) {}));
+  EXPECT_EQ(polls, 64u);
+}
+
+// The last reader advances the epoch for the next kernel; none reads the next one's number before.
+TEST(DeviceProtocol, TheLastReaderAdvancesTheEpoch) {
+  constexpr std::uint32_t readers = 5, kernels = 3000;
+  constexpr std::uint64_t first = 0xffffffff;  // beyond 32 bits
+  Ranks ranks(1);
+  ranks.part(0).state.epoch = first;
+  std::atomic<std::uint32_t> last = 0;
+  std::barrier kernel_ends(readers);
+  std::vector<std::jthread> threads;
+  for (std::uint32_t i = 0; i < readers; ++i)
+    threads.emplace_back([&] {
+      const Group g = ranks.group(0, readers);
+      for (std::uint32_t k = 0; k < kernels; ++k) {
+        const std::uint64_t epoch = device::read_epoch(g);
+        EXPECT_EQ(epoch, first + k);
+        if (device::advance_epoch(g, epoch)) ++last;
+        kernel_ends.arrive_and_wait();
+      }
+    });
+  threads.clear();
+  EXPECT_EQ(last, kernels);
+  EXPECT_EQ(ranks.part(0).state.epoch, first + kernels);
+  EXPECT_EQ(ranks.part(0).state.readers, 0u);
+}
+
+TEST(DeviceProtocol, PausesAreForTestsOnly) {
+  Ranks ranks(1);
+  Group g = ranks.group(0);
+  const auto took = [&] {
+    const std::uint64_t begin = device::now_ns();
+    for (std::uint32_t i = 0; i < 200; ++i) device::pause_for_tests(g, i, i);
+    return device::now_ns() - begin;
+  };
+  EXPECT_LT(took(), 5'000'000u);
+  g.pause_seed = 3;
+  g.max_pause_ns = 4'000'000;  // one in eight, half of it in the mean
+  EXPECT_GT(took(), 10'000'000u);
+}
+
+}  // namespace
+}  // namespace imbrex
