@@ -23,7 +23,7 @@ template <Type type>
 __global__ void __launch_bounds__(512) add_norm(const __grid_constant__ Args a) {
   constexpr int count = Elements<type>::count, kept = 2;
   __shared__ float warps[16];
-  cuda::wait_for_stream();
+  device::wait_for_stream();
   const std::size_t row = std::size_t{blockIdx.x} * a.packets;
   float values[kept][count];
   float squares = 0;

@@ -1,16 +1,15 @@
 #include "collectives/cuda/cuda_collectives.hpp"
 
 #include <algorithm>
-#include <chrono>
-#include <cstring>
-#include <thread>
 #include <vector>
 
 #include "collectives/cuda/wire/sizes.hpp"
 #include "runtime/agreement.hpp"
+#include "runtime/cuda/await_stream.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/early_launch.hpp"
+#include "runtime/cuda/fault_text.hpp"
 #include "runtime/failure.hpp"
 
 namespace imbrex::cuda {
@@ -29,15 +28,14 @@ std::size_t workspace_for(const World& world, const CollectivesOptions& options)
   return options.workspace_bytes;
 }
 
-std::string text_of(const CommFault& f, int rank, double limit) {
+std::string text_of(const device::Fault& f, int rank, double limit) {
   constexpr const char* what[] = {"vector", "part of this rank's sums", "sums", "free slots", "block", "vote"};
-  const std::uint32_t peer = f.peer, block = f.block, expected = f.expected;
-  const std::uint64_t epoch = f.epoch, packet = f.packet;
-  return fmt::format("rank {} waited longer than {} s in collective call {}, block {}, for rank {}'s {}: {}", rank,
-                     limit, epoch, block, peer, what[f.step],
-                     expected == 0
-                         ? fmt::format("packet {} has not come", packet)
-                         : fmt::format("expected {} chunks, saw {}", expected, static_cast<std::int32_t>(f.seen)));
+  const std::string who = fmt::format("rank {}", rank),
+                    where = fmt::format("in collective call {}, block {}, for rank {}'s {}", std::uint64_t{f.epoch},
+                                        std::uint32_t{f.place[1]}, std::uint32_t{f.place[0]}, what[f.kind]);
+  if (f.expected != 0) return runtime::fault_text(f, who, limit, where, "chunks");
+  const std::uint64_t packet = f.place[2] | std::uint64_t{f.place[3]} << 32;
+  return runtime::fault_text(f, who, limit, fmt::format("{} (packet {})", where, packet));
 }
 
 void expect_apart(const void* in, std::size_t in_bytes, const void* out, std::size_t out_bytes, std::size_t element) {
@@ -80,17 +78,13 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
   processors_ = std::min(std::max(fewest_processors(world, device) / share, 1u), max_comm_blocks);
   usual_blocks_ = std::max(128 / share, 1u);
   offset_ = heap_.allocate(options.workspace_bytes);
-  void* fault = nullptr;
-  IMBREX_CUDA_TRY(cudaHostAlloc(&fault, sizeof(CommFault), cudaHostAllocMapped | cudaHostAllocPortable));
-  fault_.reset(static_cast<CommFault*>(fault));
-  std::memset(fault, 0, sizeof(CommFault));
-  IMBREX_CUDA_TRY(cudaHostGetDevicePointer(&fault, fault_.get(), 0));
-
-  comm_.first = heap_.handle().at(0, offset_);
+  fault_ = faults_.take();
+  comm_.own = reinterpret_cast<device::State*>(heap_.handle().at(world.rank(), offset_));
+  comm_.states = heap_.handle().at(0, offset_);
   comm_.stride = heap_.handle().stride;
   comm_.copy_bytes = (options.workspace_bytes - slots_offset) / 4 / 4096 * 4096;
   comm_.limit_ns = static_cast<std::uint64_t>(world.options().wait_limit * 1e9);
-  comm_.fault = static_cast<CommFault*>(fault);
+  comm_.fault = runtime::FaultPool::on_device(fault_);
   comm_.rank = static_cast<std::uint32_t>(world.rank());
   comm_.ranks = static_cast<std::uint32_t>(world.size());
   comm_.pause_seed = static_cast<std::uint32_t>(options.delays);
@@ -183,28 +177,22 @@ CommReport CudaCollectives::report() const {
 void CudaCollectives::finish(cudaStream_t stream) {
   IMBREX_CUDA_TRY(cudaSetDevice(device_));
   bool told = false;
-  for (int round = 0;; ++round) {
-    const cudaError_t status = cudaStreamQuery(stream);
-    if (status == cudaSuccess) break;
-    if (status != cudaErrorNotReady)
-      fail(fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status)));
-    cudaGetLastError();
-    if (round < 20000) continue;
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
-    if (told || round % 64 != 0) continue;
+  const cudaError_t status = runtime::await_stream(stream, [&] {
     try {
       world_.throw_if_failed();
     } catch (const Error&) {
       abort();  // a peer is lost
       told = true;
     }
-  }
-  if (fault_->state != CommFault::clear || fault_->ended_early != 0 || told) throw_fault();
+  });
+  if (status != cudaSuccess)
+    fail(fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status)));
+  if (runtime::is_faulty(*fault_) || told) throw_fault();
 }
 
 // Throws the world's first failure, which may be the loss of the rank that this one waited for.
 void CudaCollectives::look() {
-  if (fault_->state != CommFault::clear || fault_->ended_early != 0) throw_fault();
+  if (runtime::is_faulty(*fault_)) throw_fault();
 }
 
 void CudaCollectives::abort() noexcept { fault_->abort = 1; }
@@ -216,7 +204,7 @@ void CudaCollectives::fail(const std::string& message) {
 
 void CudaCollectives::throw_fault() {
   dead_ = true;
-  if (fault_->state == CommFault::timed_out) fail(text_of(*fault_, world_.rank(), world_.options().wait_limit));
+  if (fault_->state == device::Fault::timed_out) fail(text_of(*fault_, world_.rank(), world_.options().wait_limit));
   runtime::fail_as_told(world_);
 }
 

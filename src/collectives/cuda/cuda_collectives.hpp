@@ -17,6 +17,7 @@
 #include "imbrex/types.hpp"
 #include "imbrex/world.hpp"
 #include "runtime/cuda/cuda_heap.hpp"
+#include "runtime/cuda/fault_pool.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 
 namespace imbrex::cuda {
@@ -179,7 +180,8 @@ class CudaCollectives {
   std::uint32_t usual_blocks_ = 0;  // of kernels without codecs, as many as serve the links
   runtime::CudaHeap heap_;
   std::size_t offset_ = 0;  // of the workspace
-  std::unique_ptr<CommFault, HostFree> fault_;
+  runtime::FaultPool faults_;
+  runtime::FaultPool::Owner fault_;
   Comm comm_{};
   bool dead_ = false;
 };

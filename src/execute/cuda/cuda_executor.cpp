@@ -85,7 +85,7 @@ class CudaExecutor final : public Executor {
   int device_;
   runtime::CudaHeap heap_;
   cuda::StreamCalls calls_;
-  cuda::FaultPool faults_;
+  runtime::FaultPool faults_;
   cuda::TableMemory tables_;                    // between executions that are made
   std::shared_ptr<cuda::Libraries> libraries_;  // made for the first plan that needs them
 };

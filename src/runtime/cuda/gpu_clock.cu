@@ -1,19 +1,19 @@
+#include "imbrex/device/ordering.hpp"
 #include "runtime/cuda/gpu_clock.hpp"
-#include "runtime/cuda/ordering.cuh"
 
 namespace imbrex::runtime {
 namespace {
 
 __global__ void answer(ClockPing* ping) {
-  const std::uint64_t begin = cuda::global_nanoseconds();
-  while (ping->asked == 0u && cuda::global_nanoseconds() - begin < 1'000'000'000u) {
+  const std::uint64_t begin = device::now_ns();
+  while (ping->asked == 0u && device::now_ns() - begin < 1'000'000'000u) {
   }
-  ping->time = cuda::global_nanoseconds();
+  ping->time = device::now_ns();
   __threadfence_system();
   ping->answered = 1;
 }
 
-__global__ void stamp(std::uint64_t* to) { *to = cuda::global_nanoseconds(); }
+__global__ void stamp(std::uint64_t* to) { *to = device::now_ns(); }
 
 // Its own status: the last error of the thread may be the caller's.
 template <typename T>

@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(most_coded_workers + 32, 1) coded_all_reduce(c
   __shared__ Progress progress;
   if (threadIdx.x == 0) progress = {};
   __syncthreads();
-  wait_for_stream();
+  device::wait_for_stream();
   CodedTwoShot<type>(a, progress).run();
 }
 

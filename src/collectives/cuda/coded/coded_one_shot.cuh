@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(most_coded_workers + 32, 1) coded_one_shot(con
   __shared__ Progress progress;
   if (threadIdx.x == 0) progress = {};
   __syncthreads();
-  wait_for_stream();
+  device::wait_for_stream();
   CodedOneShot<type>(a, progress).run();
 }
 

@@ -134,9 +134,9 @@ struct RunSlot {
       store_packet(codes(c), words.codes);
     else
       store_two_system(codes(c), {words.codes.x, words.codes.y});
-    if (lane_words(c) == 3) store_relaxed_system(third(), words.codes.z);
-    if (leads(c)) store_relaxed_system(group(c), words.group);
-    if (c.asymmetric && lane == 0) store_relaxed_system(key(c), words.key);
+    if (lane_words(c) == 3) device::store_relaxed(third(), words.codes.z);
+    if (leads(c)) device::store_relaxed(group(c), words.group);
+    if (c.asymmetric && lane == 0) device::store_relaxed(key(c), words.key);
   }
 
   /// By a whole warp, once all its lanes have loaded all of it.
@@ -388,7 +388,7 @@ class CodedPackets : CodedRank<type, false> {
 
 template <Type type, int Most, typename FormOfParts, typename FormOfSums>
 __global__ void __launch_bounds__(most_packet_threads(Most), 1) coded_packets(const __grid_constant__ CodedArgs a) {
-  wait_for_stream();
+  device::wait_for_stream();
   if (!is_turn(a.comm, read_state(a.comm))) return;
   CodedPackets<type, Most, FormOfParts, FormOfSums>(a).run();
 }

@@ -75,8 +75,8 @@ inline constexpr std::uint32_t posts_between = 1u << 20;
 __device__ __forceinline__ bool count_posts(const Comm& c, std::uint32_t before, std::uint32_t now) {
   CommState& own = state_of(c, c.rank);
   own.blocks[blockIdx.x].posts = now;
-  return now / posts_between != before / posts_between &&
-         *const_cast<const volatile std::uint32_t*>(&own.abort) == 0u && c.fault->abort == 0u;
+  return now / posts_between != before / posts_between && device::load_relaxed(&c.own->abort) == 0u &&
+         c.fault->abort == 0u;
 }
 
 __device__ __forceinline__ std::uint32_t next_rank(const Comm& c) { return c.rank + 1 < c.ranks ? c.rank + 1 : 0; }
@@ -91,17 +91,17 @@ __device__ __forceinline__ std::uint32_t* ring_counter(const Comm& c, std::uint3
 /// By that thread: all of the block's counters at its peers.
 __device__ __forceinline__ void store_counters(const Comm& c, std::uint32_t now) {
   if (c.ranks == 1) return;
-  fence_system();
+  device::fence_system();
 #pragma unroll 1
-  for (std::uint32_t stage = 0; stage + 1 < 2 * c.ranks; ++stage) store_relaxed_system(ring_counter(c, stage), now);
+  for (std::uint32_t stage = 0; stage + 1 < 2 * c.ranks; ++stage) device::store_relaxed(ring_counter(c, stage), now);
 #pragma unroll 1
   for (std::uint32_t i = 0; i < c.ranks * max_comm_posters; ++i) {
     const std::uint32_t peer = i / max_comm_posters, poster = i % max_comm_posters;
     if (peer == c.rank) continue;
     CommState& state = state_of(c, peer);
-    store_relaxed_system(&state.parts[poster][c.rank][blockIdx.x], now);
-    store_relaxed_system(&state.sums[poster][c.rank][blockIdx.x], now);
-    store_relaxed_system(&state.freed[poster][c.rank][blockIdx.x], now);
+    device::store_relaxed(&state.parts[poster][c.rank][blockIdx.x], now);
+    device::store_relaxed(&state.sums[poster][c.rank][blockIdx.x], now);
+    device::store_relaxed(&state.freed[poster][c.rank][blockIdx.x], now);
   }
 }
 
@@ -134,8 +134,8 @@ class CodedRank {
   __device__ __forceinline__ void post_one(Ended& ended, std::uint32_t warps, std::uint32_t chunk, Counters kind) {
     well_ = await_step(ended, warps, chunk) && well_;
     if (!well_ || lane_ >= c_.ranks || lane_ == c_.rank) return;
-    fence_system();
-    store_relaxed_system(&(state_of(c_, lane_).*kind)[0][c_.rank][blockIdx.x], state_.posts + chunk + 1);
+    device::fence_system();
+    device::store_relaxed(&(state_of(c_, lane_).*kind)[0][c_.rank][blockIdx.x], state_.posts + chunk + 1);
   }
 
   /// By each warp: until all peers have posted up to `count` in this call.
@@ -145,7 +145,7 @@ class CodedRank {
       const std::uint32_t* counter = &(state_of(c_, c_.rank).*kind)[poster][lane_][blockIdx.x];
       Patience patience;
       for (;;) {
-        const std::uint32_t seen = load_acquire_system(counter) - state_.posts;
+        const std::uint32_t seen = device::load_acquire(counter) - state_.posts;
         if (static_cast<std::int32_t>(seen - count) >= 0) break;
         if (!patience.left(c_, state_.epoch, [&] { return Place{step, lane_, 0, count, seen}; })) {
           well_ = false;

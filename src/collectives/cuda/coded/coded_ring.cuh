@@ -66,8 +66,8 @@ class CodedRing : CodedRank<type, false> {
     if (c_.ranks == 1) return;
     well_ = await_step(ring_.stages[s], workers_ / 32, chunk) && well_;
     if (!well_ || lane_ != 0) return;
-    fence_system();
-    store_relaxed_system(ring_counter(c_, s), state_.posts + chunk + 1);
+    device::fence_system();
+    device::store_relaxed(ring_counter(c_, s), state_.posts + chunk + 1);
   }
 
   /// By each warp: until the neighbour has posted `count` chunks behind its stage.
@@ -77,7 +77,7 @@ class CodedRing : CodedRank<type, false> {
       const std::uint32_t* counter = &state_of(c_, c_.rank).ring[stage][blockIdx.x];
       Patience patience;
       for (;;) {
-        const std::uint32_t seen = load_acquire_system(counter) - state_.posts;
+        const std::uint32_t seen = device::load_acquire(counter) - state_.posts;
         if (static_cast<std::int32_t>(seen - count) >= 0) break;
         if (!patience.left(c_, state_.epoch, [&] { return Place{step, peer, 0, count, seen}; })) {
           well_ = false;
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(most_coded_workers + 32, 1) coded_ring(const _
   __shared__ RingProgress progress;
   if (threadIdx.x == 0) progress = {};
   __syncthreads();
-  wait_for_stream();
+  device::wait_for_stream();
   CodedRing<type>(a, progress).run();
 }
 

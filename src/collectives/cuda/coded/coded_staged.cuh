@@ -163,7 +163,7 @@ class CodedStaged : CodedRank<type, false> {
         if (!whole || !send_run(c, raw, stage, run)) send_blocks(c, chunk, peer, stage, run);
       }
       run -= runs_;
-      fence_for_bulk();
+      device::fence_shared_for_bulk();
       end_step(progress_.sent, warp, fill, true);
       if (++peer > peers_) ++chunk, peer = 1;
     }
@@ -224,7 +224,7 @@ class CodedStaged : CodedRank<type, false> {
           add_blocks(chunk, run, place, stage);
       }
       run = adders_go_on ? run - runs_ : warp;
-      fence_for_bulk();
+      device::fence_shared_for_bulk();
       end_step(progress_.added, warp, chunk, well_);
     }
   }
@@ -400,9 +400,9 @@ class CodedStaged : CodedRank<type, false> {
   /// By lane 0 of a poster, which made the copies: they have arrived, and the peers may know.
   __device__ __forceinline__ void post(Counters kind, std::uint32_t poster, std::uint32_t chunk) {
     wait_bulk();
-    fence_system();
+    device::fence_system();
     for (std::uint32_t i = 1; i < c_.ranks; ++i)
-      store_relaxed_system(&(state_of(c_, peer_of(i)).*kind)[poster][c_.rank][blockIdx.x], state_.posts + chunk + 1);
+      device::store_relaxed(&(state_of(c_, peer_of(i)).*kind)[poster][c_.rank][blockIdx.x], state_.posts + chunk + 1);
   }
 
   __device__ __forceinline__ void post_parts(std::uint32_t poster) {
@@ -462,7 +462,7 @@ __global__ void __launch_bounds__(roles_of(Most).threads(), 1) coded_staged(cons
   extern __shared__ __align__(128) std::byte stages[];
   if (threadIdx.x == 0) progress.init();
   __syncthreads();
-  wait_for_stream();
+  device::wait_for_stream();
   if (!is_turn(a.comm, read_state(a.comm))) return;
   CodedStaged<type, Most, FormOfParts, FormOfSums>(a, progress, stages).run();
 }

@@ -11,7 +11,7 @@ inline constexpr int most_threads = 512;
 /// Slots: [source][packet]. Packet q is sent, added and stored by the same thread, so `out` may be `in`.
 template <Type type, int Most, bool report>
 __global__ void __launch_bounds__(most_threads, 1) one_shot_all_reduce(const __grid_constant__ ExactArgs a) {
-  wait_for_stream();
+  device::wait_for_stream();
   const Comm& c = a.comm;
   const BlockState state = read_state(c);
   const bool well = begins_well(c);
@@ -218,7 +218,7 @@ class TwoShot {
 
 template <Type type, int Most, int Batch, bool report>
 __global__ void __launch_bounds__(most_threads, 1) two_shot_all_reduce(const __grid_constant__ ExactArgs a) {
-  wait_for_stream();
+  device::wait_for_stream();
   TwoShot<type, Most, Batch, report>(a).run();
 }
 

@@ -106,7 +106,7 @@ class PacketExchange {
 
 template <Type type, int Most, ExchangeKind kind, bool report>
 __global__ void __launch_bounds__(most_exchange_threads, 1) packet_exchange(const __grid_constant__ ExchangeArgs a) {
-  wait_for_stream();
+  device::wait_for_stream();
   PacketExchange<type, Most, kind, report>(a).run();
 }
 

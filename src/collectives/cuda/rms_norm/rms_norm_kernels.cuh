@@ -366,7 +366,7 @@ __global__ void __launch_bounds__(collectives::most_row_threads, 1)
     one_shot_rms_norm(const __grid_constant__ RmsNormArgs a) {
   __shared__ WarpSums<Most> sums;
   if (a.cluster > 1) sync_cluster();  // they all run, and can be written to
-  wait_for_stream();
+  device::wait_for_stream();
   OneShotRmsNorm<type, Most>(a, sums).run();
 }
 
@@ -375,7 +375,7 @@ __global__ void __launch_bounds__(collectives::most_row_threads, 1)
     two_shot_rms_norm(const __grid_constant__ RmsNormArgs a) {
   __shared__ WarpSums<Most> sums;
   if (a.cluster > 1) sync_cluster();  // they all run, and can be written to
-  wait_for_stream();
+  device::wait_for_stream();
   TwoShotRmsNorm<type, Most>(a, sums).run();
 }
 

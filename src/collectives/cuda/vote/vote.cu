@@ -23,7 +23,7 @@ __device__ __forceinline__ bool group_exceeds(const VoteArgs& a, const float (&v
 
 template <Type type>
 __global__ void __launch_bounds__(vote_threads, 1) vote(const __grid_constant__ VoteArgs a) {
-  wait_for_stream();
+  device::wait_for_stream();
   const Comm& c = a.comm;
   const BlockState state = read_state(c);
   const bool well = begins_well(c);

@@ -1,5 +1,6 @@
 // Copies from shared memory to a peer by the bulk engine, which leaves the loads and stores of the SM alone: groups of
-// them are counted by the thread that commits them. And barriers in shared memory, by which emptied stages are handed
+// them are counted by the thread that commits them. Every thread that wrote what one will read fences before it says so
+// (device::fence_shared_for_bulk). And barriers in shared memory, by which emptied stages are handed
 // back.
 #pragma once
 
@@ -7,9 +8,6 @@
 #include <cstdint>
 
 namespace imbrex::cuda {
-
-/// By every thread that wrote into shared memory what a bulk copy will read, before it says so.
-__device__ __forceinline__ void fence_for_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /// Both addresses and `bytes`: multiples of 16.
 __device__ __forceinline__ void bulk_store(std::byte* to, const std::byte* shared, std::uint32_t bytes) {

@@ -2,11 +2,12 @@
 #pragma once
 
 #include "collectives/cuda/wire/comm.hpp"
-#include "runtime/cuda/ordering.cuh"
 
 namespace imbrex::cuda {
 
-__device__ __forceinline__ std::byte* workspace(const Comm& c, std::uint32_t rank) { return c.first + rank * c.stride; }
+__device__ __forceinline__ std::byte* workspace(const Comm& c, std::uint32_t rank) {
+  return c.states + rank * c.stride;
+}
 
 __device__ __forceinline__ CommState& state_of(const Comm& c, std::uint32_t rank) {
   return *reinterpret_cast<CommState*>(workspace(c, rank));
@@ -38,10 +39,8 @@ __device__ __forceinline__ BlockState read_state(const Comm& c) {
 // a multiprocessor but one get it from the first-level cache.
 __device__ __forceinline__ bool begins_well(const Comm& c) {
   std::uint32_t abort;
-  asm volatile("ld.relaxed.cta.global.u32 %0, [%1];" : "=r"(abort) : "l"(&state_of(c, c.rank).abort) : "memory");
-  if (abort == 0u) return true;
-  c.fault->ended_early = 1;
-  return false;
+  asm volatile("ld.relaxed.cta.global.u32 %0, [%1];" : "=r"(abort) : "l"(&c.own->abort) : "memory");
+  return abort == 0u || !device::given_up(c, false);
 }
 
 /// Whether this kernel has anything to do. The same for all blocks of all ranks.
@@ -85,52 +84,30 @@ struct Place {
   std::uint32_t expected, seen;
 };
 
-/// Ends every wait of every rank, and all posts.
-__device__ __forceinline__ void end_all_waits(const Comm& c) {
-  for (std::uint32_t r = 0; r < c.ranks; ++r) store_relaxed_system(&state_of(c, r).abort, 1u);
-}
+/// Most waits are short: neither the clock nor the rank's word is read before the 64th poll, and the host's once in a
+/// thousand.
+inline constexpr device::Cadence cadence{.pause = 0, .look = 64, .ask = 1024};
 
-/// Writes down the first wait of this rank that passed its limit, and ends every wait of every rank.
-__device__ __forceinline__ void give_up(const Comm& c, std::uint64_t epoch, const Place& place) {
-  if (atomicCAS(&state_of(c, c.rank).fault_lock, 0u, 1u) == 0u) {
-    c.fault->step = static_cast<std::uint32_t>(place.step);
-    c.fault->peer = place.peer;
-    c.fault->block = blockIdx.x;
-    c.fault->expected = place.expected;
-    c.fault->seen = place.seen;
-    c.fault->packet = place.packet;
-    c.fault->epoch = epoch;
-    __threadfence_system();
-    c.fault->state = CommFault::timed_out;
-  }
-  end_all_waits(c);
-}
-
-/// Bounds a loop of polls: asked after a poll that failed, says whether to go on.
+/// Bounds a loop of polls: asked after a poll that failed, says whether to go on. where() is a Place.
 class Patience {
  public:
   template <typename Where>
   __device__ __forceinline__ bool left(const Comm& c, std::uint64_t epoch, Where&& where) {
-    // Most waits are short: neither the clock nor the abort word is read before the 64th poll. The host's word, which
-    // crosses the bus, is read once in a thousand, and passed on to where all ranks look.
-    if (++polls_ % 64 != 0) return true;
-    const std::uint64_t now = global_nanoseconds();
-    if (polls_ == 64) begin_ = now;
-    const bool asks_host = polls_ % 1024 == 0;
-    const volatile std::uint32_t* abort = asks_host ? &c.fault->abort : &state_of(c, c.rank).abort;
-    if (*abort != 0u) {
-      if (asks_host) end_all_waits(c);
-      c.fault->ended_early = 1;
-      return false;
-    }
-    if (now - begin_ <= c.limit_ns) return true;
-    give_up(c, epoch, where());
-    return false;
+    return polls_.left(c, [&](device::Fault& fault) {
+      const Place place = where();
+      fault.kind = static_cast<std::uint32_t>(place.step);
+      fault.place[0] = place.peer;
+      fault.place[1] = blockIdx.x;
+      fault.place[2] = static_cast<std::uint32_t>(place.packet);
+      fault.place[3] = static_cast<std::uint32_t>(place.packet >> 32);
+      fault.expected = place.expected;
+      fault.seen = place.seen;
+      fault.epoch = epoch;
+    });
   }
 
  private:
-  std::uint64_t begin_ = 0;
-  std::uint32_t polls_ = 0;
+  device::Patience<cadence> polls_;
 };
 
 /// By every thread of a block: until all peers have freed `count` chunks in this call. Whether that is so, and `well`
@@ -140,7 +117,7 @@ __device__ __forceinline__ bool wait_for_room(const Comm& c, const BlockState& s
     const std::uint32_t* room = &state_of(c, c.rank).room[threadIdx.x][blockIdx.x];
     Patience patience;
     for (;;) {
-      const std::uint32_t seen = load_acquire_system(room) - s.rooms;
+      const std::uint32_t seen = device::load_acquire(room) - s.rooms;
       if (static_cast<std::int32_t>(seen - count) >= 0) break;
       if (!patience.left(c, s.epoch, [&] { return Place{CommStep::room, threadIdx.x, 0, count, seen}; })) {
         well = false;
@@ -158,22 +135,14 @@ __device__ __forceinline__ bool post_room(const Comm& c, const BlockState& s, st
   well = __syncthreads_and(well) != 0;
   const std::uint32_t peer = blockDim.x - 1 - threadIdx.x;
   if (!well || peer >= c.ranks || peer == c.rank) return well;
-  fence_system();
-  store_relaxed_system(&state_of(c, peer).room[c.rank][blockIdx.x], s.rooms + count);
+  device::fence_system();
+  device::store_relaxed(&state_of(c, peer).room[c.rank][blockIdx.x], s.rooms + count);
   return well;
 }
 
-/// Tests: pauses this warp, one time in eight, for up to max_pause_ns.
+/// Tests: pauses this warp, one time in eight.
 __device__ __forceinline__ void maybe_pause(const Comm& c, std::uint64_t epoch, std::uint32_t step) {
-  if (c.max_pause_ns == 0) return;
-  auto number = static_cast<std::uint32_t>(epoch);
-  asm volatile("" : "+r"(number));  // else its product waits in a register, where nobody ever pauses
-  std::uint32_t x = c.pause_seed ^ (step * 0x9e3779b9u) ^ (number * 0x85ebca6bu) ^ (c.rank * 0xc2b2ae35u) ^
-                    ((blockIdx.x * 32 + threadIdx.x / 32) * 0x27d4eb2fu);
-  x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu, x ^= x >> 16;
-  if (x % 8 != 0) return;
-  const std::uint64_t until = global_nanoseconds() + (x >> 3) % c.max_pause_ns;
-  while (global_nanoseconds() < until) __nanosleep(200);
+  device::pause_for_tests(c, epoch, step, blockIdx.x * 32 + threadIdx.x / 32);
 }
 
 }  // namespace imbrex::cuda

@@ -17,6 +17,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "imbrex/device/protocol.hpp"
+
 namespace imbrex::cuda {
 
 inline constexpr std::uint32_t max_comm_ranks = 8, max_comm_blocks = 256, max_comm_posters = 3;
@@ -39,13 +41,12 @@ using CommCounters = std::uint32_t[max_comm_ranks][max_comm_blocks];
 /// [stage of a ring][block]
 using RingCounters = std::uint32_t[2 * max_comm_ranks - 1][max_comm_blocks];
 
-/// Zero at first.
+/// Zero at first. Of the state, whose words all kernels share, `epoch` and `readers` are not used: see above.
 struct alignas(256) CommState {
-  std::uint32_t abort;       ///< not 0: some rank gave up; every wait ends. Written by any rank
-  std::uint32_t fault_lock;  ///< taken by the first thread of this rank that reports
+  device::State state;
   /// Of the last call that was voted on and goes the exact way, its epoch. Written by this rank's vote.
   std::uint64_t exact_epoch;
-  std::uint32_t unused[52];
+  std::uint32_t unused[38];
   CommReport reports[2];
   BlockState blocks[max_comm_blocks];
   /// Counters that the peer's block writes, over all calls, mod 2^32: chunks of parts that it has sent, of sums that it
@@ -61,36 +62,17 @@ struct alignas(256) CommState {
 static_assert(sizeof(CommState) ==
               256 + 16 * max_comm_blocks + (3 * max_comm_posters + 1) * sizeof(CommCounters) + sizeof(RingCounters));
 
-/// What a wait was for.
+/// What a wait was for: device::Fault::kind. The places are the peer whose data or word did not come, the block of
+/// threads, and, of data, the number of 16 bytes within the peer's or the owner's part, in two words; `expected` and
+/// `seen` are of a counter, counted from the call's begin, or zero.
 enum class CommStep : std::uint32_t { vector, part, sum, room, block, vote };
 
 /// Of two kernels behind a vote one does the work; the other ends at once, and is no epoch.
 enum class Turn : std::uint32_t { always, unless_exact, if_exact };
 
-/// In host memory that the device writes, but for `abort`: the first wait that passed its limit. `state` commits: it is
-/// written last.
-struct CommFault {
-  enum : std::uint32_t { clear = 0, timed_out = 1 };
-  volatile std::uint32_t state;
-  volatile std::uint32_t ended_early;  ///< waits of this rank ended because of `abort`
-  volatile std::uint32_t step;         ///< CommStep
-  volatile std::uint32_t peer;         ///< whose data or word did not come
-  volatile std::uint32_t block;
-  volatile std::uint32_t expected, seen;  ///< of a counter, counted from the call's begin
-  volatile std::uint32_t abort;           ///< the host's word that a rank is lost: every wait of this rank ends
-  volatile std::uint64_t packet;          ///< of data: 16 bytes, within the peer's or the owner's part
-  volatile std::uint64_t epoch;
-};
-
-/// One rank's view, by value into kernels.
-struct Comm {
-  std::byte* first;  ///< rank 0's workspace; rank r's begins r * stride further
-  std::uint64_t stride;
+/// One rank's view, by value into kernels. A workspace begins with the rank's state; `readers` is not used.
+struct Comm : device::Group {
   std::uint64_t copy_bytes;  ///< of one copy of the slots of either kind
-  std::uint64_t limit_ns;    ///< of one wait
-  CommFault* fault;
-  std::uint32_t rank, ranks;
-  std::uint32_t pause_seed, max_pause_ns;  ///< tests: random pauses of warps; 0: none
   Turn turn;
 };
 

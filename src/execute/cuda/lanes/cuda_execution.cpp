@@ -15,11 +15,15 @@
 #include "runtime/agreement.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
+#include "runtime/cuda/fault_text.hpp"
 #include "runtime/cuda/gpu_clock.hpp"
 #include "runtime/failure.hpp"
 
 namespace imbrex::cuda {
 namespace {
+
+/// For the state and what lies behind it.
+constexpr std::size_t state_bytes = 256;
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
@@ -40,9 +44,9 @@ int workers_of(const GemmKernel& kernel, int device) {
 
 }  // namespace
 
-CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, FaultPool& faults, int device,
-                             std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed, TableMemory& memory,
-                             const CudaOptions& options)
+CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults,
+                             int device, std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed,
+                             TableMemory& memory, const CudaOptions& options)
     : StreamExecution(calls, options.timeline),
       world_(world),
       heap_(heap),
@@ -53,7 +57,7 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
       layout_(std::move(surveyed.layout)),
       survey_(std::move(surveyed.tables)),
       epoch_(options.first_epoch),
-      place_{heap, heap.allocate_or_grow(world, layout_.bytes() + 256)},
+      place_{heap, heap.allocate_or_grow(world, layout_.bytes() + state_bytes)},
       state_offset_(layout_.bytes()),
       fault_(faults.take()),
       exceptions_(std::uncaught_exceptions()) {
@@ -143,21 +147,20 @@ void CudaExecution::upload() {
   std::copy(table_.queues.begin(), table_.queues.end(), args_.table.queues);
 
   Protocol& p = args_.protocol;
-  p.state = reinterpret_cast<EpochState*>(heap_at(state_offset_));
+  p.own = reinterpret_cast<device::State*>(heap_at(state_offset_));
   p.counters = heap_at(layout_.counter(0, 0));
   p.set_stride = layout_.counter(0, 1) - layout_.counter(0, 0);
   p.counter_stride = execute::HeapLayout::counter_stride;
   p.copies = static_cast<std::uint32_t>(plan_.signal_copies);
   p.limit_ns = static_cast<std::uint64_t>(world_.options().wait_limit * 1e9);
-  void* fault = nullptr;
-  IMBREX_CUDA_TRY(cudaHostGetDevicePointer(&fault, fault_.get(), 0));
-  p.fault = static_cast<FaultRecord*>(fault);
-  p.peer_states = heap_.handle().at(0, place_.offset + state_offset_);
-  p.peer_stride = heap_.handle().stride;
+  p.fault = runtime::FaultPool::on_device(fault_);
+  p.states = heap_.handle().at(0, place_.offset + state_offset_);
+  p.stride = heap_.handle().stride;
   p.rank = static_cast<std::uint32_t>(world_.rank());
   p.ranks = static_cast<std::uint32_t>(world_.size());
-  p.delay_seed = static_cast<std::uint32_t>(options_.delays);
-  p.max_delay_ns = options_.delays == 0 ? 0 : static_cast<std::uint32_t>(options_.max_delay * 1e9);
+  p.readers = static_cast<std::uint32_t>(workers_ * kernel_->shape.cluster);  // one thread of each block
+  p.pause_seed = static_cast<std::uint32_t>(options_.delays);
+  p.max_pause_ns = options_.delays == 0 ? 0 : static_cast<std::uint32_t>(options_.max_delay * 1e9);
 
   // Four fifths of what NVLink carries each way, shared by all blocks.
   constexpr double link_bytes_per_ns = 0.8 * 370;
@@ -190,11 +193,15 @@ void CudaExecution::start_counters() {
       }
     IMBREX_CUDA_TRY(cudaMemcpy(heap_at(layout_.counter(0, 0)), sets.data(), sets.size(), cudaMemcpyHostToDevice));
   }
-  EpochState state{};
-  state.epoch = epoch_;
+  struct {
+    device::State state{};
+    CopyState copies{};
+  } begin;
+  begin.state.epoch = epoch_;
   for (std::uint64_t epoch : {epoch_, epoch_ + 1})
-    state.turns[epoch % 2] = static_cast<std::uint32_t>(epoch / args_.protocol.copies) + 1;
-  IMBREX_CUDA_TRY(cudaMemcpy(args_.protocol.state, &state, sizeof state, cudaMemcpyHostToDevice));
+    begin.copies.turns[epoch % 2] = static_cast<std::uint32_t>(epoch / args_.protocol.copies) + 1;
+  static_assert(sizeof begin <= state_bytes);
+  IMBREX_CUDA_TRY(cudaMemcpy(args_.protocol.own, &begin, sizeof begin, cudaMemcpyHostToDevice));
   IMBREX_CUDA_TRY(cudaDeviceSynchronize());
 }
 
@@ -251,8 +258,8 @@ void CudaExecution::copy(std::size_t i, const Operands& operands, std::uint64_t 
   if (copy_times_) copy_times_->end(i, stream);
   if (!step.flag) return;
   void* flag = reinterpret_cast<std::byte*>(step.counter) + epoch % args_.protocol.copies * args_.protocol.set_stride;
-  IMBREX_CUDA_TRY(
-      cudaMemcpyAsync(flag, &args_.protocol.state->turns[epoch % 2], sizeof(std::uint32_t), cudaMemcpyDefault, stream));
+  IMBREX_CUDA_TRY(cudaMemcpyAsync(flag, &copies_of(*args_.protocol.own).turns[epoch % 2], sizeof(std::uint32_t),
+                                  cudaMemcpyDefault, stream));
 }
 
 // Copies go first: where the driver has one queue for all streams, a kernel that waits for them must stand behind them.
@@ -310,7 +317,7 @@ void CudaExecution::await(cudaStream_t stream) {
 void CudaExecution::look() noexcept {
   try {
     world_.throw_if_failed();
-    if (fault_->state == FaultRecord::clear || dead_) return;
+    if (fault_->state == device::Fault::clear || dead_) return;
     world_.fail(fault_message());
     world_.throw_if_failed();
   } catch (const std::exception&) {
@@ -341,21 +348,20 @@ void CudaExecution::expect_sound() {
 }
 
 std::string CudaExecution::fault_message() const {
-  const FaultRecord& f = *fault_;
+  const device::Fault& f = *fault_;
   const auto epoch = std::uint64_t{f.epoch};
-  const auto seen = static_cast<std::int32_t>(f.seen);
-  if (f.state == fault_in_skip)
-    return fmt::format(
-        "rank {} waited longer than {} s for all ranks to end epoch {} of a captured graph: {} of {} had",
-        world_.rank(), world_.options().wait_limit, epoch, seen, std::uint32_t{f.count});
-  return fmt::format("{} waited longer than {} s for signal {} in epoch {}: expected {} posts, saw {}",
-                     task_name(*tasks_->whole(), world_.rank(), static_cast<int>(f.queue), f.task),
-                     world_.options().wait_limit, std::uint32_t{f.signal}, epoch, std::uint32_t{f.count}, seen);
+  const double limit = world_.options().wait_limit;
+  if (f.kind == static_cast<std::uint32_t>(FaultKind::skip))
+    return runtime::fault_text(f, fmt::format("rank {}", world_.rank()), limit,
+                               fmt::format("for all ranks to end epoch {} of a captured graph", epoch), "of them");
+  return runtime::fault_text(f, task_name(*tasks_->whole(), world_.rank(), static_cast<int>(f.place[0]), f.place[1]),
+                             limit, fmt::format("for signal {} in epoch {}", std::uint32_t{f.place[2]}, epoch),
+                             "posts");
 }
 
 void CudaExecution::throw_fault() {
   dead_ = true;
-  if (fault_->state != FaultRecord::clear) runtime::fail(world_, fault_message());
+  if (fault_->state != device::Fault::clear) runtime::fail(world_, fault_message());
   runtime::fail_as_told(world_);
 }
 

@@ -6,13 +6,13 @@
 #include <memory>
 
 #include "execute/cuda/lanes/epoch.hpp"
-#include "execute/cuda/lanes/fault_pool.hpp"
 #include "execute/cuda/lanes/stream_execution.hpp"
 #include "execute/cuda/products/gemm.hpp"
 #include "execute/cuda/tables/translate.hpp"
 #include "execute/cuda/times/step_times.hpp"
 #include "imbrex/world.hpp"
 #include "runtime/cuda/cuda_heap.hpp"
+#include "runtime/cuda/fault_pool.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 
 namespace imbrex::cuda {
@@ -21,7 +21,7 @@ class CudaExecution final : public StreamExecution {
  public:
   /// Collective. The device is selected; `heap`, `calls` and `faults` outlive the execution. `memory` is for the
   /// tables; what is no longer needed of it comes back.
-  CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, FaultPool& faults, int device,
+  CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults, int device,
                 std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed, TableMemory& memory,
                 const CudaOptions& options);
   ~CudaExecution() override;
@@ -45,7 +45,7 @@ class CudaExecution final : public StreamExecution {
   void start_counters();
   void set_operands(const Operands& operands);
   void copy(std::size_t step, const Operands& operands, std::uint64_t copy_index, cudaStream_t stream);
-  bool faulty() const { return fault_->state != FaultRecord::clear || fault_->ended_early != 0; }
+  bool faulty() const { return runtime::is_faulty(*fault_); }
   std::string fault_message() const;
   [[noreturn]] void throw_fault();
   std::byte* heap_at(std::size_t offset) const { return heap_.handle().at(world_.rank(), place_.offset + offset); }
@@ -75,7 +75,7 @@ class CudaExecution final : public StreamExecution {
   RawMemory times_;                        // of the table's tasks, where a timeline is wanted
   double to_host_ = 0;                     // from the GPU's clock to the host's, likewise
   std::unique_ptr<StepTimes> copy_times_;  // likewise
-  FaultPool::Owner fault_;
+  runtime::FaultPool::Owner fault_;
   GemmArgs args_{};
   TensorMaps maps_;
   RawMemory signal_posts_;

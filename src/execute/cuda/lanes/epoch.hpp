@@ -10,22 +10,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
-
 #include "execute/cuda/tables/table.hpp"
 
 namespace imbrex::cuda {
-
-/// Behind each rank's EpochState.
-struct alignas(64) SkipState {
-  std::uint32_t arrivals;  ///< added to by every rank
-  std::uint32_t rounds;    ///< of this rank
-  std::uint32_t unused[14];
-};
-static_assert(sizeof(SkipState) == 64 && offsetof(SkipState, rounds) == 4);
-
-/// FaultRecord::state where a rank waited too long for all others' arrival: `count` ranks were awaited.
-inline constexpr std::uint32_t fault_in_skip = 2;
 
 struct SkipArgs {
   Protocol protocol;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "execute/cuda/tables/table.hpp"
-#include "runtime/cuda/ordering.cuh"
+#include "imbrex/device/ordering.hpp"
 
 namespace imbrex::cuda {
 
@@ -11,17 +11,17 @@ struct TaskClock {
   TaskTimes* times;
 
   __device__ __forceinline__ void stamp(std::uint64_t TaskTimes::*part) const {
-    if (times != nullptr) times->*part = global_nanoseconds();
+    if (times != nullptr) times->*part = device::now_ns();
   }
   __device__ __forceinline__ void begin(std::uint32_t group = 0) const {
     if (times == nullptr) return;
     asm volatile("mov.u32 %0, %smid;" : "=r"(times->sm));
     times->group = group;
-    times->begin = global_nanoseconds();
+    times->begin = device::now_ns();
   }
   /// Where a tile's product and stores are not told apart.
   __device__ __forceinline__ void done() const {
-    if (times != nullptr) times->multiplied = times->end = global_nanoseconds();
+    if (times != nullptr) times->multiplied = times->end = device::now_ns();
   }
 };
 

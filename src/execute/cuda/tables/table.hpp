@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "imbrex/device/protocol.hpp"
 #include "imbrex/types.hpp"
 
 namespace imbrex::cuda {
@@ -115,28 +116,21 @@ struct QueueSpan {
 };
 inline constexpr int max_compute_queues = 4;
 
-/// What a rank's epochs share, at the start of its part of the execution's memory. Zero at first, but for the epoch.
-struct alignas(64) EpochState {
-  std::uint64_t epoch;       ///< advanced by this rank's own kernel
-  std::uint32_t turns[2];    ///< by epoch % 2: epoch / copies + 1, the flag that a copy engine copies behind its data
-  std::uint32_t abort;       ///< not 0: some rank gave up; every wait ends. Written by any rank
-  std::uint32_t fault_lock;  ///< taken by the first thread of this rank that reports
-  std::uint32_t readers;     ///< blocks that have read `epoch`
-  std::uint32_t unused[9];
+/// Behind each rank's device::State: what copy engines take part in. Zero at first, but for `turns`.
+struct alignas(64) CopyState {
+  std::uint32_t turns[2];  ///< by epoch % 2: epoch / copies + 1, the flag that a copy engine copies behind its data
+  std::uint32_t arrivals;  ///< epochs that ranks skipped, one addition of each rank for each; see epoch.hpp
+  std::uint32_t rounds;    ///< that this rank skipped
+  std::uint32_t unused[12];
 };
-static_assert(sizeof(EpochState) == 64 && offsetof(EpochState, turns) == 8 && offsetof(EpochState, abort) == 16);
+static_assert(sizeof(CopyState) == 64 && offsetof(CopyState, arrivals) == 8);
 
-/// In host memory that the device writes, but for `abort`: what wait gave up, once. `state` commits: it is written
-/// last.
-struct FaultRecord {
-  enum : std::uint32_t { clear = 0, timed_out = 1 };
-  volatile std::uint32_t state;
-  volatile std::uint32_t ended_early;  ///< waits of this rank ended because of `abort`
-  volatile std::uint32_t queue, task, signal;
-  volatile std::uint32_t count;  ///< posts awaited in the epoch
-  volatile std::uint32_t seen;   ///< posts of the epoch that had arrived
-  volatile std::uint32_t abort;  ///< the host's word that a rank is lost: every wait of this rank ends
-  volatile std::uint64_t epoch;
+IMBREX_DEVICE CopyState& copies_of(device::State& state) { return *reinterpret_cast<CopyState*>(&state + 1); }
+
+/// device::Fault::kind, and what its places are.
+enum class FaultKind : std::uint32_t {
+  task,  ///< queue, task, signal: expected so many posts of the epoch
+  skip,  ///< a round over all ranks behind a captured epoch: expected so many ranks
 };
 
 /// When the parts of a task began and ended, in nanoseconds of the GPU's global timer; 0: there was no such part. Kept
@@ -160,18 +154,11 @@ struct TableView {
 };
 
 /// Everything that waits and posts need.
-struct Protocol {
-  EpochState* state;         ///< this rank's
+struct Protocol : device::Group {
   std::byte* counters;       ///< this rank's, set 0
   std::uint64_t set_stride;  ///< bytes from set 0 to set 1
   std::uint32_t counter_stride, copies;
-  std::uint64_t limit_ns;
-  FaultRecord* fault;
-  std::byte* peer_states;  ///< rank 0's EpochState; rank r's lies r * peer_stride further
-  std::uint64_t peer_stride;
-  std::uint32_t rank, ranks;
-  std::uint32_t self_advancing;            ///< the kernel advances the epoch: by one
-  std::uint32_t delay_seed, max_delay_ns;  ///< tests: random pauses before tasks; 0: none
+  std::uint32_t self_advancing;  ///< the kernel advances the epoch: by one
 };
 
 /// A launch of the GEMM: plain values, by value into the kernel.

@@ -80,16 +80,16 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
 __global__ void __launch_bounds__(threads, 1) plain_gemm(const __grid_constant__ Args args) {
   __shared__ float sa[depth][block + 1], sb[depth][block];
   __shared__ std::uint64_t number;
-  __shared__ Failed failed;
+  __shared__ bool failed;  // some wait was given up
   const GemmArgs& g = args.gemm;
-  wait_for_stream();
+  device::wait_for_stream();
   if (threadIdx.x == 0) {
-    number = read_epoch(g.protocol);
-    failed = came_too_late(g.protocol) ? 1 : 0;
+    number = device::read_epoch(g.protocol);
+    failed = device::given_up(g.protocol, false);
   }
   __syncthreads();
   const Epoch epoch = epoch_of(g.protocol, number);
-  if (threadIdx.x == 0) advance_epoch(g.protocol, epoch, gridDim.x);
+  if (threadIdx.x == 0) advance_epoch(g.protocol, number);
   for (std::uint32_t q = 0; q < g.table.queue_count; ++q) {
     const QueueSpan& queue = g.table.queues[q];
     if (blockIdx.x < queue.first_worker || blockIdx.x >= queue.first_worker + queue.workers) continue;
@@ -97,14 +97,15 @@ __global__ void __launch_bounds__(threads, 1) plain_gemm(const __grid_constant__
       const TaskEntry task = g.table.tasks[queue.first + i];
       const TaskClock clock{g.table.times == nullptr ? nullptr : g.table.times + (queue.first + i)};
       if (threadIdx.x == 0) {
-        maybe_pause(g.protocol, epoch, task.task);
+        device::pause_for_tests(g.protocol, epoch.number, task.task);
         clock.stamp(&TaskTimes::load_wait);
-        if (!wait_for_all(g.protocol, epoch, task, g.table.waits, 0, task.load_waits + task.epilogue_waits)) failed = 1;
+        if (!wait_for_all(g.protocol, epoch, task, g.table.waits, 0, task.load_waits + task.epilogue_waits))
+          failed = true;
         clock.stamp(&TaskTimes::load_met);
         clock.begin();
       }
       __syncthreads();
-      const bool stores = failed == 0;
+      const bool stores = !failed;
       if (task.kind == TaskKind::tile && stores)
         for (std::uint32_t row = 0; row < task.rows; row += block)
           for (std::uint32_t col = 0; col < task.cols; col += block) multiply(args, epoch, task, row, col, sa, sb);

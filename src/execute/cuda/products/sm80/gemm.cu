@@ -22,15 +22,13 @@ constexpr int tile_m = 128, tile_n = 128, tile_k = 32, stages = 4, threads = 128
 /// first slice is the short one where K is no multiple of a slice's columns.
 struct Slices {
   const GemmArgs& args;
-  const Epoch& epoch;
+  Epoch& epoch;
   const TaskEntry& task;
-  Failed& failed;
   std::uint32_t next;  ///< of the task's waits for loads
   int slice, count;
 
-  __device__ __forceinline__ Slices(const GemmArgs& gemm, const Epoch& now, const TaskEntry& tile, int slices,
-                                    Failed& word)
-      : args(gemm), epoch(now), task(tile), failed(word), next(0), slice(0), count(slices) {
+  __device__ __forceinline__ Slices(const GemmArgs& gemm, Epoch& now, const TaskEntry& tile, int slices)
+      : args(gemm), epoch(now), task(tile), next(0), slice(0), count(slices) {
     enter();
   }
   __device__ __forceinline__ int operator*() const { return slice; }
@@ -50,7 +48,7 @@ struct Slices {
   __device__ __forceinline__ void enter() {
     if (!guarded()) return;
     for (; guarded(); ++next)
-      if (threadIdx.x == 0 && !wait_for(args.protocol, epoch, task, entry())) failed = 1;
+      if (threadIdx.x == 0 && !wait_for(args.protocol, epoch, task, entry())) epoch.fail();
     __syncthreads();
   }
 };
@@ -103,8 +101,8 @@ struct Sm80Gemm {
   using Tile = Fragment<Narrow, tile_n, registers, threads, WarpSquare>;
 
   /// The product of a tile, in the registers that Fragment expects.
-  __device__ __forceinline__ static void multiply(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
-                                                  char* shared, float (&acc)[registers], Failed& failed) {
+  __device__ __forceinline__ static void multiply(const GemmArgs& args, Epoch& epoch, const TaskEntry& task,
+                                                  char* shared, float (&acc)[registers]) {
     using namespace cute;
     const int k_tiles = slices_of(task, tile_k);
     const auto* a = static_cast<const Element*>(args.a[task.a_source][epoch.copy]) + task.a_row * args.k + task.k_begin;
@@ -117,8 +115,12 @@ struct Sm80Gemm {
     clear(accumulators);
     const auto residue = make_tuple(static_cast<int>(task.rows), static_cast<int>(args.n - task.b_col),
                                     static_cast<int>(task.k_end - task.k_begin) - k_tiles * tile_k);
-    Mainloop{}(accumulators, gA, gB, accumulators, Slices(args, epoch, task, k_tiles, failed), k_tiles, residue,
-               static_cast<int>(threadIdx.x), shared);
+    // NOTE: opaque, so that what follows from it is not kept in registers from tile to tile, of which there are none
+    // left.
+    int thread = static_cast<int>(threadIdx.x);
+    asm volatile("" : "+r"(thread));
+    Mainloop{}(accumulators, gA, gB, accumulators, Slices(args, epoch, task, k_tiles), k_tiles, residue, thread,
+               shared);
   }
 
   /// Adds the slots of a tile in their order. Each thread copies its own part of some units of all slots to shared
@@ -175,23 +177,23 @@ struct Sm80Gemm {
   }
 
   /// A tile: product, slots, bias, stores.
-  __device__ __forceinline__ static void run_tile(const GemmArgs& args, const Epoch& epoch, const TaskEntry& task,
-                                                  char* shared, Failed& failed) {
+  __device__ __forceinline__ static void run_tile(const GemmArgs& args, Epoch& epoch, const TaskEntry& task,
+                                                  char* shared) {
     float acc[registers];
-    multiply(args, epoch, task, shared, acc, failed);
+    multiply(args, epoch, task, shared, acc);
     if (task.epilogue_waits > 0) {
       if (threadIdx.x == 0 &&
           !wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits))
-        failed = 1;
+        epoch.fail();
       __syncthreads();
     }
-    if (failed != 0) return;
     if (task.adds > 0) add_slots(args, epoch, task, shared, acc);
     if (task.bias != 0)
       Tile::add_bias(acc, static_cast<const std::uint16_t*>(args.bias) + task.b_col,
                      static_cast<std::uint32_t>(args.n) - task.b_col, threadIdx.x);
     Pace unhurried;
-    for (std::uint32_t s = 0; s < task.stores; ++s) {
+    const std::uint32_t stores = epoch.late() ? 0 : task.stores;
+    for (std::uint32_t s = 0; s < stores; ++s) {
       const RegionEntry& r = args.table.regions[task.regions + task.adds + s];
       Tile::store(acc, r, first_of(r, args.out, epoch.copy), threadIdx.x, unhurried);
     }
@@ -199,37 +201,37 @@ struct Sm80Gemm {
 
   __device__ __forceinline__ static void run(const GemmArgs& args, char* shared) {
     __shared__ Epoch epoch;  // read where it lies: the main loop leaves no registers for it
-    __shared__ Failed failed;
     if (threadIdx.x == 0) {
-      failed = came_too_late(args.protocol) ? 1 : 0;
-      epoch = epoch_of(args.protocol, read_epoch(args.protocol));
-      advance_epoch(args.protocol, epoch, gridDim.x);
+      const std::uint64_t number = device::read_epoch(args.protocol);
+      epoch = epoch_of(args.protocol, number);
+      if (device::given_up(args.protocol, false)) epoch.fail();
+      advance_epoch(args.protocol, number);
     }
     __syncthreads();
     for (Walk<1> walk(args.table, 0); walk.valid(); walk.next()) {
       const TaskEntry& task = *walk.entry();
       if (threadIdx.x == 0) {
-        maybe_pause(args.protocol, epoch, task.task);
+        device::pause_for_tests(args.protocol, epoch.number, task.task);
         walk.clock().begin();
       }
       // Nor has thread 0 come back from its last post: ldmatrix and mma want whole warps.
       __syncwarp();
       if (task.kind == TaskKind::tile) {
-        run_tile(args, epoch, task, shared, failed);
+        run_tile(args, epoch, task, shared);
       } else {
         if (threadIdx.x == 0 &&
             !wait_for_all(args.protocol, epoch, task, args.table.waits, 0, task.load_waits + task.epilogue_waits))
-          failed = 1;
+          epoch.fail();
         __syncthreads();
-        if (task.kind == TaskKind::transfer && failed == 0)
+        if (task.kind == TaskKind::transfer && !epoch.late())
           move(task, args.table.regions, args.a[0][0], args.a_scale[0][0], args.out, epoch.copy, threadIdx.x, threads);
-        if (task.kind == TaskKind::reduction && failed == 0)
+        if (task.kind == TaskKind::reduction && !epoch.late())
           reduce(task, args.table.regions, args.bias, args.out, epoch.copy, threadIdx.x, threads);
       }
       __syncthreads();  // all have stored, and nobody reads the stages any more
       if (threadIdx.x == 0) {
         walk.clock().done();
-        if (failed == 0 && task.post_count > 0) post_all(args.protocol, epoch, posts_of(task, args.table.posts));
+        if (!epoch.late() && task.post_count > 0) post_all(args.protocol, epoch, posts_of(task, args.table.posts));
       }
     }
   }

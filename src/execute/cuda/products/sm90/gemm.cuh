@@ -98,11 +98,13 @@ struct Sm90Gemm {
   }
   /// That thread, once.
   __device__ __forceinline__ static void tell_epoch(const GemmArgs& args, SharedStorage& shared) {
-    const std::uint64_t number = read_epoch(args.protocol);
-    shared.epoch = came_too_late(args.protocol) ? number | late_epoch : number;
+    const std::uint64_t number = device::read_epoch(args.protocol);
+    Epoch epoch = epoch_of(args.protocol, number);
+    if (device::given_up(args.protocol, false)) epoch.fail();
+    shared.epoch = epoch.number;
     keep_order();
     shared.epoch_read.arrive();
-    advance_epoch(args.protocol, epoch_of(args.protocol, number), gridDim.x);
+    advance_epoch(args.protocol, number);
   }
 
   /// By a producer that gave up. What both blocks of a cluster sum up, the first one stores: it hears of it.
@@ -149,7 +151,7 @@ struct Sm90Gemm {
     // NOTE: tables are older than the stream's previous kernel, so the first task comes while that ends.
     TaskBringer<Config::cluster, readers> bringer(shared.ring, params.args.table, block_in_cluster);
     bringer.bring();
-    wait_for_stream();
+    device::wait_for_stream();
     for (Reader tasks(shared.ring, params.args.table, block_in_cluster); tasks.valid(); tasks.next()) {
       bringer.bring();
       const TaskEntry& task = tasks.await();
@@ -175,7 +177,7 @@ struct Sm90Gemm {
     Tensor tAsA = params.mainloop.tma_load_a.get_slice(0).partition_D(sA);
     Epoch epoch{};
     bool knows_epoch = false;
-    wait_for_stream();
+    device::wait_for_stream();
     for (Reader tasks(shared.ring, args.table, block_in_cluster); tasks.valid(); tasks.free(), tasks.next()) {
       TaskEntry& task = tasks.await();
       if (!multiplies(task.kind)) continue;
@@ -200,7 +202,7 @@ struct Sm90Gemm {
             ++waited;
             next_wait = waited < load_waits ? waits[waited].k_begin : ~0u;
           }
-          fence_before_loads();
+          device::fence_before_bulk_loads();
           tasks.clock().stamp(&TaskTimes::load_met);
         }
         await_stage(shared, state);
@@ -220,7 +222,7 @@ struct Sm90Gemm {
                                                 std::uint32_t thread, int group, int poster, std::uint32_t time) {
     // NOTE: found anew for each stamp, the clock takes no registers in between, of which e4m3 has none to spare.
     const RegionEntry* regions = args.table.regions + task.regions;
-    if (thread == 0) maybe_pause(args.protocol, epoch, task.task);
+    if (thread == 0) device::pause_for_tests(args.protocol, epoch.number, task.task);
     const bool staged = task.adds > 0 && slot_stages_of(task) > 0;  // the producer waits for the slots, and loads them
     if (task.epilogue_waits > 0 && !staged) {
       if (thread == 0) {
@@ -235,14 +237,14 @@ struct Sm90Gemm {
     if (task.bias != 0)
       Tile::add_bias(acc, static_cast<const std::uint16_t*>(args.bias) + task.b_col,
                      static_cast<std::uint32_t>(args.n) - task.b_col, thread);
+    const std::uint32_t stores = epoch.late() ? 0 : task.stores;
     Pace pace;
-    if (time > 0 && task.post_count > 0) {
+    if (time > 0 && stores > 0 && task.post_count > 0) {
       // NOTE: the limit keeps ranks from slowing each other down: a product's time may hold waits for a peer's stores.
-      const std::uint32_t units = task.stores * Tile::units;
+      const std::uint32_t units = stores * Tile::units;
       pace = Pace::over(min(time / 4 * 3, units * args.unit_ns), units);
     }
     const RegionEntry* others = regions + task.adds + 1;
-    const std::uint32_t stores = epoch.late() ? 0 : task.stores;
     if (task.wide_stores != 0 && reinterpret_cast<std::uint64_t>(args.out) % 16 == 0)
       Rows::store(acc, task, others, stores, args.out, epoch.copy, thread, shared.rows[threadIdx.x / 32 - 4], pace);
     else
@@ -295,7 +297,7 @@ struct Sm90Gemm {
                                                const TaskClock& clock, std::uint32_t thread, int group) {
     bool met = !epoch.late();
     if (thread == 0) {
-      maybe_pause(args.protocol, epoch, task.task);
+      device::pause_for_tests(args.protocol, epoch.number, task.task);
       if (task.load_waits > 0) {
         clock.stamp(&TaskTimes::load_wait);
         met = wait_for_all(args.protocol, epoch, task, args.table.waits, 0, task.load_waits) && met;
@@ -324,7 +326,7 @@ struct Sm90Gemm {
                                                  Order& order, int warpgroup, std::uint32_t block_in_cluster) {
     using namespace cute;
     const GemmArgs& args = params.args;
-    wait_for_stream();
+    device::wait_for_stream();
     const Epoch epoch = this_epoch(args, shared);
     const int group = Config::pingpong ? warpgroup : 0;
     const std::uint32_t thread = Config::pingpong ? threadIdx.x % 128 : threadIdx.x - 128;
@@ -438,7 +440,7 @@ struct Sm90Gemm {
       } else if (threadIdx.x == 32) {
         load_a(params, shared, pipeline, block_in_cluster);
       } else if (warp >= 2) {
-        wait_for_stream();
+        device::wait_for_stream();
         if (threadIdx.x == 64) tell_epoch(params.args, shared);
         __syncwarp();
         post(params, shared, warp - 2, block_in_cluster);

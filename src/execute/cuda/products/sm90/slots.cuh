@@ -92,7 +92,7 @@ struct Sm90Slots {
     if (!wait_for_all(args.protocol, epoch, task, args.table.waits, task.load_waits, task.epilogue_waits))
       leave_out_stores(task);
     clock.stamp(&TaskTimes::add_met);
-    fence_before_loads();
+    device::fence_before_bulk_loads();
     const std::uint32_t at_once = slot_stages(Tile::units, planes, task.adds).units;
     for (std::uint32_t unit = 0; unit < Tile::units; unit += at_once, ++state) {
       const int count = static_cast<int>(min(at_once, Tile::units - unit));
@@ -148,7 +148,7 @@ struct Sm90Slots {
       };
     };
     const auto leave = [&] {
-      fence_after_reads();
+      device::fence_shared_for_bulk();
       if constexpr (Config::cluster > 1) Config::group_sync(group);  // one thread releases for all of a warpgroup
       freer.free(state);
       ++state;

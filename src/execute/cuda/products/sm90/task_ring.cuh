@@ -43,7 +43,7 @@ class TaskBringer {
     if (!walk_.valid()) return;
     const std::uint32_t slot = turn_ % TaskRing<Readers>::slots;
     ring_.free[slot].wait(turn_ / TaskRing<Readers>::slots % 2 ^ 1);
-    fence_after_reads();
+    device::fence_shared_for_bulk();
     ring_.full[slot].arrive_and_expect_tx(sizeof(TaskEntry));
     cute::SM90_BULK_COPY_G2S::copy(walk_.entry(), reinterpret_cast<std::uint64_t*>(&ring_.full[slot]),
                                    &ring_.tasks[slot], sizeof(TaskEntry));
