@@ -1,6 +1,6 @@
 # Two shared libraries of the same objects. Tests and the program link `imbrex`, which shows them everything. What is
-# installed shows the public names only: those of the classes and functions that include/imbrex/ declares. Beside them
-# the program of the same build finds its jobs, under a version that says whose they are: no header of theirs is installed.
+# installed shows the public names only: those of the classes and functions that include/imbrex/ declares, and of the
+# classes of its device/, whose functions are all inline. Beside them the program of the same build finds its jobs, under a version that says whose they are: no header of theirs is installed.
 set(IMBREX_PROGRAM_HEADERS jobs/run.hpp jobs/run_all_reduce.hpp jobs/measure/measure.hpp)
 set(IMBREX_EXPORTS ${CMAKE_CURRENT_BINARY_DIR}/exports.map)
 # Appends to `out` a pattern for each function that the headers declare in namespace `space`.
@@ -24,7 +24,7 @@ function(imbrex_functions_of out space)
   set(${out} "${${out}}" PARENT_SCOPE)
 endfunction()
 file(GLOB headers ${CMAKE_CURRENT_SOURCE_DIR}/include/imbrex/*.hpp)
-set(public "    imbrex::[A-Z]*;\n    imbrex::operator*;\n    vtable?for?imbrex::[A-Z]*;\n    typeinfo?for?imbrex::[A-Z]*;\n    typeinfo?name?for?imbrex::[A-Z]*;\n    *thunk?to?imbrex::[A-Z]*;\n")
+set(public "    imbrex::[A-Z]*;\n    imbrex::device::[A-Z]*;\n    imbrex::operator*;\n    vtable?for?imbrex::[A-Z]*;\n    typeinfo?for?imbrex::[A-Z]*;\n    typeinfo?name?for?imbrex::[A-Z]*;\n    *thunk?to?imbrex::[A-Z]*;\n")
 imbrex_functions_of(public imbrex ${headers})
 list(TRANSFORM IMBREX_PROGRAM_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/src/)
 imbrex_functions_of(program imbrex::jobs ${IMBREX_PROGRAM_HEADERS})

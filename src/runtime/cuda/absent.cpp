@@ -1,4 +1,5 @@
 // A build without CUDA.
+#include "imbrex/device/memory.hpp"
 #include "imbrex/error.hpp"
 #include "runtime/cuda/device_memory.hpp"
 #include "runtime/cuda/survey.hpp"
@@ -15,6 +16,21 @@ GpuSurvey survey_gpus() {
   survey.reason = absent;
   return survey;
 }
+
+namespace device {
+
+struct Memory::Parts {};
+
+Memory::Memory(World&, const MemoryOptions&) { throw Error(ErrorCode::invalid_input, absent); }
+Memory::~Memory() = default;
+int Memory::gpu() const { return -1; }
+void* Memory::allocate(std::size_t) { return nullptr; }
+void Memory::release(void*) {}
+Group Memory::group(std::uint32_t, std::function<std::string(const Fault&)>) { return {}; }
+void Memory::check() {}
+void Memory::finish(CUstream_st*) {}
+
+}  // namespace device
 
 namespace runtime {
 
