@@ -24,7 +24,7 @@ namespace imbrex::device {
 
 #if !defined(__CUDA_ARCH__)
 template <typename T>
-std::atomic_ref<T> word_at(const volatile void* address) {
+inline std::atomic_ref<T> word_at(const volatile void* address) {
   return std::atomic_ref<T>(*static_cast<T*>(const_cast<void*>(address)));
 }
 #endif
