@@ -73,7 +73,7 @@ std::vector<Problem> grid(const Options& o) {
         if (takes(p, why))
           problems.push_back(p);
         else
-          fmt::print(stderr, "left out: {} {} x {} x {}: {}\n", op, m, p.n, p.k, why);
+          print_error(fmt::format("left out: {} {} x {} x {}: {}", op, m, p.n, p.k, why));
       }
   if (problems.empty()) throw Error(ErrorCode::invalid_input, why);
   return problems;
@@ -180,7 +180,6 @@ int measure_and_print(const Program& program, const Options& options, bool all) 
     const jobs::Measured& best = all ? jobs::fastest(m) : chosen(m);
     print_row(program, m, best);
     print_tries(program, m);
-    std::fflush(stdout);
     fractions.push_back(jobs::roofline_seconds(m) / best.seconds);
     gains.push_back(m.plans.front().seconds / best.seconds);
     rows.push_back(json_of(m));
@@ -188,7 +187,7 @@ int measure_and_print(const Program& program, const Options& options, bool all) 
     if (rows.size() < request.problems.size()) return;
     print(program, "geometric means: {:.3f} of the roofline, {:.3f}x sequential", geometric_mean(fractions),
           geometric_mean(gains));
-    if (all && !options.out.empty()) write_file(options.out, jobs::tuning_table(measurements, today(), before.text));
+    if (all && !options.out.empty()) write_result(options.out, jobs::tuning_table(measurements, today(), before.text));
     print_json(program, {{"gpu", m.gpu},
                          {"date", today()},
                          {"rounds", request.rounds},
@@ -214,8 +213,7 @@ std::optional<Problem> read_problem(const Options& options) {
       validate(p);
       return p;
     } catch (const Error& error) {
-      fmt::print("{}\n", Json{{"error", error.what()}}.dump());
-      std::fflush(stdout);
+      print_text(Json{{"error", error.what()}}.dump() + "\n");
     }
   }
   return std::nullopt;
@@ -224,10 +222,7 @@ std::optional<Problem> read_problem(const Options& options) {
 int serve(const Options& options) {
   jobs::MeasureRequest request = request_of(options, false);
   request.next = [&] { return read_problem(options); };
-  return jobs::measure(request, [](const jobs::Measurement& m) {
-    fmt::print("{}\n", json_of(m).dump());
-    std::fflush(stdout);
-  });
+  return jobs::measure(request, [](const jobs::Measurement& m) { print_text(json_of(m).dump() + "\n"); });
 }
 
 // --ops all_reduce goes alone.

@@ -1,6 +1,7 @@
 // Registration, output and options common to all commands.
 #include "command.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -12,6 +13,7 @@
 #include <sstream>
 
 #include "imbrex/error.hpp"
+#include "imbrex/file.hpp"
 
 namespace imbrex::cli {
 namespace {
@@ -33,14 +35,6 @@ CLI::Option* add_range(CLI::App& app, const std::string& name, T& to, T low, T h
                        const char* kind) {
   auto set = [=, &to](const std::string& text) { to = value_within(name, text, low, high, kind); };
   return app.add_option_function<std::string>(name, set, about);
-}
-
-/// A device, pipe or link is written to; a file is replaced whole, so that no reader sees half of it. What a link leads
-/// to is not asked: /dev/stdout may lead to a file, and must stay a link.
-bool written_in_place(const std::string& path) {
-  std::error_code ignored;
-  const auto status = std::filesystem::symlink_status(path, ignored);
-  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
 }
 
 // Files that end nowhere (devices, pipes) must not fill the memory.
@@ -70,30 +64,31 @@ CLI::App& add_command(Program& program, const std::string& name, const std::stri
   return command;
 }
 
+void print_text(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
+  // Who closed standard output wants none of it.
+  if (errno != EBADF)
+    throw Error(ErrorCode::runtime_failure,
+                fmt::format("standard output cannot be written to: {}", std::strerror(errno)));
+}
+
+void print_error(const std::string& line) noexcept {
+  std::fprintf(stderr, "%s\n", line.c_str());
+}
+
 void print_line(const Program& program, const std::string& line) {
-  fmt::print(program.json == "-" ? stderr : stdout, "{}\n", line);
+  if (program.json == "-") return print_error(line);
+  print_text(line + "\n");
 }
 
 void print_json(const Program& program, const Json& value) {
-  if (!program.json.empty()) write_file(program.json, value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  if (!program.json.empty())
+    write_result(program.json, value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-void write_file(const std::string& path, std::string_view text) {
-  const auto fail = [&] { refuse(fmt::format("'{}' cannot be written: {}", path, std::strerror(errno))); };
-  const bool to_stdout = path == "-";
-  const bool direct = to_stdout || written_in_place(path);
-  const std::string target = direct ? path : fmt::format("{}.{}.partial", path, ::getpid());
-  std::FILE* file = to_stdout ? stdout : std::fopen(target.c_str(), "w");
-  if (!file) fail();
-  bool good = std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
-  if (!to_stdout) good = std::fclose(file) == 0 && good;
-  if (good && !direct) good = std::rename(target.c_str(), path.c_str()) == 0;
-  if (!good) {
-    const int cause = errno;
-    if (!direct) std::remove(target.c_str());
-    errno = cause;
-    fail();
-  }
+void write_result(const std::string& path, std::string_view text) {
+  if (path == "-") return print_text(text);
+  write_file(path, text);
 }
 
 std::string read_file(const std::string& path) {
@@ -108,18 +103,18 @@ std::string read_file(const std::string& path) {
 }
 
 void expect_writable(std::string_view option, const std::string& path) {
-  if (path.empty() || path == "-") return;
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) refuse(fmt::format("{} '{}': it is a folder", option, path));
-  if (written_in_place(path)) {
-    if (::access(path.c_str(), W_OK) != 0)
-      refuse(fmt::format("{} '{}': it cannot be written to: {}", option, path, std::strerror(errno)));
+  if (path.empty()) return;
+  if (path == "-") {
+    const int flags = ::fcntl(STDOUT_FILENO, F_GETFL);
+    if (flags == -1 || (flags & O_ACCMODE) == O_RDONLY)
+      refuse(fmt::format("{} '-': standard output cannot be written to", option));
     return;
   }
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  const std::string folder = parent.empty() ? "." : parent.string();
-  if (::access(folder.c_str(), W_OK) != 0 || !std::filesystem::is_directory(folder, ignored))
-    refuse(fmt::format("{} '{}': '{}' is no folder that can be written to", option, path, folder));
+  try {
+    imbrex::expect_writable(path);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{} {}", option, error.what()));
+  }
 }
 
 void expect_timeline_path(std::string_view option, const std::string& path) {
@@ -129,7 +124,7 @@ void expect_timeline_path(std::string_view option, const std::string& path) {
 }
 
 void write_timeline(const std::string& path, const Timeline& timeline) {
-  write_file(path, path.ends_with(".svg") ? to_svg(timeline) : to_perfetto(timeline));
+  write_result(path, path.ends_with(".svg") ? to_svg(timeline) : to_perfetto(timeline));
 }
 
 std::string readable_seconds(double seconds) {

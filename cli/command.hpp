@@ -48,7 +48,14 @@ void add_version(Program& program);
 CLI::App& add_command(Program& program, const std::string& name, const std::string& about, const std::string& examples,
                       std::function<int()> action);
 
-/// Prints a line for people: on standard output, or on standard error where that carries the JSON.
+/// Writes all of it to standard output. Throws Error(runtime_failure), but does nothing where that is closed.
+void print_text(std::string_view text);
+
+/// Writes a line to standard error. There is nobody to tell where that fails.
+void print_error(const std::string& line) noexcept;
+
+/// Prints a line for people: on standard output, or on standard error where that carries the JSON. Throws as print_text
+/// does.
 void print_line(const Program& program, const std::string& line);
 
 template <typename... Args>
@@ -59,8 +66,8 @@ void print(const Program& program, fmt::format_string<Args...> format, Args&&...
 /// Writes `value` where --json says, if it was given.
 void print_json(const Program& program, const Json& value);
 
-/// Writes a whole file, by a temporary one beside it; "-" is standard output. Throws Error(invalid_input).
-void write_file(const std::string& path, std::string_view text);
+/// write_file (imbrex/file.hpp); "-" is standard output, as of print_text.
+void write_result(const std::string& path, std::string_view text);
 
 /// The whole file; "-" is standard input. Throws Error(invalid_input).
 std::string read_file(const std::string& path);
@@ -68,7 +75,8 @@ std::string read_file(const std::string& path);
 /// Writes a timeline as SVG (FILE.svg) or as Perfetto's JSON (FILE.json).
 void write_timeline(const std::string& path, const Timeline& timeline);
 
-/// Throws Error(invalid_input) where write_file could not make such a file; called before a long run, not after it.
+/// Throws Error(invalid_input), naming the option, where write_result would refuse `path`; called before a long run,
+/// not after it.
 void expect_writable(std::string_view option, const std::string& path);
 
 /// The same, and unless `path` ends in .svg or .json.

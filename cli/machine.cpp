@@ -45,7 +45,7 @@ int machine(const Program& program, const Options& options) {
   if (options.out.empty()) {
     print(program, "{}", text.substr(0, text.size() - 1));
   } else {
-    write_file(options.out, text);
+    write_result(options.out, text);
     print(program, "{}: {}, {} devices", options.out, machine.name, machine.devices);
   }
   return 0;

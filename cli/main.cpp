@@ -3,12 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <new>
+#include <sstream>
 
 #include "command.hpp"
 #include "imbrex/error.hpp"
@@ -38,7 +37,7 @@ std::string printable(const std::string& text) {
 }
 
 int refuse(const Program& program, int code, const std::string& message) {
-  fmt::print(stderr, "imbrex: {}\n", printable(message));
+  print_error("imbrex: " + printable(message));
   try {
     if (program.json_takes_errors) print_json(program, {{"exit_code", code}, {"error", message}});
   } catch (const std::exception&) {  // the first failure is the one to tell
@@ -58,7 +57,7 @@ void set_up(Program& program) {
       "  imbrex run gemm_reduce_scatter --m 512 --n 512 --k 512 --verify\n"
       "  imbrex COMMAND --help\n\n"
       "Exit codes: 0 done, and right where that was checked; 1 wrong or unsound; 2 bad usage or input;\n"
-      "3 a failure at run time (a wait past its limit, a lost rank).");
+      "3 a failure at run time (a wait past its limit, a lost rank, a full disk).");
   program.app.require_subcommand(1);
   for (auto add : {add_run, add_plan, add_check, add_simulate, add_machine, add_trace, add_bench, add_tune, add_launch,
                    add_doctor, add_env, add_version})
@@ -98,13 +97,6 @@ void expect_values(const Program& program) {
       }
 }
 
-/// What was printed may still lie in a buffer. Who closed standard output wants none of it.
-int with_output_written(int code) {
-  if (std::fflush(stdout) == 0 || errno == EBADF) return code;
-  std::fprintf(stderr, "imbrex: standard output cannot be written to: %s\n", std::strerror(errno));
-  return code == 0 ? static_cast<int>(ErrorCode::runtime_failure) : code;
-}
-
 int run_program(std::vector<std::string> arguments) {
   Program program;
   set_up(program);
@@ -122,8 +114,11 @@ int run_program(std::vector<std::string> arguments) {
   try {
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
     program.app.parse(arguments);
-  } catch (const CLI::Success& success) {
-    return program.app.exit(success);  // --help
+  } catch (const CLI::Success& success) {  // --help
+    std::ostringstream help;
+    program.app.exit(success, help);
+    print_text(help.str());
+    return 0;
   } catch (const CLI::ParseError& error) {
     const auto chosen = program.app.get_subcommands();
     const std::string command = chosen.empty() ? "imbrex" : fmt::format("imbrex {}", chosen[0]->get_name());
@@ -153,9 +148,13 @@ int run_program(std::vector<std::string> arguments) {
 int main(int argc, char** argv) {
   try {
     imbrex::cli::occupy_standard_descriptors();
-    return imbrex::cli::with_output_written(imbrex::cli::run_program({argv + std::min(argc, 1), argv + argc}));
+    // Nothing waits in a buffer, where nobody would learn that it cannot be written.
+    std::setvbuf(stdout, nullptr, _IONBF, 0);
+    return imbrex::cli::run_program({argv + std::min(argc, 1), argv + argc});
+  } catch (const std::bad_alloc&) {
+    std::fputs("imbrex: out of memory\n", stderr);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "imbrex: %s\n", error.what());
-    return static_cast<int>(imbrex::ErrorCode::runtime_failure);
   }
+  return static_cast<int>(imbrex::ErrorCode::runtime_failure);
 }

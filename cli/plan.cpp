@@ -55,7 +55,7 @@ void add_plan(Program& program) {
                     Progress progress("making the plan");
                     const Plan plan = options->make(machine->empty() ? nominal_host_machine() : load_machine(*machine));
                     print_summary(program, plan);
-                    if (!program.json.empty()) write_file(program.json, to_json(plan) + "\n");
+                    if (!program.json.empty()) write_result(program.json, to_json(plan) + "\n");
                     return 0;
                   });
   options->add_to(command);

@@ -44,7 +44,7 @@ void report(const Program& program, const Options& options, const jobs::RunResul
           result.max_error_over_bound);
     if (result.codec_bound > 0)
       print(program, "sums went through a codec, which may change an element by at most {:.3g}", result.codec_bound);
-    if (!result.verified) fmt::print(stderr, "imbrex: {}\n", result.message);
+    if (!result.verified) print_error("imbrex: " + result.message);
   }
 }
 

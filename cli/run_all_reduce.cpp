@@ -77,7 +77,7 @@ void report(const Program& program, const jobs::AllReduceRequest& asked, const j
   if (!asked.verify) return;
   print(program, "{}: the largest error is {:.3g} of its bound", result.verified ? "right" : "WRONG",
         result.max_error_over_bound);
-  if (!result.verified) fmt::print(stderr, "imbrex: {}\n", result.message);
+  if (!result.verified) print_error("imbrex: " + result.message);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "run_options.hpp"
 
 #include "imbrex/error.hpp"
+#include "imbrex/npy.hpp"
 #include "imbrex/world.hpp"
 
 namespace imbrex::cli {
@@ -61,7 +62,14 @@ void RunOptions::add_to(CLI::App& command) {
       ->group(group);
 }
 
-void RunOptions::expect_writable_out() const { expect_writable("--out", out.empty() ? out : out + ".rank0.npy"); }
+void RunOptions::expect_writable_out() const {
+  if (out.empty()) return;
+  try {
+    expect_npy_writable(out + ".rank0.npy");
+  } catch (const Error& error) {
+    refuse(fmt::format("--out {}", error.what()));
+  }
+}
 
 void RunOptions::expect_scales(const Problem& problem, bool from_files) const {
   const bool scaled = problem.scales != Scales::none;

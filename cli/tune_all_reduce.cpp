@@ -76,11 +76,10 @@ int tune_all_reduces(const Program& program, jobs::AllReduceMeasureRequest reque
   const auto report = [&](const jobs::AllReduceMeasurement& m) {
     if (measurements.empty()) print_head(program, m);
     print_row(program, m);
-    std::fflush(stdout);
     measurements.push_back(m);
     rows.push_back(json_of(m));
     if (m.bytes * 2 <= request.most) return;
-    if (!out.empty()) write_file(out, jobs::tuning_table(measurements, today(), before.text));
+    if (!out.empty()) write_result(out, jobs::tuning_table(measurements, today(), before.text));
     const records::AllReduceRecord record = jobs::record_of(measurements, today());
     print_record(program, record);
     Json json{{"gpu", m.gpu},

@@ -34,12 +34,11 @@ int tune_products(const Program& program, jobs::ProductMeasureRequest request, c
   const int code = jobs::measure_products(request, [&](const jobs::ProductMeasurement& m) {
     if (measurements.empty()) print_head(program, m);
     print_row(program, m);
-    std::fflush(stdout);
     measurements.push_back(m);
     rows.push_back(json_of(m));
   });
   if (code != 0) return code;
-  if (!out.empty()) write_file(out, jobs::tuning_table(measurements, today(), before.text));
+  if (!out.empty()) write_result(out, jobs::tuning_table(measurements, today(), before.text));
   print_json(program,
              {{"gpu", measurements.front().gpu}, {"date", today()}, {"rounds", request.rounds}, {"rows", rows}});
   return code;

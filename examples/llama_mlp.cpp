@@ -14,6 +14,7 @@
 #include <string>
 
 #include "imbrex/error.hpp"
+#include "imbrex/file.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/ops.hpp"
 #include "imbrex/timeline.hpp"
@@ -121,10 +122,10 @@ int run_rank(World& world, const Plans& plans, const Sizes& sizes, const std::st
   if (rank == 0) {
     double slowest = 0, error = 0;
     for (int r = 0; r < ranks; ++r) slowest = std::max(slowest, all[r].seconds), error = std::max(error, all[r].error);
-    llama_mlp::write_file(fs::path(out) / "measured.svg",
-                          to_svg({fmt::format("Llama MLP, {} tokens, hidden {}, inner {}, {} ranks", sizes.tokens,
-                                              sizes.hidden, sizes.inner, ranks),
-                                  "measured on this host's CPU", gathered}));
+    imbrex::write_file(fs::path(out) / "measured.svg",
+                       to_svg({fmt::format("Llama MLP, {} tokens, hidden {}, inner {}, {} ranks", sizes.tokens,
+                                           sizes.hidden, sizes.inner, ranks),
+                               "measured on this host's CPU", gathered}));
     fmt::print("ran on {} CPU ranks in {:.1f} ms; largest error {:.3f} of its bound: {}\n", ranks, slowest * 1e3, error,
                error <= 1 ? "right" : "WRONG");
   }
@@ -182,7 +183,7 @@ int run_demo(const Arguments& arguments) {
   same.timeline.title = fmt::format("Llama MLP, {} tokens, hidden {}, inner {}, {} ranks", sizes.tokens, sizes.hidden,
                                     sizes.inner, ranks);
   same.timeline.source = "simulated on " + h200.name;
-  llama_mlp::write_file(fs::path(arguments.out) / "predicted.svg", to_svg(same.timeline));
+  imbrex::write_file(fs::path(arguments.out) / "predicted.svg", to_svg(same.timeline));
   fmt::print("predicted on {}:\n", h200.name);
   print_prediction("this block", same);
   print_prediction("Llama-3-8B's, 2048 tokens", predict(h200, choose_plans(h200, {2048, 4096, 14336}, ranks)));

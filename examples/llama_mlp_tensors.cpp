@@ -4,7 +4,6 @@
 
 #include <bit>
 #include <cmath>
-#include <fstream>
 #include <random>
 
 #include "imbrex/error.hpp"
@@ -105,12 +104,6 @@ std::vector<std::uint16_t> silu_and_gate(const std::vector<std::uint16_t>& both,
       h[static_cast<std::size_t>(i * inner + j)] = narrow(gate / (1 + std::exp(-gate)) * up);
     }
   return h;
-}
-
-void write_file(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  if (!file.flush()) throw Error(ErrorCode::invalid_input, fmt::format("{} cannot be written", path.string()));
 }
 
 }  // namespace llama_mlp

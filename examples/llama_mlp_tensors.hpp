@@ -42,6 +42,4 @@ std::vector<std::uint16_t> silu_and_gate(const std::vector<std::uint16_t>& both,
 float widen(std::uint16_t bf16);
 std::uint16_t narrow(float value);
 
-void write_file(const std::filesystem::path& path, const std::string& text);
-
 }  // namespace llama_mlp

@@ -6,12 +6,12 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <ctime>
-#include <fstream>
 #include <functional>
 #include <iostream>
 
 #include "all_reduce/bench.hpp"
 #include "base/check.hpp"
+#include "imbrex/file.hpp"
 #include "imbrex/gpu.hpp"
 
 namespace imbrex {
@@ -42,13 +42,6 @@ void measure_all(Bench& bench, const BenchOptions& o, nlohmann::json& found, con
       found["ctas"].push_back(bench.measure_ctas(bytes));
       save();
     }
-}
-
-void write(const std::string& path, const nlohmann::json& value) {
-  std::ofstream file(path);
-  file << value.dump(1) << '\n';
-  file.close();
-  if (!file) throw Error(ErrorCode::runtime_failure, fmt::format("cannot write {}", path));
 }
 
 void answer(const nlohmann::json& value) {
@@ -99,7 +92,7 @@ int run(const BenchOptions& o) {
                          {"type", o.type},
                          {"rounds", o.rounds}};
     measure_all(bench, o, found, [&] {
-      if (world.rank() == 0 && !o.json.empty()) write(o.json, found);
+      if (world.rank() == 0 && !o.json.empty()) write_file(o.json, found.dump(1) + "\n");
     });
     return bench.sound() ? 0 : 1;
   };

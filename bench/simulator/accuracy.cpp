@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "imbrex/error.hpp"
+#include "imbrex/file.hpp"
 #include "simulator/predict.hpp"
 
 namespace {
@@ -26,12 +27,6 @@ std::string read(const std::string& path) {
   text << file.rdbuf();
   if (!file) throw Error(ErrorCode::invalid_input, fmt::format("cannot read '{}'", path));
   return text.str();
-}
-
-void write(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  if (!file.flush()) throw Error(ErrorCode::invalid_input, fmt::format("cannot write '{}'", path));
 }
 
 std::vector<Row> read_rows(const Json& baseline) {
@@ -117,7 +112,7 @@ int run(int argc, char** argv) {
   const std::vector<Row> rows = read_rows(Json::parse(read(argv[1])));
   const Machine machine = parse_machine(read(argv[2]), argv[2]);
   const Json result = report(rows, machine);
-  write(argv[3], text_of(result));
+  write_file(argv[3], text_of(result));
   std::puts(result.at("errors").dump(2).c_str());
   return 0;
 }

@@ -55,9 +55,12 @@ class NpyFile {
   NpyHeader header_;
 };
 
-/// Writes a rows x cols float32 matrix, format version 1.0. The file appears whole or not at all: the data goes to a
-/// temporary file beside it, which is then renamed. Throws Error(invalid_input) if it cannot be created there, and
-/// Error(runtime_failure) if writing fails.
+/// Writes a rows x cols float32 matrix, format version 1.0. The file appears whole or not at all, as one that
+/// write_file (file.hpp) makes, but it always replaces what has its name: a link is not followed. Nor is it forced to
+/// the disk: ranks wait for each other's files. Throws what write_file does.
 void write_npy(const std::string& path, std::int64_t rows, std::int64_t cols, std::span<const float> data);
+
+/// Throws Error(invalid_input) where write_npy would refuse `path`, as far as one can tell without writing.
+void expect_npy_writable(const std::string& path);
 
 }  // namespace imbrex

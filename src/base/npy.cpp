@@ -6,12 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
-#include <cstdio>
 #include <vector>
 
 #include "base/check.hpp"
+#include "base/file.hpp"
 #include "base/fp8.hpp"
 
 namespace imbrex {
@@ -44,19 +43,6 @@ void copy_widened(Type type, const std::byte* from, float* to, std::size_t count
     std::uint16_t half;
     std::memcpy(&half, from + i * sizeof half, sizeof half);
     to[i] = widen(half);
-  }
-}
-
-/// Writes all of it, or throws.
-void write_all(int descriptor, const void* data, std::size_t bytes, const std::string& path) {
-  const char* at = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t written = ::write(descriptor, at, std::min(bytes, std::size_t{1} << 30));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0)
-      throw Error(ErrorCode::runtime_failure, fmt::format("{}: writing failed: {}", path, std::strerror(errno)));
-    at += written;
-    bytes -= static_cast<std::size_t>(written);
   }
 }
 
@@ -141,79 +127,17 @@ void NpyFile::read(std::int64_t row, std::int64_t col, std::int64_t rows, std::i
   }
 }
 
-namespace {
-
-/// A file that appears under its name once it is whole. Until then it has none, so that a killed process leaves
-/// nothing; where the file system cannot do that, it has a name of its own. A file that was there before is replaced in
-/// one step.
-class NewFile {
- public:
-  explicit NewFile(const std::string& path) : path_(path) {
-    const std::size_t slash = path.rfind('/');
-    const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-    descriptor_ = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-    if (descriptor_ < 0) {
-      take_name();
-      descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    }
-    IMBREX_EXPECTS(descriptor_ >= 0, "{}: cannot be created: {}", path, std::strerror(errno));
-  }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
-  ~NewFile() {
-    ::close(descriptor_);
-    if (!temporary_.empty()) ::unlink(temporary_.c_str());
-  }
-
-  int descriptor() const { return descriptor_; }
-
-  void appear() {
-    if (placed()) {
-      temporary_.clear();
-      return;
-    }
-    const int cause = errno;
-    throw Error(cause == EISDIR || cause == EEXIST ? ErrorCode::invalid_input : ErrorCode::runtime_failure,
-                fmt::format("{}: cannot be written: {}", path_, std::strerror(cause)));
-  }
-
- private:
-  bool placed() {
-    if (temporary_.empty()) {
-      if (link_to(path_)) return true;
-      if (errno != EEXIST) return false;
-      take_name();  // no link replaces a file, but a file with a name does
-      if (!link_to(temporary_)) return false;
-    }
-    return std::rename(temporary_.c_str(), path_.c_str()) == 0;
-  }
-
-  bool link_to(const std::string& path) const {
-    const std::string own = fmt::format("/proc/self/fd/{}", descriptor_);
-    return ::linkat(AT_FDCWD, own.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0;
-  }
-
-  void take_name() {
-    static std::atomic<unsigned> files{0};  // threads may write under one name
-    temporary_ = fmt::format("{}.{}.{}.partial", path_, ::getpid(), files++);
-    ::unlink(temporary_.c_str());  // left by a killed process of the same number
-  }
-
-  std::string path_, temporary_;
-  int descriptor_ = -1;
-};
-
-}  // namespace
-
 void write_npy(const std::string& path, std::int64_t rows, std::int64_t cols, std::span<const float> data) {
   IMBREX_EXPECTS(
       rows >= 0 && cols >= 0 && data.size() == static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols),
       "{}: a matrix of {} x {} was announced, but {} elements were given", path, rows, cols, data.size());
-  NewFile file(path);
+  base::NewFile file(path);
   const std::string header = header_text(rows, cols);
-  write_all(file.descriptor(), header.data(), header.size(), path);
-  write_all(file.descriptor(), data.data(), data.size_bytes(), path);
+  file.write(header.data(), header.size());
+  file.write(data.data(), data.size_bytes());
   file.appear();
 }
+
+void expect_npy_writable(const std::string& path) { base::expect_replaceable(path); }
 
 }  // namespace imbrex

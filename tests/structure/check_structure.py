@@ -29,6 +29,8 @@ TORCH_PEERS = ("bench/peers_torch.py", "bench/peers_all_reduce.py")  # measure i
 # Folders in which no number is cast to a small integer. src/execute: without what lies in its folders.
 CHECKED_NUMBERS = ["src/plan", "src/execute", "src/execute/cpu"]
 NARROWING = re.compile(r"static_cast<(int|short|unsigned( int)?|std::u?int(8|16|32)_t)>\s*\(")
+WRITES = re.compile(r"\b(ofstream|fopen|freopen|O_CREAT|O_TMPFILE|mkstemp|creat\s*\()")
+WRITER = "src/base/file.cpp"
 GETENV = re.compile(r"\b(secure_)?getenv\s*\(")
 
 
@@ -180,6 +182,13 @@ def check_narrowing(root):
             for number, line in enumerate(without_comments(text_of(path)).split("\n"), 1) if NARROWING.search(line)]
 
 
+def check_writers(root):
+    """One place makes files, so that all are made safely."""
+    return [f"{path.relative_to(root)}: opens a file for writing; only {WRITER} may"
+            for folder in ("include", "src", "cli", "python", "examples", "bench") for path in files(root, folder)
+            if path.suffix in CODE and str(path.relative_to(root)) != WRITER and WRITES.search(without_comments(text_of(path)))]
+
+
 def check_sizes(root):
     faults = []
     for folder in CODE_FOLDERS + ["scripts", "cmake"]:
@@ -207,7 +216,7 @@ def check_listed(root):
             if path.suffix in (".cpp", ".cu", ".c") and path.resolve() not in listed]
 
 
-CHECKS = [check_rooms, check_arrows, check_foreign, check_narrowing, check_sizes, check_listed]
+CHECKS = [check_rooms, check_arrows, check_foreign, check_narrowing, check_writers, check_sizes, check_listed]
 
 
 def main(argv):

@@ -125,6 +125,11 @@ class Checks(unittest.TestCase):
         self.assertEqual(faults_of({"src/plan/plan.hpp": "// static_cast<int>(x)\nlong f(int x) { return static_cast<long>(x); }\n",
                                     "src/ops/ops.hpp": "int f(long x) { return static_cast<int>(x); }\n"}), [])
 
+    def test_writers(self):
+        self.refuse("only src/base/file.cpp may", {"cli/main.cpp": 'std::ofstream file("x");\n'})
+        self.refuse("only src/base/file.cpp may", {"src/plan/plan.cpp": 'auto f = std::fopen("x", "w");\n'})
+        self.refuse("only src/base/file.cpp may", {"bench/x.hpp": "int f = ::open(path, O_WRONLY | O_CREAT, 0666);\n"})
+
     def test_sizes(self):
         self.refuse("501 lines", {"src/plan/plan.hpp": "\n" * 501})
         self.refuse("501 lines", {"scripts/test": "\n" * 501})
