@@ -72,9 +72,7 @@ void print_text(std::string_view text) {
                 fmt::format("standard output cannot be written to: {}", std::strerror(errno)));
 }
 
-void print_error(const std::string& line) noexcept {
-  std::fprintf(stderr, "%s\n", line.c_str());
-}
+void print_error(const std::string& line) noexcept { std::fprintf(stderr, "%s\n", line.c_str()); }
 
 void print_line(const Program& program, const std::string& line) {
   if (program.json == "-") return print_error(line);
