@@ -11,6 +11,7 @@ usage: attack_test.py [--seed N] [--count N] [--jobs N] [--keep FOLDER] PROGRAM 
 
 import argparse
 import concurrent.futures
+import contextlib
 import itertools
 import json
 import os
@@ -55,7 +56,12 @@ class Result:
                 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             process = subprocess.Popen([program, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=errors, cwd=folder,
                                        env=environment, preexec_fn=limit, start_new_session=True)
-            timer = threading.Timer(TIMEOUT, lambda: os.killpg(process.pid, 9))
+            def end():
+                self.ended = True
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, 9)
+            self.ended = False
+            timer = threading.Timer(TIMEOUT, end)
             timer.start()
             begin = time.monotonic()
             _, status, usage = os.wait4(process.pid, 0)
@@ -68,7 +74,7 @@ class Result:
     def faults(self):
         if self.code < 0 or self.code > 3:
             yield f"exit code {self.code}"
-        if self.seconds >= TIMEOUT:
+        if self.ended:
             yield f"took {self.seconds:.0f} s"
         if self.memory > MEMORY:
             yield f"took {self.memory >> 20} MiB"

@@ -202,6 +202,12 @@ TEST(Checker, FollowsScales) {
   plan = scaled_all_gather(Scales::row);
   gathering_tile(plan).a_scale.rows = 4;
   expect_fault(plan, Fault::malformed, "the scales of A are 4 x 1: with scales row, they must be 8 x 1");
+  // A column of a wider buffer, whose scales executors would look for one after another.
+  for (const Scales scales : {Scales::tensor, Scales::row}) {
+    plan = scaled_all_gather(scales);
+    plan.buffers.at(static_cast<std::size_t>(gathering_tile(plan).a_scale.buffer)).cols = 16;
+    expect_fault(plan, Fault::malformed, "in gathered_scales, which has 16 columns: they must lie one after another");
+  }
   plan = scaled_all_gather(Scales::none);
   gathering_tile(plan).a_scale = {0, 0, 0, 0, 1, 1};
   expect_fault(plan, Fault::malformed, "in a problem with scales none");

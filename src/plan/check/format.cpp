@@ -229,8 +229,11 @@ class FormatCheck::Rules {
     const std::int64_t rows = scales == Scales::tensor ? 1 : a.rows;
     expect(r.rows == rows && r.cols == 1, "the scales of A are {} x {}: with scales {}, they must be {} x 1", r.rows,
            r.cols, name_of(scales), rows);
-    expect(buffer(r).type == Type::fp32 && buffer(r).layout == Layout::row_major,
-           "scales must be row_major fp32, not {} {}", name_of(buffer(r).layout), name_of(buffer(r).type));
+    const Buffer& of = buffer(r);
+    expect(of.type == Type::fp32 && of.layout == Layout::row_major, "scales must be row_major fp32, not {} {}",
+           name_of(of.layout), name_of(of.type));
+    expect(of.cols == 1, "the scales of A are in {}, which has {} columns: they must lie one after another, in one",
+           of.name, of.cols);
     expect(b.buffer == buffer_b, "operand B is in buffer {}: the scales of B are those of the caller's columns",
            buffer(b).name);
   }
