@@ -148,7 +148,11 @@ def attack(programs, seed, count, jobs, keep):
         file, trace = os.path.join(folder.name, f"{number}.json"), os.path.join(folder.name, f"{number}.trace.json")
         Path(file).write_text(text, encoding="utf-8", errors="surrogatepass")
         extra = rng.random() < 0.05
-        results = [{name: Result(program, arguments, folder.name, guarded)
+        def run(program, guarded, arguments):
+            result = Result(program, arguments, folder.name, guarded)
+            # A machine that stood still is no fault of the program's.
+            return Result(program, arguments, folder.name, guarded) if result.ended else result
+        results = [{name: run(program, guarded, arguments)
                     for name, arguments in commands_of(file, trace, extra).items()}
                    for program, guarded in zip(programs, sanitized)]
         found = []

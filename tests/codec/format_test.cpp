@@ -20,7 +20,7 @@ std::vector<std::uint32_t> scale_words(ScaleType scale) {
     return words;
   }
   std::mt19937 random(1);
-  for (int i = 0; i < 20000; ++i) words.push_back(random());
+  for (int i = 0; i < 20000; ++i) words.push_back(static_cast<std::uint32_t>(random()));
   for (std::uint32_t word : {0x00800000u, 0x7f7fffffu, infinity_bits, 0x3f800000u, 0xbf800000u}) words.push_back(word);
   return words;
 }
