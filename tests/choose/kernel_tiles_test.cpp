@@ -22,7 +22,7 @@ TEST(KernelTiles, AreThoseOfTheKernels) {
   for (std::size_t i = 0; i < count; ++i) {
     const cuda::GemmKernel& k = *kernels[i];
     const cuda::KernelTile& v = listed[i];
-    EXPECT_STREQ(k.name, v.name);
+    EXPECT_EQ(k.name, v.name);
     EXPECT_EQ(std::tuple(k.type, std::int64_t{k.shape.m}, std::int64_t{k.shape.n}, int{k.shape.cluster}),
               std::tuple(v.type, v.rows, v.cols, v.cluster))
         << v.name;

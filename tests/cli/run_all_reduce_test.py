@@ -141,6 +141,28 @@ class RunAllReduce(Case):
         self.assertEqual(out.count("right"), 1)
         self.assertEqual(len(os.listdir(self.folder)), 4)
 
+    def test_codecs_behind_a_product(self):
+        sizes = ["--m", 96, "--n", 136, "--k", 256, "--verify", "--repeat", 2, "--json", "-"]
+        for op, codecs in (("gemm_all_reduce", ("int8", "int4+int8", "fp8-g128")), ("gemm_reduce_scatter", ("int8", "int4-asym-g128"))):
+            bounds = []
+            for codec in codecs:
+                for strategy in ("sequential", "decomposed"):
+                    for type in ("bf16", "fp32"):
+                        text, _ = self.run_program("run", op, *sizes, "--type", type, "--strategy", strategy, "--codec", codec)
+                        result = json.loads(text)
+                        self.assertTrue(result["verified"])
+                        self.assertGreater(result["codec_bound"], 0)
+                bounds.append(result["codec_bound"])
+            # Four bits lose more than eight.
+            self.assertGreater(bounds[1], 2 * bounds[0])
+        self.refuse("run", "gemm_reduce_scatter", "--m", 96, "--n", 136, "--k", 256, "--codec", "int4+int8", says=["one step", "one codec"])
+        self.refuse("run", "gemm_all_reduce", "--m", 96, "--n", 136, "--k", 256, "--codec", "int8", "--strategy", "fused",
+                    says=["codec int8", "strategy fused sends no codes"])
+        self.refuse("run", "gemm_all_reduce", "--m", 96, "--n", 136, "--k", 256, "--codec", "int9", says="--codec")
+        large = ["simulate", "gemm_all_reduce", "--m", 8192, "--n", 8192, "--k", 8192, "--machine", "4xh200", "--strategy", "sequential", "--json", "-"]
+        seconds = lambda *more: json.loads(subprocess.run([PROGRAM, *map(str, [*large, *more])], check=True, capture_output=True).stdout)["seconds"]
+        self.assertLess(seconds("--codec", "int8"), seconds("--transport", "store"))
+
     def test_wrong_usage(self):
         job = ["run", "all_reduce"]
         self.refuse(*job, says=["--m", "--a"])

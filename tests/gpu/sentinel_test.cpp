@@ -185,6 +185,7 @@ void expect_nothing_stored(Operator op, const ProductCase& p) {
   Knobs k{.tile_m = p.tile_m, .tile_n = p.tile_n, .cluster_k = p.cluster_k, .transport = Transport::store};
   k.reducer = p.reducer;
   k.one_shot = p.one_shot;
+  if (p.one_shot) k.reducer = Reducer::tail;
   const Plan plan = make_plan(problem, Strategy::fused, k);
   const std::string what = std::string(name_of(op)) + " " + p.kernel + (p.one_shot ? " one shot" : "");
   SCOPED_TRACE(what);
