@@ -4,6 +4,7 @@
 import json
 import math
 import os
+import subprocess
 import unittest
 
 from program import PROGRAM, Case
