@@ -191,7 +191,7 @@ class Interrupted(Case):
         for name in kept:
             self.write(name, "before")
         commands = [["machine", "4xh200", "--out", "x.json"], [*RUN, "--out", "y"], [*ALL_REDUCE, "--out", "y", "--world", "threads"],
-                    ["plan", "gemm_all_reduce", "--m", 2048, "--n", 2048, "--k", 64, "--strategy", "fused", "--strategy", "fused", "--tile-m", 16, "--tile-n", 16,
+                    ["plan", "gemm_all_reduce", "--m", 2048, "--n", 2048, "--k", 64, "--strategy", "fused", "--tile-m", 16, "--tile-n", 16,
                      "--json", "plan.json"]]  # of 15 MB
         for number in range(48):
             process = subprocess.Popen(words(commands[number % 4]), cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
