@@ -14,11 +14,10 @@
 
 namespace imbrex::base {
 
-/// Where the handler finds a name. `owner` is written last when a name is taken and first when it is given up; a forked
-/// child has copies of its parent's names, which are not its own.
+/// Where the handler finds a name. A forked child has copies of its parent's names, which are not its own.
 struct TemporaryName::Place {
-  std::atomic<pid_t> owner{0};
-  std::atomic<bool> busy{false};
+  std::atomic<pid_t> owner{0};    // 0: there is no name
+  std::atomic<bool> busy{false};  // the rest, or the file, is being changed: see Busy
   int folder = -1;
   std::array<char, 64> name{};
   bool taken = false;  // under `lock`
@@ -48,6 +47,34 @@ bool by_default(const struct sigaction& action) {
 
 }  // namespace
 
+/// While it lives, this thread alone has to do with a place and its file: none of the signals interrupts it, and the
+/// handler waits on another thread. Where the handler has begun, nothing goes on: what it cleans up must neither come
+/// back nor look like a failure.
+class TemporaryName::Busy {
+ public:
+  explicit Busy(Place& place) : place_(place) {
+    const sigset_t signals = ending_set();
+    pthread_sigmask(SIG_BLOCK, &signals, &mask_);
+    place_.busy = true;
+    while (ending) {
+      place_.busy = false;
+      pause();
+    }
+  }
+  ~Busy() {
+    const int cause = errno;
+    place_.busy = false;
+    pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
+    errno = cause;
+  }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  Place& place_;
+  sigset_t mask_;
+};
+
 /// As many files as may be in the making at once.
 struct Places {
   static inline std::array<TemporaryName::Place, 256> all;
@@ -58,7 +85,6 @@ struct Places {
     const pid_t self = getpid();
     for (TemporaryName::Place& place : all) {
       if (place.owner != self) continue;
-      // Another thread: this signal is blocked where a name is busy.
       for (const timespec pause{0, 100000}; place.busy; nanosleep(&pause, nullptr)) {
       }
       unlinkat(place.folder, place.name.data(), 0);
@@ -102,11 +128,14 @@ TemporaryName::TemporaryName(int folder) {
   if (place == Places::all.end())
     throw Error(ErrorCode::runtime_failure, fmt::format("{} files are being written already", Places::all.size()));
   place_ = &*place;
-  *fmt::format_to(place_->name.data(), ".imbrex-{:02x}.partial", fmt::join(random, "")) = '\0';
-  place_->folder = folder;
-  place_->taken = true;
-  if (names++ == 0) Places::catch_signals();
-  place_->owner = getpid();
+  {
+    const Busy busy(*place_);
+    *fmt::format_to(place_->name.data(), ".imbrex-{:02x}.partial", fmt::join(random, "")) = '\0';
+    place_->folder = folder;
+    place_->taken = true;
+    place_->owner = getpid();
+    if (names++ == 0) Places::catch_signals();
+  }
 
   int at_parents_end = 0;
   sigset_t blocked;
@@ -116,31 +145,22 @@ TemporaryName::TemporaryName(int folder) {
 }
 
 TemporaryName::~TemporaryName() {
-  unlinkat(place_->folder, place_->name.data(), 0);
-  if (gentler_end_) prctl(PR_SET_PDEATHSIG, SIGKILL);
   const std::lock_guard guard(lock);
-  place_->owner = 0;
-  if (--names == 0) Places::release_signals();
-  place_->taken = false;
+  {
+    const Busy busy(*place_);
+    unlinkat(place_->folder, place_->name.data(), 0);
+    place_->owner = 0;
+    place_->taken = false;
+    if (--names == 0) Places::release_signals();
+  }
+  if (gentler_end_) prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 
 const char* TemporaryName::get() const noexcept { return place_->name.data(); }
 
 int TemporaryName::alone(const std::function<int()>& action) {
-  const sigset_t signals = ending_set();
-  sigset_t mask;
-  pthread_sigmask(SIG_BLOCK, &signals, &mask);
-  place_->busy = true;
-  while (ending) {  // it will not go on; what another thread cleans up must not look like a failure
-    place_->busy = false;
-    pause();
-  }
-  const int result = action();
-  const int cause = errno;
-  place_->busy = false;
-  pthread_sigmask(SIG_SETMASK, &mask, nullptr);
-  errno = cause;
-  return result;
+  const Busy busy(*place_);
+  return action();
 }
 
 }  // namespace imbrex::base

@@ -25,6 +25,7 @@ class TemporaryName {
 
  private:
   struct Place;
+  class Busy;
   friend struct Places;
   Place* place_;
   bool gentler_end_ = false;
