@@ -16,7 +16,7 @@
 #include "jobs/measure/cuda/call_meter.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 #ifdef IMBREX_HAVE_LIBRARIES
-#include "runtime/cuda/nccl.hpp"
+#include "runtime/cuda/libraries/nccl.hpp"
 #endif
 
 namespace imbrex {

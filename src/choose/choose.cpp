@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/ceil_div.hpp"
-#include "plan/strategies.hpp"
+#include "plan/strategies/strategies.hpp"
 
 namespace imbrex::choose {
 namespace {

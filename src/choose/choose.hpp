@@ -7,7 +7,7 @@
 
 #include "imbrex/machine.hpp"
 #include "imbrex/plan.hpp"
-#include "plan/candidate.hpp"
+#include "plan/strategies/candidate.hpp"
 
 namespace imbrex::choose {
 

@@ -6,7 +6,7 @@
 #include "base/check.hpp"
 #include "base/text.hpp"
 #include "imbrex/plan.hpp"
-#include "plan/json_names.hpp"
+#include "plan/json/names.hpp"
 
 namespace imbrex {
 namespace {

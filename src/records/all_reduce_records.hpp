@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/json_node.hpp"
+#include "plan/json/node.hpp"
 #include "records/all_reduce_record.hpp"
 
 namespace imbrex::records {

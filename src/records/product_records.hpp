@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "imbrex/plan.hpp"
-#include "plan/json_node.hpp"
+#include "plan/json/node.hpp"
 #include "plan/problem.hpp"
 
 namespace imbrex::records {

@@ -13,8 +13,8 @@
 #include "base/json.hpp"
 #include "base/text.hpp"
 #include "imbrex/machine.hpp"
-#include "plan/json_node.hpp"
-#include "plan/strategies.hpp"
+#include "plan/json/node.hpp"
+#include "plan/strategies/strategies.hpp"
 #include "records/all_reduce_records.hpp"
 
 namespace imbrex::records {

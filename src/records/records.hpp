@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "plan/candidate.hpp"
+#include "plan/strategies/candidate.hpp"
 #include "records/all_reduce_record.hpp"
 #include "records/product_records.hpp"
 

@@ -19,12 +19,12 @@
 #include <vector>
 
 #include "base/check.hpp"
+#include "choose/choose_gpu.hpp"
 #include "imbrex/execute.hpp"
 #include "imbrex/machine.hpp"
-#include "choose/choose_gpu.hpp"
 #include "plan/digest.hpp"
-#include "support/kernel_list.hpp"
 #include "records/records.hpp"
+#include "support/kernel_list.hpp"
 
 namespace {
 

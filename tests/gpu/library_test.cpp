@@ -8,8 +8,8 @@
 #include "gpu/gpu_case.hpp"
 #include "imbrex/error.hpp"
 #include "runtime/cuda/check.hpp"
-#include "runtime/cuda/cublas_lt.hpp"
-#include "runtime/cuda/nccl.hpp"
+#include "runtime/cuda/libraries/cublas_lt.hpp"
+#include "runtime/cuda/libraries/nccl.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 #include "support/random_plan.hpp"
 

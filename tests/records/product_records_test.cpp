@@ -116,7 +116,7 @@ TEST(ProductRecords, RefuseWhatTheyDoNotKnow) {
 
 TEST(ProductRecords, AnswerForTheirRowsColumnsAndK) {
   const std::vector<records::ProductRecord> records{{{128, 64, 32, bf16}, 65, 128, 5, 1, 1e-6, 2e-6},
-                                                 {{100, 64, 32, bf16}, 90, 100, 6, 2, 1e-6, 2e-6}};
+                                                    {{100, 64, 32, bf16}, 90, 100, 6, 2, 1e-6, 2e-6}};
   const auto tile = [&](const plan::ProductSize& p) {
     const records::ProductRecord* found = records::find_product(records, p);
     return found == nullptr ? 0 : found->tile;

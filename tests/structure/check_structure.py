@@ -30,7 +30,7 @@ TORCH_PEERS = ("bench/peers_torch.py", "bench/peers_all_reduce.py")  # measure i
 CHECKED_NUMBERS = ["src/plan", "src/execute", "src/execute/cpu"]
 NARROWING = re.compile(r"static_cast<(int|short|unsigned( int)?|std::u?int(8|16|32)_t)>\s*\(")
 WRITES = re.compile(r"\b(ofstream|fopen|freopen|O_CREAT|O_TMPFILE|mkstemp|creat\s*\()")
-WRITER = "src/base/file.cpp"
+WRITER = "src/base/files/file.cpp"
 GETENV = re.compile(r"\b(secure_)?getenv\s*\(")
 
 

@@ -126,9 +126,9 @@ class Checks(unittest.TestCase):
                                     "src/ops/ops.hpp": "int f(long x) { return static_cast<int>(x); }\n"}), [])
 
     def test_writers(self):
-        self.refuse("only src/base/file.cpp may", {"cli/main.cpp": 'std::ofstream file("x");\n'})
-        self.refuse("only src/base/file.cpp may", {"src/plan/plan.cpp": 'auto f = std::fopen("x", "w");\n'})
-        self.refuse("only src/base/file.cpp may", {"bench/x.hpp": "int f = ::open(path, O_WRONLY | O_CREAT, 0666);\n"})
+        self.refuse("only src/base/files/file.cpp may", {"cli/main.cpp": 'std::ofstream file("x");\n'})
+        self.refuse("only src/base/files/file.cpp may", {"src/plan/plan.cpp": 'auto f = std::fopen("x", "w");\n'})
+        self.refuse("only src/base/files/file.cpp may", {"bench/x.hpp": "int f = ::open(path, O_WRONLY | O_CREAT, 0666);\n"})
 
     def test_sizes(self):
         self.refuse("501 lines", {"src/plan/plan.hpp": "\n" * 501})

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/check.hpp"
-#include "plan/json_node.hpp"
+#include "plan/json/node.hpp"
 
 namespace imbrex::jobs {
 

@@ -16,7 +16,7 @@
 #include "jobs/operand_memory.hpp"
 #include "jobs/run_device.hpp"
 #include "jobs/run_ranks.hpp"
-#include "plan/json_node.hpp"
+#include "plan/json/node.hpp"
 #include "plan/problem.hpp"
 #include "plan/task_stream.hpp"
 #include "plan/without_collectives.hpp"

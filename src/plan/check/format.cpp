@@ -14,7 +14,7 @@
 #include "base/text.hpp"
 #include "imbrex/error.hpp"
 #include "plan/builder.hpp"
-#include "plan/json_names.hpp"
+#include "plan/json/names.hpp"
 #include "plan/limits.hpp"
 
 namespace imbrex::plan {

@@ -11,7 +11,7 @@
 #include "execute/cuda/libraries/library_suggestions.hpp"
 #include "imbrex/execute.hpp"
 #include "imbrex/types.hpp"
-#include "runtime/cuda/cublas_lt.hpp"
+#include "runtime/cuda/libraries/cublas_lt.hpp"
 
 namespace imbrex::cuda {
 

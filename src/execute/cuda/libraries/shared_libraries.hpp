@@ -9,8 +9,8 @@
 
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "execute/cuda/lanes/stream_calls.hpp"
-#include "runtime/cuda/cublas_lt.hpp"
-#include "runtime/cuda/nccl.hpp"
+#include "runtime/cuda/libraries/cublas_lt.hpp"
+#include "runtime/cuda/libraries/nccl.hpp"
 
 namespace imbrex::cuda {
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "base/temporary_name.hpp"
+#include "base/files/temporary_name.hpp"
 
 namespace imbrex::base {
 

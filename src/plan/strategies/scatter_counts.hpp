@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "plan/tile_order.hpp"
+#include "plan/strategies/tile_order.hpp"
 
 namespace imbrex::plan {
 

@@ -1,4 +1,4 @@
-#include "plan/split_k.hpp"
+#include "plan/strategies/split_k.hpp"
 
 #include "base/ceil_div.hpp"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/check.hpp"
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "base/fp8.hpp"
 
 namespace imbrex {

@@ -1,16 +1,16 @@
 // GEMM + ReduceScatter, AllReduce and All-to-All, fused: the tiles of one GEMM send their results to the ranks that own
 // them as they finish, other ranks' rows first (Chang et al., "FLUX", 2024, section 3.1; Punniyamurthy et al.,
 // "Optimizing Distributed ML Communication with Fused Computation-Collective Operations", SC 2024).
-#include "plan/strategies.hpp"
+#include "plan/strategies/strategies.hpp"
 
 #include <algorithm>
 #include <numeric>
 
 #include "base/narrow.hpp"
 #include "plan/problem.hpp"
-#include "plan/scatter_counts.hpp"
-#include "plan/split_k.hpp"
-#include "plan/tile_order.hpp"
+#include "plan/strategies/scatter_counts.hpp"
+#include "plan/strategies/split_k.hpp"
+#include "plan/strategies/tile_order.hpp"
 
 namespace imbrex::plan {
 namespace {

@@ -4,7 +4,7 @@
 #include "base/check.hpp"
 #include "plan/limits.hpp"
 #include "plan/rank_plan.hpp"
-#include "plan/strategies.hpp"
+#include "plan/strategies/strategies.hpp"
 
 namespace imbrex {
 namespace {

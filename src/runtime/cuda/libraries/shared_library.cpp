@@ -1,4 +1,4 @@
-#include "runtime/cuda/shared_library.hpp"
+#include "runtime/cuda/libraries/shared_library.hpp"
 
 #include <dlfcn.h>
 

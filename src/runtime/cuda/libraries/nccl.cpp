@@ -1,4 +1,4 @@
-#include "runtime/cuda/nccl.hpp"
+#include "runtime/cuda/libraries/nccl.hpp"
 
 #include <cuda_runtime_api.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/cuda/cublas_lt.hpp"
+#include "runtime/cuda/libraries/cublas_lt.hpp"
 
 namespace imbrex::runtime {
 

@@ -3,7 +3,7 @@
 
 #include <cublasLt.h>
 
-#include "runtime/cuda/shared_library.hpp"
+#include "runtime/cuda/libraries/shared_library.hpp"
 
 namespace imbrex::runtime {
 

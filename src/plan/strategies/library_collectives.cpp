@@ -1,4 +1,4 @@
-#include "plan/library_collectives.hpp"
+#include "plan/strategies/library_collectives.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "plan/tile_order.hpp"
+#include "plan/strategies/tile_order.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -6,9 +6,9 @@
 
 #include "base/ceil_div.hpp"
 #include "base/narrow.hpp"
-#include "plan/split_k.hpp"
-#include "plan/strategies.hpp"
-#include "plan/tile_order.hpp"
+#include "plan/strategies/split_k.hpp"
+#include "plan/strategies/strategies.hpp"
+#include "plan/strategies/tile_order.hpp"
 
 namespace imbrex::plan {
 namespace {

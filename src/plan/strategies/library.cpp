@@ -6,8 +6,8 @@
 
 #include "base/ceil_div.hpp"
 #include "base/narrow.hpp"
-#include "plan/library_collectives.hpp"
-#include "plan/strategies.hpp"
+#include "plan/strategies/library_collectives.hpp"
+#include "plan/strategies/strategies.hpp"
 
 namespace imbrex::plan {
 namespace {

@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "base/json.hpp"
-#include "plan/json_names.hpp"
-#include "plan/json_node.hpp"
+#include "plan/json/names.hpp"
+#include "plan/json/node.hpp"
 
 namespace imbrex {
 namespace {

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "imbrex/plan.hpp"
-#include "plan/json_names.hpp"
-#include "plan/json_node.hpp"
+#include "plan/json/names.hpp"
+#include "plan/json/node.hpp"
 
 namespace imbrex {
 namespace {

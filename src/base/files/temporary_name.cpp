@@ -1,4 +1,4 @@
-#include "base/temporary_name.hpp"
+#include "base/files/temporary_name.hpp"
 
 #include <signal.h>
 #include <sys/prctl.h>

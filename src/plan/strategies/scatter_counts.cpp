@@ -1,4 +1,4 @@
-#include "plan/scatter_counts.hpp"
+#include "plan/strategies/scatter_counts.hpp"
 
 #include <algorithm>
 
