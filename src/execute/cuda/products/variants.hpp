@@ -17,12 +17,12 @@ struct KernelTile {
 };
 
 /// The modes of variants.def.
-struct ClusterMode {
+struct BlockCluster {
   int blocks;
   bool shares_k;
 };
 namespace mode {
-inline constexpr ClusterMode x1{1, false}, x2{2, false}, k2{2, true};
+inline constexpr BlockCluster x1{1, false}, x2{2, false}, k2{2, true};
 }
 
 #define IMBREX_MODE_x1 " cluster 1"

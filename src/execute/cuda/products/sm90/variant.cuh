@@ -26,7 +26,7 @@ namespace schedule {
 inline constexpr bool pingpong = true, cooperative = false;
 }
 
-template <int Rows, int Cols, ClusterMode Mode, bool Pingpong, Type T>
+template <int Rows, int Cols, BlockCluster Mode, bool Pingpong, Type T>
 constexpr GemmKernel sm90_variant(const char* name) {
   return sm90_kernel<Sm90Config<Rows, Cols, Mode.blocks, Pingpong, typename Sm90Operand<T>::Element,
                                 Mode.shares_k ? Sharing::k : Sharing::b>>(name);
