@@ -1,18 +1,17 @@
 #include "execute/cuda/lanes/cuda_execution.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <exception>
 #include <map>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "execute/cuda/products/kernel_choice.hpp"
 #include "execute/cuda/times/task_spans.hpp"
 #include "plan/builder.hpp"
 #include "runtime/agreement.hpp"
+#include "runtime/cuda/await_stream.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/fault_text.hpp"
@@ -295,19 +294,13 @@ void CudaExecution::launch(const Operands& operands, cudaStream_t stream, Call c
 
 void CudaExecution::await(cudaStream_t stream) {
   IMBREX_CUDA_TRY(cudaSetDevice(device_));
-  for (int round = 0;; ++round) {
-    const cudaError_t status = cudaStreamQuery(stream);
-    if (status == cudaSuccess) break;
-    if (status != cudaErrorNotReady) {
-      dead_ = true;
-      runtime::fail(world_, fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status)));
-    }
-    cudaGetLastError();
-    if (round < 20000) continue;
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
-    if (round % 64 != 0) continue;
+  const cudaError_t status = runtime::await_stream(stream, [&] {
     look();
     calls().look();
+  });
+  if (status != cudaSuccess) {
+    dead_ = true;
+    runtime::fail(world_, fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status)));
   }
   if (faulty() || fault_->abort != 0) throw_fault();
 }

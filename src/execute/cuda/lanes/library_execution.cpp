@@ -4,12 +4,14 @@
 #include <chrono>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "execute/cuda/libraries/library_steps.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/cuda/libraries/shared_libraries.hpp"
 #include "execute/cuda/times/step_times.hpp"
 #include "execute/layout.hpp"
+#include "runtime/cuda/await_stream.hpp"
 #include "runtime/cuda/gpu_clock.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 #include "runtime/failure.hpp"
@@ -63,7 +65,7 @@ class LibraryExecution final : public StreamExecution {
   void launch_epoch(const Operands& operands, cudaStream_t main, cudaEvent_t begun);
   void finish_oldest();
   template <typename Query>
-  void await_query(Query&& query, std::optional<double> limit);
+  void await_within(Query&& query, std::optional<double> limit);
   std::string late(double limit) const;
   bool busy() const;
   void end(const std::string& message) noexcept;
@@ -168,7 +170,7 @@ void LibraryExecution::run_first() {
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {
       if (std::holds_alternative<Collective>(program_.steps[i].work) != collectives) continue;
       steps_->launch(i, operands, stream());
-      await_query([&] { return cudaStreamQuery(stream()); }, first_limit);
+      await_within([&] { return cudaStreamQuery(stream()); }, first_limit);
     }
     world_.barrier();
   };
@@ -227,7 +229,7 @@ void LibraryExecution::launch(const Operands& operands, cudaStream_t stream, Cal
 void LibraryExecution::finish_oldest() {
   const std::uint64_t oldest = finished_;
   // `look` sees to its limit, and may find that it is over.
-  await_query([&] { return finished_ > oldest ? cudaSuccess : cudaEventQuery(done_[oldest % done_.size()]); }, {});
+  await_within([&] { return finished_ > oldest ? cudaSuccess : cudaEventQuery(done_[oldest % done_.size()]); }, {});
   finished_ = oldest + 1;
   oldest_begun_.reset();
 }
@@ -239,7 +241,7 @@ void LibraryExecution::await(cudaStream_t stream) {
   while (finished_ < queued_) finish_oldest();
   std::optional<double> limit;
   if (stream == streams_.front()) limit = world_.options().wait_limit;
-  await_query([&] { return cudaStreamQuery(stream); }, limit);
+  await_within([&] { return cudaStreamQuery(stream); }, limit);
   // A collective of Imbrex' own that gave up a wait leaves an idle stream, too, and an output that is not finished.
   look();
   expect_sound();
@@ -288,22 +290,16 @@ void LibraryExecution::look() noexcept {
 }
 
 template <typename Query>
-void LibraryExecution::await_query(Query&& query, std::optional<double> limit) {
+void LibraryExecution::await_within(Query&& query, std::optional<double> limit) {
   const auto begin = Clock::now();
-  for (int round = 0;; ++round) {
-    const cudaError_t status = query();
-    if (status == cudaSuccess) return;
-    if (status != cudaErrorNotReady)
-      give_up(fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status)));
-    cudaGetLastError();
-    if (round < 20000) continue;
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
-    if (round % 64 != 0) continue;
+  const cudaError_t status = runtime::await_query(std::forward<Query>(query), [&] {
     look();
     calls().look();
     if (dead_) give_up("this execution failed");
     if (limit && std::chrono::duration<double>(Clock::now() - begin).count() > *limit) give_up(late(*limit));
-  }
+  });
+  if (status != cudaSuccess)
+    give_up(fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status)));
 }
 
 // Names the first collective that is not known to have ended.
