@@ -3,7 +3,6 @@
 
 #include <concepts>
 #include <cstdint>
-#include <initializer_list>
 #include <limits>
 #include <string_view>
 #include <type_traits>
@@ -38,22 +37,18 @@ constexpr To wrapped(From value) {
 inline constexpr std::int64_t uncountable = std::numeric_limits<std::int64_t>::max();
 
 /// The product of numbers that are not negative, or `uncountable` where 64 bits do not hold it.
-constexpr std::int64_t counted_product(std::initializer_list<std::int64_t> factors) {
+template <std::integral... Factors>
+constexpr std::int64_t counted_product(Factors... factors) {
   std::int64_t product = 1;
-  bool fits = true;
-  for (const std::int64_t factor : factors) {
-    if (factor == 0) return 0;
-    fits = fits && !__builtin_mul_overflow(product, factor, &product);
-  }
-  return fits ? product : uncountable;
+  if (((factors == 0) || ...)) return 0;
+  return (!__builtin_mul_overflow(product, factors, &product) && ...) ? product : uncountable;
 }
 
 /// The sum of numbers that are not negative, or `uncountable`.
-constexpr std::int64_t counted_sum(std::initializer_list<std::int64_t> terms) {
+template <std::integral... Terms>
+constexpr std::int64_t counted_sum(Terms... terms) {
   std::int64_t sum = 0;
-  for (const std::int64_t term : terms)
-    if (__builtin_add_overflow(sum, term, &sum)) return uncountable;
-  return sum;
+  return (!__builtin_add_overflow(sum, terms, &sum) && ...) ? sum : uncountable;
 }
 
 }  // namespace imbrex::base

@@ -56,7 +56,7 @@ int Builder::workspace(const std::string& name, Layout layout, Type type, std::i
 }
 
 int Builder::signals(int rank, std::int64_t count) {
-  if (count > most_signals - signals_) refuse_count(base::counted_sum({signals_, count}), "signals", most_signals);
+  if (count > most_signals - signals_) refuse_count(base::counted_sum(signals_, count), "signals", most_signals);
   signals_ += count;
   int& signals = plan_.ranks[static_cast<std::size_t>(rank)].signals;
   return std::exchange(signals, base::narrow<int>(signals + count, "signals"));
@@ -102,7 +102,7 @@ void Builder::reserve(int rank, int queue, std::size_t count) {
 }
 
 Counts Counts::times(std::int64_t ranks) const {
-  const auto all = [&](std::int64_t count) { return base::counted_product({count, ranks}); };
+  const auto all = [&](std::int64_t count) { return base::counted_product(count, ranks); };
   return {all(tasks), all(parts), all(signals)};
 }
 

@@ -35,11 +35,11 @@ TEST(Narrow, NamesTheNumberAndTheRule) {
 
 TEST(Narrow, CountsEndAtTheLargest) {
   constexpr std::int64_t large = std::int64_t{1} << 40;
-  EXPECT_EQ(counted_product({3, 5, 7}), 105);
-  EXPECT_EQ(counted_product({large, large}), uncountable);
-  EXPECT_EQ(counted_product({large, large, 0}), 0);
-  EXPECT_EQ(counted_product({large, large, large, 2}), uncountable);
-  EXPECT_EQ(counted_sum({1, 2, uncountable}), uncountable);
+  EXPECT_EQ(counted_product(3, 5, 7), 105);
+  EXPECT_EQ(counted_product(large, large), uncountable);
+  EXPECT_EQ(counted_product(large, large, 0), 0);
+  EXPECT_EQ(counted_product(large, large, large, 2), uncountable);
+  EXPECT_EQ(counted_sum(1, 2, uncountable), uncountable);
   EXPECT_EQ(ceil_div(10, uncountable), 1);
   EXPECT_EQ(ceil_div(0, 3), 0);
   EXPECT_EQ(ceil_div(9, 3), 3);

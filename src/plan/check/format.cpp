@@ -339,7 +339,7 @@ class FormatCheck::Rules {
     const std::int64_t high = std::min(rows, p.a.rows), wide = std::min(cols, p.b.cols);
     expect(high * wide <= most_extent, "blocks of {} x {}: one may have {} elements", high, wide, most_extent);
     const std::int64_t blocks =
-        base::counted_product({base::ceil_div(p.a.rows, rows), base::ceil_div(p.b.cols, cols), std::int64_t{p.batch}});
+        base::counted_product(base::ceil_div(p.a.rows, rows), base::ceil_div(p.b.cols, cols), p.batch);
     expect(blocks <= most_product_blocks, "products of {} blocks of {} x {}: there may be {}", blocks, rows, cols,
            most_product_blocks);
     expect(static_cast<std::int64_t>(place_->index) < most_product_tasks,

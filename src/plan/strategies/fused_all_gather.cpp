@@ -61,21 +61,21 @@ class FusedAllGather final : public FusedStrategy {
   }
 
   void count(std::int64_t slices) {
-    const auto product = [](auto... factors) { return base::counted_product({factors...}); };
-    const auto sum = [](auto... terms) { return base::counted_sum({terms...}); };
+    using base::counted_product, base::counted_sum;
     const Knobs& knobs = b_.knobs();
     const std::int64_t ranks = b_.ranks(), pieces = base::ceil_div(shard_rows_, piece_rows_),
                        parts = static_cast<std::int64_t>(split_.parts());
     const std::int64_t rows = base::ceil_div(knobs.span_shards ? b_.problem().m : shard_rows_, knobs.tile_m);
     const std::int64_t cols = base::ceil_div(b_.shapes().b.cols, knobs.tile_n), blocks = count_blocks();
-    const std::int64_t travelling = product(pieces, slices), copies = product(ranks, travelling);
+    const std::int64_t travelling = counted_product(pieces, slices), copies = counted_product(ranks, travelling);
     const std::int64_t awaited = stored_ ? 1 : pieces;  // of a shard
     const std::int64_t of_rows =
         knobs.span_shards ? most_overlaps(rows, ranks * awaited) : ranks * most_overlaps(rows, awaited);
-    const std::int64_t waits = product(of_rows, cols, most_overlaps(parts, slices));
-    set_counts({sum(copies, ranks, 2, product(blocks, parts)),
-                sum(product(5, copies), product(4, blocks, parts), waits, scaled() ? waits : 0),
-                sum(product(ranks, stored_ ? slices : travelling), 2 * ranks + 1, split_.splits() ? blocks : 0)});
+    const std::int64_t waits = counted_product(of_rows, cols, most_overlaps(parts, slices));
+    set_counts({counted_sum(copies, ranks, 2, counted_product(blocks, parts)),
+                counted_sum(counted_product(5, copies), counted_product(4, blocks, parts), waits, scaled() ? waits : 0),
+                counted_sum(counted_product(ranks, stored_ ? slices : travelling), 2 * ranks + 1,
+                            split_.splits() ? blocks : 0)});
     // These a strategy lists, whoever keeps the tasks.
     b_.expect_kept({std::max(travelling, knobs.span_shards || split_.splits() ? blocks : 0), 0, 0});
   }
@@ -96,7 +96,7 @@ class FusedAllGather final : public FusedStrategy {
     const Knobs& knobs = b_.knobs();
     const auto rows = [&](std::int64_t count) { return base::ceil_div(count, knobs.tile_m); };
     const std::int64_t high = knobs.span_shards ? rows(b_.problem().m) : b_.ranks() * rows(shard_rows_);
-    return base::counted_product({high, base::ceil_div(b_.shapes().b.cols, knobs.tile_n)});
+    return base::counted_product(high, base::ceil_div(b_.shapes().b.cols, knobs.tile_n));
   }
 
   // Pieces that workers store are small and arrive all but together: they share a signal.

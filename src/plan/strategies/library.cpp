@@ -28,9 +28,9 @@ std::vector<std::int64_t> rows_of(const std::vector<Chunk>& chunks) {
 // What a rank has of everything where its product is cut into `chunks`, each of so many parts of rows, with `stages`
 // collectives a chunk.
 Counts counts_of(const Builder& b, std::int64_t chunks, std::int64_t parts, std::int64_t stages) {
-  const auto product = [](auto... factors) { return base::counted_product({factors...}); };
-  const std::int64_t ranks = b.ranks(), tasks = base::counted_sum({product(chunks, parts + stages + ranks), 2});
-  return {tasks, product(ranks + 6, tasks), product(2, chunks)};
+  using base::counted_product, base::counted_sum;
+  const std::int64_t ranks = b.ranks(), tasks = counted_sum(counted_product(chunks, parts + stages + ranks), 2);
+  return {tasks, counted_product(ranks + 6, tasks), counted_product(2, chunks)};
 }
 
 // Chunks of `part_rows`, none of them empty.
