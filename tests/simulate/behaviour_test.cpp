@@ -288,6 +288,31 @@ TEST(Behaviour, PlansWithIndicesOutOfRangeAreRefused) {
   EXPECT_NE(message_of(other, ideal_machine(), ErrorCode::invalid_input).find("fp32"), std::string::npos);
 }
 
+TEST(Behaviour, ProductsBeyondTheLimitsAreRefused) {
+  const auto message = [](const Product& product, const Extent& block, int kept_free) {
+    Plans p(1);
+    p.queue(0, Engine::library).push_back({product, {}, {}});
+    Queue& queue = p.plan.ranks[0].queues[0];
+    queue.tile = block;
+    queue.kept_free = kept_free;
+    return message_of(p.plan, ideal_machine(), ErrorCode::invalid_input);
+  };
+  const auto square = [](std::int64_t size) {
+    const Region all = Plans::block(0, size, size);
+    return Product{all, all, all};
+  };
+  Product many = square(128);
+  many.batch = 65537;
+  EXPECT_NE(message(many, {128, 128}, 0).find("is a batch of 65537; it must be 1 to 65536"), std::string::npos);
+  EXPECT_NE(message(square(128), {128, 128}, 65537).find("keeps 65537 SMs free; it must be 0 to 65536"),
+            std::string::npos);
+  // One block too many, and more than 64 bits count.
+  EXPECT_NE(message(square(4097), {1, 1}, 0).find("more than 2^24 blocks of 1 x 1"), std::string::npos);
+  many = square(std::int64_t{1} << 40);
+  many.batch = 65536;
+  EXPECT_NE(message(many, {1, 1}, 0).find("more than 2^24 blocks of 1 x 1"), std::string::npos);
+}
+
 TEST(Behaviour, AHundredThousandTasksTakeSeconds) {
   Knobs knobs;
   knobs.transport = Transport::store;

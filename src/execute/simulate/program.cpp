@@ -1,9 +1,11 @@
 #include "execute/simulate/program.hpp"
 
 #include <algorithm>
-#include <cmath>
 
+#include "base/ceil_div.hpp"
 #include "base/check.hpp"
+#include "base/narrow.hpp"
+#include "plan/limits.hpp"
 #include "plan/product_blocks.hpp"
 
 namespace imbrex::simulate {
@@ -67,8 +69,8 @@ class Checker {
   }
   void regions(const Product& product) {
     for (const Region& r : {product.a, product.b, product.to, product.bias, product.a_scale}) region(r);
-    IMBREX_EXPECTS(product.batch >= 1 && product.batch <= 1 << 16, "{} is a batch of {}; it must be 1 to 2^16", name(),
-                   product.batch);
+    IMBREX_EXPECTS(product.batch >= 1 && product.batch <= plan::most_batch, "{} is a batch of {}; it must be 1 to {}",
+                   name(), product.batch, plan::most_batch);
   }
   void regions(const Collective& collective) {
     region(collective.from);
@@ -84,7 +86,7 @@ class Checker {
 };
 
 // Blocks that one plan's products may have, over all ranks.
-constexpr double most_blocks = 1 << 24;
+constexpr std::int64_t most_blocks = 1 << 24;
 
 }  // namespace
 
@@ -133,10 +135,10 @@ class Layer {
     share_ = sms_per_worker(own);
     std::uint32_t reserved = 0, kept = 0;
     for (const Queue& queue : own.queues) {
-      IMBREX_EXPECTS(queue.workers >= 0 && queue.workers <= 65536, "rank {} reserves {} workers; it must be 0 to 65536",
-                     rank, queue.workers);
-      IMBREX_EXPECTS(queue.kept_free >= 0 && queue.kept_free <= 65536,
-                     "rank {} keeps {} SMs free; it must be 0 to 65536", rank, queue.kept_free);
+      IMBREX_EXPECTS(queue.workers >= 0 && queue.workers <= plan::most_workers,
+                     "rank {} reserves {} workers; it must be 0 to {}", rank, queue.workers, plan::most_workers);
+      IMBREX_EXPECTS(queue.kept_free >= 0 && queue.kept_free <= plan::most_workers,
+                     "rank {} keeps {} SMs free; it must be 0 to {}", rank, queue.kept_free, plan::most_workers);
       if (queue.engine == Engine::compute) reserved += static_cast<std::uint32_t>(queue.workers);
       kept += static_cast<std::uint32_t>(queue.kept_free);
     }
@@ -186,16 +188,13 @@ class Layer {
                    name_of(rank, queue_, index, task), queue.tile.rows, queue.tile.cols);
     IMBREX_EXPECTS(!product->a.empty() && !product->b.empty(), "{}: a product of {} x {} over {}",
                    name_of(rank, queue_, index, task), product->a.rows, product->b.cols, product->a.cols);
-    const auto ceil = [](std::int64_t size, std::int64_t step) {
-      return std::ceil(static_cast<double>(size) / static_cast<double>(step));
-    };
-    const double count =
-        product->batch * ceil(product->a.rows, queue.tile.rows) * ceil(product->b.cols, queue.tile.cols);
-    IMBREX_EXPECTS(count + static_cast<double>(program_.blocks.size()) <= most_blocks,
+    const std::int64_t count = base::counted_product(base::ceil_div(product->a.rows, queue.tile.rows),
+                                                     base::ceil_div(product->b.cols, queue.tile.cols), product->batch);
+    IMBREX_EXPECTS(base::counted_sum(count, std::ssize(program_.blocks)) <= most_blocks,
                    "{}: with it the plan's products have more than 2^24 blocks of {} x {}",
                    name_of(rank, queue_, index, task), queue.tile.rows, queue.tile.cols);
     const plan::ProductBlocks blocks(*product, queue.tile, plan_.problem.scales);
-    for (std::int64_t i = 0; i < blocks.count(); ++i) {
+    for (std::int64_t i = 0; i < count; ++i) {
       program_.blocks.push_back({blocks.at(i), task.waits, {}});
       flat.task = &program_.blocks.back();
       program_.tasks.push_back(flat);
