@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "base/check.hpp"
@@ -51,17 +52,16 @@ class LibraryTranslation {
     };
     const auto sequence = [&](int rank) {
       std::map<std::vector<int>, std::vector<Part>> parts;
-      int queues = 0;
+      std::optional<int> with_collectives;  // the only queue that may have some
       const auto& queues_of_rank = plan_.ranks[index(rank)].queues;
       for (int q = 0; q < std::ssize(queues_of_rank); ++q) {
         const Queue& queue = queues_of_rank[index(q)];
-        bool first = true;
         for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
           const auto* collective = std::get_if<Collective>(&queue.tasks[t].work);
           if (collective == nullptr) continue;
-          IMBREX_EXPECTS(!first || ++queues == 1, "{}: the CUDA executor runs one queue with collectives a rank",
-                         task_name(plan_, rank, q, t));
-          first = false;
+          IMBREX_EXPECTS(with_collectives.value_or(q) == q,
+                         "{}: the CUDA executor runs one queue with collectives a rank", task_name(plan_, rank, q, t));
+          with_collectives = q;
           const Collective& work = *collective;
           IMBREX_EXPECTS(work.backend == Backend::nccl || work.ranks.empty(),
                          "{}: Imbrex' own collectives join all ranks; NCCL's (backend nccl) some of them",
