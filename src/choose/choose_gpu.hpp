@@ -20,8 +20,8 @@ GpuKind kind_of(const GpuSurvey& survey);
 
 /// What to run on these GPUs: the plan recorded by their name for the problem where there is one, else that of a
 /// problem of nearly its sizes, on other Hopper GPUs else the H200's, else the one that closed forms of four H200s'
-/// times (`tune/quick_times.hpp`) call the fastest. In tiles that a kernel on tensor cores computes; where none does, a
-/// library does. A given strategy or knobs are kept. The same on every rank and in every run.
+/// times (`choose/quick_times.hpp`) call the fastest. In tiles that a kernel on tensor cores computes; where none does,
+/// a library does. A given strategy or knobs are kept. The same on every rank and in every run.
 plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
                                      const std::optional<Knobs>& knobs, const GpuKind& gpus);
 

@@ -26,9 +26,9 @@ struct Kernels {
 int workers_of_rank(const KernelVariant& kernel, int all, int ranks_per_gpu, int kept_free = 0);
 
 /// The kernel that computes a rank's part in the fewest full waves, of those that its tiles fit and whose name has
-/// `options.kernel` in it; the plan's knobs say how its blocks share B or K. `frame` is that of the survey and the
-/// tables. Throws Error(invalid_input) where no kernel does, where ranks that share a GPU would need copy engines, and
-/// as translate.
+/// `options.kernel` in it; the cluster modes of the plan's queues say whether its blocks share B or K. `frame` is that
+/// of the survey and the tables. Throws Error(invalid_input) where no kernel does, where ranks that share a GPU would
+/// need copy engines, and as translate.
 const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey, RankTables& tables,
                                    const Kernels& kernels, const CudaOptions& options);
 
