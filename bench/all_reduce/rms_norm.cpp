@@ -19,9 +19,7 @@ constexpr std::int64_t rows_looked_at = 16;  // at either end
 
 // Element i is element i mod reduce_period of this.
 std::vector<float> stretch_of(Type type, int rank, std::uint64_t seed) {
-  std::vector<float> values(static_cast<std::size_t>(test::reduce_period));
-  base::to_float(type, test::input_stretch(type, rank, seed, false).data(), values.data(), test::reduce_period);
-  return values;
+  return base::floats_of(type, test::input_stretch(type, rank, seed, false));
 }
 
 constexpr std::uint64_t input_seed = 1, residual_seed = 2, weight_seed = 3;
@@ -62,8 +60,7 @@ class RmsNormOperandsOnGpu {
 
  private:
   void upload(void* to, const std::vector<float>& stretch, std::size_t bytes) const {
-    std::vector<std::byte> host(stretch.size() * size_of(type_));
-    base::from_float(type_, stretch.data(), host.data(), std::ssize(stretch));
+    const std::vector<std::byte> host = base::elements_of(type_, stretch);
     for (std::size_t at = 0; at < bytes; at += host.size())
       IMBREX_CUDA_TRY(cudaMemcpy(static_cast<std::byte*>(to) + at, host.data(), std::min(host.size(), bytes - at),
                                  cudaMemcpyHostToDevice));
@@ -74,16 +71,10 @@ class RmsNormOperandsOnGpu {
     std::vector<std::byte> host(bytes);
     IMBREX_CUDA_TRY(cudaMemcpy(host.data(), static_cast<const std::byte*>(from) + static_cast<std::size_t>(row) * bytes,
                                bytes, cudaMemcpyDeviceToHost));
-    std::vector<float> values(static_cast<std::size_t>(hidden_));
-    base::to_float(type_, host.data(), values.data(), hidden_);
-    return values;
+    return base::floats_of(type_, host);
   }
 
-  void round(std::vector<float>& values) const {
-    std::vector<std::byte> elements(values.size() * size_of(type_));
-    base::from_float(type_, values.data(), elements.data(), std::ssize(values));
-    base::to_float(type_, elements.data(), values.data(), std::ssize(values));
-  }
+  void round(std::vector<float>& values) const { values = base::floats_of(type_, base::elements_of(type_, values)); }
 
   std::string fault_of_row(const void* out, std::int64_t row, bool fused) const {
     std::vector<float> x(static_cast<std::size_t>(hidden_)), y(x.size());

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
+#include <vector>
 
 #include "base/fp8.hpp"
 #include "imbrex/types.hpp"
@@ -86,6 +89,20 @@ inline void from_float(Type type, const float* from, void* to, std::int64_t coun
       for (std::int64_t i = 0; i < count; ++i) static_cast<std::uint8_t*>(to)[i] = float_to_e4m3(from[i]);
       return;
   }
+}
+
+/// `values` as elements of `type`.
+inline std::vector<std::byte> elements_of(Type type, std::span<const float> values) {
+  std::vector<std::byte> bytes(values.size() * size_of(type));
+  from_float(type, values.data(), bytes.data(), std::ssize(values));
+  return bytes;
+}
+
+/// The values of whole elements of `type`.
+inline std::vector<float> floats_of(Type type, std::span<const std::byte> elements) {
+  std::vector<float> values(elements.size() / size_of(type));
+  to_float(type, elements.data(), values.data(), std::ssize(values));
+  return values;
 }
 
 }  // namespace imbrex::base

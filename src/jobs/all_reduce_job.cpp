@@ -19,17 +19,10 @@ std::vector<std::byte> StackedTensors::elements(int rank) const {
     for (std::int64_t i = 0; i < rows_; ++i)
       for (std::int64_t j = 0; j < cols_; ++j)
         values[static_cast<std::size_t>(i * cols_ + j)] = seeded_value(request_.seed, 0, rank * rows_ + i, j);
-  std::vector<std::byte> bytes(values.size() * size_of(request_.type));
-  base::from_float(request_.type, values.data(), bytes.data(), count());
-  return bytes;
+  return base::elements_of(request_.type, values);
 }
 
-std::vector<float> StackedTensors::values(int rank) const {
-  const std::vector<std::byte> bytes = elements(rank);
-  std::vector<float> values(static_cast<std::size_t>(count()));
-  base::to_float(request_.type, bytes.data(), values.data(), count());
-  return values;
-}
+std::vector<float> StackedTensors::values(int rank) const { return base::floats_of(request_.type, elements(rank)); }
 
 DeviceTensor::DeviceTensor(Device device, std::vector<std::byte> elements) : host_(std::move(elements)) {
   if (device != Device::cuda) return;

@@ -65,16 +65,8 @@ std::unique_ptr<NpyFile> open_scales(const Problem& problem, const char* of, con
 
 namespace {
 
-std::vector<std::byte> in_type(Type type, const std::vector<float>& values) {
-  std::vector<std::byte> bytes(values.size() * size_of(type));
-  base::from_float(type, values.data(), bytes.data(), std::ssize(values));
-  return bytes;
-}
-
-std::vector<float> rounded(Type type, std::vector<float> values) {
-  const std::vector<std::byte> bytes = in_type(type, values);
-  base::to_float(type, bytes.data(), values.data(), std::ssize(values));
-  return values;
+std::vector<float> rounded(Type type, const std::vector<float>& values) {
+  return base::floats_of(type, base::elements_of(type, values));
 }
 
 }  // namespace
@@ -128,11 +120,11 @@ std::vector<std::byte> OperandSource::part(bool a, int rank) const {
             values[static_cast<std::size_t>(i * extent.cols + j)];
     values.swap(by_columns);
   }
-  return in_type(problem_.type, values);
+  return base::elements_of(problem_.type, values);
 }
 
 std::vector<std::byte> OperandSource::bias(int rank) const {
-  return in_type(output_type(problem_.type), bias_as_float(rank));
+  return base::elements_of(output_type(problem_.type), bias_as_float(rank));
 }
 
 std::unique_ptr<OperandSource> open_operands(const RunRequest& request, Problem& problem) {

@@ -38,8 +38,7 @@ class Job {
       verdict.note(i, base::hash_of(out.read()));
     }
     result.report = op->report();
-    std::vector<float> values(static_cast<std::size_t>(source_.count()));
-    base::to_float(request_.type, out.read().data(), values.data(), std::ssize(values));
+    const std::vector<float> values = base::floats_of(request_.type, out.read());
     if (!request_.out_prefix.empty())
       write_npy(fmt::format("{}.rank{}.npy", request_.out_prefix, world.rank()), source_.rows(), source_.cols(),
                 values);

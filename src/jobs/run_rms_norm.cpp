@@ -28,15 +28,7 @@ std::vector<std::byte> shared(const AllReduceRequest& request, const std::string
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < cols; ++j)
         values[static_cast<std::size_t>(i * cols + j)] = seeded_value(request.seed, which, i, j);
-  std::vector<std::byte> bytes(values.size() * size_of(request.type));
-  base::from_float(request.type, values.data(), bytes.data(), std::ssize(values));
-  return bytes;
-}
-
-std::vector<float> floats(Type type, const std::vector<std::byte>& bytes) {
-  std::vector<float> values(bytes.size() / size_of(type));
-  base::to_float(type, bytes.data(), values.data(), std::ssize(values));
-  return values;
+  return base::elements_of(request.type, values);
 }
 
 }  // namespace
@@ -79,7 +71,7 @@ int run_rms_norm(World& world, const AllReduceRequest& request, Device device, c
     op->finish();
     verdict.note(i, base::hash_of(out.read(), base::hash_of(residual_out.read())));
   }
-  const std::vector<float> x = floats(type, residual_out.read()), y = floats(type, out.read());
+  const std::vector<float> x = base::floats_of(type, residual_out.read()), y = base::floats_of(type, out.read());
   result.report.algorithm = op->algorithm_of(rows);
   result.report.exact = true;
   result.report.non_finite = std::count_if(y.begin(), y.end(), [](float v) { return !std::isfinite(v); });
@@ -90,10 +82,10 @@ int run_rms_norm(World& world, const AllReduceRequest& request, Device device, c
   if (request.verify) {
     std::vector<std::vector<float>> terms;
     for (int rank = 0; rank < world.size(); ++rank) terms.push_back(source.values(rank));
-    terms.push_back(floats(type, residual));
+    terms.push_back(base::floats_of(type, residual));
     verdict.worst = compare(residual_reference(terms, type), x, type, hidden);
     const Comparison norm =
-        compare(norm_reference(x, hidden, floats(type, weight), request.rms_norm->eps, type), y, type, hidden);
+        compare(norm_reference(x, hidden, base::floats_of(type, weight), request.rms_norm->eps, type), y, type, hidden);
     if (norm.worst > verdict.worst.worst) verdict.worst = norm;
   }
   const bool right = judge(world, request, verdict, "not", "its bound", result);

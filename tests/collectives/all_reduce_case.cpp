@@ -32,20 +32,13 @@ Tensors random_tensors(std::uint64_t seed, int ranks, Type type, std::int64_t co
   return tensors;
 }
 
-std::vector<std::byte> as_elements(Type type, const std::vector<float>& values) {
-  std::vector<std::byte> bytes(values.size() * size_of(type));
-  base::from_float(type, values.data(), bytes.data(), std::ssize(values));
-  return bytes;
-}
-
 Checked check_output(const Tensors& tensors, const std::vector<std::byte>& output, const AllReduceReport& report,
                      const AllReduceOptions& options) {
   Checked checked;
   checked.report = report;
   checked.hash = base::hash_of(output);
   const std::size_t count = tensors.inputs.front().size();
-  std::vector<float> got(count);
-  base::to_float(tensors.type, output.data(), got.data(), std::ssize(got));
+  const std::vector<float> got = base::floats_of(tensors.type, output);
   const double bound = static_cast<double>(report.largest_error),
                overflow = static_cast<double>(codec::range_of(tensors.type).largest);
   const auto say = [&](std::size_t i, const std::string& what, double want) {
@@ -91,7 +84,8 @@ Checked check_output(const Tensors& tensors, const std::vector<std::byte>& outpu
 }
 
 Checked run_and_check(World& world, AllReduce& op, const AllReduceOptions& options, const Tensors& tensors) {
-  const std::vector<std::byte> in = as_elements(tensors.type, tensors.inputs[static_cast<std::size_t>(world.rank())]);
+  const std::vector<std::byte> in =
+      base::elements_of(tensors.type, tensors.inputs[static_cast<std::size_t>(world.rank())]);
   std::vector<std::byte> out(in.size(), std::byte{0xff});
   op(in.data(), out.data(), tensors.count());
   Checked checked = check_output(tensors, out, op.report(), options);

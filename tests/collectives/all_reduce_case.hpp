@@ -22,8 +22,6 @@ struct Tensors {
 /// NaN, infinite or the largest finite.
 Tensors random_tensors(std::uint64_t seed, int ranks, Type type, std::int64_t count, bool hostile);
 
-std::vector<std::byte> as_elements(Type type, const std::vector<float>& values);
-
 /// What a check found.
 struct Checked {
   std::string fault;   ///< empty: none

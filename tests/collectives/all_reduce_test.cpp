@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "base/convert.hpp"
 #include "codec/forms.hpp"
 #include "collectives/all_reduce.hpp"
 #include "collectives/all_reduce_case.hpp"
@@ -88,7 +89,7 @@ TEST(AllReduce, TenThousandRandomCasesStayWithinTheBoundTheyReport) {
 
 TEST(AllReduce, AWrongBoundIsFoundOut) {
   const Tensors tensors = test::random_tensors(3, 1, Type::fp32, 1000, false);
-  const auto output = test::as_elements(Type::fp32, tensors.inputs[0]);
+  const auto output = base::elements_of(Type::fp32, tensors.inputs[0]);
   std::vector<std::byte> wrong = output;
   const float moved = tensors.inputs[0][500] + 1;
   std::memcpy(wrong.data() + 2000, &moved, sizeof moved);
@@ -113,7 +114,7 @@ TEST(AllReduce, ExactMeansTheSumInRankOrderRoundedOnce) {
                       std::vector<float> sums(tensors.inputs[0]);
                       for (std::size_t r = 1; r < 4; ++r)
                         for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += tensors.inputs[r][i];
-                      const std::vector<std::byte> want = test::as_elements(type, sums);
+                      const std::vector<std::byte> want = base::elements_of(type, sums);
                       for (AllReduceAlgorithm algorithm : {AllReduceAlgorithm::automatic, AllReduceAlgorithm::one_shot,
                                                            AllReduceAlgorithm::two_shot}) {
                         const AllReduceOptions options{.algorithm = algorithm};
@@ -121,7 +122,7 @@ TEST(AllReduce, ExactMeansTheSumInRankOrderRoundedOnce) {
                         // In place, and from an address that is a multiple of an element only.
                         std::vector<std::byte> room(want.size() + size_of(type));
                         std::byte* data = room.data() + size_of(type);
-                        const auto in = test::as_elements(type, tensors.inputs[static_cast<std::size_t>(world.rank())]);
+                        const auto in = base::elements_of(type, tensors.inputs[static_cast<std::size_t>(world.rank())]);
                         std::copy(in.begin(), in.end(), data);
                         (*op)(data, data, count);
                         op->finish();
@@ -141,7 +142,7 @@ TEST(AllReduce, CodedElementsDependOnTheirGroupsOnly) {
                       [&](World& world) -> std::string {
                         const Tensors all = test::random_tensors(5, 3, Type::bf16, 128 * 1500, false);
                         const auto in =
-                            test::as_elements(Type::bf16, all.inputs[static_cast<std::size_t>(world.rank())]);
+                            base::elements_of(Type::bf16, all.inputs[static_cast<std::size_t>(world.rank())]);
                         const auto op = make_cpu_all_reduce(world, all.count(), Type::bf16,
                                                             {.codec = pair, .batch_invariant = true});
                         std::vector<std::byte> whole(in.size()), part(in.size());
@@ -197,7 +198,7 @@ TEST(AllReduce, CallsOfAllKindsFollowEachOther) {
                     const auto op = make_cpu_all_reduce(world, 20000, Type::bf16, options);
                     const Tensors tensors = test::random_tensors(10, 4, Type::bf16, 20000, false);
                     const auto in =
-                        test::as_elements(Type::bf16, tensors.inputs[static_cast<std::size_t>(world.rank())]);
+                        base::elements_of(Type::bf16, tensors.inputs[static_cast<std::size_t>(world.rank())]);
                     std::vector<std::byte> first[4];
                     for (int i = 0; i < 400; ++i) {
                       const std::size_t which = i < 4 ? static_cast<std::size_t>(i) : alike() % 4;

@@ -75,13 +75,13 @@ struct Found {
 
 std::string check(World& world, Exchange& op, ExchangeKind kind, const Tensors& tensors, std::int64_t count,
                   const ExchangeOptions& options) {
-  const auto in = test::as_elements(tensors.type, tensors.inputs[static_cast<std::size_t>(world.rank())]);
+  const auto in = base::elements_of(tensors.type, tensors.inputs[static_cast<std::size_t>(world.rank())]);
   const auto parts = parts_of(kind, tensors, world.rank(), count, options.codec);
   std::vector<std::byte> out(parts.size() * size_of(tensors.type));
   op(in.data(), out.data(), count);
   const ExchangeReport report = op.report();
-  std::vector<float> got(parts.size()), exact(parts.size());
-  base::to_float(tensors.type, out.data(), got.data(), std::ssize(got));
+  const std::vector<float> got = base::floats_of(tensors.type, out);
+  std::vector<float> exact(parts.size());
   const double reported = static_cast<double>(report.largest_error),
                largest = static_cast<double>(codec::range_of(tensors.type).largest);
   std::string fault;
@@ -119,7 +119,7 @@ std::string check(World& world, Exchange& op, ExchangeKind kind, const Tensors& 
     }
   }
   if (!options.codec && fault.empty()) {
-    if (test::as_elements(tensors.type, exact) != out) fault = "not the exact elements";
+    if (base::elements_of(tensors.type, exact) != out) fault = "not the exact elements";
     if (kind != ExchangeKind::reduce_scatter && report.largest_error != 0) fault = "a bound for what is only moved";
   }
   std::vector<Found> all(static_cast<std::size_t>(world.size()));

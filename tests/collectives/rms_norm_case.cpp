@@ -11,21 +11,9 @@
 #include "jobs/rms_norm_reference.hpp"
 
 namespace imbrex::test {
-namespace {
 
-std::vector<std::byte> elements(Type type, const std::vector<float>& values) {
-  std::vector<std::byte> bytes(values.size() * size_of(type));
-  base::from_float(type, values.data(), bytes.data(), std::ssize(values));
-  return bytes;
-}
-
-std::vector<float> floats(Type type, const std::vector<std::byte>& bytes) {
-  std::vector<float> values(bytes.size() / size_of(type));
-  base::to_float(type, bytes.data(), values.data(), std::ssize(values));
-  return values;
-}
-
-}  // namespace
+using base::elements_of;
+using base::floats_of;
 
 std::string RmsNormCase::text() const {
   return fmt::format("{} x {} {}{}{}, eps {}", rows, hidden, name_of(type), residual ? "" : " without residual",
@@ -43,7 +31,7 @@ RmsNormData rms_norm_data(const RmsNormCase& c, int ranks, std::uint64_t seed) {
     // Some rows only: the others are normalised beside them.
     for (std::uint64_t i = 0; with_hostile && count > 0 && i < 1 + static_cast<std::uint64_t>(c.rows) / 2; ++i)
       values[random() % values.size()] = hostile[random() % std::size(hostile)];
-    return elements(c.type, values);
+    return elements_of(c.type, values);
   };
   RmsNormData data;
   for (int rank = 0; rank < ranks; ++rank) data.in.push_back(matrix(c.count(), c.hostile));
@@ -54,26 +42,26 @@ RmsNormData rms_norm_data(const RmsNormCase& c, int ranks, std::uint64_t seed) {
 
 std::string rms_norm_fault(const RmsNormCase& c, const RmsNormData& data, const std::vector<std::byte>& residual_out,
                            const std::vector<std::byte>& out) {
-  std::vector<float> sums = floats(c.type, data.in[0]);
+  std::vector<float> sums = floats_of(c.type, data.in[0]);
   const auto add = [&](const std::vector<std::byte>& part) {
-    const std::vector<float> values = floats(c.type, part);
+    const std::vector<float> values = floats_of(c.type, part);
     for (std::size_t i = 0; i < values.size(); ++i) sums[i] += values[i];
   };
   for (std::size_t rank = 1; rank < data.in.size(); ++rank) add(data.in[rank]);
   if (c.residual) add(data.residual);
-  if (const std::int64_t at = first_different(c.type, elements(c.type, sums), residual_out); at >= 0)
+  if (const std::int64_t at = first_different(c.type, elements_of(c.type, sums), residual_out); at >= 0)
     return fmt::format("residual_out: row {}, element {} is not the rounded sum", at / c.hidden, at % c.hidden);
-  const std::vector<float> x = floats(c.type, residual_out);
+  const std::vector<float> x = floats_of(c.type, residual_out);
   const jobs::Comparison worst =
-      jobs::compare(jobs::norm_reference(x, c.hidden, floats(c.type, data.weight), c.eps, c.type), floats(c.type, out),
-                    c.type, c.hidden);
+      jobs::compare(jobs::norm_reference(x, c.hidden, floats_of(c.type, data.weight), c.eps, c.type),
+                    floats_of(c.type, out), c.type, c.hidden);
   if (worst.worst <= 1) return {};
   return fmt::format("out: row {}, element {} is {}, not {}: {} times its bound", worst.row, worst.col, worst.result,
                      worst.value, worst.worst);
 }
 
 std::int64_t first_different(Type type, const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
-  const std::vector<float> x = floats(type, a), y = floats(type, b);
+  const std::vector<float> x = floats_of(type, a), y = floats_of(type, b);
   if (x.size() != y.size()) return 0;
   for (std::size_t i = 0; i < x.size(); ++i)
     if (std::memcmp(&x[i], &y[i], sizeof(float)) != 0 && !(std::isnan(x[i]) && std::isnan(y[i])))

@@ -32,8 +32,7 @@ std::vector<float> stretch(int rank, std::uint64_t seed, bool hostile) {
 
 // Bit patterns with all bits set stay so.
 std::vector<std::byte> encoded(Type type, const std::vector<float>& values) {
-  std::vector<std::byte> bytes(values.size() * size_of(type));
-  base::from_float(type, values.data(), bytes.data(), std::ssize(values));
+  std::vector<std::byte> bytes = base::elements_of(type, values);
   for (std::size_t i = 0; i < values.size(); ++i)
     if (std::bit_cast<std::uint32_t>(values[i]) == 0xffffffffu)
       std::memset(bytes.data() + i * size_of(type), 0xff, size_of(type));
@@ -55,17 +54,13 @@ std::vector<std::byte> input_stretch(Type type, int rank, std::uint64_t seed, bo
 std::vector<std::byte> expected_stretch(Type type, int ranks, std::uint64_t seed, bool hostile) {
   std::vector<float> sum;
   for (int rank = 0; rank < ranks; ++rank) {
-    const std::vector<std::byte> bytes = encoded(type, stretch(rank, seed, hostile));
-    std::vector<float> values(static_cast<std::size_t>(period));
-    base::to_float(type, bytes.data(), values.data(), period);
+    const std::vector<float> values = base::floats_of(type, encoded(type, stretch(rank, seed, hostile)));
     if (rank == 0)
       sum = values;
     else
       for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
   }
-  std::vector<std::byte> result(sum.size() * size_of(type));
-  base::from_float(type, sum.data(), result.data(), period);
-  return result;
+  return base::elements_of(type, sum);
 }
 
 std::int64_t first_difference(Type type, const std::byte* got, std::int64_t count, const std::vector<std::byte>& want) {

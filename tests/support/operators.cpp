@@ -51,9 +51,7 @@ Operands OperatorCase::operands(void* out) const {
 std::string OperatorCase::judge(const std::vector<std::byte>& out) {
   const Type type = output_type(op_->plan().problem.type);
   const Extent extent = op_->shapes().out;
-  std::vector<float> values(static_cast<std::size_t>(extent.rows * extent.cols));
-  base::to_float(type, out.data(), values.data(), std::ssize(values));
-  const jobs::Comparison c = jobs::compare(reference_, values, type, extent.cols);
+  const jobs::Comparison c = jobs::compare(reference_, base::floats_of(type, out), type, extent.cols);
   const std::string_view name = name_of(op_->plan().problem.op);
   if (!(c.worst <= 1))
     return fmt::format("{}: element ({}, {}) is {}, the reference {}", name, c.row, c.col, c.result, c.value);
