@@ -19,12 +19,7 @@ void add_check(Program& program) {
       [file, &program] {
         Progress progress("checking " + *file);
         const std::string text = read_file(*file);
-        Plan plan;
-        try {
-          plan = parse_plan(text);
-        } catch (const Error& error) {
-          throw Error(error.code(), fmt::format("{}: {}", *file, error.what()));
-        }
+        const Plan plan = naming(*file + ": ", [&] { return parse_plan(text); });
         const auto finding = check(plan);
         Json result{{"sound", !finding}, {"tasks", count_tasks(plan)}, {"problem", to_json_value(plan.problem)}};
         if (finding) result["finding"] = to_json_value(*finding);

@@ -108,11 +108,7 @@ void expect_writable(std::string_view option, const std::string& path) {
       refuse(fmt::format("{} '-': standard output cannot be written to", option));
     return;
   }
-  try {
-    imbrex::expect_writable(path);
-  } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{} {}", option, error.what()));
-  }
+  naming(fmt::format("{} ", option), [&] { imbrex::expect_writable(path); });
 }
 
 void expect_timeline_path(std::string_view option, const std::string& path) {

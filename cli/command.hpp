@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "imbrex/error.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/plan.hpp"
 #include "imbrex/timeline.hpp"
@@ -47,6 +48,16 @@ void add_version(Program& program);
 /// stands for the command in `imbrex --help`.
 CLI::App& add_command(Program& program, const std::string& name, const std::string& about, const std::string& examples,
                       std::function<int()> action);
+
+/// What `action` returns. The message of an Error that it throws gets a `prefix` that names the option or the file.
+template <typename Action>
+auto naming(std::string_view prefix, Action&& action, std::string_view suffix = {}) -> decltype(action()) {
+  try {
+    return action();
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}{}{}", prefix, error.what(), suffix));
+  }
+}
 
 /// Writes all of it to standard output. Throws Error(runtime_failure), but does nothing where that is closed.
 void print_text(std::string_view text);

@@ -123,22 +123,16 @@ Problem PlanOptions::problem(bool from_files) const {
 
 std::optional<CodecPair> codec_named(const std::string& name) {
   if (name == "exact") return std::nullopt;
-  try {
-    return parse_codec_pair(name);
-  } catch (const Error& error) {
-    refuse(fmt::format("--codec: {}; or exact", error.what()));
-  }
+  return naming(
+      "--codec: ", [&] { return parse_codec_pair(name); }, "; or exact");
 }
 
 std::optional<Strategy> PlanOptions::chosen_strategy() const { return strategy_named(strategy); }
 
 std::optional<Strategy> strategy_named(const std::string& name) {
   if (name == "auto") return std::nullopt;
-  try {
-    return parse_strategy(name);
-  } catch (const Error& error) {
-    refuse(fmt::format("--strategy: {}; or auto", error.what()));
-  }
+  return naming(
+      "--strategy: ", [&] { return parse_strategy(name); }, "; or auto");
 }
 
 std::optional<Knobs> PlanOptions::chosen_knobs() const {
@@ -167,12 +161,7 @@ std::optional<Plan> PlanOptions::read_plan() const {
     if (unchecked) refuse("--unchecked is about --plan, which was not given");
     return std::nullopt;
   }
-  Plan plan;
-  try {
-    plan = parse_plan(read_file(plan_file));
-  } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}: {}", plan_file, error.what()));
-  }
+  Plan plan = naming(plan_file + ": ", [&] { return parse_plan(read_file(plan_file)); });
   const Problem& problem = plan.problem;
   const auto expect_same = [&](const char* name, const auto& given, const auto& planned) {
     if (app->get_option(name)->count() > 0 && given != planned)

@@ -64,11 +64,7 @@ void RunOptions::add_to(CLI::App& command) {
 
 void RunOptions::expect_writable_out() const {
   if (out.empty()) return;
-  try {
-    expect_npy_writable(out + ".rank0.npy");
-  } catch (const Error& error) {
-    refuse(fmt::format("--out {}", error.what()));
-  }
+  naming("--out ", [&] { expect_npy_writable(out + ".rank0.npy"); });
 }
 
 void RunOptions::expect_scales(const Problem& problem, bool from_files) const {

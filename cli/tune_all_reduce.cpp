@@ -60,11 +60,7 @@ Json json_of(const records::AllReduceRecord& record) {
 
 std::vector<CodecPair> codecs_named(const std::vector<std::string>& names) {
   std::vector<CodecPair> codecs;
-  for (const std::string& name : names) try {
-      codecs.push_back(parse_codec_pair(name));
-    } catch (const Error& error) {
-      throw Error(ErrorCode::invalid_input, fmt::format("--codecs: {}", error.what()));
-    }
+  for (const std::string& name : names) codecs.push_back(naming("--codecs: ", [&] { return parse_codec_pair(name); }));
   return codecs;
 }
 

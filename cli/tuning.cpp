@@ -24,11 +24,7 @@ Table table_at(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return {};  // what is printed there is not a table so far
   const std::string text = read_file(path);
-  try {
-    return {text, jobs::gpu_of_table(text)};
-  } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("--out '{}': {}", path, error.what()));
-  }
+  return {text, naming(fmt::format("--out '{}': ", path), [&] { return jobs::gpu_of_table(text); })};
 }
 
 }  // namespace imbrex::cli

@@ -9,7 +9,7 @@ namespace imbrex::cli {
 /// YYYY-MM-DD, in UTC.
 std::string today();
 
-/// Of seconds, to a hundredth.
+/// `seconds` in microseconds, to a hundredth.
 double microseconds(double seconds);
 
 /// What --out FILE will complete; empty where there is no file yet.
