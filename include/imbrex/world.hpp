@@ -96,8 +96,8 @@ class World {
 
 /// Runs `body` in `ranks` new processes (forked: call it before starting threads) or threads, each with its World.
 /// A body returns its exit code; an Error becomes its code, any other exception 3; either fails the world and is
-/// printed to standard error as "imbrex: rank 2: ...". A process that dies by a signal, or exits inside its body,
-/// counts as 3. Returns 0 if all returned 0, else the worst: 3, then codes that are not Imbrex's, then 2, then 1.
+/// printed to standard error as "imbrex: rank 2: ...". A process that dies by a signal, exits inside its body or
+/// prints in vain counts as 3. Returns 0 if all returned 0, else the worst: 3, codes that are not Imbrex's, 2, then 1.
 int run_processes(int ranks, const WorldOptions& options, const std::function<int(World&)>& body);
 int run_threads(int ranks, const WorldOptions& options, const std::function<int(World&)>& body);
 

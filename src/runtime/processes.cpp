@@ -1,8 +1,11 @@
 // A world of forked processes.
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 
 #include "base/check.hpp"
 #include "runtime/bootstrap/children.hpp"
@@ -44,6 +47,26 @@ int run_child(const std::shared_ptr<Segment>& segment, int rank, pid_t parent, c
   }
 }
 
+/// False where standard output is closed, or opened for reading only: who did that wants nothing of what is printed.
+bool output_is_wanted() noexcept {
+  const int flags = ::fcntl(STDOUT_FILENO, F_GETFL);
+  return flags != -1 && (flags & O_ACCMODE) != O_RDONLY;
+}
+
+/// Writes what this child has printed and its streams still hold. Returns the child's code, or 3 after a message if
+/// something that it wrote is lost. `failed_before`: standard output had failed before the child began.
+int flush_child(int rank, int code, bool failed_before) noexcept {
+  constexpr int failure = static_cast<int>(ErrorCode::runtime_failure);
+  const bool flushed = std::fflush(nullptr) == 0;
+  const char* why = flushed ? nullptr : std::strerror(errno);
+  // Streams forget why an earlier write failed.
+  const bool lost = flushed ? std::ferror(stdout) != 0 && !failed_before && output_is_wanted() : errno != EBADF;
+  if (!lost || code == failure) return code;
+  print_rank_error(rank, why ? fmt::format("what it printed cannot be written: {}", why)
+                             : std::string("what it printed could not be written to standard output"));
+  return failure;
+}
+
 }  // namespace
 
 int run_processes(int ranks, const WorldOptions& options, const std::function<int(World&)>& body) {
@@ -55,9 +78,9 @@ int run_processes(int ranks, const WorldOptions& options, const std::function<in
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t pid = fork();
     if (pid == 0) {
+      const bool failed_before = std::ferror(stdout) != 0;
       const int code = run_child(segment, rank, parent, options, body);
-      std::fflush(nullptr);
-      _exit(code);  // the parent's exit handlers and destructors are the parent's
+      _exit(flush_child(rank, code, failed_before));  // the parent's exit handlers and destructors are the parent's
     }
     if (pid < 0)
       throw Error(ErrorCode::runtime_failure,

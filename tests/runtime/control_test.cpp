@@ -12,6 +12,7 @@
 #include <new>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "imbrex/error.hpp"
 #include "runtime/host_world.hpp"
@@ -137,6 +138,57 @@ TEST(RunProcesses, WhatIsPrintedToAClosedOutputTouchesNothing) {
       }
       return 0;
     }));
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// What waits in a buffer until the rank ends, and what fills the buffer before that.
+TEST(RunProcesses, WhatIsPrintedToAFullDeviceIsAnError) {
+  const std::pair<std::size_t, std::string> cases[] = {
+      {5, "what it printed cannot be written: No space left on device"},
+      {std::size_t{1} << 16, "what it printed could not be written to standard output"}};
+  for (const auto& [bytes, message] : cases)
+    for (const int own_code : {0, 1}) {
+      testing::internal::CaptureStderr();
+      const int code = run_processes(2, small(), [&, bytes = bytes](World& world) {
+        if (world.rank() == 0) return 0;
+        const FileDescriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+        if (dup2(full.get(), STDOUT_FILENO) == -1) return 4;
+        std::printf("%s", std::string(bytes, 'x').c_str());
+        return own_code;
+      });
+      const std::string text = testing::internal::GetCapturedStderr();
+      EXPECT_EQ(code, 3) << bytes << ", " << own_code;
+      EXPECT_EQ(text, "imbrex: rank 1: " + message + "\n") << bytes;
+    }
+}
+
+TEST(RunProcesses, WhatARankKnewToBeLostIsAnErrorToo) {
+  testing::internal::CaptureStderr();
+  const int code = run_processes(1, small(), [](World&) {
+    const FileDescriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC)), out(dup(STDOUT_FILENO));
+    if (dup2(full.get(), STDOUT_FILENO) == -1) return 4;
+    std::setvbuf(stdout, nullptr, _IONBF, 0);
+    std::printf("lost");
+    return dup2(out.get(), STDOUT_FILENO) == -1 ? 4 : 0;
+  });
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "imbrex: rank 0: what it printed could not be written to standard output\n");
+  EXPECT_EQ(code, 3);
+}
+
+TEST(RunProcesses, AnErrorOfTheCallersOwnOutputIsNoRanks) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const FileDescriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC)), out(dup(STDOUT_FILENO));
+    std::setvbuf(stdout, nullptr, _IONBF, 0);
+    dup2(full.get(), STDOUT_FILENO);
+    std::printf("lost");
+    dup2(out.get(), STDOUT_FILENO);
+    _exit(std::ferror(stdout) ? run_processes(2, small(), [](World&) { return 0; }) : 4);
   }
   int status = 0;
   waitpid(pid, &status, 0);
