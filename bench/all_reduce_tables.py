@@ -120,7 +120,7 @@ def rms_norm_table(result):
 
 
 def places(rows):
-    """Of each size on an x axis from 0 to 1."""
+    """Places of the sizes on an x axis from 0 to 1."""
     low, high = (math.log2(extreme(row["bytes"] for row in rows)) for extreme in (min, max))
     return {row["bytes"]: (math.log2(row["bytes"]) - low) / max(high - low, 1) for row in rows}
 
@@ -170,7 +170,7 @@ def coded_plot(result):
 
 
 def ctas_plot(result):
-    """Of the largest size."""
+    """A picture of the largest size."""
     row = max(result["ctas"], key=lambda r: r["bytes"])
     most = ceiling([t for times in row["microseconds"].values() for t in times.values()], 100)
     out = Plot(f"{size_text(row['bytes'])}: microseconds over the number of CTAs, 4 H200s", most, max(100, most // 1000 * 100), "{:.0f}")

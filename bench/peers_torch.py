@@ -35,7 +35,7 @@ LAYERS = {
 SQUARE = 8192
 # Beyond, one-shot is not what anybody would take.
 ONE_SHOT_BYTES = 4 << 20
-# Of a call that takes as many microseconds, samples last, and the first turns, in which the GPU's clock settles, do not count.
+# Calls that take this many microseconds; how long samples last; the first turns, which do not count: the GPU's clock settles.
 LASTING, SAMPLE, FIRST_TURNS = 100, 10e3, 3
 # No answer within these seconds: something hangs.
 PATIENCE = 300

@@ -16,7 +16,7 @@ MAKER = "bench/product_tables.py"
 
 
 def tile_of(plan):
-    """Of a plan's name its tile and, where K is shared, or cut, into how many parts."""
+    """The tile in a plan's name and, where K is shared or cut, into how many parts."""
     words = plan.split()
     if "sharing" in words:
         return f"{words[1]}, K shared"
@@ -24,7 +24,7 @@ def tile_of(plan):
 
 
 def rows_of(result):
-    """Of each problem cuBLAS and the fastest of the fused plans timed: with one rank, both are products."""
+    """For each problem, cuBLAS and the fastest of the fused plans timed: with one rank, both are products."""
     for row in result["rows"]:
         p = row["problem"]
         best = min((plan for plan in row["plans"] if plan["name"].startswith("fused")), key=lambda plan: plan["us"])

@@ -18,7 +18,7 @@ def geometric_mean(values):
 
 
 def line(cells):
-    """Of a table."""
+    """A line of a table."""
     return "| " + " | ".join(cells) + " |"
 
 

@@ -326,8 +326,8 @@ void add_tune(Program& program) {
       "Times every plan worth trying on this machine's GPUs and writes down the fastest.\n"
       "A table in the folder machines/tuned/ decides what strategy auto runs on GPUs of that name: what was measured\n"
       "as it was, and other sizes by what is expected of the plans of those near.\n"
-      "Of all-reduces it says from which sizes on algorithm auto takes two shots, and --exact-below auto a codec.\n"
-      "Of products it says which of the algorithms that cuBLASLt suggests is faster than its first: strategy\n"
+      "For all-reduces it says from which sizes on algorithm auto takes two shots, and --exact-below auto a codec.\n"
+      "For products it says which of the algorithms that cuBLASLt suggests is faster than its first: strategy\n"
       "sequential takes it. One GPU measures them for any number of ranks.",
       "Examples:\n"
       "  imbrex tune --ops all_gather_gemm --m 64 512 4096 --layers 28672x4096 --out machines/tuned/mine.json\n"

@@ -9,8 +9,8 @@
 
 namespace imbrex {
 
-/// residual_out = sum + residual, out = residual_out over its rows' root mean square, times weight. Of rows of whole
-/// packets of 16 bytes, at addresses that are multiples of 16. `out` may be `sum`.
+/// residual_out = sum + residual, out = residual_out over its rows' root mean square, times weight. Rows
+/// are whole packets of 16 bytes, at addresses that are multiples of 16. `out` may be `sum`.
 void add_and_norm(const void* sum, const void* residual, const void* weight, void* residual_out, void* out,
                   std::int64_t rows, std::int64_t hidden, float eps, Type type, cudaStream_t stream);
 

@@ -18,12 +18,12 @@ struct Errors {
   double sqnr_db() const;
 };
 
-/// Of vectors whose element i is uniform in [-1, 1) and repeats with test::reduce_period.
+/// The exact sum of vectors whose element i is uniform in [-1, 1) and repeats with test::reduce_period.
 class Reference {
  public:
   Reference(Type type, int ranks);
 
-  /// Of `count` elements that follow a stretch's first one; -1 if all have the bits of an exact all-reduce.
+  /// The first of `count` elements, behind a stretch's first, that lacks an exact all-reduce's bits; -1: none does.
   std::int64_t first_wrong(const std::byte* got, std::int64_t count) const {
     return test::first_difference(type_, got, count, bits_);
   }

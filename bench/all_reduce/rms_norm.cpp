@@ -50,7 +50,7 @@ class RmsNormOperandsOnGpu {
     return {in, residual_.get(), weight_.get(), residual_out_.get(), out};
   }
 
-  /// Of the rows at both ends. Fused results must have the host's bits; others round more often.
+  /// What is wrong in the rows at both ends. Fused results must have the host's bits; others round more often.
   std::string fault(const void* out, std::int64_t rows, bool fused) const {
     for (const std::int64_t row : {std::int64_t{0}, std::max<std::int64_t>(0, rows - rows_looked_at)})
       for (std::int64_t r = row; r < std::min(rows, row + rows_looked_at); ++r)

@@ -33,7 +33,7 @@ def text():
 
 
 def digest():
-    """Of the text: another Python ships another manual."""
+    """A digest of the text: another Python ships another manual."""
     return hashlib.sha256("".join(text()).encode()).hexdigest()
 
 
@@ -88,7 +88,7 @@ def logits(p, tokens, xp, ranks=1, rounded=lambda x: x, reduce=lambda site, part
 
 
 def negative_log_likelihood(p, tokens, xp, **how):
-    """Of each next character, [window, position]; tokens [window, position + 1]."""
+    """The likelihood of each next character, [window, position]; tokens [window, position + 1]."""
     scores = logits(p, tokens[:, :-1], xp, **how)
     scores = scores - scores.max(-1, keepdims=True)
     chosen = xp.take_along_axis(scores, tokens[:, 1:, None], -1)[..., 0]

@@ -22,7 +22,7 @@ import variants  # noqa: E402
 
 MACHINE = ROOT / "machines/4xh200.json"
 MEASURED = ROOT / "bench/results/constants"
-# Of the kernels' tiles: those that were measured with many rows, and those whose own benchmark is `tiles`.
+# The kernels' tiles: those that were measured with many rows, and those whose own benchmark is `tiles`.
 LARGE = [variants.shape(128, columns) for columns in (128, 224, 256)]
 PIECES = [(m, n) for m, n in variants.shapes() if 64 * 64 <= m * n <= 128 * 64]
 
@@ -56,7 +56,7 @@ class Machine:
             self.node(place).update({"source": source, "from": why})
 
     def set_curve(self, key, points, why):
-        """Of bytes and seconds; equal bytes are averaged, seconds made not to decrease."""
+        """Sets a curve of bytes and seconds; equal bytes are averaged, seconds made not to decrease."""
         by_bytes = {}
         for size, seconds in points:
             by_bytes.setdefault(int(size), []).append(seconds)
@@ -226,7 +226,7 @@ def measure_collectives(machine):
 
 
 def measure_links(machine):
-    """Of all ways of storing to the peer, both GPUs at once, the fastest."""
+    """Takes the fastest way of storing to the peer, both GPUs at once."""
     lines = [line.split() for line in (MEASURED / "2/links.txt").read_text().splitlines() if "bulk copies" in line]
     best = max(float(words[-2]) for words in lines)
     machine.set("stores.bandwidth", best * 1e9, "measured",

@@ -25,14 +25,14 @@ CHECKED_M = 256  # a check predicts cells of at most so many rows: these take tw
 
 
 def predicted_us(program, record):
-    """Of the record's plan, in microseconds."""
+    """What the simulator predicts for the record's plan, in microseconds."""
     if record["strategy"] == "sequential":
         return library_us(program, MACHINE, record, record["knobs"]["transport"])
     return simulated_us(program, MACHINE, record, record["strategy"], record["knobs"])
 
 
 def table(cells):
-    """Of each operator, all of them, and each strategy."""
+    """Errors of each operator, of all of them, and of each strategy."""
     groups = {}
     for cell in cells:
         groups.setdefault(cell["operator"], []).append(abs(cell["error"]))

@@ -12,7 +12,7 @@ VALUES = ("tile_m", "tile_n", "cluster", "cluster_k", "group", "order", "transpo
 
 
 def measured_cells(gpus):
-    """Of bench/results/gpu-GPUS.json: the record of the plan that ran, and its microseconds."""
+    """What bench/results/gpu-GPUS.json holds: the record of the plan that ran, and its microseconds."""
     records = json.loads((ROOT / f"machines/tuned/{gpus}.json").read_text())["records"]
     by_problem = {(r["op"], r["m"], r["n"], r["k"], r["ranks"], r["type"]): r for r in records}
     for row in json.loads((ROOT / f"bench/results/gpu-{gpus}.json").read_text())["rows"]:
@@ -23,7 +23,7 @@ def measured_cells(gpus):
 
 
 def simulated_us(program, machine, problem, strategy, knobs):
-    """Of one plan. `problem`: operator (or op), m, n, k, ranks, type, and scales if any; `knobs`: those that are not the defaults."""
+    """Microseconds of one plan. `problem`: operator (or op), m, n, k, ranks, type, and scales if any; `knobs`: those that are not the defaults."""
     operator = problem.get("operator", problem.get("op"))
     command = [str(program), "simulate", operator, "--machine", str(machine), "--strategy", strategy, "--json", "-"]
     for size in ("m", "n", "k", "ranks", "type"):
@@ -39,7 +39,7 @@ def simulated_us(program, machine, problem, strategy, knobs):
 
 
 def library_us(program, machine, problem, transport):
-    """Of cuBLAS with collectives before or behind it: with the tile shape that is fastest, as cuBLAS would choose one."""
+    """Microseconds of cuBLAS with collectives before or behind it: with the tile shape that is fastest, as cuBLAS would choose one."""
     rows, columns = (64, 32) if problem["m"] <= 64 else (128, 128)
     knobs = ({"tile_m": m, "tile_n": n, "transport": transport} for m, n in shapes() if m == rows and n >= columns)
     return min(simulated_us(program, machine, problem, "sequential", k) for k in knobs)

@@ -19,7 +19,7 @@ class Variant(NamedTuple):
 
 
 def variants(text=None):
-    """Of the list, or of a text like it."""
+    """The variants of the list, or of a text like it."""
     return [Variant(bool(m[1]), int(m[2] or m[6]), int(m[3] or m[7]), m[5] or m[9])
             for m in LINE.finditer(LIST.read_text() if text is None else text)]
 

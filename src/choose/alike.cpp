@@ -117,7 +117,7 @@ std::optional<plan::Candidate> choose_alike(const records::Records& records, con
   std::vector<Near> nears;
   double error[kinds] = {}, weight[kinds] = {};
   const plan::Candidate sequence = library_sequence(problem);
-  // Of one rank nothing travels.
+  // Where there is one rank, nothing travels.
   const bool borrows = other_ranks && problem.ranks > 1;
   const Problem known = borrows ? among(problem, nearest_ranks(records, problem)) : problem;
   const bool borrowed = known.ranks != problem.ranks;

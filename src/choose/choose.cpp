@@ -14,7 +14,7 @@ std::int64_t tiles(const Extent& product, std::int64_t tile_m, std::int64_t tile
 
 constexpr std::int64_t besides = 512;  // a tile's begin and end, in columns of A: what is not hidden behind others
 
-// Of a product of so many tiles, each cut along K: whole waves of the workers, in the time of a column of A.
+// The time of a product of so many tiles, each cut along K, in that of a column of A: whole waves of the workers.
 double wave_time(std::int64_t tiles, std::int64_t workers, std::int64_t depth, std::int64_t parts) {
   return static_cast<double>(base::ceil_div(tiles * parts, workers)) * static_cast<double>(depth / parts + besides);
 }
@@ -124,7 +124,7 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
       list.back().knobs.transport = Transport::store;
     }
   }
-  // Of one rank there is nothing to hide.
+  // Where there is one rank, there is nothing to hide.
   if (wanted(Strategy::decomposed) && (problem.ranks > 1 || strategy))
     for (int chunks : {2, 4}) {
       plan::Candidate c{Strategy::decomposed, base};

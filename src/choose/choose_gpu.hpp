@@ -15,7 +15,7 @@ struct GpuKind {
   int major = 0;     ///< the least compute capability
 };
 
-/// Of a survey that found some.
+/// The kind that a survey found. It has found some.
 GpuKind kind_of(const GpuSurvey& survey);
 
 /// What to run on these GPUs: the plan recorded by their name for the problem where there is one, else that of a

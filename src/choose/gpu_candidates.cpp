@@ -86,7 +86,7 @@ class List {
     k.tile_m = s.tile_m;
     k.tile_n = s.tile_n;
     k.cluster = s.cluster;
-    // Of bf16 there are all.
+    // There are kernels of bf16 for all tiles.
     if (problem_.type != Type::bf16) k = with_kernel_tile(k, problem_.type, true);
     k.transport = Transport::store;
     k.partial = output_type(problem_.type);

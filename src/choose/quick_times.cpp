@@ -68,7 +68,7 @@ Curve Machine::*curve_of(Operator op) {
   return &Machine::all_to_all;
 }
 
-// Of first arrivals, or last reductions, which nothing hides.
+// The time of first arrivals, or last reductions, which nothing hides.
 double latency(const Problem& problem, const Knobs& knobs, const Machine& machine) {
   const double epilogue =
       machine::nearest_tile(machine, static_cast<double>(knobs.tile_m), static_cast<double>(knobs.tile_n)).epilogue;
@@ -116,13 +116,13 @@ double quick_seconds(const Problem& problem, const plan::Candidate& candidate, c
     const bool whole = problem.op == Operator::gemm_all_reduce && knobs.one_shot;
     const double wire = (whole ? problem.ranks / 2.0 : 1) * bytes / machine.ingress_bandwidth.value;
     const double product = product_seconds(problem, shapes, cut, machine);
-    // Of the product what comes before the first of it is sent, or after the last of A has come.
+    // The part of the product that comes before the first of it is sent, or after the last of A has come.
     const double alone = product / (problem.op == Operator::all_gather_gemm ? problem.ranks : waves_of(cut, machine));
     return std::max(product, alone + wire) + waves * latency(problem, knobs, machine);
   }
   const int chunks = candidate.strategy == Strategy::decomposed ? std::max(knobs.chunks, 1) : 1;
   const bool own = knobs.transport == Transport::store;
-  // Of a chunk; the longer of both hides the other, but for one.
+  // Both times are those of a chunk; the longer one hides the other, but for one chunk.
   const double product = library_seconds(problem, shapes, chunks, machine) / chunks;
   double collective = 0;
   if (problem.ranks > 1) {

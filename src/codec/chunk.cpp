@@ -130,7 +130,7 @@ IMBREX_CODEC void load_piece(const std::byte* first, const std::byte* second, st
   std::memcpy(codes, eights, sizeof eights);
 }
 
-// The whole of a group's codes. Of eight bits, the wire has them one a byte.
+// The whole of a group's codes. The wire has those of eight bits one a byte.
 template <Codec form>
 IMBREX_CODEC void write_codes(const Range& range, const Group& group, const float* values, int size, std::byte* first,
                               std::byte* second) {

@@ -18,7 +18,7 @@ struct TimelineRow {
 /// By rank; within a rank workers by number, what they load and store, then engines, then links.
 std::vector<TimelineRow> rows_of(const Timeline& timeline);
 
-/// Of rows that are one of many alike, what comes before the number ("sm 3", "worker 0"); empty for others.
+/// What comes before the number of a row that is one of many alike ("sm 3", "worker 0"); empty for others.
 std::string stem_of_many(const std::string& row);
 
 std::string_view name_of(Span::Kind kind);

@@ -117,7 +117,7 @@ class CodecError {
              std::int64_t cols)
       : parts_(parts), apart_(apart), cols_(cols) {}
 
-  // Of the collective's rows, whose first element begins a group.
+  // Adds what the collective may lose in its rows, whose first element begins a group.
   void add(const Collective& c, std::vector<double>& errors) const {
     const auto first = static_cast<std::size_t>(c.to.row * cols_), count = static_cast<std::size_t>(c.to.rows * cols_);
     std::vector<double> sums(count), apart(count);

@@ -182,7 +182,7 @@ Setup set_up(const RunRequest& request) {
   return {std::move(operands), std::move(choice)};
 }
 
-// Of files the names are left out: one file may have several.
+// The names of files are left out: one file may have several.
 runtime::Terms terms_of(const RunRequest& request, const Choice& choice) {
   runtime::Terms terms("a run of an operator");
   terms.add("device", name_of(choice.device));

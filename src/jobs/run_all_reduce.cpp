@@ -116,7 +116,7 @@ Setup set_up(const AllReduceRequest& request) {
   return setup;
 }
 
-// Of files the names are left out: one file may have several.
+// The names of files are left out: one file may have several.
 runtime::Terms terms_of(const AllReduceRequest& request, const Setup& setup) {
   runtime::Terms terms("a run of all_reduce");
   terms.add("m", setup.rows).add("n", setup.cols).add("ranks", request.ranks).add("type", name_of(request.type));

@@ -81,8 +81,8 @@ class Builder {
   const RankShapes& shapes() const { return shapes_; }
   int ranks() const { return plan_.problem.ranks; }
 
-  /// Whether the plan keeps the rank's tasks. Of others' it keeps the posts to ranks whose tasks it keeps, and whether
-  /// a wait came before.
+  /// Whether the plan keeps the rank's tasks. It keeps others' posts to ranks whose tasks it keeps, and whether a
+  /// wait came before.
   bool keeps(int rank) const { return only_ == all_ranks || rank == only_; }
   /// That rank, or all_ranks.
   int only() const { return only_; }

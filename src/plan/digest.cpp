@@ -162,7 +162,7 @@ void put(Stream& s, const Product& value) {
   nest_unless_default(s, 9, algorithm);
 }
 
-// Of the kinds of work. Waits and posts have 128 and 129.
+// The tags of the kinds of work. Waits and posts have 128 and 129.
 constexpr std::uint8_t tag_of(const Tile&) { return 1; }
 constexpr std::uint8_t tag_of(const Transfer&) { return 2; }
 constexpr std::uint8_t tag_of(const Reduction&) { return 3; }

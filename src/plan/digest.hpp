@@ -19,13 +19,13 @@ namespace imbrex::plan {
 /// never change, and no tag is used again for something else.
 class Digest {
  public:
-  /// Of a plan whose tasks come one by one; those in `frame` do not count. `frame` outlives the digest.
+  /// The digest of a plan whose tasks come one by one; those in `frame` do not count. `frame` outlives the digest.
   explicit Digest(const Plan& frame);
 
   /// Tasks of one queue come in its order.
   void add(const TaskPlace& place, const Task& task);
 
-  /// Of the frame and the tasks that have come.
+  /// The digest of the frame and the tasks that have come.
   std::uint64_t value() const;
   /// The parts of it: of one rank's counters, queues and tasks; of what the ranks share.
   std::uint64_t value_of_rank(int rank) const;
@@ -36,7 +36,7 @@ class Digest {
   std::vector<std::vector<std::uint64_t>> queues_;  // by rank and queue: the hash of its tasks
 };
 
-/// Of a plan that has its tasks.
+/// The digest of a plan that has its tasks.
 std::uint64_t digest_of(const Plan& plan);
 
 }  // namespace imbrex::plan

@@ -74,7 +74,7 @@ bool plan::owns_columns(const Problem& problem, const Knobs& knobs) {
 
 plan::ProductSize plan::product_of_rank(const Problem& problem) {
   const RankShapes shapes = shapes_of(problem);
-  // Of e4m3 with a scale of each rank's A, ranks' rows are products of their own.
+  // Where each rank's A has a scale, in e4m3, ranks' rows are products of their own.
   const bool at_once = problem.op == Operator::all_gather_gemm && problem.scales != Scales::tensor;
   return {at_once ? problem.m : shapes.a.rows, shapes.b.cols, shapes.a.cols, problem.type};
 }

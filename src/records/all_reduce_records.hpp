@@ -16,7 +16,7 @@ AllReduceRecord all_reduce_record_of(const plan::Node& n);
 /// As all_reduce_record_of reads it, on one line.
 std::string to_json(const AllReduceRecord& record);
 
-/// Of those of so many ranks: the record of the type, or of the type whose elements are nearest in size; of several,
+/// Among those of so many ranks, the record of the type, or of the type whose elements are nearest in size; of several,
 /// the latest, and of these the first. Null where there is none.
 const AllReduceRecord* find_record(const std::vector<AllReduceRecord>& records, int ranks, Type type);
 

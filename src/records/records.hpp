@@ -13,8 +13,8 @@
 
 namespace imbrex::records {
 
-/// The fastest plan of a problem on a GPU. Of those measured for its N and K, it is the nearest to M from m_low to
-/// m_high.
+/// The fastest plan of a problem on a GPU. It is the nearest, among those measured for its N and K, to M from m_low
+/// to m_high.
 struct Record {
   Problem problem;  ///< with the M that was measured
   std::int64_t m_low = 0, m_high = 0;
@@ -30,7 +30,7 @@ struct Records {
   std::vector<ProductRecord> products = {};
 };
 
-/// Of microseconds in a table. Throws Error(invalid_input) naming the place and the rule.
+/// The seconds that microseconds in a table are. Throws Error(invalid_input) naming the place and the rule.
 double seconds_of(const plan::Node& n);
 
 /// Gives every record its range: up to halfway, as a ratio, to the next M that was measured for the same operator,

@@ -14,7 +14,7 @@ namespace imbrex::runtime {
 /// By pidfd: the kernel reports the end at once, also of a process that its parent has not reaped yet.
 /// Where pidfd_open is not permitted or process ids mean nothing (other pid namespace), by record lock: every rank
 /// locks the byte of its own rank in the control file, which the kernel unlocks when the process ends, however it
-/// does; peers ask every 100 ms who holds it. Of a rank that does not run yet, a lock tells nothing; its line does.
+/// does; peers ask every 100 ms who holds it. A lock tells nothing of a rank that does not run yet; its line does.
 class Watcher {
  public:
   /// All pids are known, and `control_file` is the file of the control block. The process keeps no second descriptor

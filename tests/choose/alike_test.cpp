@@ -77,7 +77,7 @@ TEST(Alike, FewRowsAreAlike) {
   EXPECT_EQ(choose::choose_alike(records, problem(100), Strategy::fused, four_h200(), true)->knobs.group, 1);
 }
 
-// Of kinds of scales, the problem's own; far from all of those in M, another's.
+// The problem's own kind of scales counts; far from all of those in M, another's does.
 TEST(Alike, KindsOfScalesAreToldApart) {
   const auto with = [](std::int64_t m, Scales scales, int group) {
     records::Record r = record(m, fused(128, 128, 2, group));

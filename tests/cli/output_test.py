@@ -211,7 +211,7 @@ class Interrupted(Case):
                     self.assertEqual(self.read_npy(name)[:2], (8, 8))
 
     def test_writers_side_by_side(self):
-        """Of two that write one file at once, one wins; who reads it meanwhile sees a whole file."""
+        """One of two that write one file at once wins; who reads it meanwhile sees a whole file."""
         self.run_program("machine", "4xh200", "--name", "w0", "--out", "x.json")
         done, seen, faults = threading.Event(), set(), []
         def read():

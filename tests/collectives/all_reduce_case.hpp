@@ -18,7 +18,7 @@ struct Tensors {
   std::int64_t count() const { return std::ssize(inputs.front()); }
 };
 
-/// Of one of the kinds that codec/forms.hpp makes, all ranks alike or each its own; with `hostile`, some elements are
+/// Tensors of a kind that codec/forms.hpp makes, all ranks alike or each its own; with `hostile`, some elements are
 /// NaN, infinite or the largest finite.
 Tensors random_tensors(std::uint64_t seed, int ranks, Type type, std::int64_t count, bool hostile);
 

@@ -38,7 +38,7 @@ struct Choice {
     return *this;
   }
 
-  // Of one rank's plan, or why there is none.
+  // The kernel of one rank's plan, or why there is none.
   std::string of(const Problem& problem, Knobs knobs) {
     asked.clear();
     workers.try_emplace(plain.name, 132);

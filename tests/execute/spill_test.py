@@ -70,7 +70,7 @@ def kernels(image):
 
 
 def short(name):
-    """Of a mangled name what tells kernels apart, roughly."""
+    """What tells kernels apart in a mangled name, roughly."""
     return re.sub(r"_GLOBAL__N__\w{8}_\d+_|^_ZN6imbrex", "", name)[:140]
 
 

@@ -17,7 +17,7 @@ struct Epoch {
   RankTable table;
   std::vector<TaskTimes> times;
 
-  /// Of rank 1 of two, whose tiles run in pairs; task i takes up 10 us from 100 i us on.
+  /// An epoch of rank 1 of two, whose tiles run in pairs; task i takes up 10 us from 100 i us on.
   Epoch() {
     Knobs knobs;
     knobs.transport = Transport::store;

@@ -58,7 +58,7 @@ Problem random_problem(Random& random, Operator op, int ranks, std::int64_t most
   p.n = op == Operator::all_gather_gemm ? ranks * eights(most / ranks) : eights(most);
   const std::int64_t depths = size_of(type) == 1 ? 2 : 1;  // 16 bytes are as many as that of eights
   const bool sharded = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce;
-  // Of every rank's share of K, too, some are deep enough to be cut.
+  // Some of the ranks' shares of K, too, are deep enough to be cut.
   p.k = depths * (sharded ? ranks * eights(random.chance(0.5) ? std::min<std::int64_t>(most, 900) : most / ranks)
                           : eights(most));
   p.bias = random.chance(0.4);

@@ -234,7 +234,7 @@ TEST(GpuExchange, PublicObjectsReportWhatTheCpuReports) {
         const ExchangeReport a = gpu->report(), b = cpu->report();
         const std::lock_guard guard(lock);
         if (const std::string fault = blocks.fault(want); !fault.empty()) faults.push_back(c.text() + ": " + fault);
-        // Of exact sums a GPU looks at fewer elements at a time.
+        // A GPU looks at fewer elements of exact sums at a time.
         if (!(c.codec ? a.largest_error == b.largest_error : a.largest_error <= b.largest_error) ||
             a.non_finite != b.non_finite || a.groups != b.groups)
           faults.push_back(c.text() + ": error " + std::to_string(a.largest_error) + " CPU " +

@@ -13,7 +13,7 @@
 #define NEEDS_GPUS(count) \
   if (imbrex::test::gpus() < (count)) GTEST_SKIP() << (count) << " GPUs wanted, " << imbrex::test::gpus() << " found"
 
-/// Of what takes no ranks_per_gpu, or is not as said where ranks share a GPU.
+/// For what takes no ranks_per_gpu, or is not as said where ranks share a GPU.
 #define NEEDS_OWN_GPUS(count) \
   NEEDS_GPUS(count);          \
   if (imbrex::test::ranks_per_gpu() > 1) GTEST_SKIP() << "ranks share a GPU"
@@ -43,7 +43,7 @@ void meet_if_sharing(World& world);
 /// As many ranks as tests run that want many: a power of two, at most 8.
 int most_ranks();
 
-/// Of 1, 2, 3, 4 and 8 ranks those from `least` on that there are GPUs for.
+/// Those of 1, 2, 3, 4 and 8 ranks, from `least` on, that there are GPUs for.
 std::vector<int> rank_counts(int least);
 
 /// Bytes of a workspace of collectives that leaves so many ranks few slots: as many for each as four have of the least

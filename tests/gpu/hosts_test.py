@@ -28,7 +28,7 @@ def gpus():
 class Hosts(Case):
     def run_apart(self, settings, op, strategy, *options):
         """Runs over the two hosts and returns what NCCL said about itself."""
-        # Of an odd number of rows, the ranks of a host cannot share all evenly.
+        # The ranks of a host cannot share an odd number of rows evenly.
         sizes = ["--m", 1029 if op == "gemm_all_reduce" else 1024, "--n", 768, "--k", 2048]
         job = [PROGRAM, "run", op, *sizes, "--ranks", RANKS, "--device", "cuda", "--strategy", strategy, *options, "--verify",
                "--repeat", 3]
@@ -44,7 +44,7 @@ class Hosts(Case):
         return said
 
     def communicators(self, said):
-        """Of each size, over how many hosts, as NCCL counts them."""
+        """The communicators' sizes, each with the number of its hosts, as NCCL counts them."""
         return set(re.findall(r"nRanks (\d+) nNodes (\d+)", said))
 
     def test_sequential_over_all_ranks(self):

@@ -33,7 +33,7 @@ std::vector<std::byte> input_stretch(Type type, int rank, std::uint64_t seed, bo
 /// Sums in fp32 by rank number.
 std::vector<std::byte> expected_stretch(Type type, int ranks, std::uint64_t seed, bool hostile);
 
-/// Of `count` elements that follow a stretch's first one; -1 if none differs. Any NaN equals any other.
+/// The first of `count` elements, behind a stretch's first, that differs; -1 if none does. Any NaN equals any other.
 std::int64_t first_difference(Type type, const std::byte* got, std::int64_t count,
                               const std::vector<std::byte>& stretch);
 

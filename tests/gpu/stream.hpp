@@ -7,7 +7,7 @@
 
 namespace imbrex::test {
 
-/// Of the GPU that is current, which is the rank's once it has made an operator or selected it. All ranks make theirs
+/// A stream of the current GPU, which is the rank's once it has made an operator or selected it. All ranks make theirs
 /// together, and copy something: while a kernel of another rank on the GPU waits, the driver neither makes a stream nor
 /// begins its first copies.
 class Stream {

@@ -9,7 +9,7 @@
 
 namespace imbrex::test {
 
-/// Of each rank, in symmetric memory.
+/// Each rank has one in symmetric memory.
 struct Box {
   std::uint64_t token;
   std::uint32_t came;  ///< how often

@@ -46,7 +46,7 @@ TEST(Turns, NobodyRunsOffAlone) {
   EXPECT_EQ(jobs::timed_with_run_off(2, 2, 3, [&](std::size_t i) { return far[i]; }), (std::vector<double>{1, 1}));
 }
 
-// Of candidates that differ by less than their samples do: what the one that is chosen takes more than the best, on
+// What the chosen one of candidates that differ by less than their samples do takes more than the best, on
 // average.
 TEST(Turns, ARunOffChoosesBetter) {
   test::Random random(test::seed_from_environment());

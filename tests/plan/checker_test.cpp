@@ -440,7 +440,7 @@ TEST(Checker, SumsOfVeryManyStretchesAreNotFollowed) {
                "than 1024 separate stretches of K is not followed");
 }
 
-// Of this process: what others do on the machine does not count.
+// Seconds of this process: what others do on the machine does not count.
 double seconds_of_work() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);

@@ -58,7 +58,7 @@ Reduction& reduction_of(Plan& plan) { return work_of<Reduction>(plan, 0, 0, 1); 
 Transfer& transfer_of(Plan& plan) { return work_of<Transfer>(plan, 0, 1, 0); }
 Collective& collective_of(Plan& plan) { return work_of<Collective>(plan, 1, 0, 0); }
 
-// Of a list: another item, one less, one more, the other order.
+// Changes of a list: another item, one less, one more, the other order.
 template <typename T>
 void change_list(std::vector<Change>& changes, const std::string& name, std::function<std::vector<T>&(Plan&)> list) {
   changes.push_back({name + ": one less", [=](Plan& p) { list(p).pop_back(); }});
@@ -221,7 +221,7 @@ TEST(Digest, IsTheSameNumberForEver) {
   EXPECT_EQ(digest_of(full_plan()), 4520988439274017008u);
 }
 
-// Of every strategy's plans: as JSON they are the same, and no two that differ have one digest.
+// Every strategy's plans are the same as JSON, and no two that differ have one digest.
 TEST(Digest, TellsPlansApart) {
   test::Random random(test::seed_from_environment());
   std::map<std::uint64_t, Plan> seen;

@@ -89,7 +89,7 @@ TEST(SplitK, OneRanksPlanIsThatRanksPart) {
   }
 }
 
-// Of several owners' contributions, the own one stands where its rank does, and is the sum of the parts in their order.
+// Among several contributions, the own one stands where its rank does, and is the sum of the parts in their order.
 TEST(SplitK, PartsStandWhereTheOwnProductDoes) {
   Knobs knobs;
   knobs.transport = Transport::store;

@@ -18,7 +18,7 @@ namespace {
 // What a stream has brought.
 struct Brought {
   std::vector<std::vector<Task>> own;  // by queue: tasks of the rank that it is for
-  // Of the other ranks, by rank, queue, and whether a task of the queue has waited: posts.
+  // Posts of the other ranks, by rank, queue, and whether a task of the queue has waited.
   std::map<std::tuple<int, int, bool>, std::vector<Post>> posts;
   std::vector<int> compute_queues;  // of own tasks, as they came
 

@@ -116,7 +116,7 @@ TEST(Behaviour, SMsThatShareATileAddTheirParts) {
     p.queue(0, Engine::library).push_back(Plans::product(0, tiles, 1024));
     return simulate(p.plan, m).seconds;
   };
-  // Of four SMs each tile gets a share, all of it where adding costs little.
+  // Each tile gets a share of four SMs, all of it where adding costs little.
   for (const int tiles : {1, 2, 4})
     EXPECT_NEAR(seconds(tiles, 1e-8), (1 + tiles) * panel + 4 / tiles * 1e-8, 1e-9) << tiles;
   // Else as many as gain: sqrt(4 panels / epilogue), here 1.02, or 2.05 of the four.

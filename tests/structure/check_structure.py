@@ -31,6 +31,9 @@ CHECKED_NUMBERS = ["src/plan", "src/execute", "src/execute/cpu"]
 NARROWING = re.compile(r"static_cast<(int|short|unsigned( int)?|std::u?int(8|16|32)_t)>\s*\(")
 WRITES = re.compile(r"\b(ofstream|fopen|freopen|O_CREAT|O_TMPFILE|mkstemp|creat\s*\()")
 WRITER = "src/base/files/file.cpp"
+# A sentence that begins so says what it is about before it says what it is; it names its subject first instead.
+DANGLING = re.compile(r"\bO[f]\b")
+DANGLING_STILL = ("include/imbrex/collectives.hpp", "include/imbrex/plan.hpp")
 GETENV = re.compile(r"\b(secure_)?getenv\s*\(")
 
 
@@ -200,6 +203,16 @@ def check_sizes(root):
     return faults
 
 
+def check_sentences(root):
+    """No sentence of a comment, a document or a message begins with its complement."""
+    paths = sorted(root.glob("*.md")) + [path for folder in CODE_FOLDERS + ["scripts", "cmake", "docs", "machines"]
+                                         for path in files(root, folder) if "corpus" not in path.parts]
+    return [f"{where}:{number}: a sentence begins with a preposition's phrase; it names its subject first"
+            for path in paths if path.suffix in LINES | {".md", ".def", ".in"}
+            if (where := str(path.relative_to(root))) not in DANGLING_STILL
+            for number, line in enumerate(text_of(path).split("\n"), 1) if DANGLING.search(line)]
+
+
 def check_listed(root):
     """Every source file is named in some CMakeLists.txt, as a path from there or from the root."""
     listed = set()
@@ -216,7 +229,7 @@ def check_listed(root):
             if path.suffix in (".cpp", ".cu", ".c") and path.resolve() not in listed]
 
 
-CHECKS = [check_rooms, check_arrows, check_foreign, check_narrowing, check_writers, check_sizes, check_listed]
+CHECKS = [check_rooms, check_arrows, check_foreign, check_narrowing, check_writers, check_sizes, check_sentences, check_listed]
 
 
 def main(argv):

@@ -134,6 +134,17 @@ class Checks(unittest.TestCase):
         self.refuse("501 lines", {"src/plan/plan.hpp": "\n" * 501})
         self.refuse("501 lines", {"scripts/test": "\n" * 501})
 
+    def test_sentences(self):
+        begin = "O" "f"  # not to be found in this file
+        for name, text in (("src/plan/plan.hpp", f"/// {begin} a plan.\n"), ("docs/x.md", f"Words. {begin} these some.\n"),
+                           ("cli/main.cpp", f'auto text = "{begin} all";\n'), ("scripts/test", f"# Words.\n# {begin} one.\n"),
+                           ("bench/x.py", f'"""{begin} each."""\n'), ("README.md", f"See\n{begin}\nthese.\n")):
+            with self.subTest(name=name):
+                self.refuse("names its subject", {name: text})
+        self.assertEqual(faults_of({"src/plan/plan.hpp": "/// Some of a plan, and offset, Offset, OfMany.\n",
+                                    "include/imbrex/collectives.hpp": f"/// {begin} the last call.\n",
+                                    ARROWS: self.house(public={**PUBLIC, "collectives.hpp": "plan"})}), [])
+
     def test_listed(self):
         self.refuse("in no CMakeLists.txt", {"src/plan/orphan.cpp": ""})
         self.refuse("in no CMakeLists.txt", {"src/plan/an.cpp": ""})  # plan.cpp is listed, an.cpp is not

@@ -101,7 +101,7 @@ IMBREX_DEVICE void wait_for_stream() {
 #endif
 }
 
-/// Of the GPU's global timer, or the host's steady clock.
+/// Nanoseconds of the GPU's global timer, or the host's steady clock.
 IMBREX_DEVICE std::uint64_t now_ns() {
 #if defined(__CUDA_ARCH__)
   std::uint64_t time;

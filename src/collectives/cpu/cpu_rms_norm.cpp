@@ -132,7 +132,7 @@ class CpuAllReduceRmsNorm final : public AllReduceRmsNorm, private RankWork {
   AllReduceRmsNormOptions options_;
   Wire wire_{type_, std::nullopt, false};
 
-  // Of the current call.
+  // What the current call was given.
   RmsNormOperands operands_;
   std::vector<float> weight_;
 };

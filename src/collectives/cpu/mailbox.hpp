@@ -47,7 +47,7 @@ class Mailbox {
  private:
   static constexpr std::size_t header_bytes = 64;
 
-  /// Of one slot, for both copies.
+  /// What is known of one slot, for both copies.
   struct alignas(64) Commit {
     std::uint64_t counter;
     std::int32_t writer;  ///< rank + 1 of the one that has written; 0: none yet

@@ -57,7 +57,7 @@ class RankWork {
   void note_magnitudes(std::int64_t count, std::int64_t group);
   /// The bound of outputs that were sent as records_ say, from those of their sums.
   void note_errors(std::int64_t group, int ranks);
-  /// Of values_.
+  /// Counts those of values_.
   void count_non_finite(std::int64_t count);
 
   World& world_;
@@ -67,7 +67,7 @@ class RankWork {
   const char* name_;
   Mailbox mailbox_;
 
-  // Of the current call, and room for it.
+  // The current call, and room for it.
   CallRecord record_;
   std::int64_t count_ = 0;
   const std::byte* in_ = nullptr;

@@ -112,7 +112,7 @@ class CudaAllReduce final : public AllReduce {
   cuda::CudaCollectives collectives_;
   collectives::Sizes sizes_;
 
-  // Of the last call.
+  // What is known of the last call.
   cudaStream_t stream_ = nullptr;
   bool called_ = false, voted_ = false;
   collectives::CallRecord record_;

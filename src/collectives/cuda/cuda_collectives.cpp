@@ -48,8 +48,8 @@ void expect_apart(const void* in, std::size_t in_bytes, const void* out, std::si
                  out_bytes, in, in_bytes);
 }
 
-// Of all ranks' GPUs, which must all run the kernels: chunks and slots lie where the number of blocks puts them, on
-// every rank alike.
+// Those of the rank's GPU that has the fewest; all GPUs must run the kernels: chunks and slots lie where the number of
+// blocks puts them, on every rank alike.
 std::uint32_t fewest_processors(World& world, int device) {
   const auto all = runtime::agree(world, [&] {
     const Gpu& gpu = runtime::gpu_of(device);
@@ -113,7 +113,7 @@ std::uint32_t CudaCollectives::own_blocks(std::uint32_t wanted, std::uint32_t us
   return ranks_per_gpu_ == 1 ? wanted : std::min(wanted, processors_);
 }
 
-// Of a whole vector, from each rank.
+// Bytes of a slot for a whole vector from each rank.
 std::uint64_t CudaCollectives::slot_bytes() const { return comm_.copy_bytes / comm_.ranks / 256 * 256; }
 
 std::int64_t CudaCollectives::one_shot_bytes(Type type, std::int64_t row_bytes) const {

@@ -23,7 +23,7 @@
 namespace imbrex::cuda {
 
 struct CollectivesOptions {
-  /// Of GPU memory per rank: what is under way of one call and of the call before it, in exact slots and in coded ones.
+  /// GPU memory per rank: what is under way of one call and of the call before it, in exact slots and in coded ones.
   std::size_t workspace_bytes = std::size_t{256} << 20;
   std::uint64_t delays = 0;  ///< tests: not 0: seed of random pauses of warps
   double max_delay = 1e-4;   ///< longest pause, seconds

@@ -62,7 +62,7 @@ class CudaExchange final : public Exchange {
   ExchangeOptions options_;
   cuda::CudaCollectives collectives_;
 
-  // Of the last call.
+  // What is known of the last call.
   cudaStream_t stream_ = nullptr;
   bool called_ = false;
   std::int64_t groups_ = 0;  // that this rank coded

@@ -63,8 +63,8 @@ class CudaExecutor final : public Executor {
     if (called || calls_.captured()) world_.barrier();
   }
 
-  // Of graphs that hold calls nobody tells when they run. Not under the lock: whoever looks after them needs it to end
-  // them where a rank is lost.
+  // Nobody tells when graphs that hold calls run. This is not done under the lock: whoever looks after them needs it to
+  // end them where a rank is lost.
   void await_replays() {
     if (!calls_.captured()) return;
     IMBREX_CUDA_TRY(cudaSetDevice(device_));

@@ -19,7 +19,7 @@
 namespace imbrex::jobs {
 namespace {
 
-// Of one rank.
+// The problem of one rank that computes the product.
 Problem problem_of(const plan::ProductSize& p) { return {Operator::gemm_reduce_scatter, p.m, p.n, p.k, 1, p.type}; }
 
 std::vector<plan::ProductSize> products_of(const std::vector<Problem>& problems) {

@@ -7,7 +7,7 @@
 
 namespace imbrex::jobs {
 
-/// Of an even number, the upper one of the two in the middle. There is one at least.
+/// For an even number of values, the upper one of the two in the middle. There is one value at least.
 double median(std::vector<double> values);
 
 /// Seconds of one sample of a candidate.

@@ -91,7 +91,7 @@ class FusedAllGather final : public FusedStrategy {
     }
   }
 
-  // Of a rank's product.
+  // Blocks of a rank's product.
   std::int64_t count_blocks() const {
     const Knobs& knobs = b_.knobs();
     const auto rows = [&](std::int64_t count) { return base::ceil_div(count, knobs.tile_m); };

@@ -79,7 +79,7 @@ class FusedScatter final : public FusedStrategy {
       b_.keep_all();
   }
 
-  // Of the other ranks' tiles a plan for one rank keeps the posts, which need no order among themselves; where copies
+  // A plan for one rank keeps the posts of the other ranks' tiles, which need no order among themselves; where copies
   // follow tiles, and where tiles span shards, they are found by going through all tiles.
   bool ordered(int rank) const { return b_.keeps(rank) || copies_ || spanning_; }
 

@@ -63,7 +63,7 @@ void set_batch(Product& product, int batch, std::int64_t a_step, std::int64_t to
   product.to_step = to_step;
 }
 
-// Of one chunk's collective, at most, where it goes by way of the hosts.
+// The stages that one chunk's collective has at most, where it goes by way of the hosts.
 std::int64_t most_stages(const Builder& b) { return b.knobs().nodes == 1 ? 1 : std::max(b.knobs().nodes + 1, 5); }
 
 Plan gather_then_gemm(Builder& b, int most_chunks) {

@@ -25,8 +25,8 @@ std::int64_t count_tiles(const Builder& b, const ScatterWays& ways, const std::v
 Counts count_scattered(const Builder& b, const ScatterWays& ways, const std::vector<Area>& areas, std::int64_t parts) {
   const Knobs& knobs = b.knobs();
   const std::int64_t ranks = b.ranks(), tiles = count_tiles(b, ways, areas);
-  // Pieces: parts of tiles that one rank owns. Meetings: of a piece and a copy, where copies carry pieces. Of all areas
-  // together, and of the one that has most.
+  // Pieces: parts of tiles that one rank owns. Meetings: of a piece and a copy, where copies carry pieces. Those of all
+  // areas together, and of the one that has most.
   std::int64_t pieces = 0, own_pieces = 0, meetings = 0, own_meetings = 0, own_copies = 0;
   for (const Area& area : areas) {
     if (area.rows.size == 0 || area.cols.size == 0) continue;

@@ -57,7 +57,7 @@ class Children {
   struct sigaction before_ {};
 };
 
-/// Of a child that did not exit, or whose code is unknown: "killed by signal 9 (Killed)".
+/// What became of a child that did not exit, or whose code is unknown: "killed by signal 9 (Killed)".
 std::string describe(const Ending& ending);
 
 }  // namespace imbrex::runtime

@@ -43,7 +43,7 @@ const CodedEntry* find(Type type, const CodecPair& pair) {
   return nullptr;
 }
 
-// Of an entry's kernels, the one for so many ranks.
+// The one of an entry's kernels that is for so many ranks.
 std::size_t kernel_for(std::uint32_t ranks) { return ranks > 4 ? 2 : ranks > 2 ? 1 : 0; }
 
 template <typename... Kind>
@@ -80,9 +80,9 @@ bool fills_sums(std::int64_t count, const CodecPair& pair) {
   return value_blocks_of(count, {pair.reduce_scatter, pair.reduce_scatter}) < value_blocks_of(count, pair);
 }
 
-// Of a staged kernel, whose blocks of threads have `each` blocks of values: few, as each takes its time to be posted;
-// of more than two ranks two, so that both steps keep links busy at once; as large as can be of long vectors, if slots
-// of such chunks stay near. Measured on two H200s and on four.
+// Chunks of a staged kernel, whose blocks of threads have `each` blocks of values: few, as each takes its time to be
+// posted; two for more than two ranks, so that both steps keep links busy at once; as large as can be for long vectors,
+// if slots of such chunks stay near. Measured on two H200s and on four.
 template <typename StayNear>
 std::uint64_t staged_chunks(std::uint32_t ranks, std::uint64_t each, StayNear&& stay_near) {
   std::uint64_t span = ranks == 2 || each >= 6 * 1024 ? 1024 : 512;

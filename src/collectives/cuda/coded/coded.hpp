@@ -51,7 +51,7 @@ struct CodedShape {
   std::uint32_t slots = 0;  ///< chunks that the slots hold at most; 0: what fits
 };
 
-/// Of kernels that are not staged: a thread for each block of a chunk's values, and a warp that posts.
+/// Threads of kernels that are not staged: one for each block of a chunk's values. A warp that posts comes on top.
 inline constexpr std::uint32_t most_coded_workers = 480;
 
 /// Warps of a staged kernel by what they do, and the stages that adders fill; one more warp posts what is freed.
@@ -61,8 +61,8 @@ struct CodedRoles {
   constexpr std::uint32_t threads() const { return 32 * (senders + adders + takers + part_posters + sum_posters + 1); }
 };
 
-/// Of the kernel for up to `most` ranks, measured on two H200s and on four: of two ranks each adds half of the vector,
-/// and posts a sum for every part.
+/// The roles in the kernel for up to `most` ranks, measured on two H200s and on four. Each of two ranks adds half of
+/// the vector, and posts a sum for every part.
 constexpr CodedRoles roles_of(int most) {
   return most == 2 ? CodedRoles{6, 8, 4, 2, 2, 4} : CodedRoles{6, 6, 4, 2, 1, 6};
 }
@@ -76,7 +76,7 @@ inline constexpr std::uint32_t most_staged_span = 2048, most_staged_bytes = 216 
 /// How codes travel: as packets that are their own flag, for vectors that are not long, or in copies that are posted.
 enum class CodedWay : std::uint8_t { automatic, packets, copies };
 
-/// Of a kernel of packets for up to `most` ranks (coded_packets.cuh): more threads would leave it too few registers.
+/// Threads of a kernel of packets for up to `most` ranks (coded_packets.cuh): more leave it too few registers.
 constexpr std::uint32_t most_packet_threads(std::uint32_t most) { return most > 4 ? 384 : 512; }
 
 /// A run's slot: each lane's words of codes, a word for each group, and of asymmetric codes one for the key in a sector

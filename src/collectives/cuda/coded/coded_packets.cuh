@@ -186,7 +186,7 @@ class CodedPackets : CodedRank<type, false> {
   }
 
  private:
-  /// Of a run of `owner`'s piece, whether it is there.
+  /// Whether a run of `owner`'s piece is there.
   __device__ __forceinline__ bool has_run(std::uint32_t owner, std::uint32_t run) const {
     return has(owner, run * staged_run);
   }

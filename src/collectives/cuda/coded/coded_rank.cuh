@@ -61,7 +61,7 @@ __device__ __forceinline__ bool await_step(Ended& ended, std::uint32_t warps, st
   return __all_sync(whole_warp, count != gave_up);
 }
 
-/// Of a block's shared memory; zero at first.
+/// It lies in a block's shared memory; zero at first.
 struct Progress {
   Ended parts, sums, freed;
 };
@@ -157,7 +157,7 @@ class CodedRank {
     __syncwarp();  // a vote orders no memory: what one lane has acquired is the others' from here on
   }
 
-  /// Of this thread's block of values, in a chunk.
+  /// The number of this thread's block of values in a chunk.
   __device__ __forceinline__ std::uint32_t index_of() const { return threadIdx.x; }
 
   __device__ __forceinline__ std::uint32_t block_of(std::uint32_t chunk) const { return first_of(chunk) + index_of(); }
@@ -172,7 +172,7 @@ class CodedRank {
     return block < a_.piece && owner * a_.piece + block < a_.value_blocks;
   }
 
-  /// Of a chunk's slots among a source's.
+  /// The place of a chunk's slots among a source's.
   __device__ __forceinline__ std::uint32_t place_of(std::uint32_t chunk) const {
     return chunk % a_.slots * gridDim.x + blockIdx.x;
   }

@@ -17,7 +17,7 @@
 
 namespace imbrex::cuda {
 
-/// Of a block's shared memory; zero at first.
+/// It lies in a block's shared memory; zero at first.
 struct RingProgress {
   Ended stages[2 * max_comm_ranks - 1];
 };
@@ -158,7 +158,7 @@ class CodedRing : CodedRank<type, false> {
     if (group.kind == codec::GroupKind::marked) this->count_non_finite(piece * a_.piece + block, values);
   }
 
-  /// Of positive floats in a warp.
+  /// The largest of positive floats in a warp.
   static __device__ __forceinline__ float largest(float value) {
     return __uint_as_float(__reduce_max_sync(whole_warp, __float_as_uint(value)));
   }

@@ -31,7 +31,7 @@ __device__ __forceinline__ T over_group(const Codec& c, T value, Fold&& fold) {
   return value;
 }
 
-/// Of a thread's two blocks.
+/// The values of a thread's two blocks.
 using PairValues = float[2][coded_block_values];
 
 template <Type type>

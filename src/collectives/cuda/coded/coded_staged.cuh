@@ -1,7 +1,7 @@
 // The two-step all-reduce through a codec that the compiler knows, as one kernel whose warps each do one thing.
 //
-// The vector is cut as in the exact two-shot (exact_kernels.cuh), in blocks of eight values: pieces, chunks, slots. Of
-// a block's warps
+// The vector is cut as in the exact two-shot (exact_kernels.cuh), in blocks of eight values: pieces, chunks, slots. The
+// warps of a block:
 //
 //   senders   code chunk k of every other rank's piece, one after the other, into stages in shared memory,
 //   adders    wait for the peers' parts of chunk k of this rank's piece, decode and add them by rank number, its own
@@ -28,7 +28,7 @@
 
 namespace imbrex::cuda {
 
-/// Of a block's shared memory. Stages are filled in turn, and emptied by their posters' copies.
+/// It lies in a block's shared memory. Stages are filled in turn, and emptied by their posters' copies.
 // NOTE: those who fill a stage wait for every phase of its barrier, in order. Posters, who take every other chunk, do
 // not, and a phase is known by its parity alone: they count.
 struct StagedProgress {
@@ -114,7 +114,7 @@ class CodedStaged : CodedRank<type, false> {
   __device__ __forceinline__ std::uint32_t first_of_run(std::uint32_t chunk, std::uint32_t run) const {
     return first_of(chunk) + run * staged_run;
   }
-  /// Of the caller's vectors.
+  /// A pair of the caller's vectors.
   __device__ __forceinline__ RawPair load_own(std::uint32_t owner, std::uint32_t first) const {
     return cuda::load_pair(in_.first, owner * a_.piece + first + first_in_run(lane_));
   }

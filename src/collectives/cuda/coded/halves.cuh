@@ -23,7 +23,7 @@ __device__ __forceinline__ std::uint32_t word_of(const Halves& halves) {
   return *reinterpret_cast<const std::uint32_t*>(&halves);
 }
 
-/// Of both halves of two words; a NaN wins.
+/// The larger of each half of two words; a NaN wins.
 template <Type type>
 __device__ __forceinline__ std::uint32_t larger_halves(std::uint32_t a, std::uint32_t b) {
   return word_of(__hmax2_nan(halves_of<type>(a), halves_of<type>(b)));

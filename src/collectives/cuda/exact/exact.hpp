@@ -21,7 +21,7 @@ struct ExactShape {
   std::uint32_t slots = 0;  ///< two_shot: chunks that the slots hold at most; 0: most_exact_slots
 };
 
-/// Of two ranks a thread has one peer's packets on its way, and takes more of them.
+/// Between two ranks a thread has one peer's packets on its way, and takes more of them.
 constexpr std::uint32_t most_batch(std::uint32_t ranks) { return ranks == 2 ? 4 : 2; }
 
 /// Where a call has more chunks than its slots hold, they hold no more than this.

@@ -99,7 +99,7 @@ class TwoShot {
   }
 
  private:
-  // Of batch 0 in a piece.
+  // The number of batch 0's packet in a piece.
   __device__ __forceinline__ std::uint64_t packet_of(std::uint32_t chunk) const {
     return (static_cast<std::uint64_t>(chunk) * gridDim.x + blockIdx.x) * span_ + threadIdx.x;
   }

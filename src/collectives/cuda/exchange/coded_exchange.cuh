@@ -76,7 +76,7 @@ class CodedExchange : public CodedOneStep<CodedExchange<type, kind>, type, false
   }
   __device__ __forceinline__ Vector in(std::uint32_t peer) const { return vector_of(a_.in, gathers ? 0 : peer); }
 
-  /// Of the output's block `number`; `parts` were added up. By a whole warp.
+  /// Puts the output's block `number`; `parts` were added up. A whole warp calls it.
   __device__ __forceinline__ void put(std::uint32_t number, std::uint32_t block, bool there, const codec::Bound& bound,
                                       int parts, Values& values) {
 #pragma unroll

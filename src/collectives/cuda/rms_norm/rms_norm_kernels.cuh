@@ -10,7 +10,7 @@
 
 namespace imbrex::cuda {
 
-/// Of a block's shared memory: the sums of its warps, of up to Most rows at once, in two copies that take turns.
+/// In a block's shared memory: the sums of its warps, of up to Most rows at once, in two copies that take turns.
 template <int Most>
 struct WarpSums {
   float of[2][Most][collectives::most_row_threads / 32];
@@ -282,7 +282,7 @@ class TwoShotRmsNorm : RowWork<type, Most> {
   }
 
  private:
-  /// Of this group's row in a piece.
+  /// The number of this group's row in a piece.
   __device__ __forceinline__ std::uint64_t index_of(std::uint32_t chunk) const {
     return chunk * this->rows_at_once() + this->first_row();
   }

@@ -41,10 +41,10 @@ using CommCounters = std::uint32_t[max_comm_ranks][max_comm_blocks];
 /// [stage of a ring][block]
 using RingCounters = std::uint32_t[2 * max_comm_ranks - 1][max_comm_blocks];
 
-/// Zero at first. Of the state, whose words all kernels share, `epoch` and `readers` are not used: see above.
+/// Zero at first. The state's words are shared by all kernels; its `epoch` and `readers` are not used: see above.
 struct alignas(256) CommState {
   device::State state;
-  /// Of the last call that was voted on and goes the exact way, its epoch. Written by this rank's vote.
+  /// The epoch of the last call that was voted on and goes the exact way. Written by this rank's vote.
   std::uint64_t exact_epoch;
   std::uint32_t unused[38];
   CommReport reports[2];
@@ -55,8 +55,8 @@ struct alignas(256) CommState {
   CommCounters parts[max_comm_posters], sums[max_comm_posters], freed[max_comm_posters];
   /// What `freed` is, of exact calls.
   CommCounters room;
-  /// Of rings, whose stages are posted by one neighbour each: chunks that it has sent, and, of the last stage, that it
-  /// is done with.
+  /// Counters of rings, whose stages are posted by one neighbour each: chunks that it has sent, and, of the last
+  /// stage, that it is done with.
   RingCounters ring;
 };
 static_assert(sizeof(CommState) ==
@@ -67,7 +67,7 @@ static_assert(sizeof(CommState) ==
 /// `seen` are of a counter, counted from the call's begin, or zero.
 enum class CommStep : std::uint32_t { vector, part, sum, room, block, vote };
 
-/// Of two kernels behind a vote one does the work; the other ends at once, and is no epoch.
+/// One of two kernels behind a vote does the work; the other ends at once, and is no epoch.
 enum class Turn : std::uint32_t { always, unless_exact, if_exact };
 
 /// One rank's view, by value into kernels. A workspace begins with the rank's state; `readers` is not used.

@@ -59,7 +59,7 @@ class StreamExecution : public Execution {
   /// Throws what failed.
   virtual void expect_sound() = 0;
 
-  /// Of the last epoch, which is over; called where a timeline is wanted.
+  /// Spans of the last epoch, which is over; called where a timeline is wanted.
   virtual std::vector<Span> spans() = 0;
 
   /// First in a destructor: no other thread looks at the execution any more.

@@ -34,8 +34,8 @@ struct LibraryShape {
 class LibraryGemm {
  public:
   /// Asks the library's heuristic, which depends on the shape alone: timing candidates could choose another one, and
-  /// other bits, on every rank and in every run. Of what it suggests, takes the first algorithm that is `wanted`, or,
-  /// where none is, the first. Throws Error(invalid_input) if it knows none.
+  /// other bits, on every rank and in every run. It takes the first algorithm suggested that is `wanted`, or, where
+  /// none is, the first. Throws Error(invalid_input) if it knows none.
   LibraryGemm(cublasLtHandle_t handle, const LibraryShape& shape, const LibraryAlgorithm& wanted = {});
 
   std::size_t workspace_bytes() const { return workspace_bytes_; }

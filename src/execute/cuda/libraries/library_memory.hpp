@@ -43,7 +43,7 @@ class LibraryMemory {
     workspaces_ = raw_memory(bytes);
   }
 
-  /// Of the region's first element.
+  /// The address of the region's first element.
   std::byte* at(const Region& r, const Operands& operands) const {
     const auto* input = static_cast<const std::byte*>(execute::input_of(operands, plan_.problem, r.buffer));
     std::byte* base = buffer(r).role == BufferRole::workspace
@@ -56,7 +56,7 @@ class LibraryMemory {
   /// Whether the region's rows have a second copy.
   bool has_apart(const Region& r) const { return apart_[static_cast<std::size_t>(r.buffer)] != nowhere; }
 
-  /// Of the region's first row there; rows are operand_alignment apart.
+  /// The address of the region's first row there; rows are operand_alignment apart.
   std::byte* at_apart(const Region& r) const {
     return static_cast<std::byte*>(workspaces_.get()) + apart_[static_cast<std::size_t>(r.buffer)] +
            static_cast<std::size_t>(r.row) * operand_alignment;
@@ -65,7 +65,7 @@ class LibraryMemory {
   /// Elements from one row to the next, or of what lies by columns, from one column.
   std::int64_t pitch(const Region& r) const { return by_columns(r) ? buffer(r).rows : buffer(r).cols; }
 
-  /// Of `at`, and of what lies any number of times `row_step` rows further, in bytes.
+  /// The alignment of `at`, and of what lies any number of times `row_step` rows further, in bytes.
   std::uint32_t alignment(const Region& r, std::int64_t row_step) const {
     const Buffer& b = buffer(r);
     const std::size_t base = b.role == BufferRole::workspace ? alignment_ : operand_alignment,

@@ -30,7 +30,7 @@ class SharedLibraries {
   /// Collective over the world, with the same sets on every rank: makes the communicators that there are not yet.
   void make_communicators(const std::set<std::vector<int>>& rank_sets);
 
-  /// Of a set that this rank belongs to, and that was made.
+  /// The one of a set that this rank belongs to, and that was made.
   runtime::Communicator& communicator(const std::vector<int>& ranks) const { return *communicators_.at(ranks); }
 
   /// Collective, the first time: Imbrex' own collectives, of all ranks.

@@ -85,7 +85,7 @@ const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey,
                  "no kernel named like '{}' runs {} tiles of {} x {} on this GPU{}{}", options.kernel,
                  name_of(frame.problem.type), tile.rows, tile.cols,
                  tma.empty() ? "" : ": tensor-memory loads cannot take ", tma);
-  // Of one GPU, all streams' copies share a queue: the next epoch's, which wait for this rank's kernel, would stand
+  // On one GPU, all streams' copies share a queue: the next epoch's, which wait for this rank's kernel, would stand
   // before those of another rank that the kernel waits for.
   IMBREX_EXPECTS(
       options.ranks_per_gpu == 1 || tables.of(best->shape).copies.empty(),

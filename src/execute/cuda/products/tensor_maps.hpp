@@ -39,7 +39,7 @@ class KeptMaps {
  private:
   struct Hash {
     std::size_t operator()(const TensorMapKey& key) const noexcept {
-      // Of the shape, an execution has few: addresses tell most keys apart, by their middle bits.
+      // An execution has few shapes: addresses tell most keys apart, by their middle bits.
       const auto shape = static_cast<std::uint64_t>(key.rows * 31 + key.cols * 2 + (key.operand_b ? 1 : 0));
       return static_cast<std::size_t>((std::bit_cast<std::uintptr_t>(key.address) / 256 + shape) * 0x9e3779b97f4a7c15u);
     }

@@ -68,8 +68,8 @@ bool Pairs::pairable(const TaskEntry& x, const TaskEntry& y) const {
   return true;
 }
 
-// Of two copies of a tile, the halves of its K: equally many slices, as the blocks' stages go in step. The last slice
-// may lie beyond K, where loads bring zeros.
+// Gives two copies of a tile the halves of its K: equally many slices, as the blocks' stages go in step. The last
+// slice may lie beyond K, where loads bring zeros.
 void Pairs::share_k(TaskEntry& first, TaskEntry& second) {
   const auto slice = static_cast<std::uint32_t>(shape_.slice);
   const std::uint32_t half = (first.k_end - first.k_begin + 2 * slice - 1) / (2 * slice) * slice;

@@ -9,7 +9,7 @@
 
 namespace imbrex::cuda {
 
-/// Of one queue, in its order. Pairs keep what the checker proves for workers that take tasks one by one: of a queue's
+/// One queue's, in its order. Pairs keep what the checker proves for workers that take tasks one by one: of a queue's
 /// unfinished tasks, the first is at the head of its blocks, or its mate is one that always finishes. So a task's mate
 /// is its neighbour, or a later tile without waits that shares its columns. A pair loads together: a mate must not wait
 /// for loads that hang on tiles. Blocks that share tiles' K take a tile together, and two of other tasks.

@@ -17,8 +17,8 @@ RankTables::RankTables(plan::TaskStream& tasks, const TableSurvey& survey, const
       slots_(std::any_of(tasks.frame().buffers.begin(), tasks.frame().buffers.end(),
                          [](const Buffer& b) { return b.layout == Layout::fragment; })) {}
 
-// Of a variant's shape, once the tiles and slots are known to fit, a table depends on the cluster and on how slots come
-// through the stages.
+// Once the tiles and slots are known to fit, a table depends on no more of a variant's shape than the cluster and how
+// slots come through the stages.
 RankTables::Key RankTables::key_of(const TileShape& shape) const {
   if (!shape.registers) return {};
   const auto stages = [&](std::uint32_t adds) { return slots_ ? slot_stages_of(shape, adds) : 0; };

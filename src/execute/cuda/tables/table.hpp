@@ -99,10 +99,10 @@ struct SlotStages {
   std::uint32_t count;  ///< stages of one tile; 0: the slots do not come this way
 };
 
-/// Of a tile of `tile_units` units that adds slots of 16-bit elements, for stages of `planes` planes; none: the
-/// kernel's stages bring no slots.
+/// The stages of a tile of `tile_units` units that adds slots of 16-bit elements, where a stage has `planes` planes;
+/// none: the kernel's stages bring no slots.
 constexpr SlotStages slot_stages(std::uint32_t tile_units, std::uint32_t planes, std::uint32_t slots) {
-  // Of 2 and 4 ranks: the sums that the kernels unroll. With 7 slots at once the accumulators would not fit the
+  // Those of 2 and 4 ranks: the sums that the kernels unroll. With 7 slots at once the accumulators would not fit the
   // registers.
   if (planes == 0 || (slots != 1 && slots != 3)) return {0, 0};
   const std::uint32_t fit = planes / slots, units = fit < tile_units ? fit : tile_units;

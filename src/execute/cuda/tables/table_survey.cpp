@@ -11,7 +11,7 @@
 namespace imbrex::cuda {
 namespace {
 
-// Columns of B at which a tile may begin. Of B by columns, the kernels take as much for the sake of the results' rows,
+// Columns of B at which a tile may begin. The kernels take as much of B by columns, for the sake of the results' rows,
 // the bias and the scales.
 std::int64_t column_step(Type type) { return type == Type::e4m3 ? 8 : static_cast<std::int64_t>(16 / size_of(type)); }
 

@@ -66,7 +66,7 @@ struct Surveyed {
 /// strategy makes only the frame is checked.
 Surveyed survey(plan::TaskStream& tasks, int rank);
 
-/// Of a plan that has its tasks.
+/// The survey of a plan that has its tasks.
 TableSurvey survey_of(const Plan& plan, int rank);
 
 Extent largest_tile(const Plan& plan);

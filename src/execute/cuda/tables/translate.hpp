@@ -45,7 +45,7 @@ class TableMemory {
 
   /// What is left of it, or nothing.
   TableEntries take();
-  /// Of a table that is no longer needed. No more than two are kept, the largest.
+  /// Takes the memory of a table that is no longer needed. No more than two are kept, the largest.
   void give_back(TableEntries entries);
 
  private:

@@ -10,7 +10,7 @@
 
 namespace imbrex::cuda {
 
-/// Of one epoch, by events; calls that put the next epoch on its streams replace them. The device is selected.
+/// Times of one epoch, by events; calls that put the next epoch on its streams replace them. The device is selected.
 class StepTimes {
  public:
   /// `to_host`: as runtime::gpu_clock_to_host gives it.

@@ -40,7 +40,7 @@ const Nccl& nccl();
 
 class Communicator {
  public:
-  /// Of the world's `ranks`, ascending. Collective over the whole world; the ranks' devices are selected. A rank that
+  /// Joins these `ranks`, ascending. Collective over the whole world; the ranks' devices are selected. A rank that
   /// is none of them has an object that it does not use. Throws Error(runtime_failure) where NCCL is missing, and,
   /// failing the world, where it does not start; ends when another rank fails.
   Communicator(World& world, int device, const std::vector<int>& ranks);

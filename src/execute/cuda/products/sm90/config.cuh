@@ -21,9 +21,9 @@ struct Sm90Config {
   static constexpr Type type = std::is_same_v<Element, cutlass::half_t>         ? Type::fp16
                                : std::is_same_v<Element, cutlass::float_e4m3_t> ? Type::e4m3
                                                                                 : Type::bf16;
-  /// Of results, and of peers' where they are not fp32.
+  /// The type of results, and of peers' where they are not fp32.
   static constexpr Type narrow = output_type(type);
-  /// Of a slice of K: what barriers and the issue of loads cost a slice, 64 x 64 multiplies in half the time.
+  /// A row of a slice of K: what barriers and the issue of loads cost a slice, 64 x 64 multiplies in half the time.
   static constexpr int row_bytes = M * N <= 64 * 64 ? 256 : 128;
   static constexpr int tile_k = row_bytes / static_cast<int>(sizeof(Element));
   static constexpr int tile_m = M, tile_n = N, cluster = Cluster;

@@ -85,7 +85,7 @@ struct Sm90Gemm {
     return kind == TaskKind::tile || kind == TaskKind::partner;
   }
 
-  /// Of blocks that share K, none brings slots: beside the other block's sums, the registers would not hold theirs.
+  /// None of the blocks that share K brings slots: beside the other block's sums, the registers would not hold theirs.
   __device__ __forceinline__ static std::uint32_t slot_stages_of(const TaskEntry& task) {
     return shares_k ? 0 : task.slot_stages;
   }

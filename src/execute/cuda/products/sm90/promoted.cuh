@@ -106,7 +106,7 @@ class Sm90Promoted {
   bool odd_;  ///< whose sums are still to be added
 };
 
-/// Of types that need none.
+/// For types that need none.
 struct NoPromotion {};
 
 }  // namespace imbrex::cuda

@@ -25,7 +25,7 @@ struct StagedRows {
                                                const RegionEntry* others, std::uint32_t stores, void* out,
                                                std::uint32_t copy, std::uint32_t thread, std::byte* stage, Pace& pace) {
     const std::uint32_t lane = thread % 32, shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(stage));
-    // Of the four 8 x 8 parts that a warp stages at once, lane l names row l % 8 of part l / 8.
+    // A warp stages four 8 x 8 parts at once: lane l names row l % 8 of part l / 8.
     const std::uint32_t place = shared + lane % 16 * pitch + lane / 16 * 16;
 #pragma unroll
     for (int part = 0; part < Tile::parts; ++part)

@@ -99,7 +99,7 @@ struct Sm90Sums {
   }
 };
 
-/// Of kernels whose blocks share no tile's K.
+/// For kernels whose blocks share no tile's K.
 struct NoSums {
   struct Storage {};
 };
