@@ -3,6 +3,7 @@
 
 #include "command.hpp"
 #include "imbrex/error.hpp"
+#include "jobs/run.hpp"
 
 namespace imbrex::cli {
 
@@ -21,7 +22,10 @@ void add_check(Program& program) {
         const std::string text = read_file(*file);
         const Plan plan = naming(*file + ": ", [&] { return parse_plan(text); });
         const auto finding = check(plan);
-        Json result{{"sound", !finding}, {"tasks", count_tasks(plan)}, {"problem", to_json_value(plan.problem)}};
+        Json result{{"sound", !finding},
+                    {"tasks", count_tasks(plan)},
+                    {"digest", jobs::digest_text(plan)},
+                    {"problem", to_json_value(plan.problem)}};
         if (finding) result["finding"] = to_json_value(*finding);
         print_json(program, result);
         print(program, "{}", finding ? "unsound: " + describe(*finding) : "sound");

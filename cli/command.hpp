@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "imbrex/error.hpp"
+#include "imbrex/execute.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/plan.hpp"
 #include "imbrex/timeline.hpp"
@@ -121,6 +122,12 @@ CLI::Option* add_named(CLI::App& app, const std::string& name, T& to, T (*parse)
   return app.add_option_function<std::string>(name, set, about)->type_name("NAME");
 }
 
+/// --device, whose `about` begins with what it decides.
+CLI::Option* add_device(CLI::App& app, std::string& to, const std::string& about);
+
+/// Throws Error(invalid_input) naming --device.
+Device device_named(const std::string& name);
+
 /// --scales.
 void add_scales(CLI::App& app, std::optional<Scales>& to);
 
@@ -151,8 +158,8 @@ struct PlanOptions {
   /// Empty: auto.
   std::optional<Strategy> chosen_strategy() const;
 
-  /// Empty where no knob was given.
-  std::optional<Knobs> chosen_knobs() const;
+  /// Empty where no knob was given. Where `device` is cuda, an unnamed transport is the one that GPUs run.
+  std::optional<Knobs> chosen_knobs(Device device = Device::automatic) const;
 
   /// The plan of --plan, proved sound unless --unchecked, or the one made from OP; what strategy auto means is decided
   /// for `machine`. Throws Error(unsound) naming fault and task.

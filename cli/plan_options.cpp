@@ -121,6 +121,16 @@ Problem PlanOptions::problem(bool from_files) const {
   return problem;
 }
 
+CLI::Option* add_device(CLI::App& app, std::string& to, const std::string& about) {
+  return app.add_option("--device", to, about)->type_name("NAME");
+}
+
+Device device_named(const std::string& name) {
+  if (name != "auto" && name != "cpu" && name != "cuda")
+    refuse(fmt::format("--device '{}': it must be auto, cpu or cuda", name));
+  return parse_device(name);
+}
+
 std::optional<CodecPair> codec_named(const std::string& name) {
   if (name == "exact") return std::nullopt;
   return naming(
@@ -135,7 +145,7 @@ std::optional<Strategy> strategy_named(const std::string& name) {
       "--strategy: ", [&] { return parse_strategy(name); }, "; or auto");
 }
 
-std::optional<Knobs> PlanOptions::chosen_knobs() const {
+std::optional<Knobs> PlanOptions::chosen_knobs(Device device) const {
   bool any = false;
   for (const CLI::Option* option : app->get_options()) any |= option->get_group() == knob_group && option->count() > 0;
   if (!any) return std::nullopt;
@@ -153,6 +163,9 @@ std::optional<Knobs> PlanOptions::chosen_knobs() const {
   result.abreast = static_cast<int>(abreast);
   if (app->get_option("--partial")->count() == 0) result.partial = output_type(type);
   result.codec = codec_named(codec);
+  // What a GPU runs: operands are pushed, results stored.
+  if (device == Device::cuda && app->get_option("--transport")->count() == 0)
+    result.transport = parse_operator(op) == Operator::all_gather_gemm ? Transport::push : Transport::store;
   return result;
 }
 

@@ -23,6 +23,7 @@ void report(const Program& program, const Options& options, const jobs::RunResul
             {"problem", to_json_value(result.problem)},
             {"strategy", name_of(result.strategy)},
             {"device", name_of(result.device)},
+            {"digest", result.digest},
             {"seconds", result.seconds}};
   if (verify) {
     json["verified"] = result.verified;

@@ -38,12 +38,9 @@ void RunOptions::add_to(CLI::App& command) {
   command.add_flag("--verify", verify,
                    "Compare every element with a float64 reference, within a derived bound; exit 1 if one is outside");
   add_integer(command, "--repeat", repeat, 1, 1000000, "Times to run the operator (default 1)");
-  command
-      .add_option(
-          "--device", device,
-          "cpu, cuda, or auto (default): cuda where this build and this machine can run the plan on as many GPUs "
-          "as ranks")
-      ->type_name("NAME");
+  add_device(command, device,
+             "cpu, cuda, or auto (default): cuda where this build and this machine can run the plan on as many GPUs as "
+             "ranks");
 
   constexpr const char* group = "Execution";
   command.add_option("--world", world, "Ranks are processes (default) or threads")->type_name("NAME")->group(group);
@@ -81,8 +78,7 @@ void RunOptions::expect_scales(const Problem& problem, bool from_files) const {
 }
 
 jobs::RunRequest RunOptions::request(const PlanOptions& plan) const {
-  if (device != "auto" && device != "cpu" && device != "cuda")
-    refuse(fmt::format("--device '{}': it must be auto, cpu or cuda", device));
+  const Device named = device_named(device);
   if (world != "processes" && world != "threads")
     refuse(fmt::format("--world '{}': it must be processes or threads", world));
   const bool from_files = !a.empty() || !b.empty();
@@ -94,14 +90,16 @@ jobs::RunRequest RunOptions::request(const PlanOptions& plan) const {
     refuse("--seed is about random operands; --a and --b are given");
 
   const bool for_cpu = plan.app->get_option("--workers")->count() > 0;
-  if (device == "cuda" && for_cpu) refuse("--workers is about the CPU; --device is cuda");
-  if (!kernel.empty() && (device == "cpu" || for_cpu))
+  if (named == Device::cuda && for_cpu) refuse("--workers is about the CPU; --device is cuda");
+  if (!kernel.empty() && (named == Device::cpu || for_cpu))
     refuse(fmt::format("--kernel is about GPUs; {}", for_cpu ? "--workers is about the CPU" : "--device is cpu"));
 
   expect_writable_out();
 
   jobs::RunRequest request;
-  request.device = parse_device(device != "auto" ? device : for_cpu ? "cpu" : !kernel.empty() ? "cuda" : device);
+  request.device = named;
+  if (named == Device::automatic && for_cpu) request.device = Device::cpu;
+  if (named == Device::automatic && !kernel.empty()) request.device = Device::cuda;
   request.plan = plan.read_plan();
   request.unchecked = plan.unchecked;
   request.problem = request.plan ? request.plan->problem : plan.problem(from_files);
@@ -111,10 +109,7 @@ jobs::RunRequest RunOptions::request(const PlanOptions& plan) const {
                         : fmt::format("--bias {}: the plan is for a problem without a bias", bias));
   expect_scales(request.problem, from_files);
   request.strategy = plan.chosen_strategy();
-  request.knobs = plan.chosen_knobs();
-  // What a GPU runs: operands are pushed, results stored.
-  if (request.knobs && request.device == Device::cuda && plan.app->get_option("--transport")->count() == 0)
-    request.knobs->transport = request.problem.op == Operator::all_gather_gemm ? Transport::push : Transport::store;
+  request.knobs = plan.chosen_knobs(request.device);
   request.seed = static_cast<std::uint64_t>(seed);
   request.a_path = a;
   request.b_path = b;

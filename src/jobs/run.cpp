@@ -22,6 +22,7 @@
 #include "jobs/run_device.hpp"
 #include "jobs/run_ranks.hpp"
 #include "ops/span_bytes.hpp"
+#include "plan/digest.hpp"
 
 namespace imbrex::jobs {
 namespace {
@@ -40,7 +41,7 @@ class Job {
       : request_(request), device_(choice.device), plan_(choice.plan), operands_(operands), report_(report) {}
 
   int run(World& world) const {
-    RunResult result{plan_.problem, plan_.strategy, plan_.knobs, device_, {}, false, 0, 0, {}, {}};
+    RunResult result{plan_.problem, plan_.strategy, plan_.knobs, device_, {}, false, 0, 0, {}, {}, {}};
     const auto executor = make_executor(world);
     // For the reference. A CPU executor has its own, which is idle by then.
     std::optional<base::BlasMemory> blas;
@@ -80,7 +81,10 @@ class Job {
                          {}};
       result.timeline.spans = gather_spans(world, spans);
     }
-    if (world.rank() == 0) report_(result);
+    if (world.rank() == 0) {
+      result.digest = digest_text(plan_);
+      report_(result);
+    }
     return right ? 0 : static_cast<int>(ErrorCode::unsound);
   }
 
@@ -193,6 +197,8 @@ runtime::Terms terms_of(const RunRequest& request, const Choice& choice) {
 }
 
 }  // namespace
+
+std::string digest_text(const Plan& plan) { return fmt::format("{:016x}", plan::digest_of(plan)); }
 
 int run(const RunRequest& request, const std::function<void(const RunResult&)>& report) {
   const int ranks = request.plan ? request.plan->problem.ranks : request.problem.ranks;

@@ -51,7 +51,22 @@ struct RunResult {
   double codec_bound = 0;           ///< verified, through a codec: the most that it may cost an element
   Timeline timeline;                ///< of all ranks, last repeat; empty unless asked for
   std::string message;              ///< what was wrong, where; empty if nothing was
+  std::string digest;               ///< of the plan that ran: digest_text
 };
+
+/// What a request runs on, and by which plan.
+struct Choice {
+  Device device;
+  Plan plan;
+};
+
+/// Decides what `request.device` leaves open and chooses the plan for the device, unless the request brings one. Starts
+/// nothing that keeps this process from being forked if the ranks are to be forked. Throws Error(invalid_input) naming
+/// what is missing where the request insists on CUDA.
+Choice choose_device(const RunRequest& request, const Problem& problem);
+
+/// What a plan runs (src/plan/digest.hpp) as 16 hexadecimal digits: plans with the same ones run the same.
+std::string digest_text(const Plan& plan);
 
 /// Runs the request in a new world of processes or threads, or, started by a launcher, in the launcher's world.
 /// `report` is called once, on rank 0, in that rank's process. Returns the exit code: 0, 1 if verification failed or

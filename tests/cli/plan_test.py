@@ -10,6 +10,7 @@ from program import OPERATORS, Case
 
 SIZES = ["--m", "96", "--n", "80", "--k", "64"]
 STRATEGIES = ["sequential", "decomposed", "fused"]
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
 class Plans(Case):
@@ -46,6 +47,31 @@ class Plans(Case):
 
     def test_partial_sums_travel_in_the_type_asked_for(self):
         self.assertEqual(self.plan("gemm_reduce_scatter", "--strategy", "fused", "--type", "fp32")["knobs"]["partial"], "fp32")
+
+    def test_a_plan_is_the_one_that_run_runs(self):
+        """Without GPUs; tests/gpu/run_test.py has the same with them."""
+        for op in OPERATORS:
+            seen = set()
+            for options in ([], ["--strategy", "sequential"], ["--strategy", "fused", "--type", "fp32"], ["--tile-m", 16, "--tile-n", 32],
+                            ["--strategy", "decomposed", "--chunks", 4, "--ranks", 2], ["--device", "cpu"]):
+                with self.subTest(op=op, options=options):
+                    text, _ = self.run_program("plan", op, *SIZES, *options, "--json", "plan.json", environment=NO_GPU)
+                    ran = self.json_of("run", op, *SIZES, *options, environment=NO_GPU)
+                    self.assertEqual(self.json_of("check", "plan.json")["digest"], ran["digest"])
+                    self.assertIn(f"  digest {ran['digest']}\n", text)
+                    self.assertRegex(text, rf", {ran['strategy']}, for cpu\n")
+                    self.assertEqual(self.json_of("run", "--plan", "plan.json", environment=NO_GPU)["digest"], ran["digest"])
+                    seen.add(ran["digest"])
+            self.assertGreaterEqual(len(seen), 3)
+
+    def test_device_and_machine(self):
+        sized = ["gemm_all_reduce", *SIZES]
+        self.assertIn(", for 4xh200\n", self.run_program("plan", *sized, "--machine", "4xh200")[0])
+        self.refuse("plan", *sized, "--machine", "4xh200", "--device", "cpu", says=["--device cpu", "--machine 4xh200"])
+        self.refuse("plan", *sized, "--device", "tpu", says=["'tpu'", "auto, cpu or cuda"])
+        errors = [self.run_program(command, *sized, "--device", "cuda", code=2, environment=NO_GPU)[1] for command in ("plan", "run")]
+        self.assertEqual(errors[0], errors[1])
+        self.assertIn("device cuda: ", errors[0])
 
     def test_pipes(self):
         text, _ = self.run_program("plan", "gemm_all_reduce", *SIZES, "--json", "-")

@@ -42,6 +42,20 @@ class GpuRun(Case):
                         self.expect_right(result)
                         self.assertEqual(len(result["seconds"]), 5)
 
+    def test_a_plan_is_the_one_that_run_runs(self):
+        self.needs(2)
+        wide = ["--m", 512, "--n", 28672, "--k", 4096]
+        for op in OPERATORS:
+            for options in (SIZES, wide, [*SIZES, "--strategy", "sequential"], [*SIZES, "--strategy", "fused", "--tile-m", 128],
+                            [*SIZES, "--device", "cuda", "--strategy", "fused", "--tile-m", 64], [*SIZES, "--device", "cpu"]):
+                with self.subTest(op=op, options=options):
+                    text, _ = self.run_program("plan", op, *options, "--ranks", 2)
+                    ran = self.json_of("run", op, *options, "--ranks", 2)
+                    self.assertIn(f"  digest {ran['digest']}\n", text)
+                    self.assertIn(f", {ran['strategy']}, for {ran['device']}\n", text)
+                    if "--tile-m" not in options or "cuda" in options:  # GPUs may refuse what knobs ask for; auto takes the CPU then
+                        self.assertEqual(ran["device"], "cpu" if "cpu" in options else "cuda")
+
     def test_timelines(self):
         """Every tile is multiplied once and stored once, in a time that ranks take that end together."""
         self.needs(2)
