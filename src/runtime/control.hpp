@@ -16,7 +16,7 @@ namespace imbrex::runtime {
 inline constexpr int max_world_size = 64;
 inline constexpr std::size_t max_gather_bytes = 4096;
 inline constexpr std::uint64_t control_magic = 0x316b6c6278726269;  // "ibrxblk1"
-inline constexpr std::uint32_t protocol_version = 2;
+inline constexpr std::uint32_t protocol_version = 3;
 
 enum RankState : std::uint32_t { joining = 0, running = 1, finished = 2, failed = 3 };
 
@@ -29,6 +29,7 @@ struct alignas(64) RankRecord {
   std::int32_t pid;           // 0: not known yet; threads of one process share it
   std::uint64_t arrived;      // barriers that this rank has entered
   std::uint32_t gathered[2];  // bytes in gather slot 0 and 1, or no_gather
+  std::uint64_t calls;        // number of its last collective call, and which of the last ones it refused: see Calls
 };
 
 inline constexpr std::uint32_t no_gather = 0xffffffff;  // the rank's last use of the slot was a barrier
@@ -40,6 +41,12 @@ struct alignas(64) FailureRecord {
   char message[2040];
 };
 
+/// Why a rank refused a call. Written by that rank alone; `number` is 0 while it writes.
+struct alignas(64) RefusalRecord {
+  std::uint64_t number;    // of the call
+  std::uint64_t text[63];  // ends with a zero byte
+};
+
 struct ControlBlock {
   std::uint64_t magic;
   std::uint32_t version;
@@ -49,13 +56,16 @@ struct ControlBlock {
   alignas(64) std::uint64_t arrivals;  // barrier entries of all ranks together
   FailureRecord failure;
   RankRecord ranks[max_world_size];
+  alignas(64) std::uint64_t last_refused;  // the latest call that a rank refused; 0: none was
+  alignas(4096) RefusalRecord refusals[max_world_size];
   alignas(4096) std::byte gather[2][max_world_size][max_gather_bytes];  // slot, rank
 };
 
-static_assert(sizeof(RankRecord) == 64 && sizeof(FailureRecord) == 2048);
+static_assert(sizeof(RankRecord) == 64 && sizeof(FailureRecord) == 2048 && sizeof(RefusalRecord) == 512);
 static_assert(offsetof(ControlBlock, arrivals) == 64 && offsetof(ControlBlock, failure) == 128);
-static_assert(offsetof(ControlBlock, ranks) == 2176 && offsetof(ControlBlock, gather) == 8192);
-static_assert(sizeof(ControlBlock) == 8192 + 2 * 64 * 4096);
+static_assert(offsetof(ControlBlock, ranks) == 2176 && offsetof(ControlBlock, last_refused) == 6272);
+static_assert(offsetof(ControlBlock, refusals) == 8192 && offsetof(ControlBlock, gather) == 40960);
+static_assert(sizeof(ControlBlock) == 40960 + 2 * 64 * 4096);
 static_assert(std::atomic_ref<std::uint32_t>::is_always_lock_free &&
                   std::atomic_ref<std::uint64_t>::is_always_lock_free,
               "atomics that take a lock do not work between processes");

@@ -82,6 +82,7 @@ HostWorld::HostWorld(std::shared_ptr<Segment> segment, int rank, const WorldOpti
       exceptions_(std::uncaught_exceptions()),
       options_(options),
       control_(segment_->block(), rank),
+      calls_(control_, rank),
       heap_({segment_->heap.data(), segment_->block().heap_stride, rank}, segment_->block().heap_stride) {
   control_.set_pid(rank, pid_);
   if (kind == Kind::processes && control_.size() > 1)
@@ -101,6 +102,8 @@ HostWorld::~HostWorld() {
   attachment_.reset();
   control_.set_state(by_exception ? failed : finished);
 }
+
+Calls& calls_of(World& world) { return dynamic_cast<HostWorld&>(world).calls(); }
 
 std::shared_ptr<void>& attachment(World& world) { return dynamic_cast<HostWorld&>(world).attachment(); }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "imbrex/world.hpp"
+#include "runtime/calls.hpp"
 #include "runtime/control.hpp"
 #include "runtime/heap.hpp"
 #include "runtime/memory.hpp"
@@ -52,6 +53,7 @@ class HostWorld final : public World {
   void throw_if_failed() const override { control_.throw_if_failed(); }
 
   Control& control() { return control_; }
+  Calls& calls() { return calls_; }
   std::shared_ptr<void>& attachment() { return attachment_; }
 
  private:
@@ -66,6 +68,7 @@ class HostWorld final : public World {
   int exceptions_;  // in flight when the world was made
   WorldOptions options_;
   Control control_;
+  Calls calls_;
   HostHeap heap_;
   std::unique_ptr<Watcher> watcher_;
   std::shared_ptr<void> attachment_;
