@@ -148,16 +148,16 @@ Costs costs_on_gpus(World& world, const Problem& p) {
   world.barrier();
   Costs costs;
   costs.made = microseconds([&] { op = test::make_operator(world, p.op, {p.m, p.n, p.k, p.type}, options); });
-  const RankShapes s = op->shapes();
-  const auto bytes = [](const Extent& e) { return static_cast<std::size_t>(e.rows * e.cols) * 2; };
-  const runtime::DeviceMemory a(bytes(s.a)), b(bytes(s.b)), out(bytes(s.out));
+  const auto bytes = [&](std::size_t i) { return op->operands()[i].bytes(); };
+  const runtime::DeviceMemory a(bytes(0)), b(bytes(1)), out(bytes(2));
+  const Operand operands[] = {op->operand("a", a.get()), op->operand("b", b.get()), op->operand("out", out.get())};
   for (int round = 0; round < 3; ++round) {
     world.barrier();
     costs.call = microseconds([&] {
-                   for (int i = 0; i < calls; ++i) (*op)(a.get(), b.get(), out.get(), nullptr);
+                   for (int i = 0; i < calls; ++i) op->run(operands);
                  }) /
                  calls;
-    op->synchronize(nullptr);
+    op->synchronize();
   }
   std::vector<Costs> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&costs, all.data(), sizeof costs);

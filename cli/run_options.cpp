@@ -122,7 +122,7 @@ jobs::RunRequest RunOptions::request(const PlanOptions& plan) const {
   request.threads = world == "threads";
   request.kernel = kernel;
   request.cpu.workers = static_cast<int>(workers);
-  request.cpu.delays = static_cast<std::uint64_t>(delays);
+  request.cpu.testing.delays = static_cast<std::uint64_t>(delays);
   request.wait_limit = wait_limit > 0 ? wait_limit : default_wait_limit();
   return request;
 }

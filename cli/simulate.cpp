@@ -2,8 +2,8 @@
 #include <memory>
 
 #include "command.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/error.hpp"
-#include "imbrex/execute.hpp"
 
 namespace imbrex::cli {
 namespace {

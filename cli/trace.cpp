@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "command.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/error.hpp"
-#include "imbrex/execute.hpp"
 #include "run_options.hpp"
 
 namespace imbrex::cli {

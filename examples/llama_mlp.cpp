@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <string>
 
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/file.hpp"
 #include "imbrex/machine.hpp"
@@ -106,9 +107,11 @@ int run_rank(World& world, const Plans& plans, const Sizes& sizes, const std::st
 
   world.barrier();
   const auto begin = std::chrono::steady_clock::now();
-  Report first = up(x.data(), w_up.data(), both.data());
+  Report first =
+      up.run_and_wait({up.operand("a", x.data()), up.operand("b", w_up.data()), up.operand("out", both.data())});
   const auto h = llama_mlp::silu_and_gate(both, sizes.tokens, inner);
-  const Report second = down(h.data(), w_down.data(), y.data());
+  const Report second =
+      down.run_and_wait({down.operand("a", h.data()), down.operand("b", w_down.data()), down.operand("out", y.data())});
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 
   const auto worst = llama_mlp::compare(tensors, sizes, ranks, rank * tokens, tokens, y);

@@ -79,7 +79,7 @@ int run(std::int64_t tokens, std::int64_t hidden, std::int64_t inner) {
   imbrex::AllGatherGemm up{*world, {.m = tokens, .n = inner, .k = hidden, .type = imbrex::Type::bf16}};
   imbrex::GemmReduceScatter down{*world, {.m = tokens, .n = hidden, .k = inner, .type = imbrex::Type::bf16}};
   if (up.device() != imbrex::Device::cuda || down.device() != imbrex::Device::cuda) {
-    std::printf("rank %d: too few GPUs for %d ranks\n", world->rank(), world->size());
+    std::printf("rank %d: no GPUs for %d ranks: %s\n", world->rank(), world->size(), up.why_cpu().c_str());
     return 77;
   }
   constexpr float up_value = 1.0f / 1024, down_value = 1.0f / 512;
@@ -89,8 +89,8 @@ int run(std::int64_t tokens, std::int64_t hidden, std::int64_t inner) {
   expect(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 
   const auto pass = [&] {
-    up(x.get(), w_up.get(), h.get(), stream);
-    down(h.get(), w_down.get(), y.get(), stream);
+    up.run({up.operand("a", x.get()), up.operand("b", w_up.get()), up.operand("out", h.get())}, stream);
+    down.run({down.operand("a", h.get()), down.operand("b", w_down.get()), down.operand("out", y.get())}, stream);
   };
   const float eager = time(stream, pass);
 

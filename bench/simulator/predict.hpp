@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 
 namespace imbrex::bench {
 

@@ -1,22 +1,30 @@
 // The operators: a GEMM and the collective that depends on it, on operands in memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
-#include "imbrex/execute.hpp"
+#include "imbrex/operands.hpp"
+#include "imbrex/options.hpp"
 #include "imbrex/plan.hpp"
+#include "imbrex/timeline.hpp"
 #include "imbrex/world.hpp"
 
 namespace imbrex {
 
-/// Global sizes; include/imbrex/plan.hpp tells what each rank holds.
+struct Machine;
+
+/// Sizes of the whole GEMM; each operator below says what part of it a rank holds.
 struct GemmShape {
   std::int64_t m = 0, n = 0, k = 0;
   Type type = Type::bf16;
-  bool bias = false;             ///< calls give a bias, which is added as Problem's operators say
-  Scales scales = Scales::none;  ///< of e4m3: calls give scales
+  bool bias = false;             ///< a row that is added to every row of the output, as Problem's operators say
+  Scales scales = Scales::none;  ///< type e4m3 only
 };
 
 struct OperatorOptions {
@@ -24,56 +32,69 @@ struct OperatorOptions {
   std::optional<Knobs> knobs;        ///< not set: chosen with the strategy
   CpuOptions cpu;
   Device device = Device::automatic;
-  CudaOptions cuda{};  ///< of the world's first operator on GPUs; later ones give the same, or none
+  CudaOptions cuda{};  ///< for the world's first operator on GPUs; later ones give the same, or none
 };
 
-/// What the four operators share. Made and destroyed collectively by the world's ranks, which must outlive it; each
-/// rank's calls, on all operators of the world, come from one thread at a time. On GPUs the operators of a world share
-/// one executor, with one symmetric heap and its NCCL communicators, for as long as the world lives; making the
-/// first one, and every call, makes the rank's GPU (docs/cuda-executor.md) the calling thread's. Throws
-/// Error(invalid_input) for sizes that do not fit the operator or the number of ranks, and naming what is missing where
-/// `device` insists on CUDA. Where the ranks' operators, shapes or options differ, or one rank refuses its own, every
-/// rank throws, naming the rank and the field.
+/// What the four operators share. One object a rank; ranks make and destroy it together, and the world outlives it. The
+/// calls of a rank, to all operators and collectives of the world, come from one thread at a time and in the same order
+/// on every rank.
+///
+/// On GPUs the operators of a world share one executor, with one symmetric heap and its NCCL communicators, for as long
+/// as the world lives. Making the first operator, and every call, makes the rank's GPU the calling thread's
+/// (docs/cuda-executor.md says which one that is).
+///
+/// The constructors throw Error(invalid_input) for sizes that do not fit the operator or the number of ranks, and where
+/// `device` insists on CUDA and something is missing. Where the ranks' operators, shapes or options differ, or one rank
+/// refuses its own, every rank throws, naming the rank and the field.
+///
+/// Calls throw Error(invalid_input) for operands that do not fit, naming operand, value and rule, before anything is
+/// launched. Where every rank refuses its call, the operator stays usable. Where only some ranks do, the world fails:
+/// the others end with Error(runtime_failure), which names the rank that refused and its reason.
 class GemmOperator {
  public:
   ~GemmOperator();
   GemmOperator(const GemmOperator&) = delete;
   GemmOperator& operator=(const GemmOperator&) = delete;
 
-  /// Collective. `a`, `b` and `out` are this rank's operands, as Operands has them; `out` is complete on return. On the
-  /// CPU they lie in host memory, on GPUs anywhere: what is in host memory is copied to the GPU and back, on the
-  /// default stream. Throws Error(runtime_failure) as Execution::run does.
-  Report operator()(const void* a, const void* b, void* out);
+  /// This rank's operands, in order: "a", "b", "bias" if the shape has one, "a_scale" and "b_scale" if it has scales,
+  /// "out".
+  const std::vector<OperandInfo>& operands() const;
 
-  /// The same of a shape with a bias: a row as wide as the output, of its type.
-  Report operator()(const void* a, const void* b, const void* bias, void* out);
+  /// The operand of that name at `data`, where it lies without gaps.
+  Operand operand(std::string_view name, void* data) const;
+  Operand operand(std::string_view name, const void* data) const;
 
-  /// The same of any shape; e4m3 with scales is called so.
-  Report operator()(const Operands& operands);
+  /// On GPUs: queues the operator on `stream`, a stream of the rank's GPU, and returns. Operands lie in that GPU's
+  /// memory, aligned to 16 bytes; "out" is complete when the stream has come past the call. The world's operators run
+  /// one after another in the order of the calls, on whatever streams. While `stream` is captured, the call becomes
+  /// part of the graph (docs/cuda-executor.md says what replays ask for). Kernels of others that wait for peers, such
+  /// as NCCL's, are to be ordered with them by the caller. Throws Error(runtime_failure) for what failed before.
+  ///
+  /// On the CPU: operands lie in host memory, `stream` is null, and "out" is complete on return. Throws
+  /// Error(runtime_failure) naming rank, task, signal, expected and seen if a wait passes its limit, or naming the lost
+  /// rank; then every rank throws.
+  void run(const Operands& operands, CudaStream stream = nullptr);
 
-  /// On GPUs: queues the operator on `stream`, of the rank's GPU, and returns; operands lie in that GPU's memory,
-  /// aligned to 16 bytes. Order, graphs and failures are as Execution::enqueue says: the world's operators run one
-  /// after another, in the order of the calls, which is the same on every rank, on whatever streams. Kernels of others
-  /// that wait for peers, such as NCCL's, are to be ordered with them by the caller. Throws Error(invalid_input) on the
-  /// CPU, and naming both GPUs where the stream or an operand is another one's.
-  void operator()(const void* a, const void* b, void* out, CudaStream stream);
-  void operator()(const void* a, const void* b, const void* bias, void* out, CudaStream stream);
-  void operator()(const Operands& operands, CudaStream stream);
+  /// As run, on a stream of the operator's own on GPUs, and waits until "out" is complete. Operands may also lie in
+  /// host memory: they are copied to the GPU and back.
+  Report run_and_wait(const Operands& operands);
 
-  /// Throws Error(runtime_failure) if a queued call is known to have failed, on any rank. Waits for no call; after a
-  /// failure a few seconds, for what is under way to end.
+  /// Throws Error(runtime_failure) if a call is known to have failed, on any rank. Waits for no call; after a failure a
+  /// few seconds, for what is under way to end.
   void check();
 
-  /// Waits until `stream` is idle, then as check.
-  void synchronize(CudaStream stream);
+  /// Waits until `stream` is idle, then as check. On the CPU `stream` is null.
+  void synchronize(CudaStream stream = nullptr);
 
-  /// Collective. Memory for `out` where the operator works; on GPUs peers write it directly, which saves
-  /// gemm_all_reduce and gemm_all_to_all a copy, if every rank's `out` is memory of one such call. Dropped by every
+  /// Collective. Memory for "out" where the operator works. On GPUs peers write it directly, which saves
+  /// gemm_all_reduce and gemm_all_to_all a copy, if every rank's "out" is memory of one such call. Dropped by every
   /// rank, in one order, while the world lives.
   std::shared_ptr<void> allocate_output();
 
   /// cpu or cuda.
   Device device() const;
+  /// Why an operator made with Device::automatic works on the CPU; empty if it works on GPUs, or was told to.
+  const std::string& why_cpu() const;
   /// All ranks' tasks. On GPUs the first call makes it: to run, a rank needs its own only.
   const Plan& plan() const;
   RankShapes shapes() const;
@@ -104,7 +125,8 @@ class GemmAllReduce : public GemmOperator {
   GemmAllReduce(World& world, const GemmShape& shape, const OperatorOptions& options = {});
 };
 
-/// A: M x K, B: K x N -> M x N, row block s from rank s; M divides by the ranks.
+/// A: M x K, B: K x N -> M x N, row block s from rank s; M divides by the ranks. Unlike the others' sizes, M, N and K
+/// are those of each rank's own product.
 class GemmAllToAll : public GemmOperator {
  public:
   GemmAllToAll(World& world, const GemmShape& shape, const OperatorOptions& options = {});

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "imbrex/codec.hpp"
+#include "imbrex/operands.hpp"
 #include "imbrex/types.hpp"
 
 namespace imbrex {
@@ -74,6 +75,11 @@ void validate(const Problem& problem);
 
 /// Shapes per rank; `problem` must be valid.
 RankShapes shapes_of(const Problem& problem);
+
+/// One rank's operands, in the problem's order: a, b, bias, a_scale, b_scale, out, those that it has. A bias is a row
+/// as wide as the output; scales are fp32, a column for the rows of A and a row for the columns of B. `problem` must be
+/// valid.
+std::vector<OperandInfo> operands_of(const Problem& problem);
 
 // ------------------------------------------------------------------------------------------------- knobs
 
@@ -140,13 +146,6 @@ struct Knobs {
 // -------------------------------------------------------------------------------------------- plan parts
 
 enum class BufferRole : std::uint8_t { input, output, workspace };
-
-enum class Layout : std::uint8_t {
-  row_major,     ///< element (r, c) at r * cols + c
-  column_major,  ///< element (r, c) at c * rows + r: B of an e4m3 problem, and nothing else
-  fragment,      ///< row r is a slot that holds one tile's elements in the executor's own register order; a slot
-                 ///< is written and read whole, by tiles of the same shape
-};
 
 /// One matrix on every rank, of the same shape everywhere. A workspace with `copies` = 2 alternates by epoch:
 /// epoch e uses copy e % 2. Inputs and outputs belong to the caller and have one copy.

@@ -23,6 +23,13 @@ struct Timeline {
   std::vector<Span> spans;
 };
 
+/// What one run took.
+struct Report {
+  double seconds = 0;  ///< from the rank's entry to its last task's end; simulated: of the slowest rank
+  Timeline timeline;  ///< empty unless asked for; simulated: all ranks' spans; measured: this rank's, in seconds of the
+                      ///< host's steady clock, which all its processes share
+};
+
 /// Trace event JSON for Perfetto (ui.perfetto.dev) or chrome://tracing; one process a rank, one thread a row.
 std::string to_perfetto(const Timeline& timeline);
 

@@ -11,7 +11,7 @@
 #include "collectives/cuda/wire/comm.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "execute/cuda/tables/translate.hpp"
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/machine.hpp"
 #include "plan/problem.hpp"
 #include "records/product_records.hpp"

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/error.hpp"
-#include "imbrex/execute.hpp"
 #include "plan/task_stream.hpp"
 
 namespace imbrex {
@@ -28,13 +28,13 @@ Device parse_device(std::string_view name) {
   throw Error(ErrorCode::invalid_input, fmt::format("device '{}': it must be auto, cpu or cuda", name));
 }
 
-double Execution::time(const Operands& operands, int runs) {
+double Execution::time(const Addresses& operands, int runs) {
   double seconds = 0;
   for (int i = 0; i < runs; ++i) seconds += run(operands).seconds;
   return seconds / runs;
 }
 
-void Execution::enqueue(const Operands&, CudaStream) { refuse_stream(); }
+void Execution::enqueue(const Addresses&, CudaStream) { refuse_stream(); }
 
 void Execution::check() {}
 

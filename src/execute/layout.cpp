@@ -43,14 +43,14 @@ std::map<int, std::vector<const Collective*>> collective_groups(const Plan& plan
   return groups;
 }
 
-const void* input_of(const Operands& operands, const Problem& problem, int buffer) {
+const void* input_of(const Addresses& operands, const Problem& problem, int buffer) {
   if (buffer == plan::buffer_a) return operands.a;
   if (buffer == plan::buffer_b) return operands.b;
   if (problem.bias && buffer == plan::buffer_bias) return operands.bias;
   return buffer == plan::buffer_a_scale(problem) ? operands.a_scale : operands.b_scale;
 }
 
-void expect_given(const Operands& operands, const Problem& problem) {
+void expect_given(const Addresses& operands, const Problem& problem) {
   IMBREX_EXPECTS(operands.a != nullptr && operands.b != nullptr && operands.out != nullptr,
                  "an operand is null: a, b and out must be given");
   IMBREX_EXPECTS(

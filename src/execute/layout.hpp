@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/narrow.hpp"
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/plan.hpp"
 #include "plan/task_stream.hpp"
 
@@ -85,10 +85,10 @@ class HeapLayout {
 };
 
 /// The caller's input that is that buffer.
-const void* input_of(const Operands& operands, const Problem& problem, int buffer);
+const void* input_of(const Addresses& operands, const Problem& problem, int buffer);
 
 /// Throws Error(invalid_input) unless a, b, out and, where the problem has them, a bias and scales are given.
-void expect_given(const Operands& operands, const Problem& problem);
+void expect_given(const Addresses& operands, const Problem& problem);
 
 /// The parts of each of the plan's collectives, by rank; by group number, ascending.
 std::map<int, std::vector<const Collective*>> collective_groups(const Plan& plan);

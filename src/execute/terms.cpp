@@ -7,9 +7,10 @@ void add(runtime::Terms& terms, const plan::Fields& fields) {
 }
 
 void add(runtime::Terms& terms, const CudaOptions& options) {
-  const auto& [heap_bytes, kernel, timeline, delays, max_delay, first_epoch, ranks_per_gpu] = options;
-  static_cast<void>(delays), static_cast<void>(max_delay);
-  terms.add("heap_bytes", heap_bytes).add("kernel", kernel).add("timeline", timeline).add("first_epoch", first_epoch);
+  // Delays may differ.
+  const auto& [heap_bytes, kernel, timeline, ranks_per_gpu, testing] = options;
+  terms.add("heap_bytes", heap_bytes).add("kernel", kernel).add("timeline", timeline);
+  terms.add("first_epoch", testing.first_epoch);
   terms.add("ranks_per_gpu", ranks_per_gpu);
 }
 

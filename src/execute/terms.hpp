@@ -1,7 +1,7 @@
 // What ranks must have in common before they run a plan, for runtime::agree.
 #pragma once
 
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "plan/fields.hpp"
 #include "runtime/agreement.hpp"
 

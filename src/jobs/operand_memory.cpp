@@ -19,7 +19,7 @@ class HostOperands final : public OperandMemory {
  public:
   HostOperands(HostValues values, std::size_t out_bytes) : values_(std::move(values)), out_(out_bytes) {}
 
-  Operands operands() override {
+  Addresses operands() override {
     return {values_.a.data(),      values_.b.data(),         out_.data(),
             data_of(values_.bias), data_of(values_.a_scale), data_of(values_.b_scale)};
   }
@@ -42,7 +42,7 @@ class DeviceOperands final : public OperandMemory {
     upload(b_scale_, values.b_scale);
   }
 
-  Operands operands() override {
+  Addresses operands() override {
     return {a_.get(), b_.get(), out_.get(), bias_ ? bias_->get() : nullptr, floats(a_scale_), floats(b_scale_)};
   }
   void poison() override { out_.fill(poison_byte); }

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 
 namespace imbrex::jobs {
 
@@ -13,7 +13,7 @@ class OperandMemory {
  public:
   virtual ~OperandMemory() = default;
 
-  virtual Operands operands() = 0;
+  virtual Addresses operands() = 0;
   /// Overwrites the output, so that an element that no task writes does not pass for an earlier run's.
   virtual void poison() = 0;
   /// The output, in host memory; valid until the next call of either.

@@ -97,7 +97,7 @@ class Job {
     }
     CudaOptions options;
     options.heap_bytes = execute::HeapLayout(plan_).bytes() + out_bytes() + (1 << 20);
-    options.delays = request_.cpu.delays;
+    options.testing.delays = request_.cpu.testing.delays;
     options.kernel = request_.kernel;
     options.timeline = request_.timeline;
     return make_cuda_executor(world, options);

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/plan.hpp"
 #include "imbrex/timeline.hpp"
 

@@ -1,41 +1,37 @@
 // What the operators share: choose device and plan, execute it.
 #include <fmt/format.h>
 
-#include <array>
+#include <memory>
 #include <new>
-#include <optional>
+#include <string>
+#include <vector>
 
 #include "base/check.hpp"
 #include "choose/choose.hpp"
-#include "execute/layout.hpp"
+#include "execute/operands.hpp"
 #include "execute/terms.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/ops.hpp"
 #include "ops/world_gpus.hpp"
 #include "runtime/agreement.hpp"
+#include "runtime/calls.hpp"
 #include "runtime/cuda/device_memory.hpp"
 
 namespace imbrex {
 namespace {
 
-std::size_t bytes_of(const Extent& extent, Type type) {
-  return static_cast<std::size_t>(extent.rows * extent.cols) * size_of(type);
-}
-
 // An operand's place on the GPU, where the caller's is in host memory.
 class Staged {
  public:
-  const void* input(const void* p, std::size_t bytes, int gpu) {
-    if (runtime::on_gpu(p, gpu)) return p;
-    void* place = output(nullptr, bytes, gpu);
-    memory_->upload(p);
-    return place;
+  void* place(void* p, const OperandInfo& info, int gpu) {
+    used_ = !runtime::on_gpu(p, gpu);
+    if (!used_) return p;
+    if (!memory_ || bytes_ < info.bytes()) memory_ = std::make_unique<runtime::DeviceMemory>(bytes_ = info.bytes());
+    return memory_->get();
   }
 
-  void* output(void* p, std::size_t bytes, int gpu) {
-    used_ = p == nullptr || !runtime::on_gpu(p, gpu);
-    if (!used_) return p;
-    if (!memory_) memory_.emplace(bytes);
-    return memory_->get();
+  void bring(const void* p) {
+    if (used_) memory_->upload(p);
   }
 
   void bring_back(void* p) const {
@@ -43,7 +39,8 @@ class Staged {
   }
 
  private:
-  std::optional<runtime::DeviceMemory> memory_;
+  std::unique_ptr<runtime::DeviceMemory> memory_;
+  std::size_t bytes_ = 0;
   bool used_ = false;
 };
 
@@ -68,8 +65,13 @@ struct GemmOperator::State {
   std::unique_ptr<Executor> host;
   std::unique_ptr<Execution> on_host;
   std::shared_ptr<ops::GpuOperation> on_gpus;
-  Staged a, b, bias, a_scale, b_scale, out;
-  std::array<const void*, 6> known{};  // operands of the last call, which were found to be on the GPU
+  std::string why_cpu;
+  execute::OperandRules rules;
+  runtime::Calls& calls;
+  std::vector<Staged> staged;      // by place in the call
+  std::vector<const void*> known;  // operands of the last call, which were found to be on the GPU
+
+  State(World& world, const Problem& p) : problem(p), rules(p), calls(runtime::calls_of(world)) {}
 
   // Whether the operator runs on GPUs; if not, `refusal` says why.
   bool prepare_on_gpus(World& world, const OperatorOptions& options, std::string& refusal) {
@@ -90,31 +92,71 @@ struct GemmOperator::State {
   Execution& execution() { return on_gpus ? *on_gpus->execution : *on_host; }
 
   // NOTE: a kernel that meets an address of the host's ends the process's use of the GPU.
-  void expect_on_gpu(const Operands& o) {
-    const std::array<const void*, 6> given{o.a, o.b, o.out, o.bias, o.a_scale, o.b_scale};
-    if (given == known) return;
-    constexpr const char* names[] = {"a", "b", "out", "bias", "a_scale", "b_scale"};
-    for (std::size_t i = 0; i < given.size(); ++i)
-      IMBREX_EXPECTS(given[i] == nullptr || given[i] == known[i] || runtime::on_gpu(given[i], gpus->own_gpu),
-                     "operand {} at {} is not in a GPU's memory: on a stream, operators take what is", names[i],
-                     given[i]);
-    known = given;
+  void expect_on_gpu(const Operands& operands) {
+    known.resize(operands.size());
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      const auto& [name, view] = operands[i];
+      if (view.data == known[i]) continue;
+      IMBREX_EXPECTS(runtime::on_gpu(view.data, gpus->own_gpu),
+                     "operand {} at {} is not in a GPU's memory: run takes what is; run_and_wait takes host memory",
+                     name, view.data);
+      known[i] = view.data;
+    }
+  }
+
+  // This rank's next call. Peers learn of it if this rank refuses what they take.
+  template <typename Resolve, typename Launch>
+  auto call(Resolve&& resolve, Launch&& launch) {
+    bool taken = false;
+    try {
+      const Addresses addresses = resolve();
+      calls.take();
+      taken = true;
+      return launch(addresses);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::invalid_input) taken ? calls.take_back(error.what()) : calls.refuse(error.what());
+      throw;
+    }
+  }
+
+  Report run_staged(const Operands& operands) {
+    const int gpu = gpus->own_gpu;
+    std::vector<Operand> there(operands.begin(), operands.end());
+    const auto each = [&](OperandRole role, auto&& f) {
+      for (std::size_t i = 0; i < there.size(); ++i)
+        if (rules.info(there[i].name).role == role) f(staged[i], operands[i].view.data);
+    };
+    return call(
+        [&] {
+          rules.resolve(operands);
+          runtime::select_gpu(gpu);
+          staged.resize(there.size());
+          for (std::size_t i = 0; i < there.size(); ++i) {
+            void*& data = there[i].view.data;
+            data = staged[i].place(data, rules.info(there[i].name), gpu);
+          }
+          return rules.resolve(there);
+        },
+        [&](const Addresses& addresses) {
+          each(OperandRole::input, [](Staged& s, const void* p) { s.bring(p); });
+          Report report = execution().run(addresses);
+          each(OperandRole::output, [](Staged& s, void* p) { s.bring_back(p); });
+          return report;
+        });
   }
 };
 
-GemmOperator::GemmOperator(World& world, const Problem& problem, const OperatorOptions& options)
-    : state_(std::make_unique<State>()) {
+GemmOperator::GemmOperator(World& world, const Problem& problem, const OperatorOptions& options) : state_(nullptr) {
   // Spans of CPU workers are asked for in vain of a GPU.
   const bool wanted = options.device == Device::cuda || (options.device == Device::automatic && !options.cpu.timeline);
   runtime::agree(world, [&] {
     validate(problem);
     return terms_of(problem, options, wanted);
   });
+  state_ = std::make_unique<State>(world, problem);
   State& s = *state_;
-  s.problem = problem;
-  std::string refusal;
-  if (wanted && s.prepare_on_gpus(world, options, refusal)) return;
-  if (options.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", refusal));
+  if (wanted && s.prepare_on_gpus(world, options, s.why_cpu)) return;
+  if (options.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", s.why_cpu));
   s.plan = std::make_shared<const Plan>(choose_plan(problem, nominal_host_machine(), options));
   s.host = make_cpu_executor(world, options.cpu);
   s.on_host = s.host->prepare(s.plan);
@@ -122,57 +164,56 @@ GemmOperator::GemmOperator(World& world, const Problem& problem, const OperatorO
 
 GemmOperator::~GemmOperator() = default;
 
-Report GemmOperator::operator()(const void* a, const void* b, void* out) { return (*this)(Operands{a, b, out}); }
+const std::vector<OperandInfo>& GemmOperator::operands() const { return state_->rules.infos(); }
 
-Report GemmOperator::operator()(const void* a, const void* b, const void* bias, void* out) {
-  return (*this)(Operands{a, b, out, bias});
+Operand GemmOperator::operand(std::string_view name, void* data) const {
+  const OperandInfo& info = state_->rules.info(name);
+  return {info.name, info.at(data)};
 }
 
-Report GemmOperator::operator()(const Operands& o) {
+Operand GemmOperator::operand(std::string_view name, const void* data) const {
+  return operand(name, const_cast<void*>(data));
+}
+
+void GemmOperator::run(const Operands& operands, CudaStream stream) {
   State& s = *state_;
-  if (s.device == Device::cpu) return s.execution().run(o);
-  execute::expect_given(o, s.problem);
-  const RankShapes shape = shapes();
-  const Type type = s.problem.type, result = output_type(type);
-  const int gpu = s.gpus->own_gpu;
-  runtime::select_gpu(gpu);
-  const auto input = [&](Staged& staged, const void* p, const Extent& extent, Type of) {
-    return p == nullptr ? nullptr : staged.input(p, bytes_of(extent, of), gpu);
-  };
-  const auto scale = [&](Staged& staged, const float* p, const Extent& extent) {
-    return static_cast<const float*>(input(staged, p, extent, Type::fp32));
-  };
-  Report report = s.execution().run(
-      {input(s.a, o.a, shape.a, type), input(s.b, o.b, shape.b, type),
-       s.out.output(o.out, bytes_of(shape.out, result), gpu), input(s.bias, o.bias, {1, shape.out.cols}, result),
-       scale(s.a_scale, o.a_scale, shape.a_scale), scale(s.b_scale, o.b_scale, shape.b_scale)});
-  s.out.bring_back(o.out);
-  return report;
+  const bool on_gpus = s.device == Device::cuda;
+  s.call(
+      [&] {
+        const Addresses addresses = s.rules.resolve(operands);
+        if (on_gpus)
+          s.expect_on_gpu(operands);
+        else
+          IMBREX_EXPECTS(stream == nullptr, "a stream of CUDA is given, and this operator works on the CPU");
+        return addresses;
+      },
+      [&](const Addresses& addresses) {
+        if (on_gpus)
+          s.execution().enqueue(addresses, stream);
+        else
+          s.execution().run(addresses);
+      });
 }
 
-void GemmOperator::operator()(const void* a, const void* b, void* out, CudaStream stream) {
-  (*this)(Operands{a, b, out}, stream);
-}
-
-void GemmOperator::operator()(const void* a, const void* b, const void* bias, void* out, CudaStream stream) {
-  (*this)(Operands{a, b, out, bias}, stream);
-}
-
-void GemmOperator::operator()(const Operands& operands, CudaStream stream) {
+Report GemmOperator::run_and_wait(const Operands& operands) {
   State& s = *state_;
-  IMBREX_EXPECTS(s.device == Device::cuda, "this operator runs on the CPU, which has no streams of CUDA");
-  execute::expect_given(operands, s.problem);
-  s.expect_on_gpu(operands);
-  s.execution().enqueue(operands, stream);
+  if (s.device == Device::cuda) return s.run_staged(operands);
+  return s.call([&] { return s.rules.resolve(operands); },
+                [&](const Addresses& addresses) { return s.execution().run(addresses); });
 }
 
 void GemmOperator::check() { state_->execution().check(); }
 
-void GemmOperator::synchronize(CudaStream stream) { state_->execution().synchronize(stream); }
+void GemmOperator::synchronize(CudaStream stream) {
+  if (state_->device == Device::cpu && stream == nullptr)
+    state_->execution().check();
+  else
+    state_->execution().synchronize(stream);
+}
 
 std::shared_ptr<void> GemmOperator::allocate_output() {
   const State& s = *state_;
-  const std::size_t bytes = bytes_of(shapes().out, output_type(s.problem.type));
+  const std::size_t bytes = s.rules.info("out").bytes();
   if (s.device == Device::cpu) return {::operator new(bytes), [](void* p) { ::operator delete(p); }};
   auto memory = s.gpus->executor->allocate_output(bytes);
   void* address = memory.get();
@@ -180,6 +221,8 @@ std::shared_ptr<void> GemmOperator::allocate_output() {
 }
 
 Device GemmOperator::device() const { return state_->device; }
+
+const std::string& GemmOperator::why_cpu() const { return state_->why_cpu; }
 
 const Plan& GemmOperator::plan() const {
   State& s = *state_;

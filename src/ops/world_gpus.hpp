@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "choose/choose_gpu.hpp"
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/world.hpp"
 
 namespace imbrex::ops {

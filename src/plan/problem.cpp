@@ -57,6 +57,23 @@ RankShapes shapes_of(const Problem& problem) {
   return shapes;
 }
 
+std::vector<OperandInfo> operands_of(const Problem& problem) {
+  const RankShapes shapes = shapes_of(problem);
+  const Type result = output_type(problem.type);
+  const auto input = [](std::string_view name, Type type, const Extent& e, Layout layout = Layout::row_major) {
+    return OperandInfo{name, OperandRole::input, type, e.rows, e.cols, layout};
+  };
+  const Layout layout_of_b = problem.type == Type::e4m3 ? Layout::column_major : Layout::row_major;
+  std::vector<OperandInfo> all{input("a", problem.type, shapes.a), input("b", problem.type, shapes.b, layout_of_b)};
+  if (problem.bias) all.push_back(input("bias", result, {1, shapes.out.cols}));
+  if (problem.scales != Scales::none) {
+    all.push_back(input("a_scale", Type::fp32, shapes.a_scale));
+    all.push_back(input("b_scale", Type::fp32, shapes.b_scale));
+  }
+  all.push_back({"out", OperandRole::output, result, shapes.out.rows, shapes.out.cols, Layout::row_major});
+  return all;
+}
+
 double plan::wire_bytes(const Problem& problem) {
   const RankShapes shapes = shapes_of(problem);
   const auto ranks = static_cast<double>(problem.ranks);

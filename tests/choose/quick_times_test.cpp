@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "choose/kernel_tiles.hpp"
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "records/records.hpp"
 #include "support/random_plan.hpp"
 

@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/error.hpp"
-#include "imbrex/execute.hpp"
 #include "imbrex/ops.hpp"
 #include "imbrex/world.hpp"
 #include "jobs/run.hpp"
@@ -28,8 +28,8 @@ TEST(CpuExecutor, ExactOnIntegersOverManyEpochsWithDelays) {
     c.problem.type = c.knobs.partial = Type::fp32;
     SCOPED_TRACE(test::describe(c));
     CpuOptions options;
-    options.delays = static_cast<std::uint64_t>(i) + 1;
-    options.max_delay = 2e-4;
+    options.testing.delays = static_cast<std::uint64_t>(i) + 1;
+    options.testing.max_delay = 2e-4;
     options.workers = static_cast<int>(random.between(1, 3));
     const Plan plan = make_plan(c.problem, c.strategy, c.knobs);
     WorldOptions world{.heap_bytes = 1 << 24, .wait_limit = 30};
@@ -76,7 +76,7 @@ TEST(CpuExecutor, CountersWrap) {
         knobs.transport = op == Operator::all_gather_gemm ? Transport::pull : Transport::store;
         const Plan plan = make_plan({op, 64, 32, 48, 4, Type::fp32}, strategy, knobs);
         CpuOptions options;
-        options.first_epoch = first;
+        options.testing.first_epoch = first;
         WorldOptions world{.heap_bytes = 1 << 22, .wait_limit = 10};
         EXPECT_EQ(run_threads(4, world, [&](World& w) { return run_exact(w, plan, options, 12); }), 0)
             << name_of(op) << " from epoch " << first;
@@ -160,7 +160,7 @@ TEST(Operators, RunAsTheirExamplesSay) {
     std::vector<float> a(static_cast<std::size_t>(s.a.rows * s.a.cols), 1.0f),
         b(static_cast<std::size_t>(s.b.rows * s.b.cols), 2.0f);
     std::vector<float> out(static_cast<std::size_t>(s.out.rows * s.out.cols));
-    op(a.data(), b.data(), out.data());
+    op.run({op.operand("a", a.data()), op.operand("b", b.data()), op.operand("out", out.data())});
     for (float v : out)
       if (v != 64.0f) return 1;
     return 0;

@@ -20,8 +20,8 @@ constexpr int mutants = 1000, epochs = 5, lanes = 4;
 
 int run_mutant(const Plan& plan, std::uint64_t seed, double wait_limit) {
   CpuOptions options;
-  options.delays = seed;
-  options.max_delay = 1e-3;
+  options.testing.delays = seed;
+  options.testing.max_delay = 1e-3;
   options.workers = 2;
   const WorldOptions world{.heap_bytes = 1 << 24, .wait_limit = wait_limit};
   return run_threads(plan.problem.ranks, world, [&](World& w) {

@@ -20,7 +20,7 @@
 
 #include "base/check.hpp"
 #include "choose/choose_gpu.hpp"
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/machine.hpp"
 #include "plan/digest.hpp"
 #include "records/records.hpp"

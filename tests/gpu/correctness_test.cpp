@@ -151,8 +151,8 @@ TEST(GpuFused, RandomProblemsOnFour) {
 TEST(GpuFused, ManyEpochsQueuedWithDelays) {
   NEEDS_GPUS(2);
   CudaOptions options;
-  options.delays = 77;
-  options.max_delay = 2e-4;
+  options.testing.delays = 77;
+  options.testing.max_delay = 2e-4;
   random_problems(test::most_ranks(), options, 4, 3);
 }
 
@@ -166,8 +166,8 @@ void replay_with_delays(Problem p, Transport transport, int replays, int parts =
   k.order = TileOrder::column_major;
   k.own_shift = 1;
   GpuCase c;
-  c.options.delays = 5;
-  c.options.max_delay = 2e-5;
+  c.options.testing.delays = 5;
+  c.options.testing.max_delay = 2e-5;
   c.options.heap_bytes = std::size_t{1} << 28;
   c.repeats = 1;
   c.replays = replays;
@@ -184,8 +184,8 @@ TEST(GpuFp8, RandomProblems) {
 TEST(GpuFp8, ManyEpochsQueuedWithDelays) {
   NEEDS_GPUS(2);
   CudaOptions options;
-  options.delays = 79;
-  options.max_delay = 2e-4;
+  options.testing.delays = 79;
+  options.testing.max_delay = 2e-4;
   random_problems(test::most_ranks(), options, 4, 3, true);
 }
 
@@ -209,8 +209,8 @@ TEST(GpuSm80, ManyEpochsQueuedWithDelays) {
   NEEDS_GPUS(2);
   CudaOptions options;
   options.kernel = "sm80";
-  options.delays = 78;
-  options.max_delay = 2e-4;
+  options.testing.delays = 78;
+  options.testing.max_delay = 2e-4;
   random_problems(test::most_ranks(), options, 4, 3);
 }
 
@@ -290,7 +290,7 @@ TEST(GpuFused, CountersWrap) {
       Knobs k;
       k.transport = op == Operator::all_gather_gemm ? Transport::push : Transport::store;
       GpuCase c;
-      c.options.first_epoch = first;
+      c.options.testing.first_epoch = first;
       c.repeats = 10;
       expect_right(make_plan({op, 300, 256, 128, 2, Type::bf16}, Strategy::fused, k), c,
                    std::string(name_of(op)) + " from epoch " + std::to_string(first));

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/plan.hpp"
 #include "imbrex/world.hpp"
 

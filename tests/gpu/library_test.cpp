@@ -106,7 +106,7 @@ TEST(GpuLibrary, Fp8) {
 }
 
 // Copies in a graph of two epochs.
-std::size_t copies_in_two_epochs(cuda::StreamExecution& execution, const Operands& operands) {
+std::size_t copies_in_two_epochs(cuda::StreamExecution& execution, const Addresses& operands) {
   IMBREX_CUDA_TRY(cudaStreamBeginCapture(execution.stream(), cudaStreamCaptureModeThreadLocal));
   for (int i = 0; i < 2; ++i) execution.enqueue(operands);
   cudaGraph_t graph = nullptr;
@@ -144,7 +144,7 @@ TEST(GpuLibrary, GatheredScalesAreCopiedOnce) {
                             out = cuda::raw_memory(bytes(s.out, output_type(p.type))),
                             scale = cuda::raw_memory(sizeof(float));
       const auto* scales = static_cast<const float*>(scale.get());
-      const Operands operands{a.get(), b.get(), out.get(), nullptr, scales, scales};
+      const Addresses operands{a.get(), b.get(), out.get(), nullptr, scales, scales};
       execution->run(operands);
       EXPECT_EQ(copies_in_two_epochs(dynamic_cast<cuda::StreamExecution&>(*execution), operands), 2u)
           << name_of(strategy);
@@ -176,8 +176,8 @@ TEST(GpuLibrary, ManyEpochsQueuedWithDelays) {
   NEEDS_GPUS(2);
   NEEDS_LIBRARIES;
   GpuCase c;
-  c.options.delays = 77;
-  c.options.max_delay = 2e-4;
+  c.options.testing.delays = 77;
+  c.options.testing.max_delay = 2e-4;
   c.queued = 80;
   c.repeats = 2;
   std::vector<Plan> plans;

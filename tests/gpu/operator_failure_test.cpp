@@ -144,8 +144,9 @@ TEST(GpuOperators, RefuseStreamsAndMemoryOfOtherGpus) {
     IMBREX_CUDA_TRY(cudaSetDevice(other));
     said(refusal_of([&] { const cuda::Graph graph(foreign, 1, [&] { s.call(foreign); }); }),
          "the stream belongs to GPU ");
-    said(refusal_of([&] { s.op()(far.get(), far.get(), s.out(), stream); }), "lies in the memory of GPU ");
-    said(refusal_of([&] { s.op()(far.get(), far.get(), s.out()); }), "lies in the memory of GPU ");
+    const auto from_far = [&] { return s.operands(far.get(), far.get(), s.out()); };
+    said(refusal_of([&] { s.op().run(from_far(), stream); }), "lies in the memory of GPU ");
+    said(refusal_of([&] { s.op().run_and_wait(from_far()); }), "lies in the memory of GPU ");
     // Another GPU is current, and nothing has happened.
     IMBREX_CUDA_TRY(cudaSetDevice(other));
     s.call(stream);
@@ -169,7 +170,7 @@ TEST(GpuOperators, RefuseWhatTheyCannotTake) {
             Subject s(world, Operator::gemm_all_reduce, {64, 64, 64, Type::bf16}, options, false);
             std::vector<std::byte> host(64 * 64 * 2);
             const Stream stream(world);
-            EXPECT_THROW(s.op()(host.data(), host.data(), host.data(), stream), Error);
+            EXPECT_THROW(s.op().run(s.operands(host.data(), host.data(), host.data()), stream), Error);
             OperatorOptions other = options;
             other.cuda.heap_bytes *= 2;
             EXPECT_THROW(test::make_operator(world, Operator::gemm_all_reduce, {64, 64, 64, Type::bf16}, other), Error);

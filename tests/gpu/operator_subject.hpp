@@ -39,9 +39,20 @@ class Subject {
   }
 
   GemmOperator& op() { return case_.op(); }
-  void call(cudaStream_t stream) { op()(operands(), stream); }
-  void call() { op()(operands()); }
+  void call(cudaStream_t stream) { op().run(operands(), stream); }
+  void call() { op().run_and_wait(operands()); }
   void poison(cudaStream_t stream) { IMBREX_CUDA_TRY(cudaMemsetAsync(out(), 0xff, case_.out_bytes(), stream)); }
+
+  std::vector<Operand> operands(void* a, void* b, void* out) {
+    std::vector<Operand> all{op().operand("a", a), op().operand("b", b)};
+    if (a_scale_) {
+      all.push_back(op().operand("a_scale", a_scale_->get()));
+      all.push_back(op().operand("b_scale", b_scale_->get()));
+    }
+    all.push_back(op().operand("out", out));
+    return all;
+  }
+  std::vector<Operand> operands() { return operands(a_.get(), b_.get(), out()); }
 
   void* out() const { return own_out_ ? own_out_->get() : out_.get(); }
 
@@ -56,21 +67,12 @@ class Subject {
   /// With operands in host memory.
   void call_from_host() {
     std::vector<std::byte> out(case_.out_bytes());
-    op()(case_.operands(out.data()));
+    op().run_and_wait(case_.operands(out.data()));
     if (const std::string wrong = case_.judge(out); !wrong.empty())
       throw Error(ErrorCode::unsound, "from host memory: " + wrong);
   }
 
  private:
-  Operands operands() const {
-    Operands all{a_.get(), b_.get(), out()};
-    if (a_scale_) {
-      all.a_scale = static_cast<const float*>(a_scale_->get());
-      all.b_scale = static_cast<const float*>(b_scale_->get());
-    }
-    return all;
-  }
-
   OperatorCase case_;
   runtime::DeviceMemory a_, b_;
   std::optional<runtime::DeviceMemory> a_scale_, b_scale_;
@@ -89,8 +91,8 @@ inline OperatorOptions options_of(std::optional<Strategy> strategy, Transport tr
   options.strategy = strategy;
   if (strategy == Strategy::fused) options.knobs = Knobs{.transport = transport};
   options.cuda.heap_bytes = std::size_t{1} << 28;
-  options.cuda.delays = delays;
-  options.cuda.max_delay = 2e-5;
+  options.cuda.testing.delays = delays;
+  options.cuda.testing.max_delay = 2e-5;
   options.cuda.ranks_per_gpu = ranks_per_gpu();
   // NOTE: a cluster needs multiprocessors side by side: ranks that are a call ahead, without clusters, may leave none.
   if (ranks_per_gpu() > 1 && options.knobs) options.knobs->cluster = 1;

@@ -195,7 +195,7 @@ void move_operands(World& world, Operator op, const GemmShape& shape, std::optio
     const auto pick = random();
     void *const in_a = a.move(pick & 1, stream), *const in_b = b.move(pick >> 1 & 1, stream),
                 *const to = out.move(pick >> 2 & 1, stream);
-    c.op()(in_a, in_b, to, stream);
+    c.op().run({c.op().operand("a", in_a), c.op().operand("b", in_b), c.op().operand("out", to)}, stream);
     c.op().synchronize(stream);
     std::vector<std::byte> result(c.out_bytes());
     IMBREX_CUDA_TRY(cudaMemcpy(result.data(), to, result.size(), cudaMemcpyDeviceToHost));

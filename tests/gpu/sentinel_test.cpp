@@ -166,7 +166,7 @@ void run_product(World& world, const Plan& plan, const ProductCase& p, const std
   auto& stream = dynamic_cast<cuda::StreamExecution&>(*execution);
   Subject s;
   s.stream = stream.stream();
-  s.call = [&] { stream.enqueue(Operands{a.get(), b.get(), out.get()}); };
+  s.call = [&] { stream.enqueue(Addresses{a.get(), b.get(), out.get()}); };
   s.finish = [&] { stream.finish(); };
   s.change_input = [&] { IMBREX_CUDA_TRY(cudaMemsetAsync(a.get(), 0x38, bytes(shapes.a, element), s.stream)); };
   s.memory = [&] {

@@ -100,7 +100,7 @@ Ask random_ask(Random& random, Call call, int ranks) {
   ask.options.device = Device::cpu;
   ask.options.strategy = random.one_of({Strategy::fused, Strategy::decomposed, Strategy::sequential});
   ask.options.knobs = Knobs{.tile_m = 16, .tile_n = 16, .partial = output_type(p.type)};
-  ask.options.cpu.first_epoch = static_cast<std::uint64_t>(random.between(0, 5));
+  ask.options.cpu.testing.first_epoch = static_cast<std::uint64_t>(random.between(0, 5));
   ask.count = random.between(1, 1000);
   ask.hidden = random.between(1, 64);
   ask.type = random.one_of({Type::bf16, Type::fp16, Type::fp32});
@@ -161,7 +161,7 @@ std::vector<Change> changes_of(const Ask& ask) {
       [[fallthrough]];
     case Call::prepare_made:
       of_problem();
-      list.push_back({"first_epoch", [](Ask& a) { a.options.cpu.first_epoch += 1; }});
+      list.push_back({"first_epoch", [](Ask& a) { a.options.cpu.testing.first_epoch += 1; }});
       break;
     case Call::all_reduce:
       list.push_back({"max_count", [](Ask& a) { a.count += 1; }});

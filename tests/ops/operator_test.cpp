@@ -1,6 +1,7 @@
 // The operators as users call them, on the CPU: right, several at once, and clear about what they do not take.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 
 #include "imbrex/error.hpp"
@@ -43,12 +44,7 @@ int take_turns(World& world) {
   for (int round = 0; round < 3; ++round)
     for (auto& c : cases) {
       const std::shared_ptr<void> memory = c->op().allocate_output();
-      if (!c->a_scale().empty())
-        c->op()(c->operands(memory.get()));
-      else if (c->bias().empty())
-        c->op()(c->a().data(), c->b().data(), memory.get());
-      else
-        c->op()(c->a().data(), c->b().data(), c->bias().data(), memory.get());
+      c->op().run(c->operands(memory.get()));
       const auto* bytes = static_cast<const std::byte*>(memory.get());
       if (const std::string wrong = c->judge({bytes, bytes + c->out_bytes()}); !wrong.empty())
         throw Error(ErrorCode::unsound, wrong);
@@ -63,36 +59,59 @@ TEST(Operators, TakeTurnsOnTheCpu) {
   EXPECT_EQ(run_processes(4, options, take_turns), 0);
 }
 
-TEST(Operators, AskForScalesWhereTheProblemHasThem) {
+TEST(Operators, RefuseStreamsOnTheCpu) {
   const int code = run_threads(1, {.heap_bytes = 1 << 24}, [](World& world) {
-    GemmAllReduce op{world, {.m = 8, .n = 8, .k = 8, .type = Type::e4m3, .scales = Scales::tensor}, on_cpu()};
-    GemmAllReduce without{world, {.m = 8, .n = 8, .k = 8, .type = Type::e4m3}, on_cpu()};
+    GemmAllReduce op{world, {.m = 8, .n = 8, .k = 8, .type = Type::fp32}, on_cpu()};
+    EXPECT_EQ(op.device(), Device::cpu);
+    EXPECT_EQ(op.why_cpu(), "");
     std::vector<float> x(64);
-    const float one = 1;
-    EXPECT_NE(error_of([&] { op(x.data(), x.data(), x.data()); }).find("those of A are not given"), std::string::npos);
-    EXPECT_NE(error_of([&] {
-                op(Operands{x.data(), x.data(), x.data(), nullptr, &one});
-              }).find("those of B are not given"),
-              std::string::npos);
-    EXPECT_NE(error_of([&] {
-                without(Operands{x.data(), x.data(), x.data(), nullptr, &one, &one});
-              }).find("scales are given, and the problem has none"),
-              std::string::npos);
+    const auto stream = reinterpret_cast<CudaStream>(x.data());  // never looked into
+    const std::vector<Operand> all{op.operand("a", x.data()), op.operand("b", x.data()), op.operand("out", x.data())};
+    EXPECT_NE(error_of([&] { op.run(all, stream); }).find("works on the CPU"), std::string::npos);
+    EXPECT_NE(error_of([&] { op.synchronize(stream); }).find("stream of CUDA"), std::string::npos);
+    op.synchronize();
+    op.run(all);
     return 0;
   });
   EXPECT_EQ(code, 0);
 }
 
-TEST(Operators, RefuseStreamsOnTheCpu) {
-  const int code = run_threads(1, {.heap_bytes = 1 << 24}, [](World& world) {
-    GemmAllReduce op{world, {.m = 8, .n = 8, .k = 8, .type = Type::fp32}, on_cpu()};
-    EXPECT_EQ(op.device(), Device::cpu);
-    std::vector<float> x(64);
-    EXPECT_NE(error_of([&] { op(x.data(), x.data(), x.data(), nullptr); }).find("runs on the CPU"), std::string::npos);
-    EXPECT_NE(error_of([&] { op.synchronize(nullptr); }).find("stream of CUDA"), std::string::npos);
-    return 0;
-  });
-  EXPECT_EQ(code, 0);
+// Every rank gives the same wrong operand: nothing has happened.
+int refuse_together(World& world) {
+  OperatorCase c(world, Operator::gemm_all_reduce, {64, 32, 48, Type::bf16}, on_cpu());
+  std::vector<std::byte> out(c.out_bytes());
+  std::vector<Operand> all = c.operands(out.data());
+  for (int i = 0; i < 3; ++i) {
+    all[0].view.type = Type::fp16;
+    if (error_of([&] { c.op().run(all); }) != "operand a is of type fp16; it must be bf16") return 1;
+    all[0].view.type = Type::bf16;
+    c.op().run(all);
+    if (!c.judge(out).empty()) return 1;
+  }
+  return 0;
+}
+
+// One rank gives a wrong operand: all end at once, and know why.
+int refuse_alone(World& world) {
+  OperatorCase c(world, Operator::gemm_all_reduce, {64, 32, 48, Type::bf16}, on_cpu());
+  std::vector<std::byte> out(c.out_bytes());
+  std::vector<Operand> all = c.operands(out.data());
+  c.op().run(all);
+  world.barrier();  // a failure ends what is under way
+  if (world.rank() == 1) all[2].view.extents[1] = 31;
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string own = error_of([&] { c.op().run(all); }), fault = "operand out is 64 x 31; it must be 64 x 32";
+  if (std::chrono::steady_clock::now() - begin > std::chrono::seconds(2)) return 1;
+  if (world.rank() == 1) return own == fault ? 0 : 1;
+  return own.starts_with("rank 1 refused a call that rank ") && own.ends_with(": " + fault) ? 0 : 1;
+}
+
+TEST(Operators, RefuseOperandsOnEveryRank) {
+  const WorldOptions options{.heap_bytes = 1 << 24, .wait_limit = 30};
+  for (const auto& body : {refuse_together, refuse_alone}) {
+    EXPECT_EQ(run_threads(3, options, body), 0);
+    EXPECT_EQ(run_processes(3, options, body), 0);
+  }
 }
 
 // 64 ranks are more than any host has GPUs.
@@ -107,25 +126,11 @@ TEST(Operators, SayWhyThereAreNoGpus) {
     if (world.rank() == 63) message = own;
     options.device = Device::automatic;
     const GemmAllReduce op{world, {.m = 8, .n = 8, .k = 64, .type = Type::fp32}, options};
+    EXPECT_NE(op.why_cpu(), "");
     return op.device() == Device::cpu ? 0 : 1;
   });
   EXPECT_EQ(code, 0);
   EXPECT_TRUE(message.starts_with("device cuda: rank 0: ")) << message;
-}
-
-TEST(Operators, AskForABiasWhereTheShapeHasOne) {
-  const int code = run_threads(1, {.heap_bytes = 1 << 24}, [](World& world) {
-    std::vector<float> x(64);
-    GemmAllReduce with{world, {.m = 8, .n = 8, .k = 8, .type = Type::fp32, .bias = true}, on_cpu()};
-    EXPECT_NE(error_of([&] { with(x.data(), x.data(), x.data()); }).find("has a bias, and none is given"),
-              std::string::npos);
-    GemmAllReduce without{world, {.m = 8, .n = 8, .k = 8, .type = Type::fp32}, on_cpu()};
-    const float* bias = x.data();
-    EXPECT_NE(error_of([&] { without(x.data(), x.data(), bias, x.data()); }).find("the problem has none"),
-              std::string::npos);
-    return 0;
-  });
-  EXPECT_EQ(code, 0);
 }
 
 TEST(Operators, RefuseSizesThatDoNotFit) {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 
 namespace imbrex::test {
 

@@ -132,8 +132,8 @@ def check_arrows(root):
             room = where.parts[1]
         elif "device" in where.parts:
             continue
-        elif where.name in public:
-            room = public[where.name]
+        elif where.relative_to("include/imbrex").as_posix() in public:
+            room = public[where.relative_to("include/imbrex").as_posix()]
         else:
             faults.append(f"{where}: public header in no room of {ARROWS}")
             continue

@@ -1,7 +1,7 @@
 // Runs a plan on operands whose products and sums are exact, so that results compare to the bit.
 #pragma once
 
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/plan.hpp"
 #include "imbrex/world.hpp"
 

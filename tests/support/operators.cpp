@@ -41,11 +41,15 @@ std::size_t OperatorCase::out_bytes() const {
   return static_cast<std::size_t>(out.rows * out.cols) * size_of(output_type(op_->plan().problem.type));
 }
 
-Operands OperatorCase::operands(void* out) const {
-  Operands operands{a_.data(), b_.data(), out};
-  if (!bias_.empty()) operands.bias = bias_.data();
-  if (!a_scale_.empty()) operands.a_scale = a_scale_.data(), operands.b_scale = b_scale_.data();
-  return operands;
+std::vector<Operand> OperatorCase::operands(void* out) const {
+  std::vector<Operand> all{op_->operand("a", a_.data()), op_->operand("b", b_.data())};
+  if (!bias_.empty()) all.push_back(op_->operand("bias", bias_.data()));
+  if (!a_scale_.empty()) {
+    all.push_back(op_->operand("a_scale", a_scale_.data()));
+    all.push_back(op_->operand("b_scale", b_scale_.data()));
+  }
+  all.push_back(op_->operand("out", out));
+  return all;
 }
 
 std::string OperatorCase::judge(const std::vector<std::byte>& out) {

@@ -31,7 +31,7 @@ class OperatorCase {
   const std::vector<std::byte>& bias() const { return bias_; }
   std::size_t out_bytes() const;
   /// All of them, in host memory.
-  Operands operands(void* out) const;
+  std::vector<Operand> operands(void* out) const;
 
   /// Empty without them.
   const std::vector<float>& a_scale() const { return a_scale_; }

@@ -25,7 +25,7 @@ class CpuExecution final : public Execution {
         plan_(*kept_),
         options_(options),
         layout_(plan_),
-        epoch_(options.first_epoch),
+        epoch_(options.testing.first_epoch),
         exceptions_(std::uncaught_exceptions()),
         collectives_(execute::collective_groups(plan_)) {
     heap_offset_ = world.heap().allocate(layout_.bytes());
@@ -55,7 +55,7 @@ class CpuExecution final : public Execution {
   CpuExecution(const CpuExecution&) = delete;
   CpuExecution& operator=(const CpuExecution&) = delete;
 
-  Report run(const Operands& operands) override {
+  Report run(const Addresses& operands) override {
     execute::expect_given(operands, plan_.problem);
     world_.throw_if_failed();
     const double begin = base::monotonic_seconds();
@@ -81,10 +81,11 @@ class CpuExecution final : public Execution {
  private:
   // With injected delays, one rank in turn falls behind by far, so that the others run into the next epochs.
   void hold_back() const {
-    if (options_.delays == 0 ||
-        std::cmp_not_equal((options_.delays + epoch_) % static_cast<std::uint64_t>(world_.size()), world_.rank()))
+    if (options_.testing.delays == 0 ||
+        std::cmp_not_equal((options_.testing.delays + epoch_) % static_cast<std::uint64_t>(world_.size()),
+                           world_.rank()))
       return;
-    std::this_thread::sleep_for(std::chrono::duration<double>(4 * options_.max_delay));
+    std::this_thread::sleep_for(std::chrono::duration<double>(4 * options_.testing.max_delay));
   }
 
   static void run_all(std::vector<std::unique_ptr<execute::Worker>>& workers, std::atomic<bool>& stop) {
@@ -135,7 +136,7 @@ class CpuExecutor final : public Executor {
       if (const auto finding = check_format(*plan))
         throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
       execution = std::make_unique<CpuExecution>(world_, plan, options_);
-      return execute::terms_of(*tasks).add("first_epoch", options_.first_epoch);
+      return execute::terms_of(*tasks).add("first_epoch", options_.testing.first_epoch);
     });
     execution->open();
     return execution;
@@ -145,8 +146,8 @@ class CpuExecutor final : public Executor {
   static const CpuOptions& validated(const CpuOptions& options) {
     IMBREX_EXPECTS(options.workers >= 1 && options.workers <= 1024, "workers = {}: it must be from 1 to 1024",
                    options.workers);
-    IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 60, "max_delay = {} s: it must be from 0 to 60",
-                   options.max_delay);
+    IMBREX_EXPECTS(options.testing.max_delay >= 0 && options.testing.max_delay <= 60,
+                   "max_delay = {} s: it must be from 0 to 60", options.testing.max_delay);
     return options;
   }
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "execute/layout.hpp"
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/world.hpp"
 #include "plan/builder.hpp"
 
@@ -16,7 +16,7 @@ class RankMemory {
   RankMemory(const Plan& plan, const HeapLayout& layout, HeapHandle heap, std::size_t heap_offset)
       : plan_(plan), layout_(layout), heap_(heap), heap_offset_(heap_offset) {}
 
-  void enter(const Operands& operands, std::uint64_t epoch) {
+  void enter(const Addresses& operands, std::uint64_t epoch) {
     operands_ = operands;
     epoch_ = epoch;
   }
@@ -72,7 +72,7 @@ class RankMemory {
   const HeapLayout& layout_;
   HeapHandle heap_;
   std::size_t heap_offset_;
-  Operands operands_;
+  Addresses operands_;
   std::uint64_t epoch_ = 0;
 };
 

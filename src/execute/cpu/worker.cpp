@@ -30,7 +30,7 @@ Worker::Worker(RankEpoch& shared, int index) : shared_(shared), index_(index), k
     lane.helps = index > 0 && engine == Engine::library;
     lanes_.push_back(std::move(lane));
   }
-  std::seed_seq seed{shared.options.delays, shared.epoch, static_cast<std::uint64_t>(shared.world.rank()),
+  std::seed_seq seed{shared.options.testing.delays, shared.epoch, static_cast<std::uint64_t>(shared.world.rank()),
                      static_cast<std::uint64_t>(index)};
   random_.seed(seed);
 }
@@ -106,9 +106,9 @@ std::string Worker::diagnose() const {
 }
 
 void Worker::pause() {
-  if (shared_.options.delays == 0 || !std::bernoulli_distribution(0.15)(random_)) return;
-  std::this_thread::sleep_for(
-      std::chrono::duration<double>(std::uniform_real_distribution<double>(0, shared_.options.max_delay)(random_)));
+  if (shared_.options.testing.delays == 0 || !std::bernoulli_distribution(0.15)(random_)) return;
+  std::this_thread::sleep_for(std::chrono::duration<double>(
+      std::uniform_real_distribution<double>(0, shared_.options.testing.max_delay)(random_)));
 }
 
 bool Worker::take(Lane& lane) {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "execute/cpu/kernels.hpp"
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 
 namespace imbrex::execute {
 

@@ -1,7 +1,7 @@
 // A build without CUDA.
 #include "execute/cuda/libraries/library_suggestions.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/error.hpp"
-#include "imbrex/execute.hpp"
 
 namespace imbrex {
 namespace {

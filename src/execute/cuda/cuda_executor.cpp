@@ -94,8 +94,8 @@ class CudaExecutor final : public Executor {
 
 std::unique_ptr<Executor> make_cuda_executor(World& world, const CudaOptions& options) {
   runtime::agree(world, [&] {
-    IMBREX_EXPECTS(options.max_delay >= 0 && options.max_delay <= 1, "max_delay = {} s: it must be from 0 to 1",
-                   options.max_delay);
+    IMBREX_EXPECTS(options.testing.max_delay >= 0 && options.testing.max_delay <= 1,
+                   "max_delay = {} s: it must be from 0 to 1", options.testing.max_delay);
     runtime::Terms terms("an executor on GPUs");
     execute::add(terms, options);
     return terms;

@@ -12,7 +12,7 @@
 #include "execute/simulate/program.hpp"
 #include "execute/simulate/recorder.hpp"
 #include "execute/simulate/tile_model.hpp"
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 
 namespace imbrex::simulate {
 

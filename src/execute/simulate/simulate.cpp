@@ -30,7 +30,7 @@ class SimulatedExecution final : public Execution {
         seed_(options.skew_seed) {}
 
   // Every run is an epoch of its own from an idle machine; with a seed, each has other starts.
-  Report run(const Operands&) override {
+  Report run(const Addresses&) override {
     std::vector<double> starts(plan_.ranks.size());
     if (options_.skew_seed != 0)
       for (double& start : starts) start = uniform(seed_) * options_.max_skew;

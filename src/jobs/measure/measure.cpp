@@ -8,7 +8,7 @@
 
 #include "base/check.hpp"
 #include "choose/gpu_candidates.hpp"
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/world.hpp"
 #include "jobs/measure/changes.hpp"
 #include "jobs/measure/random_bytes.hpp"
@@ -66,7 +66,7 @@ class Meter {
       prepared_.reset();
       prepare(problem);
     }
-    const Operands operands = prepared_->memory->operands(), of_product = prepared_->of_product->operands();
+    const Addresses operands = prepared_->memory->operands(), of_product = prepared_->of_product->operands();
     auto& executions = prepared_->executions;
     int& runs = prepared_->result.runs;
     const auto sample = [&](std::size_t i) {

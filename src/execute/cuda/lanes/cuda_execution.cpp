@@ -55,7 +55,7 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
       options_(options),
       layout_(std::move(surveyed.layout)),
       survey_(std::move(surveyed.tables)),
-      epoch_(options.first_epoch),
+      epoch_(options.testing.first_epoch),
       place_{heap, heap.allocate_or_grow(world, layout_.bytes() + state_bytes)},
       state_offset_(layout_.bytes()),
       fault_(faults.take()),
@@ -158,8 +158,8 @@ void CudaExecution::upload() {
   p.rank = static_cast<std::uint32_t>(world_.rank());
   p.ranks = static_cast<std::uint32_t>(world_.size());
   p.readers = static_cast<std::uint32_t>(workers_ * kernel_->shape.cluster);  // one thread of each block
-  p.pause_seed = static_cast<std::uint32_t>(options_.delays);
-  p.max_pause_ns = options_.delays == 0 ? 0 : static_cast<std::uint32_t>(options_.max_delay * 1e9);
+  p.pause_seed = static_cast<std::uint32_t>(options_.testing.delays);
+  p.max_pause_ns = options_.testing.delays == 0 ? 0 : static_cast<std::uint32_t>(options_.testing.max_delay * 1e9);
 
   // Four fifths of what NVLink carries each way, shared by all blocks.
   constexpr double link_bytes_per_ns = 0.8 * 370;
@@ -204,7 +204,7 @@ void CudaExecution::start_counters() {
   IMBREX_CUDA_TRY(cudaDeviceSynchronize());
 }
 
-void CudaExecution::set_operands(const Operands& operands) {
+void CudaExecution::set_operands(const Addresses& operands) {
   execute::expect_given(operands, plan_.problem);
   for (const void* p : {operands.a, operands.b, operands.bias, static_cast<const void*>(operands.a_scale),
                         static_cast<const void*>(operands.b_scale)})
@@ -238,7 +238,7 @@ void CudaExecution::prepare_skipping() {
 
 // NOTE: the flag follows on the same stream: behind an event on another one it comes late (measured), and a copy engine
 // runs one stream's copies in order.
-void CudaExecution::copy(std::size_t i, const Operands& operands, std::uint64_t epoch, cudaStream_t main) {
+void CudaExecution::copy(std::size_t i, const Addresses& operands, std::uint64_t epoch, cudaStream_t main) {
   const CopyStep& step = table_.copies[i];
   // NOTE: the driver may run a copy within one GPU as a kernel, which would not start beside the persistent one.
   cudaStream_t stream = step.local ? main : copies_;
@@ -262,7 +262,7 @@ void CudaExecution::copy(std::size_t i, const Operands& operands, std::uint64_t 
 }
 
 // Copies go first: where the driver has one queue for all streams, a kernel that waits for them must stand behind them.
-void CudaExecution::launch(const Operands& operands, cudaStream_t stream, Call call) {
+void CudaExecution::launch(const Addresses& operands, cudaStream_t stream, Call call) {
   expect_sound();
   set_operands(operands);
   hold_back(world_, options_, epoch_);

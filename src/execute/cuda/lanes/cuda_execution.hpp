@@ -34,7 +34,7 @@ class CudaExecution final : public StreamExecution {
   const RankTable& table() const { return table_; }
 
  private:
-  void launch(const Operands& operands, cudaStream_t stream, Call call) override;
+  void launch(const Addresses& operands, cudaStream_t stream, Call call) override;
   void await(cudaStream_t stream) override;
   void expect_sound() override;
   std::vector<Span> spans() override;
@@ -43,8 +43,8 @@ class CudaExecution final : public StreamExecution {
   void upload();
   void prepare_skipping();
   void start_counters();
-  void set_operands(const Operands& operands);
-  void copy(std::size_t step, const Operands& operands, std::uint64_t copy_index, cudaStream_t stream);
+  void set_operands(const Addresses& operands);
+  void copy(std::size_t step, const Addresses& operands, std::uint64_t copy_index, cudaStream_t stream);
   bool faulty() const { return runtime::is_faulty(*fault_); }
   std::string fault_message() const;
   [[noreturn]] void throw_fault();

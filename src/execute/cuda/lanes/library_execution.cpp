@@ -55,14 +55,14 @@ class LibraryExecution final : public StreamExecution {
         plan_(plan),
         options_(options) {}
 
-  void launch(const Operands& operands, cudaStream_t stream, Call call) override;
+  void launch(const Addresses& operands, cudaStream_t stream, Call call) override;
   void await(cudaStream_t stream) override;
   void expect_sound() override;
   std::vector<Span> spans() override;
 
   void make_streams();
   void run_first();
-  void launch_epoch(const Operands& operands, cudaStream_t main, cudaEvent_t begun);
+  void launch_epoch(const Addresses& operands, cudaStream_t main, cudaEvent_t begun);
   void finish_oldest();
   template <typename Query>
   void await_within(Query&& query, std::optional<double> limit);
@@ -165,7 +165,7 @@ void LibraryExecution::run_first() {
     if (b.role != BufferRole::workspace) bytes = std::max(bytes, size(b.rows * b.cols) * size_of(b.type));
   RawMemory any = raw_memory(bytes);
   const auto* scales = static_cast<const float*>(any.get());
-  const Operands operands{any.get(), any.get(), any.get(), any.get(), scales, scales};
+  const Addresses operands{any.get(), any.get(), any.get(), any.get(), scales, scales};
   const auto run = [&](bool collectives) {
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {
       if (std::holds_alternative<Collective>(program_.steps[i].work) != collectives) continue;
@@ -185,7 +185,7 @@ void LibraryExecution::run_first() {
 }
 
 // `main` takes the place of the program's first stream; `begun` is recorded there.
-void LibraryExecution::launch_epoch(const Operands& operands, cudaStream_t main, cudaEvent_t begun) {
+void LibraryExecution::launch_epoch(const Addresses& operands, cudaStream_t main, cudaEvent_t begun) {
   const auto stream_at = [&](std::size_t i) { return i == 0 ? main : streams_[i]; };
   if (times_) times_->begin_epoch(main);
   for (std::size_t s = 0; forks_ && s < streams_.size(); ++s)
@@ -203,7 +203,7 @@ void LibraryExecution::launch_epoch(const Operands& operands, cudaStream_t main,
 }
 
 // Nothing in a captured epoch depends on its number.
-void LibraryExecution::launch(const Operands& operands, cudaStream_t stream, Call call) {
+void LibraryExecution::launch(const Addresses& operands, cudaStream_t stream, Call call) {
   expect_sound();
   execute::expect_given(operands, plan_.problem);
   for (const void* p : {operands.a, operands.b, static_cast<const void*>(operands.out), operands.bias,
@@ -314,7 +314,7 @@ std::string LibraryExecution::late(double limit) const {
   }
   cudaGetLastError();
   return fmt::format("{} waited longer than {} s for the other ranks in epoch {}", where, limit,
-                     options_.first_epoch + finished_);
+                     options_.testing.first_epoch + finished_);
 }
 
 bool LibraryExecution::busy() const {

@@ -27,25 +27,25 @@ class Event {
 struct StreamExecution::Replay {
   static constexpr int lead_epochs = 2;
 
-  Replay(StreamExecution& execution, const Operands& with, int epochs)
+  Replay(StreamExecution& execution, const Addresses& with, int epochs)
       : operands(with),
         runs(epochs),
         lead(execution.stream(), lead_epochs, [&] { execution.enqueue(operands); }),
         timed(execution.stream(), epochs, [&] { execution.enqueue(operands); }) {}
 
-  bool serves(const Operands& o, int r) const { return o == operands && r == runs; }
+  bool serves(const Addresses& o, int r) const { return o == operands && r == runs; }
 
-  Operands operands;
+  Addresses operands;
   int runs;
   Graph lead, timed;
   Event begin, end;
 };
 
 void hold_back(const World& world, const CudaOptions& options, std::uint64_t epoch) {
-  if (options.delays == 0 ||
-      static_cast<int>((options.delays + epoch) % static_cast<std::uint64_t>(world.size())) != world.rank())
+  if (options.testing.delays == 0 ||
+      static_cast<int>((options.testing.delays + epoch) % static_cast<std::uint64_t>(world.size())) != world.rank())
     return;
-  std::this_thread::sleep_for(std::chrono::duration<double>(20 * options.max_delay));
+  std::this_thread::sleep_for(std::chrono::duration<double>(20 * options.testing.max_delay));
 }
 
 StreamExecution::StreamExecution(StreamCalls& calls, bool records) : calls_(calls), records_(records) {}
@@ -57,7 +57,7 @@ void StreamExecution::retire() noexcept {
   looked_after_ = false;
 }
 
-void StreamExecution::enqueue(const Operands& operands, CudaStream stream) {
+void StreamExecution::enqueue(const Addresses& operands, CudaStream stream) {
   const std::lock_guard guard(calls_.lock());
   expect_sound();
   if (!looked_after_) {
@@ -69,7 +69,7 @@ void StreamExecution::enqueue(const Operands& operands, CudaStream stream) {
   calls_.leave(stream);
 }
 
-void StreamExecution::enqueue(const Operands& operands) {
+void StreamExecution::enqueue(const Addresses& operands) {
   stale_ = true;
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   IMBREX_CUDA_TRY(cudaStreamIsCapturing(stream(), &status));
@@ -88,7 +88,7 @@ void StreamExecution::synchronize(CudaStream stream) {
   await(stream);
 }
 
-Report StreamExecution::run(const Operands& operands) {
+Report StreamExecution::run(const Addresses& operands) {
   const auto begin = std::chrono::steady_clock::now();
   const std::lock_guard guard(calls_.lock());
   const auto queue = [&](int epochs) {
@@ -108,7 +108,7 @@ Report StreamExecution::run(const Operands& operands) {
 }
 
 // Epochs wait for each other's ranks, so those of the lead let all ranks begin the others together.
-double StreamExecution::time(const Operands& operands, int runs) {
+double StreamExecution::time(const Addresses& operands, int runs) {
   IMBREX_EXPECTS(runs > 0 && runs % 2 == 0, "{} runs: it must be an even number, workspaces alternate", runs);
   const std::lock_guard guard(calls_.lock());
   // Copies in a captured epoch go to the workspaces of even epochs, or of odd ones: after others it may be the wrong

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "execute/cuda/lanes/stream_calls.hpp"
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/world.hpp"
 
 namespace imbrex::cuda {
@@ -22,17 +22,17 @@ class StreamExecution : public Execution {
   ~StreamExecution() override;
 
   /// Queues an epoch and waits for it; where a timeline is wanted, then more of the same, the last of which it shows.
-  Report run(const Operands& operands) final;
+  Report run(const Addresses& operands) final;
 
-  double time(const Operands& operands, int runs) final;
+  double time(const Addresses& operands, int runs) final;
 
-  void enqueue(const Operands& operands, CudaStream stream) final;
+  void enqueue(const Addresses& operands, CudaStream stream) final;
   void check() final;
   void synchronize(CudaStream stream) final;
 
   /// The parts of run, for callers that queue several epochs of one execution: enqueue puts one epoch on stream(),
   /// finish waits until all are done and throws as run does. Epochs captured so come in pairs. The device is current.
-  void enqueue(const Operands& operands);
+  void enqueue(const Addresses& operands);
   void finish() { await(stream()); }
   virtual cudaStream_t stream() const = 0;
 
@@ -51,7 +51,7 @@ class StreamExecution : public Execution {
 
   /// Puts an epoch on `stream`; the device is current. From the first captured one on, each leaves everything as its
   /// graph's next replay needs it, however many epochs the graph has.
-  virtual void launch(const Operands& operands, cudaStream_t stream, Call call) = 0;
+  virtual void launch(const Addresses& operands, cudaStream_t stream, Call call) = 0;
 
   /// Waits until `stream` is idle and throws what failed.
   virtual void await(cudaStream_t stream) = 0;

@@ -148,7 +148,7 @@ void LibraryGemm::set_scales(const void* a, const void* b) const {
   IMBREX_CUBLASLT_TRY(desc_set, desc_.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &a, sizeof a);
 }
 
-void LibraryGemm::launch(const Operands& o, void* workspace, cudaStream_t stream) const {
+void LibraryGemm::launch(const Addresses& o, void* workspace, cudaStream_t stream) const {
   if (bias_) set_bias(o.bias);
   if (scaled_) set_scales(o.a_scale, o.b_scale);
   const float one = 1, zero = 0;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "execute/cuda/libraries/library_suggestions.hpp"
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/types.hpp"
 #include "runtime/cuda/libraries/cublas_lt.hpp"
 
@@ -45,7 +45,7 @@ class LibraryGemm {
 
   /// out = A B + bias, summed in fp32, A B times the scales. `bias` is of the result's type, and null without one, as
   /// the scales are. `workspace`, aligned to 256, has workspace_bytes().
-  void launch(const Operands& operands, void* workspace, cudaStream_t stream) const;
+  void launch(const Addresses& operands, void* workspace, cudaStream_t stream) const;
 
  private:
   struct DescDelete {

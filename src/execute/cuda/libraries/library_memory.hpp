@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "execute/layout.hpp"
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 
 namespace imbrex::cuda {
@@ -44,7 +44,7 @@ class LibraryMemory {
   }
 
   /// The address of the region's first element.
-  std::byte* at(const Region& r, const Operands& operands) const {
+  std::byte* at(const Region& r, const Addresses& operands) const {
     const auto* input = static_cast<const std::byte*>(execute::input_of(operands, plan_.problem, r.buffer));
     std::byte* base = buffer(r).role == BufferRole::workspace
                           ? static_cast<std::byte*>(workspaces_.get()) + offsets_[static_cast<std::size_t>(r.buffer)]

@@ -72,7 +72,7 @@ void LibrarySteps::make_gemms() {
   for (const std::size_t b : bytes) scratch_.push_back(raw_memory(b));
 }
 
-void LibrarySteps::copy(const Transfer& transfer, const Operands& operands, cudaStream_t stream) const {
+void LibrarySteps::copy(const Transfer& transfer, const Addresses& operands, cudaStream_t stream) const {
   if (transfer.from.empty()) return;
   const std::size_t element = size_of(buffer(transfer.from).type), width = size(transfer.from.cols) * element,
                     from_pitch = size(buffer(transfer.from).cols) * element,
@@ -84,14 +84,14 @@ void LibrarySteps::copy(const Transfer& transfer, const Operands& operands, cuda
     IMBREX_CUDA_TRY(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, rows, cudaMemcpyDeviceToDevice, stream));
 }
 
-void LibrarySteps::set_apart(const Region& to, const Operands& operands, cudaStream_t stream) const {
+void LibrarySteps::set_apart(const Region& to, const Addresses& operands, cudaStream_t stream) const {
   if (to.empty() || !memory_.has_apart(to)) return;
   const std::size_t row = size(buffer(to).cols) * size_of(buffer(to).type);
   IMBREX_CUDA_TRY(cudaMemcpy2DAsync(memory_.at_apart(to), operand_alignment, at(to, operands), row, row, size(to.rows),
                                     cudaMemcpyDeviceToDevice, stream));
 }
 
-void LibrarySteps::sum(const Reduction& reduction, const Operands& operands, cudaStream_t stream) const {
+void LibrarySteps::sum(const Reduction& reduction, const Addresses& operands, cudaStream_t stream) const {
   SumArgs args{};
   args.task.rows = base::narrow<std::uint32_t>(reduction.from.front().rows, "rows of a sum");
   args.task.cols = base::narrow<std::uint32_t>(reduction.from.front().cols, "columns of a sum");
@@ -116,7 +116,7 @@ void LibrarySteps::sum(const Reduction& reduction, const Operands& operands, cud
   IMBREX_CUDA_TRY(launch_sum(args, stream));
 }
 
-void LibrarySteps::collective(const Collective& c, runtime::Communicator* communicator, const Operands& operands,
+void LibrarySteps::collective(const Collective& c, runtime::Communicator* communicator, const Addresses& operands,
                               cudaStream_t stream) const {
   const std::byte* from = at(c.from, operands);
   std::byte* to = at(c.to, operands);
@@ -148,9 +148,9 @@ std::size_t LibrarySteps::moved_scale_bytes(const Product& p) const {
   return size(p.a_scale.rows) * sizeof(float);
 }
 
-void LibrarySteps::multiply(const Product& p, const LibraryGemm& gemm, void* scratch, const Operands& operands,
+void LibrarySteps::multiply(const Product& p, const LibraryGemm& gemm, void* scratch, const Addresses& operands,
                             cudaStream_t stream) const {
-  Operands o{at(p.a, operands), at(p.b, operands), at(p.to, operands)};
+  Addresses o{at(p.a, operands), at(p.b, operands), at(p.to, operands)};
   if (!p.bias.empty()) o.bias = at(p.bias, operands);
   if (!p.a_scale.empty()) {
     o.a_scale = reinterpret_cast<const float*>(memory_.has_apart(p.a_scale) ? memory_.at_apart(p.a_scale)
@@ -165,7 +165,7 @@ void LibrarySteps::multiply(const Product& p, const LibraryGemm& gemm, void* scr
   gemm.launch(o, scratch, stream);
 }
 
-void LibrarySteps::launch(std::size_t i, const Operands& operands, cudaStream_t stream) const {
+void LibrarySteps::launch(std::size_t i, const Addresses& operands, cudaStream_t stream) const {
   const LibraryStep& step = program_.steps[i];
   if (const auto* p = std::get_if<Product>(&step.work))
     multiply(*p, *gemms_[i], scratch_[step.stream].get(), operands, stream);

@@ -22,25 +22,25 @@ class LibrarySteps {
   LibrarySteps(SharedLibraries& libraries, const Plan& plan, const LibraryProgram& program);
 
   /// Queues step `i` of the program, once.
-  void launch(std::size_t i, const Operands& operands, cudaStream_t stream) const;
+  void launch(std::size_t i, const Addresses& operands, cudaStream_t stream) const;
 
   /// Keeps the memory from being freed, which would wait for the device.
   void leak();
 
  private:
   const Buffer& buffer(const Region& r) const { return plan_.buffers[static_cast<std::size_t>(r.buffer)]; }
-  std::byte* at(const Region& r, const Operands& operands) const { return memory_.at(r, operands); }
+  std::byte* at(const Region& r, const Addresses& operands) const { return memory_.at(r, operands); }
   void make_communicators();
   void make_gemms();
-  void copy(const Transfer& transfer, const Operands& operands, cudaStream_t stream) const;
+  void copy(const Transfer& transfer, const Addresses& operands, cudaStream_t stream) const;
   /// Behind what wrote `to`: where its rows lie apart, too.
-  void set_apart(const Region& to, const Operands& operands, cudaStream_t stream) const;
-  void sum(const Reduction& reduction, const Operands& operands, cudaStream_t stream) const;
+  void set_apart(const Region& to, const Addresses& operands, cudaStream_t stream) const;
+  void sum(const Reduction& reduction, const Addresses& operands, cudaStream_t stream) const;
   /// 0 where a product's scales are used where they lie.
   std::size_t moved_scale_bytes(const Product& p) const;
-  void multiply(const Product& p, const LibraryGemm& gemm, void* scratch, const Operands& operands,
+  void multiply(const Product& p, const LibraryGemm& gemm, void* scratch, const Addresses& operands,
                 cudaStream_t stream) const;
-  void collective(const Collective& c, runtime::Communicator* communicator, const Operands& operands,
+  void collective(const Collective& c, runtime::Communicator* communicator, const Addresses& operands,
                   cudaStream_t stream) const;
 
   SharedLibraries& libraries_;

@@ -6,7 +6,7 @@
 
 #include "execute/cuda/products/kernel_variant.hpp"
 #include "execute/cuda/tables/rank_tables.hpp"
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 
 namespace imbrex::cuda {
 

@@ -1,4 +1,5 @@
-// Running a plan: one interface, several executors.
+// Running a plan: one interface, several executors. For programs that make plans of their own; operators
+// (imbrex/ops.hpp) choose and run theirs.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +10,9 @@
 #include <string_view>
 
 #include "imbrex/machine.hpp"
+#include "imbrex/options.hpp"
 #include "imbrex/plan.hpp"
 #include "imbrex/timeline.hpp"
-
-struct CUstream_st;
 
 namespace imbrex {
 
@@ -25,37 +25,17 @@ class TaskStream;
 /// Makes the tasks of a plan, one after another or all at once (src/plan/task_stream.hpp).
 using TaskMaker = std::function<std::unique_ptr<plan::TaskStream>()>;
 
-/// Where ranks work. `automatic`: on GPUs where this build has the CUDA executor, there is one for each rank, and the
-/// executor runs the plan and what else is asked for; else on the CPU.
-enum class Device : std::uint8_t { automatic, cpu, cuda };
-
-std::string_view name_of(Device device);
-
-/// Inverse of name_of, "auto" for automatic; throws Error(invalid_input) listing the names.
-Device parse_device(std::string_view name);
-
-/// A stream of CUDA: a cudaStream_t or CUstream. Null is the default stream.
-using CudaStream = ::CUstream_st*;
-
-/// One rank's operands: row-major (B of an e4m3 problem by columns, as Problem's operators say), of the problem's
-/// types, shapes as in shapes_of(problem). A simulated run takes none. An executor says where the memory must live
-/// (host memory for the CPU executor).
-struct Operands {
+/// Where one rank's operands lie, as operands_of(problem) lists them, without gaps; those that the problem has not are
+/// null. A simulated run takes none. An executor says where the memory must live (host memory for the CPU executor).
+struct Addresses {
   const void* a = nullptr;
   const void* b = nullptr;
   void* out = nullptr;
-  const void* bias = nullptr;      ///< a row as wide as the output; given where the problem has a bias, and only there
-  const float* a_scale = nullptr;  ///< likewise where it has scales: one, or one for each row of A
-  const float* b_scale = nullptr;  ///< one, or one for each column of B
+  const void* bias = nullptr;
+  const float* a_scale = nullptr;
+  const float* b_scale = nullptr;
 
-  bool operator==(const Operands&) const = default;
-};
-
-/// What one run took.
-struct Report {
-  double seconds = 0;  ///< from the rank's entry to its last task's end; simulated: of the slowest rank
-  Timeline timeline;  ///< empty unless asked for; simulated: all ranks' spans; measured: this rank's, in seconds of the
-                      ///< host's steady clock, which all its processes share
+  bool operator==(const Addresses&) const = default;
 };
 
 /// A plan made ready to run any number of times; each run is one epoch.
@@ -66,11 +46,11 @@ class Execution {
   /// Runs one epoch. Collective: every rank of the world calls it, in the same order among executions. Returns when
   /// this rank's output is complete. Throws Error(runtime_failure) naming rank, task, signal, expected and seen
   /// if a wait passes its limit, or naming the lost rank; then every rank throws, and the execution is dead.
-  virtual Report run(const Operands& operands) = 0;
+  virtual Report run(const Addresses& operands) = 0;
 
   /// Seconds an epoch of this rank, of `runs` epochs one behind the other. Collective, and as run. On GPUs the epochs
   /// are replayed from a captured graph, and those that the clock does not count go before them; `runs` must be even.
-  virtual double time(const Operands& operands, int runs);
+  virtual double time(const Addresses& operands, int runs);
 
   /// On GPUs: queues one epoch on `stream`, of this rank's GPU, and returns; nothing waits for the host. `out` is
   /// complete when the stream has come past it. Collective, as run. Epochs of all executions of an executor run in the
@@ -78,7 +58,7 @@ class Execution {
   /// captured, the epoch becomes part of the graph (docs/cuda-executor.md says what its replays ask for). Throws what
   /// failed before; what fails later is thrown by the next call, by check or by synchronize. Throws
   /// Error(invalid_input) where the executor has no streams.
-  virtual void enqueue(const Operands& operands, CudaStream stream);
+  virtual void enqueue(const Addresses& operands, CudaStream stream);
 
   /// Throws Error(runtime_failure) as run does, if an epoch that was queued is known to have failed. Waits for no
   /// epoch; after a failure a few seconds, for what is under way to end.
@@ -110,32 +90,9 @@ class Executor {
   virtual std::shared_ptr<void> allocate_output(std::size_t bytes);
 };
 
-struct CpuOptions {
-  int workers = 1;                ///< threads a rank that take compute tasks
-  bool timeline = false;          ///< record spans
-  std::uint64_t delays = 0;       ///< not 0: seed of random pauses before tasks, waits and posts, to widen races
-  double max_delay = 1e-3;        ///< longest pause, seconds
-  std::uint64_t first_epoch = 0;  ///< number of the first run; lets tests start near wrap-around
-};
-
 /// Ranks are the world's processes or threads; regions live in its symmetric heap; products come from a BLAS.
 /// The executor keeps a reference to `world`. One thread per rank calls it.
 std::unique_ptr<Executor> make_cpu_executor(World& world, const CpuOptions& options = {});
-
-struct CudaOptions {
-  std::size_t heap_bytes = std::size_t{1} << 30;  ///< symmetric heap in GPU memory, per rank, for all executions, at
-                                                  ///< first; where it is full it grows by as much or what is needed
-  std::string kernel;     ///< part of a kernel's name ("plain", "cooperative"); empty: the one that fits the plan best
-  bool timeline = false;  ///< run records spans, of an epoch behind others: it queues four more, and takes as long
-  std::uint64_t delays = 0;       ///< not 0: seed of random pauses before tasks and launches, to widen races
-  double max_delay = 1e-4;        ///< longest pause, seconds
-  std::uint64_t first_epoch = 0;  ///< number of the first run; lets tests start near wrap-around
-  int ranks_per_gpu = 1;          ///< more: ranks that are threads share GPUs, each with its part of the
-                                  ///< multiprocessors, to try fused plans of more ranks than there are GPUs, slowly;
-                                  ///< operands by transport store only, and with CUDA_DEVICE_MAX_CONNECTIONS=32
-
-  bool operator==(const CudaOptions&) const = default;
-};
 
 /// Ranks are processes or threads. Rank r takes GPU r where its process sees one for every rank, its process's only GPU
 /// where a launcher shows it one; with `ranks_per_gpu`, GPU r / ranks_per_gpu. Operands live in that GPU's memory,

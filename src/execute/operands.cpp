@@ -1,0 +1,116 @@
+#include "execute/operands.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/check.hpp"
+
+namespace imbrex::execute {
+namespace {
+
+std::string names_of(const std::vector<OperandInfo>& infos) {
+  std::vector<std::string_view> names;
+  for (const OperandInfo& info : infos) names.push_back(info.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// A view's extents and strides without those of one element.
+struct Shape {
+  std::array<std::int64_t, View::most_dims> extents{}, strides{};
+  std::size_t dims = 0;
+
+  explicit Shape(const View& view) {
+    for (std::size_t i = 0; i < static_cast<std::size_t>(view.dims); ++i)
+      if (view.extents[i] != 1) extents[dims] = view.extents[i], strides[dims++] = view.strides[i];
+  }
+
+  // Rows that are split over several extents become one extent again, where they lie as evenly as one would.
+  void join_rows() {
+    while (dims > 2 && strides[dims - 3] == strides[dims - 2] * extents[dims - 2]) {
+      extents[dims - 3] *= extents[dims - 2];
+      strides[dims - 3] = strides[dims - 2];
+      extents[dims - 2] = extents[dims - 1], strides[dims - 2] = strides[dims - 1];
+      --dims;
+      extents[dims] = strides[dims] = 0;
+    }
+  }
+
+  bool operator==(const Shape&) const = default;
+  bool same_extents(const Shape& other) const {
+    return dims == other.dims && std::equal(extents.begin(), extents.begin() + static_cast<std::ptrdiff_t>(dims),
+                                            other.extents.begin());
+  }
+};
+
+std::string text_of(const std::array<std::int64_t, View::most_dims>& values, int dims, const char* between) {
+  if (dims == 0) return "no extents";
+  return fmt::format("{}", fmt::join(values.begin(), values.begin() + dims, between));
+}
+
+void expect_fits(const OperandInfo& info, const View& view) {
+  IMBREX_EXPECTS(view.data != nullptr, "operand {}: its address is null", info.name);
+  IMBREX_EXPECTS(view.type == info.type, "operand {} is of type {}; it must be {}", info.name, name_of(view.type),
+                 name_of(info.type));
+  IMBREX_EXPECTS(view.dims >= 0 && static_cast<std::size_t>(view.dims) <= View::most_dims,
+                 "operand {} has {} extents; there may be 0 to {}", info.name, view.dims, View::most_dims);
+  for (int i = 0; i < view.dims; ++i)
+    IMBREX_EXPECTS(view.extents[static_cast<std::size_t>(i)] > 0, "operand {} has extents {}; all must be 1 or more",
+                   info.name, text_of(view.extents, view.dims, " x "));
+  Shape given(view), wanted(info.at(view.data));
+  given.join_rows();
+  IMBREX_EXPECTS(given.same_extents(wanted), "operand {} is {}; it must be {} x {}", info.name,
+                 text_of(view.extents, view.dims, " x "), info.rows, info.cols);
+  IMBREX_EXPECTS(given.strides == wanted.strides,
+                 "operand {} has strides of {} elements; it must lie {} without gaps, with strides of {} and {}",
+                 info.name, text_of(view.strides, view.dims, ", "),
+                 info.layout == Layout::column_major ? "by columns" : "by rows", info.at(view.data).strides[0],
+                 info.at(view.data).strides[1]);
+}
+
+}  // namespace
+
+OperandRules::OperandRules(const Problem& problem) : infos_(operands_of(problem)), known_(infos_.size()) {
+  for (std::size_t i = 0; i < infos_.size(); ++i) known_[i].name = infos_[i].name;
+}
+
+std::size_t OperandRules::place_of(std::string_view name, std::size_t guess) const {
+  if (guess < infos_.size() && infos_[guess].name == name) return guess;
+  for (std::size_t i = 0; i < infos_.size(); ++i)
+    if (infos_[i].name == name) return i;
+  throw Error(ErrorCode::invalid_input, fmt::format("operand {}: this operator has none of that name; its operands are {}",
+                                                    name, names_of(infos_)));
+}
+
+Addresses OperandRules::resolve(const Operands& operands) {
+  if (operands.size() == known_.size() && std::equal(operands.begin(), operands.end(), known_.begin()) &&
+      addresses_.a != nullptr)
+    return addresses_;
+  std::vector<Operand> found(infos_.size());
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    const std::size_t place = place_of(operands[i].name, i);
+    IMBREX_EXPECTS(found[place].name.empty(), "operand {} is given twice", operands[i].name);
+    found[place] = {infos_[place].name, operands[i].view};
+  }
+  for (std::size_t i = 0; i < found.size(); ++i)
+    IMBREX_EXPECTS(!found[i].name.empty(), "operand {} is missing; this operator's operands are {}", infos_[i].name,
+                   names_of(infos_));
+  for (std::size_t i = 0; i < found.size(); ++i)
+    if (found[i] != known_[i]) expect_fits(infos_[i], found[i].view);
+  Addresses addresses;
+  for (const Operand& operand : found) {
+    void* data = operand.view.data;
+    if (operand.name == "a") addresses.a = data;
+    if (operand.name == "b") addresses.b = data;
+    if (operand.name == "bias") addresses.bias = data;
+    if (operand.name == "a_scale") addresses.a_scale = static_cast<const float*>(data);
+    if (operand.name == "b_scale") addresses.b_scale = static_cast<const float*>(data);
+    if (operand.name == "out") addresses.out = data;
+  }
+  known_ = std::move(found);
+  addresses_ = addresses;
+  return addresses;
+}
+
+}  // namespace imbrex::execute
