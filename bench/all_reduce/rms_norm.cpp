@@ -46,7 +46,7 @@ class RmsNormOperandsOnGpu {
     upload(weight_.get(), weight_values_, static_cast<std::size_t>(hidden) * size_of(type));
   }
 
-  RmsNormOperands operands(const void* in, void* out) const {
+  collectives::RmsNormOperands operands(const void* in, void* out) const {
     return {in, residual_.get(), weight_.get(), residual_out_.get(), out};
   }
 
@@ -124,7 +124,7 @@ nlohmann::json Bench::measure_rms_norm(std::int64_t bytes) {
     });
   };
   const auto behind = [this, rows, hidden](const void* in, void* out, cudaStream_t stream) {
-    const RmsNormOperands o = norm_->operands(in, out);
+    const collectives::RmsNormOperands o = norm_->operands(in, out);
     add_and_norm(out, o.residual, o.weight, o.residual_out, o.out, rows, hidden, eps, type_, stream);
   };
   fused("fused", {});

@@ -18,7 +18,7 @@
 
 #include "base/convert.hpp"
 #include "codec/chunk.hpp"
-#include "imbrex/collectives.hpp"
+#include "collectives/backend.hpp"
 #include "imbrex/world.hpp"
 
 namespace imbrex {
@@ -103,7 +103,7 @@ Json accuracy(const Distribution& distribution, const Tensors& tensors, const st
   if (name != "exact") options.codec = parse_codec_pair(name);
   Json result;
   const int code = run_threads(ranks, {.heap_bytes = std::size_t{1} << 26}, [&](World& world) {
-    const auto op = make_cpu_all_reduce(world, count, Type::bf16, options);
+    const auto op = collectives::make_cpu_all_reduce(world, count, Type::bf16, options);
     std::vector<std::uint16_t> out(count);
     (*op)(tensors.bf16[static_cast<std::size_t>(world.rank())].data(), out.data(), count);
     const AllReduceReport report = op->report();

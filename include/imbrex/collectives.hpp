@@ -4,9 +4,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "imbrex/codec.hpp"
+#include "imbrex/operands.hpp"
+#include "imbrex/options.hpp"
 #include "imbrex/types.hpp"
 
 namespace imbrex {
@@ -59,48 +62,68 @@ struct AllReduceReport {
   AllReduceAlgorithm algorithm{};  ///< never automatic
 };
 
+/// What the collectives share. One object a rank; ranks make it together, and end it before the world. Its calls count
+/// among the world's, which come from one thread at a time and in the same order on every rank. On GPUs the calls of a
+/// world run one after another in that order: on one stream, or on several that wait for one another by events. Two at
+/// once would take each other's data, or keep each other from starting.
+///
+/// `device` says where operands lie: automatic means GPUs where there is one for each rank, else the CPU. Constructors
+/// throw Error(invalid_input), on every rank, for options that contradict each other, where the ranks' differ, naming
+/// the ranks and the field, and where `device` insists on CUDA and something is missing.
+///
+/// Calls throw Error(invalid_input) for operands that do not fit, naming operand, value and rule, as GemmOperator's do:
+/// what only some ranks refuse ends on every rank.
+class CollectiveObject {
+ public:
+  CollectiveObject(const CollectiveObject&) = delete;
+  CollectiveObject& operator=(const CollectiveObject&) = delete;
+
+  /// cpu or cuda.
+  Device device() const;
+  /// Why an object made with Device::automatic works on the CPU; empty if it works on GPUs, or was told to.
+  const std::string& why_cpu() const;
+
+ protected:
+  struct Place;
+  explicit CollectiveObject(std::unique_ptr<Place> place);
+  ~CollectiveObject();
+  Place& place() const { return *place_; }
+
+ private:
+  std::unique_ptr<Place> place_;
+};
+
 /// out = sum over the ranks of their `in`, the same bits on all ranks, in every run. Sums are in fp32, in the order of
 /// the ranks (ring: in the order of the hops). A NaN or infinity comes back where IEEE 754 has it, with a codec too.
 ///
 /// With a codec, every rank's part is decoded from codes, the owner's own too, so that an element does not depend on
 /// who owns it; one_shot uses the codec `reduce_scatter` only. An element belongs to the group (its index) / (group
 /// size), whatever the ranks and the algorithm.
-///
-/// One rank's object; made and called collectively, by one thread a rank. Ended by every rank before its world is. On
-/// GPUs every rank runs its calls of this and the other collectives one after another, in the order in which all ranks
-/// make them: on one stream, or on several that wait for one another by events. Two at once would take each other's
-/// data, or keep each other from starting.
-class AllReduce {
+class AllReduce : public CollectiveObject {
  public:
-  virtual ~AllReduce() = default;
+  /// Tensors have up to `max_count` elements. Takes memory of the world's symmetric heap, or of the GPU.
+  AllReduce(World& world, std::int64_t max_count, Type type, const AllReduceOptions& options = {},
+            Device device = Device::automatic);
+  ~AllReduce();
 
-  /// `count` elements, at most those the object was made for; the same on every rank. `in` and `out` may be the same
-  /// memory, and need no alignment beyond the element's. On GPUs the call is enqueued on `stream` (a cudaStream_t; null
-  /// is the default stream) and may be captured in a graph; elsewhere it returns when `out` is complete, and `stream`
-  /// must be null. Throws Error(invalid_input) for arguments that break this, and Error(runtime_failure) as an
-  /// Execution does.
-  virtual void operator()(const void* in, void* out, std::int64_t count, void* stream = nullptr) = 0;
+  /// Operands "in" and "out": tensors of equal extents without gaps, of the object's type; the same extents on every
+  /// rank. They may be the same memory, and need no alignment beyond the element's. On GPUs the call is queued on
+  /// `stream` and may be captured in a graph; elsewhere "out" is complete on return, and `stream` must be null. Throws
+  /// Error(runtime_failure) for what failed before, on the CPU also for what fails now.
+  void run(const Operands& operands, CudaStream stream = nullptr);
 
-  /// Collective. Of the last call, once it is complete; all zero before the first. Throws Error(invalid_input) if made
-  /// without `report`.
-  virtual AllReduceReport report() = 0;
+  /// Collective. Tells about the last call, once it is complete; all zero before the first. Throws Error(invalid_input)
+  /// if made without `report`.
+  AllReduceReport report();
 
-  /// Waits until the last call is complete. Throws Error(runtime_failure) as an Execution does; also for calls of
-  /// replayed graphs that were given up, once their stream is idle.
-  virtual void finish() = 0;
+  /// Waits until the last call is complete. Throws Error(runtime_failure) for what failed, also for calls of replayed
+  /// graphs that were given up, once their stream is idle.
+  void synchronize();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
 };
-
-/// Of up to `max_count` elements in host memory. Collective: takes memory of the world's symmetric heap. Throws
-/// Error(invalid_input), on every rank, for options of one rank that contradict each other, and where the ranks'
-/// differ, naming the ranks and the field.
-std::unique_ptr<AllReduce> make_cpu_all_reduce(World& world, std::int64_t max_count, Type type,
-                                               const AllReduceOptions& options = {});
-
-/// Of up to `max_count` elements in the memory of the rank's GPU, which is chosen as by make_cuda_executor. Throws
-/// Error(runtime_failure) where there are too few GPUs, and Error(invalid_input) in a build without CUDA, and on every
-/// rank where one cannot read its tables in machines/tuned/, or reads others than rank 0.
-std::unique_ptr<AllReduce> make_cuda_all_reduce(World& world, std::int64_t max_count, Type type,
-                                                const AllReduceOptions& options = {});
 
 /// Throws Error(invalid_input) naming what the options contradict; `max_count` must not be negative.
 void validate(const AllReduceOptions& options, std::int64_t max_count);
@@ -110,17 +133,6 @@ struct AllReduceRmsNormOptions {
   float eps = 1e-6f;                                             ///< finite, not negative
   AllReduceAlgorithm algorithm = AllReduceAlgorithm::automatic;  ///< not ring
   int ctas = 0;                                                  ///< GPUs: thread blocks to use; 0: by size
-};
-
-/// Matrices of rows x hidden elements, row-major and contiguous, but for `weight`. `residual` and `weight` hold the
-/// same on all ranks (of a residual, a rank may read only some rows). Addresses need no alignment beyond the element's.
-/// Each output may be the same memory as `in` or as `residual`; apart from that, outputs overlap nothing.
-struct RmsNormOperands {
-  const void* in = nullptr;        ///< this rank's part
-  const void* residual = nullptr;  ///< added to the sum over the ranks; null: nothing is
-  const void* weight = nullptr;    ///< hidden elements
-  void* residual_out = nullptr;    ///< sum over the ranks, plus residual
-  void* out = nullptr;             ///< residual_out, row by row over its root mean square, times weight
 };
 
 /// The all-reduce between a row-parallel layer and the next one's norm, in one kernel. For each row of x =
@@ -133,29 +145,31 @@ struct RmsNormOperands {
 /// the squares are added in an order that depends on `hidden` and the type only (docs/all-reduce.md). Squares that
 /// overflow fp32 give what IEEE 754 gives; any NaN may come back as another.
 ///
-/// One rank's object; made and called as an AllReduce is, with the same rules for memory, streams and errors.
-class AllReduceRmsNorm {
+/// Operands: "in", this rank's part; "residual", added to the sum over the ranks, which may be left out; "weight",
+/// `hidden` elements; "residual_out" and "out". All but "weight" are rows x hidden, without gaps. "residual" and
+/// "weight" hold the same on all ranks (a rank may read only some rows of a residual). Addresses need no alignment
+/// beyond the element's. Each output may be the same memory as "in" or as "residual"; apart from that, outputs overlap
+/// nothing.
+class AllReduceRmsNorm : public CollectiveObject {
  public:
-  virtual ~AllReduceRmsNorm() = default;
+  /// Up to `max_rows` rows of `hidden` elements.
+  AllReduceRmsNorm(World& world, std::int64_t max_rows, std::int64_t hidden, Type type,
+                   const AllReduceRmsNormOptions& options = {}, Device device = Device::automatic);
+  ~AllReduceRmsNorm();
 
-  /// `rows`: at most those that the object was made for; the same on every rank.
-  virtual void operator()(const RmsNormOperands& operands, std::int64_t rows, void* stream = nullptr) = 0;
+  /// Streams and errors as AllReduce::run.
+  void run(const Operands& operands, CudaStream stream = nullptr);
 
   /// The algorithm of a call of so many rows; never automatic.
-  virtual AllReduceAlgorithm algorithm_of(std::int64_t rows) const = 0;
+  AllReduceAlgorithm algorithm_of(std::int64_t rows) const;
 
-  /// Waits until the last call is complete. Throws Error(runtime_failure) as an Execution does.
-  virtual void finish() = 0;
+  /// As AllReduce's.
+  void synchronize();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
 };
-
-/// Of up to `max_rows` rows of `hidden` elements in host memory; as make_cpu_all_reduce.
-std::unique_ptr<AllReduceRmsNorm> make_cpu_all_reduce_rms_norm(World& world, std::int64_t max_rows, std::int64_t hidden,
-                                                               Type type, const AllReduceRmsNormOptions& options = {});
-
-/// The same in the memory of the rank's GPU; as make_cuda_all_reduce.
-std::unique_ptr<AllReduceRmsNorm> make_cuda_all_reduce_rms_norm(World& world, std::int64_t max_rows,
-                                                                std::int64_t hidden, Type type,
-                                                                const AllReduceRmsNormOptions& options = {});
 
 /// Throws Error(invalid_input) naming what breaks a rule: max_rows not negative, hidden from 1 to 2^18.
 void validate(const AllReduceRmsNormOptions& options, std::int64_t max_rows, std::int64_t hidden);
@@ -184,28 +198,29 @@ struct ExchangeReport {
   std::int64_t groups = 0;
 };
 
-/// One rank's object; made and called as an AllReduce is, with the same rules for memory, streams and errors, except
-/// that `in` and `out` must not overlap. A block's groups begin with the block. Sums are in fp32, by rank.
-class Exchange {
+/// A block's groups begin with the block. Sums are in fp32, by rank. On GPUs a NaN comes back as a NaN, not always as
+/// the same one; made for blocks of up to a MiB.
+class Exchange : public CollectiveObject {
  public:
-  virtual ~Exchange() = default;
+  /// Blocks have up to `max_count` elements.
+  Exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type, const ExchangeOptions& options = {},
+           Device device = Device::automatic);
+  ~Exchange();
 
-  virtual void operator()(const void* in, void* out, std::int64_t count, void* stream = nullptr) = 0;
+  /// Operands "in" and "out": a block, or R blocks one behind another, as ExchangeKind says, without gaps. They must
+  /// not overlap. Streams and errors as AllReduce::run.
+  void run(const Operands& operands, CudaStream stream = nullptr);
 
   /// Collective. Throws Error(invalid_input) if made without `report`.
-  virtual ExchangeReport report() = 0;
+  ExchangeReport report();
 
-  virtual void finish() = 0;
+  /// As AllReduce's.
+  void synchronize();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
 };
-
-/// Of blocks of up to `max_count` elements in host memory; as make_cpu_all_reduce.
-std::unique_ptr<Exchange> make_cpu_exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type,
-                                            const ExchangeOptions& options = {});
-
-/// The same in the memory of the rank's GPU; as make_cuda_all_reduce. A NaN comes back as a NaN, not always as the same
-/// one. Made for blocks of up to a MiB.
-std::unique_ptr<Exchange> make_cuda_exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type,
-                                             const ExchangeOptions& options = {});
 
 /// Throws Error(invalid_input) naming what breaks a rule.
 void validate(ExchangeKind kind, std::int64_t max_count, const ExchangeOptions& options);

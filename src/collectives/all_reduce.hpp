@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "imbrex/collectives.hpp"
+#include "collectives/backend.hpp"
 #include "imbrex/world.hpp"
 #include "runtime/agreement.hpp"
 

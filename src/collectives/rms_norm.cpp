@@ -56,8 +56,8 @@ void agree(World& world, std::int64_t max_rows, std::int64_t hidden, Type type,
   });
 }
 
-void expect_operands(const RmsNormOperands& o, std::int64_t rows, std::int64_t max_rows, std::int64_t hidden,
-                     Type type) {
+void expect_operands(const collectives::RmsNormOperands& o, std::int64_t rows, std::int64_t max_rows,
+                     std::int64_t hidden, Type type) {
   IMBREX_EXPECTS(rows >= 0 && rows <= max_rows, "all_reduce_rms_norm: rows = {}: it must be from 0 to {}", rows,
                  max_rows);
   if (rows == 0) return;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/bits.hpp"
-#include "imbrex/collectives.hpp"
+#include "collectives/backend.hpp"
 
 namespace imbrex::collectives {
 
@@ -56,8 +56,8 @@ float squares_of(const float* row, std::int64_t hidden, Type type);
 void agree(World& world, std::int64_t max_rows, std::int64_t hidden, Type type, const AllReduceRmsNormOptions& options);
 
 /// Throws Error(invalid_input) for addresses and counts that RmsNormOperands does not allow.
-void expect_operands(const RmsNormOperands& operands, std::int64_t rows, std::int64_t max_rows, std::int64_t hidden,
-                     Type type);
+void expect_operands(const collectives::RmsNormOperands& operands, std::int64_t rows, std::int64_t max_rows,
+                     std::int64_t hidden, Type type);
 
 /// The algorithm of a call; `one_shot_bytes` as in Sizes.
 AllReduceAlgorithm choose(const AllReduceRmsNormOptions& options, std::int64_t rows, std::int64_t hidden, Type type,

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/error.hpp"
 #include "plan/task_stream.hpp"
@@ -13,21 +11,6 @@ namespace {
 
 }  // namespace
 
-std::string_view name_of(Device device) {
-  switch (device) {
-    case Device::automatic: return "auto";
-    case Device::cpu: return "cpu";
-    case Device::cuda: return "cuda";
-  }
-  return "auto";
-}
-
-Device parse_device(std::string_view name) {
-  for (const Device device : {Device::automatic, Device::cpu, Device::cuda})
-    if (name_of(device) == name) return device;
-  throw Error(ErrorCode::invalid_input, fmt::format("device '{}': it must be auto, cpu or cuda", name));
-}
-
 double Execution::time(const Addresses& operands, int runs) {
   double seconds = 0;
   for (int i = 0; i < runs; ++i) seconds += run(operands).seconds;
@@ -35,6 +18,8 @@ double Execution::time(const Addresses& operands, int runs) {
 }
 
 void Execution::enqueue(const Addresses&, CudaStream) { refuse_stream(); }
+
+void Execution::expect_stream(CudaStream) { refuse_stream(); }
 
 void Execution::check() {}
 

@@ -39,8 +39,8 @@ struct Shape {
 
   bool operator==(const Shape&) const = default;
   bool same_extents(const Shape& other) const {
-    return dims == other.dims && std::equal(extents.begin(), extents.begin() + static_cast<std::ptrdiff_t>(dims),
-                                            other.extents.begin());
+    return dims == other.dims &&
+           std::equal(extents.begin(), extents.begin() + static_cast<std::ptrdiff_t>(dims), other.extents.begin());
   }
 };
 
@@ -79,8 +79,9 @@ std::size_t OperandRules::place_of(std::string_view name, std::size_t guess) con
   if (guess < infos_.size() && infos_[guess].name == name) return guess;
   for (std::size_t i = 0; i < infos_.size(); ++i)
     if (infos_[i].name == name) return i;
-  throw Error(ErrorCode::invalid_input, fmt::format("operand {}: this operator has none of that name; its operands are {}",
-                                                    name, names_of(infos_)));
+  throw Error(
+      ErrorCode::invalid_input,
+      fmt::format("operand {}: this operator has none of that name; its operands are {}", name, names_of(infos_)));
 }
 
 Addresses OperandRules::resolve(const Operands& operands) {

@@ -23,8 +23,8 @@ class OperandRules {
   /// `name` is that of one of them.
   const OperandInfo& info(std::string_view name) const { return infos_[place_of(name, 0)]; }
 
-  /// Throws Error(invalid_input) naming operand, value and rule if an operand is missing, unknown or given twice, if its
-  /// address is null, or if its type, extents or strides are not those of infos(). Extents of 1 may be left out or
+  /// Throws Error(invalid_input) naming operand, value and rule if an operand is missing, unknown or given twice, if
+  /// its address is null, or if its type, extents or strides are not those of infos(). Extents of 1 may be left out or
   /// added, and all extents but the last may be split. Keeps nothing of what it refuses.
   Addresses resolve(const Operands& operands);
 

@@ -28,16 +28,18 @@ class Job {
     result.rows = source_.rows();
     result.cols = source_.cols();
     result.device = device_;
-    const auto op = (device_ == Device::cuda ? make_cuda_all_reduce : make_cpu_all_reduce)(
-        world, source_.count(), request_.type, request_.options);
+    AllReduce op(world, source_.count(), request_.type, request_.options, device_);
     DeviceTensor in(device_, source_.elements(world.rank())), out(device_, source_.elements(world.rank()));
     Verdict verdict;
     for (int i = 0; i < request_.repeat; ++i) {
       out.poison();
-      result.seconds.push_back(seconds_of(world, device_, [&] { (*op)(in.get(), out.get(), source_.count()); }));
+      result.seconds.push_back(seconds_of(world, device_, [&] {
+        op.run({{"in", View::vector(in.get(), request_.type, source_.count())},
+                {"out", View::vector(out.get(), request_.type, source_.count())}});
+      }));
       verdict.note(i, base::hash_of(out.read()));
     }
-    result.report = op->report();
+    result.report = op.report();
     const std::vector<float> values = base::floats_of(request_.type, out.read());
     if (!request_.out_prefix.empty())
       write_npy(fmt::format("{}.rank{}.npy", request_.out_prefix, world.rank()), source_.rows(), source_.cols(),

@@ -51,8 +51,7 @@ int run_rms_norm(World& world, const AllReduceRequest& request, Device device, c
                  const std::function<void(const AllReduceResult&)>& report) {
   const Type type = request.type;
   const std::int64_t rows = source.rows(), hidden = source.cols();
-  const auto op = (device == Device::cuda ? make_cuda_all_reduce_rms_norm : make_cpu_all_reduce_rms_norm)(
-      world, rows, hidden, type, options_of(request));
+  AllReduceRmsNorm op(world, rows, hidden, type, options_of(request), device);
   const std::vector<std::byte> residual = shared(request, request.rms_norm->residual_path, 1, rows, hidden),
                                weight = shared(request, request.rms_norm->weight_path, 2, 1, hidden);
   DeviceTensor in(device, source.elements(world.rank())), residual_in(device, residual), weights(device, weight),
@@ -66,13 +65,18 @@ int run_rms_norm(World& world, const AllReduceRequest& request, Device device, c
     residual_out.poison();
     out.poison();
     result.seconds.push_back(seconds_of(world, device, [&] {
-      (*op)({in.get(), residual_in.get(), weights.get(), residual_out.get(), out.get()}, rows);
+      const auto matrix = [&](DeviceTensor& tensor) { return View::matrix(tensor.get(), type, rows, hidden); };
+      op.run({{"in", matrix(in)},
+              {"residual", matrix(residual_in)},
+              {"weight", View::vector(weights.get(), type, hidden)},
+              {"residual_out", matrix(residual_out)},
+              {"out", matrix(out)}});
     }));
-    op->finish();
+    op.synchronize();
     verdict.note(i, base::hash_of(out.read(), base::hash_of(residual_out.read())));
   }
   const std::vector<float> x = base::floats_of(type, residual_out.read()), y = base::floats_of(type, out.read());
-  result.report.algorithm = op->algorithm_of(rows);
+  result.report.algorithm = op.algorithm_of(rows);
   result.report.exact = true;
   result.report.non_finite = std::count_if(y.begin(), y.end(), [](float v) { return !std::isfinite(v); });
   if (!request.out_prefix.empty()) {

@@ -100,6 +100,8 @@ struct GemmOperator::State {
       IMBREX_EXPECTS(runtime::on_gpu(view.data, gpus->own_gpu),
                      "operand {} at {} is not in a GPU's memory: run takes what is; run_and_wait takes host memory",
                      name, view.data);
+      IMBREX_EXPECTS(reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0,
+                     "operand {} at {}: on GPUs it must be aligned to 16 bytes", name, view.data);
       known[i] = view.data;
     }
   }
@@ -181,10 +183,12 @@ void GemmOperator::run(const Operands& operands, CudaStream stream) {
   s.call(
       [&] {
         const Addresses addresses = s.rules.resolve(operands);
-        if (on_gpus)
+        if (on_gpus) {
           s.expect_on_gpu(operands);
-        else
+          s.execution().expect_stream(stream);
+        } else {
           IMBREX_EXPECTS(stream == nullptr, "a stream of CUDA is given, and this operator works on the CPU");
+        }
         return addresses;
       },
       [&](const Addresses& addresses) {

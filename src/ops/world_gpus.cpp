@@ -83,6 +83,12 @@ std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& 
   return made;
 }
 
+std::string why_no_gpus(World& world) {
+  if (const auto& kept = runtime::attachment(world)) return std::static_pointer_cast<WorldGpus>(kept)->refusal;
+  choose::GpuKind gpus;
+  return agree(world, 1, gpus);
+}
+
 std::shared_ptr<WorldGpus> gpus_of(World& world, const CudaOptions& options) {
   std::shared_ptr<void>& kept = runtime::attachment(world);
   if (kept == nullptr) {

@@ -39,4 +39,7 @@ struct WorldGpus {
 /// neither default nor those of the first call, and Error(runtime_failure) as make_cuda_executor.
 std::shared_ptr<WorldGpus> gpus_of(World& world, const CudaOptions& options);
 
+/// Collective: why the ranks cannot have a GPU each, the same on all; empty if they can.
+std::string why_no_gpus(World& world);
+
 }  // namespace imbrex::ops

@@ -25,9 +25,8 @@ Fate fate_of(ControlBlock& block, int rank, std::uint64_t number) {
   const std::uint32_t ahead = base::wrapped<std::uint32_t>(record >> 32) - base::wrapped<std::uint32_t>(number);
   if (ahead >= std::uint32_t{1} << 31) return Fate::to_come;
   // A rank that is far ahead remembers its last refusal only.
-  const bool refused = ahead < remembered
-                           ? (record >> ahead & 1) != 0
-                           : word(block.refusals[rank].number).load(std::memory_order_acquire) == number;
+  const bool refused = ahead < remembered ? (record >> ahead & 1) != 0
+                                          : word(block.refusals[rank].number).load(std::memory_order_acquire) == number;
   return refused ? Fate::refused : Fate::taken;
 }
 
@@ -65,8 +64,8 @@ void Calls::take() {
     return;
   for (int r = 0; r < control_.size(); ++r)
     if (fate_of(block, r, number_) == Fate::refused)
-      control_.record_and_throw(fmt::format("rank {} refused a call that rank {} takes: {}", r, rank_,
-                                            text_of(block.refusals[r], number_)));
+      control_.record_and_throw(
+          fmt::format("rank {} refused a call that rank {} takes: {}", r, rank_, text_of(block.refusals[r], number_)));
 }
 
 void Calls::refuse(std::string_view reason) noexcept {

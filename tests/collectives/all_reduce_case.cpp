@@ -83,7 +83,8 @@ Checked check_output(const Tensors& tensors, const std::vector<std::byte>& outpu
   return checked;
 }
 
-Checked run_and_check(World& world, AllReduce& op, const AllReduceOptions& options, const Tensors& tensors) {
+Checked run_and_check(World& world, collectives::AllReduceBackend& op, const AllReduceOptions& options,
+                      const Tensors& tensors) {
   const std::vector<std::byte> in =
       base::elements_of(tensors.type, tensors.inputs[static_cast<std::size_t>(world.rank())]);
   std::vector<std::byte> out(in.size(), std::byte{0xff});

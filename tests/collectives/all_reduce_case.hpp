@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "imbrex/collectives.hpp"
+#include "collectives/backend.hpp"
 #include "imbrex/world.hpp"
 
 namespace imbrex::test {
@@ -33,7 +33,8 @@ struct Checked {
 
 /// Collective. Runs `op` once on this rank's tensor and checks this rank's output; says a fault on every rank if the
 /// ranks' outputs differ.
-Checked run_and_check(World& world, AllReduce& op, const AllReduceOptions& options, const Tensors& tensors);
+Checked run_and_check(World& world, collectives::AllReduceBackend& op, const AllReduceOptions& options,
+                      const Tensors& tensors);
 
 /// The check alone.
 Checked check_output(const Tensors& tensors, const std::vector<std::byte>& output, const AllReduceReport& report,

@@ -67,7 +67,7 @@ TEST(AllReduce, TenThousandRandomCasesStayWithinTheBoundTheyReport) {
                             const auto count = static_cast<std::int64_t>(random() % 1200);
                             const Tensors tensors = test::random_tensors(
                                 random(), ranks, static_cast<Type>(random() % 3), count, random() % 8 == 0);
-                            const auto op = make_cpu_all_reduce(world, count, tensors.type, options);
+                            const auto op = collectives::make_cpu_all_reduce(world, count, tensors.type, options);
                             const Checked checked = run_and_check(world, *op, options, tensors);
                             if (!checked.fault.empty())
                               return fmt::format("case {} of {} ranks ({}): {}", i, ranks, describe(options, tensors),
@@ -118,7 +118,7 @@ TEST(AllReduce, ExactMeansTheSumInRankOrderRoundedOnce) {
                       for (AllReduceAlgorithm algorithm : {AllReduceAlgorithm::automatic, AllReduceAlgorithm::one_shot,
                                                            AllReduceAlgorithm::two_shot}) {
                         const AllReduceOptions options{.algorithm = algorithm};
-                        const auto op = make_cpu_all_reduce(world, count, type, options);
+                        const auto op = collectives::make_cpu_all_reduce(world, count, type, options);
                         // In place, and from an address that is a multiple of an element only.
                         std::vector<std::byte> room(want.size() + size_of(type));
                         std::byte* data = room.data() + size_of(type);
@@ -143,8 +143,8 @@ TEST(AllReduce, CodedElementsDependOnTheirGroupsOnly) {
                         const Tensors all = test::random_tensors(5, 3, Type::bf16, 128 * 1500, false);
                         const auto in =
                             base::elements_of(Type::bf16, all.inputs[static_cast<std::size_t>(world.rank())]);
-                        const auto op = make_cpu_all_reduce(world, all.count(), Type::bf16,
-                                                            {.codec = pair, .batch_invariant = true});
+                        const auto op = collectives::make_cpu_all_reduce(world, all.count(), Type::bf16,
+                                                                         {.codec = pair, .batch_invariant = true});
                         std::vector<std::byte> whole(in.size()), part(in.size());
                         (*op)(in.data(), whole.data(), all.count());
                         for (std::int64_t count : {128, 256, 128 * 9, 128 * 1000}) {
@@ -166,7 +166,7 @@ TEST(AllReduce, SameBitsEveryTimeWhateverTheTiming) {
                              {AllReduceAlgorithm::one_shot, AllReduceAlgorithm::two_shot, AllReduceAlgorithm::ring}) {
                           const AllReduceOptions options{.codec = parse_codec_pair("int6+int8"),
                                                          .algorithm = algorithm};
-                          const auto op = make_cpu_all_reduce(world, 3000, Type::bf16, options);
+                          const auto op = collectives::make_cpu_all_reduce(world, 3000, Type::bf16, options);
                           std::uint64_t first = 0;
                           for (int i = 0; i < 150; ++i) {
                             if (random() % 4 == 0)
@@ -195,7 +195,7 @@ TEST(AllReduce, CallsOfAllKindsFollowEachOther) {
                         AllReduceOptions{.codec = pair, .exact_below = 2000},
                         AllReduceOptions{.codec = pair, .tolerance = 0.1f, .whole_call = true}}) {
                     constexpr std::int64_t counts[] = {0, 500, 3000, 20000};
-                    const auto op = make_cpu_all_reduce(world, 20000, Type::bf16, options);
+                    const auto op = collectives::make_cpu_all_reduce(world, 20000, Type::bf16, options);
                     const Tensors tensors = test::random_tensors(10, 4, Type::bf16, 20000, false);
                     const auto in =
                         base::elements_of(Type::bf16, tensors.inputs[static_cast<std::size_t>(world.rank())]);
@@ -229,7 +229,7 @@ TEST(AllReduce, TwoStepsLoseLessThanARing) {
                           const AllReduceOptions options{
                               .codec = parse_codec_pair("int5"),
                               .algorithm = ring ? AllReduceAlgorithm::ring : AllReduceAlgorithm::two_shot};
-                          const auto op = make_cpu_all_reduce(world, 20000, Type::fp32, options);
+                          const auto op = collectives::make_cpu_all_reduce(world, 20000, Type::fp32, options);
                           const Checked checked = run_and_check(world, *op, options, tensors);
                           if (!checked.fault.empty()) return checked.fault;
                           squares[ring] = checked.squares;
@@ -263,7 +263,7 @@ TEST(AllReduce, ToleranceSendsGroupsRawOrTheWholeCallExactly) {
                                                          .algorithm = AllReduceAlgorithm::two_shot,
                                                          .tolerance = tolerance,
                                                          .whole_call = whole};
-                          const auto op = make_cpu_all_reduce(world, 4096, Type::bf16, options);
+                          const auto op = collectives::make_cpu_all_reduce(world, 4096, Type::bf16, options);
                           return run_and_check(world, *op, options, tensors);
                         };
                         const Checked free = run({}, false), some = run(0.3f, false), all = run(0.0f, false),
@@ -284,8 +284,8 @@ TEST(AllReduce, ToleranceSendsGroupsRawOrTheWholeCallExactly) {
 TEST(AllReduce, SmallTensorsAreExactWhereAsked) {
   ASSERT_EQ(run_ranks(2,
                       [&](World& world) -> std::string {
-                        const auto op =
-                            make_cpu_all_reduce(world, 1000, Type::fp32, {.codec = CodecPair{}, .exact_below = 2048});
+                        const auto op = collectives::make_cpu_all_reduce(world, 1000, Type::fp32,
+                                                                         {.codec = CodecPair{}, .exact_below = 2048});
                         std::vector<float> data(1000, 1);
                         (*op)(data.data(), data.data(), 511);
                         if (!op->report().exact) return "511 elements";
@@ -299,8 +299,8 @@ TEST(AllReduce, SmallTensorsAreExactWhereAsked) {
 // Without records, as on the CPU.
 TEST(AllReduce, WhatCodecsDoNotSpeedUpIsExactWhereAsked) {
   const auto exact = [](World& world, const char* codec, std::int64_t count) {
-    const auto op = make_cpu_all_reduce(world, count, Type::fp16,
-                                        {.codec = parse_codec_pair(codec), .exact_below = exact_below_measured});
+    const auto op = collectives::make_cpu_all_reduce(
+        world, count, Type::fp16, {.codec = parse_codec_pair(codec), .exact_below = exact_below_measured});
     std::vector<std::uint16_t> zeros(static_cast<std::size_t>(count));
     (*op)(zeros.data(), zeros.data(), count);
     return op->report().exact;
@@ -331,41 +331,43 @@ TEST(AllReduce, BadInputIsRefusedByName) {
       {{.exact_below = exact_below_measured}, "without a codec"},
       {{.ctas = 2000}, "2000"},
       {{.codec = CodecPair{{CodeFormat::int8, false, 16, ScaleType::bf16}, {}}}, "16"}};
-  ASSERT_EQ(
-      run_ranks(2,
-                [&](World& world) -> std::string {
-                  for (const auto& [options, says] : wrong) {
-                    const auto [code, message] = thrown([&] { make_cpu_all_reduce(world, 10, Type::bf16, options); });
-                    if (code != 2 || message.find(says) == std::string::npos) return message;
-                  }
-                  // Options and sizes that differ are refused on both ranks.
-                  const bool odd = world.rank() == 1;
-                  auto [code, message] = thrown([&] { make_cpu_all_reduce(world, odd ? 5 : 10, Type::bf16); });
-                  if (code != 2 ||
-                      message.find("rank 1 asks for max_count = 5, rank 0 for max_count = 10") == std::string::npos)
-                    return message;
-                  std::tie(code, message) = thrown([&] {
-                    make_cpu_all_reduce(world, 5, Type::bf16, {.codec = odd ? std::optional(pair) : std::nullopt});
-                  });
-                  if (code != 2 ||
-                      message.find("rank 1 asks for codec = int8, rank 0 for codec = exact") == std::string::npos)
-                    return message;
-                  const auto op = make_cpu_all_reduce(world, 10, Type::bf16, {.report = false});
-                  alignas(4) char data[64] = {};
-                  for (const auto& [call, says] : std::vector<std::pair<std::function<void()>, std::string>>{
-                           {[&] { (*op)(data, data, 11); }, "11"},
-                           {[&] { (*op)(data, data, -1); }, "-1"},
-                           {[&] { (*op)(nullptr, data, 1); }, "in is null"},
-                           {[&] { (*op)(data, nullptr, 1); }, "out is null"},
-                           {[&] { (*op)(data + 1, data, 1); }, "not aligned"},
-                           {[&] { (*op)(data, data, 1, data); }, "stream"},
-                           {[&] { op->report(); }, "report"}}) {
-                    std::tie(code, message) = thrown(call);
-                    if (code != 2 || message.find(says) == std::string::npos) return message;
-                  }
-                  return {};
-                }),
-      0);
+  ASSERT_EQ(run_ranks(2,
+                      [&](World& world) -> std::string {
+                        for (const auto& [options, says] : wrong) {
+                          const auto [code, message] =
+                              thrown([&] { collectives::make_cpu_all_reduce(world, 10, Type::bf16, options); });
+                          if (code != 2 || message.find(says) == std::string::npos) return message;
+                        }
+                        // Options and sizes that differ are refused on both ranks.
+                        const bool odd = world.rank() == 1;
+                        auto [code, message] =
+                            thrown([&] { collectives::make_cpu_all_reduce(world, odd ? 5 : 10, Type::bf16); });
+                        if (code != 2 || message.find("rank 1 asks for max_count = 5, rank 0 for max_count = 10") ==
+                                             std::string::npos)
+                          return message;
+                        std::tie(code, message) = thrown([&] {
+                          collectives::make_cpu_all_reduce(world, 5, Type::bf16,
+                                                           {.codec = odd ? std::optional(pair) : std::nullopt});
+                        });
+                        if (code != 2 ||
+                            message.find("rank 1 asks for codec = int8, rank 0 for codec = exact") == std::string::npos)
+                          return message;
+                        const auto op = collectives::make_cpu_all_reduce(world, 10, Type::bf16, {.report = false});
+                        alignas(4) char data[64] = {};
+                        for (const auto& [call, says] : std::vector<std::pair<std::function<void()>, std::string>>{
+                                 {[&] { (*op)(data, data, 11); }, "11"},
+                                 {[&] { (*op)(data, data, -1); }, "-1"},
+                                 {[&] { (*op)(nullptr, data, 1); }, "in is null"},
+                                 {[&] { (*op)(data, nullptr, 1); }, "out is null"},
+                                 {[&] { (*op)(data + 1, data, 1); }, "not aligned"},
+                                 {[&] { (*op)(data, data, 1, data); }, "stream"},
+                                 {[&] { op->report(); }, "report"}}) {
+                          std::tie(code, message) = thrown(call);
+                          if (code != 2 || message.find(says) == std::string::npos) return message;
+                        }
+                        return {};
+                      }),
+            0);
 }
 
 TEST(AllReduce, CountsThatDifferEndEveryRank) {
@@ -374,7 +376,8 @@ TEST(AllReduce, CountsThatDifferEndEveryRank) {
          {AllReduceAlgorithm::one_shot, AllReduceAlgorithm::two_shot, AllReduceAlgorithm::ring}) {
       std::string messages[3];
       const int code = run_threads(3, roomy, [&](World& world) {
-        const auto op = make_cpu_all_reduce(world, 1000, Type::fp32, {.codec = CodecPair{}, .algorithm = algorithm});
+        const auto op =
+            collectives::make_cpu_all_reduce(world, 1000, Type::fp32, {.codec = CodecPair{}, .algorithm = algorithm});
         std::vector<float> data(1000);
         const auto [thrown_code, message] =
             thrown([&] { (*op)(data.data(), data.data(), world.rank() == 1 ? other : 1000); });
@@ -390,7 +393,7 @@ TEST(AllReduce, ARankThatDoesNotComeIsNamed) {
   std::string messages[2];
   const auto begin = std::chrono::steady_clock::now();
   const int ended = run_threads(2, {.heap_bytes = 1 << 24, .wait_limit = 0.3}, [&](World& world) {
-    const auto op = make_cpu_all_reduce(world, 100, Type::fp32);
+    const auto op = collectives::make_cpu_all_reduce(world, 100, Type::fp32);
     std::vector<float> data(100);
     while (world.rank() == 1) {
       const auto [code, message] = thrown([&] { world.throw_if_failed(); });
@@ -414,7 +417,7 @@ TEST(AllReduce, ProcessesGiveWhatThreadsGive) {
   const AllReduceOptions options{.codec = parse_codec_pair("flash6"), .tolerance = 0.1f};
   const auto body = [&](World& world) {
     const Tensors tensors = test::random_tensors(11, 4, Type::bf16, 100000, true);
-    const auto op = make_cpu_all_reduce(world, tensors.count(), tensors.type, options);
+    const auto op = collectives::make_cpu_all_reduce(world, tensors.count(), tensors.type, options);
     const Checked checked = run_and_check(world, *op, options, tensors);
     return checked.fault.empty() ? 0 : 1;
   };
@@ -425,7 +428,7 @@ TEST(AllReduce, ProcessesGiveWhatThreadsGive) {
 TEST(AllReduce, AKilledRankEndsTheOthersAtOnce) {
   const auto begin = std::chrono::steady_clock::now();
   const int code = run_processes(3, roomy, [&](World& world) {
-    const auto op = make_cpu_all_reduce(world, 50000, Type::bf16, {.codec = CodecPair{}});
+    const auto op = collectives::make_cpu_all_reduce(world, 50000, Type::bf16, {.codec = CodecPair{}});
     std::vector<std::uint16_t> data(50000);
     const auto [thrown_code, message] = thrown([&] {
       for (int call = 0;; ++call) {

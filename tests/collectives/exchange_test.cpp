@@ -73,8 +73,8 @@ struct Found {
   double roundings = 0;  ///< largest, of additions and of the output
 };
 
-std::string check(World& world, Exchange& op, ExchangeKind kind, const Tensors& tensors, std::int64_t count,
-                  const ExchangeOptions& options) {
+std::string check(World& world, collectives::ExchangeBackend& op, ExchangeKind kind, const Tensors& tensors,
+                  std::int64_t count, const ExchangeOptions& options) {
   const auto in = base::elements_of(tensors.type, tensors.inputs[static_cast<std::size_t>(world.rank())]);
   const auto parts = parts_of(kind, tensors, world.rank(), count, options.codec);
   std::vector<std::byte> out(parts.size() * size_of(tensors.type));
@@ -142,15 +142,17 @@ std::string check(World& world, Exchange& op, ExchangeKind kind, const Tensors& 
 
 std::string check(World& world, ExchangeKind kind, const Tensors& tensors, std::int64_t count,
                   const ExchangeOptions& options) {
-  return check(world, *make_cpu_exchange(world, kind, count, tensors.type, options), kind, tensors, count, options);
+  return check(world, *collectives::make_cpu_exchange(world, kind, count, tensors.type, options), kind, tensors, count,
+               options);
 }
 
 /// Does what is asked of it, then spoils what came out.
-class Spoilt final : public Exchange {
+class Spoilt final : public collectives::ExchangeBackend {
  public:
   using Spoil = std::function<void(float* out, ExchangeReport& report)>;
 
-  Spoilt(std::unique_ptr<Exchange> sound, Spoil spoil) : sound_(std::move(sound)), spoil_(std::move(spoil)) {}
+  Spoilt(std::unique_ptr<collectives::ExchangeBackend> sound, Spoil spoil)
+      : sound_(std::move(sound)), spoil_(std::move(spoil)) {}
 
   void operator()(const void* in, void* out, std::int64_t count, void* stream) override {
     (*sound_)(in, out, count, stream);
@@ -161,7 +163,7 @@ class Spoilt final : public Exchange {
   ExchangeReport report() override { return report_; }
 
  private:
-  std::unique_ptr<Exchange> sound_;
+  std::unique_ptr<collectives::ExchangeBackend> sound_;
   Spoil spoil_;
   ExchangeReport report_;
 };
@@ -182,7 +184,7 @@ TEST(Exchange, AWrongOneIsFoundOut) {
     std::string fault;
     EXPECT_EQ(run_threads(1, roomy,
                           [&](World& world) {
-                            Spoilt op(make_cpu_exchange(world, kind, 1000, Type::fp32, options), spoil);
+                            Spoilt op(collectives::make_cpu_exchange(world, kind, 1000, Type::fp32, options), spoil);
                             fault = check(world, op, kind, tensors, 1000, options);
                             return 0;
                           }),
@@ -246,13 +248,14 @@ TEST(Exchange, BadInputIsRefusedByName) {
       const std::string message = thrown(call).second;
       EXPECT_NE(message.find(part), std::string::npos) << message;
     };
-    expect("max_count = -1", [&] { make_cpu_exchange(world, kind, -1, Type::bf16); });
-    expect("ctas = 9999", [&] { make_cpu_exchange(world, kind, 1, Type::bf16, {.ctas = 9999}); });
-    expect("groups of 7", [&] { make_cpu_exchange(world, kind, 1, Type::bf16, {.codec = Codec{.group = 7}}); });
+    expect("max_count = -1", [&] { collectives::make_cpu_exchange(world, kind, -1, Type::bf16); });
+    expect("ctas = 9999", [&] { collectives::make_cpu_exchange(world, kind, 1, Type::bf16, {.ctas = 9999}); });
+    expect("groups of 7",
+           [&] { collectives::make_cpu_exchange(world, kind, 1, Type::bf16, {.codec = Codec{.group = 7}}); });
     const auto own = static_cast<ExchangeKind>(world.rank());
     expect("rank 1 asks for an all_gather, rank 0 for a reduce_scatter",
-           [&] { make_cpu_exchange(world, own, 1, Type::bf16); });
-    const auto op = make_cpu_exchange(world, kind, 10, Type::fp32, {.report = false});
+           [&] { collectives::make_cpu_exchange(world, own, 1, Type::bf16); });
+    const auto op = collectives::make_cpu_exchange(world, kind, 10, Type::fp32, {.report = false});
     float data[40] = {};
     expect("count = 11", [&] { (*op)(data, data + 20, 11); });
     expect("out is null", [&] { (*op)(data, nullptr, 1); });

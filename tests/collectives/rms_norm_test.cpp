@@ -10,10 +10,10 @@
 #include <random>
 #include <thread>
 
+#include "collectives/backend.hpp"
 #include "collectives/ranks.hpp"
 #include "collectives/rms_norm.hpp"
 #include "collectives/rms_norm_case.hpp"
-#include "imbrex/collectives.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
 
@@ -34,7 +34,8 @@ std::vector<std::byte> shifted(const std::vector<std::byte>& bytes, Type type) {
   return room;
 }
 
-Result run_case(World& world, AllReduceRmsNorm& op, const RmsNormCase& c, const RmsNormData& data, bool in_place) {
+Result run_case(World& world, collectives::RmsNormBackend& op, const RmsNormCase& c, const RmsNormData& data,
+                bool in_place) {
   const auto element = static_cast<std::ptrdiff_t>(size_of(c.type));
   std::vector<std::byte> in = shifted(data.in[static_cast<std::size_t>(world.rank())], c.type),
                          residual = shifted(data.residual, c.type), weight = shifted(data.weight, c.type),
@@ -67,8 +68,8 @@ TEST(RmsNorm, SizesTypesAndAlgorithms) {
                             for (const AllReduceAlgorithm algorithm :
                                  {AllReduceAlgorithm::automatic, AllReduceAlgorithm::one_shot,
                                   AllReduceAlgorithm::two_shot}) {
-                              const auto op = make_cpu_all_reduce_rms_norm(world, rows + 3, hidden, type,
-                                                                           {.eps = c.eps, .algorithm = algorithm});
+                              const auto op = collectives::make_cpu_all_reduce_rms_norm(
+                                  world, rows + 3, hidden, type, {.eps = c.eps, .algorithm = algorithm});
                               const Result result = run_case(world, *op, c, data, odd);
                               if (algorithm == AllReduceAlgorithm::automatic) {
                                 first = result;
@@ -92,7 +93,7 @@ TEST(RmsNorm, RowsDoNotDependOnTheirNumber) {
   const RmsNormData data = test::rms_norm_data(whole, 3, 4);
   ASSERT_EQ(run_ranks(3,
                       [&](World& world) -> std::string {
-                        const auto op = make_cpu_all_reduce_rms_norm(world, 40, 3000, Type::bf16);
+                        const auto op = collectives::make_cpu_all_reduce_rms_norm(world, 40, 3000, Type::bf16);
                         const Result all = run_case(world, *op, whole, data, false);
                         for (const std::int64_t rows : {1, 2, 3, 33}) {
                           RmsNormCase c = whole;
@@ -115,7 +116,7 @@ TEST(RmsNorm, AWrongResultIsFoundOut) {
   const RmsNormData data = test::rms_norm_data(c, 1, 3);
   ASSERT_EQ(run_ranks(1,
                       [&](World& world) -> std::string {
-                        const auto op = make_cpu_all_reduce_rms_norm(world, 2, 64, Type::fp32);
+                        const auto op = collectives::make_cpu_all_reduce_rms_norm(world, 2, 64, Type::fp32);
                         const Result right = run_case(world, *op, c, data, false);
                         if (!test::rms_norm_fault(c, data, right.residual_out, right.out).empty()) return "right";
                         for (const bool sums : {false, true}) {
@@ -168,8 +169,8 @@ TEST(RmsNorm, SameBitsEveryTimeWhateverTheTiming) {
                       [&](World& world) -> std::string {
                         std::mt19937_64 random(static_cast<std::uint64_t>(world.rank()));
                         for (const auto algorithm : {AllReduceAlgorithm::one_shot, AllReduceAlgorithm::two_shot}) {
-                          const auto op =
-                              make_cpu_all_reduce_rms_norm(world, 9, 500, Type::bf16, {.algorithm = algorithm});
+                          const auto op = collectives::make_cpu_all_reduce_rms_norm(world, 9, 500, Type::bf16,
+                                                                                    {.algorithm = algorithm});
                           const Result first = run_case(world, *op, c, data, false);
                           for (int i = 0; i < 100; ++i) {
                             if (random() % 4 == 0)
@@ -191,7 +192,7 @@ TEST(RmsNorm, BadInputIsRefusedByName) {
       EXPECT_NE(message.find(part), std::string::npos) << message;
     };
     const auto make = [&](std::int64_t rows, std::int64_t hidden, const AllReduceRmsNormOptions& options) {
-      return make_cpu_all_reduce_rms_norm(world, rows, hidden, Type::fp32, options);
+      return collectives::make_cpu_all_reduce_rms_norm(world, rows, hidden, Type::fp32, options);
     };
     expect("max_rows = -1", [&] { make(-1, 8, {}); });
     expect("hidden = 0", [&] { make(1, 0, {}); });
@@ -206,10 +207,10 @@ TEST(RmsNorm, BadInputIsRefusedByName) {
 
     const auto op = make(4, 8, {});
     float memory[200] = {};
-    RmsNormOperands good{
+    collectives::RmsNormOperands good{
         .in = memory, .residual = memory + 32, .weight = memory + 64, .residual_out = memory + 72, .out = memory + 104};
-    const auto with = [&](const std::function<void(RmsNormOperands&)>& change) {
-      RmsNormOperands operands = good;
+    const auto with = [&](const std::function<void(collectives::RmsNormOperands&)>& change) {
+      collectives::RmsNormOperands operands = good;
       change(operands);
       return operands;
     };

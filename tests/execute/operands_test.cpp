@@ -91,8 +91,11 @@ TEST(Operands, ThatDoNotFitAreRefused) {
           "operand a has strides of 24, 1 elements; it must lie by rows without gaps, with strides of 16 and 1");
   refused([](auto& all) { all[1].view = View::matrix(&memory[1], Type::bf16, 16, 48, Layout::column_major); },
           "operand b has strides of 1, 16 elements; it must lie by rows without gaps, with strides of 48 and 1");
-  refused([](auto& all) { all[0].view = {&memory[0], Type::bf16, 3, {4, 16, 16}, {300, 16, 1}}; },
-          "operand a is 4 x 16 x 16; it must be 64 x 16");
+  refused(
+      [](auto& all) {
+        all[0].view = {&memory[0], Type::bf16, 3, {4, 16, 16}, {300, 16, 1}};
+      },
+      "operand a is 4 x 16 x 16; it must be 64 x 16");
   refused([](auto& all) { all[0].view.dims = 5; }, "operand a has 5 extents; there may be 0 to 4");
   refused([](auto& all) { all[0].view.dims = -1; }, "operand a has -1 extents; there may be 0 to 4");
   refused([](auto& all) { all[0].view.dims = 0; }, "operand a is no extents; it must be 64 x 16");

@@ -10,11 +10,11 @@
 
 #include "base/convert.hpp"
 #include "codec/chunk.hpp"
+#include "collectives/backend.hpp"
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "execute/cuda/lanes/graph.hpp"
 #include "gpu/gpu_case.hpp"
 #include "gpu/reduce_vectors.hpp"
-#include "imbrex/collectives.hpp"
 #include "imbrex/error.hpp"
 
 namespace imbrex {
@@ -80,7 +80,7 @@ void run_cases(int ranks, const std::vector<CodedCase>& cases, const Collectives
       cpu.codec = pair;
       const bool ring = c.knobs.steps == cuda::CodedSteps::ring;
       cpu.algorithm = ring ? AllReduceAlgorithm::ring : AllReduceAlgorithm::two_shot;
-      const auto reference = make_cpu_all_reduce(world, c.base.count, c.base.type, cpu);
+      const auto reference = collectives::make_cpu_all_reduce(world, c.base.count, c.base.type, cpu);
       (*reference)(in.data(), want.data(), c.base.count);
       const AllReduceReport said = reference->report();
       for (int repeat = 0; repeat < repeats; ++repeat) {
@@ -148,8 +148,8 @@ void compare_objects(int ranks, Type type, const std::vector<std::int64_t>& coun
             faults.push_back(name + " " + std::to_string(count) + (hostile ? " hostile" : "") + " rank " +
                              std::to_string(world.rank()) + ": " + what);
           };
-          const auto gpu = make_cuda_all_reduce(world, count, type, options),
-                     cpu = make_cpu_all_reduce(world, count, type, options);
+          const auto gpu = collectives::make_cuda_all_reduce(world, count, type, options),
+                     cpu = collectives::make_cpu_all_reduce(world, count, type, options);
           ReduceVectors v({count, type, {}, 0, 0, false, hostile}, world.rank(), world.size(), 11);
           v.fill();
           const std::vector<std::byte> in = v.input();
@@ -235,8 +235,8 @@ TEST(GpuCodedAllReduce, AGraphDecidesAnewAtEveryReplay) {
   std::vector<std::string> faults;
   std::mutex lock;
   const auto body = [&](World& world) {
-    const auto gpu = make_cuda_all_reduce(world, count, Type::fp32, options),
-               cpu = make_cpu_all_reduce(world, count, Type::fp32, options);
+    const auto gpu = collectives::make_cuda_all_reduce(world, count, Type::fp32, options),
+               cpu = collectives::make_cpu_all_reduce(world, count, Type::fp32, options);
     const test::Stream stream(world);
     constexpr std::size_t bytes = count * sizeof(float);
     const auto in = cuda::raw_memory(bytes), out = cuda::raw_memory(bytes);
@@ -324,8 +324,9 @@ TEST(GpuCodedAllReduce, RunsThatRuleOutMostKeys) {
     for (std::size_t block = 0; block < 64; ++block)
       for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(wire[4 * block + i], static_cast<std::byte>(255 - block));
     base::from_float(Type::bf16, values.data(), in.data(), count);
-    (*make_cpu_all_reduce(world, count, Type::bf16, {.codec = pair, .algorithm = AllReduceAlgorithm::two_shot}))(
-        in.data(), want.data(), count);
+    (*collectives::make_cpu_all_reduce(
+        world, count, Type::bf16, {.codec = pair, .algorithm = AllReduceAlgorithm::two_shot}))(in.data(), want.data(),
+                                                                                               count);
 
     CudaCollectives collectives(world, test::select_gpu(world), test::sharing(CollectivesOptions{}));
     const test::Stream stream(world);

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <mutex>
 
+#include "collectives/backend.hpp"
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "execute/cuda/lanes/graph.hpp"
 #include "gpu/gpu_case.hpp"
 #include "gpu/reduce_vectors.hpp"
-#include "imbrex/collectives.hpp"
 #include "imbrex/error.hpp"
 
 namespace imbrex {
@@ -94,7 +94,7 @@ class Blocks {
 
 std::vector<std::byte> on_cpu(World& world, const ExchangeCase& c, const Blocks& blocks) {
   std::vector<std::byte> want(blocks.out_bytes());
-  const auto reference = make_cpu_exchange(world, c.kind, c.count, c.type, c.options());
+  const auto reference = collectives::make_cpu_exchange(world, c.kind, c.count, c.type, c.options());
   (*reference)(blocks.host_in().data(), want.data(), c.count);
   return want;
 }
@@ -226,8 +226,8 @@ TEST(GpuExchange, PublicObjectsReportWhatTheCpuReports) {
         const ExchangeCase c{kind, 3000, Type::fp16, 0, 0, hostile, codecs[i / 2]};
         Blocks blocks(world, c);
         blocks.spoil();
-        const auto gpu = make_cuda_exchange(world, kind, c.count, c.type, c.options()),
-                   cpu = make_cpu_exchange(world, kind, c.count, c.type, c.options());
+        const auto gpu = collectives::make_cuda_exchange(world, kind, c.count, c.type, c.options()),
+                   cpu = collectives::make_cpu_exchange(world, kind, c.count, c.type, c.options());
         std::vector<std::byte> want(blocks.out_bytes());
         (*gpu)(blocks.in(), blocks.out(), c.count);
         (*cpu)(blocks.host_in().data(), want.data(), c.count);

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <memory>
 
+#include "collectives/backend.hpp"
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "collectives/rms_norm.hpp"
 #include "collectives/rms_norm_case.hpp"
@@ -13,7 +14,6 @@
 #include "gpu/collective_ranks.hpp"
 #include "gpu/gpu_case.hpp"
 #include "gpu/reduce_vectors.hpp"
-#include "imbrex/collectives.hpp"
 #include "imbrex/error.hpp"
 
 namespace imbrex {
@@ -84,7 +84,7 @@ class Rank {
         want_sums_(own_.size()),
         want_out_(own_.size()) {
     const auto reference =
-        make_cpu_all_reduce_rms_norm(world, c.base.rows, c.base.hidden, c.base.type, {.eps = c.base.eps});
+        collectives::make_cpu_all_reduce_rms_norm(world, c.base.rows, c.base.hidden, c.base.type, {.eps = c.base.eps});
     (*reference)({own_.data(), c.base.residual ? data_.residual.data() : nullptr, data_.weight.data(),
                   want_sums_.data(), want_out_.data()},
                  c.base.rows);
@@ -99,7 +99,7 @@ class Rank {
     IMBREX_CUDA_TRY(cudaStreamSynchronize(nullptr));
   }
 
-  RmsNormOperands operands() const {
+  collectives::RmsNormOperands operands() const {
     return {in_.get(), c_.base.residual ? residual_.get() : nullptr, weight_.get(), sums().get(), out().get()};
   }
 
@@ -239,7 +239,7 @@ TEST(GpuRmsNorm, PublicObjectsAndMistakes) {
               t.add(what + " refused with: " + error.what());
           }
         };
-        const auto op = make_cuda_all_reduce_rms_norm(world, 5, 3000, Type::bf16, {.eps = c.base.eps});
+        const auto op = collectives::make_cuda_all_reduce_rms_norm(world, 5, 3000, Type::bf16, {.eps = c.base.eps});
         refused("rows = 6", [&] { (*op)(rank.operands(), 6, stream); });
         refused("in is null", [&] { (*op)({}, 5, stream); });
         refused("300 blocks", [&] {
@@ -250,7 +250,7 @@ TEST(GpuRmsNorm, PublicObjectsAndMistakes) {
           collectives.all_reduce_rms_norm(rank.operands(), 5, 3000, 1e-6f, Type::bf16, stream,
                                           {ExactAlgorithm::automatic, 0, 3});
         });
-        RmsNormOperands far = rank.operands();
+        collectives::RmsNormOperands far = rank.operands();
         far.residual = nullptr;
         far.in = reinterpret_cast<const void*>(std::uintptr_t{1} << 40);
         far.residual_out = reinterpret_cast<void*>(std::uintptr_t{1} << 41);

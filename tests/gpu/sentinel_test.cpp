@@ -258,7 +258,7 @@ std::vector<CollectiveCase> all_collectives() {
   };
   const auto norm = [&](const char* name, const RmsNormKnobs& knobs) {
     list.push_back({name, [knobs](CudaCollectives& c, std::byte* in, std::byte* out, cudaStream_t stream) {
-                      const RmsNormOperands operands{in, nullptr, in + area / 2, out, out + area / 2};
+                      const collectives::RmsNormOperands operands{in, nullptr, in + area / 2, out, out + area / 2};
                       c.all_reduce_rms_norm(operands, count / hidden, hidden, 1e-5f, Type::bf16, stream, knobs);
                     }});
   };

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "imbrex/collectives.hpp"
+#include "collectives/backend.hpp"
 #include "imbrex/error.hpp"
 #include "plan/task_stream.hpp"
 #include "runtime/agreement.hpp"
@@ -81,9 +81,11 @@ void make(World& world, const Ask& ask) {
         return plan::make_rank_tasks(p, *ask.options.strategy, *ask.options.knobs, world.rank());
       }));
       return;
-    case Call::all_reduce: make_cpu_all_reduce(world, ask.count, ask.type, ask.all_reduce); return;
-    case Call::rms_norm: make_cpu_all_reduce_rms_norm(world, ask.count, ask.hidden, ask.type, ask.rms_norm); return;
-    case Call::exchange: make_cpu_exchange(world, ask.kind, ask.count, ask.type, ask.exchange); return;
+    case Call::all_reduce: collectives::make_cpu_all_reduce(world, ask.count, ask.type, ask.all_reduce); return;
+    case Call::rms_norm:
+      collectives::make_cpu_all_reduce_rms_norm(world, ask.count, ask.hidden, ask.type, ask.rms_norm);
+      return;
+    case Call::exchange: collectives::make_cpu_exchange(world, ask.kind, ask.count, ask.type, ask.exchange); return;
   }
 }
 
@@ -291,7 +293,7 @@ TEST(Agreement, AnotherKindOfCallIsNamed) {
       if (world.rank() == 0)
         test::make_operator(world, Operator::gemm_all_reduce, {9, 9, 9}, {});
       else
-        make_cpu_all_reduce(world, 10, Type::bf16);
+        collectives::make_cpu_all_reduce(world, 10, Type::bf16);
     });
     EXPECT_EQ(error.message,
               "ranks are asked for different things: rank 0 asks for an operator, ranks 1 and 2 for an all_reduce");
@@ -340,12 +342,14 @@ TEST(Agreement, WhatOneRankRefusesAllRefuse) {
         },
         3);
     expect("all_reduce: ctas = -1",
-           [&](bool odd) { make_cpu_all_reduce(world, 10, Type::bf16, {.ctas = odd ? -1 : 0}); });
-    expect("all_reduce: type e4m3", [&](bool odd) { make_cpu_all_reduce(world, 10, odd ? Type::e4m3 : Type::bf16); });
+           [&](bool odd) { collectives::make_cpu_all_reduce(world, 10, Type::bf16, {.ctas = odd ? -1 : 0}); });
+    expect("all_reduce: type e4m3",
+           [&](bool odd) { collectives::make_cpu_all_reduce(world, 10, odd ? Type::e4m3 : Type::bf16); });
     expect("all_reduce_rms_norm: hidden = 0",
-           [&](bool odd) { make_cpu_all_reduce_rms_norm(world, 10, odd ? 0 : 8, Type::bf16); });
-    expect("all_to_all: max_count = -1",
-           [&](bool odd) { make_cpu_exchange(world, ExchangeKind::all_to_all, odd ? -1 : 1, Type::bf16); });
+           [&](bool odd) { collectives::make_cpu_all_reduce_rms_norm(world, 10, odd ? 0 : 8, Type::bf16); });
+    expect("all_to_all: max_count = -1", [&](bool odd) {
+      collectives::make_cpu_exchange(world, ExchangeKind::all_to_all, odd ? -1 : 1, Type::bf16);
+    });
     const auto execution = executor->prepare(plan);  // and can go on
     return 0;
   };

@@ -60,6 +60,9 @@ class Execution {
   /// Error(invalid_input) where the executor has no streams.
   virtual void enqueue(const Addresses& operands, CudaStream stream);
 
+  /// Throws Error(invalid_input) where enqueue would refuse `stream`; queues nothing.
+  virtual void expect_stream(CudaStream stream);
+
   /// Throws Error(runtime_failure) as run does, if an epoch that was queued is known to have failed. Waits for no
   /// epoch; after a failure a few seconds, for what is under way to end.
   virtual void check();

@@ -32,7 +32,7 @@ std::size_t largest_message(Type type, const AllReduceOptions& options, std::int
   return bytes;
 }
 
-class CpuAllReduce final : public AllReduce, private RankWork {
+class CpuAllReduce final : public collectives::AllReduceBackend, private RankWork {
  public:
   CpuAllReduce(World& world, std::int64_t max_count, Type type, const AllReduceOptions& options)
       : RankWork(world, type, (options.algorithm == AllReduceAlgorithm::ring ? 4 : 2) * world.size(),
@@ -262,8 +262,9 @@ class CpuAllReduce final : public AllReduce, private RankWork {
 
 }  // namespace
 
-std::unique_ptr<AllReduce> make_cpu_all_reduce(World& world, std::int64_t max_count, Type type,
-                                               const AllReduceOptions& options) {
+std::unique_ptr<collectives::AllReduceBackend> collectives::make_cpu_all_reduce(World& world, std::int64_t max_count,
+                                                                                Type type,
+                                                                                const AllReduceOptions& options) {
   collectives::agree(world, max_count, type, options);
   return std::make_unique<CpuAllReduce>(world, max_count, type, options);
 }

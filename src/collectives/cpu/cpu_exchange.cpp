@@ -20,7 +20,7 @@ std::int64_t slot_values(std::int64_t max_count, std::int64_t most) {
 }
 
 // Every rank has a slot for each peer's block, and steps through the blocks.
-class CpuExchange final : public Exchange, private RankWork {
+class CpuExchange final : public collectives::ExchangeBackend, private RankWork {
  public:
   CpuExchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type, const ExchangeOptions& options)
       : RankWork(world, type, world.size(),
@@ -107,8 +107,9 @@ class CpuExchange final : public Exchange, private RankWork {
 
 }  // namespace
 
-std::unique_ptr<Exchange> make_cpu_exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type,
-                                            const ExchangeOptions& options) {
+std::unique_ptr<collectives::ExchangeBackend> collectives::make_cpu_exchange(World& world, ExchangeKind kind,
+                                                                             std::int64_t max_count, Type type,
+                                                                             const ExchangeOptions& options) {
   collectives::agree(world, kind, max_count, type, options);
   return std::make_unique<CpuExchange>(world, kind, max_count, type, options);
 }

@@ -16,7 +16,7 @@ using collectives::RankWork;
 using collectives::Wire;
 
 /// Messages hold whole rows. Slots: of parts by sender, of sums by owner.
-class CpuAllReduceRmsNorm final : public AllReduceRmsNorm, private RankWork {
+class CpuAllReduceRmsNorm final : public collectives::RmsNormBackend, private RankWork {
  public:
   CpuAllReduceRmsNorm(World& world, std::int64_t max_rows, std::int64_t hidden, Type type,
                       const AllReduceRmsNormOptions& options)
@@ -27,7 +27,7 @@ class CpuAllReduceRmsNorm final : public AllReduceRmsNorm, private RankWork {
         slot_rows_(slot_rows(max_rows, hidden)),
         options_(options) {}
 
-  void operator()(const RmsNormOperands& operands, std::int64_t rows, void* stream) override {
+  void operator()(const collectives::RmsNormOperands& operands, std::int64_t rows, void* stream) override {
     collectives::expect_operands(operands, rows, max_rows_, hidden_, type_);
     check(operands.in, operands.out, rows * hidden_, max_rows_ * hidden_, stream);
     begin(operands.in, operands.residual_out, rows * hidden_);
@@ -133,14 +133,14 @@ class CpuAllReduceRmsNorm final : public AllReduceRmsNorm, private RankWork {
   Wire wire_{type_, std::nullopt, false};
 
   // What the current call was given.
-  RmsNormOperands operands_;
+  collectives::RmsNormOperands operands_;
   std::vector<float> weight_;
 };
 
 }  // namespace
 
-std::unique_ptr<AllReduceRmsNorm> make_cpu_all_reduce_rms_norm(World& world, std::int64_t max_rows, std::int64_t hidden,
-                                                               Type type, const AllReduceRmsNormOptions& options) {
+std::unique_ptr<collectives::RmsNormBackend> collectives::make_cpu_all_reduce_rms_norm(
+    World& world, std::int64_t max_rows, std::int64_t hidden, Type type, const AllReduceRmsNormOptions& options) {
   collectives::agree(world, max_rows, hidden, type, options);
   return std::make_unique<CpuAllReduceRmsNorm>(world, max_rows, hidden, type, options);
 }

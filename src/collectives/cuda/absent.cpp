@@ -1,5 +1,5 @@
 // A build without CUDA.
-#include "imbrex/collectives.hpp"
+#include "collectives/backend.hpp"
 #include "imbrex/error.hpp"
 
 namespace imbrex {
@@ -11,14 +11,18 @@ namespace {
 
 }  // namespace
 
-std::unique_ptr<AllReduce> make_cuda_all_reduce(World&, std::int64_t, Type, const AllReduceOptions&) { refuse(); }
-
-std::unique_ptr<Exchange> make_cuda_exchange(World&, ExchangeKind, std::int64_t, Type, const ExchangeOptions&) {
+std::unique_ptr<collectives::AllReduceBackend> collectives::make_cuda_all_reduce(World&, std::int64_t, Type,
+                                                                                 const AllReduceOptions&) {
   refuse();
 }
 
-std::unique_ptr<AllReduceRmsNorm> make_cuda_all_reduce_rms_norm(World&, std::int64_t, std::int64_t, Type,
-                                                                const AllReduceRmsNormOptions&) {
+std::unique_ptr<collectives::ExchangeBackend> collectives::make_cuda_exchange(World&, ExchangeKind, std::int64_t, Type,
+                                                                              const ExchangeOptions&) {
+  refuse();
+}
+
+std::unique_ptr<collectives::RmsNormBackend> collectives::make_cuda_all_reduce_rms_norm(
+    World&, std::int64_t, std::int64_t, Type, const AllReduceRmsNormOptions&) {
   refuse();
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 std::int64_t groups_of(std::int64_t count, int group) { return (count + group - 1) / group; }
 
-class CudaAllReduce final : public AllReduce {
+class CudaAllReduce final : public collectives::AllReduceBackend {
  public:
   CudaAllReduce(World& world, std::int64_t max_count, Type type, const AllReduceOptions& options)
       : world_(world),
@@ -120,8 +120,9 @@ class CudaAllReduce final : public AllReduce {
 
 }  // namespace
 
-std::unique_ptr<AllReduce> make_cuda_all_reduce(World& world, std::int64_t max_count, Type type,
-                                                const AllReduceOptions& options) {
+std::unique_ptr<collectives::AllReduceBackend> collectives::make_cuda_all_reduce(World& world, std::int64_t max_count,
+                                                                                 Type type,
+                                                                                 const AllReduceOptions& options) {
   collectives::agree(world, max_count, type, options);
   return std::make_unique<CudaAllReduce>(world, max_count, type, options);
 }

@@ -110,8 +110,8 @@ class CudaCollectives {
   bool went_exact() const;
 
   /// As AllReduceRmsNorm says; the bits of make_cpu_all_reduce_rms_norm.
-  void all_reduce_rms_norm(const RmsNormOperands& operands, std::int64_t rows, std::int64_t hidden, float eps,
-                           Type type, cudaStream_t stream, const RmsNormKnobs& knobs = {});
+  void all_reduce_rms_norm(const collectives::RmsNormOperands& operands, std::int64_t rows, std::int64_t hidden,
+                           float eps, Type type, cudaStream_t stream, const RmsNormKnobs& knobs = {});
 
   /// Blocks of `count` elements, as ExchangeKind says; sums as all_reduce's. `in` and `out` do not overlap. A NaN comes
   /// back as a NaN, not always as the same one. Made for blocks of up to a MiB; where the workspace holds no

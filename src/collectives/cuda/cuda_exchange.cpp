@@ -12,7 +12,7 @@
 namespace imbrex {
 namespace {
 
-class CudaExchange final : public Exchange {
+class CudaExchange final : public collectives::ExchangeBackend {
  public:
   CudaExchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type, const ExchangeOptions& options)
       : world_(world),
@@ -70,8 +70,9 @@ class CudaExchange final : public Exchange {
 
 }  // namespace
 
-std::unique_ptr<Exchange> make_cuda_exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type,
-                                             const ExchangeOptions& options) {
+std::unique_ptr<collectives::ExchangeBackend> collectives::make_cuda_exchange(World& world, ExchangeKind kind,
+                                                                              std::int64_t max_count, Type type,
+                                                                              const ExchangeOptions& options) {
   collectives::agree(world, kind, max_count, type, options);
   return std::make_unique<CudaExchange>(world, kind, max_count, type, options);
 }

@@ -8,7 +8,7 @@
 namespace imbrex {
 namespace {
 
-class CudaAllReduceRmsNorm final : public AllReduceRmsNorm {
+class CudaAllReduceRmsNorm final : public collectives::RmsNormBackend {
  public:
   CudaAllReduceRmsNorm(World& world, std::int64_t max_rows, std::int64_t hidden, Type type,
                        const AllReduceRmsNormOptions& options)
@@ -19,7 +19,7 @@ class CudaAllReduceRmsNorm final : public AllReduceRmsNorm {
         options_(options),
         collectives_(world, runtime::select_device(world)) {}
 
-  void operator()(const RmsNormOperands& operands, std::int64_t rows, void* stream) override {
+  void operator()(const collectives::RmsNormOperands& operands, std::int64_t rows, void* stream) override {
     collectives::expect_operands(operands, rows, max_rows_, hidden_, type_);
     cuda::RmsNormKnobs knobs;
     knobs.algorithm = algorithm_of(rows) == AllReduceAlgorithm::one_shot ? cuda::ExactAlgorithm::one_shot
@@ -47,9 +47,8 @@ class CudaAllReduceRmsNorm final : public AllReduceRmsNorm {
 
 }  // namespace
 
-std::unique_ptr<AllReduceRmsNorm> make_cuda_all_reduce_rms_norm(World& world, std::int64_t max_rows,
-                                                                std::int64_t hidden, Type type,
-                                                                const AllReduceRmsNormOptions& options) {
+std::unique_ptr<collectives::RmsNormBackend> collectives::make_cuda_all_reduce_rms_norm(
+    World& world, std::int64_t max_rows, std::int64_t hidden, Type type, const AllReduceRmsNormOptions& options) {
   collectives::agree(world, max_rows, hidden, type, options);
   return std::make_unique<CudaAllReduceRmsNorm>(world, max_rows, hidden, type, options);
 }

@@ -89,8 +89,9 @@ void plan_two_shot(Launch& launch) {
 
 }  // namespace
 
-void CudaCollectives::all_reduce_rms_norm(const RmsNormOperands& operands, std::int64_t rows, std::int64_t hidden,
-                                          float eps, Type type, cudaStream_t stream, const RmsNormKnobs& knobs) {
+void CudaCollectives::all_reduce_rms_norm(const collectives::RmsNormOperands& operands, std::int64_t rows,
+                                          std::int64_t hidden, float eps, Type type, cudaStream_t stream,
+                                          const RmsNormKnobs& knobs) {
   expect_alive();
   validate(AllReduceRmsNormOptions{.eps = eps}, rows, hidden);
   collectives::expect_operands(operands, rows, rows, hidden, type);

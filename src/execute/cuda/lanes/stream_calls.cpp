@@ -45,6 +45,17 @@ void StreamCalls::expect_own(cudaStream_t stream) const {
   IMBREX_CUDA_TRY(status);
 }
 
+// A handle may come again for another stream: `enter` looks once more where the stream is a new one.
+void StreamCalls::expect(cudaStream_t stream) {
+  if (expected_ == stream) return;
+  IMBREX_CUDA_TRY(cudaSetDevice(device_));
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  IMBREX_CUDA_TRY(cudaStreamIsCapturing(stream, &status));
+  IMBREX_EXPECTS(status != cudaStreamCaptureStatusInvalidated, "the stream's capture failed before this call");
+  expect_own(stream);
+  expected_ = stream;
+}
+
 // Streams are told apart by their numbers: a handle may come again after its stream was destroyed. The number of one
 // that is being captured cannot be asked, and asking ends the capture; in one capture handles do, as a stream stays in
 // it until its end.

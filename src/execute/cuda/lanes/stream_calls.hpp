@@ -10,6 +10,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -49,6 +50,9 @@ class StreamCalls {
   /// Error(invalid_input) for a stream of another device.
   bool enter(cudaStream_t stream);
 
+  /// Throws Error(invalid_input) for a stream of another device, or whose capture failed; queues nothing.
+  void expect(cudaStream_t stream);
+
   /// The call has been queued.
   void leave(cudaStream_t stream);
 
@@ -81,6 +85,7 @@ class StreamCalls {
   int device_;
   Last queued_, captured_, *entered_ = nullptr;
   cudaEvent_t probe_ = nullptr;
+  std::optional<cudaStream_t> expected_;         // the last one that was found right
   unsigned long long stream_ = 0, capture_ = 0;  // of the call that is being queued
   std::recursive_mutex lock_;
   std::condition_variable_any wake_;

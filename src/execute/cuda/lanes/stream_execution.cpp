@@ -76,6 +76,11 @@ void StreamExecution::enqueue(const Addresses& operands) {
   launch(operands, stream(), status == cudaStreamCaptureStatusNone ? Call::direct : Call::paired);
 }
 
+void StreamExecution::expect_stream(CudaStream stream) {
+  const std::lock_guard guard(calls_.lock());
+  calls_.expect(stream);
+}
+
 void StreamExecution::check() {
   const std::lock_guard guard(calls_.lock());
   const AsksDuringCaptures asks;

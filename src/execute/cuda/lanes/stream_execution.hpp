@@ -27,6 +27,7 @@ class StreamExecution : public Execution {
   double time(const Addresses& operands, int runs) final;
 
   void enqueue(const Addresses& operands, CudaStream stream) final;
+  void expect_stream(CudaStream stream) final;
   void check() final;
   void synchronize(CudaStream stream) final;
 

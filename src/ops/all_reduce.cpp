@@ -1,0 +1,48 @@
+#include "base/check.hpp"
+#include "collectives/backend.hpp"
+#include "ops/collective_place.hpp"
+
+namespace imbrex {
+
+struct AllReduce::State {
+  std::unique_ptr<collectives::AllReduceBackend> backend;
+  std::int64_t max_count;
+  Type type;
+};
+
+AllReduce::AllReduce(World& world, std::int64_t max_count, Type type, const AllReduceOptions& options, Device device)
+    : CollectiveObject(std::make_unique<Place>(world, device)) {
+  const auto make =
+      place().device == Device::cuda ? collectives::make_cuda_all_reduce : collectives::make_cpu_all_reduce;
+  state_ = std::make_unique<State>(State{make(world, max_count, type, options), max_count, type});
+  place().made();
+}
+
+AllReduce::~AllReduce() = default;
+
+void AllReduce::run(const Operands& operands, CudaStream stream) {
+  struct Resolved {
+    const void* in;
+    void* out;
+    std::int64_t count;
+  };
+  place().call(
+      operands, stream,
+      [&] {
+        const ops::CollectiveOperands given(operands, state_->type, "in, out");
+        const View &in = given.at("in"), &out = given.at("out");
+        const std::int64_t count = ops::elements_of(in);
+        IMBREX_EXPECTS(count == ops::elements_of(out), "operand out has {} elements, operand in {}; they must be equal",
+                       ops::elements_of(out), count);
+        ops::expect_count("in", count, state_->max_count);
+        ops::expect_apart(in, out, true);
+        return Resolved{in.data, out.data, count};
+      },
+      [&](const Resolved& r) { (*state_->backend)(r.in, r.out, r.count, stream); });
+}
+
+AllReduceReport AllReduce::report() { return state_->backend->report(); }
+
+void AllReduce::synchronize() { state_->backend->finish(); }
+
+}  // namespace imbrex

@@ -1,0 +1,80 @@
+// What the public collectives share: where they work, and the rules for their operands.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "imbrex/collectives.hpp"
+#include "imbrex/error.hpp"
+#include "imbrex/world.hpp"
+#include "runtime/calls.hpp"
+
+namespace imbrex {
+
+struct CollectiveObject::Place {
+  /// Collective: chooses the device. Throws Error(invalid_input), on every rank, where the ranks ask for different
+  /// ones, or insist on CUDA and something is missing.
+  Place(World& world, Device wanted);
+
+  /// This rank's next call: `resolve` checks its operands, and `launch` takes what it returns. Peers learn of it if
+  /// this rank refuses what they take.
+  template <typename Resolve, typename Launch>
+  void call(const Operands& operands, CudaStream stream, Resolve&& resolve, Launch&& launch) {
+    bool taken = false;
+    try {
+      if (device == Device::cpu) expect_no_stream(stream);
+      expect_here(operands);
+      const auto resolved = resolve();
+      calls.take();
+      taken = true;
+      launch(resolved);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::invalid_input) taken ? calls.take_back(error.what()) : calls.refuse(error.what());
+      throw;
+    }
+  }
+
+  /// The backend is made, and has selected this rank's GPU.
+  void made();
+
+  Device device = Device::cpu;
+  std::string why_cpu;
+  runtime::Calls& calls;
+
+ private:
+  void expect_here(const Operands& operands);
+  static void expect_no_stream(CudaStream stream);
+
+  int gpu = -1;                    // this rank's
+  std::vector<const void*> known;  // of the last call: in the GPU's memory
+};
+
+namespace ops {
+
+/// The view of that name; null if it is `optional` and not given. Throws Error(invalid_input) if it is missing, or if
+/// an operand is unknown, given twice, of another type, null, or has gaps.
+class CollectiveOperands {
+ public:
+  /// `names`: those that there may be, separated by ", ".
+  CollectiveOperands(const Operands& operands, Type type, std::string_view names);
+
+  const View& at(std::string_view name) const;
+  const View* find(std::string_view name) const;
+
+ private:
+  const Operands& operands_;
+  std::string_view names_;
+};
+
+/// Throws Error(invalid_input) if a tensor has more elements than the object was made for.
+void expect_count(std::string_view name, std::int64_t count, std::int64_t max_count);
+
+/// Throws Error(invalid_input) if the two overlap; they may be the same memory where `same_allowed`.
+void expect_apart(const View& in, const View& out, bool same_allowed);
+
+/// Elements of a view.
+std::int64_t elements_of(const View& view);
+
+}  // namespace ops
+}  // namespace imbrex

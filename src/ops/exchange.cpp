@@ -1,0 +1,57 @@
+#include "base/check.hpp"
+#include "collectives/backend.hpp"
+#include "ops/collective_place.hpp"
+
+namespace imbrex {
+
+struct Exchange::State {
+  std::unique_ptr<collectives::ExchangeBackend> backend;
+  ExchangeKind kind;
+  int ranks;
+  std::int64_t max_count;
+  Type type;
+};
+
+Exchange::Exchange(World& world, ExchangeKind kind, std::int64_t max_count, Type type, const ExchangeOptions& options,
+                   Device device)
+    : CollectiveObject(std::make_unique<Place>(world, device)) {
+  const auto make = place().device == Device::cuda ? collectives::make_cuda_exchange : collectives::make_cpu_exchange;
+  state_ =
+      std::make_unique<State>(State{make(world, kind, max_count, type, options), kind, world.size(), max_count, type});
+  place().made();
+}
+
+Exchange::~Exchange() = default;
+
+void Exchange::run(const Operands& operands, CudaStream stream) {
+  struct Resolved {
+    const void* in;
+    void* out;
+    std::int64_t count;
+  };
+  const State& s = *state_;
+  place().call(
+      operands, stream,
+      [&] {
+        const ops::CollectiveOperands given(operands, s.type, "in, out");
+        const View &in = given.at("in"), &out = given.at("out");
+        const bool gather = s.kind == ExchangeKind::all_gather, scatter = s.kind == ExchangeKind::reduce_scatter;
+        const std::int64_t from = ops::elements_of(in), to = ops::elements_of(out);
+        const std::int64_t count = gather ? from : scatter ? to : from / s.ranks;
+        const std::int64_t wanted_in = gather ? count : count * s.ranks, wanted_out = scatter ? count : count * s.ranks;
+        IMBREX_EXPECTS(from == wanted_in && to == wanted_out,
+                       "operand in has {} elements and operand out {}; {} takes {} and {}", from, to, name_of(s.kind),
+                       gather ? "a block" : "a block for each rank",
+                       scatter ? "gives one" : "gives one from each rank");
+        ops::expect_count("in", count, s.max_count);
+        ops::expect_apart(in, out, false);
+        return Resolved{in.data, out.data, count};
+      },
+      [&](const Resolved& r) { (*s.backend)(r.in, r.out, r.count, stream); });
+}
+
+ExchangeReport Exchange::report() { return state_->backend->report(); }
+
+void Exchange::synchronize() { state_->backend->finish(); }
+
+}  // namespace imbrex
