@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "imbrex/error.hpp"
-#include "imbrex/execute.hpp"
+#include "imbrex/advanced/execute.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/plan.hpp"
 #include "imbrex/timeline.hpp"
