@@ -45,6 +45,9 @@ constexpr std::array<Variable, num_variables> registry{{
      "Slurm: step within the job; without it (a batch script) Slurm's variables are not used"},
     {Key::slurm_step_nodes, "SLURM_STEP_NUM_NODES", integer, "SLURM_NNODES", "Slurm: number of hosts of the step"},
     {Key::slurm_nodes, "SLURM_NNODES", integer, "1", "Slurm: number of hosts of the job"},
+
+    {Key::nccl_hostid, "NCCL_HOSTID", text, "",
+     "NCCL: the host that a rank counts for; where processes share a GPU, each needs its own, and gets one unless set"},
 }};
 
 // The registry is indexed by key.

@@ -38,6 +38,8 @@ enum class Key : std::uint8_t {
   slurm_step_id,
   slurm_step_nodes,
   slurm_nodes,
+  // NCCL
+  nccl_hostid,
   count_,
 };
 

@@ -29,6 +29,10 @@ const Machine& four_h200() {
   return machine;
 }
 
+bool copies_between_ranks(const plan::Candidate& c) {
+  return c.strategy == Strategy::fused && c.knobs.transport != Transport::store;
+}
+
 // What the tables of these GPUs do not know, others of Hopper take from the H200's: tensor cores and links are the
 // same. So do numbers of ranks that nobody measured from others: what was measured there is nearer than what closed
 // forms predict for them.
@@ -36,7 +40,11 @@ std::optional<plan::Candidate> measured_choice(const GpuKind& gpus, const Proble
                                                std::optional<Strategy> strategy) {
   const bool hopper = gpus.major == 9;
   const auto ask = [&](const std::string& gpu, bool other_ranks) {
-    return choose_alike(records::records_of(gpu), problem, strategy, four_h200(), hopper, other_ranks);
+    const records::Records& all = records::records_of(gpu);
+    if (gpus.copies) return choose_alike(all, problem, strategy, four_h200(), hopper, other_ranks);
+    records::Records some = all;
+    std::erase_if(some.list, [](const records::Record& r) { return copies_between_ranks(r.candidate); });
+    return choose_alike(some, problem, strategy, four_h200(), hopper, other_ranks);
   };
   for (const bool other_ranks : {false, true}) {
     if (auto chosen = ask(gpus.name, other_ranks)) return chosen;
@@ -57,11 +65,19 @@ Machine machine_for(const Problem& problem, bool hopper) {
   return machine;
 }
 
+// Candidates without copies between ranks; large shards, which copies would bring, are stored.
+void leave_out_copies(std::vector<plan::Candidate>& list, bool given_knobs) {
+  if (given_knobs) return static_cast<void>(std::erase_if(list, copies_between_ranks));
+  for (plan::Candidate& c : list)
+    if (copies_between_ranks(c)) c.knobs.transport = Transport::store, c.knobs.comm_rows = 0;
+}
+
 // By closed forms, which choose as the simulator would, and at once.
 plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy> strategy,
-                                 const std::optional<Knobs>& knobs, bool hopper) {
-  const Machine machine = machine_for(problem, hopper);
-  const std::vector<plan::Candidate> list = candidates(problem, machine, strategy, knobs);
+                                 const std::optional<Knobs>& knobs, const GpuKind& gpus) {
+  const Machine machine = machine_for(problem, gpus.major == 9);
+  std::vector<plan::Candidate> list = candidates(problem, machine, strategy, knobs);
+  if (!gpus.copies) leave_out_copies(list, knobs.has_value());
   const auto seconds = [&](const plan::Candidate& c) { return quick_seconds(problem, c, machine); };
   return *std::min_element(list.begin(), list.end(),
                            [&](const plan::Candidate& x, const plan::Candidate& y) { return seconds(x) < seconds(y); });
@@ -71,7 +87,7 @@ plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy>
 plan::Candidate fastest(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus) {
   const std::optional<plan::Candidate> measured = measured_choice(gpus, problem, strategy);
   if (!measured && strategy == Strategy::sequential) return library_sequence(problem);
-  if (!measured) return predicted_choice(problem, strategy, {}, gpus.major == 9);
+  if (!measured) return predicted_choice(problem, strategy, {}, gpus);
   plan::Candidate found = *measured;
   if (found.knobs.partial != Type::fp32) found.knobs.partial = output_type(problem.type);
   // What was measured may be of another kind of scales; of those a tensor, a tile has one of A.
@@ -105,17 +121,18 @@ plan::Candidate chosen_freely(const Problem& problem, std::optional<Strategy> st
 
 }  // namespace
 
-GpuKind kind_of(const GpuSurvey& survey) {
-  GpuKind kind{survey.gpus.front().name, survey.gpus.front().major};
+GpuKind kind_of(const GpuSurvey& survey, int ranks_per_gpu, bool processes) {
+  GpuKind kind{survey.gpus.front().name, survey.gpus.front().major, ranks_per_gpu == 1,
+               ranks_per_gpu == 1 || processes};
   for (const Gpu& gpu : survey.gpus) kind.major = std::min(kind.major, gpu.major);
   return kind;
 }
 
 plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
                                      const std::optional<Knobs>& knobs, const GpuKind& gpus) {
-  if (!strategy && !cuda::refusal_of_library_bias(problem).empty()) strategy = Strategy::fused;
+  if (!strategy && (!gpus.libraries || !cuda::refusal_of_library_bias(problem).empty())) strategy = Strategy::fused;
   if (knobs && strategy) return {*strategy, *knobs};
-  if (knobs) return predicted_choice(problem, strategy, knobs, gpus.major == 9);
+  if (knobs) return predicted_choice(problem, strategy, knobs, gpus);
   return with_product_record(chosen_freely(problem, strategy, gpus), problem, gpus);
 }
 

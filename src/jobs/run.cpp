@@ -99,6 +99,7 @@ class Job {
     options.heap_bytes = execute::HeapLayout(plan_).bytes() + out_bytes() + (1 << 20);
     options.testing.delays = request_.cpu.testing.delays;
     options.kernel = request_.kernel;
+    options.ranks_per_gpu = request_.ranks_per_gpu;
     options.timeline = request_.timeline;
     return make_cuda_executor(world, options);
   }
@@ -171,6 +172,10 @@ struct Setup {
 // Throws Error for what is wrong with the request.
 Setup set_up(const RunRequest& request) {
   IMBREX_EXPECTS(request.repeat >= 1, "repeat = {}: it must be at least 1", request.repeat);
+  IMBREX_EXPECTS(request.ranks_per_gpu >= 1, "ranks_per_gpu = {}: it must be at least 1", request.ranks_per_gpu);
+  IMBREX_EXPECTS(request.ranks_per_gpu == 1 || request.device == Device::cuda,
+                 "ranks_per_gpu = {}: it is about GPUs, and the device is {}", request.ranks_per_gpu,
+                 name_of(request.device));
   Problem problem = request.plan ? request.plan->problem : request.problem;
   if (request.plan)
     if (const auto finding = check_format(*request.plan))
@@ -193,7 +198,7 @@ runtime::Terms terms_of(const RunRequest& request, const Choice& choice) {
   execute::add(terms, plan::fields_of(*plan::stored_tasks(std::make_shared<const Plan>(choice.plan))));
   terms.add("operands", request.a_path.empty() ? fmt::format("random by seed {}", request.seed) : "from files");
   terms.add("verify", request.verify).add("repeat", request.repeat).add("timeline", request.timeline);
-  return terms.add("kernel", request.kernel);
+  return terms.add("kernel", request.kernel).add("ranks_per_gpu", request.ranks_per_gpu);
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ struct RunRequest {
   bool timeline = false;
   CpuOptions cpu;          ///< of these, `delays` holds on GPUs too
   std::string kernel;      ///< GPUs: CudaOptions::kernel, for fused plans
+  int ranks_per_gpu = 1;   ///< more: CudaOptions::ranks_per_gpu; the device is cuda then
   double wait_limit = 30;  ///< seconds
 };
 

@@ -18,11 +18,11 @@ Plan host_plan(const RunRequest& request, const Problem& problem) {
 
 }  // namespace
 
-std::string refusal_of_ranks(int ranks, bool threads, bool own, choose::GpuKind& gpus, bool others) {
+std::string refusal_of_ranks(int ranks, bool threads, bool own, choose::GpuKind& gpus, bool others, int ranks_per_gpu) {
   const bool launched = World::launched(), processes = launched || !threads;
   const GpuSurvey survey = processes && !launched ? survey_gpus() : runtime::survey_gpus_here();
-  if (!survey.gpus.empty()) gpus = choose::kind_of(survey);
-  return cuda::refusal_of_gpus(survey, ranks, processes, own, others);
+  if (!survey.gpus.empty()) gpus = choose::kind_of(survey, ranks_per_gpu, processes);
+  return cuda::refusal_of_gpus(survey, ranks, processes, own, others, ranks_per_gpu);
 }
 
 Choice choose_device(const RunRequest& request, const Problem& problem) {
@@ -31,11 +31,12 @@ Choice choose_device(const RunRequest& request, const Problem& problem) {
   if (request.device != Device::cpu) {
     // That a rank of a launcher sees one GPU may mean that all ranks see the same one: not to be taken unasked.
     const bool own = World::launched() && request.device == Device::cuda;
-    refusal = refusal_of_ranks(problem.ranks, request.threads, own, gpus, true);
+    refusal = refusal_of_ranks(problem.ranks, request.threads, own, gpus, true, request.ranks_per_gpu);
     if (refusal.empty()) {
       Plan plan =
           request.plan ? *request.plan : choose::choose_gpu_plan(problem, request.strategy, request.knobs, gpus);
       refusal = cuda::refusal_of_plan(plan);
+      if (refusal.empty()) refusal = cuda::refusal_of_sharing(plan, request.ranks_per_gpu, gpus.libraries);
       if (refusal.empty()) return {Device::cuda, std::move(plan)};
     }
     if (request.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", refusal));

@@ -8,7 +8,9 @@ namespace imbrex::jobs {
 
 /// What keeps `ranks` processes or threads from a GPU each, as World and Executor would place them; empty if nothing
 /// does. `own`: a launcher's rank may take the only GPU that it sees. Sets `gpus` where there are some. Starts nothing
-/// that keeps this process from being forked, where ranks are to be forked. `others`: as cuda::refusal_of_gpus.
-std::string refusal_of_ranks(int ranks, bool threads, bool own, choose::GpuKind& gpus, bool others = false);
+/// that keeps this process from being forked, where ranks are to be forked. `others`, `ranks_per_gpu`: as
+/// cuda::refusal_of_gpus.
+std::string refusal_of_ranks(int ranks, bool threads, bool own, choose::GpuKind& gpus, bool others = false,
+                             int ranks_per_gpu = 1);
 
 }  // namespace imbrex::jobs

@@ -6,7 +6,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "base/ceil_div.hpp"
 #include "base/check.hpp"
 #include "base/fixed_text.hpp"
 #include "execute/cuda/refusal.hpp"
@@ -23,40 +22,50 @@ namespace {
 struct View {
   char refusal[1024] = {}, gpu[128] = {}, only_gpu[64] = {};  // each ends with a zero byte
   int major = 0;                                              // compute capability
+  bool processes = false;                                     // ranks are
 };
 
 View view_of(World& world, int ranks_per_gpu) {
-  const bool shared = ranks_per_gpu > 1, processes = !runtime::one_process(world);
   const GpuSurvey survey = runtime::survey_gpus_here();
-  const int wanted = shared ? static_cast<int>(base::ceil_div(world.size(), ranks_per_gpu)) : world.size();
   View view;
-  if (shared && survey.gpus.size() < static_cast<std::size_t>(wanted) && !survey.gpus.empty())
-    base::put_text(fmt::format("{} ranks, {} to a GPU, need {} GPUs, and this machine shows {}", world.size(),
-                               ranks_per_gpu, wanted, survey.gpus.size()),
-                   view.refusal);
-  else
-    base::put_text(cuda::refusal_of_gpus(survey, wanted, processes, !shared, true), view.refusal);
+  view.processes = !runtime::one_process(world);
+  const bool own = ranks_per_gpu == 1 || view.processes;
+  base::put_text(cuda::refusal_of_gpus(survey, world.size(), view.processes, own, true, ranks_per_gpu), view.refusal);
   if (survey.gpus.empty()) return view;
-  const choose::GpuKind kind = choose::kind_of(survey);
+  const choose::GpuKind kind = choose::kind_of(survey, ranks_per_gpu, view.processes);
   base::put_text(kind.name, view.gpu);
   view.major = kind.major;
-  if (survey.gpus.size() == 1 && !shared) base::put_text(survey.gpus.front().uuid, view.only_gpu);
+  if (survey.gpus.size() == 1) base::put_text(survey.gpus.front().uuid, view.only_gpu);
   return view;
 }
 
+// More ranks than may share a GPU, that see one only, the same one; empty if there are none.
+std::string too_many_on_one(const std::vector<View>& all, int ranks_per_gpu) {
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r].only_gpu[0] == 0) continue;
+    std::vector<std::size_t> same;
+    for (std::size_t s = 0; s <= r; ++s)
+      if (std::string_view(all[r].only_gpu) == all[s].only_gpu) same.push_back(s);
+    if (same.size() <= static_cast<std::size_t>(ranks_per_gpu)) continue;
+    const std::size_t last = same.back();
+    same.pop_back();
+    return fmt::format("ranks {} and {} see one GPU only, the same one ({}){}", fmt::join(same, ", "), last,
+                       all[r].only_gpu,
+                       ranks_per_gpu > 1 ? fmt::format(", which {} may share", ranks_per_gpu) : std::string());
+  }
+  return {};
+}
+
 std::string agree(World& world, int ranks_per_gpu, choose::GpuKind& gpus) {
+  IMBREX_EXPECTS(ranks_per_gpu >= 1, "ranks_per_gpu = {}: it must be 1, or more where ranks share GPUs", ranks_per_gpu);
   const View own = view_of(world, ranks_per_gpu);
   std::vector<View> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, all.data(), sizeof own);
-  gpus = {all.front().gpu, all.front().major};
+  gpus = {all.front().gpu, all.front().major, ranks_per_gpu == 1, ranks_per_gpu == 1 || own.processes};
   for (const View& view : all) gpus.major = std::min(gpus.major, view.major);
   for (std::size_t r = 0; r < all.size(); ++r)
     if (all[r].refusal[0] != 0) return fmt::format("rank {}: {}", r, all[r].refusal);
-  for (std::size_t r = 0; r < all.size(); ++r)
-    for (std::size_t s = 0; s < r; ++s)
-      if (all[r].only_gpu[0] != 0 && std::string_view(all[r].only_gpu) == all[s].only_gpu)
-        return fmt::format("ranks {} and {} see one GPU only, the same one ({})", s, r, all[r].only_gpu);
-  return {};
+  return too_many_on_one(all, ranks_per_gpu);
 }
 
 // A tuning table may have been replaced between two ranks' reading of it.

@@ -159,11 +159,62 @@ TEST(ChooseGpuPlan, OneRankTakesALibrarysProduct) {
   }
 }
 
+// Ranks that share a GPU: no copy engine between them, and no library where they are threads.
+TEST(ChooseGpuPlan, RanksThatShareAGpuGetPlansWithoutCopies) {
+  test::Random random(test::seed_from_environment());
+  const auto choose_for = [](const Problem& p, std::optional<Strategy> strategy, bool processes, const char* name) {
+    const choose::GpuKind gpus{name, 9, false, processes};
+    const plan::Candidate chosen = choose::choose_gpu_candidate(p, strategy, {}, gpus);
+    SCOPED_TRACE(test::describe({p, chosen.strategy, chosen.knobs}));
+    if (strategy || !processes) {
+      EXPECT_EQ(chosen.strategy, strategy.value_or(Strategy::fused));
+    }
+    const Plan plan = make_plan(p, chosen.strategy, chosen.knobs);
+    EXPECT_FALSE(check(plan).has_value());
+    EXPECT_EQ(cuda::refusal_of_plan(plan), "");
+    EXPECT_EQ(cuda::refusal_of_sharing(plan, p.ranks, processes || strategy.has_value()), "");
+    return chosen;
+  };
+  int changed = 0;
+  for (int i = 0; i < 200; ++i) {
+    Problem p = test::random_problem(random, {.max_ranks = 8, .max_size = 1500});
+    if (i % 2 != 0) p.n = 8 * p.ranks * (p.n % 40 + 1), p.k = 16 * p.ranks * (p.k % 20 + 1);
+    choose_for(p, {}, i % 3 != 0, i % 4 < 2 ? "NVIDIA H200" : "Some GPU");
+    choose_for(p, Strategy::fused, true, "NVIDIA H200");
+  }
+  // What was measured as fastest pushes.
+  for (const std::int64_t m : {512, 2048, 8192})
+    for (const int ranks : {2, 4, 8}) {
+      const Problem p{Operator::all_gather_gemm, m, 57344, 8192, ranks, Type::bf16};
+      const plan::Candidate with = choose::choose_gpu_candidate(p, Strategy::fused, {}, {"NVIDIA H200", 9}),
+                            without = choose_for(p, Strategy::fused, true, "NVIDIA H200");
+      changed += with.knobs.transport == Transport::push && without.knobs.transport == Transport::store ? 1 : 0;
+    }
+  EXPECT_GT(changed, 3);
+}
+
+// Knobs that push: the strategies that do not send operands by copies are left.
+TEST(ChooseGpuPlan, GivenKnobsThatPushAreNoFusedOnesWhereRanksShareAGpu) {
+  const Problem p{Operator::all_gather_gemm, 2048, 57344, 8192, 4, Type::bf16};
+  const Knobs pushing{.transport = Transport::push};
+  EXPECT_NE(choose::choose_gpu_candidate(p, {}, pushing, {"NVIDIA H200", 9, false, true}).strategy, Strategy::fused);
+  // Asked for by name, they are refused by name.
+  const plan::Candidate asked =
+      choose::choose_gpu_candidate(p, Strategy::fused, pushing, {"NVIDIA H200", 9, false, true});
+  EXPECT_EQ(asked.knobs, pushing);
+  EXPECT_NE(cuda::refusal_of_sharing(make_plan(p, asked.strategy, asked.knobs), 4, true), "");
+}
+
 TEST(ChooseGpuPlan, AKindIsAsOldAsTheOldestOfItsGpus) {
   GpuSurvey survey;
   survey.gpus = {{"NVIDIA H100", "a", 0, 132, 9, 0}, {"NVIDIA A100", "b", 0, 108, 8, 0}};
-  EXPECT_EQ(choose::kind_of(survey).name, "NVIDIA H100");
-  EXPECT_EQ(choose::kind_of(survey).major, 8);
+  EXPECT_EQ(choose::kind_of(survey, 1, true).name, "NVIDIA H100");
+  EXPECT_EQ(choose::kind_of(survey, 1, true).major, 8);
+  for (const bool processes : {true, false}) {
+    EXPECT_TRUE(choose::kind_of(survey, 1, processes).copies && choose::kind_of(survey, 1, processes).libraries);
+    EXPECT_FALSE(choose::kind_of(survey, 2, processes).copies);
+    EXPECT_EQ(choose::kind_of(survey, 2, processes).libraries, processes);
+  }
 }
 
 }  // namespace

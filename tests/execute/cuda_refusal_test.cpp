@@ -31,6 +31,46 @@ TEST(CudaRefusal, OfGpus) {
   expect_says(refusal_of_gpus(none, 1, false, false), "there is no NVIDIA driver");
 }
 
+TEST(CudaRefusal, OfGpusThatRanksShare) {
+  for (const bool processes : {true, false}) {
+    EXPECT_EQ(refusal_of_gpus(hoppers(1), 4, processes, false, true, 4), "");
+    EXPECT_EQ(refusal_of_gpus(hoppers(2), 3, processes, false, true, 2), "");
+    EXPECT_EQ(refusal_of_gpus(hoppers(1), 4, processes, false, true, 64), "");
+    EXPECT_EQ(refusal_of_gpus(hoppers(1), 4, processes, false, true, 2),
+              "4 ranks, 2 to a GPU, need 2 GPUs, and there is 1");
+    EXPECT_EQ(refusal_of_gpus(hoppers(2), 64, processes, true, true, 4),
+              "64 ranks, 4 to a GPU, need 16 GPUs, and there are 2");
+  }
+  EXPECT_EQ(refusal_of_gpus(hoppers(1), 4, true, true, true, 2), "");  // each process one of theirs
+  GpuSurvey survey = hoppers(1);
+  survey.gpus[0].exports_memory = false;
+  expect_says(refusal_of_gpus(survey, 4, true, false, true, 4), "ranks can be threads");
+}
+
+TEST(CudaRefusal, OfPlansOnGpusThatRanksShare) {
+  const Problem gather{Operator::all_gather_gemm, 512, 256, 256, 4, Type::bf16};
+  const Plan pushed = make_plan(gather, Strategy::fused, {.transport = Transport::push}),
+             pulled = make_plan(gather, Strategy::fused, {.transport = Transport::pull}),
+             stored = make_plan(gather, Strategy::fused, {.transport = Transport::store}),
+             sequential = make_plan(gather, Strategy::sequential, {}),
+             decomposed = make_plan(gather, Strategy::decomposed, {});
+  for (const Plan* plan : {&pushed, &pulled, &stored, &sequential, &decomposed})
+    EXPECT_EQ(cuda::refusal_of_sharing(*plan, 1, false), "");
+  for (const bool processes : {true, false}) {
+    const std::string copies =
+        "4 ranks to a GPU: operands that copy engines bring need a GPU for each rank; transport store does not";
+    EXPECT_EQ(cuda::refusal_of_sharing(pushed, 4, processes), copies);
+    EXPECT_EQ(cuda::refusal_of_sharing(pulled, 4, processes), copies);
+    EXPECT_EQ(cuda::refusal_of_sharing(stored, 4, processes), "");
+  }
+  for (const Plan* plan : {&sequential, &decomposed}) {
+    EXPECT_EQ(cuda::refusal_of_sharing(*plan, 2, true), "");
+    EXPECT_EQ(
+        cuda::refusal_of_sharing(*plan, 2, false),
+        "2 ranks to a GPU: library collectives need a GPU for each rank that is a thread; processes may share one");
+  }
+}
+
 TEST(CudaRefusal, OfWhatAGpuLacks) {
   GpuSurvey survey = hoppers(4);
   survey.gpus[2].major = 8;

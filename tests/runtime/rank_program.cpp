@@ -6,6 +6,7 @@
 //   lose-at-start RANK NS  the same from before the world is made; any Error naming the rank is right
 //   exit CODE...         rank r exits with the r-th code; a negative one raises that signal
 //   throw RANK           run_ranks with a body in which that rank throws what is no Error, while the others wait
+//   nccl-host GPU        prepares for NCCL on a GPU of that name
 //   join HEAP LIMIT      joins and leaves; join-late: after a while; join-full: with room for one more descriptor
 #include <signal.h>
 #include <sys/resource.h>
@@ -19,6 +20,7 @@
 
 #include "imbrex/error.hpp"
 #include "jobs/run_ranks.hpp"
+#include "runtime/bootstrap/nccl_hosts.hpp"
 #include "runtime/cases.hpp"
 
 using namespace imbrex;
@@ -49,6 +51,11 @@ int run(int count, char** words) {
     const test::Case& entry = test::find_case(words[3]);
     const auto world = World::connect(from_hex(words[2]), rank, size, entry.options);
     return entry.body(*world);
+  }
+  if (mode == "nccl-host") {
+    const auto world = World::from_environment();
+    runtime::take_own_nccl_host(*world, words[2]);
+    return 0;
   }
   if (mode == "lose") {
     const auto world = World::from_environment();

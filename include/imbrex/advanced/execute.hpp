@@ -103,8 +103,8 @@ std::unique_ptr<Executor> make_cpu_executor(World& world, const CpuOptions& opti
 /// or store results, run on Imbrex' kernels (on tensor cores for 16-bit types in rows of whole 16 bytes), plans with
 /// library collectives on cuBLASLt and NCCL; prepare refuses others with Error(invalid_input) saying what is missing.
 /// Collective; `options` are the same on every rank, but for delays. Throws Error(runtime_failure) where there are too
-/// few GPUs, two ranks have the same one, or one cannot reach another's memory, and Error(invalid_input) in a build
-/// without CUDA. A process that forks its ranks must not use CUDA before.
+/// few GPUs, more ranks than `ranks_per_gpu` have the same one, or one cannot reach another's memory, and
+/// Error(invalid_input) in a build without CUDA. A process that forks its ranks must not use CUDA before.
 std::unique_ptr<Executor> make_cuda_executor(World& world, const CudaOptions& options = {});
 
 struct SimulateOptions {

@@ -26,7 +26,7 @@ namespace imbrex::device {
 
 struct MemoryOptions {
   std::size_t bytes = std::size_t{64} << 20;  ///< of each rank's GPU, taken when the memory is made
-  int ranks_per_gpu = 1;                      ///< ranks that are threads may share GPUs, as many of them each
+  int ranks_per_gpu = 1;                      ///< so many ranks share each GPU
   std::uint64_t pauses = 0;                   ///< tests: not 0: seed of the pauses of pause_for_tests
   double max_pause = 1e-4;                    ///< the longest, seconds
 };

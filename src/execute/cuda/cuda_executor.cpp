@@ -7,8 +7,10 @@
 #include "execute/cuda/lanes/cuda_execution.hpp"
 #include "execute/cuda/lanes/library_execution.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
+#include "execute/cuda/refusal.hpp"
 #include "execute/terms.hpp"
 #include "runtime/cuda/device.hpp"
+#include "runtime/one_process.hpp"
 
 namespace imbrex {
 namespace {
@@ -18,6 +20,7 @@ class CudaExecutor final : public Executor {
   CudaExecutor(World& world, const CudaOptions& options)
       : world_(world),
         options_(options),
+        threads_(runtime::one_process(world)),
         device_(runtime::select_device(world, options.ranks_per_gpu)),
         heap_(world, device_, options.heap_bytes),
         calls_(world, device_) {}
@@ -37,9 +40,9 @@ class CudaExecutor final : public Executor {
     const std::lock_guard guard(calls_.lock());
     quiesce();
     if (cuda::runs_by_libraries(tasks->frame())) {
-      IMBREX_EXPECTS(options_.ranks_per_gpu == 1, "{} ranks to a GPU: library collectives need a GPU for each rank",
-                     options_.ranks_per_gpu);
-      if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, calls_, device_);
+      IMBREX_EXPECTS(options_.ranks_per_gpu == 1 || !threads_, "{}",
+                     cuda::refusal_of_shared_libraries(options_.ranks_per_gpu));
+      if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, calls_, device_, options_.ranks_per_gpu);
       return libraries_->prepare(*tasks->whole(), options_);
     }
     return std::make_unique<cuda::CudaExecution>(world_, heap_, calls_, faults_, device_, std::move(tasks),
@@ -82,6 +85,7 @@ class CudaExecutor final : public Executor {
 
   World& world_;
   CudaOptions options_;
+  bool threads_;  // ranks are
   int device_;
   runtime::CudaHeap heap_;
   cuda::StreamCalls calls_;

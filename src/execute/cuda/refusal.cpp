@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "base/ceil_div.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/cuda/tables/translate.hpp"
 #include "imbrex/error.hpp"
@@ -63,13 +66,38 @@ std::string refusal_of_library_bias(const Problem& problem) {
       name_of(problem.type), shapes.depth, shapes.b.cols);
 }
 
-std::string refusal_of_gpus(const GpuSurvey& survey, int ranks, bool processes, bool own, bool others) {
+std::string refusal_of_shared_copies(int ranks_per_gpu) {
+  return fmt::format(
+      "{} ranks to a GPU: operands that copy engines bring need a GPU for each rank; transport store does not",
+      ranks_per_gpu);
+}
+
+std::string refusal_of_shared_libraries(int ranks_per_gpu) {
+  return fmt::format(
+      "{} ranks to a GPU: library collectives need a GPU for each rank that is a thread; processes may share one",
+      ranks_per_gpu);
+}
+
+std::string refusal_of_sharing(const Plan& plan, int ranks_per_gpu, bool processes) {
+  if (ranks_per_gpu == 1) return {};
+  if (runs_by_libraries(plan)) return processes ? std::string() : refusal_of_shared_libraries(ranks_per_gpu);
+  const auto copies = [](const Queue& q) { return q.engine == Engine::copy && !q.tasks.empty(); };
+  for (const RankPlan& rank : plan.ranks)
+    if (std::any_of(rank.queues.begin(), rank.queues.end(), copies)) return refusal_of_shared_copies(ranks_per_gpu);
+  return {};
+}
+
+std::string refusal_of_gpus(const GpuSurvey& survey, int ranks, bool processes, bool own, bool others,
+                            int ranks_per_gpu) {
   const std::size_t count = survey.gpus.size();
   if (count == 0) return survey.reason;
-  const auto wanted = static_cast<std::size_t>(ranks);
+  const auto wanted = static_cast<std::size_t>(base::ceil_div(ranks, ranks_per_gpu));
   const bool alone = own && count == 1;
-  if (count < wanted && !alone)
-    return fmt::format("{} ranks need a GPU each, and there {} {}", ranks, count == 1 ? "is" : "are", count);
+  const std::string_view verb = count == 1 ? "is" : "are";
+  if (count < wanted && !alone && ranks_per_gpu > 1)
+    return fmt::format("{} ranks, {} to a GPU, need {} GPUs, and there {} {}", ranks, ranks_per_gpu, wanted, verb,
+                       count);
+  if (count < wanted && !alone) return fmt::format("{} ranks need a GPU each, and there {} {}", ranks, verb, count);
   for (std::size_t i = 0; i < (alone ? 1 : wanted); ++i) {
     if (std::string reason = refusal_of_gpu(survey.gpus[i], i, processes, others); !reason.empty()) return reason;
     for (std::size_t j = 0; !alone && j < wanted; ++j)

@@ -16,7 +16,17 @@ std::string refusal_of_library_bias(const Problem& problem);
 
 /// What keeps that many ranks from running on the GPUs that this process sees; empty if nothing does. `processes`:
 /// ranks are processes, whose memory travels as file descriptors. `own`: each may see only its own GPU. `others`: of
-/// other generations than Hopper, which run plans, and no collectives of Imbrex' own.
-std::string refusal_of_gpus(const GpuSurvey& survey, int ranks, bool processes, bool own, bool others = false);
+/// other generations than Hopper, which run plans, and no collectives of Imbrex' own. `ranks_per_gpu` of them share
+/// one.
+std::string refusal_of_gpus(const GpuSurvey& survey, int ranks, bool processes, bool own, bool others = false,
+                            int ranks_per_gpu = 1);
+
+/// What ranks that share GPUs do not run in a plan that passed check_format; empty if they run it, or have a GPU each.
+/// `processes`: as above; library collectives tell ranks by them.
+std::string refusal_of_sharing(const Plan& plan, int ranks_per_gpu, bool processes);
+
+/// What it says of copy engines between ranks, and of library collectives of ranks that are threads.
+std::string refusal_of_shared_copies(int ranks_per_gpu);
+std::string refusal_of_shared_libraries(int ranks_per_gpu);
 
 }  // namespace imbrex::cuda

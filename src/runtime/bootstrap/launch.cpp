@@ -12,6 +12,7 @@
 #include "imbrex/world.hpp"
 #include "runtime/bootstrap/bootstrap.hpp"
 #include "runtime/bootstrap/children.hpp"
+#include "runtime/bootstrap/nccl_hosts.hpp"
 #include "runtime/bootstrap/rendezvous.hpp"
 #include "runtime/bootstrap/socket.hpp"
 #include "runtime/host_world.hpp"
@@ -86,21 +87,31 @@ class Obituary {
   FileDescriptor listener_;
 };
 
+bool same_name(std::string_view x, std::string_view y) { return x.substr(0, x.find('=')) == y.substr(0, y.find('=')); }
+
+/// What all ranks of a launch have in common.
+struct Launch {
+  int ranks;
+  std::string id;    // random
+  std::string host;  // random, of ranks that share GPUs; else empty
+};
+
 /// This process's environment with the variables of one rank.
-std::vector<std::string> environment_of(int rank, int ranks, const std::string& id) {
+std::vector<std::string> environment_of(int rank, const Launch& launch) {
   const std::vector<std::string> own = {
       fmt::format("{}={}", base::name_of(base::Key::rank), rank),
-      fmt::format("{}={}", base::name_of(base::Key::world_size), ranks),
-      fmt::format("{}={}", base::name_of(base::Key::rendezvous), id),
+      fmt::format("{}={}", base::name_of(base::Key::world_size), launch.ranks),
+      fmt::format("{}={}", base::name_of(base::Key::rendezvous), launch.id),
   };
   std::vector<std::string> result = own;
-  for (char** entry = environ; *entry; ++entry) {
-    const std::string_view text(*entry);
-    const auto same_name = [&](const std::string& other) {
-      return text.starts_with(std::string_view(other).substr(0, other.find('=') + 1));
-    };
-    if (std::none_of(own.begin(), own.end(), same_name)) result.emplace_back(text);
-  }
+  const auto is_in = [](const std::vector<std::string>& list, std::string_view text) {
+    return std::any_of(list.begin(), list.end(), [&](const std::string& other) { return same_name(other, text); });
+  };
+  for (char** entry = environ; *entry; ++entry)
+    if (!is_in(own, *entry)) result.emplace_back(*entry);
+  if (launch.host.empty()) return result;
+  for (const auto& [name, value] : own_nccl_host(launch.host, rank))
+    if (std::string entry = name + "=" + value; !is_in(result, entry)) result.push_back(std::move(entry));
   return result;
 }
 
@@ -121,13 +132,12 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   _exit(127);
 }
 
-void start(Children& children, Group& group, int ranks, const std::string& id,
-           const std::vector<std::string>& command) {
+void start(Children& children, Group& group, const Launch& launch, const std::vector<std::string>& command) {
   const pid_t parent = getpid();
   std::vector<std::string> words = command;
   const std::vector<char*> arguments = pointers_to(words);
-  for (int rank = 0; rank < ranks; ++rank) {
-    std::vector<std::string> settings = environment_of(rank, ranks, id);
+  for (int rank = 0; rank < launch.ranks; ++rank) {
+    std::vector<std::string> settings = environment_of(rank, launch);
     const std::vector<char*> variables = pointers_to(settings);
     int ends[2];
     IMBREX_SYSTEM(pipe2(ends, O_CLOEXEC));  // closed by a successful exec
@@ -149,19 +159,20 @@ void start(Children& children, Group& group, int ranks, const std::string& id,
 
 }  // namespace
 
-int launch(int ranks, const std::vector<std::string>& command) {
+int launch(int ranks, const std::vector<std::string>& command, int ranks_per_gpu) {
   IMBREX_EXPECTS(ranks >= 1 && ranks <= max_world_size, "a world of {} ranks: there must be 1 to {}", ranks,
                  max_world_size);
+  IMBREX_EXPECTS(ranks_per_gpu >= 1, "ranks_per_gpu = {}: it must be 1, or more where ranks share GPUs", ranks_per_gpu);
   IMBREX_EXPECTS(!command.empty() && !command.front().empty(), "there is no command to launch");
 
-  const std::string id = random_id();
-  Obituary obituary(id);
+  const Launch common{ranks, random_id(), ranks_per_gpu > 1 ? random_id() : std::string()};
+  Obituary obituary(common.id);
   Group group;
   Children children;
   std::fflush(nullptr);
   const SignalCatcher catcher;
   try {
-    start(children, group, ranks, id, command);
+    start(children, group, common, command);
   } catch (...) {
     group.send(SIGKILL);
     throw;

@@ -11,6 +11,7 @@
 #include "base/fixed_text.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/driver.hpp"
+#include "runtime/cuda/seats.hpp"
 #include "runtime/one_process.hpp"
 
 namespace imbrex::runtime {
@@ -26,12 +27,6 @@ std::string uuid_text(const char* bytes) {
   return text;
 }
 
-// What a rank tells of its GPU.
-struct Seat {
-  char uuid[64] = {}, name[64] = {};  // end with a zero byte
-  std::int32_t visible = 0;
-};
-
 Seat seat_of(int device) {
   Seat seat;
   base::put_text(gpu_of(device).uuid, seat.uuid);
@@ -40,22 +35,10 @@ Seat seat_of(int device) {
   return seat;
 }
 
-std::string_view uuid_of(const Seat& seat) { return seat.uuid; }
-
-void expect_own_gpus(const std::vector<Seat>& seats) {
-  for (std::size_t a = 0; a < seats.size(); ++a)
-    for (std::size_t b = a + 1; b < seats.size(); ++b)
-      if (uuid_of(seats[a]) == uuid_of(seats[b]))
-        throw Error(
-            ErrorCode::runtime_failure,
-            fmt::format("ranks {} and {} have the same GPU, {} ({}), and need one each; their processes see {} and {}",
-                        a, b, seats[a].name, seats[a].uuid, seats[a].visible, seats[b].visible));
-}
-
 // This process's number of a GPU; nothing where it does not see it.
 std::optional<int> number_of(const Seat& seat) {
   for (int i = 0, count = device_count(); i < count; ++i)
-    if (gpu_of(i).uuid == uuid_of(seat)) return i;
+    if (gpu_of(i).uuid == seat.uuid) return i;
   return std::nullopt;
 }
 
@@ -97,17 +80,11 @@ int device_count() noexcept {
 
 int select_device(World& world, int ranks_per_gpu) {
   const bool threads = one_process(world);
-  IMBREX_EXPECTS(ranks_per_gpu == 1 || (ranks_per_gpu > 1 && threads),
-                 "ranks_per_gpu = {}: it must be 1, or more where ranks are threads of one process", ranks_per_gpu);
-  const int count = device_count(), wanted = (world.size() + ranks_per_gpu - 1) / ranks_per_gpu;
-  if (count < wanted && (count != 1 || ranks_per_gpu > 1))
-    throw Error(ErrorCode::runtime_failure, fmt::format("{} ranks, {} to a GPU, need {} GPUs, and this process sees {}",
-                                                        world.size(), ranks_per_gpu, wanted, count));
-  const int device = count >= wanted ? world.rank() / ranks_per_gpu : 0;
+  const int device = own_gpu(world.rank(), world.size(), ranks_per_gpu, device_count(), threads);
   const Seat own = seat_of(device);
   std::vector<Seat> seats(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, seats.data(), sizeof own);
-  if (ranks_per_gpu == 1) expect_own_gpus(seats);
+  expect_seats(seats, ranks_per_gpu);
   IMBREX_CUDA_TRY(cudaSetDevice(device));
   IMBREX_CUDA_TRY(cudaFree(nullptr));
   for (int rank = 0; rank < world.size(); ++rank) {

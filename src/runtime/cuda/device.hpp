@@ -11,10 +11,9 @@ namespace imbrex::runtime {
 int device_count() noexcept;
 
 /// Makes a GPU the calling thread's and returns its number: the rank's where this process sees one for every rank, the
-/// only one where it sees one, as launchers arrange it. With `ranks_per_gpu`, ranks that are threads share GPUs, as
-/// many of them each. Collective. Throws Error(runtime_failure) if neither holds, two ranks have the same GPU that
-/// should not, or one cannot reach another's memory. The GPU of another process may be out of this one's sight; then
-/// mapping its memory tells.
+/// only one where it sees one, as launchers arrange it. With `ranks_per_gpu`, so many ranks share each GPU. Collective.
+/// Throws Error(runtime_failure) if neither holds, more ranks than that have the same GPU, or one cannot reach
+/// another's memory. The GPU of another process may be out of this one's sight; then mapping its memory tells.
 int select_device(World& world, int ranks_per_gpu = 1);
 
 /// What the driver says of a GPU, asked now. Throws Error(runtime_failure).

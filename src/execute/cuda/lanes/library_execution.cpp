@@ -349,8 +349,8 @@ void LibraryExecution::give_up(const std::string& message) {
 
 class PreparingLibraries final : public Libraries {
  public:
-  PreparingLibraries(World& world, StreamCalls& calls, int device)
-      : shared_(std::make_shared<SharedLibraries>(world, calls, device)) {}
+  PreparingLibraries(World& world, StreamCalls& calls, int device, int ranks_per_gpu)
+      : shared_(std::make_shared<SharedLibraries>(world, calls, device, ranks_per_gpu)) {}
 
   std::unique_ptr<StreamExecution> prepare(const Plan& plan, const CudaOptions& options) override {
     try {
@@ -368,8 +368,8 @@ class PreparingLibraries final : public Libraries {
 
 }  // namespace
 
-std::shared_ptr<Libraries> make_libraries(World& world, StreamCalls& calls, int device) {
-  return std::make_shared<PreparingLibraries>(world, calls, device);
+std::shared_ptr<Libraries> make_libraries(World& world, StreamCalls& calls, int device, int ranks_per_gpu) {
+  return std::make_shared<PreparingLibraries>(world, calls, device, ranks_per_gpu);
 }
 
 }  // namespace imbrex::cuda

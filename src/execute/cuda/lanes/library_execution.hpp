@@ -18,8 +18,9 @@ class Libraries {
   virtual std::unique_ptr<StreamExecution> prepare(const Plan& plan, const CudaOptions& options) = 0;
 };
 
-/// Collective; the device is selected, `calls` outlives what is made. Throws Error(runtime_failure) naming the library
+/// Collective; the device is selected, `calls` outlives what is made. Where more than one rank has a GPU, ranks are
+/// processes. Throws Error(runtime_failure) naming the library
 /// that cannot be loaded, and Error(invalid_input) in a build without them.
-std::shared_ptr<Libraries> make_libraries(World& world, StreamCalls& calls, int device);
+std::shared_ptr<Libraries> make_libraries(World& world, StreamCalls& calls, int device, int ranks_per_gpu);
 
 }  // namespace imbrex::cuda

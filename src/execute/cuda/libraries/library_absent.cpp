@@ -12,7 +12,9 @@ constexpr const char* why_not =
 
 }  // namespace
 
-std::shared_ptr<Libraries> make_libraries(World&, StreamCalls&, int) { throw Error(ErrorCode::invalid_input, why_not); }
+std::shared_ptr<Libraries> make_libraries(World&, StreamCalls&, int, int) {
+  throw Error(ErrorCode::invalid_input, why_not);
+}
 
 std::vector<LibraryAlgorithm> library_suggestions(std::int64_t, std::int64_t, std::int64_t, Type) {
   throw Error(ErrorCode::invalid_input, why_not);

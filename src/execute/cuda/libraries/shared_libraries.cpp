@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <exception>
 
+#include "runtime/bootstrap/nccl_hosts.hpp"
+#include "runtime/cuda/device.hpp"
+
 namespace imbrex::cuda {
 
-SharedLibraries::SharedLibraries(World& world, StreamCalls& calls, int device)
-    : world_(world), calls_(calls), device_(device) {
+SharedLibraries::SharedLibraries(World& world, StreamCalls& calls, int device, int ranks_per_gpu)
+    : world_(world), calls_(calls), device_(device), ranks_per_gpu_(ranks_per_gpu) {
   cublasLtHandle_t made = nullptr;
   IMBREX_CUBLASLT_TRY(create, &made);
   handle_.reset(made);
@@ -24,6 +27,7 @@ SharedLibraries::~SharedLibraries() {
 
 // One after another, in one order on all ranks, so that none waits for a rank that waits for it.
 void SharedLibraries::make_communicators(const std::set<std::vector<int>>& rank_sets) {
+  if (ranks_per_gpu_ > 1 && !rank_sets.empty()) runtime::take_own_nccl_host(world_, runtime::gpu_of(device_).uuid);
   for (const std::vector<int>& ranks : rank_sets) {
     if (!made_.insert(ranks).second) continue;
     auto made = std::make_unique<runtime::Communicator>(world_, device_, ranks);
@@ -32,7 +36,9 @@ void SharedLibraries::make_communicators(const std::set<std::vector<int>>& rank_
 }
 
 CudaCollectives& SharedLibraries::collectives() {
-  if (!collectives_) collectives_ = std::make_unique<CudaCollectives>(world_, device_);
+  if (!collectives_)
+    collectives_ =
+        std::make_unique<CudaCollectives>(world_, device_, CollectivesOptions{.ranks_per_gpu = ranks_per_gpu_});
   return *collectives_;
 }
 

@@ -17,7 +17,7 @@ namespace imbrex::cuda {
 class SharedLibraries {
  public:
   /// The device is selected. Throws Error(runtime_failure) naming the library that cannot be loaded.
-  SharedLibraries(World& world, StreamCalls& calls, int device);
+  SharedLibraries(World& world, StreamCalls& calls, int device, int ranks_per_gpu);
   ~SharedLibraries();
   SharedLibraries(const SharedLibraries&) = delete;
   SharedLibraries& operator=(const SharedLibraries&) = delete;
@@ -28,6 +28,7 @@ class SharedLibraries {
   cublasLtHandle_t handle() const { return handle_.get(); }
 
   /// Collective over the world, with the same sets on every rank: makes the communicators that there are not yet.
+  /// Where ranks share a GPU, NCCL takes each for a host, unless this process has used it before.
   void make_communicators(const std::set<std::vector<int>>& rank_sets);
 
   /// The one of a set that this rank belongs to, and that was made.
@@ -49,7 +50,7 @@ class SharedLibraries {
 
   World& world_;
   StreamCalls& calls_;
-  int device_;
+  int device_, ranks_per_gpu_;
   std::unique_ptr<cublasLtContext, HandleDelete> handle_;
   std::set<std::vector<int>> made_;  // also those that this rank does not belong to
   std::map<std::vector<int>, std::unique_ptr<runtime::Communicator>> communicators_;

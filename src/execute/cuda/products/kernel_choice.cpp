@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/check.hpp"
+#include "execute/cuda/refusal.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -87,10 +88,12 @@ const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey,
                  tma.empty() ? "" : ": tensor-memory loads cannot take ", tma);
   // On one GPU, all streams' copies share a queue: the next epoch's, which wait for this rank's kernel, would stand
   // before those of another rank that the kernel waits for.
-  IMBREX_EXPECTS(
-      options.ranks_per_gpu == 1 || tables.of(best->shape).copies.empty(),
-      "{} ranks to a GPU: operands that copy engines bring need a GPU for each rank; transport store does not",
-      options.ranks_per_gpu);
+  IMBREX_EXPECTS(options.ranks_per_gpu == 1 || tables.of(best->shape).copies.empty(), "{}",
+                 refusal_of_shared_copies(options.ranks_per_gpu));
+  const int all = kernels.workers(*best);
+  IMBREX_EXPECTS(options.ranks_per_gpu <= all,
+                 "{} ranks to a GPU: each needs a worker of its own, and this GPU runs {} of kernel '{}' at once",
+                 options.ranks_per_gpu, all, best->name);
   return *best;
 }
 
