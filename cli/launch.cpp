@@ -8,7 +8,10 @@
 namespace imbrex::cli {
 
 void add_launch(Program& program) {
-  auto ranks = std::make_shared<std::int64_t>(0);
+  struct Options {
+    std::int64_t ranks = 0, ranks_per_gpu = 1;
+  };
+  auto options = std::make_shared<Options>();
   CLI::App& command =
       add_command(program, "launch",
                   "Starts a program once per rank on this machine.\n"
@@ -18,16 +21,20 @@ void add_launch(Program& program) {
                   "usage: imbrex launch -n RANKS -- PROGRAM [ARGUMENT...]",
                   "Examples:\n"
                   "  imbrex launch -n 4 -- ./my_program --size 512\n"
-                  "  imbrex launch -n 2 -- sh -c 'echo rank $IMBREX_RANK of $IMBREX_WORLD_SIZE'",
-                  [ranks, &program] {
+                  "  imbrex launch -n 2 -- sh -c 'echo rank $IMBREX_RANK of $IMBREX_WORLD_SIZE'\n"
+                  "  imbrex launch -n 4 --ranks-per-gpu 4 -- ./my_program --device cuda",
+                  [options, &program] {
                     if (program.command.empty())
                       throw Error(ErrorCode::invalid_input,
                                   "launch: no program; usage: imbrex launch -n RANKS -- PROGRAM [ARGUMENT...]");
-                    const int code = launch(static_cast<int>(*ranks), program.command);
-                    print_json(program, {{"ranks", *ranks}, {"command", program.command}, {"exit_code", code}});
+                    const int code = launch(static_cast<int>(options->ranks), program.command,
+                                            static_cast<int>(options->ranks_per_gpu));
+                    print_json(program, {{"ranks", options->ranks}, {"command", program.command}, {"exit_code", code}});
                     return code;
                   });
-  add_integer(command, "-n,--ranks", *ranks, 1, max_ranks, "Ranks to start, 1 to 64")->required();
+  add_integer(command, "-n,--ranks", options->ranks, 1, max_ranks, "Ranks to start, 1 to 64")->required();
+  add_integer(command, "--ranks-per-gpu", options->ranks_per_gpu, 1, max_ranks,
+              "So many ranks share each GPU: NCCL is told that each is on a host of its own (default 1)");
 }
 
 }  // namespace imbrex::cli

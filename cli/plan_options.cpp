@@ -145,7 +145,7 @@ std::optional<Strategy> strategy_named(const std::string& name) {
       "--strategy: ", [&] { return parse_strategy(name); }, "; or auto");
 }
 
-std::optional<Knobs> PlanOptions::chosen_knobs(Device device) const {
+std::optional<Knobs> PlanOptions::chosen_knobs(Device device, int ranks_per_gpu) const {
   bool any = false;
   for (const CLI::Option* option : app->get_options()) any |= option->get_group() == knob_group && option->count() > 0;
   if (!any) return std::nullopt;
@@ -163,9 +163,12 @@ std::optional<Knobs> PlanOptions::chosen_knobs(Device device) const {
   result.abreast = static_cast<int>(abreast);
   if (app->get_option("--partial")->count() == 0) result.partial = output_type(type);
   result.codec = codec_named(codec);
-  // What a GPU runs: operands are pushed, results stored.
-  if (device == Device::cuda && app->get_option("--transport")->count() == 0)
-    result.transport = parse_operator(op) == Operator::all_gather_gemm ? Transport::push : Transport::store;
+  // What a GPU runs: operands are pushed, unless ranks share it, and results stored.
+  if (device == Device::cuda && app->get_option("--transport")->count() == 0) {
+    const std::optional<Strategy> given = chosen_strategy();
+    const bool pushes = ranks_per_gpu == 1 || (given && *given != Strategy::fused);
+    result.transport = parse_operator(op) == Operator::all_gather_gemm && pushes ? Transport::push : Transport::store;
+  }
   return result;
 }
 

@@ -51,6 +51,10 @@ void RunOptions::add_to(CLI::App& command) {
                   "what fits best)")
       ->type_name("NAME")
       ->group(group);
+  add_integer(command, "--ranks-per-gpu", ranks_per_gpu, 1, max_ranks,
+              "GPUs: so many ranks share each; times mean nothing then. Processes run at once under MPS, else by time "
+              "slices (default 1)")
+      ->group(group);
   add_number(command, "--wait-limit", wait_limit, 1e-3, 1e6,
              "Seconds that any wait may last (default 30, or IMBREX_WAIT_LIMIT)")
       ->group(group);
@@ -94,12 +98,17 @@ jobs::RunRequest RunOptions::request(const PlanOptions& plan) const {
   if (!kernel.empty() && (named == Device::cpu || for_cpu))
     refuse(fmt::format("--kernel is about GPUs; {}", for_cpu ? "--workers is about the CPU" : "--device is cpu"));
 
+  const bool sharing = plan.app->get_option("--ranks-per-gpu")->count() > 0;
+  if (sharing && (named == Device::cpu || for_cpu))
+    refuse(fmt::format("--ranks-per-gpu {} is about GPUs; {}", ranks_per_gpu,
+                       for_cpu ? "--workers is about the CPU" : "--device is cpu"));
+
   expect_writable_out();
 
   jobs::RunRequest request;
   request.device = named;
   if (named == Device::automatic && for_cpu) request.device = Device::cpu;
-  if (named == Device::automatic && !kernel.empty()) request.device = Device::cuda;
+  if (named == Device::automatic && (!kernel.empty() || sharing)) request.device = Device::cuda;
   request.plan = plan.read_plan();
   request.unchecked = plan.unchecked;
   request.problem = request.plan ? request.plan->problem : plan.problem(from_files);
@@ -109,7 +118,7 @@ jobs::RunRequest RunOptions::request(const PlanOptions& plan) const {
                         : fmt::format("--bias {}: the plan is for a problem without a bias", bias));
   expect_scales(request.problem, from_files);
   request.strategy = plan.chosen_strategy();
-  request.knobs = plan.chosen_knobs(request.device);
+  request.knobs = plan.chosen_knobs(request.device, static_cast<int>(ranks_per_gpu));
   request.seed = static_cast<std::uint64_t>(seed);
   request.a_path = a;
   request.b_path = b;
@@ -121,6 +130,7 @@ jobs::RunRequest RunOptions::request(const PlanOptions& plan) const {
   request.repeat = static_cast<int>(repeat);
   request.threads = world == "threads";
   request.kernel = kernel;
+  request.ranks_per_gpu = static_cast<int>(ranks_per_gpu);
   request.cpu.workers = static_cast<int>(workers);
   request.cpu.testing.delays = static_cast<std::uint64_t>(delays);
   request.wait_limit = wait_limit > 0 ? wait_limit : default_wait_limit();

@@ -9,7 +9,7 @@ namespace imbrex::cli {
 
 struct RunOptions {
   std::string device = "auto", world = "processes", a, b, out, bias, a_scale, b_scale, kernel;
-  std::int64_t seed = 0, repeat = 1, workers = 1, delays = 0;
+  std::int64_t seed = 0, repeat = 1, workers = 1, delays = 0, ranks_per_gpu = 1;
   double wait_limit = 0;
   bool verify = false;
 

@@ -177,6 +177,17 @@ class Run(Case):
         self.run_program("trace", "all_gather_gemm", "--m", 40, "--n", 24, "--k", 32, "--measured", "--out", "t.json")
         self.assertTrue(json.loads(self.read("t.json"))["traceEvents"])
 
+    def test_ranks_per_gpu_is_about_gpus(self):
+        sizes = ["gemm_all_reduce", "--m", 8, "--n", 8, "--k", 8, "--ranks", 2]
+        for value in (0, -1, 65, "few"):
+            self.refuse("run", *sizes, "--device", "cuda", "--ranks-per-gpu", value, says=["--ranks-per-gpu", str(value), "1 to 64"])
+        for value in (1, 2):
+            self.refuse("run", *sizes, "--ranks-per-gpu", value, "--device", "cpu",
+                        says=f"--ranks-per-gpu {value} is about GPUs; --device is cpu")
+        self.refuse("run", *sizes, "--workers", 2, "--ranks-per-gpu", 2, says="--ranks-per-gpu 2 is about GPUs; --workers is about the CPU")
+        self.refuse("run", "all_reduce", "--m", 8, "--n", 8, "--ranks-per-gpu", 2, says="--ranks-per-gpu")
+        self.assertIn("--ranks-per-gpu", self.run_program("run", "--help")[0])
+
     def test_under_a_launcher(self):
         from program import PROGRAM
         out, _ = self.run_program("launch", "-n", 4, "--", PROGRAM, "run", "gemm_all_reduce", "--m", 40, "--n", 24, "--k", 32,
