@@ -198,7 +198,7 @@ TEST(GpuAllReduce, WaitsPastTheirLimitNameRankStepAndPeer) {
           }
         });
     EXPECT_EQ(code, 3);
-    for (const std::string& line : trouble.list) ADD_FAILURE() << line;
+    for (const std::string& line : trouble.list()) ADD_FAILURE() << line;
   }
   // The GPUs are free again.
   run_cases(2, {{1000, Type::bf16, {}}});

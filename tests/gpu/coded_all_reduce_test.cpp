@@ -6,7 +6,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <mutex>
 
 #include "base/convert.hpp"
 #include "codec/chunk.hpp"
@@ -14,6 +13,7 @@
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "execute/cuda/lanes/graph.hpp"
 #include "gpu/gpu_case.hpp"
+#include "gpu/ranks.hpp"
 #include "gpu/reduce_vectors.hpp"
 #include "imbrex/error.hpp"
 
@@ -22,6 +22,7 @@ namespace {
 
 using cuda::CodedKnobs, cuda::CodedWay, cuda::CollectivesOptions, cuda::CudaCollectives;
 using test::ReduceCase, test::ReduceVectors;
+using test::Trouble, test::expect_none;
 
 struct CodedCase {
   ReduceCase base;
@@ -61,8 +62,7 @@ Report whole(World& world, const CudaCollectives& collectives) {
 
 void run_cases(int ranks, const std::vector<CodedCase>& cases, const CollectivesOptions& options = {},
                int repeats = 2) {
-  std::mutex lock;
-  std::vector<std::string> faults;
+  Trouble faults;
   const auto body = [&](World& world) {
     const int device = test::select_gpu(world);
     CudaCollectives collectives(world, device, test::sharing(options));
@@ -70,8 +70,7 @@ void run_cases(int ranks, const std::vector<CodedCase>& cases, const Collectives
     for (const CodedCase& c : cases) {
       const CodecPair pair = parse_codec_pair(c.codec);
       const auto tell = [&](const std::string& what) {
-        const std::lock_guard guard(lock);
-        faults.push_back(c.base.text() + " " + c.codec + " rank " + std::to_string(world.rank()) + ": " + what);
+        faults.add(c.base.text() + " " + c.codec + " rank " + std::to_string(world.rank()) + ": " + what);
       };
       ReduceVectors v(c.base, world.rank(), world.size(), 5);
       const std::vector<std::byte> in = v.input();
@@ -103,8 +102,7 @@ void run_cases(int ranks, const std::vector<CodedCase>& cases, const Collectives
     }
     return 0;
   };
-  EXPECT_EQ(run_threads(ranks, {.heap_bytes = 64 << 20, .wait_limit = 10}, body), 0);
-  for (std::size_t i = 0; i < std::min<std::size_t>(faults.size(), 12); ++i) ADD_FAILURE() << faults[i];
+  expect_none(test::on_world(ranks, {.heap_bytes = 64 << 20, .wait_limit = 10}, body), faults);
 }
 
 std::vector<CodedCase> every_codec(Type type) {
@@ -137,16 +135,14 @@ std::vector<CodedCase> every_codec(Type type) {
 // The public object on a GPU and on the CPU: bits and whole reports.
 void compare_objects(int ranks, Type type, const std::vector<std::int64_t>& counts,
                      const std::vector<std::pair<std::string, AllReduceOptions>>& list) {
-  std::mutex lock;
-  std::vector<std::string> faults;
+  Trouble faults;
   const auto body = [&](World& world) {
     for (const auto& [name, options] : list)
       for (const std::int64_t count : counts)
         for (const bool hostile : {false, true}) {
           const auto tell = [&](const std::string& what) {
-            const std::lock_guard guard(lock);
-            faults.push_back(name + " " + std::to_string(count) + (hostile ? " hostile" : "") + " rank " +
-                             std::to_string(world.rank()) + ": " + what);
+            faults.add(name + " " + std::to_string(count) + (hostile ? " hostile" : "") + " rank " +
+                       std::to_string(world.rank()) + ": " + what);
           };
           const auto gpu = collectives::make_cuda_all_reduce(world, count, type, options),
                      cpu = collectives::make_cpu_all_reduce(world, count, type, options);
@@ -173,8 +169,7 @@ void compare_objects(int ranks, Type type, const std::vector<std::int64_t>& coun
         }
     return 0;
   };
-  EXPECT_EQ(run_threads(ranks, {.heap_bytes = 64 << 20, .wait_limit = 10}, body), 0);
-  for (std::size_t i = 0; i < std::min<std::size_t>(faults.size(), 12); ++i) ADD_FAILURE() << faults[i];
+  expect_none(test::on_world(ranks, {.heap_bytes = 64 << 20, .wait_limit = 10}, body), faults);
 }
 
 TEST(GpuCodedAllReduce, PublicObjectsGiveWhatTheCpuGives) {
@@ -232,8 +227,7 @@ TEST(GpuCodedAllReduce, AGraphDecidesAnewAtEveryReplay) {
   options.algorithm = AllReduceAlgorithm::two_shot;
   options.tolerance = 1.0f;
   options.whole_call = true;
-  std::vector<std::string> faults;
-  std::mutex lock;
+  Trouble faults;
   const auto body = [&](World& world) {
     const auto gpu = collectives::make_cuda_all_reduce(world, count, Type::fp32, options),
                cpu = collectives::make_cpu_all_reduce(world, count, Type::fp32, options);
@@ -264,14 +258,12 @@ TEST(GpuCodedAllReduce, AGraphDecidesAnewAtEveryReplay) {
       if (difference(Type::fp32, got, want) < 0 && a.exact == b.exact && a.exact == (round % 3 == 0) &&
           a.groups == b.groups)
         continue;
-      const std::lock_guard guard(lock);
-      faults.push_back("round " + std::to_string(round) + " rank " + std::to_string(world.rank()) + " exact " +
-                       std::to_string(a.exact) + ", on the CPU " + std::to_string(b.exact));
+      faults.add("round " + std::to_string(round) + " rank " + std::to_string(world.rank()) + " exact " +
+                 std::to_string(a.exact) + ", on the CPU " + std::to_string(b.exact));
     }
     return 0;
   };
-  EXPECT_EQ(run_threads(test::most_ranks(), {.heap_bytes = 64 << 20, .wait_limit = 10}, body), 0);
-  for (std::size_t i = 0; i < std::min<std::size_t>(faults.size(), 12); ++i) ADD_FAILURE() << faults[i];
+  expect_none(test::on_world(test::most_ranks(), {.heap_bytes = 64 << 20, .wait_limit = 10}, body), faults);
 }
 
 TEST(GpuCodedAllReduce, EveryCodecOnTwo) {
@@ -309,8 +301,7 @@ TEST(GpuCodedAllReduce, ManyChunksInPlaceAndWithPauses) {
 TEST(GpuCodedAllReduce, RunsThatRuleOutMostKeys) {
   NEEDS_GPUS(2);
   const CodecPair pair = parse_codec_pair("int4-asym-g128");
-  std::vector<std::string> faults;
-  std::mutex lock;
+  Trouble faults;
   const auto body = [&](World& world) {
     const std::int64_t count = std::int64_t{world.size()} * 512 * 64;
     std::vector<float> values(static_cast<std::size_t>(count));
@@ -339,15 +330,13 @@ TEST(GpuCodedAllReduce, RunsThatRuleOutMostKeys) {
       collectives.finish(stream);
       IMBREX_CUDA_TRY(cudaMemcpy(got.data(), device_out.get(), in.size(), cudaMemcpyDeviceToHost));
       if (const std::int64_t at = difference(Type::bf16, got, want); at >= 0) {
-        const std::lock_guard guard(lock);
-        faults.push_back("rank " + std::to_string(world.rank()) + " element " + std::to_string(at));
+        faults.add("rank " + std::to_string(world.rank()) + " element " + std::to_string(at));
       }
     }
     return 0;
   };
   for (const int ranks : test::rank_counts(2))
-    EXPECT_EQ(run_threads(ranks, {.heap_bytes = 64 << 20, .wait_limit = 10}, body), 0);
-  for (const std::string& fault : faults) ADD_FAILURE() << fault;
+    expect_none(test::on_world(ranks, {.heap_bytes = 64 << 20, .wait_limit = 10}, body), faults);
 }
 
 // Who owns an element says where its sum begins, so rings have the CPU's bits up to what it does in one step: 32768
@@ -389,8 +378,7 @@ TEST(GpuCodedAllReduce, TenThousandReplaysWithPauses) {
   CollectivesOptions options;
   options.delays = 9;
   options.max_delay = 1e-5;
-  std::vector<std::string> faults;
-  std::mutex lock;
+  Trouble faults;
   const auto body = [&](World& world) {
     const int device = test::select_gpu(world);
     CudaCollectives collectives(world, device, test::sharing(options));
@@ -416,14 +404,12 @@ TEST(GpuCodedAllReduce, TenThousandReplaysWithPauses) {
       for (int i = 0; i < 100; ++i) graph.launch(stream);
       collectives.finish(stream);
       if (c.output() != want || !e.fault().empty()) {
-        const std::lock_guard guard(lock);
-        faults.push_back("rank " + std::to_string(world.rank()) + " round " + std::to_string(round));
+        faults.add("rank " + std::to_string(world.rank()) + " round " + std::to_string(round));
       }
     }
     return 0;
   };
-  EXPECT_EQ(run_threads(test::most_ranks(), {.heap_bytes = 1 << 20, .wait_limit = 10}, body), 0);
-  for (const std::string& fault : faults) ADD_FAILURE() << fault;
+  expect_none(test::on_world(test::most_ranks(), {.heap_bytes = 1 << 20, .wait_limit = 10}, body), faults);
 }
 
 }  // namespace

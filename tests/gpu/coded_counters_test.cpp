@@ -62,7 +62,7 @@ TEST(GpuCodedCounters, ALateRankDoesNotTakeWhatWasGivenUp) {
         });
     EXPECT_EQ(code, 3) << call.codec;
     EXPECT_EQ(began, 2) << call.codec << ": ranks ended before the call";
-    for (const std::string& line : trouble.list) ADD_FAILURE() << line;
+    for (const std::string& line : trouble.list()) ADD_FAILURE() << line;
   }
 }
 

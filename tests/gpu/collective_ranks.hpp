@@ -6,26 +6,19 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "execute/cuda/lanes/graph.hpp"
+#include "gpu/ranks.hpp"
 #include "imbrex/world.hpp"
 
 namespace imbrex::test {
 
-/// What went wrong, on any rank.
-struct Trouble {
-  std::mutex lock;
-  std::vector<std::string> list;
-  void add(const std::string& what);
-};
-
 using CollectiveBody = std::function<void(World&, cuda::CudaCollectives&, cudaStream_t, Trouble&)>;
 
-/// Ranks are threads; returns run_threads' code.
+/// Returns on_world's code.
 int run_collectives(int ranks, const cuda::CollectivesOptions& options, double wait_limit, Trouble& trouble,
                     const CollectiveBody& body);
 
@@ -43,8 +36,4 @@ void replay(const cuda::Graph& graph, cuda::CudaCollectives& collectives, cudaSt
         trouble.add(cases[i].text() + " round " + std::to_string(round) + ": " + fault);
   }
 }
-
-/// Fails for a code, and for the first of what went wrong.
-void expect_none(int code, const Trouble& trouble);
-
 }  // namespace imbrex::test

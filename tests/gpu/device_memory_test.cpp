@@ -10,6 +10,7 @@
 #include "execute/cuda/lanes/graph.hpp"
 #include "gpu/collective_ranks.hpp"
 #include "gpu/gpu_case.hpp"
+#include "gpu/ranks.hpp"
 #include "gpu/stream.hpp"
 #include "gpu/token_ring.hpp"
 #include "imbrex/error.hpp"
@@ -52,7 +53,7 @@ struct Ring {
 MemoryOptions few_bytes() { return test::sharing(MemoryOptions{.bytes = std::size_t{1} << 20}); }
 
 int run_ring(int ranks, double limit, const MemoryOptions& options, const std::function<void(World&, Ring&)>& body) {
-  return run_threads(ranks, {.heap_bytes = 1 << 20, .wait_limit = limit}, [&](World& world) {
+  return test::on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = limit}, [&](World& world) {
     Ring ring(world, options);
     body(world, ring);
     return 0;
@@ -95,6 +96,7 @@ TEST(GpuDeviceMemory, ATokenGoesRound) {
 // the calls that are queued behind.
 TEST(GpuDeviceMemory, AWaitIsBoundedAndEndsOnAllRanks) {
   NEEDS_GPUS(2);
+  NEEDS_THREADS;
   const int ranks = test::most_ranks();
   std::mutex lock;
   std::vector<std::string> said;
@@ -129,35 +131,35 @@ TEST(GpuDeviceMemory, AWaitIsBoundedAndEndsOnAllRanks) {
 
 TEST(GpuDeviceMemory, MemoryComesBackZeroed) {
   NEEDS_GPUS(2);
-  EXPECT_EQ(run_threads(2, {.heap_bytes = 1 << 20, .wait_limit = 20},
-                        [&](World& world) {
-                          Memory memory(world, few_bytes());
-                          void* first = memory.allocate(4096);
-                          const Group group = memory.group();
-                          // A peer's part, as this rank maps it.
-                          IMBREX_CUDA_TRY(cudaMemset(device::at_rank(group, first, 1 - group.rank), 0xff, 4096));
-                          IMBREX_CUDA_TRY(cudaDeviceSynchronize());
-                          world.barrier();
-                          std::uint32_t word = 0;
-                          IMBREX_CUDA_TRY(cudaMemcpy(&word, first, sizeof word, cudaMemcpyDeviceToHost));
-                          EXPECT_EQ(word, 0xffffffffu);
-                          memory.release(first);
-                          void* second = memory.allocate(4096);
-                          EXPECT_EQ(second, first);
-                          IMBREX_CUDA_TRY(cudaMemcpy(&word, second, sizeof word, cudaMemcpyDeviceToHost));
-                          EXPECT_EQ(word, 0u);
-                          EXPECT_THROW(memory.release(nullptr), Error);
-                          EXPECT_THROW(memory.group(0), Error);
-                          EXPECT_THROW(memory.allocate(std::size_t{1} << 40), Error);
-                          memory.check();
-                          return 0;
-                        }),
+  EXPECT_EQ(test::on_world(2, {.heap_bytes = 1 << 20, .wait_limit = 20},
+                           [&](World& world) {
+                             Memory memory(world, few_bytes());
+                             void* first = memory.allocate(4096);
+                             const Group group = memory.group();
+                             // A peer's part, as this rank maps it.
+                             IMBREX_CUDA_TRY(cudaMemset(device::at_rank(group, first, 1 - group.rank), 0xff, 4096));
+                             IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+                             world.barrier();
+                             std::uint32_t word = 0;
+                             IMBREX_CUDA_TRY(cudaMemcpy(&word, first, sizeof word, cudaMemcpyDeviceToHost));
+                             EXPECT_EQ(word, 0xffffffffu);
+                             memory.release(first);
+                             void* second = memory.allocate(4096);
+                             EXPECT_EQ(second, first);
+                             IMBREX_CUDA_TRY(cudaMemcpy(&word, second, sizeof word, cudaMemcpyDeviceToHost));
+                             EXPECT_EQ(word, 0u);
+                             EXPECT_THROW(memory.release(nullptr), Error);
+                             EXPECT_THROW(memory.group(0), Error);
+                             EXPECT_THROW(memory.allocate(std::size_t{1} << 40), Error);
+                             memory.check();
+                             return 0;
+                           }),
             0);
 }
 
 TEST(GpuDeviceMemory, OptionsOutOfRangeAreRefused) {
   NEEDS_GPUS(1);
-  run_threads(1, {.heap_bytes = 1 << 20}, [&](World& world) {
+  test::on_world(1, {.heap_bytes = 1 << 20}, [&](World& world) {
     EXPECT_THROW(Memory(world, {.bytes = 0}), Error);
     EXPECT_THROW(Memory(world, {.ranks_per_gpu = 0}), Error);
     EXPECT_THROW(Memory(world, {.max_pause = 2}), Error);

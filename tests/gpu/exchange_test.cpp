@@ -2,12 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <mutex>
 
 #include "collectives/backend.hpp"
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "execute/cuda/lanes/graph.hpp"
 #include "gpu/gpu_case.hpp"
+#include "gpu/ranks.hpp"
 #include "gpu/reduce_vectors.hpp"
 #include "imbrex/error.hpp"
 
@@ -15,6 +15,7 @@ namespace imbrex {
 namespace {
 
 using cuda::CollectivesOptions, cuda::CudaCollectives;
+using test::Trouble, test::expect_none;
 
 struct ExchangeCase {
   ExchangeKind kind;
@@ -107,8 +108,7 @@ void call(CudaCollectives& collectives, const ExchangeCase& c, const Blocks& blo
 }
 
 void run_cases(int ranks, const std::vector<ExchangeCase>& cases, const CollectivesOptions& options, int repeats) {
-  std::mutex lock;
-  std::vector<std::string> faults;
+  Trouble faults;
   const auto body = [&](World& world) {
     CudaCollectives collectives(world, test::select_gpu(world), test::sharing(options));
     const test::Stream stream(world);
@@ -120,15 +120,13 @@ void run_cases(int ranks, const std::vector<ExchangeCase>& cases, const Collecti
         call(collectives, c, blocks, stream);
         collectives.finish(stream);
         if (const std::string fault = blocks.fault(want); !fault.empty()) {
-          const std::lock_guard guard(lock);
-          faults.push_back(c.text() + " rank " + std::to_string(world.rank()) + ": " + fault);
+          faults.add(c.text() + " rank " + std::to_string(world.rank()) + ": " + fault);
         }
       }
     }
     return 0;
   };
-  EXPECT_EQ(run_threads(ranks, {.heap_bytes = 64 << 20, .wait_limit = 10}, body), 0);
-  for (std::size_t i = 0; i < std::min<std::size_t>(faults.size(), 8); ++i) ADD_FAILURE() << faults[i];
+  expect_none(test::on_world(ranks, {.heap_bytes = 64 << 20, .wait_limit = 10}, body), faults);
 }
 
 constexpr ExchangeKind kinds[] = {ExchangeKind::reduce_scatter, ExchangeKind::all_gather, ExchangeKind::all_to_all};
@@ -182,8 +180,7 @@ TEST(GpuExchange, ThousandsOfReplaysWithPauses) {
   CollectivesOptions options;
   options.delays = 6;
   options.max_delay = 1e-5;
-  std::mutex lock;
-  std::vector<std::string> faults;
+  Trouble faults;
   const auto body = [&](World& world) {
     CudaCollectives collectives(world, test::select_gpu(world), test::sharing(options));
     const test::Stream stream(world);
@@ -204,20 +201,17 @@ TEST(GpuExchange, ThousandsOfReplaysWithPauses) {
       collectives.finish(stream);
       for (std::size_t i = 0; i < cases.size(); ++i)
         if (const std::string fault = blocks[i]->fault(want[i]); !fault.empty()) {
-          const std::lock_guard guard(lock);
-          faults.push_back(cases[i].text() + " round " + std::to_string(round) + ": " + fault);
+          faults.add(cases[i].text() + " round " + std::to_string(round) + ": " + fault);
         }
     }
     return 0;
   };
-  EXPECT_EQ(run_threads(test::most_ranks(), {.heap_bytes = 64 << 20, .wait_limit = 10}, body), 0);
-  for (const std::string& fault : faults) ADD_FAILURE() << fault;
+  expect_none(test::on_world(test::most_ranks(), {.heap_bytes = 64 << 20, .wait_limit = 10}, body), faults);
 }
 
 TEST(GpuExchange, PublicObjectsReportWhatTheCpuReports) {
   NEEDS_OWN_GPUS(2);
-  std::mutex lock;
-  std::vector<std::string> faults;
+  Trouble faults;
   const auto body = [&](World& world) {
     for (const ExchangeKind kind : kinds)
       for (int i = 0; i < 8; ++i) {
@@ -232,20 +226,18 @@ TEST(GpuExchange, PublicObjectsReportWhatTheCpuReports) {
         (*gpu)(blocks.in(), blocks.out(), c.count);
         (*cpu)(blocks.host_in().data(), want.data(), c.count);
         const ExchangeReport a = gpu->report(), b = cpu->report();
-        const std::lock_guard guard(lock);
-        if (const std::string fault = blocks.fault(want); !fault.empty()) faults.push_back(c.text() + ": " + fault);
+        if (const std::string fault = blocks.fault(want); !fault.empty()) faults.add(c.text() + ": " + fault);
         // A GPU looks at fewer elements of exact sums at a time.
         if (!(c.codec ? a.largest_error == b.largest_error : a.largest_error <= b.largest_error) ||
             a.non_finite != b.non_finite || a.groups != b.groups)
-          faults.push_back(c.text() + ": error " + std::to_string(a.largest_error) + " CPU " +
-                           std::to_string(b.largest_error) + ", not finite " + std::to_string(a.non_finite) + " CPU " +
-                           std::to_string(b.non_finite) + ", groups " + std::to_string(a.groups) + " CPU " +
-                           std::to_string(b.groups));
+          faults.add(c.text() + ": error " + std::to_string(a.largest_error) + " CPU " +
+                     std::to_string(b.largest_error) + ", not finite " + std::to_string(a.non_finite) + " CPU " +
+                     std::to_string(b.non_finite) + ", groups " + std::to_string(a.groups) + " CPU " +
+                     std::to_string(b.groups));
       }
     return 0;
   };
-  EXPECT_EQ(run_threads(2, {.heap_bytes = 64 << 20, .wait_limit = 10}, body), 0);
-  for (const std::string& fault : faults) ADD_FAILURE() << fault;
+  expect_none(test::on_world(2, {.heap_bytes = 64 << 20, .wait_limit = 10}, body), faults);
 }
 
 }  // namespace

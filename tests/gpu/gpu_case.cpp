@@ -9,12 +9,15 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
-#include <mutex>
 
 #include "base/convert.hpp"
+#include "base/fixed_text.hpp"
 #include "execute/cuda/lanes/graph.hpp"
 #include "execute/cuda/lanes/stream_execution.hpp"
+#include "execute/cuda/refusal.hpp"
+#include "gpu/ranks.hpp"
 #include "imbrex/error.hpp"
+#include "imbrex/gpu.hpp"
 #include "jobs/operands.hpp"
 #include "jobs/reference.hpp"
 #include "runtime/cuda/check.hpp"
@@ -46,11 +49,38 @@ class WholeNumbers final : public jobs::SeededOperands {
   }
 };
 
+// What one rank tells of its runs of one plan, from its process.
+struct RankOutcome {
+  int code = 0, differing = 0;
+  double worst = 0;
+  char kernel[96] = {}, message[2048] = {};  // end with a zero byte
+
+  void say(std::string_view text) {
+    std::fill(std::begin(message), std::end(message), '\0');
+    base::put_text(text, message);
+  }
+};
+
+// Of all ranks: the first that failed, and the worst element.
+Outcome together(const RankOutcome* ranks, std::size_t count) {
+  Outcome all;
+  for (const RankOutcome* rank = ranks; rank != ranks + count; ++rank) {
+    if (all.kernel.empty()) all.kernel = rank->kernel;
+    all.differing += rank->differing;
+    const bool worse = all.code == 0 && (rank->code != 0 || rank->worst > all.worst);
+    all.worst = std::max(all.worst, rank->worst);
+    if (!worse) continue;
+    all.code = rank->code;
+    all.message = rank->message;
+  }
+  return all;
+}
+
 // One rank's runs of one plan.
 class RankCase {
  public:
   RankCase(World& world, Executor& executor, const Plan& plan, const jobs::OperandSource& operands, const GpuCase& c,
-           Outcome& outcome, std::mutex& lock)
+           RankOutcome& outcome)
       : world_(world),
         executor_(executor),
         c_(c),
@@ -58,7 +88,6 @@ class RankCase {
         extent_(shapes_of(plan.problem).out),
         count_(static_cast<std::size_t>(extent_.rows * extent_.cols)),
         outcome_(outcome),
-        lock_(lock),
         execution_(executor.prepare(plan)),
         stream_(dynamic_cast<cuda::StreamExecution&>(*execution_)),
         a_(to_device(operands.part(true, world.rank()))),
@@ -67,8 +96,7 @@ class RankCase {
         a_scale_(to_device(operands.scales(true, world.rank()))),
         b_scale_(to_device(operands.scales(false, world.rank()))),
         reference_(jobs::reference_of(plan, operands, world.rank(), c.whole_numbers ? Device::cpu : Device::cuda)) {
-    const std::lock_guard guard(lock_);
-    outcome_.kernel = stream_.kernel_name();
+    base::put_text(stream_.kernel_name(), outcome_.kernel);
   }
 
   void run() {
@@ -113,14 +141,13 @@ class RankCase {
     IMBREX_CUDA_TRY(cudaMemcpy(got.data(), out, bytes(), cudaMemcpyDeviceToHost));
     base::to_float(type_, got.data(), values.data(), static_cast<std::int64_t>(count_));
     const jobs::Comparison worst = jobs::compare(reference_, values, type_, extent_.cols);
-    const std::lock_guard guard(lock_);
     if (!first_.empty() && got != first_) ++outcome_.differing;
     if (first_.empty()) first_ = got;
     if (worst.worst <= outcome_.worst) return;
     outcome_.worst = worst.worst;
-    outcome_.message = "rank " + std::to_string(world_.rank()) + " " + what + " (" + std::to_string(worst.row) + ", " +
-                       std::to_string(worst.col) + "): " + std::to_string(worst.result) + ", reference " +
-                       std::to_string(worst.value);
+    outcome_.say("rank " + std::to_string(world_.rank()) + " " + what + " (" + std::to_string(worst.row) + ", " +
+                 std::to_string(worst.col) + "): " + std::to_string(worst.result) + ", reference " +
+                 std::to_string(worst.value));
   }
 
   World& world_;
@@ -129,8 +156,7 @@ class RankCase {
   Type type_;
   Extent extent_;
   std::size_t count_;
-  Outcome& outcome_;
-  std::mutex& lock_;
+  RankOutcome& outcome_;
   std::unique_ptr<Execution> execution_;
   cuda::StreamExecution& stream_;
   RawMemory a_, b_, bias_, a_scale_, b_scale_;
@@ -138,16 +164,17 @@ class RankCase {
   std::vector<std::byte> first_;
 };
 
-// Whether copy engines do some of it.
-bool copies(const Plan& plan) {
-  const auto& queues = plan.ranks.front().queues;
-  return std::any_of(queues.begin(), queues.end(),
-                     [](const Queue& q) { return q.engine == Engine::copy && !q.tasks.empty(); });
+bool is_refused(const Plan& plan) {
+  return !cuda::refusal_of_sharing(plan, ranks_per_gpu(), ranks_are_processes()).empty();
 }
 
 }  // namespace
 
-int gpus() { return runtime::device_count() * ranks_per_gpu(); }
+int gpus() {
+  static const int count =
+      ranks_are_processes() ? static_cast<int>(survey_gpus().gpus.size()) : runtime::device_count();
+  return count * ranks_per_gpu();
+}
 
 int ranks_per_gpu() {
   const char* text = std::getenv("IMBREX_TEST_RANKS_PER_GPU");
@@ -175,7 +202,7 @@ int cases(int usual) {
 }
 
 std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& c) {
-  if (ranks_per_gpu() > 1 && std::any_of(plans.begin(), plans.end(), copies)) {
+  if (std::any_of(plans.begin(), plans.end(), is_refused)) {
     std::cout << "skipped: copy engines bring no operands to ranks that share a GPU\n";
     return std::vector<Outcome>(plans.size());
   }
@@ -191,8 +218,11 @@ std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& 
     else
       operands.push_back(jobs::open_operands(request, problem));
   }
-  std::vector<Outcome> outcomes(plans.size());
-  std::mutex lock;
+  const int ranks = plans.front().problem.ranks;
+  const SharedArray<RankOutcome> told(plans.size() * static_cast<std::size_t>(ranks));
+  const auto of_rank = [&](std::size_t plan, int rank) -> RankOutcome& {
+    return told[plan * static_cast<std::size_t>(ranks) + static_cast<std::size_t>(rank)];
+  };
   const auto body = [&](World& world) {
     std::size_t i = 0;
     try {
@@ -200,26 +230,24 @@ std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& 
       if (options.ranks_per_gpu == 1) options.ranks_per_gpu = ranks_per_gpu();
       const auto executor = make_cuda_executor(world, options);
       for (; i < plans.size(); ++i) {
-        RankCase rank(world, *executor, plans[i], *operands[i], c, outcomes[i], lock);
+        RankCase rank(world, *executor, plans[i], *operands[i], c, of_rank(i, world.rank()));
         // References load kernels, which a GPU may not do beside one of another rank that waits for this one.
         if (options.ranks_per_gpu > 1) world.barrier();
         rank.run();
       }
       return 0;
     } catch (const Error& error) {
-      i = std::min(i, plans.size() - 1);
-      {
-        const std::lock_guard guard(lock);
-        if (outcomes[i].code == 0) {
-          outcomes[i].code = static_cast<int>(error.code());
-          outcomes[i].message = error.what() + (" [" + outcomes[i].kernel + "]");
-        }
-      }
+      RankOutcome& outcome = of_rank(std::min(i, plans.size() - 1), world.rank());
+      outcome.code = static_cast<int>(error.code());
+      outcome.say(std::string(error.what()) + " [" + outcome.kernel + "]");
       world.fail(error.what());
       return static_cast<int>(error.code());
     }
   };
-  const int code = run_threads(plans.front().problem.ranks, {.heap_bytes = 1 << 20, .wait_limit = c.wait_limit}, body);
+  const int code = on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = c.wait_limit}, body);
+  std::vector<Outcome> outcomes;
+  for (std::size_t i = 0; i < plans.size(); ++i)
+    outcomes.push_back(together(&of_rank(i, 0), static_cast<std::size_t>(ranks)));
   auto failed = std::find_if(outcomes.begin(), outcomes.end(), [](const Outcome& o) { return o.code != 0; });
   if (failed == outcomes.end()) --failed;
   failed->code = std::max(failed->code, code);

@@ -20,7 +20,8 @@
 
 namespace imbrex::test {
 
-/// Ranks that GPUs of this machine take: `ranks_per_gpu` each.
+/// Ranks that GPUs of this machine take: `ranks_per_gpu` each. Where ranks are processes, it leaves this one without
+/// CUDA.
 int gpus();
 
 /// IMBREX_TEST_RANKS_PER_GPU, or 1.
@@ -73,7 +74,7 @@ struct GpuCase {
   std::uint64_t seed = 1;
 };
 
-/// Ranks are threads; operands are seeded; outputs start as NaN. Every repeat is compared.
+/// Ranks are what on_world makes them; operands are seeded; outputs start as NaN. Every repeat is compared.
 Outcome run_on_gpus(const Plan& plan, const GpuCase& c);
 
 /// The same for several plans of one number of ranks, one after another on one executor, until one fails.

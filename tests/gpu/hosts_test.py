@@ -82,4 +82,4 @@ if __name__ == "__main__":
     if found < RANKS:
         print(f"SKIPPED: {RANKS} GPUs wanted, {found} found", file=sys.stderr)
         sys.exit(SKIPPED)
-    unittest.main()
+    unittest.main(verbosity=2)

@@ -81,6 +81,7 @@ int main(int count, char** words) {
   testing::InitGoogleTest(&count, words);
   if (testing::GTEST_FLAG(list_tests) || std::string_view(testing::GTEST_FLAG(filter)) != "*")
     return imbrex::test::run_tests();
+  if (imbrex::test::lacks_mps()) return imbrex::test::all_skipped;
   const std::vector<std::string> tests = all_tests();
   std::vector<std::string> wrong;
   std::size_t skipped = 0;

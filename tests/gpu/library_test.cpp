@@ -6,6 +6,7 @@
 #include "execute/cuda/lanes/stream_execution.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "gpu/gpu_case.hpp"
+#include "gpu/ranks.hpp"
 #include "imbrex/error.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/libraries/cublas_lt.hpp"
@@ -32,8 +33,9 @@ std::string missing_library() {
   return "";
 }
 
-#define NEEDS_LIBRARIES \
-  if (const std::string missing = missing_library(); !missing.empty()) GTEST_SKIP() << missing
+#define NEEDS_LIBRARIES                                                                         \
+  if (const std::string missing = missing_library(); !missing.empty()) GTEST_SKIP() << missing; \
+  if (test::ranks_per_gpu() > 1 && !test::ranks_are_processes()) GTEST_SKIP() << "threads share a GPU"
 
 constexpr Operator operators[] = {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
                                   Operator::gemm_all_to_all};
@@ -133,8 +135,8 @@ TEST(GpuLibrary, GatheredScalesAreCopiedOnce) {
   p.scales = Scales::tensor;
   for (Strategy strategy : {Strategy::sequential, Strategy::decomposed}) {
     const Plan plan = make_plan(p, strategy, {.chunks = 4});
-    const int code = run_threads(ranks, {.heap_bytes = 1 << 20, .wait_limit = 20}, [&](World& world) {
-      const auto executor = make_cuda_executor(world);
+    const int code = test::on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = 20}, [&](World& world) {
+      const auto executor = make_cuda_executor(world, test::sharing(CudaOptions{}));
       const auto execution = executor->prepare(plan);
       const RankShapes s = shapes_of(p);
       const auto bytes = [](const Extent& e, Type type) {
@@ -255,12 +257,14 @@ void expect_rank_0_ends(bool lost, const std::string& text) {
 
 TEST(GpuLibrary, ALateRankEndsAllPastTheLimit) {
   NEEDS_GPUS(2);
+  NEEDS_THREADS;
   NEEDS_LIBRARIES;
   expect_rank_0_ends(false, "rank 0 queue 1 task 0 (collective) waited longer than 5 s");
 }
 
 TEST(GpuLibrary, ALostRankEndsTheOthers) {
   NEEDS_GPUS(2);
+  NEEDS_THREADS;
   NEEDS_LIBRARIES;
   expect_rank_0_ends(true, "rank 1");
 }

@@ -77,6 +77,7 @@ Ending rank_0_alone(Strategy strategy, Transport transport, bool lost, double li
 
 TEST(GpuOperators, AWaitPastItsLimitEndsTheCallersStream) {
   NEEDS_GPUS(2);
+  NEEDS_THREADS;
   const Ending fused = rank_0_alone(Strategy::fused, Transport::store, false, 3);
   EXPECT_NE(fused.message.find("waited longer than 3 s for signal"), std::string::npos);
   EXPECT_LT(fused.seconds, 6);
@@ -98,6 +99,7 @@ class GpuOperatorsOf : public testing::TestWithParam<std::pair<Strategy, Transpo
 
 TEST_P(GpuOperatorsOf, ALostRankEndsTheCallersStream) {
   NEEDS_GPUS(2);
+  NEEDS_THREADS;
   if (!test::runs_here(GetParam().first, GetParam().second)) GTEST_SKIP() << "ranks share a GPU";
   const Ending ending = rank_0_alone(GetParam().first, GetParam().second, true, 25);
   EXPECT_NE(ending.message.find("rank 1"), std::string::npos);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gpu/gpu_case.hpp"
+#include "gpu/ranks.hpp"
 #include "gpu/stream.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
@@ -80,9 +81,11 @@ class Subject {
   std::shared_ptr<void> out_;
 };
 
-/// Whether ranks that share a GPU run it, if they do.
+/// Whether ranks that share a GPU run it, if they do: no copies between them, libraries only where they are processes,
+/// and no clusters, as a choice may have them.
 inline bool runs_here(std::optional<Strategy> strategy, Transport transport) {
-  return ranks_per_gpu() == 1 || (strategy == Strategy::fused && transport == Transport::store);
+  if (ranks_per_gpu() == 1) return true;
+  return strategy && (*strategy == Strategy::fused ? transport == Transport::store : ranks_are_processes());
 }
 
 inline OperatorOptions options_of(std::optional<Strategy> strategy, Transport transport, std::uint64_t delays) {
@@ -99,9 +102,9 @@ inline OperatorOptions options_of(std::optional<Strategy> strategy, Transport tr
   return options;
 }
 
-/// Ranks are threads of this process. What they throw is on standard error.
+/// What ranks throw is on standard error.
 inline int on_ranks(int ranks, double wait_limit, const std::function<void(World&)>& body) {
-  return run_threads(ranks, {.heap_bytes = 1 << 20, .wait_limit = wait_limit}, [&](World& world) {
+  return on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = wait_limit}, [&](World& world) {
     body(world);
     return 0;
   });

@@ -301,7 +301,7 @@ TEST(GpuRmsNorm, WaitsPastTheirLimitEnd) {
           }
         });
     EXPECT_EQ(code, 3);
-    for (const std::string& line : trouble.list) ADD_FAILURE() << line;
+    for (const std::string& line : trouble.list()) ADD_FAILURE() << line;
   }
 }
 

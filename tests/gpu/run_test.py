@@ -220,4 +220,4 @@ if __name__ == "__main__":
     if not GPUS:
         print("SKIPPED: no GPU found", file=sys.stderr)
         sys.exit(SKIPPED)
-    unittest.main()
+    unittest.main(verbosity=2)

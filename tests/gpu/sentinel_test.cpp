@@ -16,6 +16,7 @@
 #include "execute/cuda/lanes/stream_execution.hpp"
 #include "gpu/collective_ranks.hpp"
 #include "gpu/gpu_case.hpp"
+#include "gpu/ranks.hpp"
 #include "gpu/stream.hpp"
 #include "imbrex/error.hpp"
 #include "runtime/cuda/check.hpp"
@@ -207,6 +208,7 @@ class GpuSentinel : public testing::TestWithParam<Operator> {};
 
 TEST_P(GpuSentinel, AFailedProductStoresNothing) {
   NEEDS_GPUS(2);
+  NEEDS_THREADS;
   for (const ProductCase& p :
        {ProductCase{"pingpong 64x64 cluster 1", 64, 64}, ProductCase{"pingpong 128x128 cluster 2", 128, 128},
         ProductCase{"cooperative 128x256 cluster 2", 128, 256},
@@ -225,6 +227,7 @@ INSTANTIATE_TEST_SUITE_P(Operators, GpuSentinel,
 
 TEST(GpuSentinel, FailedReductionsStoreNothing) {
   NEEDS_GPUS(2);
+  NEEDS_THREADS;
   for (const char* kernel : {"pingpong 64x64 cluster 1", "plain"})
     for (const Reducer reducer : {Reducer::tail, Reducer::reserved})
       for (const Operator op : {Operator::gemm_reduce_scatter, Operator::gemm_all_reduce})
@@ -297,6 +300,7 @@ std::vector<CollectiveCase> all_collectives() {
 
 TEST(GpuSentinel, AFailedCollectiveStoresNothing) {
   NEEDS_GPUS(2);
+  NEEDS_THREADS;
   const int ranks = std::min(4, test::most_ranks());
   for (const CollectiveCase& collective : all_collectives()) {
     SCOPED_TRACE(collective.name);
@@ -332,6 +336,7 @@ TEST(GpuSentinel, AFailedCollectiveStoresNothing) {
 // rank, ends all the same.
 TEST(GpuSentinel, WhatAHostKnowsEndsCallsOfItsPeers) {
   NEEDS_GPUS(3);
+  NEEDS_THREADS;
   Trouble trouble;
   std::atomic<int> ended = 0;
   test::run_collectives(3, {}, 30, trouble,

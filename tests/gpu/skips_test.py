@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The mains of GPU tests: a program that skipped every test exits 77, one failure makes it 1, and anything else 0.
+"""The mains of GPU tests: a program that skipped every test exits 77, one failure makes it 1, and anything else 0. What is
+to run under MPS only is skipped where none runs.
 
 usage: skips_test.py PROGRAM...      programs of skips_program.cpp, one a main
 """
@@ -7,6 +8,8 @@ usage: skips_test.py PROGRAM...      programs of skips_program.cpp, one a main
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 
 def main(programs):
@@ -16,6 +19,14 @@ def main(programs):
             code = subprocess.run([program], env={**os.environ, "IMBREX_TEST_TOLD": told}, stdout=subprocess.DEVNULL).returncode
             if code != want:
                 faults.append(f"{program}: told to {told} it exits {code}, not {want}")
+        with tempfile.TemporaryDirectory() as folder:
+            for runs in (False, True):
+                if runs:
+                    Path(folder, "control").touch()
+                env = {**os.environ, "IMBREX_TEST_TOLD": "pass", "IMBREX_TEST_NEEDS_MPS": "1", "CUDA_MPS_PIPE_DIRECTORY": folder}
+                run = subprocess.run([program], env=env, stdout=subprocess.PIPE, text=True)
+                if run.returncode != (0 if runs else 77) or ("SKIPPED: " in run.stdout) == runs:
+                    faults.append(f"{program}: with{'' if runs else 'out'} MPS it exits {run.returncode}: {run.stdout}")
     print("\n".join(faults) if faults else f"{len(programs)} programs end as they should")
     return 1 if faults or not programs else 0
 

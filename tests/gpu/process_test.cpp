@@ -1,0 +1,228 @@
+// Ranks that are processes and share GPUs: at once, where CUDA's MPS runs, else by time slices, in which a wait takes
+// milliseconds. IMBREX_TEST_RANKS=processes.
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "execute/cuda/lanes/stream_execution.hpp"
+#include "gpu/gpu_case.hpp"
+#include "gpu/operator_subject.hpp"
+#include "gpu/ranks.hpp"
+#include "gpu/skips.hpp"
+#include "imbrex/error.hpp"
+#include "runtime/cuda/check.hpp"
+#include "runtime/cuda/raw_memory.hpp"
+#include "support/random_plan.hpp"
+
+namespace imbrex {
+namespace {
+
+using test::GpuCase, test::Outcome;
+
+constexpr int ranks = 4;
+constexpr Operator operators[] = {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
+                                  Operator::gemm_all_to_all};
+
+#define NEEDS_SHARING                                                                                     \
+  if (!test::ranks_are_processes() || test::ranks_per_gpu() == 1)                                         \
+    GTEST_SKIP() << "IMBREX_TEST_RANKS=processes and IMBREX_TEST_RANKS_PER_GPU, more than 1, are wanted"; \
+  NEEDS_GPUS(ranks)
+
+// Epochs of a plan, an even number: as many as asked for, else `at_once` under MPS and `in_turn` without.
+int epochs(int at_once, int in_turn) {
+  const char* text = std::getenv("IMBREX_TEST_EPOCHS");
+  const int count = text != nullptr ? std::atoi(text) : test::mps_runs() ? at_once : in_turn;
+  return std::max(count / 2 * 2, 2);
+}
+
+GpuCase a_case() {
+  GpuCase c;
+  c.options.heap_bytes = std::size_t{1} << 27;
+  c.whole_numbers = true;
+  c.wait_limit = 30;
+  return c;
+}
+
+CudaOptions with_heap(std::size_t bytes, int ranks_per_gpu) {
+  CudaOptions options;
+  options.heap_bytes = bytes;
+  options.ranks_per_gpu = ranks_per_gpu;
+  return options;
+}
+
+// Operands are whole numbers, so that results are not near the reference but equal to it.
+void expect_exact(const std::vector<Plan>& plans, const GpuCase& c) {
+  const std::vector<Outcome> outcomes = test::run_on_gpus(plans, c);
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    SCOPED_TRACE(test::describe({plans[i].problem, plans[i].strategy, plans[i].knobs}));
+    EXPECT_EQ(outcomes[i].code, 0) << outcomes[i].message;
+    EXPECT_EQ(outcomes[i].worst, 0) << outcomes[i].message;
+    EXPECT_EQ(outcomes[i].differing, 0) << outcomes[i].kernel;
+    EXPECT_FALSE(outcomes[i].kernel.empty());
+    if (outcomes[i].code != 0) return;  // those behind it did not run
+  }
+}
+
+// Of a problem whose sums e4m3's and fp32's formats hold: whole numbers up to 4, and few of them.
+Problem small_problem(Operator op, Type type) {
+  Problem p{op, 512, 256, 128, ranks, type};
+  if (type == Type::e4m3) p.scales = Scales::tensor;
+  return p;
+}
+
+TEST(GpuProcesses, FusedPlansFromAGraphWithDelays) {
+  NEEDS_SHARING;
+  GpuCase c = a_case();
+  c.whole_numbers = false;  // bf16 rounds
+  c.options.delays = 21;
+  c.options.max_delay = 2e-5;
+  c.replays = epochs(10000, 20) / 2;
+  std::vector<Plan> plans;
+  for (const Operator op : operators) {
+    plans.push_back(make_plan({op, 520, 1024, 256, ranks, Type::bf16}, Strategy::fused,
+                              {.tile_m = 64, .tile_n = 64, .cluster = 1, .transport = Transport::store}));
+    ASSERT_FALSE(check(plans.back()).has_value());
+  }
+  const std::vector<Outcome> outcomes = test::run_on_gpus(plans, c);
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    SCOPED_TRACE(test::describe({plans[i].problem, plans[i].strategy, plans[i].knobs}));
+    ASSERT_EQ(outcomes[i].code, 0) << outcomes[i].message;
+    EXPECT_LE(outcomes[i].worst, 1) << outcomes[i].kernel << ": " << outcomes[i].message;
+    EXPECT_EQ(outcomes[i].differing, 0) << outcomes[i].kernel;
+    EXPECT_EQ(outcomes[i].kernel.find("plain"), std::string::npos) << outcomes[i].kernel;
+  }
+}
+
+TEST(GpuProcesses, FusedPlansAreExactOnWholeNumbers) {
+  NEEDS_SHARING;
+  GpuCase c = a_case();
+  c.repeats = epochs(20, 2);
+  std::vector<Plan> plans;
+  for (const Operator op : operators)
+    plans.push_back(make_plan(small_problem(op, Type::fp32), Strategy::fused, {.transport = Transport::store}));
+  expect_exact(plans, c);
+}
+
+// By cuBLASLt and NCCL, which takes every rank for a host; half of the epochs are called, half replayed.
+TEST(GpuProcesses, LibraryPlansGoThroughNccl) {
+  NEEDS_SHARING;
+  GpuCase c = a_case();
+  const int half = epochs(100, 4) / 2;
+  c.repeats = half;
+  c.replays = half / 2;
+  std::vector<Plan> plans;
+  for (const Operator op : operators)
+    for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed})
+      plans.push_back(make_plan(small_problem(op, Type::fp32), strategy, {.chunks = 2}));
+  expect_exact(plans, c);
+}
+
+// Imbrex' own collectives behind a library's product.
+TEST(GpuProcesses, LibraryPlansGoThroughOwnCollectives) {
+  NEEDS_SHARING;
+  GpuCase c = a_case();
+  c.repeats = c.replays = epochs(100, 4) / 2;
+  std::vector<Plan> plans;
+  for (const Operator op : operators)
+    plans.push_back(make_plan(small_problem(op, Type::fp32), Strategy::sequential, {.transport = Transport::store}));
+  expect_exact(plans, c);
+}
+
+// As users call them: a plan without copies is chosen, whatever was measured on GPUs of their own.
+TEST(GpuProcesses, OperatorsChooseWhatRunsThere) {
+  NEEDS_SHARING;
+  const int calls = epochs(20, 2);
+  const int code = test::on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = 30}, [&](World& world) {
+    for (const Operator op : operators)
+      for (const std::int64_t m : {64, 2048}) {
+        test::Subject s(world, op, {m, 1024, 512, Type::bf16}, test::options_of(std::nullopt, Transport::store, 0),
+                        false);
+        const test::Stream stream(world);
+        for (int i = 0; i < calls; ++i) {
+          s.poison(stream);
+          s.call(stream);
+        }
+        s.op().synchronize(stream);
+        s.judge(std::string(name_of(op)) + " of " + std::to_string(m) + " rows");
+      }
+    return 0;
+  });
+  EXPECT_EQ(code, 0);
+}
+
+TEST(GpuProcesses, WhatCopiesBringIsRefused) {
+  NEEDS_SHARING;
+  test::Trouble told;
+  const int code = test::on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = 30}, [&](World& world) {
+    const auto executor = make_cuda_executor(world, with_heap(1 << 20, test::ranks_per_gpu()));
+    try {
+      executor->prepare(make_plan({Operator::all_gather_gemm, 512, 256, 256, ranks, Type::bf16}, Strategy::fused,
+                                  {.transport = Transport::push}));
+    } catch (const Error& error) {
+      told.add(error.what());
+    }
+    return 0;
+  });
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(told.list().size(), static_cast<std::size_t>(ranks));
+  for (const std::string& text : told.list())
+    EXPECT_NE(text.find("operands that copy engines bring need a GPU for each rank"), std::string::npos) << text;
+}
+
+// A process that sees one GPU may be one of a launcher that shows each its own; here they see the same one.
+TEST(GpuProcesses, TooManyOnAGpuAreNamed) {
+  NEEDS_SHARING;
+  if (test::gpus() > test::ranks_per_gpu()) GTEST_SKIP() << "processes see several GPUs";
+  test::Trouble told;
+  const int code = test::on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = 30}, [&](World& world) {
+    try {
+      make_cuda_executor(world, with_heap(1 << 20, 2));
+    } catch (const Error& error) {
+      told.add(error.what());
+    }
+    return 0;
+  });
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(told.list().size(), static_cast<std::size_t>(ranks));
+  for (const std::string& text : told.list()) {
+    EXPECT_NE(text.find("ranks 0, 1 and 2 have the same GPU, "), std::string::npos) << text;
+    EXPECT_NE(text.find("which ranks_per_gpu = 2 gives to 2"), std::string::npos) << text;
+  }
+}
+
+// A process that ends between two calls: those that wait for it in a kernel are told, and do not hang.
+TEST(GpuProcesses, ALostProcessEndsTheOthers) {
+  NEEDS_SHARING;
+  test::Trouble told;
+  const auto begin = std::chrono::steady_clock::now();
+  const int code = test::on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = 30}, [&](World& world) {
+    const Plan plan = make_plan({Operator::gemm_all_reduce, 512, 512, 512, ranks, Type::bf16}, Strategy::fused,
+                                {.cluster = 1, .transport = Transport::store});
+    const auto executor = make_cuda_executor(world, with_heap(1 << 26, test::ranks_per_gpu()));
+    const auto execution = executor->prepare(plan);
+    const cuda::RawMemory a = cuda::raw_memory(512 * 128 * 2), b = cuda::raw_memory(512 * 128 * 2),
+                          out = cuda::raw_memory(512 * 512 * 2);
+    execution->run({a.get(), b.get(), out.get()});
+    world.barrier();
+    if (world.rank() == 1) _exit(9);
+    try {
+      execution->run({a.get(), b.get(), out.get()});
+    } catch (const Error& error) {
+      told.add(error.what());
+      throw;
+    }
+    return 0;
+  });
+  EXPECT_EQ(code, 3);
+  EXPECT_EQ(told.list().size(), static_cast<std::size_t>(ranks - 1));
+  for (const std::string& text : told.list()) EXPECT_NE(text.find("rank 1 "), std::string::npos) << text;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+}
+
+}  // namespace
+}  // namespace imbrex
