@@ -37,7 +37,11 @@ int workers_of(const GemmKernel& kernel, int device) {
   static std::map<std::pair<const GemmKernel*, int>, int> known;
   const std::lock_guard guard(lock);
   const auto [place, fresh] = known.try_emplace({&kernel, device}, 0);
-  if (fresh) place->second = kernel.workers();
+  if (!fresh) return place->second;
+  place->second = kernel.workers();
+  // NOTE: of how many clusters run at once, the driver may speak for a whole GPU of which MPS shows this process a
+  // part. Blocks of Hopper's kernels take a multiprocessor each.
+  if (!kernel.anywhere) place->second = std::min(place->second, runtime::gpu_of(device).sms / kernel.shape.cluster);
   return place->second;
 }
 
