@@ -69,7 +69,7 @@ struct GpuCase {
   int queued = 1;              ///< epochs that are queued before the host waits
   int replays = 0;             ///< of a CUDA graph of two epochs, after the repeats; compared with them 20 times
   bool shared_out = false;     ///< outputs where peers can write them
-  bool whole_numbers = false;  ///< as operands, whose products are exact; fused plans only
+  bool whole_numbers = false;  ///< as operands, whose products are exact; fused plans, or fp32
   double wait_limit = 20;      ///< seconds; of kernels that a sanitizer slows down, or that share their GPUs, too
   std::uint64_t seed = 1;
 };
