@@ -12,8 +12,8 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "imbrex/error.hpp"
 #include "imbrex/advanced/execute.hpp"
+#include "imbrex/error.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/plan.hpp"
 #include "imbrex/timeline.hpp"

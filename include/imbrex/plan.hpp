@@ -28,8 +28,8 @@ namespace imbrex {
 /// With a bias, a row of elements as wide as the output is added to each of its rows: for all_gather_gemm each rank's
 /// own, for gemm_reduce_scatter and gemm_all_reduce one that is the same on every rank, once, after the sum over the
 /// ranks; for gemm_all_to_all each rank's own to its product, as to any linear layer's, before the blocks go out.
-/// With type e4m3, A and B hold 8-bit floats, and B lies by columns in memory: its transpose, N x K by rows, as a linear
-/// layer's weights [out, in] lie. The bias and the output are bf16.
+/// With type e4m3, A and B hold 8-bit floats, and B lies by columns in memory: its transpose, N x K by rows, as a
+/// linear layer's weights [out, in] lie. The bias and the output are bf16.
 enum class Operator : std::uint8_t { all_gather_gemm, gemm_reduce_scatter, gemm_all_reduce, gemm_all_to_all };
 
 /// What an e4m3 problem multiplies its products by, in fp32, before they are rounded, added to anything or sent:

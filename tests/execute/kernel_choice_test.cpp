@@ -185,7 +185,7 @@ TEST(KernelChoice, SharesAGpuAmongRanks) {
   EXPECT_EQ(choice.of(gather, by_store), "pairs");
   EXPECT_EQ(choice.of(gather, by_push),
             "4 ranks to a GPU: operands that copy engines bring need a GPU for each rank; transport store does not");
-  // Of what all ranks run at once there is no more than the GPU has.
+  // All ranks together run no more at once than the GPU has.
   for (const int ranks : {1, 2, 4, 8, 33, 132})
     for (const int all : {132, 33, 8})
       EXPECT_LE(ranks * cuda::workers_of_rank(single, all, ranks), std::max(all, ranks)) << ranks << " of " << all;

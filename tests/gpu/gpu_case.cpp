@@ -61,7 +61,7 @@ struct RankOutcome {
   }
 };
 
-// Of all ranks: the first that failed, and the worst element.
+// The first of all ranks that failed, and the worst element.
 Outcome together(const RankOutcome* ranks, std::size_t count) {
   Outcome all;
   for (const RankOutcome* rank = ranks; rank != ranks + count; ++rank) {

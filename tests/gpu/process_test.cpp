@@ -75,8 +75,8 @@ TEST(GpuProcesses, FusedPlansFromAGraphWithDelays) {
   NEEDS_SHARING;
   GpuCase c = a_case();
   c.whole_numbers = false;  // bf16 rounds
-  c.options.delays = 21;
-  c.options.max_delay = 2e-5;
+  c.options.testing.delays = 21;
+  c.options.testing.max_delay = 2e-5;
   c.replays = epochs(10000, 20) / 2;
   std::vector<Plan> plans;
   for (const Operator op : operators) {

@@ -14,7 +14,7 @@
 
 #include "imbrex/world.hpp"
 
-/// Of what its ranks write into the test's own memory, or wait for each other by it.
+/// For tests whose ranks write into the test's own memory, or wait for each other by it.
 #define NEEDS_THREADS \
   if (imbrex::test::ranks_are_processes()) GTEST_SKIP() << "its ranks share memory: they have to be threads"
 
