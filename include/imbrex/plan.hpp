@@ -294,6 +294,7 @@ struct Task {
   std::variant<Tile, Transfer, Reduction, Collective, Product> work;
   std::vector<Wait> waits;
   std::vector<Post> posts;
+  int mate{};  ///< in a compute queue: so many tasks before it stands the one that it forms a pair with; 0: none
 
   bool operator==(const Task&) const = default;
 };
@@ -306,11 +307,17 @@ enum class Engine : std::uint8_t {
 
 /// How the workers of a compute queue share operands where they come in pairs (a cluster of two thread blocks). It
 /// changes how fast tiles run, and no results.
+///
+/// Workers that come in pairs take the queue's tasks in its order, two at once where Task::mate says so: a task that
+/// forms a pair with a later one brings that one forward. A pair is two tasks of one kind; each ends by itself. Two
+/// tiles of a pair have the same `b` and the same columns of their A, which they load together; where both add slots,
+/// they add as many, and both some of fp32 or both none. A task is in one pair at most. An executor may ignore a
+/// queue's pairs, all of them, and then takes its tasks one by one.
 enum class ClusterMode : std::uint8_t {
   any,      ///< as the executor likes, but not share_k
   single,   ///< no pairs
   share_b,  ///< each multiplies a tile of its own; they load their common part of B once
-  share_k,  ///< both multiply one tile, a half of K each; such a tile has all of K
+  share_k,  ///< both multiply one tile, a half of K each; such a tile has all of K, and no mate
 };
 
 struct Queue {

@@ -66,22 +66,27 @@ int Builder::queue(Engine engine, int workers) {
   Queue queue{engine, workers};
   if (engine != Engine::copy) queue.tile = {knobs().tile_m, knobs().tile_n};
   if (engine == Engine::compute) queue.cluster = cluster_mode(knobs());
+  pairs_.clear();
   for (RankPlan& rank : plan_.ranks) rank.queues.push_back(queue);
+  for (const RankPlan& rank : plan_.ranks)
+    for (const Queue& each : rank.queues) pairs_.emplace_back(each);
   return base::narrow<int>(plan_.ranks.front().queues.size() - 1, "queues");
 }
 
 void Builder::add(int rank, int queue, Task task) {
   if (!keeps(rank)) return skip(rank, queue, task.waits, std::move(task.posts));
+  finish_tile();
+  task.mate = pairs(rank, queue).next(plan_, task, loads_are_free_);
   if (visit_ == nullptr) {
     expect_kept_task();
     tasks(rank, queue).push_back(std::move(task));
   } else {
-    hand_tile();
     hand(place(rank, queue), task);
   }
 }
 
 void Builder::skip(int rank, int queue, const std::vector<Wait>& waits, std::vector<Post> posts) {
+  finish_tile();
   std::erase_if(posts, [&](const Post& post) { return !keeps(post.rank); });
   if (visit_ != nullptr) {
     Task task = signal_task({}, std::move(posts));
@@ -97,6 +102,7 @@ void Builder::skip(int rank, int queue, const std::vector<Wait>& waits, std::vec
 
 void Builder::reserve(int rank, int queue, std::size_t count) {
   if (!keeps(rank) || visit_ != nullptr) return;
+  finish_tile();
   auto& kept = tasks(rank, queue);
   kept.reserve(kept.size() + count);
 }

@@ -6,6 +6,7 @@
 
 #include "imbrex/plan.hpp"
 #include "plan/limits.hpp"
+#include "plan/pairs.hpp"
 #include "plan/task_stream.hpp"
 
 namespace imbrex::plan {
@@ -102,8 +103,13 @@ class Builder {
   /// `count` new signals on `rank`; returns the first one's index.
   int signals(int rank, std::int64_t count = 1);
 
-  /// A new queue on every rank; returns its index, the same on all. Compute queues take the knobs' tiles and clusters.
+  /// A new queue on every rank; returns its index, the same on all. Compute queues take the knobs' tiles and clusters;
+  /// their tasks are paired as these say.
   int queue(Engine engine, int workers = 0);
+
+  /// Before any task: what tiles wait for before they load is posted by tasks that neither wait nor stand behind a tile
+  /// or a task that waits. So tiles may wait for it beside their mates.
+  void set_loads_free() { loads_are_free_ = true; }
 
   void add(int rank, int queue, Task task);
   /// The same of a task that is not kept.
@@ -112,11 +118,12 @@ class Builder {
   /// A new tile of a rank that the plan keeps, to be filled in before the next task is added: with scales, if the
   /// problem has them.
   Task& add_tile(int rank, int queue) {
+    finish_tile();
+    tile_pairs_ = &pairs(rank, queue);
     if (visit_ == nullptr) {
       expect_kept_task();
-      return tasks(rank, queue).emplace_back();
+      return *(kept_tile_ = &tasks(rank, queue).emplace_back());
     }
-    hand_tile();
     tile_place_ = &place(rank, queue);
     auto& tile = std::get<Tile>(tile_.work);
     tile.adds.clear();
@@ -155,33 +162,43 @@ class Builder {
 
   /// The plan as it stands.
   const Plan& plan() const { return plan_; }
-  Plan take() { return std::move(plan_); }
+  Plan take() {
+    finish_tile();
+    return std::move(plan_);
+  }
 
   /// Tasks that `add` adds go to `visit`, and not into the plan.
   template <typename F>
   void hand_over(const TaskVisit& visit, F&& add) {
     visit_ = &visit;
-    tile_place_ = nullptr;
+    tile_pairs_ = nullptr;
     places_.clear();
     for (int rank = 0; rank < ranks(); ++rank)
       for (int queue = 0; queue < std::ssize(plan_.ranks.front().queues); ++queue) places_.push_back({rank, queue, 0});
+    for (PairChoice& pairs : pairs_) pairs.begin();
     add();
-    hand_tile();
+    finish_tile();
+    for (PairChoice& pairs : pairs_) pairs.end();
     visit_ = nullptr;
   }
 
  private:
-  // Where the next task of the queue stands.
-  TaskPlace& place(int rank, int queue) {
-    return places_[static_cast<std::size_t>(rank) * plan_.ranks.front().queues.size() +
-                   static_cast<std::size_t>(queue)];
+  // Where the next task of the queue stands, and its pairs.
+  TaskPlace& place(int rank, int queue) { return places_[number_of(rank, queue)]; }
+  PairChoice& pairs(int rank, int queue) { return pairs_[number_of(rank, queue)]; }
+  std::size_t number_of(int rank, int queue) const {
+    return static_cast<std::size_t>(rank) * plan_.ranks.front().queues.size() + static_cast<std::size_t>(queue);
   }
   void hand(TaskPlace& place, const Task& task) {
     (*visit_)(place, task);
     ++place.index;
   }
-  void hand_tile() {
-    if (tile_place_ != nullptr) hand(*std::exchange(tile_place_, nullptr), tile_);
+  // The last tile, if there is one, has been filled in.
+  void finish_tile() {
+    if (tile_pairs_ == nullptr) return;
+    Task& tile = visit_ == nullptr ? *kept_tile_ : tile_;
+    tile.mate = std::exchange(tile_pairs_, nullptr)->next(plan_, tile, loads_are_free_);
+    if (visit_ != nullptr) hand(*tile_place_, tile_);
   }
 
   // One more. What a strategy has counted before is not less.
@@ -201,9 +218,14 @@ class Builder {
   std::int64_t kept_ = 0;             // tasks in the plan
   const TaskVisit* visit_ = nullptr;  // null: the plan keeps tasks
   std::vector<TaskPlace> places_;     // by rank and queue: of the next task that goes there
-  // The tile that is being filled in, and where it goes. One for all of them, so that its parts' memory is, too.
+  bool loads_are_free_ = false;
+  std::vector<PairChoice> pairs_;  // by rank and queue
+  // The tile that is being filled in, its queue's pairs, and where it goes: one for all that are handed over, so that
+  // its parts' memory is, too, or one that the plan keeps.
   Task tile_;
+  PairChoice* tile_pairs_ = nullptr;  // null: there is none
   TaskPlace* tile_place_ = nullptr;
+  Task* kept_tile_ = nullptr;
 };
 
 /// How pairs of workers are to share operands, by the knobs.

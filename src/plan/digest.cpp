@@ -162,7 +162,7 @@ void put(Stream& s, const Product& value) {
   nest_unless_default(s, 9, algorithm);
 }
 
-// The tags of the kinds of work. Waits and posts have 128 and 129.
+// The tags of the kinds of work. Waits, posts and the mate have 128 to 130.
 constexpr std::uint8_t tag_of(const Tile&) { return 1; }
 constexpr std::uint8_t tag_of(const Transfer&) { return 2; }
 constexpr std::uint8_t tag_of(const Reduction&) { return 3; }
@@ -170,10 +170,11 @@ constexpr std::uint8_t tag_of(const Collective&) { return 4; }
 constexpr std::uint8_t tag_of(const Product&) { return 5; }
 
 void put(Stream& s, const Task& value) {
-  const auto& [work, waits, posts] = value;
+  const auto& [work, waits, posts, mate] = value;
   std::visit([&](const auto& w) { nest(s, tag_of(w), w); }, work);
   list(s, 128, waits);
   list(s, 129, posts);
+  s.field(130, mate, 0);
 }
 
 void put(Stream& s, const Buffer& value) {

@@ -20,6 +20,9 @@ inline constexpr std::int64_t most_signals = std::int64_t{1} << 22;
 /// Waits and posts of all tasks together: counters of 32 bits are compared by signed difference.
 inline constexpr std::int64_t most_waits_and_posts = std::numeric_limits<std::int32_t>::max();
 
+/// Tasks from one to its mate. Further ahead, mates would lose the order that the plan wants.
+inline constexpr int most_mate = 95;
+
 inline constexpr int most_queues = 64;        ///< of a rank
 inline constexpr int most_workers = 1 << 16;  ///< that a queue reserves
 

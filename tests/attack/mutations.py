@@ -138,6 +138,23 @@ class Mutator:
             others, _ = self.a_task(plan)
             others.append(tasks.pop(i))
 
+    def pair(self, plan):
+        """A mate more, less, or another; of another task, too."""
+        tasks, i = self.a_task(plan)
+        if not tasks:
+            return
+        change = self.random.random()
+        if change < 0.3:
+            tasks[i].pop("mate", None)
+        elif change < 0.7:
+            tasks[i]["mate"] = self.random.randint(1, max(1, min(i, 96)))
+        else:
+            tasks[i]["mate"] = self.number(tasks[i].get("mate", 0))
+
+    def no_pairs(self, plan):
+        for tasks, i in tasks_of(plan):
+            tasks[i].pop("mate", None)
+
     def types(self, plan):
         kind = self.random.choice(["bf16", "fp16", "fp32", "e4m3"])
         if self.random.random() < 0.5:
@@ -227,11 +244,13 @@ class Mutator:
         return text[:at] + "[" * 3000 + text[at:]
 
     KINDS = ["any_leaf", "region", "region", "signal", "signal", "pitch", "by_way_of_a_workspace", "by_way_of_a_workspace",
-             "task", "types", "knob", "header", "list_of_plan", "splice", "scale"]
+             "task", "pair", "types", "knob", "header", "list_of_plan", "splice", "scale"]
 
     def mutated(self, plan):
         """The text of a mutated plan, and the names of what was done."""
         plan = copy.deepcopy(plan)
+        if self.random.random() < 0.5:  # pairs are wrong wherever tasks come or go, whatever else is
+            self.no_pairs(plan)
         done = [self.random.choice(self.KINDS) for _ in range(self.random.choice([1, 1, 1, 2, 3]))]
         for kind in done:
             try:

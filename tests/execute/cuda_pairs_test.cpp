@@ -37,62 +37,93 @@ TEST(CudaPairs, EveryTaskAppearsOnceWhateverTheCluster) {
         }
 }
 
-// A pair shares B, of one stretch of K, and only a neighbour or a tile without waits may be drawn into one.
-TEST(CudaPairs, PairsShareColumnsAndMatesDoNotWaitForTiles) {
-  for (Operator op : {Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+// Pairs side by side where their first tasks stand, as the plan says, and all others alone.
+TEST(CudaPairs, PairsAreThoseOfThePlan) {
+  std::size_t far = 0, alone = 0;
+  for (Operator op :
+       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
     for (int shift : {0, 4, 8}) {
-      Knobs knobs = scatter_knobs();
+      Knobs knobs = op == Operator::all_gather_gemm ? Knobs{} : scatter_knobs();
       knobs.order = shift == 0 ? TileOrder::owner_major : TileOrder::column_major;
       knobs.own_shift = shift;
       knobs.split_k = shift == 8 ? 2 : 1;
-      const RankTable table = table_of(plan_of(op, knobs, 2048, 1024, 4 * 256), 1, {128, 128, 2, true});
-      std::set<std::uint32_t> begins;
-      std::uint32_t next = 0;  // tasks before this one are in earlier pairs, unless they have no waits
-      std::set<std::uint32_t> seen;
-      for (std::size_t i = 0; i < table.tasks.size(); i += 2) {
-        const TaskEntry &x = table.tasks[i], &y = table.tasks[i + 1];
-        seen.insert(x.task);
-        while (seen.contains(next)) ++next;
-        if (y.kind == TaskKind::partner || y.kind == TaskKind::none) {
-          EXPECT_EQ(y.post_count + y.stores + y.load_waits + y.epilogue_waits, 0);
-          continue;
-        }
-        if (x.kind == TaskKind::tile) {
-          EXPECT_TRUE(x.b_col == y.b_col && x.k_begin == y.k_begin && x.k_end == y.k_end);
-          begins.insert(x.k_begin);
-        }
-        if (y.task != next) {
-          EXPECT_EQ(y.load_waits + y.epilogue_waits, 0) << y.task << " beside " << x.task;
-        }
-        seen.insert(y.task);
-        while (seen.contains(next)) ++next;
+      if (shift == 4) knobs.order = TileOrder::naive;
+      const Plan plan = plan_of(op, knobs, 4 * 640, 1024, 4 * 256);
+      const TileShape shape{128, 128, 2, true};
+      const RankTable table = table_of(plan, 1, shape);
+      const auto& tasks = plan.ranks[1].queues[0].tasks;
+      std::size_t entry = 0;
+      std::map<std::size_t, std::size_t> entries;  // of tasks without mates before them
+      for (std::size_t t = 0; t < tasks.size(); ++t) {
+        if (tasks[t].mate == 0) entries[t] = entry, entry += 2;
+        const std::size_t at =
+            tasks[t].mate == 0 ? entries[t] : entries[t - static_cast<std::size_t>(tasks[t].mate)] + 1;
+        ASSERT_EQ(table.tasks[at].task, t);
+        far += tasks[t].mate > 1;
       }
-      EXPECT_EQ(std::ssize(begins), knobs.split_k);
+      EXPECT_EQ(entry, table.tasks.size());
+      std::size_t partners = 0;
+      for (std::size_t i = 0; i < entry; i += 2) {
+        const TaskEntry &x = table.tasks[i], &y = table.tasks[i + 1];
+        EXPECT_EQ(x.slot_stages, y.slot_stages);
+        EXPECT_EQ(x.slot_stages, slot_stages_of(shape, std::max(x.adds, y.adds)) * (knobs.split_k == 1));
+        if (y.task == x.task) {
+          EXPECT_EQ(y.kind, x.kind == TaskKind::tile ? TaskKind::partner : TaskKind::none);
+          EXPECT_EQ(y.post_count + y.stores + y.load_waits + y.epilogue_waits + y.adds + y.bias, 0);
+          partners += y.kind == TaskKind::partner;
+          alone += 1;
+        } else {
+          EXPECT_EQ(y.kind, x.kind);
+          EXPECT_TRUE(x.b_col == y.b_col && x.k_begin == y.k_begin && x.k_end == y.k_end);
+        }
+      }
+      EXPECT_EQ(partners, table.partners);
     }
+  EXPECT_GT(far, 20u);
+  EXPECT_GT(alone, 20u);
 }
 
-// Tiles of a pair go through the same stages, so what these bring has to suit both.
-TEST(CudaPairs, TilesThatAddDifferentlyAreNoPair) {
-  Plan plan = plan_of(Operator::gemm_reduce_scatter, scatter_knobs(), 4 * 256, 128, 4 * 128);
-  const TileShape shape{128, 128, 2, true, 16, 16};
-  const auto adding_pairs = [&] {
-    std::size_t pairs = 0;
-    const RankTable table = table_of(plan, 0, shape);
-    for (std::size_t i = 0; i < table.tasks.size(); i += 2) {
-      const TaskEntry &x = table.tasks[i], &y = table.tasks[i + 1];
-      if (x.kind != TaskKind::tile || y.kind != TaskKind::tile || x.adds == 0 || y.adds == 0) continue;
-      EXPECT_TRUE(x.adds == y.adds && x.slot_stages == slot_stages_of(shape, x.adds));
-      ++pairs;
-    }
-    return pairs;
+TEST(CudaPairs, TasksOfAPlanWithoutPairsStandAlone) {
+  Knobs knobs = scatter_knobs();
+  knobs.cluster = 1;
+  const Plan plan = plan_of(Operator::gemm_reduce_scatter, knobs);
+  const RankTable table = table_of(plan, 0, {128, 128, 2, true});
+  EXPECT_EQ(table.tasks.size(), 2 * plan.ranks[0].queues[0].tasks.size());
+  EXPECT_EQ(table.partners, table.tiles);
+}
+
+// The first task and its mate as far apart as can be, in a queue behind another one.
+TEST(CudaPairs, MatesComeFromAsFarAsPlansAllow) {
+  Plan plan = plan_of(Operator::gemm_reduce_scatter, scatter_knobs(), 4 * 128, 128, 4 * 128);
+  auto& queues = plan.ranks[0].queues;
+  queues.push_back(queues[0]);
+  queues[1].workers = 4;
+  queues[1].tasks.assign(300, queues[0].tasks[0]);
+  queues[1].tasks[95 + 96].mate = 95;
+  ASSERT_FALSE(check_format(plan).has_value()) << check_format(plan)->message;
+  const RankTable table = table_of(plan, 0, {128, 128, 2, true});
+  const TaskEntry* tasks = &table.tasks[2 * table.queues[1].first];
+  EXPECT_EQ(table.queues[1].count, 299u);
+  EXPECT_TRUE(tasks[2 * 96].task == 96 && tasks[2 * 96 + 1].task == 191);
+  for (const std::size_t other : {0, 95, 97, 190, 191, 298})
+    EXPECT_EQ(tasks[2 * other + 1].kind, TaskKind::partner) << other;
+  EXPECT_EQ(tasks[2 * 191].task, 192u);
+}
+
+// Not those of tiles, which they share, and so none.
+TEST(CudaPairs, BlocksThatShareKIgnorePairs) {
+  Knobs knobs = scatter_knobs();
+  knobs.reducer = Reducer::tail;
+  const TileShape shape{128, 128, 2, true, 16, 16, Sharing::k, 64};
+  const auto neighbours = [&](int cluster_k) {
+    knobs.cluster_k = cluster_k;
+    const RankTable table = table_of(plan_of(Operator::gemm_reduce_scatter, knobs), 0, shape);
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < table.tasks.size(); i += 2) count += table.tasks[i].task != table.tasks[i + 1].task;
+    return count;
   };
-  EXPECT_EQ(adding_pairs(), 1u);
-  for (Task& task : plan.ranks[0].queues[0].tasks)
-    if (auto* tile = std::get_if<Tile>(&task.work); tile != nullptr && !tile->adds.empty()) {
-      tile->adds.pop_back();
-      break;
-    }
-  EXPECT_EQ(adding_pairs(), 0u);
+  EXPECT_EQ(neighbours(1), 0u);
+  EXPECT_EQ(neighbours(2), 4u);  // of 8 sums
 }
 
 // Each block takes half of every tile's K, in as many slices as the other, and waits for what its own half reads.

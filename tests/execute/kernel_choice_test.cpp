@@ -112,7 +112,10 @@ TEST(KernelChoice, GrantsTheKnobsClusterWhereItCan) {
   knobs.cluster_k = 2;
   EXPECT_EQ(choice.of(product, knobs), "sharing K");
   choice.workers["sharing K"] = 0;
+  EXPECT_EQ(choice.of(product, knobs), "single");  // its tiles are no pairs
+  choice.workers["single"] = 0;
   EXPECT_EQ(choice.of(product, knobs), "pairs");
+  choice.workers["single"] = 132;
   choice.workers["pairs"] = 0;
   knobs = by_store;
   knobs.cluster = 2;

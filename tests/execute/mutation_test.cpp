@@ -54,6 +54,7 @@ Mutant make_mutant(test::Random& random) {
       m.origin.knobs.split_k = static_cast<int>(random.between(2, 4));
       m.origin.knobs.cluster_k = 1;
     }
+    m.origin.knobs.cluster = 1;  // pairs are nothing to this executor, and would be at fault wherever tasks change
     // Small tiles: several tasks of each kind.
     m.origin.knobs.tile_m = m.origin.knobs.tile_n = random.one_of<std::int64_t>({8, 16});
     m.plan = make_plan(m.origin.problem, m.origin.strategy, m.origin.knobs);

@@ -119,6 +119,9 @@ std::vector<Change> changes_that_run() {
       c, "posts", [](Plan & p) -> auto& { return task_of(p, 0, 0, 0).posts; });
   c.push_back({"post rank", [](Plan& p) { task_of(p, 0, 0, 0).posts[0].rank = 0; }});
   c.push_back({"post signal", [](Plan& p) { task_of(p, 0, 0, 0).posts[0].signal = 2; }});
+  c.push_back({"mate", [](Plan& p) { task_of(p, 0, 0, 1).mate = 1; }});
+  c.push_back({"another mate", [](Plan& p) { task_of(p, 0, 0, 1).mate = 95; }});
+  c.push_back({"the mate of another task", [](Plan& p) { task_of(p, 0, 1, 1).mate = 1; }});
   c.push_back({"waits and posts of the same numbers", [](Plan& p) {
                  Task& task = task_of(p, 0, 1, 0);
                  task.waits = {{1, 1}};

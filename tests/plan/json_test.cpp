@@ -1,6 +1,8 @@
 // Plans as text: the round trip, and messages that name the place and the rule.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "imbrex/error.hpp"
 #include "imbrex/plan.hpp"
 
@@ -78,6 +80,23 @@ TEST(PlanJson, CollectivesNameTheirRanks) {
   expect_refused(with(text, "\"ranks\": [1, 3]}", "\"ranks\": 3}"), ".collective.ranks: 3 is not a list");
   // Files from before there were nodes.
   EXPECT_EQ(parse_plan(with(small_plan(), "\"nodes\": 1, ", "")).knobs.nodes, 1);
+}
+
+TEST(PlanJson, TasksNameTheirMates) {
+  const std::string text =
+      to_json(make_plan({Operator::gemm_reduce_scatter, 512, 128, 8, 2, Type::bf16}, Strategy::fused, {}));
+  EXPECT_TRUE(to_json(parse_plan(text)) == text);
+  EXPECT_EQ(parse_plan(text).ranks[0].queues[0].tasks.at(1).mate, 1);
+  const auto mates = [](const Plan& plan) {
+    const auto& tasks = plan.ranks[0].queues[0].tasks;
+    return std::count_if(tasks.begin(), tasks.end(), [](const Task& task) { return task.mate != 0; });
+  };
+  // Files from before there were pairs.
+  EXPECT_EQ(mates(parse_plan(text)), 2);
+  EXPECT_EQ(mates(parse_plan(with(text, ", \"mate\": 1", ""))), 1);
+  expect_refused(with(text, "\"mate\": 1", "\"mate\": true"),
+                 "ranks[0].queues[0].tasks[1].mate: true is not an integer");
+  expect_refused(with(text, "\"mate\": 1", "\"mates\": 1"), "the key 'mates' is not known here");
 }
 
 TEST(PlanJson, ScalesAndMatricesByColumns) {

@@ -68,6 +68,7 @@ inline Knobs random_knobs(Random& random, const Problem& p, Strategy strategy) {
   k.comm_rows = random.chance(0.4) ? 0 : random.between(1, 100);
   k.k_slices = static_cast<int>(random.between(1, 3));
   k.split_k = random.chance(0.5) ? 1 : static_cast<int>(random.between(2, 5));
+  k.cluster = static_cast<int>(random.between(0, 2));
   k.cluster_k = k.split_k == 1 && random.chance(0.3) ? 2 : 1;
   k.chunks = static_cast<int>(random.between(1, 5));
   if (random.chance(0.2)) k.library_tile = static_cast<int>(random.between(1, 40));

@@ -14,6 +14,7 @@
 #include "base/text.hpp"
 #include "imbrex/error.hpp"
 #include "plan/builder.hpp"
+#include "plan/check/pairs.hpp"
 #include "plan/json/names.hpp"
 #include "plan/limits.hpp"
 
@@ -38,6 +39,7 @@ class FormatCheck::Rules {
     expect(std::ssize(plan_.ranks) == plan_.problem.ranks, "the plan has {} rank entries for {} ranks",
            plan_.ranks.size(), plan_.problem.ranks);
     for (int rank = 0; rank < plan_.problem.ranks; ++rank) check_rank(rank);
+    for (const RankPlan& rank : plan_.ranks) pairs_.emplace_back(rank.queues.size());
   }
 
   void add(const TaskPlace& place, const Task& task) {
@@ -181,6 +183,9 @@ class FormatCheck::Rules {
              "posts to signal {} of {} on rank {}", post.signal,
              plan_.ranks[static_cast<std::size_t>(post.rank)].signals, post.rank);
     }
+    PairRules& pairs = pairs_[static_cast<std::size_t>(place_->rank)][static_cast<std::size_t>(place_->queue)];
+    if (const std::string broken = pairs.add(plan_, queue, task); !broken.empty())
+      refuse(Fault::malformed, "{}", broken);
   }
 
   void check_region(const Region& r, const char* what, bool may_be_empty = false) {
@@ -465,6 +470,7 @@ class FormatCheck::Rules {
     std::set<int> seen;
   };
   std::map<int, Group> groups_;
+  std::vector<std::vector<PairRules>> pairs_;  // by rank and queue
 };
 
 FormatCheck::FormatCheck(const Plan& frame) : rules_(std::make_unique<Rules>(frame)) {}

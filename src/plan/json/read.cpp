@@ -69,7 +69,7 @@ Product product_of(const plan::Node& n) {
 }
 
 Task task_of(const plan::Node& n) {
-  n.only({"tile", "transfer", "reduction", "collective", "product", "waits", "posts"});
+  n.only({"tile", "transfer", "reduction", "collective", "product", "waits", "posts", "mate"});
   Task task;
   const int kinds = n.has("tile") + n.has("transfer") + n.has("reduction") + n.has("collective") + n.has("product");
   if (kinds != 1) n.refuse("a task is one of tile, transfer, reduction, collective, product");
@@ -92,6 +92,7 @@ Task task_of(const plan::Node& n) {
     if (p.size() != 2) p.refuse("a list of 2 is needed: rank, signal");
     task.posts.push_back({p.at(0).integer<int>(), p.at(1).integer<int>()});
   });
+  if (n.has("mate")) task.mate = n["mate"].integer<int>();  // files of before had no pairs
   return task;
 }
 

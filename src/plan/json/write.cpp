@@ -147,7 +147,9 @@ class Writer {
          [&](const Wait& w) { put("[{}, {}, \"{}\", {}]", w.signal, w.count, plan::name_of(w.point), w.k_begin); });
     put("], \"posts\": [");
     list(task.posts, ", ", [&](const Post& p) { put("[{}, {}]", p.rank, p.signal); });
-    put("]}}");
+    put("]");
+    if (task.mate != 0) put(", \"mate\": {}", task.mate);
+    put("}}");
   }
 
   std::string text_;

@@ -29,6 +29,8 @@ class FusedAllGather final : public FusedStrategy {
     if (problem.scales != Scales::none)
       gathered_scales_ =
           b_.workspace("gathered_scales", Layout::row_major, Type::fp32, b_.shapes().a_scale.rows * b_.ranks(), 1, 2);
+    // Pulled pieces wait for their owners to enter.
+    if (knobs.transport != Transport::pull || b_.ranks() == 1) b_.set_loads_free();
     compute_ = b_.queue(Engine::compute);
     copy_ = stored_ ? compute_ : b_.queue(Engine::copy);
     make_signals();

@@ -4,68 +4,46 @@
 
 namespace imbrex::cuda {
 
-TaskEntry& Pairs::next() { return entries_[end_ % window] = blank_; }
+TaskEntry& Pairs::next(const Task& task) {
+  Place& own = place(end_);
+  if (end_ >= window) complete(own);
+  if (task.mate > 0 && !ignored_) {
+    Place& first = place(end_ - static_cast<std::size_t>(task.mate));
+    first.alone = own.alone = false;
+    first_ = &table_.tasks[first.entry];
+    return first_[1];
+  }
+  own = {table_.tasks.size(), true};
+  table_.tasks.push_back(blank_);
+  table_.tasks.push_back(blank_);
+  first_ = nullptr;
+  return table_.tasks[own.entry];
+}
 
 void Pairs::add() {
-  taken_[end_++ % window] = false;
-  if (end_ - begin_ == window) pair_first();
+  ++end_;
+  // Blocks that load together use their stages in step.
+  if (first_ != nullptr)
+    first_[0].slot_stages = first_[1].slot_stages = std::max(first_[0].slot_stages, first_[1].slot_stages);
 }
 
 void Pairs::finish() {
-  while (begin_ < end_) pair_first();
+  for (std::size_t task = end_ > window ? end_ - window : 0; task < end_; ++task) complete(place(task));
+  end_ = 0;
 }
 
-void Pairs::take(std::size_t i) {
-  taken_[i % window] = true;
-  while (begin_ < end_ && taken(begin_)) ++begin_;
-}
-
-void Pairs::pair_first() {
-  const std::size_t first = begin_, mate = mate_of_first();
-  table_.tasks.push_back(at(first));
-  if (mate < end_) {
-    table_.tasks.push_back(at(mate));
-    // Blocks that load together use their stages in step.
-    TaskEntry* pair = &table_.tasks.back() - 1;
-    pair[0].slot_stages = pair[1].slot_stages = std::max(pair[0].slot_stages, pair[1].slot_stages);
-    take(mate);
-  } else {
-    TaskEntry second = at(first);
-    second.kind = second.kind == TaskKind::tile ? TaskKind::partner : TaskKind::none;
-    const bool shared = second.kind == TaskKind::partner && shape_.sharing == Sharing::k;
-    if (!shared) second.load_waits = 0;
-    second.epilogue_waits = second.adds = second.stores = second.post_count = 0;
-    second.bias = 0;
-    if (shared) share_k(table_.tasks.back(), second);
-    table_.partners += second.kind == TaskKind::partner;
-    table_.tasks.push_back(second);
-  }
-  take(first);
-}
-
-std::size_t Pairs::mate_of_first() const {
-  const TaskEntry& x = at(begin_);
-  bool neighbour = true;
-  for (std::size_t j = begin_ + 1; j < end_; ++j) {
-    if (taken(j)) continue;
-    const TaskEntry& y = at(j);
-    if (pairable(x, y) && (neighbour || (y.kind == TaskKind::tile && y.load_waits + y.epilogue_waits == 0))) return j;
-    neighbour = false;
-    if (x.kind != TaskKind::tile) break;
-  }
-  return end_;
-}
-
-bool Pairs::pairable(const TaskEntry& x, const TaskEntry& y) const {
-  if (x.kind != y.kind) return false;
-  if (x.kind != TaskKind::tile) return true;
-  if (shape_.sharing == Sharing::k) return false;
-  if (x.b_col != y.b_col || x.k_begin != y.k_begin || x.k_end != y.k_end) return false;
-  // What stages bring to one passes the other's by: they have the same of it, or one has no slots.
-  if (x.adds > 0 && y.adds > 0 && (x.adds != y.adds || x.slot_stages != y.slot_stages)) return false;
-  for (std::uint32_t w = 0; w < y.load_waits; ++w)
-    if (!free_[table_.waits[y.waits + w].signal]) return false;
-  return true;
+void Pairs::complete(Place& place) {
+  if (!place.alone) return;
+  place.alone = false;
+  TaskEntry &first = table_.tasks[place.entry], &second = table_.tasks[place.entry + 1];
+  second = first;
+  second.kind = first.kind == TaskKind::tile ? TaskKind::partner : TaskKind::none;
+  const bool shared = second.kind == TaskKind::partner && shape_.sharing == Sharing::k;
+  if (!shared) second.load_waits = 0;
+  second.epilogue_waits = second.adds = second.stores = second.post_count = 0;
+  second.bias = 0;
+  if (shared) share_k(first, second);
+  table_.partners += second.kind == TaskKind::partner;
 }
 
 // Gives two copies of a tile the halves of its K: equally many slices, as the blocks' stages go in step. The last

@@ -1,50 +1,49 @@
-// Which of a queue's tasks the two blocks of a cluster take together.
+// Where a queue's tasks lie in the table of a kernel whose blocks come in clusters of two.
 #pragma once
 
 #include <array>
 #include <cstddef>
-#include <vector>
 
 #include "execute/cuda/tables/translate.hpp"
+#include "plan/pairs.hpp"
 
 namespace imbrex::cuda {
 
-/// One queue's, in its order. Pairs keep what the checker proves for workers that take tasks one by one: of a queue's
-/// unfinished tasks, the first is at the head of its blocks, or its mate is one that always finishes. So a task's mate
-/// is its neighbour, or a later tile without waits that shares its columns. A pair loads together: a mate must not wait
-/// for loads that hang on tiles. Blocks that share tiles' K take a tile together, and two of other tasks.
+/// Lays out one queue after another, in their order: a pair of the plan's side by side, where its first task stands; any
+/// other task beside an empty one, or, where blocks share tiles' K, a tile beside its other half. Such blocks ignore
+/// all pairs of a queue that may have pairs of tiles: that some run and others do not, is not proved sound.
 class Pairs {
  public:
-  /// Pairs go to the end of `table`, which has the tasks' waits. `free`: by signal, whether those who wait for it wait
-  /// for no tile.
-  Pairs(RankTable& table, const std::vector<bool>& free, const TileShape& shape)
-      : table_(table), free_(free), shape_(shape) {}
-  /// Where the queue's next task is to be written, before add.
-  TaskEntry& next();
+  /// Tasks go to the end of `table`, which has their waits.
+  Pairs(RankTable& table, const TileShape& shape) : table_(table), shape_(shape) {}
+
+  void begin(const Queue& queue) { ignored_ = shape_.sharing == Sharing::k && queue.cluster != ClusterMode::share_k; }
+  /// Where the queue's next task is to be written, before add. It keeps the format's rules.
+  TaskEntry& next(const Task& task);
   void add();
-  /// Pairs those left.
+  /// Behind the queue's last task.
   void finish();
 
  private:
-  // Further ahead than this, mates would lose the order that the plan wants.
-  static constexpr std::size_t window = 96;
+  struct Place {
+    std::size_t entry = 0;
+    bool alone = false;
+  };
 
-  const TaskEntry& at(std::size_t i) const { return entries_[i % window]; }
-  bool taken(std::size_t i) const { return taken_[i % window]; }
-  void take(std::size_t i);
-  void pair_first();
-  std::size_t mate_of_first() const;
-  bool pairable(const TaskEntry& x, const TaskEntry& y) const;
+  static constexpr std::size_t window = plan::pair_window;
+
+  Place& place(std::size_t task) { return places_[task % window]; }
+  void complete(Place& place);
   void share_k(TaskEntry& first, TaskEntry& second);
 
   // NOTE: a copy: of what it knows to be zero, the compiler fills memory with an instruction that takes twice as long.
   TaskEntry blank_{};
   RankTable& table_;
-  const std::vector<bool>& free_;
   const TileShape& shape_;
-  std::array<TaskEntry, window> entries_;
-  std::array<bool, window> taken_;
-  std::size_t begin_ = 0, end_ = 0;
+  bool ignored_ = false;
+  std::array<Place, window> places_;  // of the last tasks: any of them may get a mate
+  std::size_t end_ = 0;               // tasks that have come
+  TaskEntry* first_ = nullptr;        // of the task that is being written
 };
 
 }  // namespace imbrex::cuda

@@ -36,18 +36,10 @@ TableSurvey::TableSurvey(const Plan& frame, int rank)
       rank_(rank),
       queues_(frame.ranks[static_cast<std::size_t>(rank)].queues),
       column_step_(column_step(frame.problem.type)),
-      depth_(shapes_of(frame.problem).depth) {
-  free_.assign(static_cast<std::size_t>(frame.ranks[static_cast<std::size_t>(rank)].signals), true);
-  for (const RankPlan& r : frame.ranks) waited_.emplace_back(r.queues.size());
-}
+      depth_(shapes_of(frame.problem).depth) {}
 
 void TableSurvey::add(const plan::TaskPlace& place, const Task& task) {
   const auto queue = static_cast<std::size_t>(place.queue);
-  auto& waited = waited_[static_cast<std::size_t>(place.rank)];
-  if (!task.waits.empty()) waited[queue] = true;
-  if (!task.posts.empty() && waited[queue])
-    for (const Post& post : task.posts)
-      if (post.rank == rank_) free_[static_cast<std::size_t>(post.signal)] = false;
   const auto* tile = std::get_if<Tile>(&task.work);
   if (tile != nullptr) {
     largest_ = {std::max(largest_.rows, tile->a.rows), std::max(largest_.cols, tile->b.cols)};

@@ -3,7 +3,6 @@
 
 #include <span>
 #include <string>
-#include <vector>
 
 #include "execute/layout.hpp"
 #include "plan/task_stream.hpp"
@@ -15,10 +14,6 @@ class TableSurvey {
   /// For the tables of `rank`; tasks come one by one, those of other ranks, too. `frame` outlives the survey.
   TableSurvey(const Plan& frame, int rank);
   void add(const plan::TaskPlace& place, const Task& task);
-
-  /// By signal of the rank: whether only tasks raise it before which nothing of their queue waits. What waits for such
-  /// a signal cannot wait for another tile.
-  const std::vector<bool>& free() const { return free_; }
 
   /// Entries of the tables, without partners.
   struct Sizes {
@@ -48,8 +43,6 @@ class TableSurvey {
   std::span<const Queue> queues_;  // of the rank
   std::int64_t column_step_;       // at which loads of B can begin: a power of two
   std::int64_t depth_;             // of a rank's product
-  std::vector<bool> free_;
-  std::vector<std::vector<bool>> waited_;  // by rank and queue: whether a task has waited
   Sizes sizes_;
   Extent largest_;
   bool whole_depth_ = true;

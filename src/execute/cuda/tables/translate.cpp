@@ -31,7 +31,7 @@ class Translation {
         shape_(shape),
         queues_(frame.ranks[index(rank)].queues),
         copied_(queues_.size()),
-        pairs_(table_, survey.free(), shape_) {
+        pairs_(table_, shape_) {
     for (int b = 0; b < std::ssize(plan_.buffers); ++b) places_.push_back(place_of(b));
     static_cast<TableEntries&>(table_) = std::move(memory);
     table_.tasks.clear();
@@ -200,6 +200,7 @@ class Translation {
       pairs_.finish();
       if (!table_.queues.empty()) table_.queues.back().count = entries() - table_.queues.back().first;
       if (++queue_ == std::ssize(queues_) || queues_[index(queue_)].engine != Engine::compute) continue;
+      pairs_.begin(queues_[index(queue_)]);
       IMBREX_EXPECTS(table_.queues.size() < max_compute_queues, "the plan has more than {} compute queues",
                      max_compute_queues);
       table_.queues.push_back({entries(), 0, 0, word(queues_[index(queue_)].workers)});
@@ -218,7 +219,7 @@ class Translation {
       unreserved_ = queue_;
     }
     const bool paired = shape_.cluster > 1;
-    TaskEntry& entry = paired ? pairs_.next() : table_.tasks.emplace_back();
+    TaskEntry& entry = paired ? pairs_.next(*task_) : table_.tasks.emplace_back();
     start(entry);
     if (const auto* tile = std::get_if<Tile>(&task_->work))
       add_tile(entry, *tile);
