@@ -101,8 +101,10 @@ void Builder::skip(int rank, int queue, const std::vector<Wait>& waits, std::vec
 }
 
 void Builder::reserve(int rank, int queue, std::size_t count) {
-  if (!keeps(rank) || visit_ != nullptr) return;
+  if (!keeps(rank)) return;
   finish_tile();
+  pairs(rank, queue).reserve(count);
+  if (visit_ != nullptr) return;
   auto& kept = tasks(rank, queue);
   kept.reserve(kept.size() + count);
 }

@@ -16,9 +16,14 @@ std::string_view name_of(PairSide::Kind kind) {
 
 }  // namespace
 
-PairSide side_of(const Plan& frame, const Task& task) {
-  PairSide side;
+namespace {
+
+// NOTE: where it lies. What has just been written field by field cannot be copied in wider pieces at once.
+void fill(PairSide& side, const Plan& frame, const Task& task) {
   if (const auto* tile = std::get_if<Tile>(&task.work)) {
+    side.kind = PairSide::Kind::tile;
+    side.wide = false;
+    side.slots = 0;
     side.a_col = tile->a.col;
     side.b = tile->b;
     for (const Region& add : tile->adds) {
@@ -31,6 +36,13 @@ PairSide side_of(const Plan& frame, const Task& task) {
   } else {
     side.kind = PairSide::Kind::reduction;
   }
+}
+
+}  // namespace
+
+PairSide side_of(const Plan& frame, const Task& task) {
+  PairSide side;
+  fill(side, frame, task);
   return side;
 }
 
@@ -61,7 +73,8 @@ int PairChoice::choose(const Plan& frame, const Task& task, bool loads_are_free)
   // Who stood here is too far behind by now.
   if (oldest_ == place) remove(place);
   if (newest_ == place) newest_ = none;
-  const PairSide side = side_of(frame, task);
+  PairSide& side = window_->side[static_cast<std::size_t>(place)];
+  fill(side, frame, task);
   const bool tile = side.kind == PairSide::Kind::tile;
   if (tile && !tiles_) {
     newest_ = none;
@@ -77,7 +90,6 @@ int PairChoice::choose(const Plan& frame, const Task& task, bool loads_are_free)
     if (!tile || !loads || loads_are_free) first = newest_;
   }
   if (first == none) {
-    window_->side[static_cast<std::size_t>(place)] = side;
     if (tile) append(place);
     newest_ = place;
     return 0;

@@ -33,8 +33,7 @@ PairSide side_of(const Plan& frame, const Task& task);
 inline bool alike(const PairSide& x, const PairSide& y) {
   if (x.kind != y.kind) return false;
   if (x.kind != PairSide::Kind::tile) return true;
-  return x.b == y.b && x.a_col == y.a_col &&
-         (x.slots == 0 || y.slots == 0 || (x.slots == y.slots && x.wide == y.wide));
+  return x.b == y.b && x.a_col == y.a_col && (x.slots == 0 || y.slots == 0 || (x.slots == y.slots && x.wide == y.wide));
 }
 
 /// Why two tasks that are not alike are no pair: "one is a tile, the other a reduction".
@@ -58,6 +57,10 @@ class PairChoice {
 
   /// Before the first task, once more: the same tasks come again. If all have come before, their mates are known.
   void begin();
+  /// So many tasks come.
+  void reserve(std::size_t count) {
+    if (pairs_) mates_.reserve(mates_.size() + count);
+  }
   /// Behind the last one.
   void end() { known_ = true; }
 
@@ -87,9 +90,9 @@ class PairChoice {
   std::size_t count_ = 0;            // tasks that have come again
   std::vector<std::uint8_t> mates_;  // by task
   std::unique_ptr<Window> window_;
-  int place_ = 0;                   // of the next task
+  int place_ = 0;                    // of the next task
   int oldest_ = none, last_ = none;  // tiles without mates
-  int newest_ = none;               // the last task that was no mate, unless it has one
+  int newest_ = none;                // the last task that was no mate, unless it has one
 };
 
 }  // namespace imbrex::plan

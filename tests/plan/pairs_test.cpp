@@ -185,8 +185,8 @@ TEST(Pairs, EachTaskTakesTheFirstLaterOneThatItMay) {
     SCOPED_TRACE(test::describe(c));
     const Plan plan = make_plan(c.problem, c.strategy, c.knobs);
     // Strategies take it that all pulled pieces hang on others.
-    const bool pulls = c.problem.op == Operator::all_gather_gemm && c.knobs.transport == Transport::pull &&
-                       c.problem.ranks > 1;
+    const bool pulls =
+        c.problem.op == Operator::all_gather_gemm && c.knobs.transport == Transport::pull && c.problem.ranks > 1;
     // By rank and signal: tasks post to it that stand behind a wait.
     std::set<std::pair<int, int>> late;
     for (const RankPlan& rank : plan.ranks)
@@ -201,8 +201,7 @@ TEST(Pairs, EachTaskTakesTheFirstLaterOneThatItMay) {
     for (int r = 0; r < c.problem.ranks; ++r)
       for (const Queue& queue : plan.ranks[index(r)].queues) {
         const std::vector<int> chosen = mates_of(queue.tasks);
-        ASSERT_EQ(chosen,
-                  mates_by_looking_ahead(plan, queue, [&](int s) { return !pulls && !late.contains({r, s}); }));
+        ASSERT_EQ(chosen, mates_by_looking_ahead(plan, queue, [&](int s) { return !pulls && !late.contains({r, s}); }));
         for (std::size_t t = 0; t < chosen.size(); ++t) {
           mates += chosen[t] > 0;
           far += chosen[t] > 1;
@@ -311,9 +310,10 @@ TEST(Pairs, CheckerNamesMatesThatHoldOthersUp) {
     compute(plan, rank)[5].mate = 5;
   }
   EXPECT_FALSE(check_format(plan).has_value()) << check_format(plan)->message;
-  expect_fault(plan, Fault::deadlock,
-               "rank 0 queue 0 task 5 (tile): waits, and goes beside task 0, ahead of rank 0 queue 0 task 1 (tile): only "
-               "a mate that waits for nothing goes ahead of others");
+  expect_fault(
+      plan, Fault::deadlock,
+      "rank 0 queue 0 task 5 (tile): waits, and goes beside task 0, ahead of rank 0 queue 0 task 1 (tile): only "
+      "a mate that waits for nothing goes ahead of others");
   EXPECT_FALSE(gets_through(plan, random));
   // Unless those between are mates of earlier tasks.
   plan = reduce_scatter();
@@ -356,7 +356,8 @@ TEST(Pairs, CheckerNamesMatesWhoseLoadsHangOnTiles) {
   plan = gather(Transport::pull);
   EXPECT_EQ(mates_of(compute(plan)), (std::vector<int>{0, 1, 0, 0, 0, 0}));
   compute(plan)[3].mate = 1;
-  expect_fault(plan, Fault::deadlock, "task 3 (tile): loads beside its pair's first tile, task 2, but waits before that");
+  expect_fault(plan, Fault::deadlock,
+               "task 3 (tile): loads beside its pair's first tile, task 2, but waits before that");
 }
 
 // -------------------------------------------------------------------------------------------- what is proved, holds
@@ -386,7 +387,8 @@ int pair_at_random(const Plan& plan, std::vector<Task>& tasks, test::Random& ran
       alone.push_back(t);
       continue;
     }
-    const std::size_t first = random.chance(0.5) ? firsts.back() : firsts[index(random.between(0, std::ssize(firsts) - 1))];
+    const std::size_t first =
+        random.chance(0.5) ? firsts.back() : firsts[index(random.between(0, std::ssize(firsts) - 1))];
     std::erase(alone, first);
     tasks[t].mate = static_cast<int>(t - first);
     ++pairs;
