@@ -25,7 +25,7 @@ struct PairSide {
   Region b{};
 };
 
-/// Of a task on a compute queue.
+/// The side that a task on a compute queue makes.
 PairSide side_of(const Plan& frame, const Task& task);
 
 /// Whether two tasks can form a pair. What stages of a kernel bring to one tile passes the other's by: so they have the

@@ -28,7 +28,7 @@ Knobs small_tiles(Transport transport = Transport::store) {
   return knobs;
 }
 
-// Of each owner, the other rank first: two rows of tiles in two columns, a column after the other.
+// By owner, the other rank first: two rows of tiles in two columns, a column after the other.
 Plan reduce_scatter(int ranks = 2) {
   return make_plan({Operator::gemm_reduce_scatter, 16 * ranks, 16, 256 * ranks, ranks, Type::bf16}, Strategy::fused,
                    small_tiles());

@@ -13,7 +13,7 @@ namespace imbrex::plan {
 /// Rules of the format for one queue's pairs, whose tasks come in order.
 class PairRules {
  public:
-  /// Of the next task, whose regions are in bounds. Returns the rule that its mate breaks, or nothing.
+  /// Takes the next task, whose regions are in bounds. Returns the rule that its mate breaks, or nothing.
   std::string add(const Plan& frame, const Queue& queue, const Task& task);
 
  private:

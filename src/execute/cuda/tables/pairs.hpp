@@ -9,9 +9,9 @@
 
 namespace imbrex::cuda {
 
-/// Lays out one queue after another, in their order: a pair of the plan's side by side, where its first task stands; any
-/// other task beside an empty one, or, where blocks share tiles' K, a tile beside its other half. Such blocks ignore
-/// all pairs of a queue that may have pairs of tiles: that some run and others do not, is not proved sound.
+/// Lays out one queue after another, in their order: a pair of the plan's side by side, where its first task stands;
+/// any other task beside an empty one, or, where blocks share tiles' K, a tile beside its other half. Such blocks
+/// ignore all pairs of a queue that may have pairs of tiles: that some run and others do not, is not proved sound.
 class Pairs {
  public:
   /// Tasks go to the end of `table`, which has their waits.
