@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/check.hpp"
+#include "plan/task_stream.hpp"
 
 namespace imbrex::jobs {
 namespace {
@@ -197,6 +198,21 @@ Cuts cuts_of(const Plan& plan, int rank) {
   return cuts;
 }
 
+// What ranks store of their sums over parts of K, before they add them up, loses against fp32. The last part's tile
+// adds the others, and so stores the whole.
+Way way_of_parts(const Plan& plan) {
+  Way way;
+  const std::int64_t depth = shapes_of(plan.problem).depth;
+  plan::for_each_task(plan, [&](const plan::TaskPlace&, const Task& task) {
+    const auto* tile = std::get_if<Tile>(&task.work);
+    if (tile == nullptr || tile->a.cols == depth || !tile->adds.empty()) return;
+    for (const Store& store : tile->stores)
+      if (const Type type = plan.buffers[static_cast<std::size_t>(store.to.buffer)].type; type != Type::fp32)
+        way = {std::max(way.roundoff, unit_roundoff(type)), std::max(way.half_denormal, half_denormal(type))};
+  });
+  return way;
+}
+
 }  // namespace
 
 Reference reference_of(const Plan& plan, const OperandSource& operands, int rank, Device device) {
@@ -264,7 +280,10 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
                  "k = {}: a sum in fp32 of {} terms and more can be verified no more, its bound is too wide", problem.k,
                  1 << 23);
   const Adding adding = adding_of(plan);
-  const Way way = way_of_sums(plan);
+  const Way way = way_of_sums(plan), way_of_part = way_of_parts(plan);
+  // The parts' magnitudes are together no more than those of the products that they sum.
+  const double part_roundoff = way_of_part.roundoff * (1 + g),
+               part_denormal = parts * static_cast<double>(ranks) * way_of_part.half_denormal;
   const bool in_partial_type =
       adding == Adding::stages || (adding == Adding::collective && (problem.bias || device == Device::cuda));
   const double u_out = unit_roundoff(result), roundings = in_partial_type ? static_cast<double>(ranks) : 1,
@@ -283,7 +302,8 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
     ref.codec_bound = *std::max_element(coding.begin(), coding.end());
   }
   for (std::size_t i = 0; i < count; ++i) {
-    const double accumulated = g * absolute[i] + lost[i] + underflow + coding[i];
+    const double accumulated =
+        g * absolute[i] + lost[i] + underflow + coding[i] + part_roundoff * absolute[i] + part_denormal;
     const double rounded =
         sums ? g_partial * (partials[i] + accumulated) + static_cast<double>(ranks) * way.half_denormal : 0;
     ref.bound[i] =

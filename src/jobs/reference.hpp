@@ -26,6 +26,8 @@ struct Reference {
 ///   an instruction's sum of e4m3 products (GPUs), 32 of them and the sum so far c aligned to the largest and cut off
 ///   behind 13 bits, one of which may be taken by the products' carry (DeepSeek-AI, "DeepSeek-V3 Technical Report",
 ///   2024, section 3.3.2):              33 * 2^-12 * max(|c|, max |a| * max |b|), c starting anew every 128 of K
+///   parts of K stored in a narrower type Q than fp32, before a rank adds them up:
+///                                       u_Q (1 + g) * sum |a b| + (parts) R * tiny_Q
 ///   partial products rounded to type P: u_P * (sum |p_s| + fp32 term) + R * tiny_P, where more than one rank adds up
 ///     added up in type P:               g_P * (sum |p_s| + fp32 term) + R * tiny_P,  g_P = R u_P / (1 - R u_P): a
 ///                                       product is rounded, and then takes part in at most R - 1 sums, in any order

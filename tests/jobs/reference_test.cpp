@@ -93,6 +93,26 @@ TEST(Reference, PlansWithoutSuchCollectivesKeepTheirBound) {
             jobs::reference_of(s.plan, *s.operands, 0).bound);
 }
 
+// Strategies store parts of K in fp32; other plans need not.
+TEST(Reference, NarrowPartsOfKHaveABoundOfTheirOwn) {
+  jobs::RunRequest request;
+  request.problem = {Operator::gemm_all_reduce, 32, 16, 512, 2, Type::bf16};
+  request.seed = 5;
+  Problem problem = request.problem;
+  const auto operands = jobs::open_operands(request, problem);
+  const auto bound = [&](int split_k, Type parts) {
+    Plan plan = make_plan(problem, Strategy::fused, {.transport = Transport::store, .split_k = split_k});
+    for (Buffer& buffer : plan.buffers)
+      if (buffer.name == "parts") buffer.type = parts;
+    EXPECT_FALSE(check(plan).has_value());
+    return jobs::reference_of(plan, *operands, 0).bound.front();
+  };
+  const double whole = bound(1, Type::fp32), cut = bound(2, Type::fp32), narrow = bound(2, Type::bf16);
+  EXPECT_NEAR(cut, whole, whole * 1e-3);
+  EXPECT_GT(narrow, 1.5 * cut);
+  EXPECT_GT(narrow, bound(2, Type::fp16));
+}
+
 // A matrix instruction of Hopper's for 8-bit floats: products and the sum so far aligned to the largest, cut off behind
 // 13 bits, and added; a new sum every 128 of K.
 float sum_of_instructions(const std::vector<float>& a, std::int64_t row, const std::vector<float>& b, std::int64_t col,
