@@ -114,7 +114,7 @@ TEST(GpuProcesses, LibraryPlansGoThroughNccl) {
   std::vector<Plan> plans;
   for (const Operator op : operators)
     for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed})
-      plans.push_back(make_plan(exact_problem(op), strategy, {.chunks = 2}));
+      plans.push_back(make_plan(exact_problem(op), strategy, {.chunks = 2, .partial = Type::fp32}));
   expect_exact(plans, c);
 }
 
@@ -125,7 +125,8 @@ TEST(GpuProcesses, LibraryPlansGoThroughOwnCollectives) {
   c.repeats = c.replays = epochs(100, 4) / 2;
   std::vector<Plan> plans;
   for (const Operator op : operators)
-    plans.push_back(make_plan(exact_problem(op), Strategy::sequential, {.transport = Transport::store}));
+    plans.push_back(
+        make_plan(exact_problem(op), Strategy::sequential, {.transport = Transport::store, .partial = Type::fp32}));
   expect_exact(plans, c);
 }
 
