@@ -40,7 +40,7 @@ class CudaExecutor final : public Executor {
     const std::lock_guard guard(calls_.lock());
     quiesce();
     if (cuda::runs_by_libraries(tasks->frame())) {
-      IMBREX_EXPECTS(options_.ranks_per_gpu == 1 || !threads_, "{}",
+      IMBREX_EXPECTS(options_.ranks_per_gpu == 1 || world_.size() == 1 || !threads_, "{}",
                      cuda::refusal_of_shared_libraries(options_.ranks_per_gpu));
       if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, calls_, device_, options_.ranks_per_gpu);
       return libraries_->prepare(*tasks->whole(), options_);

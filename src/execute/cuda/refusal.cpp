@@ -79,7 +79,7 @@ std::string refusal_of_shared_libraries(int ranks_per_gpu) {
 }
 
 std::string refusal_of_sharing(const Plan& plan, int ranks_per_gpu, bool processes) {
-  if (ranks_per_gpu == 1) return {};
+  if (ranks_per_gpu == 1 || plan.problem.ranks == 1) return {};
   if (runs_by_libraries(plan)) return processes ? std::string() : refusal_of_shared_libraries(ranks_per_gpu);
   const auto copies = [](const Queue& q) { return q.engine == Engine::copy && !q.tasks.empty(); };
   for (const RankPlan& rank : plan.ranks)
