@@ -61,8 +61,9 @@ def library_jobs():
 
 class Side:
     def __init__(self, program, jobs, ranks, mode):
+        # A kernel that is loaded at its first call waits for kernels that run, which may wait for it.
         self.process = subprocess.Popen([program, jobs, str(ranks), mode], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        env={**os.environ, "CUDA_DEVICE_MAX_CONNECTIONS": "32"})
+                                        env={**os.environ, "CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"})
 
     def ask(self, command):
         self.process.stdin.write(command + "\n")

@@ -83,7 +83,8 @@ std::shared_ptr<void> random_matrix(const Extent& extent) {
   expect(cudaMalloc(&p, bytes));
   std::shared_ptr<void> owner(p, [](void* memory) { cudaFree(memory); });
   for (std::size_t at = 0; at < bytes; at += chunk)
-    expect(cudaMemcpy(static_cast<std::byte*>(p) + at, some.data(), std::min(chunk, bytes - at), cudaMemcpyHostToDevice));
+    expect(
+        cudaMemcpy(static_cast<std::byte*>(p) + at, some.data(), std::min(chunk, bytes - at), cudaMemcpyHostToDevice));
   return owner;
 }
 
@@ -175,7 +176,7 @@ class Rank {
   }
 
   double time_calls() {
-    constexpr int calls = 16;  // fewer than a stream queues
+    constexpr int calls = 4;  // fewer than epochs of libraries that may be queued, so that none waits for the GPU
     for (int i = 0; i < 2; ++i) call(*operator_, a_.get(), b_.get(), out_.get(), stream_);
     operator_->synchronize(stream_);
     world_.barrier();
@@ -200,7 +201,8 @@ class Rank {
 
 int main(int argc, char** argv) {
   if (argc != 4) {
-    std::fprintf(stderr, "usage: versions JOBS.json RANKS time|host   (ranks share one GPU; compare.py writes the jobs)\n");
+    std::fprintf(stderr,
+                 "usage: versions JOBS.json RANKS time|host   (ranks share one GPU; compare.py writes the jobs)\n");
     return 2;
   }
   try {
