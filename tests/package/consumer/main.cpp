@@ -1,8 +1,11 @@
 // Makes a plan and has it proved sound; probes the machine, so that the BLAS is linked as well.
 #include <cstdio>
 
-#include <imbrex/machine.hpp>
-#include <imbrex/plan.hpp>
+#include <imbrex/imbrex.hpp>
+
+#if IMBREX_VERSION_MAJOR < 0
+#error "the version header was not included"
+#endif
 
 int main() {
   const imbrex::Problem problem{imbrex::Operator::gemm_reduce_scatter, 512, 512, 512, 4, imbrex::Type::bf16};
