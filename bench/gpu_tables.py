@@ -96,10 +96,10 @@ def sum_of(result, unseen):
     spread = lambda gains: f"{least(gains)} to {max(gains):.2f} times"
     gains, best = [r["gain"] for r in layers], [r["best_gain"] for r in layers]
     others = [r["gain"] for r in rows_of(unseen)]
-    return (f"On four H200s, without NVLink multicast, over {len(layers)} products of Llama's and GPT-3's layers for which plans were tuned, `auto` is\n"
-            f"{geometric_mean(gains):.2f} times as fast as cuBLAS and NCCL (geometric mean; {spread(gains)}), and {geometric_mean(best):.2f} times as fast as the\n"
+    return (f"On four H200s, without NVLink multicast, at commit {result.get('commit', 'unknown')}, over {len(layers)} products of Llama's and GPT-3's layers for which plans were\n"
+            f"tuned, `auto` is {geometric_mean(gains):.2f} times as fast as cuBLAS and NCCL (geometric mean; {spread(gains)}), and {geometric_mean(best):.2f} times as fast as the\n"
             f"fastest of these and of PyTorch's fused operators ({spread(best)}); [the table](docs/gpu-results.md).\n"
-            f"Among the sizes without tuned plans, {len(others)} were measured on two H200s: {geometric_mean(others):.2f} times as fast as cuBLAS and NCCL\n"
+            f"Among the sizes without tuned plans, {len(others)} were measured on two H200s at commit {unseen.get('commit', 'unknown')}: {geometric_mean(others):.2f} times as fast as cuBLAS and NCCL\n"
             f"([{spread(others)}](docs/gpu-results.md#sizes-that-no-table-has)).\n")
 
 

@@ -106,10 +106,10 @@ class Tables(unittest.TestCase):
         self.assertIn("| 27.9 | 27.9 | 27.9 (cuBLAS+NCCL) | 28.0 | 1.00 | 1.00 | 1.00 | fused |", table)
         self.assertIn("| all | 1 | 0.996 | 0.996 | 0.99 | 0.996 | 0.99 |", table)  # the least is rounded down
         cube = {**row(m=8, us=(80.0, 40.0))}
-        text = gpu_tables.sum_of({"rows": [r, cube]}, {"rows": [row(us=(30.0, 20.0))]})
-        self.assertIn("over 1 products", text)
+        text = gpu_tables.sum_of({"commit": "abc", "rows": [r, cube]}, {"commit": "def", "rows": [row(us=(30.0, 20.0))]})
+        self.assertIn("at commit abc, over 1 products", text)
         self.assertIn("1.00 times as fast as cuBLAS and NCCL (geometric mean; 0.99 to 1.00 times)", text)
-        self.assertIn("1 were measured on two H200s: 1.50 times", text)
+        self.assertIn("1 were measured on two H200s at commit def: 1.50 times", text)
 
     def test_products_count_the_fastest_tile_shape(self):
         def product(m, us):
