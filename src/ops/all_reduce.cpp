@@ -3,6 +3,11 @@
 #include "ops/collective_place.hpp"
 
 namespace imbrex {
+namespace {
+
+constexpr std::string_view operand_names[] = {"in", "out"};
+
+}  // namespace
 
 struct AllReduce::State {
   std::unique_ptr<collectives::AllReduceBackend> backend;
@@ -29,7 +34,7 @@ void AllReduce::run(const Operands& operands, CudaStream stream) {
   place().call(
       operands, stream,
       [&] {
-        const ops::CollectiveOperands given(operands, state_->type, "in, out");
+        const ops::CollectiveOperands given(operands, state_->type, operand_names);
         const View &in = given.at("in"), &out = given.at("out");
         const std::int64_t count = ops::elements_of(in);
         IMBREX_EXPECTS(count == ops::elements_of(out), "operand out has {} elements, operand in {}; they must be equal",

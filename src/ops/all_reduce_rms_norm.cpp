@@ -3,6 +3,11 @@
 #include "ops/collective_place.hpp"
 
 namespace imbrex {
+namespace {
+
+constexpr std::string_view operand_names[] = {"in", "residual", "weight", "residual_out", "out"};
+
+}  // namespace
 
 struct AllReduceRmsNorm::State {
   std::unique_ptr<collectives::RmsNormBackend> backend;
@@ -30,7 +35,7 @@ void AllReduceRmsNorm::run(const Operands& operands, CudaStream stream) {
   place().call(
       operands, stream,
       [&] {
-        const ops::CollectiveOperands given(operands, s.type, "in, residual, weight, residual_out, out");
+        const ops::CollectiveOperands given(operands, s.type, operand_names);
         const std::int64_t all = ops::elements_of(given.at("in"));
         IMBREX_EXPECTS(all % s.hidden == 0, "operand in has {} elements; it must have rows of {}", all, s.hidden);
         const auto matrix = [&](std::string_view name) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <vector>
 
 #include "base/check.hpp"
 #include "ops/world_gpus.hpp"
@@ -51,16 +50,6 @@ void CollectiveObject::Place::expect_here(const Operands& operands) {
 namespace ops {
 namespace {
 
-std::vector<std::string_view> split(std::string_view names) {
-  constexpr std::string_view between = ", ";
-  std::vector<std::string_view> parts;
-  for (std::size_t end = 0; (end = names.find(between)) != std::string_view::npos;
-       names.remove_prefix(end + between.size()))
-    parts.push_back(names.substr(0, end));
-  parts.push_back(names);
-  return parts;
-}
-
 void expect_fits(const Operand& operand, Type type) {
   const auto& [name, view] = operand;
   const std::int64_t elements = elements_of(view);
@@ -92,12 +81,12 @@ std::int64_t elements_of(const View& view) {
   return count;
 }
 
-CollectiveOperands::CollectiveOperands(const Operands& operands, Type type, std::string_view names)
+CollectiveOperands::CollectiveOperands(const Operands& operands, Type type, std::span<const std::string_view> names)
     : operands_(operands), names_(names) {
   for (std::size_t i = 0; i < operands.size(); ++i) {
-    const std::vector<std::string_view> known = split(names);
-    IMBREX_EXPECTS(std::find(known.begin(), known.end(), operands[i].name) != known.end(),
-                   "operand {}: this collective has none of that name; its operands are {}", operands[i].name, names);
+    IMBREX_EXPECTS(std::find(names.begin(), names.end(), operands[i].name) != names.end(),
+                   "operand {}: this collective has none of that name; its operands are {}", operands[i].name,
+                   fmt::join(names, ", "));
     for (std::size_t j = 0; j < i; ++j)
       IMBREX_EXPECTS(operands[j].name != operands[i].name, "operand {} is given twice", operands[i].name);
     expect_fits(operands[i], type);
@@ -127,7 +116,8 @@ const View* CollectiveOperands::find(std::string_view name) const {
 
 const View& CollectiveOperands::at(std::string_view name) const {
   const View* view = find(name);
-  IMBREX_EXPECTS(view != nullptr, "operand {} is missing; this collective's operands are {}", name, names_);
+  IMBREX_EXPECTS(view != nullptr, "operand {} is missing; this collective's operands are {}", name,
+                 fmt::join(names_, ", "));
   return *view;
 }
 

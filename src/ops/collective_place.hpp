@@ -1,12 +1,12 @@
 // What the public collectives share: where they work, and the rules for their operands.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "imbrex/collectives.hpp"
-#include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
 #include "runtime/calls.hpp"
 
@@ -21,18 +21,13 @@ struct CollectiveObject::Place {
   /// this rank refuses what they take.
   template <typename Resolve, typename Launch>
   void call(const Operands& operands, CudaStream stream, Resolve&& resolve, Launch&& launch) {
-    bool taken = false;
-    try {
-      if (device == Device::cpu) expect_no_stream(stream);
-      expect_here(operands);
-      const auto resolved = resolve();
-      calls.take();
-      taken = true;
-      launch(resolved);
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::invalid_input) taken ? calls.take_back(error.what()) : calls.refuse(error.what());
-      throw;
-    }
+    calls.make(
+        [&] {
+          if (device == Device::cpu) expect_no_stream(stream);
+          expect_here(operands);
+          return resolve();
+        },
+        launch);
   }
 
   /// The backend is made, and has selected this rank's GPU.
@@ -56,15 +51,15 @@ namespace ops {
 /// an operand is unknown, given twice, of another type, null, or has gaps.
 class CollectiveOperands {
  public:
-  /// `names`: those that there may be, separated by ", ".
-  CollectiveOperands(const Operands& operands, Type type, std::string_view names);
+  /// `names`: those that there may be; they outlive this.
+  CollectiveOperands(const Operands& operands, Type type, std::span<const std::string_view> names);
 
   const View& at(std::string_view name) const;
   const View* find(std::string_view name) const;
 
  private:
   const Operands& operands_;
-  std::string_view names_;
+  std::span<const std::string_view> names_;
 };
 
 /// Throws Error(invalid_input) if a tensor has more elements than the object was made for.

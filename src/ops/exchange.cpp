@@ -3,6 +3,11 @@
 #include "ops/collective_place.hpp"
 
 namespace imbrex {
+namespace {
+
+constexpr std::string_view operand_names[] = {"in", "out"};
+
+}  // namespace
 
 struct Exchange::State {
   std::unique_ptr<collectives::ExchangeBackend> backend;
@@ -33,7 +38,7 @@ void Exchange::run(const Operands& operands, CudaStream stream) {
   place().call(
       operands, stream,
       [&] {
-        const ops::CollectiveOperands given(operands, s.type, "in, out");
+        const ops::CollectiveOperands given(operands, s.type, operand_names);
         const View &in = given.at("in"), &out = given.at("out");
         const bool gather = s.kind == ExchangeKind::all_gather, scatter = s.kind == ExchangeKind::reduce_scatter;
         const std::int64_t from = ops::elements_of(in), to = ops::elements_of(out);

@@ -106,21 +106,6 @@ struct GemmOperator::State {
     }
   }
 
-  // This rank's next call. Peers learn of it if this rank refuses what they take.
-  template <typename Resolve, typename Launch>
-  auto call(Resolve&& resolve, Launch&& launch) {
-    bool taken = false;
-    try {
-      const Addresses addresses = resolve();
-      calls.take();
-      taken = true;
-      return launch(addresses);
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::invalid_input) taken ? calls.take_back(error.what()) : calls.refuse(error.what());
-      throw;
-    }
-  }
-
   Report run_staged(const Operands& operands) {
     const int gpu = gpus->own_gpu;
     std::vector<Operand> there(operands.begin(), operands.end());
@@ -128,7 +113,7 @@ struct GemmOperator::State {
       for (std::size_t i = 0; i < there.size(); ++i)
         if (rules.info(there[i].name).role == role) f(staged[i], operands[i].view.data);
     };
-    return call(
+    return calls.make(
         [&] {
           rules.resolve(operands);
           runtime::select_gpu(gpu);
@@ -180,7 +165,7 @@ Operand GemmOperator::operand(std::string_view name, const void* data) const {
 void GemmOperator::run(const Operands& operands, CudaStream stream) {
   State& s = *state_;
   const bool on_gpus = s.device == Device::cuda;
-  s.call(
+  s.calls.make(
       [&] {
         const Addresses addresses = s.rules.resolve(operands);
         if (on_gpus) {
@@ -202,8 +187,8 @@ void GemmOperator::run(const Operands& operands, CudaStream stream) {
 Report GemmOperator::run_and_wait(const Operands& operands) {
   State& s = *state_;
   if (s.device == Device::cuda) return s.run_staged(operands);
-  return s.call([&] { return s.rules.resolve(operands); },
-                [&](const Addresses& addresses) { return s.execution().run(addresses); });
+  return s.calls.make([&] { return s.rules.resolve(operands); },
+                      [&](const Addresses& addresses) { return s.execution().run(addresses); });
 }
 
 void GemmOperator::check() { state_->execution().check(); }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
 #include "runtime/control.hpp"
 
@@ -15,6 +16,22 @@ namespace imbrex::runtime {
 class Calls {
  public:
   Calls(Control& control, int rank) : control_(control), rank_(rank) {}
+
+  /// This rank's next call: `resolve` checks its operands, and `launch` gets what it returns. Peers learn of it if this
+  /// rank refuses what they take, by an Error(invalid_input) of either.
+  template <typename Resolve, typename Launch>
+  auto make(Resolve&& resolve, Launch&& launch) {
+    bool taken = false;
+    try {
+      const auto resolved = resolve();
+      take();
+      taken = true;
+      return launch(resolved);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::invalid_input) taken ? take_back(error.what()) : refuse(error.what());
+      throw;
+    }
+  }
 
   /// This rank takes its next call. Throws Error(runtime_failure) if a peer is known to have refused it. One store and
   /// one load where nothing was refused.
