@@ -75,10 +75,9 @@ int main(int argc, char** argv) {
     std::vector<std::uint16_t> a(32 * 32), b(32 * 32), out(32 * 32);
     for (std::string line; std::getline(std::cin, line);) {
       if (line == "call") {
-        std::printf("%.4f\n",
-                    quickest(30, [&] {
-                      for (int i = 0; i < 100; ++i) call(op, a.data(), b.data(), out.data());
-                    }) / 100);
+        std::printf("%.4f\n", quickest(30, [&] {
+                                for (int i = 0; i < 100; ++i) call(op, a.data(), b.data(), out.data());
+                              }) / 100);
       } else {
         const Plan plan = plan_of(records.at(std::stoul(line.substr(6))));
         bool sound = true;

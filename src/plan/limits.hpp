@@ -14,6 +14,9 @@ inline constexpr std::int64_t most_extent = std::numeric_limits<std::int32_t>::m
 /// Bytes of all buffers of a rank, their copies included.
 inline constexpr std::int64_t most_bytes = std::int64_t{1} << 46;
 
+/// Bytes of a rank's workspaces, their copies included: they lie in a symmetric heap, which has 2^40 at most.
+inline constexpr std::int64_t most_workspace_bytes = std::int64_t{1} << 39;
+
 /// Signals of all ranks together.
 inline constexpr std::int64_t most_signals = std::int64_t{1} << 22;
 

@@ -92,22 +92,23 @@ TEST(Checker, NamesTypesAndLayoutsThatDoNotSuit) {
 }
 
 TEST(Checker, BoundsAllBuffersTogether) {
-  // Each alone is allowed; where they lie would be counted past 2^64.
+  // A heap holds each alone, and no heap holds all of them.
   Plan plan = reduce_scatter();
   const auto add = [&](std::int64_t rows, int copies) {
     plan.buffers.push_back(
         {"large", BufferRole::workspace, Layout::row_major, Type::fp32, rows, std::int64_t{1} << 20, copies});
   };
-  add(std::int64_t{1} << 23, 1);
+  const std::int64_t half = std::int64_t{1} << 16;  // rows of 2^38 bytes together
+  add(half, 1);
   EXPECT_FALSE(check(plan).has_value());
-  add(std::int64_t{1} << 23, 1);
-  expect_fault(plan, Fault::malformed, "the buffers up to large need more than 2^46 bytes");
+  add(half, 1);
+  expect_fault(plan, Fault::malformed, "the workspaces up to large need more than 2^39 bytes");
   plan.buffers.pop_back();
   plan.buffers.back().copies = 2;
-  expect_fault(plan, Fault::malformed, "the buffers up to large need more than 2^46 bytes");
-  plan = reduce_scatter();
-  for (int i = 0; i < 1 << 19; ++i) add(std::int64_t{1} << 23, 2);
-  expect_fault(plan, Fault::malformed, "the buffers up to large need more than 2^46 bytes");
+  expect_fault(plan, Fault::malformed, "the workspaces up to large need more than 2^39 bytes");
+  plan.buffers.back() = {
+      "large", BufferRole::workspace, Layout::row_major, Type::fp32, std::int64_t{1} << 25, std::int64_t{1} << 20, 1};
+  expect_fault(plan, Fault::malformed, "buffer large of 33554432 x 1048576 is larger than 2^46 bytes");
 }
 
 TEST(Checker, NamesRegionsThatLeaveTheirBuffers) {

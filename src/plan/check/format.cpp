@@ -78,7 +78,7 @@ class FormatCheck::Rules {
     const auto callers = static_cast<std::size_t>(count_operands(problem));
     expect(plan_.buffers.size() >= callers, "the first buffers must be a, b, out{}{}; there are {}",
            problem.bias ? ", bias" : "", scaled ? ", a_scale, b_scale" : "", plan_.buffers.size());
-    std::int64_t total = 0;
+    std::int64_t total = 0, workspaces = 0;
     for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
       const Buffer& b = plan_.buffers[i];
       if (b.name.size() > most_name || !base::is_printable(b.name))
@@ -93,11 +93,14 @@ class FormatCheck::Rules {
       expect(b.copies == 1 || b.copies == 2, "buffer {} has {} copies: it must have 1 or 2", b.name, b.copies);
       // Each has a place of its own in the heap, whose bytes must not count past what a word holds.
       const std::int64_t bytes = b.rows * b.cols * static_cast<std::int64_t>(size_of(b.type));
-      total += (bytes + heap_alignment - 1) / heap_alignment * heap_alignment * b.copies;
+      const std::int64_t placed = (bytes + heap_alignment - 1) / heap_alignment * heap_alignment * b.copies;
+      total += placed;
       expect(total <= most_bytes, "the buffers up to {} need more than 2^46 bytes", b.name);
       if (i < callers) continue;
       expect(b.role == BufferRole::workspace, "buffer {} is number {}: only the first {} are the caller's", b.name, i,
              callers);
+      workspaces += placed;
+      expect(workspaces <= most_workspace_bytes, "the workspaces up to {} need more than 2^39 bytes", b.name);
       expect(b.layout != Layout::column_major, "buffer {} is column_major: only B of an e4m3 problem is", b.name);
     }
     const auto operand = [&](int index, BufferRole role, const Extent& extent, Type type, Layout layout) {
