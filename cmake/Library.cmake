@@ -1,7 +1,7 @@
 # Two shared libraries of the same objects. Tests and the program link `imbrex`, which shows them everything. What is
-# installed shows the public names only: those of the classes and functions that include/imbrex/ declares, and of the
-# classes of its device/, whose functions are all inline. Beside them the program of the same build finds its jobs, under
-# a version that says whose they are: no header of theirs is installed.
+# installed shows the public names only: those of the classes and functions that include/imbrex/ declares, c.h's among
+# them, and of the classes of its device/, whose functions are all inline. Beside them the program of the same build finds
+# its jobs, under a version that says whose they are: no header of theirs is installed.
 set(IMBREX_PROGRAM_HEADERS jobs/run.hpp jobs/run_all_reduce.hpp jobs/measure/measure.hpp)
 set(IMBREX_EXPORTS ${CMAKE_CURRENT_BINARY_DIR}/exports.map)
 # Appends to `out` a pattern for each function that the headers declare in namespace `space`.
@@ -27,10 +27,18 @@ endfunction()
 file(GLOB headers ${CMAKE_CURRENT_SOURCE_DIR}/include/imbrex/*.hpp ${CMAKE_CURRENT_SOURCE_DIR}/include/imbrex/advanced/*.hpp)
 set(public "    imbrex::[A-Z]*;\n    imbrex::device::[A-Z]*;\n    imbrex::operator*;\n    vtable?for?imbrex::[A-Z]*;\n    typeinfo?for?imbrex::[A-Z]*;\n    typeinfo?name?for?imbrex::[A-Z]*;\n    *thunk?to?imbrex::[A-Z]*;\n")
 imbrex_functions_of(public imbrex ${headers})
+set(c_header ${CMAKE_CURRENT_SOURCE_DIR}/include/imbrex/c.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${c_header})
+file(STRINGS ${c_header} lines REGEX "^[a-z][^(]*[ *]imbrex_[a-z_]+\\(")
+set(c_functions)
+foreach(line ${lines})
+  string(REGEX REPLACE "^[^(]*[ *](imbrex_[a-z_]+)\\(.*" "\\1" name "${line}")
+  string(APPEND c_functions "    ${name};\n")
+endforeach()
 list(TRANSFORM IMBREX_PROGRAM_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/src/)
 imbrex_functions_of(program imbrex::jobs ${IMBREX_PROGRAM_HEADERS})
 file(CONFIGURE OUTPUT ${IMBREX_EXPORTS} @ONLY CONTENT "IMBREX_@PROJECT_VERSION@ {
-  global: extern \"C++\" {\n@public@  };\n  local: *;\n};
+  global:\n@c_functions@    extern \"C++\" {\n@public@  };\n  local: *;\n};
 IMBREX_PRIVATE {
   global: extern \"C++\" {\n@program@  };\n};\n")
 

@@ -10,12 +10,14 @@ from pathlib import Path
 # A function's name stands before its arguments; a template's instance has its result in front.
 NAME = re.compile(r"^(?:vtable for |typeinfo for |typeinfo name for |(?:non-virtual|virtual|covariant return) thunk to )?"
                   r"imbrex::(?:device::)?([A-Za-z_]\w*|operator[^\w\s]+)")
+C_FUNCTION = re.compile(r"^[a-z][^(\n]*[ *](imbrex_[a-z_]+)\(", re.M)
 FUNCTION = re.compile(r"^(?!inline|IMBREX_DEVICE|struct|constexpr|template|using|static_assert|friend|return)[A-Za-z_][^(\n]*[ &*]([a-z_]\w*)\(", re.M)
 
 
 def main(library, include):
     text = "".join(path.read_text() for path in sorted(Path(include).rglob("*.hpp")))
     functions = set(FUNCTION.findall(text))
+    c_functions = set(C_FUNCTION.findall((Path(include) / "c.h").read_text()))
     types = set(re.findall(r"\b(?:struct|class|enum class)\s+([A-Z]\w*)", text))
     shown = subprocess.run(["nm", "-DC", "--defined-only", library], check=True, stdout=subprocess.PIPE, text=True).stdout
     names, found, private = set(), set(), 0
@@ -26,7 +28,10 @@ def main(library, include):
             private += 1
         elif not re.fullmatch(r"IMBREX_([\d.]+|PRIVATE)", name):  # the versions themselves
             names.add(name)
-    for name in sorted(names):
+    missing = c_functions - names
+    assert not missing, f"c.h declares {sorted(missing)}, which the library does not show"
+    assert len(c_functions) > 30, f"only {len(c_functions)} functions were found in c.h"
+    for name in sorted(names - c_functions):
         match = NAME.match(name)
         assert match, f"{name} is shown, and is not of namespace imbrex"
         assert match[1] in functions | types or match[1].startswith("operator"), f"{name} is shown; no header declares it"

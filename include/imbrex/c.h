@@ -1,0 +1,302 @@
+/* Imbrex from C, and from whatever calls C: worlds, operators and collectives, as world.hpp, ops.hpp and
+   collectives.hpp tell of them. docs/c.md has an example.
+
+   Values of enumerations and fields of structures stay what they are in every later version. Structures grow at their
+   end: whoever fills one in sets `size` to its sizeof and leaves every other byte zero that it does not mean. A zero is
+   the default of each field.
+
+   A function that can fail returns a status; what it has made goes to its last argument, which receives NULL where it
+   fails. The text of the error is imbrex_error_message()'s. Null pointers and numbers that no enumeration has are
+   refused like any other bad argument, with IMBREX_INVALID_INPUT: by every rank where one is refused in the making of
+   an operator or collective, and as ops.hpp tells where it is refused in a call. Only without its object, a function
+   fails on this rank alone. */
+#ifndef IMBREX_C_H
+#define IMBREX_C_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "imbrex/version.hpp"
+
+#ifdef __cplusplus
+#define IMBREX_NOEXCEPT noexcept
+extern "C" {
+#else
+#define IMBREX_NOEXCEPT
+#endif
+
+/* ---------------------------------------------------------------------------------------------------- errors */
+
+typedef int32_t imbrex_status;
+enum {
+  IMBREX_OK = 0,
+  IMBREX_UNSOUND = 1,         ///< a plan that the checker refutes
+  IMBREX_INVALID_INPUT = 2,   ///< an argument, file or environment variable breaks a stated rule
+  IMBREX_RUNTIME_FAILURE = 3  ///< a wait past its limit, a lost rank, an operating system refusal, no memory
+};
+
+/// Why the calling thread's last failed call failed, naming value and rule. Valid until its next one; empty before the
+/// first.
+const char* imbrex_error_message(void) IMBREX_NOEXCEPT;
+
+/// "0.1.0": of the library, where IMBREX_VERSION_MAJOR and the others are the header's.
+const char* imbrex_version(void) IMBREX_NOEXCEPT;
+
+/* ---------------------------------------------------------------------------------------------------- values */
+
+typedef int32_t imbrex_type;
+enum { IMBREX_BF16 = 0, IMBREX_FP16 = 1, IMBREX_FP32 = 2, IMBREX_E4M3 = 3 };
+
+typedef int32_t imbrex_device;
+enum { IMBREX_AUTOMATIC = 0, IMBREX_CPU = 1, IMBREX_CUDA = 2 };
+
+typedef int32_t imbrex_scales;
+enum { IMBREX_SCALES_NONE = 0, IMBREX_SCALES_TENSOR = 1, IMBREX_SCALES_ROW = 2 };
+
+typedef int32_t imbrex_layout;
+enum { IMBREX_ROW_MAJOR = 0, IMBREX_COLUMN_MAJOR = 1 };
+
+typedef int32_t imbrex_role;
+enum { IMBREX_INPUT = 0, IMBREX_OUTPUT = 1 };
+
+enum { IMBREX_MOST_DIMS = 4 };
+
+/// Element (i, j, ...) lies i * strides[0] + j * strides[1] + ... elements behind `data`. Never grows.
+typedef struct imbrex_view {
+  void* data;
+  imbrex_type type;
+  int32_t dims;
+  int64_t extents[IMBREX_MOST_DIMS];
+  int64_t strides[IMBREX_MOST_DIMS];
+} imbrex_view;
+
+/// Never grows.
+typedef struct imbrex_operand {
+  const char* name;
+  imbrex_view view;
+} imbrex_operand;
+
+/* ---------------------------------------------------------------------------------------------------- worlds */
+
+/// One rank's membership. Functions on it, and on all that is made with it, are called by one thread at a time.
+typedef struct imbrex_world imbrex_world;
+
+typedef struct imbrex_unique_id {
+  char bytes[128];
+} imbrex_unique_id;
+
+typedef struct imbrex_world_options {
+  size_t size;
+  uint64_t heap_bytes;  ///< symmetric heap per rank, in host memory; 0: 1 GiB
+  double wait_limit;    ///< seconds that any wait may last; 0: IMBREX_WAIT_LIMIT, or 30
+} imbrex_world_options;
+
+/// What one process makes, and hands to the others by means of its own.
+imbrex_status imbrex_make_unique_id(imbrex_unique_id* id) IMBREX_NOEXCEPT;
+
+/// Collective; `options` may be NULL, here and below.
+imbrex_status imbrex_world_connect(const imbrex_unique_id* id, int32_t rank, int32_t size,
+                                   const imbrex_world_options* options, imbrex_world** world) IMBREX_NOEXCEPT;
+
+/// By the variables of `imbrex launch`, torchrun, mpirun or srun; a world of one rank where none is set.
+imbrex_status imbrex_world_from_environment(const imbrex_world_options* options, imbrex_world** world) IMBREX_NOEXCEPT;
+
+/// Tells the peers that this rank ended well: a rank that did not calls imbrex_world_fail before. Refused while
+/// operators or collectives of the world live. NULL is allowed.
+imbrex_status imbrex_world_destroy(imbrex_world* world) IMBREX_NOEXCEPT;
+
+/// -1 for NULL.
+int32_t imbrex_world_rank(const imbrex_world* world) IMBREX_NOEXCEPT;
+int32_t imbrex_world_size(const imbrex_world* world) IMBREX_NOEXCEPT;
+
+/// Returns when every rank has called it.
+imbrex_status imbrex_world_barrier(imbrex_world* world) IMBREX_NOEXCEPT;
+
+/// Bytes r * bytes ... of `all` receive rank r's `mine`; up to 4096 bytes a rank.
+imbrex_status imbrex_world_all_gather(imbrex_world* world, const void* mine, void* all, size_t bytes) IMBREX_NOEXCEPT;
+
+/// Every wait of every rank ends with this message. Any thread may call it.
+imbrex_status imbrex_world_fail(imbrex_world* world, const char* message) IMBREX_NOEXCEPT;
+
+/// IMBREX_RUNTIME_FAILURE once a rank has failed or was lost. Costs one load; any thread may call it.
+imbrex_status imbrex_world_check(const imbrex_world* world) IMBREX_NOEXCEPT;
+
+/* ------------------------------------------------------------------------------------------------- operators */
+
+typedef struct imbrex_operator imbrex_operator;
+
+typedef int32_t imbrex_operator_kind;
+enum {
+  IMBREX_ALL_GATHER_GEMM = 0,
+  IMBREX_GEMM_REDUCE_SCATTER = 1,
+  IMBREX_GEMM_ALL_REDUCE = 2,
+  IMBREX_GEMM_ALL_TO_ALL = 3
+};
+
+/// Sizes of the whole GEMM, as GemmShape has them.
+typedef struct imbrex_gemm {
+  size_t size;
+  int64_t m, n, k;
+  imbrex_type type;
+  int32_t bias;          ///< not 0: there is one
+  imbrex_scales scales;  ///< of IMBREX_E4M3 only
+  int32_t reserved;
+} imbrex_gemm;
+
+/// The same on every rank.
+typedef struct imbrex_operator_options {
+  size_t size;
+  const char* strategy;  ///< "sequential", "decomposed" or "fused"; NULL: the one predicted to be fastest
+  const char* knobs;     ///< a JSON object, as plans have them; what it leaves out is default. NULL: chosen
+  imbrex_device device;
+  int32_t cpu_workers;    ///< CPU: threads a rank that take compute tasks; 0: one
+  uint64_t heap_bytes;    ///< GPUs: symmetric heap per rank, at first; 0: 1 GiB. With the world's first operator
+  int32_t ranks_per_gpu;  ///< GPUs: so many ranks share each; 0: one. With the world's first operator
+  int32_t reserved;
+} imbrex_operator_options;
+
+/// One operand of this rank.
+typedef struct imbrex_operand_info {
+  size_t size;
+  const char* name;  ///< lives as long as the operator
+  imbrex_role role;
+  imbrex_layout layout;
+  int64_t rows, cols;
+  uint64_t bytes;
+  imbrex_view view;  ///< of such an operand, where it lies without gaps; its data is NULL
+} imbrex_operand_info;
+
+/// Collective. The ranks destroy it together, too, before the world.
+imbrex_status imbrex_operator_make(imbrex_world* world, imbrex_operator_kind kind, const imbrex_gemm* gemm,
+                                   const imbrex_operator_options* options, imbrex_operator** made) IMBREX_NOEXCEPT;
+
+/// NULL is allowed.
+imbrex_status imbrex_operator_destroy(imbrex_operator* op) IMBREX_NOEXCEPT;
+
+/// How many operands a call takes; -1 for NULL.
+int32_t imbrex_operator_operands(const imbrex_operator* op) IMBREX_NOEXCEPT;
+
+/// The operand at `index`, in the order in which calls find their operands soonest. `info->size` is set before.
+imbrex_status imbrex_operator_operand(const imbrex_operator* op, int32_t index,
+                                      imbrex_operand_info* info) IMBREX_NOEXCEPT;
+
+/// A call. On GPUs it is queued on `stream`, a cudaStream_t, and returns; on the CPU the output is complete on return,
+/// and `stream` is NULL. Where nothing is wrong, what C adds to the call allocates nothing.
+imbrex_status imbrex_operator_run(imbrex_operator* op, const imbrex_operand* operands, size_t count,
+                                  void* stream) IMBREX_NOEXCEPT;
+
+/// As imbrex_operator_run, on a stream of its own, and waits; operands may lie in host memory. `seconds`, from this
+/// rank's entry to its last task's end, may be NULL.
+imbrex_status imbrex_operator_run_and_wait(imbrex_operator* op, const imbrex_operand* operands, size_t count,
+                                           double* seconds) IMBREX_NOEXCEPT;
+
+/// Fails if a call is known to have failed, on any rank; waits for none.
+imbrex_status imbrex_operator_check(imbrex_operator* op) IMBREX_NOEXCEPT;
+
+/// Waits until `stream` is idle, then as imbrex_operator_check.
+imbrex_status imbrex_operator_synchronize(imbrex_operator* op, void* stream) IMBREX_NOEXCEPT;
+
+/// Collective: memory for "out", which peers write directly on GPUs. Given back by imbrex_operator_free_output, by
+/// every rank in one order, before the world is destroyed.
+imbrex_status imbrex_operator_allocate_output(imbrex_operator* op, void** memory) IMBREX_NOEXCEPT;
+imbrex_status imbrex_operator_free_output(imbrex_world* world, void* memory) IMBREX_NOEXCEPT;
+
+/// IMBREX_CPU or IMBREX_CUDA; -1 for NULL.
+imbrex_device imbrex_operator_device(const imbrex_operator* op) IMBREX_NOEXCEPT;
+
+/// Why an operator of IMBREX_AUTOMATIC works on the CPU; empty if it does not, or was told to. Lives as long as `op`.
+const char* imbrex_operator_why_cpu(const imbrex_operator* op) IMBREX_NOEXCEPT;
+
+/// The plan as JSON (docs/plan-format.md). Lives as long as the operator.
+imbrex_status imbrex_operator_plan(imbrex_operator* op, const char** json) IMBREX_NOEXCEPT;
+
+/* ----------------------------------------------------------------------------------------------- collectives */
+
+/// An all-reduce, one with residual and RMSNorm, or one of the exchanges that all-reduces are made of.
+typedef struct imbrex_collective imbrex_collective;
+
+enum { IMBREX_EXACT_BELOW_MEASURED = -1 };
+
+/// The same on every rank, as AllReduceOptions.
+typedef struct imbrex_all_reduce_options {
+  size_t size;
+  const char* codec;       ///< "int8", "int4+int8", "flash6" ... (docs/codec.md); NULL: exact
+  const char* algorithm;   ///< "one_shot", "two_shot" or "ring"; NULL: "auto"
+  const float* tolerance;  ///< the largest error that the codec may cause; NULL: none is stated
+  int64_t exact_below;     ///< tensors of fewer bytes are summed exactly, or IMBREX_EXACT_BELOW_MEASURED
+  int32_t whole_call;      ///< not 0: the whole call is exact if one group could exceed the tolerance
+  int32_t batch_invariant;
+  int32_t no_report;  ///< not 0: imbrex_collective_report has nothing to tell
+  int32_t ctas;       ///< GPUs: thread blocks; 0: by size
+  imbrex_device device;
+  int32_t reserved;
+} imbrex_all_reduce_options;
+
+typedef struct imbrex_rms_norm_options {
+  size_t size;
+  const char* algorithm;  ///< "one_shot" or "two_shot"; NULL: "auto"
+  const float* eps;       ///< NULL: 1e-6
+  int32_t ctas;
+  imbrex_device device;
+} imbrex_rms_norm_options;
+
+typedef int32_t imbrex_exchange_kind;
+enum { IMBREX_REDUCE_SCATTER = 0, IMBREX_ALL_GATHER = 1, IMBREX_ALL_TO_ALL = 2 };
+
+typedef struct imbrex_exchange_options {
+  size_t size;
+  const char* codec;  ///< one: "int8"; NULL: exact
+  int32_t no_report;
+  int32_t ctas;
+  imbrex_device device;
+  int32_t reserved;
+} imbrex_exchange_options;
+
+/// What became of the last call, over all ranks.
+typedef struct imbrex_report {
+  size_t size;
+  double largest_error;  ///< no finite element of the output is farther from the exact sum than this
+  int64_t non_finite;
+  int64_t groups;
+  int64_t raw_groups;
+  int32_t exact;  ///< not 0: without codec
+  int32_t reserved;
+  const char* algorithm;  ///< of an all-reduce; NULL for exchanges. Lives for ever
+} imbrex_report;
+
+/// Collective. Operands "in" and "out", of up to `max_count` elements.
+imbrex_status imbrex_all_reduce_make(imbrex_world* world, int64_t max_count, imbrex_type type,
+                                     const imbrex_all_reduce_options* options,
+                                     imbrex_collective** made) IMBREX_NOEXCEPT;
+
+/// Collective. Operands "in", "residual" (or without), "weight", "residual_out" and "out".
+imbrex_status imbrex_all_reduce_rms_norm_make(imbrex_world* world, int64_t max_rows, int64_t hidden, imbrex_type type,
+                                              const imbrex_rms_norm_options* options,
+                                              imbrex_collective** made) IMBREX_NOEXCEPT;
+
+/// Collective. Operands "in" and "out", in blocks of up to `max_count` elements.
+imbrex_status imbrex_exchange_make(imbrex_world* world, imbrex_exchange_kind kind, int64_t max_count, imbrex_type type,
+                                   const imbrex_exchange_options* options, imbrex_collective** made) IMBREX_NOEXCEPT;
+
+/// The ranks destroy it together, before the world. NULL is allowed.
+imbrex_status imbrex_collective_destroy(imbrex_collective* collective) IMBREX_NOEXCEPT;
+
+/// As imbrex_operator_run.
+imbrex_status imbrex_collective_run(imbrex_collective* collective, const imbrex_operand* operands, size_t count,
+                                    void* stream) IMBREX_NOEXCEPT;
+
+/// Collective. `report->size` is set before. Refused for an all-reduce with RMSNorm, and after `no_report`.
+imbrex_status imbrex_collective_report(imbrex_collective* collective, imbrex_report* report) IMBREX_NOEXCEPT;
+
+/// Waits until the last call is complete; fails for what failed.
+imbrex_status imbrex_collective_synchronize(imbrex_collective* collective) IMBREX_NOEXCEPT;
+
+/// As for operators.
+imbrex_device imbrex_collective_device(const imbrex_collective* collective) IMBREX_NOEXCEPT;
+const char* imbrex_collective_why_cpu(const imbrex_collective* collective) IMBREX_NOEXCEPT;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

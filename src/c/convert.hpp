@@ -1,0 +1,110 @@
+// From the structures, numbers and texts of c.h to what the library takes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "c/error.hpp"
+#include "imbrex/operands.hpp"
+#include "imbrex/options.hpp"
+#include "imbrex/types.hpp"
+#include "runtime/agreement.hpp"
+#include "runtime/calls.hpp"
+
+namespace imbrex::c {
+
+/// Throw Error(invalid_input) naming the number and those that there are.
+Type type_of(imbrex_type type);
+Device device_of(imbrex_device device);
+int kind_of(std::int32_t kind, int count, const char* what);         ///< 0 to count - 1
+int small_of(std::int32_t given, int otherwise, const char* field);  ///< not negative; `otherwise` for 0
+
+imbrex_type number_of(Type type);
+imbrex_device number_of(Device device);
+
+/// The bytes that the caller's version of a structure has; zeros behind them. `first_size` is what its first version
+/// had. Throws Error(invalid_input) for fewer, and for more where this library would miss what they say.
+void read_structure(void* to, std::size_t size, std::size_t first_size, const void* given, const char* name);
+
+template <typename T>
+T structure_of(const T* given, std::size_t first_size, const char* name) {
+  expect_given(given, name);
+  T result;
+  read_structure(&result, sizeof result, first_size, given, name);
+  return result;
+}
+
+/// As structure_of, and zeros for null.
+template <typename T>
+T options_of(const T* given, std::size_t first_size, const char* name) {
+  return given == nullptr ? T{} : structure_of(given, first_size, name);
+}
+
+/// Writes as much of `from` as the caller's version of the structure has.
+template <typename T>
+void write_structure(T* to, T from, std::size_t first_size, const char* name) {
+  expect_given(to, name);
+  IMBREX_EXPECTS(to->size >= first_size, "{}.size = {}: it must be sizeof({}), {} or more", name, to->size, name,
+                 first_size);
+  from.size = to->size;
+  std::memcpy(to, &from, to->size < sizeof from ? to->size : sizeof from);
+}
+
+/// What `parse` makes of a text; nothing for null.
+template <typename Parse>
+auto parsed(const char* text, Parse&& parse) -> std::optional<decltype(parse(std::string_view()))> {
+  if (text == nullptr) return std::nullopt;
+  return parse(std::string_view(text));
+}
+
+/// The operands of one call, on the stack.
+class CallOperands {
+ public:
+  /// Throws Error(invalid_input) for what no Operand can be.
+  CallOperands(const imbrex_operand* operands, std::size_t count);
+
+  std::span<const Operand> list() const {
+    return {std::launder(reinterpret_cast<const Operand*>(memory_.data())), count_};
+  }
+
+ private:
+  // More than any operator has: for others, this is told from a count that was forgotten.
+  static constexpr std::size_t most = 16;
+
+  alignas(Operand) std::array<std::byte, most * sizeof(Operand)> memory_;
+  std::size_t count_ = 0;
+};
+
+/// Converts the arguments of what the ranks make together. Where that fails, every rank's making fails: each one's
+/// begins with an agreement.
+template <typename Convert>
+auto converted(World& world, Convert&& convert) {
+  try {
+    return convert();
+  } catch (...) {
+    runtime::agree(world, [&]() -> runtime::Terms { throw; });
+    throw;
+  }
+}
+
+/// A call with operands of C. A refusal here counts as the operator's own.
+template <typename Call>
+void call(runtime::Calls& calls, const imbrex_operand* operands, std::size_t count, Call&& run) {
+  const CallOperands given = [&] {
+    try {
+      return CallOperands(operands, count);
+    } catch (const Error& error) {
+      calls.refuse(error.what());
+      throw;
+    }
+  }();
+  run(Operands(given.list()));
+}
+
+}  // namespace imbrex::c

@@ -1,0 +1,217 @@
+// imbrex_operator_*.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/json.hpp"
+#include "c/convert.hpp"
+#include "c/worlds.hpp"
+#include "imbrex/ops.hpp"
+#include "plan/json/node.hpp"
+
+namespace imbrex::c {
+namespace {
+
+struct OperatorObject {
+  Member member;
+  runtime::Calls& calls;
+  std::shared_ptr<GemmOperator> op;
+  std::vector<std::string> names;  // of the operands; C's end with a zero
+  std::string plan;
+};
+
+OperatorObject& operator_of(imbrex_operator* op) {
+  expect_given(op, "op");
+  return *static_cast<OperatorObject*>(static_cast<void*>(op));
+}
+
+const OperatorObject& operator_of(const imbrex_operator* op) {
+  expect_given(op, "op");
+  return *static_cast<const OperatorObject*>(static_cast<const void*>(op));
+}
+
+constexpr std::size_t first_gemm = 48, first_options = 48, first_info = 128;
+static_assert(sizeof(imbrex_gemm) == first_gemm);
+static_assert(sizeof(imbrex_operator_options) == first_options);
+static_assert(sizeof(imbrex_operand_info) == first_info);
+
+static_assert(static_cast<int>(Operator::all_gather_gemm) == IMBREX_ALL_GATHER_GEMM &&
+              static_cast<int>(Operator::gemm_reduce_scatter) == IMBREX_GEMM_REDUCE_SCATTER &&
+              static_cast<int>(Operator::gemm_all_reduce) == IMBREX_GEMM_ALL_REDUCE &&
+              static_cast<int>(Operator::gemm_all_to_all) == IMBREX_GEMM_ALL_TO_ALL);
+static_assert(static_cast<int>(Scales::none) == IMBREX_SCALES_NONE &&
+              static_cast<int>(Scales::tensor) == IMBREX_SCALES_TENSOR &&
+              static_cast<int>(Scales::row) == IMBREX_SCALES_ROW);
+static_assert(static_cast<int>(Layout::row_major) == IMBREX_ROW_MAJOR &&
+              static_cast<int>(Layout::column_major) == IMBREX_COLUMN_MAJOR);
+static_assert(static_cast<int>(OperandRole::input) == IMBREX_INPUT &&
+              static_cast<int>(OperandRole::output) == IMBREX_OUTPUT);
+
+GemmShape shape_of(const imbrex_gemm* given) {
+  const auto gemm = structure_of(given, first_gemm, "imbrex_gemm");
+  return {.m = gemm.m,
+          .n = gemm.n,
+          .k = gemm.k,
+          .type = type_of(gemm.type),
+          .bias = gemm.bias != 0,
+          .scales = static_cast<Scales>(kind_of(gemm.scales, 3, "scales"))};
+}
+
+// What the text leaves out is as in Knobs, but for the type of partial products.
+Knobs knobs_of(std::string_view text, Type type) {
+  Knobs defaults;
+  defaults.partial = output_type(type);
+  nlohmann::json json = base::parse_json(plan::to_json(defaults), "knobs");
+  const nlohmann::json given = base::parse_json(text, "knobs");
+  IMBREX_EXPECTS(given.is_object(), "knobs: they must be a JSON object");
+  json.update(given);
+  return plan::knobs_of(plan::Node(json, "knobs"));
+}
+
+OperatorOptions operator_options(const imbrex_operator_options* given, Type type) {
+  const auto read = c::options_of(given, first_options, "imbrex_operator_options");
+  OperatorOptions options;
+  options.strategy = parsed(read.strategy, parse_strategy);
+  options.knobs = parsed(read.knobs, [&](std::string_view text) { return knobs_of(text, type); });
+  options.device = device_of(read.device);
+  options.cpu.workers = small_of(read.cpu_workers, options.cpu.workers, "cpu_workers");
+  if (read.heap_bytes != 0) options.cuda.heap_bytes = read.heap_bytes;
+  options.cuda.ranks_per_gpu = small_of(read.ranks_per_gpu, options.cuda.ranks_per_gpu, "ranks_per_gpu");
+  return options;
+}
+
+struct Wanted {
+  Operator kind;
+  GemmShape shape;
+  OperatorOptions options;
+};
+
+std::shared_ptr<GemmOperator> make(World& world, const Wanted& wanted) {
+  switch (wanted.kind) {
+    case Operator::all_gather_gemm: return std::make_shared<AllGatherGemm>(world, wanted.shape, wanted.options);
+    case Operator::gemm_reduce_scatter: return std::make_shared<GemmReduceScatter>(world, wanted.shape, wanted.options);
+    case Operator::gemm_all_reduce: return std::make_shared<GemmAllReduce>(world, wanted.shape, wanted.options);
+    case Operator::gemm_all_to_all: return std::make_shared<GemmAllToAll>(world, wanted.shape, wanted.options);
+  }
+  return nullptr;
+}
+
+}  // namespace
+}  // namespace imbrex::c
+
+using namespace imbrex;
+using imbrex::c::guarded;
+
+imbrex_status imbrex_operator_make(imbrex_world* world, imbrex_operator_kind kind, const imbrex_gemm* gemm,
+                                   const imbrex_operator_options* options, imbrex_operator** made) noexcept {
+  if (made != nullptr) *made = nullptr;
+  return guarded([&] {
+    c::WorldObject& object = c::world_object(world);
+    World& own = *object.world;
+    const c::Wanted wanted = c::converted(own, [&] {
+      c::expect_given(made, "made");
+      const auto op = static_cast<Operator>(c::kind_of(kind, 4, "kind"));
+      const GemmShape shape = c::shape_of(gemm);
+      return c::Wanted{op, shape, c::operator_options(options, shape.type)};
+    });
+    auto op = c::make(own, wanted);
+    std::vector<std::string> names;
+    for (const OperandInfo& info : op->operands()) names.emplace_back(info.name);
+    *made = static_cast<imbrex_operator*>(static_cast<void*>(
+        new c::OperatorObject{c::Member(object), runtime::calls_of(own), std::move(op), std::move(names), {}}));
+  });
+}
+
+imbrex_status imbrex_operator_destroy(imbrex_operator* op) noexcept {
+  if (op == nullptr) return IMBREX_OK;
+  return guarded([&] { delete &c::operator_of(op); });
+}
+
+int32_t imbrex_operator_operands(const imbrex_operator* op) noexcept {
+  return c::guarded_value(-1, [&] { return static_cast<int32_t>(c::operator_of(op).names.size()); });
+}
+
+imbrex_status imbrex_operator_operand(const imbrex_operator* op, int32_t index, imbrex_operand_info* info) noexcept {
+  return guarded([&] {
+    const c::OperatorObject& object = c::operator_of(op);
+    const auto at = static_cast<std::size_t>(c::kind_of(index, static_cast<int>(object.names.size()), "index"));
+    const OperandInfo& own = object.op->operands()[at];
+    const View view = own.at(static_cast<void*>(nullptr));
+    imbrex_operand_info told{.size = 0,
+                             .name = object.names[at].c_str(),
+                             .role = static_cast<imbrex_role>(own.role),
+                             .layout = static_cast<imbrex_layout>(own.layout),
+                             .rows = own.rows,
+                             .cols = own.cols,
+                             .bytes = own.bytes(),
+                             .view = {nullptr, c::number_of(view.type), view.dims, {}, {}}};
+    std::copy(view.extents.begin(), view.extents.end(), told.view.extents);
+    std::copy(view.strides.begin(), view.strides.end(), told.view.strides);
+    c::write_structure(info, told, c::first_info, "imbrex_operand_info");
+  });
+}
+
+imbrex_status imbrex_operator_run(imbrex_operator* op, const imbrex_operand* operands, size_t count,
+                                  void* stream) noexcept {
+  return guarded([&] {
+    c::OperatorObject& object = c::operator_of(op);
+    c::call(object.calls, operands, count,
+            [&](const Operands& given) { object.op->run(given, static_cast<CudaStream>(stream)); });
+  });
+}
+
+imbrex_status imbrex_operator_run_and_wait(imbrex_operator* op, const imbrex_operand* operands, size_t count,
+                                           double* seconds) noexcept {
+  return guarded([&] {
+    c::OperatorObject& object = c::operator_of(op);
+    c::call(object.calls, operands, count, [&](const Operands& given) {
+      const Report report = object.op->run_and_wait(given);
+      if (seconds != nullptr) *seconds = report.seconds;
+    });
+  });
+}
+
+imbrex_status imbrex_operator_check(imbrex_operator* op) noexcept {
+  return guarded([&] { c::operator_of(op).op->check(); });
+}
+
+imbrex_status imbrex_operator_synchronize(imbrex_operator* op, void* stream) noexcept {
+  return guarded([&] { c::operator_of(op).op->synchronize(static_cast<CudaStream>(stream)); });
+}
+
+imbrex_status imbrex_operator_allocate_output(imbrex_operator* op, void** memory) noexcept {
+  if (memory != nullptr) *memory = nullptr;
+  return guarded([&] {
+    c::OperatorObject& object = c::operator_of(op);
+    c::expect_given(memory, "memory");
+    std::shared_ptr<void> output = object.op->allocate_output();
+    void* address = output.get();
+    object.member.world().outputs.emplace(address, std::move(output));
+    *memory = address;
+  });
+}
+
+imbrex_status imbrex_operator_free_output(imbrex_world* world, void* memory) noexcept {
+  return guarded([&] {
+    c::WorldObject& object = c::world_object(world);
+    IMBREX_EXPECTS(object.outputs.erase(memory) == 1, "memory = {}: no output was allocated there", memory);
+  });
+}
+
+imbrex_device imbrex_operator_device(const imbrex_operator* op) noexcept {
+  return c::guarded_value(-1, [&] { return c::number_of(c::operator_of(op).op->device()); });
+}
+
+const char* imbrex_operator_why_cpu(const imbrex_operator* op) noexcept {
+  return c::guarded_value("", [&] { return c::operator_of(op).op->why_cpu().c_str(); });
+}
+
+imbrex_status imbrex_operator_plan(imbrex_operator* op, const char** json) noexcept {
+  if (json != nullptr) *json = nullptr;
+  return guarded([&] {
+    c::OperatorObject& object = c::operator_of(op);
+    c::expect_given(json, "json");
+    if (object.plan.empty()) object.plan = to_json(object.op->plan());
+    *json = object.plan.c_str();
+  });
+}

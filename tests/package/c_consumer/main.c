@@ -1,0 +1,326 @@
+/* Four processes multiply and sum through c.h, and are told what is wrong. Numbers are small integers, so that every
+   sum is exact. Each rank says what it expected; the program fails if one rank does. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <imbrex/c.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { RANKS = 4, M = 64, N = 48, K = 128, PART = K / RANKS };
+
+static int own_rank = -1;
+
+static void expect(int holds, const char* what, int line) {
+  if (holds) return;
+  fprintf(stderr, "rank %d, line %d: %s does not hold; the last error is: %s\n", own_rank, line, what,
+          imbrex_error_message());
+  exit(1);
+}
+
+#define EXPECT(condition) expect((condition), #condition, __LINE__)
+#define EXPECT_OK(call) expect((call) == IMBREX_OK, #call, __LINE__)
+#define EXPECT_REFUSED(call, words)                                                                             \
+  expect((call) == IMBREX_INVALID_INPUT && strstr(imbrex_error_message(), words) != NULL, #call " says " words, \
+         __LINE__)
+
+static float a_at(int row, int k) { return (float)((row * 3 + k * 5) % 7 - 3); }
+static float b_at(int k, int col) { return (float)((k * 2 + col) % 5 - 2); }
+
+static float product_at(int row, int col) {
+  float sum = 0;
+  for (int k = 0; k < K; ++k) sum += a_at(row, k) * b_at(k, col);
+  return sum;
+}
+
+static imbrex_view vector(void* data, int64_t count) {
+  imbrex_view view = {data, IMBREX_FP32, 1, {count}, {1}};
+  return view;
+}
+
+/* The operands of an operator, in its order, over the caller's memory. */
+static void take_operands(const imbrex_operator* op, void* a, void* b, void* out, imbrex_operand* operands) {
+  void* const places[] = {a, b, out};
+  const char* const names[] = {"a", "b", "out"};
+  EXPECT(imbrex_operator_operands(op) == 3);
+  for (int32_t i = 0; i < 3; ++i) {
+    imbrex_operand_info info = {.size = sizeof info};
+    EXPECT_OK(imbrex_operator_operand(op, i, &info));
+    EXPECT(strcmp(info.name, names[i]) == 0);
+    EXPECT(info.role == (i < 2 ? IMBREX_INPUT : IMBREX_OUTPUT));
+    EXPECT(info.bytes == (uint64_t)(info.rows * info.cols) * 4 && info.layout == IMBREX_ROW_MAJOR);
+    EXPECT(info.view.dims == 2 && info.view.extents[1] == info.cols && info.view.strides[0] == info.cols);
+    operands[i].name = info.name;
+    operands[i].view = info.view;
+    operands[i].view.data = places[i];
+  }
+}
+
+static void multiply(imbrex_world* world, imbrex_operator_kind kind, const char* strategy, const char* knobs) {
+  const int scatters = kind == IMBREX_GEMM_REDUCE_SCATTER;
+  const imbrex_gemm gemm = {.size = sizeof gemm, .m = M, .n = N, .k = K, .type = IMBREX_FP32};
+  const imbrex_operator_options options = {
+      .size = sizeof options, .strategy = strategy, .knobs = knobs, .device = IMBREX_CPU};
+  imbrex_operator* op = NULL;
+  EXPECT_OK(imbrex_operator_make(world, kind, &gemm, &options, &op));
+  EXPECT(imbrex_operator_device(op) == IMBREX_CPU);
+  EXPECT(strcmp(imbrex_operator_why_cpu(op), "") == 0);
+  const char* plan = NULL;
+  EXPECT_OK(imbrex_operator_plan(op, &plan));
+  EXPECT(strategy == NULL || strstr(plan, strategy) != NULL);
+  EXPECT(knobs == NULL || strstr(plan, "\"tile_m\": 32") != NULL || strstr(plan, "\"tile_m\":32") != NULL);
+
+  static float a[M * PART], b[PART * N];
+  for (int i = 0; i < M * PART; ++i) a[i] = a_at(i / PART, own_rank * PART + i % PART);
+  for (int i = 0; i < PART * N; ++i) b[i] = b_at(own_rank * PART + i / N, i % N);
+  void* out = NULL;
+  EXPECT_OK(imbrex_operator_allocate_output(op, &out));
+  imbrex_operand operands[3];
+  take_operands(op, a, b, out, operands);
+  const int rows = scatters ? M / RANKS : M;
+  for (int turn = 0; turn < 3; ++turn) {
+    double seconds = -1;
+    memset(out, 0xff, sizeof(float) * (size_t)(rows * N));
+    if (turn == 2)
+      EXPECT_OK(imbrex_operator_run_and_wait(op, operands, 3, &seconds));
+    else
+      EXPECT_OK(imbrex_operator_run(op, operands, 3, NULL));
+    EXPECT(turn < 2 || seconds >= 0);
+    for (int i = 0; i < rows * N; ++i)
+      EXPECT(((const float*)out)[i] == product_at(i / N + (scatters ? own_rank * rows : 0), i % N));
+  }
+  EXPECT_OK(imbrex_operator_check(op));
+  EXPECT_OK(imbrex_operator_synchronize(op, NULL));
+
+  /* What every rank refuses leaves the operator as it was. */
+  EXPECT_REFUSED(imbrex_operator_run(op, operands, 2, NULL), "operand out is missing");
+  EXPECT_REFUSED(imbrex_operator_run(op, NULL, 3, NULL), "operands is null");
+  EXPECT_REFUSED(imbrex_operator_run(op, operands, 17, NULL), "count = 17");
+  EXPECT_REFUSED(imbrex_operator_run(op, operands, 3, operands), "stream");
+  imbrex_operand wrong[3];
+  memcpy(wrong, operands, sizeof wrong);
+  wrong[1].name = "weights";
+  EXPECT_REFUSED(imbrex_operator_run(op, wrong, 3, NULL), "operand weights: this operator has none of that name");
+  wrong[1].name = NULL;
+  EXPECT_REFUSED(imbrex_operator_run(op, wrong, 3, NULL), "operands[1].name is null");
+  wrong[1] = operands[1];
+  wrong[2].view.data = NULL;
+  EXPECT_REFUSED(imbrex_operator_run(op, wrong, 3, NULL), "operand out: its address is null");
+  wrong[2] = operands[2];
+  wrong[0].view.type = 9;
+  EXPECT_REFUSED(imbrex_operator_run(op, wrong, 3, NULL), "operand a is of type 9");
+  wrong[0] = operands[0];
+  wrong[0].view.dims = 5;
+  EXPECT_REFUSED(imbrex_operator_run(op, wrong, 3, NULL), "operand a has 5 extents");
+  wrong[0].view.dims = -1;
+  EXPECT_REFUSED(imbrex_operator_run(op, wrong, 3, NULL), "operand a has -1 extents");
+  EXPECT_REFUSED(imbrex_world_destroy(world), "the world has 1 operators");
+  EXPECT_OK(imbrex_operator_run(op, operands, 3, NULL));
+  EXPECT_OK(imbrex_operator_destroy(op));
+  EXPECT_REFUSED(imbrex_world_destroy(world), "1 outputs");
+  EXPECT_OK(imbrex_operator_free_output(world, out));
+  EXPECT_REFUSED(imbrex_operator_free_output(world, out), "no output was allocated there");
+}
+
+static void sum(imbrex_world* world) {
+  enum { COUNT = 1000 };
+  static float in[COUNT * RANKS], out[COUNT * RANKS], norm[COUNT], weight[COUNT];
+  const imbrex_all_reduce_options exact = {.size = sizeof exact, .device = IMBREX_CPU};
+  imbrex_collective* collective = NULL;
+  EXPECT_OK(imbrex_all_reduce_make(world, COUNT, IMBREX_FP32, &exact, &collective));
+  for (int i = 0; i < COUNT; ++i) in[i] = (float)(own_rank * 10 + i % 10);
+  imbrex_operand operands[5] = {{"in", vector(in, COUNT)}, {"out", vector(out, COUNT)}};
+  EXPECT_OK(imbrex_collective_run(collective, operands, 2, NULL));
+  for (int i = 0; i < COUNT; ++i) EXPECT(out[i] == (float)(60 + 4 * (i % 10)));
+  imbrex_report report = {.size = sizeof report};
+  EXPECT_OK(imbrex_collective_report(collective, &report));
+  EXPECT(report.exact && report.largest_error < 1e-3 && report.algorithm != NULL && report.raw_groups == 0);
+  EXPECT(imbrex_collective_device(collective) == IMBREX_CPU);
+  EXPECT_OK(imbrex_collective_synchronize(collective));
+  EXPECT_OK(imbrex_collective_destroy(collective));
+
+  const float tolerance = 8;
+  const imbrex_all_reduce_options coded = {
+      .size = sizeof coded, .codec = "int8", .algorithm = "two_shot", .tolerance = &tolerance, .device = IMBREX_CPU};
+  EXPECT_OK(imbrex_all_reduce_make(world, COUNT, IMBREX_FP32, &coded, &collective));
+  EXPECT_OK(imbrex_collective_run(collective, operands, 2, NULL));
+  EXPECT_OK(imbrex_collective_report(collective, &report));
+  EXPECT(!report.exact && report.groups > 0 && report.largest_error > 0 && report.largest_error <= 8.1);
+  EXPECT(strcmp(report.algorithm, "two_shot") == 0);
+  for (int i = 0; i < COUNT; ++i) {
+    const double error = out[i] - (60 + 4 * (i % 10));
+    EXPECT(error <= report.largest_error && -error <= report.largest_error);
+  }
+  EXPECT_OK(imbrex_collective_destroy(collective));
+
+  const float eps = 0;
+  const imbrex_rms_norm_options norm_options = {.size = sizeof norm_options, .eps = &eps, .device = IMBREX_CPU};
+  EXPECT_OK(imbrex_all_reduce_rms_norm_make(world, 1, COUNT, IMBREX_FP32, &norm_options, &collective));
+  for (int i = 0; i < COUNT; ++i) in[i] = i % 2 == 0 ? 2 : -2, weight[i] = (float)(i % 3);
+  const imbrex_operand with_norm[] = {{"in", vector(in, COUNT)},
+                                      {"weight", vector(weight, COUNT)},
+                                      {"residual_out", vector(out, COUNT)},
+                                      {"out", vector(norm, COUNT)}};
+  EXPECT_OK(imbrex_collective_run(collective, with_norm, 4, NULL));
+  for (int i = 0; i < COUNT; ++i) EXPECT(out[i] == 4 * in[i] && norm[i] == weight[i] * in[i] / 2);
+  EXPECT_REFUSED(imbrex_collective_report(collective, &report), "has no report");
+  EXPECT_OK(imbrex_collective_destroy(collective));
+
+  const imbrex_exchange_options exchange = {.size = sizeof exchange, .device = IMBREX_CPU};
+  EXPECT_OK(imbrex_exchange_make(world, IMBREX_ALL_TO_ALL, COUNT, IMBREX_FP32, &exchange, &collective));
+  for (int i = 0; i < COUNT * RANKS; ++i) in[i] = (float)(own_rank * 100 + i / COUNT);
+  operands[0].view = vector(in, COUNT * RANKS);
+  operands[1].view = vector(out, COUNT * RANKS);
+  EXPECT_OK(imbrex_collective_run(collective, operands, 2, NULL));
+  for (int i = 0; i < COUNT * RANKS; ++i) EXPECT(out[i] == (float)(i / COUNT * 100 + own_rank));
+  EXPECT_OK(imbrex_collective_report(collective, &report));
+  EXPECT(report.exact && report.algorithm == NULL);
+  EXPECT_OK(imbrex_collective_destroy(collective));
+}
+
+/* What cannot be made; where one rank asks for it, all are told. */
+static void refuse(imbrex_world* world) {
+  imbrex_gemm gemm = {.size = sizeof gemm, .m = M, .n = N, .k = K, .type = IMBREX_FP32};
+  imbrex_operator_options options = {.size = sizeof options, .device = IMBREX_CPU};
+  imbrex_operator* op = (imbrex_operator*)&gemm;
+  imbrex_collective* collective = (imbrex_collective*)&gemm;
+  EXPECT_REFUSED(imbrex_operator_make(NULL, 0, &gemm, &options, &op), "world is null");
+  EXPECT(op == NULL);
+  EXPECT_REFUSED(imbrex_operator_make(world, 4, &gemm, &options, &op), "kind = 4: it must be from 0 to 3");
+  EXPECT_REFUSED(imbrex_operator_make(world, 0, NULL, &options, &op), "imbrex_gemm is null");
+  EXPECT_REFUSED(imbrex_operator_make(world, 0, &gemm, &options, NULL), "made is null");
+  gemm.k = K + 1;
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "129");
+  gemm.k = 0;
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "K = 0");
+  gemm.k = K;
+  gemm.type = -1;
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "type = -1");
+  gemm.type = IMBREX_FP32;
+  gemm.scales = 3;
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "scales = 3");
+  gemm.scales = IMBREX_SCALES_NONE;
+  gemm.size = 4;
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "imbrex_gemm.size = 4");
+  gemm.size = sizeof gemm;
+  options.strategy = "quick";
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "quick");
+  options.strategy = NULL;
+  options.knobs = "{\"tile_q\": 1}";
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "tile_q");
+  options.knobs = "[]";
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "JSON object");
+  options.knobs = NULL;
+  options.device = 3;
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "device = 3");
+  options.device = IMBREX_CUDA;
+  options.ranks_per_gpu = -1;
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "ranks_per_gpu = -1");
+  options.ranks_per_gpu = 0;
+  options.device = IMBREX_CPU;
+
+  /* A later version's structure: what this library does not know must be zero. */
+  struct {
+    imbrex_gemm gemm;
+    int64_t later;
+  } grown = {gemm, 0};
+  grown.gemm.size = sizeof grown;
+  EXPECT_OK(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &grown.gemm, &options, &op));
+  EXPECT_OK(imbrex_operator_destroy(op));
+  grown.later = 7;
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &grown.gemm, &options, &op), "not zero");
+
+  /* Rank 2 alone asks for what there is not, or for something else. */
+  EXPECT_REFUSED(imbrex_operator_make(world, own_rank == 2 ? 9 : 1, &gemm, &options, &op), "kind = 9");
+  EXPECT(own_rank == 2 || strstr(imbrex_error_message(), "rank 2") != NULL);
+  gemm.n = own_rank == 2 ? 2 * N : N;
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "rank 2 asks for n = 96");
+  const imbrex_all_reduce_options coded = {
+      .size = sizeof coded, .codec = own_rank == 1 ? "int9" : "int8", .device = IMBREX_CPU};
+  EXPECT_REFUSED(imbrex_all_reduce_make(world, 64, IMBREX_FP32, &coded, &collective), "int9");
+  EXPECT(collective == NULL);
+  EXPECT_REFUSED(imbrex_all_reduce_make(world, -1, IMBREX_FP32, NULL, &collective), "-1");
+  EXPECT_REFUSED(imbrex_exchange_make(world, 3, 64, IMBREX_FP32, NULL, &collective), "kind = 3");
+  EXPECT_REFUSED(imbrex_all_reduce_rms_norm_make(world, 1, 0, IMBREX_FP32, NULL, &collective), "hidden = 0");
+
+  EXPECT_REFUSED(imbrex_world_barrier(NULL), "world is null");
+  EXPECT_REFUSED(imbrex_world_all_gather(world, NULL, NULL, 4), "mine is null");
+  EXPECT_REFUSED(imbrex_operator_run(NULL, NULL, 0, NULL), "op is null");
+  EXPECT_REFUSED(imbrex_collective_run(NULL, NULL, 0, NULL), "collective is null");
+  EXPECT(imbrex_world_rank(NULL) == -1 && imbrex_operator_operands(NULL) == -1 && imbrex_operator_device(NULL) == -1);
+  EXPECT_OK(imbrex_operator_destroy(NULL));
+  EXPECT_OK(imbrex_collective_destroy(NULL));
+  EXPECT_OK(imbrex_world_destroy(NULL));
+}
+
+/* The call that rank 1 alone refuses, which C's layer does before the operator sees it, ends on every rank. */
+static void one_refuses(imbrex_world* world) {
+  const imbrex_all_reduce_options exact = {.size = sizeof exact, .device = IMBREX_CPU};
+  imbrex_collective* collective = NULL;
+  EXPECT_OK(imbrex_all_reduce_make(world, 64, IMBREX_FP32, &exact, &collective));
+  float values[64] = {0};
+  const imbrex_operand operands[] = {{"in", vector(values, 64)}, {own_rank == 1 ? NULL : "out", vector(values, 64)}};
+  const imbrex_status status = imbrex_collective_run(collective, operands, 2, NULL);
+  EXPECT(status == (own_rank == 1 ? IMBREX_INVALID_INPUT : IMBREX_RUNTIME_FAILURE));
+  EXPECT(strstr(imbrex_error_message(), "operands[1].name is null") != NULL);
+  EXPECT(own_rank == 1 || strstr(imbrex_error_message(), "rank 1") != NULL);
+  EXPECT(imbrex_world_check(world) == IMBREX_RUNTIME_FAILURE || own_rank == 1);
+  EXPECT_OK(imbrex_collective_destroy(collective));
+}
+
+static imbrex_world* connect_ranks(const imbrex_unique_id* id) {
+  imbrex_world* world = NULL;
+  const imbrex_world_options options = {.size = sizeof options, .heap_bytes = 1 << 24, .wait_limit = 20};
+  EXPECT_OK(imbrex_world_connect(id, own_rank, RANKS, &options, &world));
+  EXPECT(imbrex_world_rank(world) == own_rank && imbrex_world_size(world) == RANKS);
+  return world;
+}
+
+static void rank_main(const imbrex_unique_id ids[2]) {
+  imbrex_world* world = connect_ranks(&ids[0]);
+  int32_t squares[RANKS];
+  const int32_t square = own_rank * own_rank;
+  EXPECT_OK(imbrex_world_all_gather(world, &square, squares, sizeof square));
+  for (int r = 0; r < RANKS; ++r) EXPECT(squares[r] == r * r);
+  multiply(world, IMBREX_GEMM_REDUCE_SCATTER, NULL, NULL);
+  multiply(world, IMBREX_GEMM_ALL_REDUCE, "fused", "{\"tile_m\": 32, \"tile_n\": 16}");
+  multiply(world, IMBREX_GEMM_ALL_REDUCE, "sequential", NULL);
+  sum(world);
+  refuse(world);
+  EXPECT_OK(imbrex_world_check(world));
+  EXPECT_OK(imbrex_world_barrier(world));
+  EXPECT_OK(imbrex_world_destroy(world));
+
+  world = connect_ranks(&ids[1]);
+  one_refuses(world);
+  EXPECT_OK(imbrex_world_destroy(world));
+}
+
+int main(void) {
+  EXPECT(strcmp(imbrex_error_message(), "") == 0);
+  imbrex_unique_id ids[2];
+  EXPECT_OK(imbrex_make_unique_id(&ids[0]));
+  EXPECT_OK(imbrex_make_unique_id(&ids[1]));
+  EXPECT_REFUSED(imbrex_make_unique_id(NULL), "id is null");
+  EXPECT(strcmp(imbrex_version(), "0.1.0") == 0);
+  pid_t ranks[RANKS];
+  for (int r = 0; r < RANKS; ++r) {
+    ranks[r] = fork();
+    EXPECT(ranks[r] >= 0);
+    if (ranks[r] == 0) {
+      own_rank = r;
+      rank_main(ids);
+      return 0;
+    }
+  }
+  int failures = 0;
+  for (int r = 0; r < RANKS; ++r) {
+    int status = -1;
+    EXPECT(waitpid(ranks[r], &status, 0) == ranks[r]);
+    failures += status != 0;
+  }
+  printf("%d of %d ranks are right\n", RANKS - failures, RANKS);
+  return failures != 0;
+}
