@@ -20,6 +20,7 @@ struct Options {
   std::int64_t ranks = 4, rounds = 9, runs = 0;  // runs: 0: by how long they take
   Type type = Type::bf16;
   std::optional<Scales> scales;
+  std::optional<Layout> b_layout;
   std::string strategy = "auto", world = "processes", out;
   std::vector<std::string> tries, codecs;
   bool serve = false, products = false;
@@ -67,7 +68,7 @@ std::vector<Problem> grid(const Options& o) {
     for (const std::string& op : o.ops)
       for (const std::int64_t m : o.sizes) {
         const Problem p = layer(l, {parse_operator(op), m, 0, 0, static_cast<int>(o.ranks), o.type, false,
-                                    chosen_scales(o.scales, o.type)});
+                                    chosen_scales(o.scales, o.type), chosen_b_layout(o.b_layout, o.type)});
         if (std::find(seen.begin(), seen.end(), p) != seen.end()) continue;
         seen.push_back(p);
         if (takes(p, why))
@@ -82,6 +83,7 @@ std::vector<Problem> grid(const Options& o) {
 // What no operator takes is refused before each of them is asked.
 void expect_options(const Options& o) {
   static_cast<void>(chosen_scales(o.scales, o.type));
+  static_cast<void>(chosen_b_layout(o.b_layout, o.type));
   if (o.world != "processes" && o.world != "threads")
     refuse(fmt::format("--world '{}': it must be processes or threads", o.world));
 }
@@ -206,6 +208,7 @@ std::optional<Problem> read_problem(const Options& options) {
     p.ranks = static_cast<int>(options.ranks);
     p.type = options.type;
     p.scales = chosen_scales(options.scales, options.type);
+    p.b_layout = chosen_b_layout(options.b_layout, options.type);
     try {
       if (!(words >> op >> p.m >> p.n >> p.k) || words >> rest)
         throw Error(ErrorCode::invalid_input, fmt::format("'{}': a line is OP M N K", line));
@@ -230,7 +233,7 @@ bool is_all_reduce(const Options& o) {
   const bool asked = std::find(o.ops.begin(), o.ops.end(), "all_reduce") != o.ops.end();
   if (asked && o.ops.size() > 1) refuse("--ops: all_reduce is tuned alone; --out keeps what the table says of others");
   if (!asked && o.given("--codecs")) refuse("--codecs is about --ops all_reduce");
-  for (const char* name : {"--m", "--layers"})
+  for (const char* name : {"--m", "--layers", "--b-layout"})
     if (asked && o.given(name)) refuse(fmt::format("{} is about operators with a GEMM, not all_reduce", name));
   return asked;
 }
@@ -273,6 +276,7 @@ void add_options(CLI::App& command, Options& o) {
   add_integer(command, "--ranks", o.ranks, 1, 64, "GPUs (default 4)");
   add_named<Type>(command, "--type", o.type, parse_type, "bf16 (default), fp16, fp32 or e4m3");
   add_scales(command, o.scales);
+  add_b_layout(command, o.b_layout);
   add_integer(command, "--rounds", o.rounds, 1, 1000, "Samples of each candidate; they run in turn (default 9)");
   add_integer(command, "--runs", o.runs, 2, 1000,
               "Operations in a sample, even (default: 8; of 0.1 ms and more, what lasts 10 ms, behind 0.15 s of work; "

@@ -135,6 +135,15 @@ void add_scales(CLI::App& app, std::optional<Scales>& to);
 /// e4m3.
 Scales chosen_scales(const std::optional<Scales>& given, Type type);
 
+/// --b-layout.
+void add_b_layout(CLI::App& app, std::optional<Layout>& to);
+
+/// A problem's b_layout by what --b-layout says. Throws Error(invalid_input) for B of e4m3 by rows.
+Layout chosen_b_layout(const std::optional<Layout>& given, Type type);
+
+/// "kxn" or "nxk".
+const char* name_of_b_layout(Layout layout);
+
 /// OP and its sizes, strategy and knobs, as `run`, `plan`, `simulate` and `trace` take them.
 struct PlanOptions {
   std::string op, strategy = "auto", plan_file, codec = "exact";
@@ -142,6 +151,7 @@ struct PlanOptions {
                chunks = 2, nodes = 1, library_tile = 0, library_parts = 1, own_shift = 0, abreast = 0;
   Type type = Type::bf16;
   std::optional<Scales> scales;
+  std::optional<Layout> b_layout;
   bool bias = false;
   Knobs knobs;
   bool unchecked = false;

@@ -26,6 +26,26 @@ Scales chosen_scales(const std::optional<Scales>& given, Type type) {
   return given.value_or(type == Type::e4m3 ? Scales::tensor : Scales::none);
 }
 
+void add_b_layout(CLI::App& app, std::optional<Layout>& to) {
+  add_named<std::optional<Layout>>(
+      app, "--b-layout", to,
+      [](std::string_view text) -> std::optional<Layout> {
+        if (text == "kxn") return Layout::row_major;
+        if (text == "nxk") return Layout::column_major;
+        refuse(fmt::format("'{}' is not a layout of B; it must be kxn or nxk", text));
+      },
+      "How B lies in memory: kxn (default), K x N by rows, or nxk, N x K by rows, as a linear layer's weights lie and "
+      "B of e4m3 always does; files hold K x N");
+}
+
+Layout chosen_b_layout(const std::optional<Layout>& given, Type type) {
+  if (type != Type::e4m3) return given.value_or(Layout::row_major);
+  if (given == Layout::row_major) refuse("--b-layout kxn with type e4m3: B of e4m3 lies nxk");
+  return Layout::row_major;  // what an e4m3 problem says, whose B has one layout
+}
+
+const char* name_of_b_layout(Layout layout) { return layout == Layout::column_major ? "nxk" : "kxn"; }
+
 void PlanOptions::add_to(CLI::App& command) {
   app = &command;
   command.add_option("OP", op, "all_gather_gemm, gemm_reduce_scatter, gemm_all_reduce or gemm_all_to_all")
@@ -38,6 +58,7 @@ void PlanOptions::add_to(CLI::App& command) {
   add_named<Type>(command, "--type", type, parse_type,
                   "Element type: bf16, fp16, fp32, or e4m3 with bf16 results (default bf16)");
   add_scales(command, scales);
+  add_b_layout(command, b_layout);
   command.add_flag("--with-bias", bias,
                    "Add a row, the bias, to every row of the output (gemm_all_to_all: of each rank's product)");
   command
@@ -113,7 +134,15 @@ void PlanOptions::add_plan_file(CLI::App& command) {
 
 Problem PlanOptions::problem(bool from_files) const {
   if (op.empty()) refuse("no operator was given; name OP, or a plan with --plan");
-  Problem problem{parse_operator(op), m, n, k, static_cast<int>(ranks), type, bias, chosen_scales(scales, type)};
+  Problem problem{parse_operator(op),
+                  m,
+                  n,
+                  k,
+                  static_cast<int>(ranks),
+                  type,
+                  bias,
+                  chosen_scales(scales, type),
+                  chosen_b_layout(b_layout, type)};
   if (from_files && !has_sizes()) return problem;
   for (const auto& [name, value] : {std::pair{"--m", m}, {"--n", n}, {"--k", k}})
     if (value == 0) refuse(fmt::format("{} is missing; --m, --n and --k are needed together", name));
@@ -191,6 +220,8 @@ std::optional<Plan> PlanOptions::read_plan() const {
   expect_same("--with-bias", bias, problem.bias);
   expect_same("--type", name_of(type), name_of(problem.type));
   if (scales) expect_same("--scales", name_of(*scales), name_of(problem.scales));
+  if (b_layout)
+    expect_same("--b-layout", name_of_b_layout(*b_layout), name_of_b_layout(operands_of(problem)[1].layout));
   if (chosen_strategy()) expect_same("--strategy", strategy, name_of(plan.strategy));
   if (chosen_knobs()) refuse(fmt::format("plan {} is made; knobs belong to a plan that is to be made", plan_file));
   return plan;
@@ -213,14 +244,16 @@ Json to_json_value(const Problem& problem) {
             {"type", name_of(problem.type)},
             {"bias", problem.bias}};
   if (problem.scales != Scales::none) json["scales"] = name_of(problem.scales);
+  if (problem.b_layout != Layout::row_major) json["b_layout"] = name_of_b_layout(problem.b_layout);
   return json;
 }
 
 std::string describe(const Plan& plan) {
   const Problem& p = plan.problem;
-  return fmt::format("{} {} x {} x {} {}{}{}, {} rank{}, {}", name_of(p.op), p.m, p.n, p.k, name_of(p.type),
+  return fmt::format("{} {} x {} x {} {}{}{}{}, {} rank{}, {}", name_of(p.op), p.m, p.n, p.k, name_of(p.type),
                      p.scales == Scales::none ? "" : fmt::format(" with scales a {}", name_of(p.scales)),
-                     p.bias ? " with bias" : "", p.ranks, p.ranks == 1 ? "" : "s", name_of(plan.strategy));
+                     p.bias ? " with bias" : "", p.b_layout == Layout::row_major ? "" : ", B nxk", p.ranks,
+                     p.ranks == 1 ? "" : "s", name_of(plan.strategy));
 }
 
 Json to_json_value(const Finding& finding) {

@@ -19,7 +19,7 @@ void RunOptions::add_to(CLI::App& command) {
                   "A from this .npy file: float32, float16, or uint8 as bits of e4m3; C order, the whole matrix (not a "
                   "rank's part)")
       ->type_name("FILE");
-  command.add_option("--b", b, "B, likewise")->type_name("FILE");
+  command.add_option("--b", b, "B, likewise, as K x N whatever --b-layout says")->type_name("FILE");
   command
       .add_option(
           "--bias", bias,

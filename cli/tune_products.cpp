@@ -8,7 +8,9 @@ Json json_of(const jobs::ProductMeasurement& m) {
   Json ways = Json::array();
   for (const auto& way : m.ways)
     ways.push_back({{"tile", way.tile}, {"parts", way.parts}, {"us", microseconds(way.seconds)}});
-  return {{"m", m.m}, {"n", m.n}, {"k", m.k}, {"type", name_of(m.type)}, {"ways", ways}};
+  Json json{{"m", m.m}, {"n", m.n}, {"k", m.k}, {"type", name_of(m.type)}, {"ways", ways}};
+  if (m.b_layout != Layout::row_major) json["b_layout"] = name_of_b_layout(m.b_layout);
+  return json;
 }
 
 void print_head(const Program& program, const jobs::ProductMeasurement& m) {

@@ -138,9 +138,10 @@ typedef struct imbrex_gemm {
   size_t size;
   int64_t m, n, k;
   imbrex_type type;
-  int32_t bias;          ///< not 0: there is one
-  imbrex_scales scales;  ///< of IMBREX_E4M3 only
-  int32_t reserved;
+  int32_t bias;            ///< not 0: there is one
+  imbrex_scales scales;    ///< of IMBREX_E4M3 only
+  imbrex_layout b_layout;  ///< IMBREX_COLUMN_MAJOR: B lies as N x K by rows, as a linear layer's weights do, and as
+                           ///< B of IMBREX_E4M3 always does
 } imbrex_gemm;
 
 /// The same on every rank.

@@ -16,7 +16,7 @@ namespace imbrex {
 /// How the elements of a matrix lie in memory.
 enum class Layout : std::uint8_t {
   row_major,     ///< element (r, c) at r * cols + c
-  column_major,  ///< element (r, c) at c * rows + r: B of an e4m3 problem, and nothing else
+  column_major,  ///< element (r, c) at c * rows + r: B where the problem says so, and nothing else
   fragment,      ///< row r is a slot that holds one tile's elements in the executor's own register order; a slot
                  ///< is written and read whole, by tiles of the same shape. Workspaces only
 };

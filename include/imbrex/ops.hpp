@@ -25,6 +25,9 @@ struct GemmShape {
   Type type = Type::bf16;
   bool bias = false;             ///< a row that is added to every row of the output, as Problem's operators say
   Scales scales = Scales::none;  ///< type e4m3 only
+  /// How B lies: row_major, K x N by rows; or column_major, N x K by rows, as a linear layer's weights lie. B of e4m3
+  /// lies column_major, whatever is said here.
+  Layout b_layout = Layout::row_major;
 };
 
 struct OperatorOptions {

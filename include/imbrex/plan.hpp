@@ -28,8 +28,7 @@ namespace imbrex {
 /// With a bias, a row of elements as wide as the output is added to each of its rows: for all_gather_gemm each rank's
 /// own, for gemm_reduce_scatter and gemm_all_reduce one that is the same on every rank, once, after the sum over the
 /// ranks; for gemm_all_to_all each rank's own to its product, as to any linear layer's, before the blocks go out.
-/// With type e4m3, A and B hold 8-bit floats, and B lies by columns in memory: its transpose, N x K by rows, as a
-/// linear layer's weights [out, in] lie. The bias and the output are bf16.
+/// With type e4m3, A and B hold 8-bit floats; the bias and the output are bf16.
 enum class Operator : std::uint8_t { all_gather_gemm, gemm_reduce_scatter, gemm_all_reduce, gemm_all_to_all };
 
 /// What an e4m3 problem multiplies its products by, in fp32, before they are rounded, added to anything or sent:
@@ -51,6 +50,9 @@ struct Problem {
   Type type = Type::bf16;  ///< of A and B; that of the bias and the output is output_type(type)
   bool bias = false;
   Scales scales = Scales::none;  ///< other than none: of e4m3 only
+  /// How B lies: row_major, K x N by rows; or column_major, its transpose, N x K by rows, as a linear layer's weights
+  /// [out, in] lie. B of e4m3 lies column_major always, and the default is what an e4m3 problem says.
+  Layout b_layout = Layout::row_major;
 
   bool operator==(const Problem&) const = default;
 };
@@ -70,7 +72,8 @@ struct RankShapes {
 };
 
 /// Throws Error(invalid_input) naming the value and the rule, if a size is not from 1 to 2^31 - 1, a sharded dimension
-/// does not divide by the ranks, ranks is outside 1..max_ranks, or there are scales of another type than e4m3.
+/// does not divide by the ranks, ranks is outside 1..max_ranks, there are scales of another type than e4m3, or b_layout
+/// is fragment or, of e4m3, not the default.
 void validate(const Problem& problem);
 
 /// Shapes per rank; `problem` must be valid.

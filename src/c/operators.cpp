@@ -54,7 +54,8 @@ GemmShape shape_of(const imbrex_gemm* given) {
           .k = gemm.k,
           .type = type_of(gemm.type),
           .bias = gemm.bias != 0,
-          .scales = static_cast<Scales>(kind_of(gemm.scales, 3, "scales"))};
+          .scales = static_cast<Scales>(kind_of(gemm.scales, 3, "scales")),
+          .b_layout = static_cast<Layout>(kind_of(gemm.b_layout, 2, "b_layout"))};
 }
 
 // What the text leaves out is as in Knobs, but for the type of partial products.

@@ -25,7 +25,8 @@ double log_ratio(std::int64_t x, std::int64_t y) {
 
 bool is_measured(const records::Record& record, const Problem& problem) {
   Problem p = problem;
-  p.bias = record.problem.bias;  // costs little
+  p.bias = record.problem.bias;          // costs little
+  p.b_layout = record.problem.b_layout;  // told of the one, it serves the other
   return p == record.problem;
 }
 
@@ -106,9 +107,13 @@ std::optional<plan::Candidate> choose_alike(const records::Records& records, con
   const auto eligible = [&](const records::Record& r) {
     return strategy.value_or(r.candidate.strategy) == r.candidate.strategy;
   };
-  const auto measured = std::find_if(records.list.begin(), records.list.end(),
-                                     [&](const records::Record& r) { return eligible(r) && is_measured(r, problem); });
-  if (measured != records.list.end()) return measured->candidate;
+  const records::Record* measured = nullptr;
+  for (const records::Record& r : records.list)
+    if (eligible(r) && is_measured(r, problem) &&
+        (measured == nullptr ||
+         (measured->problem.b_layout != problem.b_layout && r.problem.b_layout == problem.b_layout)))
+      measured = &r;
+  if (measured != nullptr) return measured->candidate;
 
   struct Near {
     plan::Candidate candidate;

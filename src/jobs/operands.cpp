@@ -5,6 +5,7 @@
 #include "base/check.hpp"
 #include "base/convert.hpp"
 #include "imbrex/npy.hpp"
+#include "plan/problem.hpp"
 
 namespace imbrex::jobs {
 
@@ -111,7 +112,7 @@ std::vector<float> OperandSource::scales(bool a, int rank) const {
 
 std::vector<std::byte> OperandSource::part(bool a, int rank) const {
   std::vector<float> values = part_values(a, rank);
-  if (!a && problem_.type == Type::e4m3) {
+  if (!a && plan::layout_of_b(problem_) == Layout::column_major) {
     const Extent extent = shapes_of(problem_).b;
     std::vector<float> by_columns(values.size());
     for (std::int64_t i = 0; i < extent.rows; ++i)

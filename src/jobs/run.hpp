@@ -25,7 +25,7 @@ struct RunRequest {
   std::uint64_t seed = 0;
   std::string a_path,
       b_path;             ///< both or none: .npy, float32, float16 or, of e4m3, uint8 as its bits; whole matrices, by
-                          ///< rows (run.cpp gives ranks their parts)
+                          ///< rows, B as K x N whatever its layout (run.cpp gives ranks their parts)
   std::string bias_path;  ///< with the others, where the problem has a bias: N elements; gemm_all_to_all: R x N
   std::string a_scale_path,
       b_scale_path;        ///< with the others, where the problem has scales: R rows, row r those of rank r

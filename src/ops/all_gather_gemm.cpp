@@ -1,11 +1,9 @@
 #include "imbrex/ops.hpp"
+#include "ops/gemm_problem.hpp"
 
 namespace imbrex {
 
 AllGatherGemm::AllGatherGemm(World& world, const GemmShape& shape, const OperatorOptions& options)
-    : GemmOperator(
-          world,
-          {Operator::all_gather_gemm, shape.m, shape.n, shape.k, world.size(), shape.type, shape.bias, shape.scales},
-          options) {}
+    : GemmOperator(world, ops::problem_of(Operator::all_gather_gemm, shape, world.size()), options) {}
 
 }  // namespace imbrex

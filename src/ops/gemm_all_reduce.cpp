@@ -1,11 +1,9 @@
 #include "imbrex/ops.hpp"
+#include "ops/gemm_problem.hpp"
 
 namespace imbrex {
 
 GemmAllReduce::GemmAllReduce(World& world, const GemmShape& shape, const OperatorOptions& options)
-    : GemmOperator(
-          world,
-          {Operator::gemm_all_reduce, shape.m, shape.n, shape.k, world.size(), shape.type, shape.bias, shape.scales},
-          options) {}
+    : GemmOperator(world, ops::problem_of(Operator::gemm_all_reduce, shape, world.size()), options) {}
 
 }  // namespace imbrex

@@ -5,6 +5,7 @@
 #include "base/ceil_div.hpp"
 #include "base/check.hpp"
 #include "base/narrow.hpp"
+#include "plan/problem.hpp"
 
 namespace imbrex::plan {
 
@@ -33,7 +34,7 @@ Builder::Builder(const Problem& problem, Strategy strategy, const Knobs& knobs, 
   const Type type = problem.type, result = output_type(type);
   plan_.buffers = {
       {"a", BufferRole::input, Layout::row_major, type, shapes_.a.rows, shapes_.a.cols, 1},
-      {"b", BufferRole::input, b_layout(problem), type, shapes_.b.rows, shapes_.b.cols, 1},
+      {"b", BufferRole::input, layout_of_b(problem), type, shapes_.b.rows, shapes_.b.cols, 1},
       {"out", BufferRole::output, Layout::row_major, result, shapes_.out.rows, shapes_.out.cols, 1},
   };
   if (problem.bias)

@@ -13,10 +13,6 @@ namespace imbrex::plan {
 
 /// Indices of the operands in Plan::buffers, in every plan.
 inline constexpr int buffer_a = 0, buffer_b = 1, buffer_out = 2;
-/// How B lies: Hopper's matrix instructions take 8-bit operands with K along memory only.
-inline Layout b_layout(const Problem& problem) {
-  return problem.type == Type::e4m3 ? Layout::column_major : Layout::row_major;
-}
 /// And of the bias, in plans of problems that have one.
 inline constexpr int buffer_bias = 3;
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "plan/digest.hpp"
+#include "plan/json/names.hpp"
 
 namespace imbrex::plan {
 namespace {
@@ -19,7 +20,7 @@ std::string text_of(std::uint64_t digest) { return fmt::format("{:016x}", digest
 }  // namespace
 
 void add_fields(Fields& fields, const Problem& problem) {
-  const auto& [op, m, n, k, ranks, type, bias, scales] = problem;
+  const auto& [op, m, n, k, ranks, type, bias, scales, b_layout] = problem;
   add(fields, "operator", name_of(op));
   add(fields, "m", m);
   add(fields, "n", n);
@@ -28,6 +29,7 @@ void add_fields(Fields& fields, const Problem& problem) {
   add(fields, "type", name_of(type));
   add(fields, "bias", bias);
   add(fields, "scales", name_of(scales));
+  add(fields, "b_layout", name_of(b_layout));
 }
 
 void add_fields(Fields& fields, const Knobs& knobs) {

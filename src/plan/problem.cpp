@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "base/check.hpp"
+#include "plan/json/names.hpp"
 #include "plan/limits.hpp"
 
 namespace imbrex {
@@ -28,6 +29,10 @@ void validate(const Problem& problem) {
   expect_size("K", problem.k);
   IMBREX_EXPECTS(problem.scales == Scales::none || problem.type == Type::e4m3,
                  "scales = {} with type {}: only e4m3 has scales", name_of(problem.scales), name_of(problem.type));
+  IMBREX_EXPECTS(problem.b_layout == Layout::row_major || problem.b_layout == Layout::column_major,
+                 "b_layout = {}: it must be row_major or column_major", plan::name_of(problem.b_layout));
+  IMBREX_EXPECTS(problem.b_layout == Layout::row_major || problem.type != Type::e4m3,
+                 "b_layout = column_major with type e4m3: B of e4m3 lies so always, and the default must stay");
   switch (problem.op) {
     case Operator::all_gather_gemm:
       expect_divides(problem, "M", problem.m);
@@ -63,8 +68,8 @@ std::vector<OperandInfo> operands_of(const Problem& problem) {
   const auto input = [](std::string_view name, Type type, const Extent& e, Layout layout = Layout::row_major) {
     return OperandInfo{name, OperandRole::input, type, e.rows, e.cols, layout};
   };
-  const Layout layout_of_b = problem.type == Type::e4m3 ? Layout::column_major : Layout::row_major;
-  std::vector<OperandInfo> all{input("a", problem.type, shapes.a), input("b", problem.type, shapes.b, layout_of_b)};
+  std::vector<OperandInfo> all{input("a", problem.type, shapes.a),
+                               input("b", problem.type, shapes.b, plan::layout_of_b(problem))};
   if (problem.bias) all.push_back(input("bias", result, {1, shapes.out.cols}));
   if (problem.scales != Scales::none) {
     all.push_back(input("a_scale", Type::fp32, shapes.a_scale));
@@ -93,7 +98,7 @@ plan::ProductSize plan::product_of_rank(const Problem& problem) {
   const RankShapes shapes = shapes_of(problem);
   // Where each rank's A has a scale, in e4m3, ranks' rows are products of their own.
   const bool at_once = problem.op == Operator::all_gather_gemm && problem.scales != Scales::tensor;
-  return {at_once ? problem.m : shapes.a.rows, shapes.b.cols, shapes.a.cols, problem.type};
+  return {at_once ? problem.m : shapes.a.rows, shapes.b.cols, shapes.a.cols, problem.type, problem.b_layout};
 }
 
 }  // namespace imbrex

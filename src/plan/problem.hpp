@@ -5,6 +5,11 @@
 
 namespace imbrex::plan {
 
+/// How B lies: Hopper's matrix instructions take 8-bit operands with K along memory only.
+inline Layout layout_of_b(const Problem& problem) {
+  return problem.type == Type::e4m3 ? Layout::column_major : problem.b_layout;
+}
+
 /// Bytes that a rank puts on the wire, whichever plan runs: an all-reduce's twice, to the owners and back.
 double wire_bytes(const Problem& problem);
 
@@ -16,6 +21,7 @@ bool owns_columns(const Problem& problem, const Knobs& knobs);
 struct ProductSize {
   std::int64_t m = 0, n = 0, k = 0;
   Type type = Type::bf16;
+  Layout b_layout = Layout::row_major;  ///< as Problem's
 
   bool operator==(const ProductSize&) const = default;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/ceil_div.hpp"
+#include "plan/json/names.hpp"
 #include "records/records.hpp"
 
 namespace imbrex::records {
@@ -13,7 +14,7 @@ std::int64_t least_rows_alike(std::int64_t m) {
 }
 
 ProductRecord product_record_of(const plan::Node& n) {
-  n.only({"type", "m", "n", "k", "from_m", "to_m", "tile", "parts", "us", "first_us"});
+  n.only({"type", "b_layout", "m", "n", "k", "from_m", "to_m", "tile", "parts", "us", "first_us"});
   const auto positive = [&](const char* name) {
     const auto value = n[name].integer<std::int64_t>();
     if (value < 1) n[name].refuse(fmt::format("{}: it must be positive", value));
@@ -21,6 +22,7 @@ ProductRecord product_record_of(const plan::Node& n) {
   };
   ProductRecord r;
   r.product = {positive("m"), positive("n"), positive("k"), n["type"].name(parse_type)};
+  if (n.has("b_layout")) r.product.b_layout = n["b_layout"].name(plan::parse_layout);
   r.m_low = positive("from_m");
   r.m_high = n["to_m"].integer<std::int64_t>();
   if (r.m_high < r.m_low) n.refuse("from_m and to_m must be a range of positive numbers");
@@ -34,10 +36,11 @@ ProductRecord product_record_of(const plan::Node& n) {
 }
 
 std::string to_json(const ProductRecord& r) {
-  return fmt::format(R"({{"type": "{}", "m": {}, "n": {}, "k": {}, "from_m": {}, "to_m": {}, "tile": {}, "parts": {}, )"
-                     R"("us": {:.1f}, "first_us": {:.1f}}})",
-                     name_of(r.product.type), r.product.m, r.product.n, r.product.k, r.m_low, r.m_high, r.tile, r.parts,
-                     r.seconds * 1e6, r.first_seconds * 1e6);
+  return fmt::format(
+      R"({{"type": "{}"{}, "m": {}, "n": {}, "k": {}, "from_m": {}, "to_m": {}, "tile": {}, "parts": {}, )"
+      R"("us": {:.1f}, "first_us": {:.1f}}})",
+      name_of(r.product.type), b_layout_text(r.product.b_layout), r.product.m, r.product.n, r.product.k, r.m_low,
+      r.m_high, r.tile, r.parts, r.seconds * 1e6, r.first_seconds * 1e6);
 }
 
 const ProductRecord* find_product(const std::vector<ProductRecord>& records, const plan::ProductSize& product) {
@@ -46,7 +49,11 @@ const ProductRecord* find_product(const std::vector<ProductRecord>& records, con
     const plan::ProductSize& p = r.product;
     const bool fits =
         p.type == product.type && p.n == product.n && p.k == product.k && r.m_low <= product.m && product.m <= r.m_high;
-    if (fits && (best == nullptr || p.m < best->product.m)) best = &r;
+    if (!fits) continue;
+    const bool own = p.b_layout == product.b_layout,
+               better = best == nullptr || (best->product.b_layout == product.b_layout ? own && p.m < best->product.m
+                                                                                       : own || p.m < best->product.m);
+    if (better) best = &r;
   }
   return best;
 }

@@ -30,7 +30,8 @@ ProductRecord product_record_of(const plan::Node& n);
 /// As product_record_of reads it, on one line.
 std::string to_json(const ProductRecord& record);
 
-/// Among those that are for the product, the one measured with the fewest rows; null where there is none.
+/// Among those that are for the product, of its layout of B if there are any, the one measured with the fewest rows;
+/// null where there is none.
 const ProductRecord* find_product(const std::vector<ProductRecord>& records, const plan::ProductSize& product);
 
 /// The knobs of strategy `sequential`, with what is recorded of the problem's product, unless they name a tile.

@@ -13,6 +13,7 @@
 #include "base/json.hpp"
 #include "base/text.hpp"
 #include "imbrex/machine.hpp"
+#include "plan/json/names.hpp"
 #include "plan/json/node.hpp"
 #include "plan/strategies/strategies.hpp"
 #include "records/all_reduce_records.hpp"
@@ -23,17 +24,18 @@ namespace {
 constexpr int format_version = 1;
 
 // Kinds of scales take different plans, and different times.
-auto key_of(const Problem& p) { return std::tuple(p.op, p.type, p.scales, p.ranks, p.n, p.k); }
+auto key_of(const Problem& p) { return std::tuple(p.op, p.type, p.scales, p.b_layout, p.ranks, p.n, p.k); }
 
 Record record_of(const plan::Node& n) {
-  n.only(
-      {"op", "type", "scales", "ranks", "m", "n", "k", "from_m", "to_m", "strategy", "knobs", "us", "sequential_us"});
+  n.only({"op", "type", "scales", "b_layout", "ranks", "m", "n", "k", "from_m", "to_m", "strategy", "knobs", "us",
+          "sequential_us"});
   Record r;
   r.problem = {n["op"].name(parse_operator),   n["m"].integer<std::int64_t>(), n["n"].integer<std::int64_t>(),
                n["k"].integer<std::int64_t>(), n["ranks"].integer<int>(),      n["type"].name(parse_type)};
   if (n.has("scales")) r.problem.scales = n["scales"].name(parse_scales);
   if (r.problem.scales != Scales::none && r.problem.type != Type::e4m3)
     n["scales"].refuse(fmt::format("{} goes without scales", name_of(r.problem.type)));
+  if (n.has("b_layout")) r.problem.b_layout = n["b_layout"].name(plan::parse_layout);
   r.m_low = n["from_m"].integer<std::int64_t>();
   r.m_high = n["to_m"].integer<std::int64_t>();
   r.candidate = {n["strategy"].name(parse_strategy), plan::knobs_of(n["knobs"])};
@@ -61,6 +63,10 @@ std::vector<std::filesystem::path> tables_in(const std::filesystem::path& folder
 }
 
 }  // namespace
+
+std::string b_layout_text(Layout layout) {
+  return layout == Layout::row_major ? std::string() : fmt::format(", \"b_layout\": \"{}\"", plan::name_of(layout));
+}
 
 double seconds_of(const plan::Node& n) {
   const double microseconds = n.number();
@@ -110,11 +116,11 @@ std::string to_json(const Records& records) {
   const char* separator = "\n";
   for (const Record& r : records.list) {
     text += fmt::format(
-        "{}{{\"op\": \"{}\", \"type\": \"{}\"{}, \"ranks\": {}, \"m\": {}, \"n\": {}, \"k\": {}, \"from_m\": {}, "
+        "{}{{\"op\": \"{}\", \"type\": \"{}\"{}{}, \"ranks\": {}, \"m\": {}, \"n\": {}, \"k\": {}, \"from_m\": {}, "
         "\"to_m\": {}, \"us\": {:.1f}, \"sequential_us\": {:.1f}, \"strategy\": \"{}\",\n \"knobs\": {}}}",
-        separator, name_of(r.problem.op), name_of(r.problem.type), scales_of(r.problem), r.problem.ranks, r.problem.m,
-        r.problem.n, r.problem.k, r.m_low, r.m_high, r.seconds * 1e6, r.sequential_seconds * 1e6,
-        name_of(r.candidate.strategy), plan::to_json(r.candidate.knobs));
+        separator, name_of(r.problem.op), name_of(r.problem.type), scales_of(r.problem),
+        b_layout_text(r.problem.b_layout), r.problem.ranks, r.problem.m, r.problem.n, r.problem.k, r.m_low, r.m_high,
+        r.seconds * 1e6, r.sequential_seconds * 1e6, name_of(r.candidate.strategy), plan::to_json(r.candidate.knobs));
     separator = ",\n";
   }
   const auto add = [&](const char* name, const auto& list) {

@@ -33,8 +33,11 @@ struct Records {
 /// The seconds that microseconds in a table are. Throws Error(invalid_input) naming the place and the rule.
 double seconds_of(const plan::Node& n);
 
+/// How a record says that B lies by columns, behind its type; empty where it lies by rows, as in files of before.
+std::string b_layout_text(Layout layout);
+
 /// Gives every record its range: up to halfway, as a ratio, to the next M that was measured for the same operator,
-/// type, kind of scales, ranks, N and K; half as far beyond the first and the last.
+/// type, kind of scales, layout of B, ranks, N and K; half as far beyond the first and the last.
 void set_ranges(Records& records);
 
 /// Throws Error(invalid_input) naming `where`, the place and the rule.

@@ -103,6 +103,21 @@ TEST(Alike, KindsOfScalesAreToldApart) {
   EXPECT_EQ(group(Scales::tensor, 512), 4);
 }
 
+// A plan suits both layouts, wherever a kernel takes both.
+TEST(Alike, AnotherLayoutOfBServesWhereItsOwnIsNotMeasured) {
+  records::Records records{"Some GPU", "2026-11-21", {record(1024, fused(128, 128, 2, 1))}};
+  records::set_ranges(records);
+  Problem p = problem(1024);
+  p.b_layout = Layout::column_major;
+  const auto group = [&] { return choose::choose_alike(records, p, {}, four_h200(), true)->knobs.group; };
+  EXPECT_EQ(group(), 1);
+  records.list.push_back(record(1024, fused(128, 128, 2, 2)));
+  records.list.back().problem.b_layout = Layout::column_major;
+  EXPECT_EQ(group(), 2);
+  p.b_layout = Layout::row_major;
+  EXPECT_EQ(group(), 1);
+}
+
 TEST(Alike, NothingFarServes) {
   records::Records records{"Some GPU", "2026-11-21", {record(1024, fused(128, 128, 2, 1))}};
   records::set_ranges(records);

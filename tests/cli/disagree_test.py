@@ -93,6 +93,8 @@ class Disagree(Case):
                 job["--strategy"], other = "fused", "fused"
             self.expect_field(command({}), command(changes), field, value, other)
             job.pop("--strategy", None)
+        sizes = ["gemm_all_reduce", "--m", 24, "--n", 24, "--k", 36]
+        self.expect_field(sizes, [*sizes, "--b-layout", "nxk"], "b_layout", "column_major", "row_major")
         scaled = ["gemm_all_reduce", "--m", 24, "--n", 24, "--k", 36, "--type", "e4m3", "--scales"]
         self.expect_field([*scaled, "tensor"], [*scaled, "row"], "scales", "row", "tensor")
 

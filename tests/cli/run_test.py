@@ -140,6 +140,31 @@ class Run(Case):
                     says="knob partial = e4m3")
         self.refuse("run", "all_reduce", "--m", 4, "--n", 8, "--type", "e4m3", says="all_reduce: type e4m3")
 
+    def test_layouts_of_b(self):
+        sizes = ["--m", 40, "--n", 24, "--k", 32]
+        for op in OPERATORS:
+            for type_ in ("bf16", "fp16", "fp32"):
+                for strategy in ("sequential", "decomposed", "fused"):
+                    with self.subTest(op=op, type=type_, strategy=strategy):
+                        result = self.json_of("run", op, *sizes, "--type", type_, "--strategy", strategy, "--b-layout", "nxk", "--verify")
+                        self.assertTrue(result["verified"])
+                        self.assertEqual(result["problem"]["b_layout"], "nxk")
+        self.assertNotIn("b_layout", self.json_of("run", "gemm_all_reduce", *sizes, "--b-layout", "kxn", "--verify")["problem"])
+        # Files hold K x N, whichever way B is to lie.
+        self.write_npy("a.npy", 8, 4, [float(i % 5) for i in range(32)])
+        self.write_npy("b.npy", 4, 6, [float(i % 7) for i in range(24)])
+        job = ["run", "gemm_reduce_scatter", "--a", "a.npy", "--b", "b.npy", "--ranks", 2, "--type", "fp32", "--verify"]
+        for layout in ("kxn", "nxk"):
+            self.run_program(*job, "--b-layout", layout, "--out", layout)
+        self.assertEqual(self.read_npy("kxn.rank1.npy"), self.read_npy("nxk.rank1.npy"))
+        # A plan is made for one of them.
+        self.run_program("plan", "gemm_all_reduce", *sizes, "--b-layout", "nxk", "--strategy", "fused", "--json", "plan.json")
+        self.assertTrue(self.json_of("run", "gemm_all_reduce", "--plan", "plan.json", "--b-layout", "nxk", "--verify")["verified"])
+        self.refuse("run", "gemm_all_reduce", "--plan", "plan.json", "--b-layout", "kxn", says=["--b-layout is kxn", "made for nxk"])
+        self.refuse("run", "gemm_all_reduce", *sizes, "--b-layout", "nkx", says=["'nkx'", "kxn or nxk"])
+        self.run_program("run", "gemm_all_reduce", *sizes, "--type", "e4m3", "--b-layout", "nxk", "--verify")
+        self.refuse("run", "gemm_all_reduce", *sizes, "--type", "e4m3", "--b-layout", "kxn", says=["--b-layout kxn", "lies nxk"])
+
     def test_e4m3_from_files(self):
         # Codes of e4m3: 1 is 0x38, 2 is 0x40, -1 is 0xb8. Every element of A is 1, B's columns are 1, 2, -1, 1, ...
         code, value = [0x38, 0x40, 0xb8], [1.0, 2.0, -1.0]

@@ -399,6 +399,11 @@ TEST(CudaTable, SaysWhatTensorMemoryLoadsCannotTake) {
             std::string::npos);
   EXPECT_NE(refusal_of_tma(plan_of(Operator::gemm_reduce_scatter, scatter_knobs(), 64, 32, 36)).find("rows of A"),
             std::string::npos);
+  Problem by_columns{Operator::gemm_reduce_scatter, 64, 32, 64, 2, Type::bf16};
+  by_columns.b_layout = Layout::column_major;
+  EXPECT_EQ(refusal_of_tma(by_columns), "B by columns of a 16-bit type");
+  by_columns.type = Type::e4m3, by_columns.b_layout = Layout::row_major;  // as an e4m3 problem says it
+  EXPECT_EQ(refusal_of_tma(by_columns), "");
   // Few rows: an all-reduce splits columns, here at 50, 100 and 150.
   EXPECT_NE(refusal_of_tma(plan_of(Operator::gemm_all_reduce, scatter_knobs(), 64, 200, 64)).find("from column"),
             std::string::npos);

@@ -163,7 +163,13 @@ TEST(KernelChoice, TakesThePlainOneWhereLoadsCannotTakeTheOperands) {
   EXPECT_EQ(choice.of(odd, by_store),
             "no kernel named like 'single' runs bf16 tiles of 128 x 128 on this GPU: tensor-memory loads cannot take "
             "rows of A of 508 elements, not a multiple of 8");
+  Problem by_columns = product;
+  by_columns.b_layout = Layout::column_major;
+  EXPECT_EQ(choice.of(by_columns, by_store),
+            "no kernel named like 'single' runs bf16 tiles of 128 x 128 on this GPU: tensor-memory loads cannot take "
+            "B by columns of a 16-bit type");
   choice.options.kernel = "";
+  EXPECT_EQ(choice.of(by_columns, by_store), "plain");
   choice.workers["plain"] = 0;
   EXPECT_EQ(choice.of(odd, by_store).find("no kernel named like ''"), 0u);
 }

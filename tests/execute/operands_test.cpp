@@ -48,6 +48,25 @@ TEST(Operands, AreListedInTheProblemsOrder) {
   EXPECT_EQ(infos[4], (OperandInfo{"out", OperandRole::output, Type::bf16, 64, 48}));
 }
 
+TEST(Operands, TellHowBLies) {
+  Problem problem = with_bias;
+  EXPECT_EQ(operands_of(problem)[1].layout, Layout::row_major);
+  problem.b_layout = Layout::column_major;
+  const OperandInfo info = operands_of(problem)[1];
+  EXPECT_EQ(info.layout, Layout::column_major);
+  EXPECT_EQ(info.at(memory).strides[0], 1);
+  EXPECT_EQ(info.at(memory).strides[1], info.rows);
+  // Neither passes for the other.
+  const auto refused = [](const Problem& of, Layout layout, const char* says) {
+    const OperandInfo b = operands_of(of)[1];
+    const std::string message =
+        refusal(of, [&](auto& all) { all[1].view = View::matrix(&memory[1], b.type, b.rows, b.cols, layout); });
+    EXPECT_NE(message.find(says), std::string::npos) << message;
+  };
+  refused(problem, Layout::row_major, "it must lie by columns");
+  refused(with_bias, Layout::column_major, "it must lie by rows");
+}
+
 TEST(Operands, AreFoundInAnyOrder) {
   for (const Problem& problem : {with_bias, scaled}) {
     execute::OperandRules rules(problem);

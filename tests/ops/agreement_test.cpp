@@ -73,7 +73,7 @@ void make(World& world, const Ask& ask) {
   const Problem& p = ask.problem;
   switch (ask.call) {
     case Call::operation:
-      test::make_operator(world, p.op, {p.m, p.n, p.k, p.type, p.bias, p.scales}, ask.options);
+      test::make_operator(world, p.op, {p.m, p.n, p.k, p.type, p.bias, p.scales, p.b_layout}, ask.options);
       return;
     case Call::prepare: static_cast<void>(make_cpu_executor(world, ask.options.cpu)->prepare(plan())); return;
     case Call::prepare_made:
@@ -127,6 +127,11 @@ std::vector<Change> changes_of(const Ask& ask) {
     list.push_back({"bias", [](Ask& a) { a.problem.bias = !a.problem.bias; }});
     list.push_back({"type", [](Ask& a) { a.problem.type = a.problem.type == Type::bf16 ? Type::fp32 : Type::bf16; }});
     if (ask.problem.type == Type::e4m3) list.push_back({"scales", [](Ask& a) { a.problem.scales = Scales::row; }});
+    if (ask.problem.type != Type::e4m3)
+      list.push_back({"b_layout", [](Ask& a) {
+                        const bool by_rows = a.problem.b_layout == Layout::row_major;
+                        a.problem.b_layout = by_rows ? Layout::column_major : Layout::row_major;
+                      }});
     list.push_back({"operator", [](Ask& a) {
                       a.problem.op = a.problem.op == Operator::gemm_all_reduce ? Operator::gemm_reduce_scatter
                                                                                : Operator::gemm_all_reduce;

@@ -41,6 +41,10 @@ int take_turns(World& world) {
     for (Operator op : operators)
       cases.push_back(std::make_unique<OperatorCase>(
           world, op, GemmShape{96, 64, 128, Type::e4m3, scales == Scales::row, scales}, on_cpu()));
+  for (Type type : {Type::bf16, Type::fp16, Type::fp32, Type::e4m3})
+    for (Operator op : operators)
+      cases.push_back(std::make_unique<OperatorCase>(
+          world, op, GemmShape{.m = 96, .n = 64, .k = 128, .type = type, .b_layout = Layout::column_major}, on_cpu()));
   for (int round = 0; round < 3; ++round)
     for (auto& c : cases) {
       const std::shared_ptr<void> memory = c->op().allocate_output();

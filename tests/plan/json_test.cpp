@@ -115,6 +115,27 @@ TEST(PlanJson, ScalesAndMatricesByColumns) {
                  ".tile.a_scale: a list of 6 numbers is needed");
 }
 
+TEST(PlanJson, TheLayoutOfB) {
+  const Problem by_rows{Operator::gemm_reduce_scatter, 8, 8, 16, 2, Type::fp16};
+  Problem by_columns = by_rows;
+  by_columns.b_layout = Layout::column_major;
+  // A file that says nothing of it is one of before.
+  EXPECT_EQ(to_json(make_plan(by_rows, Strategy::fused, {})).find("b_layout"), std::string::npos);
+  for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed, Strategy::fused}) {
+    const Plan plan = make_plan(by_columns, strategy, {.partial = Type::fp16});
+    const std::string text = to_json(plan);
+    EXPECT_NE(text.find("\"type\": \"fp16\", \"b_layout\": \"column_major\"}"), std::string::npos) << text;
+    EXPECT_TRUE(parse_plan(text) == plan);
+    EXPECT_FALSE(check(plan).has_value());
+    const auto fault = check(parse_plan(with(text, ", \"b_layout\": \"column_major\"", "")));
+    ASSERT_TRUE(fault.has_value());
+    EXPECT_NE(fault->message.find("must be the caller's 8 x 8 fp16, row_major"), std::string::npos) << fault->message;
+    expect_refused(
+        with(text, "\"b_layout\": \"column_major\"", "\"b_layout\": \"by_columns\""),
+        "problem.b_layout: 'by_columns' is not a layout; it must be one of row_major, column_major, fragment");
+  }
+}
+
 TEST(Problem, NamesTheValueAndTheRule) {
   const auto expect = [](const Problem& problem, const std::string& message) {
     try {
@@ -131,6 +152,10 @@ TEST(Problem, NamesTheValueAndTheRule) {
   expect({Operator::gemm_reduce_scatter, 8, 8, 9, 2, Type::bf16}, "K = 9 does not divide by 2 ranks");
   expect({Operator::gemm_all_reduce, 8, 8, 8, 2, Type::bf16, false, Scales::tensor},
          "scales = tensor with type bf16: only e4m3 has scales");
+  expect({Operator::gemm_all_reduce, 8, 8, 8, 2, Type::bf16, false, Scales::none, Layout::fragment},
+         "b_layout = fragment: it must be row_major or column_major");
+  expect({Operator::gemm_all_reduce, 8, 8, 8, 2, Type::e4m3, false, Scales::none, Layout::column_major},
+         "b_layout = column_major with type e4m3: B of e4m3 lies so always, and the default must stay");
   Knobs spanning;
   spanning.span_shards = true;
   EXPECT_THROW(

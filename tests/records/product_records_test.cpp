@@ -93,9 +93,12 @@ TEST(ProductRecords, OfMoreRowsTellNothingOfThoseMeasuredSince) {
 
 TEST(ProductRecords, RefuseWhatTheyDoNotKnow) {
   records::Records records{"Some GPU", "2026-01-01", {}};
-  records.products = {{{16, 4096, 3584, bf16}, 9, 16, 5, 2, 1e-6, 2e-6}};
+  records.products = {{{16, 4096, 3584, bf16, Layout::column_major}, 9, 16, 5, 2, 1e-6, 2e-6}};
+  EXPECT_EQ(parsed(to_json(records)).products, records.products);
+  records.products[0].product.b_layout = Layout::row_major;
   const std::string text = to_json(records);
   EXPECT_EQ(to_json(parsed(text)), text);
+  EXPECT_EQ(text.find("b_layout"), std::string::npos);  // as in files of before
   const struct {
     const char *from, *to, *says;
   } cases[] = {{"\"m\": 16", "\"m\": 0", "mine.json: products[0].m: 0: it must be positive"},
@@ -129,6 +132,14 @@ TEST(ProductRecords, AnswerForTheirRowsColumnsAndK) {
   EXPECT_EQ(tile({128, 65, 32, bf16}), 0);
   EXPECT_EQ(tile({128, 64, 33, bf16}), 0);
   EXPECT_EQ(tile({128, 64, 32, Type::fp16}), 0);
+
+  // Where a layout of B has no record of its own, that of the other serves.
+  constexpr Layout by_columns = Layout::column_major;
+  std::vector<records::ProductRecord> both = records;
+  EXPECT_EQ(records::find_product(both, {95, 64, 32, bf16, by_columns})->tile, 6);
+  both.push_back({{128, 64, 32, bf16, by_columns}, 65, 128, 7, 1, 1e-6, 2e-6});
+  EXPECT_EQ(records::find_product(both, {95, 64, 32, bf16, by_columns})->tile, 7);
+  EXPECT_EQ(records::find_product(both, {95, 64, 32, bf16})->tile, 6);
 
   const Problem problem{Operator::gemm_all_reduce, 95, 64, 128, 4, bf16};
   Knobs knobs = records::with_library_tile({}, records, problem);

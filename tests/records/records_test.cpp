@@ -74,6 +74,24 @@ TEST(Records, TellKindsOfScalesApart) {
   EXPECT_EQ(to_json(records::Records{"Some GPU", "2026-11-21", {any}}).find("scales"), std::string::npos);
 }
 
+TEST(Records, TellLayoutsOfBApart) {
+  records::Record by_rows = record(64, 4096, 1), by_columns = by_rows, more_rows = record(256, 4096, 1);
+  by_columns.problem.b_layout = Layout::column_major;
+  by_columns.candidate.knobs.group = 3;
+  records::Records records{"Some GPU", "2026-11-21", {by_columns, more_rows, by_rows}};
+  records::set_ranges(records);
+  ASSERT_EQ(records.list.size(), 3u);
+  // By columns there is one record only, whose range no other cuts short.
+  EXPECT_EQ(records.list[2].problem, by_columns.problem);
+  EXPECT_EQ(std::pair(records.list[2].m_low, records.list[2].m_high), std::pair(std::int64_t{32}, std::int64_t{128}));
+  const std::string text = to_json(records);
+  const records::Records back = records::parse_records(text, "test");
+  EXPECT_EQ(to_json(back), text);
+  for (std::size_t i = 0; i < records.list.size(); ++i) EXPECT_EQ(back.list[i].problem, records.list[i].problem);
+  // By rows, a record says nothing of it, as those of before.
+  EXPECT_EQ(to_json(records::Records{"Some GPU", "2026-11-21", {by_rows}}).find("b_layout"), std::string::npos);
+}
+
 TEST(Records, SurviveJson) {
   records::Records records{"a \"quoted\" GPU", "2026-11-21", {record(16, 32, 1), record(64, 32, 2)}};
   records.list[1].candidate.knobs.split_k = 3;

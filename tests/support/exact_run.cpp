@@ -70,8 +70,11 @@ int run_exact(World& world, const Plan& plan, const CpuOptions& options, int epo
     const Whole whole{plan.problem, static_cast<std::uint64_t>(e)};
     for (std::size_t i = 0; i < a.size(); ++i)
       a[i] = whole.a(world.rank(), static_cast<std::int64_t>(i) / s.a.cols, static_cast<std::int64_t>(i) % s.a.cols);
-    for (std::size_t i = 0; i < b.size(); ++i)
-      b[i] = whole.b(world.rank(), static_cast<std::int64_t>(i) / s.b.cols, static_cast<std::int64_t>(i) % s.b.cols);
+    for (std::size_t i = 0; i < b.size(); ++i) {
+      const auto at = static_cast<std::int64_t>(i);
+      b[i] = plan.problem.b_layout == Layout::column_major ? whole.b(world.rank(), at % s.b.rows, at / s.b.rows)
+                                                           : whole.b(world.rank(), at / s.b.cols, at % s.b.cols);
+    }
     for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = whole.bias(world.rank(), static_cast<std::int64_t>(i));
     execution->run({a.data(), b.data(), out.data(), bias.empty() ? nullptr : bias.data()});
     for (std::size_t i = 0; i < out.size(); ++i)

@@ -32,10 +32,11 @@ struct Limits {
   bool e4m3 = false;  ///< some problems are of that type, with scales of any kind
 };
 
-/// With e4m3, scales of any kind.
+/// With e4m3, scales of any kind; with others, B in any layout.
 inline void set_type(Random& random, Problem& p, Type type) {
   p.type = type;
   p.scales = type == Type::e4m3 ? random.one_of({Scales::none, Scales::tensor, Scales::row}) : Scales::none;
+  p.b_layout = type != Type::e4m3 && random.chance(0.4) ? Layout::column_major : Layout::row_major;
 }
 
 /// Sizes from 1 to the limit; the sharded dimension is a multiple of the ranks (and so at least as large).
@@ -43,7 +44,7 @@ inline Problem random_problem(Random& random, const Limits& limits) {
   Problem p;
   p.op = random.one_of(
       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all});
-  p.type = random.one_of({Type::bf16, Type::fp16, Type::fp32});
+  set_type(random, p, random.one_of({Type::bf16, Type::fp16, Type::fp32}));
   p.ranks = static_cast<int>(random.between(1, limits.max_ranks));
   const auto size = [&] {
     return random.chance(0.3) ? random.between(1, std::min<std::int64_t>(limits.max_size, 16))
@@ -111,13 +112,14 @@ inline std::string describe(const RandomCase& c) {
   return std::string(name_of(c.problem.op)) + " " + s(c.problem.m) + "x" + s(c.problem.n) + "x" + s(c.problem.k) +
          " ranks " + s(c.problem.ranks) + (c.problem.bias ? " bias " : " ") + std::string(name_of(c.problem.type)) +
          (c.problem.scales == Scales::none ? " " : " scales " + std::string(name_of(c.problem.scales)) + " ") +
-         std::string(name_of(c.strategy)) + " tile " + s(c.knobs.tile_m) + "x" + s(c.knobs.tile_n) + " group " +
-         s(c.knobs.group) + " order " + std::string(name_of(c.knobs.order)) + " transport " +
-         std::string(name_of(c.knobs.transport)) + " reducer " + std::string(name_of(c.knobs.reducer)) + " comm_rows " +
-         s(c.knobs.comm_rows) + " k_slices " + s(c.knobs.k_slices) + " split_k " + s(c.knobs.split_k) + " cluster_k " +
-         s(c.knobs.cluster_k) + " chunks " + s(c.knobs.chunks) + " nodes " + s(c.knobs.nodes) + " own_shift " +
-         s(c.knobs.own_shift) + " abreast " + s(c.knobs.abreast) + (c.knobs.span_shards ? " span_shards" : "") +
-         (c.knobs.one_shot ? " one_shot" : "") + " partial " + std::string(name_of(c.knobs.partial));
+         (c.problem.b_layout == Layout::row_major ? "" : "B by columns ") + std::string(name_of(c.strategy)) +
+         " tile " + s(c.knobs.tile_m) + "x" + s(c.knobs.tile_n) + " group " + s(c.knobs.group) + " order " +
+         std::string(name_of(c.knobs.order)) + " transport " + std::string(name_of(c.knobs.transport)) + " reducer " +
+         std::string(name_of(c.knobs.reducer)) + " comm_rows " + s(c.knobs.comm_rows) + " k_slices " +
+         s(c.knobs.k_slices) + " split_k " + s(c.knobs.split_k) + " cluster_k " + s(c.knobs.cluster_k) + " chunks " +
+         s(c.knobs.chunks) + " nodes " + s(c.knobs.nodes) + " own_shift " + s(c.knobs.own_shift) + " abreast " +
+         s(c.knobs.abreast) + (c.knobs.span_shards ? " span_shards" : "") + (c.knobs.one_shot ? " one_shot" : "") +
+         " partial " + std::string(name_of(c.knobs.partial));
 }
 
 /// Seed of a property test: IMBREX_TEST_SEED, or a fixed one. Tests print it.

@@ -29,9 +29,9 @@ Matrix as_float(const RankMemory& memory, const Region& r, std::vector<float>& s
   const Type type = memory.type(r);
   const std::byte* first = memory.at(r);
   const std::size_t pitch = memory.pitch(r);
-  if (type == Type::fp32)
-    return {reinterpret_cast<const float*>(first), static_cast<std::int64_t>(pitch / sizeof(float))};
   const bool by_columns = memory.by_columns(r);
+  if (type == Type::fp32)
+    return {reinterpret_cast<const float*>(first), static_cast<std::int64_t>(pitch / sizeof(float)), by_columns};
   const std::int64_t lines = by_columns ? r.cols : r.rows, length = by_columns ? r.rows : r.cols;
   scratch.resize(size(r.rows * r.cols));
   for (std::int64_t i = 0; i < lines; ++i)

@@ -14,7 +14,7 @@ std::unique_ptr<Executor> make_cuda_executor(World&, const CudaOptions&) {
   throw Error(ErrorCode::invalid_input, why_not);
 }
 
-std::vector<LibraryAlgorithm> cuda::library_suggestions(std::int64_t, std::int64_t, std::int64_t, Type) {
+std::vector<LibraryAlgorithm> cuda::library_suggestions(const Problem&) {
   throw Error(ErrorCode::invalid_input, why_not);
 }
 

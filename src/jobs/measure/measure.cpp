@@ -38,7 +38,8 @@ std::vector<std::byte> random_matrix(const Extent& extent, Type type, std::uint6
 // lay in its memory, and what data are decides the clock.
 Problem product_of(const Problem& p) {
   if (p.op != Operator::all_gather_gemm) return p;
-  return {Operator::gemm_reduce_scatter, p.m, p.n / p.ranks, p.k * p.ranks, p.ranks, p.type, false, p.scales};
+  return {
+      Operator::gemm_reduce_scatter, p.m, p.n / p.ranks, p.k * p.ranks, p.ranks, p.type, false, p.scales, p.b_layout};
 }
 
 // Collective: what the request's `next` says on rank 0.
@@ -218,7 +219,7 @@ std::string tuning_table(const std::vector<Measurement>& measurements, const std
     const auto measured = [&](const records::Record& r) {
       return std::any_of(measurements.begin(), measurements.end(), [&](const Measurement& m) {
         return m.problem.type == r.problem.type && m.problem.scales == r.problem.scales &&
-               m.problem.ranks == r.problem.ranks;
+               m.problem.b_layout == r.problem.b_layout && m.problem.ranks == r.problem.ranks;
       });
     };
     std::erase_if(others.list, measured);

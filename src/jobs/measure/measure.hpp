@@ -141,7 +141,8 @@ struct ProductMeasurement {
     int tile = 0, parts = 1;  ///< Knobs::library_tile and library_parts
     double seconds = 0;
   };
-  std::vector<Way> ways;  ///< the first is what cuBLASLt suggests first, with tile 0
+  std::vector<Way> ways;                ///< the first is what cuBLASLt suggests first, with tile 0
+  Layout b_layout = Layout::row_major;  ///< as Problem's
 };
 
 const ProductMeasurement::Way& fastest(const ProductMeasurement& m);

@@ -20,7 +20,9 @@ namespace imbrex::jobs {
 namespace {
 
 // The problem of one rank that computes the product.
-Problem problem_of(const plan::ProductSize& p) { return {Operator::gemm_reduce_scatter, p.m, p.n, p.k, 1, p.type}; }
+Problem problem_of(const plan::ProductSize& p) {
+  return {Operator::gemm_reduce_scatter, p.m, p.n, p.k, 1, p.type, false, Scales::none, p.b_layout};
+}
 
 std::vector<plan::ProductSize> products_of(const std::vector<Problem>& problems) {
   std::vector<plan::ProductSize> products;
@@ -42,9 +44,8 @@ ProductMeasurement measure_product(Executor& executor, const ProductMeasureReque
   const auto memory = device_operands(
       {random(shapes.a, 1), random(shapes.b, 2), {}, {}, {}},
       static_cast<std::size_t>(shapes.out.rows * shapes.out.cols) * size_of(output_type(product.type)), executor);
-  ProductMeasurement result{{}, product.m, product.n, product.k, product.type, {{}}};
-  for (const auto& [tile, parts] : cuda::library_suggestions(product.m, product.n, product.k, product.type))
-    result.ways.push_back({tile, parts});
+  ProductMeasurement result{{}, product.m, product.n, product.k, product.type, {{}}, product.b_layout};
+  for (const auto& [tile, parts] : cuda::library_suggestions(problem)) result.ways.push_back({tile, parts});
   std::vector<std::unique_ptr<Execution>> executions;
   for (const auto& way : result.ways)
     executions.push_back(executor.prepare(plan::without_collectives(
@@ -58,7 +59,7 @@ ProductMeasurement measure_product(Executor& executor, const ProductMeasureReque
   return result;
 }
 
-plan::ProductSize product_of(const ProductMeasurement& m) { return {m.m, m.n, m.k, m.type}; }
+plan::ProductSize product_of(const ProductMeasurement& m) { return {m.m, m.n, m.k, m.type, m.b_layout}; }
 
 }  // namespace
 
@@ -104,7 +105,9 @@ std::string tuning_table(const std::vector<ProductMeasurement>& measurements, co
   records.date = date;
   for (const ProductMeasurement& m : measurements) {
     const plan::ProductSize product = product_of(m);
-    const auto alike = [&](const plan::ProductSize& p) { return p == plan::ProductSize{p.m, m.n, m.k, m.type}; };
+    const auto alike = [&](const plan::ProductSize& p) {
+      return p == plan::ProductSize{p.m, m.n, m.k, m.type, m.b_layout};
+    };
     std::erase_if(records.products, [&](const records::ProductRecord& r) { return r.product == product; });
     // What was measured of more rows, before, tells no longer of these or fewer.
     for (records::ProductRecord& r : records.products)

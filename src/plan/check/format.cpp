@@ -17,6 +17,7 @@
 #include "plan/check/pairs.hpp"
 #include "plan/json/names.hpp"
 #include "plan/limits.hpp"
+#include "plan/problem.hpp"
 
 namespace imbrex::plan {
 namespace {
@@ -101,7 +102,7 @@ class FormatCheck::Rules {
              callers);
       workspaces += placed;
       expect(workspaces <= most_workspace_bytes, "the workspaces up to {} need more than 2^39 bytes", b.name);
-      expect(b.layout != Layout::column_major, "buffer {} is column_major: only B of an e4m3 problem is", b.name);
+      expect(b.layout != Layout::column_major, "buffer {} is column_major: only the caller's B may be", b.name);
     }
     const auto operand = [&](int index, BufferRole role, const Extent& extent, Type type, Layout layout) {
       const Buffer& b = plan_.buffers[static_cast<std::size_t>(index)];
@@ -112,7 +113,7 @@ class FormatCheck::Rules {
     };
     const Type result = output_type(problem.type);
     operand(buffer_a, BufferRole::input, shapes.a, problem.type, Layout::row_major);
-    operand(buffer_b, BufferRole::input, shapes.b, problem.type, b_layout(problem));
+    operand(buffer_b, BufferRole::input, shapes.b, problem.type, layout_of_b(problem));
     operand(buffer_out, BufferRole::output, shapes.out, result, Layout::row_major);
     if (problem.bias) operand(buffer_bias, BufferRole::input, {1, shapes.out.cols}, result, Layout::row_major);
     if (!scaled) return;
@@ -253,9 +254,9 @@ class FormatCheck::Rules {
     expect(a.cols == b.rows, "operand A is {} x {} but operand B is {} x {}", a.rows, a.cols, b.rows, b.cols);
     // Names are looked up for a refusal only: there are very many tiles.
     if (buffer(a).type != plan_.problem.type || buffer(b).type != plan_.problem.type ||
-        buffer(a).layout != Layout::row_major || buffer(b).layout != b_layout(plan_.problem))
+        buffer(a).layout != Layout::row_major || buffer(b).layout != layout_of_b(plan_.problem))
       refuse(Fault::malformed, "operands must be {}, A row_major and B {}", name_of(plan_.problem.type),
-             name_of(b_layout(plan_.problem)));
+             name_of(layout_of_b(plan_.problem)));
   }
 
   void check_work(const Tile& tile) {

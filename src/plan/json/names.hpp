@@ -1,4 +1,4 @@
-// Names that appear in plan files only.
+// Names of what plans are made of, in files and messages.
 #pragma once
 
 #include <string_view>

@@ -113,11 +113,12 @@ Plan plan_of(const plan::Node& n) {
         fmt::format("format {} is not known; this library reads format {}", version, plan::plan_format_version));
   Plan plan;
   const plan::Node p = n["problem"];
-  p.only({"op", "m", "n", "k", "ranks", "type", "bias", "scales"});
+  p.only({"op", "m", "n", "k", "ranks", "type", "bias", "scales", "b_layout"});
   plan.problem = {p["op"].name(parse_operator),   p["m"].integer<std::int64_t>(), p["n"].integer<std::int64_t>(),
                   p["k"].integer<std::int64_t>(), p["ranks"].integer<int>(),      p["type"].name(parse_type)};
   if (p.has("bias")) plan.problem.bias = p["bias"].boolean();
   if (p.has("scales")) plan.problem.scales = p["scales"].name(parse_scales);
+  if (p.has("b_layout")) plan.problem.b_layout = p["b_layout"].name(plan::parse_layout);
   plan.strategy = n["strategy"].name(parse_strategy);
   plan.knobs = plan::knobs_of(n["knobs"]);
   plan.signal_copies = n["signal_copies"].integer<int>();

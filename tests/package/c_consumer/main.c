@@ -202,6 +202,9 @@ static void refuse(imbrex_world* world) {
   gemm.scales = 3;
   EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "scales = 3");
   gemm.scales = IMBREX_SCALES_NONE;
+  gemm.b_layout = 2;
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "b_layout = 2");
+  gemm.b_layout = IMBREX_ROW_MAJOR;
   gemm.size = 4;
   EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "imbrex_gemm.size = 4");
   gemm.size = sizeof gemm;

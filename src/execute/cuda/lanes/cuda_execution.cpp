@@ -10,6 +10,7 @@
 #include "execute/cuda/products/kernel_choice.hpp"
 #include "execute/cuda/times/task_spans.hpp"
 #include "plan/builder.hpp"
+#include "plan/problem.hpp"
 #include "runtime/agreement.hpp"
 #include "runtime/cuda/await_stream.hpp"
 #include "runtime/cuda/check.hpp"
@@ -178,6 +179,7 @@ void CudaExecution::upload() {
     args_.a_rows[1] = plan_.buffers[index(table_.gathered)].rows;
     for (std::uint64_t copy = 0; copy < 2; ++copy) args_.a[1][copy] = heap_at(layout_.offset(table_.gathered, copy));
   }
+  args_.b_by_columns = plan::layout_of_b(plan_.problem) == Layout::column_major ? 1 : 0;
   args_.row_scales = plan_.problem.scales == Scales::row ? 1 : 0;
   if (table_.gathered_scales >= 0)
     for (std::uint64_t copy = 0; copy < 2; ++copy)

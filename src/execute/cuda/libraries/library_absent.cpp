@@ -16,8 +16,6 @@ std::shared_ptr<Libraries> make_libraries(World&, StreamCalls&, int, int) {
   throw Error(ErrorCode::invalid_input, why_not);
 }
 
-std::vector<LibraryAlgorithm> library_suggestions(std::int64_t, std::int64_t, std::int64_t, Type) {
-  throw Error(ErrorCode::invalid_input, why_not);
-}
+std::vector<LibraryAlgorithm> library_suggestions(const Problem&) { throw Error(ErrorCode::invalid_input, why_not); }
 
 }  // namespace imbrex::cuda

@@ -4,6 +4,8 @@
 #include <array>
 #include <limits>
 
+#include "plan/problem.hpp"
+
 namespace imbrex::cuda {
 namespace {
 
@@ -41,15 +43,15 @@ struct PreferenceDelete {
 LibraryGemm::LibraryGemm(cublasLtHandle_t handle, const LibraryShape& shape, const LibraryAlgorithm& wanted)
     : handle_(handle),
       a_(layout(shape.type, shape.depth, shape.rows, shape.a, shape.batch)),
-      b_(shape.type == Type::e4m3 ? layout(shape.type, shape.depth, shape.cols, shape.b, shape.batch)
-                                  : layout(shape.type, shape.cols, shape.depth, shape.b, shape.batch)),
+      b_(shape.b_by_columns ? layout(shape.type, shape.depth, shape.cols, shape.b, shape.batch)
+                            : layout(shape.type, shape.cols, shape.depth, shape.b, shape.batch)),
       out_(layout(shape.out_type, shape.cols, shape.rows, shape.out, shape.batch)),
       bias_(shape.bias_alignment > 0),
       scaled_(shape.scales != Scales::none) {
   cublasLtMatmulDesc_t desc = nullptr;
   IMBREX_CUBLASLT_TRY(desc_create, &desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
   desc_.reset(desc);
-  if (shape.type == Type::e4m3) {
+  if (shape.b_by_columns) {
     const cublasOperation_t transposed = CUBLAS_OP_T;
     IMBREX_CUBLASLT_TRY(desc_set, desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
   }
@@ -105,14 +107,17 @@ LibraryGemm::LibraryGemm(cublasLtHandle_t handle, const LibraryShape& shape, con
   }
 }
 
-std::vector<LibraryAlgorithm> library_suggestions(std::int64_t rows, std::int64_t cols, std::int64_t depth, Type type) {
+std::vector<LibraryAlgorithm> library_suggestions(const Problem& problem) {
+  const plan::ProductSize product = plan::product_of_rank(problem);
+  const bool by_columns = plan::layout_of_b(problem) == imbrex::Layout::column_major;
   cublasLtHandle_t made = nullptr;
   IMBREX_CUBLASLT_TRY(create, &made);
   const std::unique_ptr<cublasLtContext, HandleDelete> handle(made);
-  LibraryShape shape{rows, cols, depth, 1, type, output_type(type), {}, {}, {}, Scales::none, 0};
-  shape.a = {depth, 0, 16};
-  shape.b = {type == Type::e4m3 ? depth : cols, 0, 16};
-  shape.out = {cols, 0, 16};
+  LibraryShape shape{product.m, product.n, product.k, 1,         product.type, output_type(product.type),
+                     {},        {},        {},        by_columns};
+  shape.a = {product.k, 0, 16};
+  shape.b = {by_columns ? product.k : product.n, 0, 16};
+  shape.out = {product.n, 0, 16};
   constexpr LibraryAlgorithm nobodys{std::numeric_limits<int>::max(), 1};
   return LibraryGemm(handle.get(), shape, nobodys).suggestions();
 }

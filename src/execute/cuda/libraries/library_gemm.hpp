@@ -15,7 +15,7 @@
 
 namespace imbrex::cuda {
 
-/// Row-major matrices, but for B of e4m3, which lies by columns, `pitch` elements from row to row, `step` elements from
+/// Row-major matrices, but for B where it lies by columns, `pitch` elements from row to row, `step` elements from
 /// one of the batch to the next. All of the batch share B. Alignments, in bytes, are those of the addresses that launch
 /// will be given.
 struct LibraryShape {
@@ -27,6 +27,7 @@ struct LibraryShape {
   int batch = 1;
   Type type = Type::bf16, out_type = Type::bf16;
   Matrix a, b, out;
+  bool b_by_columns = false;
   Scales scales = Scales::none;
   std::uint32_t bias_alignment = 0;  ///< of the row that launch adds to every row of the result; 0: it adds none
 };

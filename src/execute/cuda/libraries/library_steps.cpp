@@ -60,6 +60,7 @@ void LibrarySteps::make_gemms() {
                        {},
                        {},
                        {},
+                       buffer(p->b).layout == Layout::column_major,
                        plan_.problem.scales,
                        0};
     shape.a = {buffer(p->a).cols, p->a_step * buffer(p->a).cols, memory_.alignment(p->a, p->a_step)};

@@ -167,11 +167,12 @@ struct GemmArgs {
   Protocol protocol;
   const void* a[2][2];  ///< by source and copy, row-major; the same pointer twice where there is one copy
   std::int64_t a_rows[2];
-  const void* b;  ///< row-major; of e4m3, by columns
+  const void* b;
   void* out;
-  const void* bias;          ///< null where the problem has none
-  std::int64_t n, k;         ///< columns of B; columns of A
-  std::uint32_t unit_ns;     ///< a block's share of the link takes this long for a unit of its tile's stores
+  const void* bias;            ///< null where the problem has none
+  std::int64_t n, k;           ///< columns of B; columns of A
+  std::uint32_t unit_ns;       ///< a block's share of the link takes this long for a unit of its tile's stores
+  std::uint32_t b_by_columns;  ///< 1: B lies by columns
   std::uint32_t row_scales;  ///< 1: each row of A and each column of B has its scale; 0: a tile's A and its B have one
   const float* a_scale[2][2];  ///< like a; null where the problem has no scales
   const float* b_scale;

@@ -23,6 +23,7 @@ std::string refusal_of_tma(const Problem& problem) {
   const bool by_columns = problem.type == Type::e4m3;
   const std::int64_t col_step = column_step(problem.type);
   if (problem.type == Type::fp32) return "fp32 operands";
+  if (problem.b_layout == Layout::column_major) return "B by columns of a 16-bit type";
   if (shapes.depth % step != 0)
     return fmt::format("rows of A of {} elements, not a multiple of {}", shapes.depth, step);
   if (shapes.b.cols % col_step != 0)

@@ -36,7 +36,7 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
       sa[ka][ra] =
           in_a ? operand(a, args.type, (static_cast<std::int64_t>(task.a_row) + row0 + ra) * g.k + k0 + ka) : 0.0f;
       const std::int64_t row = k0 + kb, col = task.b_col + col0 + cb;
-      const std::int64_t at = args.type == Type::e4m3 ? col * g.k + row : row * g.n + col;
+      const std::int64_t at = g.b_by_columns != 0 ? col * g.k + row : row * g.n + col;
       sb[kb][cb] = in_b ? operand(g.b, args.type, at) : 0.0f;
     }
     __syncthreads();
