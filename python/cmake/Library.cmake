@@ -1,0 +1,75 @@
+# Brings the library and the program in IMBREX_BUILD up to date, and installs them into the package.
+
+# Finding nvcc where its toolkit usually is, as scripts/build does.
+find_program(nvcc nvcc HINTS /usr/local/cuda/bin NO_CACHE)
+if(IMBREX_CUDA STREQUAL "AUTO")
+  set(want OFF)
+  if(nvcc)
+    set(want ON)
+  endif()
+else()
+  set(want ${IMBREX_CUDA})
+endif()
+if(want STREQUAL "ON" AND nvcc)
+  get_filename_component(folder ${nvcc} DIRECTORY)
+  set(ENV{PATH} "$ENV{PATH}:${folder}")
+endif()
+
+# What the tree's own build would only call an unknown package has a name to install it by.
+set(lacking)
+foreach(pair fmt=libfmt-dev nlohmann_json=nlohmann-json3-dev CLI11=libcli11-dev)
+  string(REPLACE "=" ";" pair ${pair})
+  list(GET pair 0 package)
+  list(GET pair 1 debian)
+  find_package(${package} QUIET)
+  if(NOT ${package}_FOUND)
+    list(APPEND lacking ${debian})
+  endif()
+endforeach()
+find_library(openblas NAMES libopenblas.a openblas PATH_SUFFIXES openblas-pthread NO_CACHE)
+if(NOT openblas)
+  list(APPEND lacking libopenblas-dev)
+endif()
+find_program(ninja ninja NO_CACHE)
+if(NOT ninja)
+  list(APPEND lacking ninja-build)
+endif()
+if(lacking)
+  list(JOIN lacking " " lacking)
+  message(FATAL_ERROR "Imbrex' build lacks ${lacking}; scripts/install-dependencies installs them, "
+    "and so does: apt-get install ${lacking}")
+endif()
+
+# A folder that is configured keeps its settings, but for CUDA where it lacks parts that this machine can build.
+set(configure ON)
+if(EXISTS ${IMBREX_BUILD}/CMakeCache.txt)
+  load_cache(${IMBREX_BUILD} READ_WITH_PREFIX had_ IMBREX_CUDA)
+  if(had_IMBREX_CUDA STREQUAL want OR (had_IMBREX_CUDA STREQUAL "AUTO" AND want STREQUAL "ON"))
+    set(configure OFF)
+  endif()
+endif()
+if(configure)
+  set(fresh)
+  if(NOT EXISTS ${IMBREX_BUILD}/CMakeCache.txt)
+    set(fresh -DIMBREX_TESTS=OFF -DIMBREX_EXAMPLES=OFF)
+  endif()
+  if(want STREQUAL "ON" AND NOT EXISTS ${root}/.cache/cutlass)
+    execute_process(COMMAND ${root}/scripts/install-dependencies --cutlass)
+  endif()
+  message(STATUS "Configuring ${IMBREX_BUILD} with IMBREX_CUDA=${want}")
+  execute_process(COMMAND ${CMAKE_COMMAND} --preset default -B ${IMBREX_BUILD} -DIMBREX_CUDA=${want} ${fresh}
+    -DCMAKE_MAKE_PROGRAM=${ninja} WORKING_DIRECTORY ${root} RESULT_VARIABLE failed)
+  if(failed)
+    message(FATAL_ERROR "Imbrex cannot be configured in ${IMBREX_BUILD}; scripts/install-dependencies installs what it needs")
+  endif()
+endif()
+
+set(IMBREX_LIBRARY ${IMBREX_BUILD}/installed/libimbrex.so)
+add_custom_target(imbrex_library ALL
+  COMMAND ${CMAKE_COMMAND} --build ${IMBREX_BUILD} --target imbrex_installed imbrex_cli
+  BYPRODUCTS ${IMBREX_LIBRARY} USES_TERMINAL VERBATIM)
+
+# A wheel holds no links: the library has the one name by which it is looked for.
+set(stage ${CMAKE_CURRENT_BINARY_DIR}/stage)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/install.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/install.cmake @ONLY)
+install(SCRIPT ${CMAKE_CURRENT_BINARY_DIR}/install.cmake)

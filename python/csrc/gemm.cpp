@@ -1,0 +1,189 @@
+// Products with the collective that depends on them.
+#include <array>
+
+#include "groups.hpp"
+#include "kernels.hpp"
+#include "stream.hpp"
+#include "tensor.hpp"
+
+namespace imbrex_torch {
+namespace {
+
+// One call: its arguments, and what follows from their shapes.
+struct Call {
+  imbrex_operator_kind kind;
+  Tensor a, b;
+  std::string group;
+  int dim;
+  Tensor bias, scale_a, scale_b;
+  std::optional<std::int32_t> out_dtype;
+  Tensor out;
+
+  Call(imbrex_operator_kind of, Arguments stack, bool into_out)
+      : kind(of),
+        a(stack.tensor("a")),
+        b(stack.tensor("b")),
+        group(stack.text()),
+        dim(static_cast<int>(stack.integer())),
+        bias(stack.optional_tensor("bias")),
+        scale_a(stack.optional_tensor("scale_a")),
+        scale_b(stack.optional_tensor("scale_b")),
+        out_dtype(into_out ? std::nullopt : stack.optional_dtype()),
+        out(into_out ? stack.tensor("out") : Tensor()) {}
+
+  void read();
+  imbrex_type out_type() const { return a.type() == IMBREX_E4M3 ? IMBREX_BF16 : a.type(); }
+  imbrex_scales scales() const {
+    if (!scale_a) return IMBREX_SCALES_NONE;
+    return scale_a.count() == 1 && scale_b.count() == 1 ? IMBREX_SCALES_TENSOR : IMBREX_SCALES_ROW;
+  }
+  // A linear layer's weights lie by columns, as its `weight.t()`. What lies neither way is told so by the library.
+  bool b_by_columns() const { return b.stride(1) != 1 && (b.stride(0) == 1 || b.size(0) == 1); }
+  imbrex_gemm gemm(std::int32_t ranks) const;
+  void make_out(std::int32_t ranks);
+};
+
+void expect_beside(const Tensor& one, const Tensor& a) {
+  if (one.on_gpu() != a.on_gpu() || one.device_index() != a.device_index())
+    refuse(std::string(one.name()) + " is on " + one.device_name() + ", a on " + a.device_name() +
+           ": all tensors must be on one device");
+}
+
+void Call::read() {
+  for (Tensor* one : {&a, &b, &bias, &scale_a, &scale_b, &out})
+    if (*one) {
+      one->read();
+      expect_beside(*one, a);
+    }
+  if (a.dims() < 2 || a.dims() > 3) refuse("a is " + a.shape() + ": it must have 2 or 3 dimensions");
+  if (b.dims() != 2) refuse("b is " + b.shape() + ": it must have 2 dimensions");
+  if (dim < 0 || dim > a.dims() - 2)
+    refuse("dim = " + std::to_string(dim) + " with a of " + a.shape() +
+           ": it must be a dimension of a before its last");
+  if (a.type() != b.type())
+    refuse(std::string("a is of type ") + name_of(a.type()) + ", b of type " + name_of(b.type()) +
+           ": they must be of one type");
+  if (a.size(a.dims() - 1) != b.size(0))
+    refuse("a is " + a.shape() + ", b " + b.shape() + ": a's last dimension must be b's first");
+  for (const Tensor* one : {&a, &b})
+    if (one->count() == 0) refuse(std::string(one->name()) + " is " + one->shape() + ": no dimension may be 0");
+  if (!scale_a != !scale_b) refuse("scale_a and scale_b: both must be given, or neither");
+  if (scale_a && a.type() != IMBREX_E4M3)
+    refuse(std::string("scale_a with a of type ") + name_of(a.type()) + ": only float8_e4m3fn has scales");
+  if (out_dtype && *out_dtype != dtype_of(out_type()))
+    refuse(std::string("out_dtype: of a and b of type ") + name_of(a.type()) + " the result is " + name_of(out_type()));
+}
+
+imbrex_gemm Call::gemm(std::int32_t ranks) const {
+  imbrex_gemm result{};
+  result.size = sizeof(result);
+  result.k = b.size(0);
+  result.n = b.size(1);
+  result.m = a.count() / result.k;
+  if (kind == IMBREX_ALL_GATHER_GEMM) result.m *= ranks, result.n *= ranks;
+  if (kind == IMBREX_GEMM_REDUCE_SCATTER || kind == IMBREX_GEMM_ALL_REDUCE) result.k *= ranks;
+  result.type = a.type();
+  result.bias = bias ? 1 : 0;
+  result.scales = scales();
+  result.b_layout = (result.type != IMBREX_E4M3 && b_by_columns()) ? IMBREX_COLUMN_MAJOR : IMBREX_ROW_MAJOR;
+  return result;
+}
+
+// The shape of a with the collective's dimension grown or split and the product's columns last; in memory that
+// dimension comes first, as the library works.
+void Call::make_out(std::int32_t ranks) {
+  std::array<std::int64_t, IMBREX_MOST_DIMS> sizes{};
+  const int dims = a.dims();
+  for (int i = 0; i < dims - 1; ++i) sizes[static_cast<std::size_t>(i)] = a.size(i);
+  sizes[static_cast<std::size_t>(dims - 1)] = b.size(1);
+  std::int64_t& split = sizes[static_cast<std::size_t>(dim)];
+  if (kind == IMBREX_ALL_GATHER_GEMM) split *= ranks;
+  if (kind == IMBREX_GEMM_REDUCE_SCATTER) {
+    if (split % ranks != 0)
+      refuse("a is " + a.shape() + ": its dimension " + std::to_string(dim) + " must divide by the " +
+             std::to_string(ranks) + " ranks");
+    split /= ranks;
+  }
+  const std::span<const std::int64_t> wanted(sizes.data(), static_cast<std::size_t>(dims));
+  if (!out) {
+    out = Tensor::empty(wanted, dim, out_type(), a);
+    return;
+  }
+  bool fits = out.dims() == dims;
+  for (int i = 0; fits && i < dims; ++i) fits = out.size(i) == sizes[static_cast<std::size_t>(i)];
+  if (!fits) {
+    std::string text;
+    for (const std::int64_t size : wanted) text += (text.empty() ? "" : " x ") + std::to_string(size);
+    refuse("out is " + out.shape() + ": it must be " + text);
+  }
+}
+
+Key key_of(const Call& call, const imbrex_gemm& gemm) {
+  Key key;
+  key.numbers = {call.kind,           gemm.m,          gemm.n, gemm.k, gemm.type, gemm.bias, gemm.scales,
+                 call.b_by_columns(), call.a.on_gpu(), 0};
+  return key;
+}
+
+void run(Call& call) {
+  call.read();
+  Group& group = find_group(call.group);
+  void* const stream = call.a.on_gpu() ? current_stream(call.a.device_index()) : nullptr;
+  const imbrex_gemm gemm = call.gemm(group.size);
+  call.make_out(group.size);
+
+  std::array<imbrex_operand, 6> operands;
+  std::size_t count = 0;
+  operands[count++] = {"a", call.a.matrix(call.dim)};
+  operands[count++] = {"b", call.b.view()};
+  if (call.bias) operands[count++] = {"bias", call.bias.view()};
+  if (call.scale_a) {
+    operands[count++] = {"a_scale", call.scale_a.view()};
+    operands[count++] = {"b_scale", call.scale_b.view()};
+  }
+  operands[count++] = {"out", call.out.matrix(call.dim)};
+
+  const std::lock_guard lock(group.mutex);
+  const Made& made = find_or_make(group, key_of(call, gemm), call.a.on_gpu(), stream, [&] {
+    imbrex_operator_options options{};
+    options.size = sizeof(options);
+    options.device = call.a.on_gpu() ? IMBREX_CUDA : IMBREX_CPU;
+    options.cpu_workers = group.cpu_workers;
+    options.ranks_per_gpu = call.a.on_gpu() ? group.ranks_per_gpu : 0;
+    Made result;
+    check(imbrex_operator_make(group.world, call.kind, &gemm, &options, &result.product));
+    return result;
+  });
+  check(imbrex_operator_run(made.product, operands.data(), count, stream));
+}
+
+template <imbrex_operator_kind kind>
+void functional(StableIValue* stack) {
+  Call call(kind, Arguments(stack), false);
+  run(call);
+  stack[0] = call.out.give();
+}
+
+template <imbrex_operator_kind kind>
+void into_out(StableIValue* stack) {
+  Call call(kind, Arguments(stack), true);
+  run(call);
+}
+
+}  // namespace
+
+#define IMBREX_GEMM_KERNELS(name, kind)                                \
+  void name(StableIValue* stack, std::uint64_t, std::uint64_t) {       \
+    functional<kind>(stack);                                           \
+    count(Count::name);                                                \
+  }                                                                    \
+  void name##_out(StableIValue* stack, std::uint64_t, std::uint64_t) { \
+    into_out<kind>(stack);                                             \
+    count(Count::name);                                                \
+  }
+IMBREX_GEMM_KERNELS(all_gather_matmul, IMBREX_ALL_GATHER_GEMM)
+IMBREX_GEMM_KERNELS(matmul_reduce_scatter, IMBREX_GEMM_REDUCE_SCATTER)
+IMBREX_GEMM_KERNELS(matmul_all_reduce, IMBREX_GEMM_ALL_REDUCE)
+IMBREX_GEMM_KERNELS(matmul_all_to_all, IMBREX_GEMM_ALL_TO_ALL)
+
+}  // namespace imbrex_torch

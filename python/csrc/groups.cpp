@@ -1,0 +1,155 @@
+#include "groups.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+
+#include "interface.hpp"
+#include "stream.hpp"
+
+namespace imbrex_torch {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Group>> groups;
+  imbrex_torch_connect_function* connect = nullptr;
+
+  Group* find(const std::string& name) {
+    const std::lock_guard lock(mutex);
+    for (const auto& group : groups)
+      if (group->name == name) return group.get();
+    return nullptr;
+  }
+};
+
+Registry& registry() {
+  static auto* const made = new Registry;  // worlds that Python did not end are left to the end of the process
+  return *made;
+}
+
+std::array<std::atomic<std::int64_t>, static_cast<std::size_t>(Count::count_)> counts{};
+
+// Runs what may throw for a caller in C.
+template <typename Body>
+imbrex_status guarded(const Body& body) noexcept {
+  try {
+    body();
+    return IMBREX_OK;
+  } catch (const std::exception&) {
+    return last_code() == IMBREX_OK ? IMBREX_RUNTIME_FAILURE : last_code();
+  }
+}
+
+}  // namespace
+
+void Made::destroy() const noexcept {
+  imbrex_operator_destroy(product);
+  imbrex_collective_destroy(collective);
+}
+
+// The ranks destroy objects together, in one order: that of their calls, which is the same on every rank.
+Group::~Group() {
+  std::vector<Made> all;
+  for (const auto& [key, one] : made) all.push_back(one);
+  std::ranges::sort(all, {}, &Made::used);
+  for (const Made& one : all) one.destroy();
+}
+
+void Group::make_room() {
+  auto oldest = made.end();
+  std::size_t on_cpu = 0;
+  for (auto one = made.begin(); one != made.end(); ++one) {
+    if (one->second.on_gpu) continue;
+    ++on_cpu;
+    if (oldest == made.end() || one->second.used < oldest->second.used) oldest = one;
+  }
+  if (on_cpu < most_on_cpu) return;
+  if (oldest->second.collective == last) last = nullptr;
+  oldest->second.destroy();
+  made.erase(oldest);
+}
+
+Group& find_group(const std::string& name) {
+  Registry& all = registry();
+  if (Group* found = all.find(name)) return *found;
+  if (!all.connect) refuse("group '" + name + "' is not connected; import imbrex.torch, or call imbrex.torch.connect");
+  std::string message(1024, '\0');
+  const imbrex_status status = all.connect(name.c_str(), message.data(), message.size());
+  if (status != IMBREX_OK) fail(status, message.c_str());
+  if (Group* found = all.find(name)) return *found;
+  fail(IMBREX_RUNTIME_FAILURE, "group '" + name + "' was not connected");
+}
+
+void expect_no_capture(void* stream) {
+  if (is_capturing(stream))
+    refuse(
+        "the first call of a shape prepares it on all ranks, which no graph can capture: call "
+        "imbrex.torch.warm_up, or the operator itself, with this shape before the capture");
+}
+
+void count(Count what) noexcept { counts[static_cast<std::size_t>(what)].fetch_add(1, std::memory_order_relaxed); }
+
+}  // namespace imbrex_torch
+
+using namespace imbrex_torch;
+
+void imbrex_torch_set_connect(imbrex_torch_connect_function* connect) { registry().connect = connect; }
+
+imbrex_status imbrex_torch_connect(const char* name, imbrex_world* world, int32_t ranks_per_gpu, int32_t cpu_workers) {
+  return guarded([&] {
+    Registry& all = registry();
+    if (all.find(name)) refuse(std::string("group '") + name + "' is connected already");
+    auto group = std::make_unique<Group>();
+    group->name = name;
+    group->world = world;
+    group->rank = imbrex_world_rank(world);
+    group->size = imbrex_world_size(world);
+    group->ranks_per_gpu = ranks_per_gpu;
+    group->cpu_workers = cpu_workers;
+    const std::lock_guard lock(all.mutex);
+    all.groups.push_back(std::move(group));
+  });
+}
+
+imbrex_status imbrex_torch_disconnect(const char* name) {
+  return guarded([&] {
+    Registry& all = registry();
+    std::unique_ptr<Group> ended;
+    const std::lock_guard lock(all.mutex);
+    for (auto one = all.groups.begin(); one != all.groups.end(); ++one)
+      if ((*one)->name == name) {
+        ended = std::move(*one);
+        all.groups.erase(one);
+        break;
+      }
+  });
+}
+
+imbrex_status imbrex_torch_check(const char* name) {
+  return guarded([&] {
+    Group* group = registry().find(name);
+    if (!group) return;
+    const std::lock_guard lock(group->mutex);
+    check(imbrex_world_check(group->world));
+    for (const auto& [key, one] : group->made)
+      if (one.product) check(imbrex_operator_check(one.product));
+  });
+}
+
+imbrex_status imbrex_torch_report(const char* name, imbrex_report* report) {
+  return guarded([&] {
+    Group* group = registry().find(name);
+    if (!group || !group->last) refuse(std::string("group '") + name + "' has made no all-reduce yet");
+    const std::lock_guard lock(group->mutex);
+    check(imbrex_collective_report(group->last, report));
+  });
+}
+
+imbrex_status imbrex_torch_last_code(void) { return last_code(); }
+const char* imbrex_torch_last_message(void) { return last_message().c_str(); }
+
+int64_t imbrex_torch_count(int32_t index) {
+  return index >= 0 && static_cast<std::size_t>(index) < counts.size() ? counts[static_cast<std::size_t>(index)].load()
+                                                                       : -1;
+}

@@ -1,0 +1,97 @@
+// Worlds by the names of torch's groups, and the operators that were made for them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "errors.hpp"
+
+namespace imbrex_torch {
+
+/// What is counted: calls of each operator, and operators made.
+enum class Count : std::uint8_t {
+  all_gather_matmul,
+  matmul_reduce_scatter,
+  matmul_all_reduce,
+  matmul_all_to_all,
+  all_reduce,
+  all_reduce_rms_norm,
+  made,
+  count_
+};
+void count(Count what) noexcept;
+
+/// Everything that one operator is made for.
+struct Key {
+  std::array<std::int64_t, 10> numbers{};
+  std::string text;
+
+  bool operator==(const Key&) const = default;
+};
+
+struct KeyHash {
+  std::size_t operator()(const Key& key) const noexcept {
+    std::uint64_t hash = std::hash<std::string>{}(key.text);
+    for (const std::int64_t number : key.numbers)
+      hash = (hash ^ static_cast<std::uint64_t>(number)) * 0x9E3779B97F4A7C15ULL;
+    return hash ^ (hash >> 32);
+  }
+};
+
+/// An operator or a collective of the library: one of both is null.
+struct Made {
+  imbrex_operator* product = nullptr;
+  imbrex_collective* collective = nullptr;
+  bool on_gpu = false;
+  std::uint64_t used = 0;  ///< number of the group's call that used it last
+
+  void destroy() const noexcept;
+};
+
+/// So many objects of a group are kept for tensors on the CPU, where each has threads of its own. Those on GPUs are all
+/// kept: a captured graph may hold them.
+inline constexpr std::size_t most_on_cpu = 32;
+
+struct Group {
+  std::string name;
+  imbrex_world* world = nullptr;
+  std::int32_t rank = 0, size = 0, ranks_per_gpu = 1, cpu_workers = 1;
+  std::mutex mutex;  ///< one call at a time, as worlds want it
+  std::unordered_map<Key, Made, KeyHash> made;
+  std::uint64_t calls = 0;
+  imbrex_collective* last = nullptr;  ///< of which a report tells
+
+  Group() = default;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  ~Group();
+  void make_room();
+};
+
+/// The group of that name. One that is not known yet is asked of Python, which connects it: collective then.
+Group& find_group(const std::string& name);
+
+/// Refuses a call that would make an operator while a graph is captured on `stream`.
+void expect_no_capture(void* stream);
+
+/// What `make` makes for `key`, once. The group's mutex is held.
+template <typename Make>
+const Made& find_or_make(Group& group, const Key& key, bool on_gpu, void* stream, const Make& make) {
+  auto found = group.made.find(key);
+  if (found == group.made.end()) {
+    if (on_gpu) expect_no_capture(stream);
+    if (!on_gpu) group.make_room();
+    Made made = make();
+    made.on_gpu = on_gpu;
+    count(Count::made);
+    found = group.made.emplace(key, made).first;
+  }
+  found->second.used = ++group.calls;
+  return found->second;
+}
+
+}  // namespace imbrex_torch

@@ -1,0 +1,34 @@
+// What Python's side calls by ctypes, beside the operators that torch calls.
+#pragma once
+
+#include "imbrex/c.h"
+
+#define IMBREX_TORCH_EXPORT __attribute__((visibility("default")))
+
+extern "C" {
+
+/// Connects the group of that name by imbrex_torch_connect; else writes why not, at most `bytes` with the final zero.
+using imbrex_torch_connect_function = imbrex_status(const char* name, char* message, size_t bytes);
+IMBREX_TORCH_EXPORT void imbrex_torch_set_connect(imbrex_torch_connect_function* connect);
+
+/// The world stays its maker's, who ends it behind imbrex_torch_disconnect. Both are called by all ranks alike.
+IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_connect(const char* name, imbrex_world* world, int32_t ranks_per_gpu,
+                                                       int32_t cpu_workers);
+IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_disconnect(const char* name);
+
+/// Fails for what failed in the group's calls so far.
+IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_check(const char* name);
+
+/// Collective: of the group's last all-reduce that was made with a report.
+IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_report(const char* name, imbrex_report* report);
+
+/// The code of the calling thread's last error; its text is torch's, or imbrex_torch_last_message's.
+IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_last_code(void);
+IMBREX_TORCH_EXPORT const char* imbrex_torch_last_message(void);
+
+/// How often an operator was called, as Count in groups.hpp has them; last, how many were made. -1 for other numbers.
+IMBREX_TORCH_EXPORT int64_t imbrex_torch_count(int32_t index);
+
+/// The schema at `index`, or null behind the last.
+IMBREX_TORCH_EXPORT const char* imbrex_torch_schema(int32_t index);
+}

@@ -1,0 +1,32 @@
+// The operators as torch knows them: one list, from which they are defined and of which Python's fakes are tested.
+#pragma once
+
+#include <array>
+
+namespace imbrex_torch {
+
+// dim: the dimension of A that is gathered, or of the result that is scattered; 0 where there is neither. The
+// functional variants make the result; the others write it into `out`.
+#define IMBREX_GEMM_ARGUMENTS \
+  "(Tensor a, Tensor b, str group, int dim=0, Tensor? bias=None, Tensor? scale_a=None, Tensor? scale_b=None"
+#define IMBREX_GEMM_RESULT ", ScalarType? out_dtype=None) -> Tensor"
+#define IMBREX_GEMM_OUT ", *, Tensor(a!) out) -> ()"
+#define IMBREX_ALL_REDUCE_ARGUMENTS "(Tensor x, str group, str? codec=None, float? tolerance=None, bool report=False"
+#define IMBREX_RMS_NORM_ARGUMENTS "(Tensor x, Tensor? residual, Tensor weight, float eps, str group"
+
+inline constexpr std::array schemas{
+    "all_gather_matmul" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_RESULT,
+    "all_gather_matmul_out" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_OUT,
+    "matmul_reduce_scatter" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_RESULT,
+    "matmul_reduce_scatter_out" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_OUT,
+    "matmul_all_reduce" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_RESULT,
+    "matmul_all_reduce_out" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_OUT,
+    "matmul_all_to_all" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_RESULT,
+    "matmul_all_to_all_out" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_OUT,
+    "all_reduce" IMBREX_ALL_REDUCE_ARGUMENTS ") -> Tensor",
+    "all_reduce_out" IMBREX_ALL_REDUCE_ARGUMENTS ", *, Tensor(a!) out) -> ()",
+    "all_reduce_rms_norm" IMBREX_RMS_NORM_ARGUMENTS ") -> (Tensor, Tensor)",
+    "all_reduce_rms_norm_out" IMBREX_RMS_NORM_ARGUMENTS ", *, Tensor(a!) out, Tensor(b!) residual_out) -> ()",
+};
+
+}  // namespace imbrex_torch

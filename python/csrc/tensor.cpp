@@ -1,0 +1,147 @@
+#include "tensor.hpp"
+
+#include <cstring>
+
+namespace imbrex_torch {
+
+imbrex_status& last_code() noexcept {
+  thread_local imbrex_status code = IMBREX_OK;
+  return code;
+}
+
+std::string& last_message() noexcept {
+  thread_local std::string message;
+  return message;
+}
+
+namespace {
+
+// torch's numbers, asked for once: they are not part of its interface.
+struct Numbers {
+  std::array<std::int32_t, 4> types{aoti_torch_dtype_bfloat16(), aoti_torch_dtype_float16(), aoti_torch_dtype_float32(),
+                                    aoti_torch_dtype_float8_e4m3fn()};
+  std::int32_t cpu = aoti_torch_device_type_cpu();
+  std::int32_t cuda = aoti_torch_device_type_cuda();
+};
+
+const Numbers& numbers() {
+  static const Numbers made;
+  return made;
+}
+
+}  // namespace
+
+const char* name_of(imbrex_type type) {
+  constexpr std::array names{"bf16", "fp16", "fp32", "e4m3"};
+  return names[static_cast<std::size_t>(type)];
+}
+
+std::int32_t dtype_of(imbrex_type type) { return numbers().types[static_cast<std::size_t>(type)]; }
+
+std::optional<imbrex_type> type_of(std::int32_t dtype) {
+  for (imbrex_type type : {IMBREX_BF16, IMBREX_FP16, IMBREX_FP32, IMBREX_E4M3})
+    if (dtype_of(type) == dtype) return type;
+  return std::nullopt;
+}
+
+void Tensor::read() {
+  std::int64_t dims = 0, *sizes = nullptr, *strides = nullptr;
+  std::int32_t dtype = 0, device = 0, index = 0;
+  check_torch(aoti_torch_get_dim(handle_, &dims));
+  check_torch(aoti_torch_get_sizes(handle_, &sizes));
+  check_torch(aoti_torch_get_strides(handle_, &strides));
+  check_torch(aoti_torch_get_dtype(handle_, &dtype));
+  check_torch(aoti_torch_get_device_type(handle_, &device));
+  check_torch(aoti_torch_get_device_index(handle_, &index));
+  check_torch(aoti_torch_get_data_ptr(handle_, &info_.data));
+  info_.sizes = sizes;
+  info_.strides = strides;
+  info_.dims = static_cast<int>(dims);
+  info_.device_index = index;
+  info_.on_gpu = device == numbers().cuda;
+  if (!info_.on_gpu && device != numbers().cpu)
+    refuse(std::string(name_) + ": it must be on the CPU or on a CUDA device");
+  const auto type = type_of(dtype);
+  if (!type)
+    refuse(std::string(name_) +
+           ": its dtype must be torch.bfloat16, torch.float16, torch.float32 or torch.float8_e4m3fn");
+  info_.type = *type;
+  if (info_.dims > IMBREX_MOST_DIMS)
+    refuse(std::string(name_) + " has " + std::to_string(dims) + " dimensions: at most " +
+           std::to_string(IMBREX_MOST_DIMS));
+}
+
+std::int64_t Tensor::count() const {
+  std::int64_t result = 1;
+  for (int i = 0; i < info_.dims; ++i) result *= info_.sizes[i];
+  return result;
+}
+
+std::string Tensor::shape() const {
+  std::string result;
+  for (int i = 0; i < info_.dims; ++i) result += (i ? " x " : "") + std::to_string(info_.sizes[i]);
+  return result.empty() ? "one element" : result;
+}
+
+std::string Tensor::device_name() const { return info_.on_gpu ? "cuda:" + std::to_string(info_.device_index) : "cpu"; }
+
+imbrex_view Tensor::view(int first) const {
+  imbrex_view result{info_.data, info_.type, info_.dims, {}, {}};
+  for (int i = 0; i < info_.dims; ++i) {
+    const int from = i == 0 ? first : i <= first ? i - 1 : i;
+    result.extents[i] = info_.sizes[from];
+    result.strides[i] = info_.strides[from];
+  }
+  return result;
+}
+
+imbrex_view Tensor::matrix(int first) const {
+  imbrex_view result = view(first);
+  if (result.dims != 3) return result;
+  auto& [rows, batch, columns, none] = result.extents;
+  auto& [row_step, batch_step, column_step, nothing] = result.strides;
+  if (rows != 1 && batch != 1 && row_step != batch_step * batch) return result;  // lies as no matrix does
+  row_step = batch != 1 ? batch_step : row_step;
+  rows *= batch;
+  batch = columns, batch_step = column_step;
+  columns = column_step = 0;
+  result.dims = 2;
+  return result;
+}
+
+Tensor Tensor::empty(std::span<const std::int64_t> sizes, int first, imbrex_type type, const Tensor& like) {
+  std::array<std::int64_t, IMBREX_MOST_DIMS> strides{};
+  std::int64_t stride = 1;
+  for (int i = static_cast<int>(sizes.size()) - 1; i >= 0; --i)
+    if (i != first) {
+      strides[static_cast<std::size_t>(i)] = stride;
+      stride *= sizes[static_cast<std::size_t>(i)];
+    }
+  if (!sizes.empty()) strides[static_cast<std::size_t>(first)] = stride;
+  AtenTensorHandle made = nullptr;
+  check_torch(aoti_torch_empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides.data(),
+                                       dtype_of(type), like.on_gpu() ? numbers().cuda : numbers().cpu,
+                                       like.device_index(), &made));
+  Tensor result(made, "out");
+  result.read();
+  return result;
+}
+
+double Arguments::number_of(StableIValue value) {
+  double result;
+  std::memcpy(&result, &value, sizeof(result));
+  return result;
+}
+
+std::string Arguments::text_of(StableIValue value) {
+  const auto handle = reinterpret_cast<StringHandle>(value);
+  const char* data = "";
+  std::size_t length = 0;
+  torch_string_c_str(handle, &data);
+  torch_string_length(handle, &length);
+  std::string result(data, length);
+  torch_delete_string(handle);
+  return result;
+}
+
+}  // namespace imbrex_torch

@@ -1,0 +1,121 @@
+// torch's tensors and arguments, as the operators read them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "errors.hpp"
+
+namespace imbrex_torch {
+
+/// A tensor, and what it says of itself. An empty one stands for an optional argument that was not given.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(AtenTensorHandle handle, const char* name) : handle_(handle), name_(name) {}
+  Tensor(Tensor&& other) noexcept
+      : handle_(std::exchange(other.handle_, nullptr)), name_(other.name_), info_(other.info_) {}
+  Tensor& operator=(Tensor&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    std::swap(name_, other.name_);
+    std::swap(info_, other.info_);
+    return *this;
+  }
+  ~Tensor() {
+    if (handle_) aoti_torch_delete_tensor_object(handle_);
+  }
+
+  /// Reads sizes and the rest, which must come before all below. Throws where Imbrex has no such type or device.
+  void read();
+
+  explicit operator bool() const { return handle_ != nullptr; }
+  const char* name() const { return name_; }
+  int dims() const { return info_.dims; }
+  std::int64_t size(int dim) const { return info_.sizes[dim]; }
+  std::int64_t stride(int dim) const { return info_.strides[dim]; }
+  std::int64_t count() const;
+  imbrex_type type() const { return info_.type; }
+  bool on_gpu() const { return info_.on_gpu; }
+  int device_index() const { return info_.device_index; }
+  std::string shape() const;
+  std::string device_name() const;
+
+  /// The view of it with dimension `first` in front of the others.
+  imbrex_view view(int first = 0) const;
+
+  /// The same of a matrix whose rows may be split over two dimensions: two dimensions again where they lie as evenly.
+  imbrex_view matrix(int first) const;
+
+  /// Hands the tensor to torch as a result.
+  StableIValue give() { return reinterpret_cast<StableIValue>(std::exchange(handle_, nullptr)); }
+
+  /// A new tensor beside `like` on its device; strides are those of a tensor without gaps whose dimension `first` comes
+  /// before the others.
+  static Tensor empty(std::span<const std::int64_t> sizes, int first, imbrex_type type, const Tensor& like);
+
+ private:
+  struct Info {
+    const std::int64_t* sizes = nullptr;
+    const std::int64_t* strides = nullptr;
+    int dims = 0;
+    imbrex_type type = IMBREX_BF16;
+    bool on_gpu = false;
+    int device_index = -1;
+    void* data = nullptr;
+  };
+
+  AtenTensorHandle handle_ = nullptr;
+  const char* name_ = "";
+  Info info_;
+};
+
+/// "bf16" and so on.
+const char* name_of(imbrex_type type);
+
+/// torch's number of a type, and back; nothing for a type that Imbrex does not have.
+std::int32_t dtype_of(imbrex_type type);
+std::optional<imbrex_type> type_of(std::int32_t dtype);
+
+/// Takes an operator's arguments in their order. What it returns owns what it holds, so that nothing is lost by an
+/// error; it throws none itself.
+class Arguments {
+ public:
+  explicit Arguments(StableIValue* stack) : stack_(stack) {}
+
+  Tensor tensor(const char* name) { return {reinterpret_cast<AtenTensorHandle>(*stack_++), name}; }
+  Tensor optional_tensor(const char* name) {
+    const auto held = optional();
+    return held ? Tensor(reinterpret_cast<AtenTensorHandle>(*held), name) : Tensor();
+  }
+  std::int64_t integer() { return static_cast<std::int64_t>(*stack_++); }
+  double number() { return number_of(*stack_++); }
+  std::optional<double> optional_number() {
+    const auto held = optional();
+    return held ? std::optional(number_of(*held)) : std::nullopt;
+  }
+  std::optional<std::int32_t> optional_dtype() {
+    const auto held = optional();
+    return held ? std::optional(static_cast<std::int32_t>(*held)) : std::nullopt;
+  }
+  std::string text() { return text_of(*stack_++); }
+  std::optional<std::string> optional_text() {
+    const auto held = optional();
+    return held ? std::optional(text_of(*held)) : std::nullopt;
+  }
+
+ private:
+  std::unique_ptr<StableIValue> optional() {
+    return std::unique_ptr<StableIValue>(reinterpret_cast<StableIValue*>(*stack_++));
+  }
+  static double number_of(StableIValue value);
+  static std::string text_of(StableIValue value);
+
+  StableIValue* stack_;
+};
+
+}  // namespace imbrex_torch

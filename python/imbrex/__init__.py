@@ -1,0 +1,43 @@
+"""
+Imbrex: matrix products that hide the collective that depends on them.
+
+The operators here take NumPy's arrays and those of any library that speaks DLPack; `imbrex.torch` holds those for
+PyTorch.
+"""
+
+from __future__ import annotations
+
+from ._doctor import doctor
+from ._errors import Error, InvalidInput
+from ._operators import (
+    all_gather_matmul,
+    all_reduce,
+    all_reduce_rms_norm,
+    matmul_all_reduce,
+    matmul_all_to_all,
+    matmul_reduce_scatter,
+)
+from ._report import Report
+from ._world import World
+
+__all__ = [
+    "Error",
+    "InvalidInput",
+    "Report",
+    "World",
+    "all_gather_matmul",
+    "all_reduce",
+    "all_reduce_rms_norm",
+    "doctor",
+    "matmul_all_reduce",
+    "matmul_all_to_all",
+    "matmul_reduce_scatter",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("imbrex")
+    raise AttributeError(f"module 'imbrex' has no attribute '{name}'")

@@ -1,0 +1,138 @@
+"""Arrays of any library, as views of their memory: NumPy's own, and whatever speaks DLPack."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from . import _c
+from ._errors import InvalidInput
+
+_TYPES = {"bfloat16": _c.BF16, "float16": _c.FP16, "float32": _c.FP32, "float8_e4m3fn": _c.E4M3}
+NAMES = ("bf16", "fp16", "fp32", "e4m3")
+
+# DLPack's numbers: (code, bits) of the types, and the kinds of devices.
+_DL_TYPES = {(2, 32): _c.FP32, (2, 16): _c.FP16, (4, 16): _c.BF16, (10, 8): _c.E4M3}
+_DL_CPU, _DL_CUDA, _DL_CUDA_HOST = 1, 2, 3
+_DL_LEGACY_STREAM = 1
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+
+
+class Array:
+    """An array's memory, which is kept alive as long as this is."""
+
+    def __init__(self, name: str, source: Any, *, stream: int | None = None, writes: bool = False) -> None:
+        """Reads shape, strides, type and device of `source`. Raises InvalidInput for what Imbrex does not take."""
+        self.name, self.source = name, source
+        if isinstance(source, np.ndarray):
+            self._from_numpy(source, writes)
+        elif hasattr(source, "__dlpack__") and hasattr(source, "__dlpack_device__"):
+            self._from_dlpack(source, stream)
+        else:
+            raise InvalidInput(f"{name} is a {type(source).__name__}: it must be a NumPy array, or speak DLPack")
+        if len(self.shape) > _c.MOST_DIMS:
+            raise InvalidInput(f"{name} has {len(self.shape)} dimensions: at most {_c.MOST_DIMS}")
+        if 0 in self.shape:
+            raise InvalidInput(f"{name} has shape {self.shape}: no dimension may be 0")
+
+    def _from_numpy(self, source: np.ndarray[Any, Any], writes: bool) -> None:
+        name = source.dtype.name
+        if name not in _TYPES or not source.dtype.isnative:
+            raise InvalidInput(
+                f"{self.name} is of dtype {source.dtype}: it must be float32, float16, bfloat16 or float8_e4m3fn"
+            )
+        if writes and not source.flags.writeable:
+            raise InvalidInput(f"{self.name} is read-only: the result is written to it")
+        if any(stride % source.itemsize for stride in source.strides):
+            raise InvalidInput(f"{self.name} has strides of {source.strides} bytes: they must be whole elements")
+        self.type = _TYPES[name]
+        self.device = _c.CPU
+        self.data = source.ctypes.data
+        self.shape = tuple(source.shape)
+        self.strides = tuple(stride // source.itemsize for stride in source.strides)
+
+    def _from_dlpack(self, source: Any, stream: int | None) -> None:
+        kind = int(source.__dlpack_device__()[0])
+        if kind not in (_DL_CPU, _DL_CUDA, _DL_CUDA_HOST):
+            raise InvalidInput(f"{self.name} is on a device of DLPack's kind {kind}: it must be on the CPU or a GPU")
+        # A capsule that nobody takes gives the memory back when it goes.
+        wanted = {"stream": stream or _DL_LEGACY_STREAM} if kind == _DL_CUDA else {}
+        self.capsule = source.__dlpack__(**wanted)
+        tensor = _DLTensor.from_address(_pointer_of(self.capsule, b"dltensor"))
+        if (tensor.code, tensor.bits) not in _DL_TYPES or tensor.lanes != 1:
+            raise InvalidInput(
+                f"{self.name} is of DLPack's type code {tensor.code} with {tensor.bits} bits: it must be float32, "
+                "float16, bfloat16 or float8_e4m3fn"
+            )
+        self.type = _DL_TYPES[(tensor.code, tensor.bits)]
+        self.device = _c.CUDA if kind == _DL_CUDA else _c.CPU
+        self.data = (tensor.data or 0) + tensor.byte_offset
+        self.shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+        if tensor.strides:
+            self.strides = tuple(tensor.strides[i] for i in range(tensor.ndim))
+        else:
+            self.strides = contiguous_strides(self.shape)
+
+    def view(self, first: int = 0) -> _c.View:
+        """The view with dimension `first` in front of the others, as the library works on rows."""
+        order = [first, *(i for i in range(len(self.shape)) if i != first)] if self.shape else []
+        result = _c.View(data=self.data, type=self.type, dims=len(order))
+        for place, i in enumerate(order):
+            result.extents[place], result.strides[place] = self.shape[i], self.strides[i]
+        return result
+
+    def matrix(self, first: int) -> _c.View:
+        """The same of a matrix whose rows may be split over two dimensions: two again where they lie as evenly."""
+        result = self.view(first)
+        (rows, batch, columns, _), (step, inner, across, _) = result.extents, result.strides
+        if result.dims != 3 or (rows != 1 and batch != 1 and step != inner * batch):
+            return result
+        result.dims = 2
+        result.extents[:] = (rows * batch, columns, 0, 0)
+        result.strides[:] = (inner if batch != 1 else step, across, 0, 0)
+        return result
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, in elements, of an array of that shape without gaps, by rows."""
+    strides: list[int] = []
+    step = 1
+    for extent in reversed(shape):
+        strides.insert(0, step)
+        step *= extent
+    return tuple(strides)
+
+
+def empty_beside(like: Array, shape: tuple[int, ...], kind: int, first: int = 0) -> Any:
+    """A NumPy array for a result; for other libraries' arrays the caller gives `out`."""
+    if not isinstance(like.source, np.ndarray):
+        raise InvalidInput(f"out is missing: it must be given where {like.name} is a {type(like.source).__name__}")
+    dtype = like.source.dtype
+    if kind != like.type:
+        try:
+            import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
+        except ImportError:
+            raise InvalidInput("out is missing: without the package ml_dtypes NumPy has no bfloat16 for it") from None
+        dtype = np.dtype(ml_dtypes.bfloat16)
+    order = [first, *(i for i in range(len(shape)) if i != first)]
+    return np.moveaxis(np.empty([shape[i] for i in order], dtype), 0, first)

@@ -1,0 +1,196 @@
+"""imbrex/c.h, as ctypes sees it. Field for field, in the header's order; a test compares sizes and offsets."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint64,
+    c_void_p,
+)
+from functools import cache
+from typing import Any
+
+from ._errors import error_of
+from ._library import library
+
+BF16, FP16, FP32, E4M3 = range(4)
+AUTOMATIC, CPU, CUDA = range(3)
+SCALES_NONE, SCALES_TENSOR, SCALES_ROW = range(3)
+ALL_GATHER_GEMM, GEMM_REDUCE_SCATTER, GEMM_ALL_REDUCE, GEMM_ALL_TO_ALL = range(4)
+REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL = range(3)
+MOST_DIMS = 4
+
+
+class View(Structure):
+    """A view of memory that somebody else owns; strides count elements."""
+
+    _fields_ = (
+        ("data", c_void_p),
+        ("type", c_int32),
+        ("dims", c_int32),
+        ("extents", c_int64 * MOST_DIMS),
+        ("strides", c_int64 * MOST_DIMS),
+    )
+
+
+class Operand(Structure):
+    """A named view."""
+
+    _fields_ = (("name", c_char_p), ("view", View))
+
+
+class UniqueId(Structure):
+    """What one rank makes, and hands to the others."""
+
+    _fields_ = (("bytes", c_char * 128),)
+
+
+class WorldOptions(Structure):
+    """imbrex_world_options."""
+
+    _fields_ = (("size", c_size_t), ("heap_bytes", c_uint64), ("wait_limit", c_double))
+
+
+class Gemm(Structure):
+    """imbrex_gemm: sizes of the whole product."""
+
+    _fields_ = (
+        ("size", c_size_t),
+        ("m", c_int64),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("type", c_int32),
+        ("bias", c_int32),
+        ("scales", c_int32),
+        ("b_layout", c_int32),
+    )
+
+
+class OperatorOptions(Structure):
+    """imbrex_operator_options."""
+
+    _fields_ = (
+        ("size", c_size_t),
+        ("strategy", c_char_p),
+        ("knobs", c_char_p),
+        ("device", c_int32),
+        ("cpu_workers", c_int32),
+        ("heap_bytes", c_uint64),
+        ("ranks_per_gpu", c_int32),
+        ("reserved", c_int32),
+    )
+
+
+class AllReduceOptions(Structure):
+    """imbrex_all_reduce_options."""
+
+    _fields_ = (
+        ("size", c_size_t),
+        ("codec", c_char_p),
+        ("algorithm", c_char_p),
+        ("tolerance", POINTER(c_float)),
+        ("exact_below", c_int64),
+        ("whole_call", c_int32),
+        ("batch_invariant", c_int32),
+        ("no_report", c_int32),
+        ("ctas", c_int32),
+        ("device", c_int32),
+        ("reserved", c_int32),
+    )
+
+
+class RmsNormOptions(Structure):
+    """imbrex_rms_norm_options."""
+
+    _fields_ = (
+        ("size", c_size_t),
+        ("algorithm", c_char_p),
+        ("eps", POINTER(c_float)),
+        ("ctas", c_int32),
+        ("device", c_int32),
+    )
+
+
+class ReportFields(Structure):
+    """imbrex_report."""
+
+    _fields_ = (
+        ("size", c_size_t),
+        ("largest_error", c_double),
+        ("non_finite", c_int64),
+        ("groups", c_int64),
+        ("raw_groups", c_int64),
+        ("exact", c_int32),
+        ("reserved", c_int32),
+        ("algorithm", c_char_p),
+    )
+
+
+# Name: result, arguments. Handles are void*; a result of `int` is a status, which call() turns into an exception.
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "error_message": (c_char_p, ()),
+    "version": (c_char_p, ()),
+    "make_unique_id": (c_int32, (POINTER(UniqueId),)),
+    "world_connect": (c_int32, (POINTER(UniqueId), c_int32, c_int32, POINTER(WorldOptions), POINTER(c_void_p))),
+    "world_from_environment": (c_int32, (POINTER(WorldOptions), POINTER(c_void_p))),
+    "world_destroy": (c_int32, (c_void_p,)),
+    "world_rank": (c_int32, (c_void_p,)),
+    "world_size": (c_int32, (c_void_p,)),
+    "world_barrier": (c_int32, (c_void_p,)),
+    "world_all_gather": (c_int32, (c_void_p, c_void_p, c_void_p, c_size_t)),
+    "world_fail": (c_int32, (c_void_p, c_char_p)),
+    "world_check": (c_int32, (c_void_p,)),
+    "operator_make": (
+        c_int32,
+        (c_void_p, c_int32, POINTER(Gemm), POINTER(OperatorOptions), POINTER(c_void_p)),
+    ),
+    "operator_destroy": (c_int32, (c_void_p,)),
+    "operator_run": (c_int32, (c_void_p, POINTER(Operand), c_size_t, c_void_p)),
+    "operator_check": (c_int32, (c_void_p,)),
+    "all_reduce_make": (c_int32, (c_void_p, c_int64, c_int32, POINTER(AllReduceOptions), POINTER(c_void_p))),
+    "all_reduce_rms_norm_make": (
+        c_int32,
+        (c_void_p, c_int64, c_int64, c_int32, POINTER(RmsNormOptions), POINTER(c_void_p)),
+    ),
+    "collective_destroy": (c_int32, (c_void_p,)),
+    "collective_run": (c_int32, (c_void_p, POINTER(Operand), c_size_t, c_void_p)),
+    "collective_report": (c_int32, (c_void_p, POINTER(ReportFields))),
+}
+
+
+@cache
+def function(name: str) -> Callable[..., Any]:
+    """imbrex_<name>, with its types."""
+    result, arguments = _FUNCTIONS[name]
+    found = getattr(library(), f"imbrex_{name}")
+    found.restype, found.argtypes = result, arguments
+    return found  # type: ignore[no-any-return]
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls imbrex_<name> and raises what its status says."""
+    status = function(name)(*arguments)
+    if status:
+        raise error_of(status, function("error_message")().decode(errors="replace"))
+
+
+def make(name: str, *arguments: Any) -> c_void_p:
+    """Calls a function that hands what it made to its last argument."""
+    made = c_void_p()
+    call(name, *arguments, ctypes.byref(made))
+    return made
+
+
+def new(kind: type[Structure], **fields: Any) -> Any:
+    """A structure with its size filled in; what is left out is zero, the default of each field."""
+    return kind(size=ctypes.sizeof(kind), **fields)

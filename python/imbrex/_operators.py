@@ -1,0 +1,439 @@
+"""The operators for NumPy's arrays and for those of any library that speaks DLPack."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from . import _c
+from ._arrays import NAMES, Array, contiguous_strides, empty_beside
+from ._errors import InvalidInput
+from ._report import Report, report_of
+from ._world import World
+
+
+def _operands(pairs: list[tuple[bytes, _c.View]]) -> Any:
+    return (_c.Operand * len(pairs))(*(_c.Operand(name, view) for name, view in pairs))
+
+
+def _product(
+    kind: int,
+    a: Any,
+    b: Any,
+    world: World,
+    dim: int,
+    bias: Any,
+    scale_a: Any,
+    scale_b: Any,
+    out: Any,
+    stream: int | None,
+) -> Any:
+    first, second = Array("a", a, stream=stream), Array("b", b, stream=stream)
+    rows, columns = first.shape, second.shape
+    if len(rows) not in (2, 3) or len(columns) != 2:
+        raise InvalidInput(f"a has shape {rows}, b {columns}: a must have 2 or 3 dimensions, b must have 2")
+    if rows[-1] != columns[0]:
+        raise InvalidInput(f"a has shape {rows}, b {columns}: a's last dimension must be b's first")
+    if first.type != second.type:
+        raise InvalidInput(f"a is {NAMES[first.type]}, b {NAMES[second.type]}: they must be of one type")
+    if not 0 <= dim <= len(rows) - 2:
+        raise InvalidInput(f"dimension {dim} with a of shape {rows}: it must be a dimension of a before its last")
+    if (scale_a is None) != (scale_b is None):
+        raise InvalidInput("scale_a and scale_b: both must be given, or neither")
+
+    shape = [*rows[:-1], columns[1]]
+    by_columns = second.strides[1] != 1 and (second.strides[0] == 1 or columns[0] == 1)
+    gemm = _c.new(_c.Gemm, m=int(np.prod(rows[:-1])), n=columns[1], k=columns[0], type=first.type)
+    gemm.b_layout = int(by_columns and first.type != _c.E4M3)
+    if kind == _c.ALL_GATHER_GEMM:
+        shape[dim] *= world.size
+        gemm.m *= world.size
+        gemm.n *= world.size
+    elif kind == _c.GEMM_REDUCE_SCATTER and shape[dim] % world.size:
+        raise InvalidInput(f"a has shape {rows}: dimension {dim} must divide by the {world.size} ranks")
+    elif kind == _c.GEMM_REDUCE_SCATTER:
+        shape[dim] //= world.size
+    if kind in (_c.GEMM_REDUCE_SCATTER, _c.GEMM_ALL_REDUCE):
+        gemm.k *= world.size
+
+    operands = [(b"a", first.matrix(dim)), (b"b", second.view())]
+    kept = [first, second]
+    for name, source in ((b"bias", bias), (b"a_scale", scale_a), (b"b_scale", scale_b)):
+        if source is not None:
+            kept.append(Array(name.decode(), source, stream=stream))
+            operands.append((name, kept[-1].view()))
+    gemm.bias = int(bias is not None)
+    if scale_a is not None:
+        one_each = all(int(np.prod(array.shape)) == 1 for array in kept[-2:])
+        gemm.scales = _c.SCALES_TENSOR if one_each else _c.SCALES_ROW
+    result = out
+    if result is None:
+        result = empty_beside(first, tuple(shape), _c.BF16 if first.type == _c.E4M3 else first.type, dim)
+    target = Array("out", result, stream=stream, writes=True)
+    if target.shape != tuple(shape):
+        raise InvalidInput(f"out has shape {target.shape}: it must be {tuple(shape)}")
+    operands.append((b"out", target.matrix(dim)))
+    for array in [*kept, target]:
+        if array.device != first.device:
+            raise InvalidInput(f"{array.name} and a must be on one device: one is on the CPU, the other on a GPU")
+
+    def make() -> ctypes.c_void_p:
+        options = _c.new(_c.OperatorOptions, device=first.device)
+        return _c.make("operator_make", world.handle, kind, ctypes.byref(gemm), ctypes.byref(options))
+
+    key = (kind, gemm.m, gemm.n, gemm.k, gemm.type, gemm.bias, gemm.scales, by_columns, first.device)
+    made = world.made(key, make, "operator_destroy")
+    _c.call("operator_run", made, _operands(operands), len(operands), stream)
+    return result
+
+
+def all_gather_matmul(
+    a: Any,
+    b: Any,
+    world: World,
+    *,
+    gather_dim: int = 0,
+    bias: Any = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    out: Any = None,
+    stream: int | None = None,
+) -> Any:
+    """
+    Gathers A over the ranks, then multiplies: the first layer of a sequence-parallel MLP or attention. Collective.
+
+    Args:
+        a: this rank's rows, M/R x K, or of three dimensions with K last. float32, float16, bfloat16 or float8_e4m3fn.
+        b: this rank's columns, K x N/R, of a's dtype; of float8_e4m3fn by columns, as the transpose of an array.
+        world: the R ranks.
+        gather_dim: the dimension of `a` that is gathered.
+        bias: N/R elements that are added to every row, of out's dtype.
+        scale_a: float8_e4m3fn only, float32: one element, or one for each row of `a`; both scales or none.
+        scale_b: one element, or one for each column of `b`.
+        out: where the result goes, M x N/R; bfloat16 where a is float8_e4m3fn. Not given: a new NumPy array.
+        stream: GPUs only: the CUDA stream, as an integer. The call returns when it is queued.
+
+    Returns:
+        The result: `out`, or a new NumPy array.
+
+    Raises:
+        InvalidInput: an argument breaks a rule, which the text names.
+        Error: a rank was lost, or a wait passed its limit.
+
+    Example:
+        >>> import imbrex, numpy as np
+        >>> with imbrex.World.from_environment() as world:
+        ...     y = imbrex.all_gather_matmul(np.ones((4, 8), np.float32), np.ones((8, 2), np.float32), world)
+        >>> float(y[0, 0])
+        8.0
+    """
+    return _product(_c.ALL_GATHER_GEMM, a, b, world, gather_dim, bias, scale_a, scale_b, out, stream)
+
+
+def matmul_reduce_scatter(
+    a: Any,
+    b: Any,
+    world: World,
+    *,
+    scatter_dim: int = 0,
+    bias: Any = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    codec: str | None = None,
+    tolerance: float | None = None,
+    out: Any = None,
+    stream: int | None = None,
+) -> Any:
+    """
+    Multiplies, sums over the ranks, and splits the rows: the second layer of a sequence-parallel MLP. Collective.
+
+    Args:
+        a: M x K/R, or of three dimensions with K/R last.
+        b: K/R x N, of a's dtype and as for `all_gather_matmul`.
+        world: the R ranks.
+        scatter_dim: the dimension of the result that is split.
+        bias: N elements, the same on every rank, added once.
+        scale_a: as for `all_gather_matmul`.
+        scale_b: as for `all_gather_matmul`.
+        codec: the sum travels in codes of so many bits, as for `all_reduce`. NumPy's arrays only.
+        tolerance: with a codec, the largest error that it may cause in a sum.
+        out: where the result goes, M/R x N.
+        stream: as for `all_gather_matmul`.
+
+    Returns:
+        The rank's rows of the sum: `out`, or a new NumPy array.
+
+    Raises:
+        InvalidInput: an argument breaks a rule, which the text names.
+        Error: a rank was lost, or a wait passed its limit.
+
+    Example:
+        >>> import imbrex, numpy as np
+        >>> with imbrex.World.from_environment() as world:
+        ...     y = imbrex.matmul_reduce_scatter(np.ones((4, 8), np.float32), np.ones((8, 2), np.float32), world)
+        >>> y.shape[0] * world.size
+        4
+    """
+    if codec is None and tolerance is None:
+        return _product(_c.GEMM_REDUCE_SCATTER, a, b, world, scatter_dim, bias, scale_a, scale_b, out, stream)
+    summed = _coded_product(a, b, world, bias, scale_a, codec, tolerance)
+    rows = summed.shape[scatter_dim]
+    if rows % world.size:
+        raise InvalidInput(f"a has shape {np.shape(a)}: dimension {scatter_dim} must divide by the {world.size} ranks")
+    part = rows // world.size
+    mine = np.moveaxis(np.moveaxis(summed, scatter_dim, 0)[world.rank * part : (world.rank + 1) * part], 0, scatter_dim)
+    return _handed_over(mine, out)
+
+
+def matmul_all_reduce(
+    a: Any,
+    b: Any,
+    world: World,
+    *,
+    bias: Any = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    codec: str | None = None,
+    tolerance: float | None = None,
+    out: Any = None,
+    stream: int | None = None,
+) -> Any:
+    """
+    Multiplies and sums over the ranks: tensor-parallel layers, decoding. Collective.
+
+    Args:
+        a: M x K/R, or of three dimensions with K/R last.
+        b: K/R x N, of a's dtype and as for `all_gather_matmul`.
+        world: the R ranks.
+        bias: N elements, the same on every rank, added once.
+        scale_a: as for `all_gather_matmul`.
+        scale_b: as for `all_gather_matmul`.
+        codec: the sum travels in codes of so many bits, as for `all_reduce`. NumPy's arrays only.
+        tolerance: with a codec, the largest error that it may cause in a sum.
+        out: where the result goes, M x N.
+        stream: as for `all_gather_matmul`.
+
+    Returns:
+        The sum, the same bits on every rank: `out`, or a new NumPy array.
+
+    Raises:
+        InvalidInput: an argument breaks a rule, which the text names.
+        Error: a rank was lost, or a wait passed its limit.
+
+    Example:
+        >>> import imbrex, numpy as np
+        >>> with imbrex.World.from_environment() as world:
+        ...     y = imbrex.matmul_all_reduce(np.ones((4, 8), np.float32), np.ones((8, 2), np.float32), world)
+        >>> float(y[0, 0]) == 8.0 * world.size
+        True
+    """
+    if codec is None and tolerance is None:
+        return _product(_c.GEMM_ALL_REDUCE, a, b, world, 0, bias, scale_a, scale_b, out, stream)
+    return _handed_over(_coded_product(a, b, world, bias, scale_a, codec, tolerance), out)
+
+
+def _coded_product(
+    a: Any, b: Any, world: World, bias: Any, scale_a: Any, codec: str | None, tolerance: float | None
+) -> np.ndarray[Any, Any]:
+    """The product summed through a codec. The library has no operator for both yet: one behind the other."""
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or scale_a is not None:
+        raise InvalidInput("codec and tolerance: a and b must be NumPy arrays without scales")
+    summed: np.ndarray[Any, Any] = all_reduce(np.matmul(a, b), world, codec=codec, tolerance=tolerance)
+    if bias is not None:
+        summed += bias
+    return summed
+
+
+def _handed_over(result: np.ndarray[Any, Any], out: Any) -> Any:
+    if out is None:
+        return np.ascontiguousarray(result)
+    np.copyto(out, result)
+    return out
+
+
+def matmul_all_to_all(
+    a: Any,
+    b: Any,
+    world: World,
+    *,
+    bias: Any = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    out: Any = None,
+    stream: int | None = None,
+) -> Any:
+    """
+    Multiplies, and sends row blocks to the ranks that want them: expert parallelism. Collective.
+
+    Args:
+        a: M x K, each rank's own; M divides by the ranks.
+        b: K x N, each rank's own, of a's dtype and as for `all_gather_matmul`.
+        world: the R ranks.
+        bias: N elements, each rank's own.
+        scale_a: as for `all_gather_matmul`.
+        scale_b: as for `all_gather_matmul`.
+        out: where the result goes, M x N.
+        stream: as for `all_gather_matmul`.
+
+    Returns:
+        M x N, whose row block s comes from rank s: `out`, or a new NumPy array.
+
+    Raises:
+        InvalidInput: an argument breaks a rule, which the text names.
+        Error: a rank was lost, or a wait passed its limit.
+
+    Example:
+        >>> import imbrex, numpy as np
+        >>> with imbrex.World.from_environment() as world:
+        ...     y = imbrex.matmul_all_to_all(np.ones((4, 8), np.float32), np.ones((8, 2), np.float32), world)
+        >>> y.shape
+        (4, 2)
+    """
+    return _product(_c.GEMM_ALL_TO_ALL, a, b, world, 0, bias, scale_a, scale_b, out, stream)
+
+
+def _result_like(x: Array, out: Any, name: str, stream: int | None) -> tuple[Any, Array]:
+    result = empty_beside(x, x.shape, x.type) if out is None else out
+    array = Array(name, result, stream=stream, writes=True)
+    if array.shape != x.shape or array.type != x.type or array.device != x.device:
+        raise InvalidInput(
+            f"{name} has shape {array.shape} of {NAMES[array.type]}: it must be as x, {x.shape} of {NAMES[x.type]}"
+        )
+    return result, array
+
+
+def _check_plain(array: Array) -> None:
+    if array.strides != contiguous_strides(array.shape) and int(np.prod(array.shape)) > 1:
+        raise InvalidInput(f"{array.name} has strides of {array.strides} elements: it must lie by rows, without gaps")
+
+
+def all_reduce(
+    x: Any,
+    world: World,
+    *,
+    codec: str | None = None,
+    tolerance: float | None = None,
+    report: bool = False,
+    out: Any = None,
+    stream: int | None = None,
+) -> Any:
+    """
+    Sums over the ranks, exactly or through a codec, with a bound on every error. Collective.
+
+    Args:
+        x: any shape, the same on every rank; float32, float16 or bfloat16, by rows without gaps.
+        world: the ranks.
+        codec: "int8", "int4+int8" and so on (docs/codec.md); not given: exact, each sum rounded once.
+        tolerance: with a codec, the largest error that it may cause; what could exceed it travels as elements.
+        report: also return what the codec did.
+        out: where the sum goes, as x, or x itself. Not given: a new NumPy array.
+        stream: as for `all_gather_matmul`.
+
+    Returns:
+        The sum, the same bits on every rank; with `report`, the sum and a `Report`.
+
+    Raises:
+        InvalidInput: an argument breaks a rule, which the text names.
+        Error: a rank was lost, or a wait passed its limit.
+
+    Example:
+        >>> import imbrex, numpy as np
+        >>> with imbrex.World.from_environment() as world:
+        ...     y, report = imbrex.all_reduce(np.ones(1024, np.float32), world, codec="int8", report=True)
+        >>> bool(abs(y[0] - world.size) <= report.largest_error + 1e-6)
+        True
+    """
+    source = Array("x", x, stream=stream)
+    result, target = _result_like(source, out, "out", stream)
+    most = 1 << (int(np.prod(source.shape)) - 1).bit_length()
+
+    def make() -> ctypes.c_void_p:
+        limit = ctypes.c_float(tolerance or 0.0)
+        options = _c.new(_c.AllReduceOptions, device=source.device, no_report=int(not report))
+        options.codec = codec.encode() if codec is not None else None
+        if tolerance is not None:
+            options.tolerance = ctypes.pointer(limit)
+        return _c.make("all_reduce_make", world.handle, most, source.type, ctypes.byref(options))
+
+    key = ("all_reduce", most, source.type, source.device, codec, tolerance, report)
+    made = world.made(key, make, "collective_destroy")
+    operands = _operands([(b"in", source.view()), (b"out", target.view())])
+    _c.call("collective_run", made, operands, len(operands), stream)
+    if not report:
+        return result
+    return result, _report(made)
+
+
+def _report(made: ctypes.c_void_p) -> Report:
+    fields = _c.new(_c.ReportFields)
+    _c.call("collective_report", made, ctypes.byref(fields))
+    return report_of(fields)
+
+
+def all_reduce_rms_norm(
+    x: Any,
+    residual: Any,
+    weight: Any,
+    world: World,
+    *,
+    eps: float = 1e-6,
+    out: Any = None,
+    residual_out: Any = None,
+    stream: int | None = None,
+) -> tuple[Any, Any]:
+    """
+    Sums over the ranks, adds the residual, and normalises each row: what lies between two layers. Collective.
+
+    Args:
+        x: this rank's part, rows of `hidden` elements, of any number of dimensions with hidden last.
+        residual: as x, the same on every rank; added to the sum. None: nothing is added.
+        weight: hidden elements, the same on every rank.
+        world: the ranks.
+        eps: added to the mean of the squares.
+        out: where the normalised rows go, as x. Not given: a new NumPy array.
+        residual_out: where the sum goes, as x. Not given: a new NumPy array.
+        stream: as for `all_gather_matmul`.
+
+    Returns:
+        The normalised rows, and the sum with the residual, the same bits on every rank.
+
+    Raises:
+        InvalidInput: an argument breaks a rule, which the text names.
+        Error: a rank was lost, or a wait passed its limit.
+
+    Example:
+        >>> import imbrex, numpy as np
+        >>> with imbrex.World.from_environment() as world:
+        ...     y, s = imbrex.all_reduce_rms_norm(np.ones((2, 8), np.float32), None, np.ones(8, np.float32), world)
+        >>> bool(abs(y[0, 0] - 1) < 1e-3)
+        True
+    """
+    source, scale = Array("x", x, stream=stream), Array("weight", weight, stream=stream)
+    if not source.shape or scale.shape != source.shape[-1:]:
+        raise InvalidInput(f"weight has shape {scale.shape}, x {source.shape}: weight must be one row of x")
+    hidden = source.shape[-1]
+    rows = int(np.prod(source.shape)) // hidden
+    operands = [(b"in", source.view())]
+    kept = [source, scale]
+    if residual is not None:
+        kept.append(Array("residual", residual, stream=stream))
+        if kept[-1].shape != source.shape:
+            raise InvalidInput(f"residual has shape {kept[-1].shape}: it must be as x, {source.shape}")
+        operands.append((b"residual", kept[-1].view()))
+    for array in kept:
+        _check_plain(array)
+    sums, sums_array = _result_like(source, residual_out, "residual_out", stream)
+    result, result_array = _result_like(source, out, "out", stream)
+    operands += [(b"weight", scale.view()), (b"residual_out", sums_array.view()), (b"out", result_array.view())]
+    most = 1 << (rows - 1).bit_length()
+
+    def make() -> ctypes.c_void_p:
+        options = _c.new(_c.RmsNormOptions, device=source.device, eps=ctypes.pointer(ctypes.c_float(eps)))
+        return _c.make("all_reduce_rms_norm_make", world.handle, most, hidden, source.type, ctypes.byref(options))
+
+    key = ("rms_norm", most, hidden, source.type, source.device, eps)
+    made = world.made(key, make, "collective_destroy")
+    _c.call("collective_run", made, _operands(operands), len(operands), stream)
+    return result, sums

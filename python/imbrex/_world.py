@@ -1,0 +1,158 @@
+"""Worlds: the ranks that work together."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from . import _c
+from ._errors import InvalidInput
+from ._library import preload_nvidia
+
+
+class World:
+    """
+    One rank's membership among the ranks that work together. All ranks make it, and end it, together.
+
+    Made by `from_environment` or `connect`. Used as a context manager it is closed at the end of the block, and the
+    other ranks are told if the block ends by an exception. One thread at a time uses it.
+
+    Example:
+        >>> import imbrex
+        >>> with imbrex.World.from_environment() as world:
+        ...     world.barrier()
+    """
+
+    def __init__(self, handle: ctypes.c_void_p) -> None:
+        """Takes over a world of the library; `from_environment` and `connect` make one."""
+        self._handle: ctypes.c_void_p | None = handle
+        self._made: dict[Any, tuple[ctypes.c_void_p, str]] = {}
+        self.rank: int = _c.function("world_rank")(handle)
+        """This rank's number, from 0."""
+        self.size: int = _c.function("world_size")(handle)
+        """How many ranks there are."""
+
+    @classmethod
+    def from_environment(cls, *, heap_bytes: int = 0, wait_limit: float = 0.0) -> World:
+        """
+        A world by the variables of `imbrex launch`, torchrun, mpirun or srun; of one rank where none is set.
+
+        Args:
+            heap_bytes: symmetric heap in host memory, per rank; 0: 1 GiB, of which pages are taken when touched.
+            wait_limit: seconds that any wait may last; 0: IMBREX_WAIT_LIMIT, or 30.
+
+        Raises:
+            InvalidInput: the variables contradict each other; the text names the variable.
+            Error: a rank did not arrive within the wait limit.
+
+        Example:
+            >>> import imbrex
+            >>> world = imbrex.World.from_environment()
+            >>> world.size >= 1
+            True
+            >>> world.close()
+        """
+        preload_nvidia()
+        options = _c.new(_c.WorldOptions, heap_bytes=heap_bytes, wait_limit=wait_limit)
+        return cls(_c.make("world_from_environment", ctypes.byref(options)))
+
+    @staticmethod
+    def make_unique_id() -> bytes:
+        """What one rank makes and hands to the others, who all give it to `connect`: 128 bytes."""
+        made = _c.UniqueId()
+        _c.call("make_unique_id", ctypes.byref(made))
+        return ctypes.string_at(ctypes.byref(made), ctypes.sizeof(made))
+
+    @classmethod
+    def connect(cls, unique_id: bytes, rank: int, size: int, *, heap_bytes: int = 0, wait_limit: float = 0.0) -> World:
+        """
+        A world of the ranks that were given one id, by the caller's own means.
+
+        Args:
+            unique_id: what `make_unique_id` returned on one of the ranks.
+            rank: this rank's number, from 0 to size - 1.
+            size: how many ranks there are.
+            heap_bytes: as for `from_environment`.
+            wait_limit: as for `from_environment`.
+
+        Raises:
+            InvalidInput: rank or size are out of their range, or the id is none.
+            Error: a rank did not arrive within the wait limit, or two claim one number.
+
+        Example:
+            >>> import imbrex
+            >>> world = imbrex.World.connect(imbrex.World.make_unique_id(), 0, 1)
+            >>> world.close()
+        """
+        if len(unique_id) != ctypes.sizeof(_c.UniqueId):
+            raise InvalidInput(f"unique_id has {len(unique_id)} bytes: it must have {ctypes.sizeof(_c.UniqueId)}")
+        preload_nvidia()
+        given = _c.UniqueId.from_buffer_copy(unique_id)
+        options = _c.new(_c.WorldOptions, heap_bytes=heap_bytes, wait_limit=wait_limit)
+        return cls(_c.make("world_connect", ctypes.byref(given), rank, size, ctypes.byref(options)))
+
+    @property
+    def handle(self) -> ctypes.c_void_p:
+        """The library's world, an imbrex_world*. Raises InvalidInput once the world is closed."""
+        if self._handle is None:
+            raise InvalidInput("this world is closed")
+        return self._handle
+
+    def barrier(self) -> None:
+        """Returns when every rank has called it. Raises Error where a rank failed, was lost, or stays away too long."""
+        _c.call("world_barrier", self.handle)
+
+    def all_gather(self, mine: bytes) -> list[bytes]:
+        """
+        Every rank's bytes, by rank; the same number of bytes on each, at most 4096. Collective.
+
+        Raises:
+            InvalidInput: sizes differ, or are larger.
+            Error: as `barrier`.
+        """
+        gathered = ctypes.create_string_buffer(len(mine) * self.size)
+        _c.call("world_all_gather", self.handle, mine, gathered, len(mine))
+        return [gathered.raw[i * len(mine) : (i + 1) * len(mine)] for i in range(self.size)]
+
+    def fail(self, message: str) -> None:
+        """Ends every wait of every rank with this message. Any thread may call it."""
+        _c.call("world_fail", self.handle, message.encode())
+
+    def check(self) -> None:
+        """Raises Error once a rank has failed or was lost. Waits for nobody."""
+        _c.call("world_check", self.handle)
+
+    def made(self, key: Any, make: Callable[[], ctypes.c_void_p], destroy: str) -> ctypes.c_void_p:
+        """What `make` made for `key`, kept until the world is closed."""
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = (make(), destroy)
+        return found[0]
+
+    def close(self) -> None:
+        """Ends this rank's membership, and the operators made with it. Collective; the second time nothing."""
+        if self._handle is None:
+            return
+        handle, self._handle = self._handle, None
+        for made, destroy in reversed(self._made.values()):
+            _c.function(destroy)(made)
+        self._made.clear()
+        _c.call("world_destroy", handle)
+
+    def __enter__(self) -> World:
+        """The world itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes the world; after an exception the other ranks are told."""
+        if self._handle is not None and error is not None:
+            _c.function("world_fail")(self._handle, f"{type(error).__name__}: {error}".encode())
+        self.close()
+
+    def __repr__(self) -> str:
+        """`<imbrex.World rank 0 of 4>`."""
+        return f"<imbrex.World rank {self.rank} of {self.size}{'' if self._handle else ', closed'}>"

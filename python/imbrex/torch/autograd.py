@@ -1,0 +1,258 @@
+"""
+Gradients of the operators. They lie in the front, so that calls without gradients do not pay for them.
+
+A gradient that is the same on every rank, as that of an all-reduced result, counts once: the formulas are those of
+tensor-parallel layers, in which the ranks together hold one model.
+"""
+
+# torch's Functions have signatures of their own.
+# mypy: disable-error-code="override"
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .collect import exchange, gather, gather_products, reduce_scatter
+from .groups import process_group, size_of
+
+_ops = torch.ops.imbrex
+
+
+def _lying(x: Tensor, dim: int) -> Tensor:
+    """The gradient as the operators take it: dimension `dim` first in memory. torch hands over any strides."""
+    return x.movedim(dim, 0).contiguous().movedim(0, dim)
+
+
+def _weight_gradient(a: Tensor, dy: Tensor) -> Tensor:
+    """AᵀdY over all rows."""
+    return a.reshape(-1, a.shape[-1]).t() @ dy.reshape(-1, dy.shape[-1])
+
+
+def _bias_gradient(dy: Tensor) -> Tensor:
+    return dy.reshape(-1, dy.shape[-1]).sum(0)
+
+
+class AllGatherMatmul(torch.autograd.Function):
+    """Y = gather(A) B: dA is the reduce-scatter of dY Bᵀ, dB the gathered Aᵀ dY."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, group: str, dim: int) -> Tensor:
+        """The product."""
+        ctx.save_for_backward(a, b)
+        ctx.group, ctx.dim, ctx.has_bias = group, dim, bias is not None
+        return _ops.all_gather_matmul(a, b, group, dim, bias)  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        """Gradients of a, b and bias."""
+        a, b = ctx.saved_tensors
+        need_a, need_b, need_bias = ctx.needs_input_grad[:3]
+        dy = _lying(dy, ctx.dim)
+        da = _ops.matmul_reduce_scatter(dy, b.t(), ctx.group, ctx.dim) if need_a else None
+        db = None
+        if need_b:
+            gathered = gather(a, ctx.group, ctx.dim)
+            db = _weight_gradient(gathered.movedim(ctx.dim, 0), dy.movedim(ctx.dim, 0))
+        return da, db, _bias_gradient(dy) if need_bias else None, None, None
+
+
+class GatherProducts(torch.autograd.Function):
+    """As AllGatherMatmul, of a B whose product comes with the gathered A."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, group: str, dim: int) -> tuple[Tensor, Tensor]:
+        """The gathered A and the product."""
+        gathered, (product,) = gather_products(a, [b], group, dim, [bias])
+        ctx.save_for_backward(gathered, b)
+        ctx.group, ctx.dim = group, dim
+        return gathered, product
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dgathered: Tensor, dy: Tensor) -> tuple[Any, ...]:
+        """Gradients of a, b and bias."""
+        gathered, b = ctx.saved_tensors
+        need_a, need_b, need_bias = ctx.needs_input_grad[:3]
+        rows, dim = dy.movedim(ctx.dim, 0), ctx.dim
+        da = None
+        if need_a:
+            # What comes for the gathered A itself adds to what comes through the product, before both are scattered.
+            full = torch.matmul(rows, b.t()) + dgathered.movedim(dim, 0)
+            da = reduce_scatter(full, ctx.group).movedim(0, dim)
+        db = _weight_gradient(gathered.movedim(dim, 0), rows) if need_b else None
+        return da, db, _bias_gradient(rows) if need_bias else None, None, None
+
+
+class MatmulReduceScatter(torch.autograd.Function):
+    """Y = scatter(sum of A B): dA is the gathered dY times Bᵀ, dB is Aᵀ times the gathered dY."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, group: str, dim: int) -> Tensor:
+        """The product."""
+        ctx.save_for_backward(a, b)
+        ctx.group, ctx.dim = group, dim
+        return _ops.matmul_reduce_scatter(a, b, group, dim, bias)  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        """Gradients of a, b and bias."""
+        return scattered_gradients(ctx, dy)
+
+
+def scattered_gradients(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+    """Gradients of a scattered sum of products."""
+    a, b = ctx.saved_tensors
+    need_a, need_b, need_bias = ctx.needs_input_grad[:3]
+    dim = ctx.dim
+    dy = _lying(dy, dim)
+    if not need_b and not need_bias:
+        return _ops.all_gather_matmul(dy, b.t(), ctx.group, dim), None, None, None, None
+    gathered, products = gather_products(dy, [b.t()] if need_a else [], ctx.group, dim, [None] if need_a else [])
+    rows = gathered.movedim(dim, 0)
+    db = _weight_gradient(a.movedim(dim, 0), rows) if need_b else None
+    return products[0] if need_a else None, db, _bias_gradient(rows) if need_bias else None, None, None
+
+
+class MatmulAllReduce(torch.autograd.Function):
+    """Y = sum of A B, the same on every rank, as is dY: all gradients are local."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None,
+        group: str,
+        codec: str | None,
+        tolerance: float | None,
+    ) -> Tensor:
+        """The product."""
+        ctx.save_for_backward(a, b)
+        return summed(a, b, bias, group, codec, tolerance)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        """Gradients of a, b and bias."""
+        a, b = ctx.saved_tensors
+        need_a, need_b, need_bias = ctx.needs_input_grad[:3]
+        da = torch.matmul(dy, b.t()) if need_a else None
+        db = _weight_gradient(a, dy) if need_b else None
+        return da, db, _bias_gradient(dy) if need_bias else None, None, None, None
+
+
+class CodedReduceScatter(torch.autograd.Function):
+    """As MatmulReduceScatter, through a codec, whose errors the gradient does not know."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None,
+        group: str,
+        dim: int,
+        codec: str | None,
+        tolerance: float | None,
+    ) -> Tensor:
+        """The product."""
+        ctx.save_for_backward(a, b)
+        ctx.group, ctx.dim = group, dim
+        return coded_scatter(a, b, bias, group, dim, codec, tolerance)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        """Gradients of a, b and bias."""
+        return (*scattered_gradients(ctx, dy), None, None)
+
+
+def summed(a: Tensor, b: Tensor, bias: Tensor | None, group: str, codec: str | None, tolerance: float | None) -> Tensor:
+    """
+    The product, summed over the ranks; through a codec where there is one.
+
+    The library is to have one operator for the latter; till then the all-reduce comes behind the product here.
+    """
+    if codec is None and tolerance is None:
+        return _ops.matmul_all_reduce(a, b, group, 0, bias)  # type: ignore[no-any-return]
+    result: Tensor = _ops.all_reduce(torch.matmul(a, b), group, codec, tolerance)
+    return result if bias is None else result + bias
+
+
+def coded_scatter(
+    a: Tensor, b: Tensor, bias: Tensor | None, group: str, dim: int, codec: str | None, tolerance: float | None
+) -> Tensor:
+    """The rank's own part of the product that is summed through a codec."""
+    whole = summed(a, b, bias, group, codec, tolerance)
+    part = whole.shape[dim] // size_of(group)
+    return whole.narrow(dim, process_group(group).rank() * part, part).contiguous()
+
+
+class MatmulAllToAll(torch.autograd.Function):
+    """Y = exchange(A B): dY goes back whence it came."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, group: str) -> Tensor:
+        """The product."""
+        ctx.save_for_backward(a, b)
+        ctx.group = group
+        return _ops.matmul_all_to_all(a, b, group, 0, bias)  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        """Gradients of a, b and bias."""
+        a, b = ctx.saved_tensors
+        need_a, need_b, need_bias = ctx.needs_input_grad[:3]
+        back = exchange(dy, ctx.group)
+        da = torch.matmul(back, b.t()) if need_a else None
+        db = _weight_gradient(a, back) if need_b else None
+        return da, db, _bias_gradient(back) if need_bias else None, None
+
+
+class AllReduce(torch.autograd.Function):
+    """Y = sum of X, the same on every rank, as is dY, which is the gradient of each rank's part."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: str, codec: str | None, tolerance: float | None, report: bool) -> Tensor:
+        """The sum."""
+        return _ops.all_reduce(x, group, codec, tolerance, report)  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        """The gradient of x."""
+        return dy, None, None, None, None
+
+
+class AllReduceRmsNorm(torch.autograd.Function):
+    """S = sum of X + residual, Y = S / rms(S) * weight; all gradients are local."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, group: str
+    ) -> tuple[Tensor, Tensor]:
+        """The normalised rows and the sum."""
+        y, s = _ops.all_reduce_rms_norm(x, residual, weight, eps, group)
+        ctx.save_for_backward(s, weight)
+        ctx.eps = eps
+        return y, s
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, ds: Tensor) -> tuple[Any, ...]:
+        """Gradients of x, residual and weight, computed in fp32."""
+        s, weight = ctx.saved_tensors
+        rows = s.float()
+        scale = torch.rsqrt(rows.pow(2).mean(-1, keepdim=True) + ctx.eps)
+        normal = rows * scale
+        through = dy.float() * weight.float()
+        total = (scale * (through - normal * (through * normal).mean(-1, keepdim=True)) + ds.float()).to(s.dtype)
+        dweight = (dy.float() * normal).reshape(-1, s.shape[-1]).sum(0).to(weight.dtype)
+        need_x, need_residual, need_weight = ctx.needs_input_grad[:3]
+        return total if need_x else None, total if need_residual else None, dweight if need_weight else None, None, None

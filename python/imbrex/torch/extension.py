@@ -1,0 +1,102 @@
+"""libimbrex_torch.so: what Python calls of it, beside the operators."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NoReturn
+
+import torch  # noqa: F401  the library finds torch's own among those that are loaded
+
+from .. import _c
+from .._errors import Error, error_of
+from .._library import torch_operators
+from .._report import Report, report_of
+
+_ConnectFunction = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p, ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
+
+
+def _typed() -> ctypes.CDLL:
+    library = torch_operators()
+    for name, result, arguments in (
+        ("set_connect", None, [_ConnectFunction]),
+        ("connect", ctypes.c_int32, [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32]),
+        ("disconnect", ctypes.c_int32, [ctypes.c_char_p]),
+        ("check", ctypes.c_int32, [ctypes.c_char_p]),
+        ("report", ctypes.c_int32, [ctypes.c_char_p, ctypes.POINTER(_c.ReportFields)]),
+        ("last_code", ctypes.c_int32, []),
+        ("last_message", ctypes.c_char_p, []),
+        ("count", ctypes.c_int64, [ctypes.c_int32]),
+        ("schema", ctypes.c_char_p, [ctypes.c_int32]),
+    ):
+        function: Any = getattr(library, f"imbrex_torch_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+library = _typed()
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls imbrex_torch_<name> and raises what its status says."""
+    status = getattr(library, f"imbrex_torch_{name}")(*arguments)
+    if status:
+        raise error_of(status, library.imbrex_torch_last_message().decode(errors="replace"))
+
+
+def raise_for(error: RuntimeError) -> NoReturn:
+    """Raises Imbrex' error where that is what torch made a RuntimeError of, else the error itself."""
+    if isinstance(error, Error):
+        raise error
+    message = library.imbrex_torch_last_message().decode(errors="replace")
+    if message and message in str(error):
+        raise error_of(library.imbrex_torch_last_code(), message) from None
+    raise error
+
+
+def report(name: str) -> Report:
+    """Collective: what became of the last all-reduce of that group that was made with a report."""
+    fields = _c.new(_c.ReportFields)
+    call("report", name.encode(), ctypes.byref(fields))
+    return report_of(fields)
+
+
+def schemas() -> list[str]:
+    """Every operator as torch knows it."""
+    found: list[str] = []
+    while text := library.imbrex_torch_schema(len(found)):
+        found.append(text.decode())
+    return found
+
+
+def calls() -> dict[str, int]:
+    """How often each operator was called, and how many were made, in this process."""
+    names = (
+        "all_gather_matmul",
+        "matmul_reduce_scatter",
+        "matmul_all_reduce",
+        "matmul_all_to_all",
+        "all_reduce",
+        "all_reduce_rms_norm",
+        "made",
+    )
+    return {name: library.imbrex_torch_count(i) for i, name in enumerate(names)}
+
+
+def set_connect(connect: Any) -> None:
+    """Gives the operators what connects a group that they do not know: a function of its name."""
+
+    def connect_by_name(name: bytes, message: Any, room: int) -> int:
+        try:
+            connect(name.decode())
+        except Exception as error:
+            text = (str(error) or type(error).__name__).encode()[: room - 1] + b"\0"
+            ctypes.memmove(message, text, len(text))
+            return 2 if isinstance(error, ValueError) else 3
+        return 0
+
+    global _kept
+    _kept = _ConnectFunction(connect_by_name)
+    library.imbrex_torch_set_connect(_kept)
+
+
+_kept: Any = None

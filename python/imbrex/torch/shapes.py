@@ -1,0 +1,68 @@
+"""What results look like and which arguments are refused: what the operators say, for tracing without data."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .._errors import InvalidInput
+
+_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float8_e4m3fn: "e4m3"}
+
+
+def _shape(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape)) or "one element"
+
+
+def _expect_type(name: str, tensor: Tensor) -> None:
+    if tensor.dtype not in _NAMES:
+        raise InvalidInput(
+            f"{name}: its dtype must be torch.bfloat16, torch.float16, torch.float32 or torch.float8_e4m3fn"
+        )
+
+
+def out_dtype_of(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the product of matrices of that one."""
+    return torch.bfloat16 if dtype == torch.float8_e4m3fn else dtype
+
+
+def expect_product(
+    a: Tensor,
+    b: Tensor,
+    dim: int,
+    bias: Tensor | None,
+    scale_a: Tensor | None,
+    scale_b: Tensor | None,
+    out_dtype: torch.dtype | None,
+) -> None:
+    """Raises InvalidInput with the text that the operator would raise."""
+    for name, tensor in (("a", a), ("b", b), ("bias", bias), ("scale_a", scale_a), ("scale_b", scale_b)):
+        if tensor is None:
+            continue
+        _expect_type(name, tensor)
+        if tensor.device != a.device:
+            raise InvalidInput(f"{name} is on {tensor.device}, a on {a.device}: all tensors must be on one device")
+    if not 2 <= a.dim() <= 3:
+        raise InvalidInput(f"a is {_shape(a)}: it must have 2 or 3 dimensions")
+    if b.dim() != 2:
+        raise InvalidInput(f"b is {_shape(b)}: it must have 2 dimensions")
+    if not 0 <= dim <= a.dim() - 2:
+        raise InvalidInput(f"dim = {dim} with a of {_shape(a)}: it must be a dimension of a before its last")
+    if a.dtype != b.dtype:
+        raise InvalidInput(f"a is of type {_NAMES[a.dtype]}, b of type {_NAMES[b.dtype]}: they must be of one type")
+    if a.shape[-1] != b.shape[0]:
+        raise InvalidInput(f"a is {_shape(a)}, b {_shape(b)}: a's last dimension must be b's first")
+    if (scale_a is None) != (scale_b is None):
+        raise InvalidInput("scale_a and scale_b: both must be given, or neither")
+    if scale_a is not None and a.dtype != torch.float8_e4m3fn:
+        raise InvalidInput(f"scale_a with a of type {_NAMES[a.dtype]}: only float8_e4m3fn has scales")
+    if out_dtype is not None and out_dtype != out_dtype_of(a.dtype):
+        raise InvalidInput(
+            f"out_dtype: of a and b of type {_NAMES[a.dtype]} the result is {_NAMES[out_dtype_of(a.dtype)]}"
+        )
+
+
+def empty_with_first(like: Tensor, shape: list[int], first: int, dtype: torch.dtype) -> Tensor:
+    """A tensor whose dimension `first` comes before the others in memory, without gaps."""
+    order = [first, *(i for i in range(len(shape)) if i != first)]
+    return like.new_empty([shape[i] for i in order], dtype=dtype).movedim(0, first)

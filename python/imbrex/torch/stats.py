@@ -1,0 +1,51 @@
+"""What was called, and what was handed back to torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from . import extension
+
+_fallbacks: dict[str, int] = {}
+_copies: dict[str, int] = {}
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counts of this process since it began."""
+
+    calls: dict[str, int] = field(default_factory=dict)
+    """How often each operator of Imbrex was called."""
+    made: int = 0
+    """How many operators were made: one for each new shape of a group."""
+    fallbacks: dict[str, int] = field(default_factory=dict)
+    """Calls that the drop-in handed back to torch, by operator and reason."""
+    copies: dict[str, int] = field(default_factory=dict)
+    """Tensors that the drop-in copied because they did not lie as the library takes them, by operator and reason."""
+
+
+def stats() -> Stats:
+    """
+    How often operators were called, handed back to torch, and why.
+
+    Example:
+        >>> before = imbrex.torch.stats().calls["all_reduce"]
+        >>> y = imbrex.torch.all_reduce(x, group)
+        >>> imbrex.torch.stats().calls["all_reduce"] - before
+        1
+    """
+    calls = extension.calls()
+    made = calls.pop("made")
+    return Stats(calls, made, dict(_fallbacks), dict(_copies))
+
+
+def count_fallback(operator: str, reason: str) -> None:
+    """Counts a call that torch's own operator took."""
+    key = f"{operator}: {reason}"
+    _fallbacks[key] = _fallbacks.get(key, 0) + 1
+
+
+def count_copy(operator: str, reason: str) -> None:
+    """Counts a copy that a caller's layout made necessary."""
+    key = f"{operator}: {reason}"
+    _copies[key] = _copies.get(key, 0) + 1
