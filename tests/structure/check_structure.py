@@ -25,6 +25,7 @@ MAX_LINES = 500
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 CUDA_HEADER = re.compile(r"^(cuda|nccl|nvml|nvtx|cublas|cutlass/|cute/|cooperative_groups|cub/|thrust/|mma\.h|nv/)")
 TORCH = re.compile(r'^[ \t]*#\s*include\s*[<"](torch|ATen|c10)/|^\s*(import|from)\s+torch\b', re.M)
+TORCH_FOLDERS = (("tests", "python"), ("examples", "python"))
 TORCH_PEERS = ("bench/peers_torch.py", "bench/peers_all_reduce.py")  # measure it
 # Folders in which no number is cast to a small integer. src/execute: without what lies in its folders.
 CHECKED_NUMBERS = ["src/plan", "src/execute", "src/execute/cpu"]
@@ -167,9 +168,9 @@ def check_foreign(root):
             if path.suffix not in CODE | {".py"}:
                 continue
             text = text_of(path)
-            in_torch_tests = where.parts[:2] == ("tests", "python")
-            if where.parts[0] != "python" and not in_torch_tests and str(where) not in TORCH_PEERS and TORCH.search(text):
-                faults.append(f"{where}: uses torch; torch appears only under python/ and in {', '.join(TORCH_PEERS)}")
+            is_pythons = where.parts[0] == "python" or where.parts[:2] in TORCH_FOLDERS
+            if not is_pythons and str(where) not in TORCH_PEERS and TORCH.search(text):
+                faults.append(f"{where}: uses torch; torch appears only under python/, tests/python/, examples/python/ and in {', '.join(TORCH_PEERS)}")
             if folder in ("include", "src", "cli", "python", "examples") and path.suffix in CODE:
                 if str(where) != "src/base/environment.cpp" and GETENV.search(without_comments(text)):
                     faults.append(f"{where}: calls getenv; only src/base/environment.cpp may")

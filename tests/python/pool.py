@@ -1,0 +1,107 @@
+"""Ranks for tests: processes that are started once and then run one function after another, together."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+RANKS = 4
+SECONDS = 240.0
+GRACE = 15.0  # more than Imbrex waits for a rank that has failed
+
+
+def _worker(rank: int, size: int, store: str, pipe: Any, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    sys.path.insert(0, str(Path(__file__).parent))
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    pipe.send(("ready", None))
+    while (message := pipe.recv()) is not None:
+        module, name, kwargs = message
+        try:
+            pipe.send(("done", getattr(importlib.import_module(module), name)(**kwargs)))
+        except BaseException as error:
+            pipe.send(("failed", f"rank {rank}: {type(error).__name__}: {error}\n{traceback.format_exc()}"))
+
+
+class Failure(AssertionError):
+    """What the ranks said that failed."""
+
+
+class Pool:
+    """So many ranks, with gloo between them."""
+
+    def __init__(self, size: int = RANKS, **environment: str) -> None:
+        self.size = size
+        self.folder = tempfile.TemporaryDirectory()
+        context = multiprocessing.get_context("spawn")
+        environment = {"IMBREX_WAIT_LIMIT": "60", **environment}
+        self.pipes, self.processes = [], []
+        for rank in range(size):
+            mine, theirs = context.Pipe()
+            arguments = (rank, size, f"{self.folder.name}/store", theirs, environment)
+            process = context.Process(target=_worker, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            self.pipes.append(mine)
+            self.processes.append(process)
+        self._collect()
+
+    def _collect(self) -> list[tuple[str, Any]]:
+        """An answer of each rank. Once one has failed, the others have a while to notice."""
+        answers: dict[int, tuple[str, Any]] = {}
+        end = time.monotonic() + SECONDS
+        while len(answers) < self.size:
+            waiting = [pipe for rank, pipe in enumerate(self.pipes) if rank not in answers]
+            ready = wait(waiting, max(0.0, end - time.monotonic()))
+            if not ready:
+                break
+            for pipe in ready:
+                try:
+                    answer = pipe.recv()  # type: ignore[union-attr]
+                except EOFError:
+                    answer = ("failed", "the process ended")
+                answers[self.pipes.index(pipe)] = answer
+                if answer[0] == "failed":
+                    end = min(end, time.monotonic() + GRACE)
+        return [answers.get(rank, ("failed", f"rank {rank}: no answer in time")) for rank in range(self.size)]
+
+    def answers(self, function: Callable[..., Any], **kwargs: Any) -> list[tuple[str, Any]]:
+        """What each rank says to `function(**kwargs)`: ("done", result) or ("failed", text)."""
+        for pipe in self.pipes:
+            pipe.send((function.__module__, function.__name__, kwargs))
+        return self._collect()
+
+    def run(self, function: Callable[..., Any], **kwargs: Any) -> list[Any]:
+        """The result of each rank; fails where one fails."""
+        answers = self.answers(function, **kwargs)
+        failed = [text for kind, text in answers if kind != "done"]
+        if failed:
+            raise Failure("\n".join(failed))
+        return [result for _, result in answers]
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for pipe, process in zip(self.pipes, self.processes, strict=True):
+            try:
+                pipe.send(None)
+            except OSError:
+                continue
+            process.join(3)
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+        self.folder.cleanup()

@@ -1,0 +1,287 @@
+"""torch.ops.symm_mem's fused operators, run by Imbrex: against torch's own on the CPU, and restored exactly."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.distributed as dist
+from groups_for_tests import group_of
+from problems import DTYPES, integers
+
+import imbrex.torch as it
+from imbrex.torch import extension
+
+E4M3 = torch.float8_e4m3fn
+NAMES = (
+    "fused_all_gather_matmul",
+    "fused_matmul_reduce_scatter",
+    "fused_all_gather_scaled_matmul",
+    "fused_scaled_matmul_reduce_scatter",
+)
+
+
+def torchs(name: str, *args: Any, **kwargs: Any) -> Any:
+    """What torch's kernel for tensors without data makes of tensors with data: its collectives and products."""
+    import torch.distributed._symmetric_memory
+
+    kernel = torch.library.get_kernel(f"symm_mem::{name}", "Meta")
+    return kernel.call_boxed(torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), *args, **kwargs)
+
+
+def flat(results: Any) -> list[torch.Tensor | None]:
+    if isinstance(results, torch.Tensor) or results is None:
+        return [results]
+    return [one for part in results for one in flat(part)]
+
+
+def steps(one: torch.Tensor) -> list[int]:
+    """Strides of what has more than one element; those of others say nothing."""
+    return [stride for stride, size in zip(one.stride(), one.shape, strict=True) if size > 1]
+
+
+def expect_like_fakes(name: str, args: tuple[Any, ...], got: Any) -> None:
+    """Shapes, strides and dtypes are those that torch gives tensors without data; gloo moves no 8-bit floats."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode() as mode:
+        fakes = torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, args)
+        want = getattr(torch.ops.symm_mem, name)(*fakes)
+    for mine, theirs in zip(flat(got), flat(want), strict=True):
+        assert mine.dtype == theirs.dtype and mine.shape == theirs.shape, (name, mine.shape, theirs.shape)
+        assert steps(mine) == steps(theirs), (name, mine.stride(), theirs.stride())
+
+
+def expect_same(got: Any, want: Any, what: str) -> None:
+    """Values and strides."""
+    got, want = flat(got), flat(want)
+    assert len(got) == len(want), what
+    for mine, theirs in zip(got, want, strict=True):
+        assert (mine is None) == (theirs is None), what
+        if mine is None:
+            continue
+        assert mine.dtype == theirs.dtype and mine.shape == theirs.shape, (what, mine.shape, theirs.shape)
+        assert steps(mine) == steps(theirs), (what, mine.stride(), theirs.stride())
+        assert torch.equal(mine.float(), theirs.float()), what
+
+
+def lying(a: torch.Tensor, dim: int) -> torch.Tensor:
+    return a.movedim(dim, 0).contiguous().movedim(0, dim)
+
+
+def plain_operators() -> None:
+    """Both operators without scales, in each form in which callers give their tensors."""
+    group = group_of(0, 1, 2, 3)
+    rank, name = dist.get_rank(), group.group_name
+    calls_before = extension.calls()
+    count = 0
+    with it.drop_in():
+        for dtype, (shape, dim), columns, several in itertools.product(
+            DTYPES.values(), (((8, 16), 0), ((4, 2, 16), 0), ((2, 4, 16), 1), ((1, 4, 16), 1)), (False, True), (1, 3)
+        ):
+            a = lying(integers(shape, rank, dtype), dim)
+            bs = [integers((16, 4 * (i + 1)), 50 + rank + i, dtype) for i in range(several)]
+            bs = [b.t().contiguous().t() if columns else b for b in bs]
+            for return_a in (True, False):
+                got = torch.ops.symm_mem.fused_all_gather_matmul(a, bs, dim, name, return_A=return_a)
+                want = torchs("fused_all_gather_matmul", a, bs, dim, name, return_A=return_a)
+                expect_same(got, want, f"{dtype}, {shape}, {dim}, {columns}, {several}")
+                count += several
+            got = torch.ops.symm_mem.fused_matmul_reduce_scatter(a, bs[0], "sum", dim, name)
+            if a.shape[dim] % 4 == 0:
+                expect_same(got, torchs("fused_matmul_reduce_scatter", a, bs[0], "sum", dim, name), f"{dtype}, {shape}")
+    calls = extension.calls()
+    assert calls["all_gather_matmul"] - calls_before["all_gather_matmul"] == count
+
+
+def test_plain_operators(ranks):
+    ranks.run(plain_operators)
+
+
+def products(a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor) -> torch.Tensor:
+    """In float64; all inputs are whole numbers and powers of two, so that nothing is rounded anywhere."""
+    return (a.double() * a_scale.double()) @ (b.double() * b_scale.double())
+
+
+def scaled_gather(dim: int, shape: tuple[int, ...], name: str, rank: int) -> None:
+    every = [lying(integers(shape, r, torch.float32), dim).to(E4M3) for r in range(4)]
+    b = integers((16, 32), 20 + rank, torch.float32).to(E4M3).t()
+    rows = torch.arange(every[0].numel() // 32).reshape(*shape[:-1], 1)
+    scales = [2.0 ** ((rows + r) % 3 - 1).float() for r in range(4)]
+    columns = 2.0 ** (torch.arange(16) % 2).float().reshape(1, -1)
+    whole = torch.cat([one.float() for one in every], dim)
+    for a_scale, b_scale, all_scales in (
+        (torch.tensor(0.5), torch.tensor(2.0), torch.tensor(0.5)),
+        (scales[rank], columns, torch.cat(scales, dim)),
+        (torch.cat(scales, dim), columns, torch.cat(scales, dim)),
+    ):
+        args = (every[rank], [b], a_scale, [b_scale], dim, name, [None], [None], [torch.bfloat16], [False])
+        got = torch.ops.symm_mem.fused_all_gather_scaled_matmul(*args)
+        expect_like_fakes("fused_all_gather_scaled_matmul", args, got)
+        assert torch.equal(got[0].float(), whole)
+        assert torch.equal(got[1][0].double(), products(whole, b, all_scales, b_scale)), (shape, a_scale.shape)
+
+
+def scaled_scatter(shape: tuple[int, ...], name: str, rank: int) -> None:
+    every = [integers(shape, r, torch.float32).to(E4M3) for r in range(4)]
+    bs = [integers((16, 32), 20 + r, torch.float32).to(E4M3).t() for r in range(4)]
+    rows = 2.0 ** (torch.arange(every[0].numel() // 32).reshape(*shape[:-1], 1) % 3 - 1).float()
+    output = [*shape[:-1], 16]
+    for a_scale, b_scale in ((torch.tensor(0.5), torch.tensor(2.0)), (rows, torch.full((1, 16), 2.0))):
+        args = (every[rank], bs[rank], a_scale, b_scale, "sum", 0, 0, name, output, None, None, torch.bfloat16, False)
+        got = torch.ops.symm_mem.fused_scaled_matmul_reduce_scatter(*args)
+        expect_like_fakes("fused_scaled_matmul_reduce_scatter", args, got)
+        want = sum(products(a, b, a_scale, b_scale) for a, b in zip(every, bs, strict=True)).chunk(4)[rank]
+        assert torch.equal(got.double(), want), (shape, a_scale.shape)
+
+
+def scaled_operators() -> None:
+    """The 8-bit operators: one scale, scales by row that each rank has or all have."""
+    group = group_of(0, 1, 2, 3)
+    rank, name = dist.get_rank(), group.group_name
+    before = it.stats()
+    with it.drop_in():
+        for dim, shape in ((0, (16, 32)), (0, (8, 2, 32)), (1, (2, 8, 32))):
+            scaled_gather(dim, shape, name, rank)
+        for shape in ((16, 32), (8, 2, 32)):
+            scaled_scatter(shape, name, rank)
+    assert it.stats().fallbacks == before.fallbacks
+
+
+def test_scaled_operators(ranks):
+    ranks.run(scaled_operators)
+
+
+def hands_back() -> dict[str, int]:
+    """What Imbrex does not take comes out as torch's own; what lies otherwise is copied and counted."""
+    group = group_of(0, 1, 2, 3)
+    rank, name = dist.get_rank(), group.group_name
+    single = [group_of(r) for r in range(4)][rank].group_name
+    before = it.stats()
+    ops = torch.ops.symm_mem
+    a, b = integers((8, 16), rank, torch.float32), integers((16, 4), 9 + rank, torch.float32)
+    double = a.double(), b.double()
+    with it.drop_in():
+        for call, args, kwargs in (
+            ("fused_all_gather_matmul", (*(double[0], [double[1]]), 0, name), {}),
+            ("fused_all_gather_matmul", (a, [b], 0, single), {}),
+            ("fused_matmul_reduce_scatter", (a, b, "avg", 0, name), {}),
+        ):
+            expect_same(getattr(ops, call)(*args, **kwargs), torchs(call, *args, **kwargs), f"{call}, {args[2:]}")
+        turned = integers((16, 8), rank, torch.float32).t()
+        expect_same(
+            ops.fused_all_gather_matmul(turned, [b], 0, name),
+            torchs("fused_all_gather_matmul", turned, [b], 0, name),
+            "A by columns",
+        )
+    after = it.stats()
+    assert after.copies.get("fused_all_gather_matmul: A is not row-major", 0) > before.copies.get(
+        "fused_all_gather_matmul: A is not row-major", 0
+    )
+    return {key: count - before.fallbacks.get(key, 0) for key, count in after.fallbacks.items()}
+
+
+def test_what_is_handed_back(ranks):
+    for fallbacks in ranks.run(hands_back):
+        for reason in (
+            "fused_all_gather_matmul: dtype",
+            "fused_all_gather_matmul: one rank",
+            "fused_matmul_reduce_scatter: reduce_op avg",
+        ):
+            assert fallbacks.get(reason) == 1, fallbacks
+
+
+def restored() -> None:
+    """The dispatcher's table is the same as before, and nesting counts."""
+    import torch.distributed._symmetric_memory
+
+    def tables() -> list[str]:
+        return [torch._C._dispatch_dump_table(f"symm_mem::{name}") for name in NAMES]
+
+    def own() -> bool:
+        return "imbrex" in "".join(torch._C._dispatch_dump(f"symm_mem::{name}") for name in NAMES)
+
+    before = tables()
+    assert "CPU:" in before[0] or "CPU" in before[0]
+    with it.drop_in():
+        during = tables()
+        assert during != before
+        with it.drop_in():
+            pass
+        assert tables() == during
+    assert tables() == before and not own()
+    it.drop_in()
+    assert tables() != before
+    it.drop_in(False)
+    it.drop_in(False)
+    assert tables() == before
+    with pytest.raises(NotImplementedError):
+        torch.ops.symm_mem.fused_matmul_reduce_scatter(torch.ones(4, 4), torch.ones(4, 4), "sum", 0, "0")
+
+
+def test_restored(ranks):
+    ranks.run(restored)
+
+
+def titan() -> None:
+    """torchtitan's linear layers, argument for argument: forward, gradient of the input, gradient of the weight."""
+    group = group_of(0, 1, 2, 3)
+    rank, name = dist.get_rank(), group.group_name
+    ops = torch.ops.symm_mem
+    x, w = integers((8, 16), rank, torch.bfloat16), integers((12, 16), 5, torch.bfloat16)
+    dy = integers((32, 12), 7, torch.bfloat16)
+    x_k = integers((8, 16), 40 + rank, torch.bfloat16)
+    weights = integers((8, 12), 60, torch.bfloat16)
+    for call, args in (
+        ("fused_all_gather_matmul", (x, [w.T], 0, name)),
+        ("fused_matmul_reduce_scatter", (dy, w, "sum", 0, name)),
+        ("fused_all_gather_matmul", (x_k.T, [weights], 0, name)),
+    ):
+        with it.drop_in():
+            got = getattr(ops, call)(*args)
+        expect_same(got, torchs(call, *args), call)
+
+
+def test_torchtitans_calls(ranks):
+    ranks.run(titan)
+
+
+def vllm() -> None:
+    """vLLM's AsyncTP, argument for argument; its scales come for all rows."""
+    group = group_of(0, 1, 2, 3)
+    rank, name = dist.get_rank(), group.group_name
+    ops = torch.ops.symm_mem
+    x, w = integers((16, 32), rank, torch.bfloat16), integers((24, 32), 5 + rank, torch.bfloat16).t()
+    with it.drop_in():
+        for call, args, kwargs in (
+            ("fused_matmul_reduce_scatter", (x, w, "sum"), {"scatter_dim": 0, "group_name": name}),
+            ("fused_all_gather_matmul", (x, [w]), {"gather_dim": 0, "group_name": name}),
+        ):
+            expect_same(getattr(ops, call)(*args, **kwargs), torchs(call, *args, **kwargs), call)
+        every = [integers((16, 32), r, torch.float32).to(E4M3) for r in range(4)]
+        weight = integers((24, 32), 5 + rank, torch.float32).to(E4M3).t()
+        all_rows = 2.0 ** (torch.arange(64) % 3 - 1).float().reshape(-1, 1)
+        columns = 2.0 ** (torch.arange(24) % 2).float().reshape(1, -1)
+        _, (got,) = ops.fused_all_gather_scaled_matmul(
+            every[rank],
+            [weight],
+            all_rows,
+            [columns],
+            gather_dim=0,
+            biases=[None],
+            result_scales=[None],
+            out_dtypes=[torch.bfloat16],
+            use_fast_accum=[False],
+            group_name=name,
+        )
+        whole = torch.cat([one.float() for one in every])
+        assert torch.equal(got.double(), products(whole, weight, all_rows, columns))
+
+
+def test_vllms_calls(ranks):
+    ranks.run(vllm)

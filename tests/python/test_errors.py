@@ -1,0 +1,172 @@
+"""What bad input gets: InvalidInput with argument, value and rule, on every rank; and what a lost rank's peers get."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.distributed as dist
+from groups_for_tests import group_of
+from pool import Pool
+
+import imbrex
+import imbrex.torch as it
+
+F32, BF16, F8 = torch.float32, torch.bfloat16, torch.float8_e4m3fn
+
+
+def _z(*shape, dtype=F32):
+    return torch.zeros(shape, dtype=dtype)
+
+
+# Call, and what its text says. `g` is the group of all four ranks.
+BAD = {
+    "k differs": (lambda g: it.matmul_all_reduce(_z(4, 8), _z(6, 4), g), "a is 4 x 8, b 6 x 4: a's last dimension"),
+    "types differ": (lambda g: it.matmul_all_reduce(_z(4, 8), _z(8, 4, dtype=BF16), g), "of type fp32, b of type bf16"),
+    "dtype": (lambda g: it.matmul_all_reduce(_z(4, 8, dtype=torch.int32), _z(8, 4), g), "a: its dtype must be"),
+    "one dimension": (lambda g: it.matmul_all_reduce(_z(8), _z(8, 4), g), "a is 8: it must have 2 or 3 dimensions"),
+    "b of three": (lambda g: it.matmul_all_reduce(_z(4, 8), _z(1, 8, 4), g), "b is 1 x 8 x 4: it must have 2"),
+    "empty": (lambda g: it.matmul_all_reduce(_z(0, 8), _z(8, 4), g), "a is 0 x 8: no dimension may be 0"),
+    "rows": (lambda g: it.matmul_reduce_scatter(_z(6, 8), _z(8, 4), g), "must divide by the 4 ranks"),
+    "all-to-all rows": (lambda g: it.matmul_all_to_all(_z(6, 8), _z(8, 4), g), "M = 6 does not divide by 4 ranks"),
+    "last dim": (lambda g: it.all_gather_matmul(_z(4, 8), _z(8, 4), g, gather_dim=1), "gather_dim = 1 with a of"),
+    "bias width": (lambda g: it.matmul_all_reduce(_z(4, 8), _z(8, 4), g, bias=_z(3)), "operand bias is 3; it must be"),
+    "bias type": (
+        lambda g: it.matmul_all_reduce(_z(4, 8), _z(8, 4), g, bias=_z(4, dtype=BF16)),
+        "bias is of type bf16",
+    ),
+    "out shape": (
+        lambda g: it.matmul_all_reduce(_z(4, 8), _z(8, 4), g, out=_z(4, 5)),
+        "out is 4 x 5: it must be 4 x 4",
+    ),
+    "out type": (
+        lambda g: it.matmul_all_reduce(_z(4, 8), _z(8, 4), g, out=_z(4, 4, dtype=BF16)),
+        "out is of type bf16",
+    ),
+    "one scale": (lambda g: it.matmul_all_reduce(_z(4, 8), _z(8, 4), g, scale_a=_z(1)), "scale_a and scale_b: both"),
+    "scales of fp32": (
+        lambda g: it.matmul_all_reduce(_z(4, 8), _z(8, 4), g, scale_a=_z(1), scale_b=_z(1)),
+        "scale_a with a of type fp32: only float8_e4m3fn",
+    ),
+    "out_dtype": (lambda g: it.matmul_all_reduce(_z(4, 8), _z(8, 4), g, out_dtype=BF16), "the result is fp32"),
+    "a with gaps": (lambda g: it.matmul_all_reduce(_z(8, 4).t(), _z(8, 4), g), "operand a has strides"),
+    "x with gaps": (lambda g: it.all_reduce(_z(8, 4).t(), g), "operand in: extent 1 has a stride of 4"),
+    "no codec": (lambda g: it.all_reduce(_z(8), g, codec="int99"), "int99"),
+    "tolerance alone": (lambda g: it.all_reduce(_z(8), g, tolerance=0.1), "tolerance"),
+    "all-reduce of e4m3": (lambda g: it.all_reduce(_z(8).to(F8), g), "e4m3"),
+    "weight": (lambda g: it.all_reduce_rms_norm(_z(2, 8), None, _z(4), 1e-6, g), "weight is 4 of fp32"),
+    "residual": (lambda g: it.all_reduce_rms_norm(_z(2, 8), _z(2, 4), _z(8), 1e-6, g), "residual is 2 x 4"),
+    "no group": (lambda g: it.all_reduce(_z(8), "nobody"), "group 'nobody' is none of this process's"),
+    "a number as group": (lambda g: it.all_reduce(_z(8), 3), "group is 3: it must be a ProcessGroup"),
+    "empty list": (lambda g: it.all_gather_matmul(_z(4, 8), [], g), "b is an empty list"),
+    "list of biases": (lambda g: it.all_gather_matmul(_z(4, 8), [_z(8, 4)], g, bias=[]), "bias has 0 elements, b 1"),
+    "out with gradient": (
+        lambda g: it.matmul_all_reduce(_z(4, 8).requires_grad_(), _z(8, 4), g, out=_z(4, 4)),
+        "out: what is written into it has no gradient",
+    ),
+    "meta": (lambda g: it.matmul_all_reduce(_z(4, 8).to("meta"), _z(8, 4), g), "one device|on the CPU or"),
+}
+
+
+def is_refused(name: str) -> str:
+    """The text with which a bad call is refused; a good one works behind it."""
+    group = group_of(0, 1, 2, 3)
+    with pytest.raises(imbrex.InvalidInput) as caught:
+        BAD[name][0](group)
+    assert isinstance(caught.value, ValueError) and isinstance(caught.value, imbrex.Error)
+    assert it.all_reduce(torch.ones(4), group)[0].item() == 4
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(ranks, name):
+    """Every rank refuses, and the group stays usable."""
+    import re
+
+    for text in ranks.run(is_refused, name=name):
+        assert re.search(BAD[name][1], text), text
+
+
+def raw_says_the_same() -> None:
+    """The operators themselves raise RuntimeError with the same text, and fakes InvalidInput."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    name = group_of(0, 1, 2, 3).group_name
+    ops = torch.ops.imbrex
+    for arguments in (
+        (_z(4, 8), _z(6, 4), name),
+        (_z(4, 8), _z(8, 4, dtype=BF16), name),
+        (_z(8), _z(8, 4), name),
+        (_z(4, 8), _z(8, 4), name, 1),
+        (_z(6, 8), _z(8, 4), name),
+        (_z(4, 8, dtype=torch.int32), _z(8, 4), name),
+        (_z(4, 8), _z(8, 4), name, 0, None, _z(1), None),
+        (_z(4, 8), _z(8, 4), name, 0, None, _z(1), _z(1)),
+        (_z(4, 8), _z(8, 4), name, 0, None, None, None, BF16),
+    ):
+        with pytest.raises(RuntimeError) as raw:
+            ops.matmul_reduce_scatter(*arguments)
+        with FakeTensorMode() as mode, pytest.raises(imbrex.InvalidInput) as fake:
+            fakes = [mode.from_tensor(one) if isinstance(one, torch.Tensor) else one for one in arguments]
+            ops.matmul_reduce_scatter(*fakes)
+        assert str(fake.value) in str(raw.value), (str(fake.value), str(raw.value))
+
+
+def test_raw_operators_and_fakes_say_the_same(ranks):
+    """One text, wherever it is noticed."""
+    ranks.run(raw_says_the_same)
+
+
+def one_rank_differs() -> str:
+    """Rank 2 asks for another shape."""
+    group = group_of(0, 1, 2, 3)
+    width = 6 if dist.get_rank() == 2 else 5
+    with pytest.raises(imbrex.Error) as caught:
+        it.matmul_all_reduce(_z(4, 8), _z(8, width), group)
+    return str(caught.value)
+
+
+def test_ranks_that_differ():
+    """Every rank learns who differs in what."""
+    pool = Pool()
+    try:
+        for text in pool.run(one_rank_differs):
+            assert "rank 2" in text and "n = 6" in text, text
+    finally:
+        pool.close()
+
+
+def lose_a_rank() -> tuple[str, float]:
+    """Rank 1 dies; the others' next call ends soon, with its number."""
+    group = group_of(0, 1, 2, 3)
+    it.all_reduce(torch.ones(8), group)
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    with pytest.raises(imbrex.Error) as caught:
+        for _ in range(100):
+            it.matmul_all_reduce(_z(4, 8), _z(8, 4), group)
+    with pytest.raises(imbrex.Error):
+        it.check(group)
+    return str(caught.value), time.monotonic() - begin
+
+
+def test_a_killed_rank():
+    """The others end within a few seconds, and name it."""
+    pool = Pool()
+    try:
+        answers = pool.answers(lose_a_rank)
+        assert answers[1][0] == "failed"
+        for rank in (0, 2, 3):
+            kind, result = answers[rank]
+            assert kind == "done", result
+            text, seconds = result
+            assert "rank 1" in text and seconds < 8, (text, seconds)
+    finally:
+        pool.close()

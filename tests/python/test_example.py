@@ -1,0 +1,33 @@
+"""The example trains, on 4 ranks as on 1, and comes to the same bits each time."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+
+import imbrex
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/python/llama_layer.py"
+
+
+def losses(ranks: int) -> list[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), str(EXAMPLE)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return re.findall(r"loss ([\d.]+)", done.stdout)
+
+
+def test_the_example_trains():
+    first = losses(4)
+    assert len(first) == 6 and float(first[-1]) < 0.85 * float(first[0]), first
+    assert losses(4) == first
+    assert EXAMPLE.read_text().count("\n") < 100

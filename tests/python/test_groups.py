@@ -1,0 +1,127 @@
+"""Worlds of torch's groups: when they are made, what ends them, and what is kept for them."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.distributed as dist
+from groups_for_tests import group_of
+
+import imbrex
+import imbrex.torch as it
+from imbrex.torch import extension, groups
+
+
+def lazily() -> None:
+    """The operators themselves connect a group that they do not know, as a compiled graph from a file has them."""
+    fresh = dist.new_group([0, 1, 2, 3])
+    assert fresh.group_name not in groups._worlds
+    assert torch.ops.imbrex.all_reduce(torch.ones(3), fresh.group_name)[0].item() == 4
+    assert groups._worlds[fresh.group_name].size == 4
+    with pytest.raises(RuntimeError, match="group 'nobody' is none of this process's"):
+        torch.ops.imbrex.all_reduce(torch.ones(3), "nobody")
+
+
+def test_operators_connect_their_group(ranks):
+    ranks.run(lazily)
+
+
+def ended_and_made_again() -> None:
+    """A world that was ended is made anew by the next call; ending none is no error."""
+    fresh = dist.new_group([0, 1, 2, 3])
+    for _ in range(3):
+        assert it.connect(fresh) == fresh.group_name == it.connect(fresh)
+        assert it.matmul_all_reduce(torch.ones(4, 4), torch.ones(4, 4), fresh)[0, 0].item() == 16
+        it.check(fresh)
+        it.destroy(fresh)
+        it.destroy(fresh)
+        it.check(fresh)
+    assert it.all_reduce(torch.ones(2), fresh)[0].item() == 4
+    it.destroy(fresh)
+
+
+def test_destroy(ranks):
+    ranks.run(ended_and_made_again)
+
+
+def on_two_hosts() -> str:
+    """Ranks 2 and 3 say that they are elsewhere."""
+    fresh = dist.new_group([0, 1, 2, 3])
+    real = groups._whereabouts
+    groups._whereabouts = lambda: {"host": "there" if dist.get_rank() > 1 else "here", "gpu": ""}
+    try:
+        with pytest.raises(imbrex.InvalidInput) as caught:
+            it.all_reduce(torch.ones(2), fresh)
+        with it.drop_in():
+            a, b = torch.ones(4, 8), torch.ones(8, 4)
+            gathered, _ = torch.ops.symm_mem.fused_all_gather_matmul(a, [b], 0, fresh.group_name)
+            assert gathered is not None and gathered.shape == (16, 8)
+    finally:
+        groups._whereabouts = real
+    return str(caught.value)
+
+
+def test_groups_on_several_hosts(ranks):
+    """A clear error, the same on every rank; the drop-in hands such groups back to torch."""
+    for text in ranks.run(on_two_hosts):
+        assert "spans 2 hosts: ranks 0 and 2 are on different ones" in text
+
+
+def warmed_up() -> tuple[int, int, int]:
+    """Operators made by warm_up, by calls of the same shapes, and by one of another."""
+    group = dist.new_group([0, 1, 2, 3])
+    made = it.warm_up(
+        [
+            (it.matmul_reduce_scatter, (16, 8), (8, 12), torch.float32),
+            (it.all_gather_matmul, (4, 8), (8, 3), torch.bfloat16, {"bias": torch.zeros(3, dtype=torch.bfloat16)}),
+            (it.all_reduce, (64,), torch.float16, {"codec": "int8"}),
+            (it.matmul_all_reduce, (16, 16), (16, 16), torch.float8_e4m3fn),
+        ],
+        group,
+    )
+    before = extension.calls()["made"]
+    it.matmul_reduce_scatter(torch.ones(16, 8), torch.ones(8, 12), group)
+    it.all_reduce(torch.ones(50, dtype=torch.float16), group, codec="int8")
+    again = extension.calls()["made"] - before
+    it.matmul_reduce_scatter(torch.ones(20, 8), torch.ones(8, 12), group)
+    return made, again, extension.calls()["made"] - before
+
+
+def test_warm_up(ranks):
+    for answer in ranks.run(warmed_up):
+        assert answer == (4, 0, 1)
+
+
+def many_shapes() -> None:
+    """More shapes than are kept, twice: results stay right, and threads do not pile up."""
+    import os
+
+    group = group_of(0, 1, 2, 3)
+    for _ in range(2):
+        for rows in range(1, 41):
+            got = it.matmul_all_reduce(torch.ones(rows, 4), torch.ones(4, 4), group)
+            assert got.shape == (rows, 4) and (got == 16).all()
+    assert len(os.listdir("/proc/self/task")) < 150
+
+
+def test_many_shapes(ranks):
+    ranks.run(many_shapes)
+
+
+def counted() -> None:
+    """stats() counts calls of each operator."""
+    group = group_of(0, 1, 2, 3)
+    before = it.stats()
+    it.all_reduce(torch.ones(2), group)
+    it.matmul_all_reduce(torch.ones(4, 4), torch.ones(4, 4), group, out=torch.empty(4, 4))
+    after = it.stats()
+    assert after.calls["all_reduce"] - before.calls["all_reduce"] == 1
+    assert after.calls["matmul_all_reduce"] - before.calls["matmul_all_reduce"] == 1
+    assert after.calls["matmul_all_to_all"] == before.calls["matmul_all_to_all"]
+
+
+def test_stats(ranks):
+    ranks.run(counted)
