@@ -49,11 +49,13 @@ Knobs fitting(Random& random, const Problem& p, Tile tile) {
   return k;
 }
 
-// Rows of whole 16 bytes, so that the tensor-core kernels take them; M has tails of every kind.
+// Rows of whole 16 bytes and B of 16-bit types by rows, so that the tensor-core kernels take them; M has tails of every
+// kind.
 Problem random_problem(Random& random, Operator op, int ranks, std::int64_t most, Type type) {
   const auto eights = [&](std::int64_t limit) { return 8 * random.between(1, limit / 8); };
   Problem p{op, 0, 0, 0, ranks, type};
   test::set_type(random, p, type);
+  p.b_layout = Layout::row_major;
   p.m = op == Operator::gemm_all_reduce ? random.between(1, most) : ranks * random.between(1, most / ranks);
   p.n = op == Operator::all_gather_gemm ? ranks * eights(most / ranks) : eights(most);
   const std::int64_t depths = size_of(type) == 1 ? 2 : 1;  // 16 bytes are as many as that of eights
