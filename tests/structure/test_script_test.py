@@ -80,7 +80,8 @@ class TestScript(unittest.TestCase):
         for path in (self.bin, self.stubs, self.temporary, self.tree / "build/bin"):
             path.mkdir(parents=True)
         shutil.copytree(ROOT / "scripts", self.tree / "scripts")
-        self.program(self.tree / "scripts/build", TELL)
+        for script in ("build", "test-python"):
+            self.program(self.tree / "scripts" / script, TELL)
         self.program(self.bin / "ctest", CTEST)
         self.program(self.tree / "build/bin/imbrex", PROGRAM)
         for name, text in (("report.xml", REPORT), ("mpsreport.xml", MPS_REPORT), ("ctest_code", "0"), ("mps_code", "0"),
@@ -119,6 +120,7 @@ class TestScript(unittest.TestCase):
         self.assertEqual(len(ctests), 2)
         self.assertTrue(all("-LE ^gpu$" in line for line in ctests), ctests)
         self.assertEqual(self.calls("nvidia-cuda-mps-control"), [])
+        self.assertEqual(len(self.calls("test-python")), 1)
 
     def test_with_several(self):
         self.machine(4)
@@ -160,7 +162,13 @@ class TestScript(unittest.TestCase):
         out, _ = self.run_script(code=8)
         self.assertEqual(len(self.calls("ctest")), 3)
         self.assertEqual(self.calls("mps"), ["mps is told to quit"])
+        self.assertEqual(len(self.calls("test-python")), 1)
         self.assertIn("5 skipped:", out)
+
+    def test_failures_of_the_python_package_count(self):
+        self.machine(0)
+        self.program(self.tree / "scripts/test-python", TELL + "exit 1\n")
+        self.run_script(code=1)
 
     def expect_without_mps(self, *says):
         out, errors = self.run_script()
@@ -199,6 +207,7 @@ class TestScript(unittest.TestCase):
         self.run_script("-R", "plan_test")
         [line] = self.calls("ctest")
         self.assertIn("--test-dir build -R plan_test", line)
+        self.assertEqual(self.calls("test-python"), [])
 
 
 if __name__ == "__main__":
