@@ -6,8 +6,8 @@
 // waiting warp polls with acquire and meets its other lanes. What a block posts in a call is its number of chunks, of
 // each kind.
 //
-// What was given up. A warp whose wait has passed its limit says so in place of its count, and no chunk is posted any
-// more that it has a part in: a peer that comes late must not take what was never sent for codes.
+// What was given up. A warp whose wait has passed its limit says so beside its count, and no chunk is posted any more
+// that it has a part in: a peer that comes late must not take what was never sent for codes.
 //
 // What is left out. Not every call posts every counter. One that fell behind would be so by 2^31 posts one day, and
 // seem to be ahead; so every 2^20 posts a block stores them all.
@@ -31,8 +31,10 @@ struct Ended {
   std::uint32_t chunks[most_coded_warps];
 };
 
-/// In place of a warp's count: it has given up.
-inline constexpr std::uint32_t gave_up = ~0u;
+/// Beside a warp's count: it has given up.
+// NOTE: its count goes on. Whoever posts must not run ahead of it: stages are handed back by phases that are known by
+// their parity alone, and a warp that comes to one which ended twice would wait for ever.
+inline constexpr std::uint32_t gave_up = 1u << 31;
 
 /// By a warp, the `warp`-th of those that count; `well`: it has given up no wait.
 // NOTE: atomic, as what one warp writes while another reads it has to be; a barrier would bind warps of which one may
@@ -41,7 +43,7 @@ __device__ __forceinline__ void end_step(Ended& ended, std::uint32_t warp, std::
   __syncwarp();
   if (threadIdx.x % 32 != 0) return;
   __threadfence_block();
-  atomicExch_block(&ended.chunks[warp], well ? chunk + 1 : gave_up);
+  atomicExch_block(&ended.chunks[warp], (chunk + 1) | (well ? 0 : gave_up));
 }
 
 /// By a worker's warp.
@@ -55,10 +57,10 @@ __device__ __forceinline__ bool await_step(Ended& ended, std::uint32_t warps, st
   const std::uint32_t lane = threadIdx.x % 32;
   std::uint32_t count = 0;
   if (lane < warps)
-    while ((count = atomicOr_block(&ended.chunks[lane], 0)) < chunk + 1) __nanosleep(20);
+    while (((count = atomicOr_block(&ended.chunks[lane], 0)) & ~gave_up) < chunk + 1) __nanosleep(20);
   __threadfence_block();
   __syncwarp();
-  return __all_sync(whole_warp, count != gave_up);
+  return __all_sync(whole_warp, (count & gave_up) == 0);
 }
 
 /// It lies in a block's shared memory; zero at first.
