@@ -36,6 +36,13 @@ struct CodecPair {
   friend bool operator==(const CodecPair&, const CodecPair&) = default;
 };
 
+/// What became of sums that went through a codec, over all ranks.
+struct CodecReport {
+  float largest_error = 0;      ///< no finite element of the sums is farther from the exact sum than this
+  std::int64_t non_finite = 0;  ///< elements of the sums that are NaN or infinite
+  std::int64_t groups = 0;      ///< sent through the codec: in all steps, by all ranks
+};
+
 /// FORMAT[-asym][-gGROUP][-SCALE], without what is the default: "int8", "int4-asym-g128", "fp8-g64-e8m0".
 std::string name_of(const Codec& codec);
 std::string name_of(const CodecPair& pair);  ///< "int8" where both are the same, else "int4+int8"

@@ -36,6 +36,10 @@ struct OperatorOptions {
   CpuOptions cpu;
   Device device = Device::automatic;
   CudaOptions cuda{};  ///< for the world's first operator on GPUs; later ones give the same, or none
+  /// gemm_all_reduce and gemm_reduce_scatter: what the ranks' products are sent through to be summed, and the sums to
+  /// be spread; a reduce-scatter has one step, and the same codec twice. Not set: what the knobs say, or exact.
+  /// Strategy fused sends no codes. Every group travels as codes: unlike AllReduce, operators take no tolerance.
+  std::optional<CodecPair> codec = {};
 };
 
 /// What the four operators share. One object a rank; ranks make and destroy it together, and the world outlives it. The
@@ -88,6 +92,13 @@ class GemmOperator {
 
   /// Waits until `stream` is idle, then as check. On the CPU `stream` is null.
   void synchronize(CudaStream stream = nullptr);
+
+  /// Collective, for operators with a codec. Waits as synchronize, and tells about the last call (on GPUs, of all
+  /// operators of the world that were made alike): what the codec may have done to the sums of the ranks' products,
+  /// each of which was rounded to the type of partial products (Knobs::partial). A bias comes behind, with a rounding
+  /// of its own. All zero where there is one rank, and before the first call. Throws Error(invalid_input) without a
+  /// codec.
+  CodecReport codec_report(CudaStream stream = nullptr);
 
   /// Collective. Memory for "out" where the operator works. On GPUs peers write it directly, which saves
   /// gemm_all_reduce and gemm_all_to_all a copy, if every rank's "out" is memory of one such call. Dropped by every

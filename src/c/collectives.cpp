@@ -31,7 +31,7 @@ const CollectiveObject& base_of(const imbrex_collective* collective) {
   return std::visit([](const auto& c) -> const CollectiveObject& { return *c; }, handle->collective);
 }
 
-constexpr std::size_t first_all_reduce = 64, first_rms_norm = 32, first_exchange = 32, first_report = 56;
+constexpr std::size_t first_all_reduce = 64, first_rms_norm = 32, first_exchange = 32;
 static_assert(sizeof(imbrex_all_reduce_options) == first_all_reduce);
 static_assert(sizeof(imbrex_rms_norm_options) == first_rms_norm);
 static_assert(sizeof(imbrex_exchange_options) == first_exchange);

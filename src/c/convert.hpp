@@ -28,6 +28,8 @@ int small_of(std::int32_t given, int otherwise, const char* field);  ///< not ne
 imbrex_type number_of(Type type);
 imbrex_device number_of(Device device);
 
+inline constexpr std::size_t first_report = 56;
+
 /// The bytes that the caller's version of a structure has; zeros behind them. `first_size` is what its first version
 /// had. Throws Error(invalid_input) for fewer, and for more where this library would miss what they say.
 void read_structure(void* to, std::size_t size, std::size_t first_size, const void* given, const char* name);

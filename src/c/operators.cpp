@@ -32,7 +32,7 @@ const OperatorObject& operator_of(const imbrex_operator* op) {
 
 constexpr std::size_t first_gemm = 48, first_options = 48, first_info = 128;
 static_assert(sizeof(imbrex_gemm) == first_gemm);
-static_assert(sizeof(imbrex_operator_options) == first_options);
+static_assert(offsetof(imbrex_operator_options, codec) == first_options);
 static_assert(sizeof(imbrex_operand_info) == first_info);
 
 static_assert(static_cast<int>(Operator::all_gather_gemm) == IMBREX_ALL_GATHER_GEMM &&
@@ -78,6 +78,7 @@ OperatorOptions operator_options(const imbrex_operator_options* given, Type type
   options.cpu.workers = small_of(read.cpu_workers, options.cpu.workers, "cpu_workers");
   if (read.heap_bytes != 0) options.cuda.heap_bytes = read.heap_bytes;
   options.cuda.ranks_per_gpu = small_of(read.ranks_per_gpu, options.cuda.ranks_per_gpu, "ranks_per_gpu");
+  options.codec = parsed(read.codec, parse_codec_pair);
   return options;
 }
 
@@ -178,6 +179,22 @@ imbrex_status imbrex_operator_check(imbrex_operator* op) noexcept {
 
 imbrex_status imbrex_operator_synchronize(imbrex_operator* op, void* stream) noexcept {
   return guarded([&] { c::operator_of(op).op->synchronize(static_cast<CudaStream>(stream)); });
+}
+
+imbrex_status imbrex_operator_codec_report(imbrex_operator* op, void* stream, imbrex_report* report) noexcept {
+  return guarded([&] {
+    const CodecReport told = c::operator_of(op).op->codec_report(static_cast<CudaStream>(stream));
+    c::write_structure(report,
+                       imbrex_report{.size = 0,
+                                     .largest_error = told.largest_error,
+                                     .non_finite = told.non_finite,
+                                     .groups = told.groups,
+                                     .raw_groups = 0,
+                                     .exact = told.groups == 0 ? 1 : 0,
+                                     .reserved = 0,
+                                     .algorithm = nullptr},
+                       c::first_report, "imbrex_report");
+  });
 }
 
 imbrex_status imbrex_operator_allocate_output(imbrex_operator* op, void** memory) noexcept {

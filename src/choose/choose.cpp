@@ -87,7 +87,8 @@ plan::Candidate library_sequence(const Problem& problem) {
 }
 
 std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& machine,
-                                        std::optional<Strategy> strategy, const std::optional<Knobs>& knobs) {
+                                        std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
+                                        const std::optional<CodecPair>& codec) {
   const auto wanted = [&](Strategy s) { return !strategy || *strategy == s; };
   std::vector<plan::Candidate> list;
   if (knobs) {
@@ -102,6 +103,7 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
   }
   Knobs base;
   base.partial = output_type(problem.type);
+  base.codec = codec;
   const auto cut_as = [&](const Cut& cut) {
     Knobs k = base;
     k.tile_m = cut.tile_m;
@@ -111,7 +113,7 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
   };
   const std::vector<Cut> whole = best_cuts(problem, machine, false);
   base = cut_as(whole.front());
-  if (wanted(Strategy::fused)) {
+  if (wanted(Strategy::fused) && (strategy || !codec)) {
     for (const Cut& cut : whole) add_fused(list, problem, cut_as(cut));
     for (const Cut& cut : best_cuts(problem, machine, true))
       if (cut.parts > 1) add_fused(list, problem, cut_as(cut));
@@ -119,7 +121,7 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
   if (wanted(Strategy::sequential)) {
     list.push_back({Strategy::sequential, base});
     // Asked for, it is what everybody has.
-    if (!strategy && may_suit_own_collectives(problem) && !machine.own_one_step.points.empty()) {
+    if (!strategy && !codec && may_suit_own_collectives(problem) && !machine.own_one_step.points.empty()) {
       list.push_back(list.back());
       list.back().knobs.transport = Transport::store;
     }

@@ -16,10 +16,12 @@ plan::Candidate library_sequence(const Problem& problem);
 
 /// Candidates worth comparing for `problem` on `machine`; with `strategy`, only its. Without one, Imbrex' own
 /// collectives are among them if the machine has curves of theirs. With `knobs`, one of each strategy that takes them.
-/// Never empty, but where knobs of several hosts (`nodes`) meet strategy `fused`, which does not take them. Throws
+/// With a `codec`, which given knobs have, too, none are fused unless `strategy` insists; making such a plan refuses
+/// it. Never empty, but where knobs of several hosts (`nodes`) meet strategy `fused`, which does not take them. Throws
 /// Error(invalid_input) for knobs that break a rule of a strategy.
 std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& machine,
-                                        std::optional<Strategy> strategy, const std::optional<Knobs>& knobs = {});
+                                        std::optional<Strategy> strategy, const std::optional<Knobs>& knobs = {},
+                                        const std::optional<CodecPair>& codec = {});
 
 /// Imbrex' own collectives on GPUs take no more ranks.
 inline constexpr int most_own_ranks = 8;

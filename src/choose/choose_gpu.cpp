@@ -74,9 +74,10 @@ void leave_out_copies(std::vector<plan::Candidate>& list, bool given_knobs) {
 
 // By closed forms, which choose as the simulator would, and at once.
 plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy> strategy,
-                                 const std::optional<Knobs>& knobs, const GpuKind& gpus) {
+                                 const std::optional<Knobs>& knobs, const GpuKind& gpus,
+                                 const std::optional<CodecPair>& codec = {}) {
   const Machine machine = machine_for(problem, gpus.major == 9);
-  std::vector<plan::Candidate> list = candidates(problem, machine, strategy, knobs);
+  std::vector<plan::Candidate> list = candidates(problem, machine, strategy, knobs, codec);
   if (!gpus.copies) leave_out_copies(list, knobs.has_value());
   const auto seconds = [&](const plan::Candidate& c) { return quick_seconds(problem, c, machine); };
   return *std::min_element(list.begin(), list.end(),
@@ -129,10 +130,14 @@ GpuKind kind_of(const GpuSurvey& survey, int ranks_per_gpu, bool processes) {
 }
 
 plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
-                                     const std::optional<Knobs>& knobs, const GpuKind& gpus) {
-  if (!strategy && (!gpus.libraries || !cuda::refusal_of_library_bias(problem).empty())) strategy = Strategy::fused;
+                                     const std::optional<Knobs>& knobs, const GpuKind& gpus,
+                                     const std::optional<CodecPair>& codec) {
+  // Codes are for library strategies: where those do not run, the executor says why.
+  if (!strategy && !codec && (!gpus.libraries || !cuda::refusal_of_library_bias(problem).empty()))
+    strategy = Strategy::fused;
   if (knobs && strategy) return {*strategy, *knobs};
   if (knobs) return predicted_choice(problem, strategy, knobs, gpus);
+  if (codec) return with_product_record(predicted_choice(problem, strategy, {}, gpus, codec), problem, gpus);
   return with_product_record(chosen_freely(problem, strategy, gpus), problem, gpus);
 }
 

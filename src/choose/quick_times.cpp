@@ -126,7 +126,11 @@ double quick_seconds(const Problem& problem, const plan::Candidate& candidate, c
   const double product = library_seconds(problem, shapes, chunks, machine) / chunks;
   double collective = 0;
   if (problem.ranks > 1) {
-    collective = machine::collective_seconds(machine, curve_of(problem.op), own, problem.ranks, bytes / chunks);
+    if (knobs.codec)
+      collective = machine::coded_seconds(machine, problem.op == Operator::gemm_reduce_scatter,
+                                          bytes / chunks * plan::shortening(*knobs.codec, output_type(problem.type)));
+    else
+      collective = machine::collective_seconds(machine, curve_of(problem.op), own, problem.ranks, bytes / chunks);
     // Scales go ahead, by a collective of their own.
     if (problem.op == Operator::all_gather_gemm && problem.scales != Scales::none && !own)
       collective += seconds_of(machine.all_gather, 1) / chunks;

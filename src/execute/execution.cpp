@@ -23,6 +23,8 @@ void Execution::expect_stream(CudaStream) { refuse_stream(); }
 
 void Execution::check() {}
 
+CodecReport Execution::codec_report() { return {}; }
+
 void Execution::synchronize(CudaStream) { refuse_stream(); }
 
 std::unique_ptr<Execution> Executor::prepare(const Plan& plan) { return prepare(std::make_shared<const Plan>(plan)); }

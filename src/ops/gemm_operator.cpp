@@ -1,9 +1,11 @@
 // What the operators share: choose device and plan, execute it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <new>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "base/check.hpp"
@@ -13,6 +15,7 @@
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/ops.hpp"
 #include "ops/world_gpus.hpp"
+#include "plan/strategies/strategies.hpp"
 #include "runtime/agreement.hpp"
 #include "runtime/calls.hpp"
 #include "runtime/cuda/device_memory.hpp"
@@ -50,14 +53,46 @@ runtime::Terms terms_of(const Problem& problem, const OperatorOptions& options, 
   plan::add_fields(fields, problem);
   plan::add_fields(fields, options.strategy, options.knobs);
   execute::add(terms, fields);
+  if (!options.knobs) terms.add("codec", options.codec ? name_of(*options.codec) : "none");
   terms.add("device", name_of(gpus_wanted ? options.device : Device::cpu));
   if (gpus_wanted) execute::add(terms, options.cuda);
   return terms;
 }
 
+// With the codec in its own place and in given knobs, whichever of the two the caller chose.
+OperatorOptions with_codec(const Problem& problem, OperatorOptions options) {
+  if (options.knobs) {
+    std::optional<CodecPair>& known = options.knobs->codec;
+    IMBREX_EXPECTS(!known || !options.codec || *known == *options.codec,
+                   "codec {} and knob codec {}: they are one and the same", name_of(*options.codec), name_of(*known));
+    if (!known) known = options.codec;
+    options.codec = known;
+  }
+  if (!options.codec) return options;
+  Knobs knobs = options.knobs.value_or(Knobs{});
+  knobs.codec = options.codec;
+  plan::validate_knobs(problem, options.strategy.value_or(Strategy::sequential), knobs);
+  return options;
+}
+
+// The ranks' reports as one.
+CodecReport merged(World& world, const CodecReport& own) {
+  static_assert(std::is_trivially_copyable_v<CodecReport>);
+  std::vector<CodecReport> all(static_cast<std::size_t>(world.size()));
+  world.all_gather(&own, all.data(), sizeof own);
+  CodecReport sum;
+  for (const CodecReport& report : all) {
+    sum.largest_error = std::max(sum.largest_error, report.largest_error);
+    sum.non_finite += report.non_finite;
+    sum.groups += report.groups;
+  }
+  return sum;
+}
+
 }  // namespace
 
 struct GemmOperator::State {
+  World& world;
   Device device = Device::cpu;
   Problem problem;
   std::shared_ptr<const Plan> plan;  // on GPUs, made when somebody asks for it
@@ -66,20 +101,21 @@ struct GemmOperator::State {
   std::unique_ptr<Execution> on_host;
   std::shared_ptr<ops::GpuOperation> on_gpus;
   std::string why_cpu;
+  bool coded = false, called = false;
   execute::OperandRules rules;
   runtime::Calls& calls;
   std::vector<Staged> staged;      // by place in the call
   std::vector<const void*> known;  // operands of the last call, which were found to be on the GPU
 
-  State(World& world, const Problem& p) : problem(p), rules(p), calls(runtime::calls_of(world)) {}
+  State(World& w, const Problem& p) : world(w), problem(p), rules(p), calls(runtime::calls_of(w)) {}
 
   // Whether the operator runs on GPUs; if not, `refusal` says why.
-  bool prepare_on_gpus(World& world, const OperatorOptions& options, std::string& refusal) {
+  bool prepare_on_gpus(const OperatorOptions& options, std::string& refusal) {
     gpus = ops::gpus_of(world, options.cuda);
     refusal = gpus->refusal;
     if (!refusal.empty()) return false;
     try {
-      on_gpus = gpus->operation(world, problem, options.strategy, options.knobs);
+      on_gpus = gpus->operation(world, problem, {options.strategy, options.knobs, options.codec});
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_input) throw;
       refusal = error.what();
@@ -133,16 +169,19 @@ struct GemmOperator::State {
   }
 };
 
-GemmOperator::GemmOperator(World& world, const Problem& problem, const OperatorOptions& options) : state_(nullptr) {
+GemmOperator::GemmOperator(World& world, const Problem& problem, const OperatorOptions& given) : state_(nullptr) {
+  OperatorOptions options = given;
   // Spans of CPU workers are asked for in vain of a GPU.
   const bool wanted = options.device == Device::cuda || (options.device == Device::automatic && !options.cpu.timeline);
   runtime::agree(world, [&] {
     validate(problem);
+    options = with_codec(problem, given);
     return terms_of(problem, options, wanted);
   });
   state_ = std::make_unique<State>(world, problem);
   State& s = *state_;
-  if (wanted && s.prepare_on_gpus(world, options, s.why_cpu)) return;
+  s.coded = options.codec.has_value();
+  if (wanted && s.prepare_on_gpus(options, s.why_cpu)) return;
   if (options.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", s.why_cpu));
   s.plan = std::make_shared<const Plan>(choose_plan(problem, nominal_host_machine(), options));
   s.host = make_cpu_executor(world, options.cpu);
@@ -177,6 +216,7 @@ void GemmOperator::run(const Operands& operands, CudaStream stream) {
         return addresses;
       },
       [&](const Addresses& addresses) {
+        s.called = true;
         if (on_gpus)
           s.execution().enqueue(addresses, stream);
         else
@@ -186,6 +226,7 @@ void GemmOperator::run(const Operands& operands, CudaStream stream) {
 
 Report GemmOperator::run_and_wait(const Operands& operands) {
   State& s = *state_;
+  s.called = true;
   if (s.device == Device::cuda) return s.run_staged(operands);
   return s.calls.make([&] { return s.rules.resolve(operands); },
                       [&](const Addresses& addresses) { return s.execution().run(addresses); });
@@ -209,6 +250,13 @@ std::shared_ptr<void> GemmOperator::allocate_output() {
   return {address, [gpus = s.gpus, memory = std::move(memory)](void*) {}};
 }
 
+CodecReport GemmOperator::codec_report(CudaStream stream) {
+  State& s = *state_;
+  IMBREX_EXPECTS(s.coded, "codec_report: {} was made without a codec", name_of(s.problem.op));
+  synchronize(stream);
+  return merged(s.world, s.called ? s.execution().codec_report() : CodecReport{});
+}
+
 Device GemmOperator::device() const { return state_->device; }
 
 const std::string& GemmOperator::why_cpu() const { return state_->why_cpu; }
@@ -224,10 +272,11 @@ const Plan& GemmOperator::plan() const {
 
 RankShapes GemmOperator::shapes() const { return shapes_of(state_->problem); }
 
-Plan choose_plan(const Problem& problem, const Machine& machine, const OperatorOptions& options) {
+Plan choose_plan(const Problem& problem, const Machine& machine, const OperatorOptions& given) {
   validate(problem);
+  const OperatorOptions options = with_codec(problem, given);
   if (options.knobs && options.strategy) return make_plan(problem, *options.strategy, *options.knobs);
-  const auto list = choose::candidates(problem, machine, options.strategy, options.knobs);
+  const auto list = choose::candidates(problem, machine, options.strategy, options.knobs, options.codec);
   const auto simulator = make_simulator(machine);
   return choose::choose(problem, list, [&](const Plan& plan) { return simulator->prepare(plan)->run({}).seconds; });
 }

@@ -78,14 +78,13 @@ plan::Candidate of_rank_0(World& world, const plan::Candidate& own) {
 
 }  // namespace
 
-std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& problem,
-                                                   std::optional<Strategy> strategy,
-                                                   const std::optional<Knobs>& knobs) {
+std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& problem, const Wishes& wishes) {
   std::erase_if(operations, [](const auto& o) { return o.expired(); });
   for (const auto& weak : operations)
-    if (auto o = weak.lock(); o->problem == problem && o->strategy == strategy && o->knobs == knobs) return o;
-  auto made = std::make_shared<GpuOperation>(GpuOperation{problem, strategy, knobs, {}, nullptr});
-  made->chosen = of_rank_0(world, choose::choose_gpu_candidate(problem, strategy, knobs, gpus));
+    if (auto o = weak.lock(); o->problem == problem && o->wishes == wishes) return o;
+  auto made = std::make_shared<GpuOperation>(GpuOperation{problem, wishes, {}, nullptr});
+  made->chosen =
+      of_rank_0(world, choose::choose_gpu_candidate(problem, wishes.strategy, wishes.knobs, gpus, wishes.codec));
   made->execution = executor->prepare_tasks(
       [&] { return plan::make_rank_tasks(problem, made->chosen.strategy, made->chosen.knobs, world.rank()); });
   operations.push_back(made);

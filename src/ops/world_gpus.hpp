@@ -12,11 +12,19 @@
 
 namespace imbrex::ops {
 
+/// What was asked for; a codec is in given knobs, too.
+struct Wishes {
+  std::optional<Strategy> strategy;
+  std::optional<Knobs> knobs;
+  std::optional<CodecPair> codec;
+
+  bool operator==(const Wishes&) const = default;
+};
+
 /// What operators of one problem and the same wishes share: their calls never overlap.
 struct GpuOperation {
   Problem problem;
-  std::optional<Strategy> strategy;
-  std::optional<Knobs> knobs;
+  Wishes wishes;
   plan::Candidate chosen;  ///< what runs: make_plan's plan
   std::unique_ptr<Execution> execution;
 };
@@ -31,8 +39,7 @@ struct WorldGpus {
 
   /// Collective. The operation that exists, or a new one, by rank 0's choice of a plan. Throws Error(invalid_input)
   /// where the executor does not run the plan.
-  std::shared_ptr<GpuOperation> operation(World& world, const Problem& problem, std::optional<Strategy> strategy,
-                                          const std::optional<Knobs>& knobs);
+  std::shared_ptr<GpuOperation> operation(World& world, const Problem& problem, const Wishes& wishes);
 };
 
 /// Collective. Made by the first call and kept with the world. Throws Error(invalid_input) for `options` that are

@@ -79,6 +79,10 @@ std::vector<OperandInfo> operands_of(const Problem& problem) {
   return all;
 }
 
+double plan::shortening(const CodecPair& codec, Type type) {
+  return (wire_bits(codec.reduce_scatter) + wire_bits(codec.all_gather)) / 2 / (8 * static_cast<double>(size_of(type)));
+}
+
 double plan::wire_bytes(const Problem& problem) {
   const RankShapes shapes = shapes_of(problem);
   const auto ranks = static_cast<double>(problem.ranks);

@@ -13,6 +13,10 @@ inline Layout layout_of_b(const Problem& problem) {
 /// Bytes that a rank puts on the wire, whichever plan runs: an all-reduce's twice, to the owners and back.
 double wire_bytes(const Problem& problem);
 
+/// Bytes on the wire for each byte of elements of `type`, where both steps of an all-reduce, which carry as many, or a
+/// reduce-scatter go through the codecs.
+double shortening(const CodecPair& codec, Type type);
+
 /// Fused plans that send results: whether a rank owns columns of the product, not rows. An all-reduce may split its
 /// result as it likes; of too few rows for a tile each, ranks own columns. In one shot everybody owns everything.
 bool owns_columns(const Problem& problem, const Knobs& knobs);

@@ -200,6 +200,25 @@ TEST(ChooseGpuPlan, RanksThatShareAGpuGetPlansWithoutCopies) {
   EXPECT_GT(changed, 3);
 }
 
+// A codec leaves the plans that send codes, on any GPU.
+TEST(ChooseGpuPlan, ACodecIsInTheChosenPlan) {
+  const std::optional<CodecPair> codec = parse_codec_pair("int8");
+  int decomposed = 0;
+  for (const std::int64_t m : {16, 512, 8192})
+    for (const Operator op : {Operator::gemm_reduce_scatter, Operator::gemm_all_reduce})
+      for (const choose::GpuKind& gpus : {choose::GpuKind{"NVIDIA H200", 9}, h100, a100}) {
+        const Problem p{op, m, 8192, 8192, 4, Type::bf16};
+        const plan::Candidate chosen = choose::choose_gpu_candidate(p, {}, {}, gpus, codec);
+        EXPECT_NE(chosen.strategy, Strategy::fused);
+        EXPECT_EQ(chosen.knobs.codec, codec);
+        EXPECT_EQ(cuda::refusal_of_plan(make_plan(p, chosen.strategy, chosen.knobs)), "");
+        decomposed += chosen.strategy == Strategy::decomposed;
+        EXPECT_EQ(choose::choose_gpu_candidate(p, Strategy::decomposed, {}, gpus, codec).strategy,
+                  Strategy::decomposed);
+      }
+  EXPECT_GT(decomposed, 0);
+}
+
 // Knobs that push: the strategies that do not send operands by copies are left.
 TEST(ChooseGpuPlan, GivenKnobsThatPushAreNoFusedOnesWhereRanksShareAGpu) {
   const Problem p{Operator::all_gather_gemm, 2048, 57344, 8192, 4, Type::bf16};

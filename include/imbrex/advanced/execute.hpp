@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "imbrex/codec.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/options.hpp"
 #include "imbrex/plan.hpp"
@@ -62,6 +63,10 @@ class Execution {
 
   /// Throws Error(invalid_input) where enqueue would refuse `stream`; queues nothing.
   virtual void expect_stream(CudaStream stream);
+
+  /// This rank's part of what the last epoch's collectives through codecs did, once it is complete: its errors and
+  /// counts are those of what this rank summed. All zero where there were none.
+  virtual CodecReport codec_report();
 
   /// Throws Error(runtime_failure) as run does, if an epoch that was queued is known to have failed. Waits for no
   /// epoch; after a failure a few seconds, for what is under way to end.

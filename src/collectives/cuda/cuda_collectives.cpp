@@ -175,6 +175,18 @@ CommReport CudaCollectives::report() const {
   return state.reports[(state.blocks[0].epoch + 1) & 1];
 }
 
+void CudaCollectives::keep_report(KeptReport* to, cudaStream_t stream) const {
+  const std::byte* state = heap_.handle().at(world_.rank(), offset_);
+  IMBREX_CUDA_TRY(
+      cudaMemcpyAsync(to, state + offsetof(CommState, reports), sizeof *to, cudaMemcpyDeviceToDevice, stream));
+}
+
+CommReport CudaCollectives::report_at(const KeptReport* kept) {
+  KeptReport here;
+  IMBREX_CUDA_TRY(cudaMemcpy(&here, kept, sizeof here, cudaMemcpyDeviceToHost));
+  return here.reports[(here.block.epoch + 1) & 1];
+}
+
 void CudaCollectives::finish(cudaStream_t stream) {
   IMBREX_CUDA_TRY(cudaSetDevice(device_));
   bool told = false;

@@ -141,6 +141,13 @@ class CudaCollectives {
   /// What the last call wrote down on this rank, if it was through a codec or asked for a report. Its stream is idle.
   CommReport report() const;
 
+  /// Queues a copy of what the call before wrote down on this rank, if it was through a codec, to this GPU's memory,
+  /// for report_at. Captured like calls.
+  void keep_report(KeptReport* to, cudaStream_t stream) const;
+
+  /// The call's report; its stream is idle.
+  static CommReport report_at(const KeptReport* kept);
+
   /// Waits for the stream. Throws Error(runtime_failure) naming rank, step, peer and place if a wait of a kernel passed
   /// the world's limit, or the rank that was lost; every rank throws, and the object is dead.
   void finish(cudaStream_t stream);

@@ -52,6 +52,8 @@ class CpuExecution final : public Execution {
     world_.heap().release(heap_offset_);
   }
 
+  CodecReport codec_report() override { return coded_; }
+
   CpuExecution(const CpuExecution&) = delete;
   CpuExecution& operator=(const CpuExecution&) = delete;
 
@@ -72,6 +74,8 @@ class CpuExecution final : public Execution {
     run_all(workers, stop);
     memory_->unstage_output();
     ++epoch_;
+    // Collectives are worker 0's.
+    coded_ = workers.front()->coded();
     Report report{base::monotonic_seconds() - begin, {}};
     for (const auto& worker : workers)
       report.timeline.spans.insert(report.timeline.spans.end(), worker->spans.begin(), worker->spans.end());
@@ -118,6 +122,7 @@ class CpuExecution final : public Execution {
   std::size_t heap_offset_ = 0;
   bool open_ = false;
   std::unique_ptr<execute::RankMemory> memory_;
+  CodecReport coded_;  // of the last epoch
 };
 
 class CpuExecutor final : public Executor {

@@ -3,15 +3,19 @@
 #include <cblas.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
+#include "base/ceil_div.hpp"
 #include "base/convert.hpp"
 #include "base/narrow.hpp"
-#include "collectives/cpu/wire.hpp"
 
 namespace imbrex::execute {
 namespace {
+
+// Values for which one bound is kept: the smallest group of a codec.
+constexpr std::int64_t bound_unit = 32;
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
@@ -134,12 +138,15 @@ void Kernels::sum(const std::vector<Region>& from, const std::vector<Region>& to
 void Kernels::reduce(const Reduction& reduction) { sum(reduction.from, reduction.to); }
 
 // Every rank codes what its peers would send it: the bits are those of codes that travel. An element's group is its
-// place in the whole region by the group's size, so regions are taken in stretches of whole groups.
-void Kernels::sum_codes(const std::vector<Region>& from, const Region& to, CollectiveKind kind, const CodecPair& pair) {
+// place in the whole region by the group's size, so regions are taken in stretches of whole groups. All ranks have
+// an all-reduce's sums, and the first one tells of them.
+void Kernels::sum_codes(const std::vector<Region>& from, const Collective& own, bool first) {
   constexpr std::int64_t stretch = 32768;  // of 128 and its divisors, the groups' sizes
+  const Region& to = own.to;
   const Type type = memory_.type(to);
-  const collectives::Wire parts(type, pair.reduce_scatter, false), sums(type, pair.all_gather, false);
-  std::vector<codec::GroupRecord> records;
+  const bool spreads = own.kind == CollectiveKind::all_reduce;
+  const collectives::Wire parts(type, own.codec->reduce_scatter, false),
+      sums(type, spreads ? std::optional(own.codec->all_gather) : std::nullopt, false);
   const std::int64_t count = to.rows * to.cols;
   // Collectives' regions are whole rows, one after another.
   for (std::int64_t begin = 0; begin < count; begin += stretch) {
@@ -147,18 +154,46 @@ void Kernels::sum_codes(const std::vector<Region>& from, const Region& to, Colle
     total_.assign(size(n), 0.0f);
     row_.resize(size(n));
     codes_.resize(std::max(parts.bytes(n), sums.bytes(n)));
+    bounds_.assign(size(base::ceil_div(n, bound_unit)), {});
     for (std::size_t s = 0; s < from.size(); ++s) {
       base::to_float(type, memory_.at(from[s]) + size(begin) * size_of(type), row_.data(), n);
       parts.encode(row_.data(), n, {}, codes_.data());
-      parts.decode(codes_.data(), n, s == 0 ? total_.data() : row_.data(), records);
+      parts.decode(codes_.data(), n, s == 0 ? total_.data() : row_.data(), records_);
       if (s > 0)
         for (std::int64_t i = 0; i < n; ++i) total_[size(i)] += row_[size(i)];
+      for (std::size_t unit = 0; unit < bounds_.size(); ++unit) {
+        const codec::GroupRecord& record = records_[unit * bound_unit / size(parts.group())];
+        bounds_[unit].errors += record.error;
+        codec::add_exact_part(bounds_[unit], record.magnitude);
+      }
     }
-    if (kind == CollectiveKind::all_reduce) {
-      sums.encode(total_.data(), n, {}, codes_.data());
-      sums.decode(codes_.data(), n, total_.data(), records);
-    }
+    coded_.groups += parts.groups(n) * (spreads ? 1 : std::ssize(from));
+    if (spreads && first) coded_.groups += sums.groups(n);
+    // Exact sums are rounded to the type below, which the bound counts.
+    if (spreads) sums.encode(total_.data(), n, {}, codes_.data());
+    if (spreads) sums.decode(codes_.data(), n, total_.data(), records_);
+    note_codes(n, base::narrow<int>(std::ssize(from), "ranks"), type, sums, !spreads || first);
     base::from_float(type, total_.data(), memory_.at(to) + size(begin) * size_of(type), n);
+  }
+}
+
+// total_ came as records_ say where the sums were sent as codes.
+void Kernels::note_codes(std::int64_t count, int ranks, Type type, const collectives::Wire& sums, bool counts) {
+  const codec::Range range = codec::range_of(type);
+  for (std::size_t unit = 0; unit < bounds_.size(); ++unit) {
+    codec::GroupRecord record{0, 0, true};
+    if (sums.codes()) record = records_[unit * bound_unit / size(sums.group())];
+    const std::int64_t end = std::min(count, static_cast<std::int64_t>(unit + 1) * bound_unit);
+    for (std::int64_t i = static_cast<std::int64_t>(unit) * bound_unit; i < end; ++i) {
+      const float magnitude = std::fabs(total_[size(i)]);
+      if (magnitude < range.overflow)
+        record.magnitude = std::max(record.magnitude, magnitude);
+      else if (counts)
+        ++coded_.non_finite;
+    }
+    const float error = codec::raised(codec::sum_error(bounds_[unit], ranks) + record.error +
+                                      codec::rounding_error(type, record.magnitude));
+    coded_.largest_error = std::max(coded_.largest_error, error);
   }
 }
 
@@ -174,7 +209,7 @@ void Kernels::collective(const Collective& own, const std::vector<const Collecti
     }
     sources.push_back(from);
   }
-  if (own.codec) return sum_codes(sources, own.to, own.kind, *own.codec);
+  if (own.codec) return sum_codes(sources, own, place == 0);
   if (own.kind == CollectiveKind::reduce_scatter || own.kind == CollectiveKind::all_reduce)
     return sum(sources, {own.to});
   for (std::int64_t s = 0; s < ranks; ++s) {

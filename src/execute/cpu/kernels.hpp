@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "codec/bound.hpp"
+#include "collectives/cpu/wire.hpp"
 #include "execute/cpu/rank_memory.hpp"
 
 namespace imbrex::execute {
@@ -28,15 +30,22 @@ class Kernels {
   /// One of the collective's `parts`, which are ordered by rank.
   void collective(const Collective& own, const std::vector<const Collective*>& parts);
 
+  /// What codecs did to this rank's sums so far, as Execution::codec_report says.
+  const CodecReport& coded() const { return coded_; }
+
  private:
   void scale(const Tile& tile, Product& product) const;
-  void sum_codes(const std::vector<Region>& from, const Region& to, CollectiveKind kind, const CodecPair& pair);
+  void sum_codes(const std::vector<Region>& from, const Collective& own, bool first);
+  void note_codes(std::int64_t count, int ranks, Type type, const collectives::Wire& sums, bool counts);
   void sum(const std::vector<Region>& from, const std::vector<Region>& to);
   void copy(const Region& from, const Region& to) const;
 
   const RankMemory& memory_;
   std::vector<float> a_, b_, total_, row_;
   std::vector<std::byte> codes_;
+  std::vector<codec::GroupRecord> records_;
+  std::vector<codec::Bound> bounds_;  // of sums of codes, in turn
+  CodecReport coded_;
 };
 
 }  // namespace imbrex::execute

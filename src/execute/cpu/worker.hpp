@@ -77,6 +77,9 @@ class Worker {
   /// Returns when no task is left for it. Throws Error(runtime_failure) past the wait limit or when the world failed.
   void run();
 
+  /// What codecs did, in this worker's collectives.
+  const CodecReport& coded() const { return kernels_.coded(); }
+
   std::vector<Span> spans;
 
  private:

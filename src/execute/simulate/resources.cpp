@@ -5,6 +5,7 @@
 #include "base/check.hpp"
 #include "execute/simulate/engine.hpp"
 #include "machine/rates.hpp"
+#include "plan/problem.hpp"
 
 namespace imbrex::simulate {
 
@@ -159,12 +160,9 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
   events_.after(seconds, EventKind::collective_done, found->second);
 }
 
-// Bytes of codes for each byte of elements; both steps of an all-reduce carry the same number of elements.
 double Simulation::shortening(const Collective& collective) const {
   if (!collective.codec) return 1;
-  const Type type = plan_.buffers[static_cast<std::size_t>(collective.from.buffer)].type;
-  const auto& [first, second] = *collective.codec;
-  return (wire_bits(first) + wire_bits(second)) / 2 / (8 * static_cast<double>(size_of(type)));
+  return plan::shortening(*collective.codec, plan_.buffers[static_cast<std::size_t>(collective.from.buffer)].type);
 }
 
 double Simulation::collective_seconds(const Group& group) const {

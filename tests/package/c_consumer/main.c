@@ -124,6 +124,41 @@ static void multiply(imbrex_world* world, imbrex_operator_kind kind, const char*
   EXPECT_REFUSED(imbrex_operator_free_output(world, out), "no output was allocated there");
 }
 
+/* What is off is no more than the report says. */
+static void multiply_through_a_codec(imbrex_world* world) {
+  const imbrex_gemm gemm = {.size = sizeof gemm, .m = M, .n = N, .k = K, .type = IMBREX_FP32};
+  imbrex_operator_options options = {.size = sizeof options, .device = IMBREX_CPU, .codec = "int4+int8"};
+  imbrex_operator* op = NULL;
+  EXPECT_OK(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op));
+  static float a[M * PART], b[PART * N], out[M * N];
+  for (int i = 0; i < M * PART; ++i) a[i] = a_at(i / PART, own_rank * PART + i % PART);
+  for (int i = 0; i < PART * N; ++i) b[i] = b_at(own_rank * PART + i / N, i % N);
+  imbrex_operand operands[3];
+  take_operands(op, a, b, out, operands);
+  EXPECT_OK(imbrex_operator_run(op, operands, 3, NULL));
+  imbrex_report report = {.size = sizeof report};
+  EXPECT_OK(imbrex_operator_codec_report(op, NULL, &report));
+  EXPECT(report.largest_error > 0 && report.groups > 0 && !report.exact && report.non_finite == 0);
+  double worst = 0;
+  for (int i = 0; i < M * N; ++i) {
+    const double off = out[i] - product_at(i / N, i % N);
+    if (off > worst || -off > worst) worst = off < 0 ? -off : off;
+  }
+  EXPECT(worst > 0 && worst <= report.largest_error);
+  EXPECT_REFUSED(imbrex_operator_codec_report(op, NULL, NULL), "imbrex_report is null");
+  EXPECT_OK(imbrex_operator_destroy(op));
+
+  imbrex_operator* none = op;
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_ALL_GATHER_GEMM, &gemm, &options, &none), "sums nothing");
+  EXPECT(none == NULL);
+  options.codec = "int9";
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &none), "int9");
+  options.codec = NULL;
+  EXPECT_OK(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op));
+  EXPECT_REFUSED(imbrex_operator_codec_report(op, NULL, &report), "was made without a codec");
+  EXPECT_OK(imbrex_operator_destroy(op));
+}
+
 static void sum(imbrex_world* world) {
   enum { COUNT = 1000 };
   static float in[COUNT * RANKS], out[COUNT * RANKS], norm[COUNT], weight[COUNT];
@@ -291,6 +326,7 @@ static void rank_main(const imbrex_unique_id ids[2]) {
   multiply(world, IMBREX_GEMM_ALL_REDUCE, "fused", "{\"tile_m\": 32, \"tile_n\": 16}");
   multiply(world, IMBREX_GEMM_ALL_REDUCE, "sequential", NULL);
   sum(world);
+  multiply_through_a_codec(world);
   refuse(world);
   EXPECT_OK(imbrex_world_check(world));
   EXPECT_OK(imbrex_world_barrier(world));

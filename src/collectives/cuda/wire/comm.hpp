@@ -59,6 +59,13 @@ struct alignas(256) CommState {
   /// stage, that it is done with.
   RingCounters ring;
 };
+/// What lies there of the last call's report: which of the two it is, the epoch of block 0 tells.
+struct KeptReport {
+  CommReport reports[2];
+  BlockState block;
+};
+static_assert(offsetof(CommState, blocks) == offsetof(CommState, reports) + sizeof(CommState::reports));
+
 static_assert(sizeof(CommState) ==
               256 + 16 * max_comm_blocks + (3 * max_comm_posters + 1) * sizeof(CommCounters) + sizeof(RingCounters));
 

@@ -46,6 +46,7 @@ class LibraryExecution final : public StreamExecution {
   void look() noexcept override;
   cudaStream_t stream() const override { return streams_.front(); }
   std::string_view kernel_name() const override { return library_name; }
+  CodecReport codec_report() override;
 
  private:
   LibraryExecution(const CudaOptions& options, std::shared_ptr<SharedLibraries>&& libraries, const Plan& plan)
@@ -259,6 +260,13 @@ std::vector<Span> LibraryExecution::spans() {
 }
 
 void LibraryExecution::expect_sound() {
+CodecReport LibraryExecution::codec_report() {
+  const std::lock_guard guard(calls().lock());
+  expect_sound();
+  IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
+  return steps_->codec_report();
+}
+
   world_.throw_if_failed();
   IMBREX_EXPECTS(!dead_, "this execution failed before");
 }

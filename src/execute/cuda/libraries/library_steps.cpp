@@ -1,8 +1,10 @@
 #include "execute/cuda/libraries/library_steps.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <set>
 
+#include "base/ceil_div.hpp"
 #include "base/narrow.hpp"
 #include "execute/cuda/products/sum.hpp"
 #include "execute/layout.hpp"
@@ -22,10 +24,12 @@ LibrarySteps::LibrarySteps(SharedLibraries& libraries, const Plan& plan, const L
     : libraries_(libraries), plan_(plan), program_(program), memory_(plan) {
   make_communicators();
   make_gemms();
+  make_reports();
 }
 
 void LibrarySteps::leak() {
   memory_.leak();
+  static_cast<void>(kept_.release());
   for (RawMemory& memory : scratch_) static_cast<void>(memory.release());
 }
 
@@ -71,6 +75,41 @@ void LibrarySteps::make_gemms() {
     bytes[step.stream] = std::max(bytes[step.stream], scales_at(*gemms_.back()) + moved_scale_bytes(*p));
   }
   for (const std::size_t b : bytes) scratch_.push_back(raw_memory(b));
+}
+
+// A codec's collectives of an epoch, of which a later one overwrites the report of an earlier one.
+void LibrarySteps::make_reports() {
+  const auto coded = [](const LibraryStep& step) {
+    const auto* work = std::get_if<Collective>(&step.work);
+    return work != nullptr && work->codec;
+  };
+  const auto count = std::count_if(program_.steps.begin(), program_.steps.end(), coded);
+  reports_.resize(program_.steps.size());
+  if (count == 0) return;
+  kept_ = raw_memory(size(count) * sizeof(KeptReport));
+  IMBREX_CUDA_TRY(cudaMemset(kept_.get(), 0, size(count) * sizeof(KeptReport)));
+  auto* next = static_cast<KeptReport*>(kept_.get());
+  for (std::size_t i = 0; i < reports_.size(); ++i)
+    if (coded(program_.steps[i])) reports_[i] = next++;
+}
+
+CodecReport LibrarySteps::codec_report() const {
+  CodecReport all;
+  for (std::size_t i = 0; i < reports_.size(); ++i) {
+    if (reports_[i] == nullptr) continue;
+    const CommReport own = CudaCollectives::report_at(reports_[i]);
+    const auto& work = std::get<Collective>(program_.steps[i].work);
+    all.largest_error = std::max(all.largest_error, std::bit_cast<float>(own.error_bits));
+    all.non_finite += static_cast<std::int64_t>(own.non_finite);
+    // Blocks of a reduce-scatter, and of an all-reduce shares of whole groups, go to their owners; of the sums, which
+    // are shared out in the same way, one rank tells.
+    const std::int64_t ranks = libraries_.world().size(), count = work.to.rows * work.to.cols;
+    const bool spreads = work.kind == CollectiveKind::all_reduce;
+    all.groups += base::ceil_div(count, std::int64_t{work.codec->reduce_scatter.group}) * (spreads ? 1 : ranks);
+    if (spreads && libraries_.world().rank() == 0)
+      all.groups += base::ceil_div(count, std::int64_t{work.codec->all_gather.group});
+  }
+  return all;
 }
 
 void LibrarySteps::copy(const Transfer& transfer, const Addresses& operands, cudaStream_t stream) const {
@@ -178,6 +217,7 @@ void LibrarySteps::launch(std::size_t i, const Addresses& operands, cudaStream_t
   } else {
     const auto& work = std::get<Collective>(step.work);
     collective(work, communicators_[i], operands, stream);
+    if (reports_[i] != nullptr) own_->keep_report(reports_[i], stream);
     set_apart(work.to, operands, stream);
   }
 }

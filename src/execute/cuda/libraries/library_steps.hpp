@@ -24,6 +24,9 @@ class LibrarySteps {
   /// Queues step `i` of the program, once.
   void launch(std::size_t i, const Addresses& operands, cudaStream_t stream) const;
 
+  /// As Execution::codec_report; what was launched is complete.
+  CodecReport codec_report() const;
+
   /// Keeps the memory from being freed, which would wait for the device.
   void leak();
 
@@ -32,6 +35,7 @@ class LibrarySteps {
   std::byte* at(const Region& r, const Addresses& operands) const { return memory_.at(r, operands); }
   void make_communicators();
   void make_gemms();
+  void make_reports();
   void copy(const Transfer& transfer, const Addresses& operands, cudaStream_t stream) const;
   /// Behind what wrote `to`: where its rows lie apart, too.
   void set_apart(const Region& to, const Addresses& operands, cudaStream_t stream) const;
@@ -50,7 +54,9 @@ class LibrarySteps {
   LibraryMemory memory_;
   std::vector<std::unique_ptr<LibraryGemm>> gemms_;    // by step
   std::vector<runtime::Communicator*> communicators_;  // by step; null: none of NCCL's
-  std::vector<RawMemory> scratch_;                     // of products, by stream
+  std::vector<KeptReport*> reports_;                   // by step; null: no codec. In kept_
+  RawMemory kept_;
+  std::vector<RawMemory> scratch_;  // of products, by stream
 };
 
 }  // namespace imbrex::cuda
