@@ -89,6 +89,7 @@ typedef struct imbrex_world_options {
   size_t size;
   uint64_t heap_bytes;  ///< symmetric heap per rank, in host memory; 0: 1 GiB
   double wait_limit;    ///< seconds that any wait may last; 0: IMBREX_WAIT_LIMIT, or 30
+  const int32_t* gpu;   ///< this rank's GPU, as CUDA numbers those that this process sees; NULL: by the rank
 } imbrex_world_options;
 
 /// What one process makes, and hands to the others by means of its own.
@@ -154,13 +155,13 @@ typedef struct imbrex_operator_options {
   uint64_t heap_bytes;    ///< GPUs: symmetric heap per rank, at first; 0: 1 GiB. With the world's first operator
   int32_t ranks_per_gpu;  ///< GPUs: so many ranks share each; 0: one. With the world's first operator
   int32_t reserved;
-} imbrex_operator_options;
   const char* codec;  ///< of the two operators that sum: "int8", "int4+int8", "flash6" ... (docs/codec.md); NULL: what
                       ///< the knobs say, or exact. Unlike an all-reduce, it takes no tolerance
+} imbrex_operator_options;
 
-/// One operand of this rank.
 struct imbrex_report;
 
+/// One operand of this rank.
 typedef struct imbrex_operand_info {
   size_t size;
   const char* name;  ///< lives as long as the operator
@@ -201,13 +202,13 @@ imbrex_status imbrex_operator_check(imbrex_operator* op) IMBREX_NOEXCEPT;
 /// Waits until `stream` is idle, then as imbrex_operator_check.
 imbrex_status imbrex_operator_synchronize(imbrex_operator* op, void* stream) IMBREX_NOEXCEPT;
 
-/// Collective: memory for "out", which peers write directly on GPUs. Given back by imbrex_operator_free_output, by
 /// Collective, for operators with a codec: waits until `stream` is idle, and tells what the codec may have done to the
 /// sums of the last call. `report->size` is set before; raw_groups is 0 and algorithm NULL, and exact says whether
 /// nothing went through the codec, as where there is one rank.
 imbrex_status imbrex_operator_codec_report(imbrex_operator* op, void* stream,
                                            struct imbrex_report* report) IMBREX_NOEXCEPT;
 
+/// Collective: memory for "out", which peers write directly on GPUs. Given back by imbrex_operator_free_output, by
 /// every rank in one order, before the world is destroyed.
 imbrex_status imbrex_operator_allocate_output(imbrex_operator* op, void** memory) IMBREX_NOEXCEPT;
 imbrex_status imbrex_operator_free_output(imbrex_world* world, void* memory) IMBREX_NOEXCEPT;

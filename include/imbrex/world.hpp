@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@ double default_wait_limit();
 struct WorldOptions {
   std::size_t heap_bytes = std::size_t{1} << 30;  ///< symmetric heap per rank; pages are taken on first touch
   double wait_limit = default_wait_limit();       ///< seconds that any wait may last
+  /// This rank's GPU, as CUDA numbers those that this process sees; ranks may differ. Not set: by the rank
+  /// (docs/cuda-executor.md). What works on GPUs looks at it, with the world's first operator or collective there.
+  std::optional<int> gpu = {};
 };
 
 /// Everything needed to address any rank's part of the symmetric heap; trivially copyable.

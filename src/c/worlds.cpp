@@ -19,13 +19,14 @@ const World& world_of(const imbrex_world* world) {
 }
 
 constexpr std::size_t first_world_options = 24;
-static_assert(sizeof(imbrex_world_options) == first_world_options);
+static_assert(offsetof(imbrex_world_options, gpu) == first_world_options);
 
 WorldOptions world_options(const imbrex_world_options* given) {
   const auto read = c::options_of(given, first_world_options, "imbrex_world_options");
   WorldOptions options;
   if (read.heap_bytes != 0) options.heap_bytes = read.heap_bytes;
   if (read.wait_limit != 0) options.wait_limit = read.wait_limit;
+  if (read.gpu != nullptr) options.gpu = *read.gpu;
   return options;
 }
 

@@ -20,37 +20,48 @@ namespace {
 
 // What a rank tells the others.
 struct View {
-  char refusal[1024] = {}, gpu[128] = {}, only_gpu[64] = {};  // each ends with a zero byte
-  int major = 0;                                              // compute capability
-  bool processes = false;                                     // ranks are
+  char refusal[1024] = {}, gpu[128] = {}, own_gpu[64] = {};  // each ends with a zero byte; own_gpu: where it is known
+  bool given = false;                                        // by the world's options
+  int major = 0;                                             // compute capability
+  bool processes = false;                                    // ranks are
 };
 
 View view_of(World& world, int ranks_per_gpu) {
-  const GpuSurvey survey = runtime::survey_gpus_here();
+  GpuSurvey survey = runtime::survey_gpus_here();
   View view;
   view.processes = !runtime::one_process(world);
-  const bool own = ranks_per_gpu == 1 || view.processes;
-  base::put_text(cuda::refusal_of_gpus(survey, world.size(), view.processes, own, true, ranks_per_gpu), view.refusal);
+  if (const auto given = world.options().gpu; given && !survey.gpus.empty()) {
+    const std::string refusal = cuda::refusal_of_given_gpu(survey, *given, view.processes);
+    base::put_text(refusal, view.refusal);
+    if (!refusal.empty()) return view;
+    view.given = true;
+    // The others are no business of this rank; how GPUs reach each other, the ranks find out when they take them.
+    survey.gpus = {survey.gpus[static_cast<std::size_t>(*given)]};
+    survey.links = {GpuLink::nvlink};
+  } else {
+    const bool own = ranks_per_gpu == 1 || view.processes;
+    base::put_text(cuda::refusal_of_gpus(survey, world.size(), view.processes, own, true, ranks_per_gpu), view.refusal);
+  }
   if (survey.gpus.empty()) return view;
   const choose::GpuKind kind = choose::kind_of(survey, ranks_per_gpu, view.processes);
   base::put_text(kind.name, view.gpu);
   view.major = kind.major;
-  if (survey.gpus.size() == 1) base::put_text(survey.gpus.front().uuid, view.only_gpu);
+  if (survey.gpus.size() == 1) base::put_text(survey.gpus.front().uuid, view.own_gpu);
   return view;
 }
 
-// More ranks than may share a GPU, that see one only, the same one; empty if there are none.
+// More ranks than may share a GPU, that see one only, or were given one, the same one; empty if there are none.
 std::string too_many_on_one(const std::vector<View>& all, int ranks_per_gpu) {
   for (std::size_t r = 0; r < all.size(); ++r) {
-    if (all[r].only_gpu[0] == 0) continue;
+    if (all[r].own_gpu[0] == 0) continue;
     std::vector<std::size_t> same;
     for (std::size_t s = 0; s <= r; ++s)
-      if (std::string_view(all[r].only_gpu) == all[s].only_gpu) same.push_back(s);
+      if (std::string_view(all[r].own_gpu) == all[s].own_gpu) same.push_back(s);
     if (same.size() <= static_cast<std::size_t>(ranks_per_gpu)) continue;
     const std::size_t last = same.back();
     same.pop_back();
-    return fmt::format("ranks {} and {} see one GPU only, the same one ({}){}", fmt::join(same, ", "), last,
-                       all[r].only_gpu,
+    return fmt::format("ranks {} and {} {}, the same one ({}){}", fmt::join(same, ", "), last,
+                       all[r].given ? "were given one GPU" : "see one GPU only", all[r].own_gpu,
                        ranks_per_gpu > 1 ? fmt::format(", which {} may share", ranks_per_gpu) : std::string());
   }
   return {};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/fixed_text.hpp"
+#include "execute/cuda/refusal.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
 #include "runtime/bootstrap/nccl_hosts.hpp"
@@ -71,6 +72,33 @@ TEST(Seats, TooManyRanksOnAGpuAreNamed) {
   EXPECT_EQ(expect({"b", "a", "a", "b", "a"}, 2),
             "ranks 1, 2 and 4 have the same GPU, NVIDIA H200 (a), which ranks_per_gpu = 2 gives to 2; their processes "
             "see 1");
+}
+
+// What a rank's options name, whatever its number and the others'.
+TEST(Seats, ARankTakesTheGpuThatItIsGiven) {
+  for (const bool threads : {true, false}) {
+    EXPECT_EQ(runtime::own_gpu(0, 4, 1, 8, threads, 5), 5);
+    EXPECT_EQ(runtime::own_gpu(3, 64, 1, 2, threads, 0), 0);
+  }
+  EXPECT_EQ(refusal([] { runtime::own_gpu(2, 4, 1, 8, false, 8); }),
+            "gpu = 8: rank 2's process sees 8, numbered from 0");
+  EXPECT_EQ(refusal([] { runtime::own_gpu(2, 4, 1, 0, false, -1); }),
+            "gpu = -1: rank 2's process sees 0, numbered from 0");
+}
+
+TEST(Seats, AGivenGpuIsLookedAtAlone) {
+  GpuSurvey survey;
+  for (const int major : {9, 7})
+    survey.gpus.push_back(
+        {.name = "Some GPU", .uuid = "", .major = major, .maps_memory = true, .exports_memory = false});
+  survey.links.assign(4, GpuLink::none);
+  EXPECT_EQ(cuda::refusal_of_given_gpu(survey, 0, false), "");
+  EXPECT_EQ(cuda::refusal_of_given_gpu(survey, 0, true),
+            "GPU 0 (Some GPU) does not pass memory between processes as file descriptors; ranks can be threads");
+  EXPECT_NE(cuda::refusal_of_given_gpu(survey, 1, false).find("GPU 1 (Some GPU) has compute capability 7.0"),
+            std::string::npos);
+  EXPECT_EQ(cuda::refusal_of_given_gpu(survey, 2, false), "gpu = 2: this process sees 2, numbered from 0");
+  EXPECT_EQ(cuda::refusal_of_given_gpu(survey, -1, false), "gpu = -1: this process sees 2, numbered from 0");
 }
 
 std::string value_of(const char* name) {

@@ -107,4 +107,11 @@ std::string refusal_of_gpus(const GpuSurvey& survey, int ranks, bool processes, 
   return {};
 }
 
+std::string refusal_of_given_gpu(const GpuSurvey& survey, int gpu, bool processes) {
+  if (gpu < 0 || gpu >= std::ssize(survey.gpus))
+    return fmt::format("gpu = {}: this process sees {}, numbered from 0", gpu, survey.gpus.size());
+  const auto number = static_cast<std::size_t>(gpu);
+  return refusal_of_gpu(survey.gpus[number], number, processes, true);
+}
+
 }  // namespace imbrex::cuda

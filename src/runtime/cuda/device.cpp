@@ -80,7 +80,7 @@ int device_count() noexcept {
 
 int select_device(World& world, int ranks_per_gpu) {
   const bool threads = one_process(world);
-  const int device = own_gpu(world.rank(), world.size(), ranks_per_gpu, device_count(), threads);
+  const int device = own_gpu(world.rank(), world.size(), ranks_per_gpu, device_count(), threads, world.options().gpu);
   const Seat own = seat_of(device);
   std::vector<Seat> seats(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, seats.data(), sizeof own);

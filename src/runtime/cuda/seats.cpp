@@ -29,8 +29,14 @@ std::string refusal(std::span<const Seat> seats, const std::vector<std::size_t>&
 
 }  // namespace
 
-int own_gpu(int rank, int ranks, int ranks_per_gpu, int visible, bool threads) {
+int own_gpu(int rank, int ranks, int ranks_per_gpu, int visible, bool threads, std::optional<int> given) {
   IMBREX_EXPECTS(ranks_per_gpu >= 1, "ranks_per_gpu = {}: it must be 1, or more where ranks share GPUs", ranks_per_gpu);
+  if (given) {
+    if (*given < 0 || *given >= visible)
+      throw Error(ErrorCode::runtime_failure,
+                  fmt::format("gpu = {}: rank {}'s process sees {}, numbered from 0", *given, rank, visible));
+    return *given;
+  }
   const int wanted = base::ceil_div(ranks, ranks_per_gpu);
   if (visible >= wanted) return rank / ranks_per_gpu;
   // NOTE: of one GPU for threads, the ranks' seats tell who is too many.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 namespace imbrex::runtime {
@@ -13,10 +14,10 @@ struct Seat {
 };
 
 /// The number of the GPU that a rank takes of the `visible` ones: those that the ranks need where its process sees so
-/// many, else, where it sees one, that one, as launchers arrange it for processes. `threads`: ranks are threads. Throws
-/// Error(invalid_input) for a number of ranks a GPU below 1, and Error(runtime_failure) naming how many GPUs are
-/// needed.
-int own_gpu(int rank, int ranks, int ranks_per_gpu, int visible, bool threads);
+/// many, else, where it sees one, that one, as launchers arrange it for processes. `threads`: ranks are threads.
+/// `given`: the world's options name it. Throws Error(invalid_input) for a number of ranks a GPU below 1, and
+/// Error(runtime_failure) naming how many GPUs are needed, or the given one that is none.
+int own_gpu(int rank, int ranks, int ranks_per_gpu, int visible, bool threads, std::optional<int> given = {});
 
 /// Throws Error(runtime_failure) naming the ranks and the GPU if more than `ranks_per_gpu` ranks have the same one.
 void expect_seats(std::span<const Seat> seats, int ranks_per_gpu);
