@@ -66,14 +66,15 @@ class World {
   /// From the variables of `imbrex launch`, torchrun, Open MPI's mpirun or Slurm's srun; a world of one rank where
   /// none is set. Throws Error(invalid_input) naming the variable if they contradict each other, and
   /// Error(runtime_failure) if a rank does not arrive within the wait limit, or the ranks do not fit together (two
-  /// claim one number, sizes or heap_bytes differ). Worlds may follow each other: all ranks make them in the same
-  /// order.
+  /// claim one number, sizes or heap_bytes differ). A process may have several worlds, one after another or at once
+  /// (docs/runtime.md): all ranks make them in the same order.
   static std::unique_ptr<World> from_environment(const WorldOptions& options = {});
 
   /// True where from_environment would find a launcher's variables. Throws as it does where they contradict each other.
   static bool launched();
 
   static UniqueId make_unique_id();
+  /// The same for the ranks that were given one id, which may be threads of one process.
   static std::unique_ptr<World> connect(const UniqueId& id, int rank, int size, const WorldOptions& options = {});
 
   virtual int rank() const = 0;

@@ -16,7 +16,7 @@ namespace imbrex::runtime {
 inline constexpr int max_world_size = 64;
 inline constexpr std::size_t max_gather_bytes = 4096;
 inline constexpr std::uint64_t control_magic = 0x316b6c6278726269;  // "ibrxblk1"
-inline constexpr std::uint32_t protocol_version = 3;
+inline constexpr std::uint32_t protocol_version = 4;
 
 enum RankState : std::uint32_t { joining = 0, running = 1, finished = 2, failed = 3 };
 
@@ -30,6 +30,7 @@ struct alignas(64) RankRecord {
   std::uint64_t arrived;      // barriers that this rank has entered
   std::uint32_t gathered[2];  // bytes in gather slot 0 and 1, or no_gather
   std::uint64_t calls;        // number of its last collective call, and which of the last ones it refused: see Calls
+  std::uint64_t process;      // a number that its process took at random: threads of one process share it
 };
 
 inline constexpr std::uint32_t no_gather = 0xffffffff;  // the rank's last use of the slot was a barrier
@@ -103,6 +104,12 @@ class Control {
   void set_state(RankState state) noexcept { word(block_->ranks[rank_].state).store(state, std::memory_order_release); }
   int pid(int rank) const { return word(block_->ranks[rank].pid).load(std::memory_order_acquire); }
   void set_pid(int rank, int pid) noexcept { word(block_->ranks[rank].pid).store(pid, std::memory_order_release); }
+
+  /// Known where `state` is running or later.
+  std::uint64_t process(int rank) const { return word(block_->ranks[rank].process).load(std::memory_order_relaxed); }
+  void set_process(std::uint64_t process) noexcept {
+    word(block_->ranks[rank_].process).store(process, std::memory_order_relaxed);
+  }
 
   /// Throw Error(runtime_failure) past `limit` seconds, or as soon as it cannot succeed any more.
   void barrier(double limit);

@@ -8,6 +8,7 @@
 #include "base/check.hpp"
 #include "base/environment.hpp"
 #include "runtime/attachment.hpp"
+#include "runtime/one_process.hpp"
 
 namespace imbrex {
 
@@ -85,6 +86,7 @@ HostWorld::HostWorld(std::shared_ptr<Segment> segment, int rank, const WorldOpti
       calls_(control_, rank),
       heap_({segment_->heap.data(), segment_->block().heap_stride, rank}, segment_->block().heap_stride) {
   control_.set_pid(rank, pid_);
+  control_.set_process(own_process());
   if (kind == Kind::processes && control_.size() > 1)
     watcher_ = std::make_unique<Watcher>(control_, rank, segment_->control_file, std::move(lines));
   control_.set_state(running);

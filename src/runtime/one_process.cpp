@@ -1,29 +1,38 @@
 #include "runtime/one_process.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
+#include <span>
+#include <string>
 #include <vector>
 
+#include "base/hash.hpp"
 #include "runtime/bootstrap/bootstrap.hpp"
+#include "runtime/host_world.hpp"
 
 namespace imbrex::runtime {
 
-bool one_process(World& world) {
-  // Processes in different namespaces may share a number, and forked ones the random text.
-  struct Identity {
-    std::int64_t pid = 0;
-    std::array<char, 32> random{};
-    bool operator==(const Identity&) const = default;
-  };
+// Processes in different namespaces may share a number, and forked ones what was random before they were.
+std::uint64_t own_process() {
   static const std::string random = random_id();
-  Identity own;
-  own.pid = getpid();
-  random.copy(own.random.data(), own.random.size());
-  std::vector<Identity> all(static_cast<std::size_t>(world.size()));
+  const std::string text = fmt::format("{} {}", random, getpid());
+  return base::hash_of(std::as_bytes(std::span(text)));
+}
+
+bool shares_process(World& world) {
+  const Control& control = dynamic_cast<HostWorld&>(world).control();
+  for (int rank = 0; rank < world.size(); ++rank)
+    if (rank != world.rank() && control.process(rank) == own_process()) return true;
+  return false;
+}
+
+bool one_process(World& world) {
+  const std::uint64_t own = own_process();
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, all.data(), sizeof own);
-  return std::all_of(all.begin(), all.end(), [&](const Identity& other) { return other == own; });
+  return std::all_of(all.begin(), all.end(), [&](std::uint64_t other) { return other == own; });
 }
 
 }  // namespace imbrex::runtime

@@ -9,6 +9,7 @@
 
 #include "base/check.hpp"
 #include "base/environment.hpp"
+#include "runtime/one_process.hpp"
 
 namespace imbrex::runtime {
 namespace {
@@ -111,8 +112,9 @@ void Watcher::watch_locks() {
 }
 
 bool Watcher::peer_ended(int rank) const {
-  // Only a running rank surely holds its lock; one that leaves says so before it unlocks.
-  if (control_.state(rank) != running) return false;
+  // Only a running rank surely holds its lock; one that leaves says so before it unlocks. A process does not see locks
+  // of its own, and ends with all its ranks.
+  if (control_.state(rank) != running || control_.process(rank) == own_process()) return false;
   struct flock lock = lock_of(rank, F_WRLCK);
   return fcntl(control_file_, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK && control_.state(rank) == running;
 }

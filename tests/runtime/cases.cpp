@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <time.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -226,6 +227,23 @@ const Case& find_case(const std::string& name) {
   for (const Case& entry : cases())
     if (entry.name == name) return entry;
   throw std::out_of_range("no case '" + name + "'");
+}
+
+int run_connected_threads(const Case& entry) {
+  const UniqueId id = World::make_unique_id();
+  std::vector<int> codes(static_cast<std::size_t>(entry.ranks), 3);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < entry.ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        const auto world = World::connect(id, rank, entry.ranks, entry.options);
+        codes[static_cast<std::size_t>(rank)] = entry.body(*world);
+      } catch (const std::exception& error) {
+        fmt::print(stderr, "rank {}: {}\n", rank, error.what());
+      }
+    });
+  threads.clear();
+  return *std::max_element(codes.begin(), codes.end());
 }
 
 int work_until_lost(World& world, int lost) {

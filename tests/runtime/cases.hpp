@@ -20,6 +20,10 @@ struct Case {
 const std::vector<Case>& cases();
 const Case& find_case(const std::string& name);
 
+/// Its ranks as threads of this process, each of which connects by one id. Returns the worst of the bodies' codes, 3
+/// for an exception.
+int run_connected_threads(const Case& entry);
+
 /// Barriers, gathers and heap accesses without end; returns 0 once an Error tells that `lost` was lost, 1 on another.
 int work_until_lost(World& world, int lost);
 

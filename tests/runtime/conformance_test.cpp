@@ -33,6 +33,18 @@ const std::vector<Kind> kinds = {
      [](const Case& c) {
        return launch(c.ranks, {RANK_PROGRAM, "twice", c.name});
      }},
+    {"LaunchedAbreast",
+     [](const Case& c) {
+       return launch(c.ranks, {RANK_PROGRAM, "abreast", c.name});
+     }},
+    {"ConnectedThreads", run_connected_threads},
+    {"ConnectedThreadsWithLocks",
+     [](const Case& c) {
+       setenv("IMBREX_LOSS_DETECTION", "lock", 1);
+       const int code = launch(1, {RANK_PROGRAM, "threads", c.name});
+       unsetenv("IMBREX_LOSS_DETECTION");
+       return code;
+     }},
     {"LaunchedWithLocks",
      [](const Case& c) {
        setenv("IMBREX_LOSS_DETECTION", "lock", 1);

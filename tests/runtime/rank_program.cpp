@@ -2,6 +2,8 @@
 //   case NAME            World::from_environment, then that case
 //   id HEX NAME          World::connect with that unique id, rank and size from imbrex launch, then that case
 //   twice NAME           two worlds in a row
+//   abreast NAME         two worlds at once: that case in the first, then in the second
+//   threads NAME         the case's ranks as threads of this process
 //   lose RANK NS         rank RANK is killed after NS nanoseconds, the others must notice
 //   lose-at-start RANK NS  the same from before the world is made; any Error naming the rank is right
 //   exit CODE...         rank r exits with the r-th code; a negative one raises that signal
@@ -47,6 +49,14 @@ int run(int count, char** words) {
     }
     return 0;
   }
+  if (mode == "abreast") {
+    const test::Case& entry = test::find_case(words[2]);
+    const auto first = World::from_environment(entry.options), second = World::from_environment(entry.options);
+    for (World* world : {first.get(), second.get()})
+      if (const int code = entry.body(*world)) return code;
+    return 0;
+  }
+  if (mode == "threads") return test::run_connected_threads(test::find_case(words[2]));
   if (mode == "id") {
     const test::Case& entry = test::find_case(words[3]);
     const auto world = World::connect(from_hex(words[2]), rank, size, entry.options);

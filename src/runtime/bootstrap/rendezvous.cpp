@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "base/check.hpp"
 #include "runtime/bootstrap/bootstrap.hpp"
@@ -34,11 +35,12 @@ struct Met {
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::runtime_failure, message); }
 
-unsigned next_sequence(const std::string& key) {
+// By rank: several ranks of a world may be threads of one process.
+unsigned next_sequence(const std::string& key, int rank) {
   static std::mutex mutex;
-  static std::map<std::string, unsigned> next;
+  static std::map<std::pair<std::string, int>, unsigned> next;
   const std::lock_guard lock(mutex);
-  return next[key]++;
+  return next[{key, rank}]++;
 }
 
 /// Why a process whose user reads as that peer's may be anybody's.
@@ -377,7 +379,7 @@ std::unique_ptr<World> meet(const std::string& key, bool secret, int rank, int s
   IMBREX_EXPECTS(rank >= 0 && rank < size, "rank {} of {}: ranks are 0 to {}", rank, size, size - 1);
   if (size == 1) return std::make_unique<HostWorld>(Segment::create(1, options), 0, options, Kind::processes);
 
-  const Meeting meeting{key, secret, socket_name(key, next_sequence(key)), size, options};
+  const Meeting meeting{key, secret, socket_name(key, next_sequence(key, rank)), size, options};
   FileDescriptor listener;
   FileDescriptor socket = find_host(meeting, rank, listener);
   // A rank 0 that finds the name taken joins as a guest, so that the other one can tell everybody of the clash.

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <map>
 
 #include "execute/cuda/lanes/stream_execution.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/driver.hpp"
+#include "runtime/one_process.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -18,9 +20,33 @@ constexpr auto patience = std::chrono::seconds(5);
 
 }  // namespace
 
-StreamCalls::StreamCalls(World& world, int device) : world_(world), device_(device) {
-  for (cudaEvent_t* event : {&queued_.ended, &captured_.ended, &probe_})
-    IMBREX_CUDA_TRY(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+struct StreamCalls::Order {
+  Last queued, captured;
+
+  Order() {
+    for (Last* last : {&queued, &captured})
+      IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&last->ended, cudaEventDisableTiming));
+  }
+  ~Order() {
+    for (Last* last : {&queued, &captured}) cudaEventDestroy(last->ended);
+  }
+  Order(const Order&) = delete;
+  Order& operator=(const Order&) = delete;
+};
+
+// Ranks that are threads of one process wait for each other, and may share a GPU: each has an order of its own.
+std::shared_ptr<StreamCalls::Order> StreamCalls::order_of(World& world, int device) {
+  if (runtime::shares_process(world)) return std::make_shared<Order>();
+  static std::mutex lock;
+  static std::map<int, std::weak_ptr<Order>> orders;
+  const std::lock_guard guard(lock);
+  std::shared_ptr<Order> order = orders[device].lock();
+  if (order == nullptr) orders[device] = order = std::make_shared<Order>();
+  return order;
+}
+
+StreamCalls::StreamCalls(World& world, int device) : world_(world), device_(device), order_(order_of(world, device)) {
+  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&probe_, cudaEventDisableTiming));
 }
 
 StreamCalls::~StreamCalls() {
@@ -30,7 +56,7 @@ StreamCalls::~StreamCalls() {
   }
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
-  for (cudaEvent_t event : {queued_.ended, captured_.ended, probe_}) cudaEventDestroy(event);
+  cudaEventDestroy(probe_);
 }
 
 // NOTE: a kernel goes to the stream's device, with its arguments for this one, and an address that is not mapped there
@@ -70,7 +96,7 @@ bool StreamCalls::enter(cudaStream_t stream) {
     number = reinterpret_cast<std::uintptr_t>(stream);
   else
     IMBREX_CUDA_TRY(cudaStreamGetId(stream, &number));
-  entered_ = captured ? &captured_ : &queued_;
+  entered_ = captured ? &order_->captured : &order_->queued;
   const bool follows = entered_->any && (!captured || entered_->capture == capture);
   if (!follows || entered_->stream != number) {
     expect_own(stream);
@@ -86,11 +112,12 @@ void StreamCalls::leave(cudaStream_t stream) {
   entered_->stream = stream_;
   entered_->capture = capture_;
   entered_->any = true;
+  (entered_ == &order_->captured ? was_captured_ : called_) = true;
 }
 
 bool StreamCalls::captured() {
   const std::lock_guard guard(lock_);
-  return captured_.any;
+  return was_captured_;
 }
 
 void StreamCalls::add(StreamExecution& execution) {
@@ -120,12 +147,12 @@ void StreamCalls::watch() {
 
 bool StreamCalls::drain() {
   const std::lock_guard guard(lock_);
-  if (!queued_.any) return false;
+  if (!order_->queued.any) return false;
   using Clock = std::chrono::steady_clock;
   Clock::time_point failed{};
   for (;;) {
-    const cudaError_t status = cudaEventQuery(queued_.ended);
-    if (status == cudaSuccess) return true;
+    const cudaError_t status = cudaEventQuery(order_->queued.ended);
+    if (status == cudaSuccess) return called_;
     if (status != cudaErrorNotReady) IMBREX_CUDA_TRY(status);
     cudaGetLastError();
     look();

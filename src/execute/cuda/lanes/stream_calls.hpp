@@ -4,11 +4,13 @@
 // Order. A persistent kernel takes every multiprocessor and waits for its peers. Were two of them on two streams, rank
 // 0 could run one first and rank 1 the other, and each would wait for what cannot start. So each call waits for the one
 // before it, by an event where the streams differ: the ranks, which make the calls in one order, run them in one order.
+// The same goes for calls of several worlds of one process on one GPU: they have one order between them.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -34,6 +36,7 @@ class AsksDuringCaptures {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
+/// Worlds of one process on one GPU are used by one host thread at a time.
 class StreamCalls {
  public:
   /// The device is selected.
@@ -66,8 +69,8 @@ class StreamCalls {
   /// What the thread does now and then: ends what waits for a lost rank, tells the others what failed here.
   void look() noexcept;
 
-  /// Returns when all calls are over, and whether there were some. Throws Error(runtime_failure) if the world failed
-  /// and they do not end.
+  /// Returns when all calls are over, and whether there were some of this world. Throws Error(runtime_failure) if the
+  /// world failed and they do not end.
   bool drain();
 
  private:
@@ -77,13 +80,17 @@ class StreamCalls {
     unsigned long long stream = 0, capture = 0;
     bool any = false;
   };
+  struct Order;
 
+  static std::shared_ptr<Order> order_of(World& world, int device);
   void expect_own(cudaStream_t stream) const;
   void watch();
 
   World& world_;
   int device_;
-  Last queued_, captured_, *entered_ = nullptr;
+  std::shared_ptr<Order> order_;
+  Last* entered_ = nullptr;                     // of the order's
+  bool called_ = false, was_captured_ = false;  // by this world
   cudaEvent_t probe_ = nullptr;
   std::optional<cudaStream_t> expected_;         // the last one that was found right
   unsigned long long stream_ = 0, capture_ = 0;  // of the call that is being queued
