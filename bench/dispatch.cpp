@@ -22,6 +22,7 @@
 #include "imbrex/error.hpp"
 #include "imbrex/ops.hpp"
 #include "jobs/measure/turns.hpp"
+#include "jobs/nccl_environment.hpp"
 #include "jobs/run_device.hpp"
 #include "plan/task_stream.hpp"
 #include "runtime/cuda/device_memory.hpp"
@@ -189,6 +190,7 @@ int on_gpus(World& world) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  jobs::set_nccl_environment();
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 4;
   if ((argc > 2 && argc != 6) || ranks < 1 || ranks > max_ranks) {
     fmt::print(stderr, "dispatch [RANKS [OP M N K]]: RANKS is 1 to {}\n", max_ranks);

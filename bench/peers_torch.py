@@ -236,6 +236,7 @@ class Timer:
 def without_multicast():
     """To be called before torch is imported."""
     os.environ["NCCL_NVLS_ENABLE"] = "0"
+    os.environ["NCCL_GRAPH_REGISTER"] = "0"
     os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
 
 

@@ -217,6 +217,23 @@ void examine_launchers(Examination& exam) {
   }
 }
 
+/// What a program of this environment could not do with NCCL; this one sets for itself what is missing.
+void examine_nccl(Examination& exam) {
+  const auto is_off = [](const std::string& name) {
+    for (const EnvironmentVariable& variable : environment_variables())
+      if (variable.name == name) return variable.value == "0";
+    return false;
+  };
+  if (!is_off("NCCL_NVLS_ENABLE"))
+    exam.say(Verdict::note, "NCCL",
+             "NCCL_NVLS_ENABLE=0 is not set: programs that use the library run no plans that need NCCL, lest it uses "
+             "NVLink multicast; `imbrex launch` sets it");
+  if (!is_off("NCCL_GRAPH_REGISTER"))
+    exam.say(Verdict::note, "NCCL",
+             "NCCL_GRAPH_REGISTER=0 is not set: programs that use the library capture no all-to-all of NCCL's; `imbrex "
+             "launch` sets it");
+}
+
 }  // namespace
 
 void add_doctor(Program& program) {
@@ -235,6 +252,7 @@ void add_doctor(Program& program) {
         examine_gpus(exam);
         Json report{{"version", IMBREX_VERSION}};
         report.update(examine_cuda(exam));
+        if (!report["gpus"].empty()) examine_nccl(exam);
         examine_launchers(exam);
         report.update({{"findings", exam.findings_}, {"able", !exam.missing_}});
         print_json(program, report);

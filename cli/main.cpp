@@ -11,6 +11,7 @@
 
 #include "command.hpp"
 #include "imbrex/error.hpp"
+#include "jobs/nccl_environment.hpp"
 
 namespace imbrex::cli {
 namespace {
@@ -150,6 +151,7 @@ int main(int argc, char** argv) {
     imbrex::cli::occupy_standard_descriptors();
     // Nothing waits in a buffer, where nobody would learn that it cannot be written.
     std::setvbuf(stdout, nullptr, _IONBF, 0);
+    imbrex::jobs::set_nccl_environment();
     return imbrex::cli::run_program({argv + std::min(argc, 1), argv + argc});
   } catch (const std::bad_alloc&) {
     std::fputs("imbrex: out of memory\n", stderr);

@@ -108,9 +108,10 @@ int run_threads(int ranks, const WorldOptions& options, const std::function<int(
 
 /// Starts `command` as `ranks` processes that find each other by World::from_environment, in a process group of their
 /// own. Passes SIGINT, SIGTERM, SIGHUP and SIGQUIT on. When one fails, the others have 5 s to end before they are made
-/// to. Returns the exit code as run_processes does. Where `ranks_per_gpu` ranks, more than one, are to share each GPU,
-/// every rank's environment lets NCCL take it for a host of its own, reached over loopback, but for variables that are
-/// set already (docs/cuda-executor.md). Throws Error(invalid_input) if the command cannot be started.
+/// to. Returns the exit code as run_processes does. Every rank's environment keeps NCCL from NVLink multicast and from
+/// registering what is captured (NCCL_NVLS_ENABLE=0, NCCL_GRAPH_REGISTER=0), but for variables that are set already.
+/// Where `ranks_per_gpu` ranks, more than one, are to share each GPU, it lets NCCL take the rank for a host of its own,
+/// reached over loopback (docs/cuda-executor.md). Throws Error(invalid_input) if the command cannot be started.
 int launch(int ranks, const std::vector<std::string>& command, int ranks_per_gpu = 1);
 
 }  // namespace imbrex

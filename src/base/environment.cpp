@@ -47,7 +47,13 @@ constexpr std::array<Variable, num_variables> registry{{
     {Key::slurm_nodes, "SLURM_NNODES", integer, "1", "Slurm: number of hosts of the job"},
 
     {Key::nccl_hostid, "NCCL_HOSTID", text, "",
-     "NCCL: the host that a rank counts for; where processes share a GPU, each needs its own, and gets one unless set"},
+     "NCCL: the host that a rank counts for; where processes share a GPU, each needs its own; set by `imbrex launch "
+     "--ranks-per-gpu`"},
+    {Key::nccl_nvls_enable, "NCCL_NVLS_ENABLE", text, "",
+     "NCCL: 0 keeps it from NVLink multicast, without which Imbrex does not use NCCL; set by `imbrex launch`"},
+    {Key::nccl_graph_register, "NCCL_GRAPH_REGISTER", text, "",
+     "NCCL: 0 keeps it from registering buffers of captured calls, without which Imbrex captures no all-to-all of "
+     "NCCL's; set by `imbrex launch`"},
 }};
 
 // The registry is indexed by key.
@@ -121,8 +127,12 @@ std::string Environment::fault(Key key) const {
 
 std::string_view name_of(Key key) { return entry(key).name; }
 
+Environment environment_now() {
+  return Environment([](const char* name) { return std::getenv(name); });
+}
+
 const Environment& environment() {
-  static const Environment instance([](const char* name) { return std::getenv(name); });
+  static const Environment instance = environment_now();
   return instance;
 }
 

@@ -40,6 +40,8 @@ enum class Key : std::uint8_t {
   slurm_nodes,
   // NCCL
   nccl_hostid,
+  nccl_nvls_enable,
+  nccl_graph_register,
   count_,
 };
 
@@ -93,5 +95,8 @@ std::string_view name_of(Key key);
 
 /// This process's environment, read once, at the first call.
 const Environment& environment();
+
+/// As it is now: for what the program may have set since.
+Environment environment_now();
 
 }  // namespace imbrex::base

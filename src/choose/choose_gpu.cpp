@@ -106,6 +106,10 @@ bool tiles_suit_tensor_cores(const Problem& problem, const Knobs& knobs) {
   return !plan::owns_columns(problem, knobs) || problem.n % (std::int64_t{8} * problem.ranks) == 0;
 }
 
+bool calls_nccl(const Problem& problem, const plan::Candidate& c) {
+  return problem.ranks > 1 && c.strategy != Strategy::fused && c.knobs.transport != Transport::store && !c.knobs.codec;
+}
+
 // Knobs that nobody asked for.
 plan::Candidate chosen_freely(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus) {
   const bool hopper = gpus.major == 9;
@@ -118,6 +122,17 @@ plan::Candidate chosen_freely(const Problem& problem, std::optional<Strategy> st
   chosen.knobs = with_kernel_tile(chosen.knobs, problem.type, hopper);
   if (may_be_plain || tiles_suit_tensor_cores(problem, chosen.knobs)) return chosen;
   return fastest(problem, Strategy::sequential, gpus);
+}
+
+// A fused plan, or, where that would run on the plain kernel, the library's product and Imbrex' own collectives, if
+// there are some for the problem.
+plan::Candidate without_nccl(const Problem& problem, const GpuKind& gpus) {
+  const bool hopper = gpus.major == 9;
+  if (suits_tensor_cores(problem, hopper) || !hopper || !may_suit_own_collectives(problem))
+    return chosen_freely(problem, Strategy::fused, gpus);
+  plan::Candidate sequence = library_sequence(problem);
+  sequence.knobs.transport = Transport::store;
+  return sequence;
 }
 
 }  // namespace
@@ -138,7 +153,9 @@ plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strat
   if (knobs && strategy) return {*strategy, *knobs};
   if (knobs) return predicted_choice(problem, strategy, knobs, gpus);
   if (codec) return with_product_record(predicted_choice(problem, strategy, {}, gpus, codec), problem, gpus);
-  return with_product_record(chosen_freely(problem, strategy, gpus), problem, gpus);
+  plan::Candidate chosen = chosen_freely(problem, strategy, gpus);
+  if (!strategy && !gpus.nccl && calls_nccl(problem, chosen)) chosen = without_nccl(problem, gpus);
+  return with_product_record(chosen, problem, gpus);
 }
 
 plan::Candidate with_product_record(plan::Candidate candidate, const Problem& problem, const GpuKind& gpus) {

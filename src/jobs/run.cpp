@@ -16,6 +16,7 @@
 #include "imbrex/npy.hpp"
 #include "imbrex/ops.hpp"
 #include "imbrex/world.hpp"
+#include "jobs/nccl_environment.hpp"
 #include "jobs/operand_memory.hpp"
 #include "jobs/operands.hpp"
 #include "jobs/reference.hpp"
@@ -217,7 +218,10 @@ int run(const RunRequest& request, const std::function<void(const RunResult&)>& 
   options.wait_limit = request.wait_limit;
   options.heap_bytes = execute::HeapLayout(plan).bytes() + ops::span_bytes(count_tasks(plan)) + (1 << 20);
   const Job job(request, setup->choice, *setup->operands, report);
-  const auto body = [&](World& world) { return job.run(world); };
+  const auto body = [&](World& world) {
+    if (request.ranks_per_gpu > 1 && !request.threads) take_own_nccl_host(world);
+    return job.run(world);
+  };
   return run_ranks(ranks, request.threads, options, body);
 }
 

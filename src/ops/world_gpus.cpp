@@ -11,6 +11,7 @@
 #include "execute/cuda/refusal.hpp"
 #include "plan/task_stream.hpp"
 #include "runtime/attachment.hpp"
+#include "runtime/bootstrap/nccl_hosts.hpp"
 #include "runtime/cuda/device_memory.hpp"
 #include "runtime/cuda/survey.hpp"
 #include "runtime/one_process.hpp"
@@ -23,6 +24,7 @@ struct View {
   char refusal[1024] = {}, gpu[128] = {}, own_gpu[64] = {};  // each ends with a zero byte; own_gpu: where it is known
   bool given = false;                                        // by the world's options
   int major = 0;                                             // compute capability
+  bool nccl = false;                                         // its environment lets NCCL be used
   bool processes = false;                                    // ranks are
 };
 
@@ -30,6 +32,7 @@ View view_of(World& world, int ranks_per_gpu) {
   GpuSurvey survey = runtime::survey_gpus_here();
   View view;
   view.processes = !runtime::one_process(world);
+  view.nccl = runtime::refusal_of_nccl(base::environment_now()).empty();
   if (const auto given = world.options().gpu; given && !survey.gpus.empty()) {
     const std::string refusal = cuda::refusal_of_given_gpu(survey, *given, view.processes);
     base::put_text(refusal, view.refusal);
@@ -73,7 +76,10 @@ std::string agree(World& world, int ranks_per_gpu, choose::GpuKind& gpus) {
   std::vector<View> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&own, all.data(), sizeof own);
   gpus = {all.front().gpu, all.front().major, ranks_per_gpu == 1, ranks_per_gpu == 1 || own.processes};
-  for (const View& view : all) gpus.major = std::min(gpus.major, view.major);
+  for (const View& view : all) {
+    gpus.major = std::min(gpus.major, view.major);
+    gpus.nccl = gpus.nccl && view.nccl;
+  }
   for (std::size_t r = 0; r < all.size(); ++r)
     if (all[r].refusal[0] != 0) return fmt::format("rank {}: {}", r, all[r].refusal);
   return too_many_on_one(all, ranks_per_gpu);

@@ -200,13 +200,42 @@ TEST(ChooseGpuPlan, RanksThatShareAGpuGetPlansWithoutCopies) {
   EXPECT_GT(changed, 3);
 }
 
-// A codec leaves the plans that send codes, on any GPU.
+// Where a rank's environment keeps Imbrex from NCCL, what is chosen does without it, and runs.
+TEST(ChooseGpuPlan, WithoutNcclNothingNeedsIt) {
+  test::Random random(test::seed_from_environment());
+  int fused = 0, own = 0;
+  for (int i = 0; i < 300; ++i) {
+    const Problem p = test::random_problem(random, {.max_ranks = 8, .max_size = 1500, .bias = true});
+    choose::GpuKind gpus{i % 3 == 0 ? "NVIDIA H200" : "Some GPU", i % 4 == 0 ? 8 : 9};
+    gpus.nccl = false;
+    const plan::Candidate chosen = choose::choose_gpu_candidate(p, {}, {}, gpus);
+    SCOPED_TRACE(test::describe({p, chosen.strategy, chosen.knobs}));
+    const Plan plan = make_plan(p, chosen.strategy, chosen.knobs);
+    EXPECT_EQ(cuda::refusal_of_plan(plan), "");
+    for (const RankPlan& rank : plan.ranks)
+      for (const Queue& queue : rank.queues)
+        for (const Task& task : queue.tasks)
+          if (const auto* work = std::get_if<Collective>(&task.work)) EXPECT_EQ(work->backend, Backend::imbrex);
+    fused += chosen.strategy == Strategy::fused;
+    own += chosen.strategy == Strategy::sequential && p.ranks > 1;
+  }
+  EXPECT_GT(fused, 0);
+  EXPECT_GT(own, 0);
+  // Whoever insists learns from the executor why it does not run.
+  choose::GpuKind gpus = h100;
+  gpus.nccl = false;
+  const Problem p{Operator::gemm_reduce_scatter, 4096, 4096, 4096, 4, Type::bf16};
+  EXPECT_EQ(choose::choose_gpu_candidate(p, Strategy::sequential, {}, gpus).strategy, Strategy::sequential);
+}
+
+// A codec leaves the plans that send codes, on any GPU, and without NCCL.
 TEST(ChooseGpuPlan, ACodecIsInTheChosenPlan) {
   const std::optional<CodecPair> codec = parse_codec_pair("int8");
   int decomposed = 0;
   for (const std::int64_t m : {16, 512, 8192})
     for (const Operator op : {Operator::gemm_reduce_scatter, Operator::gemm_all_reduce})
-      for (const choose::GpuKind& gpus : {choose::GpuKind{"NVIDIA H200", 9}, h100, a100}) {
+      for (choose::GpuKind gpus : {choose::GpuKind{"NVIDIA H200", 9}, h100, a100}) {
+        gpus.nccl = m != 512;
         const Problem p{op, m, 8192, 8192, 4, Type::bf16};
         const plan::Candidate chosen = choose::choose_gpu_candidate(p, {}, {}, gpus, codec);
         EXPECT_NE(chosen.strategy, Strategy::fused);

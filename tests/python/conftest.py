@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from pool import Failure, Pool
+
+# Without these, operators on GPUs do without NCCL. The ranks' processes begin later.
+for name in ("NCCL_NVLS_ENABLE", "NCCL_GRAPH_REGISTER"):
+    os.environ.setdefault(name, "0")
 
 
 class Ranks:

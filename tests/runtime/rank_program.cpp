@@ -64,7 +64,7 @@ int run(int count, char** words) {
   }
   if (mode == "nccl-host") {
     const auto world = World::from_environment();
-    runtime::take_own_nccl_host(*world, words[2]);
+    runtime::expect_own_nccl_hosts(*world, words[2]);
     return 0;
   }
   if (mode == "lose") {

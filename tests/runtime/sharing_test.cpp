@@ -1,16 +1,24 @@
 // Ranks that share a GPU: who takes which, who is too many, and what NCCL is told. None of it needs a GPU.
 #include <gtest/gtest.h>
 
-#include <array>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <functional>
+#include <map>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/fixed_text.hpp"
 #include "execute/cuda/refusal.hpp"
+#include "imbrex/advanced/execute.hpp"
+#include "imbrex/collectives.hpp"
 #include "imbrex/error.hpp"
+#include "imbrex/ops.hpp"
 #include "imbrex/world.hpp"
+#include "jobs/nccl_environment.hpp"
 #include "runtime/bootstrap/nccl_hosts.hpp"
 #include "runtime/cuda/seats.hpp"
 
@@ -101,9 +109,31 @@ TEST(Seats, AGivenGpuIsLookedAtAlone) {
   EXPECT_EQ(cuda::refusal_of_given_gpu(survey, -1, false), "gpu = -1: this process sees 2, numbered from 0");
 }
 
-std::string value_of(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
+// An environment of those variables only.
+base::Environment with(std::map<std::string, std::string> variables) {
+  return base::Environment([&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+TEST(NcclEnvironment, NcclIsUsedWithoutMulticastOnly) {
+  EXPECT_EQ(runtime::refusal_of_nccl(with({{"NCCL_NVLS_ENABLE", "0"}})), "");
+  const std::string rest =
+      ": Imbrex uses NCCL only where NVLink multicast is off; set NCCL_NVLS_ENABLE=0 before the process first uses "
+      "NCCL, "
+      "as `imbrex launch` does";
+  EXPECT_EQ(runtime::refusal_of_nccl(with({})), "NCCL_NVLS_ENABLE is not set" + rest);
+  for (const char* value : {"1", "2", "00", "0 ", "off"})
+    EXPECT_EQ(runtime::refusal_of_nccl(with({{"NCCL_NVLS_ENABLE", value}})),
+              std::string("NCCL_NVLS_ENABLE=") + value + rest);
+  EXPECT_EQ(runtime::refusal_of_captured_all_to_all(with({{"NCCL_GRAPH_REGISTER", "0"}})), "");
+  for (const auto& environment : {with({}), with({{"NCCL_GRAPH_REGISTER", "1"}})})
+    EXPECT_NE(runtime::refusal_of_captured_all_to_all(environment).find("NCCL_GRAPH_REGISTER=0"), std::string::npos);
+  std::map<std::string, std::string> all;
+  for (const auto& [name, value] : runtime::nccl_variables()) all[name] = value;
+  EXPECT_EQ(runtime::refusal_of_nccl(with(all)), "");
+  EXPECT_EQ(runtime::refusal_of_captured_all_to_all(with(all)), "");
 }
 
 // 0, or which of its expectations a rank does not find met.
@@ -111,43 +141,92 @@ int on_processes(const std::function<int(World&)>& body) {
   return run_processes(4, {.heap_bytes = 1 << 20, .wait_limit = 10}, body);
 }
 
-TEST(NcclHosts, ProcessesThatShareAGpuHaveOneEach) {
-  const int code = on_processes([](World& world) {
-    runtime::take_own_nccl_host(world, world.rank() < 2 ? "GPU-a" : "GPU-b");
-    std::string own = value_of("NCCL_HOSTID");
-    own.resize(63);
-    std::vector<std::array<char, 64>> all(4);
-    std::array<char, 64> mine{};
-    own.copy(mine.data(), own.size());
-    world.all_gather(&mine, all.data(), sizeof mine);
-    for (int a = 0; a < 4; ++a)
-      for (int b = 0; b < a; ++b)
-        if (all[static_cast<std::size_t>(a)] == all[static_cast<std::size_t>(b)]) return 11;
-    if (!own.starts_with("imbrex-")) return 12;
-    if (value_of("NCCL_SOCKET_IFNAME") != "lo" || value_of("NCCL_NET") != "Socket") return 13;
-    if (value_of("NCCL_IB_DISABLE") != "1" || value_of("NCCL_NVLS_ENABLE") != "0") return 14;
-    // A second executor changes nothing.
-    const std::string before = value_of("NCCL_HOSTID");
-    runtime::take_own_nccl_host(world, "GPU-a");
-    return value_of("NCCL_HOSTID") == before ? 0 : 15;
-  });
-  EXPECT_EQ(code, 0);
-  EXPECT_EQ(value_of("NCCL_HOSTID"), "");
+std::string refused(const std::function<void()>& call) { return refusal(call, ErrorCode::invalid_input); }
+
+// What NCCL reads in this process, as text.
+std::string nccl_environment() {
+  std::set<std::string> all;
+  for (char** entry = environ; *entry != nullptr; ++entry)
+    if (std::string_view(*entry).starts_with("NCCL_")) all.insert(*entry);
+  std::string text;
+  for (const std::string& entry : all) text += entry + "\n";
+  return text;
 }
 
-TEST(NcclHosts, RanksWithAGpuEachKeepTheirHost) {
+TEST(NcclEnvironment, EveryRankRefusesWhatOneRankMayNotUse) {
   EXPECT_EQ(on_processes([](World& world) {
-              runtime::take_own_nccl_host(world, "GPU-" + std::to_string(world.rank()));
-              return value_of("NCCL_HOSTID").empty() && value_of("NCCL_SOCKET_IFNAME").empty() ? 0 : 11;
+              if (world.rank() != 2) setenv("NCCL_NVLS_ENABLE", "0", 1);
+              if (world.rank() == 2) unsetenv("NCCL_NVLS_ENABLE");
+              const std::string why = refused([&] { runtime::expect_nccl_environment(world); });
+              if (why.find("NCCL_NVLS_ENABLE is not set") == std::string::npos) return 11;
+              if (world.rank() != 2 && !why.starts_with("rank 2")) return 12;
+              setenv("NCCL_NVLS_ENABLE", "0", 1);
+              setenv("NCCL_GRAPH_REGISTER", world.rank() == 1 ? "1" : "0", 1);
+              if (!runtime::expect_nccl_environment(world).starts_with("rank 1 has no NCCL_GRAPH_REGISTER=0"))
+                return 13;
+              setenv("NCCL_GRAPH_REGISTER", "0", 1);
+              return runtime::expect_nccl_environment(world).empty() ? 0 : 14;
             }),
             0);
 }
 
-TEST(NcclHosts, WhatIsSetStays) {
+TEST(NcclHosts, RanksThatShareAGpuNeedOneEach) {
   EXPECT_EQ(on_processes([](World& world) {
+              const char* gpu = world.rank() < 2 ? "GPU-a" : "GPU-b";
+              unsetenv("NCCL_HOSTID");
+              const std::string before = nccl_environment();
+              if (refused([&] { runtime::expect_own_nccl_hosts(world, gpu); }) !=
+                  "ranks 0 and 1 share GPU GPU-a and rank 0 has no NCCL_HOSTID: NCCL takes no two ranks of one host on "
+                  "one GPU; start them by `imbrex launch --ranks-per-gpu`, or give each its own")
+                return 11;
+              runtime::expect_own_nccl_hosts(world, "GPU-" + std::to_string(world.rank()));
+              if (nccl_environment() != before) return 12;
+              jobs::take_own_nccl_host(world);
+              runtime::expect_own_nccl_hosts(world, gpu);
+              return 0;
+            }),
+            0);
+}
+
+// The program sets what the library asks for, and leaves what is set.
+TEST(NcclHosts, TheProgramsRanksTakeOne) {
+  EXPECT_EQ(on_processes([](World& world) {
+              const auto value_of = [](const char* name) {
+                const char* value = std::getenv(name);
+                return std::string(value == nullptr ? "" : value);
+              };
               setenv("NCCL_SOCKET_IFNAME", "eth0", 1);
-              runtime::take_own_nccl_host(world, "GPU-a");
-              return value_of("NCCL_SOCKET_IFNAME") == "eth0" && !value_of("NCCL_HOSTID").empty() ? 0 : 11;
+              setenv("NCCL_GRAPH_REGISTER", "1", 1);
+              unsetenv("NCCL_NVLS_ENABLE");
+              jobs::set_nccl_environment();
+              if (value_of("NCCL_NVLS_ENABLE") != "0" || value_of("NCCL_GRAPH_REGISTER") != "1") return 11;
+              jobs::take_own_nccl_host(world);
+              if (!value_of("NCCL_HOSTID").starts_with("imbrex-")) return 12;
+              if (value_of("NCCL_SOCKET_IFNAME") != "eth0" || value_of("NCCL_NET") != "Socket") return 13;
+              return value_of("NCCL_IB_DISABLE") == "1" ? 0 : 14;
+            }),
+            0);
+}
+
+// Operators and collectives of the library, as far as they go without a GPU.
+TEST(NcclEnvironment, TheLibraryLeavesItAsItIs) {
+  EXPECT_EQ(on_processes([](World& world) {
+              setenv("NCCL_HOSTID", "mine", 1);
+              setenv("NCCL_DEBUG", "WARN", 1);
+              unsetenv("NCCL_NVLS_ENABLE");
+              const std::string before = nccl_environment();
+              for (const Device device : {Device::automatic, Device::cpu}) {
+                OperatorOptions options;
+                options.device = device;
+                GemmAllToAll op{world, {.m = 8, .n = 8, .k = 8, .type = Type::fp32}, options};
+                AllReduce sum(world, 64, Type::fp32, {}, device);
+                if (nccl_environment() != before) return 11;
+              }
+              try {
+                static_cast<void>(make_cuda_executor(world));
+              } catch (const Error&) {  // no GPU here, or no CUDA in this build
+              }
+              return nccl_environment() == before ? 0 : 12;
             }),
             0);
 }
@@ -163,18 +242,23 @@ TEST(NcclHosts, RanksOfOneGpuAndOneHostAreRefused) {
       << said;
   EXPECT_EQ(
       launch(2, {"sh", "-c", std::string("NCCL_HOSTID=mine exec ") + RANK_PROGRAM + " nccl-host GPU-$IMBREX_RANK"}), 0);
-  EXPECT_EQ(launch(2, {RANK_PROGRAM, "nccl-host", "GPU-a"}), 0);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(launch(2, {RANK_PROGRAM, "nccl-host", "GPU-a"}), 2);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("rank 0 has no NCCL_HOSTID"), std::string::npos);
 }
 
 TEST(NcclHosts, ALauncherSetsThemWhereRanksShareGpus) {
   const std::string test =
                         "test \"${NCCL_HOSTID##*-}\" = $IMBREX_RANK && test ${#NCCL_HOSTID} -gt 32 && "
                         "test $NCCL_SOCKET_IFNAME = ib7 && test $NCCL_IB_DISABLE = 1 && test $NCCL_NVLS_ENABLE = 0",
-                    none = "test -z \"$NCCL_HOSTID$NCCL_IB_DISABLE$NCCL_NET\"";
+                    none =
+                        "test -z \"$NCCL_HOSTID$NCCL_IB_DISABLE$NCCL_NET\" && test $NCCL_NVLS_ENABLE = 0 && "
+                        "test $NCCL_GRAPH_REGISTER = 0";
   setenv("NCCL_SOCKET_IFNAME", "ib7", 1);
   EXPECT_EQ(launch(3, {"sh", "-c", test}, 2), 0);
   EXPECT_EQ(launch(3, {"sh", "-c", none}), 0);
   unsetenv("NCCL_SOCKET_IFNAME");
+  EXPECT_EQ(launch(1, {"sh", "-c", "NCCL_NVLS_ENABLE=1 exec sh -c 'test $NCCL_NVLS_ENABLE = 1'"}), 0);
   // Ranks that the launcher has told so go on with it.
   EXPECT_EQ(launch(2, {RANK_PROGRAM, "nccl-host", "GPU-a"}, 2), 0);
   EXPECT_EQ(refusal([] { launch(2, {"true"}, 0); }, ErrorCode::invalid_input),

@@ -35,6 +35,8 @@ WRITER = "src/base/files/file.cpp"
 # A sentence that begins so says what it is about before it says what it is; it names its subject first instead.
 DANGLING = re.compile(r"\bO[f]\b")
 GETENV = re.compile(r"\b(secure_)?getenv\s*\(")
+SETENV = re.compile(r"\b(setenv|unsetenv|putenv|clearenv)\s*\(")
+SETTER = "src/jobs/nccl_environment.cpp"  # the program's: the library leaves its user's environment as it is
 
 
 def files(root, folder):
@@ -174,6 +176,8 @@ def check_foreign(root):
             if folder in ("include", "src", "cli", "python", "examples") and path.suffix in CODE:
                 if str(where) != "src/base/environment.cpp" and GETENV.search(without_comments(text)):
                     faults.append(f"{where}: calls getenv; only src/base/environment.cpp may")
+                if str(where) != SETTER and SETENV.search(without_comments(text)):
+                    faults.append(f"{where}: changes the environment; only {SETTER} may")
     return faults
 
 

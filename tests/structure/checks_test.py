@@ -118,6 +118,10 @@ class Checks(unittest.TestCase):
         self.refuse("only under python/", {"tests/x.py": "import torch\n"})
         self.refuse("calls getenv", {"src/plan/plan.cpp": 'auto x = ::getenv("X");\n'})
         self.refuse("calls getenv", {"cli/main.cpp": 'auto x = std::getenv ("X");\n'})
+        for call in ('setenv("X", "1", 0)', 'unsetenv ("X")', "putenv(text)"):
+            self.refuse("changes the environment", {"src/plan/plan.cpp": f"int x = {call};\n"})
+        setter = {"src/jobs/nccl_environment.cpp": 'int x = setenv("X", "1", 0);\n'}
+        self.assertEqual(faults_of({**setter, "src/jobs/CMakeLists.txt": "target_sources(imbrex PRIVATE nccl_environment.cpp)\n"}), [])
 
     def test_narrowing(self):
         self.refuse("base::narrow checks", {"src/plan/plan.hpp": "int f(long x) { return static_cast<int>(x); }\n"})

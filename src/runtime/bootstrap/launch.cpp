@@ -109,8 +109,12 @@ std::vector<std::string> environment_of(int rank, const Launch& launch) {
   };
   for (char** entry = environ; *entry; ++entry)
     if (!is_in(own, *entry)) result.emplace_back(*entry);
-  if (launch.host.empty()) return result;
-  for (const auto& [name, value] : own_nccl_host(launch.host, rank))
+  Variables wanted = nccl_variables();
+  if (!launch.host.empty()) {
+    const Variables host = own_nccl_host(launch.host, rank);
+    wanted.insert(wanted.end(), host.begin(), host.end());
+  }
+  for (const auto& [name, value] : wanted)
     if (std::string entry = name + "=" + value; !is_in(result, entry)) result.push_back(std::move(entry));
   return result;
 }

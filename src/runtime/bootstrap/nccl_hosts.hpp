@@ -1,6 +1,6 @@
-// NCCL among ranks that are processes and share a GPU. It takes no two ranks of one host on one GPU, and believes what
-// the environment says of hosts: each such rank is told that it is on a host of its own. Between hosts NCCL goes by
-// sockets, which all ranks reach over loopback since they are on one machine.
+// What NCCL reads in the environment of a process, which the library leaves as it is. The program, `imbrex launch` and
+// tests set these variables before NCCL is first used; other programs do so themselves, and where they have not, NCCL
+// is not used.
 #pragma once
 
 #include <string>
@@ -8,16 +8,34 @@
 #include <utility>
 #include <vector>
 
+#include "base/environment.hpp"
 #include "imbrex/world.hpp"
 
 namespace imbrex::runtime {
 
-/// Names and values for one rank. `world` tells ranks of different worlds apart.
-std::vector<std::pair<std::string, std::string>> own_nccl_host(std::string_view world, int rank);
+using Variables = std::vector<std::pair<std::string, std::string>>;
 
-/// Collective, before NCCL is first used. Where some ranks have the same `gpu`, a text of at most 63 bytes that no
-/// other GPU has, sets the variables of own_nccl_host in this process, but for those that are set. Throws
-/// Error(invalid_input), on every rank, if two ranks of one GPU were given the same NCCL_HOSTID.
-void take_own_nccl_host(World& world, std::string_view gpu);
+/// Names and values for every process that is to use NCCL for Imbrex.
+Variables nccl_variables();
+
+/// Why Imbrex does not use NCCL in a process of that environment; empty if it does.
+std::string refusal_of_nccl(const base::Environment& environment);
+
+/// Why it captures no all-to-all of NCCL's; empty if it does.
+std::string refusal_of_captured_all_to_all(const base::Environment& environment);
+
+/// Collective, before NCCL is used. Throws Error(invalid_input), on every rank, if one must not use it. Returns why
+/// all-to-alls are not captured, the same on every rank; empty if they are.
+std::string expect_nccl_environment(World& world);
+
+/// Names and values for one rank, where ranks that are processes share GPUs. NCCL takes no two ranks of one host on one
+/// GPU, and believes what the environment says of hosts: each such rank is told that it is on a host of its own.
+/// Between hosts NCCL goes by sockets, which all ranks reach over loopback since they are on one machine. `world` tells
+/// ranks of different worlds apart.
+Variables own_nccl_host(std::string_view world, int rank);
+
+/// Collective, before NCCL is first used. Throws Error(invalid_input), on every rank, if two ranks have the same `gpu`,
+/// a text of at most 63 bytes that no other GPU has, and not a host each.
+void expect_own_nccl_hosts(World& world, std::string_view gpu);
 
 }  // namespace imbrex::runtime

@@ -61,6 +61,7 @@ class LibraryExecution final : public StreamExecution {
   void expect_sound() override;
   std::vector<Span> spans() override;
 
+  void expect_captures() const;
   void make_streams();
   void run_first();
   void launch_epoch(const Addresses& operands, cudaStream_t main, cudaEvent_t begun);
@@ -203,6 +204,16 @@ void LibraryExecution::launch_epoch(const Addresses& operands, cudaStream_t main
   for (const std::size_t last : program_.ends) IMBREX_CUDA_TRY(cudaStreamWaitEvent(main, ended_[last], 0));
 }
 
+void LibraryExecution::expect_captures() const {
+  const std::string& why = libraries_->why_no_captured_all_to_all();
+  if (why.empty()) return;
+  for (const LibraryStep& step : program_.steps) {
+    const auto* work = std::get_if<Collective>(&step.work);
+    IMBREX_EXPECTS(work == nullptr || work->backend != Backend::nccl || work->kind != CollectiveKind::all_to_all,
+                   "{} is not captured: {}", name_of_step(plan_, world_.rank(), step), why);
+  }
+}
+
 // Nothing in a captured epoch depends on its number.
 void LibraryExecution::launch(const Addresses& operands, cudaStream_t stream, Call call) {
   expect_sound();
@@ -213,6 +224,7 @@ void LibraryExecution::launch(const Addresses& operands, cudaStream_t stream, Ca
                    "operand at {}: it must be aligned to {} bytes", p, operand_alignment);
   hold_back(world_, options_, queued_);
   const bool captured = call != Call::direct;
+  if (captured) expect_captures();
   if (!captured && queued_ - finished_ == done_.size()) finish_oldest();
   try {
     // Where the epoch begins, other streams fork off.
@@ -248,6 +260,13 @@ void LibraryExecution::await(cudaStream_t stream) {
   expect_sound();
 }
 
+CodecReport LibraryExecution::codec_report() {
+  const std::lock_guard guard(calls().lock());
+  expect_sound();
+  IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
+  return steps_->codec_report();
+}
+
 std::vector<Span> LibraryExecution::spans() {
   const std::vector<StepTimes::Stretch> times = times_->read();
   std::vector<Span> spans;
@@ -260,13 +279,6 @@ std::vector<Span> LibraryExecution::spans() {
 }
 
 void LibraryExecution::expect_sound() {
-CodecReport LibraryExecution::codec_report() {
-  const std::lock_guard guard(calls().lock());
-  expect_sound();
-  IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
-  return steps_->codec_report();
-}
-
   world_.throw_if_failed();
   IMBREX_EXPECTS(!dead_, "this execution failed before");
 }

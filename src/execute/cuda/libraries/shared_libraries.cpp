@@ -27,7 +27,10 @@ SharedLibraries::~SharedLibraries() {
 
 // One after another, in one order on all ranks, so that none waits for a rank that waits for it.
 void SharedLibraries::make_communicators(const std::set<std::vector<int>>& rank_sets) {
-  if (ranks_per_gpu_ > 1 && !rank_sets.empty()) runtime::take_own_nccl_host(world_, runtime::gpu_of(device_).uuid);
+  if (!rank_sets.empty()) {
+    why_no_captures_ = runtime::expect_nccl_environment(world_);
+    if (ranks_per_gpu_ > 1) runtime::expect_own_nccl_hosts(world_, runtime::gpu_of(device_).uuid);
+  }
   for (const std::vector<int>& ranks : rank_sets) {
     if (!made_.insert(ranks).second) continue;
     auto made = std::make_unique<runtime::Communicator>(world_, device_, ranks);

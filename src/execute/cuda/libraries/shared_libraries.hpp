@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "collectives/cuda/cuda_collectives.hpp"
@@ -28,11 +29,14 @@ class SharedLibraries {
   cublasLtHandle_t handle() const { return handle_.get(); }
 
   /// Collective over the world, with the same sets on every rank: makes the communicators that there are not yet.
-  /// Where ranks share a GPU, NCCL takes each for a host, unless this process has used it before.
+  /// Throws Error(invalid_input), on every rank, where a rank's environment does not let NCCL be used.
   void make_communicators(const std::set<std::vector<int>>& rank_sets);
 
   /// The one of a set that this rank belongs to, and that was made.
   runtime::Communicator& communicator(const std::vector<int>& ranks) const { return *communicators_.at(ranks); }
+
+  /// Why all-to-alls of the communicators are not captured, the same on every rank; empty if they are.
+  const std::string& why_no_captured_all_to_all() const { return why_no_captures_; }
 
   /// Collective, the first time: Imbrex' own collectives, of all ranks.
   CudaCollectives& collectives();
@@ -52,6 +56,7 @@ class SharedLibraries {
   StreamCalls& calls_;
   int device_, ranks_per_gpu_;
   std::unique_ptr<cublasLtContext, HandleDelete> handle_;
+  std::string why_no_captures_;
   std::set<std::vector<int>> made_;  // also those that this rank does not belong to
   std::map<std::vector<int>, std::unique_ptr<runtime::Communicator>> communicators_;
   std::unique_ptr<CudaCollectives> collectives_;

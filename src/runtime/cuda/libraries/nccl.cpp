@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <exception>
 #include <future>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "runtime/bootstrap/nccl_hosts.hpp"
 
 namespace imbrex::runtime {
 namespace {
@@ -49,9 +50,8 @@ ncclDataType_t type_of(Type type) {
 
 const Nccl& nccl() {
   static const Nccl loaded = [] {
-    setenv("NCCL_NVLS_ENABLE", "0", 0);
-    // NOTE: with it, an all-to-all of some MiB in a captured graph never ended (NCCL 2.28.3, four processes).
-    setenv("NCCL_GRAPH_REGISTER", "0", 0);
+    const std::string refusal = refusal_of_nccl(base::environment_now());
+    IMBREX_EXPECTS(refusal.empty(), "{}", refusal);
     const SharedLibrary library("libnccl.so.2");
     Nccl f;
     library.find(f.get_error_string, "ncclGetErrorString");

@@ -33,9 +33,8 @@ struct Nccl {
                              cudaStream_t stream) = nullptr;
 };
 
-/// Throws Error(runtime_failure) where libnccl.so.2 cannot be loaded. Sets NCCL_NVLS_ENABLE=0 and
-/// NCCL_GRAPH_REGISTER=0 first, unless they are set: Imbrex does without NVLink multicast, and captured all-to-alls
-/// that register their buffers have been seen to hang.
+/// Throws Error(runtime_failure) where libnccl.so.2 cannot be loaded, and before it is loaded Error(invalid_input) as
+/// refusal_of_nccl says.
 const Nccl& nccl();
 
 class Communicator {
