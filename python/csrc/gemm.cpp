@@ -9,6 +9,11 @@
 namespace imbrex_torch {
 namespace {
 
+// The operators that take a codec.
+constexpr bool sums(imbrex_operator_kind kind) {
+  return kind == IMBREX_GEMM_REDUCE_SCATTER || kind == IMBREX_GEMM_ALL_REDUCE;
+}
+
 // One call: its arguments, and what follows from their shapes.
 struct Call {
   imbrex_operator_kind kind;
@@ -17,6 +22,7 @@ struct Call {
   int dim;
   Tensor bias, scale_a, scale_b;
   std::optional<std::int32_t> out_dtype;
+  std::optional<std::string> codec;
   Tensor out;
 
   Call(imbrex_operator_kind of, Arguments stack, bool into_out)
@@ -29,6 +35,7 @@ struct Call {
         scale_a(stack.optional_tensor("scale_a")),
         scale_b(stack.optional_tensor("scale_b")),
         out_dtype(into_out ? std::nullopt : stack.optional_dtype()),
+        codec(sums(of) ? stack.optional_text() : std::nullopt),
         out(into_out ? stack.tensor("out") : Tensor()) {}
 
   void read();
@@ -81,7 +88,7 @@ imbrex_gemm Call::gemm(std::int32_t ranks) const {
   result.n = b.size(1);
   result.m = a.count() / result.k;
   if (kind == IMBREX_ALL_GATHER_GEMM) result.m *= ranks, result.n *= ranks;
-  if (kind == IMBREX_GEMM_REDUCE_SCATTER || kind == IMBREX_GEMM_ALL_REDUCE) result.k *= ranks;
+  if (sums(kind)) result.k *= ranks;
   result.type = a.type();
   result.bias = bias ? 1 : 0;
   result.scales = scales();
@@ -122,6 +129,7 @@ Key key_of(const Call& call, const imbrex_gemm& gemm) {
   Key key;
   key.numbers = {call.kind,           gemm.m,          gemm.n, gemm.k, gemm.type, gemm.bias, gemm.scales,
                  call.b_by_columns(), call.a.on_gpu(), 0};
+  if (call.codec) key.text = *call.codec;
   return key;
 }
 
@@ -150,6 +158,7 @@ void run(Call& call) {
     options.device = call.a.on_gpu() ? IMBREX_CUDA : IMBREX_CPU;
     options.cpu_workers = group.cpu_workers;
     options.ranks_per_gpu = call.a.on_gpu() ? group.ranks_per_gpu : 0;
+    options.codec = call.codec ? call.codec->c_str() : nullptr;
     Made result;
     check(imbrex_operator_make(group.world, call.kind, &gemm, &options, &result.product));
     return result;

@@ -11,16 +11,18 @@ namespace imbrex_torch {
   "(Tensor a, Tensor b, str group, int dim=0, Tensor? bias=None, Tensor? scale_a=None, Tensor? scale_b=None"
 #define IMBREX_GEMM_RESULT ", ScalarType? out_dtype=None) -> Tensor"
 #define IMBREX_GEMM_OUT ", *, Tensor(a!) out) -> ()"
+#define IMBREX_SUM_RESULT ", ScalarType? out_dtype=None, str? codec=None) -> Tensor"
+#define IMBREX_SUM_OUT ", str? codec=None, *, Tensor(a!) out) -> ()"
 #define IMBREX_ALL_REDUCE_ARGUMENTS "(Tensor x, str group, str? codec=None, float? tolerance=None, bool report=False"
 #define IMBREX_RMS_NORM_ARGUMENTS "(Tensor x, Tensor? residual, Tensor weight, float eps, str group"
 
 inline constexpr std::array schemas{
     "all_gather_matmul" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_RESULT,
     "all_gather_matmul_out" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_OUT,
-    "matmul_reduce_scatter" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_RESULT,
-    "matmul_reduce_scatter_out" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_OUT,
-    "matmul_all_reduce" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_RESULT,
-    "matmul_all_reduce_out" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_OUT,
+    "matmul_reduce_scatter" IMBREX_GEMM_ARGUMENTS IMBREX_SUM_RESULT,
+    "matmul_reduce_scatter_out" IMBREX_GEMM_ARGUMENTS IMBREX_SUM_OUT,
+    "matmul_all_reduce" IMBREX_GEMM_ARGUMENTS IMBREX_SUM_RESULT,
+    "matmul_all_reduce_out" IMBREX_GEMM_ARGUMENTS IMBREX_SUM_OUT,
     "matmul_all_to_all" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_RESULT,
     "matmul_all_to_all_out" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_OUT,
     "all_reduce" IMBREX_ALL_REDUCE_ARGUMENTS ") -> Tensor",

@@ -58,7 +58,7 @@ class UniqueId(Structure):
 class WorldOptions(Structure):
     """imbrex_world_options."""
 
-    _fields_ = (("size", c_size_t), ("heap_bytes", c_uint64), ("wait_limit", c_double))
+    _fields_ = (("size", c_size_t), ("heap_bytes", c_uint64), ("wait_limit", c_double), ("gpu", POINTER(c_int32)))
 
 
 class Gemm(Structure):
@@ -88,6 +88,7 @@ class OperatorOptions(Structure):
         ("heap_bytes", c_uint64),
         ("ranks_per_gpu", c_int32),
         ("reserved", c_int32),
+        ("codec", c_char_p),
     )
 
 
@@ -157,6 +158,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "operator_destroy": (c_int32, (c_void_p,)),
     "operator_run": (c_int32, (c_void_p, POINTER(Operand), c_size_t, c_void_p)),
     "operator_check": (c_int32, (c_void_p,)),
+    "operator_codec_report": (c_int32, (c_void_p, c_void_p, POINTER(ReportFields))),
     "all_reduce_make": (c_int32, (c_void_p, c_int64, c_int32, POINTER(AllReduceOptions), POINTER(c_void_p))),
     "all_reduce_rms_norm_make": (
         c_int32,

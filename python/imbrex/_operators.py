@@ -29,6 +29,8 @@ def _product(
     scale_b: Any,
     out: Any,
     stream: int | None,
+    codec: str | None = None,
+    report: bool = False,
 ) -> Any:
     first, second = Array("a", a, stream=stream), Array("b", b, stream=stream)
     rows, columns = first.shape, second.shape
@@ -80,13 +82,17 @@ def _product(
             raise InvalidInput(f"{array.name} and a must be on one device: one is on the CPU, the other on a GPU")
 
     def make() -> ctypes.c_void_p:
-        options = _c.new(_c.OperatorOptions, device=first.device)
+        options = _c.new(_c.OperatorOptions, device=first.device, codec=None if codec is None else codec.encode())
         return _c.make("operator_make", world.handle, kind, ctypes.byref(gemm), ctypes.byref(options))
 
-    key = (kind, gemm.m, gemm.n, gemm.k, gemm.type, gemm.bias, gemm.scales, by_columns, first.device)
+    key = (kind, gemm.m, gemm.n, gemm.k, gemm.type, gemm.bias, gemm.scales, by_columns, first.device, codec)
     made = world.made(key, make, "operator_destroy")
     _c.call("operator_run", made, _operands(operands), len(operands), stream)
-    return result
+    if not report:
+        return result
+    fields = _c.new(_c.ReportFields)
+    _c.call("operator_codec_report", made, stream, ctypes.byref(fields))
+    return result, report_of(fields)
 
 
 def all_gather_matmul(
@@ -143,6 +149,7 @@ def matmul_reduce_scatter(
     scale_b: Any = None,
     codec: str | None = None,
     tolerance: float | None = None,
+    report: bool = False,
     out: Any = None,
     stream: int | None = None,
 ) -> Any:
@@ -157,13 +164,15 @@ def matmul_reduce_scatter(
         bias: N elements, the same on every rank, added once.
         scale_a: as for `all_gather_matmul`.
         scale_b: as for `all_gather_matmul`.
-        codec: the sum travels in codes of so many bits, as for `all_reduce`. NumPy's arrays only.
-        tolerance: with a codec, the largest error that it may cause in a sum.
+        codec: the sum travels in codes of so many bits, as for `all_reduce`.
+        tolerance: with a codec, the largest error that it may cause in a sum. NumPy's arrays without scales only: the
+            all-reduce comes behind the product then.
+        report: with a codec, also return what it did, before a bias.
         out: where the result goes, M/R x N.
         stream: as for `all_gather_matmul`.
 
     Returns:
-        The rank's rows of the sum: `out`, or a new NumPy array.
+        The rank's rows of the sum: `out`, or a new NumPy array. With `report`, these and a `Report`.
 
     Raises:
         InvalidInput: an argument breaks a rule, which the text names.
@@ -176,15 +185,17 @@ def matmul_reduce_scatter(
         >>> y.shape[0] * world.size
         4
     """
-    if codec is None and tolerance is None:
-        return _product(_c.GEMM_REDUCE_SCATTER, a, b, world, scatter_dim, bias, scale_a, scale_b, out, stream)
-    summed = _coded_product(a, b, world, bias, scale_a, codec, tolerance)
+    if tolerance is None:
+        return _product(
+            _c.GEMM_REDUCE_SCATTER, a, b, world, scatter_dim, bias, scale_a, scale_b, out, stream, codec, report
+        )
+    summed, told = _within_tolerance(a, b, world, bias, scale_a, codec, tolerance)
     rows = summed.shape[scatter_dim]
     if rows % world.size:
         raise InvalidInput(f"a has shape {np.shape(a)}: dimension {scatter_dim} must divide by the {world.size} ranks")
     part = rows // world.size
     mine = np.moveaxis(np.moveaxis(summed, scatter_dim, 0)[world.rank * part : (world.rank + 1) * part], 0, scatter_dim)
-    return _handed_over(mine, out)
+    return _handed_over(mine, out, told if report else None)
 
 
 def matmul_all_reduce(
@@ -197,6 +208,7 @@ def matmul_all_reduce(
     scale_b: Any = None,
     codec: str | None = None,
     tolerance: float | None = None,
+    report: bool = False,
     out: Any = None,
     stream: int | None = None,
 ) -> Any:
@@ -210,13 +222,15 @@ def matmul_all_reduce(
         bias: N elements, the same on every rank, added once.
         scale_a: as for `all_gather_matmul`.
         scale_b: as for `all_gather_matmul`.
-        codec: the sum travels in codes of so many bits, as for `all_reduce`. NumPy's arrays only.
-        tolerance: with a codec, the largest error that it may cause in a sum.
+        codec: the sum travels in codes of so many bits, as for `all_reduce`.
+        tolerance: with a codec, the largest error that it may cause in a sum. NumPy's arrays without scales only: the
+            all-reduce comes behind the product then.
+        report: with a codec, also return what it did, before a bias.
         out: where the result goes, M x N.
         stream: as for `all_gather_matmul`.
 
     Returns:
-        The sum, the same bits on every rank: `out`, or a new NumPy array.
+        The sum, the same bits on every rank: `out`, or a new NumPy array. With `report`, the sum and a `Report`.
 
     Raises:
         InvalidInput: an argument breaks a rule, which the text names.
@@ -229,28 +243,30 @@ def matmul_all_reduce(
         >>> float(y[0, 0]) == 8.0 * world.size
         True
     """
-    if codec is None and tolerance is None:
-        return _product(_c.GEMM_ALL_REDUCE, a, b, world, 0, bias, scale_a, scale_b, out, stream)
-    return _handed_over(_coded_product(a, b, world, bias, scale_a, codec, tolerance), out)
+    if tolerance is None:
+        return _product(_c.GEMM_ALL_REDUCE, a, b, world, 0, bias, scale_a, scale_b, out, stream, codec, report)
+    summed, told = _within_tolerance(a, b, world, bias, scale_a, codec, tolerance)
+    return _handed_over(summed, out, told if report else None)
 
 
-def _coded_product(
-    a: Any, b: Any, world: World, bias: Any, scale_a: Any, codec: str | None, tolerance: float | None
-) -> np.ndarray[Any, Any]:
-    """The product summed through a codec. The library has no operator for both yet: one behind the other."""
+def _within_tolerance(
+    a: Any, b: Any, world: World, bias: Any, scale_a: Any, codec: str | None, tolerance: float
+) -> tuple[np.ndarray[Any, Any], Report]:
+    """The product, then its sum: the library's operators take no tolerance."""
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or scale_a is not None:
-        raise InvalidInput("codec and tolerance: a and b must be NumPy arrays without scales")
-    summed: np.ndarray[Any, Any] = all_reduce(np.matmul(a, b), world, codec=codec, tolerance=tolerance)
+        raise InvalidInput("tolerance: a and b must be NumPy arrays without scales")
+    summed, told = all_reduce(np.matmul(a, b), world, codec=codec, tolerance=tolerance, report=True)
     if bias is not None:
         summed += bias
-    return summed
+    return summed, told
 
 
-def _handed_over(result: np.ndarray[Any, Any], out: Any) -> Any:
+def _handed_over(result: np.ndarray[Any, Any], out: Any, told: Report | None) -> Any:
     if out is None:
-        return np.ascontiguousarray(result)
-    np.copyto(out, result)
-    return out
+        out = np.ascontiguousarray(result)
+    else:
+        np.copyto(out, result)
+    return out if told is None else (out, told)
 
 
 def matmul_all_to_all(

@@ -1,4 +1,4 @@
-"""What an all-reduce through a codec tells of its last call."""
+"""What a sum through a codec tells of its last call."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Report:
     """What became of the last call, over all ranks."""
 
     largest_error: float
-    """No finite element of the output is farther from the exact sum than this."""
+    """No finite element of the sum is farther from the exact one than this."""
     non_finite: int
-    """Elements of the output that are NaN or infinite."""
+    """Elements of the sum that are NaN or infinite."""
     groups: int
     """Groups sent, through the codec or as elements, in both steps, by all ranks."""
     raw_groups: int
@@ -22,7 +22,7 @@ class Report:
     exact: bool
     """Whether the call went without the codec."""
     algorithm: str
-    """one_shot, two_shot or ring."""
+    """one_shot, two_shot or ring; empty for a product's sum."""
 
 
 def report_of(fields: ReportFields) -> Report:

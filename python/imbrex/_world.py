@@ -12,12 +12,20 @@ from ._errors import InvalidInput
 from ._library import preload_nvidia
 
 
+def _options(heap_bytes: int, wait_limit: float, gpu: int | None) -> Any:
+    options = _c.new(_c.WorldOptions, heap_bytes=heap_bytes, wait_limit=wait_limit)
+    if gpu is not None:
+        options.gpu = ctypes.pointer(ctypes.c_int32(gpu))
+    return options
+
+
 class World:
     """
     One rank's membership among the ranks that work together. All ranks make it, and end it, together.
 
     Made by `from_environment` or `connect`. Used as a context manager it is closed at the end of the block, and the
-    other ranks are told if the block ends by an exception. One thread at a time uses it.
+    other ranks are told if the block ends by an exception. One thread at a time uses it. A process may have several
+    worlds, of other ranks or the same, whose operators are called in turn: in one order on all ranks that share two.
 
     Example:
         >>> import imbrex
@@ -35,13 +43,14 @@ class World:
         """How many ranks there are."""
 
     @classmethod
-    def from_environment(cls, *, heap_bytes: int = 0, wait_limit: float = 0.0) -> World:
+    def from_environment(cls, *, heap_bytes: int = 0, wait_limit: float = 0.0, gpu: int | None = None) -> World:
         """
         A world by the variables of `imbrex launch`, torchrun, mpirun or srun; of one rank where none is set.
 
         Args:
             heap_bytes: symmetric heap in host memory, per rank; 0: 1 GiB, of which pages are taken when touched.
             wait_limit: seconds that any wait may last; 0: IMBREX_WAIT_LIMIT, or 30.
+            gpu: this rank's GPU, as CUDA numbers those that this process sees; not given: by the rank.
 
         Raises:
             InvalidInput: the variables contradict each other; the text names the variable.
@@ -55,7 +64,7 @@ class World:
             >>> world.close()
         """
         preload_nvidia()
-        options = _c.new(_c.WorldOptions, heap_bytes=heap_bytes, wait_limit=wait_limit)
+        options = _options(heap_bytes, wait_limit, gpu)
         return cls(_c.make("world_from_environment", ctypes.byref(options)))
 
     @staticmethod
@@ -66,7 +75,16 @@ class World:
         return ctypes.string_at(ctypes.byref(made), ctypes.sizeof(made))
 
     @classmethod
-    def connect(cls, unique_id: bytes, rank: int, size: int, *, heap_bytes: int = 0, wait_limit: float = 0.0) -> World:
+    def connect(
+        cls,
+        unique_id: bytes,
+        rank: int,
+        size: int,
+        *,
+        heap_bytes: int = 0,
+        wait_limit: float = 0.0,
+        gpu: int | None = None,
+    ) -> World:
         """
         A world of the ranks that were given one id, by the caller's own means.
 
@@ -76,6 +94,7 @@ class World:
             size: how many ranks there are.
             heap_bytes: as for `from_environment`.
             wait_limit: as for `from_environment`.
+            gpu: as for `from_environment`.
 
         Raises:
             InvalidInput: rank or size are out of their range, or the id is none.
@@ -90,7 +109,7 @@ class World:
             raise InvalidInput(f"unique_id has {len(unique_id)} bytes: it must have {ctypes.sizeof(_c.UniqueId)}")
         preload_nvidia()
         given = _c.UniqueId.from_buffer_copy(unique_id)
-        options = _c.new(_c.WorldOptions, heap_bytes=heap_bytes, wait_limit=wait_limit)
+        options = _options(heap_bytes, wait_limit, gpu)
         return cls(_c.make("world_connect", ctypes.byref(given), rank, size, ctypes.byref(options)))
 
     @property

@@ -15,6 +15,7 @@ from imbrex._library import program
 
 # Run by each rank, with torch made impossible to import.
 SCRIPT = r'''
+import hashlib
 import sys
 sys.modules["torch"] = None
 import numpy as np
@@ -64,6 +65,20 @@ with imbrex.World.from_environment() as world:
     one = np.eye(64, dtype=np.float32)
     coded = imbrex.matmul_all_reduce(x[r].reshape(64, 64), one, world, codec="int8", tolerance=.5)
     assert abs(coded.ravel() - x.astype(np.float64).sum(0)).max() < .5
+    exact = x.astype(np.float64).sum(0).reshape(64, 64)
+    mine = exact[64 // R * r:64 // R * (r + 1)]
+    for codec in ("int8", "int4+int8", "fp8-g64"):
+        coded, told = imbrex.matmul_all_reduce(x[r].reshape(64, 64), one, world, codec=codec, report=True)
+        assert told.exact == (R == 1) and told.groups >= 64 * 64 // 64 * (R > 1) and told.non_finite == 0
+        assert (R == 1 or told.largest_error > 0) and abs(coded - exact).max() <= told.largest_error + 1e-12
+        assert len(set(world.all_gather(hashlib.sha256(coded.tobytes()).digest()))) == 1
+    coded, told = imbrex.matmul_reduce_scatter(x[r].reshape(64, 64), one, world, codec="int8", report=True)
+    assert coded.shape == mine.shape and abs(coded - mine).max() <= told.largest_error + 1e-12
+    bias = np.ones(64, np.float32)
+    with_bias = imbrex.matmul_reduce_scatter(x[r].reshape(64, 64), one, world, codec="int8", bias=bias)
+    assert (with_bias == coded + np.float32(1)).all()
+    with imbrex.World.connect(world.all_gather(imbrex.World.make_unique_id())[0], r, R, gpu=0) as other:
+        assert (imbrex.matmul_all_reduce(a[r], b[r], other) == imbrex.matmul_all_reduce(a[r], b[r], world)).all()
     ones, weight = np.ones((2, 8), np.float32), np.full(8, 2, np.float32)
     y, s = imbrex.all_reduce_rms_norm(ones, ones, weight, world)
     assert (s == R + 1).all() and abs(y - 2).max() < 1e-5
@@ -71,6 +86,9 @@ with imbrex.World.from_environment() as world:
         (lambda: imbrex.matmul_all_reduce(a[r], b[r][:5], world), "a's last dimension"),
         (lambda: imbrex.matmul_all_reduce(a[r].astype(np.float64), b[r], world), "dtype float64"),
         (lambda: imbrex.matmul_all_reduce([1], b[r], world), "is a list"),
+        (lambda: imbrex.matmul_all_reduce(a[r], b[r], world, codec="int9"), "int9"),
+        (lambda: imbrex.matmul_reduce_scatter(a[r], b[r], world, codec="int4+int8"), "one step"),
+        (lambda: imbrex.matmul_all_reduce(a[r], b[r], world, report=True), "without a codec"),
         (lambda: imbrex.all_reduce(np.ones((4, 4), np.float32).T[:, :2], world), "operand in"),
         (lambda: imbrex.matmul_all_reduce(Spoken(a[r]), b[r], world), "out is missing"),
         (lambda: imbrex.matmul_all_reduce(a[r], b[r], world, out=np.empty((4, 5), dtype)), "out has shape"),

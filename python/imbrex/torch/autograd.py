@@ -176,10 +176,10 @@ def summed(a: Tensor, b: Tensor, bias: Tensor | None, group: str, codec: str | N
     """
     The product, summed over the ranks; through a codec where there is one.
 
-    The library is to have one operator for the latter; till then the all-reduce comes behind the product here.
+    The library's operator takes no tolerance: where there is one, the all-reduce comes behind the product.
     """
-    if codec is None and tolerance is None:
-        return _ops.matmul_all_reduce(a, b, group, 0, bias)  # type: ignore[no-any-return]
+    if tolerance is None:
+        return _ops.matmul_all_reduce(a, b, group, 0, bias, codec=codec)  # type: ignore[no-any-return]
     result: Tensor = _ops.all_reduce(torch.matmul(a, b), group, codec, tolerance)
     return result if bias is None else result + bias
 
@@ -188,6 +188,8 @@ def coded_scatter(
     a: Tensor, b: Tensor, bias: Tensor | None, group: str, dim: int, codec: str | None, tolerance: float | None
 ) -> Tensor:
     """The rank's own part of the product that is summed through a codec."""
+    if tolerance is None:
+        return _ops.matmul_reduce_scatter(a, b, group, dim, bias, codec=codec)  # type: ignore[no-any-return]
     whole = summed(a, b, bias, group, codec, tolerance)
     part = whole.shape[dim] // size_of(group)
     return whole.narrow(dim, process_group(group).rank() * part, part).contiguous()

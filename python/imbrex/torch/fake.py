@@ -26,6 +26,7 @@ def _product(name: str) -> Callable[..., Tensor]:
         scale_a: Tensor | None = None,
         scale_b: Tensor | None = None,
         out_dtype: torch.dtype | None = None,
+        codec: str | None = None,
     ) -> Tensor:
         expect_product(a, b, dim, bias, scale_a, scale_b, out_dtype)
         ranks = size_of(group)

@@ -65,15 +65,25 @@ def _store_of(group: Any) -> Any:
     return c10d._get_process_group_store(group)
 
 
-def _whereabouts() -> dict[str, str]:
+def _own_gpu(device: Any) -> int | None:
+    """The number of the GPU that this rank is to use; None where there is none."""
+    if not torch.cuda.is_available():
+        return None
+    given = torch.device("cuda") if device is None else torch.device(device)
+    if given.type != "cuda":
+        raise InvalidInput(f"device is {given}: it must be a GPU, which operators on GPUs use; others need none")
+    return torch.cuda.current_device() if given.index is None else given.index
+
+
+def _whereabouts(gpu: int | None) -> dict[str, str]:
     """The host that this rank is on, and its GPU."""
-    gpu = ""
-    if torch.cuda.is_available():
-        gpu = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-    return {"host": Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "gpu": gpu}
+    uuid = "" if gpu is None else str(torch.cuda.get_device_properties(gpu).uuid)
+    return {"host": Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "gpu": uuid}
 
 
-def connect(group: Group = None, *, heap_bytes: int = 0, wait_limit: float = 0.0, cpu_workers: int = 1) -> str:
+def connect(
+    group: Group = None, *, heap_bytes: int = 0, wait_limit: float = 0.0, cpu_workers: int = 1, device: Any = None
+) -> str:
     """
     Makes the world of a group, through the group's store. Collective; the first operator of a group does so itself.
 
@@ -82,6 +92,7 @@ def connect(group: Group = None, *, heap_bytes: int = 0, wait_limit: float = 0.0
         heap_bytes: symmetric heap in host memory, per rank; 0: 1 GiB, of which pages are taken when touched.
         wait_limit: seconds that any wait may last; 0: IMBREX_WAIT_LIMIT, or 30.
         cpu_workers: threads of each rank that compute where tensors are on the CPU.
+        device: this rank's GPU, a torch.device or a number; not given: the current one, `torch.cuda.current_device()`.
 
     Returns:
         The group's name. A group that is connected already stays as it is.
@@ -97,6 +108,7 @@ def connect(group: Group = None, *, heap_bytes: int = 0, wait_limit: float = 0.0
     name = name_of(group)
     if name in _worlds:
         return name
+    gpu = _own_gpu(device)
     of = process_group(name)
     rank, size = int(of.rank()), int(of.size())
     ranks = "_".join(map(str, dist.get_process_group_ranks(of)))
@@ -105,7 +117,7 @@ def connect(group: Group = None, *, heap_bytes: int = 0, wait_limit: float = 0.0
     store = c10d.PrefixStore(f"imbrex/{ranks}/{number}", _store_of(of))
     if rank == 0:
         store.set("id", World.make_unique_id().hex())
-    store.set(f"rank{rank}", json.dumps(_whereabouts()))
+    store.set(f"rank{rank}", json.dumps(_whereabouts(gpu)))
     places = [json.loads(store.get(f"rank{peer}")) for peer in range(size)]
     hosts = [place["host"] for place in places]
     if len(set(hosts)) > 1:
@@ -114,9 +126,8 @@ def connect(group: Group = None, *, heap_bytes: int = 0, wait_limit: float = 0.0
             f"group '{name}' spans {len(set(hosts))} hosts: ranks 0 and {apart} are on different ones; "
             "Imbrex' groups stay on one host, as tensor parallelism does"
         )
-    world = World.connect(
-        bytes.fromhex(store.get("id").decode()), rank, size, heap_bytes=heap_bytes, wait_limit=wait_limit
-    )
+    unique_id = bytes.fromhex(store.get("id").decode())
+    world = World.connect(unique_id, rank, size, heap_bytes=heap_bytes, wait_limit=wait_limit, gpu=gpu)
     gpus = [place["gpu"] for place in places]
     sharing = max(gpus.count(gpu) for gpu in gpus) if all(gpus) else 1
     extension.call("connect", name.encode(), world.handle, sharing, cpu_workers)

@@ -245,8 +245,9 @@ def matmul_reduce_scatter(
         scale_a: as for `all_gather_matmul`.
         scale_b: as for `all_gather_matmul`.
         out_dtype: as for `all_gather_matmul`.
-        codec: the sum travels in codes of so many bits, as for `all_reduce`; not with scales.
-        tolerance: with a codec, the largest error that it may cause in a sum.
+        codec: the sum travels in codes of so many bits, as for `all_reduce`.
+        tolerance: with a codec, the largest error that it may cause in a sum; not with scales. The all-reduce comes
+            behind the product then.
         out: where the result goes. Not with gradients.
 
     Returns:
@@ -263,18 +264,18 @@ def matmul_reduce_scatter(
     if scatter_dim:
         scatter_dim = _dimension(scatter_dim, a, "scatter_dim")
     try:
-        if codec is not None or tolerance is not None:
+        if tolerance is not None:
             _refuse_scales(scale_a, scale_b)
-            if needs_gradient(a, b, bias):
-                refuse_out(out)
-                return autograd.CodedReduceScatter.apply(a, b, bias, name, scatter_dim, codec, tolerance)
-            return _into(autograd.coded_scatter(a, b, bias, name, scatter_dim, codec, tolerance), out)
         if needs_gradient(a, b, bias):
             refuse_out(out)
-            return autograd.MatmulReduceScatter.apply(a, b, bias, name, scatter_dim)
+            if codec is None and tolerance is None:
+                return autograd.MatmulReduceScatter.apply(a, b, bias, name, scatter_dim)
+            return autograd.CodedReduceScatter.apply(a, b, bias, name, scatter_dim, codec, tolerance)
+        if tolerance is not None:
+            return _into(autograd.coded_scatter(a, b, bias, name, scatter_dim, codec, tolerance), out)
         if out is None:
-            return _reduce_scatter(a, b, name, scatter_dim, bias, scale_a, scale_b, out_dtype)
-        _reduce_scatter_out(a, b, name, scatter_dim, bias, scale_a, scale_b, out=out)
+            return _reduce_scatter(a, b, name, scatter_dim, bias, scale_a, scale_b, out_dtype, codec)
+        _reduce_scatter_out(a, b, name, scatter_dim, bias, scale_a, scale_b, codec, out=out)
         return out
     except RuntimeError as error:
         extension.raise_for(error)
@@ -282,7 +283,7 @@ def matmul_reduce_scatter(
 
 def _refuse_scales(scale_a: Tensor | None, scale_b: Tensor | None) -> None:
     if scale_a is not None or scale_b is not None:
-        raise InvalidInput("codec and tolerance: not with scale_a and scale_b")
+        raise InvalidInput("tolerance: not with scale_a and scale_b")
 
 
 def _into(result: Tensor, out: Tensor | None) -> Tensor:
@@ -319,8 +320,9 @@ def matmul_all_reduce(
         scale_a: as for `all_gather_matmul`.
         scale_b: as for `all_gather_matmul`.
         out_dtype: as for `all_gather_matmul`.
-        codec: the sum travels in codes of so many bits, as for `all_reduce`; not with scales.
-        tolerance: with a codec, the largest error that it may cause in a sum.
+        codec: the sum travels in codes of so many bits, as for `all_reduce`.
+        tolerance: with a codec, the largest error that it may cause in a sum; not with scales. The all-reduce comes
+            behind the product then.
         out: where the result goes. Not with gradients.
 
     Returns:
@@ -335,17 +337,16 @@ def matmul_all_reduce(
     """
     name = name_of(group)
     try:
-        coded = codec is not None or tolerance is not None
-        if coded:
+        if tolerance is not None:
             _refuse_scales(scale_a, scale_b)
         if needs_gradient(a, b, bias):
             refuse_out(out)
             return autograd.MatmulAllReduce.apply(a, b, bias, name, codec, tolerance)
-        if coded:
+        if tolerance is not None:
             return _into(autograd.summed(a, b, bias, name, codec, tolerance), out)
         if out is None:
-            return _all_reduce(a, b, name, 0, bias, scale_a, scale_b, out_dtype)
-        _all_reduce_out(a, b, name, 0, bias, scale_a, scale_b, out=out)
+            return _all_reduce(a, b, name, 0, bias, scale_a, scale_b, out_dtype, codec)
+        _all_reduce_out(a, b, name, 0, bias, scale_a, scale_b, codec, out=out)
         return out
     except RuntimeError as error:
         extension.raise_for(error)
