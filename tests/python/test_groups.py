@@ -51,7 +51,7 @@ def on_two_hosts() -> str:
     """Ranks 2 and 3 say that they are elsewhere."""
     fresh = dist.new_group([0, 1, 2, 3])
     real = groups._whereabouts
-    groups._whereabouts = lambda: {"host": "there" if dist.get_rank() > 1 else "here", "gpu": ""}
+    groups._whereabouts = lambda gpu: {"host": "there" if dist.get_rank() > 1 else "here", "gpu": ""}
     try:
         with pytest.raises(imbrex.InvalidInput) as caught:
             it.all_reduce(torch.ones(2), fresh)

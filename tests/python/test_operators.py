@@ -193,7 +193,9 @@ def coded_products() -> None:
         limit = tolerance if tolerance is not None else 2.0
         assert (got.double() - want).abs().max() < limit
         mine = it.matmul_reduce_scatter(a[rank], b[rank], group, codec="int8", tolerance=tolerance)
-        assert torch.equal(mine, got[rank * 4 : rank * 4 + 4])
+        assert (mine.double() - want[rank * 4 : rank * 4 + 4]).abs().max() < limit
+        # Within a tolerance it is a part of the all-reduce's result; else its sums are sent through no codec.
+        assert tolerance is None or torch.equal(mine, got[rank * 4 : rank * 4 + 4])
 
 
 def test_products_through_a_codec(ranks):
