@@ -26,10 +26,13 @@ struct Shape {
       if (view.extents[i] != 1) extents[dims] = view.extents[i], strides[dims++] = view.strides[i];
   }
 
-  // Rows that are split over several extents become one extent again, where they lie as evenly as one would.
+  // Rows that are split over several extents become one extent again, where they lie as evenly as one would. What 64
+  // bits do not count is no tensor, and stays split.
   void join_rows() {
-    while (dims > 2 && strides[dims - 3] == strides[dims - 2] * extents[dims - 2]) {
-      extents[dims - 3] *= extents[dims - 2];
+    std::int64_t stride = 0, rows = 0;
+    while (dims > 2 && !__builtin_mul_overflow(strides[dims - 2], extents[dims - 2], &stride) &&
+           strides[dims - 3] == stride && !__builtin_mul_overflow(extents[dims - 3], extents[dims - 2], &rows)) {
+      extents[dims - 3] = rows;
       strides[dims - 3] = strides[dims - 2];
       extents[dims - 2] = extents[dims - 1], strides[dims - 2] = strides[dims - 1];
       --dims;

@@ -131,6 +131,20 @@ TEST(Operands, ThatDoNotFitAreRefused) {
             "operand b_scale is missing; this operator's operands are a, b, a_scale, b_scale, out");
 }
 
+// Their products do not fit 64 bits. Wrapped, they would be those that the operator wants.
+TEST(Operands, OfHugeExtentsAreRefused) {
+  constexpr std::int64_t big = (std::int64_t{1} << 62) + 16;
+  const auto refused = [](const View& a, const std::string& message) {
+    EXPECT_EQ(refusal(with_bias, [&](auto& all) { all[0].view = a; }), message);
+  };
+  refused({&memory[0], Type::bf16, 3, {big, 4, 16}, {64, 16, 1}},
+          "operand a is 4611686018427387920 x 4 x 16; it must be 64 x 16");
+  refused({&memory[0], Type::bf16, 3, {4, big, 16}, {256, 16, 1}},
+          "operand a is 4 x 4611686018427387920 x 16; it must be 64 x 16");
+  refused({&memory[0], Type::bf16, 4, {2, big, 2, 16}, {64, 32, 16, 1}},
+          "operand a is 2 x 4611686018427387920 x 2 x 16; it must be 64 x 16");
+}
+
 // What was refused once is refused again, and what was taken before is still taken.
 TEST(Operands, RefusalsLeaveNothingBehind) {
   execute::OperandRules rules(with_bias);
