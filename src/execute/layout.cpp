@@ -9,7 +9,7 @@
 namespace imbrex::execute {
 namespace {
 
-constexpr std::size_t alignment = 256;
+constexpr std::size_t alignment = HeapLayout::alignment;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
@@ -111,6 +111,31 @@ HeapLayout::HeapLayout(const Plan& plan, LayoutSurvey survey)
   counters_ = bytes_;
   bytes_ += aligned(most_signals_ * signal_copies_ * counter_stride);
   bytes_ = std::max(bytes_, alignment);
+}
+
+PlanShare HeapLayout::share() const {
+  PlanShare share{0, most_signals_};
+  for (const Place& place : places_)
+    if (place.copies > 0) share.bytes += place.stride;
+  return share;
+}
+
+void HeapLayout::lie_in_halves(const PlanShare& half) {
+  std::size_t offset = 0;
+  for (Place& place : places_) {
+    if (place.copies == 0) continue;
+    const std::size_t bytes = place.stride;
+    place = {offset, half.bytes, 2};
+    offset += bytes;
+  }
+  counters_ = 2 * half.bytes;
+  most_signals_ = half.counters;
+  signal_copies_ = 2;
+  bytes_ = bytes_of_halves(half);
+}
+
+std::size_t HeapLayout::bytes_of_halves(const PlanShare& half) {
+  return std::max(2 * half.bytes + aligned(2 * half.counters * counter_stride), alignment);
 }
 
 }  // namespace imbrex::execute

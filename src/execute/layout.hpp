@@ -1,6 +1,7 @@
 // Where a plan's buffers and counters lie in the symmetric heap; the same on every rank and for every executor.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -27,6 +28,18 @@ class LayoutSurvey {
   std::map<int, std::vector<int>> groups_;         // by collective group: the ranks that it joins
 };
 
+/// What a plan takes of memory that plans share which run one after another.
+struct PlanShare {
+  std::size_t bytes = 0;     ///< its buffers, one copy of each
+  std::size_t counters = 0;  ///< of the rank that has most
+
+  /// Room for either.
+  PlanShare joined(const PlanShare& other) const {
+    return {std::max(bytes, other.bytes), std::max(counters, other.counters)};
+  }
+  bool holds(const PlanShare& other) const { return bytes >= other.bytes && counters >= other.counters; }
+};
+
 class HeapLayout {
  public:
   /// The plan must have passed check_format.
@@ -34,6 +47,14 @@ class HeapLayout {
   HeapLayout(const Plan& frame, LayoutSurvey survey);
 
   std::size_t bytes() const { return bytes_; }
+
+  PlanShare share() const;
+
+  /// Places the plan in memory for two such shares, its own of which `half` holds: all its buffers and counters lie in
+  /// the first half in even epochs, in the second in odd ones. base() means nothing then: other plans post there, too.
+  void lie_in_halves(const PlanShare& half);
+  /// Bytes of memory for two.
+  static std::size_t bytes_of_halves(const PlanShare& half);
 
   /// Whether the buffer has a place in the heap: workspaces, and operands that a task of another rank touches. Other
   /// operands stay in the caller's memory.
@@ -68,6 +89,9 @@ class HeapLayout {
     return signals_[static_cast<std::size_t>(rank)] + 2 * group_index + stage;
   }
 
+  /// Where buffers begin: at multiples of so many bytes.
+  static constexpr std::size_t alignment = 256;
+
   /// Bytes between counters: two polled counters do not share a cache line's sector.
   static constexpr std::size_t counter_stride = 32;
 
@@ -77,7 +101,7 @@ class HeapLayout {
     int copies = 0;
   };
 
-  std::vector<Place> places_;
+  std::vector<Place> places_;                      // copies: 0 outside the heap
   std::vector<int> signals_;                       // by rank: the plan's own
   std::vector<std::vector<std::uint32_t>> posts_;  // by rank and signal: in one epoch
   std::size_t counters_ = 0, most_signals_ = 0, bytes_ = 0;

@@ -37,4 +37,10 @@ void RankMemory::start_counters(std::uint64_t epoch) const {
     }
 }
 
+void RankMemory::set_counters(HeapHandle heap, std::size_t heap_offset, const PlanShare& half, std::uint32_t count) {
+  for (std::size_t i = 0; i < 2 * half.counters; ++i)
+    counter_at(heap, heap.rank, heap_offset + 2 * half.bytes + i * HeapLayout::counter_stride)
+        .store(count, std::memory_order_relaxed);
+}
+
 }  // namespace imbrex::execute

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 
 #include "execute/layout.hpp"
 #include "imbrex/advanced/execute.hpp"
@@ -16,9 +17,11 @@ class RankMemory {
   RankMemory(const Plan& plan, const HeapLayout& layout, HeapHandle heap, std::size_t heap_offset)
       : plan_(plan), layout_(layout), heap_(heap), heap_offset_(heap_offset) {}
 
-  void enter(const Addresses& operands, std::uint64_t epoch) {
+  /// `counts`: what this rank's counters show when the epoch begins, where the layout does not say so; see PlanPool.
+  void enter(const Addresses& operands, std::uint64_t epoch, std::span<const std::uint32_t> counts = {}) {
     operands_ = operands;
     epoch_ = epoch;
+    counts_ = counts;
   }
 
   /// Address of the region's first element; rows (of B by columns: columns) are `pitch(region)` bytes apart, the bias's
@@ -52,7 +55,8 @@ class RankMemory {
 
   std::uint32_t seen(int signal) const { return counter(heap_.rank, signal).load(std::memory_order_acquire); }
   std::uint32_t expected(int signal, std::uint32_t count) const {
-    return layout_.base(heap_.rank, signal, epoch_) + count;
+    return (counts_.empty() ? layout_.base(heap_.rank, signal, epoch_) : counts_[static_cast<std::size_t>(signal)]) +
+           count;
   }
   /// Everything that this thread wrote, or saw to be written, is visible to whoever sees the post.
   void post(int rank, int signal) const { counter(rank, signal).fetch_add(1, std::memory_order_release); }
@@ -60,11 +64,16 @@ class RankMemory {
   /// Sets this rank's counters to what they show when `epoch` is the first.
   void start_counters(std::uint64_t epoch) const;
 
+  /// Sets all of this rank's counters in memory of two such halves to `count`.
+  static void set_counters(HeapHandle heap, std::size_t heap_offset, const PlanShare& half, std::uint32_t count);
+
  private:
   std::byte* base(int rank, int buffer) const;
+  static std::atomic_ref<std::uint32_t> counter_at(HeapHandle heap, int rank, std::size_t offset) {
+    return std::atomic_ref<std::uint32_t>(*reinterpret_cast<std::uint32_t*>(heap.at(rank, offset)));
+  }
   std::atomic_ref<std::uint32_t> counter(int rank, int signal, std::uint64_t epoch) const {
-    return std::atomic_ref<std::uint32_t>(
-        *reinterpret_cast<std::uint32_t*>(heap_.at(rank, heap_offset_ + layout_.counter(signal, epoch))));
+    return counter_at(heap_, rank, heap_offset_ + layout_.counter(signal, epoch));
   }
   std::atomic_ref<std::uint32_t> counter(int rank, int signal) const { return counter(rank, signal, epoch_); }
 
@@ -74,6 +83,7 @@ class RankMemory {
   std::size_t heap_offset_;
   Addresses operands_;
   std::uint64_t epoch_ = 0;
+  std::span<const std::uint32_t> counts_;
 };
 
 }  // namespace imbrex::execute
