@@ -28,6 +28,8 @@ struct GemmShape {
   /// How B lies: row_major, K x N by rows; or column_major, N x K by rows, as a linear layer's weights lie. B of e4m3
   /// lies column_major, whatever is said here.
   Layout b_layout = Layout::row_major;
+  /// Calls take any M from 1 to `m`, by which it divides by the ranks where `m` must, each its own. On the CPU only.
+  bool any_m = false;
 };
 
 struct OperatorOptions {
@@ -54,6 +56,15 @@ struct OperatorOptions {
 /// `device` insists on CUDA and something is missing. Where the ranks' operators, shapes or options differ, or one rank
 /// refuses its own, every rank throws, naming the rank and the field.
 ///
+/// With GemmShape::any_m, the rows of "a" say what M a call has, which is the same on every rank. No call needs a
+/// collective set-up: each rank makes the plan of an M when a call first has it, which takes a simulated run of every
+/// candidate unless strategy and knobs are given, and keeps the plans of the 32 M called last. They share memory, which
+/// the operator takes when it is made: enough for the plans of `m`, a half of it, a quarter and so on. Where the plan
+/// of another M takes more, the call takes that from the symmetric heap, and throws Error(runtime_failure) on every
+/// rank where it is full; the operator stays usable. An M above `m`, or one that does not divide by the ranks, is
+/// refused as operands are. Ranks whose M differ wait for each other in vain, up to the wait limit, or compute
+/// nonsense.
+///
 /// Calls throw Error(invalid_input) for operands that do not fit, naming operand, value and rule, before anything is
 /// launched. Where every rank refuses its call, the operator stays usable. Where only some ranks do, the world fails:
 /// the others end with Error(runtime_failure), which names the rank that refused and its reason.
@@ -64,12 +75,15 @@ class GemmOperator {
   GemmOperator& operator=(const GemmOperator&) = delete;
 
   /// This rank's operands, in order: "a", "b", "bias" if the shape has one, "a_scale" and "b_scale" if it has scales,
-  /// "out".
+  /// "out"; with any_m, those of the largest M, here and where none is given.
   const std::vector<OperandInfo>& operands() const;
 
   /// The operand of that name at `data`, where it lies without gaps.
   Operand operand(std::string_view name, void* data) const;
   Operand operand(std::string_view name, const void* data) const;
+  /// The same of a call of that M. Throws Error(invalid_input) if the operator takes no such M.
+  Operand operand(std::string_view name, void* data, std::int64_t m) const;
+  Operand operand(std::string_view name, const void* data, std::int64_t m) const;
 
   /// On GPUs: queues the operator on `stream`, a stream of the rank's GPU, and returns. Operands lie in that GPU's
   /// memory, aligned to 16 bytes; "out" is complete when the stream has come past the call. The world's operators run
@@ -109,12 +123,13 @@ class GemmOperator {
   Device device() const;
   /// Why an operator made with Device::automatic works on the CPU; empty if it works on GPUs, or was told to.
   const std::string& why_cpu() const;
-  /// All ranks' tasks. On GPUs the first call makes it: to run, a rank needs its own only.
+  /// All ranks' tasks; with any_m, those of the largest M. On GPUs the first call makes it: to run, a rank needs its
+  /// own only.
   const Plan& plan() const;
   RankShapes shapes() const;
 
  protected:
-  GemmOperator(World& world, const Problem& problem, const OperatorOptions& options);
+  GemmOperator(World& world, Operator op, const GemmShape& shape, const OperatorOptions& options);
 
  private:
   struct State;

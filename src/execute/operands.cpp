@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "base/check.hpp"
+#include "base/narrow.hpp"
+#include "plan/problem.hpp"
 
 namespace imbrex::execute {
 namespace {
@@ -52,7 +54,8 @@ std::string text_of(const std::array<std::int64_t, View::most_dims>& values, int
   return fmt::format("{}", fmt::join(values.begin(), values.begin() + dims, between));
 }
 
-void expect_fits(const OperandInfo& info, const View& view) {
+// It has an address, and extents that count.
+void expect_view(const OperandInfo& info, const View& view) {
   IMBREX_EXPECTS(view.data != nullptr, "operand {}: its address is null", info.name);
   IMBREX_EXPECTS(view.type == info.type, "operand {} is of type {}; it must be {}", info.name, name_of(view.type),
                  name_of(info.type));
@@ -61,6 +64,10 @@ void expect_fits(const OperandInfo& info, const View& view) {
   for (int i = 0; i < view.dims; ++i)
     IMBREX_EXPECTS(view.extents[static_cast<std::size_t>(i)] > 0, "operand {} has extents {}; all must be 1 or more",
                    info.name, text_of(view.extents, view.dims, " x "));
+}
+
+void expect_fits(const OperandInfo& info, const View& view) {
+  expect_view(info, view);
   Shape given(view), wanted(info.at(view.data));
   given.join_rows();
   IMBREX_EXPECTS(given.same_extents(wanted), "operand {} is {}; it must be {} x {}", info.name,
@@ -74,8 +81,53 @@ void expect_fits(const OperandInfo& info, const View& view) {
 
 }  // namespace
 
-OperandRules::OperandRules(const Problem& problem) : infos_(operands_of(problem)), known_(infos_.size()) {
+OperandRules::OperandRules(const Problem& problem, bool any_m)
+    : problem_(problem), any_m_(any_m), infos_(operands_of(problem)), known_(infos_.size()), m_(problem.m) {
   for (std::size_t i = 0; i < infos_.size(); ++i) known_[i].name = infos_[i].name;
+  found_ = known_;
+  // Rows that depend on M are M, or a rank's part of it.
+  Problem one = problem, two = problem;
+  one.m = problem.ranks;
+  two.m = 2 * one.m;
+  const std::vector<OperandInfo> less = operands_of(one), more = operands_of(two);
+  for (std::size_t i = 0; i < infos_.size(); ++i)
+    m_per_row_.push_back(less[i].rows == more[i].rows ? 0 : one.m / less[i].rows);
+}
+
+OperandInfo OperandRules::info_at(std::size_t place, std::int64_t m) const {
+  OperandInfo info = infos_[place];
+  if (m_per_row_[place] != 0) info.rows = m / m_per_row_[place];
+  return info;
+}
+
+OperandInfo OperandRules::info(std::string_view name, std::int64_t m) const {
+  const std::size_t place = place_of(name, 0);
+  expect_m(m, infos_[place].name);
+  return info_at(place, m);
+}
+
+void OperandRules::expect_m(std::int64_t m, std::string_view where) const {
+  IMBREX_EXPECTS(any_m_ || m == problem_.m, "operand {}: M = {}; this operator takes M = {} only", where, m,
+                 problem_.m);
+  IMBREX_EXPECTS(m >= 1 && m <= problem_.m, "operand {}: M = {}; this operator takes M from 1 to {}", where, m,
+                 problem_.m);
+  IMBREX_EXPECTS(!plan::splits_m(problem_.op) || m % problem_.ranks == 0,
+                 "operand {}: M = {} does not divide by {} ranks; {} splits it over the ranks", where, m,
+                 problem_.ranks, name_of(problem_.op));
+}
+
+std::int64_t OperandRules::m_of(const View& a) const {
+  const OperandInfo& info = infos_.front();
+  expect_view(info, a);
+  const Shape shape(a);
+  const std::string given = fmt::format("{} is {}", info.name, text_of(a.extents, a.dims, " x "));
+  const std::size_t wide = info.cols > 1 ? 1 : 0;
+  IMBREX_EXPECTS(wide == 0 || (shape.dims > 0 && shape.extents[shape.dims - 1] == info.cols),
+                 "operand {}; its rows must have {} elements", given, info.cols);
+  std::int64_t m = m_per_row_.front();
+  for (std::size_t i = 0; i + wide < shape.dims; ++i) m = base::counted_product(m, shape.extents[i]);
+  expect_m(m, given);
+  return m;
 }
 
 std::size_t OperandRules::place_of(std::string_view name, std::size_t guess) const {
@@ -91,19 +143,21 @@ Addresses OperandRules::resolve(const Operands& operands) {
   if (operands.size() == known_.size() && std::equal(operands.begin(), operands.end(), known_.begin()) &&
       addresses_.a != nullptr)
     return addresses_;
-  std::vector<Operand> found(infos_.size());
+  std::array<bool, most_operands> given{};
   for (std::size_t i = 0; i < operands.size(); ++i) {
     const std::size_t place = place_of(operands[i].name, i);
-    IMBREX_EXPECTS(found[place].name.empty(), "operand {} is given twice", operands[i].name);
-    found[place] = {infos_[place].name, operands[i].view};
+    IMBREX_EXPECTS(!given[place], "operand {} is given twice", operands[i].name);
+    given[place] = true;
+    found_[place].view = operands[i].view;
   }
-  for (std::size_t i = 0; i < found.size(); ++i)
-    IMBREX_EXPECTS(!found[i].name.empty(), "operand {} is missing; this operator's operands are {}", infos_[i].name,
+  for (std::size_t i = 0; i < found_.size(); ++i)
+    IMBREX_EXPECTS(given[i], "operand {} is missing; this operator's operands are {}", infos_[i].name,
                    names_of(infos_));
-  for (std::size_t i = 0; i < found.size(); ++i)
-    if (found[i] != known_[i]) expect_fits(infos_[i], found[i].view);
+  const std::int64_t m = any_m_ ? m_of(found_.front().view) : m_;
+  for (std::size_t i = 0; i < found_.size(); ++i)
+    if (found_[i] != known_[i] || (m != m_ && m_per_row_[i] != 0)) expect_fits(info_at(i, m), found_[i].view);
   Addresses addresses;
-  for (const Operand& operand : found) {
+  for (const Operand& operand : found_) {
     void* data = operand.view.data;
     if (operand.name == "a") addresses.a = data;
     if (operand.name == "b") addresses.b = data;
@@ -112,8 +166,9 @@ Addresses OperandRules::resolve(const Operands& operands) {
     if (operand.name == "b_scale") addresses.b_scale = static_cast<const float*>(data);
     if (operand.name == "out") addresses.out = data;
   }
-  known_ = std::move(found);
+  std::swap(known_, found_);
   addresses_ = addresses;
+  m_ = m;
   return addresses;
 }
 

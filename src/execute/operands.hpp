@@ -2,6 +2,8 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "imbrex/advanced/execute.hpp"
@@ -17,23 +19,40 @@ inline constexpr std::size_t most_operands = 6;
 /// at once.
 class OperandRules {
  public:
-  explicit OperandRules(const Problem& problem);
+  /// With `any_m`, calls have any M from 1 to the problem's, by which it divides by the ranks where theirs must.
+  explicit OperandRules(const Problem& problem, bool any_m = false);
 
+  /// With any M: of the largest.
   const std::vector<OperandInfo>& infos() const { return infos_; }
   /// `name` is that of one of them.
   const OperandInfo& info(std::string_view name) const { return infos_[place_of(name, 0)]; }
+  /// The same of a call of that M. Throws Error(invalid_input) if there are no calls of that M.
+  OperandInfo info(std::string_view name, std::int64_t m) const;
 
   /// Throws Error(invalid_input) naming operand, value and rule if an operand is missing, unknown or given twice, if
   /// its address is null, or if its type, extents or strides are not those of infos(). Extents of 1 may be left out or
-  /// added, and all extents but the last may be split. Keeps nothing of what it refuses.
+  /// added, and all extents but the last may be split. With any M, the rows of "a" say which it is. Keeps nothing of
+  /// what it refuses.
   Addresses resolve(const Operands& operands);
+
+  /// M of the call that was resolved last.
+  std::int64_t m() const { return m_; }
 
  private:
   std::size_t place_of(std::string_view name, std::size_t guess) const;
+  // By its rows.
+  std::int64_t m_of(const View& a) const;
+  void expect_m(std::int64_t m, std::string_view where) const;
+  // At `place`, in a call of that M.
+  OperandInfo info_at(std::size_t place, std::int64_t m) const;
 
+  Problem problem_;
+  bool any_m_;
   std::vector<OperandInfo> infos_;
-  std::vector<Operand> known_;  // the last call's; names are those of infos_
+  std::vector<std::int64_t> m_per_row_;  // by operand; 0: its rows do not depend on M
+  std::vector<Operand> known_, found_;   // the last call's, and memory for the next one's; names are those of infos_
   Addresses addresses_;
+  std::int64_t m_;
 };
 
 }  // namespace imbrex::execute

@@ -1,9 +1,8 @@
 #include "imbrex/ops.hpp"
-#include "ops/gemm_problem.hpp"
 
 namespace imbrex {
 
 GemmAllReduce::GemmAllReduce(World& world, const GemmShape& shape, const OperatorOptions& options)
-    : GemmOperator(world, ops::problem_of(Operator::gemm_all_reduce, shape, world.size()), options) {}
+    : GemmOperator(world, Operator::gemm_all_reduce, shape, options) {}
 
 }  // namespace imbrex

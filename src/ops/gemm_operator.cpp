@@ -4,17 +4,21 @@
 #include <algorithm>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "base/check.hpp"
 #include "choose/choose.hpp"
+#include "execute/cpu/pooled_plans.hpp"
 #include "execute/operands.hpp"
 #include "execute/terms.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/ops.hpp"
+#include "ops/plans_by_size.hpp"
 #include "ops/world_gpus.hpp"
+#include "plan/problem.hpp"
 #include "plan/strategies/strategies.hpp"
 #include "runtime/agreement.hpp"
 #include "runtime/calls.hpp"
@@ -47,10 +51,18 @@ class Staged {
   bool used_ = false;
 };
 
-runtime::Terms terms_of(const Problem& problem, const OperatorOptions& options, bool gpus_wanted) {
+Problem problem_of(Operator op, const GemmShape& shape, int ranks) {
+  // B of e4m3 has one layout, which a problem's default stands for.
+  const Layout b_layout =
+      shape.type == Type::e4m3 && shape.b_layout == Layout::column_major ? Layout::row_major : shape.b_layout;
+  return {op, shape.m, shape.n, shape.k, ranks, shape.type, shape.bias, shape.scales, b_layout};
+}
+
+runtime::Terms terms_of(const Problem& problem, bool any_m, const OperatorOptions& options, bool gpus_wanted) {
   runtime::Terms terms("an operator");
   plan::Fields fields;
   plan::add_fields(fields, problem);
+  terms.add("any_m", any_m);
   plan::add_fields(fields, options.strategy, options.knobs);
   execute::add(terms, fields);
   if (!options.knobs) terms.add("codec", options.codec ? name_of(*options.codec) : "none");
@@ -89,25 +101,64 @@ CodecReport merged(World& world, const CodecReport& own) {
   return sum;
 }
 
+constexpr std::string_view no_any_m_on_gpus = "operators on GPUs take one M; leave any_m out, or ask for device cpu";
+
+// What a call works on.
+struct Call {
+  Addresses addresses;
+  Execution* execution;
+};
+
 }  // namespace
 
 struct GemmOperator::State {
   World& world;
   Device device = Device::cpu;
   Problem problem;
+  OperatorOptions options;
   std::shared_ptr<const Plan> plan;  // on GPUs, made when somebody asks for it
   std::shared_ptr<ops::WorldGpus> gpus;
   std::unique_ptr<Executor> host;
-  std::unique_ptr<Execution> on_host;
+  std::optional<execute::PooledPlans> pooled;  // with any M, in place of `host`
+  std::optional<ops::PlansBySize> by_size;     // all but the largest M's
+  std::unique_ptr<Execution> on_host;          // with any M: the largest's
   std::shared_ptr<ops::GpuOperation> on_gpus;
   std::string why_cpu;
   bool coded = false, called = false;
+  CodecReport last_codes;  // on the CPU: of the last call
   execute::OperandRules rules;
   runtime::Calls& calls;
   std::vector<Staged> staged;      // by place in the call
   std::vector<const void*> known;  // operands of the last call, which were found to be on the GPU
 
-  State(World& w, const Problem& p) : world(w), problem(p), rules(p), calls(runtime::calls_of(w)) {}
+  State(World& w, const Problem& p, bool any_m, const OperatorOptions& o)
+      : world(w), problem(p), options(o), rules(p, any_m), calls(runtime::calls_of(w)) {}
+
+  Plan plan_of(std::int64_t m) const {
+    Problem of_m = problem;
+    of_m.m = m;
+    return choose_plan(of_m, nominal_host_machine(), options);
+  }
+
+  // Which plans run is the same on every rank: they follow from what the ranks have agreed on, and from M.
+  void prepare_any_m() {
+    pooled.emplace(world, options.cpu, [&](const auto& too) {
+      auto largest = std::make_shared<const Plan>(plan_of(problem.m));
+      // Other plans serve fewer rows, and may take more memory.
+      const std::int64_t unit = plan::splits_m(problem.op) ? problem.ranks : 1;
+      for (std::int64_t units = problem.m / unit / 2; units > 0; units /= 2) too(plan_of(units * unit));
+      return largest;
+    });
+    plan = pooled->first();
+    on_host = pooled->prepare(plan);
+    by_size.emplace([this](std::int64_t m) {
+      try {
+        return pooled->prepare(std::make_shared<const Plan>(plan_of(m)));
+      } catch (const Error& error) {
+        throw Error(error.code(), fmt::format("M = {}: {}", m, error.what()));
+      }
+    });
+  }
 
   // Whether the operator runs on GPUs; if not, `refusal` says why.
   bool prepare_on_gpus(const OperatorOptions& options, std::string& refusal) {
@@ -126,6 +177,14 @@ struct GemmOperator::State {
   }
 
   Execution& execution() { return on_gpus ? *on_gpus->execution : *on_host; }
+  // On the CPU. The execution of another M may be gone when somebody asks for the report.
+  Report run_here(const Call& call) {
+    Report report = call.execution->run(call.addresses);
+    if (coded) last_codes = call.execution->codec_report();
+    return report;
+  }
+
+  Execution& execution_of(std::int64_t m) { return m == problem.m ? execution() : by_size->at(m); }
 
   // NOTE: a kernel that meets an address of the host's ends the process's use of the GPU.
   void expect_on_gpu(const Operands& operands) {
@@ -169,18 +228,27 @@ struct GemmOperator::State {
   }
 };
 
-GemmOperator::GemmOperator(World& world, const Problem& problem, const OperatorOptions& given) : state_(nullptr) {
+GemmOperator::GemmOperator(World& world, Operator op, const GemmShape& shape, const OperatorOptions& given)
+    : state_(nullptr) {
   OperatorOptions options = given;
   // Spans of CPU workers are asked for in vain of a GPU.
   const bool wanted = options.device == Device::cuda || (options.device == Device::automatic && !options.cpu.timeline);
+  const Problem problem = problem_of(op, shape, world.size());
   runtime::agree(world, [&] {
     validate(problem);
+    IMBREX_EXPECTS(!shape.any_m || options.device != Device::cuda, "device cuda: any_m = true: {}", no_any_m_on_gpus);
     options = with_codec(problem, given);
-    return terms_of(problem, options, wanted);
+    return terms_of(problem, shape.any_m, options, wanted);
   });
-  state_ = std::make_unique<State>(world, problem);
+  state_ = std::make_unique<State>(world, problem, shape.any_m, options);
   State& s = *state_;
   s.coded = options.codec.has_value();
+  if (shape.any_m) {
+    if (wanted) s.why_cpu = ops::gpus_of(world, options.cuda)->refusal;
+    IMBREX_EXPECTS(!wanted || !s.why_cpu.empty(), "any_m = true: the ranks have GPUs, and {}", no_any_m_on_gpus);
+    s.prepare_any_m();
+    return;
+  }
   if (wanted && s.prepare_on_gpus(options, s.why_cpu)) return;
   if (options.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", s.why_cpu));
   s.plan = std::make_shared<const Plan>(choose_plan(problem, nominal_host_machine(), options));
@@ -201,6 +269,15 @@ Operand GemmOperator::operand(std::string_view name, const void* data) const {
   return operand(name, const_cast<void*>(data));
 }
 
+Operand GemmOperator::operand(std::string_view name, void* data, std::int64_t m) const {
+  const OperandInfo info = state_->rules.info(name, m);
+  return {info.name, info.at(data)};
+}
+
+Operand GemmOperator::operand(std::string_view name, const void* data, std::int64_t m) const {
+  return operand(name, const_cast<void*>(data), m);
+}
+
 void GemmOperator::run(const Operands& operands, CudaStream stream) {
   State& s = *state_;
   const bool on_gpus = s.device == Device::cuda;
@@ -213,14 +290,14 @@ void GemmOperator::run(const Operands& operands, CudaStream stream) {
         } else {
           IMBREX_EXPECTS(stream == nullptr, "a stream of CUDA is given, and this operator works on the CPU");
         }
-        return addresses;
+        return Call{addresses, &s.execution_of(s.rules.m())};
       },
-      [&](const Addresses& addresses) {
+      [&](const Call& call) {
         s.called = true;
         if (on_gpus)
-          s.execution().enqueue(addresses, stream);
+          call.execution->enqueue(call.addresses, stream);
         else
-          s.execution().run(addresses);
+          s.run_here(call);
       });
 }
 
@@ -228,8 +305,12 @@ Report GemmOperator::run_and_wait(const Operands& operands) {
   State& s = *state_;
   s.called = true;
   if (s.device == Device::cuda) return s.run_staged(operands);
-  return s.calls.make([&] { return s.rules.resolve(operands); },
-                      [&](const Addresses& addresses) { return s.execution().run(addresses); });
+  return s.calls.make(
+      [&] {
+        const Addresses addresses = s.rules.resolve(operands);
+        return Call{addresses, &s.execution_of(s.rules.m())};
+      },
+      [&](const Call& call) { return s.run_here(call); });
 }
 
 void GemmOperator::check() { state_->execution().check(); }
@@ -254,7 +335,7 @@ CodecReport GemmOperator::codec_report(CudaStream stream) {
   State& s = *state_;
   IMBREX_EXPECTS(s.coded, "codec_report: {} was made without a codec", name_of(s.problem.op));
   synchronize(stream);
-  return merged(s.world, s.called ? s.execution().codec_report() : CodecReport{});
+  return merged(s.world, s.called && s.on_gpus ? s.execution().codec_report() : s.last_codes);
 }
 
 Device GemmOperator::device() const { return state_->device; }

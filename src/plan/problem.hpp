@@ -10,6 +10,9 @@ inline Layout layout_of_b(const Problem& problem) {
   return problem.type == Type::e4m3 ? Layout::column_major : problem.b_layout;
 }
 
+/// Whether M divides by the ranks, each of which has rows of its own.
+constexpr bool splits_m(Operator op) { return op != Operator::gemm_all_reduce; }
+
 /// Bytes that a rank puts on the wire, whichever plan runs: an all-reduce's twice, to the owners and back.
 double wire_bytes(const Problem& problem);
 

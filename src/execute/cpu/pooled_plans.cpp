@@ -41,6 +41,8 @@ class PooledExecution final : public Execution {
     return report;
   }
 
+  CodecReport codec_report() override { return run_.coded(); }
+
  private:
   PlanPool& pool_;
   RankRun run_;

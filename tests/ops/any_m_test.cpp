@@ -1,0 +1,291 @@
+// Operators that take any M: the bits of an operator made for each, no collective set-up, and clear refusals.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "imbrex/error.hpp"
+#include "ops/plans_by_size.hpp"
+#include "runtime/host_world.hpp"
+#include "support/operators.hpp"
+#include "support/random_plan.hpp"
+
+namespace imbrex {
+namespace {
+
+using test::Random;
+
+constexpr WorldOptions roomy{.heap_bytes = std::size_t{1} << 28, .wait_limit = 60};
+
+OperatorOptions on_cpu() {
+  OperatorOptions options;
+  options.device = Device::cpu;
+  return options;
+}
+
+std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+// Barriers and gathers that this rank has entered.
+std::uint64_t entered(World& world) {
+  runtime::ControlBlock& block = dynamic_cast<runtime::HostWorld&>(world).control().block();
+  return runtime::word(block.ranks[world.rank()].arrived).load();
+}
+
+bool splits_m(Operator op) { return op != Operator::gemm_all_reduce; }
+
+// One rank's operands of one M, and what they are to give.
+struct Call {
+  std::int64_t m = 0;
+  std::vector<std::byte> a, b, bias, out;
+  std::vector<float> a_scale, b_scale;
+  std::vector<std::byte> wanted;
+
+  Call(World& world, Problem problem, std::int64_t rows, const OperatorOptions& options) : m(rows) {
+    problem.m = m;
+    const auto operands = test::seeded_operands(problem, static_cast<std::uint64_t>(m));
+    a = operands->part(true, world.rank());
+    b = operands->part(false, world.rank());
+    bias = operands->bias(world.rank());
+    a_scale = operands->scales(true, world.rank());
+    b_scale = operands->scales(false, world.rank());
+    const GemmShape shape{m, problem.n, problem.k, problem.type, problem.bias, problem.scales, problem.b_layout};
+    const auto fixed = test::make_operator(world, problem.op, shape, options);
+    out.resize(fixed->operands().back().bytes());
+    run(*fixed);
+    wanted = out;
+  }
+
+  std::vector<Operand> operands(const GemmOperator& op) {
+    std::vector<Operand> all;
+    const auto add = [&](std::string_view name, auto& values) {
+      if (!values.empty()) all.push_back(op.operand(name, values.data(), m));
+    };
+    add("a", a), add("b", b), add("bias", bias), add("a_scale", a_scale), add("b_scale", b_scale), add("out", out);
+    return all;
+  }
+
+  void run(GemmOperator& op) { op.run(operands(op)); }
+
+  bool right(GemmOperator& op) {
+    std::fill(out.begin(), out.end(), std::byte{0x5a});
+    run(op);
+    return out == wanted;
+  }
+};
+
+// A problem, and how it is to be run.
+struct Case {
+  Problem problem;
+  OperatorOptions options = on_cpu();
+};
+
+Case random_case(Random& random, int ranks) {
+  Case c;
+  Problem& p = c.problem;
+  p.op = random.one_of(
+      {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all});
+  p.ranks = ranks;
+  p.m = random.between(1, 40) * (splits_m(p.op) ? ranks : 1);
+  p.n = random.between(1, 12) * ranks;
+  p.k = random.between(1, 12) * ranks;
+  p.type = random.one_of({Type::bf16, Type::fp16, Type::fp32, Type::e4m3});
+  p.bias = random.chance(0.5);
+  if (p.type == Type::e4m3)
+    p.scales = random.one_of({Scales::none, Scales::tensor, Scales::row});
+  else if (random.chance(0.5))
+    p.b_layout = Layout::column_major;
+  if (random.chance(0.7))
+    c.options.strategy = random.one_of({Strategy::fused, Strategy::decomposed, Strategy::sequential});
+  if (c.options.strategy && random.chance(0.7)) {
+    Knobs knobs{.tile_m = 8 * random.between(1, 2), .tile_n = 8 * random.between(1, 2)};
+    knobs.partial = output_type(p.type);
+    knobs.chunks = static_cast<int>(random.between(1, 4));
+    c.options.knobs = knobs;
+  }
+  c.options.cpu.workers = static_cast<int>(random.between(1, 2));
+  c.options.cpu.testing.first_epoch = random.chance(0.5) ? (std::uint64_t{1} << 32) - 9 : 0;
+  if (random.chance(0.7)) {
+    c.options.cpu.testing.delays = static_cast<std::uint64_t>(random.between(1, 1 << 30));
+    c.options.cpu.testing.max_delay = 1e-4;
+  }
+  return c;
+}
+
+std::string text_of(const Case& c) {
+  const Problem& p = c.problem;
+  return fmt::format("{} {} x {} x {} on {} ranks, {}, strategy {}{}", name_of(p.op), p.m, p.n, p.k, p.ranks,
+                     name_of(p.type), c.options.strategy ? name_of(*c.options.strategy) : "any",
+                     c.options.knobs ? ", knobs given" : "");
+}
+
+GemmShape shape_of(const Problem& p) { return {p.m, p.n, p.k, p.type, p.bias, p.scales, p.b_layout, true}; }
+
+// Every rank draws the same. Sizes come again, one after another and far apart.
+int run_sequence(World& world, const Case& c, std::uint64_t seed) {
+  Random random(seed);
+  const auto op = test::make_operator(world, c.problem.op, shape_of(c.problem), c.options);
+  const std::int64_t unit = splits_m(c.problem.op) ? c.problem.ranks : 1;
+  std::map<std::int64_t, Call> calls;
+  std::vector<std::int64_t> sizes{unit, c.problem.m, unit};
+  for (int i = 0; i < 4; ++i) sizes.push_back(unit * random.between(1, c.problem.m / unit));
+  for (std::int64_t m : sizes) calls.try_emplace(m, world, c.problem, m, c.options);
+  for (int i = 0; i < 24; ++i) sizes.push_back(sizes[static_cast<std::size_t>(random.between(0, 6))]);
+  const std::uint64_t before = entered(world);
+  for (std::int64_t m : sizes)
+    if (!calls.at(m).right(*op))
+      throw Error(ErrorCode::unsound, fmt::format("{}: wrong bits for M = {}", text_of(c), m));
+  return entered(world) == before ? 0 : 1;
+}
+
+TEST(AnyM, GivesTheBitsOfAnOperatorMadeForIt) {
+  Random random(test::seed_from_environment());
+  for (int i = 0; i < 24; ++i) {
+    const int ranks = 1 + i % 4;
+    const Case c = random_case(random, ranks);
+    const auto seed = static_cast<std::uint64_t>(random.between(0, 1 << 30));
+    const auto body = [&](World& world) { return run_sequence(world, c, seed); };
+    EXPECT_EQ(i % 3 == 0 ? run_processes(ranks, roomy, body) : run_threads(ranks, roomy, body), 0) << text_of(c);
+  }
+}
+
+// More sizes than plans are kept: the least recently used ones leave, and come again.
+TEST(AnyM, NeedsNoCollectiveSetUpInAThousandCalls) {
+  const std::uint64_t seed = test::seed_from_environment();
+  for (Operator op : {Operator::all_gather_gemm, Operator::gemm_all_reduce}) {
+    const auto body = [&](World& world) {
+      Case c{{op, 48 * world.size(), 8, 16, world.size(), Type::fp32}};
+      c.options.strategy = Strategy::fused;
+      c.options.knobs = Knobs{.tile_m = 16, .tile_n = 8, .partial = Type::fp32};
+      const std::int64_t unit = splits_m(op) ? world.size() : 1;
+      std::map<std::int64_t, Call> calls;
+      for (std::int64_t m = unit; m <= c.problem.m; m += unit) calls.try_emplace(m, world, c.problem, m, c.options);
+      const auto any = test::make_operator(world, op, shape_of(c.problem), c.options);
+      Random random(seed);
+      const std::uint64_t before = entered(world);
+      for (int i = 0; i < 1000; ++i) {
+        const std::int64_t m = unit * random.between(1, c.problem.m / unit);
+        EXPECT_TRUE(calls.at(m).right(*any)) << "call " << i << ", M = " << m;
+      }
+      EXPECT_EQ(entered(world), before);
+      return 0;
+    };
+    EXPECT_EQ(run_threads(2, roomy, body), 0);
+  }
+}
+
+// The same on every rank: nothing has happened, and the operator goes on.
+TEST(AnyM, RefusesWhatItWasNotMadeFor) {
+  const auto body = [](World& world) {
+    const auto all_of = [&](GemmOperator& op, std::int64_t rows_of_a, std::int64_t rows_of_out, float* memory) {
+      const View a = View::matrix(memory, Type::fp32, rows_of_a, op.operands()[0].cols);
+      const View out = View::matrix(memory, Type::fp32, rows_of_out, op.operands().back().cols);
+      return std::vector<Operand>{{"a", a}, op.operand("b", memory), {"out", out}};
+    };
+    std::vector<float> memory(4096, 7.0f);
+    const GemmShape shape{.m = 8, .n = 4, .k = 6, .type = Type::fp32, .any_m = true};
+    AllGatherGemm gather(world, shape, on_cpu());
+    GemmReduceScatter scatter(world, shape, on_cpu());
+    GemmAllReduce reduce(world, shape, on_cpu());
+    GemmAllToAll exchange(world, shape, on_cpu());
+    const auto refused = [&](GemmOperator& op, std::int64_t rows_of_a, std::int64_t rows_of_out) {
+      const std::string message = error_of([&] { op.run(all_of(op, rows_of_a, rows_of_out, memory.data())); });
+      EXPECT_EQ(memory, std::vector<float>(4096, 7.0f));
+      EXPECT_EQ(message, error_of([&] { op.run_and_wait(all_of(op, rows_of_a, rows_of_out, memory.data())); }));
+      return message;
+    };
+    EXPECT_EQ(refused(gather, 5, 10), "operand a is 5 x 6: M = 10; this operator takes M from 1 to 8");
+    EXPECT_EQ(refused(scatter, 10, 5), "operand a is 10 x 3: M = 10; this operator takes M from 1 to 8");
+    EXPECT_EQ(refused(reduce, 9, 9), "operand a is 9 x 3: M = 9; this operator takes M from 1 to 8");
+    EXPECT_EQ(refused(exchange, 9, 9), "operand a is 9 x 6: M = 9; this operator takes M from 1 to 8");
+    EXPECT_EQ(refused(scatter, 7, 3),
+              "operand a is 7 x 3: M = 7 does not divide by 2 ranks; gemm_reduce_scatter splits it over the ranks");
+    EXPECT_EQ(refused(exchange, 1, 1),
+              "operand a is 1 x 6: M = 1 does not divide by 2 ranks; gemm_all_to_all splits it over the ranks");
+    EXPECT_EQ(refused(reduce, 0, 1), "operand a has extents 0 x 3; all must be 1 or more");
+    EXPECT_EQ(refused(reduce, 3, 4), "operand out is 4 x 4; it must be 3 x 4");
+    EXPECT_EQ(refused(gather, 2, 2), "operand out is 2 x 2; it must be 4 x 2");
+    EXPECT_EQ(refused(reduce, std::int64_t{1} << 62, 4),
+              "operand a is 4611686018427387904 x 3: M = 4611686018427387904; this operator takes M from 1 to 8");
+    EXPECT_EQ(error_of([&] { static_cast<void>(gather.operand("out", memory.data(), 9)); }),
+              "operand out: M = 9; this operator takes M from 1 to 8");
+    for (GemmOperator* op : std::initializer_list<GemmOperator*>{&gather, &scatter, &reduce, &exchange})
+      op->run({op->operand("a", memory.data(), 2), op->operand("b", memory.data()),
+               op->operand("out", memory.data() + 1024, 2)});
+    EXPECT_NE(memory, std::vector<float>(4096, 7.0f));
+    // An operator of one M takes no other.
+    GemmAllReduce fixed(world, {.m = 8, .n = 4, .k = 6, .type = Type::fp32}, on_cpu());
+    EXPECT_EQ(error_of([&] { static_cast<void>(fixed.operand("a", memory.data(), 2)); }),
+              "operand a: M = 2; this operator takes M = 8 only");
+    EXPECT_EQ(error_of([&] { fixed.run(all_of(fixed, 2, 2, memory.data())); }), "operand a is 2 x 3; it must be 8 x 3");
+    return 0;
+  };
+  EXPECT_EQ(run_threads(2, roomy, body), 0);
+}
+
+TEST(AnyM, IsRefusedWhereGpusAreInsistedOn) {
+  const auto body = [](World& world) {
+    OperatorOptions options;
+    options.device = Device::cuda;
+    EXPECT_EQ(error_of([&] { GemmAllReduce(world, {.m = 8, .n = 4, .k = 6, .any_m = true}, options); }),
+              "device cuda: any_m = true: operators on GPUs take one M; leave any_m out, or ask for device cpu");
+    return 0;
+  };
+  EXPECT_EQ(run_threads(1, roomy, body), 0);
+}
+
+// Rank 1's is of one M, the others' of any.
+TEST(AnyM, IsTheSameOnEveryRank) {
+  std::vector<std::string> messages(3);
+  const auto body = [&](World& world) {
+    messages[static_cast<std::size_t>(world.rank())] =
+        error_of([&] { GemmAllReduce(world, {.m = 8, .n = 4, .k = 6, .any_m = world.rank() != 1}, on_cpu()); });
+    return 0;
+  };
+  EXPECT_EQ(run_threads(3, roomy, body), 0);
+  for (const std::string& message : messages)
+    EXPECT_EQ(message, "ranks disagree on an operator: rank 1 asks for any_m = false, ranks 0 and 2 for any_m = true");
+}
+
+struct Made final : Execution {
+  explicit Made(std::int64_t rows) : m(rows) {}
+  Report run(const Addresses&) override { return {}; }
+  std::int64_t m;
+};
+
+TEST(PlansBySize, DropTheLeastRecentlyUsed) {
+  std::vector<std::int64_t> made;
+  bool fails = false;
+  ops::PlansBySize plans(
+      [&](std::int64_t m) -> std::unique_ptr<Execution> {
+        if (fails) throw Error(ErrorCode::runtime_failure, "none");
+        made.push_back(m);
+        return std::make_unique<Made>(m);
+      },
+      3);
+  const auto use = [&](std::int64_t m) { EXPECT_EQ(dynamic_cast<Made&>(plans.at(m)).m, m); };
+  for (std::int64_t m : {1, 2, 3, 1, 3}) use(m);
+  EXPECT_EQ(made, (std::vector<std::int64_t>{1, 2, 3}));
+  fails = true;
+  EXPECT_THROW(plans.at(4), Error);
+  for (std::int64_t m : {2, 1, 3}) use(m);  // none has left
+  fails = false;
+  use(4);  // in the place of 2
+  for (std::int64_t m : {1, 3, 4}) use(m);
+  EXPECT_EQ(made, (std::vector<std::int64_t>{1, 2, 3, 4}));
+  use(2);  // in the place of 1
+  use(1);
+  EXPECT_EQ(made, (std::vector<std::int64_t>{1, 2, 3, 4, 2, 1}));
+}
+
+}  // namespace
+}  // namespace imbrex
