@@ -63,7 +63,7 @@ struct OperatorOptions {
 /// of another M takes more, the call takes that from the symmetric heap, and throws Error(runtime_failure) on every
 /// rank where it is full; the operator stays usable. An M above `m`, or one that does not divide by the ranks, is
 /// refused as operands are. Ranks whose M differ wait for each other in vain, up to the wait limit, or compute
-/// nonsense.
+/// nonsense; with IMBREX_CHECK_CALLS=1 in the environment, every rank refuses such a call and names the ranks and M.
 ///
 /// Calls throw Error(invalid_input) for operands that do not fit, naming operand, value and rule, before anything is
 /// launched. Where every rank refuses its call, the operator stays usable. Where only some ranks do, the world fails:

@@ -18,6 +18,10 @@ constexpr std::array<Variable, num_variables> registry{{
      "seconds that any wait may last, where the program does not say; past it the operation fails on every rank"},
     {Key::loss_detection, "IMBREX_LOSS_DETECTION", text, "auto",
      "how the end of a peer process is noticed: auto, pidfd, or lock (a record lock, for kernels without pidfd_open)"},
+    {Key::check_calls, "IMBREX_CHECK_CALLS", integer, "0",
+     "1: for debugging, ranks compare what they call an operator or a collective with, and every rank refuses a call "
+     "in "
+     "which they differ; each call then waits for all ranks. The same on every rank"},
     {Key::rank, "IMBREX_RANK", integer, "", "this process's rank; set by `imbrex launch`"},
     {Key::world_size, "IMBREX_WORLD_SIZE", integer, "", "number of ranks; set by `imbrex launch`"},
     {Key::rendezvous, "IMBREX_RENDEZVOUS", text, "",
@@ -113,10 +117,17 @@ std::string Environment::loss_detection() const {
   return method;
 }
 
+bool Environment::check_calls() const {
+  const std::int64_t value = integer(Key::check_calls).value_or(0);
+  IMBREX_EXPECTS(value == 0 || value == 1, "{}='{}' must be 0 or 1", name_of(Key::check_calls), *raw(Key::check_calls));
+  return value == 1;
+}
+
 std::string Environment::fault(Key key) const {
   try {
     if (key == Key::wait_limit) static_cast<void>(wait_limit());
     if (key == Key::loss_detection) static_cast<void>(loss_detection());
+    if (key == Key::check_calls) static_cast<void>(check_calls());
     if (entry(key).type == ValueType::integer) static_cast<void>(integer(key));
     if (entry(key).type == ValueType::number) static_cast<void>(number(key));
   } catch (const Error& error) {

@@ -14,6 +14,7 @@ enum class Key : std::uint8_t {
   // Imbrex
   wait_limit,
   loss_detection,
+  check_calls,
   rank,
   world_size,
   rendezvous,
@@ -77,6 +78,9 @@ class Environment {
 
   /// IMBREX_LOSS_DETECTION, or "auto". Throws Error(invalid_input) where it is no method.
   std::string loss_detection() const;
+
+  /// IMBREX_CHECK_CALLS, or false. Throws Error(invalid_input) where it is neither 0 nor 1.
+  bool check_calls() const;
 
   /// Why the variable's value cannot be used; empty where it can, or is not set.
   std::string fault(Key key) const;

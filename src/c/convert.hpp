@@ -102,7 +102,7 @@ void call(runtime::Calls& calls, const imbrex_operand* operands, std::size_t cou
     try {
       return CallOperands(operands, count);
     } catch (const Error& error) {
-      calls.refuse(error.what());
+      calls.refuse(error);
       throw;
     }
   }();

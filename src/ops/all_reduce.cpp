@@ -43,6 +43,7 @@ void AllReduce::run(const Operands& operands, CudaStream stream) {
         ops::expect_apart(in, out, true);
         return Resolved{in.data, out.data, count};
       },
+      [&](const Resolved& r) { return runtime::Terms("a call of an all-reduce").add("count", r.count); },
       [&](const Resolved& r) { (*state_->backend)(r.in, r.out, r.count, stream); });
 }
 

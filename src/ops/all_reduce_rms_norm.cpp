@@ -56,6 +56,11 @@ void AllReduceRmsNorm::run(const Operands& operands, CudaStream stream) {
         collectives::expect_operands(resolved.operands, resolved.rows, s.max_rows, s.hidden, s.type);
         return resolved;
       },
+      [&](const Resolved& r) {
+        return runtime::Terms("a call of an all-reduce with RMSNorm")
+            .add("rows", r.rows)
+            .add("residual", r.operands.residual != nullptr);
+      },
       [&](const Resolved& r) { (*s.backend)(r.operands, r.rows, stream); });
 }
 

@@ -13,7 +13,9 @@
 namespace imbrex {
 
 CollectiveObject::Place::Place(World& world, Device wanted) : calls(runtime::calls_of(world)) {
-  runtime::agree(world, [&] { return runtime::Terms("a collective").add("device", name_of(wanted)); });
+  runtime::agree(world, [&] {
+    return runtime::Terms("a collective").add("device", name_of(wanted)).add("IMBREX_CHECK_CALLS", calls.checked());
+  });
   if (wanted == Device::cpu) return;
   why_cpu = ops::why_no_gpus(world);
   if (why_cpu.empty()) device = Device::cuda;

@@ -18,16 +18,16 @@ struct CollectiveObject::Place {
   Place(World& world, Device wanted);
 
   /// This rank's next call: `resolve` checks its operands, and `launch` takes what it returns. Peers learn of it if
-  /// this rank refuses what they take.
-  template <typename Resolve, typename Launch>
-  void call(const Operands& operands, CudaStream stream, Resolve&& resolve, Launch&& launch) {
+  /// this rank refuses what they take. `describe` says what the ranks' calls have in common: see Calls.
+  template <typename Resolve, typename Describe, typename Launch>
+  void call(const Operands& operands, CudaStream stream, Resolve&& resolve, Describe&& describe, Launch&& launch) {
     calls.make(
         [&] {
           if (device == Device::cpu) expect_no_stream(stream);
           expect_here(operands);
           return resolve();
         },
-        launch);
+        describe, launch);
   }
 
   /// The backend is made, and has selected this rank's GPU.

@@ -52,6 +52,9 @@ void Exchange::run(const Operands& operands, CudaStream stream) {
         ops::expect_apart(in, out, false);
         return Resolved{in.data, out.data, count};
       },
+      [&](const Resolved& r) {
+        return runtime::Terms("a call of an exchange").add("kind", name_of(s.kind)).add("count", r.count);
+      },
       [&](const Resolved& r) { (*s.backend)(r.in, r.out, r.count, stream); });
 }
 

@@ -58,11 +58,12 @@ Problem problem_of(Operator op, const GemmShape& shape, int ranks) {
   return {op, shape.m, shape.n, shape.k, ranks, shape.type, shape.bias, shape.scales, b_layout};
 }
 
-runtime::Terms terms_of(const Problem& problem, bool any_m, const OperatorOptions& options, bool gpus_wanted) {
+runtime::Terms terms_of(const Problem& problem, bool any_m, const OperatorOptions& options, bool gpus_wanted,
+                        bool checked) {
   runtime::Terms terms("an operator");
   plan::Fields fields;
   plan::add_fields(fields, problem);
-  terms.add("any_m", any_m);
+  terms.add("any_m", any_m).add("IMBREX_CHECK_CALLS", checked);
   plan::add_fields(fields, options.strategy, options.knobs);
   execute::add(terms, fields);
   if (!options.knobs) terms.add("codec", options.codec ? name_of(*options.codec) : "none");
@@ -102,12 +103,6 @@ CodecReport merged(World& world, const CodecReport& own) {
 }
 
 constexpr std::string_view no_any_m_on_gpus = "operators on GPUs take one M; leave any_m out, or ask for device cpu";
-
-// What a call works on.
-struct Call {
-  Addresses addresses;
-  Execution* execution;
-};
 
 }  // namespace
 
@@ -161,7 +156,7 @@ struct GemmOperator::State {
   }
 
   // Whether the operator runs on GPUs; if not, `refusal` says why.
-  bool prepare_on_gpus(const OperatorOptions& options, std::string& refusal) {
+  bool prepare_on_gpus(std::string& refusal) {
     gpus = ops::gpus_of(world, options.cuda);
     refusal = gpus->refusal;
     if (!refusal.empty()) return false;
@@ -176,14 +171,27 @@ struct GemmOperator::State {
     return true;
   }
 
+  // What the ranks' calls have in common.
+  runtime::Terms call_terms() const {
+    Problem of_call = problem;
+    of_call.m = rules.m();
+    plan::Fields fields;
+    plan::add_fields(fields, of_call);
+    runtime::Terms terms("a call of an operator");
+    execute::add(terms, fields);
+    return terms;
+  }
+
   Execution& execution() { return on_gpus ? *on_gpus->execution : *on_host; }
   // On the CPU. The execution of another M may be gone when somebody asks for the report.
-  Report run_here(const Call& call) {
-    Report report = call.execution->run(call.addresses);
-    if (coded) last_codes = call.execution->codec_report();
+  Report run_here(const Addresses& addresses) {
+    Execution& of_m = execution_of(rules.m());
+    Report report = of_m.run(addresses);
+    if (coded) last_codes = of_m.codec_report();
     return report;
   }
 
+  // Made by a call that the ranks take: what a plan takes of the heap, it takes on all of them.
   Execution& execution_of(std::int64_t m) { return m == problem.m ? execution() : by_size->at(m); }
 
   // NOTE: a kernel that meets an address of the host's ends the process's use of the GPU.
@@ -219,6 +227,7 @@ struct GemmOperator::State {
           }
           return rules.resolve(there);
         },
+        [&](const Addresses&) { return call_terms(); },
         [&](const Addresses& addresses) {
           each(OperandRole::input, [](Staged& s, const void* p) { s.bring(p); });
           Report report = execution().run(addresses);
@@ -238,7 +247,7 @@ GemmOperator::GemmOperator(World& world, Operator op, const GemmShape& shape, co
     validate(problem);
     IMBREX_EXPECTS(!shape.any_m || options.device != Device::cuda, "device cuda: any_m = true: {}", no_any_m_on_gpus);
     options = with_codec(problem, given);
-    return terms_of(problem, shape.any_m, options, wanted);
+    return terms_of(problem, shape.any_m, options, wanted, runtime::calls_of(world).checked());
   });
   state_ = std::make_unique<State>(world, problem, shape.any_m, options);
   State& s = *state_;
@@ -249,7 +258,7 @@ GemmOperator::GemmOperator(World& world, Operator op, const GemmShape& shape, co
     s.prepare_any_m();
     return;
   }
-  if (wanted && s.prepare_on_gpus(options, s.why_cpu)) return;
+  if (wanted && s.prepare_on_gpus(s.why_cpu)) return;
   if (options.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", s.why_cpu));
   s.plan = std::make_shared<const Plan>(choose_plan(problem, nominal_host_machine(), options));
   s.host = make_cpu_executor(world, options.cpu);
@@ -290,14 +299,15 @@ void GemmOperator::run(const Operands& operands, CudaStream stream) {
         } else {
           IMBREX_EXPECTS(stream == nullptr, "a stream of CUDA is given, and this operator works on the CPU");
         }
-        return Call{addresses, &s.execution_of(s.rules.m())};
+        return addresses;
       },
-      [&](const Call& call) {
+      [&](const Addresses&) { return s.call_terms(); },
+      [&](const Addresses& addresses) {
         s.called = true;
         if (on_gpus)
-          call.execution->enqueue(call.addresses, stream);
+          s.execution().enqueue(addresses, stream);
         else
-          s.run_here(call);
+          s.run_here(addresses);
       });
 }
 
@@ -305,12 +315,8 @@ Report GemmOperator::run_and_wait(const Operands& operands) {
   State& s = *state_;
   s.called = true;
   if (s.device == Device::cuda) return s.run_staged(operands);
-  return s.calls.make(
-      [&] {
-        const Addresses addresses = s.rules.resolve(operands);
-        return Call{addresses, &s.execution_of(s.rules.m())};
-      },
-      [&](const Call& call) { return s.run_here(call); });
+  return s.calls.make([&] { return s.rules.resolve(operands); }, [&](const Addresses&) { return s.call_terms(); },
+                      [&](const Addresses& addresses) { return s.run_here(addresses); });
 }
 
 void GemmOperator::check() { state_->execution().check(); }

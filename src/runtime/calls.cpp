@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/environment.hpp"
 #include "base/narrow.hpp"
 
 namespace imbrex::runtime {
@@ -53,6 +54,15 @@ std::string text_of(RefusalRecord& record, std::uint64_t number) {
 }
 
 }  // namespace
+
+Calls::Calls(World& world, Control& control, int rank)
+    : world_(world), control_(control), rank_(rank), checked_(base::environment().check_calls()) {}
+
+void Calls::compare(const std::function<Terms()>& ask) { agree(world_, ask); }
+
+void Calls::refuse(const Error& error) {
+  make([&]() -> int { throw error; }, [](int) { return Terms("a call"); }, [](int) {});
+}
 
 // A rank that takes a call writes that down, then looks for refusals. One that refuses it writes that down, then looks
 // for ranks that took it. All four are sequentially consistent, so one of the two sees the other.

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string_view>
 
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
+#include "runtime/agreement.hpp"
 #include "runtime/control.hpp"
 
 namespace imbrex::runtime {
@@ -15,15 +18,26 @@ namespace imbrex::runtime {
 /// world fails instead, with the rank that refused and its reason. One thread at a time.
 class Calls {
  public:
-  Calls(Control& control, int rank) : control_(control), rank_(rank) {}
+  Calls(World& world, Control& control, int rank);
+
+  /// Whether ranks compare their calls (IMBREX_CHECK_CALLS).
+  bool checked() const { return checked_; }
 
   /// This rank's next call: `resolve` checks its operands, and `launch` gets what it returns. Peers learn of it if this
-  /// rank refuses what they take, by an Error(invalid_input) of either.
-  template <typename Resolve, typename Launch>
-  auto make(Resolve&& resolve, Launch&& launch) {
+  /// rank refuses what they take, by an Error(invalid_input) of either. Where calls are checked, the call is
+  /// collective, and what `describe` says of what `resolve` returned must be the same on every rank; else every rank
+  /// refuses it, by an Error(invalid_input) that names the field and the ranks.
+  template <typename Resolve, typename Describe, typename Launch>
+  auto make(Resolve&& resolve, Describe&& describe, Launch&& launch) {
     bool taken = false;
     try {
-      const auto resolved = resolve();
+      const auto resolved = [&] {
+        if (!checked_) [[likely]]
+          return resolve();
+        std::optional<decltype(resolve())> own;
+        compare([&] { return describe(own.emplace(resolve())); });
+        return *std::move(own);
+      }();
       take();
       taken = true;
       return launch(resolved);
@@ -37,6 +51,9 @@ class Calls {
   /// one load where nothing was refused.
   void take();
 
+  /// This rank refuses its next call with `error`, before it makes it.
+  void refuse(const Error& error);
+
   /// This rank refuses its next call, for `reason`. Waits for nobody: a peer that takes the call later learns of it.
   void refuse(std::string_view reason) noexcept;
 
@@ -44,10 +61,14 @@ class Calls {
   void take_back(std::string_view reason) noexcept;
 
  private:
+  // Where calls are checked.
+  void compare(const std::function<Terms()>& ask);
   void publish_refusal(std::string_view reason) noexcept;
 
+  World& world_;
   Control& control_;
   int rank_;
+  bool checked_;
   std::uint64_t number_ = 0;   // of the last call
   std::uint32_t refused_ = 0;  // the last calls, the latest lowest: set where this rank refused
 };

@@ -26,6 +26,7 @@ void validate(int size, const WorldOptions& options) {
                  base::most_wait_limit);
   // Before there are ranks, each of which would say it.
   static_cast<void>(base::environment().loss_detection());
+  static_cast<void>(base::environment().check_calls());
   IMBREX_EXPECTS(options.heap_bytes <= std::size_t{1} << 40, "symmetric heap of {} bytes a rank: at most 2^40",
                  options.heap_bytes);
 }
@@ -83,7 +84,7 @@ HostWorld::HostWorld(std::shared_ptr<Segment> segment, int rank, const WorldOpti
       exceptions_(std::uncaught_exceptions()),
       options_(options),
       control_(segment_->block(), rank),
-      calls_(control_, rank),
+      calls_(*this, control_, rank),
       heap_({segment_->heap.data(), segment_->block().heap_stride, rank}, segment_->block().heap_stride) {
   control_.set_pid(rank, pid_);
   control_.set_process(own_process());

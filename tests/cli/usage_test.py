@@ -129,7 +129,8 @@ class Usage(Case):
 
     def test_a_bad_environment_is_bad_input(self):
         run = ["run", "gemm_all_reduce", *SIZES]
-        for name, value in (("IMBREX_WAIT_LIMIT", "soon"), ("IMBREX_WAIT_LIMIT", "-1"), ("IMBREX_LOSS_DETECTION", "luck")):
+        for name, value in (("IMBREX_WAIT_LIMIT", "soon"), ("IMBREX_WAIT_LIMIT", "-1"), ("IMBREX_LOSS_DETECTION", "luck"),
+                            ("IMBREX_CHECK_CALLS", "2")):
             environment = {name: value}
             # Once, however many ranks there are.
             _, errors = self.run_program(*run, environment=environment, code=2)
