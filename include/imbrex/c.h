@@ -143,6 +143,8 @@ typedef struct imbrex_gemm {
   imbrex_scales scales;    ///< of IMBREX_E4M3 only
   imbrex_layout b_layout;  ///< IMBREX_COLUMN_MAJOR: B lies as N x K by rows, as a linear layer's weights do, and as
                            ///< B of IMBREX_E4M3 always does
+  int32_t any_m;           ///< not 0: calls take any M from 1 to `m`, on the CPU only; see GemmShape
+  int32_t reserved;
 } imbrex_gemm;
 
 /// The same on every rank.
@@ -182,7 +184,8 @@ imbrex_status imbrex_operator_destroy(imbrex_operator* op) IMBREX_NOEXCEPT;
 /// How many operands a call takes; -1 for NULL.
 int32_t imbrex_operator_operands(const imbrex_operator* op) IMBREX_NOEXCEPT;
 
-/// The operand at `index`, in the order in which calls find their operands soonest. `info->size` is set before.
+/// The operand at `index`, in the order in which calls find their operands soonest; with `any_m`, of the largest M.
+/// `info->size` is set before.
 imbrex_status imbrex_operator_operand(const imbrex_operator* op, int32_t index,
                                       imbrex_operand_info* info) IMBREX_NOEXCEPT;
 
@@ -219,7 +222,7 @@ imbrex_device imbrex_operator_device(const imbrex_operator* op) IMBREX_NOEXCEPT;
 /// Why an operator of IMBREX_AUTOMATIC works on the CPU; empty if it does not, or was told to. Lives as long as `op`.
 const char* imbrex_operator_why_cpu(const imbrex_operator* op) IMBREX_NOEXCEPT;
 
-/// The plan as JSON (docs/plan-format.md). Lives as long as the operator.
+/// The plan as JSON (docs/plan-format.md); with `any_m`, that of the largest M. Lives as long as the operator.
 imbrex_status imbrex_operator_plan(imbrex_operator* op, const char** json) IMBREX_NOEXCEPT;
 
 /* ----------------------------------------------------------------------------------------------- collectives */

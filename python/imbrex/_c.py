@@ -73,6 +73,8 @@ class Gemm(Structure):
         ("bias", c_int32),
         ("scales", c_int32),
         ("b_layout", c_int32),
+        ("any_m", c_int32),
+        ("reserved", c_int32),
     )
 
 

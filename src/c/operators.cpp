@@ -31,7 +31,7 @@ const OperatorObject& operator_of(const imbrex_operator* op) {
 }
 
 constexpr std::size_t first_gemm = 48, first_options = 48, first_info = 128;
-static_assert(sizeof(imbrex_gemm) == first_gemm);
+static_assert(sizeof(imbrex_gemm) == first_gemm + 8);  // with any_m
 static_assert(offsetof(imbrex_operator_options, codec) == first_options);
 static_assert(sizeof(imbrex_operand_info) == first_info);
 
@@ -55,7 +55,8 @@ GemmShape shape_of(const imbrex_gemm* given) {
           .type = type_of(gemm.type),
           .bias = gemm.bias != 0,
           .scales = static_cast<Scales>(kind_of(gemm.scales, 3, "scales")),
-          .b_layout = static_cast<Layout>(kind_of(gemm.b_layout, 2, "b_layout"))};
+          .b_layout = static_cast<Layout>(kind_of(gemm.b_layout, 2, "b_layout")),
+          .any_m = gemm.any_m != 0};
 }
 
 // What the text leaves out is as in Knobs, but for the type of partial products.

@@ -58,6 +58,30 @@ static void take_operands(const imbrex_operator* op, void* a, void* b, void* out
   }
 }
 
+/* One operator, calls of several M: the rows of "a" say which. */
+static void multiply_any_m(imbrex_world* world) {
+  const imbrex_gemm gemm = {.size = sizeof gemm, .m = M, .n = N, .k = K, .type = IMBREX_FP32, .any_m = 1};
+  const imbrex_operator_options options = {.size = sizeof options, .device = IMBREX_CPU};
+  imbrex_operator* op = NULL;
+  EXPECT_OK(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op));
+  static float a[M * PART], b[PART * N], out[M * N];
+  for (int i = 0; i < M * PART; ++i) a[i] = a_at(i / PART, own_rank * PART + i % PART);
+  for (int i = 0; i < PART * N; ++i) b[i] = b_at(own_rank * PART + i / N, i % N);
+  imbrex_operand operands[3];
+  take_operands(op, a, b, out, operands);
+  EXPECT(operands[0].view.extents[0] == M);
+  const int sizes[] = {M, 1, 3, M, 1};
+  for (int turn = 0; turn < 5; ++turn) {
+    operands[0].view.extents[0] = operands[2].view.extents[0] = sizes[turn];
+    memset(out, 0xff, sizeof out);
+    EXPECT_OK(imbrex_operator_run(op, operands, 3, NULL));
+    for (int i = 0; i < sizes[turn] * N; ++i) EXPECT(out[i] == product_at(i / N, i % N));
+  }
+  operands[0].view.extents[0] = M + 1;
+  EXPECT_REFUSED(imbrex_operator_run(op, operands, 3, NULL), "this operator takes M from 1 to");
+  EXPECT_OK(imbrex_operator_destroy(op));
+}
+
 static void multiply(imbrex_world* world, imbrex_operator_kind kind, const char* strategy, const char* knobs) {
   const int scatters = kind == IMBREX_GEMM_REDUCE_SCATTER;
   const imbrex_gemm gemm = {.size = sizeof gemm, .m = M, .n = N, .k = K, .type = IMBREX_FP32};
@@ -327,6 +351,7 @@ static void rank_main(const imbrex_unique_id ids[2]) {
   multiply(world, IMBREX_GEMM_ALL_REDUCE, "fused", "{\"tile_m\": 32, \"tile_n\": 16}");
   multiply(world, IMBREX_GEMM_ALL_REDUCE, "sequential", NULL);
   multiply_through_a_codec(world);
+  multiply_any_m(world);
   sum(world);
   refuse(world);
   EXPECT_OK(imbrex_world_check(world));
