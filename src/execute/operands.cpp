@@ -102,17 +102,22 @@ OperandInfo OperandRules::info_at(std::size_t place, std::int64_t m) const {
 
 OperandInfo OperandRules::info(std::string_view name, std::int64_t m) const {
   const std::size_t place = place_of(name, 0);
-  expect_m(m, infos_[place].name);
+  expect_m(m, infos_[place], nullptr);
   return info_at(place, m);
 }
 
-void OperandRules::expect_m(std::int64_t m, std::string_view where) const {
-  IMBREX_EXPECTS(any_m_ || m == problem_.m, "operand {}: M = {}; this operator takes M = {} only", where, m,
+void OperandRules::expect_m(std::int64_t m, const OperandInfo& info, const View* view) const {
+  // Only where it is refused: texts take longer than all else.
+  const auto operand = [&] {
+    return view == nullptr ? std::string(info.name)
+                           : fmt::format("{} is {}", info.name, text_of(view->extents, view->dims, " x "));
+  };
+  IMBREX_EXPECTS(any_m_ || m == problem_.m, "operand {}: M = {}; this operator takes M = {} only", operand(), m,
                  problem_.m);
-  IMBREX_EXPECTS(m >= 1 && m <= problem_.m, "operand {}: M = {}; this operator takes M from 1 to {}", where, m,
+  IMBREX_EXPECTS(m >= 1 && m <= problem_.m, "operand {}: M = {}; this operator takes M from 1 to {}", operand(), m,
                  problem_.m);
   IMBREX_EXPECTS(!plan::splits_m(problem_.op) || m % problem_.ranks == 0,
-                 "operand {}: M = {} does not divide by {} ranks; {} splits it over the ranks", where, m,
+                 "operand {}: M = {} does not divide by {} ranks; {} splits it over the ranks", operand(), m,
                  problem_.ranks, name_of(problem_.op));
 }
 
@@ -120,13 +125,13 @@ std::int64_t OperandRules::m_of(const View& a) const {
   const OperandInfo& info = infos_.front();
   expect_view(info, a);
   const Shape shape(a);
-  const std::string given = fmt::format("{} is {}", info.name, text_of(a.extents, a.dims, " x "));
   const std::size_t wide = info.cols > 1 ? 1 : 0;
   IMBREX_EXPECTS(wide == 0 || (shape.dims > 0 && shape.extents[shape.dims - 1] == info.cols),
-                 "operand {}; its rows must have {} elements", given, info.cols);
+                 "operand {} is {}; its rows must have {} elements", info.name, text_of(a.extents, a.dims, " x "),
+                 info.cols);
   std::int64_t m = m_per_row_.front();
   for (std::size_t i = 0; i + wide < shape.dims; ++i) m = base::counted_product(m, shape.extents[i]);
-  expect_m(m, given);
+  expect_m(m, info, &a);
   return m;
 }
 

@@ -42,7 +42,8 @@ class OperandRules {
   std::size_t place_of(std::string_view name, std::size_t guess) const;
   // By its rows.
   std::int64_t m_of(const View& a) const;
-  void expect_m(std::int64_t m, std::string_view where) const;
+  // The view that says so, if one does.
+  void expect_m(std::int64_t m, const OperandInfo& info, const View* view) const;
   // At `place`, in a call of that M.
   OperandInfo info_at(std::size_t place, std::int64_t m) const;
 
