@@ -60,10 +60,11 @@ struct OperatorOptions {
 /// collective set-up: each rank makes the plan of an M when a call first has it, which takes a simulated run of every
 /// candidate unless strategy and knobs are given, and keeps the plans of the 32 M called last. They share memory, which
 /// the operator takes when it is made: enough for the plans of `m`, a half of it, a quarter and so on. Where the plan
-/// of another M takes more, the call takes that from the symmetric heap, and throws Error(runtime_failure) on every
-/// rank where it is full; the operator stays usable. An M above `m`, or one that does not divide by the ranks, is
-/// refused as operands are. Ranks whose M differ wait for each other in vain, up to the wait limit, or compute
-/// nonsense; with IMBREX_CHECK_CALLS=1 in the environment, every rank refuses such a call and names the ranks and M.
+/// of another M takes more, the call takes that from what nobody had yet of the symmetric heap, and throws
+/// Error(runtime_failure) on every rank where it is full; the operator stays usable. An M above `m`, or one that does
+/// not divide by the ranks, is refused as operands are. Ranks whose M differ wait for each other in vain, up to the
+/// wait limit, or compute nonsense; with IMBREX_CHECK_CALLS=1 in the environment, every rank refuses such a call and
+/// names the ranks and M.
 ///
 /// Calls throw Error(invalid_input) for operands that do not fit, naming operand, value and rule, before anything is
 /// launched. Where every rank refuses its call, the operator stays usable. Where only some ranks do, the world fails:

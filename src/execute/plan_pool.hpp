@@ -21,7 +21,8 @@ namespace imbrex::execute {
 /// adds up what its own counters received. Nobody asks the peers for anything.
 class PlanPool {
  public:
-  /// Gives so many zeroed bytes at the same offset on every rank, and needs no communication: SymmetricHeap::allocate.
+  /// Gives so many zeroed bytes at the same offset on every rank, and needs no communication: what it gives, peers may
+  /// reach at once.
   using Allocate = std::function<std::size_t(std::size_t bytes)>;
 
   /// Memory for plans that take up to `first`. Its counters, of this rank, must show first_count() before a peer posts.

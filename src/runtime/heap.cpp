@@ -16,16 +16,44 @@ void OffsetAllocator::add(std::size_t offset, std::size_t bytes) {
   release(offset);  // joins what it touches
 }
 
-std::optional<std::size_t> OffsetAllocator::allocate(std::size_t bytes) {
-  if (bytes > std::size_t(-1) - alignment) return std::nullopt;
-  bytes = std::max(alignment, (bytes + alignment - 1) / alignment * alignment);
-  const auto fit = std::find_if(free_.begin(), free_.end(), [&](const auto& range) { return range.second >= bytes; });
-  if (fit == free_.end()) return std::nullopt;
-  const auto [offset, available] = *fit;
+namespace {
+
+// Nothing where the sum would wrap.
+std::optional<std::size_t> in_units(std::size_t bytes) {
+  constexpr std::size_t unit = OffsetAllocator::alignment;
+  if (bytes > std::size_t(-1) - unit) return std::nullopt;
+  return std::max(unit, (bytes + unit - 1) / unit * unit);
+}
+
+}  // namespace
+
+std::optional<std::size_t> OffsetAllocator::take(std::map<std::size_t, std::size_t>::iterator range,
+                                                 std::size_t skipped, std::size_t bytes) {
+  const auto [begin, available] = *range;
+  if (available < skipped || available - skipped < bytes) return std::nullopt;
+  const std::size_t offset = begin + skipped;
   live_.emplace(offset, bytes);
-  free_.erase(fit);
-  if (available > bytes) free_.emplace(offset + bytes, available - bytes);
+  free_.erase(range);
+  if (skipped > 0) free_.emplace(begin, skipped);
+  if (available - skipped > bytes) free_.emplace(offset + bytes, available - skipped - bytes);
+  used_ = std::max(used_, offset + bytes);
   return offset;
+}
+
+std::optional<std::size_t> OffsetAllocator::allocate(std::size_t bytes) {
+  const auto units = in_units(bytes);
+  if (!units) return std::nullopt;
+  for (auto range = free_.begin(); range != free_.end(); ++range)
+    if (const auto offset = take(range, 0, *units)) return offset;
+  return std::nullopt;
+}
+
+std::optional<std::size_t> OffsetAllocator::allocate_unused(std::size_t bytes) {
+  const auto units = in_units(bytes);
+  if (!units) return std::nullopt;
+  for (auto range = free_.begin(); range != free_.end(); ++range)
+    if (const auto offset = take(range, used_ - std::min(used_, range->first), *units)) return offset;
+  return std::nullopt;
 }
 
 std::optional<std::size_t> OffsetAllocator::release(std::size_t offset) {
@@ -60,6 +88,12 @@ std::size_t OffsetAllocator::largest_free() const {
   return largest;
 }
 
+std::size_t OffsetAllocator::unused_bytes() const {
+  std::size_t sum = 0;
+  for (const auto& [offset, bytes] : free_) sum += bytes - std::min(bytes, used_ - std::min(used_, offset));
+  return sum;
+}
+
 std::size_t HostHeap::allocate(std::size_t bytes) {
   const auto offset = allocator_.allocate(bytes);
   if (!offset)
@@ -67,6 +101,16 @@ std::size_t HostHeap::allocate(std::size_t bytes) {
                 fmt::format("symmetric heap is full: {} bytes asked, {} left, {} of them in one piece; "
                             "make the world with more heap_bytes",
                             bytes, allocator_.free_bytes(), allocator_.largest_free()));
+  return *offset;
+}
+
+std::size_t HostHeap::allocate_unused(std::size_t bytes) {
+  const auto offset = allocator_.allocate_unused(bytes);
+  if (!offset)
+    throw Error(ErrorCode::runtime_failure,
+                fmt::format("symmetric heap is full: {} bytes asked that nobody had before, {} left of these; "
+                            "make the world with more heap_bytes",
+                            bytes, allocator_.unused_bytes()));
   return *offset;
 }
 

@@ -24,15 +24,25 @@ class OffsetAllocator {
   /// Nothing where no free range is long enough. Zero bytes take one unit, so that offsets are unique.
   std::optional<std::size_t> allocate(std::size_t bytes);
 
+  /// The same beyond all that was ever taken.
+  std::optional<std::size_t> allocate_unused(std::size_t bytes);
+
   /// Bytes that were taken at `offset`; nothing if none were.
   std::optional<std::size_t> release(std::size_t offset);
 
   std::size_t free_bytes() const;
   std::size_t largest_free() const;
+  /// Bytes beyond all that was ever taken.
+  std::size_t unused_bytes() const;
 
  private:
+  // From a free range's `skipped` byte on, where that many fit behind it.
+  std::optional<std::size_t> take(std::map<std::size_t, std::size_t>::iterator range, std::size_t skipped,
+                                  std::size_t bytes);
+
   std::map<std::size_t, std::size_t> free_;  // offset -> bytes; neighbours are always merged
   std::map<std::size_t, std::size_t> live_;
+  std::size_t used_ = 0;  // the end of all that was ever taken
 };
 
 /// Symmetric heap in memory that the caller keeps mapped: rank r's part begins at base + r * stride.
@@ -41,6 +51,8 @@ class HostHeap final : public SymmetricHeap {
   HostHeap(HeapHandle handle, std::size_t bytes) : handle_(handle), allocator_(bytes) {}
 
   std::size_t allocate(std::size_t bytes) override;
+  /// As allocate, and needs no barrier before peers reach it, whatever was released before: nobody had it yet.
+  std::size_t allocate_unused(std::size_t bytes);
   void release(std::size_t offset) noexcept override;
   HeapHandle handle() const override { return handle_; }
 

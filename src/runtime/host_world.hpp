@@ -52,6 +52,7 @@ class HostWorld final : public World {
   void fail(const std::string& message) noexcept override;
   void throw_if_failed() const override { control_.throw_if_failed(); }
 
+  HostHeap& host_heap() { return heap_; }
   Control& control() { return control_; }
   Calls& calls() { return calls_; }
   std::shared_ptr<void>& attachment() { return attachment_; }

@@ -158,6 +158,21 @@ TEST(PooledPlans, TakeTurnsInMemoryThatGrows) {
   }
 }
 
+// A peer may still be clearing what it gave back.
+TEST(PooledPlans, GrowIntoMemoryThatNobodyHad) {
+  const auto body = [&](World& world) {
+    execute::PooledPlans plans(world, {}, [&](const auto&) { return plan_of(4); });
+    const std::size_t given_back = world.heap().allocate(1 << 18);
+    world.heap().release(given_back);
+    const auto large = plans.prepare(plan_of(256));
+    EXPECT_EQ(world.heap().allocate(1 << 18), given_back);
+    Sum sum(world, 256);
+    EXPECT_TRUE(sum.right(*large, 2));
+    return 0;
+  };
+  EXPECT_EQ(run_threads(2, {.heap_bytes = 1 << 20, .wait_limit = 20}, body), 0);
+}
+
 TEST(PooledPlans, SayThatTheHeapIsFull) {
   const auto body = [&](World& world) {
     execute::PooledPlans plans(world, {}, [&](const auto&) { return plan_of(4); });

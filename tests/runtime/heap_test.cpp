@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -70,6 +71,41 @@ TEST(OffsetAllocator, MatchesAModelOverRandomSequences) {
     for (const auto& [first, length] : live) allocator.release(first * 256);
     ASSERT_EQ(allocator.largest_free(), units * 256);
   }
+}
+
+// The end of all that was ever taken, and the lowest free place behind it.
+TEST(OffsetAllocator, GivesWhatNobodyHad) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int sequence = 0; sequence < 200; ++sequence) {
+    const std::size_t capacity = 256 * (1 + random() % 100);
+    OffsetAllocator allocator(capacity);
+    std::vector<std::size_t> live;
+    std::size_t used = 0;
+    for (int step = 0; step < 60; ++step) {
+      EXPECT_EQ(allocator.unused_bytes(), capacity - used);
+      const std::size_t bytes = 256 * (1 + random() % 12);
+      std::optional<std::size_t> given;
+      if (random() % 3 == 0) {
+        given = allocator.allocate_unused(bytes - random() % 256);
+        ASSERT_EQ(given, used + bytes <= capacity ? std::optional(used) : std::nullopt);
+      } else if (random() % 2 == 0 || live.empty()) {
+        given = allocator.allocate(bytes);
+      } else {
+        std::swap(live[random() % live.size()], live.back());
+        ASSERT_TRUE(allocator.release(live.back()));
+        live.pop_back();
+      }
+      if (!given) continue;
+      live.push_back(*given);
+      used = std::max(used, *given + bytes);
+    }
+    for (const std::size_t offset : live) ASSERT_TRUE(allocator.release(offset));
+    EXPECT_EQ(allocator.free_bytes(), capacity);
+    EXPECT_EQ(allocator.largest_free(), capacity);
+  }
+  EXPECT_EQ(OffsetAllocator(1024).allocate_unused(std::size_t(-1)), std::nullopt);
 }
 
 TEST(OffsetAllocator, RefusesWhatCannotBe) {

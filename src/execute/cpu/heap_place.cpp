@@ -2,6 +2,8 @@
 
 #include <exception>
 
+#include "runtime/host_world.hpp"
+
 namespace imbrex::execute {
 
 HeapPlace::HeapPlace(World& world) : world_(world), exceptions_(std::uncaught_exceptions()) {}
@@ -19,7 +21,8 @@ HeapPlace::~HeapPlace() {
 
 std::size_t HeapPlace::allocate(std::size_t bytes) {
   offsets_.reserve(offsets_.size() + 1);
-  offsets_.push_back(world_.heap().allocate(bytes));
+  offsets_.push_back(open_ ? dynamic_cast<runtime::HostWorld&>(world_).host_heap().allocate_unused(bytes)
+                           : world_.heap().allocate(bytes));
   return offsets_.back();
 }
 

@@ -19,7 +19,8 @@ class HeapPlace {
   HeapPlace(const HeapPlace&) = delete;
   HeapPlace& operator=(const HeapPlace&) = delete;
 
-  /// As SymmetricHeap::allocate.
+  /// As SymmetricHeap::allocate. Once it is open, peers may reach what it gives before any barrier: so that is memory
+  /// that no rank may still be giving back.
   std::size_t allocate(std::size_t bytes);
 
   /// The ranks have agreed: from here on peers reach this rank's memory.
