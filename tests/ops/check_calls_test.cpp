@@ -1,11 +1,14 @@
 // With IMBREX_CHECK_CALLS=1, calls that differ between ranks are refused on every rank, and the ranks go on.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "imbrex/c.h"
 #include "imbrex/collectives.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/ops.hpp"
@@ -154,6 +157,40 @@ TEST(CheckCalls, ARefusalOfOneRankIsEverybodys) {
     return 0;
   };
   EXPECT_EQ(run(3, false, body), 0);
+}
+
+// What C's part of a call refuses, before the operator sees it, is everybody's, too.
+TEST(CheckCalls, ARefusalInCIsEverybodys) {
+  imbrex_unique_id id;
+  ASSERT_EQ(imbrex_make_unique_id(&id), IMBREX_OK);
+  const auto rank_main = [&](int rank) {
+    const imbrex_world_options roomy{.size = sizeof(imbrex_world_options), .heap_bytes = 1 << 24, .wait_limit = 20};
+    imbrex_world* world = nullptr;
+    EXPECT_EQ(imbrex_world_connect(&id, rank, 2, &roomy, &world), IMBREX_OK) << imbrex_error_message();
+    imbrex_collective* sum = nullptr;
+    imbrex_all_reduce_options cpu{};
+    cpu.size = sizeof cpu;
+    cpu.device = IMBREX_CPU;
+    EXPECT_EQ(imbrex_all_reduce_make(world, 4, IMBREX_FP32, &cpu, &sum), IMBREX_OK) << imbrex_error_message();
+    float values[4] = {1, 2, 3, 4};
+    const imbrex_view view{values, IMBREX_FP32, 1, {4}, {1}};
+    imbrex_operand operands[] = {{"in", view}, {rank == 1 ? nullptr : "out", view}};
+    EXPECT_EQ(imbrex_collective_run(sum, operands, 2, nullptr), IMBREX_INVALID_INPUT);
+    EXPECT_EQ(std::string(imbrex_error_message()),
+              rank == 1 ? "operands[1].name is null" : "rank 1: operands[1].name is null");
+    operands[1].name = "out";
+    EXPECT_EQ(imbrex_collective_run(sum, operands, 2, nullptr), IMBREX_OK) << imbrex_error_message();
+    EXPECT_EQ(values[3], 8);
+    EXPECT_EQ(imbrex_collective_destroy(sum), IMBREX_OK);
+    EXPECT_EQ(imbrex_world_destroy(world), IMBREX_OK);
+  };
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  rank_main(child == 0 ? 1 : 0);
+  if (child == 0) _exit(HasFailure() ? 1 : 0);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace
