@@ -147,8 +147,9 @@ const char* name_of_b_layout(Layout layout);
 /// OP and its sizes, strategy and knobs, as `run`, `plan`, `simulate` and `trace` take them.
 struct PlanOptions {
   std::string op, strategy = "auto", plan_file, codec = "exact";
+  std::vector<std::int64_t> groups;
   std::int64_t m = 0, n = 0, k = 0, ranks = 4, cluster = 0, cluster_k = 1, group = 8, k_slices = 1, split_k = 1,
-               chunks = 2, nodes = 1, library_tile = 0, library_parts = 1, own_shift = 0, abreast = 0;
+               chunks = 2, kept_free = 0, nodes = 1, library_tile = 0, library_parts = 1, own_shift = 0, abreast = 0;
   Type type = Type::bf16;
   std::optional<Scales> scales;
   std::optional<Layout> b_layout;

@@ -11,6 +11,18 @@ constexpr const char* knob_group = "Knobs (how the plan is made; names as in a p
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
 
+GroupSizes group_sizes(const std::vector<std::int64_t>& given) {
+  GroupSizes sizes{};
+  if (given.size() > sizes.size())
+    refuse(fmt::format("--groups has {} sizes; it may have {}", given.size(), sizes.size()));
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (given[i] < 1 || given[i] >= most)
+      refuse(fmt::format("--groups: a size of {}; it must be from 1 to {}", given[i], most - 1));
+    sizes[i] = static_cast<std::int32_t>(given[i]);
+  }
+  return sizes;
+}
+
 }  // namespace
 
 void add_scales(CLI::App& app, std::optional<Scales>& to) {
@@ -63,8 +75,8 @@ void PlanOptions::add_to(CLI::App& command) {
                    "Add a row, the bias, to every row of the output (gemm_all_to_all: of each rank's product)");
   command
       .add_option("--strategy", strategy,
-                  "sequential (GEMM, then collective), decomposed (in chunks), fused (tile by tile), or auto "
-                  "(default): the one predicted to be fastest")
+                  "sequential (GEMM, then collective), decomposed (in chunks), fused (tile by tile), signaled "
+                  "(a collective for each group of tiles), or auto (default): the one predicted to be fastest")
       ->type_name("NAME");
 
   add_integer(command, "--tile-m", knobs.tile_m, 1, most, "Rows of a tile (default 128)")->group(knob_group);
@@ -100,7 +112,21 @@ void PlanOptions::add_to(CLI::App& command) {
                   "one a step; with a GEMM: not in fused plans")
       ->type_name("NAME")
       ->group(knob_group);
-  add_integer(command, "--chunks", chunks, 1, most - 1, "decomposed: parts of the GEMM (default 2)")->group(knob_group);
+  add_integer(command, "--chunks", chunks, 1, most - 1,
+              "decomposed: parts of the GEMM; signaled without --groups: groups, as equal as can be (default 2)")
+      ->group(knob_group);
+  command
+      .add_option("--groups", groups,
+                  "signaled: sizes of the groups, up to 16, in rows of tiles of every rank's part; with --packed, in "
+                  "tiles")
+      ->delimiter(',')
+      ->type_name("N,...")
+      ->group(knob_group);
+  command.add_flag("--packed", knobs.packed, "signaled, gemm_all_reduce: let groups be any number of tiles")
+      ->group(knob_group);
+  add_integer(command, "--kept-free", kept_free, 0, most - 1,
+              "signaled: SMs that the product leaves to the collectives (default 0)")
+      ->group(knob_group);
   add_integer(command, "--nodes", nodes, 1, max_ranks,
               "sequential, decomposed: hosts that the ranks lie on, equally many on each (default 1); collectives then "
               "cross between hosts once")
@@ -183,6 +209,8 @@ std::optional<Knobs> PlanOptions::chosen_knobs(Device device, int ranks_per_gpu)
   result.k_slices = static_cast<int>(k_slices);
   result.split_k = static_cast<int>(split_k);
   result.chunks = static_cast<int>(chunks);
+  result.groups = group_sizes(groups);
+  result.kept_free = static_cast<int>(kept_free);
   result.nodes = static_cast<int>(nodes);
   result.cluster = static_cast<int>(cluster);
   result.cluster_k = static_cast<int>(cluster_k);

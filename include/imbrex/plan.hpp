@@ -86,7 +86,12 @@ std::vector<OperandInfo> operands_of(const Problem& problem);
 
 // ------------------------------------------------------------------------------------------------- knobs
 
-enum class Strategy : std::uint8_t { sequential, decomposed, fused };
+enum class Strategy : std::uint8_t {
+  sequential,  ///< a library's product, then a library's collective
+  decomposed,  ///< the same in chunks, side by side
+  fused,       ///< tiles of one product wait for, or send, their own data
+  signaled,    ///< tiles of one product, in groups; a library's collective for each group (FlashOverlap)
+};
 
 /// Order in which a rank takes its tiles, within what its strategy fixes (own rows last or first, rotated by
 /// rank). With `group` g, tiles run in super-rows of g tile rows of an owner, columns outer, rows inner.
@@ -110,6 +115,9 @@ enum class Reducer : std::uint8_t {
   reserved,  ///< Reduction tasks on a compute queue of their own
 };
 
+/// Sizes of groups, in their order, up to the first 0.
+using GroupSizes = std::array<std::int32_t, 16>;
+
 struct Knobs {
   std::int64_t tile_m = 128, tile_n = 128;  ///< block of the product that one Tile computes
   int cluster = 0;    ///< tiles that share their part of B where the executor can: 1 or 2; 0: as it likes
@@ -125,21 +133,27 @@ struct Knobs {
   int split_k = 1;             ///< strategy fused: parts of K that a product's tile is cut into, each multiplied by a
                                ///< worker of its own; the last one's tile adds the others' parts, in fp32 and in the
                                ///< order of K. Cuts lie at multiples of 128; more parts than K has of these: one each
-  int chunks = 2;              ///< strategy decomposed: parts that the GEMM is cut into
-  int nodes = 1;               ///< library collectives: hosts that the ranks lie on, equally many on each, one host's
-                               ///< after another's; with several, what crosses between hosts does so once
-  int library_tile = 0;        ///< library products: of the algorithms that cuBLASLt suggests, the first one with this
-                               ///< tile, by cuBLASLt's number, that cuts K into library_parts; 0, or where it suggests
-                               ///< none such: the first one
-  int library_parts = 1;       ///< see library_tile
-  int own_shift = 0;           ///< column_major: columns by which own tiles run behind the others (all_gather_gemm:
-                               ///< ahead of them), so that what they wait for (send) has time to arrive
-  int abreast = 0;             ///< column_major: owners whose rows run side by side, then the next ones'; 0: all
-  bool span_shards = false;    ///< tiles may cover rows of several ranks (small M); needs a Reducer other than `tile`,
-                               ///< and in all_gather_gemm no scales a tensor, of which a tile has one
-  bool one_shot = false;       ///< gemm_all_reduce: every rank sends its product to all others
-  Type partial = Type::bf16;   ///< element type of partial products on the wire
-  std::optional<CodecPair> codec{};  ///< strategies sequential and decomposed, gemm_all_reduce and gemm_reduce_scatter:
+  int chunks = 2;         ///< strategy decomposed: parts that the GEMM is cut into; signaled without `groups`: groups
+                          ///< as equal as can be
+  GroupSizes groups{};    ///< strategy signaled: sizes of the groups, in rows of tiles of every rank's part; where
+                          ///< `packed`, in tiles
+  bool packed = false;    ///< strategy signaled, gemm_all_reduce: tiles of a group are any that follow each other
+                          ///< in the order, and lie one after another; their sums are put back into rows
+  int kept_free = 0;      ///< strategy signaled: SMs that the product leaves to the collectives
+  int nodes = 1;          ///< library collectives: hosts that the ranks lie on, equally many on each, one host's
+                          ///< after another's; with several, what crosses between hosts does so once
+  int library_tile = 0;   ///< library products: of the algorithms that cuBLASLt suggests, the first one with this
+                          ///< tile, by cuBLASLt's number, that cuts K into library_parts; 0, or where it suggests
+                          ///< none such: the first one
+  int library_parts = 1;  ///< see library_tile
+  int own_shift = 0;      ///< column_major: columns by which own tiles run behind the others (all_gather_gemm:
+                          ///< ahead of them), so that what they wait for (send) has time to arrive
+  int abreast = 0;        ///< column_major: owners whose rows run side by side, then the next ones'; 0: all
+  bool span_shards = false;   ///< tiles may cover rows of several ranks (small M); needs a Reducer other than `tile`,
+                              ///< and in all_gather_gemm no scales a tensor, of which a tile has one
+  bool one_shot = false;      ///< gemm_all_reduce: every rank sends its product to all others
+  Type partial = Type::bf16;  ///< element type of partial products on the wire
+  std::optional<CodecPair> codec{};  ///< strategies other than fused, gemm_all_reduce and gemm_reduce_scatter:
                                      ///< what the collective sends, by Imbrex' own kernels; a reduce-scatter has one
                                      ///< step, so both codecs are the same. It changes results, within a bound
 

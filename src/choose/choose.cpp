@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/ceil_div.hpp"
+#include "choose/signaled_times.hpp"
 #include "plan/strategies/strategies.hpp"
 
 namespace imbrex::choose {
@@ -78,6 +79,21 @@ void add_fused(std::vector<plan::Candidate>& list, const Problem& problem, const
     add([](Knobs& k) { k.transport = Transport::store, k.one_shot = true, k.reducer = Reducer::tail; });
 }
 
+// Groups of rows of tiles; and of tiles where these may be any, which is worth putting them back where few rows of
+// tiles make few groups.
+void add_signaled(std::vector<plan::Candidate>& list, const Problem& problem, const Machine& machine, Knobs knobs) {
+  const auto sms = static_cast<int>(std::min(machine.collective_sms.value, machine.sms.value - 1));
+  knobs.kept_free = std::max(sms, 0);
+  const auto add = [&] {
+    list.push_back({Strategy::signaled, knobs});
+    list.back().knobs.groups = choose_groups(problem, knobs, machine);
+  };
+  add();
+  if (problem.op != Operator::gemm_all_reduce || problem.ranks == 1) return;
+  knobs.packed = true;
+  add();
+}
+
 }  // namespace
 
 plan::Candidate library_sequence(const Problem& problem) {
@@ -92,7 +108,7 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
   const auto wanted = [&](Strategy s) { return !strategy || *strategy == s; };
   std::vector<plan::Candidate> list;
   if (knobs) {
-    for (const Strategy s : {Strategy::fused, Strategy::sequential, Strategy::decomposed}) {
+    for (const Strategy s : {Strategy::fused, Strategy::sequential, Strategy::decomposed, Strategy::signaled}) {
       // Neither several hosts nor codes are for fused plans; asked for, they are refused by name.
       const bool library = knobs->nodes > 1 || (knobs->codec && !strategy);
       if (!wanted(s) || (s == Strategy::fused && library)) continue;
@@ -133,6 +149,8 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
       c.knobs.chunks = chunks;
       list.push_back(c);
     }
+  if (wanted(Strategy::signaled) && (problem.ranks > 1 || strategy))
+    for (const Cut& cut : whole) add_signaled(list, problem, machine, cut_as(cut));
   return list;
 }
 

@@ -5,43 +5,13 @@
 #include <limits>
 
 #include "base/ceil_div.hpp"
+#include "choose/closed_forms.hpp"
+#include "choose/signaled_times.hpp"
 #include "machine/rates.hpp"
 #include "plan/problem.hpp"
 
 namespace imbrex::choose {
 namespace {
-
-// Share of the memory's bandwidth that a worker draws, as a multiple of its share of the workers.
-constexpr double memory_share = 2;
-
-// How a product is cut: tiles of that shape, each into so many parts along K.
-struct Cut {
-  std::int64_t tiles = 0, tile_m = 0, tile_n = 0, parts = 1;
-};
-
-double workers_of(const Cut& cut) { return static_cast<double>(cut.tiles) * static_cast<double>(cut.parts); }
-
-double waves_of(const Cut& cut, const Machine& machine) { return std::ceil(workers_of(cut) / machine.sms.value); }
-
-double product_seconds(const Problem& problem, const RankShapes& shapes, const Cut& cut, const Machine& machine) {
-  const TileRate& tile =
-      machine::nearest_tile(machine, static_cast<double>(cut.tile_m), static_cast<double>(cut.tile_n));
-  const auto size = static_cast<double>(size_of(problem.type));
-  const double depth = static_cast<double>(shapes.depth) / static_cast<double>(cut.parts),
-               rows = static_cast<double>(cut.tile_m), cols = static_cast<double>(cut.tile_n);
-  const auto rate = machine.sm_rate.find(problem.type);
-  const double flops = (rate != machine.sm_rate.end() ? rate->second : machine.sm_rate.begin()->second).value;
-  const double multiply = 2 * rows * cols * depth / (flops * tile.efficiency.value),
-               load = (rows + cols) * depth * size / machine.sm_memory_bandwidth.value;
-  const double begins = waves_of(cut, machine) * tile.prologue;
-  const double cool = waves_of(cut, machine) * std::max(multiply, load) + begins;
-  const double operands = (static_cast<double>(shapes.product.rows) * static_cast<double>(shapes.depth) +
-                           static_cast<double>(shapes.depth) * static_cast<double>(shapes.product.cols)) *
-                          size;
-  const double busy = workers_of(cut) / machine.sms.value;
-  return std::max(cool / machine::mean_heat(machine, cool),
-                  operands / (machine.memory_bandwidth.value * std::min(1.0, memory_share * busy)) + begins);
-}
 
 // A library has tiles of many shapes, and takes those that suit. In chunks one after another, of each rank's rows where
 // ranks own some.
@@ -53,19 +23,10 @@ double library_seconds(const Problem& problem, RankShapes shapes, int chunks, co
   for (const TileRate& t : machine.tiles) {
     const std::int64_t tiles = owners * base::ceil_div(rows, t.tile_m) * base::ceil_div(shapes.product.cols, t.tile_n);
     for (const std::int64_t parts : {1, 2, 4})
-      least = std::min(least, product_seconds(problem, shapes, {tiles, t.tile_m, t.tile_n, parts}, machine));
+      least =
+          std::min(least, product_seconds(problem, shapes, {tiles, t.tile_m, t.tile_n, parts}, machine, machine.sms));
   }
   return chunks * least;
-}
-
-Curve Machine::*curve_of(Operator op) {
-  switch (op) {
-    case Operator::all_gather_gemm: return &Machine::all_gather;
-    case Operator::gemm_reduce_scatter: return &Machine::reduce_scatter;
-    case Operator::gemm_all_reduce: return &Machine::all_reduce;
-    case Operator::gemm_all_to_all: break;
-  }
-  return &Machine::all_to_all;
 }
 
 // The time of first arrivals, or last reductions, which nothing hides.
@@ -105,19 +66,22 @@ double quick_seconds(const Problem& problem, const plan::Candidate& candidate, c
   const RankShapes shapes = shapes_of(problem);
   const Knobs& knobs = candidate.knobs;
   const double bytes = plan::wire_bytes(problem);
-  if (candidate.strategy == Strategy::fused) {
+  if (candidate.strategy == Strategy::signaled && problem.ranks > 1)
+    return signaled_times(problem, knobs, machine).seconds;
+  if (candidate.strategy == Strategy::fused || candidate.strategy == Strategy::signaled) {
     const Cut cut{fused_tiles(problem, knobs), knobs.tile_m, knobs.tile_n,
                   std::int64_t{knobs.split_k} * std::max(knobs.cluster_k, 1)};
     // Beside tiles of their own time, those that add peers' wait for them.
     const bool waits = problem.op == Operator::gemm_reduce_scatter || problem.op == Operator::gemm_all_reduce;
     const bool in_every_wave = waits && knobs.order == TileOrder::column_major && knobs.own_shift == 0;
-    const double waves = in_every_wave ? waves_of(cut, machine) : 1;
+    const double waves = in_every_wave ? waves_of(cut, machine.sms) : 1;
     // Whole vectors to all, instead of parts to their owners and sums back.
     const bool whole = problem.op == Operator::gemm_all_reduce && knobs.one_shot;
     const double wire = (whole ? problem.ranks / 2.0 : 1) * bytes / machine.ingress_bandwidth.value;
-    const double product = product_seconds(problem, shapes, cut, machine);
+    const double product = product_seconds(problem, shapes, cut, machine, machine.sms);
     // The part of the product that comes before the first of it is sent, or after the last of A has come.
-    const double alone = product / (problem.op == Operator::all_gather_gemm ? problem.ranks : waves_of(cut, machine));
+    const double alone =
+        product / (problem.op == Operator::all_gather_gemm ? problem.ranks : waves_of(cut, machine.sms));
     return std::max(product, alone + wire) + waves * latency(problem, knobs, machine);
   }
   const int chunks = candidate.strategy == Strategy::decomposed ? std::max(knobs.chunks, 1) : 1;

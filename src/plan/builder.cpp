@@ -74,6 +74,10 @@ int Builder::queue(Engine engine, int workers) {
   return base::narrow<int>(plan_.ranks.front().queues.size() - 1, "queues");
 }
 
+void Builder::keep_free(int queue, int sms) {
+  for (RankPlan& rank : plan_.ranks) rank.queues[static_cast<std::size_t>(queue)].kept_free = sms;
+}
+
 void Builder::add(int rank, int queue, Task task) {
   if (!keeps(rank)) return skip(rank, queue, task.waits, std::move(task.posts));
   finish_tile();

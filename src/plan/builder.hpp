@@ -102,6 +102,8 @@ class Builder {
   /// A new queue on every rank; returns its index, the same on all. Compute queues take the knobs' tiles and clusters;
   /// their tasks are paired as these say.
   int queue(Engine engine, int workers = 0);
+  /// SMs that the compute queues leave to that library queue, on every rank.
+  void keep_free(int queue, int sms);
 
   /// Before any task: what tiles wait for before they load is posted by tasks that neither wait nor stand behind a tile
   /// or a task that waits. So tiles may wait for it beside their mates.

@@ -4,6 +4,7 @@
 
 #include "plan/digest.hpp"
 #include "plan/json/names.hpp"
+#include "plan/wave_groups.hpp"
 
 namespace imbrex::plan {
 namespace {
@@ -34,8 +35,8 @@ void add_fields(Fields& fields, const Problem& problem) {
 
 void add_fields(Fields& fields, const Knobs& knobs) {
   const auto& [tile_m, tile_n, cluster, cluster_k, group, order, transport, reducer, comm_rows, k_slices, split_k,
-               chunks, nodes, library_tile, library_parts, own_shift, abreast, span_shards, one_shot, partial, codec] =
-      knobs;
+               chunks, groups, packed, kept_free, nodes, library_tile, library_parts, own_shift, abreast, span_shards,
+               one_shot, partial, codec] = knobs;
   add(fields, "tile_m", tile_m);
   add(fields, "tile_n", tile_n);
   add(fields, "cluster", cluster);
@@ -48,6 +49,9 @@ void add_fields(Fields& fields, const Knobs& knobs) {
   add(fields, "k_slices", k_slices);
   add(fields, "split_k", split_k);
   add(fields, "chunks", chunks);
+  add(fields, "groups", text_of(groups));
+  add(fields, "packed", packed);
+  add(fields, "kept_free", kept_free);
   add(fields, "nodes", nodes);
   add(fields, "library_tile", library_tile);
   add(fields, "library_parts", library_parts);

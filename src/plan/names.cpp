@@ -23,8 +23,10 @@ constexpr std::array<Named<Operator>, 4> operators{{{Operator::all_gather_gemm, 
                                                     {Operator::gemm_all_to_all, "gemm_all_to_all"}}};
 constexpr std::array<Named<Scales>, 3> all_scales{
     {{Scales::none, "none"}, {Scales::tensor, "tensor"}, {Scales::row, "row"}}};
-constexpr std::array<Named<Strategy>, 3> strategies{
-    {{Strategy::sequential, "sequential"}, {Strategy::decomposed, "decomposed"}, {Strategy::fused, "fused"}}};
+constexpr std::array<Named<Strategy>, 4> strategies{{{Strategy::sequential, "sequential"},
+                                                     {Strategy::decomposed, "decomposed"},
+                                                     {Strategy::fused, "fused"},
+                                                     {Strategy::signaled, "signaled"}}};
 constexpr std::array<Named<TileOrder>, 3> tile_orders{
     {{TileOrder::owner_major, "owner_major"}, {TileOrder::column_major, "column_major"}, {TileOrder::naive, "naive"}}};
 constexpr std::array<Named<Transport>, 3> transports{

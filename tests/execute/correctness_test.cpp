@@ -63,6 +63,24 @@ TEST(Correctness, RandomProblems) {
   EXPECT_GE(count, 300);
 }
 
+// Ends of rows and columns everywhere, and all ways of grouping them.
+TEST(Correctness, SignaledPlansOfAnyGroups) {
+  test::Random random(test::seed_from_environment());
+  double closest = 0;
+  for (int i = 0; i < 300; ++i) {
+    test::RandomCase c{test::random_problem(random, {.max_ranks = 8, .max_size = 200, .bias = true, .e4m3 = true}),
+                       Strategy::signaled,
+                       {}};
+    c.knobs = test::random_knobs(random, c.problem, c.strategy);
+    c.knobs.tile_m = random.one_of<std::int64_t>({8, 16, 48});
+    c.knobs.tile_n = random.one_of<std::int64_t>({8, 16, 56});
+    test::set_groups(random, c.problem, c.knobs, 5);
+    closest = std::max(closest, expect_right(random, c));
+    if (testing::Test::HasFailure()) return;
+  }
+  std::cout << "the largest error was " << closest << " of its bound\n";
+}
+
 // K deep enough for five parts on each of up to four ranks.
 TEST(Correctness, ProductsCutAlongK) {
   test::Random random(test::seed_from_environment());

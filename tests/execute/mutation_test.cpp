@@ -7,6 +7,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "execute/mutate.hpp"
@@ -44,10 +45,12 @@ struct Mutant {
   std::string where;
 };
 
-Mutant make_mutant(test::Random& random) {
+// A mutant of that strategy's plans, or of any strategy's.
+Mutant make_mutant(test::Random& random, std::optional<Strategy> strategy) {
   for (;;) {
     Mutant m{test::random_case(random, {.max_ranks = 4, .max_size = 40, .bias = true}), {}, {}, {}};
     if (m.origin.problem.ranks == 1) continue;
+    if (strategy) m.origin = {m.origin.problem, *strategy, test::random_knobs(random, m.origin.problem, *strategy)};
     m.origin.problem.type = m.origin.knobs.partial = Type::fp32;
     if (random.chance(0.3)) {  // cut along K
       m.origin.problem.k = 4 * 128 * m.origin.problem.ranks;
@@ -57,6 +60,7 @@ Mutant make_mutant(test::Random& random) {
     m.origin.knobs.cluster = 1;  // pairs are nothing to this executor, and would be at fault wherever tasks change
     // Small tiles: several tasks of each kind.
     m.origin.knobs.tile_m = m.origin.knobs.tile_n = random.one_of<std::int64_t>({8, 16});
+    if (m.origin.strategy == Strategy::signaled) test::set_groups(random, m.origin.problem, m.origin.knobs);
     m.plan = make_plan(m.origin.problem, m.origin.strategy, m.origin.knobs);
     m.kind = static_cast<test::Mutation>(random.between(0, test::mutation_kinds - 1));
     if (auto where = test::mutate(m.plan, m.kind, random); where && !check_format(m.plan)) {
@@ -66,7 +70,7 @@ Mutant make_mutant(test::Random& random) {
   }
 }
 
-TEST(Mutation, CheckerRefutesWhatRunsWrongOrSticks) {
+void expect_refuted(std::optional<Strategy> strategy) {
   const std::uint64_t seed = test::seed_from_environment();
   std::atomic<int> next = 0;
   std::mutex mutex;
@@ -75,7 +79,7 @@ TEST(Mutation, CheckerRefutesWhatRunsWrongOrSticks) {
   const auto work = [&] {
     for (int i; (i = next.fetch_add(1)) < mutants;) {
       test::Random random(seed * 1000003 + static_cast<std::uint64_t>(i));
-      const Mutant m = make_mutant(random);
+      const Mutant m = make_mutant(random, strategy);
       const auto finding = check(m.plan);
       int code = run_mutant(m.plan, seed + static_cast<std::uint64_t>(i) + 1, 0.15);
       // A busy machine can make a sound plan look stuck.
@@ -108,6 +112,10 @@ TEST(Mutation, CheckerRefutesWhatRunsWrongOrSticks) {
   EXPECT_GE(total.harmful, mutants / 3) << "too few mutants do harm for the figure to mean anything";
   EXPECT_EQ(total.harmful_refuted, total.harmful);
 }
+
+TEST(Mutation, CheckerRefutesWhatRunsWrongOrSticks) { expect_refuted({}); }
+
+TEST(Mutation, CheckerRefutesSignaledPlans) { expect_refuted(Strategy::signaled); }
 
 }  // namespace
 }  // namespace imbrex

@@ -16,17 +16,19 @@ using namespace imbrex::cuda;
 
 void scramble(Plan& plan, test::Random& random) {
   const auto number = [&] { return static_cast<int>(random.between(-3, 1 << 20)); };
-  plan.strategy = random.one_of({Strategy::sequential, Strategy::decomposed, Strategy::fused});
+  plan.strategy = random.one_of({Strategy::sequential, Strategy::decomposed, Strategy::fused, Strategy::signaled});
   Knobs& k = plan.knobs;
   for (std::int64_t* knob : {&k.tile_m, &k.tile_n, &k.comm_rows}) *knob = number();
   for (int* knob : {&k.cluster, &k.cluster_k, &k.group, &k.k_slices, &k.split_k, &k.chunks, &k.nodes, &k.library_tile,
-                    &k.library_parts, &k.own_shift, &k.abreast})
+                    &k.library_parts, &k.own_shift, &k.abreast, &k.kept_free})
     *knob = number();
   k.order = random.one_of({TileOrder::owner_major, TileOrder::column_major, TileOrder::naive});
   k.transport = random.one_of({Transport::store, Transport::push, Transport::pull});
   k.reducer = random.one_of({Reducer::tile, Reducer::tail, Reducer::reserved});
   k.span_shards = random.chance(0.5);
   k.one_shot = random.chance(0.5);
+  k.packed = random.chance(0.5);
+  for (std::int32_t& size : k.groups) size = static_cast<std::int32_t>(number());
   k.partial = random.one_of({Type::bf16, Type::fp16, Type::fp32, Type::e4m3});
   if (random.chance(0.5)) k.codec = parse_codec_pair("int4+int8");
 }

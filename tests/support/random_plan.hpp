@@ -59,6 +59,23 @@ inline Problem random_problem(Random& random, const Limits& limits) {
   return p;
 }
 
+/// Groups of a signaled plan that cover its rows of tiles or tiles, up to `most`; or none, so that `chunks` says it. To
+/// be drawn anew where sizes or tiles change.
+inline void set_groups(Random& random, const Problem& p, Knobs& k, std::size_t most = GroupSizes{}.size()) {
+  k.groups = {};
+  if (random.chance(0.3)) return;
+  const auto pieces = [](std::int64_t total, std::int64_t piece) { return (total + piece - 1) / piece; };
+  const RankShapes shapes = shapes_of(p);
+  const bool gather = p.op == Operator::all_gather_gemm, whole = p.op == Operator::gemm_all_reduce;
+  const std::int64_t rows = gather ? shapes.a.rows : whole ? shapes.product.rows : shapes.product.rows / p.ranks;
+  std::int64_t left = pieces(rows, k.tile_m) * (k.packed ? pieces(shapes.product.cols, k.tile_n) : 1);
+  for (std::size_t g = 0; left > 0; ++g) {
+    const std::int64_t size = g + 1 == most || random.chance(0.1) ? left : random.between(1, left);
+    k.groups[g] = static_cast<std::int32_t>(size);
+    left -= size;
+  }
+}
+
 /// Knobs that make_plan accepts for the problem and strategy.
 inline Knobs random_knobs(Random& random, const Problem& p, Strategy strategy) {
   Knobs k;
@@ -86,6 +103,11 @@ inline Knobs random_knobs(Random& random, const Problem& p, Strategy strategy) {
   k.reducer = random.one_of({Reducer::tile, Reducer::tail, Reducer::reserved});
   k.span_shards = random.chance(0.25) && !(gather && p.scales == Scales::tensor);
   k.one_shot = p.op == Operator::gemm_all_reduce && random.chance(0.3);
+  if (strategy == Strategy::signaled) {
+    k.packed = p.op == Operator::gemm_all_reduce && random.chance(0.5);
+    k.kept_free = static_cast<int>(random.between(0, 20));
+    set_groups(random, p, k);
+  }
   if (strategy != Strategy::fused || gather || p.op == Operator::gemm_all_to_all) return k;
   if (k.one_shot) k.transport = Transport::store;
   if ((k.one_shot || k.span_shards) && k.reducer == Reducer::tile) k.reducer = Reducer::tail;
@@ -101,10 +123,18 @@ struct RandomCase {
 };
 
 inline RandomCase random_case(Random& random, const Limits& limits) {
-  RandomCase c{
-      random_problem(random, limits), random.one_of({Strategy::sequential, Strategy::decomposed, Strategy::fused}), {}};
+  RandomCase c{random_problem(random, limits),
+               random.one_of({Strategy::sequential, Strategy::decomposed, Strategy::fused, Strategy::signaled}),
+               {}};
   c.knobs = random_knobs(random, c.problem, c.strategy);
   return c;
+}
+
+inline std::string describe(const GroupSizes& groups) {
+  std::string text;
+  for (const std::int32_t size : groups)
+    if (size > 0) text += (text.empty() ? " groups " : ",") + std::to_string(size);
+  return text;
 }
 
 inline std::string describe(const RandomCase& c) {
@@ -119,7 +149,8 @@ inline std::string describe(const RandomCase& c) {
          s(c.knobs.k_slices) + " split_k " + s(c.knobs.split_k) + " cluster_k " + s(c.knobs.cluster_k) + " chunks " +
          s(c.knobs.chunks) + " nodes " + s(c.knobs.nodes) + " own_shift " + s(c.knobs.own_shift) + " abreast " +
          s(c.knobs.abreast) + (c.knobs.span_shards ? " span_shards" : "") + (c.knobs.one_shot ? " one_shot" : "") +
-         " partial " + std::string(name_of(c.knobs.partial));
+         " partial " + std::string(name_of(c.knobs.partial)) + (c.knobs.packed ? " packed" : "") +
+         describe(c.knobs.groups);
 }
 
 /// Seed of a property test: IMBREX_TEST_SEED, or a fixed one. Tests print it.

@@ -146,8 +146,8 @@ std::uint32_t Simulation::find_worker(std::uint32_t q) {
 // Workers of the pool that no collective holds now.
 std::uint32_t Simulation::workers_of(std::uint32_t p) const {
   const Pool& pool = program_.pools[p];
-  const auto taken =
-      pool.shared && collecting_[pool.rank] > 0 ? static_cast<std::uint32_t>(machine_.collective_sms.value) : 0;
+  const auto sms = static_cast<std::uint32_t>(machine_.collective_sms.value);
+  const std::uint32_t taken = pool.shared && collecting_[pool.rank] > 0 && sms > pool.kept ? sms - pool.kept : 0;
   return pool.workers > taken ? pool.workers - taken : 1;
 }
 

@@ -146,7 +146,7 @@ class Layer {
     const std::uint32_t sms = std::max(1u, (all > kept ? all - kept : 1u) / share_);
     // Every queue runs with one worker at least, whatever others reserve.
     const auto shared = static_cast<std::uint32_t>(program_.pools.size());
-    program_.pools.push_back({rank, 0, reserved < sms ? sms - reserved : 1, true});
+    program_.pools.push_back({rank, 0, reserved < sms ? sms - reserved : 1, true, std::min(kept, all)});
     std::uint32_t next_sm = program_.pools.back().workers;
     for (std::uint32_t q = 0; q < own.queues.size(); ++q) {
       const Queue& queue = own.queues[q];

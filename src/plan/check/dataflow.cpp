@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "base/narrow.hpp"
 #include "plan/builder.hpp"
 #include "plan/check/writes.hpp"
@@ -108,6 +111,20 @@ class Dataflow {
     index_of(region.rank, region.buffer).for_each_overlap(region, [&](Write& write) { write.value = value; });
   }
 
+  // What a collective has left in `region`, one of its writes.
+  void store(const Region& region, std::vector<Piece> pieces) {
+    if (pieces.size() == 1 && pieces.front().region == region) return store(region, pieces.front().value);
+    std::sort(pieces.begin(), pieces.end(), [](const Piece& x, const Piece& y) {
+      return std::pair(x.region.row, x.region.col) < std::pair(y.region.row, y.region.col);
+    });
+    std::int64_t tallest = 0;
+    for (const Piece& piece : pieces) tallest = std::max(tallest, piece.region.rows);
+    index_of(region.rank, region.buffer).for_each_overlap(region, [&](Write& write) {
+      write.pieces = pieces;
+      write.tallest = tallest;
+    });
+  }
+
   // ------------------------------------------------------------------------------------------------------- reads
 
   enum class Along : std::uint8_t { columns, rows };  // which side of an operand runs along K
@@ -130,27 +147,69 @@ class Dataflow {
     std::optional<Value> value;
     std::int64_t area = 0;
     index_of(region.rank, region.buffer).for_each_overlap(region, [&](const Write& write) {
-      const Region& w = write.region;
-      Moment moment = moment_of(w);
-      if (std::holds_alternative<Collective>(graph_.nodes()[id].task->work)) moment = {false, 0};
-      if (write.task == id || !graph_.ordered(write.task, id, moment))
-        refuse(Fault::race, id, fmt::format("may read {} before {} has written it", text(region), name(write.task)));
-      if (!reuse_ && !graph_.ordered_across(id, write.task, b.copies))
-        reuse_ = graph_.finding(Fault::reuse, id,
-                                fmt::format("may still read {} of epoch e when {} writes it in epoch e+{}",
-                                            text(region), name(write.task), b.copies));
-      if (value && !(*value == write.value))
-        refuse(Fault::coverage, id, fmt::format("reads {}, whose parts do not belong together", text(region)));
-      value = write.value;
-      const std::int64_t rows = std::min(w.row + w.rows, region.row + region.rows) - std::max(w.row, region.row);
-      const std::int64_t cols = std::min(w.col + w.cols, region.col + region.cols) - std::max(w.col, region.col);
-      area += rows * cols;
+      check_order(id, region, write, moment_of(write.region));
+      for_each_piece(write, region, [&](const Region& piece, const Value& held) {
+        if (value && !(*value == held))
+          refuse(Fault::coverage, id, fmt::format("reads {}, whose parts do not belong together", text(region)));
+        value = held;
+        area += piece.rows * piece.cols;
+      });
     });
+    check_all_written(id, region, area);
+    return *value;
+  }
+
+  void check_order(TaskId id, const Region& region, const Write& write, Moment moment) {
+    if (std::holds_alternative<Collective>(graph_.nodes()[id].task->work)) moment = {false, 0};
+    if (write.task == id || !graph_.ordered(write.task, id, moment))
+      refuse(Fault::race, id, fmt::format("may read {} before {} has written it", text(region), name(write.task)));
+    const int copies = buffer(region).copies;
+    if (!reuse_ && !graph_.ordered_across(id, write.task, copies))
+      reuse_ = graph_.finding(Fault::reuse, id,
+                              fmt::format("may still read {} of epoch e when {} writes it in epoch e+{}", text(region),
+                                          name(write.task), copies));
+  }
+
+  void check_all_written(TaskId id, const Region& region, std::int64_t area) {
     if (area != region.rows * region.cols)
       refuse(Fault::coverage, id,
              fmt::format("reads {}, of which {} elements are never written", text(region),
                          region.rows * region.cols - area));
-    return *value;
+  }
+
+  // What a collective takes: it carries along whatever its rows hold, one value or a piece each, and, behind a row's
+  // last one, elements that nobody has written.
+  std::vector<Piece> pieces_of(TaskId id, const Region& region) {
+    check_caller_memory(id, region, graph_.entered_at_end(id), "reads");
+    if (buffer(region).role == BufferRole::input)
+      return {{region, input_value(plan_.problem, region.rank, region.buffer)}};
+    std::vector<Piece> pieces;
+    std::int64_t area = 0;
+    bool same = true;
+    index_of(region.rank, region.buffer).for_each_overlap(region, [&](const Write& write) {
+      check_order(id, region, write, {});
+      for_each_piece(write, region, [&](const Region& piece, const Value& value) {
+        area += piece.rows * piece.cols;
+        same = same && (pieces.empty() || pieces.front().value == value);
+        pieces.push_back({piece, value});
+      });
+    });
+    if (area == region.rows * region.cols && same) return {{region, pieces.front().value}};
+    if (count_rows(pieces) != region.rows) check_all_written(id, region, area);
+    return pieces;
+  }
+
+  // Rows in which some piece lies.
+  static std::int64_t count_rows(const std::vector<Piece>& pieces) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> stretches;
+    for (const Piece& piece : pieces) stretches.emplace_back(piece.region.row, piece.region.row + piece.region.rows);
+    std::sort(stretches.begin(), stretches.end());
+    std::int64_t rows = 0, end = 0;
+    for (const auto& [first, last] : stretches) {
+      rows += std::max<std::int64_t>(0, last - std::max(first, end));
+      end = std::max(end, last);
+    }
+    return rows;
   }
 
   // A value placed so that its part at `from` comes to lie at `to`.
@@ -199,9 +258,10 @@ class Dataflow {
     total->bias = std::max(total->bias, term.bias);
   }
 
-  void store_sum(const Term& total, const Region& to) {
-    store(to, {Value::What::product, total.row - to.row, total.col - to.col, total.sum, 0, 0, total.bias});
+  static Value sum_at(const Term& total, const Region& to) {
+    return {Value::What::product, total.row - to.row, total.col - to.col, total.sum, 0, 0, total.bias};
   }
+  void store_sum(const Term& total, const Region& to) { store(to, sum_at(total, to)); }
 
   Term term_at(TaskId id, const Region& region) {
     const Value value = read(id, region, false);
@@ -308,25 +368,67 @@ class Dataflow {
       return std::get<Collective>(graph_.nodes()[task].task->work);
     };
     const std::int64_t ranks = std::ssize(parts);
+    const CollectiveKind kind = part(id).kind;
+    // What rank r takes of rank s.
+    const auto taken = [&](std::int64_t s, std::int64_t r) {
+      const Region& from = part(parts[static_cast<std::size_t>(s)]).from;
+      if (kind == CollectiveKind::all_gather || kind == CollectiveKind::all_reduce) return from;
+      return Region{from.rank, from.buffer, from.row + r * (from.rows / ranks), from.col, from.rows / ranks, from.cols};
+    };
+    std::vector<Piece> sums;  // as they lie in the first rank's part
     for (std::int64_t r = 0; r < ranks; ++r) {
-      const Collective& own = part(parts[static_cast<std::size_t>(r)]);
-      const Region& to = own.to;
-      std::optional<Term> total;
-      for (std::int64_t s = 0; s < ranks; ++s) {
-        const TaskId source = parts[static_cast<std::size_t>(s)];
-        Region from = part(source).from;
-        const bool split = own.kind == CollectiveKind::reduce_scatter || own.kind == CollectiveKind::all_to_all;
-        if (split)
-          from = {from.rank, from.buffer, from.row + r * (from.rows / ranks), from.col, from.rows / ranks, from.cols};
-        if (own.kind == CollectiveKind::reduce_scatter || own.kind == CollectiveKind::all_reduce) {
-          add_term(source, total, term_at(source, from), text(from));
-        } else {
+      const Region& to = part(parts[static_cast<std::size_t>(r)]).to;
+      if (kind == CollectiveKind::all_gather || kind == CollectiveKind::all_to_all) {
+        for (std::int64_t s = 0; s < ranks; ++s) {
+          const Region from = taken(s, r);
           const Region place{to.rank, to.buffer, to.row + s * from.rows, to.col, from.rows, from.cols};
-          store(place, moved(read(source, from, false), from, place));
+          std::vector<Piece> pieces = pieces_of(parts[static_cast<std::size_t>(s)], from);
+          for (Piece& piece : pieces) {
+            const Region at = shifted(piece.region, from, place);
+            piece = {at, moved(piece.value, piece.region, at)};
+          }
+          store(place, std::move(pieces));
         }
+        continue;
       }
-      if (total) store_sum(*total, to);
+      if (r == 0 || kind == CollectiveKind::reduce_scatter) {
+        sums = pieces_of(parts.front(), taken(0, r));
+        for (Piece& piece : sums) {
+          std::optional<Term> total;
+          for (std::int64_t s = 0; s < ranks; ++s) {
+            const TaskId source = parts[static_cast<std::size_t>(s)];
+            const Region from = shifted(piece.region, taken(0, r), taken(s, r));
+            add_term(source, total, term_at(source, from), text(from));
+          }
+          piece.value = sum_at(*total, piece.region);
+        }
+        // What only others have written would be lost.
+        for (std::int64_t s = 1; s < ranks; ++s) check_same_area(parts[static_cast<std::size_t>(s)], taken(s, r), sums);
+      }
+      std::vector<Piece> pieces = sums;
+      for (Piece& piece : pieces) {
+        const Region at = shifted(piece.region, taken(0, r), to);
+        piece = {at, moved(piece.value, piece.region, at)};
+      }
+      store(to, std::move(pieces));
     }
+  }
+
+  // The rectangle that lies in `to` as `piece` does in `from`.
+  static Region shifted(const Region& piece, const Region& from, const Region& to) {
+    return {to.rank, to.buffer, piece.row - from.row + to.row, piece.col - from.col + to.col, piece.rows, piece.cols};
+  }
+
+  void check_same_area(TaskId id, const Region& region, const std::vector<Piece>& sums) {
+    const auto area = [](const std::vector<Piece>& pieces) {
+      std::int64_t sum = 0;
+      for (const Piece& piece : pieces) sum += piece.region.rows * piece.region.cols;
+      return sum;
+    };
+    if (const std::int64_t own = area(pieces_of(id, region)), first = area(sums); own != first)
+      refuse(
+          Fault::coverage, id,
+          fmt::format("adds {}, of which {} elements are written, to sums of {} elements", text(region), own, first));
   }
 
   // ------------------------------------------------------------------------------------------------------ output
@@ -335,29 +437,33 @@ class Dataflow {
     WriteIndex& index = index_of(rank, buffer_out);
     std::int64_t area = 0;
     for (const Write& write : index.writes()) {
-      const Region& r = write.region;
-      area += r.rows * r.cols;
-      for (std::int64_t row = r.row; row < r.row + r.rows;) {
-        const Wanted wanted = wanted_output(plan_.problem, rank, row);
-        const Value& v = write.value;
-        if (v.what != Value::What::product || v.row != wanted.value.row || v.col != wanted.value.col)
-          refuse(Fault::coverage, write.task, fmt::format("writes {} with what belongs elsewhere", text(r)));
-        const auto& k = sums_.stretches(v.sum);
-        if (k.size() != 1 || !(k.front() == wanted.k))
-          refuse(Fault::coverage, write.task,
-                 fmt::format("writes {} with the sum over k {} instead of {}..{}", text(r), sums_.text(v.sum),
-                             wanted.k.begin, wanted.k.end - 1));
-        if (!wanted.wants_bias(plan_.problem, v.bias))
-          refuse(Fault::coverage, write.task,
-                 fmt::format("writes {} {}", text(r), v.bias < 0 ? "without the bias" : "with another rank's bias"));
-        row = wanted.rows_end;
-      }
+      for_each_piece(write, [&](const Region& r, const Value& v) {
+        area += r.rows * r.cols;
+        check_output(rank, write.task, r, v);
+      });
     }
     const Buffer& out = plan_.buffers[buffer_out];
     if (area != out.rows * out.cols)
       throw Refused{
           {Fault::coverage, rank, -1, -1,
            fmt::format("rank {}: {} elements of the output are never written", rank, out.rows * out.cols - area)}};
+  }
+
+  void check_output(int rank, TaskId task, const Region& r, const Value& v) {
+    for (std::int64_t row = r.row; row < r.row + r.rows;) {
+      const Wanted wanted = wanted_output(plan_.problem, rank, row);
+      if (v.what != Value::What::product || v.row != wanted.value.row || v.col != wanted.value.col)
+        refuse(Fault::coverage, task, fmt::format("writes {} with what belongs elsewhere", text(r)));
+      const auto& k = sums_.stretches(v.sum);
+      if (k.size() != 1 || !(k.front() == wanted.k))
+        refuse(Fault::coverage, task,
+               fmt::format("writes {} with the sum over k {} instead of {}..{}", text(r), sums_.text(v.sum),
+                           wanted.k.begin, wanted.k.end - 1));
+      if (!wanted.wants_bias(plan_.problem, v.bias))
+        refuse(Fault::coverage, task,
+               fmt::format("writes {} {}", text(r), v.bias < 0 ? "without the bias" : "with another rank's bias"));
+      row = wanted.rows_end;
+    }
   }
 
   const Plan& plan_;

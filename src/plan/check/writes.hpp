@@ -1,6 +1,7 @@
 // All writes of an epoch to one buffer of one rank, found by rectangle.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -12,14 +13,50 @@
 
 namespace imbrex::plan {
 
+/// A rectangle of a buffer, and what it holds.
+struct Piece {
+  Region region;
+  Value value;
+};
+
 struct Write {
   Region region;
   TaskId task = 0;
-  Value value;  // set when the task is evaluated
+  Value value{};                // set when the task is evaluated
+  std::vector<Piece> pieces{};  // in place of the value, where parts of the region hold different ones, by row; what
+                                // none of them covers nobody has written
+  std::int64_t tallest = 0;     // rows of a piece, at most
 };
 
 inline bool overlap(const Region& x, const Region& y) {
   return x.row < y.row + y.rows && y.row < x.row + x.rows && x.col < y.col + y.cols && y.col < x.col + x.cols;
+}
+
+inline Region intersection(const Region& x, const Region& y) {
+  Region both = x;
+  both.row = std::max(x.row, y.row);
+  both.col = std::max(x.col, y.col);
+  both.rows = std::min(x.row + x.rows, y.row + y.rows) - both.row;
+  both.cols = std::min(x.col + x.cols, y.col + y.cols) - both.col;
+  return both;
+}
+
+/// Calls f(region, value) for what a write has left, piece by piece.
+template <typename F>
+void for_each_piece(const Write& write, F&& f) {
+  if (write.pieces.empty()) return f(write.region, write.value);
+  for (const Piece& piece : write.pieces) f(piece.region, piece.value);
+}
+
+/// The same for what overlaps `region`, cut to it.
+template <typename F>
+void for_each_piece(const Write& write, const Region& region, F&& f) {
+  if (write.pieces.empty()) return f(intersection(write.region, region), write.value);
+  const auto above = [](const Piece& piece, std::int64_t row) { return piece.region.row < row; };
+  const std::int64_t first = region.row - write.tallest + 1;
+  for (auto piece = std::lower_bound(write.pieces.begin(), write.pieces.end(), first, above);
+       piece != write.pieces.end() && piece->region.row < region.row + region.rows; ++piece)
+    if (overlap(piece->region, region)) f(intersection(piece->region, region), piece->value);
 }
 
 /// A uniform grid, with cells about as large as the smallest writes and about as many as there are writes.

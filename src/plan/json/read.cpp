@@ -4,6 +4,7 @@
 #include "base/json.hpp"
 #include "plan/json/names.hpp"
 #include "plan/json/node.hpp"
+#include "plan/wave_groups.hpp"
 
 namespace imbrex {
 namespace {
@@ -153,10 +154,20 @@ Plan plan_of(const plan::Node& n) {
 
 }  // namespace
 
+static GroupSizes groups_of(const plan::Node& n) {
+  std::vector<std::int64_t> sizes;
+  n.each([&](const plan::Node& size) { sizes.push_back(size.integer<std::int64_t>()); });
+  try {
+    return plan::group_sizes(sizes);
+  } catch (const Error& error) {
+    n.refuse(error.what());
+  }
+}
+
 Knobs plan::knobs_of(const plan::Node& n) {
-  n.only({"tile_m",        "tile_n",    "cluster",  "cluster_k",   "group",    "order",   "transport",
-          "reducer",       "comm_rows", "k_slices", "split_k",     "chunks",   "nodes",   "library_tile",
-          "library_parts", "own_shift", "abreast",  "span_shards", "one_shot", "partial", "codec"});
+  n.only({"tile_m",    "tile_n",      "cluster",  "cluster_k", "group", "order",        "transport",     "reducer",
+          "comm_rows", "k_slices",    "split_k",  "chunks",    "nodes", "library_tile", "library_parts", "own_shift",
+          "abreast",   "span_shards", "one_shot", "partial",   "codec", "groups",       "packed",        "kept_free"});
   Knobs k;
   k.tile_m = n["tile_m"].integer<std::int64_t>();
   k.tile_n = n["tile_n"].integer<std::int64_t>();
@@ -178,6 +189,9 @@ Knobs plan::knobs_of(const plan::Node& n) {
   k.span_shards = n["span_shards"].boolean();
   k.one_shot = n["one_shot"].boolean();
   k.partial = n["partial"].name(parse_type);
+  if (n.has("groups")) k.groups = groups_of(n["groups"]);
+  if (n.has("packed")) k.packed = n["packed"].boolean();
+  if (n.has("kept_free")) k.kept_free = n["kept_free"].integer<int>();
   if (n.has("codec")) k.codec = n["codec"].name(parse_codec_pair);
   return k;
 }

@@ -7,6 +7,7 @@
 #include "imbrex/plan.hpp"
 #include "plan/json/names.hpp"
 #include "plan/json/node.hpp"
+#include "plan/wave_groups.hpp"
 
 namespace imbrex {
 namespace {
@@ -164,17 +165,26 @@ std::string to_json(const Plan& plan) {
   return writer.take();
 }
 
+// Files of other strategies go without them.
+static std::string of_groups(const Knobs& k) {
+  std::string text;
+  if (k.groups.front() != 0) text += fmt::format(", \"groups\": [{}]", plan::text_of(k.groups));
+  if (k.packed) text += ", \"packed\": true";
+  if (k.kept_free != 0) text += fmt::format(", \"kept_free\": {}", k.kept_free);
+  return text;
+}
+
 std::string plan::to_json(const Knobs& k) {
   return fmt::format(
       "{{\"tile_m\": {}, \"tile_n\": {}, \"cluster\": {}, \"cluster_k\": {}, \"group\": {}, \"order\": \"{}\", "
       "\"transport\": \"{}\", \"reducer\": \"{}\", \"comm_rows\": {}, \"k_slices\": {}, \"split_k\": {}, "
       "\"chunks\": {}, \"nodes\": {}, \"library_tile\": {}, \"library_parts\": {}, \"own_shift\": {}, \"abreast\": {}, "
       "\"span_shards\": {}, \"one_shot\": {}, "
-      "\"partial\": \"{}\"{}}}",
+      "\"partial\": \"{}\"{}{}}}",
       k.tile_m, k.tile_n, k.cluster, k.cluster_k, k.group, name_of(k.order), name_of(k.transport), name_of(k.reducer),
       k.comm_rows, k.k_slices, k.split_k, k.chunks, k.nodes, k.library_tile, k.library_parts, k.own_shift, k.abreast,
       k.span_shards, k.one_shot, name_of(k.partial),
-      k.codec ? fmt::format(", \"codec\": \"{}\"", name_of(*k.codec)) : "");
+      k.codec ? fmt::format(", \"codec\": \"{}\"", name_of(*k.codec)) : "", of_groups(k));
 }
 
 }  // namespace imbrex

@@ -5,6 +5,7 @@
 #include "plan/limits.hpp"
 #include "plan/rank_plan.hpp"
 #include "plan/strategies/strategies.hpp"
+#include "plan/wave_groups.hpp"
 
 namespace imbrex {
 namespace {
@@ -18,8 +19,8 @@ void validate_codec(const Problem& problem, Strategy strategy, const Knobs& knob
   const std::string name = name_of(*knobs.codec);
   validate(knobs.codec->reduce_scatter);
   validate(knobs.codec->all_gather);
-  IMBREX_EXPECTS(strategy != Strategy::fused, "codec {}: strategy fused sends no codes; sequential and decomposed do",
-                 name);
+  IMBREX_EXPECTS(strategy != Strategy::fused,
+                 "codec {}: strategy fused sends no codes; sequential, decomposed and signaled do", name);
   IMBREX_EXPECTS(problem.op == Operator::gemm_all_reduce || problem.op == Operator::gemm_reduce_scatter,
                  "codec {}: {} sums nothing; gemm_all_reduce and gemm_reduce_scatter do", name, name_of(problem.op));
   IMBREX_EXPECTS(problem.op == Operator::gemm_all_reduce || knobs.codec->reduce_scatter == knobs.codec->all_gather,
@@ -39,6 +40,7 @@ Plan make(const Problem& problem, Strategy strategy, const Knobs& knobs, int onl
   switch (strategy) {
     case Strategy::sequential: return plan::sequential_plan(problem, knobs);
     case Strategy::decomposed: return plan::decomposed_plan(problem, knobs);
+    case Strategy::signaled: return plan::signaled_plan(problem, knobs);
     case Strategy::fused: break;
   }
   const auto fused = fused_strategy(problem, knobs, only);
@@ -114,7 +116,7 @@ void plan::validate_knobs(const Problem& problem, Strategy strategy, const Knobs
                  "knob nodes = {}: it must be at least 1 and divide the {} ranks", knobs.nodes, problem.ranks);
   IMBREX_EXPECTS(knobs.nodes == 1 || strategy != Strategy::fused,
                  "knob nodes = {}: strategy fused stores to its peers' memory, which ends at the host; between hosts, "
-                 "sequential and decomposed run",
+                 "sequential, decomposed and signaled run",
                  knobs.nodes);
   IMBREX_EXPECTS(knobs.nodes == 1 || problem.op != Operator::gemm_all_to_all,
                  "knob nodes = {}: gemm_all_to_all sends every block straight to its rank, whatever host that is on",
@@ -124,6 +126,18 @@ void plan::validate_knobs(const Problem& problem, Strategy strategy, const Knobs
   IMBREX_EXPECTS(knobs.partial != Type::e4m3,
                  "knob partial = e4m3: partial products are added up, so it must be bf16, fp16 or fp32");
   if (knobs.codec) validate_codec(problem, strategy, knobs);
+  validate_groups(knobs.groups);
+  IMBREX_EXPECTS(knobs.kept_free >= 0 && knobs.kept_free <= plan::most_workers,
+                 "knob kept_free = {}: it must be from 0 to {}", knobs.kept_free, plan::most_workers);
+  if (strategy == Strategy::signaled) {
+    IMBREX_EXPECTS(!knobs.packed || problem.op == Operator::gemm_all_reduce,
+                   "knob packed: {} gives ranks whole rows; of gemm_all_reduce, groups may be any tiles",
+                   name_of(problem.op));
+    IMBREX_EXPECTS(!knobs.packed || !knobs.codec || problem.n % knobs.tile_n == 0 || problem.n < knobs.tile_n,
+                   "knob packed with codec {}: N = {} is no multiple of tile_n = {}, and groups of codes would have "
+                   "columns that are not there",
+                   name_of(*knobs.codec), problem.n, knobs.tile_n);
+  }
   if (strategy != Strategy::fused) return;
   const bool gather = problem.op == Operator::all_gather_gemm, exchange = problem.op == Operator::gemm_all_to_all;
   IMBREX_EXPECTS(!gather || !knobs.span_shards || problem.scales != Scales::tensor,

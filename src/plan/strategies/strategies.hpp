@@ -14,6 +14,7 @@ void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knob
 
 Plan sequential_plan(const Problem& problem, const Knobs& knobs);
 Plan decomposed_plan(const Problem& problem, const Knobs& knobs);
+Plan signaled_plan(const Problem& problem, const Knobs& knobs);
 
 /// A fused strategy: buffers, queues and signals are declared once it has been made.
 class FusedStrategy {
