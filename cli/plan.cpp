@@ -1,8 +1,11 @@
 // imbrex plan: makes a plan and writes it.
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "command.hpp"
+#include "imbrex/machine.hpp"
+#include "jobs/explain.hpp"
 #include "jobs/run.hpp"
 
 namespace imbrex::cli {
@@ -24,14 +27,21 @@ struct Options {
 };
 
 // For a machine, or as a run here would choose.
-Plan make(const Options& options, std::string& chosen_for) {
+struct Made {
+  Plan plan;
+  std::string chosen_for;
+  std::optional<Machine> machine;  // that it was chosen for by simulation
+};
+
+Made make(const Options& options) {
   const Device device = device_named(options.device);
   if (!options.machine.empty()) {
     if (device != Device::automatic)
       throw Error(ErrorCode::invalid_input, fmt::format("--device {} is about this machine; --machine {} names another",
                                                         options.device, options.machine));
-    chosen_for = options.machine;
-    return options.plan.make(load_machine(options.machine));
+    Machine machine = load_machine(options.machine);
+    Plan plan = options.plan.make(machine);
+    return {std::move(plan), options.machine, std::move(machine)};
   }
   jobs::RunRequest request;
   request.device = device;
@@ -39,8 +49,17 @@ Plan make(const Options& options, std::string& chosen_for) {
   request.strategy = options.plan.chosen_strategy();
   request.knobs = options.plan.chosen_knobs(device);
   jobs::Choice choice = jobs::choose_device(request, request.problem);
-  chosen_for = name_of(choice.device);
-  return std::move(choice.plan);
+  Made made{std::move(choice.plan), std::string(name_of(choice.device)), {}};
+  if (choice.device == Device::cpu) made.machine = nominal_host_machine();
+  return made;
+}
+
+void print_reasons(const Program& program, const Options& options, const Made& made) {
+  if (!made.machine) return;
+  if (!options.plan.chosen_strategy())
+    print(program, "  {}",
+          jobs::text_of(jobs::expectations(made.plan.problem, options.plan.chosen_knobs(), *made.machine)));
+  for (const std::string& line : jobs::explain_groups(made.plan, *made.machine)) print(program, "  {}", line);
 }
 
 void print_summary(const Program& program, const Plan& plan, const std::string& chosen_for) {
@@ -79,10 +98,10 @@ void add_plan(Program& program) {
                   [options, &program] {
                     program.json_takes_errors = false;  // a plan, or nothing
                     Progress progress("making the plan");
-                    std::string chosen_for;
-                    const Plan plan = make(*options, chosen_for);
-                    print_summary(program, plan, chosen_for);
-                    if (!program.json.empty()) write_result(program.json, to_json(plan) + "\n");
+                    const Made made = make(*options);
+                    print_summary(program, made.plan, made.chosen_for);
+                    print_reasons(program, *options, made);
+                    if (!program.json.empty()) write_result(program.json, to_json(made.plan) + "\n");
                     return 0;
                   });
   options->plan.add_to(command);

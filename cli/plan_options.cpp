@@ -74,9 +74,10 @@ void PlanOptions::add_to(CLI::App& command) {
   command.add_flag("--with-bias", bias,
                    "Add a row, the bias, to every row of the output (gemm_all_to_all: of each rank's product)");
   command
-      .add_option("--strategy", strategy,
-                  "sequential (GEMM, then collective), decomposed (in chunks), fused (tile by tile), signaled "
-                  "(a collective for each group of tiles), or auto (default): the one predicted to be fastest")
+      .add_option(
+          "--strategy", strategy,
+          "sequential (GEMM, then collective), decomposed (in chunks), fused (tile by tile), signaled (by groups "
+          "of tiles), or auto (default): the fastest by prediction")
       ->type_name("NAME");
 
   add_integer(command, "--tile-m", knobs.tile_m, 1, most, "Rows of a tile (default 128)")->group(knob_group);

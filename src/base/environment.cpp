@@ -22,6 +22,8 @@ constexpr std::array<Variable, num_variables> registry{{
      "1: for debugging, ranks compare what they call an operator or a collective with, and every rank refuses a call "
      "in "
      "which they differ; each call then waits for all ranks. The same on every rank"},
+    {Key::peer_access, "IMBREX_PEER_ACCESS", integer, "1",
+     "0: plan and run as if ranks did not reach each other's memory, on any machine; the same on every rank"},
     {Key::rank, "IMBREX_RANK", integer, "", "this process's rank; set by `imbrex launch`"},
     {Key::world_size, "IMBREX_WORLD_SIZE", integer, "", "number of ranks; set by `imbrex launch`"},
     {Key::rendezvous, "IMBREX_RENDEZVOUS", text, "",
@@ -123,11 +125,18 @@ bool Environment::check_calls() const {
   return value == 1;
 }
 
+bool Environment::peer_access() const {
+  const std::int64_t value = integer(Key::peer_access).value_or(1);
+  IMBREX_EXPECTS(value == 0 || value == 1, "{}='{}' must be 0 or 1", name_of(Key::peer_access), *raw(Key::peer_access));
+  return value == 1;
+}
+
 std::string Environment::fault(Key key) const {
   try {
     if (key == Key::wait_limit) static_cast<void>(wait_limit());
     if (key == Key::loss_detection) static_cast<void>(loss_detection());
     if (key == Key::check_calls) static_cast<void>(check_calls());
+    if (key == Key::peer_access) static_cast<void>(peer_access());
     if (entry(key).type == ValueType::integer) static_cast<void>(integer(key));
     if (entry(key).type == ValueType::number) static_cast<void>(number(key));
   } catch (const Error& error) {

@@ -15,6 +15,7 @@ enum class Key : std::uint8_t {
   wait_limit,
   loss_detection,
   check_calls,
+  peer_access,
   rank,
   world_size,
   rendezvous,
@@ -81,6 +82,8 @@ class Environment {
 
   /// IMBREX_CHECK_CALLS, or false. Throws Error(invalid_input) where it is neither 0 nor 1.
   bool check_calls() const;
+  /// Whether IMBREX_PEER_ACCESS is not 0. Throws Error(invalid_input) where it is neither 0 nor 1.
+  bool peer_access() const;
 
   /// Why the variable's value cannot be used; empty where it can, or is not set.
   std::string fault(Key key) const;

@@ -4,6 +4,7 @@
 
 #include "base/ceil_div.hpp"
 #include "choose/signaled_times.hpp"
+#include "execute/peer_access.hpp"
 #include "plan/strategies/strategies.hpp"
 
 namespace imbrex::choose {
@@ -90,6 +91,7 @@ void add_signaled(std::vector<plan::Candidate>& list, const Problem& problem, co
   };
   add();
   if (problem.op != Operator::gemm_all_reduce || problem.ranks == 1) return;
+  if (knobs.codec && problem.n > knobs.tile_n && problem.n % knobs.tile_n != 0) return;
   knobs.packed = true;
   add();
 }
@@ -107,10 +109,11 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
                                         const std::optional<CodecPair>& codec) {
   const auto wanted = [&](Strategy s) { return !strategy || *strategy == s; };
   std::vector<plan::Candidate> list;
+  const bool unreachable = problem.ranks > 1 && !execute::has_peer_access();
   if (knobs) {
     for (const Strategy s : {Strategy::fused, Strategy::sequential, Strategy::decomposed, Strategy::signaled}) {
       // Neither several hosts nor codes are for fused plans; asked for, they are refused by name.
-      const bool library = knobs->nodes > 1 || (knobs->codec && !strategy);
+      const bool library = knobs->nodes > 1 || ((knobs->codec || unreachable) && !strategy);
       if (!wanted(s) || (s == Strategy::fused && library)) continue;
       plan::validate_knobs(problem, s, *knobs);
       list.push_back({s, *knobs});
@@ -129,7 +132,7 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
   };
   const std::vector<Cut> whole = best_cuts(problem, machine, false);
   base = cut_as(whole.front());
-  if (wanted(Strategy::fused) && (strategy || !codec)) {
+  if (wanted(Strategy::fused) && (strategy || (!codec && !unreachable))) {
     for (const Cut& cut : whole) add_fused(list, problem, cut_as(cut));
     for (const Cut& cut : best_cuts(problem, machine, true))
       if (cut.parts > 1) add_fused(list, problem, cut_as(cut));
@@ -137,7 +140,8 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
   if (wanted(Strategy::sequential)) {
     list.push_back({Strategy::sequential, base});
     // Asked for, it is what everybody has.
-    if (!strategy && !codec && may_suit_own_collectives(problem) && !machine.own_one_step.points.empty()) {
+    if (!strategy && !codec && !unreachable && may_suit_own_collectives(problem) &&
+        !machine.own_one_step.points.empty()) {
       list.push_back(list.back());
       list.back().knobs.transport = Transport::store;
     }

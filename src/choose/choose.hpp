@@ -17,7 +17,8 @@ plan::Candidate library_sequence(const Problem& problem);
 /// Candidates worth comparing for `problem` on `machine`; with `strategy`, only its. Without one, Imbrex' own
 /// collectives are among them if the machine has curves of theirs. With `knobs`, one of each strategy that takes them.
 /// With a `codec`, which given knobs have, too, none are fused unless `strategy` insists; making such a plan refuses
-/// it. Never empty, but where knobs of several hosts (`nodes`) meet strategy `fused`, which does not take them. Throws
+/// it. Where ranks do not reach each other's memory (IMBREX_PEER_ACCESS), those that do are left out unless asked for.
+/// Never empty, but where knobs of several hosts (`nodes`) meet strategy `fused`, which does not take them. Throws
 /// Error(invalid_input) for knobs that break a rule of a strategy.
 std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& machine,
                                         std::optional<Strategy> strategy, const std::optional<Knobs>& knobs = {},

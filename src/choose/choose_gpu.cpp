@@ -11,6 +11,7 @@
 #include "collectives/cuda/wire/comm.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "execute/cuda/tables/translate.hpp"
+#include "execute/peer_access.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/machine.hpp"
 #include "plan/problem.hpp"
@@ -153,7 +154,9 @@ plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strat
   if (!strategy && !codec && (!gpus.libraries || !cuda::refusal_of_library_bias(problem).empty()))
     strategy = Strategy::fused;
   if (knobs && strategy) return {*strategy, *knobs};
-  if (knobs) return predicted_choice(problem, strategy, knobs, gpus);
+  // What was measured stores to peers.
+  const bool reachable = problem.ranks == 1 || execute::has_peer_access();
+  if (knobs || (!strategy && !codec && !reachable)) return predicted_choice(problem, strategy, knobs, gpus);
   if (codec) return with_product_record(predicted_choice(problem, strategy, {}, gpus, codec), problem, gpus);
   plan::Candidate chosen = chosen_freely(problem, strategy, gpus);
   if (!strategy && !gpus.nccl && calls_nccl(problem, chosen)) chosen = without_nccl(problem, gpus);

@@ -1,5 +1,7 @@
 #include "execute/terms.hpp"
 
+#include "execute/peer_access.hpp"
+
 namespace imbrex::execute {
 
 void add(runtime::Terms& terms, const plan::Fields& fields) {
@@ -16,6 +18,7 @@ void add(runtime::Terms& terms, const CudaOptions& options) {
 
 runtime::Terms terms_of(const plan::TaskStream& tasks) {
   runtime::Terms terms("a plan");
+  terms.add("IMBREX_PEER_ACCESS", has_peer_access() ? 1 : 0);
   add(terms, plan::fields_of(tasks));
   return terms;
 }

@@ -9,7 +9,7 @@ import xml.etree.ElementTree
 from program import OPERATORS, Case
 
 SIZES = ["--m", "96", "--n", "80", "--k", "64"]
-STRATEGIES = ["sequential", "decomposed", "fused"]
+STRATEGIES = ["sequential", "decomposed", "fused", "signaled"]
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -44,6 +44,38 @@ class Plans(Case):
         self.refuse("plan", "all_gather_gemm", *SIZES, "--strategy", "sequential", "--nodes", 3, says=["nodes = 3", "4 ranks"])
         self.refuse("plan", "all_gather_gemm", *SIZES, "--strategy", "fused", "--nodes", 2, says=["nodes = 2", "peers' memory"])
         self.refuse("plan", "gemm_all_to_all", *SIZES, "--nodes", 2, says=["nodes = 2", "gemm_all_to_all"])
+
+    def test_groups(self):
+        made = self.plan("gemm_reduce_scatter", "--ranks", 2, "--strategy", "signaled", "--groups", "1,2", "--kept-free", 3)
+        self.assertEqual((made["knobs"]["groups"], made["knobs"]["kept_free"]), ([1, 2], 3))
+        made = self.plan("gemm_all_reduce", "--strategy", "signaled", "--packed", "--groups", "5,7,6")
+        self.assertEqual((made["knobs"]["groups"], made["knobs"]["packed"]), ([5, 7, 6], True))
+        self.assertEqual(self.run_program("check", "plan.json"), ("sound\n", ""))
+        text, _ = self.run_program("plan", "all_gather_gemm", *SIZES, "--strategy", "signaled", "--machine", "4xh200")
+        self.assertRegex(text, r"1 group, of rows of tiles; 16 SMs are kept free[\s\S]+group 1: .* gathered from [\s\S]+all done at")
+        tiles = ["--tile-m", 16, "--tile-n", 32, "--strategy", "signaled"]
+        for options, says in ((["gemm_reduce_scatter", "--groups", "1,2"], ["groups = 1, 2", "3 rows of tiles", "there are 2"]),
+                              (["gemm_all_reduce", "--packed", "--groups", "17"], ["17 tiles", "there are 18"]),
+                              (["gemm_reduce_scatter", "--groups", "0,2"], ["--groups", "size of 0"]),
+                              (["gemm_reduce_scatter", "--groups", ",".join(["1"] * 17)], ["17 sizes", "16"]),
+                              (["gemm_reduce_scatter", "--packed"], ["packed", "gemm_reduce_scatter"]),
+                              (["gemm_all_reduce", "--kept-free", 100000], ["kept_free = 100000"]),
+                              (["gemm_all_reduce", "--packed", "--codec", "int8"], ["packed", "int8", "N = 80"])):
+            with self.subTest(options=options):
+                self.refuse("plan", *options, *SIZES, *tiles, says=says)
+
+    def test_without_peer_access(self):
+        """Nothing that stores to peers is chosen, and what does is refused by name."""
+        none = {"IMBREX_PEER_ACCESS": "0", **NO_GPU}
+        sizes = ["--m", 4096, "--n", 8192, "--k", 8192]
+        text, _ = self.run_program("plan", "gemm_reduce_scatter", *sizes, "--machine", "rtx4090-4", environment=none)
+        self.assertRegex(text, r"auto takes signaled, expected to take .* ms; decomposed .* ms, sequential .* ms\n")
+        for op in OPERATORS:
+            with self.subTest(op=op):
+                self.run_program("run", op, *SIZES, "--verify", environment=none)
+                self.refuse("run", op, *SIZES, "--strategy", "fused", environment=none, says=["rank 1", "IMBREX_PEER_ACCESS=0"])
+        self.run_program("run", OPERATORS[0], *SIZES, "--ranks", 1, "--strategy", "fused", environment=none)
+        self.refuse("run", OPERATORS[0], *SIZES, environment={"IMBREX_PEER_ACCESS": "2", **NO_GPU}, says=["IMBREX_PEER_ACCESS='2'", "0 or 1"])
 
     def test_partial_sums_travel_in_the_type_asked_for(self):
         self.assertEqual(self.plan("gemm_reduce_scatter", "--strategy", "fused", "--type", "fp32")["knobs"]["partial"], "fp32")

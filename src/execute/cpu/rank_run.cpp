@@ -11,6 +11,7 @@
 #include "base/check.hpp"
 #include "base/clock.hpp"
 #include "execute/cpu/worker.hpp"
+#include "execute/peer_access.hpp"
 
 namespace imbrex::execute {
 namespace {
@@ -20,6 +21,9 @@ std::shared_ptr<const Plan> expected(const World& world, std::shared_ptr<const P
                  world.size());
   if (const auto finding = check_format(*plan))
     throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
+  if (!has_peer_access())
+    if (const std::string refusal = refusal_without_peer_access(*plan); !refusal.empty())
+      throw Error(ErrorCode::invalid_input, refusal);
   return plan;
 }
 

@@ -19,7 +19,8 @@ const CpuOptions& validated(const CpuOptions& options);
 /// Whoever owns it says where the plan lies in the heap, and counts epochs.
 class RankRun {
  public:
-  /// Throws Error(invalid_input) if the plan is of other ranks than the world, or breaks a rule of the format.
+  /// Throws Error(invalid_input) if the plan is of other ranks than the world, breaks a rule of the format, or
+  /// reaches peers where these are out of reach.
   RankRun(World& world, std::shared_ptr<const Plan> plan, const CpuOptions& options);
 
   const Plan& plan() const { return *plan_; }

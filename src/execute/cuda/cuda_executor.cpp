@@ -8,6 +8,7 @@
 #include "execute/cuda/lanes/library_execution.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/cuda/refusal.hpp"
+#include "execute/peer_access.hpp"
 #include "execute/terms.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/one_process.hpp"
@@ -33,6 +34,7 @@ class CudaExecutor final : public Executor {
       const Problem& problem = tasks->frame().problem;
       IMBREX_EXPECTS(problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}", problem.ranks,
                      world_.size());
+      if (!execute::has_peer_access()) expect_reachable(*tasks);
       surveyed = cuda::survey(*tasks, world_.rank());
       return execute::terms_of(*tasks);
     });
@@ -59,6 +61,11 @@ class CudaExecutor final : public Executor {
   }
 
  private:
+  static void expect_reachable(plan::TaskStream& tasks) {
+    if (const std::string refusal = execute::refusal_without_peer_access(*tasks.whole()); !refusal.empty())
+      throw Error(ErrorCode::invalid_input, refusal);
+  }
+
   // Loading kernels, taking memory and starting NCCL want idle GPUs, on all ranks.
   void quiesce() {
     IMBREX_CUDA_TRY(cudaSetDevice(device_));
