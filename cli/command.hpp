@@ -153,7 +153,8 @@ struct PlanOptions {
   Type type = Type::bf16;
   std::optional<Scales> scales;
   std::optional<Layout> b_layout;
-  bool bias = false;
+  std::vector<std::int64_t> more_n;
+  bool bias = false, gathered_a = false;
   Knobs knobs;
   bool unchecked = false;
   CLI::App* app = nullptr;

@@ -1,4 +1,8 @@
 // OP, sizes, strategy and knobs on the command line.
+#include <algorithm>
+
+#include <fmt/ranges.h>
+
 #include "command.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/ops.hpp"
@@ -21,6 +25,17 @@ GroupSizes group_sizes(const std::vector<std::int64_t>& given) {
     sizes[i] = static_cast<std::int32_t>(given[i]);
   }
   return sizes;
+}
+
+// N of each B behind the first.
+std::vector<std::int64_t> further_n_of(const Problem& problem) {
+  std::vector<std::int64_t> all(problem.more_n.begin(), problem.more_n.end());
+  std::erase(all, 0);
+  return all;
+}
+
+std::string text_of(const std::vector<std::int64_t>& sizes) {
+  return sizes.empty() ? "none" : fmt::format("{}", fmt::join(sizes, ","));
 }
 
 }  // namespace
@@ -73,6 +88,12 @@ void PlanOptions::add_to(CLI::App& command) {
   add_b_layout(command, b_layout);
   command.add_flag("--with-bias", bias,
                    "Add a row, the bias, to every row of the output (gemm_all_to_all: of each rank's product)");
+  add_integers(command, "--more-n", more_n, 1, largest,
+               "all_gather_gemm: columns N of a second and a third B, by which the gathered A is multiplied, too")
+      ->type_name("INT[,INT]")
+      ->delimiter(',')
+      ->expected(1, max_products - 1);
+  command.add_flag("--gathered-a", gathered_a, "all_gather_gemm: the gathered A is an output, too");
   command
       .add_option(
           "--strategy", strategy,
@@ -169,7 +190,10 @@ Problem PlanOptions::problem(bool from_files) const {
                   type,
                   bias,
                   chosen_scales(scales, type),
-                  chosen_b_layout(b_layout, type)};
+                  chosen_b_layout(b_layout, type),
+                  {},
+                  gathered_a};
+  std::copy(more_n.begin(), more_n.end(), problem.more_n.begin());
   if (from_files && !has_sizes()) return problem;
   for (const auto& [name, value] : {std::pair{"--m", m}, {"--n", n}, {"--k", k}})
     if (value == 0) refuse(fmt::format("{} is missing; --m, --n and --k are needed together", name));
@@ -251,6 +275,8 @@ std::optional<Plan> PlanOptions::read_plan() const {
   if (scales) expect_same("--scales", name_of(*scales), name_of(problem.scales));
   if (b_layout)
     expect_same("--b-layout", name_of_b_layout(*b_layout), name_of_b_layout(operands_of(problem)[1].layout));
+  expect_same("--more-n", text_of(more_n), text_of(further_n_of(problem)));
+  expect_same("--gathered-a", gathered_a, problem.gathered_a);
   if (chosen_strategy()) expect_same("--strategy", strategy, name_of(plan.strategy));
   if (chosen_knobs()) refuse(fmt::format("plan {} is made; knobs belong to a plan that is to be made", plan_file));
   return plan;
@@ -274,15 +300,19 @@ Json to_json_value(const Problem& problem) {
             {"bias", problem.bias}};
   if (problem.scales != Scales::none) json["scales"] = name_of(problem.scales);
   if (problem.b_layout != Layout::row_major) json["b_layout"] = name_of_b_layout(problem.b_layout);
+  if (const auto more_n = further_n_of(problem); !more_n.empty()) json["more_n"] = more_n;
+  if (problem.gathered_a) json["gathered_a"] = true;
   return json;
 }
 
 std::string describe(const Plan& plan) {
   const Problem& p = plan.problem;
-  return fmt::format("{} {} x {} x {} {}{}{}{}, {} rank{}, {}", name_of(p.op), p.m, p.n, p.k, name_of(p.type),
+  std::string n = fmt::format("{}", p.n);
+  for (const std::int64_t further : further_n_of(p)) n += fmt::format("+{}", further);
+  return fmt::format("{} {} x {} x {} {}{}{}{}{}, {} rank{}, {}", name_of(p.op), p.m, n, p.k, name_of(p.type),
                      p.scales == Scales::none ? "" : fmt::format(" with scales a {}", name_of(p.scales)),
-                     p.bias ? " with bias" : "", p.b_layout == Layout::row_major ? "" : ", B nxk", p.ranks,
-                     p.ranks == 1 ? "" : "s", name_of(plan.strategy));
+                     p.bias ? " with bias" : "", p.b_layout == Layout::row_major ? "" : ", B nxk",
+                     p.gathered_a ? ", A given" : "", p.ranks, p.ranks == 1 ? "" : "s", name_of(plan.strategy));
 }
 
 Json to_json_value(const Finding& finding) {

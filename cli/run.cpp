@@ -36,7 +36,10 @@ void report(const Program& program, const Options& options, const jobs::RunResul
   print_json(program, json);
 
   const Problem& p = result.problem;
-  print(program, "{} {} x {} x {} {}, {} ranks on {}, {}: {}{}", name_of(p.op), p.m, p.n, p.k, name_of(p.type), p.ranks,
+  std::string n = fmt::format("{}", p.n);
+  for (const std::int64_t further : p.more_n)
+    if (further > 0) n += fmt::format("+{}", further);
+  print(program, "{} {} x {} x {} {}, {} ranks on {}, {}: {}{}", name_of(p.op), p.m, n, p.k, name_of(p.type), p.ranks,
         name_of(result.device), name_of(result.strategy),
         readable_seconds(*std::min_element(result.seconds.begin(), result.seconds.end())),
         result.seconds.size() > 1 ? fmt::format(", the best of {}", result.seconds.size()) : "");
@@ -76,6 +79,7 @@ void add_run(Program& program) {
       "  imbrex run gemm_reduce_scatter --ranks 4 --m 512 --n 512 --k 2048 --verify\n"
       "  imbrex run all_gather_gemm --a a.npy --b b.npy --type fp32 --out y --trace timeline.svg\n"
       "  imbrex run all_gather_gemm --m 4096 --n 4096 --k 4096 --device cuda --repeat 10 --verify\n"
+      "  imbrex run all_gather_gemm --m 512 --n 4096 --k 4096 --more-n 1024,1024 --gathered-a --verify\n"
       "  imbrex run gemm_reduce_scatter --m 512 --n 512 --k 2048 --type e4m3 --scales row --verify\n"
       "  imbrex run gemm_all_reduce --plan plan.json --repeat 10 --json result.json\n"
       "  imbrex run gemm_all_reduce --m 512 --n 512 --k 2048 --codec int4+int8 --verify\n"

@@ -9,6 +9,9 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
 
+// "--b1".
+std::string option_of(const char* name, std::size_t i) { return fmt::format("{}{}", name, i + 1); }
+
 constexpr std::int64_t largest_seed = std::int64_t{1} << 62;
 
 }  // namespace
@@ -26,6 +29,12 @@ void RunOptions::add_to(CLI::App& command) {
           "With --a and --b: a bias from this .npy file, N elements; gemm_all_to_all: R x N, a row for each rank "
           "(random operands: --with-bias)")
       ->type_name("FILE");
+  for (std::size_t i = 0; i < further.size(); ++i) {
+    command.add_option(option_of("--b", i), further[i].b, "With --a and --b: a further B of all_gather_gemm, likewise")
+        ->type_name("FILE");
+    command.add_option(option_of("--bias", i), further[i].bias, "And its bias, where there are biases")
+        ->type_name("FILE");
+  }
   for (const auto& [name, to] : {std::pair{"--a-scale", &a_scale}, {"--b-scale", &b_scale}})
     command
         .add_option(
@@ -34,7 +43,12 @@ void RunOptions::add_to(CLI::App& command) {
                         name[2] == 'a' ? "A" : "B"))
         ->type_name("FILE");
   add_integer(command, "--seed", seed, 0, largest_seed, "Without --a and --b: seed of the random operands (default 0)");
-  command.add_option("--out", out, "Write rank r's output to PREFIX.rank<r>.npy, float32")->type_name("PREFIX");
+  command
+      .add_option("--out", out,
+                  "Write rank r's output to PREFIX.rank<r>.npy, float32, and others to PREFIX.NAME.rank<r>.npy, by the "
+                  "operand's "
+                  "name: out1, out2, gathered")
+      ->type_name("PREFIX");
   command.add_flag("--verify", verify,
                    "Compare every element with a float64 reference, within a derived bound; exit 1 if one is outside");
   add_integer(command, "--repeat", repeat, 1, 1000000, "Times to run the operator (default 1)");
@@ -81,6 +95,25 @@ void RunOptions::expect_scales(const Problem& problem, bool from_files) const {
   }
 }
 
+void RunOptions::expect_further(const PlanOptions& plan, const Problem& problem, bool from_files) const {
+  for (std::size_t i = 0; i < further.size(); ++i) {
+    const auto& [b_path, bias_path] = further[i];
+    const std::string name = option_of("--b", i), bias_name = option_of("--bias", i);
+    const bool wanted = problem.more_n[i] > 0;
+    if (!b_path.empty() && !from_files) refuse(fmt::format("{} needs --a and --b; --more-n is for random ones", name));
+    if (!b_path.empty() && i > 0 && further[i - 1].b.empty())
+      refuse(fmt::format("{} needs {}", name, option_of("--b", i - 1)));
+    if (!b_path.empty() && !plan.plan_file.empty() && !wanted)
+      refuse(fmt::format("{} {}: the plan is for a problem without it", name, b_path));
+    if (b_path.empty() && from_files && wanted)
+      refuse(fmt::format("{} is missing: A and B come from files, and so do further B", name));
+    if (!bias_path.empty() && b_path.empty()) refuse(fmt::format("{} needs {}", bias_name, name));
+    if (!b_path.empty() && problem.bias == bias_path.empty())
+      refuse(problem.bias ? fmt::format("{} is missing: the problem has biases, and A and B come from files", bias_name)
+                          : fmt::format("{} {}: the problem has no bias", bias_name, bias_path));
+  }
+}
+
 jobs::RunRequest RunOptions::request(const PlanOptions& plan) const {
   const Device named = device_named(device);
   if (world != "processes" && world != "threads")
@@ -117,12 +150,14 @@ jobs::RunRequest RunOptions::request(const PlanOptions& plan) const {
     refuse(bias.empty() ? "--bias is missing: the problem has a bias, and A and B come from files"
                         : fmt::format("--bias {}: the plan is for a problem without a bias", bias));
   expect_scales(request.problem, from_files);
+  expect_further(plan, request.problem, from_files);
   request.strategy = plan.chosen_strategy();
   request.knobs = plan.chosen_knobs(request.device, static_cast<int>(ranks_per_gpu));
   request.seed = static_cast<std::uint64_t>(seed);
   request.a_path = a;
   request.b_path = b;
   request.bias_path = bias;
+  request.further = further;
   request.a_scale_path = a_scale;
   request.b_scale_path = b_scale;
   request.out_prefix = out;

@@ -1,6 +1,8 @@
 // The options of a real run, for `run` and `trace --measured`.
 #pragma once
 
+#include <array>
+
 #include "command.hpp"
 #include "jobs/run.hpp"
 #include "jobs/run_all_reduce.hpp"
@@ -9,6 +11,7 @@ namespace imbrex::cli {
 
 struct RunOptions {
   std::string device = "auto", world = "processes", a, b, out, bias, a_scale, b_scale, kernel;
+  std::array<jobs::RunRequest::Further, max_products - 1> further;
   std::int64_t seed = 0, repeat = 1, workers = 1, delays = 0, ranks_per_gpu = 1;
   double wait_limit = 0;
   bool verify = false;
@@ -20,6 +23,10 @@ struct RunOptions {
 
   /// Throws Error(invalid_input) unless scales come from files where A and B do and the problem has any.
   void expect_scales(const Problem& problem, bool from_files) const;
+
+  /// Throws Error(invalid_input) unless further B come from files where A and B do and the plan, if there is one, is of
+  /// as many, and biases likewise.
+  void expect_further(const PlanOptions& plan, const Problem& problem, bool from_files) const;
 
   /// What `plan` and these options ask for. Throws Error(invalid_input) where they contradict each other.
   jobs::RunRequest request(const PlanOptions& plan) const;

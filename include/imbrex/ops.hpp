@@ -1,6 +1,7 @@
 // The operators: a GEMM and the collective that depends on it, on operands in memory.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,6 +31,9 @@ struct GemmShape {
   Layout b_layout = Layout::row_major;
   /// Calls take any M from 1 to `m`, by which it divides by the ranks where `m` must, each its own. On the CPU only.
   bool any_m = false;
+  /// AllGatherGemm, without scales: N of a second and a third B, which one gathered A is multiplied by, too; 0: none.
+  std::array<std::int64_t, max_products - 1> more_n{};
+  bool gathered_a = false;  ///< AllGatherGemm: the gathered A is an output, "gathered"
 };
 
 struct OperatorOptions {
@@ -76,7 +80,8 @@ class GemmOperator {
   GemmOperator& operator=(const GemmOperator&) = delete;
 
   /// This rank's operands, in order: "a", "b", "bias" if the shape has one, "a_scale" and "b_scale" if it has scales,
-  /// "out"; with any_m, those of the largest M, here and where none is given.
+  /// "out"; of further B "b1", "bias1", "out1", "b2" and so on; "gathered". With any_m, those of the largest M, here and
+  /// where none is given.
   const std::vector<OperandInfo>& operands() const;
 
   /// The operand of that name at `data`, where it lies without gaps.
@@ -137,7 +142,8 @@ class GemmOperator {
   std::unique_ptr<State> state_;
 };
 
-/// A: M/R x K, B: K x N/R -> M x N/R; M and N divide by the ranks.
+/// A: M/R x K, B: K x N/R -> M x N/R; M and N divide by the ranks. With `more_n`, each B of the list has an output, and
+/// a bias where the shape has one; A travels once for all. With `gathered_a`: the gathered A, M x K.
 class AllGatherGemm : public GemmOperator {
  public:
   AllGatherGemm(World& world, const GemmShape& shape, const OperatorOptions& options = {});

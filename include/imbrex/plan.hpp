@@ -29,6 +29,8 @@ namespace imbrex {
 /// own, for gemm_reduce_scatter and gemm_all_reduce one that is the same on every rank, once, after the sum over the
 /// ranks; for gemm_all_to_all each rank's own to its product, as to any linear layer's, before the blocks go out.
 /// With type e4m3, A and B hold 8-bit floats; the bias and the output are bf16.
+/// all_gather_gemm may multiply the A that it has gathered once by several matrices B, each with a bias and an output
+/// of its own (q, k and v; gate and up), and may give the gathered A as an output, too: M x K.
 enum class Operator : std::uint8_t { all_gather_gemm, gemm_reduce_scatter, gemm_all_reduce, gemm_all_to_all };
 
 /// What an e4m3 problem multiplies its products by, in fp32, before they are rounded, added to anything or sent:
@@ -43,6 +45,9 @@ enum class Scales : std::uint8_t {
 /// Largest number of ranks that a plan may name: sets of ranks are 64-bit masks.
 inline constexpr int max_ranks = 64;
 
+/// Largest number of matrices B that one gathered A is multiplied by.
+inline constexpr int max_products = 3;
+
 struct Problem {
   Operator op = Operator::all_gather_gemm;
   std::int64_t m = 0, n = 0, k = 0;  ///< global sizes, as in the table above
@@ -53,6 +58,10 @@ struct Problem {
   /// How B lies: row_major, K x N by rows; or column_major, its transpose, N x K by rows, as a linear layer's weights
   /// [out, in] lie. B of e4m3 lies column_major always, and the default is what an e4m3 problem says.
   Layout b_layout = Layout::row_major;
+  /// all_gather_gemm without scales: the widths N of the second and the third B; 0: there is none. All have the first
+  /// one's K, type, layout and bias or none.
+  std::array<std::int64_t, max_products - 1> more_n{};
+  bool gathered_a = false;  ///< all_gather_gemm: the gathered A is an output, too
 
   bool operator==(const Problem&) const = default;
 };
@@ -64,7 +73,8 @@ struct Extent {
 };
 
 /// Per-rank shapes of A, B, the output, and of the GEMM that one rank computes (rows x cols, over `depth`); scales are
-/// fp32, a column of A's and a row of B's, empty where there are none.
+/// fp32, a column of A's and a row of B's, empty where there are none. Where there are several B, `b` and `out` are the
+/// first one's, and `product` has the columns of all.
 struct RankShapes {
   Extent a, b, out, product;
   std::int64_t depth = 0;
@@ -72,16 +82,16 @@ struct RankShapes {
 };
 
 /// Throws Error(invalid_input) naming the value and the rule, if a size is not from 1 to 2^31 - 1, a sharded dimension
-/// does not divide by the ranks, ranks is outside 1..max_ranks, there are scales of another type than e4m3, or b_layout
-/// is fragment or, of e4m3, not the default.
+/// does not divide by the ranks, ranks is outside 1..max_ranks, there are scales of another type than e4m3, b_layout is
+/// fragment or, of e4m3, not the default, or another operator than all_gather_gemm, or one with scales, has several B.
 void validate(const Problem& problem);
 
 /// Shapes per rank; `problem` must be valid.
 RankShapes shapes_of(const Problem& problem);
 
-/// One rank's operands, in the problem's order: a, b, bias, a_scale, b_scale, out, those that it has. A bias is a row
-/// as wide as the output; scales are fp32, a column for the rows of A and a row for the columns of B. `problem` must be
-/// valid.
+/// One rank's operands, in the problem's order: a, b, bias, a_scale, b_scale, out, then b1, bias1, out1 and b2, bias2,
+/// out2 of further B, then gathered: those that it has. A bias is a row as wide as its output; scales are fp32, a
+/// column for the rows of A and a row for the columns of B. `problem` must be valid.
 std::vector<OperandInfo> operands_of(const Problem& problem);
 
 // ------------------------------------------------------------------------------------------------- knobs

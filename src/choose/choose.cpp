@@ -115,6 +115,8 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
       // Neither several hosts nor codes are for fused plans; asked for, they are refused by name.
       const bool library = knobs->nodes > 1 || ((knobs->codec || unreachable) && !strategy);
       if (!wanted(s) || (s == Strategy::fused && library)) continue;
+      const bool one_output = problem.more_n.front() == 0 && !problem.gathered_a;
+      if (s == Strategy::signaled && !strategy && !one_output) continue;
       plan::validate_knobs(problem, s, *knobs);
       list.push_back({s, *knobs});
     }
@@ -153,7 +155,8 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
       c.knobs.chunks = chunks;
       list.push_back(c);
     }
-  if (wanted(Strategy::signaled) && (problem.ranks > 1 || strategy))
+  const bool one_output = problem.more_n.front() == 0 && !problem.gathered_a;
+  if (wanted(Strategy::signaled) && (strategy || (problem.ranks > 1 && one_output)))
     for (const Cut& cut : whole) add_signaled(list, problem, machine, cut_as(cut));
   return list;
 }

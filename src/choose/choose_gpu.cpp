@@ -10,6 +10,7 @@
 #include "choose/quick_times.hpp"
 #include "collectives/cuda/wire/comm.hpp"
 #include "execute/cuda/refusal.hpp"
+#include "execute/cuda/tables/table_survey.hpp"
 #include "execute/cuda/tables/translate.hpp"
 #include "execute/peer_access.hpp"
 #include "imbrex/advanced/execute.hpp"
@@ -150,6 +151,7 @@ GpuKind kind_of(const GpuSurvey& survey, int ranks_per_gpu, bool processes) {
 plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
                                      const std::optional<Knobs>& knobs, const GpuKind& gpus,
                                      const std::optional<CodecPair>& codec) {
+  if (!strategy && !cuda::refusal_of_outputs(problem).empty()) strategy = Strategy::sequential;
   // Codes are for library strategies: where those do not run, the executor says why.
   if (!strategy && !codec && (!gpus.libraries || !cuda::refusal_of_library_bias(problem).empty()))
     strategy = Strategy::fused;

@@ -4,7 +4,8 @@
 
 #include "base/check.hpp"
 #include "base/narrow.hpp"
-#include "plan/builder.hpp"
+#include "plan/operand_buffers.hpp"
+#include "plan/problem.hpp"
 
 namespace imbrex::execute {
 namespace {
@@ -44,10 +45,26 @@ std::map<int, std::vector<const Collective*>> collective_groups(const Plan& plan
 }
 
 const void* input_of(const Addresses& operands, const Problem& problem, int buffer) {
+  using Operand = plan::OperandPlace::What;
   if (buffer == plan::buffer_a) return operands.a;
   if (buffer == plan::buffer_b) return operands.b;
-  if (problem.bias && buffer == plan::buffer_bias) return operands.bias;
-  return buffer == plan::buffer_a_scale(problem) ? operands.a_scale : operands.b_scale;
+  const auto [operand, product] = plan::operand_at(problem, buffer);
+  const auto further = [&, number = product]() -> const Addresses::Further& {
+    return operands.more[static_cast<std::size_t>(number) - 1];
+  };
+  switch (operand) {
+    case Operand::a_scale: return operands.a_scale;
+    case Operand::b_scale: return operands.b_scale;
+    case Operand::bias: return product == 0 ? operands.bias : further().bias;
+    default: return further().b;
+  }
+}
+
+void* output_of(const Addresses& operands, const Problem& problem, int buffer) {
+  if (buffer == plan::buffer_out) return operands.out;
+  const auto [operand, product] = plan::operand_at(problem, buffer);
+  if (operand == plan::OperandPlace::What::gathered) return operands.gathered;
+  return operands.more[static_cast<std::size_t>(product) - 1].out;
 }
 
 void expect_given(const Addresses& operands, const Problem& problem) {
@@ -61,6 +78,19 @@ void expect_given(const Addresses& operands, const Problem& problem) {
                  scaled ? fmt::format("the problem has scales ({}), and those of {} are not given",
                                       name_of(problem.scales), operands.a_scale == nullptr ? "A" : "B")
                         : "scales are given, and the problem has none");
+  for (int product = 1; product < max_products; ++product) {
+    const auto& [b, bias, out] = operands.more[static_cast<std::size_t>(product) - 1];
+    const bool wanted = product < plan::count_products(problem), with_bias = wanted && problem.bias;
+    IMBREX_EXPECTS(wanted == (b != nullptr) && wanted == (out != nullptr) && with_bias == (bias != nullptr),
+                   "{}, {} and {} must {}", plan::name_of_b(product), plan::name_of_bias(product),
+                   plan::name_of_out(product),
+                   with_bias ? "be given"
+                   : wanted  ? "be given, but for the bias, which the problem has not"
+                             : "not be given: the problem has fewer B");
+  }
+  IMBREX_EXPECTS(problem.gathered_a == (operands.gathered != nullptr), "{}",
+                 problem.gathered_a ? "the problem gives the gathered A, and no place for it is given"
+                                    : "a place for the gathered A is given, and the problem does not give it");
 }
 
 LayoutSurvey::LayoutSurvey(const Plan& frame) : shared_(frame.buffers.size()) {

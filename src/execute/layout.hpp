@@ -111,7 +111,11 @@ class HeapLayout {
 /// The caller's input that is that buffer.
 const void* input_of(const Addresses& operands, const Problem& problem, int buffer);
 
-/// Throws Error(invalid_input) unless a, b, out and, where the problem has them, a bias and scales are given.
+/// And output.
+void* output_of(const Addresses& operands, const Problem& problem, int buffer);
+
+/// Throws Error(invalid_input) unless a, b, out and, where the problem has them, a bias, scales, further B and the
+/// gathered A are given, and nothing else.
 void expect_given(const Addresses& operands, const Problem& problem);
 
 /// The parts of each of the plan's collectives, by rank; by group number, ascending.

@@ -170,6 +170,13 @@ Addresses OperandRules::resolve(const Operands& operands) {
     if (operand.name == "a_scale") addresses.a_scale = static_cast<const float*>(data);
     if (operand.name == "b_scale") addresses.b_scale = static_cast<const float*>(data);
     if (operand.name == "out") addresses.out = data;
+    for (int product = 1; product < max_products; ++product) {
+      Addresses::Further& further = addresses.more[static_cast<std::size_t>(product) - 1];
+      if (operand.name == plan::name_of_b(product)) further.b = data;
+      if (operand.name == plan::name_of_bias(product)) further.bias = data;
+      if (operand.name == plan::name_of_out(product)) further.out = data;
+    }
+    if (operand.name == "gathered") addresses.gathered = data;
   }
   std::swap(known_, found_);
   addresses_ = addresses;

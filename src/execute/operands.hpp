@@ -13,7 +13,7 @@
 namespace imbrex::execute {
 
 /// One place for each operand that any problem has.
-inline constexpr std::size_t most_operands = 6;
+inline constexpr std::size_t most_operands = 11;
 
 /// What one operator's calls may give. Remembers the operands of the last call, so that the same ones are found right
 /// at once.

@@ -15,65 +15,111 @@ const T* data_of(const std::vector<T>& values) {
   return values.empty() ? nullptr : values.data();
 }
 
+// Where the outputs go, by their places in outputs_of.
+void set_outputs(Addresses& addresses, const std::vector<void*>& outputs, bool gathered) {
+  const std::size_t products = outputs.size() - (gathered ? 1 : 0);
+  addresses.out = outputs.front();
+  for (std::size_t i = 1; i < products; ++i) addresses.more[i - 1].out = outputs[i];
+  if (gathered) addresses.gathered = outputs.back();
+}
+
 class HostOperands final : public OperandMemory {
  public:
-  HostOperands(HostValues values, std::size_t out_bytes) : values_(std::move(values)), out_(out_bytes) {}
+  HostOperands(HostValues values, const Problem& problem) : values_(std::move(values)), gathered_(problem.gathered_a) {
+    for (const OperandInfo& info : outputs_of(problem)) outputs_.emplace_back(info.bytes());
+  }
 
   Addresses operands() override {
-    return {values_.a.data(),      values_.b.data(),         out_.data(),
-            data_of(values_.bias), data_of(values_.a_scale), data_of(values_.b_scale)};
+    Addresses addresses{values_.a.data(),      values_.b.data(),         nullptr,
+                        data_of(values_.bias), data_of(values_.a_scale), data_of(values_.b_scale)};
+    for (std::size_t i = 0; i < values_.more.size(); ++i)
+      addresses.more[i] = {data_of(values_.more[i].b), data_of(values_.more[i].bias), nullptr};
+    std::vector<void*> outputs;
+    for (auto& output : outputs_) outputs.push_back(output.data());
+    set_outputs(addresses, outputs, gathered_);
+    return addresses;
   }
-  void poison() override { std::fill(out_.begin(), out_.end(), std::byte{poison_byte}); }
-  const std::vector<std::byte>& output() override { return out_; }
+  void poison() override {
+    for (auto& output : outputs_) std::fill(output.begin(), output.end(), std::byte{poison_byte});
+  }
+  const std::vector<std::byte>& output(std::size_t place) override { return outputs_[place]; }
 
  private:
   HostValues values_;
-  std::vector<std::byte> out_;
+  bool gathered_;
+  std::vector<std::vector<std::byte>> outputs_;
 };
 
 class DeviceOperands final : public OperandMemory {
  public:
-  DeviceOperands(const HostValues& values, std::size_t out_bytes, Executor& executor)
-      : a_(values.a.size()), b_(values.b.size()), out_(out_bytes, executor.allocate_output(out_bytes)) {
-    a_.upload(values.a);
-    b_.upload(values.b);
-    if (!values.bias.empty()) bias_.emplace(values.bias.size()).upload(values.bias);
+  DeviceOperands(const HostValues& values, const Problem& problem, Executor& executor) : gathered_(problem.gathered_a) {
+    for (const OperandInfo& info : outputs_of(problem))
+      if (outputs_.empty())
+        outputs_.push_back(
+            std::make_unique<runtime::DeviceMemory>(info.bytes(), executor.allocate_output(info.bytes())));
+      else
+        outputs_.push_back(std::make_unique<runtime::DeviceMemory>(info.bytes()));
+    upload(a_, values.a);
+    upload(b_, values.b);
+    upload(bias_, values.bias);
     upload(a_scale_, values.a_scale);
     upload(b_scale_, values.b_scale);
+    for (std::size_t i = 0; i < more_.size(); ++i) {
+      upload(more_[i].b, values.more[i].b);
+      upload(more_[i].bias, values.more[i].bias);
+    }
   }
 
   Addresses operands() override {
-    return {a_.get(), b_.get(), out_.get(), bias_ ? bias_->get() : nullptr, floats(a_scale_), floats(b_scale_)};
+    Addresses addresses{at(a_), at(b_), nullptr, at(bias_), floats(a_scale_), floats(b_scale_)};
+    for (std::size_t i = 0; i < more_.size(); ++i) addresses.more[i] = {at(more_[i].b), at(more_[i].bias), nullptr};
+    std::vector<void*> outputs;
+    for (const auto& output : outputs_) outputs.push_back(output->get());
+    set_outputs(addresses, outputs, gathered_);
+    return addresses;
   }
-  void poison() override { out_.fill(poison_byte); }
-  const std::vector<std::byte>& output() override {
-    out_.download(host_);
+  void poison() override {
+    for (const auto& output : outputs_) output->fill(poison_byte);
+  }
+  const std::vector<std::byte>& output(std::size_t place) override {
+    outputs_[place]->download(host_);
     return host_;
   }
 
  private:
   using Memory = std::optional<runtime::DeviceMemory>;
+  struct Further {
+    Memory b, bias;
+  };
 
-  static void upload(Memory& memory, const std::vector<float>& values) {
-    if (!values.empty()) memory.emplace(values.size() * sizeof(float)).upload(values.data());
+  template <typename T>
+  static void upload(Memory& memory, const std::vector<T>& values) {
+    if (!values.empty()) memory.emplace(values.size() * sizeof(T)).upload(values.data());
   }
-  static const float* floats(const Memory& memory) {
-    return memory ? static_cast<const float*>(memory->get()) : nullptr;
-  }
+  static const void* at(const Memory& memory) { return memory ? memory->get() : nullptr; }
+  static const float* floats(const Memory& memory) { return static_cast<const float*>(at(memory)); }
 
-  runtime::DeviceMemory a_, b_, out_;
-  Memory bias_, a_scale_, b_scale_;
+  Memory a_, b_, bias_, a_scale_, b_scale_;
+  std::array<Further, max_products - 1> more_;
+  bool gathered_;
+  std::vector<std::unique_ptr<runtime::DeviceMemory>> outputs_;
   std::vector<std::byte> host_;
 };
 
 }  // namespace
 
-std::unique_ptr<OperandMemory> host_operands(HostValues values, std::size_t out_bytes) {
-  return std::make_unique<HostOperands>(std::move(values), out_bytes);
+std::vector<OperandInfo> outputs_of(const Problem& problem) {
+  std::vector<OperandInfo> outputs = operands_of(problem);
+  std::erase_if(outputs, [](const OperandInfo& info) { return info.role == OperandRole::input; });
+  return outputs;
 }
 
-std::unique_ptr<OperandMemory> device_operands(const HostValues& values, std::size_t out_bytes, Executor& executor) {
-  return std::make_unique<DeviceOperands>(values, out_bytes, executor);
+std::unique_ptr<OperandMemory> host_operands(HostValues values, const Problem& problem) {
+  return std::make_unique<HostOperands>(std::move(values), problem);
+}
+
+std::unique_ptr<OperandMemory> device_operands(const HostValues& values, const Problem& problem, Executor& executor) {
+  return std::make_unique<DeviceOperands>(values, problem, executor);
 }
 
 }  // namespace imbrex::jobs

@@ -1,6 +1,7 @@
 // One rank's operands in the memory that its executor works on.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -14,23 +15,30 @@ class OperandMemory {
   virtual ~OperandMemory() = default;
 
   virtual Addresses operands() = 0;
-  /// Overwrites the output, so that an element that no task writes does not pass for an earlier run's.
+  /// Overwrites the outputs, so that an element that no task writes does not pass for an earlier run's.
   virtual void poison() = 0;
-  /// The output, in host memory; valid until the next call of either.
-  virtual const std::vector<std::byte>& output() = 0;
+  /// An output, by its place in outputs_of, in host memory; valid until the next call of either.
+  virtual const std::vector<std::byte>& output(std::size_t place = 0) = 0;
 };
 
-/// One rank's operands in host memory; what is empty is not given.
+/// One rank's inputs in host memory; what is empty is not given.
 struct HostValues {
   std::vector<std::byte> a, b, bias{};
   std::vector<float> a_scale{}, b_scale{};
+  struct Further {
+    std::vector<std::byte> b, bias;
+  };
+  std::array<Further, max_products - 1> more{};
 };
 
-/// In host memory.
-std::unique_ptr<OperandMemory> host_operands(HostValues values, std::size_t out_bytes);
+/// A rank's outputs: "out" comes first, then those of further B, then the gathered A.
+std::vector<OperandInfo> outputs_of(const Problem& problem);
 
-/// In the memory of the calling thread's GPU, the output where peers can write it. Collective; to be dropped before the
-/// executor.
-std::unique_ptr<OperandMemory> device_operands(const HostValues& values, std::size_t out_bytes, Executor& executor);
+/// In host memory.
+std::unique_ptr<OperandMemory> host_operands(HostValues values, const Problem& problem);
+
+/// In the memory of the calling thread's GPU, the first output where peers can write it. Collective; to be dropped
+/// before the executor.
+std::unique_ptr<OperandMemory> device_operands(const HostValues& values, const Problem& problem, Executor& executor);
 
 }  // namespace imbrex::jobs

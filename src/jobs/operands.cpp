@@ -33,20 +33,37 @@ float SeededOperands::value_of(float uniform, bool scale) const { return scale ?
 
 namespace {
 
+// Those that the problem has.
+struct Files {
+  struct OfProduct {
+    std::unique_ptr<NpyFile> b, bias;
+  };
+  std::unique_ptr<NpyFile> a, a_scale, b_scale;
+  std::array<OfProduct, max_products> products;
+};
+
 class FileOperands final : public OperandSource {
  public:
-  FileOperands(const Problem& problem, std::unique_ptr<NpyFile> a, std::unique_ptr<NpyFile> b,
-               std::unique_ptr<NpyFile> bias, std::unique_ptr<NpyFile> a_scale, std::unique_ptr<NpyFile> b_scale)
-      : OperandSource(problem),
-        files_{std::move(a), std::move(b), std::move(bias), std::move(a_scale), std::move(b_scale)} {}
+  FileOperands(const Problem& problem, Files files) : OperandSource(problem), files_(std::move(files)) {}
 
  private:
-  void read(Matrix matrix, std::int64_t row, std::int64_t col, Extent extent,
-            std::vector<float>& values) const override {
-    files_[static_cast<std::size_t>(matrix)]->read(row, col, extent.rows, extent.cols, values);
+  const NpyFile& file(Matrix matrix) const {
+    if (matrix == Matrix::a_scale) return *files_.a_scale;
+    if (matrix == Matrix::b_scale) return *files_.b_scale;
+    for (int product = 0; product < max_products; ++product) {
+      const auto& [b, bias] = files_.products[static_cast<std::size_t>(product)];
+      if (matrix == matrix_b(product)) return *b;
+      if (matrix == matrix_bias(product)) return *bias;
+    }
+    return *files_.a;
   }
 
-  std::array<std::unique_ptr<NpyFile>, 5> files_;  // by matrix
+  void read(Matrix matrix, std::int64_t row, std::int64_t col, Extent extent,
+            std::vector<float>& values) const override {
+    file(matrix).read(row, col, extent.rows, extent.cols, values);
+  }
+
+  Files files_;
 };
 
 // Null where the problem has no scales.
@@ -72,9 +89,9 @@ std::vector<float> rounded(Type type, const std::vector<float>& values) {
 
 }  // namespace
 
-std::vector<float> OperandSource::part_values(bool a, int rank) const {
+std::vector<float> OperandSource::part_values(bool a, int rank, int product) const {
   const RankShapes shapes = shapes_of(problem_);
-  const Extent extent = a ? shapes.a : shapes.b;
+  const Extent extent = a ? shapes.a : Extent{shapes.b.rows, plan::cols_of(problem_, product)};
   std::int64_t row = 0, col = 0;
   if (problem_.op == Operator::gemm_all_to_all)
     row = rank * extent.rows;
@@ -84,19 +101,19 @@ std::vector<float> OperandSource::part_values(bool a, int rank) const {
     (a ? col : row) = rank * (a ? extent.cols : extent.rows);
   const std::int64_t count = extent.rows * extent.cols;
   std::vector<float> values(static_cast<std::size_t>(count));
-  read(a ? Matrix::a : Matrix::b, row, col, extent, values);
+  read(a ? Matrix::a : matrix_b(product), row, col, extent, values);
   return values;
 }
 
-std::vector<float> OperandSource::part_as_float(bool a, int rank) const {
-  return rounded(problem_.type, part_values(a, rank));
+std::vector<float> OperandSource::part_as_float(bool a, int rank, int product) const {
+  return rounded(problem_.type, part_values(a, rank, product));
 }
 
-std::vector<float> OperandSource::bias_as_float(int rank) const {
+std::vector<float> OperandSource::bias_as_float(int rank, int product) const {
   if (!problem_.bias) return {};
-  const std::int64_t cols = shapes_of(problem_).out.cols;
+  const std::int64_t cols = plan::cols_of(problem_, product);
   std::vector<float> values(static_cast<std::size_t>(cols));
-  read(Matrix::bias, problem_.op == Operator::gemm_all_to_all ? rank : 0,
+  read(matrix_bias(product), problem_.op == Operator::gemm_all_to_all ? rank : 0,
        problem_.op == Operator::all_gather_gemm ? rank * cols : 0, {1, cols}, values);
   return rounded(output_type(problem_.type), std::move(values));
 }
@@ -110,10 +127,10 @@ std::vector<float> OperandSource::scales(bool a, int rank) const {
   return values;
 }
 
-std::vector<std::byte> OperandSource::part(bool a, int rank) const {
-  std::vector<float> values = part_values(a, rank);
+std::vector<std::byte> OperandSource::part(bool a, int rank, int product) const {
+  std::vector<float> values = part_values(a, rank, product);
   if (!a && plan::layout_of_b(problem_) == Layout::column_major) {
-    const Extent extent = shapes_of(problem_).b;
+    const Extent extent{shapes_of(problem_).b.rows, plan::cols_of(problem_, product)};
     std::vector<float> by_columns(values.size());
     for (std::int64_t i = 0; i < extent.rows; ++i)
       for (std::int64_t j = 0; j < extent.cols; ++j)
@@ -124,9 +141,49 @@ std::vector<std::byte> OperandSource::part(bool a, int rank) const {
   return base::elements_of(problem_.type, values);
 }
 
-std::vector<std::byte> OperandSource::bias(int rank) const {
-  return base::elements_of(output_type(problem_.type), bias_as_float(rank));
+std::vector<std::byte> OperandSource::bias(int rank, int product) const {
+  return base::elements_of(output_type(problem_.type), bias_as_float(rank, product));
 }
+
+namespace {
+
+// Null where the problem has no bias.
+std::unique_ptr<NpyFile> open_bias(const Problem& problem, const std::string& path, int product) {
+  if (!problem.bias) return nullptr;
+  auto bias = std::make_unique<NpyFile>(path);
+  const std::int64_t rows = problem.op == Operator::gemm_all_to_all ? problem.ranks : 1,
+                     cols = plan::n_of(problem, product);
+  const NpyHeader& h = bias->header();
+  IMBREX_EXPECTS(h.rows == rows && h.cols == cols, "{} is {} x {}: the {} must be {} x {}", bias->path(), h.rows,
+                 h.cols, plan::name_of_bias(product), rows, cols);
+  return bias;
+}
+
+// Opens the further B, and fills in their N.
+void open_further(const RunRequest& request, Problem& problem, Files& files) {
+  const Problem wanted = problem;
+  for (int product = 1; product < max_products; ++product) {
+    const auto at = static_cast<std::size_t>(product) - 1;
+    const auto& [path, bias_path] = request.further[at];
+    IMBREX_EXPECTS(path.empty() ? wanted.more_n[at] == 0 && bias_path.empty() : problem.bias == !bias_path.empty(),
+                   "{} and {} come from files where A and B do and the problem has them, and only there",
+                   plan::name_of_b(product), plan::name_of_bias(product));
+    if (path.empty()) continue;
+    auto b = std::make_unique<NpyFile>(path);
+    const NpyHeader& h = b->header();
+    IMBREX_EXPECTS(h.dimensions == 2 && h.rows == problem.k && h.cols > 0,
+                   "{} is {} x {}: {} must be a matrix with as many rows as A has columns, {}", path, h.rows, h.cols,
+                   plan::name_of_b(product), problem.k);
+    IMBREX_EXPECTS(h.type != Type::e4m3 || problem.type == Type::e4m3,
+                   "{} holds uint8, the bits of e4m3: the type must be e4m3, not {}", path, name_of(problem.type));
+    IMBREX_EXPECTS(wanted.more_n[at] == 0 || wanted.more_n[at] == h.cols, "{} has {} columns, not {} as asked", path,
+                   h.cols, wanted.more_n[at]);
+    problem.more_n[at] = h.cols;
+    files.products[static_cast<std::size_t>(product)].b = std::move(b);
+  }
+}
+
+}  // namespace
 
 std::unique_ptr<OperandSource> open_operands(const RunRequest& request, Problem& problem) {
   IMBREX_EXPECTS(request.a_path.empty() == request.b_path.empty(), "A and B come from files together, or not at all");
@@ -140,6 +197,9 @@ std::unique_ptr<OperandSource> open_operands(const RunRequest& request, Problem&
   IMBREX_EXPECTS(request.a_path.empty() || !problem.bias || !request.bias_path.empty(),
                  "A and B come from files, and so must the bias");
   if (request.a_path.empty()) {
+    for (const auto& [b, bias] : request.further)
+      IMBREX_EXPECTS(b.empty() && bias.empty(), "{} is given, and A and B do not come from files",
+                     b.empty() ? bias : b);
     validate(problem);
     return std::make_unique<SeededOperands>(problem, request.seed);
   }
@@ -169,19 +229,18 @@ std::unique_ptr<OperandSource> open_operands(const RunRequest& request, Problem&
                      (wanted.k == 0 || wanted.k == problem.k),
                  "the files hold M, N, K = {}, {}, {}, not {}, {}, {} as asked", problem.m, problem.n, problem.k,
                  wanted.m, wanted.n, wanted.k);
+  Files files;
+  open_further(request, problem, files);
   validate(problem);
-  std::unique_ptr<NpyFile> bias;
-  if (problem.bias) {
-    bias = std::make_unique<NpyFile>(request.bias_path);
-    const NpyHeader& h = bias->header();
-    IMBREX_EXPECTS(h.rows == parts && h.cols == problem.n, "{} is {} x {}: the bias must be {} x {}", bias->path(),
-                   h.rows, h.cols, parts, problem.n);
-  }
+  files.products.front() = {std::move(b), open_bias(problem, request.bias_path, 0)};
+  for (int product = 1; product < plan::count_products(problem); ++product)
+    files.products[static_cast<std::size_t>(product)].bias =
+        open_bias(problem, request.further[static_cast<std::size_t>(product) - 1].bias, product);
   const RankShapes shapes = shapes_of(problem);
-  auto a_scale = open_scales(problem, "A", request.a_scale_path, shapes.a_scale);
-  auto b_scale = open_scales(problem, "B", request.b_scale_path, shapes.b_scale);
-  return std::make_unique<FileOperands>(problem, std::move(a), std::move(b), std::move(bias), std::move(a_scale),
-                                        std::move(b_scale));
+  files.a = std::move(a);
+  files.a_scale = open_scales(problem, "A", request.a_scale_path, shapes.a_scale);
+  files.b_scale = open_scales(problem, "B", request.b_scale_path, shapes.b_scale);
+  return std::make_unique<FileOperands>(problem, std::move(files));
 }
 
 }  // namespace imbrex::jobs

@@ -15,18 +15,23 @@ class OperandSource {
  public:
   virtual ~OperandSource() = default;
 
-  /// `rank`'s A or B as it lies in memory, in the problem's type.
-  std::vector<std::byte> part(bool a, int rank) const;
+  /// `rank`'s A, or B of that product, as it lies in memory, in the problem's type.
+  std::vector<std::byte> part(bool a, int rank, int product = 0) const;
   /// The same as floats, row-major.
-  std::vector<float> part_as_float(bool a, int rank) const;
-  /// `rank`'s bias, empty where the problem has none.
-  std::vector<std::byte> bias(int rank) const;
-  std::vector<float> bias_as_float(int rank) const;
+  std::vector<float> part_as_float(bool a, int rank, int product = 0) const;
+  /// `rank`'s bias of that product, empty where the problem has none.
+  std::vector<std::byte> bias(int rank, int product = 0) const;
+  std::vector<float> bias_as_float(int rank, int product = 0) const;
   /// The scales of `rank`'s A or B, empty where the problem has none.
   std::vector<float> scales(bool a, int rank) const;
 
  protected:
-  enum class Matrix : std::uint8_t { a, b, bias, a_scale, b_scale };
+  enum class Matrix : std::uint8_t { a, b, bias, a_scale, b_scale, b1, bias1, b2, bias2 };
+
+  static Matrix matrix_b(int product) { return product == 0 ? Matrix::b : product == 1 ? Matrix::b1 : Matrix::b2; }
+  static Matrix matrix_bias(int product) {
+    return product == 0 ? Matrix::bias : product == 1 ? Matrix::bias1 : Matrix::bias2;
+  }
 
   explicit OperandSource(const Problem& problem) : problem_(problem) {}
   /// The block at (row, col) of the whole matrix (of the ranks' matrices stacked by rows, for an all-to-all). Scales of
@@ -37,7 +42,7 @@ class OperandSource {
   Problem problem_;
 
  private:
-  std::vector<float> part_values(bool a, int rank) const;
+  std::vector<float> part_values(bool a, int rank, int product) const;
 };
 
 /// Uniform in [-1, 1), from position and seed alone, so that any rank can make any block.
@@ -59,7 +64,7 @@ class SeededOperands : public OperandSource {
   std::uint64_t seed_;
 };
 
-/// Fills in problem.m, n, k from the files if there are any, and checks them against the operator; throws
+/// Fills in problem.m, n, k and more_n from the files if there are any, and checks them against the operator; throws
 /// Error(invalid_input) naming file, shape and rule.
 std::unique_ptr<OperandSource> open_operands(const RunRequest& request, Problem& problem);
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/check.hpp"
+#include "plan/problem.hpp"
 #include "plan/task_stream.hpp"
 
 namespace imbrex::jobs {
@@ -28,9 +29,9 @@ std::vector<double> magnitudes(std::vector<double> values) {
   return values;
 }
 
-// A rank's A or B, in place times the scales of its rows or columns.
-std::vector<double> scaled_part(const OperandSource& operands, bool a, int rank, std::int64_t cols) {
-  std::vector<double> values = widened(operands.part_as_float(a, rank));
+// A rank's A, or B of that product, in place times the scales of its rows or columns.
+std::vector<double> scaled_part(const OperandSource& operands, bool a, int rank, std::int64_t cols, int product) {
+  std::vector<double> values = widened(operands.part_as_float(a, rank, product));
   const std::vector<float> scales = operands.scales(a, rank);
   for (std::size_t i = 0; !scales.empty() && i < values.size(); ++i) {
     const std::size_t line = a ? i / static_cast<std::size_t>(cols) : i % static_cast<std::size_t>(cols);
@@ -215,10 +216,10 @@ Way way_of_parts(const Plan& plan) {
 
 }  // namespace
 
-Reference reference_of(const Plan& plan, const OperandSource& operands, int rank, Device device) {
+Reference reference_of(const Plan& plan, const OperandSource& operands, int rank, Device device, int number) {
   const Problem& problem = plan.problem;
   const RankShapes shapes = shapes_of(problem);
-  const std::int64_t cols = shapes.out.cols, out_rows = shapes.out.rows, ranks = problem.ranks;
+  const std::int64_t cols = plan::cols_of(problem, number), out_rows = shapes.out.rows, ranks = problem.ranks;
   const auto count = static_cast<std::size_t>(out_rows * cols);
   Reference ref{std::vector<double>(count), std::vector<double>(count), 0};
   std::vector<double> absolute(count), partials(count), lost(count), partial;
@@ -236,9 +237,9 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
     const std::int64_t rows = gather ? shapes.a.rows : exchange ? out_rows / ranks : out_rows;
     const std::int64_t out_row = gather || exchange ? source * rows : 0;
     const std::int64_t a_row = exchange ? rank * rows : problem.op == Operator::gemm_reduce_scatter ? rank * rows : 0;
-    const std::vector<double> a = scaled_part(operands, true, source, shapes.a.cols);
+    const std::vector<double> a = scaled_part(operands, true, source, shapes.a.cols, number);
     if (!gather || source == 0) {
-      b = scaled_part(operands, false, gather ? rank : source, shapes.b.cols);
+      b = scaled_part(operands, false, gather ? rank : source, cols, number);
       if (problem.scales != Scales::none)
         underflow +=
             parts * (1 + largest_of(operands.scales(false, gather ? rank : source))) * half_denormal(Type::fp32);
@@ -265,7 +266,7 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
   std::vector<float> bias;
   for (std::int64_t row = 0; problem.bias && row < out_rows; ++row) {
     const std::int64_t block = exchange ? out_rows / ranks : out_rows;
-    if (row % block == 0) bias = operands.bias_as_float(exchange ? static_cast<int>(row / block) : rank);
+    if (row % block == 0) bias = operands.bias_as_float(exchange ? static_cast<int>(row / block) : rank, number);
     for (std::int64_t col = 0; col < cols; ++col) {
       const double value = static_cast<double>(bias[static_cast<std::size_t>(col)]);
       ref.value[static_cast<std::size_t>(row * cols + col)] += value;
@@ -312,6 +313,16 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
   return ref;
 }
 
+Reference gathered_reference(const Problem& problem, const OperandSource& operands) {
+  Reference ref;
+  for (int source = 0; source < problem.ranks; ++source) {
+    const std::vector<float> part = operands.part_as_float(true, source);
+    ref.value.insert(ref.value.end(), part.begin(), part.end());
+  }
+  ref.bound.assign(ref.value.size(), 0);
+  return ref;
+}
+
 Comparison compare(const Reference& reference, const std::vector<float>& result, Type type, std::int64_t cols) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   Comparison worst;
@@ -324,7 +335,7 @@ Comparison compare(const Reference& reference, const std::vector<float>& result,
       ratio = std::signbit(got) == std::signbit(value) && std::abs(value) + bound >= largest(type) ? 0 : infinity;
     else if (std::isnan(got) || std::isinf(value))
       ratio = infinity;
-    else
+    else if (got != value)
       ratio = std::abs(got - value) / bound;
     if (ratio > worst.worst || (i == 0 && ratio >= worst.worst)) {
       const auto at = static_cast<std::int64_t>(i);

@@ -36,10 +36,15 @@ struct Reference {
 ///                                       value that the group can hold
 ///   result rounded to type T:           u_T * (|y| + both terms) + tiny_T
 /// tiny is half the smallest denormal. (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 3.1.)
-Reference reference_of(const Plan& plan, const OperandSource& operands, int rank, Device device = Device::cpu);
+/// The output is that of `product`.
+Reference reference_of(const Plan& plan, const OperandSource& operands, int rank, Device device = Device::cpu,
+                       int product = 0);
 
-/// Largest |result - value| / bound; infinity where a result is not a number and should be, or the other way round.
-/// Results beyond the type's largest finite number must be infinite.
+/// The gathered A, from which nothing may differ.
+Reference gathered_reference(const Problem& problem, const OperandSource& operands);
+
+/// Largest |result - value| / bound, 0 where they are equal; infinity where a result is not a number and should be, or
+/// the other way round. Results beyond the type's largest finite number must be infinite.
 struct Comparison {
   double worst = 0;
   std::int64_t row = 0, col = 0;  ///< of the worst element

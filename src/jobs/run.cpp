@@ -24,6 +24,7 @@
 #include "jobs/run_ranks.hpp"
 #include "ops/span_bytes.hpp"
 #include "plan/digest.hpp"
+#include "plan/problem.hpp"
 
 namespace imbrex::jobs {
 namespace {
@@ -31,6 +32,7 @@ namespace {
 // What one rank tells rank 0 about its result.
 struct Verdict {
   Comparison worst;
+  int output = 0;    // where that is
   int differs = -1;  // repeat whose bits differ from the first one's
   double codec_bound = 0;
 };
@@ -48,9 +50,9 @@ class Job {
     std::optional<base::BlasMemory> blas;
     if (device_ == Device::cuda && request_.verify) blas.emplace(1);
     const auto execution = executor->prepare(plan_);
-    const Extent extent = shapes_of(plan_.problem).out;
-    const auto memory = load_operands(world.rank(), out_bytes(), *executor);
-    std::vector<std::byte> first;
+    const std::vector<OperandInfo> outputs = outputs_of(plan_.problem);
+    const auto memory = load_operands(world.rank(), *executor);
+    std::vector<std::vector<std::byte>> first;
     Verdict verdict;
     std::vector<Span> spans;
     for (int i = 0; i < request_.repeat; ++i) {
@@ -59,19 +61,19 @@ class Job {
       Report report = execution->run(memory->operands());
       result.seconds.push_back(slowest(world, report.seconds));
       spans = std::move(report.timeline.spans);
-      const std::vector<std::byte>& out = memory->output();
-      if (i == 0)
-        first = out;
-      else if (verdict.differs < 0 && first != out)
-        verdict.differs = i;
+      for (std::size_t o = 0; o < outputs.size(); ++o) {
+        const std::vector<std::byte>& out = memory->output(o);
+        if (i == 0)
+          first.push_back(out);
+        else if (verdict.differs < 0 && first[o] != out)
+          verdict.differs = i;
+      }
     }
-    const std::vector<float> values = as_float(memory->output(), extent);
-    if (!request_.out_prefix.empty())
-      write_npy(fmt::format("{}.rank{}.npy", request_.out_prefix, world.rank()), extent.rows, extent.cols, values);
-    if (request_.verify) {
-      const Reference reference = reference_of(plan_, operands_, world.rank(), device_);
-      verdict.worst = compare(reference, values, output_type(plan_.problem.type), extent.cols);
-      verdict.codec_bound = reference.codec_bound;
+    for (std::size_t o = 0; o < outputs.size(); ++o) {
+      const std::vector<float> values = base::floats_of(outputs[o].type, memory->output(o));
+      if (!request_.out_prefix.empty())
+        write_npy(path_of(outputs, o, world.rank()), outputs[o].rows, outputs[o].cols, values);
+      if (request_.verify) verify(world.rank(), outputs[o], static_cast<int>(o), values, verdict);
     }
     const bool right = judge(world, verdict, result);
     if (request_.timeline) {
@@ -97,7 +99,7 @@ class Job {
       return make_cpu_executor(world, options);
     }
     CudaOptions options;
-    options.heap_bytes = execute::HeapLayout(plan_).bytes() + out_bytes() + (1 << 20);
+    options.heap_bytes = execute::HeapLayout(plan_).bytes() + outputs_of(plan_.problem).front().bytes() + (1 << 20);
     options.testing.delays = request_.cpu.testing.delays;
     options.kernel = request_.kernel;
     options.ranks_per_gpu = request_.ranks_per_gpu;
@@ -105,22 +107,30 @@ class Job {
     return make_cuda_executor(world, options);
   }
 
-  std::size_t out_bytes() const {
-    const Extent extent = shapes_of(plan_.problem).out;
-    return static_cast<std::size_t>(extent.rows * extent.cols) * size_of(output_type(plan_.problem.type));
-  }
-
-  std::unique_ptr<OperandMemory> load_operands(int rank, std::size_t out_bytes, Executor& executor) const {
+  std::unique_ptr<OperandMemory> load_operands(int rank, Executor& executor) const {
     HostValues values{operands_.part(true, rank), operands_.part(false, rank), operands_.bias(rank),
                       operands_.scales(true, rank), operands_.scales(false, rank)};
-    return device_ == Device::cuda ? device_operands(values, out_bytes, executor)
-                                   : host_operands(std::move(values), out_bytes);
+    for (int product = 1; product < plan::count_products(plan_.problem); ++product)
+      values.more[static_cast<std::size_t>(product) - 1] = {operands_.part(false, rank, product),
+                                                            operands_.bias(rank, product)};
+    return device_ == Device::cuda ? device_operands(values, plan_.problem, executor)
+                                   : host_operands(std::move(values), plan_.problem);
   }
 
-  std::vector<float> as_float(const std::vector<std::byte>& out, const Extent& extent) const {
-    std::vector<float> values(static_cast<std::size_t>(extent.rows * extent.cols));
-    base::to_float(output_type(plan_.problem.type), out.data(), values.data(), std::ssize(values));
-    return values;
+  // The first output has the shortest name.
+  std::string path_of(const std::vector<OperandInfo>& outputs, std::size_t o, int rank) const {
+    return fmt::format("{}{}.rank{}.npy", request_.out_prefix, o == 0 ? "" : fmt::format(".{}", outputs[o].name), rank);
+  }
+
+  // Those of products come first.
+  void verify(int rank, const OperandInfo& output, int place, const std::vector<float>& values,
+              Verdict& verdict) const {
+    const Reference reference = place == plan::count_products(plan_.problem)
+                                    ? gathered_reference(plan_.problem, operands_)
+                                    : reference_of(plan_, operands_, rank, device_, place);
+    const Comparison worst = compare(reference, values, output.type, output.cols);
+    if (place == 0 || !(worst.worst <= verdict.worst.worst)) verdict.worst = worst, verdict.output = place;
+    verdict.codec_bound = std::max(verdict.codec_bound, reference.codec_bound);
   }
 
   static double slowest(World& world, double seconds) {
@@ -143,12 +153,18 @@ class Job {
       result.verified = result.verified && inside && v.differs < 0;
       if (!result.message.empty()) continue;
       if (!inside)
-        result.message = fmt::format("rank {}: element ({}, {}) is {}, the reference {}: {:.3g} times its bound", rank,
-                                     v.worst.row, v.worst.col, v.worst.result, v.worst.value, v.worst.worst);
+        result.message = fmt::format("rank {}: element ({}, {}){} is {}, the reference {}: {:.3g} times its bound",
+                                     rank, v.worst.row, v.worst.col, text_of_output(v.output), v.worst.result,
+                                     v.worst.value, v.worst.worst);
       else if (v.differs >= 0)
         result.message = fmt::format("rank {}: the bits of repeat {} differ from those of the first", rank, v.differs);
     }
     return own.worst.worst <= 1 && own.differs < 0;
+  }
+
+  std::string text_of_output(int output) const {
+    if (output == 0) return {};
+    return fmt::format(" of {}", outputs_of(plan_.problem)[static_cast<std::size_t>(output)].name);
   }
 
   std::string title() const {
@@ -182,6 +198,8 @@ Setup set_up(const RunRequest& request) {
     if (const auto finding = check_format(*request.plan))
       throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
   auto operands = open_operands(request, problem);
+  IMBREX_EXPECTS(!request.plan || problem == request.plan->problem,
+                 "the files hold more B than the plan's problem has");
   Choice choice = choose_device(request, problem);
   IMBREX_EXPECTS(request.kernel.empty() || (choice.device == Device::cuda && !cuda::runs_by_libraries(choice.plan)),
                  "kernel '{}': it is for fused plans on GPUs, not {} ones on {}", request.kernel,

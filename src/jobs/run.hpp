@@ -2,6 +2,7 @@
 // written.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -16,7 +17,7 @@ namespace imbrex::jobs {
 
 struct RunRequest {
   Device device = Device::automatic;
-  Problem problem;  ///< with files: m, n and k are taken from them
+  Problem problem;  ///< with files: m, n, k and more_n are taken from them
   std::optional<Strategy> strategy;
   std::optional<Knobs> knobs;
   std::optional<Plan> plan;  ///< runs exactly this plan; problem is its problem
@@ -27,9 +28,14 @@ struct RunRequest {
       b_path;             ///< both or none: .npy, float32, float16 or, of e4m3, uint8 as its bits; whole matrices, by
                           ///< rows, B as K x N whatever its layout (run.cpp gives ranks their parts)
   std::string bias_path;  ///< with the others, where the problem has a bias: N elements; gemm_all_to_all: R x N
+  struct Further {
+    std::string b, bias;
+  };
+  std::array<Further, max_products - 1> further;  ///< with the others, where the problem has further B: likewise
   std::string a_scale_path,
       b_scale_path;        ///< with the others, where the problem has scales: R rows, row r those of rank r
-  std::string out_prefix;  ///< not empty: PREFIX.rank<r>.npy, float32
+  std::string out_prefix;  ///< not empty: PREFIX.rank<r>.npy, float32; outputs behind the first:
+                           ///< PREFIX.out1.rank<r>.npy and so on, by the operand's name
 
   bool verify = false;  ///< against a float64 reference, every element within its bound; repeats bitwise equal
   int repeat = 1;

@@ -31,17 +31,7 @@ Builder::Builder(const Problem& problem, Strategy strategy, const Knobs& knobs, 
   plan_.problem = problem;
   plan_.strategy = strategy;
   plan_.knobs = knobs;
-  const Type type = problem.type, result = output_type(type);
-  plan_.buffers = {
-      {"a", BufferRole::input, Layout::row_major, type, shapes_.a.rows, shapes_.a.cols, 1},
-      {"b", BufferRole::input, layout_of_b(problem), type, shapes_.b.rows, shapes_.b.cols, 1},
-      {"out", BufferRole::output, Layout::row_major, result, shapes_.out.rows, shapes_.out.cols, 1},
-  };
-  if (problem.bias)
-    plan_.buffers.push_back({"bias", BufferRole::input, Layout::row_major, result, 1, shapes_.out.cols, 1});
-  if (problem.scales != Scales::none)
-    for (const auto& [name, extent] : {std::pair{"a_scale", shapes_.a_scale}, {"b_scale", shapes_.b_scale}})
-      plan_.buffers.push_back({name, BufferRole::input, Layout::row_major, Type::fp32, extent.rows, extent.cols, 1});
+  plan_.buffers = operand_buffers(problem);
   plan_.ranks.resize(static_cast<std::size_t>(problem.ranks));
 }
 

@@ -6,29 +6,11 @@
 
 #include "imbrex/plan.hpp"
 #include "plan/limits.hpp"
+#include "plan/operand_buffers.hpp"
 #include "plan/pairs.hpp"
 #include "plan/task_stream.hpp"
 
 namespace imbrex::plan {
-
-/// Indices of the operands in Plan::buffers, in every plan.
-inline constexpr int buffer_a = 0, buffer_b = 1, buffer_out = 2;
-/// And of the bias, in plans of problems that have one.
-inline constexpr int buffer_bias = 3;
-
-/// Whether a region lies in the caller's bias.
-inline bool is_bias(const Problem& problem, const Region& region) {
-  return problem.bias && region.buffer == buffer_bias;
-}
-
-/// And of the scales, in plans of problems that have them.
-inline int buffer_a_scale(const Problem& problem) { return problem.bias ? 4 : 3; }
-inline int buffer_b_scale(const Problem& problem) { return buffer_a_scale(problem) + 1; }
-
-/// Buffers that are the caller's: the first ones.
-inline int count_operands(const Problem& problem) {
-  return buffer_a_scale(problem) + (problem.scales == Scales::none ? 0 : 2);
-}
 
 /// Half-open range of rows or columns.
 struct Range {
@@ -153,9 +135,10 @@ class Builder {
     return region(rank, buffer, rows.begin, rows.size, 0, 1);
   }
 
-  /// Lets the task whose result is complete add the bias of its columns, if the problem has one.
-  void add_bias(int rank, const Range& cols, std::vector<Region>& adds) const {
-    if (problem().bias) adds.push_back(region(rank, buffer_bias, 0, 1, cols.begin, cols.size));
+  /// Lets the task whose result, of that product, is complete add the bias of its columns, if the problem has one.
+  void add_bias(int rank, const Range& cols, std::vector<Region>& adds, int product = 0) const {
+    if (!problem().bias) return;
+    adds.push_back(region(rank, buffer_bias_of(problem(), product), 0, 1, cols.begin, cols.size));
   }
 
   /// The plan as it stands.

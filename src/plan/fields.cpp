@@ -1,6 +1,7 @@
 #include "plan/fields.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "plan/digest.hpp"
 #include "plan/json/names.hpp"
@@ -21,7 +22,7 @@ std::string text_of(std::uint64_t digest) { return fmt::format("{:016x}", digest
 }  // namespace
 
 void add_fields(Fields& fields, const Problem& problem) {
-  const auto& [op, m, n, k, ranks, type, bias, scales, b_layout] = problem;
+  const auto& [op, m, n, k, ranks, type, bias, scales, b_layout, more_n, gathered_a] = problem;
   add(fields, "operator", name_of(op));
   add(fields, "m", m);
   add(fields, "n", n);
@@ -31,6 +32,8 @@ void add_fields(Fields& fields, const Problem& problem) {
   add(fields, "bias", bias);
   add(fields, "scales", name_of(scales));
   add(fields, "b_layout", name_of(b_layout));
+  add(fields, "more_n", fmt::format("{}", fmt::join(more_n, ", ")));
+  add(fields, "gathered_a", gathered_a);
 }
 
 void add_fields(Fields& fields, const Knobs& knobs) {

@@ -19,6 +19,27 @@ void expect_divides(const Problem& problem, const char* name, std::int64_t value
                  value, problem.ranks, name_of(problem.op));
 }
 
+// What only all_gather_gemm has.
+void validate_gather(const Problem& problem) {
+  const bool gather = problem.op == Operator::all_gather_gemm;
+  IMBREX_EXPECTS(gather || !problem.gathered_a, "gathered_a with {}: only all_gather_gemm gathers A",
+                 name_of(problem.op));
+  std::int64_t total = problem.n, before = problem.n;
+  for (const std::int64_t n : problem.more_n) {
+    IMBREX_EXPECTS(n == 0 || gather, "more_n holds {} with {}: only all_gather_gemm multiplies by several B", n,
+                   name_of(problem.op));
+    IMBREX_EXPECTS(n >= 0 && n <= plan::most_extent,
+                   "more_n holds {}: N of a further B must be from 1 to {}, or 0 where there is none", n,
+                   plan::most_extent);
+    IMBREX_EXPECTS(n == 0 || before > 0, "more_n = {}, {}: there is a third B without a second one", before, n);
+    IMBREX_EXPECTS(n == 0 || problem.scales == Scales::none,
+                   "more_n holds {} with scales {}: several B of one A must have none", n, name_of(problem.scales));
+    expect_divides(problem, "more_n", n);
+    total += before = n;
+  }
+  IMBREX_EXPECTS(total <= plan::most_extent, "N and more_n are {} together: they may be {}", total, plan::most_extent);
+}
+
 }  // namespace
 
 void validate(const Problem& problem) {
@@ -33,6 +54,7 @@ void validate(const Problem& problem) {
                  "b_layout = {}: it must be row_major or column_major", plan::name_of(problem.b_layout));
   IMBREX_EXPECTS(problem.b_layout == Layout::row_major || problem.type != Type::e4m3,
                  "b_layout = column_major with type e4m3: B of e4m3 lies so always, and the default must stay");
+  validate_gather(problem);
   switch (problem.op) {
     case Operator::all_gather_gemm:
       expect_divides(problem, "M", problem.m);
@@ -57,6 +79,8 @@ RankShapes shapes_of(const Problem& problem) {
     case Operator::gemm_all_reduce: shapes = {{m, k / r}, {k / r, n}, {m, n}, {m, n}, k / r}; break;
     case Operator::gemm_all_to_all: shapes = {{m, k}, {k, n}, {m, n}, {m, n}, k}; break;
   }
+  for (int product = 1; product < plan::count_products(problem); ++product)
+    shapes.product.cols += plan::cols_of(problem, product);
   if (problem.scales == Scales::tensor) shapes.a_scale = shapes.b_scale = {1, 1};
   if (problem.scales == Scales::row) shapes.a_scale = {shapes.a.rows, 1}, shapes.b_scale = {1, shapes.b.cols};
   return shapes;
@@ -75,13 +99,40 @@ std::vector<OperandInfo> operands_of(const Problem& problem) {
     all.push_back(input("a_scale", Type::fp32, shapes.a_scale));
     all.push_back(input("b_scale", Type::fp32, shapes.b_scale));
   }
-  all.push_back({"out", OperandRole::output, result, shapes.out.rows, shapes.out.cols, Layout::row_major});
+  const auto output = [&](std::string_view name, Type type, const Extent& e) {
+    all.push_back({name, OperandRole::output, type, e.rows, e.cols, Layout::row_major});
+  };
+  output("out", result, shapes.out);
+  for (int product = 1; product < plan::count_products(problem); ++product) {
+    const std::int64_t cols = plan::cols_of(problem, product);
+    all.push_back(input(plan::name_of_b(product), problem.type, {shapes.b.rows, cols}, plan::layout_of_b(problem)));
+    if (problem.bias) all.push_back(input(plan::name_of_bias(product), result, {1, cols}));
+    output(plan::name_of_out(product), result, {shapes.out.rows, cols});
+  }
+  if (problem.gathered_a) output("gathered", problem.type, {problem.m, problem.k});
   return all;
 }
 
 double plan::shortening(const CodecPair& codec, Type type) {
   return (wire_bits(codec.reduce_scatter) + wire_bits(codec.all_gather)) / 2 / (8 * static_cast<double>(size_of(type)));
 }
+
+std::int64_t plan::first_col_of(const Problem& problem, int product, int rank) {
+  std::int64_t first = problem.op == Operator::all_gather_gemm ? rank * cols_of(problem, product) : 0;
+  for (int before = 0; before < product; ++before) first += n_of(problem, before);
+  return first;
+}
+
+namespace {
+
+constexpr std::string_view names[][max_products] = {
+    {"b", "b1", "b2"}, {"bias", "bias1", "bias2"}, {"out", "out1", "out2"}};
+
+}  // namespace
+
+std::string_view plan::name_of_b(int product) { return names[0][product]; }
+std::string_view plan::name_of_bias(int product) { return names[1][product]; }
+std::string_view plan::name_of_out(int product) { return names[2][product]; }
 
 double plan::wire_bytes(const Problem& problem) {
   const RankShapes shapes = shapes_of(problem);
@@ -100,7 +151,7 @@ bool plan::owns_columns(const Problem& problem, const Knobs& knobs) {
 
 plan::ProductSize plan::product_of_rank(const Problem& problem) {
   const RankShapes shapes = shapes_of(problem);
-  // Where each rank's A has a scale, in e4m3, ranks' rows are products of their own.
+  // Where each rank's A has a scale, in e4m3, ranks' rows are products of their own. Several B: the first one's.
   const bool at_once = problem.op == Operator::all_gather_gemm && problem.scales != Scales::tensor;
   return {at_once ? problem.m : shapes.a.rows, shapes.b.cols, shapes.a.cols, problem.type, problem.b_layout};
 }

@@ -13,6 +13,32 @@ inline Layout layout_of_b(const Problem& problem) {
 /// Whether M divides by the ranks, each of which has rows of its own.
 constexpr bool splits_m(Operator op) { return op != Operator::gemm_all_reduce; }
 
+/// Matrices B that the problem has, each with a product, an output and perhaps a bias of its own: products are numbered
+/// from 0.
+inline int count_products(const Problem& problem) {
+  int count = 1;
+  for (const std::int64_t n : problem.more_n) count += n > 0 ? 1 : 0;
+  return count;
+}
+
+/// Columns of all ranks' products of that number.
+inline std::int64_t n_of(const Problem& problem, int product) {
+  return product == 0 ? problem.n : problem.more_n[static_cast<std::size_t>(product) - 1];
+}
+
+/// Those that a rank's B, bias and output of that number have.
+inline std::int64_t cols_of(const Problem& problem, int product) {
+  return problem.op == Operator::all_gather_gemm ? n_of(problem, product) / problem.ranks : n_of(problem, product);
+}
+
+/// The first of them, where the whole products of the problem stand side by side.
+std::int64_t first_col_of(const Problem& problem, int product, int rank);
+
+/// "b", "b1" and so on, and likewise.
+std::string_view name_of_b(int product);
+std::string_view name_of_bias(int product);
+std::string_view name_of_out(int product);
+
 /// Bytes that a rank puts on the wire, whichever plan runs: an all-reduce's twice, to the owners and back.
 double wire_bytes(const Problem& problem);
 

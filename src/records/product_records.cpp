@@ -59,8 +59,9 @@ const ProductRecord* find_product(const std::vector<ProductRecord>& records, con
 }
 
 Knobs with_library_tile(Knobs knobs, const std::vector<ProductRecord>& records, const Problem& problem) {
-  const ProductRecord* record =
-      knobs.library_tile > 0 ? nullptr : find_product(records, plan::product_of_rank(problem));
+  // One algorithm for several products would be right for one of them.
+  const bool one = knobs.library_tile == 0 && plan::count_products(problem) == 1;
+  const ProductRecord* record = one ? find_product(records, plan::product_of_rank(problem)) : nullptr;
   if (record == nullptr) return knobs;
   knobs.library_tile = record->tile;
   knobs.library_parts = record->parts;

@@ -84,6 +84,22 @@ TEST(ChooseGpuPlan, ChoicesSuitAnyProblem) {
   EXPECT_GT(of_libraries, 50);
 }
 
+// Until the kernels write them.
+TEST(ChooseGpuPlan, SeveralOutputsGoToALibrary) {
+  for (const std::int64_t m : {64, 4096}) {
+    Problem p{Operator::all_gather_gemm, m, 28672, 8192, 4, Type::bf16};
+    for (const bool list : {false, true}) {
+      p.more_n = {list ? 1024 : 0, 0};
+      p.gathered_a = !list;
+      for (const choose::GpuKind& gpus : {choose::GpuKind{"NVIDIA H200", 9}, h100, a100}) {
+        EXPECT_EQ(cuda::refusal_of_plan(choose::choose_gpu_plan(p, {}, {}, gpus)), "");
+        EXPECT_EQ(cuda::refusal_of_plan(choose::choose_gpu_plan(p, {}, Knobs{}, gpus)), "");
+        EXPECT_NE(cuda::refusal_of_plan(choose::choose_gpu_plan(p, Strategy::fused, {}, gpus)), "");
+      }
+    }
+  }
+}
+
 TEST(ChooseGpuPlan, TilesHaveAKernelOfTheirType) {
   for (const Type type : {Type::bf16, Type::fp16, Type::e4m3})
     for (const bool hopper : {true, false})

@@ -95,6 +95,9 @@ class Disagree(Case):
             job.pop("--strategy", None)
         sizes = ["gemm_all_reduce", "--m", 24, "--n", 24, "--k", 36]
         self.expect_field(sizes, [*sizes, "--b-layout", "nxk"], "b_layout", "column_major", "row_major")
+        gather = ["all_gather_gemm", "--m", 24, "--n", 24, "--k", 36]
+        self.expect_field([*gather, "--more-n", 12], [*gather, "--more-n", "12,24"], "more_n", "12, 24", "12, 0")
+        self.expect_field(gather, [*gather, "--gathered-a"], "gathered_a", "true", "false")
         scaled = ["gemm_all_reduce", "--m", 24, "--n", 24, "--k", 36, "--type", "e4m3", "--scales"]
         self.expect_field([*scaled, "tensor"], [*scaled, "row"], "scales", "row", "tensor")
 

@@ -103,6 +103,26 @@ TEST(CudaRefusal, OfPlans) {
   EXPECT_NE(refusal_of_plan(make_plan(gather, Strategy::fused, knobs)), "");
 }
 
+TEST(CudaRefusal, OfSeveralOutputsOfTiles) {
+  Problem p{Operator::all_gather_gemm, 512, 1024, 256, 4, Type::bf16};
+  p.gathered_a = true;
+  const auto expect = [&](const char* words) {
+    for (const Transport transport : {Transport::push, Transport::store})
+      expect_says(refusal_of_plan(make_plan(p, Strategy::fused, {.transport = transport})), words);
+    for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed})
+      EXPECT_EQ(refusal_of_plan(make_plan(p, strategy, {})), "");
+  };
+  expect(
+      "gathered_a: Imbrex' own kernels do not give the gathered A; on GPUs, strategies sequential and decomposed do");
+  p.more_n = {256, 128};
+  expect("3 B for one A: Imbrex' own kernels multiply by one; on GPUs, strategies sequential and decomposed do");
+  p.bias = true;
+  for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed})
+    EXPECT_EQ(refusal_of_plan(make_plan(p, strategy, {})), "");
+  p.more_n = {256, 120};  // 30 columns a rank
+  expect_says(refusal_of_plan(make_plan(p, Strategy::sequential, {})), "of 256 and 30 elements");
+}
+
 TEST(CudaRefusal, OfABiasBehindARoundedProduct) {
   Problem p{Operator::all_gather_gemm, 512, 1000, 256, 4, Type::bf16, true};  // 250 columns a rank
   expect_says(refusal_of_plan(make_plan(p, Strategy::sequential, {})), "of 256 and 250 elements");

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <functional>
+#include <utility>
 
 namespace imbrex::test {
 namespace {
@@ -80,6 +81,28 @@ std::optional<std::string> shift_region(Plan& plan, Random& random) {
                      r.rank, r.row, r.col);
 }
 
+// The other buffer has the same type, and room for the region where it is.
+std::optional<std::string> change_buffer(Plan& plan, Random& random) {
+  const auto where = places(plan, [](const Task& t) {
+    Task copy = t;
+    return !regions_of(copy).empty();
+  });
+  if (where.empty()) return std::nullopt;
+  const Place p = where[pick(random, where)];
+  const auto regions = regions_of(at(plan, p));
+  Region& r = *regions[pick(random, regions)];
+  const auto buffer = [&](int i) -> const Buffer& { return plan.buffers[static_cast<std::size_t>(i)]; };
+  std::vector<int> others;
+  for (int i = 0; i < std::ssize(plan.buffers); ++i)
+    if (i != r.buffer && buffer(i).type == buffer(r.buffer).type && buffer(i).layout == buffer(r.buffer).layout &&
+        r.row + r.rows <= buffer(i).rows && r.col + r.cols <= buffer(i).cols)
+      others.push_back(i);
+  if (others.empty()) return std::nullopt;
+  const int before = std::exchange(r.buffer, others[pick(random, others)]);
+  return fmt::format("{} from buffer {} to {}", task_name(plan, p.rank, p.queue, p.task), buffer(before).name,
+                     buffer(r.buffer).name);
+}
+
 std::optional<std::string> swap_tasks(Plan& plan, Random& random) {
   const auto where = places(plan, [](const Task&) { return true; });
   const Place x = where[pick(random, where)], y = where[pick(random, where)];
@@ -93,8 +116,8 @@ std::optional<std::string> swap_tasks(Plan& plan, Random& random) {
 }  // namespace
 
 std::string name_of(Mutation mutation) {
-  constexpr const char* names[] = {"drop_post",  "double_post",  "lower_wait",    "redirect_wait",
-                                   "swap_tasks", "shift_region", "shrink_buffer", "break_parity"};
+  constexpr const char* names[] = {"drop_post",    "double_post",   "lower_wait",   "redirect_wait", "swap_tasks",
+                                   "shift_region", "shrink_buffer", "break_parity", "other_buffer"};
   return names[static_cast<int>(mutation)];
 }
 
@@ -134,6 +157,7 @@ std::optional<std::string> mutate(Plan& plan, Mutation mutation, Random& random)
     }
     case Mutation::swap_tasks: return swap_tasks(plan, random);
     case Mutation::shift_region: return shift_region(plan, random);
+    case Mutation::other_buffer: return change_buffer(plan, random);
     case Mutation::shrink_buffer: {
       const std::size_t i = pick(random, plan.buffers);
       Buffer& b = plan.buffers[i];

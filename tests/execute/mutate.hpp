@@ -17,9 +17,10 @@ enum class Mutation {
   swap_tasks,
   shift_region,
   shrink_buffer,
-  break_parity
+  break_parity,
+  other_buffer
 };
-inline constexpr int mutation_kinds = 8;
+inline constexpr int mutation_kinds = 9;
 
 std::string name_of(Mutation mutation);
 

@@ -17,7 +17,7 @@
 namespace imbrex {
 namespace {
 
-constexpr int mutants = 1000, epochs = 5, lanes = 4;
+constexpr int epochs = 5, lanes = 4;
 
 int run_mutant(const Plan& plan, std::uint64_t seed, double wait_limit) {
   CpuOptions options;
@@ -45,12 +45,18 @@ struct Mutant {
   std::string where;
 };
 
-// A mutant of that strategy's plans, or of any strategy's.
-Mutant make_mutant(test::Random& random, std::optional<Strategy> strategy) {
+// A mutant of that strategy's plans, or of any strategy's. With `outputs`: of problems with further B, the gathered A,
+// or both.
+Mutant make_mutant(test::Random& random, std::optional<Strategy> strategy, bool outputs) {
   for (;;) {
-    Mutant m{test::random_case(random, {.max_ranks = 4, .max_size = 40, .bias = true}), {}, {}, {}};
+    Mutant m{test::random_case(random, {.max_ranks = 4, .max_size = 40, .bias = true, .lists = true}), {}, {}, {}};
     if (m.origin.problem.ranks == 1) continue;
-    if (strategy) m.origin = {m.origin.problem, *strategy, test::random_knobs(random, m.origin.problem, *strategy)};
+    if (outputs && m.origin.problem.more_n.front() == 0 && !m.origin.problem.gathered_a) continue;
+    if (strategy) {
+      m.origin.problem.more_n = {};
+      m.origin.problem.gathered_a = false;
+      m.origin = {m.origin.problem, *strategy, test::random_knobs(random, m.origin.problem, *strategy)};
+    }
     m.origin.problem.type = m.origin.knobs.partial = Type::fp32;
     if (random.chance(0.3)) {  // cut along K
       m.origin.problem.k = 4 * 128 * m.origin.problem.ranks;
@@ -70,7 +76,7 @@ Mutant make_mutant(test::Random& random, std::optional<Strategy> strategy) {
   }
 }
 
-void expect_refuted(std::optional<Strategy> strategy) {
+void expect_refuted(int mutants, std::optional<Strategy> strategy, bool outputs) {
   const std::uint64_t seed = test::seed_from_environment();
   std::atomic<int> next = 0;
   std::mutex mutex;
@@ -79,7 +85,7 @@ void expect_refuted(std::optional<Strategy> strategy) {
   const auto work = [&] {
     for (int i; (i = next.fetch_add(1)) < mutants;) {
       test::Random random(seed * 1000003 + static_cast<std::uint64_t>(i));
-      const Mutant m = make_mutant(random, strategy);
+      const Mutant m = make_mutant(random, strategy, outputs);
       const auto finding = check(m.plan);
       int code = run_mutant(m.plan, seed + static_cast<std::uint64_t>(i) + 1, 0.15);
       // A busy machine can make a sound plan look stuck.
@@ -113,9 +119,11 @@ void expect_refuted(std::optional<Strategy> strategy) {
   EXPECT_EQ(total.harmful_refuted, total.harmful);
 }
 
-TEST(Mutation, CheckerRefutesWhatRunsWrongOrSticks) { expect_refuted({}); }
+TEST(Mutation, CheckerRefutesWhatRunsWrongOrSticks) { expect_refuted(1000, {}, false); }
 
-TEST(Mutation, CheckerRefutesSignaledPlans) { expect_refuted(Strategy::signaled); }
+TEST(Mutation, CheckerRefutesSignaledPlans) { expect_refuted(1000, Strategy::signaled, false); }
+
+TEST(Mutation, CheckerRefutesWhatIsWrongWithFurtherOutputs) { expect_refuted(200, {}, true); }
 
 }  // namespace
 }  // namespace imbrex

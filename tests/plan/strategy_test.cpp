@@ -31,8 +31,8 @@ TEST(Strategies, CheckerAcceptsEveryPlan) {
   test::Random random(test::seed_from_environment());
   std::size_t tasks = 0;
   for (int i = 0; i < 1000; ++i) {
-    const auto c =
-        test::random_case(random, {.max_ranks = i % 50 == 0 ? 64 : 8, .max_size = 700, .bias = true, .e4m3 = true});
+    const auto c = test::random_case(
+        random, {.max_ranks = i % 50 == 0 ? 64 : 8, .max_size = 700, .bias = true, .e4m3 = true, .lists = true});
     SCOPED_TRACE(test::describe(c));
     const Plan plan = make_plan(c.problem, c.strategy, c.knobs);
     tasks += count_tasks(plan);
@@ -48,7 +48,7 @@ TEST(Strategies, CheckerAcceptsEveryPlan) {
 TEST(Strategies, OneRanksPlanIsThatRanksPart) {
   test::Random random(test::seed_from_environment());
   for (int i = 0; i < 300; ++i) {
-    auto c = test::random_case(random, {.max_ranks = 8, .max_size = 700, .e4m3 = true});
+    auto c = test::random_case(random, {.max_ranks = 8, .max_size = 700, .e4m3 = true, .lists = true});
     SCOPED_TRACE(test::describe(c));
     const Plan whole = make_plan(c.problem, c.strategy, c.knobs);
     const int rank = static_cast<int>(random.between(0, c.problem.ranks - 1));

@@ -70,7 +70,7 @@ TEST(TaskStream, BringsTheRanksPlanAnyNumberOfTimes) {
   test::Random random(test::seed_from_environment());
   int made = 0;
   for (int i = 0; i < 300; ++i) {
-    auto c = test::random_case(random, {.max_ranks = 8, .max_size = 700, .bias = true, .e4m3 = true});
+    auto c = test::random_case(random, {.max_ranks = 8, .max_size = 700, .bias = true, .e4m3 = true, .lists = true});
     if (i % 2 == 0) c = {c.problem, Strategy::fused, test::random_knobs(random, c.problem, Strategy::fused)};
     SCOPED_TRACE(test::describe(c));
     const int rank = static_cast<int>(random.between(0, c.problem.ranks - 1));
@@ -94,7 +94,7 @@ TEST(TaskStream, MadeTasksKeepTheFormatsRules) {
   test::Random random(test::seed_from_environment());
   int made = 0;
   for (int i = 0; i < 500; ++i) {
-    auto c = test::random_case(random, {.max_ranks = 8, .max_size = 700, .bias = true, .e4m3 = true});
+    auto c = test::random_case(random, {.max_ranks = 8, .max_size = 700, .bias = true, .e4m3 = true, .lists = true});
     c = {c.problem, Strategy::fused, test::random_knobs(random, c.problem, Strategy::fused)};
     SCOPED_TRACE(test::describe(c));
     const auto tasks =

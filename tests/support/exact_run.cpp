@@ -1,5 +1,11 @@
 #include "support/exact_run.hpp"
 
+#include <vector>
+
+#include "execute/operands.hpp"
+#include "plan/operand_buffers.hpp"
+#include "plan/problem.hpp"
+
 namespace imbrex::test {
 namespace {
 
@@ -13,21 +19,22 @@ struct Whole {
   const Problem& problem;
   std::uint64_t epoch;
 
-  // Element of a rank's operand, by the whole problem's coordinates.
+  // Element of a rank's operand, by the whole problem's coordinates; several products stand side by side.
   float a(int rank, std::int64_t row, std::int64_t col) const {
     const RankShapes s = shapes_of(problem);
     if (problem.op == Operator::all_gather_gemm) return operand(true, rank * s.a.rows + row, col, epoch);
     return operand(true, row, rank * s.depth + col, epoch);
   }
-  float b(int rank, std::int64_t row, std::int64_t col) const {
+  float b(int rank, std::int64_t row, std::int64_t col, int number = 0) const {
     const RankShapes s = shapes_of(problem);
-    if (problem.op == Operator::all_gather_gemm) return operand(false, row, rank * s.b.cols + col, epoch);
+    if (problem.op == Operator::all_gather_gemm)
+      return operand(false, row, plan::first_col_of(problem, number, rank) + col, epoch);
     return operand(false, rank * s.depth + row, col, epoch);
   }
-  float bias(int rank, std::int64_t col) const {
+  float bias(int rank, std::int64_t col, int number = 0) const {
     if (!problem.bias) return 0;
     if (problem.op == Operator::all_gather_gemm)
-      return operand(true, -1, rank * shapes_of(problem).out.cols + col, epoch);
+      return operand(true, -1, plan::first_col_of(problem, number, rank) + col, epoch);
     return operand(true, problem.op == Operator::gemm_all_to_all ? -1 - rank : -1, col, epoch);
   }
   float product(int rank, std::int64_t row, std::int64_t col) const {
@@ -35,13 +42,16 @@ struct Whole {
     for (std::int64_t k = 0; k < shapes_of(problem).depth; ++k) sum += a(rank, row, k) * b(rank, k, col);
     return sum;
   }
-  float out(int rank, std::int64_t row, std::int64_t col) const {
+  float gathered(std::int64_t row, std::int64_t col) const {
+    const std::int64_t rows = shapes_of(problem).a.rows;
+    return a(static_cast<int>(row / rows), row % rows, col);
+  }
+  float out(int rank, std::int64_t row, std::int64_t col, int number) const {
     const RankShapes s = shapes_of(problem);
-    float sum = problem.op == Operator::gemm_all_to_all ? 0 : bias(rank, col);
+    float sum = problem.op == Operator::gemm_all_to_all ? 0 : bias(rank, col, number);
     switch (problem.op) {
       case Operator::all_gather_gemm:
-        for (std::int64_t k = 0; k < s.depth; ++k)
-          sum += a(static_cast<int>(row / s.a.rows), row % s.a.rows, k) * b(rank, k, col);
+        for (std::int64_t k = 0; k < s.depth; ++k) sum += gathered(row, k) * b(rank, k, col, number);
         return sum;
       case Operator::gemm_all_to_all: {
         const std::int64_t block = s.out.rows / problem.ranks;
@@ -54,6 +64,18 @@ struct Whole {
         return sum;
     }
   }
+
+  // An element of any operand; of an output what it ought to be.
+  float value(const plan::OperandPlace& place, int rank, std::int64_t row, std::int64_t col) const {
+    using What = plan::OperandPlace::What;
+    switch (place.what) {
+      case What::a: return a(rank, row, col);
+      case What::b: return b(rank, row, col, place.product);
+      case What::bias: return bias(rank, col, place.product);
+      case What::gathered: return gathered(row, col);
+      default: return out(rank, row, col, place.product);
+    }
+  }
 };
 
 }  // namespace
@@ -61,26 +83,38 @@ struct Whole {
 int run_exact(World& world, const Plan& plan, const CpuOptions& options, int epochs) {
   const auto executor = make_cpu_executor(world, options);
   const auto execution = executor->prepare(plan);
-  const RankShapes s = shapes_of(plan.problem);
-  std::vector<float> a(static_cast<std::size_t>(s.a.rows * s.a.cols)), b(static_cast<std::size_t>(s.b.rows * s.b.cols));
-  std::vector<float> bias(static_cast<std::size_t>(plan.problem.bias ? s.out.cols : 0));
-  std::vector<float> out(static_cast<std::size_t>(s.out.rows * s.out.cols));
+  const Problem& problem = plan.problem;
+  // In the order of the plan's buffers.
+  const std::vector<Buffer> buffers = plan::operand_buffers(problem);
+  std::vector<std::vector<float>> memory;
+  std::vector<Operand> views;
+  for (const Buffer& b : buffers) {
+    memory.emplace_back(static_cast<std::size_t>(b.rows * b.cols), -1.0f);
+    views.push_back({b.name, View::matrix(memory.back().data(), b.type, b.rows, b.cols, b.layout)});
+  }
+  const Addresses addresses = execute::OperandRules(problem).resolve(views);
   int wrong = 0;
   for (int e = 0; e < epochs; ++e) {
-    const Whole whole{plan.problem, static_cast<std::uint64_t>(e)};
-    for (std::size_t i = 0; i < a.size(); ++i)
-      a[i] = whole.a(world.rank(), static_cast<std::int64_t>(i) / s.a.cols, static_cast<std::int64_t>(i) % s.a.cols);
-    for (std::size_t i = 0; i < b.size(); ++i) {
-      const auto at = static_cast<std::int64_t>(i);
-      b[i] = plan.problem.b_layout == Layout::column_major ? whole.b(world.rank(), at % s.b.rows, at / s.b.rows)
-                                                           : whole.b(world.rank(), at / s.b.cols, at % s.b.cols);
-    }
-    for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = whole.bias(world.rank(), static_cast<std::int64_t>(i));
-    execution->run({a.data(), b.data(), out.data(), bias.empty() ? nullptr : bias.data()});
-    for (std::size_t i = 0; i < out.size(); ++i)
-      wrong += out[i] != whole.out(world.rank(), static_cast<std::int64_t>(i) / s.out.cols,
-                                   static_cast<std::int64_t>(i) % s.out.cols);
-    std::fill(out.begin(), out.end(), -1.0f);
+    const Whole whole{problem, static_cast<std::uint64_t>(e)};
+    const auto for_each_element = [&](BufferRole role, auto&& f) {
+      for (std::size_t i = 0; i < buffers.size(); ++i) {
+        const Buffer& b = buffers[i];
+        if (b.role != role) continue;
+        const plan::OperandPlace place = plan::operand_at(problem, static_cast<int>(i));
+        for (std::size_t j = 0; j < memory[i].size(); ++j) {
+          const std::int64_t pitch = b.layout == Layout::column_major ? b.rows : b.cols,
+                             line = static_cast<std::int64_t>(j) / pitch, at = static_cast<std::int64_t>(j) % pitch;
+          f(memory[i][j], b.layout == Layout::column_major ? whole.value(place, world.rank(), at, line)
+                                                           : whole.value(place, world.rank(), line, at));
+        }
+      }
+    };
+    for_each_element(BufferRole::input, [](float& element, float value) { element = value; });
+    execution->run(addresses);
+    for_each_element(BufferRole::output, [&](float& element, float value) {
+      wrong += element != value;
+      element = -1;
+    });
   }
   return wrong == 0 ? 0 : 1;
 }

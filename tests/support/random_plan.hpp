@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <utility>
 
 #include "imbrex/plan.hpp"
 
@@ -28,8 +29,9 @@ class Random {
 struct Limits {
   int max_ranks = 8;
   std::int64_t max_size = 700;
-  bool bias = false;  ///< some problems have one
-  bool e4m3 = false;  ///< some problems are of that type, with scales of any kind
+  bool bias = false;   ///< some problems have one
+  bool e4m3 = false;   ///< some problems are of that type, with scales of any kind
+  bool lists = false;  ///< some all-gathers have further B, some give the gathered A
 };
 
 /// With e4m3, scales of any kind; with others, B in any layout.
@@ -37,6 +39,14 @@ inline void set_type(Random& random, Problem& p, Type type) {
   p.type = type;
   p.scales = type == Type::e4m3 ? random.one_of({Scales::none, Scales::tensor, Scales::row}) : Scales::none;
   p.b_layout = type != Type::e4m3 && random.chance(0.4) ? Layout::column_major : Layout::row_major;
+}
+
+/// Up to two further B for a problem of an all-gather without scales, and perhaps the gathered A.
+inline void add_further(Random& random, Problem& p, std::int64_t max_size) {
+  p.gathered_a = random.chance(0.5);
+  const auto further = p.scales == Scales::none ? random.between(0, max_products - 1) : 0;
+  for (std::size_t i = 0; std::cmp_less(i, further); ++i)
+    p.more_n[i] = random.between(1, std::max<std::int64_t>(1, max_size / p.ranks)) * p.ranks;
 }
 
 /// Sizes from 1 to the limit; the sharded dimension is a multiple of the ranks (and so at least as large).
@@ -56,6 +66,7 @@ inline Problem random_problem(Random& random, const Limits& limits) {
   p.k = p.op == Operator::gemm_reduce_scatter || p.op == Operator::gemm_all_reduce ? sharded() : size();
   p.bias = limits.bias && random.chance(0.3);
   if (limits.e4m3 && random.chance(0.3)) set_type(random, p, Type::e4m3);
+  if (limits.lists && p.op == Operator::all_gather_gemm) add_further(random, p, limits.max_size);
   return p;
 }
 
@@ -126,6 +137,10 @@ inline RandomCase random_case(Random& random, const Limits& limits) {
   RandomCase c{random_problem(random, limits),
                random.one_of({Strategy::sequential, Strategy::decomposed, Strategy::fused, Strategy::signaled}),
                {}};
+  if (c.strategy == Strategy::signaled) {  // takes one B
+    c.problem.more_n = {};
+    c.problem.gathered_a = false;
+  }
   c.knobs = random_knobs(random, c.problem, c.strategy);
   return c;
 }

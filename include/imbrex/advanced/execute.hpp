@@ -2,6 +2,7 @@
 // (imbrex/ops.hpp) choose and run theirs.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -35,6 +36,17 @@ struct Addresses {
   const void* bias = nullptr;
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;
+
+  /// Those of a further B.
+  struct Further {
+    const void* b = nullptr;
+    const void* bias = nullptr;
+    void* out = nullptr;
+
+    bool operator==(const Further&) const = default;
+  };
+  std::array<Further, max_products - 1> more{};
+  void* gathered = nullptr;
 
   bool operator==(const Addresses&) const = default;
 };

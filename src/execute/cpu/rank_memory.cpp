@@ -12,7 +12,8 @@ std::size_t bytes_of(const Buffer& b) { return static_cast<std::size_t>(b.rows *
 std::byte* RankMemory::base(int rank, int buffer) const {
   if (layout_.in_heap(buffer)) return heap_.at(rank, heap_offset_ + layout_.offset(buffer, epoch_));
   // Only this rank touches an operand that is not in the heap; nothing writes an input (check_format).
-  if (buffer == plan::buffer_out) return static_cast<std::byte*>(operands_.out);
+  if (plan_.buffers[static_cast<std::size_t>(buffer)].role == BufferRole::output)
+    return static_cast<std::byte*>(output_of(operands_, plan_.problem, buffer));
   return static_cast<std::byte*>(const_cast<void*>(input_of(operands_, plan_.problem, buffer)));
 }
 
@@ -23,9 +24,11 @@ void RankMemory::stage_inputs() const {
                   bytes_of(plan_.buffers[static_cast<std::size_t>(buffer)]));
 }
 
-void RankMemory::unstage_output() const {
-  if (layout_.in_heap(plan::buffer_out))
-    std::memcpy(operands_.out, base(heap_.rank, plan::buffer_out), bytes_of(plan_.buffers[plan::buffer_out]));
+void RankMemory::unstage_outputs() const {
+  for (int buffer = 0; buffer < std::ssize(plan_.buffers); ++buffer)
+    if (plan_.buffers[static_cast<std::size_t>(buffer)].role == BufferRole::output && layout_.in_heap(buffer))
+      std::memcpy(output_of(operands_, plan_.problem, buffer), base(heap_.rank, buffer),
+                  bytes_of(plan_.buffers[static_cast<std::size_t>(buffer)]));
 }
 
 void RankMemory::start_counters(std::uint64_t epoch) const {

@@ -51,7 +51,7 @@ class RankMemory {
 
   /// Copies the caller's operand to the heap if peers read it there, and results back.
   void stage_inputs() const;
-  void unstage_output() const;
+  void unstage_outputs() const;
 
   std::uint32_t seen(int signal) const { return counter(heap_.rank, signal).load(std::memory_order_acquire); }
   std::uint32_t expected(int signal, std::uint32_t count) const {

@@ -81,7 +81,7 @@ Report RankRun::run(const Addresses& operands, std::uint64_t epoch, std::span<co
   std::vector<std::unique_ptr<Worker>> workers;
   for (int i = 0; i < std::max(1, options_.workers); ++i) workers.push_back(std::make_unique<Worker>(shared, i));
   run_all(workers, stop);
-  memory_->unstage_output();
+  memory_->unstage_outputs();
   // Collectives are worker 0's.
   coded_ = workers.front()->coded();
   Report report{base::monotonic_seconds() - begin, {}};

@@ -8,6 +8,7 @@
 #include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/cuda/tables/translate.hpp"
 #include "imbrex/error.hpp"
+#include "plan/problem.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -59,11 +60,14 @@ std::string refusal_of_library_bias(const Problem& problem) {
   // Elsewhere a sum adds it.
   const bool last =
       problem.ranks == 1 || problem.op == Operator::all_gather_gemm || problem.op == Operator::gemm_all_to_all;
-  if (!problem.bias || !last || size_of(problem.type) != 2 || (!odd(shapes.b.cols) && !odd(shapes.depth))) return {};
+  std::int64_t cols = shapes.b.cols;
+  for (int product = 1; product < plan::count_products(problem); ++product)
+    if (!odd(cols)) cols = plan::cols_of(problem, product);
+  if (!problem.bias || !last || size_of(problem.type) != 2 || (!odd(cols) && !odd(shapes.depth))) return {};
   return fmt::format(
       "cuBLASLt rounds products to {} before it adds a bias where rows of A or B, here of {} and {} elements, are no "
       "multiples of 16 bytes",
-      name_of(problem.type), shapes.depth, shapes.b.cols);
+      name_of(problem.type), shapes.depth, cols);
 }
 
 std::string refusal_of_shared_copies(int ranks_per_gpu) {

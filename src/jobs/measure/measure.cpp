@@ -134,13 +134,12 @@ class Meter {
     const auto scales = [](const Extent& e) {
       return std::vector<float>(static_cast<std::size_t>(e.rows * e.cols), 1);
     };
-    const std::size_t out = static_cast<std::size_t>(shapes.out.rows * shapes.out.cols);
     return device_operands({random_matrix(shapes.a, problem.type, seed),
                             random_matrix(shapes.b, problem.type, seed + 1),
                             {},
                             scales(shapes.a_scale),
                             scales(shapes.b_scale)},
-                           out * size_of(output_type(problem.type)), *executor_);
+                           problem, *executor_);
   }
 
   // Returns why the plan cannot run, if it cannot; on every rank alike.

@@ -41,9 +41,7 @@ ProductMeasurement measure_product(Executor& executor, const ProductMeasureReque
   const auto random = [&](const Extent& e, std::uint64_t seed) {
     return random_bytes(e.rows * e.cols, product.type, seed);
   };
-  const auto memory = device_operands(
-      {random(shapes.a, 1), random(shapes.b, 2), {}, {}, {}},
-      static_cast<std::size_t>(shapes.out.rows * shapes.out.cols) * size_of(output_type(product.type)), executor);
+  const auto memory = device_operands({random(shapes.a, 1), random(shapes.b, 2)}, problem, executor);
   ProductMeasurement result{{}, product.m, product.n, product.k, product.type, {{}}, product.b_layout};
   for (const auto& [tile, parts] : cuda::library_suggestions(problem)) result.ways.push_back({tile, parts});
   std::vector<std::unique_ptr<Execution>> executions;

@@ -8,6 +8,7 @@
 #include "base/narrow.hpp"
 #include "plan/builder.hpp"
 #include "plan/check/writes.hpp"
+#include "plan/problem.hpp"
 
 namespace imbrex::plan {
 namespace {
@@ -24,7 +25,7 @@ class Dataflow {
   void run() {
     collect_writes();
     for (TaskId id : graph_.order()) evaluate(id);
-    for (int rank = 0; rank < plan_.problem.ranks; ++rank) check_output(rank);
+    for (int rank = 0; rank < plan_.problem.ranks; ++rank) check_outputs(rank);
     // Last, because a missing wait or tile also loosens the order between epochs, and is what should be named.
     if (reuse_) throw Refused{*reuse_};
   }
@@ -433,25 +434,25 @@ class Dataflow {
 
   // ------------------------------------------------------------------------------------------------------ output
 
-  void check_output(int rank) {
-    WriteIndex& index = index_of(rank, buffer_out);
-    std::int64_t area = 0;
-    for (const Write& write : index.writes()) {
-      for_each_piece(write, [&](const Region& r, const Value& v) {
-        area += r.rows * r.cols;
-        check_output(rank, write.task, r, v);
-      });
+  void check_outputs(int rank) {
+    const Problem& problem = plan_.problem;
+    for (int product = 0; product < count_products(problem); ++product) {
+      for (const Write& write : index_of(rank, buffer_out_of(problem, product)).writes())
+        for_each_piece(write, [&](const Region& r, const Value& v) { check_product(rank, product, write.task, r, v); });
+      check_whole(rank, buffer_out_of(problem, product));
     }
-    const Buffer& out = plan_.buffers[buffer_out];
-    if (area != out.rows * out.cols)
-      throw Refused{
-          {Fault::coverage, rank, -1, -1,
-           fmt::format("rank {}: {} elements of the output are never written", rank, out.rows * out.cols - area)}};
+    if (!problem.gathered_a) return;
+    for (const Write& write : index_of(rank, buffer_gathered(problem)).writes())
+      for_each_piece(write, [&](const Region& r, const Value& v) {
+        if (v.what != Value::What::a || v.row != 0 || v.col != 0)
+          refuse(Fault::coverage, write.task, fmt::format("writes {} with what belongs elsewhere", text(r)));
+      });
+    check_whole(rank, buffer_gathered(problem));
   }
 
-  void check_output(int rank, TaskId task, const Region& r, const Value& v) {
+  void check_product(int rank, int product, TaskId task, const Region& r, const Value& v) {
     for (std::int64_t row = r.row; row < r.row + r.rows;) {
-      const Wanted wanted = wanted_output(plan_.problem, rank, row);
+      const Wanted wanted = wanted_output(plan_.problem, rank, row, product);
       if (v.what != Value::What::product || v.row != wanted.value.row || v.col != wanted.value.col)
         refuse(Fault::coverage, task, fmt::format("writes {} with what belongs elsewhere", text(r)));
       const auto& k = sums_.stretches(v.sum);
@@ -464,6 +465,18 @@ class Dataflow {
                fmt::format("writes {} {}", text(r), v.bias < 0 ? "without the bias" : "with another rank's bias"));
       row = wanted.rows_end;
     }
+  }
+
+  // Writes do not overlap.
+  void check_whole(int rank, int buffer) {
+    std::int64_t area = 0;
+    for (const Write& write : index_of(rank, buffer).writes())
+      for_each_piece(write, [&](const Region& r, const Value&) { area += r.rows * r.cols; });
+    const Buffer& out = plan_.buffers[static_cast<std::size_t>(buffer)];
+    if (area != out.rows * out.cols)
+      throw Refused{{Fault::coverage, rank, -1, -1,
+                     fmt::format("rank {}: {} elements of the output{} are never written", rank,
+                                 out.rows * out.cols - area, buffer == buffer_out ? "" : " " + out.name)}};
   }
 
   const Plan& plan_;

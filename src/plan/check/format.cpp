@@ -73,12 +73,14 @@ class FormatCheck::Rules {
   const Buffer& buffer(const Region& region) const { return plan_.buffers[static_cast<std::size_t>(region.buffer)]; }
 
   void check_buffers() {
-    const RankShapes shapes = shapes_of(plan_.problem);
-    const Problem& problem = plan_.problem;
-    const bool scaled = problem.scales != Scales::none;
-    const auto callers = static_cast<std::size_t>(count_operands(problem));
-    expect(plan_.buffers.size() >= callers, "the first buffers must be a, b, out{}{}; there are {}",
-           problem.bias ? ", bias" : "", scaled ? ", a_scale, b_scale" : "", plan_.buffers.size());
+    const std::vector<Buffer> operands = operand_buffers(plan_.problem);
+    const std::size_t callers = operands.size();
+    if (plan_.buffers.size() < callers) {
+      std::vector<std::string> names;
+      for (const Buffer& b : operands) names.push_back(b.name);
+      refuse(Fault::malformed, "the first buffers must be {}; there are {}", fmt::join(names, ", "),
+             plan_.buffers.size());
+    }
     std::int64_t total = 0, workspaces = 0;
     for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
       const Buffer& b = plan_.buffers[i];
@@ -104,21 +106,13 @@ class FormatCheck::Rules {
       expect(workspaces <= most_workspace_bytes, "the workspaces up to {} need more than 2^39 bytes", b.name);
       expect(b.layout != Layout::column_major, "buffer {} is column_major: only the caller's B may be", b.name);
     }
-    const auto operand = [&](int index, BufferRole role, const Extent& extent, Type type, Layout layout) {
-      const Buffer& b = plan_.buffers[static_cast<std::size_t>(index)];
-      expect(b.role == role && b.layout == layout && b.copies == 1 && b.type == type && b.rows == extent.rows &&
-                 b.cols == extent.cols,
-             "buffer {} ({}) must be the caller's {} x {} {}, {}, with one copy", index, b.name, extent.rows,
-             extent.cols, name_of(type), name_of(layout));
-    };
-    const Type result = output_type(problem.type);
-    operand(buffer_a, BufferRole::input, shapes.a, problem.type, Layout::row_major);
-    operand(buffer_b, BufferRole::input, shapes.b, problem.type, layout_of_b(problem));
-    operand(buffer_out, BufferRole::output, shapes.out, result, Layout::row_major);
-    if (problem.bias) operand(buffer_bias, BufferRole::input, {1, shapes.out.cols}, result, Layout::row_major);
-    if (!scaled) return;
-    operand(buffer_a_scale(problem), BufferRole::input, shapes.a_scale, Type::fp32, Layout::row_major);
-    operand(buffer_b_scale(problem), BufferRole::input, shapes.b_scale, Type::fp32, Layout::row_major);
+    for (std::size_t i = 0; i < callers; ++i) {
+      const Buffer &b = plan_.buffers[i], &own = operands[i];
+      expect(b.role == own.role && b.layout == own.layout && b.copies == 1 && b.type == own.type &&
+                 b.rows == own.rows && b.cols == own.cols,
+             "buffer {} ({}) must be the caller's {} x {} {}, {}, with one copy", i, b.name, own.rows, own.cols,
+             name_of(own.type), name_of(own.layout));
+    }
   }
 
   void check_rank(int rank) {

@@ -5,7 +5,8 @@
 #include <algorithm>
 
 #include "base/narrow.hpp"
-#include "plan/builder.hpp"
+#include "plan/operand_buffers.hpp"
+#include "plan/problem.hpp"
 
 namespace imbrex::plan {
 
@@ -45,29 +46,26 @@ std::string Sums::text(int sum) const {
 }
 
 Value input_value(const Problem& problem, int rank, int buffer) {
+  using Operand = OperandPlace::What;
   const RankShapes shapes = shapes_of(problem);
-  const bool bias = problem.bias && buffer == buffer_bias;
-  const bool a_scale = buffer == buffer_a_scale(problem), b_scale = buffer == buffer_b_scale(problem);
-  const bool a = buffer == buffer_a || a_scale;
-  const Value::What what = bias      ? Value::What::bias
-                           : a_scale ? Value::What::a_scale
-                           : b_scale ? Value::What::b_scale
-                           : a       ? Value::What::a
-                                     : Value::What::b;
-  Value value{what, 0, 0, -1, 0, 0};
-  if (bias) {
-    if (problem.op == Operator::all_gather_gemm) value.col = rank * shapes.out.cols;
-    return value;
+  const auto [operand, product] = operand_at(problem, buffer);
+  const bool gather = problem.op == Operator::all_gather_gemm;
+  const auto value = [](Value::What what, std::int64_t row, std::int64_t col) {
+    return Value{what, row, col, -1, 0, 0};
+  };
+  const auto of_a = [&](Value::What what) {
+    return gather ? value(what, rank * shapes.a.rows, 0) : value(what, 0, rank * shapes.depth);
+  };
+  const auto of_b = [&](Value::What what) {
+    return gather ? value(what, 0, first_col_of(problem, product, rank)) : value(what, rank * shapes.depth, 0);
+  };
+  switch (operand) {
+    case Operand::a: return of_a(Value::What::a);
+    case Operand::a_scale: return of_a(Value::What::a_scale);
+    case Operand::b_scale: return of_b(Value::What::b_scale);
+    case Operand::bias: return value(Value::What::bias, 0, first_col_of(problem, product, rank));
+    default: return of_b(Value::What::b);
   }
-  if (problem.op == Operator::all_gather_gemm) {
-    if (a)
-      value.row = rank * shapes.a.rows;
-    else
-      value.col = rank * shapes.b.cols;
-  } else {
-    (a ? value.col : value.row) = rank * shapes.depth;
-  }
-  return value;
 }
 
 bool Wanted::wants_bias(const Problem& problem, int from) const {
@@ -75,11 +73,11 @@ bool Wanted::wants_bias(const Problem& problem, int from) const {
   return bias_of < 0 ? from >= 0 : from == bias_of;
 }
 
-Wanted wanted_output(const Problem& problem, int rank, std::int64_t row) {
+Wanted wanted_output(const Problem& problem, int rank, std::int64_t row, int product) {
   const RankShapes shapes = shapes_of(problem);
   Wanted wanted{{Value::What::product, 0, 0, -1, 0, 0}, {0, problem.k}, shapes.out.rows};
   switch (problem.op) {
-    case Operator::all_gather_gemm: wanted.value.col = rank * shapes.out.cols; break;
+    case Operator::all_gather_gemm: wanted.value.col = first_col_of(problem, product, rank); break;
     case Operator::gemm_reduce_scatter: wanted.value.row = rank * shapes.out.rows; break;
     case Operator::gemm_all_reduce: break;
     case Operator::gemm_all_to_all: {

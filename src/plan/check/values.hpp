@@ -19,7 +19,8 @@ struct Stretch {
 };
 
 /// Element (i, j) of a buffer holds element (i + row, j + col) of `what`: A is (row, k), B is (k, col), products
-/// (row, col), the bias (0, col), scales of A (row, first k of the stretch that they hold for), where a rank has one
+/// (row, col), the bias (0, col), where the columns of several products are counted side by side, all ranks' of the
+/// first one's, then of the next; scales of A (row, first k of the stretch that they hold for), where a rank has one
 /// for all its rows with the first of these, and B's (first k of the stretch, col).
 struct Value {
   enum class What : std::uint8_t { a, b, product, bias, a_scale, b_scale } what = What::a;
@@ -52,11 +53,11 @@ class Sums {
   std::map<std::pair<int, int>, std::optional<int>> added_;
 };
 
-/// What the caller's input holds on `rank`; buffer is one of a, b, bias and the scales.
+/// What the caller's input holds on `rank`; buffer is one of A, the B, the biases and the scales.
 Value input_value(const Problem& problem, int rank, int buffer);
 
-/// What rows row.. of the output must hold on `rank` (for an all-to-all: the value of the block that `row` is in, and
-/// where that block ends), and the stretch of K that must have been summed.
+/// What rows row.. of the output of that product must hold on `rank` (for an all-to-all: the value of the block that
+/// `row` is in, and where that block ends), and the stretch of K that must have been summed.
 struct Wanted {
   Value value;  ///< sum is not set
   Stretch k;
@@ -66,6 +67,6 @@ struct Wanted {
   bool wants_bias(const Problem& problem, int from) const;
   int bias_of = -1;  ///< rank whose own bias it must be; -1: any
 };
-Wanted wanted_output(const Problem& problem, int rank, std::int64_t row);
+Wanted wanted_output(const Problem& problem, int rank, std::int64_t row, int product = 0);
 
 }  // namespace imbrex::plan

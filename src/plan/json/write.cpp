@@ -1,5 +1,6 @@
 // Plans to JSON, one task a line. docs/plan-format.md describes the format.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -7,6 +8,7 @@
 #include "imbrex/plan.hpp"
 #include "plan/json/names.hpp"
 #include "plan/json/node.hpp"
+#include "plan/problem.hpp"
 #include "plan/wave_groups.hpp"
 
 namespace imbrex {
@@ -19,10 +21,12 @@ class Writer {
   void write(const Plan& plan) {
     const Problem& p = plan.problem;
     put("{{\"imbrex_plan\": {},\n", plan::plan_format_version);
-    put("\"problem\": {{\"op\": \"{}\", \"m\": {}, \"n\": {}, \"k\": {}, \"ranks\": {}, \"type\": \"{}\"{}{}{}}},\n",
+    put("\"problem\": {{\"op\": \"{}\", \"m\": {}, \"n\": {}, \"k\": {}, \"ranks\": {}, \"type\": "
+        "\"{}\"{}{}{}{}{}}},\n",
         name_of(p.op), p.m, p.n, p.k, p.ranks, name_of(p.type), p.bias ? ", \"bias\": true" : "",
         p.scales == Scales::none ? "" : fmt::format(", \"scales\": \"{}\"", name_of(p.scales)),
-        p.b_layout == Layout::row_major ? "" : fmt::format(", \"b_layout\": \"{}\"", plan::name_of(p.b_layout)));
+        p.b_layout == Layout::row_major ? "" : fmt::format(", \"b_layout\": \"{}\"", plan::name_of(p.b_layout)),
+        more_n_text(p), p.gathered_a ? ", \"gathered_a\": true" : "");
     put("\"strategy\": \"{}\",\n\"knobs\": ", name_of(plan.strategy));
     text_ += plan::to_json(plan.knobs);
     put(",\n\"signal_copies\": {},\n\"buffers\": [", plan.signal_copies);
@@ -60,6 +64,12 @@ class Writer {
       if (i > 0) text_ += separator;
       f(items[i]);
     }
+  }
+
+  static std::string more_n_text(const Problem& problem) {
+    const auto count = static_cast<std::size_t>(plan::count_products(problem) - 1);
+    if (count == 0) return {};
+    return fmt::format(", \"more_n\": [{}]", fmt::join(problem.more_n.data(), problem.more_n.data() + count, ", "));
   }
 
   static std::string quoted(const std::string& text) {

@@ -2,10 +2,16 @@
 // one GEMM waits for just the pieces that it reads. The local shard is read in place and comes first; the peers'
 // shards follow in the order in which they arrive (Chang et al., "FLUX", 2024, section 3.2 and 4.1). Small shards are
 // stored to the peers by the GEMM's own workers before their first tiles: a copy engine takes longer to start.
+//
+// Where there are several B, the outputs stand side by side, and their tiles are one list. A gathered A that is an
+// output is where pulled shards land, and tiles read them there. What peers bring lands in a workspace, since only
+// there they need not ask whether this rank has entered; copies behind the ones that tiles wait for, or workers that
+// find no tile any more, take it from there to the output, and this rank's own rows from its A.
 #include <algorithm>
 
 #include "base/ceil_div.hpp"
 #include "base/narrow.hpp"
+#include "plan/problem.hpp"
 #include "plan/strategies/split_k.hpp"
 #include "plan/strategies/strategies.hpp"
 #include "plan/strategies/tile_order.hpp"
@@ -25,7 +31,11 @@ class FusedAllGather final : public FusedStrategy {
     count(slices);
     for (std::int64_t s = 0; s < slices; ++s) slices_.push_back(part_of(depth, slices, s));
     pieces_ = cut(shard_rows_, piece_rows_);
-    gathered_ = b_.workspace("gathered", Layout::row_major, problem.type, problem.m, depth, 2);
+    if (lands_in_output())
+      gathered_ = buffer_gathered(problem);
+    else
+      gathered_ = b_.workspace(problem.gathered_a ? "arrived" : "gathered", Layout::row_major, problem.type, problem.m,
+                               depth, 2);
     if (problem.scales != Scales::none)
       gathered_scales_ =
           b_.workspace("gathered_scales", Layout::row_major, Type::fp32, b_.shapes().a_scale.rows * b_.ranks(), 1, 2);
@@ -52,9 +62,42 @@ class FusedAllGather final : public FusedStrategy {
       else
         shard_tiles(rank);
     }
+    if (!b_.problem().gathered_a || lands_in_output()) return;
+    for (int rank = 0; rank < b_.ranks(); ++rank) {
+      hand_out_own(rank);
+      hand_out_arrived(rank);
+    }
   }
 
  private:
+  // A block of an output: of the product of that number.
+  struct OutputBlock {
+    Range rows, cols;
+    int product = 0;
+  };
+
+  // The columns of all outputs side by side, where each begins with a tile of its own.
+  Range all_cols() const {
+    std::int64_t cols = 0;
+    for (int product = 0; product < count_products(b_.problem()); ++product) cols += tiled_cols(product);
+    return {0, cols};
+  }
+  std::int64_t tiled_cols(int product) const {
+    const std::int64_t tile_n = b_.knobs().tile_n;
+    return base::ceil_div(cols_of(b_.problem(), product), tile_n) * tile_n;
+  }
+
+  // Which output a block of these is of.
+  OutputBlock output_block(const Block& block) const {
+    std::int64_t col = block.cols.begin;
+    int product = 0;
+    for (std::int64_t wide; col >= (wide = tiled_cols(product)); ++product) col -= wide;
+    return {block.rows, {col, std::min(block.cols.size, cols_of(b_.problem(), product) - col)}, product};
+  }
+
+  // Whether what arrives is at once where the caller wants the gathered A.
+  bool lands_in_output() const { return b_.problem().gathered_a && b_.knobs().transport == Transport::pull; }
+
   // A copy engine takes a shard whole; workers share out each slice of it, one slice after the other.
   std::int64_t default_rows() const {
     if (!stored_) return shard_rows_;
@@ -68,14 +111,17 @@ class FusedAllGather final : public FusedStrategy {
     const std::int64_t ranks = b_.ranks(), pieces = base::ceil_div(shard_rows_, piece_rows_),
                        parts = static_cast<std::int64_t>(split_.parts());
     const std::int64_t rows = base::ceil_div(knobs.span_shards ? b_.problem().m : shard_rows_, knobs.tile_m);
-    const std::int64_t cols = base::ceil_div(b_.shapes().b.cols, knobs.tile_n), blocks = count_blocks();
+    const std::int64_t cols = all_cols().size / knobs.tile_n, blocks = count_blocks();
     const std::int64_t travelling = counted_product(pieces, slices), copies = counted_product(ranks, travelling);
     const std::int64_t awaited = stored_ ? 1 : pieces;  // of a shard
     const std::int64_t of_rows =
         knobs.span_shards ? most_overlaps(rows, ranks * awaited) : ranks * most_overlaps(rows, awaited);
     const std::int64_t waits = counted_product(of_rows, cols, most_overlaps(parts, slices));
-    set_counts({counted_sum(copies, ranks, 2, counted_product(blocks, parts)),
-                counted_sum(counted_product(5, copies), counted_product(4, blocks, parts), waits, scaled() ? waits : 0),
+    // Pieces of the gathered A, each of which waits for its slices.
+    const std::int64_t handed = b_.problem().gathered_a ? counted_product(ranks, pieces) : 0;
+    set_counts({counted_sum(copies, ranks, 2, counted_product(blocks, parts), handed),
+                counted_sum(counted_product(5, copies), counted_product(4, blocks, parts), waits, scaled() ? waits : 0,
+                            counted_product(handed, counted_sum(slices, 2))),
                 counted_sum(counted_product(ranks, stored_ ? slices : travelling), 2 * ranks + 1,
                             split_.splits() ? blocks : 0)});
     // These a strategy lists, whoever keeps the tasks.
@@ -98,7 +144,7 @@ class FusedAllGather final : public FusedStrategy {
     const Knobs& knobs = b_.knobs();
     const auto rows = [&](std::int64_t count) { return base::ceil_div(count, knobs.tile_m); };
     const std::int64_t high = knobs.span_shards ? rows(b_.problem().m) : b_.ranks() * rows(shard_rows_);
-    return base::counted_product(high, base::ceil_div(b_.shapes().b.cols, knobs.tile_n));
+    return base::counted_product(high, all_cols().size / knobs.tile_n);
   }
 
   // Pieces that workers store are small and arrive all but together: they share a signal.
@@ -177,6 +223,7 @@ class FusedAllGather final : public FusedStrategy {
   // A shard may be read once its owner has entered the epoch, and its owner may not leave while it is read.
   void pull() {
     const int ranks = b_.ranks();
+    if (ranks == 1 && lands_in_output()) hand_out_own(0);
     if (ranks == 1) return;
     for (int rank = 0; rank < ranks; ++rank) {
       std::vector<Post> announce;
@@ -196,7 +243,35 @@ class FusedAllGather final : public FusedStrategy {
           ++reads;
         });
       }
+      if (lands_in_output()) hand_out_own(rank);
       b_.add(rank, copy_, signal_task({{read_, reads}}, {}));
+    }
+  }
+
+  // The rank's own rows to the gathered A in the caller's memory, unless tiles read them there.
+  void hand_out_own(int rank) {
+    if (!b_.keeps(rank) || (lands_in_output() && b_.knobs().span_shards)) return;
+    for (const Range& rows : pieces_)
+      b_.add(rank, copy_,
+             {Transfer{b_.rows_of(rank, buffer_a, rows.begin, rows.size),
+                       b_.rows_of(rank, buffer_gathered(b_.problem()), rank * shard_rows_ + rows.begin, rows.size)},
+              {},
+              {}});
+  }
+
+  // And the peers', in the order in which they arrive.
+  void hand_out_arrived(int rank) {
+    if (!b_.keeps(rank)) return;
+    const int to = buffer_gathered(b_.problem()), ranks = b_.ranks();
+    for (int step = 1; step < ranks; ++step) {
+      const int source = (rank - step + ranks) % ranks;
+      for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
+        const std::int64_t row = source * shard_rows_ + pieces_[piece].begin, rows = pieces_[piece].size;
+        Task task{Transfer{b_.rows_of(rank, gathered_, row, rows), b_.rows_of(rank, to, row, rows)}, {}, {}};
+        for (std::size_t slice = 0; slice < slices_.size(); ++slice)
+          task.waits.emplace_back(arrived(source, piece, slice), posts_of_a_signal());
+        b_.add(rank, copy_, std::move(task));
+      }
     }
   }
 
@@ -231,16 +306,17 @@ class FusedAllGather final : public FusedStrategy {
   }
 
   // A part of a block of the output, which is number `place` of the rank's. Returns where its waits go.
-  std::vector<Wait>& add_tile(int rank, const Region& a, const Region& a_scale, const Block& block, std::size_t place,
-                              std::size_t part) {
-    Task& task = split_.add_tile(rank, compute_, a, block.cols, place, part);
+  std::vector<Wait>& add_tile(int rank, const Region& a, const Region& a_scale, const OutputBlock& block,
+                              std::size_t place, std::size_t part) {
+    const Problem& problem = b_.problem();
+    Task& task = split_.add_tile(rank, compute_, a, block.cols, place, part, buffer_b_of(problem, block.product));
     auto& tile = std::get<Tile>(task.work);
     if (scaled()) tile.a_scale = a_scale;
     if (!split_.is_last(part)) return task.waits;
-    tile.stores.emplace_back().to =
-        b_.region(rank, buffer_out, block.rows.begin, block.rows.size, block.cols.begin, block.cols.size);
+    tile.stores.emplace_back().to = b_.region(rank, buffer_out_of(problem, block.product), block.rows.begin,
+                                              block.rows.size, block.cols.begin, block.cols.size);
     split_.add_parts(rank, place, tile);
-    b_.add_bias(rank, block.cols, tile.adds);
+    b_.add_bias(rank, block.cols, tile.adds, block.product);
     return task.waits;
   }
 
@@ -248,7 +324,7 @@ class FusedAllGather final : public FusedStrategy {
     std::vector<Area> areas;
     std::vector<int> arrivals;
     for (int source = 0; source < b_.ranks(); ++source) {
-      areas.push_back({source, {source * shard_rows_, shard_rows_}, {0, b_.shapes().b.cols}});
+      areas.push_back({source, {source * shard_rows_, shard_rows_}, all_cols()});
       arrivals.push_back(arrival(rank, source));
     }
     std::int64_t count = 0;
@@ -262,7 +338,7 @@ class FusedAllGather final : public FusedStrategy {
       const Region a_scale = !scaled()        ? Region{}
                              : source == rank ? b_.scales_of(rank, {in_shard, block.rows.size})
                                               : gathered_scales(rank, source, {row, block.rows.size});
-      std::vector<Wait>& waits = add_tile(rank, a, a_scale, block, place, part);
+      std::vector<Wait>& waits = add_tile(rank, a, a_scale, output_block(block), place, part);
       if (source != rank) wait_for(waits, source, {in_shard, block.rows.size}, split_.stretch(part));
     };
     std::vector<OwnedBlock> order;
@@ -285,7 +361,7 @@ class FusedAllGather final : public FusedStrategy {
   // Tiles over the whole gathered matrix: each waits for every shard that it touches. Those that are complete first go
   // first, or a column's go together, so that its part of B is read once.
   void spanning_tiles(int rank) {
-    auto blocks = blocks_of({0, b_.problem().m}, {0, b_.shapes().b.cols}, b_.knobs());
+    auto blocks = blocks_of({0, b_.problem().m}, all_cols(), b_.knobs());
     const auto latest = [&](const Block& t) {
       int last = 0;
       for (std::int64_t s = t.rows.begin / shard_rows_; s * shard_rows_ < t.rows.end(); ++s)
@@ -299,7 +375,7 @@ class FusedAllGather final : public FusedStrategy {
     split_.for_each_part(0, blocks.size(), [&](std::size_t place, std::size_t part) {
       const Block& t = blocks[place];
       std::vector<Wait>& waits = add_tile(rank, b_.rows_of(rank, gathered_, t.rows.begin, t.rows.size),
-                                          gathered_scales(rank, 0, t.rows), t, place, part);
+                                          gathered_scales(rank, 0, t.rows), output_block(t), place, part);
       for (std::int64_t s = t.rows.begin / shard_rows_; s * shard_rows_ < t.rows.end(); ++s) {
         const std::int64_t first = s * shard_rows_;
         wait_for(waits, base::narrow<int>(s, "shard"),

@@ -6,6 +6,7 @@
 
 #include "base/ceil_div.hpp"
 #include "base/narrow.hpp"
+#include "plan/problem.hpp"
 #include "plan/strategies/library_collectives.hpp"
 #include "plan/strategies/strategies.hpp"
 
@@ -45,15 +46,15 @@ std::vector<Chunk> chunks_of(std::int64_t part_rows, std::int64_t chunks, int pa
   return result;
 }
 
-// All columns of a rank's product of those rows, without scales and bias.
-Product product_of(const Builder& b, int rank, const Region& a, const Region& to) {
-  Product product{a, b.rows_of(rank, buffer_b, 0, b.shapes().depth), to};
+// All columns of a rank's product of that number and those rows, without scales and bias.
+Product product_of(const Builder& b, int rank, const Region& a, const Region& to, int number = 0) {
+  Product product{a, b.rows_of(rank, buffer_b_of(b.problem(), number), 0, b.shapes().depth), to};
   product.algorithm = {b.knobs().library_tile, b.knobs().library_parts};
   return product;
 }
 
-void add_bias(const Builder& b, int rank, Product& product) {
-  if (b.problem().bias) product.bias = b.rows_of(rank, buffer_bias, 0, 1);
+void add_bias(const Builder& b, int rank, Product& product, int number = 0) {
+  if (b.problem().bias) product.bias = b.rows_of(rank, buffer_bias_of(b.problem(), number), 0, 1);
 }
 
 void set_batch(Product& product, int batch, std::int64_t a_step, std::int64_t to_step) {
@@ -66,19 +67,53 @@ void set_batch(Product& product, int batch, std::int64_t a_step, std::int64_t to
 // The stages that one chunk's collective has at most, where it goes by way of the hosts.
 std::int64_t most_stages(const Builder& b) { return b.knobs().nodes == 1 ? 1 : std::max(b.knobs().nodes + 1, 5); }
 
+// What the collectives of several chunks have gathered, to the gathered A in the caller's memory, and before that this
+// rank's own rows.
+class HandOut {
+ public:
+  HandOut(Builder& b, int copies, int gathered) : b_(b), copies_(copies), gathered_(gathered) {}
+
+  void add_own(int rank) const {
+    const std::int64_t rows = b_.shapes().a.rows;
+    add(rank, b_.rows_of(rank, buffer_a, 0, rows), rank * rows, {});
+  }
+  void add_chunk(int rank, const Chunk& chunk, int signal) const {
+    const std::int64_t h = chunk.rows.size;
+    for (int source = 0; source < b_.ranks(); ++source)
+      if (source != rank)
+        add(rank, b_.rows_of(rank, gathered_, chunk.packed + source * h, h),
+            source * b_.shapes().a.rows + chunk.rows.begin, {{signal}});
+  }
+
+ private:
+  void add(int rank, const Region& from, std::int64_t row, std::vector<Wait> waits) const {
+    b_.add(rank, copies_,
+           {Transfer{from, b_.rows_of(rank, buffer_gathered(b_.problem()), row, from.rows)}, std::move(waits), {}});
+  }
+
+  Builder& b_;
+  int copies_, gathered_;
+};
+
 Plan gather_then_gemm(Builder& b, int most_chunks) {
   const auto& shapes = b.shapes();
-  const int ranks = b.ranks();
+  const Problem& problem = b.problem();
+  const int ranks = b.ranks(), count = count_products(problem);
   const std::int64_t chunks = count_chunks(shapes.a.rows, most_chunks);
-  b.expect_kept(counts_of(b, chunks, ranks, most_stages(b)).times(ranks));
-  // The library orders a rank's epochs by itself: no rank's part of the next gather arrives before this rank joins it.
-  const int gathered =
-      b.workspace("gathered", Layout::row_major, b.problem().type, shapes.a.rows * ranks, shapes.a.cols, 1);
-  const Scales scales = b.problem().scales;
+  b.expect_kept(counts_of(b, chunks, ranks * (count + (problem.gathered_a ? 1 : 0)), most_stages(b)).times(ranks));
+  // One chunk lies as the gathered A does. The library orders a rank's epochs by itself: no rank's part of the next
+  // gather arrives before this rank joins it.
+  const bool in_place = problem.gathered_a && chunks == 1;
+  const int gathered = in_place ? buffer_gathered(problem)
+                                : b.workspace(problem.gathered_a ? "arrived" : "gathered", Layout::row_major,
+                                              problem.type, shapes.a.rows * ranks, shapes.a.cols, 1);
+  const Scales scales = problem.scales;
   const int gathered_scales = scales == Scales::none ? -1
                                                      : b.workspace("gathered_scales", Layout::row_major, Type::fp32,
                                                                    shapes.a_scale.rows * ranks, 1, 1);
   const int products = b.queue(Engine::library), library = b.queue(Engine::library);
+  std::optional<HandOut> hand_out;
+  if (problem.gathered_a && !in_place) hand_out.emplace(b, b.queue(Engine::copy), gathered);
   const auto parts = chunks_of(shapes.a.rows, chunks, ranks);
   // All scales are gathered once, before anything else.
   std::optional<LibraryCollectives> of_scales;
@@ -89,6 +124,7 @@ Plan gather_then_gemm(Builder& b, int most_chunks) {
                                  of_scales ? 1 : 0);
   for (int rank = 0; rank < ranks; ++rank) {
     const int ready = b.signals(rank, std::ssize(parts));
+    if (hand_out) hand_out->add_own(rank);
     // The library's queue is in order: the first chunk's signal tells of the scales, too.
     if (of_scales)
       of_scales->add(rank, 0, b.scales_of(rank, {0, shapes.a.rows}),
@@ -99,28 +135,31 @@ Plan gather_then_gemm(Builder& b, int most_chunks) {
       const std::int64_t h = chunk.rows.size;
       collectives.add(rank, c, b.rows_of(rank, buffer_a, chunk.rows.begin, h),
                       b.rows_of(rank, gathered, chunk.packed, h * ranks), {}, {{rank, signal}});
-      const auto multiply = [&](std::int64_t packed, std::int64_t out_row, std::int64_t rows, int source) {
-        Product product =
-            product_of(b, rank, b.rows_of(rank, gathered, packed, rows), b.rows_of(rank, buffer_out, out_row, rows));
+      const auto multiply = [&](int number, std::int64_t packed, std::int64_t out_row, std::int64_t rows, int source) {
+        Product product = product_of(b, rank, b.rows_of(rank, gathered, packed, rows),
+                                     b.rows_of(rank, buffer_out_of(problem, number), out_row, rows), number);
         if (scales == Scales::tensor) product.a_scale = b.scale_rows(rank, gathered_scales, {source, 1});
         if (scales == Scales::row) product.a_scale = b.scale_rows(rank, gathered_scales, {out_row, rows});
-        add_bias(b, rank, product);
+        add_bias(b, rank, product, number);
         return product;
       };
-      // One chunk lies in the workspace as in the output. Sources' rows of several are a batch, if no scales differ.
-      if (parts.size() == 1 && scales != Scales::tensor) {
-        b.add(rank, products, {multiply(0, 0, b.problem().m, 0), {{signal}}, {}});
-      } else if (scales == Scales::none) {
-        Product product = multiply(chunk.packed, chunk.rows.begin, h, 0);
-        set_batch(product, ranks, h, shapes.a.rows);
-        b.add(rank, products, {std::move(product), {{signal}}, {}});
-      } else {
-        for (int source = 0; source < ranks; ++source)
-          b.add(rank, products,
-                {multiply(chunk.packed + source * h, source * shapes.a.rows + chunk.rows.begin, h, source),
-                 {{signal}},
-                 {}});
+      for (int number = 0; number < count; ++number) {
+        // One chunk lies in the workspace as in the output. Sources' rows of several are a batch, if no scales differ.
+        if (parts.size() == 1 && scales != Scales::tensor) {
+          b.add(rank, products, {multiply(number, 0, 0, problem.m, 0), {{signal}}, {}});
+        } else if (scales == Scales::none) {
+          Product product = multiply(number, chunk.packed, chunk.rows.begin, h, 0);
+          set_batch(product, ranks, h, shapes.a.rows);
+          b.add(rank, products, {std::move(product), {{signal}}, {}});
+        } else {
+          for (int source = 0; source < ranks; ++source)
+            b.add(rank, products,
+                  {multiply(number, chunk.packed + source * h, source * shapes.a.rows + chunk.rows.begin, h, source),
+                   {{signal}},
+                   {}});
+        }
       }
+      if (hand_out) hand_out->add_chunk(rank, chunk, signal);
     }
   }
   return b.take();
@@ -206,15 +245,20 @@ Plan gemm_then_collective(Builder& b, int most_chunks) {
   return b.take();
 }
 
-// One rank has nobody to exchange with: its product is the result.
+// One rank has nobody to exchange with: its products are the result, and its A is all of A.
 Plan product_plan(Builder& b) {
   const std::int64_t rows = b.shapes().product.rows;
-  const int products = b.queue(Engine::library);
-  b.expect_kept(counts_of(b, 1, 1, 0));
-  Product product = product_of(b, 0, b.rows_of(0, buffer_a, 0, rows), b.rows_of(0, buffer_out, 0, rows));
-  product.a_scale = b.scales_of(0, {0, rows});
-  add_bias(b, 0, product);
-  b.add(0, products, {std::move(product), {}, {}});
+  const Problem& problem = b.problem();
+  const int products = b.queue(Engine::library), count = count_products(problem);
+  b.expect_kept(counts_of(b, 1, count, 0));
+  for (int number = 0; number < count; ++number) {
+    Product product = product_of(b, 0, b.rows_of(0, buffer_a, 0, rows),
+                                 b.rows_of(0, buffer_out_of(problem, number), 0, rows), number);
+    product.a_scale = b.scales_of(0, {0, rows});
+    add_bias(b, 0, product, number);
+    b.add(0, products, {std::move(product), {}, {}});
+  }
+  if (problem.gathered_a) HandOut(b, b.queue(Engine::copy), -1).add_own(0);
   return b.take();
 }
 

@@ -130,6 +130,9 @@ void plan::validate_knobs(const Problem& problem, Strategy strategy, const Knobs
   IMBREX_EXPECTS(knobs.kept_free >= 0 && knobs.kept_free <= plan::most_workers,
                  "knob kept_free = {}: it must be from 0 to {}", knobs.kept_free, plan::most_workers);
   if (strategy == Strategy::signaled) {
+    IMBREX_EXPECTS(problem.more_n.front() == 0 && !problem.gathered_a,
+                   "strategy signaled multiplies by one B and does not give the gathered A; sequential, decomposed and "
+                   "fused do");
     IMBREX_EXPECTS(!knobs.packed || problem.op == Operator::gemm_all_reduce,
                    "knob packed: {} gives ranks whole rows; of gemm_all_reduce, groups may be any tiles",
                    name_of(problem.op));

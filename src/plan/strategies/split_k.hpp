@@ -34,9 +34,10 @@ class SplitK {
         for (std::size_t block = first; block < std::min(first + step, end); ++block) f(block, part);
   }
 
-  /// A new tile of a rank that the plan keeps, which multiplies a part of `a`, whole rows, by one of `cols` of B. What
-  /// is not the last part stores and posts its sum; the last waits for the others.
-  Task& add_tile(int rank, int queue, const Region& a, const Range& cols, std::size_t block, std::size_t part) const;
+  /// A new tile of a rank that the plan keeps, which multiplies a part of `a`, whole rows, by one of `cols` of the B in
+  /// buffer `b`. What is not the last part stores and posts its sum; the last waits for the others.
+  Task& add_tile(int rank, int queue, const Region& a, const Range& cols, std::size_t block, std::size_t part,
+                 int b = buffer_b) const;
 
   /// Lets a block's last tile, to whose sum everything but the bias has been added, add the other parts before its own.
   void add_parts(int rank, std::size_t block, Tile& tile) const;
@@ -62,12 +63,12 @@ class SplitK {
 };
 
 inline Task& SplitK::add_tile(int rank, int queue, const Region& a, const Range& cols, std::size_t block,
-                              std::size_t part) const {
+                              std::size_t part, int b) const {
   const Range k = stretch(part);
   Task& task = b_.add_tile(rank, queue);
   auto& tile = std::get<Tile>(task.work);
   tile.a = b_.region(rank, a.buffer, a.row, a.rows, k.begin, k.size);
-  tile.b = b_.region(rank, buffer_b, k.begin, k.size, cols.begin, cols.size);
+  tile.b = b_.region(rank, b, k.begin, k.size, cols.begin, cols.size);
   if (is_last(part)) {
     add_waits(rank, block, task.waits);
   } else {

@@ -165,9 +165,12 @@ void LibraryExecution::run_first() {
   std::size_t bytes = 0;
   for (const Buffer& b : plan_.buffers)
     if (b.role != BufferRole::workspace) bytes = std::max(bytes, size(b.rows * b.cols) * size_of(b.type));
-  RawMemory any = raw_memory(bytes);
+  // A is copied to the gathered A, which must not overlap it.
+  RawMemory any = raw_memory(bytes), gathered = raw_memory(plan_.problem.gathered_a ? bytes : 0);
   const auto* scales = static_cast<const float*>(any.get());
-  const Addresses operands{any.get(), any.get(), any.get(), any.get(), scales, scales};
+  Addresses operands{any.get(), any.get(), any.get(), any.get(), scales, scales};
+  operands.more.fill({any.get(), any.get(), any.get()});
+  operands.gathered = gathered.get();
   const auto run = [&](bool collectives) {
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {
       if (std::holds_alternative<Collective>(program_.steps[i].work) != collectives) continue;
@@ -181,7 +184,7 @@ void LibraryExecution::run_first() {
     run(false);
     run(true);
   } catch (const Error&) {
-    if (stuck_) static_cast<void>(any.release());
+    if (stuck_) static_cast<void>(any.release()), static_cast<void>(gathered.release());
     throw;
   }
 }
@@ -218,10 +221,15 @@ void LibraryExecution::expect_captures() const {
 void LibraryExecution::launch(const Addresses& operands, cudaStream_t stream, Call call) {
   expect_sound();
   execute::expect_given(operands, plan_.problem);
-  for (const void* p : {operands.a, operands.b, static_cast<const void*>(operands.out), operands.bias,
-                        static_cast<const void*>(operands.a_scale), static_cast<const void*>(operands.b_scale)})
+  const auto expect_aligned = [](const void* p) {
     IMBREX_EXPECTS(reinterpret_cast<std::uintptr_t>(p) % operand_alignment == 0,
                    "operand at {}: it must be aligned to {} bytes", p, operand_alignment);
+  };
+  for (const void* p : {operands.a, operands.b, static_cast<const void*>(operands.out), operands.bias,
+                        static_cast<const void*>(operands.a_scale), static_cast<const void*>(operands.b_scale),
+                        static_cast<const void*>(operands.gathered)})
+    expect_aligned(p);
+  for (const auto& [b, bias, out] : operands.more) expect_aligned(b), expect_aligned(bias), expect_aligned(out);
   hold_back(world_, options_, queued_);
   const bool captured = call != Call::direct;
   if (captured) expect_captures();

@@ -44,14 +44,7 @@ class LibraryMemory {
   }
 
   /// The address of the region's first element.
-  std::byte* at(const Region& r, const Addresses& operands) const {
-    const auto* input = static_cast<const std::byte*>(execute::input_of(operands, plan_.problem, r.buffer));
-    std::byte* base = buffer(r).role == BufferRole::workspace
-                          ? static_cast<std::byte*>(workspaces_.get()) + offsets_[static_cast<std::size_t>(r.buffer)]
-                      : buffer(r).role == BufferRole::output ? static_cast<std::byte*>(operands.out)
-                                                             : const_cast<std::byte*>(input);
-    return base + offset_of(r);
-  }
+  std::byte* at(const Region& r, const Addresses& operands) const { return base_of(r.buffer, operands) + offset_of(r); }
 
   /// Whether the region's rows have a second copy.
   bool has_apart(const Region& r) const { return apart_[static_cast<std::size_t>(r.buffer)] != nowhere; }
@@ -79,6 +72,15 @@ class LibraryMemory {
 
  private:
   const Buffer& buffer(const Region& r) const { return plan_.buffers[static_cast<std::size_t>(r.buffer)]; }
+  std::byte* base_of(int buffer, const Addresses& operands) const {
+    switch (plan_.buffers[static_cast<std::size_t>(buffer)].role) {
+      case BufferRole::workspace:
+        return static_cast<std::byte*>(workspaces_.get()) + offsets_[static_cast<std::size_t>(buffer)];
+      case BufferRole::output: return static_cast<std::byte*>(execute::output_of(operands, plan_.problem, buffer));
+      case BufferRole::input: break;
+    }
+    return static_cast<std::byte*>(const_cast<void*>(execute::input_of(operands, plan_.problem, buffer)));
+  }
   bool by_columns(const Region& r) const { return buffer(r).layout == Layout::column_major; }
   std::size_t offset_of(const Region& r) const {
     const Buffer& b = buffer(r);

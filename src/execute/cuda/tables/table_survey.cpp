@@ -7,6 +7,7 @@
 #include "base/check.hpp"
 #include "imbrex/error.hpp"
 #include "plan/check/format.hpp"
+#include "plan/problem.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -32,17 +33,27 @@ std::string refusal_of_tma(const Problem& problem) {
   return {};
 }
 
+std::string refusal_of_outputs(const Problem& problem) {
+  constexpr std::string_view others = "on GPUs, strategies sequential and decomposed do";
+  if (const int products = plan::count_products(problem); products > 1)
+    return fmt::format("{} B for one A: Imbrex' own kernels multiply by one; {}", products, others);
+  if (problem.gathered_a) return fmt::format("gathered_a: Imbrex' own kernels do not give the gathered A; {}", others);
+  return {};
+}
+
 TableSurvey::TableSurvey(const Plan& frame, int rank)
     : plan_(&frame),
       rank_(rank),
       queues_(frame.ranks[static_cast<std::size_t>(rank)].queues),
       column_step_(column_step(frame.problem.type)),
-      depth_(shapes_of(frame.problem).depth) {}
+      depth_(shapes_of(frame.problem).depth),
+      one_output_(refusal_of_outputs(frame.problem).empty()) {}
 
 void TableSurvey::add(const plan::TaskPlace& place, const Task& task) {
   const auto queue = static_cast<std::size_t>(place.queue);
   const auto* tile = std::get_if<Tile>(&task.work);
   if (tile != nullptr) {
+    IMBREX_EXPECTS(one_output_, "{}", refusal_of_outputs(plan_->problem));
     largest_ = {std::max(largest_.rows, tile->a.rows), std::max(largest_.cols, tile->b.cols)};
     whole_depth_ = whole_depth_ && tile->a.cols == depth_;
     // A load that begins inside 16 bytes of a row is an illegal instruction (seen on an H200).

@@ -1,0 +1,106 @@
+// Several B for one gathered A, and the gathered A as an output, on random problems: exactly right, or each element
+// within its bound of a float64 reference, and proved before.
+#include <gtest/gtest.h>
+
+#include "imbrex/advanced/execute.hpp"
+#include "imbrex/machine.hpp"
+#include "jobs/run.hpp"
+#include "support/exact_run.hpp"
+#include "support/random_plan.hpp"
+
+namespace imbrex {
+namespace {
+
+constexpr int problems = 300;
+
+// A case of an all-gather with further outputs.
+test::RandomCase random_outputs(test::Random& random, std::int64_t max_size, bool e4m3) {
+  for (;;) {
+    test::RandomCase c{
+        test::random_problem(random, {.max_ranks = 8, .max_size = max_size, .bias = true, .e4m3 = e4m3, .lists = true}),
+        random.one_of({Strategy::sequential, Strategy::decomposed, Strategy::fused}),
+        {}};
+    if (c.problem.op != Operator::all_gather_gemm) continue;
+    if (c.problem.more_n.front() == 0 && !c.problem.gathered_a) continue;
+    c.knobs = test::random_knobs(random, c.problem, c.strategy);
+    return c;
+  }
+}
+
+TEST(Outputs, AreExactOnRandomProblems) {
+  test::Random random(test::seed_from_environment());
+  int lists = 0, gathered = 0;
+  for (int i = 0; i < problems; ++i) {
+    test::RandomCase c = random_outputs(random, 60, false);
+    c.problem.type = c.knobs.partial = Type::fp32;
+    if (i % 10 == 0) {  // cut along K
+      c.problem.k = random.between(129, 500);
+      c.knobs.split_k = static_cast<int>(random.between(2, 4));
+      c.knobs.cluster_k = 1;
+    }
+    SCOPED_TRACE(test::describe(c));
+    const Plan plan = make_plan(c.problem, c.strategy, c.knobs);
+    const auto finding = check(plan);
+    ASSERT_FALSE(finding.has_value()) << finding->message;
+    const WorldOptions world{.heap_bytes = 1 << 24, .wait_limit = 60};
+    CpuOptions options;
+    options.workers = static_cast<int>(random.between(1, 2));
+    options.testing.delays = i % 4 == 0 ? static_cast<std::uint64_t>(i) + 1 : 0;
+    options.testing.max_delay = 1e-4;
+    ASSERT_EQ(run_threads(c.problem.ranks, world, [&](World& w) { return test::run_exact(w, plan, options, 3); }), 0);
+    lists += c.problem.more_n.front() > 0;
+    gathered += c.problem.gathered_a;
+  }
+  EXPECT_GT(lists, problems / 3);
+  EXPECT_GT(gathered, problems / 3);
+}
+
+TEST(Outputs, AreWithinTheirBoundsOnRandomProblems) {
+  test::Random random(test::seed_from_environment());
+  double closest = 0;
+  for (int i = 0; i < problems; ++i) {
+    const test::RandomCase c = random_outputs(random, i % 20 == 0 ? 300 : 100, true);
+    SCOPED_TRACE(test::describe(c));
+    jobs::RunRequest request;
+    request.problem = c.problem;
+    request.strategy = c.strategy;
+    request.knobs = c.knobs;
+    request.seed = static_cast<std::uint64_t>(random.between(0, 1 << 30));
+    request.verify = true;
+    request.repeat = 2;
+    request.threads = true;
+    request.wait_limit = 60;
+    request.cpu.workers = static_cast<int>(random.between(1, 2));
+    jobs::RunResult result;
+    ASSERT_EQ(run(request, [&](const jobs::RunResult& r) { result = r; }), 0) << result.message;
+    ASSERT_TRUE(result.verified);
+    closest = std::max(closest, result.max_error_over_bound);
+  }
+  std::cout << "the largest error was " << closest << " of its bound\n";
+  EXPECT_GT(closest, 0);
+}
+
+// The gather goes once, whatever the number of B.
+TEST(Outputs, ASimulatedGatherIsSharedByAllProducts) {
+  const Machine machine = load_machine("4xh200");
+  const auto seconds = [&](const Problem& problem, Strategy strategy, const Knobs& knobs) {
+    const Plan plan = make_plan(problem, strategy, knobs);
+    EXPECT_FALSE(check(plan).has_value());
+    return make_simulator(machine)->prepare(plan)->run({}).seconds;
+  };
+  const Problem q{Operator::all_gather_gemm, 4096, 8192, 8192, 4, Type::bf16},
+      k{Operator::all_gather_gemm, 4096, 1024, 8192, 4, Type::bf16};
+  Problem qkv = q;
+  qkv.more_n = {1024, 1024};
+  Problem with_a = qkv;
+  with_a.gathered_a = true;
+  for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed, Strategy::fused}) {
+    const double apart = seconds(q, strategy, {}) + 2 * seconds(k, strategy, {}), one = seconds(qkv, strategy, {});
+    EXPECT_LT(one, 0.8 * apart) << name_of(strategy);
+    EXPECT_GT(one, seconds(q, strategy, {})) << name_of(strategy);
+    EXPECT_GE(seconds(with_a, strategy, {}), one) << name_of(strategy);
+  }
+}
+
+}  // namespace
+}  // namespace imbrex
