@@ -134,6 +134,8 @@ enum {
   IMBREX_GEMM_ALL_TO_ALL = 3
 };
 
+enum { IMBREX_MOST_PRODUCTS = 3 };
+
 /// Sizes of the whole GEMM, as GemmShape has them.
 typedef struct imbrex_gemm {
   size_t size;
@@ -144,7 +146,9 @@ typedef struct imbrex_gemm {
   imbrex_layout b_layout;  ///< IMBREX_COLUMN_MAJOR: B lies as N x K by rows, as a linear layer's weights do, and as
                            ///< B of IMBREX_E4M3 always does
   int32_t any_m;           ///< not 0: calls take any M from 1 to `m`, on the CPU only; see GemmShape
-  int32_t reserved;
+  int32_t gathered_a;      ///< IMBREX_ALL_GATHER_GEMM, not 0: "gathered", the gathered A, is an output
+  int64_t more_n[IMBREX_MOST_PRODUCTS - 1];  ///< IMBREX_ALL_GATHER_GEMM without scales: N of a second and a third B, by
+                                             ///< which the gathered A is multiplied, too; 0: none
 } imbrex_gemm;
 
 /// The same on every rank.

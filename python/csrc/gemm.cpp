@@ -24,6 +24,13 @@ struct Call {
   std::optional<std::int32_t> out_dtype;
   std::optional<std::string> codec;
   Tensor out;
+  // What belongs to a further B.
+  struct Further {
+    Tensor b, bias, out;
+  };
+  std::array<Further, IMBREX_MOST_PRODUCTS - 1> more;
+  bool gathers = false;
+  Tensor gathered;
 
   Call(imbrex_operator_kind of, Arguments stack, bool into_out)
       : kind(of),
@@ -38,16 +45,31 @@ struct Call {
         codec(sums(of) ? stack.optional_text() : std::nullopt),
         out(into_out ? stack.tensor("out") : Tensor()) {}
 
+  // A call with several B.
+  explicit Call(Arguments stack) : kind(IMBREX_ALL_GATHER_GEMM), a(stack.tensor("a")), b(stack.tensor("b")) {
+    more[0].b = stack.optional_tensor("b1");
+    more[1].b = stack.optional_tensor("b2");
+    group = stack.text();
+    dim = static_cast<int>(stack.integer());
+    bias = stack.optional_tensor("bias");
+    more[0].bias = stack.optional_tensor("bias1");
+    more[1].bias = stack.optional_tensor("bias2");
+    gathers = stack.integer() != 0;
+  }
+
   void read();
+  void read_further();
   imbrex_type out_type() const { return a.type() == IMBREX_E4M3 ? IMBREX_BF16 : a.type(); }
   imbrex_scales scales() const {
     if (!scale_a) return IMBREX_SCALES_NONE;
     return scale_a.count() == 1 && scale_b.count() == 1 ? IMBREX_SCALES_TENSOR : IMBREX_SCALES_ROW;
   }
   // A linear layer's weights lie by columns, as its `weight.t()`. What lies neither way is told so by the library.
-  bool b_by_columns() const { return b.stride(1) != 1 && (b.stride(0) == 1 || b.size(0) == 1); }
+  bool b_by_columns() const { return by_columns(b); }
+  static bool by_columns(const Tensor& b) { return b.stride(1) != 1 && (b.stride(0) == 1 || b.size(0) == 1); }
   imbrex_gemm gemm(std::int32_t ranks) const;
   void make_out(std::int32_t ranks);
+  Tensor gathered_rows(std::int32_t ranks, std::int64_t cols, imbrex_type type) const;
 };
 
 void expect_beside(const Tensor& one, const Tensor& a) {
@@ -81,6 +103,26 @@ void Call::read() {
     refuse(std::string("out_dtype: of a and b of type ") + name_of(a.type()) + " the result is " + name_of(out_type()));
 }
 
+void Call::read_further() {
+  for (auto& [b1, bias1, out1] : more)
+    for (Tensor* one : {&b1, &bias1})
+      if (*one) {
+        one->read();
+        expect_beside(*one, a);
+      }
+  if (more[1].b && !more[0].b) refuse("b2 is given, and b1 is not");
+  for (const auto& [b1, bias1, out1] : more) {
+    if (!b1 && bias1) refuse(std::string(bias1.name()) + " is given, and no b for it");
+    if (!b1) continue;
+    if (b1.dims() != 2 || b1.size(0) != b.size(0) || b1.type() != b.type() || b1.count() == 0)
+      refuse(std::string(b1.name()) + " is " + b1.shape() + " of type " + name_of(b1.type()) + ", b " + b.shape() +
+             " of type " + name_of(b.type()) + ": they must have as many rows, and one type");
+    if (by_columns(b1) != b_by_columns())
+      refuse(std::string(b1.name()) + " and b lie by rows and by columns: all must lie alike");
+    if (!bias1 != !bias) refuse(std::string("a bias of b, or of ") + b1.name() + ", is missing: all have one, or none");
+  }
+}
+
 imbrex_gemm Call::gemm(std::int32_t ranks) const {
   imbrex_gemm result{};
   result.size = sizeof(result);
@@ -93,7 +135,19 @@ imbrex_gemm Call::gemm(std::int32_t ranks) const {
   result.bias = bias ? 1 : 0;
   result.scales = scales();
   result.b_layout = (result.type != IMBREX_E4M3 && b_by_columns()) ? IMBREX_COLUMN_MAJOR : IMBREX_ROW_MAJOR;
+  for (std::size_t i = 0; i < more.size(); ++i)
+    if (more[i].b) result.more_n[i] = more[i].b.size(1) * ranks;
+  result.gathered_a = gathers ? 1 : 0;
   return result;
+}
+
+// As a, with its dimension `dim` of all ranks, and so many columns.
+Tensor Call::gathered_rows(std::int32_t ranks, std::int64_t cols, imbrex_type type) const {
+  std::array<std::int64_t, IMBREX_MOST_DIMS> sizes{};
+  for (int i = 0; i < a.dims() - 1; ++i) sizes[static_cast<std::size_t>(i)] = a.size(i);
+  sizes[static_cast<std::size_t>(dim)] *= ranks;
+  sizes[static_cast<std::size_t>(a.dims() - 1)] = cols;
+  return Tensor::empty({sizes.data(), static_cast<std::size_t>(a.dims())}, dim, type, a);
 }
 
 // The shape of a with the collective's dimension grown or split and the product's columns last; in memory that
@@ -127,20 +181,25 @@ void Call::make_out(std::int32_t ranks) {
 
 Key key_of(const Call& call, const imbrex_gemm& gemm) {
   Key key;
-  key.numbers = {call.kind,           gemm.m,          gemm.n, gemm.k, gemm.type, gemm.bias, gemm.scales,
-                 call.b_by_columns(), call.a.on_gpu(), 0};
+  key.numbers = {
+      call.kind,           gemm.m,          gemm.n, gemm.k,         gemm.type,      gemm.bias,      gemm.scales,
+      call.b_by_columns(), call.a.on_gpu(), 0,      gemm.more_n[0], gemm.more_n[1], gemm.gathered_a};
   if (call.codec) key.text = *call.codec;
   return key;
 }
 
 void run(Call& call) {
   call.read();
+  call.read_further();
   Group& group = find_group(call.group);
   void* const stream = call.a.on_gpu() ? current_stream(call.a.device_index()) : nullptr;
   const imbrex_gemm gemm = call.gemm(group.size);
   call.make_out(group.size);
+  for (Call::Further& further : call.more)
+    if (further.b) further.out = call.gathered_rows(group.size, further.b.size(1), call.out_type());
+  if (call.gathers) call.gathered = call.gathered_rows(group.size, call.b.size(0), call.a.type());
 
-  std::array<imbrex_operand, 6> operands;
+  std::array<imbrex_operand, 11> operands;
   std::size_t count = 0;
   operands[count++] = {"a", call.a.matrix(call.dim)};
   operands[count++] = {"b", call.b.view()};
@@ -150,6 +209,15 @@ void run(Call& call) {
     operands[count++] = {"b_scale", call.scale_b.view()};
   }
   operands[count++] = {"out", call.out.matrix(call.dim)};
+  constexpr const char* names[][3] = {{"b1", "bias1", "out1"}, {"b2", "bias2", "out2"}};
+  for (std::size_t i = 0; i < call.more.size(); ++i) {
+    const auto& [b, bias, out] = call.more[i];
+    if (!b) break;
+    operands[count++] = {names[i][0], b.view()};
+    if (bias) operands[count++] = {names[i][1], bias.view()};
+    operands[count++] = {names[i][2], out.matrix(call.dim)};
+  }
+  if (call.gathered) operands[count++] = {"gathered", call.gathered.matrix(call.dim)};
 
   const std::lock_guard lock(group.mutex);
   const Made& made = find_or_make(group, key_of(call, gemm), call.a.on_gpu(), stream, [&] {
@@ -180,6 +248,19 @@ void into_out(StableIValue* stack) {
 }
 
 }  // namespace
+
+void all_gather_matmuls(StableIValue* stack, std::uint64_t, std::uint64_t) {
+  Call call{Arguments(stack)};
+  run(call);
+  const auto given = [&](Tensor& result) {
+    constexpr std::int64_t none = 0;
+    return (result ? std::move(result) : Tensor::empty({&none, 1}, 0, call.out_type(), call.a)).give();
+  };
+  stack[0] = given(call.gathered);
+  stack[1] = call.out.give();
+  for (std::size_t i = 0; i < call.more.size(); ++i) stack[2 + i] = given(call.more[i].out);
+  count(Count::all_gather_matmul);
+}
 
 #define IMBREX_GEMM_KERNELS(name, kind)                                \
   void name(StableIValue* stack, std::uint64_t, std::uint64_t) {       \

@@ -13,6 +13,7 @@ namespace {
 constexpr std::pair<const char*, Kernel*> kernels[]{
     {"all_gather_matmul", all_gather_matmul},
     {"all_gather_matmul_out", all_gather_matmul_out},
+    {"all_gather_matmuls", all_gather_matmuls},
     {"matmul_reduce_scatter", matmul_reduce_scatter},
     {"matmul_reduce_scatter_out", matmul_reduce_scatter_out},
     {"matmul_all_reduce", matmul_all_reduce},

@@ -19,6 +19,10 @@ namespace imbrex_torch {
 inline constexpr std::array schemas{
     "all_gather_matmul" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_RESULT,
     "all_gather_matmul_out" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_OUT,
+    // Takes up to three B, with a bias each or none; results that are not wanted are empty.
+    "all_gather_matmuls(Tensor a, Tensor b, Tensor? b1, Tensor? b2, str group, int dim=0, Tensor? bias=None, "
+    "Tensor? bias1=None, Tensor? bias2=None, bool return_gathered=True) -> "
+    "(Tensor gathered, Tensor y, Tensor y1, Tensor y2)",
     "matmul_reduce_scatter" IMBREX_GEMM_ARGUMENTS IMBREX_SUM_RESULT,
     "matmul_reduce_scatter_out" IMBREX_GEMM_ARGUMENTS IMBREX_SUM_OUT,
     "matmul_all_reduce" IMBREX_GEMM_ARGUMENTS IMBREX_SUM_RESULT,

@@ -29,6 +29,7 @@ SCALES_NONE, SCALES_TENSOR, SCALES_ROW = range(3)
 ALL_GATHER_GEMM, GEMM_REDUCE_SCATTER, GEMM_ALL_REDUCE, GEMM_ALL_TO_ALL = range(4)
 REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL = range(3)
 MOST_DIMS = 4
+MOST_PRODUCTS = 3
 
 
 class View(Structure):
@@ -74,7 +75,8 @@ class Gemm(Structure):
         ("scales", c_int32),
         ("b_layout", c_int32),
         ("any_m", c_int32),
-        ("reserved", c_int32),
+        ("gathered_a", c_int32),
+        ("more_n", c_int64 * (MOST_PRODUCTS - 1)),
     )
 
 

@@ -1,4 +1,5 @@
 // imbrex_operator_*.
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,7 +32,8 @@ const OperatorObject& operator_of(const imbrex_operator* op) {
 }
 
 constexpr std::size_t first_gemm = 48, first_options = 48, first_info = 128;
-static_assert(sizeof(imbrex_gemm) == first_gemm + 8);  // with any_m
+static_assert(offsetof(imbrex_gemm, any_m) == first_gemm);
+static_assert(IMBREX_MOST_PRODUCTS == max_products);
 static_assert(offsetof(imbrex_operator_options, codec) == first_options);
 static_assert(sizeof(imbrex_operand_info) == first_info);
 
@@ -56,7 +58,9 @@ GemmShape shape_of(const imbrex_gemm* given) {
           .bias = gemm.bias != 0,
           .scales = static_cast<Scales>(kind_of(gemm.scales, 3, "scales")),
           .b_layout = static_cast<Layout>(kind_of(gemm.b_layout, 2, "b_layout")),
-          .any_m = gemm.any_m != 0};
+          .any_m = gemm.any_m != 0,
+          .more_n = {gemm.more_n[0], gemm.more_n[1]},
+          .gathered_a = gemm.gathered_a != 0};
 }
 
 // What the text leaves out is as in Knobs, but for the type of partial products.

@@ -88,6 +88,40 @@ def compiled() -> dict[str, int]:
     return {op: after[op] - before[op] for op in after}
 
 
+def lists_compiled() -> None:
+    """Several B of one gather: fakes are like results, and a graph holds one operator for all."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    group = group_of(0, 1, 2, 3)
+    op = torch.ops.imbrex.all_gather_matmuls.default
+    for dim, keep in ((0, True), (1, False)):
+        a = torch.ones((3, 2, 8) if dim == 0 else (2, 3, 8)).movedim(dim, 0).contiguous().movedim(0, dim)
+        b, b1 = torch.ones(8, 3), torch.ones(8, 5)
+        real = op(a, b, b1, None, group.group_name, dim, None, None, None, keep)
+        with FakeTensorMode() as mode:
+            of_mode = [mode.from_tensor(one) for one in (a, b, b1)]
+            fake = op(*of_mode, None, group.group_name, dim, None, None, None, keep)
+        for mine, theirs in zip(fake, real, strict=True):
+            assert (mine.shape, mine.stride(), mine.dtype) == (theirs.shape, theirs.stride(), theirs.dtype)
+
+    def layer(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        gathered, (first, second) = it.all_gather_matmul(x, [gate, up], group, return_gathered=True)
+        return first.relu() * second, gathered
+
+    x, gate, up = (torch.arange(float(m * n)).reshape(m, n) % 5 for m, n in ((4, 8), (8, 6), (8, 6)))
+    with torch.no_grad():
+        want = layer(x, gate, up)
+        before = extension.calls()["all_gather_matmul"]
+        got = torch.compile(layer, fullgraph=True)(x, gate, up)
+    assert extension.calls()["all_gather_matmul"] == before + 1
+    for mine, theirs in zip(got, want, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_lists_compile(ranks):
+    ranks.run(lists_compiled)
+
+
 def test_compile_fullgraph(ranks):
     """One graph, in which each operator is called as often as in the function."""
     for calls in ranks.run(compiled):

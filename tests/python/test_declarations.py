@@ -88,6 +88,7 @@ def test_structures_are_those_of_the_header(tmp_path):
         ("IMBREX_GEMM_ALL_TO_ALL", _c.GEMM_ALL_TO_ALL),
         ("IMBREX_GEMM_REDUCE_SCATTER", _c.GEMM_REDUCE_SCATTER),
         ("IMBREX_MOST_DIMS", _c.MOST_DIMS),
+        ("IMBREX_MOST_PRODUCTS", _c.MOST_PRODUCTS),
         ("IMBREX_INVALID_INPUT", 2),
     ]
     for name, value in numbers:

@@ -16,6 +16,7 @@ from problems import DTYPES, Problem, arguments, draw, inputs, integers, referen
 
 import imbrex
 import imbrex.torch as it
+from imbrex.torch import extension
 
 GEMMS = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce", "matmul_all_to_all")
 SEED = int(os.environ.get("IMBREX_TEST_SEED", "1"))
@@ -86,18 +87,38 @@ def lists_of_b(dtype: str, dim: int) -> None:
     a = parts[rank].movedim(dim, 0).contiguous().movedim(0, dim)
     whole = torch.cat(parts, dim)
     bs = [integers((width, 8), 80 + 10 * rank + width, DTYPES[dtype]).t() for width in (4, 2, 2)]
-    biases = [None, integers((2,), rank, DTYPES[dtype]), None]
-    wants = [
-        (whole.float() @ b.float() + (0 if bias is None else bias.float())).to(whole.dtype)
-        for b, bias in zip(bs, biases, strict=True)
-    ]
-    for got, want in zip(it.all_gather_matmul(a, bs, group, gather_dim=dim, bias=biases), wants, strict=True):
-        assert torch.equal(got, want)
-        assert got.movedim(dim, 0).is_contiguous()
-    gathered, products = it.all_gather_matmul(a, bs, group, gather_dim=dim, return_gathered=True)
-    assert torch.equal(gathered, whole) and len(products) == 3
+    some = [None, integers((2,), rank, DTYPES[dtype]), None]
+    every = [integers((b.shape[1],), rank + i, DTYPES[dtype]) for i, b in enumerate(bs)]
+    mixed = [bs[0], bs[1].contiguous(), bs[2]]
+
+    def product_of(b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return (whole.float() @ b.float() + (0 if bias is None else bias.float())).to(whole.dtype)
+
+    # Whatever the library does in one plan, and what is done outside of it: some biases, two layouts, four b.
+    for native, b, biases in (
+        (True, bs, [None] * 3),
+        (True, bs, every),
+        (True, bs[:2], every[:2]),
+        (True, [one.contiguous() for one in bs], every),
+        (False, bs, some),
+        (False, mixed, every),
+        (False, [*bs, bs[0]], [None] * 4),
+    ):
+        calls = extension.calls()["all_gather_matmul"]
+        wants = [product_of(one, bias) for one, bias in zip(b, biases, strict=True)]
+        got = it.all_gather_matmul(a, b, group, gather_dim=dim, bias=biases)
+        gathered, again = it.all_gather_matmul(a, b, group, gather_dim=dim, bias=biases, return_gathered=True)
+        assert torch.equal(gathered, whole) and gathered.movedim(dim, 0).is_contiguous()
+        assert len(got) == len(again) == len(b)
+        for one, other, want in zip(got, again, wants, strict=True):
+            assert torch.equal(one, want) and torch.equal(other, want)
+            assert one.movedim(dim, 0).is_contiguous()
+        assert extension.calls()["all_gather_matmul"] - calls == (2 if native else 0)
     gathered, product = it.all_gather_matmul(a, bs[0], group, gather_dim=dim - 3, return_gathered=True)
-    assert torch.equal(gathered, whole) and torch.equal(product, wants[0])
+    assert torch.equal(gathered, whole) and torch.equal(product, product_of(bs[0], None))
+    outs = [torch.empty_like(product_of(b, None)) for b in bs]
+    assert it.all_gather_matmul(a, bs, group, gather_dim=dim, out=outs)[0] is outs[0]
+    assert torch.equal(outs[2], product_of(bs[2], None))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,4 +1,4 @@
-"""torch's own collectives, where the library has no operator for a part yet, and in backward passes."""
+"""Products of one gathered A; and torch's own collectives, for what the library does not do, and in backward passes."""
 
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
@@ -9,6 +9,9 @@ from torch import Tensor
 from .groups import size_of
 
 _c10d = torch.ops._c10d_functional
+_MOST_PRODUCTS = 3
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_BYTES = 16  # rows on GPUs are whole multiples of so many
 
 
 def gather(x: Tensor, group: str, dim: int) -> Tensor:
@@ -32,14 +35,31 @@ def exchange(x: Tensor, group: str) -> Tensor:
     return _c10d.wait_tensor(_c10d.all_to_all_single(x.contiguous(), sizes, sizes, group))
 
 
-def gather_products(
-    a: Tensor, bs: list[Tensor], group: str, dim: int, biases: list[Tensor | None]
-) -> tuple[Tensor, list[Tensor]]:
-    """
-    The gathered A, and its product with each B: one gather, then products.
+def _lies_by_columns(b: Tensor) -> bool:
+    return b.stride(1) != 1 and (b.stride(0) == 1 or b.shape[0] == 1)
 
-    The library is to do both in one plan; then this is the one place that changes.
-    """
+
+def _suits_the_library(a: Tensor, bs: list[Tensor], biases: list[Tensor | None]) -> bool:
+    """Whether the library does it in one plan; by shapes, layouts and dtypes, so that all ranks decide alike."""
+    if not 1 <= len(bs) <= _MOST_PRODUCTS or a.dtype not in _DTYPES or 0 in (*a.shape, *(b.shape[1] for b in bs)):
+        return False
+    if any(bias is None for bias in biases) != all(bias is None for bias in biases):
+        return False
+    if any(_lies_by_columns(b) != _lies_by_columns(bs[0]) or 1 not in b.stride() for b in bs):
+        return False
+    rows = [a.shape[-1], *(b.shape[1] for b in bs)]
+    return not a.is_cuda or all(row * a.element_size() % _BYTES == 0 for row in rows)
+
+
+def gather_products(
+    a: Tensor, bs: list[Tensor], group: str, dim: int, biases: list[Tensor | None], *, keep: bool = True
+) -> tuple[Tensor, list[Tensor]]:
+    """The gathered A, unless it is not to be kept, and its product with each B: one gather, then products."""
+    if _suits_the_library(a, bs, biases):
+        none: list[Tensor | None] = [None] * (_MOST_PRODUCTS - len(bs))
+        rows = a.movedim(dim, 0).contiguous().movedim(0, dim)
+        gathered, *products = torch.ops.imbrex.all_gather_matmuls(rows, *bs, *none, group, dim, *biases, *none, keep)
+        return gathered, products[: len(bs)]
     gathered = gather(a, group, dim)
     results = []
     for b, bias in zip(bs, biases, strict=True):

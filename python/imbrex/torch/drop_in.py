@@ -19,7 +19,7 @@ import torch.distributed._symmetric_memory
 from torch import Tensor
 
 from .._errors import Error
-from .collect import gather
+from .collect import gather, gather_products
 from .groups import connect, process_group, size_of
 from .stats import count_copy, count_fallback
 
@@ -89,9 +89,11 @@ def _all_gather_matmul(
     for b in bs:
         dim = _expect_product(a, b, gather_dim, _DTYPES)
     _expect_group(group_name)
-    a = _lying(a, dim, name)
-    gathered = gather(a, group_name, dim) if return_A else None
-    return gathered, [_ops.all_gather_matmul(a, _b(b, name), group_name, dim) for b in bs]
+    a, bs = _lying(a, dim, name), [_b(b, name) for b in bs]
+    if not return_A and len(bs) == 1:
+        return None, [_ops.all_gather_matmul(a, bs[0], group_name, dim)]
+    gathered, products = gather_products(a, bs, group_name, dim, [None] * len(bs), keep=return_A)
+    return gathered if return_A else None, products
 
 
 def _matmul_reduce_scatter(a: Tensor, b: Tensor, reduce_op: str, scatter_dim: int, group_name: str) -> Tensor:

@@ -44,6 +44,35 @@ def _product(name: str) -> Callable[..., Tensor]:
     return fake
 
 
+def _products(
+    a: Tensor,
+    b: Tensor,
+    b1: Tensor | None,
+    b2: Tensor | None,
+    group: str,
+    dim: int = 0,
+    bias: Tensor | None = None,
+    bias1: Tensor | None = None,
+    bias2: Tensor | None = None,
+    return_gathered: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    shape = [*a.shape]
+    shape[dim] *= size_of(group)
+
+    def result(cols: int, dtype: torch.dtype) -> Tensor:
+        return empty_with_first(a, [*shape[:-1], cols], dim, dtype)
+
+    def product(one: Tensor | None, its_bias: Tensor | None) -> Tensor:
+        if one is None:
+            return a.new_empty(0, dtype=out_dtype_of(a.dtype))
+        expect_product(a, one, dim, its_bias, None, None, None)
+        return result(one.shape[1], out_dtype_of(a.dtype))
+
+    y, y1, y2 = product(b, bias), product(b1, bias1), product(b2, bias2)
+    gathered = result(a.shape[-1], a.dtype) if return_gathered else a.new_empty(0, dtype=out_dtype_of(a.dtype))
+    return gathered, y, y1, y2
+
+
 def _all_reduce(
     x: Tensor, group: str, codec: str | None = None, tolerance: float | None = None, report: bool = False
 ) -> Tensor:
@@ -70,6 +99,8 @@ def register() -> None:
             fake: Callable[..., Any] = _nothing
         elif name == "all_reduce":
             fake = _all_reduce
+        elif name == "all_gather_matmuls":
+            fake = _products
         elif name == "all_reduce_rms_norm":
             fake = _rms_norm
         else:

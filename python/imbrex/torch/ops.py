@@ -136,7 +136,8 @@ def all_gather_matmul(
         InvalidInput: an argument breaks a rule, which the text names. Nothing was launched.
         Error: a rank was lost, or a wait passed its limit.
 
-    Today a list of b, and return_gathered, run as torch's own gather with the products behind it.
+    Up to three b of 16 or 32 bits that lie alike, with a bias each or none, run as one plan, with one gather and the
+    gathered A as its output; what else a list or return_gathered asks for runs as torch's own gather and products.
 
     Example:
         >>> y = imbrex.torch.all_gather_matmul(x, weight.t(), group)
@@ -209,7 +210,7 @@ def _list_of_products(
                     f"b is {tuple(b.shape)} of {b.dtype} on {b.device}, a {tuple(a.shape)} of {a.dtype} on {a.device}: "
                     "a's last dimension must be b's first, of one dtype, on one device"
                 )
-        gathered, results = gather_products(a, bs, name, dim, lists["bias"])
+        gathered, results = gather_products(a, bs, name, dim, lists["bias"], keep=return_gathered)
     if out is not None:
         for target, result in zip(out, results, strict=True):
             if target.shape != result.shape:

@@ -239,6 +239,44 @@ static void sum(imbrex_world* world) {
   EXPECT_OK(imbrex_collective_destroy(collective));
 }
 
+/* One gathered A, multiplied by three B, and handed out. */
+static void multiply_by_several(imbrex_world* world) {
+  enum { COLS = N / RANKS };
+  const imbrex_gemm gemm = {
+      .size = sizeof gemm, .m = M, .n = N, .k = K, .type = IMBREX_FP32, .more_n = {N, 2 * N}, .gathered_a = 1};
+  const imbrex_operator_options options = {.size = sizeof options, .device = IMBREX_CPU};
+  imbrex_operator* op = NULL;
+  EXPECT_OK(imbrex_operator_make(world, IMBREX_ALL_GATHER_GEMM, &gemm, &options, &op));
+  static float a[M / RANKS * K], b[3][K * 2 * COLS], out[3][M * 2 * COLS], gathered[M * K];
+  for (int i = 0; i < M / RANKS * K; ++i) a[i] = a_at(own_rank * (M / RANKS) + i / K, i % K);
+  imbrex_operand operands[8];
+  const char* const names[] = {"a", "b", "out", "b1", "out1", "b2", "out2", "gathered"};
+  void* const places[] = {a, b[0], out[0], b[1], out[1], b[2], out[2], gathered};
+  EXPECT(imbrex_operator_operands(op) == 8);
+  for (int32_t i = 0; i < 8; ++i) {
+    imbrex_operand_info info = {.size = sizeof info};
+    EXPECT_OK(imbrex_operator_operand(op, i, &info));
+    EXPECT(strcmp(info.name, names[i]) == 0);
+    operands[i].name = info.name;
+    operands[i].view = info.view;
+    operands[i].view.data = places[i];
+    const int number = (i - 1) / 2, cols = (number == 2 ? 2 : 1) * COLS;
+    if (info.role == IMBREX_INPUT && i > 0) {
+      EXPECT(info.rows == K && info.cols == cols);
+      for (int j = 0; j < K * cols; ++j) b[number][j] = b_at(j / cols, number + own_rank * cols + j % cols);
+    }
+  }
+  EXPECT_OK(imbrex_operator_run(op, operands, 8, NULL));
+  for (int number = 0; number < 3; ++number) {
+    const int cols = (number == 2 ? 2 : 1) * COLS;
+    for (int j = 0; j < M * cols; ++j)
+      EXPECT(out[number][j] == product_at(j / cols, number + own_rank * cols + j % cols));
+  }
+  for (int j = 0; j < M * K; ++j) EXPECT(gathered[j] == a_at(j / K, j % K));
+  EXPECT_REFUSED(imbrex_operator_run(op, operands, 7, NULL), "operand gathered is missing");
+  EXPECT_OK(imbrex_operator_destroy(op));
+}
+
 /* What cannot be made; where one rank asks for it, all are told. */
 static void refuse(imbrex_world* world) {
   imbrex_gemm gemm = {.size = sizeof gemm, .m = M, .n = N, .k = K, .type = IMBREX_FP32};
@@ -264,6 +302,12 @@ static void refuse(imbrex_world* world) {
   gemm.b_layout = 2;
   EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "b_layout = 2");
   gemm.b_layout = IMBREX_ROW_MAJOR;
+  gemm.more_n[0] = N;
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "more_n holds");
+  gemm.more_n[0] = 0;
+  gemm.gathered_a = 1;
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "gathered_a with");
+  gemm.gathered_a = 0;
   gemm.size = 4;
   EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "imbrex_gemm.size = 4");
   gemm.size = sizeof gemm;
@@ -352,6 +396,7 @@ static void rank_main(const imbrex_unique_id ids[2]) {
   multiply(world, IMBREX_GEMM_ALL_REDUCE, "sequential", NULL);
   multiply_through_a_codec(world);
   multiply_any_m(world);
+  multiply_by_several(world);
   sum(world);
   refuse(world);
   EXPECT_OK(imbrex_world_check(world));
