@@ -67,6 +67,96 @@ def compiled_model() -> dict[str, int] | None:
     return {op: after[op] - before[op] for op in after}
 
 
+class Decoder(torch.nn.Module):
+    """A layer of Llama's kind, without positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = torch.nn.ModuleList(torch.nn.RMSNorm(HIDDEN, eps=1e-5) for _ in range(2))
+        self.q, self.k, self.v, self.o = (torch.nn.Linear(HIDDEN, HIDDEN, bias=False) for _ in range(4))
+        self.gate, self.up = (torch.nn.Linear(HIDDEN, WIDE, bias=False) for _ in range(2))
+        self.down = torch.nn.Linear(WIDE, HIDDEN, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.norms[0](x)
+        q, k, v = (one(h).unflatten(-1, (-1, 8)).transpose(1, 2) for one in (self.q, self.k, self.v))
+        y = torch.softmax(q @ k.transpose(2, 3), -1) @ v
+        x = x + self.o(y.transpose(1, 2).flatten(2))
+        h = self.norms[1](x)
+        return x + self.down(torch.nn.functional.silu(self.gate(h)) * self.up(h))
+
+
+def decoders(scattered: bool, trained: bool) -> dict[str, int] | None:
+    """
+    Two such layers as torch's plans split them, by sequence too or not, trained or not, against the whole.
+
+    Returns how often each operator was called, and at how many places the pass put each.
+    """
+    import torch._inductor.config as inductor
+    from torch.distributed._symmetric_memory import _test_mode
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    group, rank = group_of(0, 1), dist.get_rank()
+    if rank >= 2:
+        return None
+    mesh = DeviceMesh.from_group(group, "cpu")
+    torch.manual_seed(4)
+    whole, split = (torch.nn.Sequential(*(Decoder() for _ in range(LAYERS))) for _ in range(2))
+    split.load_state_dict(whole.state_dict())
+    x = torch.randn(2, TOKENS, HIDDEN)
+    lies = Shard(1) if scattered else Replicate()
+    plan: dict[str, object] = {name: ColwiseParallel(input_layouts=lies) for name in ("q", "k", "v", "gate", "up")}
+    plan.update({name: RowwiseParallel(output_layouts=lies) for name in ("o", "down")})
+    if scattered:
+        plan.update({f"norms.{i}": SequenceParallel(use_local_output=True) for i in range(2)})
+    for layer in split:
+        parallelize_module(layer, mesh, plan)
+    part = x.chunk(2, 1)[rank].contiguous() if scattered else x
+    torch._dynamo.reset()
+    if not trained:
+        torch._dynamo.mark_dynamic(part, 1)
+    before, places = extension.calls(), dict(it.stats().rewritten)
+    with inductor.patch(_micro_pipeline_tp=True, force_disable_caches=True), _test_mode({group.group_name}):
+        with it.drop_in(), torch.set_grad_enabled(trained):
+            got = torch.compile(split, fullgraph=True)(part)
+            if trained:
+                got.pow(2).sum().backward()
+    after, now = extension.calls(), it.stats().rewritten
+    want = whole(x)
+    assert torch.allclose(got, want.chunk(2, 1)[rank] if scattered else want, atol=1e-4)
+    if trained:
+        want.pow(2).sum().backward()
+        for (name, mine), theirs in zip(split.named_parameters(), whole.parameters(), strict=True):
+            grad = mine.grad.full_tensor() if isinstance(mine.grad, DTensor) else mine.grad
+            assert torch.allclose(grad, theirs.grad, rtol=1e-3, atol=1e-3), name
+    told = {op: after[op] - before[op] for op in after}
+    return told | {f"{op} placed": now[op] - places.get(op, 0) for op in now}
+
+
+def test_decoders_that_are_served(ranks):
+    """Each product with its all-reduce and the norm behind it is one operator, but for the last, which has no norm."""
+    for told in ranks.run(decoders, scattered=False, trained=False)[:2]:
+        print(told)
+        assert told["matmul_all_reduce_rms_norm placed"] == told["all_reduce_rms_norm"] == 2 * LAYERS - 1, told
+        assert told["matmul_all_reduce placed"] == told["matmul_all_reduce"] == 1, told
+
+
+def test_decoders_that_are_trained(ranks):
+    """The gradients of what q, k, v and what gate and up take are sums of products, which are scattered once each."""
+    for told in ranks.run(decoders, scattered=True, trained=True)[:2]:
+        print(told)
+        assert told["matmul_reduce_scatter placed"] == 2 * LAYERS, told
+        assert told["matmul_reduce_scatter"] == 4 * LAYERS, told
+        assert told["all_gather_matmul"] >= 4 * LAYERS, told
+
+
 def test_a_compiled_model(ranks):
     """Each layer's gather and scatter, and in the backward pass at least the gathers, are Imbrex'."""
     for calls in ranks.run(compiled_model)[:2]:

@@ -18,67 +18,19 @@ import torch
 import torch.distributed._symmetric_memory
 from torch import Tensor
 
-from .._errors import Error
+from . import passes
 from .collect import gather, gather_products
-from .groups import connect, process_group, size_of
+from .groups import process_group, size_of
+from .refusals import DTYPES as _DTYPES
+from .refusals import Refusal
+from .refusals import b_lying as _b
+from .refusals import expect as _expect
+from .refusals import expect_group as _expect_group
+from .refusals import expect_product as _expect_product
+from .refusals import lying as _lying
 from .stats import count_copy, count_fallback
 
 _ops = torch.ops.imbrex
-_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-_BYTES = 16  # rows on GPUs are whole multiples of so many
-
-_apart: set[str] = set()  # groups that cannot be connected, such as those of several hosts
-
-
-class Refusal(Exception):
-    """Why a call goes back to torch."""
-
-
-def _expect(condition: bool, reason: str) -> None:
-    if not condition:
-        raise Refusal(reason)
-
-
-def _expect_group(name: str) -> int:
-    """How many ranks the group has; connected from here on, or handed back for ever."""
-    _expect(name not in _apart, "group that Imbrex does not connect")
-    ranks = size_of(name)
-    _expect(ranks > 1, "one rank")
-    try:
-        connect(name)
-    except Error:
-        _apart.add(name)
-        raise Refusal("group that Imbrex does not connect") from None
-    return ranks
-
-
-def _expect_product(a: Tensor, b: Tensor, dim: int, dtypes: tuple[torch.dtype, ...]) -> int:
-    """The collective's dimension, not negative."""
-    _expect(a.dim() in (2, 3) and b.dim() == 2, "number of dimensions")
-    dim = dim + a.dim() if dim < 0 else dim
-    _expect(0 <= dim < a.dim() - 1, "last dimension")
-    _expect(a.dtype in dtypes and a.dtype == b.dtype, "dtype")
-    _expect(a.shape[-1] == b.shape[0] and a.numel() > 0 and b.numel() > 0, "shapes")
-    if a.is_cuda:
-        for row in (a.shape[-1] * a.element_size(), b.shape[1] * 2):
-            _expect(row % _BYTES == 0, "rows that are no multiple of 16 bytes")
-    return dim
-
-
-def _lying(a: Tensor, dim: int, operator: str) -> Tensor:
-    """A as the library takes it: its dimension `dim` first in memory, without gaps."""
-    first = a.movedim(dim, 0)
-    if first.is_contiguous():
-        return a
-    count_copy(operator, "A is not row-major")
-    return first.contiguous().movedim(0, dim)
-
-
-def _b(b: Tensor, operator: str) -> Tensor:
-    if b.is_contiguous() or b.t().is_contiguous():
-        return b
-    count_copy(operator, "B lies neither by rows nor by columns")
-    return b.contiguous()
 
 
 def _all_gather_matmul(
@@ -259,8 +211,10 @@ def drop_in(enable: bool = True) -> DropIn:
     Lets Imbrex run torch.ops.symm_mem's four fused operators, for tensors on GPUs and, with gloo, on the CPU.
 
     They are fused_all_gather_matmul, fused_matmul_reduce_scatter and both with scales. It takes effect at once, also in
-    graphs that are compiled already. Calls that Imbrex does not take run as before; `imbrex.torch.stats()` counts them,
-    with the reason, and the copies that a caller's layout makes necessary.
+    graphs that are compiled already. In graphs that torch.compile makes from then on, products with an all-reduce, also
+    with a residual and RMSNorm behind it, and reduce-scatters of sums of products become operators too. Calls that
+    Imbrex does not take run as before; `imbrex.torch.stats()` counts them, with the reason, and the copies that a
+    caller's layout makes necessary.
 
     Args:
         enable: False gives torch's own operators back, exactly as they were. Where it was called several times, the
@@ -285,9 +239,11 @@ def drop_in(enable: bool = True) -> DropIn:
                     for key in ("CPU", "CUDA"):
                         made.impl(name, _kernel(name, key), key, with_keyset=True, allow_override=True)
             _library = made
+            passes.install()
     elif _depth > 0:
         _depth -= 1
         if _depth == 0 and _library is not None:
             library, _library = _library, None
             library._destroy()
+            passes.remove()
     return DropIn()

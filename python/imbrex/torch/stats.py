@@ -8,6 +8,7 @@ from . import extension
 
 _fallbacks: dict[str, int] = {}
 _copies: dict[str, int] = {}
+_rewritten: dict[str, int] = {}
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Stats:
     """Calls that the drop-in handed back to torch, by operator and reason."""
     copies: dict[str, int] = field(default_factory=dict)
     """Tensors that the drop-in copied because they did not lie as the library takes them, by operator and reason."""
+    rewritten: dict[str, int] = field(default_factory=dict)
+    """Places in graphs of torch.compile at which the drop-in's pass put an operator, by operator."""
 
 
 def stats() -> Stats:
@@ -36,7 +39,7 @@ def stats() -> Stats:
     """
     calls = extension.calls()
     made = calls.pop("made")
-    return Stats(calls, made, dict(_fallbacks), dict(_copies))
+    return Stats(calls, made, dict(_fallbacks), dict(_copies), dict(_rewritten))
 
 
 def count_fallback(operator: str, reason: str) -> None:
@@ -49,3 +52,8 @@ def count_copy(operator: str, reason: str) -> None:
     """Counts a copy that a caller's layout made necessary."""
     key = f"{operator}: {reason}"
     _copies[key] = _copies.get(key, 0) + 1
+
+
+def count_rewritten(operator: str) -> None:
+    """Counts a place in a graph that is compiled, at which an operator now stands for several."""
+    _rewritten[operator] = _rewritten.get(operator, 0) + 1

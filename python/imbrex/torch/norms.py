@@ -1,0 +1,127 @@
+"""Finds the norm behind a product's all-reduce, with the residual between them, and puts it into the operator."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from .sums import put, replaces, reshaped, value
+
+_aten = torch.ops.aten
+_convert = torch.ops.prims.convert_element_type.default
+_VIEWS = (_aten.reshape.default, _aten.view.default)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """RMSNorm of the rows of `total`: `result` = total / rms(total) * weight."""
+
+    total: Node
+    weight: Node
+    eps: float
+    result: Node
+
+
+def _only_user(node: Node) -> Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _takes(node: Node | None, target: Any) -> bool:
+    return node is not None and node.op == "call_function" and node.target == target
+
+
+def _converted(node: Node, dtype: torch.dtype) -> Node:
+    """What a node becomes in a dtype: itself, where it has that or is used otherwise."""
+    user = _only_user(node)
+    return user if user is not None and _takes(user, _convert) and user.args[1] == dtype else node
+
+
+def _scaled_by(node: Node) -> tuple[Node, Node] | None:
+    """The product of a node with a weight of one dimension, and the weight."""
+    user = _only_user(node)
+    if user is None or not _takes(user, _aten.mul.Tensor):
+        return None
+    weight = user.args[1] if user.args[0] is node else user.args[0]
+    return (user, weight) if isinstance(weight, Node) and value(weight).dim() == 1 else None
+
+
+def _norm_of(total: Node, wide: Node) -> Norm | None:
+    """The norm of `total`, of which `wide` is the same in fp32."""
+    uses = [user for user in wide.users if _takes(user, _aten.pow.Tensor_Scalar) and user.args[1] == 2]
+    for squares in uses:
+        mean = _only_user(squares)
+        if mean is None or not _takes(mean, _aten.mean.dim) or len(mean.args) < 3 or not mean.args[2]:
+            continue
+        if list(mean.args[1]) not in ([-1], [value(wide).dim() - 1]):  # type: ignore[arg-type]
+            continue
+        raised = _only_user(mean)
+        if raised is None or raised.target not in (_aten.add.Scalar, _aten.add.Tensor) or raised.args[0] is not mean:
+            continue
+        eps = raised.args[1]
+        root = _only_user(raised)
+        if not isinstance(eps, float) or root is None or not _takes(root, _aten.rsqrt.default):
+            continue
+        normal = _only_user(root)
+        if normal is None or not _takes(normal, _aten.mul.Tensor) or set(normal.args) != {wide, root}:
+            continue
+        dtype = value(total).dtype
+        scaled = _scaled_by(_converted(normal, dtype))
+        if scaled is None:
+            continue
+        result = _converted(scaled[0], dtype)
+        if value(result).dtype == dtype == value(scaled[1]).dtype and value(result).shape == value(total).shape:
+            return Norm(total, scaled[1], eps, result)
+    return None
+
+
+def norm_behind(total: Node) -> Norm | None:
+    """The norm of a node's rows, if it is taken."""
+    wides = [user for user in total.users if _takes(user, _convert) and user.args[1] == torch.float32]
+    if value(total).dtype == torch.float32:
+        wides.append(total)
+    return next((norm for wide in wides if (norm := _norm_of(total, wide))), None)
+
+
+def _residual(total: Node) -> tuple[Node, Node] | None:
+    """The sum of a node and a residual like it, and the residual."""
+    for user in total.users:
+        if _takes(user, _aten.add.Tensor) and not user.kwargs and len(total.users) == 1:
+            other = user.args[1] if user.args[0] is total else user.args[0]
+            same = isinstance(other, Node) and other is not total
+            if same and value(other).shape == value(total).shape and value(other).dtype == value(total).dtype:  # type: ignore[arg-type]
+                return user, other  # type: ignore[return-value]
+    return None
+
+
+def rewrite(graph: Graph) -> None:
+    """Each product with its all-reduce that a norm follows takes the norm in."""
+    ops = torch.ops.imbrex_graph
+    for node in graph.find_nodes(op="call_function", target=ops.matmul_all_reduce.default):
+        seen = _only_user(node)
+        shaped = seen if seen is not None and seen.target in _VIEWS else node
+        total, residual = _residual(shaped) or (shaped, None)
+        norm = norm_behind(total)
+        if norm is None or value(norm.weight).shape[0] != value(total).shape[-1]:
+            continue
+        before = total if total is not node else node.next
+        order = {one: i for i, one in enumerate(graph.nodes)}
+        if order[norm.weight] >= order[before]:
+            continue
+        a, b, group = node.args
+        flat = None if residual is None else reshaped(graph, before, residual, value(node).shape)
+        new = put(graph, before, ops.matmul_all_reduce_rms_norm.default, (a, b, flat, norm.weight, norm.eps, group))
+        outputs = []
+        for i, old in enumerate((norm.result, total)):
+            with graph.inserting_before(before):
+                one = graph.call_function(operator.getitem, (new, i))
+            one.meta["val"] = new.meta["val"][i]
+            outputs.append(reshaped(graph, before, one, value(old).shape))
+        if not all(replaces(mine, old) for mine, old in zip(outputs, (norm.result, total), strict=True)):
+            continue
+        norm.result.replace_all_uses_with(outputs[0])
+        total.replace_all_uses_with(outputs[1])
+    graph.eliminate_dead_code()

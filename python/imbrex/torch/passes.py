@@ -1,0 +1,201 @@
+"""
+What Inductor has no operator for, found in the graphs that torch.compile makes while the drop-in is in force.
+
+A pass over each graph, forward or backward, before Inductor's own, looks for sums of products that an all-reduce or a
+reduce-scatter takes, and for the norm behind an all-reduce. It puts one operator of the namespace `imbrex_graph` in
+their place. Those decide at each call, as the drop-in's do: what Imbrex does not take, by shapes, dtypes and arguments
+alone, runs as torch's products and collectives, and so does everything once the drop-in has ended.
+"""
+
+# mypy: disable-error-code="no-any-return,no-untyped-call"
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import norms, sums
+from .collect import reduce_scatter
+from .refusals import DTYPES, Refusal, b_lying, expect, expect_group, expect_product, lying
+from .stats import count_copy, count_fallback, count_rewritten
+
+_ops = torch.ops.imbrex
+_c10d = torch.ops._c10d_functional
+
+# Up to so many rows the all-reduce is fastest behind the product on 4xH200 (bench/results/gpu-4xh200.json), so nothing
+# is lost by a norm within it; above, the two overlap, and the norm comes behind.
+_ROWS_WITH_NORM = 256
+
+_installed = False
+
+
+def _joined(a: list[Tensor], b: list[Tensor], dim: int = 0) -> tuple[Tensor, Tensor]:
+    """A sum of products is one product, of the As beside each other and the Bs below each other."""
+    if len(a) == 1:
+        return a[0], b[0]
+    return torch.cat([one.movedim(dim, 0) for one in a], -1).movedim(0, dim), torch.cat(b)
+
+
+def _expect_products(a: list[Tensor], b: list[Tensor], dim: int, group: str) -> None:
+    expect(_installed, "the drop-in has ended")
+    for one, other in zip(a, b, strict=True):
+        expect_product(one, other, dim, DTYPES)
+    expect_group(group)
+
+
+def _local_sum(a: list[Tensor], b: list[Tensor]) -> Tensor:
+    result = torch.matmul(a[0], b[0])
+    for one, other in zip(a[1:], b[1:], strict=True):
+        result = result + torch.matmul(one, other)
+    return result
+
+
+def _torchs_all_reduce(a: list[Tensor], b: list[Tensor], group: str) -> Tensor:
+    return _c10d.wait_tensor(_c10d.all_reduce(_local_sum(a, b), "sum", group))
+
+
+def _all_reduce(a: list[Tensor], b: list[Tensor], group: str) -> Tensor:
+    name = "matmul_all_reduce"
+    try:
+        _expect_products(a, b, 0, group)
+    except Refusal as refusal:
+        count_fallback(name, str(refusal))
+        return _torchs_all_reduce(a, b, group)
+    one, other = _joined(a, b)
+    return _ops.matmul_all_reduce(lying(one, 0, name), b_lying(other, name), group, 0)
+
+
+def _reduce_scatter(a: list[Tensor], b: list[Tensor], lead: list[int], dim: int, group: str) -> Tensor:
+    """The rank's part along `dim` of the sum, seen as `lead` x N; -1 in `lead` is what follows from the others."""
+    name = "matmul_reduce_scatter"
+    try:
+        shaped = [one.reshape(*lead, one.shape[-1]) for one in a]
+        _expect_products(shaped, b, dim, group)
+        one, other = _joined(shaped, b, dim)
+        result: Tensor = _ops.matmul_reduce_scatter(lying(one, dim, name), b_lying(other, name), group, dim)
+    except Refusal as refusal:
+        count_fallback(name, str(refusal))
+        rows = _local_sum(a, b).reshape(*lead, b[0].shape[1]).movedim(dim, 0)
+        result = reduce_scatter(rows, group).movedim(0, dim)
+    else:
+        if not result.is_contiguous():
+            count_copy(name, "result along another dimension than the first")
+    return result.contiguous()
+
+
+def _all_reduce_rms_norm(
+    a: list[Tensor], b: list[Tensor], residual: Tensor | None, weight: Tensor, eps: float, group: str
+) -> tuple[Tensor, Tensor]:
+    """The normalised rows, and the sum with the residual."""
+    name = "matmul_all_reduce_rms_norm"
+    try:
+        _expect_products(a, b, 0, group)
+    except Refusal as refusal:
+        count_fallback(name, str(refusal))
+        total = _torchs_all_reduce(a, b, group)
+    else:
+        if a[0].shape[0] <= _ROWS_WITH_NORM:
+            own = None if residual is None else residual.contiguous()
+            return _ops.all_reduce_rms_norm(_local_sum(a, b), own, weight.contiguous(), eps, group)
+        total = _all_reduce(a, b, group)
+    if residual is not None:
+        total = total + residual
+    return torch.nn.functional.rms_norm(total, (total.shape[-1],), weight, eps), total
+
+
+def _fake_reduce_scatter(a: list[Tensor], b: list[Tensor], lead: list[int], dim: int, group: str) -> Tensor:
+    from .groups import size_of
+
+    shape = [*a[0].reshape(*lead, a[0].shape[-1]).shape[:-1], b[0].shape[1]]
+    shape[dim] = shape[dim] // size_of(group)
+    return a[0].new_empty(shape)
+
+
+def _fake_rms_norm(
+    a: list[Tensor], b: list[Tensor], residual: Tensor | None, weight: Tensor, eps: float, group: str
+) -> tuple[Tensor, Tensor]:
+    shape = (a[0].shape[0], b[0].shape[1])
+    return a[0].new_empty(shape), a[0].new_empty(shape)
+
+
+_library: Any = torch.library.Library("imbrex_graph", "DEF")
+for _name, _schema, _kernel, _fake in (
+    (
+        "matmul_all_reduce",
+        "(Tensor[] a, Tensor[] b, str group) -> Tensor",
+        _all_reduce,
+        lambda a, b, group: a[0].new_empty((a[0].shape[0], b[0].shape[1])),
+    ),
+    (
+        "matmul_reduce_scatter",
+        "(Tensor[] a, Tensor[] b, SymInt[] lead, int dim, str group) -> Tensor",
+        _reduce_scatter,
+        _fake_reduce_scatter,
+    ),
+    (
+        "matmul_all_reduce_rms_norm",
+        "(Tensor[] a, Tensor[] b, Tensor? residual, Tensor weight, float eps, str group) -> (Tensor, Tensor)",
+        _all_reduce_rms_norm,
+        _fake_rms_norm,
+    ),
+):
+    _library.define(_name + _schema)
+    for _key in ("CPU", "CUDA"):
+        _library.impl(_name, _kernel, _key)
+    torch.library.register_fake(f"imbrex_graph::{_name}", _fake, lib=_library)
+
+
+def _make_pass(before: Any) -> Any:
+    """The pass, which runs what stood in its place first."""
+    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+
+    class Pass(CustomGraphPass):
+        def __init__(self) -> None:
+            self.before = before
+
+        def __call__(self, graph: torch.fx.Graph) -> None:
+            if self.before is not None:
+                self.before(graph)
+            if _installed:
+                sums.rewrite(graph)
+                norms.rewrite(graph)
+                for node in graph.nodes:
+                    if node.op == "call_function" and getattr(node.target, "namespace", "") == "imbrex_graph":
+                        count_rewritten(node.target.name().split("::")[1])
+
+        def uuid(self) -> Any:
+            """What a cached graph hangs on; None, nothing is cached, where the pass before has no name."""
+            theirs = None if self.before is None else getattr(self.before, "uuid", lambda: None)()
+            if self.before is not None and theirs is None:
+                return None
+            files = tuple(str(Path(__file__).with_name(name)) for name in ("passes.py", "sums.py", "norms.py"))
+            return get_hash_for_files(files), theirs, _installed
+
+    return Pass()
+
+
+_pass: Any = None
+
+
+def install() -> None:
+    """Puts the pass before Inductor's own."""
+    global _installed, _pass
+    from torch._inductor import config
+
+    _installed = True
+    _pass = _make_pass(config.post_grad_custom_pre_pass)
+    config.post_grad_custom_pre_pass = _pass
+
+
+def remove() -> None:
+    """Takes the pass away: where another was put in its place meanwhile, ours does nothing from here on."""
+    global _installed, _pass
+    from torch._inductor import config
+
+    _installed = False
+    ours, _pass = _pass, None
+    now: Any = config.post_grad_custom_pre_pass
+    if ours is not None and now is ours:
+        config.post_grad_custom_pre_pass = ours.before

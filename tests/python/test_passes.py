@@ -1,0 +1,249 @@
+"""The drop-in's pass over graphs: what it puts an operator in place of, what it leaves, and that results stay."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.distributed as dist
+from groups_for_tests import group_of
+from problems import DTYPES, integers
+from test_drop_in import flat, steps
+from torch import Tensor
+
+import imbrex.torch as it
+from imbrex.torch import extension
+
+c10d = torch.ops._c10d_functional
+aten = torch.ops.aten
+
+
+def all_reduce(x: Tensor, name: str, reduction: str = "sum") -> Tensor:
+    return c10d.wait_tensor(c10d.all_reduce(x, reduction, name))
+
+
+def reduce_scatter(x: Tensor, name: str, dim: int = 0, ranks: int = 4) -> Tensor:
+    if dim:
+        x = torch.cat(x.chunk(ranks, dim))
+    return c10d.wait_tensor(c10d.reduce_scatter_tensor(x, "sum", ranks, name))
+
+
+def rewritten(function: Callable[..., Any], *args: Tensor, mode: str = "fake") -> Any:
+    """The function's graph as Inductor has it before its own passes, with ours behind."""
+    from torch._inductor import config
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    decomposed = make_fx(function, decomposition_table=select_decomp_table(), tracing_mode=mode)(*args)
+    graph = make_fx(torch.func.functionalize(decomposed), tracing_mode=mode)(*args)
+    config.post_grad_custom_pre_pass(graph.graph)
+    graph.graph.lint()
+    graph.recompile()
+    return graph
+
+
+def operators(graph: Any) -> list[str]:
+    """Ours and torch's collectives among a graph's nodes."""
+    names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+    return [name.split(".")[1] for name in names if name.startswith(("imbrex_graph", "_c10d_functional"))]
+
+
+def matrices(
+    r: random.Random, terms: int, lead: tuple[int, ...], n: int, dtype: torch.dtype, rank: int
+) -> list[Tensor]:
+    """As and Bs of a sum of products, the Bs by rows or by columns."""
+    found = []
+    for _ in range(terms):
+        k, seed = r.randint(2, 8), r.randint(0, 1000)  # torch makes no product of K = 1
+        b = integers((k, n), seed + 50 + rank, dtype)
+        found += [integers((*lead, k), seed + rank, dtype), b.t().contiguous().t() if r.random() < 0.5 else b]
+    return found
+
+
+def summed(tensors: tuple[Tensor, ...]) -> Tensor:
+    products = [torch.matmul(a, b) for a, b in zip(tensors[::2], tensors[1::2], strict=True)]
+    total = products[0]
+    for product in products[1:]:
+        total = total + product
+    return total
+
+
+def summed_first(collective: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    return collective(summed(tensors))
+
+
+def summed_apart(collective: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    parts = [collective(summed(pair)) for pair in zip(tensors[::2], tensors[1::2], strict=True)]
+    return sum(parts[1:], parts[0])
+
+
+def random_sums(begin: int, count: int) -> None:
+    """Sums of one to three products, whole or scattered along either dimension, each summed first or last."""
+    group = group_of(0, 1, 2, 3)
+    rank, name = dist.get_rank(), group.group_name
+    with it.drop_in():
+        for seed in range(begin, begin + count):
+            r = random.Random(seed)
+            lead = r.choice(((8,), (4, 3), (1, 8), (3, 4)))
+            dim = r.choice([i for i, size in enumerate(lead) if size % 4 == 0])
+            terms, scattered, sums_collectives = r.randint(1, 3), r.random() < 0.5, r.random() < 0.5
+            tensors = matrices(r, terms, lead, r.randint(2, 12), r.choice(tuple(DTYPES.values())), rank)
+
+            collective = partial(reduce_scatter, name=name, dim=dim) if scattered else partial(all_reduce, name=name)
+            function = partial(summed_apart if sums_collectives else summed_first, collective)
+            graph = rewritten(function, *tensors, mode="symbolic" if lead == (8,) and r.random() < 0.5 else "fake")
+            want, before = function(*tensors), extension.calls()
+            got, after = graph(*tensors), extension.calls()
+            what = f"seed {seed}: {lead}, {dim}, {terms} terms, scattered {scattered}, apart {sums_collectives}"
+            assert torch.equal(got, want) and steps(got) == steps(want), what
+            if scattered and terms == 1:
+                assert "matmul_reduce_scatter" not in operators(graph), what
+                continue
+            op = "matmul_reduce_scatter" if scattered else "matmul_all_reduce"
+            assert operators(graph) == [op], (what, operators(graph))
+            assert after[op] - before[op] == 1, what
+
+
+def test_sums_of_products(ranks):
+    ranks.run(random_sums, begin=0, count=24)
+
+
+def torchs_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.nn.functional.rms_norm(x, (16,), weight, 1e-5)
+
+
+def llamas_norm(x: Tensor, weight: Tensor) -> Tensor:
+    wide = x.float()
+    return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
+
+
+def normalised(
+    norm: Any, has_residual: bool, name: str, a: Tensor, b: Tensor, weight: Tensor, residual: Tensor
+) -> tuple[Tensor, Tensor]:
+    total = all_reduce(torch.matmul(a, b), name)
+    total = residual + total if has_residual else total
+    return norm(total, weight), total * 2
+
+
+def norms() -> None:
+    """The norm in each form in which models write it, with and without a residual, for few rows and for many."""
+    group = group_of(0, 1, 2, 3)
+    rank, name = dist.get_rank(), group.group_name
+
+    with it.drop_in():
+        for dtype in (torch.float32, torch.bfloat16):
+            for norm in (torchs_norm, llamas_norm):
+                for lead in ((8,), (2, 3), (2, 160)):
+                    for has_residual in (False, True):
+                        a, b = integers((*lead, 8), rank, dtype), integers((8, 16), 9 + rank, dtype)
+                        weight, residual = integers((16,), 3, dtype), integers((*lead, 16), 4, dtype)
+
+                        function = partial(normalised, norm, has_residual, name)
+                        graph = rewritten(function, a, b, weight, residual)
+                        want, before = function(a, b, weight, residual), extension.calls()
+                        got, after = graph(a, b, weight, residual), extension.calls()
+                        what = (dtype, norm.__name__, lead, has_residual)
+                        assert operators(graph) == ["matmul_all_reduce_rms_norm"], (what, operators(graph))
+                        assert torch.equal(got[1], want[1]), what
+                        tolerance = 1e-5 if dtype == torch.float32 else 2.0**-6
+                        assert torch.allclose(got[0].float(), want[0].float(), rtol=tolerance, atol=tolerance), what
+                        op = "all_reduce_rms_norm" if len(lead) < 2 or lead[1] < 100 else "matmul_all_reduce"
+                        assert after[op] - before[op] == 1, what
+
+
+def test_norms(ranks):
+    ranks.run(norms)
+
+
+def left_alone() -> None:
+    """What is no sum over the ranks of products, or is used otherwise too, stays as it is."""
+    group, pair = group_of(0, 1, 2, 3), group_of(0, 1, 2)
+    rank, name = dist.get_rank(), group.group_name
+    a, b, c = (integers((4, 4), i + rank, torch.float32) for i in range(3))
+    cases = {
+        "another reduction": lambda a, b, c: all_reduce(a @ b, name, "max"),
+        "no product": lambda a, b, c: all_reduce(a + b, name),
+        "a sum with what is no product": lambda a, b, c: reduce_scatter(a @ b + c, name),
+        "a product that is used twice": lambda a, b, c: (lambda p: (all_reduce(p, name), p))(a @ b),
+        "a difference": lambda a, b, c: reduce_scatter(torch.sub(a @ b, a @ c), name),
+        "a weighted sum": lambda a, b, c: reduce_scatter(torch.add(a @ b, a @ c, alpha=2), name),
+        "whole numbers": lambda a, b, c: all_reduce(a.long() @ b.long(), name),
+        "one product that is scattered": lambda a, b, c: reduce_scatter(a @ b, name),
+        "a sum that is broadcast": lambda a, b, c: reduce_scatter(a @ b + a[:1] @ c, name),
+    }
+    with it.drop_in():
+        for what, function in cases.items():
+            graph = rewritten(function, a, b, c)
+            assert not [op for op in operators(graph) if op.startswith("matmul")], what
+            got, want = graph(a, b, c), function(a, b, c)
+            for mine, theirs in zip(flat(got), flat(want), strict=True):
+                assert torch.equal(mine, theirs), what
+
+        def sums_of_two_groups(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+            return all_reduce(a @ b, name) + all_reduce(a @ c, pair.group_name)
+
+        if rank < 3:
+            graph = rewritten(sums_of_two_groups, a, b, c)
+            assert operators(graph) == ["matmul_all_reduce", "matmul_all_reduce"], operators(graph)
+
+
+def test_what_is_left_alone(ranks):
+    ranks.run(left_alone)
+
+
+def ended() -> None:
+    """Graphs that were made under the drop-in run as torch's once it has ended; the configuration is what it was."""
+    from torch._inductor import config
+
+    group = group_of(0, 1, 2, 3)
+    rank, name = dist.get_rank(), group.group_name
+    a, b, c = (integers((4, 4), i + rank, torch.float32) for i in range(3))
+
+    def function(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        weight = c[0]
+        normal = torch.nn.functional.rms_norm(all_reduce(b @ c, name), (4,), weight, 1e-5)
+        return all_reduce(a @ b, name), reduce_scatter(a @ b + a @ c, name), normal
+
+    seen = []
+    for before in (None, seen.append):
+        config.post_grad_custom_pre_pass = before
+        with it.drop_in(), it.drop_in():
+            graph = rewritten(function, a, b, c)
+            ours = config.post_grad_custom_pre_pass
+            assert ours is not before and (ours.uuid() is None) == (before is not None)
+        assert config.post_grad_custom_pre_pass is before
+    config.post_grad_custom_pre_pass = None
+    assert len(seen) == 1
+    names = ["matmul_all_reduce", "matmul_reduce_scatter", "matmul_all_reduce_rms_norm"]
+    assert sorted(operators(graph)) == sorted(names), operators(graph)
+    calls, fallbacks = extension.calls(), it.stats().fallbacks
+    for got, want in zip(graph(a, b, c), function(a, b, c), strict=True):
+        assert torch.allclose(got, want, atol=1e-6)
+    assert extension.calls() == calls
+    now = it.stats().fallbacks
+    for op in names:
+        key = f"{op}: the drop-in has ended"
+        assert now[key] - fallbacks.get(key, 0) == 1, now
+    # Where another pass took its place, it stays, and ours does nothing any more.
+    kept = it.drop_in()
+    ours = config.post_grad_custom_pre_pass
+
+    def wrapped(graph: Any) -> None:
+        ours(graph)
+
+    config.post_grad_custom_pre_pass = wrapped
+    kept.__exit__(None, None, None)
+    assert config.post_grad_custom_pre_pass is wrapped
+    assert "matmul_all_reduce" not in operators(rewritten(function, a, b, c))
+    config.post_grad_custom_pre_pass = None
+
+
+def test_the_end(ranks):
+    ranks.run(ended)
