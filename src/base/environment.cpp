@@ -28,6 +28,8 @@ constexpr std::array<Variable, num_variables> registry{{
     {Key::world_size, "IMBREX_WORLD_SIZE", integer, "", "number of ranks; set by `imbrex launch`"},
     {Key::rendezvous, "IMBREX_RENDEZVOUS", text, "",
      "random text that is the same on all ranks of one launch and on no others; set by `imbrex launch`"},
+    {Key::vllm, "IMBREX_VLLM", integer, "0",
+     "1: vLLM's tensor-parallel layers run on Imbrex, where its Python package is installed beside vLLM"},
 
     {Key::torch_rank, "RANK", integer, "", "torchrun: this process's rank"},
     {Key::torch_world_size, "WORLD_SIZE", integer, "", "torchrun: number of ranks"},

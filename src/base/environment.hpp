@@ -19,6 +19,7 @@ enum class Key : std::uint8_t {
   rank,
   world_size,
   rendezvous,
+  vllm,
   // torchrun
   torch_rank,
   torch_world_size,
