@@ -25,7 +25,7 @@ MAX_LINES = 500
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 CUDA_HEADER = re.compile(r"^(cuda|nccl|nvml|nvtx|cublas|cutlass/|cute/|cooperative_groups|cub/|thrust/|mma\.h|nv/)")
 TORCH = re.compile(r'^[ \t]*#\s*include\s*[<"](torch|ATen|c10)/|^\s*(import|from)\s+torch\b', re.M)
-TORCH_FOLDERS = (("tests", "python"), ("examples", "python"))
+TORCH_FOLDERS = (("tests", "python"), ("examples", "python"), ("bench", "model"), ("bench", "python"))
 TORCH_PEERS = ("bench/peers_torch.py", "bench/peers_all_reduce.py")  # measure it
 # Folders in which no number is cast to a small integer. src/execute: without what lies in its folders.
 CHECKED_NUMBERS = ["src/plan", "src/execute", "src/execute/cpu"]
@@ -172,7 +172,7 @@ def check_foreign(root):
             text = text_of(path)
             is_pythons = where.parts[0] == "python" or where.parts[:2] in TORCH_FOLDERS
             if not is_pythons and str(where) not in TORCH_PEERS and TORCH.search(text):
-                faults.append(f"{where}: uses torch; torch appears only under python/, tests/python/, examples/python/ and in {', '.join(TORCH_PEERS)}")
+                faults.append(f"{where}: uses torch; torch appears only under python/, {', '.join('/'.join(one) for one in TORCH_FOLDERS)} and in {', '.join(TORCH_PEERS)}")
             if folder in ("include", "src", "cli", "python", "examples") and path.suffix in CODE:
                 if str(where) != "src/base/environment.cpp" and GETENV.search(without_comments(text)):
                     faults.append(f"{where}: calls getenv; only src/base/environment.cpp may")

@@ -1,0 +1,59 @@
+"""Where a rank works, and how long its calls take there."""
+
+import ctypes
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def device_of(local_rank, local_ranks):
+    """The rank's GPU, which it shares where there are too few; the CPU where there is none."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // local_ranks))
+        return torch.device("cpu")
+    if count < local_ranks:
+        os.environ.setdefault("NCCL_HOSTID", f"rank{local_rank}")  # NCCL takes no two ranks of one host on one GPU
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS' condition for the same bits each time
+    device = torch.device("cuda", local_rank % count)
+    torch.cuda.set_device(device)
+    return device
+
+
+def graph_nodes(graph):
+    """Nodes of a captured graph; None where the runtime does not say."""
+    try:
+        runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.split('.')[0]}")
+        count = ctypes.c_size_t(0)
+        failed = runtime.cudaGraphGetNodes(ctypes.c_void_p(graph.raw_cuda_graph()), None, ctypes.byref(count))
+    except (OSError, AttributeError):
+        return None
+    return None if failed else count.value
+
+
+class Clock:
+    """Times calls on all ranks, which begin together."""
+
+    def __init__(self, device, meeting):
+        self.device, self.meeting = device, meeting
+
+    def sample(self, call, calls):
+        """Microseconds a call, and those of the host to issue it, on the slowest rank; the most memory of any rank."""
+        on_gpu = self.device.type == "cuda"
+        if on_gpu:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+        dist.barrier(group=self.meeting)
+        begin = time.perf_counter()
+        for _ in range(calls):
+            call()
+        issued = time.perf_counter()
+        if on_gpu:
+            torch.cuda.synchronize()
+        end = time.perf_counter()
+        memory = torch.cuda.max_memory_allocated() if on_gpu else 0
+        taken = torch.tensor([(end - begin) / calls * 1e6, (issued - begin) / calls * 1e6, memory], dtype=torch.float64)
+        dist.all_reduce(taken, dist.ReduceOp.MAX, group=self.meeting)
+        return taken.tolist()

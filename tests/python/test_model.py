@@ -1,0 +1,81 @@
+"""The model-level measurement at a size for the CPU: what it checks holds, and what it writes is whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import imbrex
+from imbrex._library import program
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZES = (
+    "--models llama3-8b --scale 16 --check-scale 16 --layers 1 --sequence 32 --batch 2 --tokens 4 --rounds 1 --calls 1"
+)
+
+
+def test_a_small_layer(tmp_path):
+    """
+    In one run over 2 ranks: the logits' error is at most 1.5x that of functional collectives, and lies with the codec's
+    bound beside it; the loss over 50 steps is within 1 % of the whole model's, and the same bits twice.
+    """
+    out = tmp_path / "model.json"
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        str(ROOT / "bench/model/measure.py"),
+    ]
+    command += [*SIZES.split(), "--program", str(program()), "--out", str(out)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "SKIPPED: torch symmetric memory" in done.stdout
+    result = json.loads(out.read_text())
+    print(json.dumps(result["checks"], indent=1))
+    logits = result["checks"]["llama3-8b"]["logits"]
+    for how in ("", ", split by sequence"):
+        assert 0 < logits["Imbrex" + how]["error"] <= 1.5 * logits["functional collectives" + how]["error"], logits
+    coded = logits["Imbrex int8"]
+    assert coded["bound"] > 0 and coded["error"] >= logits["Imbrex"]["error"] and coded["error"] < 0.1, logits
+    training = result["checks"]["llama3-8b"]["training"]
+    assert training["same bits"] and training["distance"] < 0.01, training
+    assert training["Imbrex"] < 0.95 * training["first"], training
+
+    rows = {row["pass"]: row for row in result["rows"]}
+    assert set(rows) == {"train", "prefill", "decode"} and rows["decode"]["tokens"] == 4
+    for name, row in rows.items():
+        ways = {"functional collectives", "Imbrex", "no communication"} | (
+            {"Imbrex int8"} if name != "train" else set()
+        )
+        assert set(row["ways"]) == ways, row
+        assert all(numbers["us"] > 0 and numbers["host_us"] > 0 for numbers in row["ways"].values()), row
+        base = row["ways"]["functional collectives"]
+        if "overlap" in base:
+            assert base["overlap"] == 0 and row["ways"]["no communication"]["overlap"] == 1, row
+    assert rows["prefill"]["predicted"]["Imbrex"] <= rows["prefill"]["predicted"]["cuBLAS, then the collective"]
+
+
+def test_time_to_the_first_token(tmp_path):
+    """Simulated for a machine: a model's layers take as much longer as there are more of them."""
+    out = tmp_path / "predicted.json"
+    command = [sys.executable, str(ROOT / "bench/model/predict.py"), "--program", str(program()), "--out", str(out)]
+    command += ["--machines", "4xh200", "--models", "llama3-8b", "--sequence", "512", "--batch", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["way"] for row in rows] == ["cuBLAS, then the collective", "Imbrex"]
+    for row in rows:
+        assert row["predicted"] and row["ranks"] == 4
+        assert abs(row["first_token_ms"] - 32 * row["layer_us"] / 1e3) < 0.1, row
+        assert abs(sum(row["parts_us"].values()) - row["layer_us"]) < 1, row
+    assert rows[1]["layer_us"] < rows[0]["layer_us"]
