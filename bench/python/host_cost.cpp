@@ -1,5 +1,5 @@
-// What host_cost.py measures Python against: an operator of the library, called from C++, and operators for torch that do
-// nothing but take their arguments and, where none is given, make a result.
+// What host_cost.py measures Python against: an operator of the library, called from C++, and operators for torch that
+// do nothing but take their arguments and, where none is given, make a result.
 #include <chrono>
 #include <cstdint>
 #include <initializer_list>

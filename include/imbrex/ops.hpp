@@ -80,8 +80,8 @@ class GemmOperator {
   GemmOperator& operator=(const GemmOperator&) = delete;
 
   /// This rank's operands, in order: "a", "b", "bias" if the shape has one, "a_scale" and "b_scale" if it has scales,
-  /// "out"; of further B "b1", "bias1", "out1", "b2" and so on; "gathered". With any_m, those of the largest M, here and
-  /// where none is given.
+  /// "out"; of further B "b1", "bias1", "out1", "b2" and so on; "gathered". With any_m, those of the largest M, here
+  /// and where none is given.
   const std::vector<OperandInfo>& operands() const;
 
   /// The operand of that name at `data`, where it lies without gaps.
