@@ -95,10 +95,9 @@ void PlanOptions::add_to(CLI::App& command) {
       ->expected(1, max_products - 1);
   command.add_flag("--gathered-a", gathered_a, "all_gather_gemm: the gathered A is an output, too");
   command
-      .add_option(
-          "--strategy", strategy,
-          "sequential (GEMM, then collective), decomposed (in chunks), fused (tile by tile), signaled (by groups "
-          "of tiles), or auto (default): the fastest by prediction")
+      .add_option("--strategy", strategy,
+                  "sequential (GEMM, then collective), decomposed (in chunks), fused (tile by tile), signaled (in tile "
+                  "groups), or auto (default): the fastest by prediction")
       ->type_name("NAME");
 
   add_integer(command, "--tile-m", knobs.tile_m, 1, most, "Rows of a tile (default 128)")->group(knob_group);
