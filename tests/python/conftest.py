@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+
 from pool import Failure, Pool
+
+# torch keeps compiled graphs by what they are made of, without the schemas of operators that are not its own: those of
+# another version of the package would be found in a cache that outlives a run.
+_cache = tempfile.mkdtemp(prefix="imbrex-inductor-")
+atexit.register(shutil.rmtree, _cache, ignore_errors=True)
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = _cache
 
 # Without these, operators on GPUs do without NCCL. The ranks' processes begin later.
 for name in ("NCCL_NVLS_ENABLE", "NCCL_GRAPH_REGISTER"):
