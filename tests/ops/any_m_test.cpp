@@ -183,6 +183,37 @@ TEST(AnyM, NeedsNoCollectiveSetUpInAThousandCalls) {
   }
 }
 
+// The first byte of the heap that nobody ever had. Asking takes 256 bytes.
+std::size_t first_unused(World& world) {
+  runtime::HostHeap& heap = dynamic_cast<runtime::HostWorld&>(world).host_heap();
+  const std::size_t offset = heap.allocate_unused(1);
+  heap.release(offset);
+  return offset;
+}
+
+// The plan for 125 rows takes more memory than those for 155, 77 and so on.
+TEST(AnyM, TakesMoreMemoryWhereFewerRowsNeedIt) {
+  const auto body = [](World& world) {
+    const Case c{{Operator::gemm_all_reduce, 155, 494, 780, world.size(), Type::fp32}};
+    std::map<std::int64_t, Call> calls;
+    for (std::int64_t m : {155, 125, 7}) calls.try_emplace(m, world, c.problem, m, c.options);
+    const auto op = test::make_operator(world, c.problem.op, shape_of(c.problem), c.options);
+    const auto taken_by = [&](std::int64_t m) {
+      const std::size_t before = first_unused(world);
+      const std::uint64_t entries = entered(world);
+      EXPECT_TRUE(calls.at(m).right(*op)) << "M = " << m;
+      EXPECT_EQ(entered(world), entries);
+      return first_unused(world) - before - 256;
+    };
+    EXPECT_EQ(taken_by(155), 0u);
+    EXPECT_EQ(taken_by(7), 0u);
+    EXPECT_GT(taken_by(125), 0u);
+    for (std::int64_t m : {7, 125, 155, 155, 125}) EXPECT_EQ(taken_by(m), 0u);
+    return 0;
+  };
+  EXPECT_EQ(run_threads(4, roomy, body), 0);
+}
+
 // The same on every rank: nothing has happened, and the operator goes on.
 TEST(AnyM, RefusesWhatItWasNotMadeFor) {
   const auto body = [](World& world) {
