@@ -231,7 +231,9 @@ TEST(ChooseGpuPlan, WithoutNcclNothingNeedsIt) {
     for (const RankPlan& rank : plan.ranks)
       for (const Queue& queue : rank.queues)
         for (const Task& task : queue.tasks)
-          if (const auto* work = std::get_if<Collective>(&task.work)) EXPECT_EQ(work->backend, Backend::imbrex);
+          if (const auto* work = std::get_if<Collective>(&task.work)) {
+            EXPECT_EQ(work->backend, Backend::imbrex);
+          }
     fused += chosen.strategy == Strategy::fused;
     own += chosen.strategy == Strategy::sequential && p.ranks > 1;
   }
