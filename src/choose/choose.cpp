@@ -5,6 +5,7 @@
 #include "base/ceil_div.hpp"
 #include "choose/signaled_times.hpp"
 #include "execute/peer_access.hpp"
+#include "plan/problem.hpp"
 #include "plan/strategies/strategies.hpp"
 
 namespace imbrex::choose {
@@ -115,8 +116,7 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
       // Neither several hosts nor codes are for fused plans; asked for, they are refused by name.
       const bool library = knobs->nodes > 1 || ((knobs->codec || unreachable) && !strategy);
       if (!wanted(s) || (s == Strategy::fused && library)) continue;
-      const bool one_output = problem.more_n.front() == 0 && !problem.gathered_a;
-      if (s == Strategy::signaled && !strategy && !one_output) continue;
+      if (s == Strategy::signaled && !strategy && !plan::has_one_output(problem)) continue;
       plan::validate_knobs(problem, s, *knobs);
       list.push_back({s, *knobs});
     }
@@ -155,8 +155,7 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
       c.knobs.chunks = chunks;
       list.push_back(c);
     }
-  const bool one_output = problem.more_n.front() == 0 && !problem.gathered_a;
-  if (wanted(Strategy::signaled) && (strategy || (problem.ranks > 1 && one_output)))
+  if (wanted(Strategy::signaled) && (strategy || (problem.ranks > 1 && plan::has_one_output(problem))))
     for (const Cut& cut : whole) add_signaled(list, problem, machine, cut_as(cut));
   return list;
 }

@@ -16,18 +16,6 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-// A list of groups, the last one's first unit first.
-std::vector<std::int64_t> sizes_of(const std::vector<std::int64_t>& begins, std::int64_t units) {
-  std::vector<std::int64_t> sizes;
-  for (std::int64_t end = units; end > 0;) {
-    const std::int64_t begin = begins[at(end)];
-    sizes.push_back(end - begin);
-    end = begin;
-  }
-  std::reverse(sizes.begin(), sizes.end());
-  return sizes;
-}
-
 std::int64_t parts_of(const Problem& problem) { return problem.op == Operator::gemm_all_reduce ? 1 : problem.ranks; }
 
 // Rows of every rank's part.
@@ -120,14 +108,13 @@ std::vector<std::int64_t> best_groups_of_all(const GroupCosts& costs, int most_g
   double least = std::numeric_limits<double>::infinity();
   // A bit for each unit behind which a group ends.
   for (std::uint32_t cuts = 0; cuts < std::uint32_t{1} << (units - 1); ++cuts) {
-    std::vector<std::int64_t> begins(at(units + 1), 0);
+    std::vector<std::int64_t> sizes;
     std::int64_t begin = 0;
     for (std::int64_t end = 1; end <= units; ++end) {
       if (end < units && (cuts >> (end - 1) & 1) == 0) continue;
-      begins[at(end)] = begin;
+      sizes.push_back(end - begin);
       begin = end;
     }
-    std::vector<std::int64_t> sizes = sizes_of(begins, units);
     if (std::ssize(sizes) > most_groups) continue;
     const double seconds = seconds_of_groups(costs, sizes);
     if (seconds > least || (seconds == least && sizes.size() >= best.size())) continue;
@@ -160,10 +147,8 @@ GroupCosts signaled_costs(const Problem& problem, const Knobs& knobs, const Mach
   costs.collective = [problem, knobs, units, bytes, gate, &machine](std::int64_t first, std::int64_t count) {
     const double part = bytes * units.share(first, count);
     if (knobs.codec) {
-      const auto& [one, two] = *knobs.codec;
-      const double shorter =
-          (wire_bits(one) + wire_bits(two)) / 2 / (8 * static_cast<double>(size_of(output_type(problem.type))));
-      return gate + machine::coded_seconds(machine, problem.op == Operator::gemm_reduce_scatter, part * shorter);
+      return gate + machine::coded_seconds(machine, problem.op == Operator::gemm_reduce_scatter,
+                                           part * plan::shortening(*knobs.codec, output_type(problem.type)));
     }
     return gate + machine::collective_seconds(machine, curve_of(problem.op), knobs.transport == Transport::store,
                                               problem.ranks, part);

@@ -21,6 +21,9 @@ inline int count_products(const Problem& problem) {
   return count;
 }
 
+/// Whether the first product is all that the problem asks for: neither several B nor the gathered A.
+inline bool has_one_output(const Problem& problem) { return count_products(problem) == 1 && !problem.gathered_a; }
+
 /// Columns of all ranks' products of that number.
 inline std::int64_t n_of(const Problem& problem, int product) {
   return product == 0 ? problem.n : problem.more_n[static_cast<std::size_t>(product) - 1];

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "jobs/run.hpp"
-#include "support/random_plan.hpp"
+#include "support/random_run.hpp"
 
 namespace imbrex {
 namespace {
@@ -23,16 +23,7 @@ jobs::RunResult run_once(const jobs::RunRequest& request, int& code) {
 
 // Within its bound, and the same bits twice. Returns the largest error over the bound.
 double expect_right(test::Random& random, const test::RandomCase& c) {
-  jobs::RunRequest request;
-  request.problem = c.problem;
-  request.strategy = c.strategy;
-  request.knobs = c.knobs;
-  request.seed = static_cast<std::uint64_t>(random.between(0, 1 << 30));
-  request.verify = true;
-  request.repeat = 2;
-  request.threads = true;
-  request.wait_limit = 60;
-  request.cpu.workers = static_cast<int>(random.between(1, 2));
+  const jobs::RunRequest request = test::verified_run(random, c);
   SCOPED_TRACE(test::describe(c));
   int code = -1;
   const jobs::RunResult result = run_once(request, code);

@@ -55,16 +55,22 @@ std::vector<Region*> regions_of(Task& task) {
   return regions;
 }
 
-std::optional<std::string> shift_region(Plan& plan, Random& random) {
+// A task that has regions, and which of them it is.
+std::optional<std::pair<Place, std::size_t>> pick_region(Plan& plan, Random& random) {
   const auto where = places(plan, [](const Task& t) {
     Task copy = t;
     return !regions_of(copy).empty();
   });
   if (where.empty()) return std::nullopt;
   const Place p = where[pick(random, where)];
-  const auto regions = regions_of(at(plan, p));
-  const std::size_t which = pick(random, regions);
-  Region& r = *regions[which];
+  return std::pair(p, pick(random, regions_of(at(plan, p))));
+}
+
+std::optional<std::string> shift_region(Plan& plan, Random& random) {
+  const auto picked = pick_region(plan, random);
+  if (!picked) return std::nullopt;
+  const auto& [p, which] = *picked;
+  Region& r = *regions_of(at(plan, p))[which];
   const Buffer& b = plan.buffers[static_cast<std::size_t>(r.buffer)];
   // Inside the buffer where there is room, so that more than the bounds check is tried.
   const std::int64_t row_room = b.rows - r.rows, col_room = b.cols - r.cols;
@@ -83,14 +89,10 @@ std::optional<std::string> shift_region(Plan& plan, Random& random) {
 
 // The other buffer has the same type, and room for the region where it is.
 std::optional<std::string> change_buffer(Plan& plan, Random& random) {
-  const auto where = places(plan, [](const Task& t) {
-    Task copy = t;
-    return !regions_of(copy).empty();
-  });
-  if (where.empty()) return std::nullopt;
-  const Place p = where[pick(random, where)];
-  const auto regions = regions_of(at(plan, p));
-  Region& r = *regions[pick(random, regions)];
+  const auto picked = pick_region(plan, random);
+  if (!picked) return std::nullopt;
+  const auto& [p, which] = *picked;
+  Region& r = *regions_of(at(plan, p))[which];
   const auto buffer = [&](int i) -> const Buffer& { return plan.buffers[static_cast<std::size_t>(i)]; };
   std::vector<int> others;
   for (int i = 0; i < std::ssize(plan.buffers); ++i)

@@ -6,7 +6,7 @@
 #include "imbrex/machine.hpp"
 #include "jobs/run.hpp"
 #include "support/exact_run.hpp"
-#include "support/random_plan.hpp"
+#include "support/random_run.hpp"
 
 namespace imbrex {
 namespace {
@@ -61,16 +61,7 @@ TEST(Outputs, AreWithinTheirBoundsOnRandomProblems) {
   for (int i = 0; i < problems; ++i) {
     const test::RandomCase c = random_outputs(random, i % 20 == 0 ? 300 : 100, true);
     SCOPED_TRACE(test::describe(c));
-    jobs::RunRequest request;
-    request.problem = c.problem;
-    request.strategy = c.strategy;
-    request.knobs = c.knobs;
-    request.seed = static_cast<std::uint64_t>(random.between(0, 1 << 30));
-    request.verify = true;
-    request.repeat = 2;
-    request.threads = true;
-    request.wait_limit = 60;
-    request.cpu.workers = static_cast<int>(random.between(1, 2));
+    const jobs::RunRequest request = test::verified_run(random, c);
     jobs::RunResult result;
     ASSERT_EQ(run(request, [&](const jobs::RunResult& r) { result = r; }), 0) << result.message;
     ASSERT_TRUE(result.verified);

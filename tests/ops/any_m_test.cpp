@@ -16,24 +16,9 @@
 namespace imbrex {
 namespace {
 
-using test::Random;
+using test::error_of, test::on_cpu, test::Random;
 
 constexpr WorldOptions roomy{.heap_bytes = std::size_t{1} << 28, .wait_limit = 60};
-
-OperatorOptions on_cpu() {
-  OperatorOptions options;
-  options.device = Device::cpu;
-  return options;
-}
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was refused";
-}
 
 // Barriers and gathers that this rank has entered.
 std::uint64_t entered(World& world) {

@@ -11,25 +11,10 @@
 namespace imbrex {
 namespace {
 
-using test::OperatorCase;
+using test::error_of, test::on_cpu, test::OperatorCase;
 
 constexpr Operator operators[] = {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
                                   Operator::gemm_all_to_all};
-
-OperatorOptions on_cpu() {
-  OperatorOptions options;
-  options.device = Device::cpu;
-  return options;
-}
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 // All four are alive and take turns.
 int take_turns(World& world) {

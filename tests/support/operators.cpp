@@ -3,8 +3,24 @@
 #include <fmt/format.h>
 
 #include "base/convert.hpp"
+#include "imbrex/error.hpp"
 
 namespace imbrex::test {
+
+OperatorOptions on_cpu() {
+  OperatorOptions options;
+  options.device = Device::cpu;
+  return options;
+}
+
+std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
 
 std::unique_ptr<GemmOperator> make_operator(World& world, Operator op, const GemmShape& shape,
                                             const OperatorOptions& options) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +12,11 @@
 #include "jobs/reference.hpp"
 
 namespace imbrex::test {
+
+OperatorOptions on_cpu();
+
+/// What the Error says that `f` throws; empty if it throws none.
+std::string error_of(const std::function<void()>& f);
 
 /// The operator of that kind.
 std::unique_ptr<GemmOperator> make_operator(World& world, Operator op, const GemmShape& shape,

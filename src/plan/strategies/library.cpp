@@ -64,9 +64,6 @@ void set_batch(Product& product, int batch, std::int64_t a_step, std::int64_t to
   product.to_step = to_step;
 }
 
-// The stages that one chunk's collective has at most, where it goes by way of the hosts.
-std::int64_t most_stages(const Builder& b) { return b.knobs().nodes == 1 ? 1 : std::max(b.knobs().nodes + 1, 5); }
-
 // What the collectives of several chunks have gathered, to the gathered A in the caller's memory, and before that this
 // rank's own rows.
 class HandOut {
@@ -100,7 +97,8 @@ Plan gather_then_gemm(Builder& b, int most_chunks) {
   const Problem& problem = b.problem();
   const int ranks = b.ranks(), count = count_products(problem);
   const std::int64_t chunks = count_chunks(shapes.a.rows, most_chunks);
-  b.expect_kept(counts_of(b, chunks, ranks * (count + (problem.gathered_a ? 1 : 0)), most_stages(b)).times(ranks));
+  b.expect_kept(
+      counts_of(b, chunks, ranks * (count + (problem.gathered_a ? 1 : 0)), most_stages(b.knobs().nodes)).times(ranks));
   // One chunk lies as the gathered A does. The library orders a rank's epochs by itself: no rank's part of the next
   // gather arrives before this rank joins it.
   const bool in_place = problem.gathered_a && chunks == 1;
@@ -165,21 +163,15 @@ Plan gather_then_gemm(Builder& b, int most_chunks) {
   return b.take();
 }
 
-CollectiveKind collective_of(Operator op) {
-  return op == Operator::gemm_reduce_scatter ? CollectiveKind::reduce_scatter
-         : op == Operator::gemm_all_reduce   ? CollectiveKind::all_reduce
-                                             : CollectiveKind::all_to_all;
-}
-
 Plan gemm_then_collective(Builder& b, int most_chunks) {
   const auto& shapes = b.shapes();
   const int ranks = b.ranks();
-  const CollectiveKind kind = collective_of(b.problem().op);
+  const CollectiveKind kind = collective_behind(b.problem().op);
   // An all-reduce cuts the whole product into chunks, the others every destination's rows.
   const int destinations = kind == CollectiveKind::all_reduce ? 1 : ranks;
   const std::int64_t part_rows = shapes.product.rows / destinations, cols = shapes.product.cols;
   const std::int64_t chunks = count_chunks(part_rows, most_chunks);
-  b.expect_kept(counts_of(b, chunks, destinations, most_stages(b)).times(ranks));
+  b.expect_kept(counts_of(b, chunks, destinations, most_stages(b.knobs().nodes)).times(ranks));
   const auto parts = chunks_of(part_rows, chunks, destinations);
   const Type partial_type = kind == CollectiveKind::all_to_all ? output_type(b.problem().type) : b.knobs().partial;
   const int partial = b.workspace("partial", Layout::row_major, partial_type, shapes.product.rows, cols, 1);

@@ -6,6 +6,14 @@
 
 namespace imbrex::plan {
 
+CollectiveKind collective_behind(Operator op) {
+  return op == Operator::gemm_reduce_scatter ? CollectiveKind::reduce_scatter
+         : op == Operator::gemm_all_reduce   ? CollectiveKind::all_reduce
+                                             : CollectiveKind::all_to_all;
+}
+
+std::int64_t most_stages(int nodes) { return nodes == 1 ? 1 : std::max(nodes + 1, 5); }
+
 struct LibraryCollectives::Stage {
   CollectiveKind kind;
   bool inside;  // a node; else across nodes
@@ -105,7 +113,7 @@ void LibraryCollectives::add(int rank, std::size_t chunk, const Region& from, co
   }
   const auto all = stages(rank, chunk, from, to);
   // Numbers that no other chunk, stage, node or place has.
-  const std::int64_t most_stages = std::max(nodes_ + 1, 5), first = number * most_stages;
+  const std::int64_t first = number * most_stages(nodes_);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Stage& s = all[i];
     const std::int64_t group = (first + static_cast<std::int64_t>(i)) * std::max(nodes_, places_) +

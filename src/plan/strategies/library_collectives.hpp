@@ -12,6 +12,12 @@
 
 namespace imbrex::plan {
 
+/// The collective that follows the operator's product; not of all_gather_gemm, whose comes before.
+CollectiveKind collective_behind(Operator op);
+
+/// The stages that a chunk's collective has at most where ranks lie on so many nodes.
+std::int64_t most_stages(int nodes);
+
 class LibraryCollectives {
  public:
   /// On queue `library`, for operands as wide and of the type as the buffer `like`; `rows`: of one rank's part, by

@@ -3,6 +3,7 @@
 
 #include "base/check.hpp"
 #include "plan/limits.hpp"
+#include "plan/problem.hpp"
 #include "plan/rank_plan.hpp"
 #include "plan/strategies/strategies.hpp"
 #include "plan/wave_groups.hpp"
@@ -130,7 +131,7 @@ void plan::validate_knobs(const Problem& problem, Strategy strategy, const Knobs
   IMBREX_EXPECTS(knobs.kept_free >= 0 && knobs.kept_free <= plan::most_workers,
                  "knob kept_free = {}: it must be from 0 to {}", knobs.kept_free, plan::most_workers);
   if (strategy == Strategy::signaled) {
-    IMBREX_EXPECTS(problem.more_n.front() == 0 && !problem.gathered_a,
+    IMBREX_EXPECTS(has_one_output(problem),
                    "strategy signaled multiplies by one B and does not give the gathered A; sequential, decomposed and "
                    "fused do");
     IMBREX_EXPECTS(!knobs.packed || problem.op == Operator::gemm_all_reduce,

@@ -82,9 +82,8 @@ class Signaled {
   void expect_room(std::int64_t tiles, std::int64_t groups) const {
     using base::counted_product, base::counted_sum;
     const auto parts = static_cast<std::int64_t>(split_.parts());
-    const std::int64_t stages = b_.knobs().nodes == 1 ? 1 : std::max(b_.knobs().nodes + 1, 5);
-    const std::int64_t tasks =
-        counted_sum(counted_product(tiles, parts + 1), counted_sum(counted_product(groups, stages), 1));
+    const std::int64_t collectives = counted_product(groups, most_stages(b_.knobs().nodes));
+    const std::int64_t tasks = counted_sum(counted_product(tiles, parts + 1), counted_sum(collectives, 1));
     b_.expect_kept(
         Counts{tasks, counted_product(4 + parts, tasks), counted_sum(2 * groups, split_.splits() ? tiles : 0)}.times(
             ranks()));
@@ -149,7 +148,7 @@ class Signaled {
 
   void exchange_rows() {
     const Extent product = b_.shapes().product;
-    const CollectiveKind kind = collective_of(b_.problem().op);
+    const CollectiveKind kind = collective_behind(b_.problem().op);
     const int owners = kind == CollectiveKind::all_reduce ? 1 : ranks();
     const std::int64_t part_rows = product.rows / owners;
     const std::int64_t tiles = base::counted_product(owners, count_tiles(part_rows));
@@ -218,12 +217,6 @@ class Signaled {
 
   Region a_rows(int rank, const Block& block) const {
     return b_.rows_of(rank, buffer_a, block.rows.begin, block.rows.size);
-  }
-
-  static CollectiveKind collective_of(Operator op) {
-    return op == Operator::gemm_reduce_scatter ? CollectiveKind::reduce_scatter
-           : op == Operator::gemm_all_reduce   ? CollectiveKind::all_reduce
-                                               : CollectiveKind::all_to_all;
   }
 
   // --------------------------------------------------------------------------------------- an all-reduce of tiles
