@@ -1,22 +1,12 @@
 #include "jobs/explain.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "choose/choose.hpp"
 #include "choose/signaled_times.hpp"
 #include "imbrex/advanced/execute.hpp"
-#include "plan/wave_groups.hpp"
 
 namespace imbrex::jobs {
-namespace {
-
-std::string time_text(double seconds) {
-  return seconds < 1e-3 ? fmt::format("{:.2f} us", 1e6 * seconds) : fmt::format("{:.3f} ms", 1e3 * seconds);
-}
-
-}  // namespace
 
 std::vector<Expectation> expectations(const Problem& problem, const std::optional<Knobs>& knobs,
                                       const Machine& machine) {
@@ -36,33 +26,19 @@ std::vector<Expectation> expectations(const Problem& problem, const std::optiona
   return expected;
 }
 
-std::string text_of(const std::vector<Expectation>& expected) {
-  std::string text = fmt::format("auto takes {}, expected to take {}", name_of(expected.front().strategy),
-                                 time_text(expected.front().seconds));
-  for (std::size_t i = 1; i < expected.size(); ++i)
-    text += fmt::format("{} {} {}", i == 1 ? ";" : ",", name_of(expected[i].strategy), time_text(expected[i].seconds));
-  return text;
-}
-
-std::vector<std::string> explain_groups(const Plan& plan, const Machine& machine) {
+std::optional<ExpectedGroups> expected_groups(const Plan& plan, const Machine& machine) {
   if (plan.strategy != Strategy::signaled || plan.problem.ranks == 1) return {};
-  const bool gather = plan.problem.op == Operator::all_gather_gemm;
   const choose::SignaledTimes times = choose::signaled_times(plan.problem, plan.knobs, machine);
-  std::vector<std::string> lines{fmt::format("{} group{}, of {}; {} SMs are kept free for their collectives",
-                                             times.groups.size(), times.groups.size() == 1 ? "" : "s",
-                                             plan.knobs.packed ? "tiles" : "rows of tiles", plan.knobs.kept_free)};
-  for (std::size_t g = 0; g < times.groups.size(); ++g) {
-    // A gather's times count from its end.
-    const choose::GroupTime& time = times.groups[gather ? times.groups.size() - 1 - g : g];
-    lines.push_back(gather
-                        ? fmt::format("  group {}: {}, gathered from {} to {}, its tiles from {} on", g + 1, time.units,
-                                      time_text(times.seconds - time.ends), time_text(times.seconds - time.begins),
-                                      time_text(times.seconds - std::max(time.computed, time.begins)))
-                        : fmt::format("  group {}: {}, computed at {}, its collective from {} to {}", g + 1, time.units,
-                                      time_text(time.computed), time_text(time.begins), time_text(time.ends)));
-  }
-  lines.push_back(fmt::format("  all done at {}, in closed form", time_text(times.seconds)));
-  return lines;
+  ExpectedGroups expected{{}, times.seconds};
+  for (const choose::GroupTime& time : times.groups)
+    expected.groups.push_back({time.units, time.computed, time.begins, time.ends});
+  if (plan.problem.op != Operator::all_gather_gemm) return expected;
+  // A gather's times count from its end, and its last group comes first.
+  std::reverse(expected.groups.begin(), expected.groups.end());
+  for (ExpectedGroup& group : expected.groups)
+    group = {group.units, times.seconds - std::max(group.tiles, group.begins), times.seconds - group.ends,
+             times.seconds - group.begins};
+  return expected;
 }
 
 }  // namespace imbrex::jobs

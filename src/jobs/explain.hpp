@@ -1,8 +1,8 @@
 // Why a plan is as it is: what the strategies were expected to take, and when groups are.
 #pragma once
 
+#include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "imbrex/machine.hpp"
@@ -20,11 +20,20 @@ struct Expectation {
 std::vector<Expectation> expectations(const Problem& problem, const std::optional<Knobs>& knobs,
                                       const Machine& machine);
 
-/// "auto takes signaled, expected to take 5.936 ms; decomposed 5.978 ms, sequential 6.589 ms".
-std::string text_of(const std::vector<Expectation>& expected);
+/// One group of a signaled plan, in seconds from the plan's begin.
+struct ExpectedGroup {
+  std::int64_t units = 0;       ///< rows of tiles or, packed, tiles
+  double tiles = 0;             ///< when its tiles are computed; all_gather_gemm: when they begin
+  double begins = 0, ends = 0;  ///< its collective
+};
 
-/// Lines about a signaled plan's groups: their sizes, and when each is computed and sent, in closed form; none of other
-/// plans.
-std::vector<std::string> explain_groups(const Plan& plan, const Machine& machine);
+/// The groups of a signaled plan, in closed form, and when all is done.
+struct ExpectedGroups {
+  std::vector<ExpectedGroup> groups;
+  double seconds = 0;
+};
+
+/// None for other plans, and for plans of one rank.
+std::optional<ExpectedGroups> expected_groups(const Plan& plan, const Machine& machine);
 
 }  // namespace imbrex::jobs
