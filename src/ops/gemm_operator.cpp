@@ -120,7 +120,7 @@ struct GemmOperator::State {
   std::unique_ptr<Execution> on_host;          // with any M: the largest's
   std::shared_ptr<ops::GpuOperation> on_gpus;
   std::string why_cpu;
-  bool coded = false, called = false;
+  bool called = false;
   CodecReport last_codes;  // on the CPU: of the last call
   execute::OperandRules rules;
   runtime::Calls& calls;
@@ -184,11 +184,12 @@ struct GemmOperator::State {
   }
 
   Execution& execution() { return on_gpus ? *on_gpus->execution : *on_host; }
+
   // On the CPU. The execution of another M may be gone when somebody asks for the report.
   Report run_here(const Addresses& addresses) {
     Execution& of_m = execution_of(rules.m());
     Report report = of_m.run(addresses);
-    if (coded) last_codes = of_m.codec_report();
+    if (options.codec) last_codes = of_m.codec_report();
     return report;
   }
 
@@ -252,7 +253,6 @@ GemmOperator::GemmOperator(World& world, Operator op, const GemmShape& shape, co
   });
   state_ = std::make_unique<State>(world, problem, shape.any_m, options);
   State& s = *state_;
-  s.coded = options.codec.has_value();
   if (shape.any_m) {
     if (wanted) s.why_cpu = ops::gpus_of(world, options.cuda)->refusal;
     IMBREX_EXPECTS(!wanted || !s.why_cpu.empty(), "any_m = true: the ranks have GPUs, and {}", no_any_m_on_gpus);
@@ -261,7 +261,7 @@ GemmOperator::GemmOperator(World& world, Operator op, const GemmShape& shape, co
   }
   if (wanted && s.prepare_on_gpus(s.why_cpu)) return;
   if (options.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", s.why_cpu));
-  s.plan = std::make_shared<const Plan>(choose_plan(problem, nominal_host_machine(), options));
+  s.plan = std::make_shared<const Plan>(s.plan_of(problem.m));
   s.host = make_cpu_executor(world, options.cpu);
   s.on_host = s.host->prepare(s.plan);
 }
@@ -340,7 +340,7 @@ std::shared_ptr<void> GemmOperator::allocate_output() {
 
 CodecReport GemmOperator::codec_report(CudaStream stream) {
   State& s = *state_;
-  IMBREX_EXPECTS(s.coded, "codec_report: {} was made without a codec", name_of(s.problem.op));
+  IMBREX_EXPECTS(s.options.codec.has_value(), "codec_report: {} was made without a codec", name_of(s.problem.op));
   synchronize(stream);
   return merged(s.world, s.called && s.on_gpus ? s.execution().codec_report() : s.last_codes);
 }
