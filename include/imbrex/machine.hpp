@@ -135,7 +135,8 @@ Machine parse_machine(std::string_view json, std::string_view origin = "machine"
 /// folders and the names that exist.
 Machine load_machine(std::string_view name_or_path, const std::vector<std::string>& folders = {});
 
-/// The folders that came with the library, in the order in which they are searched.
+/// The folders that came with the library, in the order in which they are searched: `share/imbrex/machines` beside the
+/// folders of the library and of the program, then the source tree's and the installation's.
 std::vector<std::string> machine_folders();
 
 /// Names that load_machine knows, sorted.

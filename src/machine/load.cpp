@@ -1,4 +1,6 @@
 // Finding machine files by name.
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -35,13 +37,21 @@ Machine load_file(const fs::path& path) {
 
 }  // namespace
 
-// Folders that came with the library: beside an installed program, in the tree it was built from, and where it was
-// configured to be installed. The first makes a copied installation find its own files.
+// Folders that came with the library: beside the library and beside an installed program, each of which may have been
+// copied; in the tree it was built from; and where it was configured to be installed. A Python package is run by a
+// program that lies elsewhere.
 std::vector<std::string> machine_folders() {
   std::vector<std::string> folders;
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  if (!error) folders.push_back((program.parent_path().parent_path() / "share/imbrex/machines").string());
+  const auto beside = [&](const fs::path& file) {
+    std::error_code error;
+    const fs::path real = fs::canonical(file, error);
+    if (error) return;
+    std::string folder = (real.parent_path().parent_path() / "share/imbrex/machines").string();
+    if (std::find(folders.begin(), folders.end(), folder) == folders.end()) folders.push_back(std::move(folder));
+  };
+  if (Dl_info own{}; dladdr(reinterpret_cast<const void*>(&machine_folders), &own) != 0 && own.dli_fname != nullptr)
+    beside(own.dli_fname);
+  beside("/proc/self/exe");
   folders.emplace_back(IMBREX_SOURCE_MACHINES);
   folders.emplace_back(IMBREX_INSTALLED_MACHINES);
   return folders;

@@ -1,4 +1,5 @@
 // Machine files: both ways, strict, found by name; curves; the probed host.
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -179,6 +180,14 @@ TEST(Machine, FilesAreFoundByNameAndPath) {
       }
     }
   }
+}
+
+// A Python package holds the library and its machines, and the program that runs it, Python, lies elsewhere.
+TEST(Machine, FilesBesideTheLibraryAreFoundFirst) {
+  Dl_info library{};
+  ASSERT_NE(dladdr(reinterpret_cast<const void*>(&load_machine), &library), 0);
+  const auto place = std::filesystem::canonical(library.dli_fname).parent_path().parent_path();
+  EXPECT_EQ(machine_folders().front(), (place / "share/imbrex/machines").string());
 }
 
 TEST(Machine, CurvesInterpolateBetweenPointsAndKeepTheLastRate) {
