@@ -24,9 +24,10 @@ def _worker(rank: int, size: int, store: str, pipe: Any, environment: dict[str, 
     sys.path.insert(0, str(Path(__file__).parent))
     import torch
     import torch.distributed as dist
+    from device_for_tests import backend_of
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    dist.init_process_group(backend_of(rank), init_method=f"file://{store}", rank=rank, world_size=size)
     pipe.send(("ready", None))
     while (message := pipe.recv()) is not None:
         module, name, kwargs = message

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from device_for_tests import generator_of
 from torch import Tensor
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -54,7 +55,7 @@ def draw(seed: int, ops: tuple[str, ...]) -> Problem:
 
 def integers(shape: tuple[int, ...], seed: int, dtype: torch.dtype) -> Tensor:
     """Small whole numbers, so that every sum is exact in every type."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = generator_of(seed)
     return torch.randint(-2, 3, shape, generator=generator).to(dtype)
 
 

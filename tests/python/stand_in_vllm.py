@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric
+from device_for_tests import generator_of
 from torch import Tensor
 
 E4M3 = torch.float8_e4m3fn
@@ -63,7 +64,7 @@ def patched_fused_scaled_matmul_reduce_scatter(
 
 
 def whole_numbers(rows: int, columns: int, seed: int) -> Tensor:
-    return torch.randint(-2, 3, (rows, columns), generator=torch.Generator().manual_seed(seed)).float()
+    return torch.randint(-2, 3, (rows, columns), generator=generator_of(seed)).float()
 
 
 def layer(group: dist.ProcessGroup) -> None:

@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
+from device_for_tests import generator_of
 from groups_for_tests import group_of
 
 import imbrex
@@ -23,7 +24,7 @@ ROUNDING = {"float32": 2**-22, "bfloat16": 2**-7, "float16": 2**-10}
 
 def operands(rows: int, k: int, n: int, dtype: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """This rank's A and B; small whole numbers, so that its product is exact in float32."""
-    generator = torch.Generator().manual_seed(seed * 10 + dist.get_rank())
+    generator = generator_of(seed * 10 + dist.get_rank())
     draw = [torch.randint(-3, 4, shape, generator=generator) for shape in ((rows, k), (k, n))]
     return draw[0].to(getattr(torch, dtype)), draw[1].to(getattr(torch, dtype))
 
@@ -49,7 +50,7 @@ def within_the_bound() -> None:
             off = (got.float() - want).abs().max().item()
             assert 0 < off <= bound, f"{dtype} {codec}: {off} off, the bound is {bound}"
             digests = [None] * 4
-            dist.all_gather_object(digests, hashlib.sha256(got.view(torch.uint8).numpy().tobytes()).hexdigest())
+            dist.all_gather_object(digests, hashlib.sha256(got.view(torch.uint8).cpu().numpy().tobytes()).hexdigest())
             assert len(set(digests)) == 1
             out = torch.empty_like(got)
             assert it.matmul_all_reduce(a, b, group, codec=codec, out=out) is out and torch.equal(out, got)
@@ -97,7 +98,7 @@ def modules_and_gradients() -> None:
             for codec in (None, "int8")
         ]
         layers[1].load_state_dict(layers[0].state_dict())
-        generator = torch.Generator().manual_seed(7 + dist.get_rank())
+        generator = generator_of(7 + dist.get_rank())
         x = torch.randn(16, 8, generator=generator)
         xs = [x.clone().requires_grad_() for _ in layers]
         exact, coded = (layer(one) for layer, one in zip(layers, xs, strict=True))

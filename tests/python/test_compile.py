@@ -8,6 +8,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
+from device_for_tests import generator_of
 from groups_for_tests import group_of
 from problems import Problem, arguments, draw, inputs
 from test_operators import GEMMS
@@ -76,7 +77,7 @@ def compiled() -> dict[str, int]:
         z, _ = it.all_reduce_rms_norm(y, None, weight, 1e-5, group)
         return it.matmul_all_reduce(z, down.reshape(z.shape[1], -1), group) + it.all_reduce(x, group).sum()
 
-    generator = torch.Generator().manual_seed(dist.get_rank())
+    generator = generator_of(dist.get_rank())
     x, up, down = (torch.randn(shape, generator=generator) for shape in ((4, 8), (8, 6), (6, 8)))
     weight = torch.ones(8)
     want = layer(x, up, down, weight)

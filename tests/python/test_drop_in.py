@@ -85,7 +85,7 @@ def plain_operators() -> None:
             DTYPES.values(), (((8, 16), 0), ((4, 2, 16), 0), ((2, 4, 16), 1), ((1, 4, 16), 1)), (False, True), (1, 3)
         ):
             a = lying(integers(shape, rank, dtype), dim)
-            bs = [integers((16, 4 * (i + 1)), 50 + rank + i, dtype) for i in range(several)]
+            bs = [integers((16, 8 * (i + 1)), 50 + rank + i, dtype) for i in range(several)]
             bs = [b.t().contiguous().t() if columns else b for b in bs]
             for return_a in (True, False):
                 got = torch.ops.symm_mem.fused_all_gather_matmul(a, bs, dim, name, return_A=return_a)

@@ -8,6 +8,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
+from device_for_tests import generator_of
 from groups_for_tests import group_of
 
 import imbrex.torch as it
@@ -35,7 +36,7 @@ def shards(whole: torch.Tensor, dim: int) -> torch.Tensor:
 def operator_gradients(op: str, dim: int, batch: int) -> None:
     """dX, dW and dbias of one operator."""
     group, rank = group_of(0, 1, 2, 3), dist.get_rank()
-    generator = torch.Generator().manual_seed(11)
+    generator = generator_of(11)
 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -97,7 +98,7 @@ def test_partial_gradients(ranks):
 def exchange_gradients() -> None:
     """matmul_all_to_all: against the same by torch's collectives."""
     group, rank = group_of(0, 1, 2, 3), dist.get_rank()
-    generator = torch.Generator().manual_seed(12)
+    generator = generator_of(12)
     a, b, dy = (torch.randn(4, *shape, generator=generator, dtype=torch.float64) for shape in ((8, 6), (5, 6), (8, 5)))
     wide = [a.clone().requires_grad_(), b.clone().requires_grad_()]
     products = [x @ w.t() for x, w in zip(*wide, strict=True)]
@@ -116,7 +117,7 @@ def test_exchange_gradients(ranks):
 def list_gradients() -> None:
     """Several B of one gather, with the gathered A used as well."""
     group = group_of(0, 1, 2, 3)
-    generator = torch.Generator().manual_seed(13)
+    generator = generator_of(13)
     x = torch.randn(TOKENS, HIDDEN, generator=generator, dtype=torch.float64)
     ws = [torch.randn(4 * n, HIDDEN, generator=generator, dtype=torch.float64) for n in (3, 2)]
     wide = [one.clone().requires_grad_() for one in (x, *ws)]
@@ -139,7 +140,7 @@ def norm_gradients() -> None:
     """The RMSNorm behind the all-reduce."""
     group = group_of(0, 1, 2, 3)
     rank = dist.get_rank()
-    generator = torch.Generator().manual_seed(14)
+    generator = generator_of(14)
     parts, residual, weight, dy, ds = (
         torch.randn(shape, generator=generator, dtype=torch.float64)
         for shape in ((4, 6, 8), (6, 8), (8,), (6, 8), (6, 8))
@@ -182,7 +183,7 @@ def layers(sequence_parallel: bool, plan: bool) -> None:
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.distributed.tensor.parallel import parallelize_module
 
-    generator = torch.Generator().manual_seed(15)
+    generator = generator_of(15)
     model = Unsharded(generator)
     x = torch.randn(TOKENS, HIDDEN, generator=generator, dtype=torch.float64, requires_grad=True)
     dy = torch.randn(TOKENS, HIDDEN, generator=generator, dtype=torch.float64)
@@ -190,7 +191,7 @@ def layers(sequence_parallel: bool, plan: bool) -> None:
     want.backward(dy)
     if plan:
         mesh = init_device_mesh("cpu", (RANKS,))
-        split = Unsharded(torch.Generator().manual_seed(15))
+        split = Unsharded(generator_of(15))
         split.load_state_dict(model.state_dict())
         split = split.float()
         ends = Shard(0) if sequence_parallel else Replicate()

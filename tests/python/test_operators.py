@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
+from device_for_tests import generator_of
 from groups_for_tests import first, group_of
 from problems import DTYPES, Problem, arguments, draw, inputs, integers, reference
 
@@ -86,8 +87,8 @@ def lists_of_b(dtype: str, dim: int) -> None:
     parts = [integers(shape, 70 + r, DTYPES[dtype]) for r in range(4)]
     a = parts[rank].movedim(dim, 0).contiguous().movedim(0, dim)
     whole = torch.cat(parts, dim)
-    bs = [integers((width, 8), 80 + 10 * rank + width, DTYPES[dtype]).t() for width in (4, 2, 2)]
-    some = [None, integers((2,), rank, DTYPES[dtype]), None]
+    bs = [integers((width, 8), 80 + 10 * rank + width, DTYPES[dtype]).t() for width in (16, 8, 8)]
+    some = [None, integers((8,), rank, DTYPES[dtype]), None]
     every = [integers((b.shape[1],), rank + i, DTYPES[dtype]) for i, b in enumerate(bs)]
     mixed = [bs[0], bs[1].contiguous(), bs[2]]
 
@@ -164,7 +165,7 @@ def all_reduces() -> None:
             assert torch.equal(it.all_reduce(parts[rank], group), want)
             x = parts[rank].clone()
             assert it.all_reduce(x, group, out=x) is x and torch.equal(x, want)
-    generator = torch.Generator().manual_seed(3)
+    generator = generator_of(3)
     parts = torch.randn(4, 4096, generator=generator)
     want = parts.double().sum(0)
     for codec, tolerance in (("int8", None), ("int8", 0.05), ("int4+int8", None)):
@@ -206,7 +207,7 @@ def coded_products() -> None:
     """Products whose sums travel through a codec stay within what their tolerance allows."""
     group = group_of(0, 1, 2, 3)
     rank = dist.get_rank(group)
-    generator = torch.Generator().manual_seed(4)
+    generator = generator_of(4)
     a, b = torch.randn(4, 16, 32, generator=generator), torch.randn(4, 32, 64, generator=generator)
     want = sum(x.double() @ y.double() for x, y in zip(a, b, strict=True))
     for tolerance in (None, 0.5):

@@ -1,0 +1,24 @@
+"""Where the tests' tensors lie: IMBREX_TEST_DEVICE says cpu, as it is without it, or cuda."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+DEVICE = os.environ.get("IMBREX_TEST_DEVICE", "cpu")
+
+
+def backend_of(rank: int) -> str:
+    """Makes the tests' device the default, and says which backends ranks talk by. Ranks share too few GPUs."""
+    if DEVICE == "cpu":
+        return "gloo"
+    os.environ.update(NCCL_HOSTID=f"rank{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
+    torch.cuda.set_device(rank % torch.cuda.device_count())
+    torch.set_default_device("cuda")
+    return "cpu:gloo,cuda:nccl"
+
+
+def generator_of(seed: int) -> torch.Generator:
+    """Random numbers on the tests' device."""
+    return torch.Generator(DEVICE).manual_seed(seed)
