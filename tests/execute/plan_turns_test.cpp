@@ -117,14 +117,17 @@ class TurnsOfRanks {
             << "epoch " << epoch << ", plan " << plan << ", signal " << s;
   }
 
-  /// What the waits of all blocks, which have met, showed: nothing of an epoch before or behind.
-  void expect_words(std::uint32_t rank, std::uint64_t epoch) const {
+  /// Once the waits of all blocks are met: nothing of an epoch before or behind. Nobody posts to this half again before
+  /// this rank has begun the next epoch.
+  void expect_all(std::uint32_t rank, std::size_t plan, std::uint64_t epoch) {
+    const PlanTurns t = view(rank, plan);
+    const auto half = static_cast<std::uint32_t>(epoch & 1);
     for (std::uint32_t sender = 0; sender < ranks; ++sender)
-      ASSERT_EQ(parts_[rank].words[epoch & 1][sender], epoch) << "from rank " << sender;
-  }
-
-  std::uint32_t counter(std::uint32_t rank, std::uint32_t area, std::uint64_t epoch, std::uint32_t s) const {
-    return parts_[rank].counters[area][epoch & 1][s];
+      ASSERT_EQ(parts_[rank].words[half][sender], epoch) << "from rank " << sender;
+    for (std::uint32_t s = 0; s < t.signals; ++s)
+      ASSERT_EQ(device::load_acquire(&parts_[rank].counters[turns_[plan].area][half][s]),
+                cuda::base_of(t, half, s) + t.posts[s])
+          << "epoch " << epoch << ", plan " << plan << ", signal " << s;
   }
 
  private:
@@ -157,7 +160,7 @@ TEST(PlanTurns, KeepTheCountInAnyOrder) {
           for (std::size_t i = 0; i < order.size(); ++i) {
             all.run(rank, block, order[i]);
             meet[rank]->arrive_and_wait();
-            if (block == 0) all.expect_words(rank, first_epoch + i);
+            if (block == 0) all.expect_all(rank, order[i], first_epoch + i);
             meet[rank]->arrive_and_wait();  // the kernel has ended
           }
         });
