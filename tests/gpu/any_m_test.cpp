@@ -15,6 +15,7 @@
 #include "execute/cuda/lanes/graph.hpp"
 #include "gpu/gpu_case.hpp"
 #include "gpu/operator_subject.hpp"
+#include "ops/world_gpus.hpp"
 #include "runtime/host_world.hpp"
 #include "support/random_plan.hpp"
 
@@ -42,11 +43,10 @@ OperatorOptions options_of(bool plans_given, std::uint64_t first_epoch = 0) {
   return options;
 }
 
-/// Operands of one M on the GPU, and an operator made for it, which says what they are to give: the same bits, where
-/// its plan is the same.
+/// Operands of one M on the GPU, and an operator made for it, with the same plan: any other gives its bits.
 class Sized {
  public:
-  Sized(World& world, Operator op, GemmShape shape, const OperatorOptions& options, bool same_plan)
+  Sized(World& world, Operator op, GemmShape shape, const OperatorOptions& options)
       : m_(shape.m), fixed_(world, op, shape, options), out_(fixed_.out_bytes()) {
     a_.emplace(fixed_.a().size()).upload(fixed_.a());
     b_.emplace(fixed_.b().size()).upload(fixed_.b());
@@ -56,7 +56,6 @@ class Sized {
       b_scale_.emplace(fixed_.b_scale().size() * sizeof(float)).upload(fixed_.b_scale().data());
     }
     test::meet_if_sharing(world);
-    if (!same_plan) return;
     fixed_.op().run_and_wait(operands(fixed_.op()));
     judge("made for it");
     test::meet_if_sharing(world);
@@ -108,8 +107,8 @@ class Sized {
 
 /// An operator of any M, and operands of some.
 struct AnyM {
-  AnyM(World& w, Operator op, const GemmShape& largest, const OperatorOptions& o, bool same = true)
-      : world(w), kind(op), shape(largest), options(o), same_plan(same) {
+  AnyM(World& w, Operator op, const GemmShape& largest, const OperatorOptions& o)
+      : world(w), kind(op), shape(largest), options(o) {
     GemmShape any = shape;
     any.any_m = true;
     made = test::make_operator(world, kind, any, options);
@@ -118,16 +117,30 @@ struct AnyM {
   }
 
   Sized& of(std::int64_t m) {
+    if (const auto found = sizes.find(m); found != sizes.end()) return found->second;
     GemmShape own = shape;
     own.m = m;
-    return sizes.try_emplace(m, world, kind, own, options, same_plan).first->second;
+    return sizes.try_emplace(m, world, kind, own, of_size(m)).first->second;
+  }
+
+  /// With the plan that the operator chooses for that M.
+  OperatorOptions of_size(std::int64_t m) const {
+    if (options.knobs) return options;
+    choose::GpuKind gpus = ops::gpus_of(world, options.cuda)->gpus;
+    gpus.copies = gpus.libraries = false;
+    Problem problem = made->plan().problem;
+    problem.m = m;
+    const plan::Candidate chosen = choose::choose_gpu_candidate(problem, {}, {}, gpus);
+    OperatorOptions own = options;
+    own.strategy = chosen.strategy;
+    own.knobs = chosen.knobs;
+    return own;
   }
 
   World& world;
   Operator kind;
   GemmShape shape;
   OperatorOptions options;
-  bool same_plan;
   std::unique_ptr<GemmOperator> made;
   std::map<std::int64_t, Sized> sizes;
 };
@@ -206,7 +219,7 @@ TEST(GpuAnyM, ChoosesAPlanForEachM) {
   for (const Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce})
     EXPECT_EQ(on_ranks(test::most_ranks(), 20,
                        [&](World& world) {
-                         AnyM any(world, op, {2048, 1024, 1024, Type::bf16}, options_of(false), false);
+                         AnyM any(world, op, {2048, 1024, 1024, Type::bf16}, options_of(false));
                          call_any(world, any, 12, 100);
                        }),
               0)

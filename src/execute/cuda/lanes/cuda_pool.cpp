@@ -67,7 +67,19 @@ CudaPool::CudaPool(World& world, runtime::CudaHeap& heap, StreamCalls& calls, ru
     return taken_.keep(heap_.allocate_unused(bytes));
   };
   plans_.emplace(allocate, needs.share, epoch_);
+  copy_first(needs.table_bytes);
   start();
+}
+
+// NOTE: a stream's first copies wait for kernels of other ranks on the GPU: these are they, small and large.
+void CudaPool::copy_first(std::size_t bytes) {
+  const std::vector<std::byte> blank(std::max<std::size_t>(bytes, 256));
+  std::byte* to = take(blank.size());
+  for (const std::size_t part : {std::size_t{256}, blank.size()}) {
+    IMBREX_CUDA_TRY(cudaMemcpyAsync(to, blank.data(), part, cudaMemcpyHostToDevice, stream_));
+    IMBREX_CUDA_TRY(cudaStreamSynchronize(stream_));
+  }
+  tables_.give_back(to);
 }
 
 // Rank 0's GPU decides which kernel a plan runs, on every rank: all choose by its numbers.

@@ -88,6 +88,7 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
   };
 
   void agree_on_kernels(Type type);
+  void copy_first(std::size_t bytes);
   void start();
   void drop(std::unique_ptr<CudaExecution> execution);
   std::uint32_t* bases_for(const execute::PlanShare& half, std::uint32_t count);
