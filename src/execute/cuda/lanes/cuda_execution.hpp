@@ -74,9 +74,13 @@ class CudaExecution final : public StreamExecution {
 
   // The execution's part of the heap.
   struct Place {
+    Place(runtime::CudaHeap& h, std::size_t o) : heap(h), offset(o) {}
+    Place(const Place&) = delete;
+    Place& operator=(const Place&) = delete;
+    ~Place() { heap.release(offset); }
+
     runtime::CudaHeap& heap;
     std::size_t offset;
-    ~Place() { heap.release(offset); }
   };
 
   World& world_;
