@@ -145,7 +145,7 @@ typedef struct imbrex_gemm {
   imbrex_scales scales;    ///< of IMBREX_E4M3 only
   imbrex_layout b_layout;  ///< IMBREX_COLUMN_MAJOR: B lies as N x K by rows, as a linear layer's weights do, and as
                            ///< B of IMBREX_E4M3 always does
-  int32_t any_m;           ///< not 0: calls take any M from 1 to `m`, on the CPU only; see GemmShape
+  int32_t any_m;           ///< not 0: calls take any M from 1 to `m`; see GemmShape
   int32_t gathered_a;      ///< IMBREX_ALL_GATHER_GEMM, not 0: "gathered", the gathered A, is an output
   int64_t more_n[IMBREX_MOST_PRODUCTS - 1];  ///< IMBREX_ALL_GATHER_GEMM without scales: N of a second and a third B, by
                                              ///< which the gathered A is multiplied, too; 0: none

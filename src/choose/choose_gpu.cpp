@@ -1,10 +1,12 @@
 #include "choose/choose_gpu.hpp"
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/hash.hpp"
 #include "choose/alike.hpp"
 #include "choose/kernel_tiles.hpp"
 #include "choose/quick_times.hpp"
@@ -163,6 +165,12 @@ plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strat
   plan::Candidate chosen = chosen_freely(problem, strategy, gpus);
   if (!strategy && !gpus.nccl && calls_nccl(problem, chosen)) chosen = without_nccl(problem, gpus);
   return with_product_record(chosen, problem, gpus);
+}
+
+std::uint64_t digest_of_tables(const GpuKind& gpus) {
+  const std::string text =
+      records::to_json(records::records_of(gpus.name)) + records::to_json(records::records_of(std::string(h200)));
+  return base::hash_of(std::as_bytes(std::span(text)));
 }
 
 plan::Candidate with_product_record(plan::Candidate candidate, const Problem& problem, const GpuKind& gpus) {

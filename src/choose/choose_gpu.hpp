@@ -1,6 +1,7 @@
 // Which plan runs on GPUs.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -31,6 +32,10 @@ GpuKind kind_of(const GpuSurvey& survey, int ranks_per_gpu, bool processes);
 plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
                                      const std::optional<Knobs>& knobs, const GpuKind& gpus,
                                      const std::optional<CodecPair>& codec = {});
+
+/// A number that differs where the tuning tables do that a choice for these GPUs looks at, as this process has read
+/// them.
+std::uint64_t digest_of_tables(const GpuKind& gpus);
 
 /// Its plan.
 Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,

@@ -30,25 +30,27 @@ namespace {
 // An operand's place on the GPU, where the caller's is in host memory.
 class Staged {
  public:
-  void* place(void* p, const OperandInfo& info, int gpu) {
-    used_ = !runtime::on_gpu(p, gpu);
-    if (!used_) return p;
-    if (!memory_ || bytes_ < info.bytes()) memory_ = std::make_unique<runtime::DeviceMemory>(bytes_ = info.bytes());
-    return memory_->get();
+  /// `info`: the call's; `most`: of the largest M.
+  void* place(void* p, const OperandInfo& info, const OperandInfo& most, int gpu) {
+    used_.reset();
+    if (runtime::on_gpu(p, gpu)) return p;
+    if (!memory_ || bytes_ < most.bytes()) memory_ = std::make_shared<runtime::DeviceMemory>(bytes_ = most.bytes());
+    used_ = std::make_unique<runtime::DeviceMemory>(info.bytes(), std::shared_ptr<void>(memory_, memory_->get()));
+    return used_->get();
   }
 
   void bring(const void* p) {
-    if (used_) memory_->upload(p);
+    if (used_) used_->upload(p);
   }
 
   void bring_back(void* p) const {
-    if (used_) memory_->download(p);
+    if (used_) used_->download(p);
   }
 
  private:
-  std::unique_ptr<runtime::DeviceMemory> memory_;
+  std::shared_ptr<runtime::DeviceMemory> memory_;
   std::size_t bytes_ = 0;
-  bool used_ = false;
+  std::unique_ptr<runtime::DeviceMemory> used_;  // the call's part of it
 };
 
 Problem problem_of(Operator op, const GemmShape& shape, int ranks) {
@@ -103,8 +105,6 @@ CodecReport merged(World& world, const CodecReport& own) {
   return sum;
 }
 
-constexpr std::string_view no_any_m_on_gpus = "operators on GPUs take one M; leave any_m out, or ask for device cpu";
-
 }  // namespace
 
 struct GemmOperator::State {
@@ -115,8 +115,8 @@ struct GemmOperator::State {
   std::shared_ptr<const Plan> plan;  // on GPUs, made when somebody asks for it
   std::shared_ptr<ops::WorldGpus> gpus;
   std::unique_ptr<Executor> host;
-  std::optional<execute::PooledPlans> pooled;  // with any M, in place of `host`
-  std::optional<ops::PlansBySize> by_size;     // all but the largest M's
+  std::optional<execute::PooledPlans> pooled;  // with any M on the CPU, in place of `host`
+  std::optional<ops::PlansBySize> by_size;     // likewise: all but the largest M's
   std::unique_ptr<Execution> on_host;          // with any M: the largest's
   std::shared_ptr<ops::GpuOperation> on_gpus;
   std::string why_cpu;
@@ -157,12 +157,13 @@ struct GemmOperator::State {
   }
 
   // Whether the operator runs on GPUs; if not, `refusal` says why.
-  bool prepare_on_gpus(std::string& refusal) {
+  bool prepare_on_gpus(bool any_m, std::string& refusal) {
     gpus = ops::gpus_of(world, options.cuda);
     refusal = gpus->refusal;
     if (!refusal.empty()) return false;
+    const ops::Wishes wishes{options.strategy, options.knobs, options.codec};
     try {
-      on_gpus = gpus->operation(world, problem, {options.strategy, options.knobs, options.codec});
+      on_gpus = any_m ? gpus->operation_of_any_m(world, problem, wishes) : gpus->operation(world, problem, wishes);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_input) throw;
       refusal = error.what();
@@ -194,7 +195,10 @@ struct GemmOperator::State {
   }
 
   // Made by a call that the ranks take: what a plan takes of the heap, it takes on all of them.
-  Execution& execution_of(std::int64_t m) { return m == problem.m ? execution() : by_size->at(m); }
+  Execution& execution_of(std::int64_t m) {
+    if (on_gpus) return on_gpus->at(m);
+    return m == problem.m ? *on_host : by_size->at(m);
+  }
 
   // NOTE: a kernel that meets an address of the host's ends the process's use of the GPU.
   void expect_on_gpu(const Operands& operands) {
@@ -225,14 +229,16 @@ struct GemmOperator::State {
           staged.resize(there.size());
           for (std::size_t i = 0; i < there.size(); ++i) {
             void*& data = there[i].view.data;
-            data = staged[i].place(data, rules.info(there[i].name), gpu);
+            const OperandInfo& most = rules.info(there[i].name);
+            data =
+                staged[i].place(data, rules.m() == problem.m ? most : rules.info(there[i].name, rules.m()), most, gpu);
           }
           return rules.resolve(there);
         },
         [&](const Addresses&) { return call_terms(); },
         [&](const Addresses& addresses) {
           each(OperandRole::input, [](Staged& s, const void* p) { s.bring(p); });
-          Report report = execution().run(addresses);
+          Report report = execution_of(rules.m()).run(addresses);
           each(OperandRole::output, [](Staged& s, void* p) { s.bring_back(p); });
           return report;
         });
@@ -247,20 +253,17 @@ GemmOperator::GemmOperator(World& world, Operator op, const GemmShape& shape, co
   const Problem problem = problem_of(op, shape, world.size());
   runtime::agree(world, [&] {
     validate(problem);
-    IMBREX_EXPECTS(!shape.any_m || options.device != Device::cuda, "device cuda: any_m = true: {}", no_any_m_on_gpus);
     options = with_codec(problem, given);
     return terms_of(problem, shape.any_m, options, wanted, runtime::calls_of(world).checked());
   });
   state_ = std::make_unique<State>(world, problem, shape.any_m, options);
   State& s = *state_;
+  if (wanted && s.prepare_on_gpus(shape.any_m, s.why_cpu)) return;
+  if (options.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", s.why_cpu));
   if (shape.any_m) {
-    if (wanted) s.why_cpu = ops::gpus_of(world, options.cuda)->refusal;
-    IMBREX_EXPECTS(!wanted || !s.why_cpu.empty(), "any_m = true: the ranks have GPUs, and {}", no_any_m_on_gpus);
     s.prepare_any_m();
     return;
   }
-  if (wanted && s.prepare_on_gpus(s.why_cpu)) return;
-  if (options.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", s.why_cpu));
   s.plan = std::make_shared<const Plan>(s.plan_of(problem.m));
   s.host = make_cpu_executor(world, options.cpu);
   s.on_host = s.host->prepare(s.plan);
@@ -297,6 +300,7 @@ void GemmOperator::run(const Operands& operands, CudaStream stream) {
         if (on_gpus) {
           s.expect_on_gpu(operands);
           s.execution().expect_stream(stream);
+          s.on_gpus->expect_ready(s.rules.m(), stream);
         } else {
           IMBREX_EXPECTS(stream == nullptr, "a stream of CUDA is given, and this operator works on the CPU");
         }
@@ -306,7 +310,7 @@ void GemmOperator::run(const Operands& operands, CudaStream stream) {
       [&](const Addresses& addresses) {
         s.called = true;
         if (on_gpus)
-          s.execution().enqueue(addresses, stream);
+          s.execution_of(s.rules.m()).enqueue(addresses, stream);
         else
           s.run_here(addresses);
       });

@@ -4,6 +4,10 @@
 
 namespace imbrex::ops {
 
+bool PlansBySize::has(std::int64_t m) const {
+  return std::any_of(kept_.begin(), kept_.end(), [&](const Kept& kept) { return kept.m == m; });
+}
+
 Execution& PlansBySize::at(std::int64_t m) {
   auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& kept) { return kept.m == m; });
   if (found == kept_.end()) {

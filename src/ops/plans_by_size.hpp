@@ -15,7 +15,7 @@ namespace imbrex::ops {
 /// the same, so each keeps the same.
 class PlansBySize {
  public:
-  using Make = std::function<std::unique_ptr<Execution>(std::int64_t m)>;
+  using Make = std::function<std::shared_ptr<Execution>(std::int64_t m)>;
 
   /// A call of another M drops the one whose last call is longest ago.
   static constexpr std::size_t most_kept = 32;
@@ -25,10 +25,13 @@ class PlansBySize {
   /// Until the next call. Throws what `make` throws, and keeps what it had.
   Execution& at(std::int64_t m);
 
+  /// Whether it is kept.
+  bool has(std::int64_t m) const;
+
  private:
   struct Kept {
     std::int64_t m = 0;
-    std::unique_ptr<Execution> execution;
+    std::shared_ptr<Execution> execution;
   };
 
   Make make_;

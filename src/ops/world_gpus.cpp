@@ -9,7 +9,10 @@
 #include "base/check.hpp"
 #include "base/fixed_text.hpp"
 #include "execute/cuda/refusal.hpp"
+#include "execute/cuda/tables/table_survey.hpp"
+#include "plan/problem.hpp"
 #include "plan/task_stream.hpp"
+#include "runtime/agreement.hpp"
 #include "runtime/attachment.hpp"
 #include "runtime/bootstrap/nccl_hosts.hpp"
 #include "runtime/cuda/device_memory.hpp"
@@ -95,15 +98,73 @@ plan::Candidate of_rank_0(World& world, const plan::Candidate& own) {
 
 }  // namespace
 
-std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& problem, const Wishes& wishes) {
+std::shared_ptr<GpuOperation> WorldGpus::find(const Problem& problem, const Wishes& wishes, bool any_m) {
   std::erase_if(operations, [](const auto& o) { return o.expired(); });
   for (const auto& weak : operations)
-    if (auto o = weak.lock(); o->problem == problem && o->wishes == wishes) return o;
-  auto made = std::make_shared<GpuOperation>(GpuOperation{problem, wishes, {}, nullptr});
+    if (auto o = weak.lock(); o->problem == problem && o->wishes == wishes && o->any_m == any_m) return o;
+  return nullptr;
+}
+
+std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& problem, const Wishes& wishes) {
+  if (auto kept = find(problem, wishes, false)) return kept;
+  auto made = std::make_shared<GpuOperation>(GpuOperation{problem, wishes});
   made->chosen =
       of_rank_0(world, choose::choose_gpu_candidate(problem, wishes.strategy, wishes.knobs, gpus, wishes.codec));
   made->execution = executor->prepare_tasks(
       [&] { return plan::make_rank_tasks(problem, made->chosen.strategy, made->chosen.knobs, world.rank()); });
+  operations.push_back(made);
+  return made;
+}
+
+// Without copy engines and libraries, which plans that take turns do not run.
+cuda::PlanToRun WorldGpus::plan_of(const Problem& largest, const Wishes& wishes, std::int64_t m) const {
+  choose::GpuKind kind = gpus;
+  kind.copies = kind.libraries = false;
+  cuda::PlanToRun plan{largest, {}};
+  plan.problem.m = m;
+  plan.candidate = choose::choose_gpu_candidate(plan.problem, wishes.strategy, wishes.knobs, kind, wishes.codec);
+  return plan;
+}
+
+void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
+  const Problem& largest = operation.problem;
+  runtime::agree(world, [&] {
+    const std::string why = cuda::refusal_of_outputs(largest);
+    IMBREX_EXPECTS(why.empty(), "any_m = true: on GPUs {}", why);
+    IMBREX_EXPECTS(!operation.wishes.codec, "any_m = true: on GPUs operators of any M take no codec");
+    // Each rank chooses for itself, and all have to choose alike.
+    return runtime::Terms("an operator of any M").add("tuning tables", choose::digest_of_tables(gpus));
+  });
+  operation.plans = cuda::pool_plans(*executor, [&] {
+    std::vector<cuda::PlanToRun> plans;
+    // Other plans serve fewer rows, and may take more memory.
+    const std::int64_t unit = plan::splits_m(largest.op) ? largest.ranks : 1;
+    for (std::int64_t units = largest.m / unit; units > 0; units /= 2) {
+      plans.push_back(plan_of(largest, operation.wishes, units * unit));
+      if (units >= 4) plans.push_back(plan_of(largest, operation.wishes, (units - units / 4) * unit));
+    }
+    return plans;
+  });
+  runtime::agree(world, [&] {
+    const cuda::PlanToRun plan = plan_of(largest, operation.wishes, largest.m);
+    operation.chosen = plan.candidate;
+    operation.execution = operation.plans->prepare(plan);
+    return runtime::Terms("the plan of the largest M");
+  });
+  operation.by_size.emplace([this, &operation](std::int64_t m) {
+    try {
+      return operation.plans->prepare(plan_of(operation.problem, operation.wishes, m));
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("M = {}: {}", m, error.what()));
+    }
+  });
+}
+
+std::shared_ptr<GpuOperation> WorldGpus::operation_of_any_m(World& world, const Problem& problem,
+                                                            const Wishes& wishes) {
+  if (auto kept = find(problem, wishes, true)) return kept;
+  auto made = std::make_shared<GpuOperation>(GpuOperation{problem, wishes, true});
+  prepare_any_m(world, *made);
   operations.push_back(made);
   return made;
 }

@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "choose/choose_gpu.hpp"
+#include "execute/cuda/pooled_plans.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/world.hpp"
+#include "ops/plans_by_size.hpp"
 
 namespace imbrex::ops {
 
@@ -25,8 +27,18 @@ struct Wishes {
 struct GpuOperation {
   Problem problem;
   Wishes wishes;
-  plan::Candidate chosen;  ///< what runs: make_plan's plan
-  std::unique_ptr<Execution> execution;
+  bool any_m = false;
+  plan::Candidate chosen{};                    ///< what runs: make_plan's plan; with any M, for the largest
+  std::unique_ptr<cuda::PooledPlans> plans{};  ///< with any M
+  std::shared_ptr<Execution> execution{};      ///< of the problem's M
+  std::optional<PlansBySize> by_size{};        ///< of all others
+
+  Execution& at(std::int64_t m) { return m == problem.m ? *execution : by_size->at(m); }
+
+  /// Throws Error(invalid_input) where a call of that M cannot be put on the stream: it is captured, and no plan kept.
+  void expect_ready(std::int64_t m, CudaStream stream) const {
+    if (m != problem.m && !by_size->has(m)) plans->expect_uncaptured(stream, m);
+  }
 };
 
 struct WorldGpus {
@@ -40,6 +52,14 @@ struct WorldGpus {
   /// Collective. The operation that exists, or a new one, by rank 0's choice of a plan. Throws Error(invalid_input)
   /// where the executor does not run the plan.
   std::shared_ptr<GpuOperation> operation(World& world, const Problem& problem, const Wishes& wishes);
+
+  /// Collective. The same for any M up to the problem's: plans for the Ms met are made later, by each rank for itself.
+  std::shared_ptr<GpuOperation> operation_of_any_m(World& world, const Problem& problem, const Wishes& wishes);
+
+ private:
+  std::shared_ptr<GpuOperation> find(const Problem& problem, const Wishes& wishes, bool any_m);
+  cuda::PlanToRun plan_of(const Problem& largest, const Wishes& wishes, std::int64_t m) const;
+  void prepare_any_m(World& world, GpuOperation& operation);
 };
 
 /// Collective. Made by the first call and kept with the world. Throws Error(invalid_input) for `options` that are

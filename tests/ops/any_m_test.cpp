@@ -248,15 +248,25 @@ TEST(AnyM, RefusesWhatItWasNotMadeFor) {
   EXPECT_EQ(run_threads(2, roomy, body), 0);
 }
 
-TEST(AnyM, IsRefusedWhereGpusAreInsistedOn) {
+// 64 ranks are more than any host has GPUs.
+TEST(AnyM, FallsBackToTheCpuAsOperatorsOfOneMDo) {
   const auto body = [](World& world) {
+    const GemmShape any{.m = 8, .n = 4, .k = 64, .type = Type::fp32, .any_m = true},
+        one{.m = 8, .n = 4, .k = 64, .type = Type::fp32};
     OperatorOptions options;
+    options.strategy = Strategy::sequential;
+    options.knobs = Knobs{};
     options.device = Device::cuda;
-    EXPECT_EQ(error_of([&] { GemmAllReduce(world, {.m = 8, .n = 4, .k = 6, .any_m = true}, options); }),
-              "device cuda: any_m = true: operators on GPUs take one M; leave any_m out, or ask for device cpu");
+    const std::string message = error_of([&] { GemmAllReduce(world, any, options); });
+    EXPECT_TRUE(message.starts_with("device cuda: ")) << message;
+    EXPECT_EQ(message, error_of([&] { GemmAllReduce(world, one, options); }));
+    options.device = Device::automatic;
+    const GemmAllReduce op(world, any, options);
+    EXPECT_EQ(op.device(), Device::cpu);
+    EXPECT_EQ("device cuda: " + op.why_cpu(), message);
     return 0;
   };
-  EXPECT_EQ(run_threads(1, roomy, body), 0);
+  EXPECT_EQ(run_threads(64, {.heap_bytes = 1 << 24, .wait_limit = 60}, body), 0);
 }
 
 // Rank 1's is of one M, the others' of any.
@@ -296,6 +306,8 @@ TEST(PlansBySize, DropTheLeastRecentlyUsed) {
   for (std::int64_t m : {2, 1, 3}) use(m);  // none has left
   fails = false;
   use(4);  // in the place of 2
+  EXPECT_TRUE(plans.has(4));
+  EXPECT_FALSE(plans.has(2));
   for (std::int64_t m : {1, 3, 4}) use(m);
   EXPECT_EQ(made, (std::vector<std::int64_t>{1, 2, 3, 4}));
   use(2);  // in the place of 1

@@ -85,7 +85,7 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
   comm_.stride = heap_.handle().stride;
   comm_.copy_bytes = (options.workspace_bytes - slots_offset) / 4 / 4096 * 4096;
   comm_.limit_ns = static_cast<std::uint64_t>(world.options().wait_limit * 1e9);
-  comm_.fault = runtime::FaultPool::on_device(fault_);
+  comm_.fault = runtime::FaultPool::on_device(fault_.get());
   comm_.rank = static_cast<std::uint32_t>(world.rank());
   comm_.ranks = static_cast<std::uint32_t>(world.size());
   comm_.pause_seed = static_cast<std::uint32_t>(options.delays);

@@ -1,5 +1,6 @@
 // A build without CUDA.
 #include "execute/cuda/libraries/library_suggestions.hpp"
+#include "execute/cuda/pooled_plans.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/error.hpp"
 
@@ -11,6 +12,10 @@ constexpr const char* why_not = "this build of Imbrex has no CUDA parts; build i
 }  // namespace
 
 std::unique_ptr<Executor> make_cuda_executor(World&, const CudaOptions&) {
+  throw Error(ErrorCode::invalid_input, why_not);
+}
+
+std::unique_ptr<cuda::PooledPlans> cuda::pool_plans(Executor&, const std::function<std::vector<PlanToRun>()>&) {
   throw Error(ErrorCode::invalid_input, why_not);
 }
 

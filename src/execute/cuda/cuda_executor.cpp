@@ -1,15 +1,19 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 
 #include "base/check.hpp"
 #include "execute/cuda/lanes/cuda_execution.hpp"
+#include "execute/cuda/lanes/cuda_pool.hpp"
 #include "execute/cuda/lanes/library_execution.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
+#include "execute/cuda/pooled_plans.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "execute/peer_access.hpp"
 #include "execute/terms.hpp"
+#include "plan/operand_buffers.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/one_process.hpp"
 
@@ -51,6 +55,25 @@ class CudaExecutor final : public Executor {
                                                  *std::move(surveyed), tables_, options_);
   }
 
+  std::unique_ptr<cuda::PooledPlans> pool(const std::function<std::vector<cuda::PlanToRun>()>& survey) {
+    Type type{};
+    cuda::PoolNeeds needs;
+    runtime::agree(world_, [&] {
+      const std::vector<cuda::PlanToRun> plans = survey();
+      type = plans.front().problem.type;
+      for (const cuda::PlanToRun& plan : plans) add(needs, plan);
+      return execute::terms_of(*tasks_of(plans.front(), world_.rank()))
+          .add("shared bytes", needs.share.bytes)
+          .add("shared counters", needs.share.counters)
+          .add("outputs", needs.out_in_heap);
+    });
+    await_replays();
+    const std::lock_guard guard(calls_.lock());
+    quiesce();
+    return std::make_unique<Pooled>(
+        *this, std::make_shared<cuda::CudaPool>(world_, heap_, calls_, faults_, device_, type, needs, options_));
+  }
+
   std::shared_ptr<void> allocate_output(std::size_t bytes) override {
     runtime::agree(world_, [&] { return runtime::Terms("memory for outputs").add("bytes", bytes); });
     await_replays();
@@ -61,6 +84,71 @@ class CudaExecutor final : public Executor {
   }
 
  private:
+  class Pooled final : public cuda::PooledPlans {
+   public:
+    Pooled(CudaExecutor& executor, std::shared_ptr<cuda::CudaPool> pool)
+        : executor_(executor), pool_(std::move(pool)) {}
+
+    std::shared_ptr<Execution> prepare(const cuda::PlanToRun& plan) override {
+      return executor_.prepare_in(*pool_, plan);
+    }
+
+    void expect_uncaptured(CudaStream stream, std::int64_t m) const override {
+      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+      IMBREX_CUDA_TRY(cudaStreamIsCapturing(stream, &status));
+      IMBREX_EXPECTS(status == cudaStreamCaptureStatusNone,
+                     "M = {}: the stream is being captured, and this operator keeps no plan for this M; call it once "
+                     "with this M before the capture",
+                     m);
+    }
+
+   private:
+    CudaExecutor& executor_;
+    std::shared_ptr<cuda::CudaPool> pool_;
+  };
+
+  static std::unique_ptr<plan::TaskStream> tasks_of(const cuda::PlanToRun& plan, int rank) {
+    return plan::make_rank_tasks(plan.problem, plan.candidate.strategy, plan.candidate.knobs, rank);
+  }
+
+  void expect_runs(plan::TaskStream& tasks) const {
+    const Problem& problem = tasks.frame().problem;
+    IMBREX_EXPECTS(problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}", problem.ranks,
+                   world_.size());
+    const std::string refusal = cuda::refusal_of_turns(tasks.frame());
+    IMBREX_EXPECTS(refusal.empty(), "{}", refusal);
+    if (!execute::has_peer_access()) expect_reachable(tasks);
+  }
+
+  void add(cuda::PoolNeeds& needs, const cuda::PlanToRun& plan) const {
+    const auto tasks = tasks_of(plan, world_.rank());
+    expect_runs(*tasks);
+    const cuda::Surveyed surveyed = cuda::survey(*tasks, world_.rank());
+    const cuda::TableSurvey::Sizes& sizes = surveyed.tables.sizes();
+    // Tiles may get a partner, and a timeline.
+    const std::size_t task_bytes = 2 * sizeof(cuda::TaskEntry) + (options_.timeline ? 2 * sizeof(cuda::TaskTimes) : 0),
+                      bytes = sizes.tasks * task_bytes + 2 * sizes.waits * sizeof(cuda::WaitEntry) +
+                              2 * sizes.regions * sizeof(cuda::RegionEntry) + sizes.posts * sizeof(cuda::PostEntry);
+    const Buffer& out = tasks->frame().buffers[plan::buffer_out];
+    needs.share = needs.share.joined(surveyed.layout.share());
+    needs.table_bytes = std::max(needs.table_bytes, bytes);
+    needs.out_bytes = std::max(needs.out_bytes, static_cast<std::size_t>(out.rows * out.cols) * size_of(out.type));
+    needs.out_in_heap = needs.out_in_heap || surveyed.layout.in_heap(plan::buffer_out);
+  }
+
+  // Other ranks may be anywhere in their calls, this rank's kernels under way, and some thread's stream captured.
+  std::shared_ptr<Execution> prepare_in(cuda::CudaPool& pool, const cuda::PlanToRun& plan) {
+    auto tasks = tasks_of(plan, world_.rank());
+    expect_runs(*tasks);
+    cuda::Surveyed surveyed = cuda::survey(*tasks, world_.rank());
+    const std::lock_guard guard(calls_.lock());
+    IMBREX_CUDA_TRY(cudaSetDevice(device_));
+    const cuda::AsksDuringCaptures asks;
+    pool.collect();
+    return pool.lend(std::make_unique<cuda::CudaExecution>(pool, std::move(tasks), std::move(surveyed),
+                                                           world_.rank() == 0 ? nullptr : tasks_of(plan, 0), tables_));
+  }
+
   static void expect_reachable(plan::TaskStream& tasks) {
     if (const std::string refusal = execute::refusal_without_peer_access(*tasks.whole()); !refusal.empty())
       throw Error(ErrorCode::invalid_input, refusal);
@@ -102,6 +190,11 @@ class CudaExecutor final : public Executor {
 };
 
 }  // namespace
+
+std::unique_ptr<cuda::PooledPlans> cuda::pool_plans(Executor& executor,
+                                                    const std::function<std::vector<PlanToRun>()>& survey) {
+  return dynamic_cast<CudaExecutor&>(executor).pool(survey);
+}
 
 std::unique_ptr<Executor> make_cuda_executor(World& world, const CudaOptions& options) {
   runtime::agree(world, [&] {

@@ -49,9 +49,12 @@ __device__ __forceinline__ Epoch epoch_of(const Protocol& p, std::uint64_t e) {
           static_cast<std::uint32_t>(e & 1), e};
 }
 
-/// Called by one thread of each block, after read_epoch and once its result is in use.
+/// Called by one thread of each block, after read_epoch and once its result is in use. There are `readers` blocks.
 __device__ __forceinline__ void advance_epoch(const Protocol& p, std::uint64_t number) {
+  const bool takes_turns = p.turns.bases != nullptr;
+  if (takes_turns) settle_last_epoch(p.turns, number, blockIdx.x, p.readers);
   if (p.self_advancing == 0u || !device::advance_epoch(p, number)) return;
+  if (takes_turns) return leave_epoch(p.turns, number);  // no copy engine takes part
   // NOTE: copy engines may still read this epoch's turn. The last one's, which goes here, have read theirs: the stream
   // waited for them before this kernel.
   copies_of(*p.own).turns[(number + 1) & 1] = epoch_of(p, number + 1).turn + 1;
@@ -79,13 +82,15 @@ __device__ __forceinline__ const std::byte* counter_of(const Protocol& p, const 
 /// Returns once the wait is met; false if it passed its limit or some rank gave up. Called by one thread.
 __device__ __forceinline__ bool wait_for(const Protocol& p, const Epoch& epoch, const TaskEntry& task,
                                          const WaitEntry& wait) {
-  const std::uint32_t before = epoch.turn * wait.posts;
+  const std::uint32_t before =
+      p.turns.bases == nullptr ? epoch.turn * wait.posts : base_of(p.turns, epoch.set, wait.signal);
   return device::wait_for(p, counter_of(p, epoch, wait), before + wait.count,
                           [&](device::Fault& fault, std::uint32_t seen) {
                             fault.kind = static_cast<std::uint32_t>(FaultKind::task);
                             fault.place[0] = task.queue;
                             fault.place[1] = task.task;
                             fault.place[2] = wait.signal;
+                            fault.place[3] = p.turns.plan;
                             fault.expected = wait.count;
                             fault.seen = seen - before;
                             fault.epoch = epoch.number << 1 >> 1;

@@ -70,6 +70,18 @@ std::string refusal_of_library_bias(const Problem& problem) {
       name_of(problem.type), shapes.depth, cols);
 }
 
+std::string refusal_of_turns(const Plan& frame) {
+  if (!runs_by_libraries(frame)) return {};
+  return fmt::format(
+      "any_m = true: on GPUs operators of any M run plans of strategy fused, and this one is {}; leave the strategy "
+      "out",
+      name_of(frame.strategy));
+}
+
+std::string_view refusal_of_copies_in_turns() {
+  return "any_m = true: on GPUs no copy engine brings the operands of operators of any M; transport store needs none";
+}
+
 std::string refusal_of_shared_copies(int ranks_per_gpu) {
   return fmt::format(
       "{} ranks to a GPU: operands that copy engines bring need a GPU for each rank; transport store does not",

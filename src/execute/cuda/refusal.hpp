@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "imbrex/gpu.hpp"
 #include "imbrex/plan.hpp"
@@ -28,7 +29,14 @@ std::string refusal_of_given_gpu(const GpuSurvey& survey, int gpu, bool processe
 /// `processes`: as above; library collectives tell ranks by them.
 std::string refusal_of_sharing(const Plan& plan, int ranks_per_gpu, bool processes);
 
-/// What it says of copy engines between ranks, and of library collectives of ranks that are threads.
+/// What plans that take turns, those of an operator of any M, do not run; empty if they run it.
+std::string refusal_of_turns(const Plan& frame);
+
+/// What it says of copy engines.
+std::string_view refusal_of_copies_in_turns();
+
+/// What the refusal of sharing says of copy engines between ranks, and of library collectives of ranks that are
+/// threads.
 std::string refusal_of_shared_copies(int ranks_per_gpu);
 std::string refusal_of_shared_libraries(int ranks_per_gpu);
 

@@ -225,6 +225,17 @@ std::size_t CudaHeap::allocate(std::size_t bytes) {
   return *offset;
 }
 
+std::size_t CudaHeap::allocate_unused(std::size_t bytes) {
+  const auto offset = allocator_.allocate_unused(bytes);
+  if (!offset)
+    throw Error(
+        ErrorCode::runtime_failure,
+        fmt::format("symmetric heap is full: {} bytes asked that nobody had yet, {} of those left; give it more "
+                    "by heap_bytes",
+                    bytes, allocator_.unused_bytes()));
+  return *offset;
+}
+
 std::size_t CudaHeap::allocate_or_grow(World& world, std::size_t bytes) {
   if (const auto offset = allocator_.allocate(bytes)) return *offset;
   add_piece(world, std::max(first_bytes_, bytes));

@@ -33,9 +33,9 @@ FaultPool::Owner FaultPool::take() {
   return {fault, {this}};
 }
 
-device::Fault* FaultPool::on_device(const Owner& fault) {
+device::Fault* FaultPool::on_device(device::Fault* fault) {
   void* address = nullptr;
-  IMBREX_CUDA_TRY(cudaHostGetDevicePointer(&address, fault.get(), 0));
+  IMBREX_CUDA_TRY(cudaHostGetDevicePointer(&address, fault, 0));
   return static_cast<device::Fault*>(address);
 }
 

@@ -25,7 +25,7 @@ class FaultPool {
   Owner take();
 
   /// Where kernels on the current device find a record.
-  static device::Fault* on_device(const Owner& fault);
+  static device::Fault* on_device(device::Fault* fault);
 
  private:
   std::vector<void*> blocks_;

@@ -115,7 +115,7 @@ Group Memory::group(std::uint32_t readers, std::function<std::string(const Fault
   g.states = heap.at(0, offset);
   g.stride = heap.stride;
   g.limit_ns = static_cast<std::uint64_t>(world.options().wait_limit * 1e9);
-  g.fault = runtime::FaultPool::on_device(parts_->records.back().fault);
+  g.fault = runtime::FaultPool::on_device(parts_->records.back().fault.get());
   g.rank = static_cast<std::uint32_t>(world.rank());
   g.ranks = static_cast<std::uint32_t>(world.size());
   g.readers = readers;

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <map>
-#include <mutex>
 #include <utility>
 
+#include "execute/cuda/lanes/cuda_pool.hpp"
 #include "execute/cuda/products/kernel_choice.hpp"
+#include "execute/cuda/refusal.hpp"
 #include "execute/cuda/times/task_spans.hpp"
 #include "plan/builder.hpp"
 #include "plan/problem.hpp"
@@ -32,25 +32,10 @@ std::size_t bytes_of(const std::vector<T>& v) {
   return (v.size() * sizeof(T) + 255) / 256 * 256;
 }
 
-// Asking loads the kernel, and takes the driver long: once for a device.
-int workers_of(const GemmKernel& kernel, int device) {
-  static std::mutex lock;
-  static std::map<std::pair<const GemmKernel*, int>, int> known;
-  const std::lock_guard guard(lock);
-  const auto [place, fresh] = known.try_emplace({&kernel, device}, 0);
-  if (!fresh) return place->second;
-  place->second = kernel.workers();
-  // NOTE: of how many clusters run at once, the driver may speak for a whole GPU of which MPS shows this process a
-  // part. Blocks of Hopper's kernels take a multiprocessor each.
-  if (!kernel.anywhere) place->second = std::min(place->second, runtime::gpu_of(device).sms / kernel.shape.cluster);
-  return place->second;
-}
-
 }  // namespace
 
-CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults,
-                             int device, std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed,
-                             TableMemory& memory, const CudaOptions& options)
+CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, int device,
+                             std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed, const CudaOptions& options)
     : StreamExecution(calls, options.timeline),
       world_(world),
       heap_(heap),
@@ -60,23 +45,28 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
       options_(options),
       layout_(std::move(surveyed.layout)),
       survey_(std::move(surveyed.tables)),
-      epoch_(options.testing.first_epoch),
-      place_{heap, heap.allocate_or_grow(world, layout_.bytes() + state_bytes)},
-      state_offset_(layout_.bytes()),
-      fault_(faults.take()),
-      exceptions_(std::uncaught_exceptions()) {
+      own_epoch_(options.testing.first_epoch),
+      exceptions_(std::uncaught_exceptions()) {}
+
+CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults,
+                             int device, std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed,
+                             TableMemory& memory, const CudaOptions& options)
+    : CudaExecution(world, heap, calls, device, std::move(tasks), std::move(surveyed), options) {
+  offset_ = heap.allocate_or_grow(world, layout_.bytes() + state_bytes);
+  place_.emplace(heap, offset_);
+  state_offset_ = offset_ + layout_.bytes();
+  own_fault_ = faults.take();
+  fault_ = own_fault_.get();
   // Every kernel is loaded before any runs; refusals come before anything else is taken, on every rank alike.
   static_cast<void>(workers_of(plain_kernel(plan_.problem.type), device_));
   agree_on_kernel(memory);
-  for (QueueSpan& queue : table_.queues)
-    queue.workers = (queue.workers + static_cast<std::uint32_t>(kernel_->shape.cluster) - 1) /
-                    static_cast<std::uint32_t>(kernel_->shape.cluster);
-  place_workers(table_.queues, static_cast<std::uint32_t>(workers_));
+  place_queues();
   IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&main_, cudaStreamNonBlocking));
   IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking));
   IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&begun_, cudaEventDisableTiming));
   IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming));
   upload();
+  set_protocol();
   start_counters();
   // The device has the tables now.
   if (!options_.timeline) memory.give_back(std::exchange(static_cast<TableEntries&>(table_), {}));
@@ -84,10 +74,35 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
   world_.barrier();  // nobody posts before all counters are set
 }
 
+CudaExecution::CudaExecution(CudaPool& pool, std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed,
+                             std::unique_ptr<plan::TaskStream> leading, TableMemory& memory)
+    : CudaExecution(pool.world(), pool.heap(), pool.calls(), pool.device(), std::move(tasks), std::move(surveyed),
+                    pool.options()) {
+  pool_ = &pool;
+  epoch_ = &pool.epoch();
+  fault_ = pool.fault();
+  main_ = pool.stream();
+  state_offset_ = pool.state_offset();
+  const std::size_t area = pool.place(layout_);
+  offset_ = pool.offset(area);
+  take_pools_kernel(memory, leading.get());
+  place_queues();
+  const std::uint32_t* posts = upload();
+  set_protocol();
+  args_.protocol.turns = pool.join(*this, area, posts, static_cast<std::uint32_t>(layout_.signals(world_.rank())));
+  if (layout_.in_heap(plan::buffer_out)) pool.provide_out();
+  if (!options_.timeline) memory.give_back(std::exchange(static_cast<TableEntries&>(table_), {}));
+}
+
 // A peer's last epoch may still read this rank's workspaces and post to its counters: first all are idle, on every
 // rank.
 CudaExecution::~CudaExecution() {
   cudaSetDevice(device_);
+  if (pool_ != nullptr) {
+    retire();
+    pool_->leave(*this, pools_memory_);
+    return;
+  }
   try {
     calls().drain();
     cudaDeviceSynchronize();
@@ -110,7 +125,7 @@ void CudaExecution::agree_on_kernel(TableMemory& memory) {
   const Kernels kernels{{listed, listed + count}, &plain, runtime::gpu_of(device_).major, [&](const KernelVariant& k) {
                           return workers_of(static_cast<const GemmKernel&>(k), device_);
                         }};
-  RankTables tables(*tasks_, survey_, layout_, world_.rank(), heap_.handle(), place_.offset, memory);
+  RankTables tables(*tasks_, survey_, layout_, world_.rank(), heap_.handle(), offset_, memory);
   // By number: other processes have the kernels elsewhere.
   const std::vector<std::int64_t> all = runtime::agree(world_, [&] {
     return runtime::Terms("a kernel for a plan")
@@ -121,11 +136,44 @@ void CudaExecution::agree_on_kernel(TableMemory& memory) {
   table_ = tables.take(kernel_->shape);
 }
 
-void CudaExecution::upload() {
+// The same kernel, chosen by each rank as rank 0 would.
+void CudaExecution::take_pools_kernel(TableMemory& memory, plan::TaskStream* leading) {
+  const Kernels& kernels = pool_->kernels();
+  const auto choose = [&](plan::TaskStream& tasks, const TableSurvey& survey, int rank) {
+    RankTables tables(tasks, survey, layout_, rank, heap_.handle(), offset_, memory);
+    kernel_ = &static_cast<const GemmKernel&>(choose_kernel(tasks.frame(), survey, tables, kernels, options_));
+    return tables.take(kernel_->shape);
+  };
+  if (leading == nullptr) {
+    table_ = choose(*tasks_, survey_, world_.rank());
+  } else {
+    memory.give_back(choose(*leading, survey(*leading, 0).tables, 0));
+    table_ =
+        translate(*tasks_, survey_, layout_, world_.rank(), heap_.handle(), offset_, kernel_->shape, memory.take());
+  }
+  IMBREX_EXPECTS(table_.copies.empty(), "{}", refusal_of_copies_in_turns());
+  workers_ = workers_of_rank(*kernel_, workers_of(*kernel_, device_), options_.ranks_per_gpu, survey_.kept_free());
+}
+
+void CudaExecution::place_queues() {
+  const auto cluster = static_cast<std::uint32_t>(kernel_->shape.cluster);
+  for (QueueSpan& queue : table_.queues) queue.workers = (queue.workers + cluster - 1) / cluster;
+  place_workers(table_.queues, static_cast<std::uint32_t>(workers_));
+}
+
+const std::uint32_t* CudaExecution::upload() {
+  std::vector<std::uint32_t> signals;
+  for (int signal = 0; pool_ != nullptr && signal < layout_.signals(world_.rank()); ++signal)
+    signals.push_back(layout_.posts(world_.rank(), signal));
+  const std::vector<TaskTimes> blank(options_.timeline ? table_.tasks.size() : 0);
   const std::size_t tasks = 0, waits = tasks + bytes_of(table_.tasks), regions = waits + bytes_of(table_.waits),
-                    posts = regions + bytes_of(table_.regions), total = posts + bytes_of(table_.posts);
-  device_table_ = raw_memory(std::max<std::size_t>(total, 256));
-  auto* base = static_cast<std::byte*>(device_table_.get());
+                    posts = regions + bytes_of(table_.regions), in_epoch = posts + bytes_of(table_.posts),
+                    times = in_epoch + bytes_of(signals), total = std::max<std::size_t>(times + bytes_of(blank), 256);
+  if (pool_ != nullptr)
+    pools_memory_ = pool_->take(total);
+  else
+    device_table_ = raw_memory(total);
+  std::byte* base = pool_ != nullptr ? pools_memory_ : static_cast<std::byte*>(device_table_.get());
   // From where they lie: a copy of all of them would take longer to touch than several transfers to begin.
   const auto put = [&](std::size_t offset, const auto& v) {
     if (!v.empty())
@@ -135,30 +183,35 @@ void CudaExecution::upload() {
   put(waits, table_.waits);
   put(regions, table_.regions);
   put(posts, table_.posts);
+  put(in_epoch, signals);
+  put(times, blank);
+  // Kernels read tables before the stream's previous one has ended.
+  IMBREX_CUDA_TRY(cudaStreamSynchronize(main_));
   args_.table.tasks = reinterpret_cast<const TaskEntry*>(base + tasks);
   args_.table.waits = reinterpret_cast<const WaitEntry*>(base + waits);
   args_.table.regions = reinterpret_cast<const RegionEntry*>(base + regions);
   args_.table.posts = reinterpret_cast<const PostEntry*>(base + posts);
   if (options_.timeline) {
-    const std::size_t bytes = table_.tasks.size() * sizeof(TaskTimes);
-    times_ = raw_memory(bytes);
-    IMBREX_CUDA_TRY(cudaMemsetAsync(times_.get(), 0, bytes, main_));
-    args_.table.times = static_cast<TaskTimes*>(times_.get());
-    to_host_ = runtime::gpu_clock_to_host();
+    times_ = base + times;
+    args_.table.times = reinterpret_cast<TaskTimes*>(times_);
+    to_host_ = pool_ != nullptr ? pool_->gpu_to_host() : runtime::gpu_clock_to_host();
     if (!table_.copies.empty()) copy_times_ = std::make_unique<StepTimes>(table_.copies.size(), to_host_);
   }
   args_.table.queue_count = static_cast<std::uint32_t>(table_.queues.size());
   std::copy(table_.queues.begin(), table_.queues.end(), args_.table.queues);
+  return reinterpret_cast<const std::uint32_t*>(base + in_epoch);
+}
 
+void CudaExecution::set_protocol() {
   Protocol& p = args_.protocol;
-  p.own = reinterpret_cast<device::State*>(heap_at(state_offset_));
+  p.own = reinterpret_cast<device::State*>(heap_.handle().at(world_.rank(), state_offset_));
   p.counters = heap_at(layout_.counter(0, 0));
   p.set_stride = layout_.counter(0, 1) - layout_.counter(0, 0);
   p.counter_stride = execute::HeapLayout::counter_stride;
-  p.copies = static_cast<std::uint32_t>(plan_.signal_copies);
+  p.copies = pool_ != nullptr ? 2 : static_cast<std::uint32_t>(plan_.signal_copies);
   p.limit_ns = static_cast<std::uint64_t>(world_.options().wait_limit * 1e9);
   p.fault = runtime::FaultPool::on_device(fault_);
-  p.states = heap_.handle().at(0, place_.offset + state_offset_);
+  p.states = heap_.handle().at(0, state_offset_);
   p.stride = heap_.handle().stride;
   p.rank = static_cast<std::uint32_t>(world_.rank());
   p.ranks = static_cast<std::uint32_t>(world_.size());
@@ -188,11 +241,11 @@ void CudaExecution::upload() {
 
 // As if every epoch before the first had run. Waits for the tables, too.
 void CudaExecution::start_counters() {
-  if (epoch_ > 0) {  // else they are zero as they come
+  if (own_epoch_ > 0) {  // else they are zero as they come
     std::vector<std::byte> sets(static_cast<std::size_t>(layout_.bytes() - layout_.counter(0, 0)));
     for (int copy = 0; copy < plan_.signal_copies; ++copy)
       for (int signal = 0; signal < layout_.signals(world_.rank()); ++signal) {
-        const std::uint64_t next = epoch_ + static_cast<std::uint64_t>(copy);
+        const std::uint64_t next = own_epoch_ + static_cast<std::uint64_t>(copy);
         const std::uint32_t value = layout_.base(world_.rank(), signal, next);
         std::memcpy(sets.data() + layout_.counter(signal, next) - layout_.counter(0, 0), &value, sizeof value);
       }
@@ -202,8 +255,8 @@ void CudaExecution::start_counters() {
     device::State state{};
     CopyState copies{};
   } begin;
-  begin.state.epoch = epoch_;
-  for (std::uint64_t epoch : {epoch_, epoch_ + 1})
+  begin.state.epoch = own_epoch_;
+  for (std::uint64_t epoch : {own_epoch_, own_epoch_ + 1})
     begin.copies.turns[epoch % 2] = static_cast<std::uint32_t>(epoch / args_.protocol.copies) + 1;
   static_assert(sizeof begin <= state_bytes);
   IMBREX_CUDA_TRY(cudaMemcpy(args_.protocol.own, &begin, sizeof begin, cudaMemcpyHostToDevice));
@@ -227,7 +280,13 @@ void CudaExecution::set_operands(const Addresses& operands) {
   args_.out = operands.out;
   args_.bias = operands.bias;
   copy_out_ = layout_.in_heap(plan::buffer_out) && !heap_.holds(operands.out);
-  if (copy_out_) args_.out = heap_at(layout_.offset(plan::buffer_out, 0));
+  if (copy_out_) args_.out = staged_out();
+}
+
+// Those of plans that take turns lie in one place: a copy out of it is over before this rank lets peers into the next
+// epoch, whatever its plan.
+std::byte* CudaExecution::staged_out() const {
+  return pool_ != nullptr ? pool_->out() : heap_at(layout_.offset(plan::buffer_out, 0));
 }
 
 void CudaExecution::prepare_skipping() {
@@ -271,7 +330,8 @@ void CudaExecution::copy(std::size_t i, const Addresses& operands, std::uint64_t
 void CudaExecution::launch(const Addresses& operands, cudaStream_t stream, Call call) {
   expect_sound();
   set_operands(operands);
-  hold_back(world_, options_, epoch_);
+  hold_back(world_, options_, *epoch_);
+  captured_ = captured_ || call != Call::direct;
   const bool copies = !table_.copies.empty();
   skipping_ = copies && (skipping_ || call == Call::captured);
   if (copies) {
@@ -281,7 +341,7 @@ void CudaExecution::launch(const Addresses& operands, cudaStream_t stream, Call 
     // The last epoch is over, everywhere on this rank, before data of this one leave.
     IMBREX_CUDA_TRY(cudaEventRecord(begun_, stream));
     IMBREX_CUDA_TRY(cudaStreamWaitEvent(copies_, begun_, 0));
-    for (std::size_t i = 0; i < table_.copies.size(); ++i) copy(i, operands, epoch_, stream);
+    for (std::size_t i = 0; i < table_.copies.size(); ++i) copy(i, operands, *epoch_, stream);
     IMBREX_CUDA_TRY(cudaEventRecord(copied_, copies_));
   }
   args_.protocol.self_advancing = skipping_ ? 0 : 1;
@@ -295,7 +355,8 @@ void CudaExecution::launch(const Addresses& operands, cudaStream_t stream, Call 
                                     static_cast<std::size_t>(out.rows * out.cols) * size_of(out.type),
                                     cudaMemcpyDeviceToDevice, stream));
   }
-  epoch_ += skipping_ ? 2 : 1;
+  if (pool_ != nullptr && call == Call::direct) pool_->note_launch(number());
+  *epoch_ += skipping_ ? 2 : 1;
 }
 
 void CudaExecution::await(cudaStream_t stream) {
@@ -326,7 +387,7 @@ void CudaExecution::look() noexcept {
 
 std::vector<Span> CudaExecution::spans() {
   std::vector<TaskTimes> times(table_.tasks.size());
-  IMBREX_CUDA_TRY(cudaMemcpy(times.data(), times_.get(), times.size() * sizeof(TaskTimes), cudaMemcpyDeviceToHost));
+  IMBREX_CUDA_TRY(cudaMemcpy(times.data(), times_, times.size() * sizeof(TaskTimes), cudaMemcpyDeviceToHost));
   const std::shared_ptr<const Plan> whole = tasks_->whole();
   std::vector<Span> spans = task_spans(*whole, world_.rank(), table_.tasks, times, to_host_);
   if (copy_times_ == nullptr) return spans;
@@ -353,9 +414,14 @@ std::string CudaExecution::fault_message() const {
   if (f.kind == static_cast<std::uint32_t>(FaultKind::skip))
     return runtime::fault_text(f, fmt::format("rank {}", world_.rank()), limit,
                                fmt::format("for all ranks to end epoch {} of a captured graph", epoch), "of them");
-  return runtime::fault_text(f, task_name(*tasks_->whole(), world_.rank(), static_cast<int>(f.place[0]), f.place[1]),
-                             limit, fmt::format("for signal {} in epoch {}", std::uint32_t{f.place[2]}, epoch),
-                             "posts");
+  const std::shared_ptr<const Plan> whole = of_fault().tasks_->whole();
+  return runtime::fault_text(f, task_name(*whole, world_.rank(), static_cast<int>(f.place[0]), f.place[1]), limit,
+                             fmt::format("for signal {} in epoch {}", std::uint32_t{f.place[2]}, epoch), "posts");
+}
+
+// Plans that take turns have one record of failure.
+const CudaExecution& CudaExecution::of_fault() const {
+  return pool_ != nullptr ? pool_->execution(fault_->place[3]) : *this;
 }
 
 void CudaExecution::throw_fault() {

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <optional>
 
 #include "execute/cuda/lanes/epoch.hpp"
 #include "execute/cuda/lanes/stream_execution.hpp"
@@ -17,6 +18,8 @@
 
 namespace imbrex::cuda {
 
+class CudaPool;
+
 class CudaExecution final : public StreamExecution {
  public:
   /// Collective. The device is selected; `heap`, `calls` and `faults` outlive the execution. `memory` is for the
@@ -24,6 +27,12 @@ class CudaExecution final : public StreamExecution {
   CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults, int device,
                 std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed, TableMemory& memory,
                 const CudaOptions& options);
+  /// Not collective, and waits for no kernel: a plan that takes turns with others of the pool, which outlives it.
+  /// `leading`: rank 0's tasks, by which the kernel is chosen; null on rank 0, whose own they are. Throws
+  /// Error(invalid_input) where copy engines take part, or no kernel runs the plan: the same on every rank.
+  CudaExecution(CudaPool& pool, std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed,
+                std::unique_ptr<plan::TaskStream> leading, TableMemory& memory);
+  /// One of a pool: nothing of it is under way any more.
   ~CudaExecution() override;
 
   void look() noexcept override;
@@ -33,14 +42,25 @@ class CudaExecution final : public StreamExecution {
   const GemmKernel& kernel() const { return *kernel_; }
   const RankTable& table() const { return table_; }
 
+  /// Where it takes turns: its number in messages, and whether some graph may hold its calls.
+  std::uint32_t number() const { return args_.protocol.turns.plan; }
+  bool captured() const { return captured_; }
+
  private:
+  CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, int device,
+                std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed, const CudaOptions& options);
+
   void launch(const Addresses& operands, cudaStream_t stream, Call call) override;
   void await(cudaStream_t stream) override;
   void expect_sound() override;
   std::vector<Span> spans() override;
 
   void agree_on_kernel(TableMemory& memory);
-  void upload();
+  void take_pools_kernel(TableMemory& memory, plan::TaskStream* leading);
+  void place_queues();
+  /// Returns where a plan that takes turns has the posts to its rank's signals.
+  const std::uint32_t* upload();
+  void set_protocol();
   void prepare_skipping();
   void start_counters();
   void set_operands(const Addresses& operands);
@@ -48,13 +68,19 @@ class CudaExecution final : public StreamExecution {
   bool faulty() const { return runtime::is_faulty(*fault_); }
   std::string fault_message() const;
   [[noreturn]] void throw_fault();
-  std::byte* heap_at(std::size_t offset) const { return heap_.handle().at(world_.rank(), place_.offset + offset); }
+  const CudaExecution& of_fault() const;
+  std::byte* heap_at(std::size_t offset) const { return heap_.handle().at(world_.rank(), offset_ + offset); }
+  std::byte* staged_out() const;
 
   // The execution's part of the heap.
   struct Place {
+    Place(runtime::CudaHeap& h, std::size_t o) : heap(h), offset(o) {}
+    Place(const Place&) = delete;
+    Place& operator=(const Place&) = delete;
+    ~Place() { heap.release(offset); }
+
     runtime::CudaHeap& heap;
     std::size_t offset;
-    ~Place() { heap.release(offset); }
   };
 
   World& world_;
@@ -65,23 +91,28 @@ class CudaExecution final : public StreamExecution {
   CudaOptions options_;
   execute::HeapLayout layout_;
   TableSurvey survey_;
-  std::uint64_t epoch_;  // of the next run
-  Place place_;
-  std::size_t state_offset_;
+  CudaPool* pool_ = nullptr;  // where it takes turns
+  std::uint64_t own_epoch_;
+  std::uint64_t* epoch_ = &own_epoch_;  // of the next run
+  std::optional<Place> place_;          // null: in the pool's
+  std::size_t offset_ = 0;              // in the heap
+  std::size_t state_offset_ = 0;        // from its begin
   const GemmKernel* kernel_ = nullptr;
   int workers_ = 0;
   RankTable table_;
   RawMemory device_table_;
-  RawMemory times_;                        // of the table's tasks, where a timeline is wanted
+  std::byte* pools_memory_ = nullptr;      // in its place
+  std::byte* times_ = nullptr;             // of the table's tasks, behind it, where a timeline is wanted
   double to_host_ = 0;                     // from the GPU's clock to the host's, likewise
   std::unique_ptr<StepTimes> copy_times_;  // likewise
-  runtime::FaultPool::Owner fault_;
+  runtime::FaultPool::Owner own_fault_;
+  device::Fault* fault_ = nullptr;  // its own, or the pool's
   GemmArgs args_{};
   TensorMaps maps_;
   RawMemory signal_posts_;
   SkipArgs skip_{};
   int exceptions_;  // in flight when the execution was made
-  bool dead_ = false;
+  bool dead_ = false, captured_ = false;
   bool skipping_ = false;  // every other epoch is skipped; see epoch.hpp
   bool copy_out_ = false;  // peers write the output, and the caller's is out of their reach
   cudaStream_t main_ = nullptr, copies_ = nullptr;

@@ -115,6 +115,11 @@ void StreamCalls::leave(cudaStream_t stream) {
   (entered_ == &order_->captured ? was_captured_ : called_) = true;
 }
 
+void StreamCalls::follow(cudaStream_t stream) {
+  const std::lock_guard guard(lock_);
+  if (order_->queued.any) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, order_->queued.ended, 0));
+}
+
 bool StreamCalls::captured() {
   const std::lock_guard guard(lock_);
   return was_captured_;

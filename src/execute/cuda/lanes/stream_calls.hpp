@@ -59,6 +59,9 @@ class StreamCalls {
   /// The call has been queued.
   void leave(cudaStream_t stream);
 
+  /// Lets a stream of the executor's own wait for the last call that was not captured.
+  void follow(cudaStream_t stream);
+
   /// Whether some calls were captured, so that graphs may replay them.
   bool captured();
 

@@ -34,6 +34,12 @@ double cost(const KernelVariant& kernel, const RankTable& table, int workers, st
 
 }  // namespace
 
+bool asked_for(const KernelVariant& k, int generation, const CudaOptions& options) {
+  // NOTE: even to ask such a kernel for its workers takes seconds on Hopper, where the driver compiles it first.
+  if (k.anywhere && generation == 9) return !options.kernel.empty() && k.name.starts_with(options.kernel);
+  return k.name.find(options.kernel) != std::string_view::npos;
+}
+
 // Ranks that share a GPU must all run at once, and beside them the driver's own kernels, some of its copies among
 // these.
 int workers_of_rank(const KernelVariant& kernel, int all, int ranks_per_gpu, int kept_free) {
@@ -48,11 +54,6 @@ const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey,
   const auto own_workers = [&](const KernelVariant& k) {
     return workers_of_rank(k, kernels.workers(k), options.ranks_per_gpu, survey.kept_free());
   };
-  const auto asked_for = [&](const KernelVariant& k) {
-    // NOTE: even to ask such a kernel for its workers takes seconds on Hopper, where the driver compiles it first.
-    if (k.anywhere && kernels.generation == 9) return !options.kernel.empty() && k.name.starts_with(options.kernel);
-    return k.name.find(options.kernel) != std::string_view::npos;
-  };
   const Extent tile = survey.largest_tile();
   double least = 0;
   const std::string tma = survey.refusal_of_tma();
@@ -61,7 +62,7 @@ const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey,
     for (const KernelVariant* each : kernels.tensor_core) {
       const KernelVariant& k = *each;
       if (!wanted(k) || k.type != frame.problem.type || tile.rows > k.shape.m || tile.cols > k.shape.n ||
-          !fits(frame, survey, k.shape) || !asked_for(k))
+          !fits(frame, survey, k.shape) || !asked_for(k, kernels.generation, options))
         continue;
       const int workers = own_workers(k);
       if (workers == 0) continue;

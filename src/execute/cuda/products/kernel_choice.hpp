@@ -21,6 +21,9 @@ struct Kernels {
   std::function<int(const KernelVariant&)> workers;
 };
 
+/// Whether the options let a GPU of that generation run the kernel: ask nobody for the workers of others.
+bool asked_for(const KernelVariant& kernel, int generation, const CudaOptions& options);
+
 /// Clusters of one rank, of `all` that run at once, where so many ranks share the GPU and its plan keeps `kept_free`
 /// SMs free.
 int workers_of_rank(const KernelVariant& kernel, int all, int ranks_per_gpu, int kept_free = 0);

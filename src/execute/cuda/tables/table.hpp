@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "execute/cuda/tables/plan_turns.hpp"
 #include "imbrex/device/protocol.hpp"
 #include "imbrex/types.hpp"
 
@@ -159,6 +160,7 @@ struct Protocol : device::Group {
   std::uint64_t set_stride;  ///< bytes from set 0 to set 1
   std::uint32_t counter_stride, copies;
   std::uint32_t self_advancing;  ///< the kernel advances the epoch: by one
+  PlanTurns turns;               ///< of plans that share counters
 };
 
 /// A launch of the GEMM: plain values, by value into the kernel.

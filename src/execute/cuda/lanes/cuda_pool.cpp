@@ -1,0 +1,210 @@
+#include "execute/cuda/lanes/cuda_pool.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "runtime/agreement.hpp"
+#include "runtime/cuda/check.hpp"
+#include "runtime/cuda/device.hpp"
+#include "runtime/cuda/gpu_clock.hpp"
+
+namespace imbrex::cuda {
+namespace {
+
+/// Tables of as many plans as an operator keeps and two more, unless they are large.
+std::size_t arena_bytes(std::size_t table_bytes) {
+  constexpr std::size_t plans = 34, most = std::size_t{64} << 20;
+  return std::max(std::min(plans * table_bytes, most), 4 * table_bytes);
+}
+
+}  // namespace
+
+// Asking loads the kernel, and takes the driver long: once for a device.
+int workers_of(const GemmKernel& kernel, int device) {
+  static std::mutex lock;
+  static std::map<std::pair<const GemmKernel*, int>, int> known;
+  const std::lock_guard guard(lock);
+  const auto [place, fresh] = known.try_emplace({&kernel, device}, 0);
+  if (!fresh) return place->second;
+  place->second = kernel.workers();
+  // NOTE: of how many clusters run at once, the driver may speak for a whole GPU of which MPS shows this process a
+  // part. Blocks of Hopper's kernels take a multiprocessor each.
+  if (!kernel.anywhere) place->second = std::min(place->second, runtime::gpu_of(device).sms / kernel.shape.cluster);
+  return place->second;
+}
+
+CudaPool::CudaPool(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults, int device,
+                   Type type, const PoolNeeds& needs, const CudaOptions& options)
+    : world_(world),
+      heap_(heap),
+      calls_(calls),
+      device_(device),
+      options_(options),
+      epoch_(options.testing.first_epoch),
+      fault_(faults.take()),
+      tables_(arena_bytes(needs.table_bytes + 16 * needs.share.counters + 512)),
+      taken_{heap},
+      out_bytes_(needs.out_bytes),
+      exceptions_(std::uncaught_exceptions()) {
+  const auto in_heap = [this](std::size_t bytes) { return taken_.keep(heap_.allocate_or_grow(world_, bytes)); };
+  agree_on_kernels(type);
+  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&after_calls_, cudaStreamNonBlocking));
+  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&passed_, cudaEventDisableTiming));
+  if (options_.timeline) to_host_ = runtime::gpu_clock_to_host();
+  state_offset_ = in_heap(sizeof(device::State) + sizeof(CopyState));
+  if (needs.out_in_heap) {
+    out_offset_ = in_heap(out_bytes_);
+    has_out_ = true;
+  }
+  bool first = true;
+  const auto allocate = [this, in_heap, first](std::size_t bytes) mutable {
+    if (std::exchange(first, false)) return in_heap(bytes);
+    // Memory that nobody had: what was given back, a slower rank may still be clearing.
+    return taken_.keep(heap_.allocate_unused(bytes));
+  };
+  plans_.emplace(allocate, needs.share, epoch_);
+  copy_first(needs.table_bytes);
+  start();
+}
+
+// NOTE: a stream's first copies wait for kernels of other ranks on the GPU: these are they, small and large.
+void CudaPool::copy_first(std::size_t bytes) {
+  const std::vector<std::byte> blank(std::max<std::size_t>(bytes, 256));
+  std::byte* to = take(blank.size());
+  for (const std::size_t part : {std::size_t{256}, blank.size()}) {
+    IMBREX_CUDA_TRY(cudaMemcpyAsync(to, blank.data(), part, cudaMemcpyHostToDevice, stream_));
+    IMBREX_CUDA_TRY(cudaStreamSynchronize(stream_));
+  }
+  tables_.give_back(to);
+}
+
+// Rank 0's GPU decides which kernel a plan runs, on every rank: all choose by its numbers.
+void CudaPool::agree_on_kernels(Type type) {
+  std::size_t count = 0;
+  const GemmKernel* const* listed = tensor_core_kernels(count);
+  const int generation = runtime::gpu_of(device_).major;
+  static_cast<void>(workers_of(plain_kernel(type), device_));
+  std::vector<int> own(count + 2, 0);
+  for (std::size_t i = 0; i < count; ++i) {
+    const GemmKernel& k = *listed[i];
+    if (k.type == type && asked_for(k, generation, options_)) own[i] = workers_of(k, device_);
+  }
+  own[count] = workers_of(plain_kernel(type), device_);
+  own[count + 1] = generation;
+  std::vector<int> all(own.size() * static_cast<std::size_t>(world_.size()));
+  world_.all_gather(own.data(), all.data(), own.size() * sizeof(int));
+  workers_.assign(all.begin(), all.begin() + std::ssize(own));
+  kernels_ = {{listed, listed + count}, &plain_kernel(type), workers_[count + 1], [this](const KernelVariant& k) {
+                const auto found = std::find(kernels_.tensor_core.begin(), kernels_.tensor_core.end(), &k);
+                return workers_[static_cast<std::size_t>(found - kernels_.tensor_core.begin())];
+              }};
+}
+
+// As if every epoch before the first had run, each with one post to every signal of the first area.
+void CudaPool::start() {
+  const execute::PlanShare& half = plans_->half(0);
+  const std::uint32_t count = plans_->first_count();
+  if (count != 0) {
+    constexpr std::size_t stride = execute::HeapLayout::counter_stride;
+    std::vector<std::byte> counters(2 * half.counters * stride);
+    for (std::size_t i = 0; i < counters.size(); i += stride) std::memcpy(counters.data() + i, &count, sizeof count);
+    IMBREX_CUDA_TRY(cudaMemcpy(heap_.handle().at(world_.rank(), plans_->offset(0) + 2 * half.bytes), counters.data(),
+                               counters.size(), cudaMemcpyHostToDevice));
+  }
+  device::State state{};
+  state.epoch = epoch_;
+  IMBREX_CUDA_TRY(
+      cudaMemcpy(heap_.handle().at(world_.rank(), state_offset_), &state, sizeof state, cudaMemcpyHostToDevice));
+  const EpochPosts none[2] = {};
+  last_ = reinterpret_cast<EpochPosts*>(take(sizeof none));
+  IMBREX_CUDA_TRY(cudaMemcpy(last_, none, sizeof none, cudaMemcpyHostToDevice));
+  bases_.push_back(bases_for(half, count));
+  IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+}
+
+// NOTE: the driver may set memory by a kernel, which would find no room beside one that waits for this rank: a copy.
+std::uint32_t* CudaPool::bases_for(const execute::PlanShare& half, std::uint32_t count) {
+  const std::vector<std::uint32_t> bases(2 * half.counters, count);
+  const std::size_t bytes = bases.size() * sizeof bases[0];
+  auto* made = reinterpret_cast<std::uint32_t*>(take(std::max<std::size_t>(bytes, 1)));
+  IMBREX_CUDA_TRY(cudaMemcpyAsync(made, bases.data(), bytes, cudaMemcpyHostToDevice, stream_));
+  IMBREX_CUDA_TRY(cudaStreamSynchronize(stream_));
+  return made;
+}
+
+// As for an execution with a place of its own: first all are idle, on every rank.
+CudaPool::~CudaPool() {
+  cudaSetDevice(device_);
+  try {
+    calls_.drain();
+    cudaDeviceSynchronize();
+    if (std::uncaught_exceptions() == exceptions_) world_.barrier();
+  } catch (const std::exception&) {  // the world failed, and nobody reads any more
+  }
+  {
+    const std::lock_guard guard(calls_.lock());
+    for (auto* list : {&passing_, &dropped_, &held_}) list->clear();
+  }
+  for (cudaStream_t stream : {stream_, after_calls_})
+    if (stream != nullptr) cudaStreamDestroy(stream);
+  if (passed_ != nullptr) cudaEventDestroy(passed_);
+}
+
+std::size_t CudaPool::place(execute::HeapLayout& layout) {
+  const std::size_t area = plans_->place(layout);
+  if (area == bases_.size()) bases_.push_back(bases_for(plans_->half(area), 0));
+  return area;
+}
+
+PlanTurns CudaPool::join(const CudaExecution& execution, std::size_t area, const std::uint32_t* posts,
+                         std::uint32_t signals) {
+  const std::uint32_t number = next_number_++;
+  members_.emplace(number, &execution);
+  return {bases_[area], posts, last_, static_cast<std::uint32_t>(plans_->half(area).counters), signals, number, 0};
+}
+
+void CudaPool::leave(const CudaExecution& execution, const std::byte* memory) noexcept {
+  std::erase_if(members_, [&](const auto& member) { return member.second == &execution; });
+  if (memory != nullptr) tables_.give_back(memory);
+}
+
+void CudaPool::provide_out() {
+  if (has_out_) return;
+  out_offset_ = taken_.keep(heap_.allocate_unused(out_bytes_));
+  has_out_ = true;
+}
+
+std::shared_ptr<Execution> CudaPool::lend(std::unique_ptr<CudaExecution> execution) {
+  return {execution.release(), [self = shared_from_this()](Execution* e) {
+            self->drop(std::unique_ptr<CudaExecution>(static_cast<CudaExecution*>(e)));
+          }};
+}
+
+void CudaPool::drop(std::unique_ptr<CudaExecution> execution) {
+  const std::lock_guard guard(calls_.lock());
+  (execution->captured() ? held_ : dropped_).push_back(std::move(execution));
+}
+
+// The kernel that follows a plan's last call reads, in the plan's memory, what that call posted: it stays until another
+// plan's call is over, too.
+void CudaPool::collect() {
+  const std::lock_guard guard(calls_.lock());
+  const AsksDuringCaptures asks;
+  if (!passing_.empty()) {
+    if (cudaEventQuery(passed_) != cudaSuccess) return static_cast<void>(cudaGetLastError());
+    if (!runtime::is_faulty(*fault_)) passing_.clear();
+  }
+  const auto others = std::partition(dropped_.begin(), dropped_.end(),
+                                     [&](const auto& execution) { return execution->number() == last_launched_; });
+  if (!passing_.empty() || others == dropped_.end()) return;
+  calls_.follow(after_calls_);
+  IMBREX_CUDA_TRY(cudaEventRecord(passed_, after_calls_));
+  passing_.assign(std::move_iterator(others), std::move_iterator(dropped_.end()));
+  dropped_.erase(others, dropped_.end());
+}
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,122 @@
+// What plans share that take turns on GPUs, one after another, whatever the order: an operator that takes any M has a
+// plan for each (docs/protocols.md). One rank's.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "execute/cuda/lanes/cuda_execution.hpp"
+#include "execute/cuda/lanes/table_arena.hpp"
+#include "execute/cuda/products/kernel_choice.hpp"
+#include "execute/plan_pool.hpp"
+
+namespace imbrex::cuda {
+
+/// Clusters of the kernel that run at once on the device, asked once: the first question loads the kernel.
+int workers_of(const GemmKernel& kernel, int device);
+
+/// What the plans of a pool take at most, as far as is known when it is made.
+struct PoolNeeds {
+  execute::PlanShare share;
+  std::size_t table_bytes = 0;  ///< of one plan
+  std::size_t out_bytes = 0;    ///< of the largest output
+  bool out_in_heap = false;     ///< some plan's peers write it
+};
+
+class CudaPool : public std::enable_shared_from_this<CudaPool> {
+ public:
+  /// Collective, of the same needs on every rank but for the tables'; the device is selected and idle. Loads the
+  /// kernels that plans of that type may run. Others of its arguments outlive it. Behind it, all ranks meet before
+  /// anybody runs a plan.
+  CudaPool(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults, int device, Type type,
+           const PoolNeeds& needs, const CudaOptions& options);
+  /// Collective, unless by an exception.
+  ~CudaPool();
+  CudaPool(const CudaPool&) = delete;
+  CudaPool& operator=(const CudaPool&) = delete;
+
+  /// Hands out an execution of this pool. When its last owner drops it, it stays until its last call is over; where a
+  /// graph may hold its calls, until the pool ends.
+  std::shared_ptr<Execution> lend(std::unique_ptr<CudaExecution> execution);
+
+  /// Ends executions that were dropped and whose calls are over. Waits for nothing.
+  void collect();
+
+  // For its executions.
+  World& world() const { return world_; }
+  runtime::CudaHeap& heap() const { return heap_; }
+  StreamCalls& calls() const { return calls_; }
+  int device() const { return device_; }
+  const CudaOptions& options() const { return options_; }
+  const Kernels& kernels() const { return kernels_; }
+  cudaStream_t stream() const { return stream_; }
+  device::Fault* fault() const { return fault_.get(); }
+  std::uint64_t& epoch() { return epoch_; }
+  double gpu_to_host() const { return to_host_; }
+  std::size_t state_offset() const { return state_offset_; }
+
+  /// As PlanPool's.
+  std::size_t place(execute::HeapLayout& layout);
+  std::size_t offset(std::size_t area) const { return plans_->offset(area); }
+  std::byte* take(std::size_t bytes) { return tables_.take(bytes, stream_); }
+
+  /// How the execution takes turns, whose plan lies in `area` and posts so often to this rank's signals.
+  PlanTurns join(const CudaExecution& execution, std::size_t area, const std::uint32_t* posts, std::uint32_t signals);
+  void leave(const CudaExecution& execution, const std::byte* memory) noexcept;
+  /// A call of the execution with that number will run next.
+  void note_launch(std::uint32_t number) { last_launched_ = number; }
+  const CudaExecution& execution(std::uint32_t number) const { return *members_.at(number); }
+
+  /// Room in the heap for an output that peers write and whose caller's is out of their reach.
+  void provide_out();
+  std::byte* out() const { return heap_.handle().at(world_.rank(), out_offset_); }
+
+ private:
+  // Pieces of the heap.
+  struct Taken {
+    runtime::CudaHeap& heap;
+    std::vector<std::size_t> offsets = {};
+    ~Taken() {
+      for (const std::size_t offset : offsets) heap.release(offset);
+    }
+    std::size_t keep(std::size_t offset) { return offsets.emplace_back(offset); }
+  };
+
+  void agree_on_kernels(Type type);
+  void copy_first(std::size_t bytes);
+  void start();
+  void drop(std::unique_ptr<CudaExecution> execution);
+  std::uint32_t* bases_for(const execute::PlanShare& half, std::uint32_t count);
+
+  World& world_;
+  runtime::CudaHeap& heap_;
+  StreamCalls& calls_;
+  int device_;
+  CudaOptions options_;
+  std::uint64_t epoch_;
+  runtime::FaultPool::Owner fault_;
+  Kernels kernels_;
+  std::vector<int> workers_;  // by number of kernel, on rank 0's GPU
+  TableArena tables_;
+  double to_host_ = 0;
+  Taken taken_;
+  std::size_t state_offset_ = 0, out_offset_ = 0, out_bytes_;
+  bool has_out_ = false;
+  std::optional<execute::PlanPool> plans_;
+  std::vector<std::uint32_t*> bases_;  // by area
+  EpochPosts* last_ = nullptr;
+  std::uint32_t next_number_ = 0, last_launched_ = 0;
+  std::map<std::uint32_t, const CudaExecution*> members_;
+  cudaStream_t stream_ = nullptr, after_calls_ = nullptr;
+  cudaEvent_t passed_ = nullptr;
+  // Dropped before `passed_` was recorded, and behind it; those that graphs hold.
+  std::vector<std::unique_ptr<CudaExecution>> passing_, dropped_, held_;
+  int exceptions_;  // in flight when the pool was made
+};
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,37 @@
+// Plans that one operator runs one after another on GPUs, each made ready without the other ranks.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "imbrex/advanced/execute.hpp"
+#include "plan/strategies/candidate.hpp"
+
+namespace imbrex::cuda {
+
+/// What a plan is made from, which all ranks know.
+struct PlanToRun {
+  Problem problem;
+  plan::Candidate candidate;
+};
+
+class PooledPlans {
+ public:
+  virtual ~PooledPlans() = default;
+
+  /// Not collective: every rank prepares a plan before it runs it, sometime, and all run the same plans in the same
+  /// order. The calls of all executions count as those of one. Throws Error(invalid_input) as Executor::prepare, the
+  /// same on every rank; Error(runtime_failure) if the plan takes more than the survey told of and the symmetric heap
+  /// has no room for it.
+  virtual std::shared_ptr<Execution> prepare(const PlanToRun& plan) = 0;
+
+  /// Throws Error(invalid_input) while the stream is captured: a plan is not prepared then.
+  virtual void expect_uncaptured(CudaStream stream, std::int64_t m) const = 0;
+};
+
+/// Collective, all or none: memory and kernels for the plans that `survey` names, of one type, and for smaller ones.
+/// The executor, one of make_cuda_executor, outlives them. Throws as Executor::prepare.
+std::unique_ptr<PooledPlans> pool_plans(Executor& executor, const std::function<std::vector<PlanToRun>()>& survey);
+
+}  // namespace imbrex::cuda
