@@ -107,7 +107,7 @@ bool suits_tensor_cores(const Problem& problem, bool hopper) {
 
 // And, with these knobs, the tiles, which begin with a rank's columns.
 bool tiles_suit_tensor_cores(const Problem& problem, const Knobs& knobs) {
-  return !plan::owns_columns(problem, knobs) || problem.n % (std::int64_t{8} * problem.ranks) == 0;
+  return !plan::owns_columns(problem, knobs) || problem.n % (cuda::column_step(problem) * problem.ranks) == 0;
 }
 
 bool calls_nccl(const Problem& problem, const plan::Candidate& c) {

@@ -126,16 +126,21 @@ TEST(ChooseGpuPlan, WhatNoTensorCoreTakesGoesToALibrary) {
   p.type = Type::bf16;
   p.n = 8190;
   EXPECT_NE(strategy(p), Strategy::fused);
-  p.n = 8192;
   p.b_layout = Layout::column_major;
-  for (const Type type : {Type::bf16, Type::fp16}) {
-    p.type = type;
+  EXPECT_EQ(strategy(p), Strategy::fused);
+  p.n = 8191;
+  EXPECT_NE(strategy(p), Strategy::fused);
+  p.n = 8192;
+  for (const Layout layout : {Layout::column_major, Layout::row_major}) {
+    p.b_layout = layout;
+    p.k = 4 * 7168;
+    for (const Type type : {Type::fp16, Type::bf16}) {
+      p.type = type;
+      EXPECT_EQ(strategy(p), Strategy::fused);
+    }
+    p.k = 4 * 7166;
     EXPECT_NE(strategy(p), Strategy::fused);
   }
-  p.type = Type::bf16;
-  p.b_layout = Layout::row_major;
-  p.k = 4 * 7166;
-  EXPECT_NE(strategy(p), Strategy::fused);
   EXPECT_EQ(choose::choose_gpu_candidate(p, Strategy::fused, {}, h100).strategy, Strategy::fused);
 }
 

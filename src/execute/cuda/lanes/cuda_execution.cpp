@@ -104,19 +104,20 @@ CudaExecution::~CudaExecution() {
 
 // Slots are laid out by the kernel, so all ranks must run the same one: rank 0's. What one rank refuses, all refuse.
 void CudaExecution::agree_on_kernel(TableMemory& memory) {
-  std::size_t count = 0;
-  const GemmKernel* const* listed = tensor_core_kernels(count);
+  const std::span<const GemmKernel* const> listed = tensor_core_kernels();
   const GemmKernel& plain = plain_kernel(plan_.problem.type);
-  const Kernels kernels{{listed, listed + count}, &plain, runtime::gpu_of(device_).major, [&](const KernelVariant& k) {
-                          return workers_of(static_cast<const GemmKernel&>(k), device_);
-                        }};
+  const Kernels kernels{
+      {listed.begin(), listed.end()}, &plain, runtime::gpu_of(device_).major, [&](const KernelVariant& k) {
+        return workers_of(static_cast<const GemmKernel&>(k), device_);
+      }};
   RankTables tables(*tasks_, survey_, layout_, world_.rank(), heap_.handle(), place_.offset, memory);
   // By number: other processes have the kernels elsewhere.
   const std::vector<std::int64_t> all = runtime::agree(world_, [&] {
     return runtime::Terms("a kernel for a plan")
-        .tell(std::find(listed, listed + count, &choose_kernel(plan_, survey_, tables, kernels, options_)) - listed);
+        .tell(std::find(listed.begin(), listed.end(), &choose_kernel(plan_, survey_, tables, kernels, options_)) -
+              listed.begin());
   });
-  kernel_ = all.front() < static_cast<std::int64_t>(count) ? listed[all.front()] : &plain;
+  kernel_ = all.front() < std::ssize(listed) ? listed[static_cast<std::size_t>(all.front())] : &plain;
   workers_ = workers_of_rank(*kernel_, workers_of(*kernel_, device_), options_.ranks_per_gpu, survey_.kept_free());
   table_ = tables.take(kernel_->shape);
 }

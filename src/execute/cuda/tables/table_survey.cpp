@@ -12,19 +12,22 @@
 namespace imbrex::cuda {
 namespace {
 
-// Columns of B at which a tile may begin. The kernels take as much of B by columns, for the sake of the results' rows,
-// the bias and the scales.
-std::int64_t column_step(Type type) { return type == Type::e4m3 ? 8 : static_cast<std::int64_t>(16 / size_of(type)); }
+bool b_by_columns(const Problem& problem) { return plan::layout_of_b(problem) == Layout::column_major; }
 
 }  // namespace
+
+// Loads of B by rows begin at whole 16 bytes of one. B by columns has a row of memory for each, but the kernels read
+// the bias and the scales by twos.
+std::int64_t column_step(const Problem& problem) {
+  return b_by_columns(problem) ? 2 : static_cast<std::int64_t>(16 / size_of(problem.type));
+}
 
 std::string refusal_of_tma(const Problem& problem) {
   const RankShapes shapes = shapes_of(problem);
   const auto step = static_cast<std::int64_t>(16 / size_of(problem.type));
-  const bool by_columns = problem.type == Type::e4m3;
-  const std::int64_t col_step = column_step(problem.type);
+  const bool by_columns = b_by_columns(problem);
+  const std::int64_t col_step = column_step(problem);
   if (problem.type == Type::fp32) return "fp32 operands";
-  if (problem.b_layout == Layout::column_major) return "B by columns of a 16-bit type";
   if (shapes.depth % step != 0)
     return fmt::format("rows of A of {} elements, not a multiple of {}", shapes.depth, step);
   if (shapes.b.cols % col_step != 0)
@@ -45,7 +48,7 @@ TableSurvey::TableSurvey(const Plan& frame, int rank)
     : plan_(&frame),
       rank_(rank),
       queues_(frame.ranks[static_cast<std::size_t>(rank)].queues),
-      column_step_(column_step(frame.problem.type)),
+      column_step_(column_step(frame.problem)),
       depth_(shapes_of(frame.problem).depth),
       one_output_(refusal_of_outputs(frame.problem).empty()) {}
 

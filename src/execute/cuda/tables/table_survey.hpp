@@ -66,6 +66,9 @@ TableSurvey survey_of(const Plan& plan, int rank);
 
 Extent largest_tile(const Plan& plan);
 
+/// Columns of B at multiples of which a tile of the tensor-core kernels may begin: a power of two.
+std::int64_t column_step(const Problem& problem);
+
 /// As TableSurvey's, of the problem's operands alone, and of a plan that has its tasks.
 std::string refusal_of_tma(const Problem& problem);
 std::string refusal_of_tma(const Plan& plan);

@@ -147,10 +147,11 @@ int workers() {
 }
 
 constexpr TileShape any{1 << 20, 1 << 20, 1, false};
-constexpr GemmKernel plain[] = {{"plain bf16", Type::bf16, any, false, true, workers, launch<Type::bf16>},
-                                {"plain fp16", Type::fp16, any, false, true, workers, launch<Type::fp16>},
-                                {"plain fp32", Type::fp32, any, false, true, workers, launch<Type::fp32>},
-                                {"plain e4m3", Type::e4m3, any, false, true, workers, launch<Type::e4m3>}};
+constexpr GemmKernel plain[] = {
+    {"plain bf16", Type::bf16, any, false, true, Layout::row_major, workers, launch<Type::bf16>},
+    {"plain fp16", Type::fp16, any, false, true, Layout::row_major, workers, launch<Type::fp16>},
+    {"plain fp32", Type::fp32, any, false, true, Layout::row_major, workers, launch<Type::fp32>},
+    {"plain e4m3", Type::e4m3, any, false, true, Layout::row_major, workers, launch<Type::e4m3>}};
 
 }  // namespace
 

@@ -34,7 +34,8 @@ struct Sm90Gemm {
   using Multicast = cute::conditional_t<shares_k, cute::Shape<cute::_1, cute::_1, cute::_1>, Cluster>;
   using Schedule = cute::conditional_t<Config::pingpong, cutlass::gemm::KernelTmaWarpSpecializedPingpong,
                                        cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
-  using LayoutB = cute::conditional_t<fp8, cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
+  static constexpr bool b_by_columns = Config::b_layout == Layout::column_major;
+  using LayoutB = cute::conditional_t<b_by_columns, cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
   static constexpr int aligned = 16 / sizeof(Element);
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, cutlass::layout::RowMajor, aligned, Element,

@@ -46,7 +46,7 @@ struct Sm90Launcher {
 
   static cute::TmaDescriptor map_of_b(const GemmArgs& args) {
     typename Mainloop::StrideB stride_b{};
-    cute::get<Gemm::fp8 ? 0 : 1>(stride_b) = Gemm::fp8 ? args.k : args.n;
+    cute::get<Gemm::b_by_columns ? 0 : 1>(stride_b) = Gemm::b_by_columns ? args.k : args.n;
     // The operands' maps are made together; A's is map_of_a's.
     typename Mainloop::Arguments arguments{static_cast<const typename Gemm::Element*>(args.a[0][0]),
                                            {args.k, cute::_1{}, 0},
@@ -116,6 +116,7 @@ constexpr GemmKernel sm90_kernel(const char* name) {
            Config::stages},
           Config::pingpong,
           false,
+          Config::b_layout,
           &Sm90Launcher<Config>::workers,
           &Sm90Launcher<Config>::launch};
 }
