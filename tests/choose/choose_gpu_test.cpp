@@ -84,17 +84,21 @@ TEST(ChooseGpuPlan, ChoicesSuitAnyProblem) {
   EXPECT_GT(of_libraries, 50);
 }
 
-// Until the kernels write them.
-TEST(ChooseGpuPlan, SeveralOutputsGoToALibrary) {
+TEST(ChooseGpuPlan, SeveralOutputsAreChosenForAsOne) {
   for (const std::int64_t m : {64, 4096}) {
     Problem p{Operator::all_gather_gemm, m, 28672, 8192, 4, Type::bf16};
     for (const bool list : {false, true}) {
       p.more_n = {list ? 1024 : 0, 0};
-      p.gathered_a = !list;
+      p.gathered_a = !list;  // with one B
       for (const choose::GpuKind& gpus : {choose::GpuKind{"NVIDIA H200", 9}, h100, a100}) {
+        Problem one{Operator::all_gather_gemm, m, list ? 28672 + 1024 : 28672, 8192, 4, Type::bf16};
+        EXPECT_EQ(choose::choose_gpu_candidate(p, {}, {}, gpus).strategy,
+                  choose::choose_gpu_candidate(one, {}, {}, gpus).strategy);
         EXPECT_EQ(cuda::refusal_of_plan(choose::choose_gpu_plan(p, {}, {}, gpus)), "");
         EXPECT_EQ(cuda::refusal_of_plan(choose::choose_gpu_plan(p, {}, Knobs{}, gpus)), "");
-        EXPECT_NE(cuda::refusal_of_plan(choose::choose_gpu_plan(p, Strategy::fused, {}, gpus)), "");
+        const Plan fused = choose::choose_gpu_plan(p, Strategy::fused, {}, gpus);
+        EXPECT_EQ(cuda::refusal_of_plan(fused), "");
+        EXPECT_TRUE(on_tensor_cores(fused, gpus.major == 9));
       }
     }
   }

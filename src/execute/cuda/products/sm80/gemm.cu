@@ -109,14 +109,14 @@ struct Sm80Gemm {
   /// A tile's columns of B, slice by slice of K.
   __device__ __forceinline__ static auto slices_of_b(const GemmArgs& args, const TaskEntry& task, int k_tiles) {
     using namespace cute;
-    const auto* b = static_cast<const Element*>(args.b);
+    const auto* b = static_cast<const Element*>(args.b[task.output]);
+    const std::int64_t n = args.n[task.output];
     const auto shape = make_shape(Int<tile_n>{}, Int<tile_k>{}, k_tiles);
     if constexpr (b_by_columns)
       return make_tensor(make_gmem_ptr(b + task.b_col * args.k + task.k_begin), shape,
                          make_stride(args.k, _1{}, Int<tile_k>{}));
     else
-      return make_tensor(make_gmem_ptr(b + task.k_begin * args.n + task.b_col), shape,
-                         make_stride(_1{}, args.n, args.n * tile_k));
+      return make_tensor(make_gmem_ptr(b + task.k_begin * n + task.b_col), shape, make_stride(_1{}, n, n * tile_k));
   }
 
   /// The product of a tile, in the registers that Fragment expects.
@@ -130,7 +130,7 @@ struct Sm80Gemm {
     Tensor gB = slices_of_b(args, task, k_tiles);
     Tensor accumulators = make_tensor(make_rmem_ptr(&acc[0]), Accumulators{});
     clear(accumulators);
-    const auto residue = make_tuple(static_cast<int>(task.rows), static_cast<int>(args.n - task.b_col),
+    const auto residue = make_tuple(static_cast<int>(task.rows), static_cast<int>(args.n[task.output] - task.b_col),
                                     static_cast<int>(task.k_end - task.k_begin) - k_tiles * tile_k);
     // NOTE: opaque, so that what follows from it is not kept in registers from tile to tile, of which there are none
     // left.
@@ -206,13 +206,13 @@ struct Sm80Gemm {
     }
     if (task.adds > 0) add_slots(args, epoch, task, shared, acc);
     if (task.bias != 0)
-      Tile::add_bias(acc, static_cast<const std::uint16_t*>(args.bias) + task.b_col,
-                     static_cast<std::uint32_t>(args.n) - task.b_col, threadIdx.x);
+      Tile::add_bias(acc, static_cast<const std::uint16_t*>(args.bias[task.output]) + task.b_col,
+                     static_cast<std::uint32_t>(args.n[task.output]) - task.b_col, threadIdx.x);
     Pace unhurried;
     const std::uint32_t stores = epoch.late() ? 0 : task.stores;
     for (std::uint32_t s = 0; s < stores; ++s) {
       const RegionEntry& r = args.table.regions[task.regions + task.adds + s];
-      Tile::store(acc, r, first_of(r, args.out, epoch.copy), threadIdx.x, unhurried);
+      Tile::store(acc, r, first_of(r, args.out[task.output], epoch.copy), threadIdx.x, unhurried);
     }
   }
 
@@ -241,9 +241,11 @@ struct Sm80Gemm {
           epoch.fail();
         __syncthreads();
         if (task.kind == TaskKind::transfer && !epoch.late())
-          move(task, args.table.regions, args.a[0][0], args.a_scale[0][0], args.out, epoch.copy, threadIdx.x, threads);
+          move(task, args.table.regions, args.a[0][0], args.a_scale[0][0], args.out[task.output], epoch.copy,
+               threadIdx.x, threads);
         if (task.kind == TaskKind::reduction && !epoch.late())
-          reduce(task, args.table.regions, args.bias, args.out, epoch.copy, threadIdx.x, threads);
+          reduce(task, args.table.regions, args.bias[task.output], args.out[task.output], epoch.copy, threadIdx.x,
+                 threads);
       }
       __syncthreads();  // all have stored, and nobody reads the stages any more
       if (threadIdx.x == 0) {
