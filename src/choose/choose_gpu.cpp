@@ -154,9 +154,10 @@ namespace {
 // else is measured yet.
 plan::Candidate choose_for_outputs(const Problem& problem, std::optional<Strategy> strategy,
                                    const std::optional<Knobs>& knobs, const GpuKind& gpus) {
-  const bool hopper = gpus.major == 9;
-  if (!strategy && !suits_tensor_cores(problem, hopper)) strategy = Strategy::sequential;
-  if (!strategy && !cuda::refusal_of_library_bias(problem).empty()) strategy = Strategy::fused;
+  const bool libraries = gpus.libraries && cuda::refusal_of_library_bias(problem).empty();
+  if (!strategy && !libraries) strategy = Strategy::fused;
+  // Where one B of all the columns suits, each of them may not.
+  if (!strategy && !suits_tensor_cores(problem, gpus.major == 9)) strategy = Strategy::sequential;
   Problem one = problem;
   for (int product = 1; product < plan::count_products(problem); ++product) one.n += plan::n_of(problem, product);
   one.more_n = {};

@@ -104,6 +104,17 @@ TEST(ChooseGpuPlan, SeveralOutputsAreChosenForAsOne) {
   }
 }
 
+// One B of as many columns in all would suit.
+TEST(ChooseGpuPlan, OddColumnsOfOneOfSeveralBGoToALibrary) {
+  Problem p{Operator::all_gather_gemm, 4096, 28672, 8192, 4, Type::bf16};
+  p.more_n = {4 * 1020, 4 * 1028};
+  const choose::GpuKind shared{"NVIDIA H200", 9, false, false};
+  EXPECT_EQ(choose::choose_gpu_candidate(p, {}, {}, h100).strategy, Strategy::sequential);
+  EXPECT_EQ(choose::choose_gpu_candidate(p, {}, {}, shared).strategy, Strategy::fused);
+  p.b_layout = Layout::column_major;  // which takes an even number
+  EXPECT_EQ(choose::choose_gpu_candidate(p, {}, {}, h100).strategy, Strategy::fused);
+}
+
 TEST(ChooseGpuPlan, TilesHaveAKernelOfTheirType) {
   for (const Type type : {Type::bf16, Type::fp16, Type::e4m3})
     for (const bool hopper : {true, false})
