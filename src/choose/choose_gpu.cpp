@@ -109,7 +109,7 @@ bool suits_tensor_cores(const Problem& problem, bool hopper) {
 
 // And, with these knobs, the tiles, which begin with a rank's columns.
 bool tiles_suit_tensor_cores(const Problem& problem, const Knobs& knobs) {
-  return !plan::owns_columns(problem, knobs) || problem.n % (std::int64_t{8} * problem.ranks) == 0;
+  return !plan::owns_columns(problem, knobs) || problem.n % (cuda::column_step(problem) * problem.ranks) == 0;
 }
 
 bool calls_nccl(const Problem& problem, const plan::Candidate& c) {
@@ -150,10 +150,32 @@ GpuKind kind_of(const GpuSurvey& survey, int ranks_per_gpu, bool processes) {
   return kind;
 }
 
+namespace {
+
+// Several B are chosen for as one of all their columns, whose tiles are as many but for those at each B's end. Nothing
+// else is measured yet.
+plan::Candidate choose_for_outputs(const Problem& problem, std::optional<Strategy> strategy,
+                                   const std::optional<Knobs>& knobs, const GpuKind& gpus) {
+  const bool libraries = gpus.libraries && cuda::refusal_of_library_bias(problem).empty();
+  if (!strategy && !libraries) strategy = Strategy::fused;
+  // Where one B of all the columns suits, each of them may not.
+  if (!strategy && !suits_tensor_cores(problem, gpus.major == 9)) strategy = Strategy::sequential;
+  Problem one = problem;
+  for (int product = 1; product < plan::count_products(problem); ++product) one.n += plan::n_of(problem, product);
+  one.more_n = {};
+  one.gathered_a = false;
+  plan::Candidate chosen = choose_gpu_candidate(one, strategy, knobs, gpus);
+  if (knobs || chosen.strategy != Strategy::sequential) return chosen;
+  chosen.knobs.library_tile = 0, chosen.knobs.library_parts = 1;  // of another product
+  return with_product_record(chosen, problem, gpus);
+}
+
+}  // namespace
+
 plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
                                      const std::optional<Knobs>& knobs, const GpuKind& gpus,
                                      const std::optional<CodecPair>& codec) {
-  if (!strategy && !cuda::refusal_of_outputs(problem).empty()) strategy = Strategy::sequential;
+  if (!plan::has_one_output(problem)) return choose_for_outputs(problem, strategy, knobs, gpus);
   // Codes are for library strategies: where those do not run, the executor says why.
   if (!strategy && !codec && (!gpus.libraries || !cuda::refusal_of_library_bias(problem).empty()))
     strategy = Strategy::fused;

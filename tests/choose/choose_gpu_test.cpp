@@ -84,20 +84,35 @@ TEST(ChooseGpuPlan, ChoicesSuitAnyProblem) {
   EXPECT_GT(of_libraries, 50);
 }
 
-// Until the kernels write them.
-TEST(ChooseGpuPlan, SeveralOutputsGoToALibrary) {
+TEST(ChooseGpuPlan, SeveralOutputsAreChosenForAsOne) {
   for (const std::int64_t m : {64, 4096}) {
     Problem p{Operator::all_gather_gemm, m, 28672, 8192, 4, Type::bf16};
     for (const bool list : {false, true}) {
       p.more_n = {list ? 1024 : 0, 0};
-      p.gathered_a = !list;
+      p.gathered_a = !list;  // with one B
       for (const choose::GpuKind& gpus : {choose::GpuKind{"NVIDIA H200", 9}, h100, a100}) {
+        Problem one{Operator::all_gather_gemm, m, list ? 28672 + 1024 : 28672, 8192, 4, Type::bf16};
+        EXPECT_EQ(choose::choose_gpu_candidate(p, {}, {}, gpus).strategy,
+                  choose::choose_gpu_candidate(one, {}, {}, gpus).strategy);
         EXPECT_EQ(cuda::refusal_of_plan(choose::choose_gpu_plan(p, {}, {}, gpus)), "");
         EXPECT_EQ(cuda::refusal_of_plan(choose::choose_gpu_plan(p, {}, Knobs{}, gpus)), "");
-        EXPECT_NE(cuda::refusal_of_plan(choose::choose_gpu_plan(p, Strategy::fused, {}, gpus)), "");
+        const Plan fused = choose::choose_gpu_plan(p, Strategy::fused, {}, gpus);
+        EXPECT_EQ(cuda::refusal_of_plan(fused), "");
+        EXPECT_TRUE(on_tensor_cores(fused, gpus.major == 9));
       }
     }
   }
+}
+
+// One B of as many columns in all would suit.
+TEST(ChooseGpuPlan, OddColumnsOfOneOfSeveralBGoToALibrary) {
+  Problem p{Operator::all_gather_gemm, 4096, 28672, 8192, 4, Type::bf16};
+  p.more_n = {4 * 1020, 4 * 1028};
+  const choose::GpuKind shared{"NVIDIA H200", 9, false, false};
+  EXPECT_EQ(choose::choose_gpu_candidate(p, {}, {}, h100).strategy, Strategy::sequential);
+  EXPECT_EQ(choose::choose_gpu_candidate(p, {}, {}, shared).strategy, Strategy::fused);
+  p.b_layout = Layout::column_major;  // which takes an even number
+  EXPECT_EQ(choose::choose_gpu_candidate(p, {}, {}, h100).strategy, Strategy::fused);
 }
 
 TEST(ChooseGpuPlan, TilesHaveAKernelOfTheirType) {
@@ -126,16 +141,21 @@ TEST(ChooseGpuPlan, WhatNoTensorCoreTakesGoesToALibrary) {
   p.type = Type::bf16;
   p.n = 8190;
   EXPECT_NE(strategy(p), Strategy::fused);
-  p.n = 8192;
   p.b_layout = Layout::column_major;
-  for (const Type type : {Type::bf16, Type::fp16}) {
-    p.type = type;
+  EXPECT_EQ(strategy(p), Strategy::fused);
+  p.n = 8191;
+  EXPECT_NE(strategy(p), Strategy::fused);
+  p.n = 8192;
+  for (const Layout layout : {Layout::column_major, Layout::row_major}) {
+    p.b_layout = layout;
+    p.k = 4 * 7168;
+    for (const Type type : {Type::fp16, Type::bf16}) {
+      p.type = type;
+      EXPECT_EQ(strategy(p), Strategy::fused);
+    }
+    p.k = 4 * 7166;
     EXPECT_NE(strategy(p), Strategy::fused);
   }
-  p.type = Type::bf16;
-  p.b_layout = Layout::row_major;
-  p.k = 4 * 7166;
-  EXPECT_NE(strategy(p), Strategy::fused);
   EXPECT_EQ(choose::choose_gpu_candidate(p, Strategy::fused, {}, h100).strategy, Strategy::fused);
 }
 

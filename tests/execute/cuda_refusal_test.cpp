@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "execute/cuda/refusal.hpp"
+#include "plan/operand_buffers.hpp"
 
 namespace imbrex {
 namespace {
@@ -103,20 +104,29 @@ TEST(CudaRefusal, OfPlans) {
   EXPECT_NE(refusal_of_plan(make_plan(gather, Strategy::fused, knobs)), "");
 }
 
-TEST(CudaRefusal, OfSeveralOutputsOfTiles) {
+TEST(CudaRefusal, OfSeveralOutputs) {
   Problem p{Operator::all_gather_gemm, 512, 1024, 256, 4, Type::bf16};
   p.gathered_a = true;
-  const auto expect = [&](const char* words) {
+  const auto expect_runs = [&] {
     for (const Transport transport : {Transport::push, Transport::store})
-      expect_says(refusal_of_plan(make_plan(p, Strategy::fused, {.transport = transport})), words);
+      EXPECT_EQ(refusal_of_plan(make_plan(p, Strategy::fused, {.transport = transport})), "");
     for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed})
       EXPECT_EQ(refusal_of_plan(make_plan(p, strategy, {})), "");
   };
-  expect(
-      "gathered_a: Imbrex' own kernels do not give the gathered A; on GPUs, strategies sequential and decomposed do");
+  expect_runs();
   p.more_n = {256, 128};
-  expect("3 B for one A: Imbrex' own kernels multiply by one; on GPUs, strategies sequential and decomposed do");
+  expect_runs();
   p.bias = true;
+  expect_runs();
+  // Other ranks store to the first output only.
+  Plan plan = make_plan(p, Strategy::fused, {.transport = Transport::store});
+  const int further = plan::buffer_out_of(p, 1);
+  for (Task& task : plan.ranks[0].queues[0].tasks)
+    if (auto* tile = std::get_if<Tile>(&task.work); tile != nullptr && tile->stores.front().to.buffer == further) {
+      tile->stores.front().to.rank = 1;
+      break;
+    }
+  expect_says(refusal_of_plan(plan), "out1 is touched by other ranks");
   for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed})
     EXPECT_EQ(refusal_of_plan(make_plan(p, strategy, {})), "");
   p.more_n = {256, 120};  // 30 columns a rank

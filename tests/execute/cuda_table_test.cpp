@@ -234,16 +234,23 @@ TEST(CudaTable, RefusesScalesOfOtherRowsThanTheTiles) {
             std::string::npos);
 }
 
-TEST(CudaTable, TensorMemoryTakesE4m3ByDepthsOf16AndColumnsOf8) {
-  const auto refusal_of = [](std::int64_t n, std::int64_t k, std::int64_t tile_n) {
+TEST(CudaTable, TensorMemoryTakesBByColumnsByDepthsOf16BytesAndTwoColumns) {
+  const auto refusal_of = [](std::int64_t n, std::int64_t k, std::int64_t tile_n, Type type) {
     Knobs knobs = scatter_knobs();
     knobs.tile_n = tile_n;
-    return refusal_of_tma(make_plan({Operator::gemm_reduce_scatter, 256, n, k, 2, Type::e4m3}, Strategy::fused, knobs));
+    Problem problem{Operator::gemm_reduce_scatter, 256, n, k, 2, type};
+    if (type != Type::e4m3) problem.b_layout = Layout::column_major;
+    return refusal_of_tma(make_plan(problem, Strategy::fused, knobs));
   };
-  EXPECT_EQ(refusal_of(264, 544, 128), "");
-  EXPECT_NE(refusal_of(264, 528, 128).find("rows of A of 264 elements, not a multiple of 16"), std::string::npos);
-  EXPECT_NE(refusal_of(260, 544, 128).find("results of 260 columns, not a multiple of 8"), std::string::npos);
-  EXPECT_NE(refusal_of(264, 544, 100).find("a tile from column 100 on, not a multiple of 8"), std::string::npos);
+  for (Type type : {Type::bf16, Type::fp16, Type::e4m3}) {
+    EXPECT_EQ(refusal_of(264, 544, 128, type), "");
+    EXPECT_EQ(refusal_of(262, 544, 100, type), "");
+    EXPECT_EQ(refusal_of(261, 544, 128, type), "results of 261 columns, not a multiple of 2");
+    EXPECT_EQ(refusal_of(264, 544, 101, type), "a tile from column 101 on, not a multiple of 2");
+  }
+  EXPECT_EQ(refusal_of(264, 528, 128, Type::e4m3), "rows of A of 264 elements, not a multiple of 16");
+  EXPECT_EQ(refusal_of(264, 528, 128, Type::bf16), "");
+  EXPECT_EQ(refusal_of(264, 520, 128, Type::fp16), "rows of A of 260 elements, not a multiple of 8");
 }
 
 TEST(CudaTable, AllGatherReadsTheOwnShardInPlaceAndPushesTheRest) {
@@ -401,7 +408,7 @@ TEST(CudaTable, SaysWhatTensorMemoryLoadsCannotTake) {
             std::string::npos);
   Problem by_columns{Operator::gemm_reduce_scatter, 64, 32, 64, 2, Type::bf16};
   by_columns.b_layout = Layout::column_major;
-  EXPECT_EQ(refusal_of_tma(by_columns), "B by columns of a 16-bit type");
+  EXPECT_EQ(refusal_of_tma(by_columns), "");
   by_columns.type = Type::e4m3, by_columns.b_layout = Layout::row_major;  // as an e4m3 problem says it
   EXPECT_EQ(refusal_of_tma(by_columns), "");
   // Few rows: an all-reduce splits columns, here at 50, 100 and 150.

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <optional>
 
 #include "execute/cuda/products/variants.hpp"
 #include "execute/cuda/tables/translate.hpp"
@@ -49,15 +50,20 @@ Knobs fitting(Random& random, const Problem& p, Tile tile) {
   return k;
 }
 
-// Rows of whole 16 bytes and B of 16-bit types by rows, so that the tensor-core kernels take them; M has tails of every
-// kind.
-Problem random_problem(Random& random, Operator op, int ranks, std::int64_t most, Type type) {
-  const auto eights = [&](std::int64_t limit) { return 8 * random.between(1, limit / 8); };
+// Rows of whole 16 bytes, and of B by columns an even number of those, so that the tensor-core kernels take them; M has
+// tails of every kind.
+Problem random_problem(Random& random, Operator op, int ranks, std::int64_t most, Type type,
+                       std::optional<Layout> b_layout = {}) {
   Problem p{op, 0, 0, 0, ranks, type};
   test::set_type(random, p, type);
-  p.b_layout = Layout::row_major;
+  if (b_layout) p.b_layout = *b_layout;
+  const auto eights = [&](std::int64_t limit) { return 8 * random.between(1, limit / 8); };
+  const auto columns = [&](std::int64_t limit) {
+    const std::int64_t step = random.chance(0.5) ? 8 : cuda::column_step(p);
+    return step * random.between(1, limit / step);
+  };
   p.m = op == Operator::gemm_all_reduce ? random.between(1, most) : ranks * random.between(1, most / ranks);
-  p.n = op == Operator::all_gather_gemm ? ranks * eights(most / ranks) : eights(most);
+  p.n = op == Operator::all_gather_gemm ? ranks * columns(most / ranks) : columns(most);
   const std::int64_t depths = size_of(type) == 1 ? 2 : 1;  // 16 bytes are as many as that of eights
   const bool sharded = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce;
   // Some of the ranks' shares of K, too, are deep enough to be cut.
@@ -76,7 +82,7 @@ void expect_right(const Plan& plan, const GpuCase& c, const std::string& what) {
   EXPECT_EQ(outcome.differing, 0) << outcome.kernel;
 }
 
-// One rank: the product alone, and with a bias, on every variant.
+// One rank: the product alone, and with a bias, on every variant and for each layout of B that it takes.
 TEST(GpuGemm, EveryVariantIsRightWithTails) {
   NEEDS_GPUS(1);
   Random random(test::seed_from_environment());
@@ -84,9 +90,10 @@ TEST(GpuGemm, EveryVariantIsRightWithTails) {
   variants.push_back({"plain", Type::bf16, 128, 128, 1, false, false});
   variants.push_back({"plain e4m3", Type::e4m3, 128, 128, 1, false, false});
   for (const auto& [kernel, type, rows, cols, cluster, shares_k, hopper] : variants)
-    for (int i = 0; i < cases(4); ++i) {
-      Problem p = random_problem(random, Operator::gemm_reduce_scatter, 1, i == 0 ? 2200 : 700, type);
-      p.bias = i % 2 != 0;
+    for (int i = 0; i < cases(4) * (type == Type::e4m3 ? 1 : 2); ++i) {
+      const Layout layout = type != Type::e4m3 && i % 2 != 0 ? Layout::column_major : Layout::row_major;
+      Problem p = random_problem(random, Operator::gemm_reduce_scatter, 1, i < 2 ? 2200 : 700, type, layout);
+      p.bias = i / 2 % 2 != 0;
       Knobs k = fitting(random, p, {rows, cols});
       k.reducer = Reducer::tile;
       k.span_shards = false;

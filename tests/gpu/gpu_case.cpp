@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
+#include <limits>
 #include <memory>
 
 #include "base/convert.hpp"
@@ -18,8 +19,10 @@
 #include "gpu/ranks.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/gpu.hpp"
+#include "jobs/operand_memory.hpp"
 #include "jobs/operands.hpp"
 #include "jobs/reference.hpp"
+#include "plan/problem.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/raw_memory.hpp"
@@ -84,9 +87,6 @@ class RankCase {
       : world_(world),
         executor_(executor),
         c_(c),
-        type_(output_type(plan.problem.type)),
-        extent_(shapes_of(plan.problem).out),
-        count_(static_cast<std::size_t>(extent_.rows * extent_.cols)),
         outcome_(outcome),
         execution_(executor.prepare(plan)),
         stream_(dynamic_cast<cuda::StreamExecution&>(*execution_)),
@@ -94,74 +94,123 @@ class RankCase {
         b_(to_device(operands.part(false, world.rank()))),
         bias_(to_device(operands.bias(world.rank()))),
         a_scale_(to_device(operands.scales(true, world.rank()))),
-        b_scale_(to_device(operands.scales(false, world.rank()))),
-        reference_(jobs::reference_of(plan, operands, world.rank(), c.whole_numbers ? Device::cpu : Device::cuda)) {
+        b_scale_(to_device(operands.scales(false, world.rank()))) {
     base::put_text(stream_.kernel_name(), outcome_.kernel);
+    const int products = plan::count_products(plan.problem);
+    for (int product = 1; product < products; ++product)
+      more_.push_back(
+          {to_device(operands.part(false, world.rank(), product)), to_device(operands.bias(world.rank(), product))});
+    const Device device = c.whole_numbers ? Device::cpu : Device::cuda;
+    for (const OperandInfo& info : jobs::outputs_of(plan.problem)) {
+      const int place = static_cast<int>(outputs_.size());
+      outputs_.push_back({info,
+                          place < products ? jobs::reference_of(plan, operands, world.rank(), device, place)
+                                           : jobs::gathered_reference(plan.problem, operands),
+                          {}});
+    }
   }
 
   void run() {
-    std::vector<std::shared_ptr<void>> outs;
-    for (int q = 0; q < c_.queued; ++q)
-      outs.push_back(c_.shared_out ? executor_.allocate_output(bytes()) : std::shared_ptr<void>(raw_memory(bytes())));
+    std::vector<Outs> outs;
+    for (int q = 0; q < c_.queued; ++q) {
+      outs.emplace_back();
+      for (const Output& o : outputs_)
+        outs.back().push_back(c_.shared_out && outs.back().empty() ? executor_.allocate_output(o.bytes())
+                                                                   : std::shared_ptr<void>(raw_memory(o.bytes())));
+    }
     for (int i = 0; i < c_.repeats; ++i) {
-      for (auto& out : outs) clear(out.get());
-      for (auto& out : outs) enqueue(out.get());
+      for (const Outs& each : outs) clear(each);
+      for (const Outs& each : outs) enqueue(each);
       stream_.finish();
-      for (auto& out : outs) compare_with_first(out.get(), "repeat " + std::to_string(i));
+      for (const Outs& each : outs) compare_with_first(each, "repeat " + std::to_string(i));
     }
     if (c_.replays == 0) return;
     // Two epochs: workspaces alternate.
-    const cuda::Graph graph(stream_.stream(), 2, [&] { enqueue(outs.front().get()); });
+    const cuda::Graph graph(stream_.stream(), 2, [&] { enqueue(outs.front()); });
     const int rounds = std::min(c_.replays, 20);
     for (int round = 0; round < rounds; ++round) {
-      clear(outs.front().get());
+      clear(outs.front());
       for (int i = 0; i < c_.replays / rounds; ++i) graph.launch(stream_.stream());
       stream_.finish();
-      compare_with_first(outs.front().get(), "replays " + std::to_string(round));
+      compare_with_first(outs.front(), "replays " + std::to_string(round));
     }
   }
 
  private:
-  std::size_t bytes() const { return count_ * size_of(type_); }
+  struct Further {
+    RawMemory b, bias;
+  };
+  struct Output {
+    OperandInfo info;
+    jobs::Reference reference;
+    std::vector<std::byte> first;  // result
+
+    std::size_t count() const { return static_cast<std::size_t>(info.rows * info.cols); }
+    std::size_t bytes() const { return count() * size_of(info.type); }
+  };
+  using Outs = std::vector<std::shared_ptr<void>>;  // one epoch's, by place
 
   // Nothing else is waited for: other ranks on this GPU may wait for this one.
-  void clear(void* out) {
-    IMBREX_CUDA_TRY(cudaMemset(out, 0xff, bytes()));
+  void clear(const Outs& outs) {
+    for (std::size_t i = 0; i < outs.size(); ++i) IMBREX_CUDA_TRY(cudaMemset(outs[i].get(), 0xff, outputs_[i].bytes()));
     IMBREX_CUDA_TRY(cudaStreamSynchronize(nullptr));
   }
 
-  void enqueue(void* out) {
-    stream_.enqueue({a_.get(), b_.get(), out, bias_.get(), scales(a_scale_), scales(b_scale_)});
+  void enqueue(const Outs& outs) {
+    Addresses operands{a_.get(), b_.get(), outs.front().get(), bias_.get(), scales(a_scale_), scales(b_scale_)};
+    for (std::size_t i = 0; i < more_.size(); ++i)
+      operands.more[i] = {more_[i].b.get(), more_[i].bias.get(), outs[i + 1].get()};
+    if (outs.size() > more_.size() + 1) operands.gathered = outs.back().get();
+    stream_.enqueue(operands);
   }
   static const float* scales(const RawMemory& memory) { return static_cast<const float*>(memory.get()); }
 
-  void compare_with_first(const void* out, const std::string& what) {
-    std::vector<std::byte> got(bytes());
-    std::vector<float> values(count_);
-    IMBREX_CUDA_TRY(cudaMemcpy(got.data(), out, bytes(), cudaMemcpyDeviceToHost));
-    base::to_float(type_, got.data(), values.data(), static_cast<std::int64_t>(count_));
-    const jobs::Comparison worst = jobs::compare(reference_, values, type_, extent_.cols);
-    if (!first_.empty() && got != first_) ++outcome_.differing;
-    if (first_.empty()) first_ = got;
+  void compare_with_first(const Outs& outs, const std::string& what) {
+    for (std::size_t i = 0; i < outs.size(); ++i) compare_with_first(outputs_[i], outs[i].get(), what);
+  }
+
+  void compare_with_first(Output& output, const void* out, const std::string& what) {
+    std::vector<std::byte> got(output.bytes());
+    std::vector<float> values(output.count());
+    const Type type = output.info.type;
+    IMBREX_CUDA_TRY(cudaMemcpy(got.data(), out, got.size(), cudaMemcpyDeviceToHost));
+    base::to_float(type, got.data(), values.data(), static_cast<std::int64_t>(values.size()));
+    jobs::Comparison worst = jobs::compare(output.reference, values, type, output.info.cols);
+    if (c_.exact) expect_exact(output, values, worst);
+    if (!output.first.empty() && got != output.first) ++outcome_.differing;
+    if (output.first.empty()) output.first = got;
     if (worst.worst <= outcome_.worst) return;
     outcome_.worst = worst.worst;
-    outcome_.say("rank " + std::to_string(world_.rank()) + " " + what + " (" + std::to_string(worst.row) + ", " +
-                 std::to_string(worst.col) + "): " + std::to_string(worst.result) + ", reference " +
-                 std::to_string(worst.value));
+    outcome_.say("rank " + std::to_string(world_.rank()) + " " + what + " " + std::string(output.info.name) + " (" +
+                 std::to_string(worst.row) + ", " + std::to_string(worst.col) + "): " + std::to_string(worst.result) +
+                 ", reference " + std::to_string(worst.value));
+  }
+
+  // The first element that is not the reference's, rounded to the output's type, is infinitely wrong.
+  static void expect_exact(const Output& output, const std::vector<float>& values, jobs::Comparison& worst) {
+    const std::vector<double>& exact = output.reference.value;
+    std::vector<float> wanted(exact.begin(), exact.end());  // whole numbers below 2^24
+    std::vector<std::byte> rounded(output.bytes());
+    const std::int64_t count = std::ssize(wanted), cols = output.info.cols;
+    base::from_float(output.info.type, wanted.data(), rounded.data(), count);
+    base::to_float(output.info.type, rounded.data(), wanted.data(), count);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      if (values[at] == wanted[at]) continue;
+      worst = {std::numeric_limits<double>::infinity(), i / cols, i % cols, values[at], wanted[at]};
+      return;
+    }
   }
 
   World& world_;
   Executor& executor_;
   const GpuCase& c_;
-  Type type_;
-  Extent extent_;
-  std::size_t count_;
   RankOutcome& outcome_;
   std::unique_ptr<Execution> execution_;
   cuda::StreamExecution& stream_;
   RawMemory a_, b_, bias_, a_scale_, b_scale_;
-  jobs::Reference reference_;
-  std::vector<std::byte> first_;
+  std::vector<Further> more_;
+  std::vector<Output> outputs_;
 };
 
 bool is_refused(const Plan& plan) {

@@ -70,6 +70,7 @@ struct GpuCase {
   int replays = 0;             ///< of a CUDA graph of two epochs, after the repeats; compared with them 20 times
   bool shared_out = false;     ///< outputs where peers can write them
   bool whole_numbers = false;  ///< as operands, whose products are exact; fused plans, or fp32
+  bool exact = false;          ///< results are the exact ones, rounded once: whole numbers, summed up in fp32
   double wait_limit = 20;      ///< seconds; of kernels that a sanitizer slows down, or that share their GPUs, too
   std::uint64_t seed = 1;
 };

@@ -28,8 +28,12 @@ std::vector<test::RandomCase> products() {
   const auto add = [&](std::int64_t m, std::int64_t n, std::int64_t k, Type type, Knobs knobs) {
     knobs.transport = Transport::store;
     knobs.partial = output_type(type);
-    for (knobs.cluster = 0; knobs.cluster <= 2; ++knobs.cluster)
-      cases.push_back({{Operator::gemm_reduce_scatter, m, n, k, 1, type}, Strategy::fused, knobs});
+    Problem problem{Operator::gemm_reduce_scatter, m, n, k, 1, type};
+    for (const Layout layout : {Layout::row_major, Layout::column_major}) {
+      if (layout == Layout::column_major && type == Type::e4m3) continue;
+      problem.b_layout = layout;
+      for (knobs.cluster = 0; knobs.cluster <= 2; ++knobs.cluster) cases.push_back({problem, Strategy::fused, knobs});
+    }
   };
   for (Type type : {Type::bf16, Type::fp16, Type::e4m3}) {
     for (std::int64_t tile_n : {64, 128, 192, 224, 256}) add(4096, 4096, 1024, type, {.tile_n = tile_n});

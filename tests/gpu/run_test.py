@@ -131,12 +131,23 @@ class GpuRun(Case):
                     self.expect_right(self.json_of("run", op, *SIZES, "--ranks", ranks, "--device", "cuda", "--strategy",
                                                    strategy, "--type", kind, "--with-bias", "--verify", "--repeat", 2))
 
+    def test_several_outputs(self):
+        self.needs(2)
+        for strategy in ("auto", "sequential", "decomposed", "fused"):
+            for layout in ("kxn", "nxk"):
+                with self.subTest(strategy=strategy, layout=layout):
+                    self.expect_right(self.json_of("run", "all_gather_gemm", *SIZES, "--more-n", "512,256", "--gathered-a", "--ranks", 2,
+                                                   "--device", "cuda", "--strategy", strategy, "--b-layout", layout, "--with-bias",
+                                                   "--verify", "--repeat", 2))
+
     def test_kernels_by_name(self):
         self.needs(2)
         job = ["run", "gemm_reduce_scatter", *SIZES, "--ranks", 2, "--with-bias", "--verify"]
         for kernel in ("plain", "pingpong 128x128", "sm80"):
-            with self.subTest(kernel=kernel):
-                self.expect_right(self.json_of(*job, "--strategy", "fused", "--tile-m", 128, "--kernel", kernel))
+            for layout in ("kxn", "nxk"):
+                with self.subTest(kernel=kernel, layout=layout):
+                    self.expect_right(self.json_of(*job, "--strategy", "fused", "--tile-m", 128, "--kernel", kernel,
+                                                   "--b-layout", layout))
         _, errors = self.run_program(*job, "--strategy", "fused", "--kernel", "wgmma", code=2)
         self.assertIn("no kernel named like 'wgmma'", errors)
         _, errors = self.run_program(*job, "--strategy", "sequential", "--kernel", "plain", code=2)

@@ -10,11 +10,9 @@ namespace imbrex::test {
 
 /// With the workers that they have on the current device; without a GPU they have none.
 inline std::vector<ListedKernel> build_kernels() {
-  std::size_t count = 0;
-  const cuda::GemmKernel* const* kernels = cuda::tensor_core_kernels(count);
   std::vector<ListedKernel> list;
   const auto add = [&](const cuda::GemmKernel& kernel) { list.push_back({kernel, kernel.workers()}); };
-  for (std::size_t i = 0; i < count; ++i) add(*kernels[i]);
+  for (const cuda::GemmKernel* kernel : cuda::tensor_core_kernels()) add(*kernel);
   for (Type type : {Type::bf16, Type::fp16, Type::fp32, Type::e4m3}) add(cuda::plain_kernel(type));
   return list;
 }

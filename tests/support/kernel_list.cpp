@@ -14,10 +14,10 @@ namespace imbrex::test {
 namespace {
 
 constexpr std::string_view columns =
-    "# type tile_m tile_n cluster shares slots units planes slice stages pingpong gpus workers name";
+    "# type tile_m tile_n cluster shares slots units planes slice stages pingpong gpus b workers name";
 
 constexpr std::string_view shares[] = {"b", "k"}, slots[] = {"rows", "registers"}, pingpong[] = {"no", "yes"},
-                           gpus[] = {"hopper", "any"};
+                           gpus[] = {"hopper", "any"}, b_layouts[] = {"kxn", "nxk"};
 
 // A line's words, one after another.
 class Words {
@@ -83,6 +83,7 @@ ListedKernel kernel_of(Words words) {
   shape.stages = words.number<std::uint32_t>("stages");
   k.variant.pingpong = words.second_of(pingpong, "pingpong");
   k.variant.anywhere = words.second_of(gpus, "gpus");
+  k.variant.b_layout = words.second_of(b_layouts, "b") ? Layout::column_major : Layout::row_major;
   k.workers = words.number<int>("workers");
   k.variant.name = words.rest("name");
   return k;
@@ -94,9 +95,10 @@ std::string to_text(const KernelList& list) {
   std::string text = fmt::format("# {}\ngeneration {}\n{}\n", list.about, list.generation, columns);
   for (const ListedKernel& k : list.kernels) {
     const cuda::TileShape& s = k.variant.shape;
-    text += fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}\n", name_of(k.variant.type), s.m, s.n, s.cluster,
+    text += fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {}\n", name_of(k.variant.type), s.m, s.n, s.cluster,
                         shares[s.sharing == cuda::Sharing::k], slots[s.registers], s.units, s.planes, s.slice, s.stages,
-                        pingpong[k.variant.pingpong], gpus[k.variant.anywhere], k.workers, k.variant.name);
+                        pingpong[k.variant.pingpong], gpus[k.variant.anywhere],
+                        b_layouts[k.variant.b_layout == Layout::column_major], k.workers, k.variant.name);
   }
   return text;
 }

@@ -5,8 +5,8 @@
 //
 // Where there are several B, the outputs stand side by side, and their tiles are one list. A gathered A that is an
 // output is where pulled shards land, and tiles read them there. What peers bring lands in a workspace, since only
-// there they need not ask whether this rank has entered; copies behind the ones that tiles wait for, or workers that
-// find no tile any more, take it from there to the output, and this rank's own rows from its A.
+// there they need not ask whether this rank has entered; workers that find no tile any more take it from there to the
+// output, and this rank's own rows from its A.
 #include <algorithm>
 
 #include "base/ceil_div.hpp"
@@ -31,6 +31,7 @@ class FusedAllGather final : public FusedStrategy {
     count(slices);
     for (std::int64_t s = 0; s < slices; ++s) slices_.push_back(part_of(depth, slices, s));
     pieces_ = cut(shard_rows_, piece_rows_);
+    handed_ = cut(shard_rows_, handed_rows());
     if (lands_in_output())
       gathered_ = buffer_gathered(problem);
     else
@@ -105,6 +106,14 @@ class FusedAllGather final : public FusedStrategy {
     return base::ceil_div(shard_rows_, pieces);
   }
 
+  // What is handed out at once: as what arrives, but in pieces for workers to share where copy engines bring it.
+  std::int64_t handed_rows() const {
+    if (stored_ || lands_in_output()) return piece_rows_;
+    constexpr std::int64_t least = 8;
+    const std::int64_t share = base::ceil_div(shard_rows_, std::max<std::int64_t>(1, usual_sms / b_.ranks()));
+    return std::min(piece_rows_, std::max(share, least));
+  }
+
   void count(std::int64_t slices) {
     using base::counted_product, base::counted_sum;
     const Knobs& knobs = b_.knobs();
@@ -117,11 +126,15 @@ class FusedAllGather final : public FusedStrategy {
     const std::int64_t of_rows =
         knobs.span_shards ? most_overlaps(rows, ranks * awaited) : ranks * most_overlaps(rows, awaited);
     const std::int64_t waits = counted_product(of_rows, cols, most_overlaps(parts, slices));
-    // Pieces of the gathered A, each of which waits for its slices.
-    const std::int64_t handed = b_.problem().gathered_a ? counted_product(ranks, pieces) : 0;
+    // Pieces of the gathered A, each of which waits for the slices of what holds it.
+    const bool hands_out = b_.problem().gathered_a;
+    const std::int64_t of_shard = hands_out ? base::ceil_div(shard_rows_, handed_rows()) : 0,
+                       handed = counted_product(ranks, of_shard);
+    const std::int64_t handed_waits =
+        hands_out ? counted_product(ranks, most_overlaps(of_shard, pieces), counted_sum(slices, 2)) : 0;
     set_counts({counted_sum(copies, ranks, 2, counted_product(blocks, parts), handed),
                 counted_sum(counted_product(5, copies), counted_product(4, blocks, parts), waits, scaled() ? waits : 0,
-                            counted_product(handed, counted_sum(slices, 2))),
+                            handed_waits),
                 counted_sum(counted_product(ranks, stored_ ? slices : travelling), 2 * ranks + 1,
                             split_.splits() ? blocks : 0)});
     // These a strategy lists, whoever keeps the tasks.
@@ -251,8 +264,8 @@ class FusedAllGather final : public FusedStrategy {
   // The rank's own rows to the gathered A in the caller's memory, unless tiles read them there.
   void hand_out_own(int rank) {
     if (!b_.keeps(rank) || (lands_in_output() && b_.knobs().span_shards)) return;
-    for (const Range& rows : pieces_)
-      b_.add(rank, copy_,
+    for (const Range& rows : handed_)
+      b_.add(rank, lands_in_output() ? copy_ : compute_,
              {Transfer{b_.rows_of(rank, buffer_a, rows.begin, rows.size),
                        b_.rows_of(rank, buffer_gathered(b_.problem()), rank * shard_rows_ + rows.begin, rows.size)},
               {},
@@ -265,12 +278,13 @@ class FusedAllGather final : public FusedStrategy {
     const int to = buffer_gathered(b_.problem()), ranks = b_.ranks();
     for (int step = 1; step < ranks; ++step) {
       const int source = (rank - step + ranks) % ranks;
-      for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
-        const std::int64_t row = source * shard_rows_ + pieces_[piece].begin, rows = pieces_[piece].size;
-        Task task{Transfer{b_.rows_of(rank, gathered_, row, rows), b_.rows_of(rank, to, row, rows)}, {}, {}};
-        for (std::size_t slice = 0; slice < slices_.size(); ++slice)
-          task.waits.emplace_back(arrived(source, piece, slice), posts_of_a_signal());
-        b_.add(rank, copy_, std::move(task));
+      for (const Range& part : handed_) {
+        const std::int64_t row = source * shard_rows_ + part.begin;
+        Task task{Transfer{b_.rows_of(rank, gathered_, row, part.size), b_.rows_of(rank, to, row, part.size)}, {}, {}};
+        for (std::size_t piece = first_piece(part); piece <= last_piece(part); ++piece)
+          for (std::size_t slice = 0; slice < slices_.size(); ++slice)
+            task.waits.emplace_back(arrived(source, piece, slice), posts_of_a_signal());
+        b_.add(rank, compute_, std::move(task));
       }
     }
   }
@@ -282,13 +296,17 @@ class FusedAllGather final : public FusedStrategy {
     return b_.knobs().transport == Transport::pull ? (source - rank + ranks) % ranks : (rank - source + ranks) % ranks;
   }
 
+  // The pieces, by their signals, that hold rows of a shard.
+  std::size_t piece_at(std::int64_t row) const { return stored_ ? 0 : static_cast<std::size_t>(row / piece_rows_); }
+  std::size_t first_piece(const Range& rows) const { return piece_at(rows.begin); }
+  std::size_t last_piece(const Range& rows) const { return piece_at(rows.end() - 1); }
+
   // For columns `k` of rows of `source`'s shard.
   void wait_for(std::vector<Wait>& waits, int source, Range rows, const Range& k) const {
     if (scaled()) waits.push_back({scales_arrived(source)});
     // The slices and pieces that overlap `k` and `rows`: of many, few do.
     const std::size_t first_slice = slice_of(k.begin), last_slice = slice_of(k.end() - 1);
-    const auto place = [&](std::int64_t row) { return stored_ ? 0 : static_cast<std::size_t>(row / piece_rows_); };
-    for (std::size_t piece = place(rows.begin); piece <= place(rows.end() - 1); ++piece)
+    for (std::size_t piece = first_piece(rows); piece <= last_piece(rows); ++piece)
       for (std::size_t slice = first_slice; slice <= last_slice; ++slice)
         waits.emplace_back(arrived(source, piece, slice), posts_of_a_signal(), WaitPoint::load,
                            std::max<std::int64_t>(0, slices_[slice].begin - k.begin));
@@ -390,6 +408,7 @@ class FusedAllGather final : public FusedStrategy {
   std::int64_t shard_rows_, piece_rows_ = 0;
   bool stored_;
   std::vector<Range> pieces_;  // rows of a shard that travel together
+  std::vector<Range> handed_;  // and that are handed out together
   std::vector<Range> slices_;  // columns that travel together
   int gathered_ = 0, gathered_scales_ = -1, compute_ = 0, copy_ = 0;
   int entered_ = 0, read_ = 0;  // signals of pulled shards, the same on every rank

@@ -119,19 +119,20 @@ CudaExecution::~CudaExecution() {
 
 // Slots are laid out by the kernel, so all ranks must run the same one: rank 0's. What one rank refuses, all refuse.
 void CudaExecution::agree_on_kernel(TableMemory& memory) {
-  std::size_t count = 0;
-  const GemmKernel* const* listed = tensor_core_kernels(count);
+  const std::span<const GemmKernel* const> listed = tensor_core_kernels();
   const GemmKernel& plain = plain_kernel(plan_.problem.type);
-  const Kernels kernels{{listed, listed + count}, &plain, runtime::gpu_of(device_).major, [&](const KernelVariant& k) {
-                          return workers_of(static_cast<const GemmKernel&>(k), device_);
-                        }};
+  const Kernels kernels{
+      {listed.begin(), listed.end()}, &plain, runtime::gpu_of(device_).major, [&](const KernelVariant& k) {
+        return workers_of(static_cast<const GemmKernel&>(k), device_);
+      }};
   RankTables tables(*tasks_, survey_, layout_, world_.rank(), heap_.handle(), offset_, memory);
   // By number: other processes have the kernels elsewhere.
   const std::vector<std::int64_t> all = runtime::agree(world_, [&] {
     return runtime::Terms("a kernel for a plan")
-        .tell(std::find(listed, listed + count, &choose_kernel(plan_, survey_, tables, kernels, options_)) - listed);
+        .tell(std::find(listed.begin(), listed.end(), &choose_kernel(plan_, survey_, tables, kernels, options_)) -
+              listed.begin());
   });
-  kernel_ = all.front() < static_cast<std::int64_t>(count) ? listed[all.front()] : &plain;
+  kernel_ = all.front() < std::ssize(listed) ? listed[static_cast<std::size_t>(all.front())] : &plain;
   workers_ = workers_of_rank(*kernel_, workers_of(*kernel_, device_), options_.ranks_per_gpu, survey_.kept_free());
   table_ = tables.take(kernel_->shape);
 }
@@ -225,7 +226,8 @@ void CudaExecution::set_protocol() {
   const double unit_bytes = static_cast<double>(shape.m * shape.n) / shape.units * 2;
   args_.unit_ns = static_cast<std::uint32_t>(unit_bytes * workers_ * shape.cluster / link_bytes_per_ns);
   const RankShapes shapes = shapes_of(plan_.problem);
-  args_.n = shapes.b.cols;
+  for (int product = 0; product < plan::count_products(plan_.problem); ++product)
+    args_.n[product] = plan::cols_of(plan_.problem, product);
   args_.k = shapes.depth;
   args_.a_rows[0] = args_.a_rows[1] = shapes.a.rows;
   if (table_.gathered >= 0) {
@@ -265,10 +267,14 @@ void CudaExecution::start_counters() {
 
 void CudaExecution::set_operands(const Addresses& operands) {
   execute::expect_given(operands, plan_.problem);
-  for (const void* p : {operands.a, operands.b, operands.bias, static_cast<const void*>(operands.a_scale),
-                        static_cast<const void*>(operands.b_scale)})
+  const auto expect_aligned = [&](const void* p) {
     IMBREX_EXPECTS(!kernel_->shape.registers || reinterpret_cast<std::uintptr_t>(p) % 16 == 0,
                    "operand at {}: it must be aligned to 16 bytes", p);
+  };
+  for (const void* p : {operands.a, operands.b, operands.bias, static_cast<const void*>(operands.a_scale),
+                        static_cast<const void*>(operands.b_scale)})
+    expect_aligned(p);
+  for (const auto& further : operands.more) expect_aligned(further.b), expect_aligned(further.bias);
   args_.a[0][0] = args_.a[0][1] = operands.a;
   if (table_.gathered < 0) {
     args_.a[1][0] = args_.a[1][1] = operands.a;
@@ -276,11 +282,17 @@ void CudaExecution::set_operands(const Addresses& operands) {
   }
   args_.a_scale[0][0] = args_.a_scale[0][1] = operands.a_scale;
   args_.b_scale = operands.b_scale;
-  args_.b = operands.b;
-  args_.out = operands.out;
-  args_.bias = operands.bias;
+  args_.b[0] = operands.b;
+  args_.out[0] = operands.out;
+  args_.bias[0] = operands.bias;
+  for (std::size_t i = 0; i < operands.more.size(); ++i) {
+    args_.b[i + 1] = operands.more[i].b;
+    args_.out[i + 1] = operands.more[i].out;
+    args_.bias[i + 1] = operands.more[i].bias;
+  }
+  args_.out[gathered_output] = operands.gathered;
   copy_out_ = layout_.in_heap(plan::buffer_out) && !heap_.holds(operands.out);
-  if (copy_out_) args_.out = staged_out();
+  if (copy_out_) args_.out[0] = staged_out();
 }
 
 // Those of plans that take turns lie in one place: a copy out of it is over before this rank lets peers into the next
@@ -351,7 +363,7 @@ void CudaExecution::launch(const Addresses& operands, cudaStream_t stream, Call 
   if (skipping_) IMBREX_CUDA_TRY(skip_epoch(skip_, stream));
   if (copy_out_) {
     const Buffer& out = plan_.buffers[plan::buffer_out];
-    IMBREX_CUDA_TRY(cudaMemcpyAsync(operands.out, args_.out,
+    IMBREX_CUDA_TRY(cudaMemcpyAsync(operands.out, args_.out[0],
                                     static_cast<std::size_t>(out.rows * out.cols) * size_of(out.type),
                                     cudaMemcpyDeviceToDevice, stream));
   }

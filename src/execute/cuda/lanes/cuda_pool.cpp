@@ -4,6 +4,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <span>
 #include <utility>
 
 #include "runtime/agreement.hpp"
@@ -84,8 +85,8 @@ void CudaPool::copy_first(std::size_t bytes) {
 
 // Rank 0's GPU decides which kernel a plan runs, on every rank: all choose by its numbers.
 void CudaPool::agree_on_kernels(Type type) {
-  std::size_t count = 0;
-  const GemmKernel* const* listed = tensor_core_kernels(count);
+  const std::span<const GemmKernel* const> listed = tensor_core_kernels();
+  const std::size_t count = listed.size();
   const int generation = runtime::gpu_of(device_).major;
   static_cast<void>(workers_of(plain_kernel(type), device_));
   std::vector<int> own(count + 2, 0);
@@ -98,7 +99,7 @@ void CudaPool::agree_on_kernels(Type type) {
   std::vector<int> all(own.size() * static_cast<std::size_t>(world_.size()));
   world_.all_gather(own.data(), all.data(), own.size() * sizeof(int));
   workers_.assign(all.begin(), all.begin() + std::ssize(own));
-  kernels_ = {{listed, listed + count}, &plain_kernel(type), workers_[count + 1], [this](const KernelVariant& k) {
+  kernels_ = {{listed.begin(), listed.end()}, &plain_kernel(type), workers_[count + 1], [this](const KernelVariant& k) {
                 const auto found = std::find(kernels_.tensor_core.begin(), kernels_.tensor_core.end(), &k);
                 return workers_[static_cast<std::size_t>(found - kernels_.tensor_core.begin())];
               }};

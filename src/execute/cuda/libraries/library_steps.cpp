@@ -147,7 +147,7 @@ void LibrarySteps::sum(const Reduction& reduction, const Addresses& operands, cu
         entry.pitch = 0;
         entry.address = size(r.col) * size_of(buffer(r).type);
         entry.base = Base::bias;
-        args.bias = operands.bias;
+        args.bias = execute::input_of(operands, plan_.problem, r.buffer);
       }
       entry.rows = args.task.rows;
       entry.cols = args.task.cols;

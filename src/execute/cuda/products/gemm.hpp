@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <span>
 
 #include "execute/cuda/products/kernel_variant.hpp"
 #include "execute/cuda/products/tensor_maps.hpp"
@@ -23,8 +24,11 @@ struct GemmKernel : KernelVariant {
   cudaError_t (*launch)(const GemmArgs& args, int workers, TensorMaps& maps, bool early, cudaStream_t stream);
 };
 
+/// What a line of variants.def brings: a kernel for each layout of B.
+using GemmKernels = std::span<const GemmKernel>;
+
 /// Variants that use tensor cores, none where they were left out of the build.
-const GemmKernel* const* tensor_core_kernels(std::size_t& count);
+std::span<const GemmKernel* const> tensor_core_kernels();
 
 /// Any type, alignment and tile, on any GPU; slow.
 const GemmKernel& plain_kernel(Type type);

@@ -7,6 +7,7 @@
 
 #include "base/check.hpp"
 #include "execute/cuda/refusal.hpp"
+#include "plan/problem.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -55,14 +56,15 @@ const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey,
     return workers_of_rank(k, kernels.workers(k), options.ranks_per_gpu, survey.kept_free());
   };
   const Extent tile = survey.largest_tile();
+  const Layout b_layout = plan::layout_of_b(frame.problem);
   double least = 0;
   const std::string tma = survey.refusal_of_tma();
   const KernelVariant* best = nullptr;
   const auto consider = [&](auto&& wanted) {
     for (const KernelVariant* each : kernels.tensor_core) {
       const KernelVariant& k = *each;
-      if (!wanted(k) || k.type != frame.problem.type || tile.rows > k.shape.m || tile.cols > k.shape.n ||
-          !fits(frame, survey, k.shape) || !asked_for(k, kernels.generation, options))
+      if (!wanted(k) || k.type != frame.problem.type || k.b_layout != b_layout || tile.rows > k.shape.m ||
+          tile.cols > k.shape.n || !fits(frame, survey, k.shape) || !asked_for(k, kernels.generation, options))
         continue;
       const int workers = own_workers(k);
       if (workers == 0) continue;
@@ -84,8 +86,9 @@ const KernelVariant& choose_kernel(const Plan& frame, const TableSurvey& survey,
     consider([&](const KernelVariant& k) { return k.shape.sharing == Sharing::b || !options.kernel.empty(); });
   if (best == nullptr && kernels.plain->name.find(options.kernel) != std::string_view::npos) best = kernels.plain;
   IMBREX_EXPECTS(best != nullptr && own_workers(*best) > 0,
-                 "no kernel named like '{}' runs {} tiles of {} x {} on this GPU{}{}", options.kernel,
+                 "no kernel named like '{}' runs {} tiles of {} x {}{} on this GPU{}{}", options.kernel,
                  name_of(frame.problem.type), tile.rows, tile.cols,
+                 frame.problem.b_layout == Layout::row_major ? "" : " with B nxk",
                  tma.empty() ? "" : ": tensor-memory loads cannot take ", tma);
   // On one GPU, all streams' copies share a queue: the next epoch's, which wait for this rank's kernel, would stand
   // before those of another rank that the kernel waits for.

@@ -35,7 +35,7 @@ inline constexpr BlockCluster x1{1, false}, x2{2, false}, k2{2, true};
 #schedule " " #rows "x" #columns IMBREX_MODE_##mode IMBREX_TYPE_##type
 #define IMBREX_NAME_SM80(rows, columns, mode, type) "sm80 " #rows "x" #columns IMBREX_TYPE_##type
 
-/// The kernel's object, of type GemmKernel (gemm.hpp).
+/// Its kernels, of type GemmKernels (gemm.hpp). Behind the name of one for 16-bit B that lies by columns stands " nxk".
 #define IMBREX_SYMBOL_SM90(schedule, rows, columns, mode, type) sm90_##schedule##_##rows##x##columns##_##mode##_##type
 #define IMBREX_SYMBOL_SM80(rows, columns, mode, type) sm80_##rows##x##columns##_##type
 

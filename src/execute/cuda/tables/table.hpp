@@ -50,11 +50,17 @@ enum class SlotOrder : std::uint8_t {
 /// What a region's address is relative to.
 enum class Base : std::uint8_t {
   heap,     ///< nothing: it is an address
-  out,      ///< this rank's output, the caller's or the one in the heap
+  out,      ///< this rank's output that the task's `output` says, the caller's or the one in the heap
   a,        ///< the caller's A
   a_scale,  ///< the caller's scales of A
-  bias,     ///< the caller's bias: the last source of a reduction; its one row, at a pitch of 0, is every row's
+  bias,     ///< the caller's bias of the task's `output`: the last source of a reduction; its one row, at a pitch of 0,
+            ///< is every row's
 };
+
+/// B that one A is multiplied by: imbrex::max_products.
+inline constexpr int most_products = 3;
+/// Outputs are the products', by their numbers, and then the gathered A.
+inline constexpr int gathered_output = most_products, most_outputs = most_products + 1;
 
 /// A region that a task adds, reads or stores to. `row`, `col`: its place in the tile (stores).
 struct alignas(16) RegionEntry {
@@ -88,7 +94,8 @@ struct alignas(128) TaskEntry {
   std::uint16_t a_scale;      ///< tiles of problems with scales a tensor: which of the source's is A's
   RegionEntry store;          ///< tiles: the first one, too, since most tiles have no other
   PostEntry post;             ///< likewise
-  std::uint64_t unused;
+  std::uint32_t output;       ///< the one that its regions lie in; of a tile the product's number, its B's, too
+  std::uint32_t unused;
 };
 static_assert(sizeof(TaskEntry) == 128 && offsetof(TaskEntry, waits) == 32 && offsetof(TaskEntry, load_waits) == 44 &&
               offsetof(TaskEntry, store) == 64);
@@ -169,15 +176,15 @@ struct GemmArgs {
   Protocol protocol;
   const void* a[2][2];  ///< by source and copy, row-major; the same pointer twice where there is one copy
   std::int64_t a_rows[2];
-  const void* b;
-  void* out;
-  const void* bias;            ///< null where the problem has none
-  std::int64_t n, k;           ///< columns of B; columns of A
-  std::uint32_t unit_ns;       ///< a block's share of the link takes this long for a unit of its tile's stores
-  std::uint32_t b_by_columns;  ///< 1: B lies by columns
+  const void* b[most_products];  ///< null behind the last one
+  void* out[most_outputs];
+  const void* bias[most_outputs];    ///< null where there is none
+  std::int64_t n[most_products], k;  ///< columns of each B; columns of A
+  std::uint32_t unit_ns;             ///< a block's share of the link takes this long for a unit of its tile's stores
+  std::uint32_t b_by_columns;        ///< 1: every B lies by columns
   std::uint32_t row_scales;  ///< 1: each row of A and each column of B has its scale; 0: a tile's A and its B have one
   const float* a_scale[2][2];  ///< like a; null where the problem has no scales
-  const float* b_scale;
+  const float* b_scale;        ///< of the only B
 };
 
 /// The scale of the tile's first row, and of its first column. Those of others lie behind them, where they have any.

@@ -12,32 +12,28 @@
 namespace imbrex::cuda {
 namespace {
 
-// Columns of B at which a tile may begin. The kernels take as much of B by columns, for the sake of the results' rows,
-// the bias and the scales.
-std::int64_t column_step(Type type) { return type == Type::e4m3 ? 8 : static_cast<std::int64_t>(16 / size_of(type)); }
+bool b_by_columns(const Problem& problem) { return plan::layout_of_b(problem) == Layout::column_major; }
 
 }  // namespace
+
+// Loads of B by rows begin at whole 16 bytes of one. B by columns has a row of memory for each, but the kernels read
+// the bias and the scales by twos.
+std::int64_t column_step(const Problem& problem) {
+  return b_by_columns(problem) ? 2 : static_cast<std::int64_t>(16 / size_of(problem.type));
+}
 
 std::string refusal_of_tma(const Problem& problem) {
   const RankShapes shapes = shapes_of(problem);
   const auto step = static_cast<std::int64_t>(16 / size_of(problem.type));
-  const bool by_columns = problem.type == Type::e4m3;
-  const std::int64_t col_step = column_step(problem.type);
+  const bool by_columns = b_by_columns(problem);
+  const std::int64_t col_step = column_step(problem);
   if (problem.type == Type::fp32) return "fp32 operands";
-  if (problem.b_layout == Layout::column_major) return "B by columns of a 16-bit type";
   if (shapes.depth % step != 0)
     return fmt::format("rows of A of {} elements, not a multiple of {}", shapes.depth, step);
-  if (shapes.b.cols % col_step != 0)
-    return fmt::format("{} of {} {}, not a multiple of {}", by_columns ? "results" : "rows of B", shapes.b.cols,
-                       by_columns ? "columns" : "elements", col_step);
-  return {};
-}
-
-std::string refusal_of_outputs(const Problem& problem) {
-  constexpr std::string_view others = "on GPUs, strategies sequential and decomposed do";
-  if (const int products = plan::count_products(problem); products > 1)
-    return fmt::format("{} B for one A: Imbrex' own kernels multiply by one; {}", products, others);
-  if (problem.gathered_a) return fmt::format("gathered_a: Imbrex' own kernels do not give the gathered A; {}", others);
+  for (int product = 0; product < plan::count_products(problem); ++product)
+    if (const std::int64_t cols = plan::cols_of(problem, product); cols % col_step != 0)
+      return fmt::format("{} of {} {}, not a multiple of {}", by_columns ? "results" : "rows of B", cols,
+                         by_columns ? "columns" : "elements", col_step);
   return {};
 }
 
@@ -45,15 +41,13 @@ TableSurvey::TableSurvey(const Plan& frame, int rank)
     : plan_(&frame),
       rank_(rank),
       queues_(frame.ranks[static_cast<std::size_t>(rank)].queues),
-      column_step_(column_step(frame.problem.type)),
-      depth_(shapes_of(frame.problem).depth),
-      one_output_(refusal_of_outputs(frame.problem).empty()) {}
+      column_step_(column_step(frame.problem)),
+      depth_(shapes_of(frame.problem).depth) {}
 
 void TableSurvey::add(const plan::TaskPlace& place, const Task& task) {
   const auto queue = static_cast<std::size_t>(place.queue);
   const auto* tile = std::get_if<Tile>(&task.work);
   if (tile != nullptr) {
-    IMBREX_EXPECTS(one_output_, "{}", refusal_of_outputs(plan_->problem));
     largest_ = {std::max(largest_.rows, tile->a.rows), std::max(largest_.cols, tile->b.cols)};
     whole_depth_ = whole_depth_ && tile->a.cols == depth_;
     // A load that begins inside 16 bytes of a row is an illegal instruction (seen on an H200).

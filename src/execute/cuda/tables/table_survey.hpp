@@ -13,7 +13,6 @@ class TableSurvey {
  public:
   /// For the tables of `rank`; tasks come one by one, those of other ranks, too. `frame` outlives the survey.
   TableSurvey(const Plan& frame, int rank);
-  /// Throws Error(invalid_input) for a tile of a problem with more outputs than the kernels write.
   void add(const plan::TaskPlace& place, const Task& task);
 
   /// Entries of the tables, without partners.
@@ -44,7 +43,6 @@ class TableSurvey {
   std::span<const Queue> queues_;  // of the rank
   std::int64_t column_step_;       // at which loads of B can begin: a power of two
   std::int64_t depth_;             // of a rank's product
-  bool one_output_;
   Sizes sizes_;
   Extent largest_;
   bool whole_depth_ = true;
@@ -66,11 +64,11 @@ TableSurvey survey_of(const Plan& plan, int rank);
 
 Extent largest_tile(const Plan& plan);
 
+/// Columns of B at multiples of which a tile of the tensor-core kernels may begin: a power of two.
+std::int64_t column_step(const Problem& problem);
+
 /// As TableSurvey's, of the problem's operands alone, and of a plan that has its tasks.
 std::string refusal_of_tma(const Problem& problem);
 std::string refusal_of_tma(const Plan& plan);
-
-/// Why tiles do not compute the problem: it has several outputs. Empty if it has one.
-std::string refusal_of_outputs(const Problem& problem);
 
 }  // namespace imbrex::cuda

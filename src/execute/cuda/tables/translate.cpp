@@ -1,11 +1,13 @@
 #include "execute/cuda/tables/translate.hpp"
 
 #include <algorithm>
+#include <initializer_list>
 #include <span>
 
 #include "base/check.hpp"
 #include "base/narrow.hpp"
 #include "execute/cuda/tables/pairs.hpp"
+#include "execute/cuda/tables/places.hpp"
 #include "plan/builder.hpp"
 
 namespace imbrex::cuda {
@@ -29,10 +31,11 @@ class Translation {
         heap_(heap),
         offset_(offset),
         shape_(shape),
+        operands_(plan::count_operands(frame.problem)),
         queues_(frame.ranks[index(rank)].queues),
+        places_(places_of(frame, layout, rank, heap, offset)),
         copied_(queues_.size()),
         pairs_(table_, shape_) {
-    for (int b = 0; b < std::ssize(plan_.buffers); ++b) places_.push_back(place_of(b));
     static_cast<TableEntries&>(table_) = std::move(memory);
     table_.tasks.clear();
     table_.waits.clear();
@@ -71,51 +74,18 @@ class Translation {
     return reinterpret_cast<std::uint64_t>(heap_.at(rank, offset_ + at));
   }
 
-  bool is_scale(const Region& r, int buffer) const {
-    return plan_.problem.scales != Scales::none && r.buffer == buffer;
+  bool is_a_scale(const Region& r) const {
+    return plan_.problem.scales != Scales::none && r.buffer == plan::buffer_a_scale(plan_.problem);
   }
-  bool is_a_scale(const Region& r) const { return is_scale(r, plan::buffer_a_scale(plan_.problem)); }
 
-  // What a transfer may read of the caller's.
+  // What a transfer may read: this rank's A, its scales, outputs and workspaces.
   bool is_source(const Region& r) const {
-    return r.rank == rank_ && r.buffer != plan::buffer_b && !plan::is_bias(plan_.problem, r) &&
-           !is_scale(r, plan::buffer_b_scale(plan_.problem));
-  }
-
-  // Where a buffer's regions lie, and what they share.
-  struct Place {
-    std::uint64_t address = 0;  // of rank 0's first element
-    std::uint64_t rank_stride = 0, copy_stride = 0, row_stride = 0, element = 0;
-    std::uint64_t pitch = 0;
-    Base base = Base::heap;
-  };
-
-  Place place_of(int buffer) const {
-    const Buffer& b = plan_.buffers[index(buffer)];
-    const Region whole{rank_, buffer, 0, 0, b.rows, b.cols};
-    Place place;
-    place.element = size_of(b.type);
-    place.row_stride = static_cast<std::uint64_t>(b.cols) * place.element;
-    place.pitch = plan::is_bias(plan_.problem, whole) ? 0 : place.row_stride;
-    if (layout_.in_heap(buffer)) {
-      place.rank_stride = heap_.stride;
-      place.copy_stride = layout_.offset(buffer, 1) - layout_.offset(buffer, 0);
-      place.address = heap_address(0, layout_.offset(buffer, 0));
-      if (buffer != plan::buffer_out) return place;
-      // All ranks' outputs lie at one offset of the heap, which only a run knows: the distance to this rank's is
-      // enough.
-      place.address = heap_address(0, 0) - heap_address(rank_, 0);
-      place.copy_stride = 0;
-    }
-    place.base = buffer == plan::buffer_out            ? Base::out
-                 : plan::is_bias(plan_.problem, whole) ? Base::bias
-                 : is_a_scale(whole)                   ? Base::a_scale
-                                                       : Base::a;
-    return place;
+    return r.rank == rank_ &&
+           (plan_.buffers[index(r.buffer)].role != BufferRole::input || r.buffer == plan::buffer_a || is_a_scale(r));
   }
 
   void put(RegionEntry& entry, const Region& r) const {
-    const Place& place = places_[index(r.buffer)];
+    const BufferPlace& place = places_[index(r.buffer)];
     entry.address = place.address + index(r.rank) * place.rank_stride +
                     static_cast<std::uint64_t>(r.row) * place.row_stride +
                     static_cast<std::uint64_t>(r.col) * place.element;
@@ -242,10 +212,14 @@ class Translation {
     IMBREX_EXPECTS(shape_.sharing == Sharing::b || k_end == a.cols,
                    "{}: columns {}+{} of A: blocks share stretches up to K's end only", where(), tile.a.col,
                    tile.a.cols);
-    IMBREX_EXPECTS(tile.a.rank == rank_ && tile.b.buffer == plan::buffer_b && tile.b.row == tile.a.col &&
-                       a.cols == plan_.buffers[plan::buffer_b].rows,
-                   "{}: the CUDA executor multiplies columns {}+{} of this rank's A with the same rows of B", where(),
-                   tile.a.col, tile.a.cols);
+    const Buffer& b = plan_.buffers[index(tile.b.buffer)];
+    const auto [what, product] =
+        tile.b.buffer < operands_ ? plan::operand_at(plan_.problem, tile.b.buffer) : plan::OperandPlace{};
+    IMBREX_EXPECTS(
+        tile.a.rank == rank_ && what == plan::OperandPlace::What::b && tile.b.row == tile.a.col && a.cols == b.rows,
+        "{}: the CUDA executor multiplies columns {}+{} of this rank's A with the same rows of B", where(), tile.a.col,
+        tile.a.cols);
+    entry.output = word(product);
     IMBREX_EXPECTS(tile.a.col % plan::k_unit == 0 && (k_end % plan::k_unit == 0 || k_end == a.cols),
                    "{}: columns {}+{} of A: the CUDA executor cuts K at multiples of {}", where(), tile.a.col,
                    tile.a.cols, plan::k_unit);
@@ -267,6 +241,7 @@ class Translation {
     IMBREX_EXPECTS(entry.bias == 0 || tile.adds.back().col == tile.b.col,
                    "{}: the bias from column {} on is added to columns from {} on", where(), tile.adds.back().col,
                    tile.b.col);
+    if (entry.bias != 0) expect_of_output(entry, tile.adds.back());
     entry.own = narrow<std::uint16_t>(std::min(index(tile.own), slots.size()), "slots of one tile");
     entry.adds = narrow<std::uint16_t>(slots.size(), "slots of one tile");
     entry.stores = narrow<std::uint16_t>(tile.stores.size(), "stores of one tile");
@@ -282,6 +257,7 @@ class Translation {
     for (const Store& store : tile.stores) {
       RegionEntry& to = table_.regions.emplace_back();
       put(to, store, extent);
+      expect_of_output(entry, store.to);
       if (!has_wide_rows(to)) entry.wide_stores = 0;
     }
     if (!tile.stores.empty()) put(entry.store, tile.stores.front(), extent);
@@ -302,12 +278,32 @@ class Translation {
     if (plan_.problem.scales == Scales::tensor) entry.a_scale = narrow<std::uint16_t>(scale.row, "row of the scales");
   }
 
+  bool lies_in_output(const Region& r) const {
+    const Base base = places_[index(r.buffer)].base;
+    return base == Base::out || base == Base::bias;
+  }
+  void expect_of_output(const TaskEntry& entry, const Region& r) const {
+    const std::uint32_t own = places_[index(r.buffer)].output;
+    IMBREX_EXPECTS(!lies_in_output(r) || own == entry.output,
+                   "{}: touches {}, which is of another product than the task's others", where(),
+                   plan_.buffers[index(r.buffer)].name);
+  }
+  // A task other than a tile reads and writes one output, or one and its bias.
+  void set_output(TaskEntry& entry, std::initializer_list<std::span<const Region>> all) const {
+    for (const std::span<const Region> regions : all)
+      for (const Region& r : regions)
+        if (lies_in_output(r)) entry.output = places_[index(r.buffer)].output;
+    for (const std::span<const Region> regions : all)
+      for (const Region& r : regions) expect_of_output(entry, r);
+  }
+
   void add_reduction(TaskEntry& entry, const Reduction& reduction) {
     entry.kind = TaskKind::reduction;
     entry.rows = word(reduction.from.front().rows);
     entry.cols = word(reduction.from.front().cols);
     entry.adds = narrow<std::uint16_t>(reduction.from.size(), "sources of one reduction");
     entry.stores = narrow<std::uint16_t>(reduction.to.size(), "destinations of one reduction");
+    set_output(entry, {reduction.from, reduction.to});
     for (const Region& from : reduction.from) put(table_.regions.emplace_back(), from);
     for (const Region& to : reduction.to) put(table_.regions.emplace_back(), to);
   }
@@ -320,6 +316,7 @@ class Translation {
                    "{}: the CUDA executor's workers copy out of their own rank's A, its scales, output and workspaces "
                    "only",
                    where());
+    set_output(entry, {{&transfer.from, 1}, {&transfer.to, 1}});
     put(table_.regions.emplace_back(), transfer.from);
     put(table_.regions.emplace_back(), transfer.to);
     join_rows(table_.regions.end()[-2], table_.regions.back());
@@ -382,8 +379,9 @@ class Translation {
   HeapHandle heap_;
   std::size_t offset_;
   TileShape shape_;
+  int operands_;                            // buffers that are the caller's
   std::span<const Queue> queues_;           // of the rank
-  std::vector<Place> places_;               // by buffer
+  std::vector<BufferPlace> places_;         // by buffer
   const plan::TaskPlace* place_ = nullptr;  // of the task that is being translated
   const Task* task_ = nullptr;              // which that is
   int queue_ = -1;                          // the last one that has begun

@@ -25,7 +25,8 @@ __device__ __forceinline__ float operand(const void* matrix, Type type, std::int
 __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& task, std::uint32_t row0,
                          std::uint32_t col0, float (&sa)[depth][block + 1], float (&sb)[depth][block]) {
   const GemmArgs& g = args.gemm;
-  const void* a = g.a[task.a_source][epoch.copy];
+  const void *a = g.a[task.a_source][epoch.copy], *b = g.b[task.output];
+  const std::int64_t n = g.n[task.output];
   const std::uint32_t tx = threadIdx.x % 16 * each, ty = threadIdx.x / 16 * each;
   float acc[each][each] = {};
   for (std::int64_t k0 = task.k_begin; k0 < task.k_end; k0 += depth) {
@@ -36,8 +37,8 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
       sa[ka][ra] =
           in_a ? operand(a, args.type, (static_cast<std::int64_t>(task.a_row) + row0 + ra) * g.k + k0 + ka) : 0.0f;
       const std::int64_t row = k0 + kb, col = task.b_col + col0 + cb;
-      const std::int64_t at = g.b_by_columns != 0 ? col * g.k + row : row * g.n + col;
-      sb[kb][cb] = in_b ? operand(g.b, args.type, at) : 0.0f;
+      const std::int64_t at = g.b_by_columns != 0 ? col * g.k + row : row * n + col;
+      sb[kb][cb] = in_b ? operand(b, args.type, at) : 0.0f;
     }
     __syncthreads();
     for (int kk = 0; kk < depth; ++kk)
@@ -55,7 +56,7 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
       const std::uint32_t row = row0 + ty + i, col = col0 + tx + j;
       if (row >= task.rows || col >= task.cols) continue;
       const auto at = [&](const RegionEntry& r, std::uint32_t y, std::uint32_t x) {
-        return first_of(r, g.out, epoch.copy) + y * r.pitch + x * (r.type == Type::fp32 ? 4u : 2u);
+        return first_of(r, g.out[task.output], epoch.copy) + y * r.pitch + x * (r.type == Type::fp32 ? 4u : 2u);
       };
       if (g.b_scale != nullptr) {
         const TileScales scales = scales_of(g, task, epoch.copy);
@@ -69,7 +70,7 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
           sum += load_element(r.type, at(r, row, col));
         }
       }
-      if (task.bias != 0) sum += operand(g.bias, output_type(args.type), task.b_col + col);
+      if (task.bias != 0) sum += operand(g.bias[task.output], output_type(args.type), task.b_col + col);
       for (std::uint32_t s = 0; s < task.stores; ++s) {
         const RegionEntry r = regions[task.adds + s];
         if (row - r.row < r.rows && col - r.col < r.cols) store_element(r.type, at(r, row - r.row, col - r.col), sum);
@@ -110,9 +111,9 @@ __global__ void __launch_bounds__(threads, 1) plain_gemm(const __grid_constant__
         for (std::uint32_t row = 0; row < task.rows; row += block)
           for (std::uint32_t col = 0; col < task.cols; col += block) multiply(args, epoch, task, row, col, sa, sb);
       if (task.kind == TaskKind::transfer && stores)
-        move(task, g.table.regions, g.a[0][0], g.a_scale[0][0], g.out, epoch.copy, threadIdx.x, threads);
+        move(task, g.table.regions, g.a[0][0], g.a_scale[0][0], g.out[task.output], epoch.copy, threadIdx.x, threads);
       if (task.kind == TaskKind::reduction && stores)
-        reduce(task, g.table.regions, g.bias, g.out, epoch.copy, threadIdx.x, threads);
+        reduce(task, g.table.regions, g.bias[task.output], g.out[task.output], epoch.copy, threadIdx.x, threads);
       __syncthreads();
       if (threadIdx.x == 0) {
         clock.done();
@@ -147,10 +148,11 @@ int workers() {
 }
 
 constexpr TileShape any{1 << 20, 1 << 20, 1, false};
-constexpr GemmKernel plain[] = {{"plain bf16", Type::bf16, any, false, true, workers, launch<Type::bf16>},
-                                {"plain fp16", Type::fp16, any, false, true, workers, launch<Type::fp16>},
-                                {"plain fp32", Type::fp32, any, false, true, workers, launch<Type::fp32>},
-                                {"plain e4m3", Type::e4m3, any, false, true, workers, launch<Type::e4m3>}};
+constexpr GemmKernel plain[] = {
+    {"plain bf16", Type::bf16, any, false, true, Layout::row_major, workers, launch<Type::bf16>},
+    {"plain fp16", Type::fp16, any, false, true, Layout::row_major, workers, launch<Type::fp16>},
+    {"plain fp32", Type::fp32, any, false, true, Layout::row_major, workers, launch<Type::fp32>},
+    {"plain e4m3", Type::e4m3, any, false, true, Layout::row_major, workers, launch<Type::e4m3>}};
 
 }  // namespace
 

@@ -62,8 +62,9 @@ struct WarpSquare {
   __device__ __forceinline__ static std::uint32_t col(std::uint32_t thread) { return thread / 64 * 64; }
 };
 
-template <Type Narrow>
+template <Type Narrow, Layout BLayout>
 struct Sm80Gemm {
+  static constexpr bool b_by_columns = BLayout == Layout::column_major;
   using Element = cute::conditional_t<Narrow == Type::bf16, cutlass::bfloat16_t, cutlass::half_t>;
   using Atom = cute::conditional_t<Narrow == Type::bf16, cute::SM80_16x8x16_F32BF16BF16F32_TN,
                                    cute::SM80_16x8x16_F32F16F16F32_TN>;
@@ -74,23 +75,28 @@ struct Sm80Gemm {
                  cute::Layout<cute::Shape<cute::_8, cute::_2, cute::_8>, cute::Stride<cute::_1, cute::_64, cute::_8>>,
                  cute::_16>>;
   using Copy = cute::Copy_Atom<cute::SM80_CP_ASYNC_CACHEGLOBAL<cute::uint128_t>, Element>;
-  // A row of A's stage is 64 bytes, a row of B's 256: the swizzles spread what ldmatrix reads over all banks.
+  // A row of a stage with K along memory is 64 bytes, one of B by rows 256: the swizzles spread what ldmatrix reads
+  // over all banks.
   using CopyA = decltype(cute::make_tiled_copy(
       Copy{}, cute::Layout<cute::Shape<cute::_32, cute::_4>, cute::Stride<cute::_4, cute::_1>>{},
       cute::Layout<cute::Shape<cute::_1, cute::_8>>{}));
-  using CopyB = decltype(cute::make_tiled_copy(
+  using CopyByRows = decltype(cute::make_tiled_copy(
       Copy{}, cute::Layout<cute::Shape<cute::_16, cute::_8>, cute::Stride<cute::_1, cute::_16>>{},
       cute::Layout<cute::Shape<cute::_8, cute::_1>>{}));
+  using CopyB = cute::conditional_t<b_by_columns, CopyA, CopyByRows>;
   using SharedA = decltype(cute::composition(
       cute::Swizzle<2, 3, 3>{}, cute::Layout<cute::Shape<cute::_8, cute::_32>, cute::Stride<cute::_32, cute::_1>>{}));
-  using SharedB = decltype(cute::composition(
+  using SharedByRows = decltype(cute::composition(
       cute::Swizzle<3, 3, 3>{}, cute::Layout<cute::Shape<cute::_64, cute::_8>, cute::Stride<cute::_1, cute::_64>>{}));
+  using SharedB = cute::conditional_t<b_by_columns, SharedA, SharedByRows>;
+  using LoadB = cute::conditional_t<b_by_columns, cute::SM75_U32x4_LDSM_N, cute::SM75_U16x8_LDSM_T>;
+  using StrideB = cute::conditional_t<b_by_columns, cute::Stride<std::int64_t, cute::_1, std::int64_t>,
+                                      cute::Stride<cute::_1, std::int64_t, std::int64_t>>;
   using Mainloop = cutlass::gemm::collective::CollectiveMma<
       cutlass::gemm::MainloopSm80CpAsync<stages>, cute::Shape<cute::Int<tile_m>, cute::Int<tile_n>, cute::Int<tile_k>>,
-      Element, cute::Stride<std::int64_t, cute::_1, std::int64_t>, Element,
-      cute::Stride<cute::_1, std::int64_t, std::int64_t>, TiledMma, CopyA, SharedA,
+      Element, cute::Stride<std::int64_t, cute::_1, std::int64_t>, Element, StrideB, TiledMma, CopyA, SharedA,
       cute::Copy_Atom<cute::SM75_U32x4_LDSM_N, Element>, cute::identity, CopyB, SharedB,
-      cute::Copy_Atom<cute::SM75_U16x8_LDSM_T, Element>, cute::identity>;
+      cute::Copy_Atom<LoadB, Element>, cute::identity>;
 
   // Part of 32 rows p, block of eight columns b, register r of four: at 32 p + 4 b + r.
   using Accumulators = cute::Layout<cute::Shape<cute::Shape<cute::_2, cute::_2>, cute::_4, cute::_8>,
@@ -100,20 +106,31 @@ struct Sm80Gemm {
   static constexpr int shared_bytes = static_cast<int>(sizeof(typename Mainloop::SharedStorage));
   using Tile = Fragment<Narrow, tile_n, registers, threads, WarpSquare>;
 
+  /// A tile's columns of B, slice by slice of K.
+  __device__ __forceinline__ static auto slices_of_b(const GemmArgs& args, const TaskEntry& task, int k_tiles) {
+    using namespace cute;
+    const auto* b = static_cast<const Element*>(args.b[task.output]);
+    const std::int64_t n = args.n[task.output];
+    const auto shape = make_shape(Int<tile_n>{}, Int<tile_k>{}, k_tiles);
+    if constexpr (b_by_columns)
+      return make_tensor(make_gmem_ptr(b + task.b_col * args.k + task.k_begin), shape,
+                         make_stride(args.k, _1{}, Int<tile_k>{}));
+    else
+      return make_tensor(make_gmem_ptr(b + task.k_begin * n + task.b_col), shape, make_stride(_1{}, n, n * tile_k));
+  }
+
   /// The product of a tile, in the registers that Fragment expects.
   __device__ __forceinline__ static void multiply(const GemmArgs& args, Epoch& epoch, const TaskEntry& task,
                                                   char* shared, float (&acc)[registers]) {
     using namespace cute;
     const int k_tiles = slices_of(task, tile_k);
     const auto* a = static_cast<const Element*>(args.a[task.a_source][epoch.copy]) + task.a_row * args.k + task.k_begin;
-    const auto* b = static_cast<const Element*>(args.b) + task.k_begin * args.n + task.b_col;
     Tensor gA = make_tensor(make_gmem_ptr(a), make_shape(Int<tile_m>{}, Int<tile_k>{}, k_tiles),
                             make_stride(args.k, _1{}, Int<tile_k>{}));
-    Tensor gB = make_tensor(make_gmem_ptr(b), make_shape(Int<tile_n>{}, Int<tile_k>{}, k_tiles),
-                            make_stride(_1{}, args.n, args.n * tile_k));
+    Tensor gB = slices_of_b(args, task, k_tiles);
     Tensor accumulators = make_tensor(make_rmem_ptr(&acc[0]), Accumulators{});
     clear(accumulators);
-    const auto residue = make_tuple(static_cast<int>(task.rows), static_cast<int>(args.n - task.b_col),
+    const auto residue = make_tuple(static_cast<int>(task.rows), static_cast<int>(args.n[task.output] - task.b_col),
                                     static_cast<int>(task.k_end - task.k_begin) - k_tiles * tile_k);
     // NOTE: opaque, so that what follows from it is not kept in registers from tile to tile, of which there are none
     // left.
@@ -189,13 +206,13 @@ struct Sm80Gemm {
     }
     if (task.adds > 0) add_slots(args, epoch, task, shared, acc);
     if (task.bias != 0)
-      Tile::add_bias(acc, static_cast<const std::uint16_t*>(args.bias) + task.b_col,
-                     static_cast<std::uint32_t>(args.n) - task.b_col, threadIdx.x);
+      Tile::add_bias(acc, static_cast<const std::uint16_t*>(args.bias[task.output]) + task.b_col,
+                     static_cast<std::uint32_t>(args.n[task.output]) - task.b_col, threadIdx.x);
     Pace unhurried;
     const std::uint32_t stores = epoch.late() ? 0 : task.stores;
     for (std::uint32_t s = 0; s < stores; ++s) {
       const RegionEntry& r = args.table.regions[task.regions + task.adds + s];
-      Tile::store(acc, r, first_of(r, args.out, epoch.copy), threadIdx.x, unhurried);
+      Tile::store(acc, r, first_of(r, args.out[task.output], epoch.copy), threadIdx.x, unhurried);
     }
   }
 
@@ -224,9 +241,11 @@ struct Sm80Gemm {
           epoch.fail();
         __syncthreads();
         if (task.kind == TaskKind::transfer && !epoch.late())
-          move(task, args.table.regions, args.a[0][0], args.a_scale[0][0], args.out, epoch.copy, threadIdx.x, threads);
+          move(task, args.table.regions, args.a[0][0], args.a_scale[0][0], args.out[task.output], epoch.copy,
+               threadIdx.x, threads);
         if (task.kind == TaskKind::reduction && !epoch.late())
-          reduce(task, args.table.regions, args.bias, args.out, epoch.copy, threadIdx.x, threads);
+          reduce(task, args.table.regions, args.bias[task.output], args.out[task.output], epoch.copy, threadIdx.x,
+                 threads);
       }
       __syncthreads();  // all have stored, and nobody reads the stages any more
       if (threadIdx.x == 0) {
@@ -237,24 +256,26 @@ struct Sm80Gemm {
   }
 };
 
-template <Type Narrow>
+template <Type Narrow, Layout BLayout>
 __global__ void __launch_bounds__(threads, blocks_per_sm) sm80_gemm(const __grid_constant__ GemmArgs args) {
   extern __shared__ __align__(128) char memory[];
-  Sm80Gemm<Narrow>::run(args, memory);
+  Sm80Gemm<Narrow, BLayout>::run(args, memory);
 }
 
 // As many blocks as run at once: where shared memory is short, one to a multiprocessor. They wait for each other, so
 // the driver must not give the first-level cache what the second one needs.
-template <Type Narrow>
+template <Type Narrow, Layout BLayout>
 int workers() {
-  constexpr int shared = Sm80Gemm<Narrow>::shared_bytes;
+  constexpr int shared = Sm80Gemm<Narrow, BLayout>::shared_bytes;
   int device = 0, count = 0, blocks = 0;
   if (cudaGetDevice(&device) != cudaSuccess ||
       cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
-      cudaFuncSetAttribute(sm80_gemm<Narrow>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared) != cudaSuccess ||
-      cudaFuncSetAttribute(sm80_gemm<Narrow>, cudaFuncAttributePreferredSharedMemoryCarveout,
+      cudaFuncSetAttribute(sm80_gemm<Narrow, BLayout>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared) !=
+          cudaSuccess ||
+      cudaFuncSetAttribute(sm80_gemm<Narrow, BLayout>, cudaFuncAttributePreferredSharedMemoryCarveout,
                            cudaSharedmemCarveoutMaxShared) != cudaSuccess ||
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, sm80_gemm<Narrow>, threads, shared) != cudaSuccess) {
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, sm80_gemm<Narrow, BLayout>, threads, shared) !=
+          cudaSuccess) {
     cudaGetLastError();
     return 0;
   }
@@ -262,30 +283,39 @@ int workers() {
 }
 
 // NOTE: without early launch: this kernel has no instruction that waits for the end of the stream's previous one.
-template <Type Narrow>
+template <Type Narrow, Layout BLayout>
 cudaError_t launch(const GemmArgs& args, int workers, TensorMaps&, bool, cudaStream_t stream) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(workers));
   config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = Sm80Gemm<Narrow>::shared_bytes;
+  config.dynamicSmemBytes = Sm80Gemm<Narrow, BLayout>::shared_bytes;
   config.stream = stream;
-  return cudaLaunchKernelEx(&config, sm80_gemm<Narrow>, args);
+  return cudaLaunchKernelEx(&config, sm80_gemm<Narrow, BLayout>, args);
 }
 
-template <Type Narrow>
+template <Type Narrow, Layout BLayout>
 constexpr GemmKernel kernel(const char* name) {
-  return {name,           Narrow, {tile_m, tile_n, 1, true, Sm80Gemm<Narrow>::Tile::units, 0},
-          false,          true,   &workers<Narrow>,
-          &launch<Narrow>};
+  return {name,
+          Narrow,
+          {tile_m, tile_n, 1, true, Sm80Gemm<Narrow, BLayout>::Tile::units, 0},
+          false,
+          true,
+          BLayout,
+          &workers<Narrow, BLayout>,
+          &launch<Narrow, BLayout>};
 }
 
 }  // namespace
 
-#define IMBREX_SM80(rows, columns, shared, type)                                            \
-  static_assert(rows == tile_m && columns == tile_n, "this source has tiles of one shape"); \
-  extern const GemmKernel IMBREX_SYMBOL_SM80(rows, columns, shared, type);                  \
-  const GemmKernel IMBREX_SYMBOL_SM80(rows, columns, shared, type) =                        \
-      kernel<Type::type>(IMBREX_NAME_SM80(rows, columns, shared, type));
+#define IMBREX_SM80(rows, columns, shared, type)                                                       \
+  static_assert(rows == tile_m && columns == tile_n, "this source has tiles of one shape");            \
+  namespace {                                                                                          \
+  constexpr GemmKernel type##_kernels[] = {                                                            \
+      kernel<Type::type, Layout::row_major>(IMBREX_NAME_SM80(rows, columns, shared, type)),            \
+      kernel<Type::type, Layout::column_major>(IMBREX_NAME_SM80(rows, columns, shared, type) " nxk")}; \
+  }                                                                                                    \
+  extern const GemmKernels IMBREX_SYMBOL_SM80(rows, columns, shared, type);                            \
+  const GemmKernels IMBREX_SYMBOL_SM80(rows, columns, shared, type)(type##_kernels);
 #include "execute/cuda/products/variants.def"
 
 }  // namespace imbrex::cuda

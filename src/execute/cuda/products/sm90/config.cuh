@@ -8,14 +8,14 @@
 #include "execute/cuda/products/fragment.cuh"
 #include "execute/cuda/products/sm90/staged_rows.cuh"
 #include "execute/cuda/tables/tile_shape.hpp"
+#include "imbrex/operands.hpp"
 #include "imbrex/types.hpp"
 
 namespace imbrex::cuda {
 
 /// A variant: a tile of M x N, a cluster's blocks, what they share, and how the two consumer warpgroups divide the
-/// work: whole tiles in turn (ping-pong), or halves of one tile (cooperative).
-template <int M, int N, int Cluster, bool Pingpong, typename ElementType = cutlass::bfloat16_t,
-          Sharing Shared = Sharing::b>
+/// work: whole tiles in turn (ping-pong), or halves of one tile (cooperative). BLayout: how B lies.
+template <int M, int N, int Cluster, bool Pingpong, typename ElementType, Layout BLayout, Sharing Shared>
 struct Sm90Config {
   using Element = ElementType;
   static constexpr Type type = std::is_same_v<Element, cutlass::half_t>         ? Type::fp16
@@ -28,6 +28,9 @@ struct Sm90Config {
   static constexpr int tile_k = row_bytes / static_cast<int>(sizeof(Element));
   static constexpr int tile_m = M, tile_n = N, cluster = Cluster;
   static constexpr Sharing sharing = Shared;
+  static constexpr Layout b_layout = BLayout;
+  static_assert(type != Type::e4m3 || b_layout == Layout::column_major,
+                "wgmma takes 8-bit operands with K along memory");
   static constexpr bool pingpong = Pingpong;
   static constexpr int group_threads = Pingpong ? 128 : 256;  ///< that share a tile
   static constexpr int registers = M * N / group_threads;

@@ -34,7 +34,8 @@ struct Sm90Gemm {
   using Multicast = cute::conditional_t<shares_k, cute::Shape<cute::_1, cute::_1, cute::_1>, Cluster>;
   using Schedule = cute::conditional_t<Config::pingpong, cutlass::gemm::KernelTmaWarpSpecializedPingpong,
                                        cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
-  using LayoutB = cute::conditional_t<fp8, cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
+  static constexpr bool b_by_columns = Config::b_layout == Layout::column_major;
+  using LayoutB = cute::conditional_t<b_by_columns, cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
   static constexpr int aligned = 16 / sizeof(Element);
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, cutlass::layout::RowMajor, aligned, Element,
@@ -59,7 +60,8 @@ struct Sm90Gemm {
 
   struct Params {
     typename Mainloop::Params mainloop;
-    cute::TmaDescriptor a[2][2];  ///< by source and copy
+    cute::TmaDescriptor a[2][2];           ///< by source and copy
+    cute::TmaDescriptor b[most_products];  ///< behind the last one, the first one's again
     GemmArgs args;
     std::uint32_t workers;
   };
@@ -124,7 +126,7 @@ struct Sm90Gemm {
                                                 std::uint32_t block_in_cluster) {
     using namespace cute;
     using X = Underscore;
-    const int n = static_cast<int>(params.args.n), k = static_cast<int>(params.args.k);
+    const int n = static_cast<int>(params.args.n[task.output]), k = static_cast<int>(params.args.k);
     const int row = static_cast<int>(task.a_row), col = static_cast<int>(task.b_col);
     const int k_begin = static_cast<int>(task.k_begin);
     // Rows beyond any source are the descriptor's business.
@@ -157,11 +159,12 @@ struct Sm90Gemm {
       const TaskEntry& task = tasks.await();
       if (!multiplies(task.kind)) continue;
       Tensor tBgB = get<1>(slices(params, task, block_in_cluster));
+      const cute::TmaDescriptor* descriptor = params.b + task.output;
       const int k_tiles = slices_of(task, tile_k);
       for (int kt = 0; kt < k_tiles; ++kt, ++state) {
         pipeline.producer_acquire(state);
-        copy(params.mainloop.tma_load_b.with(*pipeline.producer_get_barrier(state), everyone), tBgB(_, _, _, kt),
-             tBsB(_, _, _, state.index()));
+        copy(params.mainloop.tma_load_b.with(descriptor, *pipeline.producer_get_barrier(state), everyone),
+             tBgB(_, _, _, kt), tBsB(_, _, _, state.index()));
       }
       if (slot_stages_of(task) > 0) Slots::expect(task, shared, pipeline, state, params.mainloop.tma_transaction_bytes);
     }
@@ -235,8 +238,8 @@ struct Sm90Gemm {
     }
     if (task.adds > 0 && !staged) Tile::add_any(acc, task, regions, epoch.copy, thread);
     if (task.bias != 0)
-      Tile::add_bias(acc, static_cast<const std::uint16_t*>(args.bias) + task.b_col,
-                     static_cast<std::uint32_t>(args.n) - task.b_col, thread);
+      Tile::add_bias(acc, static_cast<const std::uint16_t*>(args.bias[task.output]) + task.b_col,
+                     static_cast<std::uint32_t>(args.n[task.output]) - task.b_col, thread);
     const std::uint32_t stores = epoch.late() ? 0 : task.stores;
     Pace pace;
     if (time > 0 && stores > 0 && task.post_count > 0) {
@@ -245,12 +248,13 @@ struct Sm90Gemm {
       pace = Pace::over(min(time / 4 * 3, units * args.unit_ns), units);
     }
     const RegionEntry* others = regions + task.adds + 1;
-    if (task.wide_stores != 0 && reinterpret_cast<std::uint64_t>(args.out) % 16 == 0)
-      Rows::store(acc, task, others, stores, args.out, epoch.copy, thread, shared.rows[threadIdx.x / 32 - 4], pace);
+    void* out = args.out[task.output];
+    if (task.wide_stores != 0 && reinterpret_cast<std::uint64_t>(out) % 16 == 0)
+      Rows::store(acc, task, others, stores, out, epoch.copy, thread, shared.rows[threadIdx.x / 32 - 4], pace);
     else
       for (std::uint32_t s = 0; s < stores; ++s) {
         const RegionEntry& to = store_of(task, others, s);
-        Tile::store(acc, to, first_of(to, args.out, epoch.copy), thread, pace);
+        Tile::store(acc, to, first_of(to, out, epoch.copy), thread, pace);
       }
     if (thread == 0) tasks.clock().stamp(&TaskTimes::end);
     hand_to_poster(task, poster);
@@ -309,9 +313,11 @@ struct Sm90Gemm {
     Config::group_sync(group);
     const bool moves = task.kind == TaskKind::transfer;
     if (moves)
-      move(task, args.table.regions, args.a[0][0], args.a_scale[0][0], args.out, epoch.copy, thread, group_threads);
+      move(task, args.table.regions, args.a[0][0], args.a_scale[0][0], args.out[task.output], epoch.copy, thread,
+           group_threads);
     if (task.kind == TaskKind::reduction)
-      reduce(task, args.table.regions, args.bias, args.out, epoch.copy, thread, group_threads);
+      reduce(task, args.table.regions, args.bias[task.output], args.out[task.output], epoch.copy, thread,
+             group_threads);
     if (moves || task.kind == TaskKind::reduction) Config::group_sync(group);
     if (thread == 0) {
       clock.stamp(&TaskTimes::end);
@@ -390,7 +396,7 @@ struct Sm90Gemm {
       if constexpr (fp8)
         if (args.b_scale != nullptr && task.kind == TaskKind::tile)
           Tile::scale(acc, scales_of(args, task, epoch.copy), args.row_scales != 0, task.rows,
-                      static_cast<std::uint32_t>(args.n) - task.b_col, thread);
+                      static_cast<std::uint32_t>(args.n[0]) - task.b_col, thread);
       if (slot_stages_of(task) > 0) Slots::add(task, shared, pipeline, state, freer, acc, thread, group);
       if (task.kind == TaskKind::tile) {
         finish(args, epoch, task, tasks, acc, shared, thread, group, poster, time);
@@ -408,7 +414,7 @@ struct Sm90Gemm {
 
     if (warp == 0 && cute::elect_one_sync()) {
       for (int i = 0; i < 4; ++i) cute::prefetch_tma_descriptor(&params.a[0][0] + i);
-      cute::prefetch_tma_descriptor(params.mainloop.tma_load_b.get_tma_descriptor());
+      for (const cute::TmaDescriptor& b : params.b) cute::prefetch_tma_descriptor(&b);
     }
     typename Pipeline::Params pipeline_params;
     pipeline_params.role = warpgroup == 0 ? Pipeline::ThreadCategory::Producer : Pipeline::ThreadCategory::Consumer;

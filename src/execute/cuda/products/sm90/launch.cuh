@@ -44,16 +44,17 @@ struct Sm90Launcher {
     return clusters;
   }
 
-  static cute::TmaDescriptor map_of_b(const GemmArgs& args) {
+  static cute::TmaDescriptor map_of_b(const GemmArgs& args, int product) {
+    const std::int64_t n = args.n[product];
     typename Mainloop::StrideB stride_b{};
-    cute::get<Gemm::fp8 ? 0 : 1>(stride_b) = Gemm::fp8 ? args.k : args.n;
+    cute::get<Gemm::b_by_columns ? 0 : 1>(stride_b) = Gemm::b_by_columns ? args.k : n;
     // The operands' maps are made together; A's is map_of_a's.
     typename Mainloop::Arguments arguments{static_cast<const typename Gemm::Element*>(args.a[0][0]),
                                            {args.k, cute::_1{}, 0},
-                                           static_cast<const typename Gemm::Element*>(args.b),
+                                           static_cast<const typename Gemm::Element*>(args.b[product]),
                                            stride_b};
     const auto shape =
-        cute::make_shape(static_cast<int>(args.a_rows[0]), static_cast<int>(args.n), static_cast<int>(args.k), 1);
+        cute::make_shape(static_cast<int>(args.a_rows[0]), static_cast<int>(n), static_cast<int>(args.k), 1);
     return *Mainloop::to_underlying_arguments(shape, arguments, nullptr).tma_load_b.get_tma_descriptor();
   }
 
@@ -87,7 +88,7 @@ struct Sm90Launcher {
 
   static cudaError_t launch(const GemmArgs& args, int workers, TensorMaps& maps, bool early, cudaStream_t stream) {
     const auto* kernel = reinterpret_cast<const void*>(&sm90_gemm<Config>);
-    typename Gemm::Params params{{}, {}, args, static_cast<std::uint32_t>(workers)};
+    typename Gemm::Params params{{}, {}, {}, args, static_cast<std::uint32_t>(workers)};
     const int load = rows_of_a_load(args);
     params.mainloop.tma_transaction_bytes -= static_cast<std::uint32_t>((Config::tile_m - load) * Config::row_bytes);
     for (int source = 0; source < 2; ++source)
@@ -98,8 +99,13 @@ struct Sm90Launcher {
             maps.get({kernel, false, a, rows, args.k}, [&] { return map_of_a(args, a, rows, load); });
       }
     params.mainloop.tma_load_a.tma_desc_ = params.a[0][0];
-    params.mainloop.tma_load_b.tma_desc_ =
-        maps.get({kernel, true, args.b, args.k, args.n}, [&] { return map_of_b(args); });
+    for (int product = 0; product < most_products; ++product) {
+      const int of = args.b[product] != nullptr ? product : 0;
+      params.b[product] =
+          of < product ? params.b[of]
+                       : maps.get({kernel, true, args.b[of], args.k, args.n[of]}, [&] { return map_of_b(args, of); });
+    }
+    params.mainloop.tma_load_b.tma_desc_ = params.b[0];
     cudaLaunchAttribute attributes[2];
     const cudaLaunchConfig_t config = configuration(workers, early, stream, attributes);
     return cudaLaunchKernelEx(&config, sm90_gemm<Config>, params);
@@ -116,6 +122,7 @@ constexpr GemmKernel sm90_kernel(const char* name) {
            Config::stages},
           Config::pingpong,
           false,
+          Config::b_layout,
           &Sm90Launcher<Config>::workers,
           &Sm90Launcher<Config>::launch};
 }

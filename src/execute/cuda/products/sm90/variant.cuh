@@ -1,5 +1,8 @@
-// One line of variants.def, compiled: CMake makes a source of each, since each takes half a minute.
+// One line of variants.def, compiled, for both layouts of B: CMake makes a source of each, since each takes half a
+// minute.
 #pragma once
+
+#include <array>
 
 #include "execute/cuda/products/sm90/launch.cuh"
 #include "execute/cuda/products/variants.hpp"
@@ -26,18 +29,30 @@ namespace schedule {
 inline constexpr bool pingpong = true, cooperative = false;
 }
 
+template <int Rows, int Cols, BlockCluster Mode, bool Pingpong, Type T, Layout BLayout>
+using Sm90VariantConfig = Sm90Config<Rows, Cols, Mode.blocks, Pingpong, typename Sm90Operand<T>::Element, BLayout,
+                                     Mode.shares_k ? Sharing::k : Sharing::b>;
+
+/// A kernel for each layout of B that the type takes.
 template <int Rows, int Cols, BlockCluster Mode, bool Pingpong, Type T>
-constexpr GemmKernel sm90_variant(const char* name) {
-  return sm90_kernel<Sm90Config<Rows, Cols, Mode.blocks, Pingpong, typename Sm90Operand<T>::Element,
-                                Mode.shares_k ? Sharing::k : Sharing::b>>(name);
+constexpr auto sm90_variant(const char* name, const char* name_nxk) {
+  constexpr auto by_columns = Layout::column_major, by_rows = Layout::row_major;
+  if constexpr (T == Type::e4m3)
+    return std::array{sm90_kernel<Sm90VariantConfig<Rows, Cols, Mode, Pingpong, T, by_columns>>(name)};
+  else
+    return std::array{sm90_kernel<Sm90VariantConfig<Rows, Cols, Mode, Pingpong, T, by_rows>>(name),
+                      sm90_kernel<Sm90VariantConfig<Rows, Cols, Mode, Pingpong, T, by_columns>>(name_nxk)};
 }
 
 }  // namespace imbrex::cuda
 
-#define IMBREX_SM90(order, rows, columns, shared, type)                                                             \
-  namespace imbrex::cuda {                                                                                          \
-  extern const GemmKernel IMBREX_SYMBOL_SM90(order, rows, columns, shared, type);                                   \
-  const GemmKernel IMBREX_SYMBOL_SM90(order, rows, columns, shared, type) =                                         \
-      sm90_variant<rows, columns, mode::shared, schedule::order, Type::type>(IMBREX_NAME_SM90(order, rows, columns, \
-                                                                                              shared, type));       \
+#define IMBREX_SM90(order, rows, columns, shared, type)                                            \
+  namespace imbrex::cuda {                                                                         \
+  namespace {                                                                                      \
+  constexpr auto kernels = sm90_variant<rows, columns, mode::shared, schedule::order, Type::type>( \
+      IMBREX_NAME_SM90(order, rows, columns, shared, type),                                        \
+      IMBREX_NAME_SM90(order, rows, columns, shared, type) " nxk");                                \
+  }                                                                                                \
+  extern const GemmKernels IMBREX_SYMBOL_SM90(order, rows, columns, shared, type);                 \
+  const GemmKernels IMBREX_SYMBOL_SM90(order, rows, columns, shared, type)(kernels);               \
   }
