@@ -261,6 +261,7 @@ TEST(KernelList, RefusesWhatIsNone) {
   EXPECT_EQ(refusal("bf16 128", "bf61 128").substr(0, 8), "list:4: ");
   EXPECT_EQ(refusal("bf16 128", "bf16 -128"), "list:4: tile_m = -128: it must be a whole number that is not negative");
   EXPECT_EQ(refusal("2 b registers", "2 b shelves"), "list:4: slots = shelves: it must be rows or registers");
+  EXPECT_EQ(refusal("hopper kxn", "hopper kxk"), "list:4: b = kxk: it must be kxn or nxk");
   EXPECT_EQ(refusal("66 pingpong 128x128 cluster 2", ""), "list:4: there is no workers");
 }
 
