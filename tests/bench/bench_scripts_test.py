@@ -10,11 +10,12 @@ import sys
 import tempfile
 import types
 import unittest
+import unittest.mock
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
-sys.path[:0] = map(str, (BENCH, BENCH / "codec", BENCH / "simulator"))
+sys.path[:0] = map(str, (BENCH, BENCH / "codec", BENCH / "signaled", BENCH / "simulator"))
 import check as codec_check  # noqa: E402
 import gpu_accuracy  # noqa: E402
 import gpu_tables  # noqa: E402
@@ -22,6 +23,7 @@ import knob_plots  # noqa: E402
 import peers_torch  # noqa: E402
 import product_tables  # noqa: E402
 import report  # noqa: E402
+import theory  # noqa: E402
 
 
 def row(op="gemm_reduce_scatter", m=512, us=(50.0, 40.0), peers=None, **more):
@@ -169,6 +171,51 @@ class Knobs(unittest.TestCase):
             self.assertEqual(len(lines), 2 if name == "comm-rows" else 4)
             words = " ".join(text.text for text in picture.findall("{http://www.w3.org/2000/svg}text"))
             self.assertIn({"order": "shift 24", "transport": "pull", "comm-rows": "128"}[name], words)
+
+
+class Theory(unittest.TestCase):
+    CURVE = {"points": [[1000, 1e-5], [4000, 1e-5], [16000, 4e-5]]}
+
+    def test_curves_are_read_in_logarithms(self):
+        for size, us in ((1, 10), (2000, 10), (8000, 20), (16000, 40), (160000, 400)):
+            self.assertAlmostEqual(theory.collective_us(self.CURVE, size), us, places=9)
+
+    def test_a_perfect_overlap_has_a_head_or_a_tail(self):
+        machine = {"compute": {"sms": {"value": 3}}, "collectives": {"reduce_scatter": self.CURVE, "all_reduce": self.CURVE}}
+        # Eight tiles in three waves, the last of two; half of 64 x 32 bf16 on the wire, at best 400 bytes a us.
+        bound = lambda gemm, kind: theory.perfect(gemm, (16, 16), machine, kind, 64, 32, 2)
+        for gemm in (3.0, 60.0):
+            found = bound(gemm, "reduce_scatter")
+            self.assertAlmostEqual(found["head_us"], gemm / 3)
+            self.assertAlmostEqual(found["tail_us"], 2048 * 2 / 8 / 400)
+            self.assertAlmostEqual(found["collective_us"], 10)
+            self.assertAlmostEqual(found["perfect_us"], 11 if gemm == 3 else 60 + 1.28)
+        self.assertAlmostEqual(bound(3.0, "all_reduce")["collective_us"], theory.collective_us(self.CURVE, 4096))
+
+    def test_nothing_committed_beats_a_perfect_overlap(self):
+        rows = json.loads(theory.RESULT.read_text())["rows"]
+        self.assertEqual([theory.key_of(r) for r in rows], list(theory.problems()))
+        for r in rows:
+            self.assertLessEqual(r["perfect_us"], min(r[f"{s}_us"] for s in ("sequential", "decomposed", "signaled")), r)
+            self.assertGreaterEqual(r["perfect_us"], max(r["gemm_us"], r["collective_us"]), r)
+            self.assertAlmostEqual(r["fraction"], r["perfect_us"] / r["signaled_us"], delta=2e-4)
+            self.assertAlmostEqual(r["speedup"], r["sequential_us"] / r["signaled_us"], delta=2e-4)
+
+    def test_a_check_finds_what_differs(self):
+        rows = json.loads(theory.RESULT.read_text())["rows"]
+        first, program = rows[0], os.environ["IMBREX_PROGRAM"]
+        size = first["m"] * first["n"] * first["k"]
+        self.assertLessEqual(size, theory.CHECKED)
+
+        def faults(rows, largest=0):
+            return list(theory.differences(program, rows, largest))
+
+        self.assertEqual(faults(rows), [])
+        self.assertEqual(len(faults(rows[1:])), 1)
+        with unittest.mock.patch.object(theory, "problems", lambda: [theory.key_of(first)]):
+            self.assertEqual(faults([first], size), [])
+            for change in ({"signaled_us": first["signaled_us"] * 1.01}, {"groups": [1, *first["groups"]]}, {"fraction": 0.5}):
+                self.assertEqual(len(faults([{**first, **change}], size)), 1, change)
 
 
 class Peers(unittest.TestCase):
