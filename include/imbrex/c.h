@@ -90,6 +90,8 @@ typedef struct imbrex_world_options {
   uint64_t heap_bytes;  ///< symmetric heap per rank, in host memory; 0: 1 GiB
   double wait_limit;    ///< seconds that any wait may last; 0: IMBREX_WAIT_LIMIT, or 30
   const int32_t* gpu;   ///< this rank's GPU, as CUDA numbers those that this process sees; NULL: by the rank
+  int32_t ranks_per_gpu;  ///< so many ranks share each GPU, the same on every rank; 0: one
+  int32_t reserved;
 } imbrex_world_options;
 
 /// What one process makes, and hands to the others by means of its own.

@@ -21,6 +21,9 @@ struct WorldOptions {
   /// This rank's GPU, as CUDA numbers those that this process sees; ranks may differ. Not set: by the rank
   /// (docs/cuda-executor.md). What works on GPUs looks at it, with the world's first operator or collective there.
   std::optional<int> gpu = {};
+  /// So many ranks share each GPU, each with its part of the SMs; the same on every rank. For operators, where
+  /// CudaOptions says nothing else, and for collectives.
+  int ranks_per_gpu = 1;
 };
 
 /// Everything needed to address any rank's part of the symmetric heap; trivially copyable.

@@ -225,7 +225,6 @@ void run(Call& call) {
     options.size = sizeof(options);
     options.device = call.a.on_gpu() ? IMBREX_CUDA : IMBREX_CPU;
     options.cpu_workers = group.cpu_workers;
-    options.ranks_per_gpu = call.a.on_gpu() ? group.ranks_per_gpu : 0;
     options.codec = call.codec ? call.codec->c_str() : nullptr;
     Made result;
     check(imbrex_operator_make(group.world, call.kind, &gemm, &options, &result.product));

@@ -96,7 +96,7 @@ using namespace imbrex_torch;
 
 void imbrex_torch_set_connect(imbrex_torch_connect_function* connect) { registry().connect = connect; }
 
-imbrex_status imbrex_torch_connect(const char* name, imbrex_world* world, int32_t ranks_per_gpu, int32_t cpu_workers) {
+imbrex_status imbrex_torch_connect(const char* name, imbrex_world* world, int32_t cpu_workers) {
   return guarded([&] {
     Registry& all = registry();
     if (all.find(name)) refuse(std::string("group '") + name + "' is connected already");
@@ -105,7 +105,6 @@ imbrex_status imbrex_torch_connect(const char* name, imbrex_world* world, int32_
     group->world = world;
     group->rank = imbrex_world_rank(world);
     group->size = imbrex_world_size(world);
-    group->ranks_per_gpu = ranks_per_gpu;
     group->cpu_workers = cpu_workers;
     const std::lock_guard lock(all.mutex);
     all.groups.push_back(std::move(group));

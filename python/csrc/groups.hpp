@@ -59,7 +59,7 @@ inline constexpr std::size_t most_on_cpu = 32;
 struct Group {
   std::string name;
   imbrex_world* world = nullptr;
-  std::int32_t rank = 0, size = 0, ranks_per_gpu = 1, cpu_workers = 1;
+  std::int32_t rank = 0, size = 0, cpu_workers = 1;
   std::mutex mutex;  ///< one call at a time, as worlds want it
   std::unordered_map<Key, Made, KeyHash> made;
   std::uint64_t calls = 0;

@@ -59,7 +59,14 @@ class UniqueId(Structure):
 class WorldOptions(Structure):
     """imbrex_world_options."""
 
-    _fields_ = (("size", c_size_t), ("heap_bytes", c_uint64), ("wait_limit", c_double), ("gpu", POINTER(c_int32)))
+    _fields_ = (
+        ("size", c_size_t),
+        ("heap_bytes", c_uint64),
+        ("wait_limit", c_double),
+        ("gpu", POINTER(c_int32)),
+        ("ranks_per_gpu", c_int32),
+        ("reserved", c_int32),
+    )
 
 
 class Gemm(Structure):

@@ -12,8 +12,8 @@ from ._errors import InvalidInput
 from ._library import preload_nvidia
 
 
-def _options(heap_bytes: int, wait_limit: float, gpu: int | None) -> Any:
-    options = _c.new(_c.WorldOptions, heap_bytes=heap_bytes, wait_limit=wait_limit)
+def _options(heap_bytes: int, wait_limit: float, gpu: int | None, ranks_per_gpu: int) -> Any:
+    options = _c.new(_c.WorldOptions, heap_bytes=heap_bytes, wait_limit=wait_limit, ranks_per_gpu=ranks_per_gpu)
     if gpu is not None:
         options.gpu = ctypes.pointer(ctypes.c_int32(gpu))
     return options
@@ -43,7 +43,9 @@ class World:
         """How many ranks there are."""
 
     @classmethod
-    def from_environment(cls, *, heap_bytes: int = 0, wait_limit: float = 0.0, gpu: int | None = None) -> World:
+    def from_environment(
+        cls, *, heap_bytes: int = 0, wait_limit: float = 0.0, gpu: int | None = None, ranks_per_gpu: int = 1
+    ) -> World:
         """
         A world by the variables of `imbrex launch`, torchrun, mpirun or srun; of one rank where none is set.
 
@@ -51,6 +53,7 @@ class World:
             heap_bytes: symmetric heap in host memory, per rank; 0: 1 GiB, of which pages are taken when touched.
             wait_limit: seconds that any wait may last; 0: IMBREX_WAIT_LIMIT, or 30.
             gpu: this rank's GPU, as CUDA numbers those that this process sees; not given: by the rank.
+            ranks_per_gpu: so many ranks share each GPU, each with its part of it; the same on every rank.
 
         Raises:
             InvalidInput: the variables contradict each other; the text names the variable.
@@ -64,7 +67,7 @@ class World:
             >>> world.close()
         """
         preload_nvidia()
-        options = _options(heap_bytes, wait_limit, gpu)
+        options = _options(heap_bytes, wait_limit, gpu, ranks_per_gpu)
         return cls(_c.make("world_from_environment", ctypes.byref(options)))
 
     @staticmethod
@@ -84,6 +87,7 @@ class World:
         heap_bytes: int = 0,
         wait_limit: float = 0.0,
         gpu: int | None = None,
+        ranks_per_gpu: int = 1,
     ) -> World:
         """
         A world of the ranks that were given one id, by the caller's own means.
@@ -95,6 +99,7 @@ class World:
             heap_bytes: as for `from_environment`.
             wait_limit: as for `from_environment`.
             gpu: as for `from_environment`.
+            ranks_per_gpu: as for `from_environment`.
 
         Raises:
             InvalidInput: rank or size are out of their range, or the id is none.
@@ -109,7 +114,7 @@ class World:
             raise InvalidInput(f"unique_id has {len(unique_id)} bytes: it must have {ctypes.sizeof(_c.UniqueId)}")
         preload_nvidia()
         given = _c.UniqueId.from_buffer_copy(unique_id)
-        options = _options(heap_bytes, wait_limit, gpu)
+        options = _options(heap_bytes, wait_limit, gpu, ranks_per_gpu)
         return cls(_c.make("world_connect", ctypes.byref(given), rank, size, ctypes.byref(options)))
 
     @property

@@ -27,6 +27,7 @@ WorldOptions world_options(const imbrex_world_options* given) {
   if (read.heap_bytes != 0) options.heap_bytes = read.heap_bytes;
   if (read.wait_limit != 0) options.wait_limit = read.wait_limit;
   if (read.gpu != nullptr) options.gpu = *read.gpu;
+  if (read.ranks_per_gpu != 0) options.ranks_per_gpu = read.ranks_per_gpu;
   return options;
 }
 

@@ -9,13 +9,13 @@
 #include "base/check.hpp"
 #include "base/fixed_text.hpp"
 #include "execute/cuda/refusal.hpp"
-#include "execute/cuda/tables/table_survey.hpp"
 #include "plan/problem.hpp"
 #include "plan/task_stream.hpp"
 #include "runtime/agreement.hpp"
 #include "runtime/attachment.hpp"
 #include "runtime/bootstrap/nccl_hosts.hpp"
 #include "runtime/cuda/device_memory.hpp"
+#include "runtime/cuda/seats.hpp"
 #include "runtime/cuda/survey.hpp"
 #include "runtime/one_process.hpp"
 
@@ -129,8 +129,9 @@ cuda::PlanToRun WorldGpus::plan_of(const Problem& largest, const Wishes& wishes,
 void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
   const Problem& largest = operation.problem;
   runtime::agree(world, [&] {
-    const std::string why = cuda::refusal_of_outputs(largest);
-    IMBREX_EXPECTS(why.empty(), "any_m = true: on GPUs {}", why);
+    IMBREX_EXPECTS(plan::count_products(largest) == 1, "any_m = true: {} B; on GPUs operators of any M take one",
+                   plan::count_products(largest));
+    IMBREX_EXPECTS(!largest.gathered_a, "any_m = true: on GPUs operators of any M do not give the gathered A");
     IMBREX_EXPECTS(!operation.wishes.codec, "any_m = true: on GPUs operators of any M take no codec");
     // Each rank chooses for itself, and all have to choose alike.
     return runtime::Terms("an operator of any M").add("tuning tables", choose::digest_of_tables(gpus));
@@ -172,14 +173,14 @@ std::shared_ptr<GpuOperation> WorldGpus::operation_of_any_m(World& world, const 
 std::string why_no_gpus(World& world) {
   if (const auto& kept = runtime::attachment(world)) return std::static_pointer_cast<WorldGpus>(kept)->refusal;
   choose::GpuKind gpus;
-  return agree(world, 1, gpus);
+  return agree(world, runtime::ranks_per_gpu_of(world), gpus);
 }
 
 std::shared_ptr<WorldGpus> gpus_of(World& world, const CudaOptions& options) {
   std::shared_ptr<void>& kept = runtime::attachment(world);
   if (kept == nullptr) {
     auto made = std::make_shared<WorldGpus>();
-    made->refusal = agree(world, options.ranks_per_gpu, made->gpus);
+    made->refusal = agree(world, runtime::ranks_per_gpu_of(world, options.ranks_per_gpu), made->gpus);
     made->options = options;
     if (made->refusal.empty()) {
       made->executor = make_cuda_executor(world, options);

@@ -46,7 +46,7 @@ Knobs random_knobs(Random& random, const Problem& p, Tile tile) {
   k.order = random.one_of({TileOrder::owner_major, TileOrder::column_major, TileOrder::naive});
   k.partial = output_type(p.type);
   // Copy engines bring nothing to ranks that share a GPU.
-  const bool alone = test::ranks_per_gpu() == 1 || p.ranks == 1;
+  const bool alone = test::ranks_per_gpu() == 1;
   k.transport = alone ? random.one_of({Transport::push, Transport::store}) : Transport::store;
   k.comm_rows = random.chance(0.5) ? 0 : random.between(16, 400);
   k.k_slices = random.chance(0.5) ? 1 : static_cast<int>(random.between(2, 4));

@@ -19,7 +19,7 @@ def _typed() -> ctypes.CDLL:
     library = torch_operators()
     for name, result, arguments in (
         ("set_connect", None, [_ConnectFunction]),
-        ("connect", ctypes.c_int32, [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32]),
+        ("connect", ctypes.c_int32, [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int32]),
         ("disconnect", ctypes.c_int32, [ctypes.c_char_p]),
         ("check", ctypes.c_int32, [ctypes.c_char_p]),
         ("report", ctypes.c_int32, [ctypes.c_char_p, ctypes.POINTER(_c.ReportFields)]),

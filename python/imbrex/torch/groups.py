@@ -127,10 +127,12 @@ def connect(
             "Imbrex' groups stay on one host, as tensor parallelism does"
         )
     unique_id = bytes.fromhex(store.get("id").decode())
-    world = World.connect(unique_id, rank, size, heap_bytes=heap_bytes, wait_limit=wait_limit, gpu=gpu)
     gpus = [place["gpu"] for place in places]
-    sharing = max(gpus.count(gpu) for gpu in gpus) if all(gpus) else 1
-    extension.call("connect", name.encode(), world.handle, sharing, cpu_workers)
+    sharing = max(gpus.count(one) for one in gpus) if all(gpus) else 1
+    world = World.connect(
+        unique_id, rank, size, heap_bytes=heap_bytes, wait_limit=wait_limit, gpu=gpu, ranks_per_gpu=sharing
+    )
+    extension.call("connect", name.encode(), world.handle, cpu_workers)
     _worlds[name] = world
     return name
 

@@ -10,6 +10,7 @@
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/early_launch.hpp"
 #include "runtime/cuda/fault_text.hpp"
+#include "runtime/cuda/seats.hpp"
 #include "runtime/failure.hpp"
 
 namespace imbrex::cuda {
@@ -72,7 +73,7 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
     : world_(world),
       device_(device),
       policy_(collectives::agreed_policy(world, runtime::gpu_of(device).name)),
-      ranks_per_gpu_(options.ranks_per_gpu),
+      ranks_per_gpu_(runtime::ranks_per_gpu_of(world, options.ranks_per_gpu)),
       heap_(world, device, workspace_for(world, options)) {
   const auto share = static_cast<std::uint32_t>(ranks_per_gpu_);
   processors_ = std::min(std::max(fewest_processors(world, device) / share, 1u), max_comm_blocks);

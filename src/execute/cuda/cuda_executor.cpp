@@ -15,6 +15,7 @@
 #include "execute/terms.hpp"
 #include "plan/operand_buffers.hpp"
 #include "runtime/cuda/device.hpp"
+#include "runtime/cuda/seats.hpp"
 #include "runtime/one_process.hpp"
 
 namespace imbrex {
@@ -196,7 +197,9 @@ std::unique_ptr<cuda::PooledPlans> cuda::pool_plans(Executor& executor,
   return dynamic_cast<CudaExecutor&>(executor).pool(survey);
 }
 
-std::unique_ptr<Executor> make_cuda_executor(World& world, const CudaOptions& options) {
+std::unique_ptr<Executor> make_cuda_executor(World& world, const CudaOptions& given) {
+  CudaOptions options = given;
+  options.ranks_per_gpu = runtime::ranks_per_gpu_of(world, given.ranks_per_gpu);
   runtime::agree(world, [&] {
     IMBREX_EXPECTS(options.testing.max_delay >= 0 && options.testing.max_delay <= 1,
                    "max_delay = {} s: it must be from 0 to 1", options.testing.max_delay);

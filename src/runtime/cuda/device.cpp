@@ -78,7 +78,8 @@ int device_count() noexcept {
   return count;
 }
 
-int select_device(World& world, int ranks_per_gpu) {
+int select_device(World& world, int given) {
+  const int ranks_per_gpu = ranks_per_gpu_of(world, given);
   const bool threads = one_process(world);
   const int device = own_gpu(world.rank(), world.size(), ranks_per_gpu, device_count(), threads, world.options().gpu);
   const Seat own = seat_of(device);

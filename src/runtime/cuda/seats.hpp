@@ -5,6 +5,8 @@
 #include <optional>
 #include <span>
 
+#include "imbrex/world.hpp"
+
 namespace imbrex::runtime {
 
 /// What a rank tells of its GPU.
@@ -12,6 +14,11 @@ struct Seat {
   char uuid[64] = {}, name[64] = {};  ///< end with a zero byte
   std::int32_t visible = 0;           ///< GPUs that its process sees
 };
+
+/// How many ranks share each GPU, where an option says `given`: one leaves it to the world's.
+inline int ranks_per_gpu_of(const World& world, int given = 1) {
+  return given == 1 ? world.options().ranks_per_gpu : given;
+}
 
 /// The number of the GPU that a rank takes of the `visible` ones: those that the ranks need where its process sees so
 /// many, else, where it sees one, that one, as launchers arrange it for processes. `threads`: ranks are threads.
