@@ -61,7 +61,8 @@ std::vector<GroupTime> group_times(const GroupCosts& costs, const std::vector<st
 }
 
 double seconds_of_groups(const GroupCosts& costs, const std::vector<std::int64_t>& sizes) {
-  return group_times(costs, sizes).back().ends + costs.behind(costs.units() - sizes.back(), sizes.back());
+  const double ends = group_times(costs, sizes).back().ends;
+  return std::max(ends + costs.behind(costs.units() - sizes.back(), sizes.back()), costs.least);
 }
 
 std::vector<std::int64_t> best_groups(const GroupCosts& costs, int most_groups) {
@@ -81,6 +82,7 @@ std::vector<std::int64_t> best_groups(const GroupCosts& costs, int most_groups) 
       for (std::int64_t begin = g - 1; begin < end; ++begin) {
         if (before[at(begin)] == never) continue;
         double time = std::max(costs.computed[at(end - 1)], before[at(begin)]) + costs.collective(begin, end - begin);
+        // Not costs.least: it is the same for all, and what ends before it puts back sooner.
         if (end == units) time += costs.behind(begin, end - begin);
         if (time >= ends[at(end)]) continue;
         ends[at(end)] = time;
@@ -153,7 +155,8 @@ GroupCosts signaled_costs(const Problem& problem, const Knobs& knobs, const Mach
     return gate + machine::collective_seconds(machine, curve_of(problem.op), knobs.transport == Transport::store,
                                               problem.ranks, part);
   };
-  // What is put back is read and written once more, and only the last group's is not hidden behind collectives.
+  // What is put back is read and written once more, by the SMs that multiply: where the product ends last, all of it
+  // comes behind, and else only the last group's is not hidden behind collectives.
   const bool sums = problem.op == Operator::gemm_reduce_scatter || problem.op == Operator::gemm_all_reduce;
   const bool moves = knobs.packed || (sums && (problem.bias || knobs.partial != output_type(problem.type))) ||
                      problem.op == Operator::gemm_all_to_all;
@@ -162,6 +165,7 @@ GroupCosts signaled_costs(const Problem& problem, const Knobs& knobs, const Mach
                              : 0;
   const double last = gather ? wave * static_cast<double>(base::ceil_div(own, sms)) : 0;
   costs.behind = [=](std::int64_t first, std::int64_t count) { return last + moved * units.share(first, count); };
+  costs.least = costs.computed.back() + last + moved;
   return costs;
 }
 

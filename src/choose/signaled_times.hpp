@@ -20,6 +20,7 @@ struct GroupCosts {
   std::vector<double> computed;  ///< seconds from the product's begin until the first n + 1 units are; not decreasing
   std::function<double(std::int64_t first, std::int64_t count)> collective;  ///< seconds, of those units
   std::function<double(std::int64_t first, std::int64_t count)> behind;  ///< seconds that the last group takes besides
+  double least = 0;  ///< seconds that no groups go below: what is put back waits for the product, too
 
   std::int64_t units() const { return static_cast<std::int64_t>(computed.size()); }
 };

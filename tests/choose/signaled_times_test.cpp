@@ -27,6 +27,7 @@ GroupCosts random_costs(test::Random& random, std::int64_t units) {
              last = static_cast<double>(random.between(0, 50));
   costs.collective = [=](std::int64_t, std::int64_t count) { return fixed + each * static_cast<double>(count); };
   costs.behind = [=](std::int64_t, std::int64_t count) { return last * static_cast<double>(count); };
+  if (random.chance(0.5)) costs.least = now + last * static_cast<double>(units);
   return costs;
 }
 
@@ -46,6 +47,10 @@ TEST(SignaledTimes, TheRecurrenceOfAKnownCase) {
   EXPECT_EQ(times[2].begins, 51);  // waits for the collective before
   EXPECT_EQ(times[2].ends, 64);
   EXPECT_EQ(choose::seconds_of_groups(costs, {1, 2, 1}), 65);
+  costs.least = 64;
+  EXPECT_EQ(choose::seconds_of_groups(costs, {1, 2, 1}), 65);
+  costs.least = 66;  // the product, and all that is put back
+  EXPECT_EQ(choose::seconds_of_groups(costs, {1, 2, 1}), 66);
 }
 
 TEST(SignaledTimes, TheSearchFindsTheBestOfAllPartitions) {
