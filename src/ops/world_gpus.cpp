@@ -129,8 +129,8 @@ cuda::PlanToRun WorldGpus::plan_of(const Problem& largest, const Wishes& wishes,
 void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
   const Problem& largest = operation.problem;
   runtime::agree(world, [&] {
-    const std::string why = cuda::refusal_of_outputs(largest);
-    IMBREX_EXPECTS(why.empty(), "any_m = true: on GPUs {}", why);
+    IMBREX_EXPECTS(plan::has_one_output(largest),
+                   "any_m = true: on GPUs operators of any M have one B and do not give the gathered A");
     IMBREX_EXPECTS(!operation.wishes.codec, "any_m = true: on GPUs operators of any M take no codec");
     // Each rank chooses for itself, and all have to choose alike.
     return runtime::Terms("an operator of any M").add("tuning tables", choose::digest_of_tables(gpus));
