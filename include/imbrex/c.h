@@ -149,6 +149,9 @@ typedef struct imbrex_gemm {
   int32_t gathered_a;      ///< IMBREX_ALL_GATHER_GEMM, not 0: "gathered", the gathered A, is an output
   int64_t more_n[IMBREX_MOST_PRODUCTS - 1];  ///< IMBREX_ALL_GATHER_GEMM without scales: N of a second and a third B, by
                                              ///< which the gathered A is multiplied, too; 0: none
+  int64_t lda, ldb, ldo;  ///< elements from one row of "a", "b" (IMBREX_COLUMN_MAJOR: of N x K) and "out" to the next;
+                          ///< 0: no gaps. What is between the rows is neither read nor written
+  int64_t more_ldb[IMBREX_MOST_PRODUCTS - 1], more_ldo[IMBREX_MOST_PRODUCTS - 1];  ///< of the further B and outputs
 } imbrex_gemm;
 
 /// The same on every rank.
@@ -175,7 +178,7 @@ typedef struct imbrex_operand_info {
   imbrex_layout layout;
   int64_t rows, cols;
   uint64_t bytes;
-  imbrex_view view;  ///< of such an operand, where it lies without gaps; its data is NULL
+  imbrex_view view;  ///< of such an operand, where it lies as imbrex_gemm says; its data is NULL
 } imbrex_operand_info;
 
 /// Collective. The ranks destroy it together, too, before the world.
