@@ -153,7 +153,8 @@ struct PlanOptions {
   Type type = Type::bf16;
   std::optional<Scales> scales;
   std::optional<Layout> b_layout;
-  std::vector<std::int64_t> more_n;
+  std::vector<std::int64_t> more_n, more_ldb, more_ldo;
+  std::int64_t lda = 0, ldb = 0, ldo = 0;
   bool bias = false, gathered_a = false;
   Knobs knobs;
   bool unchecked = false;

@@ -27,11 +27,17 @@ GroupSizes group_sizes(const std::vector<std::int64_t>& given) {
   return sizes;
 }
 
-// N of each B behind the first.
-std::vector<std::int64_t> further_n_of(const Problem& problem) {
-  std::vector<std::int64_t> all(problem.more_n.begin(), problem.more_n.end());
-  std::erase(all, 0);
+// What each B behind the first has, up to the last one that has it.
+std::vector<std::int64_t> further(const std::array<std::int64_t, max_products - 1>& list) {
+  std::vector<std::int64_t> all(list.begin(), list.end());
+  while (!all.empty() && all.back() == 0) all.pop_back();
   return all;
+}
+
+std::vector<std::int64_t> further_n_of(const Problem& problem) { return further(problem.more_n); }
+
+bool has_pitches(const Problem& p) {
+  return p.lda != 0 || p.ldb != 0 || p.ldo != 0 || !further(p.more_ldb).empty() || !further(p.more_ldo).empty();
 }
 
 std::string text_of(const std::vector<std::int64_t>& sizes) {
@@ -94,6 +100,19 @@ void PlanOptions::add_to(CLI::App& command) {
       ->delimiter(',')
       ->expected(1, max_products - 1);
   command.add_flag("--gathered-a", gathered_a, "all_gather_gemm: the gathered A is an output, too");
+  add_integer(command, "--lda", lda, 0, most - 1,
+              "Leading dimension of A: elements from one row to the next in memory; 0 (default): without gaps");
+  add_integer(command, "--ldb", ldb, 0, most - 1,
+              "Leading dimension of B, likewise; of B nxk from row to row of N x K");
+  add_integer(command, "--ldo", ldo, 0, most - 1, "Leading dimension of the output, likewise");
+  add_integers(command, "--more-ldb", more_ldb, 0, most - 1, "Leading dimensions of the second and the third B")
+      ->type_name("INT[,INT]")
+      ->delimiter(',')
+      ->expected(1, max_products - 1);
+  add_integers(command, "--more-ldo", more_ldo, 0, most - 1, "Leading dimensions of their outputs")
+      ->type_name("INT[,INT]")
+      ->delimiter(',')
+      ->expected(1, max_products - 1);
   command
       .add_option("--strategy", strategy,
                   "sequential (GEMM, then collective), decomposed (in chunks), fused (tile by tile), signaled (in tile "
@@ -191,8 +210,13 @@ Problem PlanOptions::problem(bool from_files) const {
                   chosen_scales(scales, type),
                   chosen_b_layout(b_layout, type),
                   {},
-                  gathered_a};
+                  gathered_a,
+                  lda,
+                  ldb,
+                  ldo};
   std::copy(more_n.begin(), more_n.end(), problem.more_n.begin());
+  std::copy(more_ldb.begin(), more_ldb.end(), problem.more_ldb.begin());
+  std::copy(more_ldo.begin(), more_ldo.end(), problem.more_ldo.begin());
   if (from_files && !has_sizes()) return problem;
   for (const auto& [name, value] : {std::pair{"--m", m}, {"--n", n}, {"--k", k}})
     if (value == 0) refuse(fmt::format("{} is missing; --m, --n and --k are needed together", name));
@@ -276,6 +300,11 @@ std::optional<Plan> PlanOptions::read_plan() const {
     expect_same("--b-layout", name_of_b_layout(*b_layout), name_of_b_layout(operands_of(problem)[1].layout));
   expect_same("--more-n", text_of(more_n), text_of(further_n_of(problem)));
   expect_same("--gathered-a", gathered_a, problem.gathered_a);
+  expect_same("--lda", lda, problem.lda);
+  expect_same("--ldb", ldb, problem.ldb);
+  expect_same("--ldo", ldo, problem.ldo);
+  expect_same("--more-ldb", text_of(more_ldb), text_of(further(problem.more_ldb)));
+  expect_same("--more-ldo", text_of(more_ldo), text_of(further(problem.more_ldo)));
   if (chosen_strategy()) expect_same("--strategy", strategy, name_of(plan.strategy));
   if (chosen_knobs()) refuse(fmt::format("plan {} is made; knobs belong to a plan that is to be made", plan_file));
   return plan;
@@ -301,6 +330,10 @@ Json to_json_value(const Problem& problem) {
   if (problem.b_layout != Layout::row_major) json["b_layout"] = name_of_b_layout(problem.b_layout);
   if (const auto more_n = further_n_of(problem); !more_n.empty()) json["more_n"] = more_n;
   if (problem.gathered_a) json["gathered_a"] = true;
+  for (const auto& [key, value] : {std::pair("lda", problem.lda), {"ldb", problem.ldb}, {"ldo", problem.ldo}})
+    if (value != 0) json[key] = value;
+  if (const auto list = further(problem.more_ldb); !list.empty()) json["more_ldb"] = list;
+  if (const auto list = further(problem.more_ldo); !list.empty()) json["more_ldo"] = list;
   return json;
 }
 
@@ -308,10 +341,11 @@ std::string describe(const Plan& plan) {
   const Problem& p = plan.problem;
   std::string n = fmt::format("{}", p.n);
   for (const std::int64_t further : further_n_of(p)) n += fmt::format("+{}", further);
-  return fmt::format("{} {} x {} x {} {}{}{}{}{}, {} rank{}, {}", name_of(p.op), p.m, n, p.k, name_of(p.type),
+  return fmt::format("{} {} x {} x {} {}{}{}{}{}{}, {} rank{}, {}", name_of(p.op), p.m, n, p.k, name_of(p.type),
                      p.scales == Scales::none ? "" : fmt::format(" with scales a {}", name_of(p.scales)),
                      p.bias ? " with bias" : "", p.b_layout == Layout::row_major ? "" : ", B nxk",
-                     p.gathered_a ? ", A given" : "", p.ranks, p.ranks == 1 ? "" : "s", name_of(plan.strategy));
+                     p.gathered_a ? ", A given" : "", has_pitches(p) ? ", rows with gaps" : "", p.ranks,
+                     p.ranks == 1 ? "" : "s", name_of(plan.strategy));
 }
 
 Json to_json_value(const Finding& finding) {

@@ -87,9 +87,9 @@ typedef struct imbrex_unique_id {
 
 typedef struct imbrex_world_options {
   size_t size;
-  uint64_t heap_bytes;  ///< symmetric heap per rank, in host memory; 0: 1 GiB
-  double wait_limit;    ///< seconds that any wait may last; 0: IMBREX_WAIT_LIMIT, or 30
-  const int32_t* gpu;   ///< this rank's GPU, as CUDA numbers those that this process sees; NULL: by the rank
+  uint64_t heap_bytes;    ///< symmetric heap per rank, in host memory; 0: 1 GiB
+  double wait_limit;      ///< seconds that any wait may last; 0: IMBREX_WAIT_LIMIT, or 30
+  const int32_t* gpu;     ///< this rank's GPU, as CUDA numbers those that this process sees; NULL: by the rank
   int32_t ranks_per_gpu;  ///< so many ranks share each GPU, the same on every rank; 0: one
   int32_t reserved;
 } imbrex_world_options;
@@ -151,6 +151,9 @@ typedef struct imbrex_gemm {
   int32_t gathered_a;      ///< IMBREX_ALL_GATHER_GEMM, not 0: "gathered", the gathered A, is an output
   int64_t more_n[IMBREX_MOST_PRODUCTS - 1];  ///< IMBREX_ALL_GATHER_GEMM without scales: N of a second and a third B, by
                                              ///< which the gathered A is multiplied, too; 0: none
+  int64_t lda, ldb, ldo;  ///< elements from one row of "a", "b" (IMBREX_COLUMN_MAJOR: of N x K) and "out" to the next;
+                          ///< 0: no gaps. What is between the rows is neither read nor written
+  int64_t more_ldb[IMBREX_MOST_PRODUCTS - 1], more_ldo[IMBREX_MOST_PRODUCTS - 1];  ///< of the further B and outputs
 } imbrex_gemm;
 
 /// The same on every rank.
@@ -177,7 +180,7 @@ typedef struct imbrex_operand_info {
   imbrex_layout layout;
   int64_t rows, cols;
   uint64_t bytes;
-  imbrex_view view;  ///< of such an operand, where it lies without gaps; its data is NULL
+  imbrex_view view;  ///< of such an operand, where it lies as imbrex_gemm says; its data is NULL
 } imbrex_operand_info;
 
 /// Collective. The ranks destroy it together, too, before the world.

@@ -85,11 +85,23 @@ struct OperandInfo {
   Type type = Type::bf16;
   std::int64_t rows = 0, cols = 0;
   Layout layout = Layout::row_major;
+  std::int64_t pitch = 0;  ///< elements from one row in memory (of column_major: column) to the next; 0: no gaps
 
   /// The view of such an operand at `data`.
-  View at(void* data) const { return View::matrix(data, type, rows, cols, layout); }
-  View at(const void* data) const { return View::matrix(data, type, rows, cols, layout); }
-  std::size_t bytes() const { return static_cast<std::size_t>(rows * cols) * size_of(type); }
+  View at(void* data) const {
+    View view = View::matrix(data, type, rows, cols, layout);
+    if (pitch != 0) view.strides[layout == Layout::column_major ? 1 : 0] = pitch;
+    return view;
+  }
+  View at(const void* data) const { return at(const_cast<void*>(data)); }
+  /// Rows in memory, and elements of each.
+  std::int64_t lines() const { return layout == Layout::column_major ? cols : rows; }
+  std::int64_t length() const { return layout == Layout::column_major ? rows : cols; }
+  /// From the first element to behind the last one, gaps between rows included.
+  std::size_t bytes() const {
+    const std::int64_t count = pitch == 0 ? rows * cols : (lines() - 1) * pitch + length();
+    return static_cast<std::size_t>(count) * size_of(type);
+  }
 
   bool operator==(const OperandInfo&) const = default;
 };

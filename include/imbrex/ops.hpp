@@ -35,6 +35,11 @@ struct GemmShape {
   /// AllGatherGemm, without scales: N of a second and a third B, which one gathered A is multiplied by, too; 0: none.
   std::array<std::int64_t, max_products - 1> more_n{};
   bool gathered_a = false;  ///< AllGatherGemm: the gathered A is an output, "gathered"
+  /// Elements from one row of "a", "b" and "out" to the next in memory (of B column_major: of N x K), the same on every
+  /// rank and in every call; 0: no gaps. So an operand may be a slice of a wider tensor, and an output a block of its
+  /// columns: what is between the rows is neither read nor written.
+  std::int64_t lda = 0, ldb = 0, ldo = 0;
+  std::array<std::int64_t, max_products - 1> more_ldb{}, more_ldo{};  ///< of "b1" and "b2", "out1" and "out2"
 };
 
 struct OperatorOptions {
@@ -91,7 +96,7 @@ class GemmOperator {
   /// and where none is given.
   const std::vector<OperandInfo>& operands() const;
 
-  /// The operand of that name at `data`, where it lies without gaps.
+  /// The operand of that name at `data`, where it lies as the shape says.
   Operand operand(std::string_view name, void* data) const;
   Operand operand(std::string_view name, const void* data) const;
   /// The same of a call of that M. Throws Error(invalid_input) if the operator takes no such M.
@@ -128,8 +133,8 @@ class GemmOperator {
   CodecReport codec_report(CudaStream stream = nullptr);
 
   /// Collective. Memory for "out" where the operator works. On GPUs peers write it directly, which saves
-  /// gemm_all_reduce and gemm_all_to_all a copy, if every rank's "out" is memory of one such call. Dropped by every
-  /// rank, in one order, while the world lives.
+  /// gemm_all_reduce and gemm_all_to_all a copy, if every rank's "out" is memory of one such call and has no gaps.
+  /// Dropped by every rank, in one order, while the world lives.
   std::shared_ptr<void> allocate_output();
 
   /// cpu or cuda.

@@ -62,6 +62,12 @@ struct Problem {
   /// one's K, type, layout and bias or none.
   std::array<std::int64_t, max_products - 1> more_n{};
   bool gathered_a = false;  ///< all_gather_gemm: the gathered A is an output, too
+  /// Leading dimensions: elements from one row of A, B and the output to the next, as these lie in the caller's memory
+  /// (B column_major: rows of N x K), the same on every rank; 0: they lie without gaps. What is between the rows is
+  /// neither read nor written. Bias, scales and the gathered A lie without gaps.
+  std::int64_t lda = 0, ldb = 0, ldo = 0;
+  /// The same of the second and the third B, and of their outputs.
+  std::array<std::int64_t, max_products - 1> more_ldb{}, more_ldo{};
 
   bool operator==(const Problem&) const = default;
 };
@@ -83,7 +89,8 @@ struct RankShapes {
 
 /// Throws Error(invalid_input) naming the value and the rule, if a size is not from 1 to 2^31 - 1, a sharded dimension
 /// does not divide by the ranks, ranks is outside 1..max_ranks, there are scales of another type than e4m3, b_layout is
-/// fragment or, of e4m3, not the default, or another operator than all_gather_gemm, or one with scales, has several B.
+/// fragment or, of e4m3, not the default, or another operator than all_gather_gemm, or one with scales, has several B,
+/// or a leading dimension is neither 0 nor from the length of a rank's row to 2^31 - 1.
 void validate(const Problem& problem);
 
 /// Shapes per rank; `problem` must be valid.
@@ -296,8 +303,8 @@ enum class Backend : std::uint8_t {
 };
 
 /// One rank's part in a collective over R ranks of the plan's, all of them or those of `ranks`. Regions span
-/// whole rows of their buffers, so they are contiguous; `from` and `to` do not overlap. Parts are numbered by the order
-/// of the R ranks; h is the rows of one part:
+/// whole rows of their buffers, and of operands none whose leading dimension leaves gaps, so they are contiguous;
+/// `from` and `to` do not overlap. Parts are numbered by the order of the R ranks; h is the rows of one part:
 ///   all_gather      from: h rows      to: R*h rows, part s from the rank at place s
 ///   reduce_scatter  from: R*h rows    to: h rows, the sum of part `own place` over the ranks
 ///   all_reduce      from: h rows      to: h rows, elsewhere

@@ -67,6 +67,7 @@ struct Call {
   // A linear layer's weights lie by columns, as its `weight.t()`. What lies neither way is told so by the library.
   bool b_by_columns() const { return by_columns(b); }
   static bool by_columns(const Tensor& b) { return b.stride(1) != 1 && (b.stride(0) == 1 || b.size(0) == 1); }
+  /// `out` is there. Further outputs lie without gaps, as make_out's do.
   imbrex_gemm gemm(std::int32_t ranks) const;
   void make_out(std::int32_t ranks);
   Tensor gathered_rows(std::int32_t ranks, std::int64_t cols, imbrex_type type) const;
@@ -138,6 +139,12 @@ imbrex_gemm Call::gemm(std::int32_t ranks) const {
   for (std::size_t i = 0; i < more.size(); ++i)
     if (more[i].b) result.more_n[i] = more[i].b.size(1) * ranks;
   result.gathered_a = gathers ? 1 : 0;
+  const bool columns = b_by_columns() || result.type == IMBREX_E4M3;
+  result.lda = leading_dimension(a.matrix(dim));
+  result.ldb = leading_dimension(b.view(), columns);
+  result.ldo = leading_dimension(out.matrix(dim));
+  for (std::size_t i = 0; i < more.size(); ++i)
+    if (more[i].b) result.more_ldb[i] = leading_dimension(more[i].b.view(), columns);
   return result;
 }
 
@@ -181,9 +188,15 @@ void Call::make_out(std::int32_t ranks) {
 
 Key key_of(const Call& call, const imbrex_gemm& gemm) {
   Key key;
-  key.numbers = {
-      call.kind,           gemm.m,          gemm.n, gemm.k,         gemm.type,      gemm.bias,      gemm.scales,
-      call.b_by_columns(), call.a.on_gpu(), 0,      gemm.more_n[0], gemm.more_n[1], gemm.gathered_a};
+  key.numbers = {call.kind,        gemm.m,
+                 gemm.n,           gemm.k,
+                 gemm.type,        gemm.bias,
+                 gemm.scales,      call.b_by_columns(),
+                 call.a.on_gpu(),  0,
+                 gemm.more_n[0],   gemm.more_n[1],
+                 gemm.gathered_a,  gemm.lda,
+                 gemm.ldb,         gemm.ldo,
+                 gemm.more_ldb[0], gemm.more_ldb[1]};
   if (call.codec) key.text = *call.codec;
   return key;
 }
@@ -193,8 +206,8 @@ void run(Call& call) {
   call.read_further();
   Group& group = find_group(call.group);
   void* const stream = call.a.on_gpu() ? current_stream(call.a.device_index()) : nullptr;
-  const imbrex_gemm gemm = call.gemm(group.size);
   call.make_out(group.size);
+  const imbrex_gemm gemm = call.gemm(group.size);
   for (Call::Further& further : call.more)
     if (further.b) further.out = call.gathered_rows(group.size, further.b.size(1), call.out_type());
   if (call.gathers) call.gathered = call.gathered_rows(group.size, call.b.size(0), call.a.type());

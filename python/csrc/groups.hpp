@@ -27,7 +27,7 @@ void count(Count what) noexcept;
 
 /// Everything that one operator is made for.
 struct Key {
-  std::array<std::int64_t, 13> numbers{};
+  std::array<std::int64_t, 18> numbers{};
   std::string text;
 
   bool operator==(const Key&) const = default;

@@ -12,8 +12,7 @@ using imbrex_torch_connect_function = imbrex_status(const char* name, char* mess
 IMBREX_TORCH_EXPORT void imbrex_torch_set_connect(imbrex_torch_connect_function* connect);
 
 /// The world stays its maker's, who ends it behind imbrex_torch_disconnect. Both are called by all ranks alike.
-IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_connect(const char* name, imbrex_world* world,
-                                                       int32_t cpu_workers);
+IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_connect(const char* name, imbrex_world* world, int32_t cpu_workers);
 IMBREX_TORCH_EXPORT imbrex_status imbrex_torch_disconnect(const char* name);
 
 /// Fails for what failed in the group's calls so far.

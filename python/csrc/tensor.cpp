@@ -109,6 +109,13 @@ imbrex_view Tensor::matrix(int first) const {
   return result;
 }
 
+std::int64_t leading_dimension(const imbrex_view& view, bool by_columns) {
+  const int along = by_columns ? 0 : 1, across = 1 - along;
+  const std::int64_t length = view.extents[along], step = view.strides[across];
+  const bool rows_are_whole = length == 1 || view.strides[along] == 1;
+  return view.dims == 2 && view.extents[across] > 1 && rows_are_whole && step > length ? step : 0;
+}
+
 Tensor Tensor::empty(std::span<const std::int64_t> sizes, int first, imbrex_type type, const Tensor& like) {
   std::array<std::int64_t, IMBREX_MOST_DIMS> strides{};
   std::int64_t stride = 1;

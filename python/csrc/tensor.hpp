@@ -74,6 +74,10 @@ class Tensor {
   Info info_;
 };
 
+/// Elements from one row of the view in memory to the next, where there is something between them. 0: there is nothing,
+/// or the view lies as no matrix does, which the library refuses by name.
+std::int64_t leading_dimension(const imbrex_view& view, bool by_columns = false);
+
 /// "bf16" and so on.
 const char* name_of(imbrex_type type);
 

@@ -113,6 +113,18 @@ class Array:
         return result
 
 
+def leading_dimension(view: _c.View, by_columns: bool = False) -> int:
+    """
+    Elements from one row in memory to the next, where there is something between them.
+
+    It is 0 where there is nothing, or where the view lies as no matrix does, which the library refuses by name.
+    """
+    along, across = (0, 1) if by_columns else (1, 0)
+    length, step = view.extents[along], view.strides[across]
+    rows_are_whole = length == 1 or view.strides[along] == 1
+    return step if view.dims == 2 and view.extents[across] > 1 and rows_are_whole and step > length else 0
+
+
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides, in elements, of an array of that shape without gaps, by rows."""
     strides: list[int] = []

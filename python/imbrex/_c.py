@@ -84,6 +84,11 @@ class Gemm(Structure):
         ("any_m", c_int32),
         ("gathered_a", c_int32),
         ("more_n", c_int64 * (MOST_PRODUCTS - 1)),
+        ("lda", c_int64),
+        ("ldb", c_int64),
+        ("ldo", c_int64),
+        ("more_ldb", c_int64 * (MOST_PRODUCTS - 1)),
+        ("more_ldo", c_int64 * (MOST_PRODUCTS - 1)),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _c
-from ._arrays import NAMES, Array, contiguous_strides, empty_beside
+from ._arrays import NAMES, Array, contiguous_strides, empty_beside, leading_dimension
 from ._errors import InvalidInput
 from ._report import Report, report_of
 from ._world import World
@@ -77,6 +77,9 @@ def _product(
     if target.shape != tuple(shape):
         raise InvalidInput(f"out has shape {target.shape}: it must be {tuple(shape)}")
     operands.append((b"out", target.matrix(dim)))
+    gemm.lda = leading_dimension(operands[0][1])
+    gemm.ldb = leading_dimension(operands[1][1], by_columns or first.type == _c.E4M3)
+    gemm.ldo = leading_dimension(operands[-1][1])
     for array in [*kept, target]:
         if array.device != first.device:
             raise InvalidInput(f"{array.name} and a must be on one device: one is on the CPU, the other on a GPU")
@@ -85,7 +88,8 @@ def _product(
         options = _c.new(_c.OperatorOptions, device=first.device, codec=None if codec is None else codec.encode())
         return _c.make("operator_make", world.handle, kind, ctypes.byref(gemm), ctypes.byref(options))
 
-    key = (kind, gemm.m, gemm.n, gemm.k, gemm.type, gemm.bias, gemm.scales, by_columns, first.device, codec)
+    sizes = (gemm.m, gemm.n, gemm.k, gemm.lda, gemm.ldb, gemm.ldo)
+    key = (kind, *sizes, gemm.type, gemm.bias, gemm.scales, by_columns, first.device, codec)
     made = world.made(key, make, "operator_destroy")
     _c.call("operator_run", made, _operands(operands), len(operands), stream)
     if not report:
@@ -112,6 +116,8 @@ def all_gather_matmul(
 
     Args:
         a: this rank's rows, M/R x K, or of three dimensions with K last. float32, float16, bfloat16 or float8_e4m3fn.
+            Rows that lie apart, as those of a slice `x[:, :k]`, are read where they lie: so are those of `b`, and `out`
+            may be a block of columns. How far apart they lie is the same on every rank.
         b: this rank's columns, K x N/R, of a's dtype; of float8_e4m3fn by columns, as the transpose of an array.
         world: the R ranks.
         gather_dim: the dimension of `a` that is gathered.

@@ -60,7 +60,12 @@ GemmShape shape_of(const imbrex_gemm* given) {
           .b_layout = static_cast<Layout>(kind_of(gemm.b_layout, 2, "b_layout")),
           .any_m = gemm.any_m != 0,
           .more_n = {gemm.more_n[0], gemm.more_n[1]},
-          .gathered_a = gemm.gathered_a != 0};
+          .gathered_a = gemm.gathered_a != 0,
+          .lda = gemm.lda,
+          .ldb = gemm.ldb,
+          .ldo = gemm.ldo,
+          .more_ldb = {gemm.more_ldb[0], gemm.more_ldb[1]},
+          .more_ldo = {gemm.more_ldo[0], gemm.more_ldo[1]}};
 }
 
 // What the text leaves out is as in Knobs, but for the type of partial products.

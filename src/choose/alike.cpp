@@ -6,6 +6,7 @@
 
 #include "choose/kernel_tiles.hpp"
 #include "choose/quick_times.hpp"
+#include "plan/problem.hpp"
 
 namespace imbrex::choose {
 namespace {
@@ -24,7 +25,7 @@ double log_ratio(std::int64_t x, std::int64_t y) {
 }
 
 bool is_measured(const records::Record& record, const Problem& problem) {
-  Problem p = problem;
+  Problem p = plan::without_gaps(problem);
   p.bias = record.problem.bias;          // costs little
   p.b_layout = record.problem.b_layout;  // told of the one, it serves the other
   return p == record.problem;
@@ -49,7 +50,8 @@ int nearest_ranks(const records::Records& records, const Problem& problem) {
 }
 
 // A problem of so many ranks, of which each multiplies the same. It sends nearly as much, too.
-Problem among(Problem problem, int ranks) {
+Problem among(const Problem& of, int ranks) {
+  Problem problem = plan::without_gaps(of);
   if (problem.op == Operator::all_gather_gemm)
     problem.n = problem.n / problem.ranks * ranks;
   else if (problem.op != Operator::gemm_all_to_all)

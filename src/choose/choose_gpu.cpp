@@ -160,7 +160,7 @@ plan::Candidate choose_for_outputs(const Problem& problem, std::optional<Strateg
   if (!strategy && !libraries) strategy = Strategy::fused;
   // Where one B of all the columns suits, each of them may not.
   if (!strategy && !suits_tensor_cores(problem, gpus.major == 9)) strategy = Strategy::sequential;
-  Problem one = problem;
+  Problem one = plan::without_gaps(problem);
   for (int product = 1; product < plan::count_products(problem); ++product) one.n += plan::n_of(problem, product);
   one.more_n = {};
   one.gathered_a = false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string_view>
 
 #include "base/ceil_div.hpp"
 #include "choose/closed_forms.hpp"
@@ -27,6 +28,17 @@ double library_seconds(const Problem& problem, RankShapes shapes, int chunks, co
           std::min(least, product_seconds(problem, shapes, {tiles, t.tile_m, t.tile_n, parts}, machine, machine.sms));
   }
   return chunks * least;
+}
+
+// Where rows have gaps, what a library gathers is copied before, and what it leaves behind.
+double seconds_of_gaps(const Problem& problem, const Machine& machine) {
+  if (problem.ranks == 1) return 0;
+  const std::string_view copied = problem.op == Operator::all_gather_gemm ? "a" : "out";
+  for (const OperandInfo& info : operands_of(problem))
+    if (info.name == copied && info.pitch > info.length())
+      return machine.copy_fixed + 2 * static_cast<double>(info.lines()) * static_cast<double>(info.length()) *
+                                      static_cast<double>(size_of(info.type)) / machine.memory_bandwidth.value;
+  return 0;
 }
 
 // The time of first arrivals, or last reductions, which nothing hides.
@@ -99,7 +111,7 @@ double quick_seconds(const Problem& problem, const plan::Candidate& candidate, c
     if (problem.op == Operator::all_gather_gemm && problem.scales != Scales::none && !own)
       collective += seconds_of(machine.all_gather, 1) / chunks;
   }
-  return chunks * std::max(product, collective) + std::min(product, collective);
+  return chunks * std::max(product, collective) + std::min(product, collective) + seconds_of_gaps(problem, machine);
 }
 
 }  // namespace imbrex::choose

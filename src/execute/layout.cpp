@@ -44,6 +44,14 @@ std::map<int, std::vector<const Collective*>> collective_groups(const Plan& plan
   return groups;
 }
 
+Rows rows_of(const Problem& problem, const Buffer& buffer, int index) {
+  const bool by_columns = buffer.layout == Layout::column_major;
+  const std::int64_t count = by_columns ? buffer.cols : buffer.rows, length = by_columns ? buffer.rows : buffer.cols,
+                     pitch = plan::pitch_of(problem, buffer, index);
+  const std::size_t size = size_of(buffer.type), bytes = static_cast<std::size_t>(length) * size;
+  return {count, bytes, pitch == 0 ? bytes : static_cast<std::size_t>(pitch) * size};
+}
+
 const void* input_of(const Addresses& operands, const Problem& problem, int buffer) {
   using Operand = plan::OperandPlace::What;
   if (buffer == plan::buffer_a) return operands.a;
@@ -137,6 +145,10 @@ HeapLayout::HeapLayout(const Plan& plan, LayoutSurvey survey)
       bytes_ += place.stride * static_cast<std::size_t>(place.copies);
     }
     places_.push_back(place);
+    const std::int64_t length = buffer.layout == Layout::column_major ? buffer.rows : buffer.cols,
+                       pitch =
+                           place.copies > 0 ? 0 : plan::pitch_of(plan.problem, buffer, base::narrow<int>(b, "buffers"));
+    pitches_.push_back(pitch == 0 ? length : pitch);
   }
   counters_ = bytes_;
   bytes_ += aligned(most_signals_ * signal_copies_ * counter_stride);

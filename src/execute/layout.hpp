@@ -66,6 +66,10 @@ class HeapLayout {
     return p.offset + (epoch % static_cast<std::uint64_t>(p.copies)) * p.stride;
   }
 
+  /// Elements from one row of the buffer to the next (of column_major: from column to column) where tasks find it: in
+  /// the heap without gaps, in the caller's memory as the problem says.
+  std::int64_t pitch(int buffer) const { return pitches_[static_cast<std::size_t>(buffer)]; }
+
   /// Offset of a rank's counter. Counters are 32 bits wide and count posts of all epochs of their set; they wrap.
   std::size_t counter(int signal, std::uint64_t epoch) const {
     return counters_ + ((epoch % signal_copies_) * most_signals_ + static_cast<std::size_t>(signal)) * counter_stride;
@@ -102,11 +106,24 @@ class HeapLayout {
   };
 
   std::vector<Place> places_;                      // copies: 0 outside the heap
+  std::vector<std::int64_t> pitches_;              // by buffer
   std::vector<int> signals_;                       // by rank: the plan's own
   std::vector<std::vector<std::uint32_t>> posts_;  // by rank and signal: in one epoch
   std::size_t counters_ = 0, most_signals_ = 0, bytes_ = 0;
   std::uint64_t signal_copies_ = 2;
 };
+
+/// Rows of memory: of a buffer, as it lies there, or of a part of it.
+struct Rows {
+  std::int64_t count = 0;
+  std::size_t bytes = 0;  ///< of one
+  std::size_t pitch = 0;  ///< bytes from one to the next, in the caller's memory
+  /// All of them together, where they have no gaps.
+  std::size_t packed() const { return static_cast<std::size_t>(count) * bytes; }
+  bool has_gaps() const { return pitch != bytes && count > 1; }
+};
+/// Those of an operand.
+Rows rows_of(const Problem& problem, const Buffer& buffer, int index);
 
 /// The caller's input that is that buffer.
 const void* input_of(const Addresses& operands, const Problem& problem, int buffer);

@@ -73,10 +73,10 @@ void expect_fits(const OperandInfo& info, const View& view) {
   IMBREX_EXPECTS(given.same_extents(wanted), "operand {} is {}; it must be {} x {}", info.name,
                  text_of(view.extents, view.dims, " x "), info.rows, info.cols);
   IMBREX_EXPECTS(given.strides == wanted.strides,
-                 "operand {} has strides of {} elements; it must lie {} without gaps, with strides of {} and {}",
-                 info.name, text_of(view.strides, view.dims, ", "),
-                 info.layout == Layout::column_major ? "by columns" : "by rows", info.at(view.data).strides[0],
-                 info.at(view.data).strides[1]);
+                 "operand {} has strides of {} elements; it must lie {} {}, with strides of {} and {}", info.name,
+                 text_of(view.strides, view.dims, ", "), info.layout == Layout::column_major ? "by columns" : "by rows",
+                 info.pitch == 0 || info.pitch == info.length() ? "without gaps" : "at the problem's leading dimension",
+                 info.at(view.data).strides[0], info.at(view.data).strides[1]);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "plan/problem.hpp"
 #include "runtime/cuda/device_memory.hpp"
 
 namespace imbrex::jobs {
@@ -23,9 +24,21 @@ void set_outputs(Addresses& addresses, const std::vector<void*>& outputs, bool g
   if (gathered) addresses.gathered = outputs.back();
 }
 
+HostValues spread(HostValues values, const Problem& problem) {
+  for (const OperandInfo& info : operands_of(problem)) {
+    if (info.name == "a") values.a = with_gaps(info, std::move(values.a));
+    if (info.name == "b") values.b = with_gaps(info, std::move(values.b));
+    for (int product = 1; product < plan::count_products(problem); ++product)
+      if (auto& b = values.more[static_cast<std::size_t>(product) - 1].b; info.name == plan::name_of_b(product))
+        b = with_gaps(info, std::move(b));
+  }
+  return values;
+}
+
 class HostOperands final : public OperandMemory {
  public:
-  HostOperands(HostValues values, const Problem& problem) : values_(std::move(values)), gathered_(problem.gathered_a) {
+  HostOperands(HostValues values, const Problem& problem)
+      : values_(spread(std::move(values), problem)), gathered_(problem.gathered_a) {
     for (const OperandInfo& info : outputs_of(problem)) outputs_.emplace_back(info.bytes());
   }
 
@@ -52,7 +65,8 @@ class HostOperands final : public OperandMemory {
 
 class DeviceOperands final : public OperandMemory {
  public:
-  DeviceOperands(const HostValues& values, const Problem& problem, Executor& executor) : gathered_(problem.gathered_a) {
+  DeviceOperands(const HostValues& packed, const Problem& problem, Executor& executor) : gathered_(problem.gathered_a) {
+    const HostValues values = spread(packed, problem);
     for (const OperandInfo& info : outputs_of(problem))
       if (outputs_.empty())
         outputs_.push_back(
@@ -112,6 +126,36 @@ std::vector<OperandInfo> outputs_of(const Problem& problem) {
   std::vector<OperandInfo> outputs = operands_of(problem);
   std::erase_if(outputs, [](const OperandInfo& info) { return info.role == OperandRole::input; });
   return outputs;
+}
+
+std::vector<std::byte> with_gaps(const OperandInfo& info, std::vector<std::byte> values) {
+  if (info.pitch == 0 || values.empty()) return values;
+  std::vector<std::byte> spread(info.bytes(), std::byte{poison_byte});
+  const auto size = static_cast<std::int64_t>(size_of(info.type));
+  for (std::int64_t i = 0; i < info.lines(); ++i)
+    std::copy_n(values.begin() + i * info.length() * size, info.length() * size,
+                spread.begin() + i * info.pitch * size);
+  return spread;
+}
+
+std::vector<std::byte> without_gaps(const OperandInfo& info, const std::vector<std::byte>& operand) {
+  if (info.pitch == 0) return operand;
+  const auto size = static_cast<std::int64_t>(size_of(info.type)), length = info.length() * size;
+  std::vector<std::byte> values(static_cast<std::size_t>(info.lines() * length));
+  for (std::int64_t i = 0; i < info.lines(); ++i)
+    std::copy_n(operand.begin() + i * info.pitch * size, length, values.begin() + i * length);
+  return values;
+}
+
+bool gaps_are_poison(const OperandInfo& info, const std::vector<std::byte>& operand) {
+  if (info.pitch == 0) return true;
+  const auto size = static_cast<std::int64_t>(size_of(info.type));
+  for (std::int64_t i = 0; i + 1 < info.lines(); ++i)
+    if (!std::all_of(operand.begin() + (i * info.pitch + info.length()) * size,
+                     operand.begin() + (i + 1) * info.pitch * size,
+                     [](std::byte b) { return b == std::byte{poison_byte}; }))
+      return false;
+  return true;
 }
 
 std::unique_ptr<OperandMemory> host_operands(HostValues values, const Problem& problem) {

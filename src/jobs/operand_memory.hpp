@@ -17,11 +17,12 @@ class OperandMemory {
   virtual Addresses operands() = 0;
   /// Overwrites the outputs, so that an element that no task writes does not pass for an earlier run's.
   virtual void poison() = 0;
-  /// An output, by its place in outputs_of, in host memory; valid until the next call of either.
+  /// An output, by its place in outputs_of, in host memory, with what is between its rows; valid until the next call of
+  /// either.
   virtual const std::vector<std::byte>& output(std::size_t place = 0) = 0;
 };
 
-/// One rank's inputs in host memory; what is empty is not given.
+/// One rank's inputs in host memory, without gaps; what is empty is not given.
 struct HostValues {
   std::vector<std::byte> a, b, bias{};
   std::vector<float> a_scale{}, b_scale{};
@@ -34,7 +35,14 @@ struct HostValues {
 /// A rank's outputs: "out" comes first, then those of further B, then the gathered A.
 std::vector<OperandInfo> outputs_of(const Problem& problem);
 
-/// In host memory.
+/// The elements of an operand as `info` says that it lies, with poison between its rows.
+std::vector<std::byte> with_gaps(const OperandInfo& info, std::vector<std::byte> values);
+/// The elements of an operand that lies as `info` says, without what is between its rows.
+std::vector<std::byte> without_gaps(const OperandInfo& info, const std::vector<std::byte>& operand);
+/// Whether what is between them is as poison() left it.
+bool gaps_are_poison(const OperandInfo& info, const std::vector<std::byte>& operand);
+
+/// In host memory. Here and below, gaps of inputs hold what makes a result that reads them wrong.
 std::unique_ptr<OperandMemory> host_operands(HostValues values, const Problem& problem);
 
 /// In the memory of the calling thread's GPU, the first output where peers can write it. Collective; to be dropped

@@ -34,6 +34,7 @@ struct Verdict {
   Comparison worst;
   int output = 0;    // where that is
   int differs = -1;  // repeat whose bits differ from the first one's
+  int gaps = -1;     // output that something was written to between the rows of
   double codec_bound = 0;
 };
 
@@ -67,10 +68,11 @@ class Job {
           first.push_back(out);
         else if (verdict.differs < 0 && first[o] != out)
           verdict.differs = i;
+        if (verdict.gaps < 0 && !gaps_are_poison(outputs[o], out)) verdict.gaps = static_cast<int>(o);
       }
     }
     for (std::size_t o = 0; o < outputs.size(); ++o) {
-      const std::vector<float> values = base::floats_of(outputs[o].type, memory->output(o));
+      const std::vector<float> values = base::floats_of(outputs[o].type, without_gaps(outputs[o], memory->output(o)));
       if (!request_.out_prefix.empty())
         write_npy(path_of(outputs, o, world.rank()), outputs[o].rows, outputs[o].cols, values);
       if (request_.verify) verify(world.rank(), outputs[o], static_cast<int>(o), values, verdict);
@@ -150,16 +152,19 @@ class Job {
       const bool inside = v.worst.worst <= 1;
       result.max_error_over_bound = std::max(result.max_error_over_bound, v.worst.worst);
       result.codec_bound = std::max(result.codec_bound, v.codec_bound);
-      result.verified = result.verified && inside && v.differs < 0;
+      result.verified = result.verified && inside && v.differs < 0 && v.gaps < 0;
       if (!result.message.empty()) continue;
       if (!inside)
         result.message = fmt::format("rank {}: element ({}, {}){} is {}, the reference {}: {:.3g} times its bound",
                                      rank, v.worst.row, v.worst.col, text_of_output(v.output), v.worst.result,
                                      v.worst.value, v.worst.worst);
+      else if (v.gaps >= 0)
+        result.message = fmt::format("rank {}: what lies between the rows of {} was written to", rank,
+                                     outputs_of(plan_.problem)[static_cast<std::size_t>(v.gaps)].name);
       else if (v.differs >= 0)
         result.message = fmt::format("rank {}: the bits of repeat {} differ from those of the first", rank, v.differs);
     }
-    return own.worst.worst <= 1 && own.differs < 0;
+    return own.worst.worst <= 1 && own.differs < 0 && own.gaps < 0;
   }
 
   std::string text_of_output(int output) const {

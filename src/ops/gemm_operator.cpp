@@ -43,8 +43,12 @@ class Staged {
     if (used_) used_->upload(p);
   }
 
-  void bring_back(void* p) const {
-    if (used_) used_->download(p);
+  void bring_back(void* p, const OperandInfo& info) const {
+    if (!used_) return;
+    if (info.pitch == 0) return used_->download(p);
+    const std::size_t size = size_of(info.type);
+    used_->download_rows(p, static_cast<std::size_t>(info.lines()), static_cast<std::size_t>(info.length()) * size,
+                         static_cast<std::size_t>(info.pitch) * size);
   }
 
  private:
@@ -57,8 +61,8 @@ Problem problem_of(Operator op, const GemmShape& shape, int ranks) {
   // B of e4m3 has one layout, which a problem's default stands for.
   const Layout b_layout =
       shape.type == Type::e4m3 && shape.b_layout == Layout::column_major ? Layout::row_major : shape.b_layout;
-  return {op,         shape.m,      shape.n,  shape.k,      ranks,           shape.type,
-          shape.bias, shape.scales, b_layout, shape.more_n, shape.gathered_a};
+  return {op,       shape.m,      shape.n,          shape.k,   ranks,     shape.type, shape.bias,     shape.scales,
+          b_layout, shape.more_n, shape.gathered_a, shape.lda, shape.ldb, shape.ldo,  shape.more_ldb, shape.more_ldo};
 }
 
 runtime::Terms terms_of(const Problem& problem, bool any_m, const OperatorOptions& options, bool gpus_wanted,
@@ -215,12 +219,16 @@ struct GemmOperator::State {
     }
   }
 
+  OperandInfo info_of_call(std::string_view name) const {
+    return rules.m() == problem.m ? rules.info(name) : rules.info(name, rules.m());
+  }
+
   Report run_staged(const Operands& operands) {
     const int gpu = gpus->own_gpu;
     std::vector<Operand> there(operands.begin(), operands.end());
     const auto each = [&](OperandRole role, auto&& f) {
       for (std::size_t i = 0; i < there.size(); ++i)
-        if (rules.info(there[i].name).role == role) f(staged[i], operands[i].view.data);
+        if (rules.info(there[i].name).role == role) f(i);
     };
     return calls.make(
         [&] {
@@ -229,17 +237,16 @@ struct GemmOperator::State {
           staged.resize(there.size());
           for (std::size_t i = 0; i < there.size(); ++i) {
             void*& data = there[i].view.data;
-            const OperandInfo& most = rules.info(there[i].name);
-            data =
-                staged[i].place(data, rules.m() == problem.m ? most : rules.info(there[i].name, rules.m()), most, gpu);
+            data = staged[i].place(data, info_of_call(there[i].name), rules.info(there[i].name), gpu);
           }
           return rules.resolve(there);
         },
         [&](const Addresses&) { return call_terms(); },
         [&](const Addresses& addresses) {
-          each(OperandRole::input, [](Staged& s, const void* p) { s.bring(p); });
+          each(OperandRole::input, [&](std::size_t i) { staged[i].bring(operands[i].view.data); });
           Report report = execution_of(rules.m()).run(addresses);
-          each(OperandRole::output, [](Staged& s, void* p) { s.bring_back(p); });
+          each(OperandRole::output,
+               [&](std::size_t i) { staged[i].bring_back(operands[i].view.data, info_of_call(operands[i].name)); });
           return report;
         });
   }

@@ -129,9 +129,8 @@ cuda::PlanToRun WorldGpus::plan_of(const Problem& largest, const Wishes& wishes,
 void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
   const Problem& largest = operation.problem;
   runtime::agree(world, [&] {
-    IMBREX_EXPECTS(plan::count_products(largest) == 1, "any_m = true: {} B; on GPUs operators of any M take one",
-                   plan::count_products(largest));
-    IMBREX_EXPECTS(!largest.gathered_a, "any_m = true: on GPUs operators of any M do not give the gathered A");
+    IMBREX_EXPECTS(plan::has_one_output(largest),
+                   "any_m = true: on GPUs operators of any M have one B and do not give the gathered A");
     IMBREX_EXPECTS(!operation.wishes.codec, "any_m = true: on GPUs operators of any M take no codec");
     // Each rank chooses for itself, and all have to choose alike.
     return runtime::Terms("an operator of any M").add("tuning tables", choose::digest_of_tables(gpus));

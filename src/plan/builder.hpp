@@ -77,6 +77,8 @@ class Builder {
   int workspace(const std::string& name, Layout layout, Type type, std::int64_t rows, std::int64_t cols, int copies);
 
   const Buffer& buffer(int index) const { return plan_.buffers[static_cast<std::size_t>(index)]; }
+  /// Whether the rows of an operand have gaps between them, so that collectives need them elsewhere.
+  bool has_gaps(int index) const { return pitch_of(problem(), buffer(index), index) != 0; }
 
   /// `count` new signals on `rank`; returns the first one's index.
   int signals(int rank, std::int64_t count = 1);

@@ -22,7 +22,8 @@ std::string text_of(std::uint64_t digest) { return fmt::format("{:016x}", digest
 }  // namespace
 
 void add_fields(Fields& fields, const Problem& problem) {
-  const auto& [op, m, n, k, ranks, type, bias, scales, b_layout, more_n, gathered_a] = problem;
+  const auto& [op, m, n, k, ranks, type, bias, scales, b_layout, more_n, gathered_a, lda, ldb, ldo, more_ldb,
+               more_ldo] = problem;
   add(fields, "operator", name_of(op));
   add(fields, "m", m);
   add(fields, "n", n);
@@ -34,6 +35,11 @@ void add_fields(Fields& fields, const Problem& problem) {
   add(fields, "b_layout", name_of(b_layout));
   add(fields, "more_n", fmt::format("{}", fmt::join(more_n, ", ")));
   add(fields, "gathered_a", gathered_a);
+  add(fields, "lda", lda);
+  add(fields, "ldb", ldb);
+  add(fields, "ldo", ldo);
+  add(fields, "more_ldb", fmt::format("{}", fmt::join(more_ldb, ", ")));
+  add(fields, "more_ldo", fmt::format("{}", fmt::join(more_ldo, ", ")));
 }
 
 void add_fields(Fields& fields, const Knobs& knobs) {

@@ -44,6 +44,17 @@ OperandPlace operand_at(const Problem& problem, int buffer) {
   return {buffer == buffer_a_scale(problem) ? What::a_scale : What::b_scale};
 }
 
+std::int64_t pitch_of(const Problem& problem, const Buffer& buffer, int index) {
+  using What = OperandPlace::What;
+  if (buffer.role == BufferRole::workspace) return 0;
+  const auto [what, product] = operand_at(problem, index);
+  const std::int64_t pitch = what == What::a     ? problem.lda
+                             : what == What::b   ? ldb_of(problem, product)
+                             : what == What::out ? ldo_of(problem, product)
+                                                 : 0;
+  return pitch == (buffer.layout == Layout::column_major ? buffer.rows : buffer.cols) ? 0 : pitch;
+}
+
 std::vector<Buffer> operand_buffers(const Problem& problem) {
   std::vector<Buffer> buffers;
   for (const OperandInfo& info : operands_of(problem))

@@ -39,6 +39,10 @@ int count_operands(const Problem& problem);
 /// These, in the order of Plan::buffers.
 std::vector<Buffer> operand_buffers(const Problem& problem);
 
+/// Elements from one row of an operand, as it lies in the caller's memory, to the next (of column_major: from column to
+/// column). 0: without gaps; so of workspaces, and of an operand whose leading dimension is the length of its rows.
+std::int64_t pitch_of(const Problem& problem, const Buffer& buffer, int index);
+
 namespace detail {
 bool is_further_bias(const Problem& problem, int buffer);
 }

@@ -40,6 +40,48 @@ void validate_gather(const Problem& problem) {
   IMBREX_EXPECTS(total <= plan::most_extent, "N and more_n are {} together: they may be {}", total, plan::most_extent);
 }
 
+// Leading dimensions; the sizes are right.
+void validate_pitches(const Problem& problem) {
+  const auto expect = [](const char* name, std::int64_t value, const OperandInfo& info) {
+    IMBREX_EXPECTS(value == 0 || (value >= info.length() && value <= plan::most_extent),
+                   "{} = {}: it must be 0, or from {}, the elements of a row of {}, to {}", name, value, info.length(),
+                   info.name, plan::most_extent);
+  };
+  for (std::size_t i = 0; i < problem.more_n.size(); ++i) {
+    IMBREX_EXPECTS(problem.more_n[i] > 0 || problem.more_ldb[i] == 0,
+                   "more_ldb holds {} where more_n holds 0: it must be 0 where there is no further B",
+                   problem.more_ldb[i]);
+    IMBREX_EXPECTS(problem.more_n[i] > 0 || problem.more_ldo[i] == 0,
+                   "more_ldo holds {} where more_n holds 0: it must be 0 where there is no further B",
+                   problem.more_ldo[i]);
+  }
+  for (const OperandInfo& info : operands_of(problem)) {
+    if (info.name == "a") expect("lda", problem.lda, info);
+    for (int product = 0; product < plan::count_products(problem); ++product) {
+      if (info.name == plan::name_of_b(product))
+        expect(product == 0 ? "ldb" : "more_ldb", plan::ldb_of(problem, product), info);
+      if (info.name == plan::name_of_out(product))
+        expect(product == 0 ? "ldo" : "more_ldo", plan::ldo_of(problem, product), info);
+    }
+  }
+}
+
+void validate_sizes(const Problem& problem) {
+  switch (problem.op) {
+    case Operator::all_gather_gemm:
+      expect_divides(problem, "M", problem.m);
+      expect_divides(problem, "N", problem.n);
+      return;
+    case Operator::gemm_reduce_scatter:
+      expect_divides(problem, "M", problem.m);
+      expect_divides(problem, "K", problem.k);
+      return;
+    case Operator::gemm_all_reduce: expect_divides(problem, "K", problem.k); return;
+    case Operator::gemm_all_to_all: expect_divides(problem, "M", problem.m); return;
+  }
+  IMBREX_EXPECTS(false, "operator {} does not exist", static_cast<std::underlying_type_t<Operator>>(problem.op));
+}
+
 }  // namespace
 
 void validate(const Problem& problem) {
@@ -55,19 +97,8 @@ void validate(const Problem& problem) {
   IMBREX_EXPECTS(problem.b_layout == Layout::row_major || problem.type != Type::e4m3,
                  "b_layout = column_major with type e4m3: B of e4m3 lies so always, and the default must stay");
   validate_gather(problem);
-  switch (problem.op) {
-    case Operator::all_gather_gemm:
-      expect_divides(problem, "M", problem.m);
-      expect_divides(problem, "N", problem.n);
-      return;
-    case Operator::gemm_reduce_scatter:
-      expect_divides(problem, "M", problem.m);
-      expect_divides(problem, "K", problem.k);
-      return;
-    case Operator::gemm_all_reduce: expect_divides(problem, "K", problem.k); return;
-    case Operator::gemm_all_to_all: expect_divides(problem, "M", problem.m); return;
-  }
-  IMBREX_EXPECTS(false, "operator {} does not exist", static_cast<std::underlying_type_t<Operator>>(problem.op));
+  validate_sizes(problem);
+  validate_pitches(problem);
 }
 
 RankShapes shapes_of(const Problem& problem) {
@@ -89,28 +120,40 @@ RankShapes shapes_of(const Problem& problem) {
 std::vector<OperandInfo> operands_of(const Problem& problem) {
   const RankShapes shapes = shapes_of(problem);
   const Type result = output_type(problem.type);
-  const auto input = [](std::string_view name, Type type, const Extent& e, Layout layout = Layout::row_major) {
-    return OperandInfo{name, OperandRole::input, type, e.rows, e.cols, layout};
+  const auto input = [](std::string_view name, Type type, const Extent& e) {
+    return OperandInfo{name, OperandRole::input, type, e.rows, e.cols};
   };
-  std::vector<OperandInfo> all{input("a", problem.type, shapes.a),
-                               input("b", problem.type, shapes.b, plan::layout_of_b(problem))};
+  const auto b = [&](int product, const Extent& e) {
+    OperandInfo info = input(plan::name_of_b(product), problem.type, e);
+    info.layout = plan::layout_of_b(problem);
+    info.pitch = plan::ldb_of(problem, product);
+    return info;
+  };
+  std::vector<OperandInfo> all{input("a", problem.type, shapes.a), b(0, shapes.b)};
+  all.front().pitch = problem.lda;
   if (problem.bias) all.push_back(input("bias", result, {1, shapes.out.cols}));
   if (problem.scales != Scales::none) {
     all.push_back(input("a_scale", Type::fp32, shapes.a_scale));
     all.push_back(input("b_scale", Type::fp32, shapes.b_scale));
   }
-  const auto output = [&](std::string_view name, Type type, const Extent& e) {
-    all.push_back({name, OperandRole::output, type, e.rows, e.cols, Layout::row_major});
+  const auto output = [&](std::string_view name, Type type, const Extent& e, std::int64_t pitch) {
+    all.push_back({name, OperandRole::output, type, e.rows, e.cols, Layout::row_major, pitch});
   };
-  output("out", result, shapes.out);
+  output("out", result, shapes.out, problem.ldo);
   for (int product = 1; product < plan::count_products(problem); ++product) {
     const std::int64_t cols = plan::cols_of(problem, product);
-    all.push_back(input(plan::name_of_b(product), problem.type, {shapes.b.rows, cols}, plan::layout_of_b(problem)));
+    all.push_back(b(product, {shapes.b.rows, cols}));
     if (problem.bias) all.push_back(input(plan::name_of_bias(product), result, {1, cols}));
-    output(plan::name_of_out(product), result, {shapes.out.rows, cols});
+    output(plan::name_of_out(product), result, {shapes.out.rows, cols}, plan::ldo_of(problem, product));
   }
-  if (problem.gathered_a) output("gathered", problem.type, {problem.m, problem.k});
+  if (problem.gathered_a) output("gathered", problem.type, {problem.m, problem.k}, 0);
   return all;
+}
+
+Problem plan::without_gaps(Problem problem) {
+  problem.lda = problem.ldb = problem.ldo = 0;
+  problem.more_ldb = problem.more_ldo = {};
+  return problem;
 }
 
 double plan::shortening(const CodecPair& codec, Type type) {

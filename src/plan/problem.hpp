@@ -37,6 +37,17 @@ inline std::int64_t cols_of(const Problem& problem, int product) {
 /// The first of them, where the whole products of the problem stand side by side.
 std::int64_t first_col_of(const Problem& problem, int product, int rank);
 
+/// As the problem's leading dimensions say; of B and the output of that product.
+inline std::int64_t ldb_of(const Problem& problem, int product) {
+  return product == 0 ? problem.ldb : problem.more_ldb[static_cast<std::size_t>(product) - 1];
+}
+inline std::int64_t ldo_of(const Problem& problem, int product) {
+  return product == 0 ? problem.ldo : problem.more_ldo[static_cast<std::size_t>(product) - 1];
+}
+
+/// The same problem whose operands lie without gaps.
+Problem without_gaps(Problem problem);
+
 /// "b", "b1" and so on, and likewise.
 std::string_view name_of_b(int product);
 std::string_view name_of_bias(int product);

@@ -49,6 +49,8 @@ TEST(Alike, AMeasuredProblemGetsItsOwnPlan) {
     EXPECT_EQ(chosen->knobs, r.candidate.knobs);
     p.bias = true;
     EXPECT_EQ(choose::choose_alike(table(), p, {}, four_h200(), true)->knobs, r.candidate.knobs);
+    p.lda = p.k + 8, p.ldb = p.n + p.k, p.ldo = p.n + 8;
+    EXPECT_EQ(choose::choose_alike(table(), p, {}, four_h200(), true)->knobs, r.candidate.knobs);
   }
 }
 

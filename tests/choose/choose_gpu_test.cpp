@@ -115,6 +115,27 @@ TEST(ChooseGpuPlan, OddColumnsOfOneOfSeveralBGoToALibrary) {
   EXPECT_EQ(choose::choose_gpu_candidate(p, {}, {}, h100).strategy, Strategy::fused);
 }
 
+// Rows of A and B that lie whole 16 bytes apart are no other problem; others go to a library, but for e4m3.
+TEST(ChooseGpuPlan, RowsWithGaps) {
+  for (const Operator op :
+       {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
+    for (const choose::GpuKind& gpus : {choose::GpuKind{"NVIDIA H200", 9}, h100, a100}) {
+      const Problem p{op, 4096, 8192, 8192, 4, Type::bf16};
+      Problem with = p;
+      with.lda = 8200, with.ldb = 3 * 8192, with.ldo = 8193;
+      const Plan plan = choose::choose_gpu_plan(with, {}, {}, gpus);
+      EXPECT_EQ(plan.strategy, choose::choose_gpu_candidate(p, {}, {}, gpus).strategy) << name_of(op);
+      EXPECT_EQ(cuda::refusal_of_plan(plan), "");
+      EXPECT_FALSE(check(plan).has_value());
+      EXPECT_TRUE(plan.strategy != Strategy::fused || on_tensor_cores(plan, gpus.major == 9));
+      with.lda = 8193;
+      EXPECT_EQ(choose::choose_gpu_candidate(with, {}, {}, gpus).strategy, Strategy::sequential);
+      EXPECT_EQ(cuda::refusal_of_plan(choose::choose_gpu_plan(with, {}, {}, gpus)), "");
+      with.bias = true;  // cuBLASLt would round before it adds one
+      EXPECT_EQ(cuda::refusal_of_plan(choose::choose_gpu_plan(with, {}, {}, gpus)), "");
+    }
+}
+
 TEST(ChooseGpuPlan, TilesHaveAKernelOfTheirType) {
   for (const Type type : {Type::bf16, Type::fp16, Type::e4m3})
     for (const bool hopper : {true, false})

@@ -77,6 +77,33 @@ TEST(QuickTimes, ChunksOfOwnersRowsFillTilesOrDoNot) {
   EXPECT_GT(ratio(375), 1.1);  // four times 94
 }
 
+// Library plans copy what has gaps, once; fused ones read and write it where it lies.
+TEST(QuickTimes, GapsCostLibraryPlansACopy) {
+  for (const Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
+                            Operator::gemm_all_to_all}) {
+    const Problem p{op, 8192, 8192, 8192, 4, Type::bf16};
+    Problem with = p;
+    (op == Operator::all_gather_gemm ? with.lda : with.ldo) = 8200;
+    const plan::Candidate sequence = choose::library_sequence(p), fused{Strategy::fused, {}};
+    const auto more = [&](const plan::Candidate& c) {
+      return choose::quick_seconds(with, c, four_h200()) - choose::quick_seconds(p, c, four_h200());
+    };
+    EXPECT_EQ(more(fused), 0);
+    const RankShapes shapes = shapes_of(p);
+    const Extent& copied = op == Operator::all_gather_gemm ? shapes.a : shapes.out;
+    const double moved = 4.0 * static_cast<double>(copied.rows * copied.cols) / four_h200().memory_bandwidth.value;
+    EXPECT_NEAR(more(sequence), moved + four_h200().copy_fixed.value, 1e-12) << name_of(op);
+    // As in the plan.
+    const auto simulated = [&](const Problem& problem) {
+      return make_simulator(four_h200())
+          ->prepare(make_plan(problem, sequence.strategy, sequence.knobs))
+          ->run({})
+          .seconds;
+    };
+    EXPECT_GT(simulated(with), simulated(p) + 0.5 * moved) << name_of(op);
+  }
+}
+
 TEST(QuickTimes, IdleMatesFillUpPairs) {
   Knobs k;
   k.cluster = 2;

@@ -76,6 +76,35 @@ class Outputs(Case):
         self.run_program("trace", "--plan", "plan.json", "--measured", "--device", "cpu", "--out", "t.json")
         self.assertNotIn("more_n", self.json_of("run", *job[:7], "--verify")["problem"])
 
+    def test_rows_with_gaps(self):
+        sizes = ["--m", 40, "--n", 24, "--k", 32]
+        gaps = ["--lda", 35, "--ldb", 33, "--ldo", 50]
+        for op in ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_to_all"):
+            for strategy in ("sequential", "decomposed", "fused", "signaled"):
+                with self.subTest(op=op, strategy=strategy):
+                    job = [op, *sizes, "--strategy", strategy]
+                    result = self.json_of("run", *job, *gaps, "--verify", "--repeat", 2)
+                    self.assertTrue(result["verified"])
+                    self.assertEqual([result["problem"][key] for key in ("lda", "ldb", "ldo")], [35, 33, 50])
+                    self.run_program("plan", *job, *gaps, "--json", "plan.json")
+                    self.assertEqual(json.loads(self.read("plan.json"))["problem"]["ldo"], 50)
+                    self.assertTrue(self.json_of("check", "plan.json")["sound"])
+                    self.assertTrue(self.json_of("run", "--plan", "plan.json", *gaps, "--verify")["verified"])
+                    self.refuse("run", op, "--plan", "plan.json", "--ldo", 51, says=["--ldo is 51", "made for 50"])
+        several = ["all_gather_gemm", *sizes, "--more-n", "16,8", "--more-ldb", "0,9", "--more-ldo", "7"]
+        self.assertEqual(self.json_of("run", *several, "--verify")["problem"]["more_ldb"], [0, 9])
+        self.assertNotIn("lda", self.json_of("run", "gemm_all_reduce", *sizes, "--verify")["problem"])
+        # What is written to files has no gaps.
+        plain, _ = self.write_files()
+        for arguments in ([], ["--lda", K + 1, "--ldb", WIDTHS[0] + 3, "--ldo", 9]):
+            self.run_program("run", "all_gather_gemm", *plain[:4], "--ranks", R, "--type", "fp32", *arguments, "--out", f"y{len(arguments)}")
+        for rank in range(R):
+            self.assertEqual(self.read_npy(f"y0.rank{rank}.npy"), self.read_npy(f"y6.rank{rank}.npy"))
+        self.refuse("run", "gemm_all_reduce", *sizes, "--lda", 7, says="lda = 7: it must be 0, or from 8, the elements of a row of a")
+        self.refuse("plan", "gemm_all_reduce", *sizes, "--ldo", -1, says="--ldo")
+        self.refuse("run", "gemm_all_reduce", *sizes, "--more-ldb", 8, says="more_ldb holds 8 where more_n holds 0")
+        self.refuse("run", "all_reduce", "--m", 4, "--n", 8, "--ldo", 8, says="--ldo is about operators with a GEMM")
+
     def test_a_wrong_output_is_found_and_named(self):
         job = ["all_gather_gemm", "--m", 40, "--n", 24, "--k", 32, "--more-n", "16", "--gathered-a"]
         self.run_program("plan", *job, "--strategy", "fused", "--json", "plan.json")

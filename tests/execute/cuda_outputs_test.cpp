@@ -1,6 +1,8 @@
 // Tables of problems with several B for one gathered A, and of those that give it, without a GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <set>
 
 #include "cuda_tables.hpp"
@@ -154,6 +156,77 @@ TEST(CudaOutputs, RefusesWhatIsOfTwo) {
   expect(refused([&](Tile& t) { t.adds.back().buffer = plan::buffer_bias_of(problem, 0); }),
          "touches bias, which is of another product");
   expect(refused([&](Tile& t) { t.b.buffer = plan::buffer_bias_of(problem, 1); }), "with the same rows of B");
+}
+
+// Regions in the caller's memory are as far apart as its rows, those in the heap have no gaps; nothing else differs.
+TEST(CudaOutputs, RowsLieAsTheProblemSays) {
+  test::Random random(test::seed_from_environment() + 9);
+  int outputs = 0, sources = 0;
+  for (int i = 0; i < 60; ++i) {
+    Problem p{static_cast<Operator>(i % 4), 0, 0, 0, random.one_of({1, 2, 4}), Type::bf16, random.chance(0.5)};
+    p.m = p.ranks * random.between(1, 400);
+    p.n = p.ranks * random.between(1, 300);
+    p.k = 8 * p.ranks * random.between(1, 30);
+    if (p.op == Operator::all_gather_gemm) test::add_further(random, p, 900);
+    const Knobs knobs{.transport = p.op == Operator::all_gather_gemm
+                                       ? random.one_of({Transport::push, Transport::store})
+                                       : Transport::store};
+    const Plan plain = make_plan(p, Strategy::fused, knobs);
+    Problem spread = p;
+    test::add_pitches(random, spread);
+    const Plan plan = make_plan(spread, Strategy::fused, knobs);
+    const execute::HeapLayout layout(plan);
+    SCOPED_TRACE(test::describe({spread, Strategy::fused, knobs}));
+    for (int rank = 0; rank < p.ranks; ++rank) {
+      const RankTable table = table_of(plan, rank, single), before = table_of(plain, rank, single);
+      ASSERT_EQ(table.regions.size(), before.regions.size());
+      const std::vector<OperandInfo> infos = operands_of(spread);
+      const auto info = [&](std::string_view name) {
+        return *std::find_if(infos.begin(), infos.end(), [&](const OperandInfo& o) { return o.name == name; });
+      };
+      const auto expect_moved = [&](const RegionEntry& now, const RegionEntry& then, const OperandInfo& operand) {
+        const auto length = static_cast<std::uint64_t>(operand.cols) * 2,
+                   pitch = operand.pitch == 0 ? length : static_cast<std::uint64_t>(operand.pitch) * 2;
+        EXPECT_EQ(now.address, then.address / length * pitch + then.address % length);
+        EXPECT_TRUE(now.rows == 1 || now.pitch == pitch);
+      };
+      for (const TaskEntry& task : table.tasks)
+        for (std::uint32_t r = task.regions; r < task.regions + task.adds + task.stores; ++r) {
+          const RegionEntry &now = table.regions[r], &then = before.regions[r];
+          if (now.base == Base::out && task.output != gathered_output && !layout.in_heap(plan::buffer_out)) {
+            expect_moved(now, then, info(plan::name_of_out(static_cast<int>(task.output))));
+            ++outputs;
+          } else if (now.base == Base::a) {
+            if (now.rows == then.rows) expect_moved(now, then, info("a"));
+            ++sources;
+          } else {
+            EXPECT_EQ(std::memcmp(&now, &then, sizeof now), 0);
+          }
+        }
+      ASSERT_EQ(table.copies.size(), before.copies.size());
+      for (std::size_t c = 0; c < table.copies.size(); ++c) {
+        const RegionEntry &now = table.copies[c].from, &then = before.copies[c].from;
+        if (now.base == Base::a) expect_moved(now, then, info("a")), ++sources;
+        EXPECT_EQ(std::memcmp(&table.copies[c].to, &before.copies[c].to, sizeof now), 0);
+      }
+    }
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(outputs, 100);
+  EXPECT_GT(sources, 100);
+}
+
+TEST(CudaOutputs, TensorMemoryTakesRowsThatLieWhole16BytesApart) {
+  Problem p = three_outputs();
+  p.lda = 264, p.ldb = 264, p.ldo = 257, p.more_ldb = {136, 0}, p.more_ldo = {129, 385};
+  EXPECT_EQ(refusal_of_tma(p), "");  // tiles are stored to any rows
+  p.more_ldb[0] = 130;
+  EXPECT_EQ(refusal_of_tma(p), "rows of b1 that lie 130 elements apart, not a multiple of 8");
+  p.lda = 257;
+  EXPECT_EQ(refusal_of_tma(p), "rows of a that lie 257 elements apart, not a multiple of 8");
+  p = {Operator::gemm_all_reduce, 64, 64, 64, 1, Type::e4m3};
+  p.ldb = 72;
+  EXPECT_EQ(refusal_of_tma(p), "rows of b that lie 72 elements apart, not a multiple of 16");
 }
 
 TEST(CudaOutputs, TensorMemoryTakesEachB) {

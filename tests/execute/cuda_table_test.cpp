@@ -369,16 +369,17 @@ struct PretendMap {
 // Keys that differ in one thing each, and come in any order: none gets another's map, and none is made twice.
 TEST(CudaTensorMaps, BelongToAllThatTheyWereMadeFrom) {
   static const char memory[1 << 16] = {};
-  const TensorMapKey first{memory, false, memory + 512, 1024, 256};
-  std::vector<TensorMapKey> keys(7, first);
+  const TensorMapKey first{memory, false, memory + 512, 1024, 256, 256};
+  std::vector<TensorMapKey> keys(8, first);
   keys[1].kernel = memory + 64;
   keys[2].operand_b = true;
   keys[3].address = memory + 528;
   keys[4].rows = 1025;
   keys[5].cols = 264;
   std::swap(keys[6].rows, keys[6].cols);
+  keys[7].pitch = 264;
   // Its hash is that of operand B, 256 bytes before it.
-  keys.push_back({memory, false, memory + 768, 1024, 256});
+  keys.push_back({memory, false, memory + 768, 1024, 256, 256});
   KeptMaps<PretendMap> maps;
   test::Random random(test::seed_from_environment());
   std::size_t made = 0;
@@ -394,7 +395,7 @@ TEST(CudaTensorMaps, BelongToAllThatTheyWereMadeFrom) {
 TEST(CudaTensorMaps, DoNotPileUp) {
   KeptMaps<PretendMap> maps;
   for (std::size_t i = 1; i <= 3 * maps.most; ++i) {
-    const TensorMapKey key{nullptr, false, reinterpret_cast<const void*>(i * 16), 8, 8};
+    const TensorMapKey key{nullptr, false, reinterpret_cast<const void*>(i * 16), 8, 8, 8};
     ASSERT_TRUE(maps.get(key, [&] { return PretendMap{key}; }).key == key);
     ASSERT_LE(maps.size(), maps.most);
   }

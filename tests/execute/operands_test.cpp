@@ -131,6 +131,38 @@ TEST(Operands, ThatDoNotFitAreRefused) {
             "operand b_scale is missing; this operator's operands are a, b, a_scale, b_scale, out");
 }
 
+// At the problem's leading dimension and no other, with rows that may be split.
+TEST(Operands, LieAtTheProblemsLeadingDimensions) {
+  Problem problem = with_bias;
+  problem.lda = 24, problem.ldb = 50, problem.ldo = 48;
+  execute::OperandRules rules(problem);
+  std::vector<Operand> all = all_of(problem);
+  EXPECT_EQ(all[0].view.strides[0], 24);
+  const Addresses whole = rules.resolve(all);
+  all[0].view = {&memory[0], Type::bf16, 3, {4, 16, 16}, {16 * 24, 24, 1}};
+  EXPECT_EQ(rules.resolve(all), whole);
+  const auto refused = [&](const std::function<void(std::vector<Operand>&)>& spoil, const std::string& message) {
+    EXPECT_EQ(refusal(problem, spoil), message);
+  };
+  refused([](auto& a) { a[0].view.strides[0] = 16; },
+          "operand a has strides of 16, 1 elements; it must lie by rows at the problem's leading dimension, with "
+          "strides of 24 and 1");
+  refused([](auto& a) { a[1].view.strides[1] = 2; },
+          "operand b has strides of 50, 2 elements; it must lie by rows at the problem's leading dimension, with "
+          "strides of 50 and 1");
+  refused([](auto& a) { a[3].view.strides[0] = 50; },
+          "operand out has strides of 50, 1 elements; it must lie by rows without gaps, with strides of 48 and 1");
+  refused(
+      [](auto& a) {
+        a[0].view = {&memory[0], Type::bf16, 3, {4, 16, 16}, {16 * 24 + 8, 24, 1}};
+      },
+      "operand a is 4 x 16 x 16; it must be 64 x 16");
+  problem.b_layout = Layout::column_major;
+  problem.ldb = 17;
+  EXPECT_EQ(operands_of(problem)[1].at(memory).strides, (std::array<std::int64_t, View::most_dims>{1, 17}));
+  EXPECT_EQ(refusal(problem, [](auto&) {}), "nothing was refused");
+}
+
 // Their products do not fit 64 bits. Wrapped, they would be those that the operator wants.
 TEST(Operands, OfHugeExtentsAreRefused) {
   constexpr std::int64_t big = (std::int64_t{1} << 62) + 16;

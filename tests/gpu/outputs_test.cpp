@@ -149,6 +149,86 @@ TEST(GpuOutputs, ManyEpochsFromAGraphWithDelays) {
   }
 }
 
+// Rows that lie further apart than they are long, by multiples of 16 bytes, which tensor-core kernels take, or by any
+// number of elements; of every operator, its outputs where peers write them and elsewhere.
+void random_pitches(int ranks, int count, const CudaOptions& options = {}) {
+  Random random(test::seed_from_environment() + 100 + static_cast<std::uint64_t>(ranks));
+  for (int i = 0; i < count; ++i) {
+    const bool plain = options.kernel == "plain", sm80 = options.kernel == "sm80";
+    const Type type = plain  ? random.one_of({Type::bf16, Type::fp16, Type::fp32, Type::e4m3})
+                      : sm80 ? random.one_of({Type::bf16, Type::fp16})
+                             : random.one_of({Type::bf16, Type::bf16, Type::fp16, Type::e4m3});
+    Problem p = random_problem(random, ranks, 700, type, plain && random.chance(0.5));
+    const auto op = static_cast<Operator>(i % 4);
+    if (op != Operator::all_gather_gemm) {
+      p.op = op;
+      p.more_n = {};
+      p.gathered_a = false;
+      if (op != Operator::gemm_all_to_all) p.k *= ranks;
+    }
+    test::add_pitches(random, p, plain ? 1 : static_cast<std::int64_t>(16 / size_of(type)));
+    if (random.chance(0.3) && p.ldo > 0) ++p.ldo;  // tiles are stored element by element then
+    Knobs k = random_knobs(random, p, {128, 128});
+    if (op != Operator::all_gather_gemm) {
+      k = {.partial = output_type(p.type)};
+      k.transport = Transport::store;
+      k.reducer = random.one_of({Reducer::tile, Reducer::tail});
+    }
+    GpuCase c;
+    c.options = options;
+    c.seed = static_cast<std::uint64_t>(i) + 7;
+    c.shared_out = random.chance(0.5);
+    c.whole_numbers = i % 2 == 0 && op == Operator::all_gather_gemm;
+    c.exact = c.whole_numbers && p.scales == Scales::none;
+    if (sm80) c.wait_limit = 30;
+    expect_right(make_plan(p, Strategy::fused, k), c, test::describe({p, Strategy::fused, k}));
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(GpuOutputs, WithGapsBetweenRows) {
+  NEEDS_GPUS(1);
+  for (const int ranks : test::rank_counts(1)) random_pitches(ranks, cases(24));
+}
+
+TEST(GpuOutputs, WithGapsBetweenRowsOnThePlainKernel) {
+  NEEDS_GPUS(1);
+  CudaOptions options;
+  options.kernel = "plain";
+  for (const int ranks : {1, 2, 4})
+    if (ranks <= test::gpus()) random_pitches(ranks, cases(8), options);
+}
+
+TEST(GpuOutputs, WithGapsBetweenRowsOnOtherGpusKernel) {
+  NEEDS_GPUS(1);
+  CudaOptions options;
+  options.kernel = "sm80";
+  for (const int ranks : {1, 2})
+    if (ranks <= test::gpus()) random_pitches(ranks, cases(8), options);
+}
+
+TEST(GpuOutputs, WithGapsBetweenRowsOfLibraries) {
+  NEEDS_GPUS(1);
+  Random random(test::seed_from_environment() + 131);
+  for (const int ranks : {1, 2, 4}) {
+    if (ranks > test::gpus()) continue;
+    for (int i = 0; i < cases(8); ++i) {
+      Problem p = random_problem(random, ranks, 700, random.one_of({Type::bf16, Type::fp16}), false);
+      p.bias = false;
+      if (const auto op = static_cast<Operator>(i % 4); op != Operator::all_gather_gemm) {
+        p.op = op;
+        p.more_n = {};
+        p.gathered_a = false;
+        if (op != Operator::gemm_all_to_all) p.k *= ranks;
+      }
+      test::add_pitches(random, p, random.one_of({1, 8}));
+      const Strategy strategy = random.one_of({Strategy::sequential, Strategy::decomposed});
+      const Knobs k{.partial = output_type(p.type)};
+      expect_right(make_plan(p, strategy, k), {}, test::describe({p, strategy, k}));
+    }
+  }
+}
+
 // Library plans, where libraries run: copies hand out the gathered A.
 TEST(GpuOutputs, OfLibraries) {
   NEEDS_GPUS(1);

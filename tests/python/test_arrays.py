@@ -59,6 +59,25 @@ with imbrex.World.from_environment() as world:
         first = [np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, 0)), 0, 1) for x in three]
         got = imbrex.all_gather_matmul(first[r], ints((8, 3), 9, dtype), world, gather_dim=1)
         assert (got == np.concatenate(three, 1).astype(np.float32) @ ints((8, 3), 9, np.float32)).all()
+        # Rows of a, b and out that lie apart, with what must be neither read nor written between them.
+        def apart(x, value, rows=None):
+            wide = np.full((x.shape[0], x.shape[1] + 3), value, dtype)
+            wide[:, :x.shape[1]] = x
+            return wide[:, :x.shape[1]]
+        calls = (
+            (imbrex.all_gather_matmul, whole @ b[r].astype(np.float32)),
+            (imbrex.matmul_reduce_scatter, total[part:part + 4 // R]),
+            (imbrex.matmul_all_reduce, total),
+            (imbrex.matmul_all_to_all, np.concatenate([s[part:part + 4 // R] for s in sent])),
+        )
+        for call, want in calls:
+            for turned in (False, True):
+                x, y = apart(a[r], np.nan), apart(b[r].T, np.nan).T if turned else apart(b[r], np.nan)
+                out = apart(np.zeros(want.shape, dtype), -7)
+                assert call(x, y, world, out=out) is out and (out == want).all()
+                assert (out.base[:, want.shape[1]:] == -7).all()
+                assert (call(x, y, world) == want).all()
+                assert (call(a[r], b[r], world) == want).all()
     x = np.random.default_rng(1).standard_normal((R, 4096)).astype(np.float32)
     got, told = imbrex.all_reduce(x[r], world, codec="int8", report=True)
     assert 0 < abs(got - x.astype(np.float64).sum(0)).max() <= told.largest_error + 1e-5

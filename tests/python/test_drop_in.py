@@ -228,6 +228,26 @@ def test_restored(ranks):
     ranks.run(restored)
 
 
+def apart() -> None:
+    """Slices of wider tensors go in as they lie, and what lies in no rows is copied, both counted."""
+    group = group_of(0, 1, 2, 3)
+    rank, name = dist.get_rank(), group.group_name
+    x, w = integers((8, 40), rank, torch.float32)[:, 4:20], integers((16, 30), 5 + rank, torch.float32)[:, :12]
+    dy = integers((8, 16), 30 + rank, torch.float32)
+    with it.drop_in():
+        before, fallbacks = it.stats().copies, it.stats().fallbacks
+        for a, b in ((x, w), (x, w.contiguous()), (dy, w)):
+            call, args = "fused_all_gather_matmul", (a, [b], 0, name)
+            expect_same(getattr(torch.ops.symm_mem, call)(*args), torchs(call, *args), "apart")
+        assert it.stats().copies == before and it.stats().fallbacks == fallbacks
+        torch.ops.symm_mem.fused_all_gather_matmul(x.T, [w[:8]], 0, name)
+        assert sum(it.stats().copies.values()) == sum(before.values()) + 1
+
+
+def test_rows_that_lie_apart(ranks):
+    ranks.run(apart)
+
+
 def titan() -> None:
     """torchtitan's linear layers, argument for argument: forward, gradient of the input, gradient of the weight."""
     group = group_of(0, 1, 2, 3)

@@ -79,6 +79,61 @@ def test_random_problems(ranks):
     ranks.run(solve_random, begin=begin, count=200)
 
 
+def apart(x: torch.Tensor, value: float, by_columns: bool = False) -> torch.Tensor:
+    """The same in a wider tensor, with `value` between its rows."""
+    if by_columns:
+        return apart(x.t(), value).t()
+    wide = torch.full((*x.shape[:-1], x.shape[-1] + 8), value, dtype=x.dtype)
+    wide[..., : x.shape[-1]] = x
+    return wide[..., : x.shape[-1]]
+
+
+def solve_apart(begin: int, count: int) -> None:
+    """Random problems whose rows lie apart, which is no copy: what is between them is neither read nor written."""
+    for seed in range(begin, begin + count):
+        p = draw(seed, GEMMS)
+        if p.op in ("matmul_all_reduce", "matmul_all_to_all"):
+            p = replace(p, dim=0, batch=0 if p.op == "matmul_all_to_all" else p.batch)
+        group = first(p.ranks)
+        if group is None:
+            continue
+        a, b, bias = inputs(p, dist.get_rank(group))
+        want = reference(p, a, b, bias, group)
+        spread = apart(a.movedim(p.dim, 0), torch.nan).movedim(0, p.dim)
+        out = apart(torch.zeros_like(want.movedim(p.dim, 0)), -7).movedim(0, p.dim)
+        function = getattr(it, p.op)
+        got = function(spread, apart(b, torch.nan, p.b_by_columns), group, bias=bias, out=out, **arguments(p))
+        assert got.data_ptr() == out.data_ptr() and torch.equal(got, want), f"{p}: {got} is not {want}"
+        assert (out._base[..., want.shape[-1] :] == -7).all(), p
+        assert torch.equal(function(spread, b, group, bias=bias, **arguments(p)), want), p
+        assert torch.equal(function(a, b, group, bias=bias, **arguments(p)), want), p
+
+
+def test_rows_that_lie_apart(ranks):
+    """Slices of wider tensors as operands and outputs."""
+    print(f"IMBREX_TEST_SEED={SEED}")
+    ranks.run(solve_apart, begin=SEED * 1000 + 500, count=60)
+
+
+def lists_apart() -> None:
+    """Blocks of one fused weight, one behind another, and a slice of wider activations."""
+    group = group_of(0, 1, 2, 3)
+    rank = dist.get_rank(group)
+    parts = [integers((6, 8), 70 + r, torch.float32) for r in range(4)]
+    weight = integers((8, 40), 90 + rank, torch.float32)
+    bs = list(weight.split((16, 16, 8), dim=1))
+    assert not any(b.is_contiguous() for b in bs)
+    gathered, products = it.all_gather_matmul(apart(parts[rank], torch.nan), bs, group, return_gathered=True)
+    assert torch.equal(gathered, torch.cat(parts))
+    for product, b in zip(products, bs, strict=True):
+        assert torch.equal(product, torch.cat(parts) @ b)
+
+
+def test_blocks_of_a_fused_weight(ranks):
+    """Several B that are columns of one tensor, without a copy."""
+    ranks.run(lists_apart)
+
+
 def lists_of_b(dtype: str, dim: int) -> None:
     """Three products of one gather, and the gathered A."""
     group = group_of(0, 1, 2, 3)

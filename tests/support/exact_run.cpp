@@ -1,5 +1,7 @@
 #include "support/exact_run.hpp"
 
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "execute/operands.hpp"
@@ -86,13 +88,17 @@ int run_exact(World& world, const Plan& plan, const CpuOptions& options, int epo
   const Problem& problem = plan.problem;
   // In the order of the plan's buffers.
   const std::vector<Buffer> buffers = plan::operand_buffers(problem);
+  std::vector<OperandInfo> infos;
   std::vector<std::vector<float>> memory;
   std::vector<Operand> views;
+  execute::OperandRules rules(problem);
   for (const Buffer& b : buffers) {
-    memory.emplace_back(static_cast<std::size_t>(b.rows * b.cols), -1.0f);
-    views.push_back({b.name, View::matrix(memory.back().data(), b.type, b.rows, b.cols, b.layout)});
+    const OperandInfo& info = infos.emplace_back(rules.info(b.name));
+    memory.emplace_back(info.bytes() / sizeof(float),
+                        info.role == OperandRole::input ? std::numeric_limits<float>::quiet_NaN() : -1.0f);
+    views.push_back({info.name, info.at(memory.back().data())});
   }
-  const Addresses addresses = execute::OperandRules(problem).resolve(views);
+  const Addresses addresses = rules.resolve(views);
   int wrong = 0;
   for (int e = 0; e < epochs; ++e) {
     const Whole whole{problem, static_cast<std::uint64_t>(e)};
@@ -101,11 +107,14 @@ int run_exact(World& world, const Plan& plan, const CpuOptions& options, int epo
         const Buffer& b = buffers[i];
         if (b.role != role) continue;
         const plan::OperandPlace place = plan::operand_at(problem, static_cast<int>(i));
+        const std::int64_t length = infos[i].length(), pitch = infos[i].pitch == 0 ? length : infos[i].pitch;
         for (std::size_t j = 0; j < memory[i].size(); ++j) {
-          const std::int64_t pitch = b.layout == Layout::column_major ? b.rows : b.cols,
-                             line = static_cast<std::int64_t>(j) / pitch, at = static_cast<std::int64_t>(j) % pitch;
-          f(memory[i][j], b.layout == Layout::column_major ? whole.value(place, world.rank(), at, line)
-                                                           : whole.value(place, world.rank(), line, at));
+          const std::int64_t line = static_cast<std::int64_t>(j) / pitch, at = static_cast<std::int64_t>(j) % pitch;
+          if (at >= length)
+            wrong += role == BufferRole::output ? memory[i][j] != -1.0f : !std::isnan(memory[i][j]);
+          else
+            f(memory[i][j], b.layout == Layout::column_major ? whole.value(place, world.rank(), at, line)
+                                                             : whole.value(place, world.rank(), line, at));
         }
       }
     };

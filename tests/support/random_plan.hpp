@@ -49,6 +49,37 @@ inline void add_further(Random& random, Problem& p, std::int64_t max_size) {
     p.more_n[i] = random.between(1, std::max<std::int64_t>(1, max_size / p.ranks)) * p.ranks;
 }
 
+/// Rows of some operands that lie further apart than they are long, by multiples of `step` elements, or exactly as far.
+inline void add_pitches(Random& random, Problem& p, std::int64_t step = 1) {
+  const auto pitch = [&](const OperandInfo& info) -> std::int64_t {
+    if (random.chance(0.3)) return 0;
+    return random.chance(0.1) ? info.length() : (info.length() + step - 1) / step * step + step * random.between(0, 9);
+  };
+  for (const OperandInfo& info : operands_of(p)) {
+    if (info.name == "a") p.lda = pitch(info);
+    if (info.name == "b") p.ldb = pitch(info);
+    if (info.name == "out") p.ldo = pitch(info);
+    for (std::size_t i = 0; i < p.more_n.size(); ++i) {
+      if (info.name == (i == 0 ? "b1" : "b2")) p.more_ldb[i] = pitch(info);
+      if (info.name == (i == 0 ? "out1" : "out2")) p.more_ldo[i] = pitch(info);
+    }
+  }
+}
+
+/// Whether some do.
+inline bool has_gaps(const Problem& p) {
+  for (const OperandInfo& info : operands_of(p))
+    if (info.pitch > info.length()) return true;
+  return false;
+}
+
+inline std::string describe_pitches(const Problem& p) {
+  std::string text;
+  for (const OperandInfo& info : operands_of(p))
+    if (info.pitch != 0) text += " " + std::string(info.name) + " at " + std::to_string(info.pitch);
+  return text;
+}
+
 /// Sizes from 1 to the limit; the sharded dimension is a multiple of the ranks (and so at least as large).
 inline Problem random_problem(Random& random, const Limits& limits) {
   Problem p;
@@ -165,7 +196,7 @@ inline std::string describe(const RandomCase& c) {
          s(c.knobs.chunks) + " nodes " + s(c.knobs.nodes) + " own_shift " + s(c.knobs.own_shift) + " abreast " +
          s(c.knobs.abreast) + (c.knobs.span_shards ? " span_shards" : "") + (c.knobs.one_shot ? " one_shot" : "") +
          " partial " + std::string(name_of(c.knobs.partial)) + (c.knobs.packed ? " packed" : "") +
-         describe(c.knobs.groups);
+         describe(c.knobs.groups) + describe_pitches(c.problem);
 }
 
 /// Seed of a property test: IMBREX_TEST_SEED, or a fixed one. Tests print it.

@@ -116,7 +116,7 @@ def all_gather_matmul(
 
     Args:
         a: this rank's part, M/R x K, or of three dimensions with K last; bfloat16, float16, float32 or float8_e4m3fn.
-            `a.movedim(gather_dim, 0)` lies without gaps.
+            The rows of `a.movedim(gather_dim, 0)` lie evenly, and may lie apart, as those of a slice do.
         b: this rank's columns, K x N/R, of a's dtype; or several of them, which share one gather. A linear layer's
             weight comes as `weight.t()`.
         group: the R ranks: a ProcessGroup, a DeviceMesh of one dimension, a group's name, or None for all.
@@ -238,7 +238,7 @@ def matmul_reduce_scatter(
     Multiplies, sums over the ranks, and splits the rows: the second layer of a sequence-parallel MLP. Collective.
 
     Args:
-        a: M x K/R, or of three dimensions with K/R last; `a.movedim(scatter_dim, 0)` lies without gaps.
+        a: M x K/R, or of three dimensions with K/R last; rows as for `all_gather_matmul`.
         b: K/R x N, of a's dtype, as for `all_gather_matmul`.
         group: the R ranks, as for `all_gather_matmul`.
         scatter_dim: the dimension of the result that is split; it divides by R.
@@ -314,7 +314,7 @@ def matmul_all_reduce(
     Multiplies and sums over the ranks: tensor-parallel layers, decoding. Collective.
 
     Args:
-        a: M x K/R, or of three dimensions with K/R last, without gaps.
+        a: M x K/R, or of three dimensions with K/R last; rows as for `all_gather_matmul`.
         b: K/R x N, of a's dtype, as for `all_gather_matmul`.
         group: the R ranks, as for `all_gather_matmul`.
         bias: N elements, the same on every rank, added once.
@@ -368,7 +368,7 @@ def matmul_all_to_all(
     Multiplies, and sends row blocks to the ranks that want them: expert parallelism. Collective.
 
     Args:
-        a: M x K, each rank's own, without gaps; M divides by the R ranks.
+        a: M x K, each rank's own; M divides by the R ranks.
         b: K x N, each rank's own, of a's dtype, as for `all_gather_matmul`.
         group: the R ranks, as for `all_gather_matmul`.
         bias: N elements, each rank's own.

@@ -51,18 +51,34 @@ def expect_product(a: Tensor, b: Tensor, dim: int, dtypes: tuple[torch.dtype, ..
     return dim
 
 
+def lies_in_rows(x: Tensor) -> bool:
+    """Whether its rows, of the last dimension, are whole and lie evenly, perhaps with something between them."""
+    *rows, length = x.shape
+    *steps, step = x.stride()
+    if (step != 1 and length != 1) or (x.is_cuda and x.storage_offset() * x.element_size() % _BYTES):
+        return False
+    between = None
+    for extent, own in zip(reversed(rows), reversed(steps), strict=True):
+        if extent == 1:
+            continue
+        if own < length or (between is not None and own != between):
+            return False
+        between = own * extent
+    return not x.is_cuda or all(own * x.element_size() % _BYTES == 0 for own in steps)
+
+
 def lying(a: Tensor, dim: int, operator: str) -> Tensor:
-    """A as the library takes it: its dimension `dim` first in memory, without gaps."""
+    """A as the library takes it: its dimension `dim` first in memory, in rows that may lie apart."""
     first = a.movedim(dim, 0)
-    if first.is_contiguous():
+    if first.is_contiguous() or lies_in_rows(first):
         return a
     count_copy(operator, "A is not row-major")
     return first.contiguous().movedim(0, dim)
 
 
 def b_lying(b: Tensor, operator: str) -> Tensor:
-    """B by rows or by columns."""
-    if b.is_contiguous() or b.t().is_contiguous():
+    """B by rows or by columns, which may lie apart."""
+    if b.is_contiguous() or b.t().is_contiguous() or lies_in_rows(b) or lies_in_rows(b.t()):
         return b
     count_copy(operator, "B lies neither by rows nor by columns")
     return b.contiguous()

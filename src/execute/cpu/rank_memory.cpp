@@ -5,7 +5,15 @@
 namespace imbrex::execute {
 namespace {
 
-std::size_t bytes_of(const Buffer& b) { return static_cast<std::size_t>(b.rows * b.cols) * size_of(b.type); }
+void copy_rows(std::byte* to, std::size_t to_pitch, const std::byte* from, std::size_t from_pitch, const Rows& rows) {
+  if (!rows.has_gaps()) {
+    std::memcpy(to, from, rows.packed());
+    return;
+  }
+  for (std::int64_t i = 0; i < rows.count; ++i)
+    std::memcpy(to + static_cast<std::size_t>(i) * to_pitch, from + static_cast<std::size_t>(i) * from_pitch,
+                rows.bytes);
+}
 
 }  // namespace
 
@@ -18,17 +26,23 @@ std::byte* RankMemory::base(int rank, int buffer) const {
 }
 
 void RankMemory::stage_inputs() const {
-  for (int buffer = 0; buffer < std::ssize(plan_.buffers); ++buffer)
-    if (plan_.buffers[static_cast<std::size_t>(buffer)].role == BufferRole::input && layout_.in_heap(buffer))
-      std::memcpy(base(heap_.rank, buffer), input_of(operands_, plan_.problem, buffer),
-                  bytes_of(plan_.buffers[static_cast<std::size_t>(buffer)]));
+  for (int buffer = 0; buffer < std::ssize(plan_.buffers); ++buffer) {
+    const Buffer& b = plan_.buffers[static_cast<std::size_t>(buffer)];
+    if (b.role != BufferRole::input || !layout_.in_heap(buffer)) continue;
+    const Rows rows = rows_of(plan_.problem, b, buffer);
+    copy_rows(base(heap_.rank, buffer), rows.bytes,
+              static_cast<const std::byte*>(input_of(operands_, plan_.problem, buffer)), rows.pitch, rows);
+  }
 }
 
 void RankMemory::unstage_outputs() const {
-  for (int buffer = 0; buffer < std::ssize(plan_.buffers); ++buffer)
-    if (plan_.buffers[static_cast<std::size_t>(buffer)].role == BufferRole::output && layout_.in_heap(buffer))
-      std::memcpy(output_of(operands_, plan_.problem, buffer), base(heap_.rank, buffer),
-                  bytes_of(plan_.buffers[static_cast<std::size_t>(buffer)]));
+  for (int buffer = 0; buffer < std::ssize(plan_.buffers); ++buffer) {
+    const Buffer& b = plan_.buffers[static_cast<std::size_t>(buffer)];
+    if (b.role != BufferRole::output || !layout_.in_heap(buffer)) continue;
+    const Rows rows = rows_of(plan_.problem, b, buffer);
+    copy_rows(static_cast<std::byte*>(output_of(operands_, plan_.problem, buffer)), rows.pitch,
+              base(heap_.rank, buffer), rows.bytes, rows);
+  }
 }
 
 void RankMemory::start_counters(std::uint64_t epoch) const {

@@ -28,13 +28,14 @@ class RankMemory {
   /// all the same.
   std::byte* at(const Region& r) const {
     const Buffer& b = plan_.buffers[static_cast<std::size_t>(r.buffer)];
-    const std::int64_t first = by_columns(r) ? r.col * b.rows + r.row : r.row * b.cols + r.col;
+    const std::int64_t pitch = layout_.pitch(r.buffer),
+                       first = by_columns(r) ? r.col * pitch + r.row : r.row * pitch + r.col;
     return base(r.rank, r.buffer) + static_cast<std::size_t>(first) * size_of(b.type);
   }
   std::size_t pitch(const Region& r) const {
     if (plan::is_bias(plan_.problem, r)) return 0;  // one row for all
     const Buffer& b = plan_.buffers[static_cast<std::size_t>(r.buffer)];
-    return static_cast<std::size_t>(by_columns(r) ? b.rows : b.cols) * size_of(b.type);
+    return static_cast<std::size_t>(layout_.pitch(r.buffer)) * size_of(b.type);
   }
   bool by_columns(const Region& r) const {
     return plan_.buffers[static_cast<std::size_t>(r.buffer)].layout == Layout::column_major;

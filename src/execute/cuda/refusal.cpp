@@ -63,7 +63,14 @@ std::string refusal_of_library_bias(const Problem& problem) {
   std::int64_t cols = shapes.b.cols;
   for (int product = 1; product < plan::count_products(problem); ++product)
     if (!odd(cols)) cols = plan::cols_of(problem, product);
-  if (!problem.bias || !last || size_of(problem.type) != 2 || (!odd(cols) && !odd(shapes.depth))) return {};
+  if (!problem.bias || !last || size_of(problem.type) != 2) return {};
+  for (const OperandInfo& info : operands_of(problem))
+    if (info.role == OperandRole::input && odd(info.pitch))
+      return fmt::format(
+          "cuBLASLt rounds products to {} before it adds a bias where rows of A or B, here of {}, lie {} elements "
+          "apart, no multiple of 16 bytes",
+          name_of(problem.type), info.name, info.pitch);
+  if (!odd(cols) && !odd(shapes.depth)) return {};
   return fmt::format(
       "cuBLASLt rounds products to {} before it adds a bias where rows of A or B, here of {} and {} elements, are no "
       "multiples of 16 bytes",

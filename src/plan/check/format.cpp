@@ -399,6 +399,10 @@ class FormatCheck::Rules {
            "source and destination must be row-major and have one element type");
     expect(c.from.cols == from.cols && c.to.cols == to.cols && from.cols == to.cols,
            "a collective works on whole rows, so that its operands are contiguous");
+    for (const Region* r : {&c.from, &c.to})
+      expect(pitch_of(plan_.problem, buffer(*r), r->buffer) == 0,
+             "a collective works on rows without gaps, and the rows of operand {} are {} elements apart, each of {}",
+             buffer(*r).name, pitch_of(plan_.problem, buffer(*r), r->buffer), buffer(*r).cols);
     for (std::size_t i = 0; i < c.ranks.size(); ++i)
       expect(c.ranks[i] >= 0 && c.ranks[i] < plan_.problem.ranks && (i == 0 || c.ranks[i - 1] < c.ranks[i]),
              "a collective of ranks {}: they must ascend from 0 to {}", fmt::join(c.ranks, ", "),

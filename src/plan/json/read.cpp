@@ -106,12 +106,12 @@ Extent largest_tile(const std::vector<Task>& tasks) {
   return largest;
 }
 
-std::array<std::int64_t, max_products - 1> more_n_of(const plan::Node& n) {
-  std::array<std::int64_t, max_products - 1> more_n{};
-  if (n.size() < 1 || n.size() > more_n.size())
-    n.refuse(fmt::format("a list of 1 to {} numbers is needed: N of each further B", more_n.size()));
-  for (std::size_t i = 0; i < n.size(); ++i) more_n[i] = n.at(i).integer<std::int64_t>();
-  return more_n;
+std::array<std::int64_t, max_products - 1> list_of(const plan::Node& n, const char* what) {
+  std::array<std::int64_t, max_products - 1> list{};
+  if (n.size() < 1 || n.size() > list.size())
+    n.refuse(fmt::format("a list of 1 to {} numbers is needed: {} of each further B", list.size(), what));
+  for (std::size_t i = 0; i < n.size(); ++i) list[i] = n.at(i).integer<std::int64_t>();
+  return list;
 }
 
 Plan plan_of(const plan::Node& n) {
@@ -122,14 +122,20 @@ Plan plan_of(const plan::Node& n) {
         fmt::format("format {} is not known; this library reads format {}", version, plan::plan_format_version));
   Plan plan;
   const plan::Node p = n["problem"];
-  p.only({"op", "m", "n", "k", "ranks", "type", "bias", "scales", "b_layout", "more_n", "gathered_a"});
+  p.only({"op", "m", "n", "k", "ranks", "type", "bias", "scales", "b_layout", "more_n", "gathered_a", "lda", "ldb",
+          "ldo", "more_ldb", "more_ldo"});
   plan.problem = {p["op"].name(parse_operator),   p["m"].integer<std::int64_t>(), p["n"].integer<std::int64_t>(),
                   p["k"].integer<std::int64_t>(), p["ranks"].integer<int>(),      p["type"].name(parse_type)};
   if (p.has("bias")) plan.problem.bias = p["bias"].boolean();
   if (p.has("scales")) plan.problem.scales = p["scales"].name(parse_scales);
   if (p.has("b_layout")) plan.problem.b_layout = p["b_layout"].name(plan::parse_layout);
-  if (p.has("more_n")) plan.problem.more_n = more_n_of(p["more_n"]);
+  if (p.has("more_n")) plan.problem.more_n = list_of(p["more_n"], "N");
   if (p.has("gathered_a")) plan.problem.gathered_a = p["gathered_a"].boolean();
+  if (p.has("lda")) plan.problem.lda = p["lda"].integer<std::int64_t>();
+  if (p.has("ldb")) plan.problem.ldb = p["ldb"].integer<std::int64_t>();
+  if (p.has("ldo")) plan.problem.ldo = p["ldo"].integer<std::int64_t>();
+  if (p.has("more_ldb")) plan.problem.more_ldb = list_of(p["more_ldb"], "the leading dimension");
+  if (p.has("more_ldo")) plan.problem.more_ldo = list_of(p["more_ldo"], "the output's leading dimension");
   plan.strategy = n["strategy"].name(parse_strategy);
   plan.knobs = plan::knobs_of(n["knobs"]);
   plan.signal_copies = n["signal_copies"].integer<int>();

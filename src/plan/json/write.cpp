@@ -22,11 +22,11 @@ class Writer {
     const Problem& p = plan.problem;
     put("{{\"imbrex_plan\": {},\n", plan::plan_format_version);
     put("\"problem\": {{\"op\": \"{}\", \"m\": {}, \"n\": {}, \"k\": {}, \"ranks\": {}, \"type\": "
-        "\"{}\"{}{}{}{}{}}},\n",
+        "\"{}\"{}{}{}{}{}{}}},\n",
         name_of(p.op), p.m, p.n, p.k, p.ranks, name_of(p.type), p.bias ? ", \"bias\": true" : "",
         p.scales == Scales::none ? "" : fmt::format(", \"scales\": \"{}\"", name_of(p.scales)),
         p.b_layout == Layout::row_major ? "" : fmt::format(", \"b_layout\": \"{}\"", plan::name_of(p.b_layout)),
-        more_n_text(p), p.gathered_a ? ", \"gathered_a\": true" : "");
+        list_text("more_n", p.more_n), p.gathered_a ? ", \"gathered_a\": true" : "", pitches_text(p));
     put("\"strategy\": \"{}\",\n\"knobs\": ", name_of(plan.strategy));
     text_ += plan::to_json(plan.knobs);
     put(",\n\"signal_copies\": {},\n\"buffers\": [", plan.signal_copies);
@@ -66,10 +66,19 @@ class Writer {
     }
   }
 
-  static std::string more_n_text(const Problem& problem) {
-    const auto count = static_cast<std::size_t>(plan::count_products(problem) - 1);
+  // What belongs to the further B, up to the last number that is not 0.
+  static std::string list_text(std::string_view key, const std::array<std::int64_t, max_products - 1>& list) {
+    std::size_t count = list.size();
+    while (count > 0 && list[count - 1] == 0) --count;
     if (count == 0) return {};
-    return fmt::format(", \"more_n\": [{}]", fmt::join(problem.more_n.data(), problem.more_n.data() + count, ", "));
+    return fmt::format(", \"{}\": [{}]", key, fmt::join(list.data(), list.data() + count, ", "));
+  }
+
+  static std::string pitches_text(const Problem& problem) {
+    std::string text;
+    for (const auto& [key, value] : {std::pair("lda", problem.lda), {"ldb", problem.ldb}, {"ldo", problem.ldo}})
+      if (value != 0) text += fmt::format(", \"{}\": {}", key, value);
+    return text + list_text("more_ldb", problem.more_ldb) + list_text("more_ldo", problem.more_ldo);
   }
 
   static std::string quoted(const std::string& text) {

@@ -120,6 +120,7 @@ Plan gather_then_gemm(Builder& b, int most_chunks) {
                       std::vector<std::int64_t>{shapes.a_scale.rows}, "crossed_scales");
   LibraryCollectives collectives(b, library, CollectiveKind::all_gather, gathered, rows_of(parts), "crossed",
                                  of_scales ? 1 : 0);
+  const int shard = shard_to_gather(b);
   for (int rank = 0; rank < ranks; ++rank) {
     const int ready = b.signals(rank, std::ssize(parts));
     if (hand_out) hand_out->add_own(rank);
@@ -131,7 +132,8 @@ Plan gather_then_gemm(Builder& b, int most_chunks) {
       const Chunk& chunk = parts[c];
       const int signal = ready + base::narrow<int>(c, "chunks");
       const std::int64_t h = chunk.rows.size;
-      collectives.add(rank, c, b.rows_of(rank, buffer_a, chunk.rows.begin, h),
+      bring_shard(b, rank, library, shard, chunk.rows);
+      collectives.add(rank, c, b.rows_of(rank, shard, chunk.rows.begin, h),
                       b.rows_of(rank, gathered, chunk.packed, h * ranks), {}, {{rank, signal}});
       const auto multiply = [&](int number, std::int64_t packed, std::int64_t out_row, std::int64_t rows, int source) {
         Product product = product_of(b, rank, b.rows_of(rank, gathered, packed, rows),
@@ -176,16 +178,16 @@ Plan gemm_then_collective(Builder& b, int most_chunks) {
   const Type partial_type = kind == CollectiveKind::all_to_all ? output_type(b.problem().type) : b.knobs().partial;
   const int partial = b.workspace("partial", Layout::row_major, partial_type, shapes.product.rows, cols, 1);
   const int products = b.queue(Engine::library), library = b.queue(Engine::library);
-  // What an all-to-all of one chunk leaves contiguous belongs to different row blocks of the output, and a library
-  // adds in its operands' type, and no bias: these need a workspace behind the collective, then copies or a reduction,
-  // on a queue of their own, so that no product waits for them.
-  const bool unpack = kind == CollectiveKind::all_to_all && parts.size() > 1;
+  // What an all-to-all of one chunk leaves contiguous belongs to different row blocks of the output, a library writes
+  // rows without gaps, and it adds in its operands' type, and no bias: these need a workspace behind the collective,
+  // then copies or a reduction, on a queue of their own, so that no product waits for them.
+  const bool unpack = (kind == CollectiveKind::all_to_all && parts.size() > 1) || b.has_gaps(buffer_out);
   const bool convert =
       partial_type != output_type(b.problem().type) || (b.problem().bias && kind != CollectiveKind::all_to_all);
   const bool follow = unpack || convert;
   const int received =
       follow ? b.workspace("received", Layout::row_major, partial_type, shapes.out.rows, cols, 1) : buffer_out;
-  const int behind = follow ? b.queue(unpack ? Engine::copy : Engine::library) : library;
+  const int behind = follow ? b.queue(convert ? Engine::library : Engine::copy) : library;
   LibraryCollectives collectives(b, library, kind, partial, rows_of(parts), "node_sums");
   for (int rank = 0; rank < ranks; ++rank)
     for (std::size_t c = 0; c < parts.size(); ++c) {
@@ -225,6 +227,10 @@ Plan gemm_then_collective(Builder& b, int most_chunks) {
         Reduction reduction{{to}, {out}};
         b.add_bias(rank, {0, cols}, reduction.from);
         b.add(rank, behind, {std::move(reduction), {{arrived}}, {}});
+        continue;
+      }
+      if (kind != CollectiveKind::all_to_all) {
+        b.add(rank, behind, {Transfer{to, b.rows_of(rank, buffer_out, to.row, to.rows)}, {{arrived}}, {}});
         continue;
       }
       for (int source = 0; source < ranks; ++source)

@@ -14,6 +14,19 @@ CollectiveKind collective_behind(Operator op) {
 
 std::int64_t most_stages(int nodes) { return nodes == 1 ? 1 : std::max(nodes + 1, 5); }
 
+int shard_to_gather(Builder& b) {
+  if (!b.has_gaps(buffer_a)) return buffer_a;
+  return b.workspace("shard", Layout::row_major, b.problem().type, b.shapes().a.rows, b.shapes().a.cols, 1);
+}
+
+void bring_shard(Builder& b, int rank, int library, int shard, const Range& rows) {
+  if (shard == buffer_a) return;
+  b.add(rank, library,
+        {Transfer{b.rows_of(rank, buffer_a, rows.begin, rows.size), b.rows_of(rank, shard, rows.begin, rows.size)},
+         {},
+         {}});
+}
+
 struct LibraryCollectives::Stage {
   CollectiveKind kind;
   bool inside;  // a node; else across nodes

@@ -18,6 +18,11 @@ CollectiveKind collective_behind(Operator op);
 /// The stages that a chunk's collective has at most where ranks lie on so many nodes.
 std::int64_t most_stages(int nodes);
 
+/// The buffer that a library gathers a rank's A from: A itself, or, where A's rows have gaps, a new workspace.
+int shard_to_gather(Builder& b);
+/// Before the collective that gathers these rows from `shard`, on its queue: copies them there, unless A is there.
+void bring_shard(Builder& b, int rank, int library, int shard, const Range& rows);
+
 class LibraryCollectives {
  public:
   /// On queue `library`, for operands as wide and of the type as the buffer `like`; `rows`: of one rank's part, by

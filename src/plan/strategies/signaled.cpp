@@ -120,7 +120,7 @@ class Signaled {
 
   // ------------------------------------------------------------------------------------- a product, then exchanges
 
-  // What a library leaves may need another type, the bias, or another order.
+  // What a library leaves may need another type, the bias, another order, or gaps between its rows.
   struct Behind {
     bool convert = false, reorder = false;
     Type partial = Type::bf16;
@@ -132,7 +132,8 @@ class Signaled {
     const bool sums = kind != CollectiveKind::all_to_all;
     const Type result = output_type(b_.problem().type);
     const Type partial = sums ? b_.knobs().partial : result;
-    return {partial != result || (b_.problem().bias && sums), !sums && groups > 1, partial};
+    return {partial != result || (b_.problem().bias && sums), (!sums && groups > 1) || b_.has_gaps(buffer_out),
+            partial};
   }
 
   // Moves a block that a collective has left at `from` to the output, with the bias where sums get it.
@@ -302,6 +303,7 @@ class Signaled {
                         std::vector<std::int64_t>{shapes.a_scale.rows}, "crossed_scales");
     LibraryCollectives collectives(b_, library_, CollectiveKind::all_gather, gathered, rows_of(groups), "crossed",
                                    of_scales ? 1 : 0);
+    const int from = shard_to_gather(b_);
     const Range cols{0, shapes.product.cols};
     for (int rank = 0; rank < ranks(); ++rank) {
       const int ready = b_.signals(rank, std::ssize(groups));
@@ -332,7 +334,8 @@ class Signaled {
         const Group& group = groups[g];
         const std::int64_t h = group.rows.size;
         const int signal = ready + base::narrow<int>(g, "groups");
-        collectives.add(rank, g, b_.rows_of(rank, buffer_a, group.rows.begin, h),
+        bring_shard(b_, rank, library_, from, group.rows);
+        collectives.add(rank, g, b_.rows_of(rank, from, group.rows.begin, h),
                         b_.rows_of(rank, gathered, group.packed, h * ranks()), {}, {{rank, signal}});
         for (int step = 1; step < ranks(); ++step) {
           const int source = (rank + step) % ranks();

@@ -43,6 +43,7 @@ void DeviceMemory::upload(const std::vector<std::byte>&) {}
 void DeviceMemory::upload(const void*) {}
 void DeviceMemory::download(std::vector<std::byte>&) const {}
 void DeviceMemory::download(void*) const {}
+void DeviceMemory::download_rows(void*, std::size_t, std::size_t, std::size_t) const {}
 
 int current_gpu() { return -1; }
 void select_gpu(int) {}

@@ -12,9 +12,9 @@ int device_count() noexcept;
 
 /// Makes a GPU the calling thread's and returns its number: the one that the world's options name, else the rank's
 /// where this process sees one for every rank, the only one where it sees one, as launchers arrange it. With
-/// `ranks_per_gpu`, or the world's option of that name, so many ranks share each GPU. Collective. Throws Error(runtime_failure) if neither holds, more
-/// ranks than that have the same GPU, or one cannot reach another's memory. The GPU of another process may be out of
-/// this one's sight; then mapping its memory tells.
+/// `ranks_per_gpu`, or the world's option of that name, so many ranks share each GPU. Collective. Throws
+/// Error(runtime_failure) if neither holds, more ranks than that have the same GPU, or one cannot reach another's
+/// memory. The GPU of another process may be out of this one's sight; then mapping its memory tells.
 int select_device(World& world, int ranks_per_gpu = 1);
 
 /// What the driver says of a GPU, asked now. Throws Error(runtime_failure).

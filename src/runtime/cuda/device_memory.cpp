@@ -40,6 +40,10 @@ void DeviceMemory::download(void* to) const {
   IMBREX_CUDA_TRY(cudaMemcpy(to, data_.get(), bytes_, cudaMemcpyDeviceToHost));
 }
 
+void DeviceMemory::download_rows(void* to, std::size_t rows, std::size_t width, std::size_t pitch) const {
+  IMBREX_CUDA_TRY(cudaMemcpy2D(to, pitch, data_.get(), pitch, width, rows, cudaMemcpyDeviceToHost));
+}
+
 int current_gpu() {
   int device = 0;
   IMBREX_CUDA_TRY(cudaGetDevice(&device));

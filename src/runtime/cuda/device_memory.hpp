@@ -27,6 +27,8 @@ class DeviceMemory {
   void upload(const void* from);
   void download(std::vector<std::byte>& to) const;
   void download(void* to) const;
+  /// The first `width` bytes of each of `rows` stretches of `pitch` bytes, to such stretches. What is between stays.
+  void download_rows(void* to, std::size_t rows, std::size_t width, std::size_t pitch) const;
 
  private:
   std::shared_ptr<void> data_;

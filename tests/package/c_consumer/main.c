@@ -277,6 +277,38 @@ static void multiply_by_several(imbrex_world* world) {
   EXPECT_OK(imbrex_operator_destroy(op));
 }
 
+/* Operands that are column blocks of wider matrices. */
+static void multiply_blocks(imbrex_world* world) {
+  enum { ROWS = M / RANKS, COLS = N / RANKS, LDA = K + 3, LDB = COLS + 5, LDO = COLS + 7 };
+  const imbrex_gemm gemm = {
+      .size = sizeof gemm, .m = M, .n = N, .k = K, .type = IMBREX_FP32, .lda = LDA, .ldb = LDB, .ldo = LDO};
+  const imbrex_operator_options options = {.size = sizeof options, .device = IMBREX_CPU};
+  imbrex_operator* op = NULL;
+  EXPECT_OK(imbrex_operator_make(world, IMBREX_ALL_GATHER_GEMM, &gemm, &options, &op));
+  static float a[ROWS * LDA], b[K * LDB], out[M * LDO];
+  for (int i = 0; i < ROWS * LDA; ++i) a[i] = i % LDA < K ? a_at(own_rank * ROWS + i / LDA, i % LDA) : 1e30f;
+  for (int i = 0; i < K * LDB; ++i) b[i] = i % LDB < COLS ? b_at(i / LDB, own_rank * COLS + i % LDB) : 1e30f;
+  for (int i = 0; i < M * LDO; ++i) out[i] = -1;
+  float* const places[] = {a, b, out};
+  const int pitches[] = {LDA, LDB, LDO};
+  imbrex_operand operands[3];
+  for (int32_t i = 0; i < 3; ++i) {
+    imbrex_operand_info info = {.size = sizeof info};
+    EXPECT_OK(imbrex_operator_operand(op, i, &info));
+    EXPECT(info.view.strides[0] == pitches[i] && info.view.strides[1] == 1);
+    EXPECT(info.bytes == 4 * (uint64_t)((info.rows - 1) * pitches[i] + info.cols));
+    operands[i].name = info.name;
+    operands[i].view = info.view;
+    operands[i].view.data = places[i];
+  }
+  EXPECT_OK(imbrex_operator_run(op, operands, 3, NULL));
+  for (int i = 0; i < M * LDO; ++i)
+    EXPECT(out[i] == (i % LDO < COLS ? product_at(i / LDO, own_rank * COLS + i % LDO) : -1));
+  operands[0].view.strides[0] = K;
+  EXPECT_REFUSED(imbrex_operator_run(op, operands, 3, NULL), "at the problem's leading dimension");
+  EXPECT_OK(imbrex_operator_destroy(op));
+}
+
 /* What cannot be made; where one rank asks for it, all are told. */
 static void refuse(imbrex_world* world) {
   imbrex_gemm gemm = {.size = sizeof gemm, .m = M, .n = N, .k = K, .type = IMBREX_FP32};
@@ -308,6 +340,9 @@ static void refuse(imbrex_world* world) {
   gemm.gathered_a = 1;
   EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "gathered_a with");
   gemm.gathered_a = 0;
+  gemm.ldb = N - 1;
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "ldb = ");
+  gemm.ldb = 0;
   gemm.size = 4;
   EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "imbrex_gemm.size = 4");
   gemm.size = sizeof gemm;
@@ -397,6 +432,7 @@ static void rank_main(const imbrex_unique_id ids[2]) {
   multiply_through_a_codec(world);
   multiply_any_m(world);
   multiply_by_several(world);
+  multiply_blocks(world);
   sum(world);
   refuse(world);
   EXPECT_OK(imbrex_world_check(world));

@@ -46,7 +46,8 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
       layout_(std::move(surveyed.layout)),
       survey_(std::move(surveyed.tables)),
       own_epoch_(options.testing.first_epoch),
-      exceptions_(std::uncaught_exceptions()) {}
+      exceptions_(std::uncaught_exceptions()),
+      out_rows_(execute::rows_of(plan_.problem, plan_.buffers[plan::buffer_out], plan::buffer_out)) {}
 
 CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults,
                              int device, std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed,
@@ -226,12 +227,16 @@ void CudaExecution::set_protocol() {
   const double unit_bytes = static_cast<double>(shape.m * shape.n) / shape.units * 2;
   args_.unit_ns = static_cast<std::uint32_t>(unit_bytes * workers_ * shape.cluster / link_bytes_per_ns);
   const RankShapes shapes = shapes_of(plan_.problem);
-  for (int product = 0; product < plan::count_products(plan_.problem); ++product)
+  for (int product = 0; product < plan::count_products(plan_.problem); ++product) {
     args_.n[product] = plan::cols_of(plan_.problem, product);
+    args_.ldb[product] = layout_.pitch(plan::buffer_b_of(plan_.problem, product));
+  }
   args_.k = shapes.depth;
   args_.a_rows[0] = args_.a_rows[1] = shapes.a.rows;
+  args_.lda[0] = args_.lda[1] = layout_.pitch(plan::buffer_a);
   if (table_.gathered >= 0) {
     args_.a_rows[1] = plan_.buffers[index(table_.gathered)].rows;
+    args_.lda[1] = layout_.pitch(table_.gathered);
     for (std::uint64_t copy = 0; copy < 2; ++copy) args_.a[1][copy] = heap_at(layout_.offset(table_.gathered, copy));
   }
   args_.b_by_columns = plan::layout_of_b(plan_.problem) == Layout::column_major ? 1 : 0;
@@ -291,7 +296,8 @@ void CudaExecution::set_operands(const Addresses& operands) {
     args_.bias[i + 1] = operands.more[i].bias;
   }
   args_.out[gathered_output] = operands.gathered;
-  copy_out_ = layout_.in_heap(plan::buffer_out) && !heap_.holds(operands.out);
+  // Peers write an output without gaps.
+  copy_out_ = layout_.in_heap(plan::buffer_out) && (out_rows_.has_gaps() || !heap_.holds(operands.out));
   if (copy_out_) args_.out[0] = staged_out();
 }
 
@@ -361,12 +367,11 @@ void CudaExecution::launch(const Addresses& operands, cudaStream_t stream, Call 
   // The caller's A may change once its copies have left; so may the next flags.
   if (copies) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, copied_, 0));
   if (skipping_) IMBREX_CUDA_TRY(skip_epoch(skip_, stream));
-  if (copy_out_) {
-    const Buffer& out = plan_.buffers[plan::buffer_out];
-    IMBREX_CUDA_TRY(cudaMemcpyAsync(operands.out, args_.out[0],
-                                    static_cast<std::size_t>(out.rows * out.cols) * size_of(out.type),
-                                    cudaMemcpyDeviceToDevice, stream));
-  }
+  if (copy_out_ && out_rows_.has_gaps())
+    IMBREX_CUDA_TRY(cudaMemcpy2DAsync(operands.out, out_rows_.pitch, args_.out[0], out_rows_.bytes, out_rows_.bytes,
+                                      static_cast<std::size_t>(out_rows_.count), cudaMemcpyDeviceToDevice, stream));
+  else if (copy_out_)
+    IMBREX_CUDA_TRY(cudaMemcpyAsync(operands.out, args_.out[0], out_rows_.packed(), cudaMemcpyDeviceToDevice, stream));
   if (pool_ != nullptr && call == Call::direct) pool_->note_launch(number());
   *epoch_ += skipping_ ? 2 : 1;
 }

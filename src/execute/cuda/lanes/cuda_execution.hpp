@@ -114,7 +114,8 @@ class CudaExecution final : public StreamExecution {
   int exceptions_;  // in flight when the execution was made
   bool dead_ = false, captured_ = false;
   bool skipping_ = false;  // every other epoch is skipped; see epoch.hpp
-  bool copy_out_ = false;  // peers write the output, and the caller's is out of their reach
+  execute::Rows out_rows_;
+  bool copy_out_ = false;  // peers write the output, and the caller's is out of their reach, or has gaps
   cudaStream_t main_ = nullptr, copies_ = nullptr;
   cudaEvent_t begun_ = nullptr, copied_ = nullptr;
 };

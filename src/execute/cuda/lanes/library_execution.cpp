@@ -163,8 +163,7 @@ void LibraryExecution::make_streams() {
 // behind a collective can keep from a peer, in the same process, what that collective waits for.
 void LibraryExecution::run_first() {
   std::size_t bytes = 0;
-  for (const Buffer& b : plan_.buffers)
-    if (b.role != BufferRole::workspace) bytes = std::max(bytes, size(b.rows * b.cols) * size_of(b.type));
+  for (const OperandInfo& info : operands_of(plan_.problem)) bytes = std::max(bytes, info.bytes());
   // A is copied to the gathered A, which must not overlap it.
   RawMemory any = raw_memory(bytes), gathered = raw_memory(plan_.problem.gathered_a ? bytes : 0);
   const auto* scales = static_cast<const float*>(any.get());

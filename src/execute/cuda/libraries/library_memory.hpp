@@ -7,6 +7,7 @@
 
 #include "execute/layout.hpp"
 #include "imbrex/advanced/execute.hpp"
+#include "plan/operand_buffers.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 
 namespace imbrex::cuda {
@@ -31,9 +32,13 @@ class LibraryMemory {
       bytes += (size + alignment_ - 1) / alignment_ * alignment_;
       return offset;
     };
-    for (const Buffer& b : plan_.buffers)
+    for (const Buffer& b : plan_.buffers) {
+      const std::int64_t length = b.layout == Layout::column_major ? b.rows : b.cols,
+                         pitch = plan::pitch_of(plan_.problem, b, static_cast<int>(pitches_.size()));
+      pitches_.push_back(pitch == 0 ? length : pitch);
       offsets_.push_back(
           b.role == BufferRole::workspace ? take(static_cast<std::size_t>(b.rows * b.cols) * size_of(b.type)) : bytes);
+    }
     for (const RankPlan& rank : plan_.ranks)
       for (const Queue& queue : rank.queues)
         for (const Task& task : queue.tasks)
@@ -56,13 +61,13 @@ class LibraryMemory {
   }
 
   /// Elements from one row to the next, or of what lies by columns, from one column.
-  std::int64_t pitch(const Region& r) const { return by_columns(r) ? buffer(r).rows : buffer(r).cols; }
+  std::int64_t pitch(const Region& r) const { return pitches_[static_cast<std::size_t>(r.buffer)]; }
 
   /// The alignment of `at`, and of what lies any number of times `row_step` rows further, in bytes.
   std::uint32_t alignment(const Region& r, std::int64_t row_step) const {
     const Buffer& b = buffer(r);
     const std::size_t base = b.role == BufferRole::workspace ? alignment_ : operand_alignment,
-                      step = static_cast<std::size_t>(row_step * b.cols) * size_of(b.type),
+                      step = static_cast<std::size_t>(row_step * pitch(r)) * size_of(b.type),
                       all = base | offset_of(r) | step;
     return static_cast<std::uint32_t>(all & (~all + 1));
   }
@@ -83,8 +88,8 @@ class LibraryMemory {
   }
   bool by_columns(const Region& r) const { return buffer(r).layout == Layout::column_major; }
   std::size_t offset_of(const Region& r) const {
-    const Buffer& b = buffer(r);
-    return static_cast<std::size_t>(by_columns(r) ? r.col * b.rows + r.row : r.row * b.cols + r.col) * size_of(b.type);
+    const std::int64_t first = by_columns(r) ? r.col * pitch(r) + r.row : r.row * pitch(r) + r.col;
+    return static_cast<std::size_t>(first) * size_of(buffer(r).type);
   }
 
   bool is_single_scale(const Region& r) const {
@@ -96,8 +101,9 @@ class LibraryMemory {
   static constexpr std::size_t nowhere = ~std::size_t{0};
 
   const Plan& plan_;
-  std::vector<std::size_t> offsets_;  // of workspaces, by buffer
-  std::vector<std::size_t> apart_;    // of second copies
+  std::vector<std::int64_t> pitches_;  // by buffer
+  std::vector<std::size_t> offsets_;   // of workspaces, by buffer
+  std::vector<std::size_t> apart_;     // of second copies
   RawMemory workspaces_;
 };
 

@@ -67,10 +67,10 @@ void LibrarySteps::make_gemms() {
                        buffer(p->b).layout == Layout::column_major,
                        plan_.problem.scales,
                        0};
-    shape.a = {buffer(p->a).cols, p->a_step * buffer(p->a).cols, memory_.alignment(p->a, p->a_step)};
+    shape.a = {memory_.pitch(p->a), p->a_step * memory_.pitch(p->a), memory_.alignment(p->a, p->a_step)};
     shape.b = {memory_.pitch(p->b), 0, memory_.alignment(p->b, 0)};
     if (!p->bias.empty()) shape.bias_alignment = memory_.alignment(p->bias, 0);
-    shape.out = {buffer(p->to).cols, p->to_step * buffer(p->to).cols, memory_.alignment(p->to, p->to_step)};
+    shape.out = {memory_.pitch(p->to), p->to_step * memory_.pitch(p->to), memory_.alignment(p->to, p->to_step)};
     gemms_.back() = std::make_unique<LibraryGemm>(libraries_.handle(), shape, p->algorithm);
     bytes[step.stream] = std::max(bytes[step.stream], scales_at(*gemms_.back()) + moved_scale_bytes(*p));
   }
@@ -115,8 +115,8 @@ CodecReport LibrarySteps::codec_report() const {
 void LibrarySteps::copy(const Transfer& transfer, const Addresses& operands, cudaStream_t stream) const {
   if (transfer.from.empty()) return;
   const std::size_t element = size_of(buffer(transfer.from).type), width = size(transfer.from.cols) * element,
-                    from_pitch = size(buffer(transfer.from).cols) * element,
-                    to_pitch = size(buffer(transfer.to).cols) * element, rows = size(transfer.from.rows);
+                    from_pitch = size(memory_.pitch(transfer.from)) * element,
+                    to_pitch = size(memory_.pitch(transfer.to)) * element, rows = size(transfer.from.rows);
   std::byte *from = at(transfer.from, operands), *to = at(transfer.to, operands);
   if (width == from_pitch && width == to_pitch)
     IMBREX_CUDA_TRY(cudaMemcpyAsync(to, from, width * rows, cudaMemcpyDeviceToDevice, stream));
@@ -142,7 +142,7 @@ void LibrarySteps::sum(const Reduction& reduction, const Addresses& operands, cu
     for (const Region& r : *regions) {
       RegionEntry& entry = args.regions[i++];
       entry.address = reinterpret_cast<std::uint64_t>(at(r, operands));
-      entry.pitch = size(buffer(r).cols) * size_of(buffer(r).type);
+      entry.pitch = size(memory_.pitch(r)) * size_of(buffer(r).type);
       if (plan::is_bias(plan_.problem, r)) {
         entry.pitch = 0;
         entry.address = size(r.col) * size_of(buffer(r).type);

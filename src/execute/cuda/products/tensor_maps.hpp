@@ -14,7 +14,7 @@ struct TensorMapKey {
   const void* kernel;   ///< whose boxes it cuts
   bool operand_b;       ///< else A
   const void* address;  ///< of the first element
-  std::int64_t rows, cols;
+  std::int64_t rows, cols, pitch;
 
   bool operator==(const TensorMapKey&) const = default;
 };

@@ -20,7 +20,7 @@ class Places {
                is_bias = plan::is_bias(plan_.problem, {rank_, buffer, 0, 0, b.rows, b.cols});
     BufferPlace place;
     place.element = size_of(b.type);
-    place.row_stride = static_cast<std::uint64_t>(b.cols) * place.element;
+    place.row_stride = static_cast<std::uint64_t>(layout_.pitch(buffer)) * place.element;
     place.pitch = is_bias ? 0 : place.row_stride;
     if (is_output || is_bias) place.output = output_of(buffer);
     if (layout_.in_heap(buffer)) {

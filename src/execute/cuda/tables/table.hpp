@@ -180,6 +180,8 @@ struct GemmArgs {
   void* out[most_outputs];
   const void* bias[most_outputs];    ///< null where there is none
   std::int64_t n[most_products], k;  ///< columns of each B; columns of A
+  std::int64_t lda[2];               ///< elements from row to row of A, by source
+  std::int64_t ldb[most_products];   ///< from row to row of each B, or where it lies by columns from column to column
   std::uint32_t unit_ns;             ///< a block's share of the link takes this long for a unit of its tile's stores
   std::uint32_t b_by_columns;        ///< 1: every B lies by columns
   std::uint32_t row_scales;  ///< 1: each row of A and each column of B has its scale; 0: a tile's A and its B have one

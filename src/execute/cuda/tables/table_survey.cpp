@@ -34,6 +34,9 @@ std::string refusal_of_tma(const Problem& problem) {
     if (const std::int64_t cols = plan::cols_of(problem, product); cols % col_step != 0)
       return fmt::format("{} of {} {}, not a multiple of {}", by_columns ? "results" : "rows of B", cols,
                          by_columns ? "columns" : "elements", col_step);
+  for (const OperandInfo& info : operands_of(problem))
+    if (info.role == OperandRole::input && info.pitch % step != 0)
+      return fmt::format("rows of {} that lie {} elements apart, not a multiple of {}", info.name, info.pitch, step);
   return {};
 }
 

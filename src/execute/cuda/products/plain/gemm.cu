@@ -26,7 +26,7 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
                          std::uint32_t col0, float (&sa)[depth][block + 1], float (&sb)[depth][block]) {
   const GemmArgs& g = args.gemm;
   const void *a = g.a[task.a_source][epoch.copy], *b = g.b[task.output];
-  const std::int64_t n = g.n[task.output];
+  const std::int64_t lda = g.lda[task.a_source], ldb = g.ldb[task.output];
   const std::uint32_t tx = threadIdx.x % 16 * each, ty = threadIdx.x / 16 * each;
   float acc[each][each] = {};
   for (std::int64_t k0 = task.k_begin; k0 < task.k_end; k0 += depth) {
@@ -35,9 +35,9 @@ __device__ void multiply(const Args& args, const Epoch& epoch, const TaskEntry& 
       const bool in_a = row0 + ra < task.rows && k0 + ka < task.k_end;
       const bool in_b = col0 + cb < task.cols && k0 + kb < task.k_end;
       sa[ka][ra] =
-          in_a ? operand(a, args.type, (static_cast<std::int64_t>(task.a_row) + row0 + ra) * g.k + k0 + ka) : 0.0f;
+          in_a ? operand(a, args.type, (static_cast<std::int64_t>(task.a_row) + row0 + ra) * lda + k0 + ka) : 0.0f;
       const std::int64_t row = k0 + kb, col = task.b_col + col0 + cb;
-      const std::int64_t at = g.b_by_columns != 0 ? col * g.k + row : row * n + col;
+      const std::int64_t at = g.b_by_columns != 0 ? col * ldb + row : row * ldb + col;
       sb[kb][cb] = in_b ? operand(b, args.type, at) : 0.0f;
     }
     __syncthreads();

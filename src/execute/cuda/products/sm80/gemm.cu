@@ -110,13 +110,14 @@ struct Sm80Gemm {
   __device__ __forceinline__ static auto slices_of_b(const GemmArgs& args, const TaskEntry& task, int k_tiles) {
     using namespace cute;
     const auto* b = static_cast<const Element*>(args.b[task.output]);
-    const std::int64_t n = args.n[task.output];
+    const std::int64_t ldb = args.ldb[task.output];
     const auto shape = make_shape(Int<tile_n>{}, Int<tile_k>{}, k_tiles);
     if constexpr (b_by_columns)
-      return make_tensor(make_gmem_ptr(b + task.b_col * args.k + task.k_begin), shape,
-                         make_stride(args.k, _1{}, Int<tile_k>{}));
+      return make_tensor(make_gmem_ptr(b + task.b_col * ldb + task.k_begin), shape,
+                         make_stride(ldb, _1{}, Int<tile_k>{}));
     else
-      return make_tensor(make_gmem_ptr(b + task.k_begin * n + task.b_col), shape, make_stride(_1{}, n, n * tile_k));
+      return make_tensor(make_gmem_ptr(b + task.k_begin * ldb + task.b_col), shape,
+                         make_stride(_1{}, ldb, ldb * tile_k));
   }
 
   /// The product of a tile, in the registers that Fragment expects.
@@ -124,9 +125,10 @@ struct Sm80Gemm {
                                                   char* shared, float (&acc)[registers]) {
     using namespace cute;
     const int k_tiles = slices_of(task, tile_k);
-    const auto* a = static_cast<const Element*>(args.a[task.a_source][epoch.copy]) + task.a_row * args.k + task.k_begin;
+    const std::int64_t lda = args.lda[task.a_source];
+    const auto* a = static_cast<const Element*>(args.a[task.a_source][epoch.copy]) + task.a_row * lda + task.k_begin;
     Tensor gA = make_tensor(make_gmem_ptr(a), make_shape(Int<tile_m>{}, Int<tile_k>{}, k_tiles),
-                            make_stride(args.k, _1{}, Int<tile_k>{}));
+                            make_stride(lda, _1{}, Int<tile_k>{}));
     Tensor gB = slices_of_b(args, task, k_tiles);
     Tensor accumulators = make_tensor(make_rmem_ptr(&acc[0]), Accumulators{});
     clear(accumulators);

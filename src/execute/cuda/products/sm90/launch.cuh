@@ -47,7 +47,7 @@ struct Sm90Launcher {
   static cute::TmaDescriptor map_of_b(const GemmArgs& args, int product) {
     const std::int64_t n = args.n[product];
     typename Mainloop::StrideB stride_b{};
-    cute::get<Gemm::b_by_columns ? 0 : 1>(stride_b) = Gemm::b_by_columns ? args.k : n;
+    cute::get<Gemm::b_by_columns ? 0 : 1>(stride_b) = args.ldb[product];
     // The operands' maps are made together; A's is map_of_a's.
     typename Mainloop::Arguments arguments{static_cast<const typename Gemm::Element*>(args.a[0][0]),
                                            {args.k, cute::_1{}, 0},
@@ -72,16 +72,16 @@ struct Sm90Launcher {
     return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(most)));
   }
 
-  /// A map of A, of `rows` x args.k, for loads of `load` rows.
+  /// A map of the A that is `key`, of args.k columns, for loads of `load` rows.
   template <int Rows = 8>
-  static cute::TmaDescriptor map_of_a(const GemmArgs& args, const void* a, std::int64_t rows, int load) {
+  static cute::TmaDescriptor map_of_a(const GemmArgs& args, const TensorMapKey& key, int load) {
     using namespace cute;
     if constexpr (Rows < Config::tile_m)
-      if (Rows < load) return map_of_a<2 * Rows>(args, a, rows, load);
+      if (Rows < load) return map_of_a<2 * Rows>(args, key, load);
     const auto box = make_shape(Int<Rows>{}, Int<Config::tile_k>{});
-    const auto operand = make_tensor(static_cast<const typename Gemm::Element*>(a),
-                                     make_shape(static_cast<int>(rows), static_cast<int>(args.k), 1),
-                                     make_stride(args.k, _1{}, std::int64_t{0}));
+    const auto operand = make_tensor(static_cast<const typename Gemm::Element*>(key.address),
+                                     make_shape(static_cast<int>(key.rows), static_cast<int>(args.k), 1),
+                                     make_stride(key.pitch, _1{}, std::int64_t{0}));
     const auto stage = tile_to_shape(typename Mainloop::SmemLayoutAtomA{}, box);
     return *make_tma_copy(SM90_TMA_LOAD{}, operand, stage, box, _1{}).get_tma_descriptor();
   }
@@ -93,17 +93,14 @@ struct Sm90Launcher {
     params.mainloop.tma_transaction_bytes -= static_cast<std::uint32_t>((Config::tile_m - load) * Config::row_bytes);
     for (int source = 0; source < 2; ++source)
       for (int copy = 0; copy < 2; ++copy) {
-        const void* a = args.a[source][copy];
-        const std::int64_t rows = args.a_rows[source];
-        params.a[source][copy] =
-            maps.get({kernel, false, a, rows, args.k}, [&] { return map_of_a(args, a, rows, load); });
+        const TensorMapKey key{kernel, false, args.a[source][copy], args.a_rows[source], args.k, args.lda[source]};
+        params.a[source][copy] = maps.get(key, [&] { return map_of_a(args, key, load); });
       }
     params.mainloop.tma_load_a.tma_desc_ = params.a[0][0];
     for (int product = 0; product < most_products; ++product) {
       const int of = args.b[product] != nullptr ? product : 0;
-      params.b[product] =
-          of < product ? params.b[of]
-                       : maps.get({kernel, true, args.b[of], args.k, args.n[of]}, [&] { return map_of_b(args, of); });
+      const TensorMapKey key{kernel, true, args.b[of], args.k, args.n[of], args.ldb[of]};
+      params.b[product] = of < product ? params.b[of] : maps.get(key, [&] { return map_of_b(args, of); });
     }
     params.mainloop.tma_load_b.tma_desc_ = params.b[0];
     cudaLaunchAttribute attributes[2];
