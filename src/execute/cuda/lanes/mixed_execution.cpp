@@ -116,7 +116,6 @@ void MixedExecution::make_joints() {
     const std::size_t step = joint.step < steps.size() ? joint.step : last[joint.stream];
     JointArgs args{};
     args.protocol = kernel_->args_.protocol;
-    args.protocol.self_advancing = 1;  // no copy engine takes part
     args.record = static_cast<LaneRecord*>(on_device);
     args.tells = tells[joint.stream] ? 1 : 0;
     args.wait_count = base::narrow<std::uint32_t>(joint.gates.size(), "waits of one task");
