@@ -82,8 +82,13 @@ plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy>
                                  const std::optional<CodecPair>& codec = {}) {
   const Machine machine = machine_for(problem, gpus.major == 9);
   std::vector<plan::Candidate> list = candidates(problem, machine, strategy, knobs, codec);
-  // GPUs do not run it yet: asked for, it is refused by name.
-  if (!strategy) std::erase_if(list, [](const plan::Candidate& c) { return c.strategy == Strategy::signaled; });
+  // By NCCL, on SMs that are kept free: without some, nothing is hidden. Where GPUs reach each other's memory it was
+  // never measured beside fused plans.
+  const bool signaled = gpus.libraries && gpus.nccl && !execute::has_peer_access();
+  if (!strategy)
+    std::erase_if(list, [&](const plan::Candidate& c) {
+      return c.strategy == Strategy::signaled && (!signaled || c.knobs.kept_free == 0);
+    });
   if (!gpus.copies) leave_out_copies(list, knobs.has_value());
   const auto seconds = [&](const plan::Candidate& c) { return quick_seconds(problem, c, machine); };
   return *std::min_element(list.begin(), list.end(),
@@ -165,6 +170,10 @@ plan::Candidate choose_for_outputs(const Problem& problem, std::optional<Strateg
   one.more_n = {};
   one.gathered_a = false;
   plan::Candidate chosen = choose_gpu_candidate(one, strategy, knobs, gpus);
+  // Those take one B.
+  if (!strategy && chosen.strategy == Strategy::signaled)
+    chosen =
+        choose_gpu_candidate(one, execute::has_peer_access() ? Strategy::fused : Strategy::sequential, knobs, gpus);
   if (knobs || chosen.strategy != Strategy::sequential) return chosen;
   chosen.knobs.library_tile = 0, chosen.knobs.library_parts = 1;  // of another product
   return with_product_record(chosen, problem, gpus);

@@ -10,6 +10,7 @@
 #include "base/blas.hpp"
 #include "base/check.hpp"
 #include "base/convert.hpp"
+#include "execute/cuda/lanes/lane_plan.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/layout.hpp"
 #include "execute/terms.hpp"
@@ -206,8 +207,9 @@ Setup set_up(const RunRequest& request) {
   IMBREX_EXPECTS(!request.plan || problem == request.plan->problem,
                  "the files hold more B than the plan's problem has");
   Choice choice = choose_device(request, problem);
-  IMBREX_EXPECTS(request.kernel.empty() || (choice.device == Device::cuda && !cuda::runs_by_libraries(choice.plan)),
-                 "kernel '{}': it is for fused plans on GPUs, not {} ones on {}", request.kernel,
+  IMBREX_EXPECTS(request.kernel.empty() || (choice.device == Device::cuda && (!cuda::runs_by_libraries(choice.plan) ||
+                                                                              cuda::runs_in_lanes(choice.plan))),
+                 "kernel '{}': it is for fused and signaled plans on GPUs, not {} ones on {}", request.kernel,
                  name_of(choice.plan.strategy), name_of(choice.device));
   if (request.plan && !request.unchecked)
     if (const auto finding = check(choice.plan))

@@ -84,6 +84,24 @@ TEST(ChooseGpuPlan, ChoicesSuitAnyProblem) {
   EXPECT_GT(of_libraries, 50);
 }
 
+// Asked for, signaled plans keep SMs free and have tiles of the kernels'.
+TEST(ChooseGpuPlan, SignaledPlansRun) {
+  test::Random random(test::seed_from_environment());
+  for (int i = 0; i < 60; ++i) {
+    Problem p = test::random_problem(random, {.max_ranks = 8, .max_size = 1500, .bias = true});
+    p.ranks = std::max(p.ranks, 2);
+    p.m = 8 * p.ranks * (p.m % 300 + 1), p.n = 8 * p.ranks * (p.n % 40 + 1), p.k = 16 * p.ranks * (p.k % 20 + 1);
+    const bool hopper = i % 2 == 0;
+    const plan::Candidate chosen = choose::choose_gpu_candidate(p, Strategy::signaled, {}, hopper ? h100 : a100);
+    SCOPED_TRACE(test::describe({p, chosen.strategy, chosen.knobs}));
+    const Plan plan = make_plan(p, chosen.strategy, chosen.knobs);
+    EXPECT_FALSE(check(plan).has_value());
+    EXPECT_EQ(cuda::refusal_of_plan(plan), "");
+    EXPECT_GT(chosen.knobs.kept_free, 0);
+    EXPECT_TRUE(p.type == Type::fp32 || on_tensor_cores(plan, hopper));
+  }
+}
+
 TEST(ChooseGpuPlan, SeveralOutputsAreChosenForAsOne) {
   for (const std::int64_t m : {64, 4096}) {
     Problem p{Operator::all_gather_gemm, m, 28672, 8192, 4, Type::bf16};

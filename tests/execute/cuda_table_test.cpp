@@ -291,9 +291,9 @@ TEST(CudaTable, RefusalsNameTheTaskAndTheReason) {
       std::string::npos);
   EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, {}), shape).find("in its register order only"),
             std::string::npos);
-  EXPECT_NE(refusal(make_plan({Operator::all_gather_gemm, 64, 64, 64, 2, Type::bf16}, Strategy::sequential, {}), shape)
-                .find("library queues"),
-            std::string::npos);
+  // Lanes beside the kernel run library queues, whose tasks its tables leave out.
+  EXPECT_EQ(refusal(make_plan({Operator::all_gather_gemm, 64, 64, 64, 2, Type::bf16}, Strategy::sequential, {}), shape),
+            "");
   Knobs wide = scatter_knobs();
   wide.tile_n = 256;
   EXPECT_NE(refusal(plan_of(Operator::gemm_reduce_scatter, wide), shape).find("does not fit the kernel's 128 x 128"),

@@ -6,11 +6,10 @@
 #include "execute/cuda/lanes/stream_execution.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "gpu/gpu_case.hpp"
+#include "gpu/libraries.hpp"
 #include "gpu/ranks.hpp"
 #include "imbrex/error.hpp"
 #include "runtime/cuda/check.hpp"
-#include "runtime/cuda/libraries/cublas_lt.hpp"
-#include "runtime/cuda/libraries/nccl.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 #include "support/random_plan.hpp"
 
@@ -21,21 +20,6 @@ using test::cases;
 using test::GpuCase;
 using test::Outcome;
 using test::Random;
-
-// Why the libraries cannot be used; empty where they can.
-std::string missing_library() {
-  try {
-    runtime::cublas_lt();
-    runtime::nccl();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
-#define NEEDS_LIBRARIES                                                                         \
-  if (const std::string missing = missing_library(); !missing.empty()) GTEST_SKIP() << missing; \
-  if (test::ranks_per_gpu() > 1 && !test::ranks_are_processes()) GTEST_SKIP() << "threads share a GPU"
 
 constexpr Operator operators[] = {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
                                   Operator::gemm_all_to_all};

@@ -151,7 +151,7 @@ class GpuRun(Case):
         _, errors = self.run_program(*job, "--strategy", "fused", "--kernel", "wgmma", code=2)
         self.assertIn("no kernel named like 'wgmma'", errors)
         _, errors = self.run_program(*job, "--strategy", "sequential", "--kernel", "plain", code=2)
-        self.assertIn("it is for fused plans on GPUs, not sequential ones", errors)
+        self.assertIn("it is for fused and signaled plans on GPUs, not sequential ones", errors)
 
     def test_all_reduces(self):
         self.needs(2)

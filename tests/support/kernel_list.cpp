@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/check.hpp"
+#include "execute/cuda/lanes/lane_plan.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
 
 namespace imbrex::test {
@@ -154,7 +155,7 @@ cuda::Kernels kernels_for(const KernelList& list, Type type) {
 
 std::string kernel_of(plan::TaskStream& tasks, const KernelList& list) {
   const Plan& frame = tasks.frame();
-  if (cuda::runs_by_libraries(frame)) return std::string(cuda::library_name);
+  if (cuda::runs_by_libraries(frame) && !cuda::runs_in_lanes(frame)) return std::string(cuda::library_name);
   constexpr int rank = 0;
   const cuda::Surveyed surveyed = cuda::survey(tasks, rank);
   cuda::TableMemory memory;

@@ -119,10 +119,11 @@ std::unique_ptr<Executor> make_cpu_executor(World& world, const CpuOptions& opti
 /// r / ranks_per_gpu. Operands live in that GPU's memory, aligned to 16 bytes. Waits are bounded by the world's limit.
 /// Plans of strategy `fused` that push or store operands, or store results, run on Imbrex' kernels (on tensor cores for
 /// 16-bit types in rows of whole 16 bytes), plans with library collectives on cuBLASLt and NCCL, which every rank's
-/// environment must allow (docs/cuda-executor.md); prepare refuses others with Error(invalid_input) saying what is
-/// missing. Collective; `options` are the same on every rank, but for delays. Throws Error(runtime_failure) where there
-/// are too few GPUs, more ranks than `ranks_per_gpu` have the same one, or one cannot reach another's memory, and
-/// Error(invalid_input) in a build without CUDA. A process that forks its ranks must not use CUDA before.
+/// environment must allow (docs/cuda-executor.md), those of strategy `signaled` on both; prepare refuses others with
+/// Error(invalid_input) saying what is missing. Collective; `options` are the same on every rank, but for delays.
+/// Throws Error(runtime_failure) where there are too few GPUs, more ranks than `ranks_per_gpu` have the same one, or
+/// one cannot reach another's memory, and Error(invalid_input) in a build without CUDA. A process that forks its ranks
+/// must not use CUDA before.
 std::unique_ptr<Executor> make_cuda_executor(World& world, const CudaOptions& options = {});
 
 struct SimulateOptions {

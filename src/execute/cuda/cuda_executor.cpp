@@ -7,6 +7,7 @@
 #include "base/check.hpp"
 #include "execute/cuda/lanes/cuda_execution.hpp"
 #include "execute/cuda/lanes/cuda_pool.hpp"
+#include "execute/cuda/lanes/lane_plan.hpp"
 #include "execute/cuda/lanes/library_execution.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/cuda/pooled_plans.hpp"
@@ -28,7 +29,7 @@ class CudaExecutor final : public Executor {
         options_(options),
         threads_(runtime::one_process(world)),
         device_(runtime::select_device(world, options.ranks_per_gpu)),
-        heap_(world, device_, options.heap_bytes),
+        heap_(world, device_, options.heap_bytes, !execute::has_peer_access()),
         calls_(world, device_) {}
 
   std::unique_ptr<Execution> prepare_tasks(const TaskMaker& make) override {
@@ -50,6 +51,7 @@ class CudaExecutor final : public Executor {
       IMBREX_EXPECTS(options_.ranks_per_gpu == 1 || world_.size() == 1 || !threads_, "{}",
                      cuda::refusal_of_shared_libraries(options_.ranks_per_gpu));
       if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, calls_, device_, options_.ranks_per_gpu);
+      if (cuda::runs_in_lanes(tasks->frame())) return prepare_lanes(std::move(tasks), *std::move(surveyed));
       return libraries_->prepare(*tasks->whole(), options_);
     }
     return std::make_unique<cuda::CudaExecution>(world_, heap_, calls_, faults_, device_, std::move(tasks),
@@ -135,6 +137,24 @@ class CudaExecutor final : public Executor {
     needs.table_bytes = std::max(needs.table_bytes, bytes);
     needs.out_bytes = std::max(needs.out_bytes, static_cast<std::size_t>(out.rows * out.cols) * size_of(out.type));
     needs.out_in_heap = needs.out_in_heap || surveyed.layout.in_heap(plan::buffer_out);
+  }
+
+  std::unique_ptr<Execution> prepare_lanes(std::unique_ptr<plan::TaskStream> tasks, cuda::Surveyed surveyed) {
+    const std::shared_ptr<const Plan> whole = tasks->whole();
+    // Every rank looks at every rank's part, so that all refuse alike.
+    cuda::LanePlan lanes;
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      cuda::LanePlan made = cuda::lane_plan(*whole, rank);
+      if (rank == world_.rank()) lanes = std::move(made);
+    }
+    const int sms = runtime::gpu_of(device_).sms;
+    IMBREX_EXPECTS(lanes.kept_free < sms, "the plan keeps {} SMs free (kept_free), and GPU {} has {}", lanes.kept_free,
+                   device_, sms);
+    const cuda::Beside beside{static_cast<std::uint32_t>(lanes.joints.size()),
+                              lanes.behind ? 0 : static_cast<int>(lanes.lanes())};
+    auto kernel = std::make_unique<cuda::CudaExecution>(world_, heap_, calls_, faults_, device_, std::move(tasks),
+                                                        std::move(surveyed), tables_, options_, beside);
+    return libraries_->prepare(std::move(lanes), std::move(kernel), options_);
   }
 
   // Other ranks may be anywhere in their calls, this rank's kernels under way, and some thread's stream captured.

@@ -5,8 +5,10 @@
 #include <algorithm>
 
 #include "base/ceil_div.hpp"
+#include "execute/cuda/lanes/lane_plan.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/cuda/tables/translate.hpp"
+#include "execute/peer_access.hpp"
 #include "imbrex/error.hpp"
 #include "plan/problem.hpp"
 
@@ -28,7 +30,7 @@ std::string refusal_of_gpu(const Gpu& gpu, std::size_t number, bool processes, b
     return fmt::format("GPU {} ({}) has compute capability {}.{}, and the kernels are for 8.0 and later", number,
                        gpu.name, gpu.major, gpu.minor);
   if (!gpu.maps_memory) return fmt::format("GPU {} ({}) has no virtual memory management", number, gpu.name);
-  if (processes && !gpu.exports_memory)
+  if (processes && !gpu.exports_memory && execute::has_peer_access())
     return fmt::format("GPU {} ({}) does not pass memory between processes as file descriptors; ranks can be threads",
                        number, gpu.name);
   return {};
@@ -39,12 +41,13 @@ std::string refusal_of_gpu(const Gpu& gpu, std::size_t number, bool processes, b
 std::string refusal_of_plan(const Plan& plan) {
   try {
     const execute::HeapLayout layout(plan);
-    const bool library = runs_by_libraries(plan);
+    const bool library = runs_by_libraries(plan), lanes = runs_in_lanes(plan);
     for (int rank = 0; rank < plan.problem.ranks; ++rank) {
-      if (library)
+      if (lanes)
+        lane_plan(plan, rank);
+      else if (library)
         library_program(plan, rank);
-      else
-        translate(plan, layout, rank, {}, 0, any_shape(plan));
+      if (lanes || !library) translate(plan, layout, rank, {}, 0, any_shape(plan));
     }
   } catch (const Error& error) {
     return error.what();
@@ -124,7 +127,7 @@ std::string refusal_of_gpus(const GpuSurvey& survey, int ranks, bool processes, 
   for (std::size_t i = 0; i < (alone ? 1 : wanted); ++i) {
     if (std::string reason = refusal_of_gpu(survey.gpus[i], i, processes, others); !reason.empty()) return reason;
     for (std::size_t j = 0; !alone && j < wanted; ++j)
-      if (survey.link(i, j) != GpuLink::nvlink)
+      if (survey.link(i, j) != GpuLink::nvlink && execute::has_peer_access())
         return fmt::format("GPU {} has no peer access with native atomics to GPU {}, which takes NVLink", i, j);
   }
   return {};

@@ -19,32 +19,32 @@ using Handle = CUmemGenericAllocationHandle;
 // cuMemUnmap, driver 580.159). One at a time.
 std::mutex mapping;
 
-CUmemAllocationProp properties(int device, bool one_process) {
+CUmemAllocationProp properties(int device, bool by_files) {
   CUmemAllocationProp p{};
   p.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   p.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   p.location.id = device;
-  p.requestedHandleTypes = one_process ? CU_MEM_HANDLE_TYPE_NONE : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  p.requestedHandleTypes = by_files ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE;
   return p;
 }
 
 // NOTE: cudaIpc would do without these, but chooses the addresses of what it maps, and the heap is one flat range.
-void expect_support(int device, bool one_process) {
+void expect_support(int device, bool by_files) {
   const auto expect = [&](bool supported, const char* name, const char* use) {
     if (!supported)
       throw Error(ErrorCode::runtime_failure, fmt::format("GPU {} does not support {} ({} is 0)", device, use, name));
   };
   expect(gpu_of(device).maps_memory, "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
          "mapping memory at chosen addresses");
-  if (!one_process)
+  if (by_files)
     expect(gpu_of(device).exports_memory, "CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED",
            "passing memory between processes as file descriptors; ranks can be threads");
 }
 
 // Granules are powers of two: the largest suits every rank's device.
-std::size_t common_granule(World& world, int device, bool one_process) {
-  expect_support(device, one_process);
-  const CUmemAllocationProp p = properties(device, one_process);
+std::size_t common_granule(World& world, int device, bool by_files) {
+  expect_support(device, by_files);
+  const CUmemAllocationProp p = properties(device, by_files);
   std::size_t granule = 0;
   IMBREX_DRIVER_TRY(get_granularity, &granule, &p, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
   std::vector<std::size_t> all(static_cast<std::size_t>(world.size()));
@@ -76,15 +76,16 @@ struct Imports {
 
 }  // namespace
 
-CudaHeap::CudaHeap(World& world, int device, std::size_t bytes)
-    : one_process_(one_process(world)), device_(device), ranks_(world.size()) {
-  granule_ = common_granule(world, device, one_process_);
+CudaHeap::CudaHeap(World& world, int device, std::size_t bytes, bool local)
+    : by_files_(!local && !one_process(world)), local_(local), device_(device), ranks_(world.size()) {
+  granule_ = common_granule(world, device, by_files_);
   first_bytes_ = up_to(granule_, std::max<std::size_t>(bytes, 1));
-  handle_ = {nullptr, common_stride(world, granule_, first_bytes_), world.rank()};
+  extent_ = common_stride(world, granule_, first_bytes_);
+  handle_ = {nullptr, local ? 0 : extent_, world.rank()};
   CUdeviceptr base = 0;
   {
     const std::lock_guard guard(mapping);
-    IMBREX_DRIVER_TRY(reserve, &base, handle_.stride * static_cast<std::size_t>(ranks_), 0, 0, 0);
+    IMBREX_DRIVER_TRY(reserve, &base, reserved(), 0, 0, 0);
   }
   handle_.base = reinterpret_cast<std::byte*>(base);
   try {
@@ -103,7 +104,7 @@ void CudaHeap::add_piece(World& world, std::size_t bytes) {
   Piece piece;
   piece.offset = pieces_.empty() ? 0 : pieces_.back().offset + pieces_.back().bytes + granule_;
   piece.bytes = up_to(granule_, bytes);
-  if (piece.offset + piece.bytes > handle_.stride)
+  if (piece.offset + piece.bytes > extent_)
     throw Error(ErrorCode::runtime_failure,
                 fmt::format("symmetric heap is full: it has {} bytes, and {} more are more than a GPU has",
                             piece.offset, piece.bytes));
@@ -128,7 +129,7 @@ void CudaHeap::add_piece(World& world, std::size_t bytes) {
 
 // All ranks get their memory, or all fail.
 void CudaHeap::take(World& world, Piece& piece) {
-  const CUmemAllocationProp p = properties(device_, one_process_);
+  const CUmemAllocationProp p = properties(device_, by_files_);
   std::string why;
   try {
     IMBREX_DRIVER_TRY(create, &piece.own, piece.bytes, &p, 0);
@@ -149,7 +150,11 @@ void CudaHeap::take(World& world, Piece& piece) {
 // Maps every rank's memory: threads hand each other the handles themselves, processes file descriptors.
 void CudaHeap::share(World& world, Piece& piece) {
   std::vector<Handle> handles(static_cast<std::size_t>(ranks_));
-  if (one_process_) {
+  if (local_) {
+    const std::lock_guard guard(mapping);
+    return map_rank(piece, handle_.rank, piece.own);
+  }
+  if (!by_files_) {
     world.all_gather(&piece.own, handles.data(), sizeof piece.own);
     map(piece, handles);
     return;
@@ -209,7 +214,7 @@ void CudaHeap::unmap() noexcept {
   for (const Piece& piece : pieces_)
     for (int r = 0; r < piece.mapped; ++r)
       driver().unmap(base + handle_.stride * static_cast<std::size_t>(r) + piece.offset, piece.bytes);
-  if (base != 0) driver().free_address(base, handle_.stride * static_cast<std::size_t>(ranks_));
+  if (base != 0) driver().free_address(base, reserved());
   // The memory itself lives until the last rank has unmapped it.
   for (const Piece& piece : pieces_)
     if (piece.own != 0) driver().release(piece.own);

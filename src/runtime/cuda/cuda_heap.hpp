@@ -15,8 +15,9 @@ class CudaHeap final : public SymmetricHeap {
   /// Collective; the ranks' devices are selected. `bytes` per rank, the same on all, are taken and zeroed here;
   /// addresses are reserved for as much as a device has, so that the heap can grow. Between processes the allocations
   /// travel as file descriptors, none of which is left open. Throws Error(runtime_failure) naming the attribute that a
-  /// device lacks, or the rank whose memory cannot be taken or mapped.
-  CudaHeap(World& world, int device, std::size_t bytes);
+  /// device lacks, or the rank whose memory cannot be taken or mapped. `local`: no rank's memory is mapped by another
+  /// one, and every rank's place in handle() is the own one.
+  CudaHeap(World& world, int device, std::size_t bytes, bool local = false);
   ~CudaHeap() override;
   CudaHeap(const CudaHeap&) = delete;
   CudaHeap& operator=(const CudaHeap&) = delete;
@@ -34,7 +35,7 @@ class CudaHeap final : public SymmetricHeap {
   /// Whether `p` lies in this rank's part.
   bool holds(const void* p) const {
     const auto* first = handle_.at(handle_.rank, 0);
-    return p >= first && p < first + handle_.stride;
+    return p >= first && p < first + extent_;
   }
 
  private:
@@ -45,6 +46,7 @@ class CudaHeap final : public SymmetricHeap {
     int mapped = 0;  // ranks whose memory is mapped
   };
 
+  std::size_t reserved() const { return extent_ * static_cast<std::size_t>(local_ ? 1 : ranks_); }
   void add_piece(World& world, std::size_t bytes);
   void take(World& world, Piece& piece);
   void share(World& world, Piece& piece);
@@ -52,7 +54,9 @@ class CudaHeap final : public SymmetricHeap {
   void map_rank(Piece& piece, int rank, CUmemGenericAllocationHandle handle);
   void unmap() noexcept;
 
-  bool one_process_;  // ranks are threads
+  bool by_files_;  // allocations travel as file descriptors
+  bool local_;
+  std::size_t extent_ = 0;  // bytes of addresses for a rank
   HeapHandle handle_;
   OffsetAllocator allocator_{0};
   int device_, ranks_;

@@ -35,7 +35,8 @@ std::size_t bytes_of(const std::vector<T>& v) {
 }  // namespace
 
 CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, int device,
-                             std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed, const CudaOptions& options)
+                             std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed, const CudaOptions& options,
+                             const Beside& beside)
     : StreamExecution(calls, options.timeline),
       world_(world),
       heap_(heap),
@@ -43,6 +44,7 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
       tasks_(std::move(tasks)),
       plan_(tasks_->frame()),
       options_(options),
+      beside_(beside),
       layout_(std::move(surveyed.layout)),
       survey_(std::move(surveyed.tables)),
       own_epoch_(options.testing.first_epoch),
@@ -51,8 +53,8 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
 
 CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults,
                              int device, std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed,
-                             TableMemory& memory, const CudaOptions& options)
-    : CudaExecution(world, heap, calls, device, std::move(tasks), std::move(surveyed), options) {
+                             TableMemory& memory, const CudaOptions& options, const Beside& beside)
+    : CudaExecution(world, heap, calls, device, std::move(tasks), std::move(surveyed), options, beside) {
   offset_ = heap.allocate_or_grow(world, layout_.bytes() + state_bytes);
   place_.emplace(heap, offset_);
   state_offset_ = offset_ + layout_.bytes();
@@ -134,7 +136,13 @@ void CudaExecution::agree_on_kernel(TableMemory& memory) {
               listed.begin());
   });
   kernel_ = all.front() < std::ssize(listed) ? listed[static_cast<std::size_t>(all.front())] : &plain;
-  workers_ = workers_of_rank(*kernel_, workers_of(*kernel_, device_), options_.ranks_per_gpu, survey_.kept_free());
+  const int most = workers_of(*kernel_, device_);
+  workers_ =
+      std::min(workers_of_rank(*kernel_, most, options_.ranks_per_gpu, survey_.kept_free()), most - beside_.strays);
+  IMBREX_EXPECTS(workers_ > 0,
+                 "kernel '{}' runs {} blocks or pairs of them at once on this GPU, of which {} are for what "
+                 "runs beside it",
+                 kernel_->name, most, beside_.strays);
   table_ = tables.take(kernel_->shape);
 }
 
@@ -217,7 +225,7 @@ void CudaExecution::set_protocol() {
   p.stride = heap_.handle().stride;
   p.rank = static_cast<std::uint32_t>(world_.rank());
   p.ranks = static_cast<std::uint32_t>(world_.size());
-  p.readers = static_cast<std::uint32_t>(workers_ * kernel_->shape.cluster);  // one thread of each block
+  p.readers = blocks() + beside_.readers;  // one thread of each block
   p.pause_seed = static_cast<std::uint32_t>(options_.testing.delays);
   p.max_pause_ns = options_.testing.delays == 0 ? 0 : static_cast<std::uint32_t>(options_.testing.max_delay * 1e9);
 
@@ -363,7 +371,7 @@ void CudaExecution::launch(const Addresses& operands, cudaStream_t stream, Call 
     IMBREX_CUDA_TRY(cudaEventRecord(copied_, copies_));
   }
   args_.protocol.self_advancing = skipping_ ? 0 : 1;
-  IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, maps_, options_.ranks_per_gpu == 1, stream));
+  IMBREX_CUDA_TRY(kernel_->launch(args_, workers_, maps_, options_.ranks_per_gpu == 1 && beside_.readers == 0, stream));
   // The caller's A may change once its copies have left; so may the next flags.
   if (copies) IMBREX_CUDA_TRY(cudaStreamWaitEvent(stream, copied_, 0));
   if (skipping_) IMBREX_CUDA_TRY(skip_epoch(skip_, stream));
@@ -432,6 +440,9 @@ std::string CudaExecution::fault_message() const {
     return runtime::fault_text(f, fmt::format("rank {}", world_.rank()), limit,
                                fmt::format("for all ranks to end epoch {} of a captured graph", epoch), "of them");
   const std::shared_ptr<const Plan> whole = of_fault().tasks_->whole();
+  if (f.kind == static_cast<std::uint32_t>(FaultKind::arrival))
+    return runtime::fault_text(f, task_name(*whole, world_.rank(), static_cast<int>(f.place[0]), f.place[1]), limit,
+                               fmt::format("for the kernel beside it to begin in epoch {}", epoch), "blocks");
   return runtime::fault_text(f, task_name(*whole, world_.rank(), static_cast<int>(f.place[0]), f.place[1]), limit,
                              fmt::format("for signal {} in epoch {}", std::uint32_t{f.place[2]}, epoch), "posts");
 }

@@ -20,13 +20,19 @@ namespace imbrex::cuda {
 
 class CudaPool;
 
+/// What runs beside the kernel on its GPU, in the same epochs (lanes/mixed_execution.hpp).
+struct Beside {
+  std::uint32_t readers = 0;  ///< of the epoch, beside the kernel's blocks
+  int strays = 0;  ///< blocks that may have started before the kernel's, each where one of those should stand
+};
+
 class CudaExecution final : public StreamExecution {
  public:
   /// Collective. The device is selected; `heap`, `calls` and `faults` outlive the execution. `memory` is for the
   /// tables; what is no longer needed of it comes back.
   CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults, int device,
                 std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed, TableMemory& memory,
-                const CudaOptions& options);
+                const CudaOptions& options, const Beside& beside = {});
   /// Not collective, and waits for no kernel: a plan that takes turns with others of the pool, which outlives it.
   /// `leading`: rank 0's tasks, by which the kernel is chosen; null on rank 0, whose own they are. Throws
   /// Error(invalid_input) where copy engines take part, or no kernel runs the plan: the same on every rank.
@@ -47,8 +53,11 @@ class CudaExecution final : public StreamExecution {
   bool captured() const { return captured_; }
 
  private:
+  friend class MixedExecution;  // whose compute lane it is
+
   CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, int device,
-                std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed, const CudaOptions& options);
+                std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed, const CudaOptions& options,
+                const Beside& beside = {});
 
   void launch(const Addresses& operands, cudaStream_t stream, Call call) override;
   void await(cudaStream_t stream) override;
@@ -65,6 +74,7 @@ class CudaExecution final : public StreamExecution {
   void start_counters();
   void set_operands(const Addresses& operands);
   void copy(std::size_t step, const Addresses& operands, std::uint64_t copy_index, cudaStream_t stream);
+  std::uint32_t blocks() const { return static_cast<std::uint32_t>(workers_ * kernel_->shape.cluster); }
   bool faulty() const { return runtime::is_faulty(*fault_); }
   std::string fault_message() const;
   [[noreturn]] void throw_fault();
@@ -89,6 +99,7 @@ class CudaExecution final : public StreamExecution {
   std::unique_ptr<plan::TaskStream> tasks_;
   const Plan& plan_;  // their frame, with tasks only where they are stored
   CudaOptions options_;
+  Beside beside_;
   execute::HeapLayout layout_;
   TableSurvey survey_;
   CudaPool* pool_ = nullptr;  // where it takes turns

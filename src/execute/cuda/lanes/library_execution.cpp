@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "execute/cuda/lanes/mixed_execution.hpp"
 #include "execute/cuda/libraries/library_steps.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/cuda/libraries/shared_libraries.hpp"
@@ -380,8 +381,20 @@ class PreparingLibraries final : public Libraries {
       : shared_(std::make_shared<SharedLibraries>(world, calls, device, ranks_per_gpu)) {}
 
   std::unique_ptr<StreamExecution> prepare(const Plan& plan, const CudaOptions& options) override {
+    return made([&] { return std::make_unique<LibraryExecution>(shared_, plan, options); });
+  }
+
+  std::unique_ptr<StreamExecution> prepare(LanePlan lanes, std::unique_ptr<CudaExecution> kernel,
+                                           const CudaOptions& options) override {
+    return made(
+        [&] { return std::make_unique<MixedExecution>(shared_, std::move(lanes), std::move(kernel), options); });
+  }
+
+ private:
+  template <typename Make>
+  std::unique_ptr<StreamExecution> made(Make&& make) {
     try {
-      return std::make_unique<LibraryExecution>(shared_, plan, options);
+      return make();
     } catch (const Error& error) {
       // Refusals are alike on all ranks; any other failure the others must learn of.
       if (error.code() == ErrorCode::runtime_failure) shared_->world().fail(error.what());
@@ -389,7 +402,6 @@ class PreparingLibraries final : public Libraries {
     }
   }
 
- private:
   std::shared_ptr<SharedLibraries> shared_;
 };
 

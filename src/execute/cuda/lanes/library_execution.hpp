@@ -4,10 +4,13 @@
 
 #include <memory>
 
+#include "execute/cuda/lanes/lane_plan.hpp"
 #include "execute/cuda/lanes/stream_execution.hpp"
 #include "imbrex/world.hpp"
 
 namespace imbrex::cuda {
+
+class CudaExecution;
 
 /// What the executions of one executor share: NCCL's communicators and cuBLASLt's handle.
 class Libraries {
@@ -16,6 +19,10 @@ class Libraries {
 
   /// Collective. The plan passed check_format. Returns when every kernel has run once.
   virtual std::unique_ptr<StreamExecution> prepare(const Plan& plan, const CudaOptions& options) = 0;
+
+  /// The same of a plan with library queues beside tiles, which `kernel` runs (lanes/mixed_execution.hpp).
+  virtual std::unique_ptr<StreamExecution> prepare(LanePlan lanes, std::unique_ptr<CudaExecution> kernel,
+                                                   const CudaOptions& options) = 0;
 };
 
 /// Collective; the device is selected, `calls` outlives what is made. Where more than one rank has a GPU, ranks are

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "execute/layout.hpp"
@@ -25,7 +26,9 @@ inline constexpr std::size_t operand_alignment = 16;
 class LibraryMemory {
  public:
   /// The plan outlives it; the device is selected.
-  explicit LibraryMemory(const Plan& plan) : plan_(plan), apart_(plan.buffers.size(), nowhere) {
+  /// `given`: where its workspaces lie, by buffer; empty: they are taken here.
+  explicit LibraryMemory(const Plan& plan, std::vector<std::byte*> given = {})
+      : plan_(plan), given_(std::move(given)), apart_(plan.buffers.size(), nowhere) {
     std::size_t bytes = 0;
     const auto take = [&](std::size_t size) {
       const std::size_t offset = bytes;
@@ -36,8 +39,9 @@ class LibraryMemory {
       const std::int64_t length = b.layout == Layout::column_major ? b.rows : b.cols,
                          pitch = plan::pitch_of(plan_.problem, b, static_cast<int>(pitches_.size()));
       pitches_.push_back(pitch == 0 ? length : pitch);
-      offsets_.push_back(
-          b.role == BufferRole::workspace ? take(static_cast<std::size_t>(b.rows * b.cols) * size_of(b.type)) : bytes);
+      offsets_.push_back(b.role == BufferRole::workspace && given_.empty()
+                             ? take(static_cast<std::size_t>(b.rows * b.cols) * size_of(b.type))
+                             : bytes);
     }
     for (const RankPlan& rank : plan_.ranks)
       for (const Queue& queue : rank.queues)
@@ -80,6 +84,7 @@ class LibraryMemory {
   std::byte* base_of(int buffer, const Addresses& operands) const {
     switch (plan_.buffers[static_cast<std::size_t>(buffer)].role) {
       case BufferRole::workspace:
+        if (!given_.empty()) return given_[static_cast<std::size_t>(buffer)];
         return static_cast<std::byte*>(workspaces_.get()) + offsets_[static_cast<std::size_t>(buffer)];
       case BufferRole::output: return static_cast<std::byte*>(execute::output_of(operands, plan_.problem, buffer));
       case BufferRole::input: break;
@@ -101,6 +106,7 @@ class LibraryMemory {
   static constexpr std::size_t nowhere = ~std::size_t{0};
 
   const Plan& plan_;
+  std::vector<std::byte*> given_;
   std::vector<std::int64_t> pitches_;  // by buffer
   std::vector<std::size_t> offsets_;   // of workspaces, by buffer
   std::vector<std::size_t> apart_;     // of second copies

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <set>
+#include <utility>
 
 #include "base/ceil_div.hpp"
 #include "base/narrow.hpp"
@@ -20,9 +21,10 @@ std::size_t scales_at(const LibraryGemm& gemm) { return (gemm.workspace_bytes() 
 
 }  // namespace
 
-LibrarySteps::LibrarySteps(SharedLibraries& libraries, const Plan& plan, const LibraryProgram& program)
-    : libraries_(libraries), plan_(plan), program_(program), memory_(plan) {
-  make_communicators();
+LibrarySteps::LibrarySteps(SharedLibraries& libraries, const Plan& plan, const LibraryProgram& program,
+                           std::vector<std::byte*> workspaces, int most_sms)
+    : libraries_(libraries), plan_(plan), program_(program), memory_(plan, std::move(workspaces)) {
+  make_communicators(most_sms);
   make_gemms();
   make_reports();
 }
@@ -34,18 +36,18 @@ void LibrarySteps::leak() {
 }
 
 // NCCL is loaded only where a plan needs it.
-void LibrarySteps::make_communicators() {
+void LibrarySteps::make_communicators(int most_sms) {
   std::set<std::vector<int>> rank_sets;
   for (const auto& [number, parts] : execute::collective_groups(plan_))
     if (parts.front()->backend == Backend::nccl)
       rank_sets.insert(ranks_of(*parts.front(), plan_));
     else
       own_ = &libraries_.collectives();
-  libraries_.make_communicators(rank_sets);
+  libraries_.make_communicators(rank_sets, most_sms);
   for (const LibraryStep& step : program_.steps) {
     const auto* work = std::get_if<Collective>(&step.work);
     const bool nccl = work != nullptr && work->backend == Backend::nccl;
-    communicators_.push_back(nccl ? &libraries_.communicator(ranks_of(*work, plan_)) : nullptr);
+    communicators_.push_back(nccl ? &libraries_.communicator(ranks_of(*work, plan_), most_sms) : nullptr);
   }
 }
 

@@ -19,7 +19,10 @@ class LibrarySteps {
  public:
   /// Collective; the device is selected, all arguments outlive it. Makes the products, their memory, and the
   /// communicators. Throws Error(invalid_input) if cuBLASLt knows no way for a product.
-  LibrarySteps(SharedLibraries& libraries, const Plan& plan, const LibraryProgram& program);
+  /// `workspaces`: where they lie, by buffer; empty: they are taken here. `most_sms`: that a collective of NCCL's may
+  /// take; 0: as many as it likes.
+  LibrarySteps(SharedLibraries& libraries, const Plan& plan, const LibraryProgram& program,
+               std::vector<std::byte*> workspaces = {}, int most_sms = 0);
 
   /// Queues step `i` of the program, once.
   void launch(std::size_t i, const Addresses& operands, cudaStream_t stream) const;
@@ -33,7 +36,7 @@ class LibrarySteps {
  private:
   const Buffer& buffer(const Region& r) const { return plan_.buffers[static_cast<std::size_t>(r.buffer)]; }
   std::byte* at(const Region& r, const Addresses& operands) const { return memory_.at(r, operands); }
-  void make_communicators();
+  void make_communicators(int most_sms);
   void make_gemms();
   void make_reports();
   void copy(const Transfer& transfer, const Addresses& operands, cudaStream_t stream) const;

@@ -26,15 +26,16 @@ SharedLibraries::~SharedLibraries() {
 }
 
 // One after another, in one order on all ranks, so that none waits for a rank that waits for it.
-void SharedLibraries::make_communicators(const std::set<std::vector<int>>& rank_sets) {
+void SharedLibraries::make_communicators(const std::set<std::vector<int>>& rank_sets, int most_sms) {
   if (!rank_sets.empty()) {
     why_no_captures_ = runtime::expect_nccl_environment(world_);
     if (ranks_per_gpu_ > 1) runtime::expect_own_nccl_hosts(world_, runtime::gpu_of(device_).uuid);
   }
   for (const std::vector<int>& ranks : rank_sets) {
-    if (!made_.insert(ranks).second) continue;
-    auto made = std::make_unique<runtime::Communicator>(world_, device_, ranks);
-    if (std::binary_search(ranks.begin(), ranks.end(), world_.rank())) communicators_[ranks] = std::move(made);
+    if (!made_.insert({most_sms, ranks}).second) continue;
+    auto made = std::make_unique<runtime::Communicator>(world_, device_, ranks, most_sms);
+    if (std::binary_search(ranks.begin(), ranks.end(), world_.rank()))
+      communicators_[{most_sms, ranks}] = std::move(made);
   }
 }
 
@@ -46,7 +47,7 @@ CudaCollectives& SharedLibraries::collectives() {
 }
 
 void SharedLibraries::check() const {
-  for (const auto& [ranks, communicator] : communicators_) communicator->check();
+  for (const auto& [key, communicator] : communicators_) communicator->check();
   if (collectives_) collectives_->look();
 }
 
@@ -54,7 +55,7 @@ void SharedLibraries::abort() noexcept {
   // First: NCCL's abort waits for the device, where a kernel of theirs may wait for the rank that is lost.
   if (collectives_) collectives_->abort();
   std::vector<runtime::Communicator*> all;
-  for (const auto& [ranks, communicator] : communicators_) all.push_back(communicator.get());
+  for (const auto& [key, communicator] : communicators_) all.push_back(communicator.get());
   runtime::Communicator::abort(all);
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collectives/cuda/cuda_collectives.hpp"
@@ -28,12 +29,15 @@ class SharedLibraries {
   int device() const { return device_; }
   cublasLtHandle_t handle() const { return handle_.get(); }
 
-  /// Collective over the world, with the same sets on every rank: makes the communicators that there are not yet.
+  /// Collective over the world, with the same arguments on every rank: makes the communicators that there are not yet,
+  /// whose collectives take no more than `most_sms`, or with 0 as many as NCCL likes.
   /// Throws Error(invalid_input), on every rank, where a rank's environment does not let NCCL be used.
-  void make_communicators(const std::set<std::vector<int>>& rank_sets);
+  void make_communicators(const std::set<std::vector<int>>& rank_sets, int most_sms = 0);
 
   /// The one of a set that this rank belongs to, and that was made.
-  runtime::Communicator& communicator(const std::vector<int>& ranks) const { return *communicators_.at(ranks); }
+  runtime::Communicator& communicator(const std::vector<int>& ranks, int most_sms = 0) const {
+    return *communicators_.at({most_sms, ranks});
+  }
 
   /// Why all-to-alls of the communicators are not captured, the same on every rank; empty if they are.
   const std::string& why_no_captured_all_to_all() const { return why_no_captures_; }
@@ -57,8 +61,9 @@ class SharedLibraries {
   int device_, ranks_per_gpu_;
   std::unique_ptr<cublasLtContext, HandleDelete> handle_;
   std::string why_no_captures_;
-  std::set<std::vector<int>> made_;  // also those that this rank does not belong to
-  std::map<std::vector<int>, std::unique_ptr<runtime::Communicator>> communicators_;
+  using Key = std::pair<int, std::vector<int>>;  // most SMs; ranks
+  std::set<Key> made_;                           // also those that this rank does not belong to
+  std::map<Key, std::unique_ptr<runtime::Communicator>> communicators_;
   std::unique_ptr<CudaCollectives> collectives_;
 };
 

@@ -137,8 +137,9 @@ IMBREX_DEVICE CopyState& copies_of(device::State& state) { return *reinterpret_c
 
 /// device::Fault::kind, and what its places are.
 enum class FaultKind : std::uint32_t {
-  task,  ///< queue, task, signal: expected so many posts of the epoch
-  skip,  ///< a round over all ranks behind a captured epoch: expected so many ranks
+  task,     ///< queue, task, signal: expected so many posts of the epoch
+  skip,     ///< a round over all ranks behind a captured epoch: expected so many ranks
+  arrival,  ///< queue, task: expected so many blocks of the kernel beside it to have begun
 };
 
 /// When the parts of a task began and ended, in nanoseconds of the GPU's global timer; 0: there was no such part. Kept

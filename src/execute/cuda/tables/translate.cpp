@@ -57,8 +57,7 @@ class Translation {
     switch (queue.engine) {
       case Engine::compute: add_compute(queue.workers); break;
       case Engine::copy: add_copy(); break;
-      case Engine::library:
-        IMBREX_EXPECTS(false, "{}: tasks of library queues do not run beside tiles of Imbrex' kernel", where());
+      case Engine::library: break;  // lanes beside the kernel run them (lanes/lane_plan.hpp)
     }
   }
 

@@ -59,6 +59,7 @@ const Nccl& nccl() {
     library.find(f.get_last_error, "ncclGetLastError");
     library.find(f.get_unique_id, "ncclGetUniqueId");
     library.find(f.init_rank, "ncclCommInitRank");
+    library.find_optional(f.init_rank_config, "ncclCommInitRankConfig");
     library.find(f.destroy, "ncclCommDestroy");
     library.find(f.abort, "ncclCommAbort");
     library.find(f.get_async_error, "ncclCommGetAsyncError");
@@ -75,10 +76,14 @@ const Nccl& nccl() {
   return loaded;
 }
 
-Communicator::Communicator(World& world, int device, const std::vector<int>& ranks)
+Communicator::Communicator(World& world, int device, const std::vector<int>& ranks, int most_sms)
     : world_(world), device_(device), ranks_(ranks.size()) {
   // A library that is missing here is missing for all ranks, and leaves the world as it is.
   const Nccl& n = nccl();
+  int version = 0;
+  n.get_version(&version);
+  IMBREX_EXPECTS(most_sms == 0 || (n.init_rank_config != nullptr && version >= NCCL_VERSION(2, 17, 0)),
+                 "collectives on {} SMs at most: NCCL {} does not take a limit, 2.17 and later do", most_sms, version);
   try {
     ncclUniqueId id{};
     if (world.rank() == ranks.front())
@@ -90,11 +95,14 @@ Communicator::Communicator(World& world, int device, const std::vector<int>& ran
     if (own == ranks.end()) return;
     id = ids[static_cast<std::size_t>(ranks.front())];
     const auto made = std::make_shared<ncclComm_t>(nullptr);
-    auto started =
-        on_a_thread(device, std::packaged_task<ncclResult_t()>([&n, made, id, size = static_cast<int>(ranks.size()),
-                                                                place = static_cast<int>(own - ranks.begin())] {
-                      return n.init_rank(made.get(), size, id, place);
-                    }));
+    auto started = on_a_thread(
+        device, std::packaged_task<ncclResult_t()>([&n, made, id, size = static_cast<int>(ranks.size()),
+                                                    place = static_cast<int>(own - ranks.begin()), most_sms] {
+          if (most_sms == 0) return n.init_rank(made.get(), size, id, place);
+          ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+          config.maxCTAs = most_sms;
+          return n.init_rank_config(made.get(), size, id, place, &config);
+        }));
     const auto begin = std::chrono::steady_clock::now();
     while (started.wait_for(milliseconds(1)) != std::future_status::ready) {
       world.throw_if_failed();

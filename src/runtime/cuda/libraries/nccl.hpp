@@ -18,6 +18,9 @@ struct Nccl {
   decltype(&::ncclGetVersion) get_version = nullptr;
   decltype(&::ncclGetUniqueId) get_unique_id = nullptr;
   decltype(&::ncclCommInitRank) init_rank = nullptr;
+  /// Since NCCL 2.14, with most SMs since 2.17; null before.
+  ncclResult_t (*init_rank_config)(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
+                                   ncclConfig_t* config) = nullptr;
   decltype(&::ncclCommDestroy) destroy = nullptr;
   decltype(&::ncclCommAbort) abort = nullptr;
   decltype(&::ncclCommGetAsyncError) get_async_error = nullptr;
@@ -41,8 +44,9 @@ class Communicator {
  public:
   /// Joins these `ranks`, ascending. Collective over the whole world; the ranks' devices are selected. A rank that
   /// is none of them has an object that it does not use. Throws Error(runtime_failure) where NCCL is missing, and,
-  /// failing the world, where it does not start; ends when another rank fails.
-  Communicator(World& world, int device, const std::vector<int>& ranks);
+  /// failing the world, where it does not start; ends when another rank fails. `most_sms`: that a collective may take;
+  /// 0: as many as NCCL likes. Throws Error(invalid_input) where this NCCL cannot be told.
+  Communicator(World& world, int device, const std::vector<int>& ranks, int most_sms = 0);
   /// The streams that it worked on are idle, and graphs that captured its work are destroyed: NCCL waits for those.
   ~Communicator();
   Communicator(const Communicator&) = delete;

@@ -1,0 +1,36 @@
+#include "execute/cuda/lanes/joint.hpp"
+
+namespace imbrex::cuda {
+namespace {
+
+// Beside the limit of a wait: what a host takes to end collectives (runtime::Communicator), and more.
+constexpr std::uint64_t patience_ns = 60'000'000'000;
+
+__device__ void stay(const JointArgs& args) {
+  const std::uint64_t begin = device::now_ns();
+  while (device::load_relaxed(&args.record->ended) == 0u) {
+    device::pause_ns(1000);
+    if (device::now_ns() - begin > args.protocol.limit_ns + patience_ns) __trap();
+  }
+}
+
+__global__ void __launch_bounds__(32) join(const __grid_constant__ JointArgs args) {
+  if (threadIdx.x == 0 && !run_joint(args)) stay(args);
+}
+
+}  // namespace
+
+cudaError_t launch_joint(const JointArgs& args, cudaStream_t stream) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(1);
+  config.blockDim = dim3(32);
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, join, args);
+}
+
+cudaError_t load_joint() {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, join);
+}
+
+}  // namespace imbrex::cuda

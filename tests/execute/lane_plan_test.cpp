@@ -1,0 +1,348 @@
+// What joins the kernel and the library lanes of one rank's GPU, without a GPU: plans run on a model of streams,
+// events, counters and in-order workers, in random schedules and with one hardware queue for all streams.
+#include "execute/cuda/lanes/lane_plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+
+#include "execute/cuda/refusal.hpp"
+#include "imbrex/error.hpp"
+#include "plan/builder.hpp"
+#include "support/random_plan.hpp"
+
+namespace imbrex {
+namespace {
+
+using namespace imbrex::cuda;
+
+constexpr Operator operators[] = {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
+                                  Operator::gemm_all_to_all};
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+// What a GPU is given for one epoch, in the order of the launch, and what becomes of it.
+class Model {
+ public:
+  Model(const Plan& plan, int rank, const LanePlan& lanes)
+      : rank_(plan.ranks[index(rank)]), lanes_(lanes), counters_(index(rank_.signals)), posts_(index(rank_.signals)) {
+    const auto& steps = lanes.program.steps;
+    std::size_t j = 0;
+    const auto joints = [&](std::size_t step, bool early) {
+      for (; j < lanes.joints.size() && lanes.joints[j].step == step && lanes.joints[j].early == early; ++j)
+        calls_.push_back({Call::joint, j, lanes.joints[j].stream});
+    };
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      joints(i, true);
+      for (const std::size_t before : steps[i].waits) {
+        EXPECT_LT(before, i);
+        EXPECT_TRUE(steps[before].awaited);
+        calls_.push_back({Call::event, before, steps[i].stream});
+      }
+      joints(i, false);
+      calls_.push_back({Call::step, i, steps[i].stream});
+    }
+    joints(steps.size(), false);
+    EXPECT_EQ(j, lanes.joints.size()) << "a joint is launched nowhere";
+    ended_.resize(steps.size());
+    over_.resize(calls_.size());
+    heads_.resize(rank_.queues.size());
+  }
+
+  // One thing at a time, in an order that `random` chooses; what is wrong, or nothing. With one hardware queue no call
+  // begins before all that were launched before it have begun, and no stream's before its last one has ended; a call
+  // that waits has begun, but where a call has to wait for an event, all behind it do.
+  std::string run(test::Random& random, bool one_queue) {
+    for (;;) {
+      std::vector<std::function<void()>> ready;
+
+      for (std::size_t q = 0; q < heads_.size(); ++q) add_kernel(q, ready);
+      if (!lanes_.behind || kernel_over()) add_calls(one_queue, ready);
+      if (!wrong_.empty()) return wrong_;
+      if (ready.empty()) break;
+      ready[static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(ready.size()) - 1))]();
+    }
+    for (std::size_t c = 0; c < calls_.size(); ++c)
+      if (!over_[c]) return "call " + std::to_string(c) + " never ends";
+    if (!kernel_over()) return "the kernel never ends";
+    // What was waited for by counters has come as often as the plan says: the next epoch counts on.
+    for (std::size_t s = 0; s < posts_.size(); ++s)
+      if (counted_[s] && counters_[s] != posts_[s]) return "signal " + std::to_string(s) + " lost posts";
+    return "";
+  }
+
+ private:
+  struct Call {
+    enum { joint, event, step } kind;
+    std::size_t number, stream;
+  };
+
+  const Task& task_of(std::size_t step) const {
+    const LibraryStep& s = lanes_.program.steps[step];
+    return rank_.queues[index(s.queue)].tasks[s.task];
+  }
+  bool kernel_over() const {
+    for (std::size_t q = 0; q < heads_.size(); ++q)
+      if (rank_.queues[q].engine == Engine::compute && heads_[q] < rank_.queues[q].tasks.size()) return false;
+    return true;
+  }
+
+  // What the plan says has to hold when a task begins.
+  void expect_met(const Task& task, const std::string& what) {
+    for (const Wait& wait : task.waits)
+      if (posts_[index(wait.signal)] < wait.count) wrong_ = what + " begins too early";
+  }
+
+  void add_kernel(std::size_t q, std::vector<std::function<void()>>& ready) {
+    const Queue& queue = rank_.queues[q];
+    if (queue.engine != Engine::compute || heads_[q] == queue.tasks.size()) return;
+    const Task& task = queue.tasks[heads_[q]];
+    for (const Wait& wait : task.waits) {
+      counted_[index(wait.signal)] = true;
+      if (counters_[index(wait.signal)] < wait.count) return;
+    }
+    ready.push_back([this, q, &task] {
+      expect_met(task, "a kernel task");
+      for (const Post& post : task.posts) ++posts_[index(post.signal)], ++counters_[index(post.signal)];
+      ++heads_[q];
+    });
+  }
+
+  bool can_end(const Call& call) {
+    if (call.kind == Call::event) return ended_[call.number];
+    if (call.kind == Call::step) return true;
+    for (const Gate& gate : lanes_.joints[call.number].gates) {
+      counted_[index(gate.signal)] = true;
+      if (counters_[index(gate.signal)] < gate.count) return false;
+    }
+    return true;
+  }
+
+  void add_calls(bool one_queue, std::vector<std::function<void()>>& ready) {
+    std::map<std::size_t, bool> blocked;  // by stream
+    for (std::size_t c = 0; c < calls_.size(); ++c) {
+      const Call& call = calls_[c];
+      if (over_[c]) continue;
+      if (blocked[call.stream]) {
+        if (one_queue) return;  // it stands at the queue's head until its stream's last one has ended
+        continue;
+      }
+      blocked[call.stream] = true;
+      const bool can = can_end(call);
+      if (can) ready.push_back([this, c] { end(c); });
+      if (one_queue && call.kind == Call::event && !can) return;
+    }
+  }
+
+  void end(std::size_t c) {
+    const Call& call = calls_[c];
+    over_[c] = true;
+    if (call.kind == Call::joint) {
+      for (const int signal : lanes_.joints[call.number].posts) ++counters_[index(signal)];
+    } else if (call.kind == Call::step) {
+      expect_met(task_of(call.number), "step " + std::to_string(call.number));
+      for (const Post& post : task_of(call.number).posts) ++posts_[index(post.signal)];
+      ended_[call.number] = true;
+    }
+  }
+
+  const RankPlan& rank_;
+  const LanePlan& lanes_;
+  std::vector<Call> calls_;
+  std::vector<bool> over_, ended_;               // by call; by step
+  std::vector<std::uint32_t> counters_, posts_;  // by signal: as seen by waits, as the plan's tasks have posted
+  std::map<std::size_t, bool> counted_;          // signals that somebody waits for by their counter
+  std::vector<std::size_t> heads_;               // by compute queue
+  std::string wrong_;
+};
+
+std::string run(const Plan& plan, int rank, const LanePlan& lanes, test::Random& random, bool one_queue) {
+  return Model(plan, rank, lanes).run(random, one_queue);
+}
+
+test::RandomCase signaled_case(test::Random& random) {
+  for (;;) {
+    test::RandomCase c = test::random_case(random, {6, 90, true, true});
+    if (c.strategy == Strategy::signaled && c.problem.ranks > 1) return c;
+  }
+}
+
+TEST(LanePlan, RandomSignaledPlansRunInEverySchedule) {
+  test::Random random(test::seed_from_environment());
+  int gathers = 0, behind = 0;
+  for (int i = 0; i < 120; ++i) {
+    const test::RandomCase c = signaled_case(random);
+    SCOPED_TRACE(test::describe(c));
+    const Plan plan = make_plan(c.problem, c.strategy, c.knobs);
+    ASSERT_TRUE(runs_in_lanes(plan));
+    if (const std::string refused = cuda::refusal_of_plan(plan); !refused.empty()) {
+      EXPECT_TRUE(c.knobs.kept_free == 0 || c.knobs.transport == Transport::store || c.knobs.codec) << refused;
+      continue;
+    }
+    for (int rank = 0; rank < c.problem.ranks; ++rank) {
+      const LanePlan lanes = lane_plan(plan, rank);
+      EXPECT_EQ(lanes.kept_free, c.knobs.kept_free);
+      EXPECT_EQ(lanes.lanes(), 1u);
+      EXPECT_EQ(lanes.behind, c.knobs.kept_free == 0);
+      for (const bool one_queue : {false, true})
+        EXPECT_EQ(run(plan, rank, lanes, random, one_queue), "") << "rank " << rank << ' ' << one_queue;
+      behind += lanes.behind ? 1 : 0;
+      gathers += c.problem.op == Operator::all_gather_gemm ? 1 : 0;
+    }
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(gathers, 0);
+  EXPECT_GT(behind, 0);
+}
+
+// Whatever is left out of what joins the lanes, the model notices: the test above can fail.
+TEST(LanePlan, NothingThatJoinsLanesCanBeLeftOut) {
+  test::Random random(test::seed_from_environment());
+  int tried = 0;
+  for (int i = 0; i < 40; ++i) {
+    test::RandomCase c = signaled_case(random);
+    c.knobs.kept_free = 4;
+    c.knobs.transport = Transport::push;
+    const Plan plan = make_plan(c.problem, c.strategy, c.knobs);
+    const LanePlan lanes = lane_plan(plan, 0);
+    for (std::size_t j = 0; j < lanes.joints.size(); ++j) {
+      LanePlan less = lanes;
+      Joint& joint = less.joints[j];
+      if (joint.posts.empty() && joint.gates.empty()) continue;
+      joint.posts.empty() ? joint.gates.pop_back() : joint.posts.pop_back();
+      bool noticed = false;
+      for (int attempt = 0; attempt < 200 && !noticed; ++attempt) noticed = !run(plan, 0, less, random, false).empty();
+      EXPECT_TRUE(noticed) << test::describe(c) << ", joint " << j;
+      ++tried;
+    }
+  }
+  EXPECT_GT(tried, 40);
+}
+
+Plan signaled(Operator op, const Knobs& knobs) {
+  return make_plan({op, 256, 128, 64, 2, Type::bf16}, Strategy::signaled, knobs);
+}
+
+TEST(LanePlan, CollectivesWaitByGatesAndTilesForPosts) {
+  const Knobs knobs{.tile_m = 32, .tile_n = 64, .groups = {1, 3}, .kept_free = 2};
+  const LanePlan scatter = lane_plan(signaled(Operator::gemm_reduce_scatter, knobs), 1);
+  ASSERT_EQ(scatter.program.steps.size(), 2u);
+  ASSERT_EQ(scatter.joints.size(), 3u);
+  EXPECT_FALSE(scatter.kernel_waits);
+  EXPECT_TRUE(scatter.joints[0].first);
+  // Two owners' rows of tiles, two tiles each.
+  EXPECT_EQ(scatter.joints[0].gates, (std::vector<Gate>{{0, 4}}));
+  EXPECT_EQ(scatter.joints[1].gates, (std::vector<Gate>{{1, 12}}));
+  for (const Joint& joint : scatter.joints) EXPECT_TRUE(joint.posts.empty());
+  const LanePlan gather = lane_plan(signaled(Operator::all_gather_gemm, knobs), 1);
+  EXPECT_TRUE(gather.kernel_waits);
+  ASSERT_EQ(gather.joints.size(), 3u);
+  for (const Joint& joint : gather.joints) EXPECT_TRUE(joint.gates.empty());
+  EXPECT_TRUE(gather.joints[0].posts.empty());
+  EXPECT_EQ(gather.joints[1].posts, std::vector<int>{0});
+  EXPECT_EQ(gather.joints[2].posts, std::vector<int>{1});
+  EXPECT_EQ(gather.joints[2].step, 2u);
+}
+
+std::string refusal(const Plan& plan) {
+  try {
+    lane_plan(plan, 0);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+    return error.what();
+  }
+  return "";
+}
+
+#define EXPECT_REFUSAL(plan, text)                               \
+  do {                                                           \
+    const std::string message = refusal(plan);                   \
+    EXPECT_NE(message.find(text), std::string::npos) << message; \
+  } while (false)
+
+// The first queue of rank 0 with such tasks.
+Queue& queue_of(Plan& plan, Engine engine) {
+  for (Queue& queue : plan.ranks[0].queues)
+    if (queue.engine == engine && !queue.tasks.empty()) return queue;
+  throw std::logic_error("no such queue");
+}
+
+TEST(LanePlan, RefusalsNameTheTaskAndTheReason) {
+  const Knobs knobs{.tile_m = 32, .tile_n = 64, .groups = {1, 3}, .kept_free = 2};
+  const Plan scatter = signaled(Operator::gemm_reduce_scatter, knobs);
+  const Plan gather = signaled(Operator::all_gather_gemm, knobs);
+  EXPECT_EQ(refusal(scatter), "");
+  EXPECT_EQ(refusal(gather), "");
+
+  // Tiles that wait for collectives need SMs beside the kernel; collectives that wait for tiles do not.
+  Knobs none = knobs;
+  none.kept_free = 0;
+  EXPECT_TRUE(lane_plan(signaled(Operator::gemm_reduce_scatter, none), 0).behind);
+  EXPECT_REFUSAL(signaled(Operator::all_gather_gemm, none), "waits for library tasks, and the plan keeps 0 SMs free");
+  EXPECT_NE(cuda::refusal_of_plan(signaled(Operator::all_gather_gemm, none)).find("(tile)"), std::string::npos);
+
+  Plan plan = gather;
+  for (Task& task : queue_of(plan, Engine::library).tasks) std::get<Collective>(task.work).backend = Backend::imbrex;
+  EXPECT_REFUSAL(plan, "whose backend must be nccl");
+
+  plan = scatter;
+  queue_of(plan, Engine::library).tasks.push_back({Product{}, {}, {}});
+  EXPECT_REFUSAL(plan, "library queues run no products");
+
+  plan = scatter;
+  plan.ranks[0].queues.push_back({Engine::copy, 0, {{Transfer{}, {}, {}}}});
+  EXPECT_REFUSAL(plan, "runs no copy queues");
+
+  plan = scatter;
+  queue_of(plan, Engine::compute).tasks.front().posts = {{1, 0}};
+  EXPECT_REFUSAL(plan, "posts to rank 1");
+
+  plan = scatter;
+  std::get<Tile>(queue_of(plan, Engine::compute).tasks.front().work).stores.front().to.rank = 1;
+  EXPECT_REFUSAL(plan, "stores to rank 1; beside library queues, tasks stay on their rank");
+
+  plan = scatter;
+  for (Buffer& buffer : plan.buffers)
+    if (buffer.role == BufferRole::workspace) buffer.copies = 2;
+  EXPECT_REFUSAL(plan, "has 2 copies");
+
+  plan = scatter;
+  queue_of(plan, Engine::library).tasks.front().waits.front().count = 99;
+  EXPECT_REFUSAL(plan, "waits for posts of tasks that come behind it");
+}
+
+// A lane that waits for tiles which wait for another lane's: the steps are launched in an order that runs in one
+// hardware queue, not lane by lane in turn.
+TEST(LanePlan, SeveralLanesAreLaunchedInAnOrderThatRuns) {
+  const auto nothing = [](std::vector<Wait> waits, std::vector<Post> posts) {
+    return Task{Transfer{}, std::move(waits), std::move(posts)};
+  };
+  Plan plan = signaled(Operator::gemm_reduce_scatter, {.tile_m = 32, .tile_n = 64, .groups = {4}, .kept_free = 3});
+  for (RankPlan& rank : plan.ranks) rank = {4, {}};
+  // Signal 0: lane 2 to the kernel; 1: kernel to lane 1; 2: lane 1 to lane 2, an event; 3: both sides to lane 2.
+  plan.ranks[0].queues = {
+      {Engine::compute, 0, {nothing({{0}}, {{0, 1}, {0, 3}})}},
+      {Engine::library, 0, {nothing({{1}}, {{0, 2}})}, {}, ClusterMode::any, 3},
+      {Engine::library, 0, {nothing({}, {{0, 0}, {0, 3}}), nothing({{2}, {3, 2}}, {})}},
+  };
+  const LanePlan lanes = lane_plan(plan, 0);
+  EXPECT_EQ(lanes.lanes(), 2u);
+  ASSERT_EQ(lanes.program.steps.size(), 3u);
+  EXPECT_EQ(lanes.program.steps[0].queue, 2);
+  EXPECT_EQ(lanes.program.steps[1].queue, 1);
+  EXPECT_EQ(lanes.program.steps[2].waits, std::vector<std::size_t>{1});
+  test::Random random(test::seed_from_environment());
+  for (int i = 0; i < 50; ++i)
+    for (const bool one_queue : {false, true}) EXPECT_EQ(run(plan, 0, lanes, random, one_queue), "") << one_queue;
+  // Without room for both lanes' gates:
+  plan.ranks[0].queues[1].kept_free = 1;
+  EXPECT_REFUSAL(plan, "keeps 1 SMs free (kept_free); the kernel takes all others, and each of the 2 streams");
+  // Each waits for the other.
+  plan.ranks[0].queues[1].kept_free = 3;
+  plan.ranks[0].queues[2].tasks.front().waits = {{1}};
+  EXPECT_REFUSAL(plan, "queue 1 task 0");
+}
+
+}  // namespace
+}  // namespace imbrex
