@@ -146,7 +146,8 @@ void MixedExecution::make_joints() {
   IMBREX_CUDA_TRY(load_joint());
 }
 
-// Loads every kernel, and lets NCCL connect, before an epoch counts.
+// Loads every kernel, and lets NCCL connect, before an epoch counts. Collectives last, and once all ranks are there: a
+// kernel that is loaded behind one can keep from a peer, in the same process, what that one waits for.
 void MixedExecution::run_first() {
   std::size_t bytes = 0;
   for (const Buffer& b : lanes_.libraries.buffers)
@@ -158,13 +159,18 @@ void MixedExecution::run_first() {
   Addresses operands{from.get(), from.get(), to.get(), from.get(), scales, scales};
   operands.more.fill({from.get(), from.get(), to.get()});
   operands.gathered = to.get();
-  try {
-    IMBREX_CUDA_TRY(cudaMemsetAsync(from.get(), 0, bytes, stream()));
+  const auto run = [&](bool collectives) {
     for (std::size_t i = 0; i < lanes_.program.steps.size(); ++i) {
+      if (std::holds_alternative<Collective>(lanes_.program.steps[i].work) != collectives) continue;
       steps_->launch(i, operands, stream());
       await_within([&] { return cudaStreamQuery(stream()); }, first_limit);
     }
     world_.barrier();
+  };
+  try {
+    IMBREX_CUDA_TRY(cudaMemsetAsync(from.get(), 0, bytes, stream()));
+    run(false);
+    run(true);
   } catch (const Error&) {
     if (stuck_) static_cast<void>(from.release()), static_cast<void>(to.release());
     throw;

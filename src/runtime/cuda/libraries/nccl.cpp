@@ -19,6 +19,8 @@ using std::chrono::milliseconds, std::chrono::seconds;
 
 // NCCL looks at the whole machine when it starts.
 constexpr auto start_limit = seconds(60);
+// As many blocks as every NCCL that takes a limit knows.
+constexpr int most_blocks = 32;
 // What a rank may take to abandon a communicator, within which ranks end after another one is lost.
 constexpr auto end_limit = seconds(3);
 
@@ -100,7 +102,7 @@ Communicator::Communicator(World& world, int device, const std::vector<int>& ran
                                                     place = static_cast<int>(own - ranks.begin()), most_sms] {
           if (most_sms == 0) return n.init_rank(made.get(), size, id, place);
           ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-          config.maxCTAs = most_sms;
+          config.maxCTAs = std::min(most_sms, most_blocks);
           return n.init_rank_config(made.get(), size, id, place, &config);
         }));
     const auto begin = std::chrono::steady_clock::now();
