@@ -46,6 +46,9 @@ void validate_pitches(const Problem& problem) {
     IMBREX_EXPECTS(value == 0 || (value >= info.length() && value <= plan::most_extent),
                    "{} = {}: it must be 0, or from {}, the elements of a row of {}, to {}", name, value, info.length(),
                    info.name, plan::most_extent);
+    IMBREX_EXPECTS(value == 0 || info.lines() <= plan::most_bytes / 4 / value,
+                   "{} = {}: {} rows of {} so far apart are larger than 2^46 bytes", name, value, info.lines(),
+                   info.name);
   };
   for (std::size_t i = 0; i < problem.more_n.size(); ++i) {
     IMBREX_EXPECTS(problem.more_n[i] > 0 || problem.more_ldb[i] == 0,

@@ -2,10 +2,13 @@
 // kernels, exact where the operands are whole numbers, and within their bounds elsewhere.
 #include <gtest/gtest.h>
 
+#include "base/convert.hpp"
 #include "execute/cuda/tables/table_survey.hpp"
 #include "gpu/gpu_case.hpp"
+#include "gpu/ranks.hpp"
 #include "imbrex/error.hpp"
 #include "plan/problem.hpp"
+#include "support/operators.hpp"
 #include "support/random_plan.hpp"
 
 namespace imbrex {
@@ -226,6 +229,31 @@ TEST(GpuOutputs, WithGapsBetweenRowsOfLibraries) {
       const Knobs k{.partial = output_type(p.type)};
       expect_right(make_plan(p, strategy, k), {}, test::describe({p, strategy, k}));
     }
+  }
+}
+
+// Operands in host memory are copied to the GPU and back; what is between the caller's rows stays.
+TEST(GpuOutputs, WithGapsBetweenRowsInHostMemory) {
+  NEEDS_GPUS(1);
+  for (const int ranks : test::rank_counts(1)) {
+    if (ranks > 4) continue;
+    const auto body = [&](World& world) {
+      OperatorOptions options;
+      options.device = Device::cuda;
+      options.cuda.ranks_per_gpu = test::ranks_per_gpu();
+      for (int i = 0; i < 4; ++i) {
+        Problem p{static_cast<Operator>(i), 48 * ranks, 64 * ranks, 64 * ranks, ranks, Type::bf16, i % 2 == 0};
+        p.lda = p.k + 8, p.ldb = p.n + 16, p.ldo = p.n + 3;
+        const auto op = test::make_operator(world, p.op, test::shape_of(p), options);
+        const std::vector<std::byte> got = test::result_of(world, *op, p, 5);
+        const jobs::Reference reference =
+            jobs::reference_of(op->plan(), *test::seeded_operands(p, 5), world.rank(), Device::cuda);
+        const std::vector<float> values = base::floats_of(output_type(p.type), got);
+        if (!(jobs::compare(reference, values, output_type(p.type), shapes_of(p).out.cols).worst <= 1)) return 1;
+      }
+      return 0;
+    };
+    EXPECT_EQ(test::on_world(ranks, {.heap_bytes = 1 << 22, .wait_limit = 20}, body), 0) << ranks << " ranks";
   }
 }
 

@@ -81,41 +81,6 @@ TEST(Pitches, OfSumsThatTravelAsCodes) {
     }
 }
 
-// The operator's result without what lies between its rows, where nothing may have been written. Operands are those of
-// the problem, in memory that is poison elsewhere.
-std::vector<std::byte> result_of(World& world, GemmOperator& op, const Problem& problem) {
-  const auto values = test::seeded_operands(plan::without_gaps(problem), 5);
-  std::vector<std::vector<std::byte>> memory;
-  std::vector<Operand> operands;
-  const std::vector<OperandInfo> infos = operands_of(problem);
-  for (const OperandInfo& info : infos) {
-    if (info.role == OperandRole::output)
-      memory.emplace_back(info.bytes(), std::byte{0xff});
-    else if (info.name == "bias")
-      memory.push_back(values->bias(world.rank()));
-    else
-      memory.push_back(jobs::with_gaps(info, values->part(info.name == "a", world.rank())));
-    operands.push_back(op.operand(info.name, memory.back().data(), problem.m));
-    // What the problem says, the operator says, too.
-    if (operands.back().view != info.at(memory.back().data())) throw Error(ErrorCode::unsound, "another view");
-  }
-  op.run(operands);
-  if (!jobs::gaps_are_poison(infos.back(), memory.back())) throw Error(ErrorCode::unsound, "a write between rows");
-  return jobs::without_gaps(infos.back(), memory.back());
-}
-
-GemmShape shape_of(const Problem& p) {
-  return {.m = p.m,
-          .n = p.n,
-          .k = p.k,
-          .type = p.type,
-          .bias = p.bias,
-          .b_layout = p.b_layout,
-          .lda = p.lda,
-          .ldb = p.ldb,
-          .ldo = p.ldo};
-}
-
 // The bits are those of the operator whose operands lie without gaps; with any M, for each.
 TEST(Pitches, OfOperatorsChangeNoBits) {
   test::Random random(test::seed_from_environment() + 3);
@@ -134,14 +99,14 @@ TEST(Pitches, OfOperatorsChangeNoBits) {
     const std::int64_t less = any_m ? unit * random.between(1, p.m / unit) : p.m;
     SCOPED_TRACE(test::describe({spread, *options.strategy, *options.knobs}));
     const auto body = [&](World& world) {
-      GemmShape plain = shape_of(p), with = shape_of(spread);
+      GemmShape plain = test::shape_of(p), with = test::shape_of(spread);
       plain.any_m = with.any_m = any_m;
       const auto one = test::make_operator(world, p.op, plain, options),
                  other = test::make_operator(world, p.op, with, options);
       for (const std::int64_t m : {p.m, less, p.m}) {
         Problem of_m = p, spread_of_m = spread;
         of_m.m = spread_of_m.m = m;
-        if (result_of(world, *one, of_m) != result_of(world, *other, spread_of_m)) return 1;
+        if (test::result_of(world, *one, of_m, 5) != test::result_of(world, *other, spread_of_m, 5)) return 1;
       }
       return 0;
     };
@@ -155,8 +120,8 @@ TEST(Pitches, OfOperatorsThatChooseForThemselves) {
                             Operator::gemm_all_to_all}) {
     const Problem p{.op = op, .m = 64, .n = 32, .k = 64, .ranks = 2, .lda = 72, .ldb = 40, .ldo = 33};
     const auto body = [&](World& world) {
-      const auto own = test::make_operator(world, op, shape_of(p), test::on_cpu());
-      const std::vector<std::byte> got = result_of(world, *own, p);
+      const auto own = test::make_operator(world, op, test::shape_of(p), test::on_cpu());
+      const std::vector<std::byte> got = test::result_of(world, *own, p, 5);
       const auto values = test::seeded_operands(p, 5);
       const jobs::Reference reference = jobs::reference_of(own->plan(), *values, world.rank());
       const OperandInfo out = own->operands().back();

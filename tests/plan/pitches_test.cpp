@@ -136,6 +136,16 @@ TEST(Pitches, TravelAsJson) {
   }
 }
 
+TEST(Pitches, OperandsAreNoLargerThanPlansMayHave) {
+  Problem problem{Operator::gemm_all_reduce, std::int64_t{1} << 20, 8, 8, 1, Type::bf16};
+  Plan plan = make_plan(problem, Strategy::sequential, {});
+  plan.problem.lda = std::int64_t{1} << 24;
+  EXPECT_FALSE(check_format(plan).has_value());
+  ++plan.problem.lda;
+  test::expect_fault(plan, Fault::malformed,
+                     "lda = 16777217: 1048576 rows of a so far apart are larger than 2^46 bytes");
+}
+
 // Only addresses change, but for collectives, which read and write workspaces in place of what has gaps.
 TEST(Pitches, LeaveFusedPlansAsTheyAre) {
   test::Random random(test::seed_from_environment());

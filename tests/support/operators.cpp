@@ -4,6 +4,7 @@
 
 #include "base/convert.hpp"
 #include "imbrex/error.hpp"
+#include "jobs/operand_memory.hpp"
 
 namespace imbrex::test {
 
@@ -38,6 +39,39 @@ std::unique_ptr<jobs::OperandSource> seeded_operands(Problem problem, std::uint6
   request.problem = problem;
   request.seed = seed;
   return jobs::open_operands(request, problem);
+}
+
+GemmShape shape_of(const Problem& p) {
+  return {.m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .type = p.type,
+          .bias = p.bias,
+          .b_layout = p.b_layout,
+          .lda = p.lda,
+          .ldb = p.ldb,
+          .ldo = p.ldo};
+}
+
+std::vector<std::byte> result_of(World& world, GemmOperator& op, const Problem& problem, std::uint64_t seed) {
+  const auto values = seeded_operands(problem, seed);
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<Operand> operands;
+  const std::vector<OperandInfo> infos = operands_of(problem);
+  for (const OperandInfo& info : infos) {
+    if (info.role == OperandRole::output)
+      memory.emplace_back(info.bytes(), std::byte{0xff});
+    else if (info.name == "bias")
+      memory.push_back(values->bias(world.rank()));
+    else
+      memory.push_back(jobs::with_gaps(info, values->part(info.name == "a", world.rank())));
+    operands.push_back(op.operand(info.name, memory.back().data(), problem.m));
+    // What the problem says, the operator says, too.
+    if (operands.back().view != info.at(memory.back().data())) throw Error(ErrorCode::unsound, "another view");
+  }
+  op.run_and_wait(operands);
+  if (!jobs::gaps_are_poison(infos.back(), memory.back())) throw Error(ErrorCode::unsound, "a write between rows");
+  return jobs::without_gaps(infos.back(), memory.back());
 }
 
 OperatorCase::OperatorCase(World& world, Operator op, const GemmShape& shape, const OperatorOptions& options,

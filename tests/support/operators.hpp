@@ -25,6 +25,14 @@ std::unique_ptr<GemmOperator> make_operator(World& world, Operator op, const Gem
 /// Operands from a seed, the same on every rank.
 std::unique_ptr<jobs::OperandSource> seeded_operands(Problem problem, std::uint64_t seed);
 
+/// What makes an operator of that problem: sizes, type, bias, layout of B and leading dimensions.
+GemmShape shape_of(const Problem& problem);
+
+/// What the operator of one output gives where its operands, in host memory, lie as the problem says: without what is
+/// between its rows. Operands are those of a seed, with poison between their rows. Throws Error(unsound) if something
+/// was written between those of the output.
+std::vector<std::byte> result_of(World& world, GemmOperator& op, const Problem& problem, std::uint64_t seed);
+
 class OperatorCase {
  public:
   OperatorCase(World& world, Operator op, const GemmShape& shape, const OperatorOptions& options,

@@ -27,8 +27,8 @@ class TaskStream;
 /// Makes the tasks of a plan, one after another or all at once (src/plan/task_stream.hpp).
 using TaskMaker = std::function<std::unique_ptr<plan::TaskStream>()>;
 
-/// Where one rank's operands lie, as operands_of(problem) lists them, without gaps; those that the problem has not are
-/// null. A simulated run takes none. An executor says where the memory must live (host memory for the CPU executor).
+/// Where one rank's operands lie, as operands_of(problem) lists them; those that the problem has not are null. A
+/// simulated run takes none. An executor says where the memory must live (host memory for the CPU executor).
 struct Addresses {
   const void* a = nullptr;
   const void* b = nullptr;
