@@ -14,11 +14,11 @@
 #include "choose/choose_gpu.hpp"
 #include "execute/cuda/lanes/stream_execution.hpp"
 #include "imbrex/error.hpp"
-#include "imbrex/gpu.hpp"
 #include "imbrex/world.hpp"
 #include "jobs/measure/random_bytes.hpp"
 #include "jobs/measure/turns.hpp"
 #include "jobs/operand_memory.hpp"
+#include "runtime/cuda/survey.hpp"
 
 namespace {
 
@@ -37,7 +37,7 @@ int measure(World& world, int rounds) {
   CudaOptions options;
   options.heap_bytes = std::size_t{1} << 26;
   const auto executor = make_cuda_executor(world, options);
-  const choose::GpuKind gpus = choose::kind_of(survey_gpus(), 1, false);
+  const choose::GpuKind gpus = choose::kind_of(runtime::survey_gpus_here(), 1, false);
   fmt::print("{}, microseconds\n{:>6} {:>6} {:>6}  {:>8} {:>8} {:>6}  {:>8} {:>8} {:>6}  {}\n", gpus.name, "M", "N",
              "K", "KxN", "NxK", "ratio", "cuBLAS", "NxK", "ratio", "kernel of NxK");
   double own = 0, library = 0;

@@ -216,9 +216,12 @@ TEST(GpuSignaled, GraphsWithDelays) {
   c.options.testing.max_delay = 2e-5;
   c.replays = rounds(1000, 4);
   std::vector<Plan> plans;
-  for (const Operator op : operators)
+  for (const Operator op : operators) {
+    // Rows of tiles of a rank's part, or of all of M.
+    const GroupSizes groups = op == Operator::gemm_all_reduce ? GroupSizes{3, 6} : GroupSizes{1, 2};
     plans.push_back(make_plan({op, 520, 256, 128, ranks, Type::fp16}, Strategy::signaled,
-                              {.tile_m = 64, .tile_n = 64, .groups = {1, 2}, .kept_free = 8, .partial = Type::fp16}));
+                              {.tile_m = 64, .tile_n = 64, .groups = groups, .kept_free = 8, .partial = Type::fp16}));
+  }
   plans.push_back(make_plan(
       {Operator::gemm_all_reduce, 520, 256, 128, ranks, Type::fp16}, Strategy::signaled,
       {.tile_m = 64, .tile_n = 64, .groups = {5, 20, 11}, .packed = true, .kept_free = 8, .partial = Type::fp16}));

@@ -164,8 +164,10 @@ TEST(CheckCalls, ARefusalInCIsEverybodys) {
   imbrex_unique_id id;
   ASSERT_EQ(imbrex_make_unique_id(&id), IMBREX_OK);
   const auto rank_main = [&](int rank) {
-    const imbrex_world_options roomy{
-        .size = sizeof(imbrex_world_options), .heap_bytes = 1 << 24, .wait_limit = 20, .gpu = nullptr};
+    imbrex_world_options roomy{};
+    roomy.size = sizeof roomy;
+    roomy.heap_bytes = 1 << 24;
+    roomy.wait_limit = 20;
     imbrex_world* world = nullptr;
     EXPECT_EQ(imbrex_world_connect(&id, rank, 2, &roomy, &world), IMBREX_OK) << imbrex_error_message();
     imbrex_collective* sum = nullptr;

@@ -1,7 +1,9 @@
 #include "execute/cuda/libraries/shared_libraries.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
+#include <thread>
 
 #include "runtime/bootstrap/nccl_hosts.hpp"
 #include "runtime/cuda/device.hpp"
@@ -46,8 +48,18 @@ CudaCollectives& SharedLibraries::collectives() {
   return *collectives_;
 }
 
+// NCCL sees a broken connection perhaps sooner than the world sees that a rank was lost, and cannot say which: the
+// world gets a moment to name it.
 void SharedLibraries::check() const {
-  for (const auto& [key, communicator] : communicators_) communicator->check();
+  try {
+    for (const auto& [key, communicator] : communicators_) communicator->check();
+  } catch (const Error&) {
+    for (int i = 0; i < 100; ++i) {
+      world_.throw_if_failed();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    throw;
+  }
   if (collectives_) collectives_->look();
 }
 
