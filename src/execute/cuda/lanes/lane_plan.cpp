@@ -161,8 +161,6 @@ class LanePlanner {
   void leave_libraries() {
     Plan& left = lanes_.libraries;
     left.problem = plan_.problem;
-    left.strategy = plan_.strategy;
-    left.knobs = plan_.knobs;
     left.signal_copies = plan_.signal_copies;
     left.buffers = plan_.buffers;
     std::optional<int> kept_free;
