@@ -15,23 +15,6 @@ namespace {
 // 4 operators x 3 strategies x 4 types, at least this many problems each.
 constexpr int problems_per_combination = 9;
 
-jobs::RunResult run_once(const jobs::RunRequest& request, int& code) {
-  jobs::RunResult result;
-  code = run(request, [&](const jobs::RunResult& r) { result = r; });
-  return result;
-}
-
-// Within its bound, and the same bits twice. Returns the largest error over the bound.
-double expect_right(test::Random& random, const test::RandomCase& c) {
-  const jobs::RunRequest request = test::verified_run(random, c);
-  SCOPED_TRACE(test::describe(c));
-  int code = -1;
-  const jobs::RunResult result = run_once(request, code);
-  EXPECT_EQ(code, 0) << result.message;
-  EXPECT_TRUE(result.verified);
-  return result.max_error_over_bound;
-}
-
 TEST(Correctness, RandomProblems) {
   test::Random random(test::seed_from_environment());
   int count = 0;
@@ -46,7 +29,7 @@ TEST(Correctness, RandomProblems) {
           while (problem.op != op);
           test::set_type(random, problem, type);
           const Knobs knobs = test::random_knobs(random, problem, strategy);
-          closest = std::max(closest, expect_right(random, {problem, strategy, knobs}));
+          closest = std::max(closest, test::expect_right(random, {problem, strategy, knobs}));
           if (testing::Test::HasFailure()) return;
           ++count;
         }
@@ -66,7 +49,7 @@ TEST(Correctness, SignaledPlansOfAnyGroups) {
     c.knobs.tile_m = random.one_of<std::int64_t>({8, 16, 48});
     c.knobs.tile_n = random.one_of<std::int64_t>({8, 16, 56});
     test::set_groups(random, c.problem, c.knobs, 5);
-    closest = std::max(closest, expect_right(random, c));
+    closest = std::max(closest, test::expect_right(random, c));
     if (testing::Test::HasFailure()) return;
   }
   std::cout << "the largest error was " << closest << " of its bound\n";
@@ -89,7 +72,7 @@ TEST(Correctness, ProductsCutAlongK) {
         c.knobs = test::random_knobs(random, c.problem, c.strategy);
         c.knobs.split_k = parts;
         if (parts > 1) c.knobs.cluster_k = 1;
-        closest = std::max(closest, expect_right(random, c));
+        closest = std::max(closest, test::expect_right(random, c));
         if (testing::Test::HasFailure()) return;
       }
   std::cout << "the largest error was " << closest << " of its bound\n";

@@ -4,8 +4,6 @@
 
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/machine.hpp"
-#include "jobs/run.hpp"
-#include "support/exact_run.hpp"
 #include "support/random_run.hpp"
 
 namespace imbrex {
@@ -38,16 +36,8 @@ TEST(Outputs, AreExactOnRandomProblems) {
       c.knobs.split_k = static_cast<int>(random.between(2, 4));
       c.knobs.cluster_k = 1;
     }
-    SCOPED_TRACE(test::describe(c));
-    const Plan plan = make_plan(c.problem, c.strategy, c.knobs);
-    const auto finding = check(plan);
-    ASSERT_FALSE(finding.has_value()) << finding->message;
-    const WorldOptions world{.heap_bytes = 1 << 24, .wait_limit = 60};
-    CpuOptions options;
-    options.workers = static_cast<int>(random.between(1, 2));
-    options.testing.delays = i % 4 == 0 ? static_cast<std::uint64_t>(i) + 1 : 0;
-    options.testing.max_delay = 1e-4;
-    ASSERT_EQ(run_threads(c.problem.ranks, world, [&](World& w) { return test::run_exact(w, plan, options, 3); }), 0);
+    test::expect_exact(random, c, i);
+    if (testing::Test::HasFailure()) return;
     lists += c.problem.more_n.front() > 0;
     gathered += c.problem.gathered_a;
   }
@@ -60,12 +50,8 @@ TEST(Outputs, AreWithinTheirBoundsOnRandomProblems) {
   double closest = 0;
   for (int i = 0; i < problems; ++i) {
     const test::RandomCase c = random_outputs(random, i % 20 == 0 ? 300 : 100, true);
-    SCOPED_TRACE(test::describe(c));
-    const jobs::RunRequest request = test::verified_run(random, c);
-    jobs::RunResult result;
-    ASSERT_EQ(run(request, [&](const jobs::RunResult& r) { result = r; }), 0) << result.message;
-    ASSERT_TRUE(result.verified);
-    closest = std::max(closest, result.max_error_over_bound);
+    closest = std::max(closest, test::expect_right(random, c));
+    if (testing::Test::HasFailure()) return;
   }
   std::cout << "the largest error was " << closest << " of its bound\n";
   EXPECT_GT(closest, 0);

@@ -9,9 +9,7 @@
 #include "imbrex/error.hpp"
 #include "jobs/operand_memory.hpp"
 #include "jobs/reference.hpp"
-#include "jobs/run.hpp"
 #include "plan/problem.hpp"
-#include "support/exact_run.hpp"
 #include "support/operators.hpp"
 #include "support/random_run.hpp"
 
@@ -35,16 +33,8 @@ TEST(Pitches, AreExactOnRandomProblems) {
   for (int i = 0; i < problems; ++i) {
     test::RandomCase c = random_pitches(random, 60, false);
     c.problem.type = c.knobs.partial = Type::fp32;
-    SCOPED_TRACE(test::describe(c));
-    const Plan plan = make_plan(c.problem, c.strategy, c.knobs);
-    const auto finding = check(plan);
-    ASSERT_FALSE(finding.has_value()) << finding->message;
-    const WorldOptions world{.heap_bytes = 1 << 24, .wait_limit = 60};
-    CpuOptions options;
-    options.workers = static_cast<int>(random.between(1, 2));
-    options.testing.delays = i % 4 == 0 ? static_cast<std::uint64_t>(i) + 1 : 0;
-    options.testing.max_delay = 1e-4;
-    ASSERT_EQ(run_threads(c.problem.ranks, world, [&](World& w) { return test::run_exact(w, plan, options, 3); }), 0);
+    test::expect_exact(random, c, i);
+    if (testing::Test::HasFailure()) return;
     ++cases[static_cast<int>(c.problem.op)][static_cast<int>(c.strategy)];
   }
   for (const auto& of_operator : cases)
@@ -56,12 +46,8 @@ TEST(Pitches, AreWithinTheirBoundsOnRandomProblems) {
   double closest = 0;
   for (int i = 0; i < problems; ++i) {
     const test::RandomCase c = random_pitches(random, i % 20 == 0 ? 300 : 100, true);
-    SCOPED_TRACE(test::describe(c));
-    const jobs::RunRequest request = test::verified_run(random, c);
-    jobs::RunResult result;
-    ASSERT_EQ(run(request, [&](const jobs::RunResult& r) { result = r; }), 0) << result.message;
-    ASSERT_TRUE(result.verified);
-    closest = std::max(closest, result.max_error_over_bound);
+    closest = std::max(closest, test::expect_right(random, c));
+    if (testing::Test::HasFailure()) return;
   }
   std::cout << "the largest error was " << closest << " of its bound\n";
   EXPECT_GT(closest, 0);
@@ -75,9 +61,8 @@ TEST(Pitches, OfSumsThatTravelAsCodes) {
       test::RandomCase c{{op, 64, 128, 64, 4, Type::bf16}, strategy, {.tile_m = 16, .tile_n = 64}};
       c.knobs.codec = parse_codec_pair("int8");
       c.problem.lda = 17, c.problem.ldb = 131, c.problem.ldo = 140;
-      const jobs::RunRequest request = test::verified_run(random, c);
-      jobs::RunResult result;
-      ASSERT_EQ(run(request, [&](const jobs::RunResult& r) { result = r; }), 0) << result.message;
+      test::expect_right(random, c);
+      if (testing::Test::HasFailure()) return;
     }
 }
 

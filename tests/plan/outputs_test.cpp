@@ -7,6 +7,7 @@
 #include "imbrex/error.hpp"
 #include "plan/expect_fault.hpp"
 #include "plan/operand_buffers.hpp"
+#include "plan/refusal_of.hpp"
 
 namespace imbrex {
 namespace {
@@ -24,22 +25,13 @@ Knobs small_tiles(Transport transport = Transport::push) {
   return {.tile_m = 8, .tile_n = 8, .cluster = 1, .group = 2, .transport = transport};
 }
 
-std::string refusal_of(const Problem& problem) {
-  try {
-    validate(problem);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_input);
-    return error.what();
-  }
-  return "";
-}
-
 void expect_refused(const Problem& problem, const std::string& text) {
-  EXPECT_NE(refusal_of(problem).find(text), std::string::npos) << refusal_of(problem) << "; expected: " << text;
+  EXPECT_NE(test::refusal_of(problem).find(text), std::string::npos)
+      << test::refusal_of(problem) << "; expected: " << text;
 }
 
 TEST(Outputs, AreRefusedByName) {
-  EXPECT_EQ(refusal_of(three_outputs()), "");
+  EXPECT_EQ(test::refusal_of(three_outputs()), "");
   for (const Operator op : {Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all}) {
     Problem problem{op, 64, 48, 32, 2, Type::bf16};
     problem.more_n = {16, 0};
@@ -59,11 +51,11 @@ TEST(Outputs, AreRefusedByName) {
   expect_refused(problem, "together: they may be 2147483647");
   problem = three_outputs();
   problem.type = Type::e4m3;
-  EXPECT_EQ(refusal_of(problem), "");
+  EXPECT_EQ(test::refusal_of(problem), "");
   problem.scales = Scales::tensor;
   expect_refused(problem, "more_n holds 16 with scales tensor");
   problem.more_n = {};
-  EXPECT_EQ(refusal_of(problem), "");
+  EXPECT_EQ(test::refusal_of(problem), "");
 }
 
 TEST(Outputs, OperandsHaveNamesAndPlaces) {

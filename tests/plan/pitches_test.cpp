@@ -8,6 +8,7 @@
 #include "plan/fields.hpp"
 #include "plan/operand_buffers.hpp"
 #include "plan/problem.hpp"
+#include "plan/refusal_of.hpp"
 #include "support/random_plan.hpp"
 
 namespace imbrex {
@@ -20,16 +21,6 @@ Problem three_outputs() {
   Problem problem{Operator::all_gather_gemm, 64, 48, 32, 2, Type::bf16, true};
   problem.more_n = {16, 32};
   return problem;
-}
-
-std::string refusal_of(const Problem& problem) {
-  try {
-    validate(problem);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_input);
-    return error.what();
-  }
-  return "";
 }
 
 TEST(Pitches, AreRefusedByNameValueAndRule) {
@@ -52,24 +43,25 @@ TEST(Pitches, AreRefusedByNameValueAndRule) {
       Problem problem = three_outputs();
       c.of(problem) = value;
       const bool fits = value == 0 || (value >= c.length && value <= most);
-      EXPECT_EQ(refusal_of(problem), fits ? ""
-                                          : std::string(c.name) + " = " + std::to_string(value) +
-                                                ": it must be 0, or from " + std::to_string(c.length) +
-                                                ", the elements of a row of " + c.operand + ", to 2147483647");
+      EXPECT_EQ(test::refusal_of(problem), fits ? ""
+                                                : std::string(c.name) + " = " + std::to_string(value) +
+                                                      ": it must be 0, or from " + std::to_string(c.length) +
+                                                      ", the elements of a row of " + c.operand + ", to 2147483647");
     }
   // Where B lies by columns, a row is one of N x K.
   Problem problem = three_outputs();
   problem.b_layout = Layout::column_major;
   problem.ldb = 31;
-  EXPECT_NE(refusal_of(problem).find("ldb = 31: it must be 0, or from 32"), std::string::npos) << refusal_of(problem);
+  EXPECT_NE(test::refusal_of(problem).find("ldb = 31: it must be 0, or from 32"), std::string::npos)
+      << test::refusal_of(problem);
   problem.ldb = 32;
-  EXPECT_EQ(refusal_of(problem), "");
+  EXPECT_EQ(test::refusal_of(problem), "");
   // Without a third B nothing is said of one.
   problem.more_n[1] = 0;
   problem.more_ldb[1] = 64;
-  EXPECT_NE(refusal_of(problem).find("more_ldb holds 64 where more_n holds 0"), std::string::npos);
+  EXPECT_NE(test::refusal_of(problem).find("more_ldb holds 64 where more_n holds 0"), std::string::npos);
   problem.more_ldb[1] = 0, problem.more_ldo[1] = 64;
-  EXPECT_NE(refusal_of(problem).find("more_ldo holds 64 where more_n holds 0"), std::string::npos);
+  EXPECT_NE(test::refusal_of(problem).find("more_ldo holds 64 where more_n holds 0"), std::string::npos);
 }
 
 TEST(Pitches, OperandsAndBuffersHaveThem) {
