@@ -18,6 +18,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "imbrex/advanced/execute.hpp"
@@ -230,8 +231,9 @@ int record(const files::path& plans, const files::path& to) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  for (const auto& [name, value] : {std::pair{"NCCL_NVLS_ENABLE", "0"}, {"NCCL_GRAPH_REGISTER", "0"},
-                                    {"NCCL_SOCKET_IFNAME", "lo"}, {"NCCL_IB_DISABLE", "1"}})
+  using Setting = std::pair<const char*, const char*>;
+  for (const auto& [name, value] : {Setting{"NCCL_NVLS_ENABLE", "0"}, Setting{"NCCL_GRAPH_REGISTER", "0"},
+                                    Setting{"NCCL_SOCKET_IFNAME", "lo"}, Setting{"NCCL_IB_DISABLE", "1"}})
     setenv(name, value, 1);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   try {

@@ -81,4 +81,11 @@ Outcome run_on_gpus(const Plan& plan, const GpuCase& c);
 /// The same for several plans of one number of ranks, one after another on one executor, until one fails.
 std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& c);
 
+/// Runs plans, which are proved first, likewise, and expects results within their bounds, of the same bits every time.
+std::vector<Outcome> expect_right(const std::vector<Plan>& plans, const GpuCase& c);
+void expect_right(const Plan& plan, const GpuCase& c, const std::string& what);
+
+/// Results that are the reference's: operands are whole numbers.
+void expect_exact(const std::vector<Plan>& plans, const GpuCase& c);
+
 }  // namespace imbrex::test
