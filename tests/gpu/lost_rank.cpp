@@ -112,8 +112,8 @@ void expect_others_told(const LossCase& c) {
   EXPECT_EQ(code, 3);
   const std::vector<std::string> list = told.messages.list();
   EXPECT_EQ(list.size(), static_cast<std::size_t>(ranks - 1));
-  const std::string wanted =
-      c.how == How::ends ? "rank " + std::to_string(lost_rank) : "waited longer than " + fmt::format("{}", c.wait_limit);
+  const std::string wanted = c.how == How::ends ? "rank " + std::to_string(lost_rank)
+                                                : "waited longer than " + fmt::format("{}", c.wait_limit);
   for (const std::string& text : list) EXPECT_NE(text.find(wanted), std::string::npos) << text;
   for (int rank = 0; rank < ranks; ++rank)
     EXPECT_LT(told.seconds[static_cast<std::size_t>(rank)], c.wait_limit + patience) << "rank " << rank;

@@ -29,11 +29,6 @@ constexpr int ranks = 4;
 constexpr Operator operators[] = {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
                                   Operator::gemm_all_to_all};
 
-#define NEEDS_SHARING                                                                                     \
-  if (!test::ranks_are_processes() || test::ranks_per_gpu() == 1)                                         \
-    GTEST_SKIP() << "IMBREX_TEST_RANKS=processes and IMBREX_TEST_RANKS_PER_GPU, more than 1, are wanted"; \
-  NEEDS_GPUS(ranks)
-
 // Epochs of a plan, an even number: as many as asked for, else `at_once` under MPS and `in_turn` without.
 int epochs(int at_once, int in_turn) {
   const char* text = std::getenv("IMBREX_TEST_EPOCHS");
@@ -60,7 +55,7 @@ CudaOptions with_heap(std::size_t bytes, int ranks_per_gpu) {
 Problem exact_problem(Operator op) { return {op, 512, 256, 128, ranks, Type::fp32}; }
 
 TEST(GpuProcesses, FusedPlansFromAGraphWithDelays) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   GpuCase c = a_case();
   c.whole_numbers = false;  // bf16 rounds
   c.options.testing.delays = 21;
@@ -76,7 +71,7 @@ TEST(GpuProcesses, FusedPlansFromAGraphWithDelays) {
 }
 
 TEST(GpuProcesses, FusedPlansAreExactOnWholeNumbers) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   GpuCase c = a_case();
   c.repeats = epochs(20, 2);
   std::vector<Plan> plans;
@@ -87,7 +82,7 @@ TEST(GpuProcesses, FusedPlansAreExactOnWholeNumbers) {
 
 // By cuBLASLt and NCCL, which takes every rank for a host; half of the epochs are called, half replayed.
 TEST(GpuProcesses, LibraryPlansGoThroughNccl) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   GpuCase c = a_case();
   const int half = epochs(100, 4) / 2;
   c.repeats = half;
@@ -101,7 +96,7 @@ TEST(GpuProcesses, LibraryPlansGoThroughNccl) {
 
 // Imbrex' own collectives behind a library's product.
 TEST(GpuProcesses, LibraryPlansGoThroughOwnCollectives) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   GpuCase c = a_case();
   c.repeats = c.replays = epochs(100, 4) / 2;
   std::vector<Plan> plans;
@@ -113,7 +108,7 @@ TEST(GpuProcesses, LibraryPlansGoThroughOwnCollectives) {
 
 // As users call them: a plan without copies is chosen, whatever was measured on GPUs of their own.
 TEST(GpuProcesses, OperatorsChooseWhatRunsThere) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   const int calls = epochs(20, 2);
   const int code = test::on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = 30}, [&](World& world) {
     for (const Operator op : operators)
@@ -134,7 +129,7 @@ TEST(GpuProcesses, OperatorsChooseWhatRunsThere) {
 }
 
 TEST(GpuProcesses, WhatCopiesBringIsRefused) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   test::Trouble told;
   const int code = test::on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = 30}, [&](World& world) {
     const auto executor = make_cuda_executor(world, with_heap(1 << 20, test::ranks_per_gpu()));
@@ -154,7 +149,7 @@ TEST(GpuProcesses, WhatCopiesBringIsRefused) {
 
 // A process that sees one GPU may be one of a launcher that shows each its own; here they see the same one.
 TEST(GpuProcesses, TooManyOnAGpuAreNamed) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   if (test::gpus() > test::ranks_per_gpu()) GTEST_SKIP() << "processes see several GPUs";
   test::Trouble told;
   const int code = test::on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = 30}, [&](World& world) {
@@ -175,7 +170,7 @@ TEST(GpuProcesses, TooManyOnAGpuAreNamed) {
 
 // A process that ends between two calls: those that wait for it in a kernel are told, and do not hang.
 TEST(GpuProcesses, ALostProcessEndsTheOthers) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   test::expect_others_told({make_plan({Operator::gemm_all_reduce, 512, 512, 512, ranks, Type::bf16}, Strategy::fused,
                                       {.cluster = 1, .transport = Transport::store})});
 }

@@ -28,11 +28,6 @@ constexpr int ranks = 4;
 constexpr Operator operators[] = {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
                                   Operator::gemm_all_to_all};
 
-#define NEEDS_SHARING                                                                                     \
-  if (!test::ranks_are_processes() || test::ranks_per_gpu() == 1)                                         \
-    GTEST_SKIP() << "IMBREX_TEST_RANKS=processes and IMBREX_TEST_RANKS_PER_GPU, more than 1, are wanted"; \
-  NEEDS_GPUS(ranks)
-
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 // As many as asked for, else `at_once` under MPS and `in_turn` by time slices.
@@ -185,7 +180,7 @@ Plan random_plan(Random& random, Operator op, Type type) {
 }
 
 TEST(GpuSignaled, RandomPlansAreExact) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   NEEDS_LIBRARIES;
   Random random(test::seed_from_environment());
   std::vector<Plan> plans;
@@ -198,7 +193,7 @@ TEST(GpuSignaled, RandomPlansAreExact) {
 }
 
 TEST(GpuSignaled, GraphsWithDelays) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   NEEDS_LIBRARIES;
   GpuCase c = a_case();
   c.options.testing.delays = 33;
@@ -219,7 +214,7 @@ TEST(GpuSignaled, GraphsWithDelays) {
 
 // Beside plans of other strategies, as `run` has them.
 TEST(GpuSignaled, SharesAnExecutorWithOtherPlans) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   NEEDS_LIBRARIES;
   const Problem p{Operator::gemm_reduce_scatter, 512, 256, 128, ranks, Type::fp32};
   const Plan signaled = make_plan(p, Strategy::signaled, {.groups = {1}, .kept_free = 4, .partial = Type::fp32}),
@@ -237,14 +232,14 @@ Plan plan_to_lose(Operator op) {
 class GpuLostRank : public testing::TestWithParam<std::tuple<Operator, test::LossCase::When>> {};
 
 TEST_P(GpuLostRank, EndsTheOthersWhereItsProcessEnds) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   NEEDS_LIBRARIES;
   const auto [op, when] = GetParam();
   test::expect_others_told({plan_to_lose(op), test::LossCase::How::ends, when, 30});
 }
 
 TEST_P(GpuLostRank, EndsTheOthersWhereItStandsStill) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   NEEDS_LIBRARIES;
   const auto [op, when] = GetParam();
   test::expect_others_told({plan_to_lose(op), test::LossCase::How::stops, when, test::mps_runs() ? 3.0 : 8.0});
@@ -266,7 +261,7 @@ INSTANTIATE_TEST_SUITE_P(Signaled, GpuLostRank,
 
 // Plans of libraries alone, whose replays end where a process does.
 TEST(GpuSignaled, ReplaysOfLibrariesAloneEndWithAProcess) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   NEEDS_LIBRARIES;
   for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed})
     for (const When when : {When::before_replays, When::in_a_replay, When::between_replays})

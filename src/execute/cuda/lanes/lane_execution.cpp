@@ -273,6 +273,7 @@ void LaneExecution::finish_oldest() {
 }
 
 void LaneExecution::await(cudaStream_t stream) {
+  look();  // where the world has failed, what is under way has to be ended before this throws
   expect_sound();
   IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
   while (finished_ < queued_) finish_oldest();
