@@ -154,12 +154,14 @@ TEST(GpuSignaled, WhatFindsNoRoomIsRefused) {
 
 // ------------------------------------------------------------------------------------------- ranks that share a GPU
 
-// Whole numbers whose sums over 128 of K an fp16 holds, whoever adds them.
+// Of whole numbers, whose sums over 128 of K an fp16 holds, whoever adds them.
 Plan random_plan(Random& random, Operator op, Type type) {
   const bool odd = type == Type::fp32 || random.chance(0.2);  // else the tensor-core kernels run
   Problem p{op, 0, 0, 0, ranks, type};
+  test::set_type(random, p, type);
+  const std::int64_t row = 16 / static_cast<std::int64_t>(size_of(type));  // the least of those kernels
   const auto size = [&](const std::int64_t* which, std::int64_t parts) {
-    const std::int64_t step = parts * (odd || which == &p.m ? 1 : 8),
+    const std::int64_t step = parts * (odd || which == &p.m ? 1 : row),
                        most = which == &p.k                                      ? 128
                               : op == Operator::all_gather_gemm || which == &p.m ? 1000
                                                                                  : 400;
@@ -190,6 +192,21 @@ TEST(GpuSignaled, RandomPlansAreExact) {
   GpuCase c = a_case();
   c.replays = 2;
   expect_exact(plans, c);
+}
+
+// Sums of these types round.
+TEST(GpuSignaled, RandomPlansOfTypesThatRoundAreRight) {
+  NEEDS_SHARING(ranks);
+  NEEDS_LIBRARIES;
+  Random random(test::seed_from_environment());
+  std::vector<Plan> plans;
+  for (int i = 0; i < test::cases(test::mps_runs() ? 5 : 1); ++i)
+    for (const Operator op : operators)
+      for (const Type type : {Type::bf16, Type::e4m3}) plans.push_back(random_plan(random, op, type));
+  GpuCase c = a_case();
+  c.whole_numbers = false;
+  c.replays = 2;
+  test::expect_right(plans, c);
 }
 
 TEST(GpuSignaled, GraphsWithDelays) {
