@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "jobs/run.hpp"
 #include "support/random_run.hpp"
@@ -53,6 +54,32 @@ TEST(Correctness, SignaledPlansOfAnyGroups) {
     if (testing::Test::HasFailure()) return;
   }
   std::cout << "the largest error was " << closest << " of its bound\n";
+}
+
+// Every way to cut six rows of tiles, or six tiles, in up to five groups.
+TEST(Correctness, SignaledPlansOfAllPartitions) {
+  test::Random random(test::seed_from_environment());
+  int number = 0;
+  for (const bool packed : {false, true})
+    for (const Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
+                              Operator::gemm_all_to_all})
+      for (unsigned cuts = 0; cuts < 32; ++cuts) {  // bit i: a group ends behind unit i
+        if ((packed && op != Operator::gemm_all_reduce) || cuts == 31) continue;
+        const int ranks = static_cast<int>(random.between(2, 4));
+        const std::int64_t part = packed ? 16 : 8 * 5 + 3;
+        Problem p{op, op == Operator::gemm_all_reduce ? part : part * ranks, 24, 12, ranks, Type::fp32};
+        if (op == Operator::all_gather_gemm) p.n *= ranks;
+        if (op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce) p.k *= ranks;
+        Knobs k{.tile_m = 8, .tile_n = 8, .packed = packed};
+        int size = 0;
+        for (std::size_t unit = 0, group = 0; unit < 6; ++unit) {
+          ++size;
+          if (unit == 5 || (cuts >> unit & 1u) != 0) k.groups[group++] = std::exchange(size, 0);
+        }
+        test::expect_exact(random, {p, Strategy::signaled, k}, number++);
+        if (HasFailure()) return;
+      }
+  EXPECT_EQ(number, 5 * 31);
 }
 
 // K deep enough for five parts on each of up to four ranks.

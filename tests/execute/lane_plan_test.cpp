@@ -1,9 +1,11 @@
-// What joins the kernel and the library lanes of one rank's GPU, without a GPU: plans run on a model of streams,
-// events, counters and in-order workers, in random schedules and with one hardware queue for all streams.
+// What joins the kernel and the library lanes of one rank's GPU, and library lanes alone, without a GPU: plans run on a
+// model of streams, events, counters and in-order workers, in random schedules and with one hardware queue for all
+// streams.
 #include "execute/cuda/lanes/lane_plan.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 
@@ -25,47 +27,42 @@ std::size_t index(int i) { return static_cast<std::size_t>(i); }
 // What a GPU is given for one epoch, in the order of the launch, and what becomes of it.
 class Model {
  public:
+  using Kind = Launch::Kind;
+
   Model(const Plan& plan, int rank, const LanePlan& lanes)
-      : rank_(plan.ranks[index(rank)]), lanes_(lanes), counters_(index(rank_.signals)), posts_(index(rank_.signals)) {
-    const auto& steps = lanes.program.steps;
-    std::size_t j = 0;
-    const auto joints = [&](std::size_t step, bool early) {
-      for (; j < lanes.joints.size() && lanes.joints[j].step == step && lanes.joints[j].early == early; ++j)
-        calls_.push_back({Call::joint, j, lanes.joints[j].stream});
-    };
-    for (std::size_t i = 0; i < steps.size(); ++i) {
-      joints(i, true);
-      for (const std::size_t before : steps[i].waits) {
-        EXPECT_LT(before, i);
-        EXPECT_TRUE(steps[before].awaited);
-        calls_.push_back({Call::event, before, steps[i].stream});
-      }
-      joints(i, false);
-      calls_.push_back({Call::step, i, steps[i].stream});
-    }
-    joints(steps.size(), false);
-    EXPECT_EQ(j, lanes.joints.size()) << "a joint is launched nowhere";
-    ended_.resize(steps.size());
-    over_.resize(calls_.size());
-    heads_.resize(rank_.queues.size());
+      : rank_(plan.ranks[index(rank)]),
+        lanes_(lanes),
+        launches_(lanes.launches),
+        over_(launches_.size()),
+        ended_(lanes.program.steps.size()),
+        counters_(index(rank_.signals)),
+        posts_(index(rank_.signals)),
+        heads_(rank_.queues.size()) {
+    expect_all(Kind::step, lanes.program.steps.size());
+    expect_all(Kind::joint, lanes.joints.size());
+    for (const Launch& launch : launches_)
+      EXPECT_TRUE(launch.kind != Kind::await || lanes.program.steps[launch.number].awaited);
   }
 
-  // One thing at a time, in an order that `random` chooses; what is wrong, or nothing. With one hardware queue no call
-  // begins before all that were launched before it have begun, and no stream's before its last one has ended; a call
-  // that waits has begun, but where a call has to wait for an event, all behind it do.
-  std::string run(test::Random& random, bool one_queue) {
+  // One thing at a time, in an order that `random` chooses; what is wrong, or nothing. With one hardware queue no
+  // launch begins before all before it have begun, and no stream's before its last one has ended; one that waits for a
+  // counter has begun, but where a stream has to wait for an event, all behind it do. The launch `delayed` ends only
+  // where nothing else can go on.
+  std::string run(test::Random& random, bool one_queue, std::size_t delayed) {
+    delayed_ = delayed;
     for (;;) {
       std::vector<std::function<void()>> ready;
-
-      for (std::size_t q = 0; q < heads_.size(); ++q) add_kernel(q, ready);
-      if (!lanes_.behind || kernel_over()) add_calls(one_queue, ready);
+      delayed_is_ready_ = false;
+      add_launches(one_queue, ready);
+      for (std::size_t q = 0; kernel_begun_ && q < heads_.size(); ++q) add_kernel(q, ready);
       if (!wrong_.empty()) return wrong_;
       if (ready.empty()) break;
-      ready[static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(ready.size()) - 1))]();
+      if (delayed_is_ready_ && ready.size() > 1) ready.erase(ready.begin());
+      ready[static_cast<std::size_t>(random.between(0, std::ssize(ready) - 1))]();
     }
-    for (std::size_t c = 0; c < calls_.size(); ++c)
-      if (!over_[c]) return "call " + std::to_string(c) + " never ends";
     if (!kernel_over()) return "the kernel never ends";
+    for (std::size_t l = 0; l < launches_.size(); ++l)
+      if (!over_[l]) return "launch " + std::to_string(l) + " never ends";
     // What was waited for by counters has come as often as the plan says: the next epoch counts on.
     for (std::size_t s = 0; s < posts_.size(); ++s)
       if (counted_[s] && counters_[s] != posts_[s]) return "signal " + std::to_string(s) + " lost posts";
@@ -73,10 +70,15 @@ class Model {
   }
 
  private:
-  struct Call {
-    enum { joint, event, step } kind;
-    std::size_t number, stream;
-  };
+  // Each is launched once, in its turn.
+  void expect_all(Kind kind, std::size_t count) {
+    std::size_t next = 0;
+    for (const Launch& launch : launches_) {
+      EXPECT_TRUE(launch.kind != kind || launch.number == next);
+      next += launch.kind == kind ? 1 : 0;
+    }
+    EXPECT_EQ(next, count);
+  }
 
   const Task& task_of(std::size_t step) const {
     const LibraryStep& s = lanes_.program.steps[step];
@@ -109,56 +111,100 @@ class Model {
     });
   }
 
-  bool can_end(const Call& call) {
-    if (call.kind == Call::event) return ended_[call.number];
-    if (call.kind == Call::step) return true;
-    for (const Gate& gate : lanes_.joints[call.number].gates) {
+  bool can_end(std::size_t l) {
+    const Launch& launch = launches_[l];
+    switch (launch.kind) {
+      case Kind::begin:
+      case Kind::step: return true;
+      case Kind::kernel: kernel_begun_ = true; return kernel_over();
+      case Kind::fork: return is_over(l, [](const Launch& other) { return other.kind == Kind::begin; });
+      case Kind::join: return is_over(l, [&](const Launch& other) { return other.stream == launch.stream; });
+      case Kind::await: return ended_[launch.number];
+      case Kind::joint: break;
+    }
+    for (const Gate& gate : lanes_.joints[launch.number].gates) {
       counted_[index(gate.signal)] = true;
       if (counters_[index(gate.signal)] < gate.count) return false;
     }
     return true;
   }
 
-  void add_calls(bool one_queue, std::vector<std::function<void()>>& ready) {
+  // Whether all launches of some kind before that one have ended.
+  template <typename Those>
+  bool is_over(std::size_t end, Those&& those) const {
+    for (std::size_t l = 0; l < end; ++l)
+      if (those(launches_[l]) && !over_[l]) return false;
+    return true;
+  }
+
+  void add_launches(bool one_queue, std::vector<std::function<void()>>& ready) {
     std::map<std::size_t, bool> blocked;  // by stream
-    for (std::size_t c = 0; c < calls_.size(); ++c) {
-      const Call& call = calls_[c];
-      if (over_[c]) continue;
-      if (blocked[call.stream]) {
+    for (std::size_t l = 0; l < launches_.size(); ++l) {
+      const Launch& launch = launches_[l];
+      if (over_[l]) continue;
+      const std::size_t stream = launch.kind == Kind::join ? Launch::callers : launch.stream;
+      if (blocked[stream]) {
         if (one_queue) return;  // it stands at the queue's head until its stream's last one has ended
         continue;
       }
-      blocked[call.stream] = true;
-      const bool can = can_end(call);
-      if (can) ready.push_back([this, c] { end(c); });
-      if (one_queue && call.kind == Call::event && !can) return;
+      blocked[stream] = true;
+      expect_begun(l);
+      const bool can = can_end(l);
+      if (can) ready.insert(l == delayed_ ? ready.begin() : ready.end(), [this, l] { end(l); });
+      delayed_is_ready_ = delayed_is_ready_ || (can && l == delayed_);
+      const bool event = launch.kind == Kind::fork || launch.kind == Kind::join || launch.kind == Kind::await;
+      if (one_queue && event && !can) return;
     }
   }
 
-  void end(std::size_t c) {
-    const Call& call = calls_[c];
-    over_[c] = true;
-    if (call.kind == Call::joint) {
-      for (const int signal : lanes_.joints[call.number].posts) ++counters_[index(signal)];
-    } else if (call.kind == Call::step) {
-      expect_met(task_of(call.number), "step " + std::to_string(call.number));
-      for (const Post& post : task_of(call.number).posts) ++posts_[index(post.signal)];
-      ended_[call.number] = true;
+  bool begun() const {
+    return is_over(launches_.size(), [](const Launch& other) { return other.kind == Kind::begin; });
+  }
+
+  // Lanes' work lies between their epoch's begin and its end, both on the caller's stream.
+  void expect_begun(std::size_t l) {
+    const Launch& launch = launches_[l];
+    const bool works = launch.kind == Kind::joint || launch.kind == Kind::step;
+    if (works && launch.stream != Launch::callers && !begun())
+      wrong_ = "launch " + std::to_string(l) + " comes before the epoch";
+  }
+  void expect_ended(std::size_t l) {
+    const auto callers = [](const Launch& launch) {
+      return launch.stream == Launch::callers || launch.kind == Kind::join;
+    };
+    const auto behind = launches_.begin() + static_cast<std::ptrdiff_t>(l) + 1;
+    if (!callers(launches_[l]) || std::any_of(behind, launches_.end(), callers)) return;
+    if (!is_over(launches_.size(), [](const Launch&) { return true; })) wrong_ = "the epoch ends too early";
+  }
+
+  void end(std::size_t l) {
+    const Launch& launch = launches_[l];
+    over_[l] = true;
+    expect_ended(l);
+    if (launch.kind == Kind::joint) {
+      for (const int signal : lanes_.joints[launch.number].posts) ++counters_[index(signal)];
+    } else if (launch.kind == Kind::step) {
+      expect_met(task_of(launch.number), "step " + std::to_string(launch.number));
+      for (const Post& post : task_of(launch.number).posts) ++posts_[index(post.signal)];
+      ended_[launch.number] = true;
     }
   }
 
   const RankPlan& rank_;
   const LanePlan& lanes_;
-  std::vector<Call> calls_;
-  std::vector<bool> over_, ended_;               // by call; by step
+  const std::vector<Launch>& launches_;
+  std::vector<bool> over_, ended_;               // by launch; by step
   std::vector<std::uint32_t> counters_, posts_;  // by signal: as seen by waits, as the plan's tasks have posted
   std::map<std::size_t, bool> counted_;          // signals that somebody waits for by their counter
   std::vector<std::size_t> heads_;               // by compute queue
+  bool kernel_begun_ = false, delayed_is_ready_ = false;
+  std::size_t delayed_ = 0;
   std::string wrong_;
 };
 
 std::string run(const Plan& plan, int rank, const LanePlan& lanes, test::Random& random, bool one_queue) {
-  return Model(plan, rank, lanes).run(random, one_queue);
+  const auto delayed = static_cast<std::size_t>(random.between(0, std::ssize(lanes.launches) - 1));
+  return Model(plan, rank, lanes).run(random, one_queue, delayed);
 }
 
 test::RandomCase signaled_case(test::Random& random) {
@@ -172,7 +218,8 @@ TEST(LanePlan, RandomSignaledPlansRunInEverySchedule) {
   test::Random random(test::seed_from_environment());
   int gathers = 0, behind = 0;
   for (int i = 0; i < 120; ++i) {
-    const test::RandomCase c = signaled_case(random);
+    test::RandomCase c = signaled_case(random);
+    if (i % 8 == 0) c.knobs.kept_free = 0;
     SCOPED_TRACE(test::describe(c));
     const Plan plan = make_plan(c.problem, c.strategy, c.knobs);
     ASSERT_TRUE(runs_in_lanes(plan));
@@ -196,28 +243,69 @@ TEST(LanePlan, RandomSignaledPlansRunInEverySchedule) {
   EXPECT_GT(behind, 0);
 }
 
-// Whatever is left out of what joins the lanes, the model notices: the test above can fail.
+// Sequential and decomposed plans run in the same model, by events alone.
+TEST(LanePlan, RandomLibraryPlansRunInEverySchedule) {
+  test::Random random(test::seed_from_environment());
+  int several = 0;
+  for (int i = 0; i < 120;) {
+    const test::RandomCase c = test::random_case(random, {6, 90, true, true});
+    if (c.strategy != Strategy::sequential && c.strategy != Strategy::decomposed) continue;
+    ++i;
+    SCOPED_TRACE(test::describe(c));
+    const Plan plan = make_plan(c.problem, c.strategy, c.knobs);
+    if (!runs_by_libraries(plan) || !cuda::refusal_of_plan(plan).empty()) continue;
+    for (int rank = 0; rank < c.problem.ranks; ++rank) {
+      const LanePlan lanes = lane_plan(plan, rank);
+      EXPECT_FALSE(lanes.kernel);
+      EXPECT_TRUE(lanes.joints.empty());
+      for (const bool one_queue : {false, true})
+        EXPECT_EQ(run(plan, rank, lanes, random, one_queue), "") << "rank " << rank << ' ' << one_queue;
+      several += lanes.lanes() > 1 ? 1 : 0;
+    }
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(several, 0);
+}
+
+bool notices(const Plan& plan, const LanePlan& lanes, test::Random& random) {
+  for (std::size_t attempt = 0; attempt < 200 + lanes.launches.size(); ++attempt)
+    if (!Model(plan, 0, lanes).run(random, false, attempt % lanes.launches.size()).empty()) return true;
+  return false;
+}
+
+// Whatever is left out of what joins the lanes, the model notices: the tests above can fail.
 TEST(LanePlan, NothingThatJoinsLanesCanBeLeftOut) {
   test::Random random(test::seed_from_environment());
-  int tried = 0;
-  for (int i = 0; i < 40; ++i) {
-    test::RandomCase c = signaled_case(random);
+  int joints = 0, events = 0;
+  for (int i = 0; i < 200; ++i) {
+    test::RandomCase c = test::random_case(random, {6, 90, true, true});
+    if (c.strategy == Strategy::fused || c.problem.ranks == 1) continue;
     c.knobs.kept_free = 4;
     c.knobs.transport = Transport::push;
     const Plan plan = make_plan(c.problem, c.strategy, c.knobs);
+    if (!runs_by_libraries(plan) || !cuda::refusal_of_plan(plan).empty()) continue;
     const LanePlan lanes = lane_plan(plan, 0);
     for (std::size_t j = 0; j < lanes.joints.size(); ++j) {
       LanePlan less = lanes;
       Joint& joint = less.joints[j];
       if (joint.posts.empty() && joint.gates.empty()) continue;
       joint.posts.empty() ? joint.gates.pop_back() : joint.posts.pop_back();
-      bool noticed = false;
-      for (int attempt = 0; attempt < 200 && !noticed; ++attempt) noticed = !run(plan, 0, less, random, false).empty();
-      EXPECT_TRUE(noticed) << test::describe(c) << ", joint " << j;
-      ++tried;
+      EXPECT_TRUE(notices(plan, less, random)) << test::describe(c) << ", joint " << j;
+      ++joints;
+    }
+    for (std::size_t l = 0; l < lanes.launches.size(); ++l) {
+      const Launch::Kind kind = lanes.launches[l].kind;
+      // Where the kernel waits for lanes, it ends behind them.
+      const bool joins = kind == Launch::Kind::join && !lanes.kernel_waits;
+      if (kind != Launch::Kind::fork && kind != Launch::Kind::await && !joins) continue;
+      LanePlan less = lanes;
+      less.launches.erase(less.launches.begin() + static_cast<std::ptrdiff_t>(l));
+      EXPECT_TRUE(notices(plan, less, random)) << test::describe(c) << ", launch " << l;
+      ++events;
     }
   }
-  EXPECT_GT(tried, 40);
+  EXPECT_GT(joints, 40);
+  EXPECT_GT(events, 40);
 }
 
 Plan signaled(Operator op, const Knobs& knobs) {
@@ -310,6 +398,23 @@ TEST(LanePlan, RefusalsNameTheTaskAndTheReason) {
   plan = scatter;
   queue_of(plan, Engine::library).tasks.front().waits.front().count = 99;
   EXPECT_REFUSAL(plan, "waits for posts of tasks that come behind it");
+}
+
+// What such plans have launched since there are any: steps, and the events between streams.
+TEST(LanePlan, LibraryPlansLaunchStepsAndEvents) {
+  using enum Launch::Kind;
+  const Problem p{Operator::gemm_reduce_scatter, 256, 128, 64, 2, Type::bf16};
+  EXPECT_EQ(lane_plan(make_plan(p, Strategy::sequential, {}), 1).launches,
+            (std::vector<Launch>{{begin}, {step, 0}, {step, 1}}));
+  // A product a chunk on the caller's stream, and behind each, on another one, its collective.
+  EXPECT_EQ(lane_plan(make_plan(p, Strategy::decomposed, {.chunks = 2}), 1).launches,
+            (std::vector<Launch>{
+                {begin}, {step, 0}, {await, 0, 1}, {step, 1, 1}, {step, 2}, {await, 2, 1}, {step, 3, 1}, {await, 3}}));
+  const LanePlan signaled_plan = lane_plan(
+      signaled(Operator::gemm_reduce_scatter, {.tile_m = 32, .tile_n = 64, .groups = {4}, .kept_free = 2}), 1);
+  EXPECT_EQ(
+      signaled_plan.launches,
+      (std::vector<Launch>{{begin}, {kernel}, {fork, 0, 0}, {joint, 0, 0}, {step, 0, 0}, {joint, 1, 0}, {join, 0, 0}}));
 }
 
 // A lane that waits for tiles which wait for another lane's: the steps are launched in an order that runs in one

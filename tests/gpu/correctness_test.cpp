@@ -16,6 +16,7 @@ namespace imbrex {
 namespace {
 
 using test::cases;
+using test::expect_right;
 using test::GpuCase;
 using test::Outcome;
 using test::Random;
@@ -57,29 +58,24 @@ Problem random_problem(Random& random, Operator op, int ranks, std::int64_t most
   Problem p{op, 0, 0, 0, ranks, type};
   test::set_type(random, p, type);
   if (b_layout) p.b_layout = *b_layout;
-  const auto eights = [&](std::int64_t limit) { return 8 * random.between(1, limit / 8); };
-  const auto columns = [&](std::int64_t limit) {
-    const std::int64_t step = random.chance(0.5) ? 8 : cuda::column_step(p);
-    return step * random.between(1, limit / step);
+  const std::int64_t depths = size_of(type) == 1 ? 16 : 8;  // of K, in 16 bytes
+  const auto step = [&](const std::int64_t* size) -> std::int64_t {
+    if (size == &p.m) return 1;
+    return size == &p.k ? depths : random.chance(0.5) ? 8 : cuda::column_step(p);
   };
-  p.m = op == Operator::gemm_all_reduce ? random.between(1, most) : ranks * random.between(1, most / ranks);
-  p.n = op == Operator::all_gather_gemm ? ranks * columns(most / ranks) : columns(most);
-  const std::int64_t depths = size_of(type) == 1 ? 2 : 1;  // 16 bytes are as many as that of eights
-  const bool sharded = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce;
-  // Some of the ranks' shares of K, too, are deep enough to be cut.
-  p.k = depths * (sharded ? ranks * eights(random.chance(0.5) ? std::min<std::int64_t>(most, 900) : most / ranks)
-                          : eights(most));
+  const auto up_to = [&](std::int64_t limit, std::int64_t by) {
+    return by * random.between(1, std::max<std::int64_t>(1, limit / by));
+  };
+  test::draw_sizes(
+      p,
+      [&](const std::int64_t* size) {
+        // Some of the ranks' shares of K, too, are deep enough to be cut.
+        const bool deep = size == &p.k && random.chance(0.5);
+        return ranks * up_to(deep ? std::min<std::int64_t>(most, 900) : most / ranks, step(size));
+      },
+      [&](const std::int64_t* size) { return up_to(most, step(size)); });
   p.bias = random.chance(0.4);
   return p;
-}
-
-void expect_right(const Plan& plan, const GpuCase& c, const std::string& what) {
-  SCOPED_TRACE(what);
-  ASSERT_FALSE(check(plan).has_value());
-  const Outcome outcome = test::run_on_gpus(plan, c);
-  EXPECT_EQ(outcome.code, 0) << outcome.message;
-  EXPECT_LE(outcome.worst, 1) << outcome.kernel << ": " << outcome.message;
-  EXPECT_EQ(outcome.differing, 0) << outcome.kernel;
 }
 
 // One rank: the product alone, and with a bias, on every variant and for each layout of B that it takes.

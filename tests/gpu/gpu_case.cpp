@@ -26,6 +26,7 @@
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/raw_memory.hpp"
+#include "support/random_plan.hpp"
 
 namespace imbrex::test {
 namespace {
@@ -227,6 +228,20 @@ bool is_refused(const Plan& plan) {
   return !cuda::refusal_of_sharing(plan, ranks_per_gpu(), ranks_are_processes()).empty();
 }
 
+std::vector<Outcome> expect_within(double most, const std::vector<Plan>& plans, const GpuCase& c) {
+  for (const Plan& plan : plans) EXPECT_FALSE(check(plan).has_value());
+  const std::vector<Outcome> outcomes = run_on_gpus(plans, c);
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    SCOPED_TRACE(describe({plans[i].problem, plans[i].strategy, plans[i].knobs}));
+    EXPECT_EQ(outcomes[i].code, 0) << outcomes[i].message;
+    EXPECT_LE(outcomes[i].worst, most) << outcomes[i].kernel << ": " << outcomes[i].message;
+    EXPECT_EQ(outcomes[i].differing, 0) << outcomes[i].kernel;
+    if (outcomes[i].code != 0) break;  // those behind it did not run
+    EXPECT_TRUE(!outcomes[i].kernel.empty() || std::any_of(plans.begin(), plans.end(), is_refused));
+  }
+  return outcomes;
+}
+
 }  // namespace
 
 int gpus() {
@@ -314,5 +329,16 @@ std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& 
 }
 
 Outcome run_on_gpus(const Plan& plan, const GpuCase& c) { return run_on_gpus(std::vector<Plan>{plan}, c).front(); }
+
+std::vector<Outcome> expect_right(const std::vector<Plan>& plans, const GpuCase& c) {
+  return expect_within(1, plans, c);
+}
+
+void expect_right(const Plan& plan, const GpuCase& c, const std::string& what) {
+  SCOPED_TRACE(what);
+  expect_right({plan}, c);
+}
+
+void expect_exact(const std::vector<Plan>& plans, const GpuCase& c) { expect_within(0, plans, c); }
 
 }  // namespace imbrex::test

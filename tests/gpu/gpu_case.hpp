@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/ranks.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/plan.hpp"
 #include "imbrex/world.hpp"
@@ -17,6 +18,12 @@
 #define NEEDS_OWN_GPUS(count) \
   NEEDS_GPUS(count);          \
   if (imbrex::test::ranks_per_gpu() > 1) GTEST_SKIP() << "ranks share a GPU"
+
+/// For ranks that are processes and share a GPU.
+#define NEEDS_SHARING(count)                                                                              \
+  if (!imbrex::test::ranks_are_processes() || imbrex::test::ranks_per_gpu() == 1)                         \
+    GTEST_SKIP() << "IMBREX_TEST_RANKS=processes and IMBREX_TEST_RANKS_PER_GPU, more than 1, are wanted"; \
+  NEEDS_GPUS(count)
 
 namespace imbrex::test {
 
@@ -80,5 +87,12 @@ Outcome run_on_gpus(const Plan& plan, const GpuCase& c);
 
 /// The same for several plans of one number of ranks, one after another on one executor, until one fails.
 std::vector<Outcome> run_on_gpus(const std::vector<Plan>& plans, const GpuCase& c);
+
+/// Runs plans, which are proved first, likewise, and expects results within their bounds, of the same bits every time.
+std::vector<Outcome> expect_right(const std::vector<Plan>& plans, const GpuCase& c);
+void expect_right(const Plan& plan, const GpuCase& c, const std::string& what);
+
+/// Results that are the reference's: operands are whole numbers.
+void expect_exact(const std::vector<Plan>& plans, const GpuCase& c);
 
 }  // namespace imbrex::test

@@ -17,6 +17,7 @@ namespace imbrex {
 namespace {
 
 using test::cases;
+using test::expect_right;
 using test::GpuCase;
 using test::Outcome;
 using test::Random;
@@ -26,12 +27,10 @@ constexpr Operator operators[] = {Operator::all_gather_gemm, Operator::gemm_redu
 
 // Sizes of every kind, odd ones too.
 Problem random_problem(Random& random, Operator op, int ranks, Type type, std::int64_t most) {
-  const auto size = [&] { return random.chance(0.2) ? random.between(1, 16) : random.between(1, most); };
-  const auto sharded = [&] { return ranks * random.between(1, most / ranks); };
   Problem p{op, 0, 0, 0, ranks, type};
-  p.m = op == Operator::gemm_all_reduce ? size() : sharded();
-  p.n = op == Operator::all_gather_gemm ? sharded() : size();
-  p.k = op == Operator::gemm_reduce_scatter || op == Operator::gemm_all_reduce ? sharded() : size();
+  test::draw_sizes(
+      p, [&](const auto*) { return ranks * random.between(1, most / ranks); },
+      [&](const auto*) { return random.chance(0.2) ? random.between(1, 16) : random.between(1, most); });
   p.bias = random.chance(0.3);
   p.bias = p.bias && cuda::refusal_of_library_bias(p).empty();
   return p;
@@ -59,18 +58,6 @@ std::vector<Plan> random_plans(std::uint64_t seed, int ranks, std::int64_t most,
           plans.push_back(make_plan(p, strategy, k));
         }
   return plans;
-}
-
-void expect_right(const std::vector<Plan>& plans, const GpuCase& c) {
-  for (const Plan& plan : plans) ASSERT_FALSE(check(plan).has_value());
-  const std::vector<Outcome> outcomes = test::run_on_gpus(plans, c);
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    SCOPED_TRACE(test::describe({plans[i].problem, plans[i].strategy, plans[i].knobs}));
-    EXPECT_EQ(outcomes[i].code, 0) << outcomes[i].message;
-    EXPECT_LE(outcomes[i].worst, 1) << outcomes[i].message;
-    EXPECT_EQ(outcomes[i].differing, 0);
-    if (outcomes[i].code != 0) return;  // those behind it did not run
-  }
 }
 
 TEST(GpuLibrary, RandomProblemsOnTwo) {

@@ -15,6 +15,7 @@ namespace imbrex {
 namespace {
 
 using test::cases;
+using test::expect_right;
 using test::GpuCase;
 using test::Outcome;
 using test::Random;
@@ -57,15 +58,6 @@ Knobs random_knobs(Random& random, const Problem& p, Tile tile) {
   k.cluster_k = k.split_k == 1 && random.chance(0.3) ? 2 : 1;
   k.span_shards = random.chance(0.3) && p.scales != Scales::tensor;
   return k;
-}
-
-void expect_right(const Plan& plan, const GpuCase& c, const std::string& what) {
-  SCOPED_TRACE(what);
-  ASSERT_FALSE(check(plan).has_value());
-  const Outcome outcome = test::run_on_gpus(plan, c);
-  EXPECT_EQ(outcome.code, 0) << outcome.message;
-  EXPECT_LE(outcome.worst, 1) << outcome.kernel << ": " << outcome.message;
-  EXPECT_EQ(outcome.differing, 0) << outcome.kernel;
 }
 
 // Fused plans, on the kernel that is named, whose tiles are of 128 x 128, or on what fits.

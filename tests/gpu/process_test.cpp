@@ -11,6 +11,7 @@
 
 #include "execute/cuda/lanes/stream_execution.hpp"
 #include "gpu/gpu_case.hpp"
+#include "gpu/lost_rank.hpp"
 #include "gpu/operator_subject.hpp"
 #include "gpu/ranks.hpp"
 #include "gpu/skips.hpp"
@@ -22,16 +23,11 @@
 namespace imbrex {
 namespace {
 
-using test::GpuCase, test::Outcome;
+using test::expect_exact, test::expect_right, test::GpuCase;
 
 constexpr int ranks = 4;
 constexpr Operator operators[] = {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
                                   Operator::gemm_all_to_all};
-
-#define NEEDS_SHARING                                                                                     \
-  if (!test::ranks_are_processes() || test::ranks_per_gpu() == 1)                                         \
-    GTEST_SKIP() << "IMBREX_TEST_RANKS=processes and IMBREX_TEST_RANKS_PER_GPU, more than 1, are wanted"; \
-  NEEDS_GPUS(ranks)
 
 // Epochs of a plan, an even number: as many as asked for, else `at_once` under MPS and `in_turn` without.
 int epochs(int at_once, int in_turn) {
@@ -55,24 +51,11 @@ CudaOptions with_heap(std::size_t bytes, int ranks_per_gpu) {
   return options;
 }
 
-// Operands are whole numbers, so that results are not near the reference but equal to it.
-void expect_exact(const std::vector<Plan>& plans, const GpuCase& c) {
-  const std::vector<Outcome> outcomes = test::run_on_gpus(plans, c);
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    SCOPED_TRACE(test::describe({plans[i].problem, plans[i].strategy, plans[i].knobs}));
-    EXPECT_EQ(outcomes[i].code, 0) << outcomes[i].message;
-    EXPECT_EQ(outcomes[i].worst, 0) << outcomes[i].message;
-    EXPECT_EQ(outcomes[i].differing, 0) << outcomes[i].kernel;
-    EXPECT_FALSE(outcomes[i].kernel.empty());
-    if (outcomes[i].code != 0) return;  // those behind it did not run
-  }
-}
-
 // Sums of whole numbers up to 4 are whole numbers that fp32 holds, in whatever order and by whomever they are added.
 Problem exact_problem(Operator op) { return {op, 512, 256, 128, ranks, Type::fp32}; }
 
 TEST(GpuProcesses, FusedPlansFromAGraphWithDelays) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   GpuCase c = a_case();
   c.whole_numbers = false;  // bf16 rounds
   c.options.testing.delays = 21;
@@ -82,20 +65,13 @@ TEST(GpuProcesses, FusedPlansFromAGraphWithDelays) {
   for (const Operator op : operators) {
     plans.push_back(make_plan({op, 520, 1024, 256, ranks, Type::bf16}, Strategy::fused,
                               {.tile_m = 64, .tile_n = 64, .cluster = 1, .transport = Transport::store}));
-    ASSERT_FALSE(check(plans.back()).has_value());
   }
-  const std::vector<Outcome> outcomes = test::run_on_gpus(plans, c);
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    SCOPED_TRACE(test::describe({plans[i].problem, plans[i].strategy, plans[i].knobs}));
-    ASSERT_EQ(outcomes[i].code, 0) << outcomes[i].message;
-    EXPECT_LE(outcomes[i].worst, 1) << outcomes[i].kernel << ": " << outcomes[i].message;
-    EXPECT_EQ(outcomes[i].differing, 0) << outcomes[i].kernel;
-    EXPECT_EQ(outcomes[i].kernel.find("plain"), std::string::npos) << outcomes[i].kernel;
-  }
+  for (const test::Outcome& outcome : expect_right(plans, c))
+    EXPECT_EQ(outcome.kernel.find("plain"), std::string::npos) << outcome.kernel;
 }
 
 TEST(GpuProcesses, FusedPlansAreExactOnWholeNumbers) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   GpuCase c = a_case();
   c.repeats = epochs(20, 2);
   std::vector<Plan> plans;
@@ -106,7 +82,7 @@ TEST(GpuProcesses, FusedPlansAreExactOnWholeNumbers) {
 
 // By cuBLASLt and NCCL, which takes every rank for a host; half of the epochs are called, half replayed.
 TEST(GpuProcesses, LibraryPlansGoThroughNccl) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   GpuCase c = a_case();
   const int half = epochs(100, 4) / 2;
   c.repeats = half;
@@ -120,7 +96,7 @@ TEST(GpuProcesses, LibraryPlansGoThroughNccl) {
 
 // Imbrex' own collectives behind a library's product.
 TEST(GpuProcesses, LibraryPlansGoThroughOwnCollectives) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   GpuCase c = a_case();
   c.repeats = c.replays = epochs(100, 4) / 2;
   std::vector<Plan> plans;
@@ -132,7 +108,7 @@ TEST(GpuProcesses, LibraryPlansGoThroughOwnCollectives) {
 
 // As users call them: a plan without copies is chosen, whatever was measured on GPUs of their own.
 TEST(GpuProcesses, OperatorsChooseWhatRunsThere) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   const int calls = epochs(20, 2);
   const int code = test::on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = 30}, [&](World& world) {
     for (const Operator op : operators)
@@ -153,7 +129,7 @@ TEST(GpuProcesses, OperatorsChooseWhatRunsThere) {
 }
 
 TEST(GpuProcesses, WhatCopiesBringIsRefused) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   test::Trouble told;
   const int code = test::on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = 30}, [&](World& world) {
     const auto executor = make_cuda_executor(world, with_heap(1 << 20, test::ranks_per_gpu()));
@@ -173,7 +149,7 @@ TEST(GpuProcesses, WhatCopiesBringIsRefused) {
 
 // A process that sees one GPU may be one of a launcher that shows each its own; here they see the same one.
 TEST(GpuProcesses, TooManyOnAGpuAreNamed) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   if (test::gpus() > test::ranks_per_gpu()) GTEST_SKIP() << "processes see several GPUs";
   test::Trouble told;
   const int code = test::on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = 30}, [&](World& world) {
@@ -194,31 +170,9 @@ TEST(GpuProcesses, TooManyOnAGpuAreNamed) {
 
 // A process that ends between two calls: those that wait for it in a kernel are told, and do not hang.
 TEST(GpuProcesses, ALostProcessEndsTheOthers) {
-  NEEDS_SHARING;
-  test::Trouble told;
-  const auto begin = std::chrono::steady_clock::now();
-  const int code = test::on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = 30}, [&](World& world) {
-    const Plan plan = make_plan({Operator::gemm_all_reduce, 512, 512, 512, ranks, Type::bf16}, Strategy::fused,
-                                {.cluster = 1, .transport = Transport::store});
-    const auto executor = make_cuda_executor(world, with_heap(1 << 26, test::ranks_per_gpu()));
-    const auto execution = executor->prepare(plan);
-    const cuda::RawMemory a = cuda::raw_memory(512 * 128 * 2), b = cuda::raw_memory(512 * 128 * 2),
-                          out = cuda::raw_memory(512 * 512 * 2);
-    execution->run({a.get(), b.get(), out.get()});
-    world.barrier();
-    if (world.rank() == 1) _exit(9);
-    try {
-      execution->run({a.get(), b.get(), out.get()});
-    } catch (const Error& error) {
-      told.add(error.what());
-      throw;
-    }
-    return 0;
-  });
-  EXPECT_EQ(code, 3);
-  EXPECT_EQ(told.list().size(), static_cast<std::size_t>(ranks - 1));
-  for (const std::string& text : told.list()) EXPECT_NE(text.find("rank 1 "), std::string::npos) << text;
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+  NEEDS_SHARING(ranks);
+  test::expect_others_told({make_plan({Operator::gemm_all_reduce, 512, 512, 512, ranks, Type::bf16}, Strategy::fused,
+                                      {.cluster = 1, .transport = Transport::store})});
 }
 
 }  // namespace

@@ -35,9 +35,14 @@ using test::Stream, test::Trouble;
 using Bytes = std::vector<std::byte>;
 
 constexpr double limit = 1.5;
-constexpr auto until_all_stand = std::chrono::milliseconds(500), victims_sleep = std::chrono::milliseconds(3000);
 
-void sleep_on_a_stream(void*) { std::this_thread::sleep_for(victims_sleep); }
+/// How long it takes until all that is queued stands, and how long the victim sleeps.
+struct Pace {
+  std::chrono::milliseconds until_all_stand, victims_sleep;
+};
+Pace usual{std::chrono::milliseconds(500), std::chrono::milliseconds(3000)};
+
+void sleep_on_a_stream(void* pace) { std::this_thread::sleep_for(static_cast<const Pace*>(pace)->victims_sleep); }
 
 /// What a rank does, and how its memory is read.
 struct Subject {
@@ -46,6 +51,7 @@ struct Subject {
   std::function<void()> finish;        ///< throws what failed
   std::function<Bytes()> memory;       ///< that others can write
   cudaStream_t stream;
+  Pace* pace = &usual;
 };
 
 /// Words of four bytes that differ. The word that ends all waits may: from 0 to 1, one of them.
@@ -101,11 +107,11 @@ bool fails(const Subject& s, const std::string& what) {
 
 void run_victim(World& world, const Subject& s, const std::string& what, Progress& progress, Trouble& trouble) {
   const int others = world.size() - 1;
-  IMBREX_CUDA_TRY(cudaLaunchHostFunc(s.stream, sleep_on_a_stream, nullptr));
+  IMBREX_CUDA_TRY(cudaLaunchHostFunc(s.stream, sleep_on_a_stream, s.pace));
   s.call();
   if (!await(progress, [&] { return progress.queued == others; }))
     trouble.add(what + ": the others did not queue their calls");
-  std::this_thread::sleep_for(until_all_stand);
+  std::this_thread::sleep_for(s.pace->until_all_stand);
   const Bytes before = s.memory();
   if (progress.gave_up != 0) trouble.add(what + ": the others gave up too early for this test");
   if (!await(progress, [&] { return progress.gave_up == others; })) trouble.add(what + ": the others did not give up");
@@ -168,7 +174,7 @@ cuda::RawMemory filled(std::size_t bytes, int value) {
 }
 
 void run_product(World& world, const Plan& plan, const ProductCase& p, const std::string& what, Progress& progress,
-                 Trouble& trouble) {
+                 Trouble& trouble, Pace* pace = &usual) {
   CudaOptions options;
   options.kernel = p.kernel;
   options.heap_bytes = heap_bytes;
@@ -185,6 +191,7 @@ void run_product(World& world, const Plan& plan, const ProductCase& p, const std
   const auto execution = executor->prepare(plan);
   auto& stream = dynamic_cast<cuda::StreamExecution&>(*execution);
   Subject s;
+  s.pace = pace;
   s.stream = stream.stream();
   s.call = [&] { stream.enqueue(Addresses{a.get(), b.get(), out.get()}); };
   s.finish = [&] { stream.finish(); };
@@ -255,6 +262,58 @@ TEST(GpuSentinel, FailedReductionsStoreNothing) {
   expect_nothing_stored(Operator::gemm_all_reduce,
                         {"pingpong 64x64 cluster 1", 64, 64, Type::bf16, 1, Reducer::tile, true});
 }
+
+// ------------------------------------------------------------------------------------- library collectives
+
+/// Ranks are processes on one GPU, which wait for each other in time slices. Behind the collective that fails stand
+/// local copies, sums, and further collectives.
+void expect_nothing_stored_behind_nccl(const Plan& plan, const std::string& what) {
+  SCOPED_TRACE(what);
+  static Pace slow{std::chrono::milliseconds(2500), std::chrono::milliseconds(20000)};
+  constexpr double slow_limit = 5;
+  ASSERT_FALSE(check(plan).has_value());
+  test::SharedArray<Progress> progress(1);
+  Trouble trouble;
+  test::on_world(plan.problem.ranks, {.heap_bytes = 1 << 20, .wait_limit = slow_limit}, [&](World& world) {
+    try {
+      run_product(world, plan, {"", 0, 0, plan.problem.type}, what, progress[0], trouble, &slow);
+    } catch (const std::exception& error) {
+      progress[0].left = true;
+      trouble.add(what + ": " + error.what());
+      world.fail(error.what());
+    }
+    return 0;
+  });
+  test::expect_none(0, trouble);
+}
+
+Problem of_four(Operator op) { return {op, 512, 512, 512, 4, Type::fp16}; }
+
+class GpuSentinelOfLibraries : public testing::TestWithParam<Operator> {};
+
+TEST_P(GpuSentinelOfLibraries, AFailedSignaledPlanStoresNothing) {
+  NEEDS_SHARING(4);
+  const bool packed = GetParam() == Operator::gemm_all_reduce;
+  const Knobs k{.tile_m = 64,
+                .tile_n = 64,
+                .groups = packed ? GroupSizes{16, 48} : GroupSizes{1, 1},
+                .packed = packed,
+                .kept_free = 8,
+                .partial = Type::fp16};
+  expect_nothing_stored_behind_nccl(make_plan(of_four(GetParam()), Strategy::signaled, k),
+                                    std::string(name_of(GetParam())) + " signaled");
+}
+
+TEST_P(GpuSentinelOfLibraries, AFailedDecomposedPlanStoresNothing) {
+  NEEDS_SHARING(4);
+  expect_nothing_stored_behind_nccl(make_plan(of_four(GetParam()), Strategy::decomposed, {}),
+                                    std::string(name_of(GetParam())) + " decomposed");
+}
+
+INSTANTIATE_TEST_SUITE_P(Operators, GpuSentinelOfLibraries,
+                         testing::Values(Operator::all_gather_gemm, Operator::gemm_reduce_scatter,
+                                         Operator::gemm_all_to_all, Operator::gemm_all_reduce),
+                         [](const auto& test) { return std::string(name_of(test.param)); });
 
 // --------------------------------------------------------------------------------------------- collectives
 

@@ -1,17 +1,16 @@
 // Tiles beside library collectives on GPUs: strategy signaled. With IMBREX_TEST_RANKS=processes and
 // IMBREX_TEST_RANKS_PER_GPU=4 the ranks share a GPU, and NCCL takes each for a host; else one rank runs alone.
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "execute/cuda/lanes/stream_execution.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "gpu/gpu_case.hpp"
 #include "gpu/libraries.hpp"
+#include "gpu/lost_rank.hpp"
 #include "gpu/ranks.hpp"
 #include "gpu/skips.hpp"
 #include "imbrex/error.hpp"
@@ -23,16 +22,11 @@
 namespace imbrex {
 namespace {
 
-using test::GpuCase, test::Outcome, test::Random;
+using test::expect_exact, test::GpuCase, test::Outcome, test::Random;
 
 constexpr int ranks = 4;
 constexpr Operator operators[] = {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,
                                   Operator::gemm_all_to_all};
-
-#define NEEDS_SHARING                                                                                     \
-  if (!test::ranks_are_processes() || test::ranks_per_gpu() == 1)                                         \
-    GTEST_SKIP() << "IMBREX_TEST_RANKS=processes and IMBREX_TEST_RANKS_PER_GPU, more than 1, are wanted"; \
-  NEEDS_GPUS(ranks)
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
@@ -48,21 +42,6 @@ GpuCase a_case() {
   c.whole_numbers = true;
   c.wait_limit = 30;
   return c;
-}
-
-void expect_exact(const std::vector<Plan>& plans, const GpuCase& c) {
-  for (const Plan& plan : plans) {
-    ASSERT_FALSE(check(plan).has_value());
-    ASSERT_EQ(cuda::refusal_of_plan(plan), "");
-  }
-  const std::vector<Outcome> outcomes = test::run_on_gpus(plans, c);
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    SCOPED_TRACE(test::describe({plans[i].problem, plans[i].strategy, plans[i].knobs}));
-    EXPECT_EQ(outcomes[i].code, 0) << outcomes[i].message;
-    EXPECT_EQ(outcomes[i].worst, 0) << outcomes[i].message;
-    EXPECT_EQ(outcomes[i].differing, 0) << outcomes[i].kernel;
-    if (outcomes[i].code != 0) return;  // those behind it did not run
-  }
 }
 
 // ------------------------------------------------------------------------------------------------ one rank alone
@@ -175,15 +154,22 @@ TEST(GpuSignaled, WhatFindsNoRoomIsRefused) {
 
 // ------------------------------------------------------------------------------------------- ranks that share a GPU
 
-// Whole numbers whose sums over 128 of K an fp16 holds, whoever adds them.
+// Of whole numbers, whose sums over 128 of K an fp16 holds, whoever adds them.
 Plan random_plan(Random& random, Operator op, Type type) {
-  const auto size = [&](std::int64_t most, std::int64_t step) { return step * random.between(1, most / step); };
   const bool odd = type == Type::fp32 || random.chance(0.2);  // else the tensor-core kernels run
   Problem p{op, 0, 0, 0, ranks, type};
-  p.m = op == Operator::gemm_all_reduce ? size(500, 1) : size(1000, ranks);
-  p.n = op == Operator::all_gather_gemm ? size(1000, odd ? ranks : 8 * ranks) : size(400, odd ? 1 : 8);
-  p.k = op == Operator::all_gather_gemm || op == Operator::gemm_all_to_all ? size(128, odd ? 1 : 8)
-                                                                           : size(128, odd ? ranks : 8 * ranks);
+  test::set_type(random, p, type);
+  const std::int64_t row = 16 / static_cast<std::int64_t>(size_of(type));  // the least of those kernels
+  const auto size = [&](const std::int64_t* which, std::int64_t parts) {
+    const std::int64_t step = parts * (odd || which == &p.m ? 1 : row),
+                       most = which == &p.k                                      ? 128
+                              : op == Operator::all_gather_gemm || which == &p.m ? 1000
+                                                                                 : 400;
+    return step * random.between(1, most / step);
+  };
+  test::draw_sizes(
+      p, [&](const std::int64_t* which) { return size(which, ranks); },
+      [&](const std::int64_t* which) { return size(which, 1); });
   p.bias = random.chance(0.3);
   Knobs k;
   k.tile_m = k.tile_n = random.chance(0.5) ? 128 : 64;
@@ -196,7 +182,7 @@ Plan random_plan(Random& random, Operator op, Type type) {
 }
 
 TEST(GpuSignaled, RandomPlansAreExact) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   NEEDS_LIBRARIES;
   Random random(test::seed_from_environment());
   std::vector<Plan> plans;
@@ -208,8 +194,23 @@ TEST(GpuSignaled, RandomPlansAreExact) {
   expect_exact(plans, c);
 }
 
+// Sums of these types round.
+TEST(GpuSignaled, RandomPlansOfTypesThatRoundAreRight) {
+  NEEDS_SHARING(ranks);
+  NEEDS_LIBRARIES;
+  Random random(test::seed_from_environment());
+  std::vector<Plan> plans;
+  for (int i = 0; i < test::cases(test::mps_runs() ? 5 : 1); ++i)
+    for (const Operator op : operators)
+      for (const Type type : {Type::bf16, Type::e4m3}) plans.push_back(random_plan(random, op, type));
+  GpuCase c = a_case();
+  c.whole_numbers = false;
+  c.replays = 2;
+  test::expect_right(plans, c);
+}
+
 TEST(GpuSignaled, GraphsWithDelays) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   NEEDS_LIBRARIES;
   GpuCase c = a_case();
   c.options.testing.delays = 33;
@@ -230,7 +231,7 @@ TEST(GpuSignaled, GraphsWithDelays) {
 
 // Beside plans of other strategies, as `run` has them.
 TEST(GpuSignaled, SharesAnExecutorWithOtherPlans) {
-  NEEDS_SHARING;
+  NEEDS_SHARING(ranks);
   NEEDS_LIBRARIES;
   const Problem p{Operator::gemm_reduce_scatter, 512, 256, 128, ranks, Type::fp32};
   const Plan signaled = make_plan(p, Strategy::signaled, {.groups = {1}, .kept_free = 4, .partial = Type::fp32}),
@@ -238,37 +239,52 @@ TEST(GpuSignaled, SharesAnExecutorWithOtherPlans) {
   expect_exact({signaled, sequential, signaled}, a_case());
 }
 
-// A process that ends between two calls: the others are told, and do not hang.
-TEST(GpuSignaled, ALostProcessEndsTheOthers) {
-  NEEDS_SHARING;
+// ------------------------------------------------------------------------------------------------ lost ranks
+
+Plan plan_to_lose(Operator op) {
+  return make_plan({op, 512, 512, 512, ranks, Type::fp16}, Strategy::signaled, {.kept_free = 8});
+}
+
+// A rank whose process ends, or that stands still: the others are told who, or what they waited for, and end.
+class GpuLostRank : public testing::TestWithParam<std::tuple<Operator, test::LossCase::When>> {};
+
+TEST_P(GpuLostRank, EndsTheOthersWhereItsProcessEnds) {
+  NEEDS_SHARING(ranks);
   NEEDS_LIBRARIES;
-  for (const Operator op : {Operator::all_gather_gemm, Operator::gemm_all_reduce}) {
-    test::Trouble told;
-    const auto begin = std::chrono::steady_clock::now();
-    const int code = test::on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = 30}, [&](World& world) {
-      const Plan plan = make_plan({op, 512, 512, 512, ranks, Type::fp16}, Strategy::signaled, {.kept_free = 8});
-      CudaOptions options;
-      options.heap_bytes = 1 << 26;
-      const auto executor = make_cuda_executor(world, test::sharing(options));
-      const auto execution = executor->prepare(plan);
-      const cuda::RawMemory a = cuda::raw_memory(512 * 512 * 2), b = cuda::raw_memory(512 * 512 * 2),
-                            out = cuda::raw_memory(512 * 512 * 2);
-      execution->run({a.get(), b.get(), out.get()});
-      world.barrier();
-      if (world.rank() == 1) _exit(9);
-      try {
-        execution->run({a.get(), b.get(), out.get()});
-      } catch (const Error& error) {
-        told.add(error.what());
-        throw;
-      }
-      return 0;
-    });
-    EXPECT_EQ(code, 3);
-    EXPECT_EQ(told.list().size(), index(ranks - 1));
-    for (const std::string& text : told.list()) EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(90));
-  }
+  const auto [op, when] = GetParam();
+  test::expect_others_told({plan_to_lose(op), test::LossCase::How::ends, when, 30});
+}
+
+TEST_P(GpuLostRank, EndsTheOthersWhereItStandsStill) {
+  NEEDS_SHARING(ranks);
+  NEEDS_LIBRARIES;
+  const auto [op, when] = GetParam();
+  test::expect_others_told({plan_to_lose(op), test::LossCase::How::stops, when, test::mps_runs() ? 3.0 : 8.0});
+}
+
+using When = test::LossCase::When;
+
+std::string name_of_loss(const testing::TestParamInfo<std::tuple<Operator, When>>& info) {
+  const auto [op, when] = info.param;
+  constexpr const char* names[] = {"BeforeACall", "BeforeReplays", "InAReplay", "BetweenReplays"};
+  return std::string(op == Operator::all_gather_gemm ? "Gather" : "AllReduce") + names[static_cast<int>(when)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Signaled, GpuLostRank,
+                         testing::Combine(testing::Values(Operator::all_gather_gemm, Operator::gemm_all_reduce),
+                                          testing::Values(When::before_a_call, When::before_replays, When::in_a_replay,
+                                                          When::between_replays)),
+                         name_of_loss);
+
+// Plans of libraries alone, whose replays end where a process does.
+TEST(GpuSignaled, ReplaysOfLibrariesAloneEndWithAProcess) {
+  NEEDS_SHARING(ranks);
+  NEEDS_LIBRARIES;
+  for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed})
+    for (const When when : {When::before_replays, When::in_a_replay, When::between_replays})
+      test::expect_others_told(
+          {make_plan({Operator::gemm_reduce_scatter, 512, 512, 512, ranks, Type::fp16}, strategy, {}),
+           test::LossCase::How::ends, when, 30});
 }
 
 }  // namespace

@@ -80,6 +80,17 @@ inline std::string describe_pitches(const Problem& p) {
   return text;
 }
 
+/// Sizes of a problem, whose operator and ranks are known, in the order M, N, K: shared(), a multiple of the ranks, of
+/// those that ranks share out, whole() of the others. Each is called with the address of the size.
+template <typename Shared, typename Whole>
+void draw_sizes(Problem& p, Shared&& shared, Whole&& whole) {
+  const bool scatter = p.op == Operator::gemm_reduce_scatter, reduce = p.op == Operator::gemm_all_reduce;
+  const auto draw = [&](std::int64_t& size, bool is_shared) { size = is_shared ? shared(&size) : whole(&size); };
+  draw(p.m, !reduce);
+  draw(p.n, p.op == Operator::all_gather_gemm);
+  draw(p.k, scatter || reduce);
+}
+
 /// Sizes from 1 to the limit; the sharded dimension is a multiple of the ranks (and so at least as large).
 inline Problem random_problem(Random& random, const Limits& limits) {
   Problem p;
@@ -91,10 +102,9 @@ inline Problem random_problem(Random& random, const Limits& limits) {
     return random.chance(0.3) ? random.between(1, std::min<std::int64_t>(limits.max_size, 16))
                               : random.between(1, limits.max_size);
   };
-  const auto sharded = [&] { return std::max<std::int64_t>(1, size() / p.ranks) * p.ranks; };
-  p.m = p.op == Operator::gemm_all_reduce ? size() : sharded();
-  p.n = p.op == Operator::all_gather_gemm ? sharded() : size();
-  p.k = p.op == Operator::gemm_reduce_scatter || p.op == Operator::gemm_all_reduce ? sharded() : size();
+  draw_sizes(
+      p, [&](const auto*) { return std::max<std::int64_t>(1, size() / p.ranks) * p.ranks; },
+      [&](const auto*) { return size(); });
   p.bias = limits.bias && random.chance(0.3);
   if (limits.e4m3 && random.chance(0.3)) set_type(random, p, Type::e4m3);
   if (limits.lists && p.op == Operator::all_gather_gemm) add_further(random, p, limits.max_size);

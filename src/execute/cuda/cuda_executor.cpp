@@ -8,7 +8,7 @@
 #include "execute/cuda/lanes/cuda_execution.hpp"
 #include "execute/cuda/lanes/cuda_pool.hpp"
 #include "execute/cuda/lanes/lane_plan.hpp"
-#include "execute/cuda/lanes/library_execution.hpp"
+#include "execute/cuda/lanes/libraries.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/cuda/pooled_plans.hpp"
 #include "execute/cuda/refusal.hpp"
@@ -51,8 +51,7 @@ class CudaExecutor final : public Executor {
       IMBREX_EXPECTS(options_.ranks_per_gpu == 1 || world_.size() == 1 || !threads_, "{}",
                      cuda::refusal_of_shared_libraries(options_.ranks_per_gpu));
       if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, calls_, device_, options_.ranks_per_gpu);
-      if (cuda::runs_in_lanes(tasks->frame())) return prepare_lanes(std::move(tasks), *std::move(surveyed));
-      return libraries_->prepare(*tasks->whole(), options_);
+      return prepare_lanes(std::move(tasks), *std::move(surveyed));
     }
     return std::make_unique<cuda::CudaExecution>(world_, heap_, calls_, faults_, device_, std::move(tasks),
                                                  *std::move(surveyed), tables_, options_);
@@ -147,6 +146,7 @@ class CudaExecutor final : public Executor {
       cuda::LanePlan made = cuda::lane_plan(*whole, rank);
       if (rank == world_.rank()) lanes = std::move(made);
     }
+    if (!lanes.kernel) return libraries_->prepare(std::move(lanes), nullptr, options_);
     const int sms = runtime::gpu_of(device_).sms;
     IMBREX_EXPECTS(lanes.kept_free < sms, "the plan keeps {} SMs free (kept_free), and GPU {} has {}", lanes.kept_free,
                    device_, sms);

@@ -288,7 +288,7 @@ class Signaled {
     const std::int64_t shard = shapes.a.rows, tiles = base::counted_product(ranks(), count_tiles(shard));
     expect_room(tiles, 16);
     const std::vector<Group> groups = groups_of_rows(shard, ranks());
-    expect_room(tiles, std::ssize(groups) + 1);
+    expect_room(tiles, 2 * std::ssize(groups));
     make_queues();
     const Scales scales = b_.problem().scales;
     const int gathered =
@@ -297,20 +297,19 @@ class Signaled {
                                                        : b_.workspace("gathered_scales", Layout::row_major, Type::fp32,
                                                                       shapes.a_scale.rows * ranks(), 1, 1);
     split_.make_slots(tiles);
+    // Scales of rows lie as the rows do, so those of a group come with it; of one scale a rank, all come first.
+    std::vector<std::int64_t> scale_rows;
+    if (scales == Scales::tensor) scale_rows = {1};
+    if (scales == Scales::row) scale_rows = rows_of(groups);
     std::optional<LibraryCollectives> of_scales;
-    if (scales != Scales::none)
-      of_scales.emplace(b_, library_, CollectiveKind::all_gather, gathered_scales,
-                        std::vector<std::int64_t>{shapes.a_scale.rows}, "crossed_scales");
+    if (!scale_rows.empty())
+      of_scales.emplace(b_, library_, CollectiveKind::all_gather, gathered_scales, scale_rows, "crossed_scales");
     LibraryCollectives collectives(b_, library_, CollectiveKind::all_gather, gathered, rows_of(groups), "crossed",
-                                   of_scales ? 1 : 0);
+                                   base::narrow<int>(scale_rows.size(), "groups"));
     const int from = shard_to_gather(b_);
     const Range cols{0, shapes.product.cols};
     for (int rank = 0; rank < ranks(); ++rank) {
       const int ready = b_.signals(rank, std::ssize(groups));
-      // The queue is in order: the first group's signal tells of the scales, too.
-      if (of_scales)
-        of_scales->add(rank, 0, b_.scales_of(rank, {0, shard}),
-                       b_.scale_rows(rank, gathered_scales, {0, shapes.a_scale.rows * ranks()}), {}, {});
       std::size_t place = 0;
       // Rows of the output from `out` on; `a` says where a block's rows of A lie.
       const auto add = [&](const std::vector<Block>& blocks, int source, bool own, auto&& a, int signal) {
@@ -319,7 +318,7 @@ class Signaled {
           const std::int64_t row = source * shard + block.rows.begin;
           if (scales == Scales::tensor && !own) tile.a_scale = b_.scale_rows(rank, gathered_scales, {source, 1});
           if (scales == Scales::row && !own)
-            tile.a_scale = b_.scale_rows(rank, gathered_scales, {row, block.rows.size});
+            tile.a_scale = b_.scale_rows(rank, gathered_scales, {a(block).row, block.rows.size});
           if (!last) return;
           tile.stores.push_back({b_.region(rank, buffer_out, row, block.rows.size, block.cols.begin, block.cols.size)});
           b_.add_bias(rank, block.cols, tile.adds);
@@ -334,6 +333,10 @@ class Signaled {
         const Group& group = groups[g];
         const std::int64_t h = group.rows.size;
         const int signal = ready + base::narrow<int>(g, "groups");
+        // The queue is in order: the group's signal tells of its scales, too.
+        if (g < scale_rows.size())
+          of_scales->add(rank, g, b_.scales_of(rank, group.rows),
+                         b_.scale_rows(rank, gathered_scales, {group.packed, scale_rows[g] * ranks()}), {}, {});
         bring_shard(b_, rank, library_, from, group.rows);
         collectives.add(rank, g, b_.rows_of(rank, from, group.rows.begin, h),
                         b_.rows_of(rank, gathered, group.packed, h * ranks()), {}, {{rank, signal}});

@@ -1,5 +1,6 @@
 #include "imbrex/device/ordering.hpp"
 #include "runtime/cuda/gpu_clock.hpp"
+#include "runtime/cuda/one_block.cuh"
 
 namespace imbrex::runtime {
 namespace {
@@ -15,19 +16,12 @@ __global__ void answer(ClockPing* ping) {
 
 __global__ void stamp(std::uint64_t* to) { *to = device::now_ns(); }
 
-// Its own status: the last error of the thread may be the caller's.
-template <typename T>
-cudaError_t launch(void (*kernel)(T*), cudaStream_t stream, T* argument) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = config.blockDim = dim3(1);
-  config.stream = stream;
-  return cudaLaunchKernelEx(&config, kernel, argument);
-}
-
 }  // namespace
 
-cudaError_t answer_clock_ping(ClockPing* ping) { return launch(answer, nullptr, ping); }
+cudaError_t answer_clock_ping(ClockPing* ping) { return cuda::launch_one_block(answer, 1, ping, nullptr); }
 
-cudaError_t stamp_gpu_clock(std::uint64_t* to, cudaStream_t stream) { return launch(stamp, stream, to); }
+cudaError_t stamp_gpu_clock(std::uint64_t* to, cudaStream_t stream) {
+  return cuda::launch_one_block(stamp, 1, to, stream);
+}
 
 }  // namespace imbrex::runtime

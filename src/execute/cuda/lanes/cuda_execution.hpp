@@ -20,7 +20,7 @@ namespace imbrex::cuda {
 
 class CudaPool;
 
-/// What runs beside the kernel on its GPU, in the same epochs (lanes/mixed_execution.hpp).
+/// What runs beside the kernel on its GPU, in the same epochs (lanes/lane_execution.hpp).
 struct Beside {
   std::uint32_t readers = 0;  ///< of the epoch, beside the kernel's blocks
   int strays = 0;  ///< blocks that may have started before the kernel's, each where one of those should stand
@@ -53,7 +53,7 @@ class CudaExecution final : public StreamExecution {
   bool captured() const { return captured_; }
 
  private:
-  friend class MixedExecution;  // whose compute lane it is
+  friend class LaneExecution;  // whose compute lane it is
 
   CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, int device,
                 std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed, const CudaOptions& options,

@@ -1,10 +1,11 @@
 #include "execute/cuda/lanes/epoch.hpp"
 #include "execute/cuda/protocol.cuh"
+#include "runtime/cuda/one_block.cuh"
 
 namespace imbrex::cuda {
 namespace {
 
-constexpr int threads = 256;
+constexpr unsigned threads = 256;
 
 __global__ void __launch_bounds__(threads) skip(const __grid_constant__ SkipArgs args) {
   const Protocol& p = args.protocol;
@@ -36,16 +37,9 @@ __global__ void __launch_bounds__(threads) skip(const __grid_constant__ SkipArgs
 }  // namespace
 
 cudaError_t skip_epoch(const SkipArgs& args, cudaStream_t stream) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(1);
-  config.blockDim = dim3(threads);
-  config.stream = stream;
-  return cudaLaunchKernelEx(&config, skip, args);
+  return launch_one_block(skip, threads, args, stream);
 }
 
-cudaError_t load_skip_epoch() {
-  cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, skip);
-}
+cudaError_t load_skip_epoch() { return load(skip); }
 
 }  // namespace imbrex::cuda

@@ -1,7 +1,10 @@
 #include "execute/cuda/lanes/joint.hpp"
+#include "runtime/cuda/one_block.cuh"
 
 namespace imbrex::cuda {
 namespace {
+
+constexpr unsigned threads = 32;
 
 // Beside the limit of a wait: what a host takes to end collectives (runtime::Communicator), and more.
 constexpr std::uint64_t patience_ns = 60'000'000'000;
@@ -14,23 +17,16 @@ __device__ void stay(const JointArgs& args) {
   }
 }
 
-__global__ void __launch_bounds__(32) join(const __grid_constant__ JointArgs args) {
+__global__ void __launch_bounds__(threads) join(const __grid_constant__ JointArgs args) {
   if (threadIdx.x == 0 && !run_joint(args)) stay(args);
 }
 
 }  // namespace
 
 cudaError_t launch_joint(const JointArgs& args, cudaStream_t stream) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(1);
-  config.blockDim = dim3(32);
-  config.stream = stream;
-  return cudaLaunchKernelEx(&config, join, args);
+  return launch_one_block(join, threads, args, stream);
 }
 
-cudaError_t load_joint() {
-  cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, join);
-}
+cudaError_t load_joint() { return load(join); }
 
 }  // namespace imbrex::cuda

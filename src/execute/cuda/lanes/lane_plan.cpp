@@ -83,6 +83,8 @@ class LanePlanner {
     check_room(program.forked.size());
     order(std::move(program));
     make_joints();
+    lanes_.kernel = true;
+    launch_beside_kernel();
     return std::move(lanes_);
   }
 
@@ -277,6 +279,31 @@ class LanePlanner {
       if (begun[stream]) lanes_.joints.push_back({steps.size(), stream, false, false, std::move(ended[stream]), {}});
   }
 
+  // The kernel goes first: where the driver has one queue for all streams, what waits for it must stand behind it. What
+  // it waits for is launched behind it, and finds room beside it.
+  void launch_beside_kernel() {
+    std::vector<Launch>& to = lanes_.launches;
+    using enum Launch::Kind;
+    if (!lanes_.behind) to.push_back({begin});
+    to.push_back({kernel});
+    if (lanes_.behind) to.push_back({begin});
+    for (std::size_t s = 0; s < lanes_.lanes(); ++s) to.push_back({fork, 0, s});
+    const auto& steps = lanes_.program.steps;
+    std::size_t j = 0;
+    const auto launch_joints = [&](std::size_t i, bool early) {
+      for (; j < lanes_.joints.size() && lanes_.joints[j].step == i && lanes_.joints[j].early == early; ++j)
+        to.push_back({joint, j, lanes_.joints[j].stream});
+    };
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      launch_joints(i, true);
+      for (const std::size_t before : steps[i].waits) to.push_back({await, before, steps[i].stream});
+      launch_joints(i, false);
+      to.push_back({step, i, steps[i].stream});
+    }
+    launch_joints(steps.size(), false);
+    for (std::size_t s = 0; s < lanes_.lanes(); ++s) to.push_back({join, 0, s});
+  }
+
   std::vector<int> posts_of(const LibraryStep& step) const {
     std::vector<int> posts;
     for (const Post& post : task_of(step).posts)
@@ -290,10 +317,34 @@ class LanePlanner {
   LanePlan lanes_;
 };
 
+// Lanes without a kernel.
+LanePlan libraries_alone(const Plan& plan, int rank) {
+  LanePlan lanes;
+  lanes.libraries = plan;
+  lanes.program = library_program(plan, rank);
+  std::vector<Launch>& to = lanes.launches;
+  using enum Launch::Kind;
+  to.push_back({begin});
+  for (std::size_t s = 0; s < lanes.lanes(); ++s)
+    if (lanes.program.forked[s]) to.push_back({fork, 0, s});
+  for (std::size_t i = 0; i < lanes.program.steps.size(); ++i) {
+    const LibraryStep& one = lanes.program.steps[i];
+    for (const std::size_t before : one.waits) to.push_back({await, before, one.stream});
+    to.push_back({step, i, one.stream});
+  }
+  for (const std::size_t last : lanes.program.ends) to.push_back({await, last});
+  // The first lane is the caller's stream.
+  for (Launch& launch : to)
+    if (launch.stream == 0) launch.stream = Launch::callers;
+  return lanes;
+}
+
 }  // namespace
 
 bool runs_in_lanes(const Plan& plan) { return has_tasks(plan, Engine::library) && has_tasks(plan, Engine::compute); }
 
-LanePlan lane_plan(const Plan& plan, int rank) { return LanePlanner(plan, rank).run(); }
+LanePlan lane_plan(const Plan& plan, int rank) {
+  return runs_in_lanes(plan) ? LanePlanner(plan, rank).run() : libraries_alone(plan, rank);
+}
 
 }  // namespace imbrex::cuda

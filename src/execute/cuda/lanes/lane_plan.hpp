@@ -1,5 +1,8 @@
-// From a plan with tiles beside library queues to the lanes of one rank's GPU: one kernel for the compute queues, a
-// stream for each library queue, and what joins them. Pure host code.
+// From a plan with library queues to the lanes of one rank's GPU: one kernel for the compute queues, if there are some,
+// a stream for each library queue, and what joins them. Pure host code.
+//
+// Without a kernel, lanes are joined by events alone (libraries/library_translate.hpp), and the first one runs on the
+// caller's stream. What follows is about lanes beside a kernel.
 //
 // A wait for what library steps alone post is an event, or nothing on one stream. Any other wait of a library step is a
 // gate: a small kernel that waits for the counter. What kernel tasks or gates wait for, library steps post: a small
@@ -41,16 +44,37 @@ struct Joint {
   std::vector<Gate> gates{};  ///< one a signal
 };
 
+/// What an epoch puts on a rank's streams, one after another.
+struct Launch {
+  enum class Kind {
+    kernel,  ///< Imbrex' kernel
+    begin,   ///< an event behind which lanes fork off
+    fork,    ///< a wait for that event
+    joint,   ///< `number` of LanePlan::joints
+    await,   ///< a wait for the end of step `number`
+    step,    ///< `number` of LanePlan::program, and an event where another stream waits for its end
+    join,    ///< the caller's stream waits for all that this one was given
+  };
+  static constexpr std::size_t callers = ~std::size_t{0};
+
+  Kind kind = Kind::step;
+  std::size_t number = 0;
+  std::size_t stream = callers;  ///< a lane's number, or the caller's
+
+  bool operator==(const Launch&) const = default;
+};
+
 struct LanePlan {
   /// The library queues alone, which `program` refers to: kernel tasks and what library steps wait for of them left
   /// out.
   Plan libraries;
-  /// In the order of the launch. All streams are the lanes' own, fork where the epoch begins and join at its end:
-  /// what forked and ends say is for programs without a kernel.
+  /// In the order of the launch.
   LibraryProgram program;
-  /// In the order of the launch. Each stream has one before its first step, others where something is posted or waited
-  /// for, and one at its end.
+  /// In the order of the launch. Beside a kernel, each stream has one before its first step, others where something is
+  /// posted or waited for, and one at its end.
   std::vector<Joint> joints;
+  std::vector<Launch> launches;
+  bool kernel = false;        ///< there are compute tasks
   bool kernel_waits = false;  ///< for library steps
   int kept_free = 0;          ///< SMs; the least of all ranks
   /// No SMs are kept free, and the kernel waits for no lane: lanes fork behind the kernel instead.
@@ -62,8 +86,8 @@ struct LanePlan {
 /// Whether the plan has library tasks and compute tasks.
 bool runs_in_lanes(const Plan& plan);
 
-/// `rank`'s part. The plan must have passed check_format. Throws Error(invalid_input) naming the task that does not
-/// fit.
+/// `rank`'s part of a plan that runs_by_libraries, which must have passed check_format. Throws Error(invalid_input)
+/// naming the task that does not fit.
 LanePlan lane_plan(const Plan& plan, int rank);
 
 }  // namespace imbrex::cuda

@@ -1,5 +1,5 @@
 // A build without the headers of cuBLASLt or NCCL.
-#include "execute/cuda/lanes/library_execution.hpp"
+#include "execute/cuda/lanes/libraries.hpp"
 #include "execute/cuda/libraries/library_suggestions.hpp"
 #include "imbrex/error.hpp"
 

@@ -1,4 +1,4 @@
-// Plans with library collectives on one rank's GPU: products by cuBLASLt, collectives by NCCL. No header of either is
+// Plans with library queues on one rank's GPU: products by cuBLASLt, collectives by NCCL. No header of either is
 // included here, so that builds without them differ in one source only.
 #pragma once
 
@@ -17,10 +17,8 @@ class Libraries {
  public:
   virtual ~Libraries() = default;
 
-  /// Collective. The plan passed check_format. Returns when every kernel has run once.
-  virtual std::unique_ptr<StreamExecution> prepare(const Plan& plan, const CudaOptions& options) = 0;
-
-  /// The same of a plan with library queues beside tiles, which `kernel` runs (lanes/mixed_execution.hpp).
+  /// Collective. `kernel` runs the plan's compute tasks; null where there are none (lanes/lane_execution.hpp). Returns
+  /// when every kernel has run once.
   virtual std::unique_ptr<StreamExecution> prepare(LanePlan lanes, std::unique_ptr<CudaExecution> kernel,
                                                    const CudaOptions& options) = 0;
 };

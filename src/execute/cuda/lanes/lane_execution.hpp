@@ -1,0 +1,95 @@
+// A plan with library queues on one rank's GPU. What an epoch launches is planned by lanes/lane_plan.hpp: Imbrex'
+// kernel, where the plan has compute tasks, on the caller's stream, and the lanes' steps on streams beside it. Beside a
+// kernel, workspaces and counters are the kernel's, in the heap; without one, workspaces are plain memory.
+//
+// Limits. Without a kernel nothing but the plan's own steps is launched, so the host times the epochs that were queued;
+// replays of graphs are given a limit on the execution's own stream alone, where nothing else runs. Beside a kernel,
+// waits of the kernel and of joints have limits of their own, and joints tell the host which collective is under way,
+// in replays too.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "execute/cuda/lanes/cuda_execution.hpp"
+#include "execute/cuda/lanes/joint.hpp"
+#include "execute/cuda/lanes/lane_plan.hpp"
+#include "execute/cuda/libraries/library_steps.hpp"
+#include "execute/cuda/libraries/shared_libraries.hpp"
+#include "execute/cuda/times/step_times.hpp"
+
+namespace imbrex::cuda {
+
+class LaneExecution final : public StreamExecution {
+ public:
+  /// Collective. `kernel`: where the lanes stand beside one, made with as many readers beside its own as the lanes have
+  /// joints; else null.
+  LaneExecution(std::shared_ptr<SharedLibraries> libraries, LanePlan lanes, std::unique_ptr<CudaExecution> kernel,
+                const CudaOptions& options);
+  ~LaneExecution() override;
+
+  void look() noexcept override;
+  cudaStream_t stream() const override { return kernel_ != nullptr ? kernel_->stream() : streams_.front(); }
+  std::string_view kernel_name() const override { return kernel_ != nullptr ? kernel_->kernel_name() : library_name; }
+  CodecReport codec_report() override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // Delegated to, so that the destructor, which knows what may be freed, runs where the rest of a constructor throws.
+  LaneExecution(const CudaOptions& options, std::shared_ptr<SharedLibraries>&& libraries, LanePlan&& lanes,
+                std::unique_ptr<CudaExecution>&& kernel);
+
+  void launch(const Addresses& operands, cudaStream_t main, Call call) override;
+  void await(cudaStream_t stream) override;
+  void expect_sound() override;
+  std::vector<Span> spans() override;
+
+  const Plan& plan() const { return lanes_.libraries; }
+  void make_steps();
+  void make_streams();
+  void make_joints();
+  void run_first();
+  void expect_operands(const Addresses& operands) const;
+  void expect_captures() const;
+  void launch_epoch(const Addresses& operands, cudaStream_t main, cudaEvent_t begun, Call call);
+  void launch_step(std::size_t step, const Addresses& operands, cudaStream_t stream);
+  void finish_oldest();
+  void look_at_epochs();
+  void look_at_record();
+  // `late` says what was waited for past the limit, in seconds; without a limit `look` alone ends it.
+  template <typename Query, typename Late>
+  void await_within(Query&& query, std::optional<double> limit, Late&& late);
+  std::string name_of_step(std::size_t step) const;
+  static std::string late(const std::string& what, double limit);
+  std::string late_epoch(double limit) const;
+  bool busy() const;
+  void end(const std::string& message) noexcept;
+  [[noreturn]] void give_up(const std::string& message);
+
+  std::shared_ptr<SharedLibraries> libraries_;
+  World& world_;
+  CudaOptions options_;
+  LanePlan lanes_;
+  std::unique_ptr<CudaExecution> kernel_;
+  std::unique_ptr<LibrarySteps> steps_;
+  std::unique_ptr<StepTimes> times_;  // where a timeline is wanted
+  std::vector<cudaStream_t> streams_;
+  std::vector<cudaEvent_t> ended_;           // by step; null where nobody waits for it
+  std::vector<cudaEvent_t> joined_;          // by stream
+  cudaEvent_t forked_ = nullptr;             // where a captured epoch begins
+  std::vector<cudaEvent_t> begun_, done_;    // of the epochs that are queued, in turn
+  std::uint64_t queued_ = 0, finished_ = 0;  // epochs
+  std::optional<Clock::time_point> oldest_begun_;
+  std::vector<JointArgs> joints_;
+  RawMemory joint_tables_;
+  std::unique_ptr<LaneRecord, HostFree> record_;
+  std::uint64_t seen_ = 0;  // of the record, since when
+  Clock::time_point since_{};
+  bool dead_ = false, stuck_ = false;
+};
+
+}  // namespace imbrex::cuda
