@@ -164,6 +164,10 @@ def test_documents(tmp_path, document):
             command = [str(program()), "launch", "-n", "4", "--", sys.executable, str(script)]
         folder = str(Path(imbrex.__file__).parents[1])
         environment = {**_environment(), "PYTHONPATH": folder, "OMP_NUM_THREADS": "1"}
+        if "torch" in text:
+            from device_for_tests import fewer_gpus_than
+
+            environment |= fewer_gpus_than(4)
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180, check=False)
         assert done.returncode == 0, f"{text}\n{done.stderr[-2000:]}"
         assert done.stdout.strip(), text

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
-from device_for_tests import generator_of
+from device_for_tests import DEVICE, generator_of
 from groups_for_tests import first, group_of
 from problems import DTYPES, Problem, arguments, draw, inputs, integers, reference
 
@@ -303,7 +303,7 @@ def meshes() -> None:
     """A group as a dimension of a mesh, by name, and as None."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(DEVICE, (2, 2), mesh_dim_names=("dp", "tp"))
     x = torch.full((4,), float(dist.get_rank()))
     tp = mesh["tp"]
     want = sum(dist.get_process_group_ranks(tp.get_group()))
