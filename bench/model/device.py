@@ -39,12 +39,52 @@ class Clock:
     def __init__(self, device, meeting):
         self.device, self.meeting = device, meeting
 
+    def _sum(self, value):
+        total = torch.tensor([float(value)], dtype=torch.float64)
+        dist.all_reduce(total, group=self.meeting)
+        return total.item()
+
+    def outside(self, make):
+        """Bytes of GPU memory a rank that `make` takes elsewhere than from torch's allocator: of all that share a GPU, in equal parts."""
+        if self.device.type != "cuda":
+            make()
+            return None
+        ranks = dist.get_world_size(self.meeting)
+
+        def taken():
+            torch.cuda.synchronize()
+            dist.barrier(group=self.meeting)
+            free, of = torch.cuda.mem_get_info()
+            used = self._sum(of - free) / max(1, ranks // torch.cuda.device_count())
+            return used - self._sum(torch.cuda.memory_reserved())
+
+        before = taken()
+        make()
+        return max(0.0, taken() - before) / ranks
+
+    def alone(self, call, calls):
+        """Microseconds a call of the first rank, while the others do nothing."""
+        begin = end = 0.0
+        if dist.get_rank(self.meeting) == 0:
+            call()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(calls):
+                call()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
+            end = time.perf_counter()
+        return self._sum(end - begin) / calls * 1e6
+
     def sample(self, call, calls):
-        """Microseconds a call, and those of the host to issue it, on the slowest rank; the most memory of any rank."""
+        """Microseconds a call, and those of the host to issue it, on the slowest rank; the most memory of any rank beside what lies there."""
         on_gpu = self.device.type == "cuda"
+        lies = 0
         if on_gpu:
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
+            lies = torch.cuda.memory_allocated()
         dist.barrier(group=self.meeting)
         begin = time.perf_counter()
         for _ in range(calls):
@@ -53,7 +93,7 @@ class Clock:
         if on_gpu:
             torch.cuda.synchronize()
         end = time.perf_counter()
-        memory = torch.cuda.max_memory_allocated() if on_gpu else 0
+        memory = torch.cuda.max_memory_allocated() - lies if on_gpu else 0
         taken = torch.tensor([(end - begin) / calls * 1e6, (issued - begin) / calls * 1e6, memory], dtype=torch.float64)
         dist.all_reduce(taken, dist.ReduceOp.MAX, group=self.meeting)
         return taken.tolist()

@@ -7,9 +7,11 @@ The ways: torch's functional collectives; the same, compiled with torch's symmet
 sums in int8, which serves only; and the same products without any communication. Passes: a training step (forward,
 backward, AdamW), prefill, decode (replayed from a CUDA graph where there is one). Medians over rounds of the slowest rank,
 divided by the layers. A way's effective communication time is what it takes longer than without communication, and its
-overlap efficiency is one less the ratio of that to the functional collectives'. First the ways are checked against the whole
-model on one rank, at a size that --check-scale divides. Weights are random. Ranks have a GPU each, share them where there
-are too few, and work on the CPU where there is none; --scale makes layers small enough for that.
+overlap efficiency is one less the ratio of that to the functional collectives'. What one rank computes is timed alone, too:
+"solo_us". Memory is that of a call beside what lies there between calls, and what a way takes outside of torch's allocator.
+First the ways are checked against the whole model on one rank, at a size that --check-scale divides. Weights are random.
+Ranks have a GPU each, share them where there are too few, and work on the CPU where there is none; --scale makes layers small
+enough for that.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,13 +65,18 @@ def parse(argv):
     return options
 
 
+def has_symmetric_memory(group, device):
+    """Whether torch's symmetric memory is tried: it wants a GPU for each rank."""
+    return device.type == "cuda" and torch.cuda.device_count() >= group.size()
+
+
 def ways_of(group, device, what):
     """The candidates of a pass. Decoding has no sequence to split; a codec's errors have no gradient."""
     split = what != "decode"
     ways = [Functional(group, split), Imbrex(group, split), Neither(group, split)]
     if what != "train":
         ways.append(Imbrex(group, split, "int8"))
-    if device.type == "cuda":
+    if has_symmetric_memory(group, device):
         ways.append(SymmetricMemory(group, split))
     return ways
 
@@ -127,7 +135,7 @@ class Stack:
         if self.what == "decode" and self.device.type == "cuda":
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph(keep_graph=True)
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self.call()
             graph.instantiate()
             self.nodes, self.call = graph_nodes(graph), graph.replay
@@ -135,11 +143,11 @@ class Stack:
 
 def measured(shape, what, options, tokens, group, device, clock):
     """Microseconds a layer of each way of a pass; what cannot be made says why."""
-    stacks, failures = {}, {}
+    stacks, failures, outside = {}, {}, {}
     for way in ways_of(group, device, what):
         stack = Stack(shape, way, what, options, tokens, device)
         try:
-            stack.make_ready()
+            outside[way.name] = clock.outside(stack.make_ready)
         except (RuntimeError, torch._dynamo.exc.TorchDynamoException) as error:
             if not isinstance(way, SymmetricMemory):  # torch's needs what not every machine has
                 raise
@@ -155,9 +163,10 @@ def measured(shape, what, options, tokens, group, device, clock):
         us, host, memory = (statistics.median(sample[i] for sample in taken) for i in range(3))
         found[name] = {"us": us / options.layers, "host_us": host / options.layers}
         if device.type == "cuda":
-            found[name]["peak_bytes"] = memory
+            found[name] |= {"peak_bytes": memory, "outside_bytes": outside[name]}
         if stacks[name].nodes is not None:
             found[name]["graph_nodes"] = stacks[name].nodes / options.layers
+    found["no communication"]["solo_us"] = clock.alone(stacks["no communication"].call, options.calls) / options.layers
     solo, base = found["no communication"]["us"], found["functional collectives"]["us"]
     for numbers in found.values():
         numbers["communication_us"] = numbers["us"] - solo
@@ -188,14 +197,25 @@ def rows_of(model, options, group, device, clock):
 
 
 def main(argv):
+    begin = time.perf_counter()
     options = parse(argv)
     device = device_of(int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]))
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", device_id=device if device.type == "cuda" else None)
     group, clock = dist.group.WORLD, Clock(device, dist.new_group(backend="gloo"))
     is_first = dist.get_rank() == 0
-    if is_first and device.type == "cpu":
-        print("SKIPPED: torch symmetric memory, compiled: it needs GPUs", flush=True)
+    if is_first and not has_symmetric_memory(group, device):
+        print("SKIPPED: torch symmetric memory, compiled: it needs a GPU for each rank", flush=True)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False).stdout.strip()
+    name = torch.cuda.get_device_name() if device.type == "cuda" else f"{os.cpu_count()} cores"
+    gpus = f"{min(group.size(), torch.cuda.device_count())} x {name}" if device.type == "cuda" else name
     checks, rows = {}, []
+
+    def written():
+        """What is known so far: a run that is cut off leaves it."""
+        sizes = {key: getattr(options, key) for key in ("layers", "sequence", "batch", "scale", "check_scale", "rounds", "calls")}
+        write_rows(options.out, {"machine": f"{group.size()} ranks on {gpus}; torch {torch.__version__}", "date": datetime.date.today().isoformat(),
+                                 "commit": commit, "sizes": sizes, "checks": checks, "rows": rows})
+
     for model in options.models:
         if options.check_scale:
             small = replace(scaled(SHAPES[model], options.check_scale), vocabulary=256)
@@ -208,13 +228,8 @@ def main(argv):
             rows.append(row)
             if is_first:
                 print(f"{model} {row['pass']}: " + "; ".join(f"{name} {numbers['us']:.1f} us" for name, numbers in row["ways"].items())
-                      + f"; communication is {row['share_of_communication']:.0%}", flush=True)
-    if is_first:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False).stdout.strip()
-        name = torch.cuda.get_device_name() if device.type == "cuda" else f"{os.cpu_count()} cores"
-        sizes = {key: getattr(options, key) for key in ("layers", "sequence", "batch", "scale", "check_scale", "rounds", "calls")}
-        write_rows(options.out, {"machine": f"{group.size()} ranks on {name}; torch {torch.__version__}", "date": datetime.date.today().isoformat(),
-                                 "commit": commit, "sizes": sizes, "checks": checks, "rows": rows})
+                      + f"; communication is {row['share_of_communication']:.0%}; {time.perf_counter() - begin:.0f} s so far", flush=True)
+                written()
     imbrex.torch.destroy()
     dist.destroy_process_group()
 

@@ -1,4 +1,5 @@
 // Products with the collective that depends on them.
+#include <algorithm>
 #include <array>
 
 #include "groups.hpp"
@@ -44,6 +45,10 @@ struct Call {
         out_dtype(into_out ? std::nullopt : stack.optional_dtype()),
         codec(sums(of) ? stack.optional_text() : std::nullopt),
         out(into_out ? stack.tensor("out") : Tensor()) {}
+
+  // A plain call: of a, b and a group alone.
+  Call(imbrex_operator_kind of, Tensor&& a_, Tensor&& b_, std::string_view group_, Tensor&& out_)
+      : kind(of), a(std::move(a_)), b(std::move(b_)), group(group_), dim(0), out(std::move(out_)) {}
 
   // A call with several B.
   explicit Call(Arguments stack) : kind(IMBREX_ALL_GATHER_GEMM), a(stack.tensor("a")), b(stack.tensor("b")) {
@@ -201,7 +206,22 @@ Key key_of(const Call& call, const imbrex_gemm& gemm) {
   return key;
 }
 
-void run(Call& call) {
+// What calls of the form of one that was made begin with.
+Ready ready_of(const Call& call, Made& made, const imbrex_operand* operands) {
+  Ready result;
+  result.made = &made;
+  std::copy_n(operands, result.operands.size(), result.operands.begin());
+  result.dims = call.out.dims();
+  result.dtype = call.out.dtype();
+  for (int i = 0; i < result.dims; ++i) {
+    result.sizes[static_cast<std::size_t>(i)] = call.out.size(i);
+    result.strides[static_cast<std::size_t>(i)] = call.out.stride(i);
+  }
+  return result;
+}
+
+// A call with a form, which is a plain one, is ready behind this.
+void run(Call& call, const Form* form = nullptr) {
   call.read();
   call.read_further();
   Group& group = find_group(call.group);
@@ -233,7 +253,7 @@ void run(Call& call) {
   if (call.gathered) operands[count++] = {"gathered", call.gathered.matrix(call.dim)};
 
   const std::lock_guard lock(group.mutex);
-  const Made& made = find_or_make(group, key_of(call, gemm), call.a.on_gpu(), stream, [&] {
+  Made& made = find_or_make(group, key_of(call, gemm), call.a.on_gpu(), stream, [&] {
     imbrex_operator_options options{};
     options.size = sizeof(options);
     options.device = call.a.on_gpu() ? IMBREX_CUDA : IMBREX_CPU;
@@ -244,6 +264,50 @@ void run(Call& call) {
     return result;
   });
   check(imbrex_operator_run(made.product, operands.data(), count, stream));
+  if (!form) return;
+  if (group.ready.size() >= most_forms) group.ready.clear();
+  group.ready.insert_or_assign(*form, ready_of(call, made, operands.data()));
+}
+
+// Runs the call if one of its form is ready, and makes its result where there is none.
+bool run_again(Group& group, const Form& form, const Tensor& a, const Tensor& b, Tensor& out) {
+  const std::lock_guard lock(group.mutex);
+  const auto found = group.ready.find(form);
+  if (found == group.ready.end()) return false;
+  const Ready& ready = found->second;
+  if (!out) out = Tensor::empty(ready.dims, ready.sizes.data(), ready.strides.data(), ready.dtype, a);
+  std::array operands = ready.operands;
+  operands[0].view.data = a.data();
+  operands[1].view.data = b.data();
+  operands[2].view.data = out.data();
+  ready.made->used = ++group.calls;
+  void* const stream = ready.made->on_gpu ? current_stream(a.device_index()) : nullptr;
+  check(imbrex_operator_run(ready.made->product, operands.data(), operands.size(), stream));
+  return true;
+}
+
+template <imbrex_operator_kind kind>
+void plain(StableIValue* stack, bool into_out) {
+  Tensor a(reinterpret_cast<AtenTensorHandle>(stack[0]), "a"), b(reinterpret_cast<AtenTensorHandle>(stack[1]), "b");
+  const Text name(stack[2]);
+  Tensor out = into_out ? Tensor(reinterpret_cast<AtenTensorHandle>(stack[3]), "out") : Tensor();
+  Form form{};
+  form[0] = kind;
+  bool has_form = true;
+  std::int64_t* words = form.data() + 1;
+  for (Tensor* one : {&a, &b, &out}) {
+    if (!*one) continue;  // words of 0, which no tensor's are
+    one->fetch();
+    has_form = one->write_form(words) && has_form;
+    words += Tensor::form_words;
+  }
+  Group* const group = has_form ? connected_group(name.view()) : nullptr;
+  if (!group || !run_again(*group, form, a, b, out)) {
+    Call call(kind, std::move(a), std::move(b), name.view(), std::move(out));
+    run(call, has_form ? &form : nullptr);
+    out = std::move(call.out);
+  }
+  if (!into_out) stack[0] = out.give();
 }
 
 template <imbrex_operator_kind kind>
@@ -274,14 +338,22 @@ void all_gather_matmuls(StableIValue* stack, std::uint64_t, std::uint64_t) {
   count(Count::all_gather_matmul);
 }
 
-#define IMBREX_GEMM_KERNELS(name, kind)                                \
-  void name(StableIValue* stack, std::uint64_t, std::uint64_t) {       \
-    functional<kind>(stack);                                           \
-    count(Count::name);                                                \
-  }                                                                    \
-  void name##_out(StableIValue* stack, std::uint64_t, std::uint64_t) { \
-    into_out<kind>(stack);                                             \
-    count(Count::name);                                                \
+#define IMBREX_GEMM_KERNELS(name, kind)                                      \
+  void name(StableIValue* stack, std::uint64_t, std::uint64_t) {             \
+    functional<kind>(stack);                                                 \
+    count(Count::name);                                                      \
+  }                                                                          \
+  void name##_out(StableIValue* stack, std::uint64_t, std::uint64_t) {       \
+    into_out<kind>(stack);                                                   \
+    count(Count::name);                                                      \
+  }                                                                          \
+  void name##_plain(StableIValue* stack, std::uint64_t, std::uint64_t) {     \
+    plain<kind>(stack, false);                                               \
+    count(Count::name);                                                      \
+  }                                                                          \
+  void name##_plain_out(StableIValue* stack, std::uint64_t, std::uint64_t) { \
+    plain<kind>(stack, true);                                                \
+    count(Count::name);                                                      \
   }
 IMBREX_GEMM_KERNELS(all_gather_matmul, IMBREX_ALL_GATHER_GEMM)
 IMBREX_GEMM_KERNELS(matmul_reduce_scatter, IMBREX_GEMM_REDUCE_SCATTER)

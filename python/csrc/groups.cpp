@@ -15,7 +15,7 @@ struct Registry {
   std::vector<std::unique_ptr<Group>> groups;
   imbrex_torch_connect_function* connect = nullptr;
 
-  Group* find(const std::string& name) {
+  Group* find(std::string_view name) {
     const std::lock_guard lock(mutex);
     for (const auto& group : groups)
       if (group->name == name) return group.get();
@@ -67,12 +67,16 @@ void Group::make_room() {
   if (on_cpu < most_on_cpu) return;
   if (oldest->second.collective == last) last = nullptr;
   oldest->second.destroy();
+  ready.clear();
   made.erase(oldest);
 }
 
-Group& find_group(const std::string& name) {
+Group* connected_group(std::string_view name) { return registry().find(name); }
+
+Group& find_group(std::string_view given) {
   Registry& all = registry();
-  if (Group* found = all.find(name)) return *found;
+  if (Group* found = all.find(given)) return *found;
+  const std::string name(given);
   if (!all.connect) refuse("group '" + name + "' is not connected; import imbrex.torch, or call imbrex.torch.connect");
   std::string message(1024, '\0');
   const imbrex_status status = all.connect(name.c_str(), message.data(), message.size());

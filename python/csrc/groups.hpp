@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -52,6 +53,27 @@ struct Made {
   void destroy() const noexcept;
 };
 
+/// What the tensors of a plain call say of themselves, but for their addresses.
+using Form = std::array<std::int64_t, 22>;
+
+struct FormHash {
+  std::size_t operator()(const Form& form) const noexcept {
+    std::uint64_t hash = 0;
+    for (const std::int64_t number : form) hash = (hash ^ static_cast<std::uint64_t>(number)) * 0x9E3779B97F4A7C15ULL;
+    return hash ^ (hash >> 32);
+  }
+};
+
+/// What became of a plain call, which is the same for every other of its form: nothing is checked or worked out again.
+struct Ready {
+  Made* made = nullptr;
+  std::array<imbrex_operand, 3> operands{};  ///< a, b and out, but for their addresses
+  int dims = 0;                              ///< of the result as torch sees it, and so on
+  std::int32_t dtype = 0;
+  std::array<std::int64_t, 3> sizes{}, strides{};
+};
+inline constexpr std::size_t most_forms = 4096;
+
 /// So many objects of a group are kept for tensors on the CPU, where each has threads of its own. Those on GPUs are all
 /// kept: a captured graph may hold them.
 inline constexpr std::size_t most_on_cpu = 32;
@@ -62,6 +84,7 @@ struct Group {
   std::int32_t rank = 0, size = 0, cpu_workers = 1;
   std::mutex mutex;  ///< one call at a time, as worlds want it
   std::unordered_map<Key, Made, KeyHash> made;
+  std::unordered_map<Form, Ready, FormHash> ready;
   std::uint64_t calls = 0;
   imbrex_collective* last = nullptr;  ///< of which a report tells
 
@@ -72,15 +95,18 @@ struct Group {
   void make_room();
 };
 
+/// The group of that name, or null where it is not connected.
+Group* connected_group(std::string_view name);
+
 /// The group of that name. One that is not known yet is asked of Python, which connects it: collective then.
-Group& find_group(const std::string& name);
+Group& find_group(std::string_view name);
 
 /// Refuses a call that would make an operator while a graph is captured on `stream`.
 void expect_no_capture(void* stream);
 
 /// What `make` makes for `key`, once. The group's mutex is held.
 template <typename Make>
-const Made& find_or_make(Group& group, const Key& key, bool on_gpu, void* stream, const Make& make) {
+Made& find_or_make(Group& group, const Key& key, bool on_gpu, void* stream, const Make& make) {
   auto found = group.made.find(key);
   if (found == group.made.end()) {
     if (on_gpu) expect_no_capture(stream);

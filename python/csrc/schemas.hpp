@@ -11,6 +11,11 @@ namespace imbrex_torch {
   "(Tensor a, Tensor b, str group, int dim=0, Tensor? bias=None, Tensor? scale_a=None, Tensor? scale_b=None"
 #define IMBREX_GEMM_RESULT ", ScalarType? out_dtype=None) -> Tensor"
 #define IMBREX_GEMM_OUT ", *, Tensor(a!) out) -> ()"
+// Most calls give nothing but these, and the kernels are quickest with them: torch's parsing of a call takes longer
+// than the rest of it, and each argument that a schema has or a caller gives adds to that.
+#define IMBREX_PLAIN "(Tensor a, Tensor b, str group"
+#define IMBREX_PLAIN_RESULT ") -> Tensor"
+#define IMBREX_PLAIN_OUT ", Tensor(a!) out) -> ()"
 #define IMBREX_SUM_RESULT ", ScalarType? out_dtype=None, str? codec=None) -> Tensor"
 #define IMBREX_SUM_OUT ", str? codec=None, *, Tensor(a!) out) -> ()"
 #define IMBREX_ALL_REDUCE_ARGUMENTS "(Tensor x, str group, str? codec=None, float? tolerance=None, bool report=False"
@@ -19,16 +24,24 @@ namespace imbrex_torch {
 inline constexpr std::array schemas{
     "all_gather_matmul" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_RESULT,
     "all_gather_matmul_out" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_OUT,
+    "all_gather_matmul_plain" IMBREX_PLAIN IMBREX_PLAIN_RESULT,
+    "all_gather_matmul_plain_out" IMBREX_PLAIN IMBREX_PLAIN_OUT,
     // Takes up to three B, with a bias each or none; results that are not wanted are empty.
     "all_gather_matmuls(Tensor a, Tensor b, Tensor? b1, Tensor? b2, str group, int dim=0, Tensor? bias=None, "
     "Tensor? bias1=None, Tensor? bias2=None, bool return_gathered=True) -> "
     "(Tensor gathered, Tensor y, Tensor y1, Tensor y2)",
     "matmul_reduce_scatter" IMBREX_GEMM_ARGUMENTS IMBREX_SUM_RESULT,
     "matmul_reduce_scatter_out" IMBREX_GEMM_ARGUMENTS IMBREX_SUM_OUT,
+    "matmul_reduce_scatter_plain" IMBREX_PLAIN IMBREX_PLAIN_RESULT,
+    "matmul_reduce_scatter_plain_out" IMBREX_PLAIN IMBREX_PLAIN_OUT,
     "matmul_all_reduce" IMBREX_GEMM_ARGUMENTS IMBREX_SUM_RESULT,
     "matmul_all_reduce_out" IMBREX_GEMM_ARGUMENTS IMBREX_SUM_OUT,
+    "matmul_all_reduce_plain" IMBREX_PLAIN IMBREX_PLAIN_RESULT,
+    "matmul_all_reduce_plain_out" IMBREX_PLAIN IMBREX_PLAIN_OUT,
     "matmul_all_to_all" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_RESULT,
     "matmul_all_to_all_out" IMBREX_GEMM_ARGUMENTS IMBREX_GEMM_OUT,
+    "matmul_all_to_all_plain" IMBREX_PLAIN IMBREX_PLAIN_RESULT,
+    "matmul_all_to_all_plain_out" IMBREX_PLAIN IMBREX_PLAIN_OUT,
     "all_reduce" IMBREX_ALL_REDUCE_ARGUMENTS ") -> Tensor",
     "all_reduce_out" IMBREX_ALL_REDUCE_ARGUMENTS ", *, Tensor(a!) out) -> ()",
     "all_reduce_rms_norm" IMBREX_RMS_NORM_ARGUMENTS ") -> (Tensor, Tensor)",

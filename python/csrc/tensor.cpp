@@ -44,30 +44,46 @@ std::optional<imbrex_type> type_of(std::int32_t dtype) {
   return std::nullopt;
 }
 
-void Tensor::read() {
+void Tensor::fetch() {
   std::int64_t dims = 0, *sizes = nullptr, *strides = nullptr;
-  std::int32_t dtype = 0, device = 0, index = 0;
+  std::int32_t index = 0;
   check_torch(aoti_torch_get_dim(handle_, &dims));
   check_torch(aoti_torch_get_sizes(handle_, &sizes));
   check_torch(aoti_torch_get_strides(handle_, &strides));
-  check_torch(aoti_torch_get_dtype(handle_, &dtype));
-  check_torch(aoti_torch_get_device_type(handle_, &device));
+  check_torch(aoti_torch_get_dtype(handle_, &info_.dtype));
+  check_torch(aoti_torch_get_device_type(handle_, &info_.device));
   check_torch(aoti_torch_get_device_index(handle_, &index));
   check_torch(aoti_torch_get_data_ptr(handle_, &info_.data));
   info_.sizes = sizes;
   info_.strides = strides;
   info_.dims = static_cast<int>(dims);
   info_.device_index = index;
-  info_.on_gpu = device == numbers().cuda;
-  if (!info_.on_gpu && device != numbers().cpu)
+}
+
+bool Tensor::write_form(std::int64_t* words) const {
+  constexpr int most = (form_words - 1) / 2;
+  if (info_.dims > most) return false;
+  words[0] = info_.dims | std::int64_t{info_.dtype} << 8 | std::int64_t{info_.device} << 24 |
+             std::int64_t{info_.device_index} << 40;
+  for (int i = 0; i < info_.dims; ++i) {
+    words[1 + i] = info_.sizes[i];
+    words[1 + most + i] = info_.strides[i];
+  }
+  return true;
+}
+
+void Tensor::read() {
+  fetch();
+  info_.on_gpu = info_.device == numbers().cuda;
+  if (!info_.on_gpu && info_.device != numbers().cpu)
     refuse(std::string(name_) + ": it must be on the CPU or on a CUDA device");
-  const auto type = type_of(dtype);
+  const auto type = type_of(info_.dtype);
   if (!type)
     refuse(std::string(name_) +
            ": its dtype must be torch.bfloat16, torch.float16, torch.float32 or torch.float8_e4m3fn");
   info_.type = *type;
   if (info_.dims > IMBREX_MOST_DIMS)
-    refuse(std::string(name_) + " has " + std::to_string(dims) + " dimensions: at most " +
+    refuse(std::string(name_) + " has " + std::to_string(info_.dims) + " dimensions: at most " +
            std::to_string(IMBREX_MOST_DIMS));
 }
 
@@ -125,13 +141,26 @@ Tensor Tensor::empty(std::span<const std::int64_t> sizes, int first, imbrex_type
       stride *= sizes[static_cast<std::size_t>(i)];
     }
   if (!sizes.empty()) strides[static_cast<std::size_t>(first)] = stride;
-  AtenTensorHandle made = nullptr;
-  check_torch(aoti_torch_empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides.data(),
-                                       dtype_of(type), like.on_gpu() ? numbers().cuda : numbers().cpu,
-                                       like.device_index(), &made));
-  Tensor result(made, "out");
+  Tensor result = empty(static_cast<int>(sizes.size()), sizes.data(), strides.data(), dtype_of(type), like);
   result.read();
   return result;
+}
+
+Tensor Tensor::empty(int dims, const std::int64_t* sizes, const std::int64_t* strides, std::int32_t dtype,
+                     const Tensor& like) {
+  AtenTensorHandle made = nullptr;
+  check_torch(aoti_torch_empty_strided(dims, sizes, strides, dtype, like.info_.device, like.info_.device_index, &made));
+  Tensor result(made, "out");
+  check_torch(aoti_torch_get_data_ptr(made, &result.info_.data));
+  return result;
+}
+
+std::string_view Text::view() const {
+  const char* data = "";
+  std::size_t length = 0;
+  torch_string_c_str(handle_, &data);
+  torch_string_length(handle_, &length);
+  return {data, length};
 }
 
 double Arguments::number_of(StableIValue value) {
@@ -140,15 +169,6 @@ double Arguments::number_of(StableIValue value) {
   return result;
 }
 
-std::string Arguments::text_of(StableIValue value) {
-  const auto handle = reinterpret_cast<StringHandle>(value);
-  const char* data = "";
-  std::size_t length = 0;
-  torch_string_c_str(handle, &data);
-  torch_string_length(handle, &length);
-  std::string result(data, length);
-  torch_delete_string(handle);
-  return result;
-}
+std::string Arguments::text_of(StableIValue value) { return std::string(Text(value).view()); }
 
 }  // namespace imbrex_torch

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "errors.hpp"
@@ -33,15 +34,25 @@ class Tensor {
   /// Reads sizes and the rest, which must come before all below. Throws where Imbrex has no such type or device.
   void read();
 
+  /// The first half of it, which throws for nothing that a caller gave.
+  void fetch();
+
+  /// What a fetched tensor says of itself, but for its address, in `form_words` numbers; false where it has too many
+  /// dimensions for that.
+  static constexpr int form_words = 7;
+  bool write_form(std::int64_t* words) const;
+
   explicit operator bool() const { return handle_ != nullptr; }
   const char* name() const { return name_; }
   int dims() const { return info_.dims; }
   std::int64_t size(int dim) const { return info_.sizes[dim]; }
   std::int64_t stride(int dim) const { return info_.strides[dim]; }
   std::int64_t count() const;
+  std::int32_t dtype() const { return info_.dtype; }  ///< torch's number
   imbrex_type type() const { return info_.type; }
   bool on_gpu() const { return info_.on_gpu; }
   int device_index() const { return info_.device_index; }
+  void* data() const { return info_.data; }
   std::string shape() const;
   std::string device_name() const;
 
@@ -58,11 +69,16 @@ class Tensor {
   /// before the others.
   static Tensor empty(std::span<const std::int64_t> sizes, int first, imbrex_type type, const Tensor& like);
 
+  /// The same with strides and torch's number of a type as given; only its address is read.
+  static Tensor empty(int dims, const std::int64_t* sizes, const std::int64_t* strides, std::int32_t dtype,
+                      const Tensor& like);
+
  private:
   struct Info {
     const std::int64_t* sizes = nullptr;
     const std::int64_t* strides = nullptr;
     int dims = 0;
+    std::int32_t dtype = 0, device = 0;  // torch's numbers
     imbrex_type type = IMBREX_BF16;
     bool on_gpu = false;
     int device_index = -1;
@@ -84,6 +100,19 @@ const char* name_of(imbrex_type type);
 /// torch's number of a type, and back; nothing for a type that Imbrex does not have.
 std::int32_t dtype_of(imbrex_type type);
 std::optional<imbrex_type> type_of(std::int32_t dtype);
+
+/// A text among an operator's arguments, where torch has it.
+class Text {
+ public:
+  explicit Text(StableIValue value) : handle_(reinterpret_cast<StringHandle>(value)) {}
+  Text(const Text&) = delete;
+  Text& operator=(const Text&) = delete;
+  ~Text() { torch_delete_string(handle_); }
+  std::string_view view() const;
+
+ private:
+  StringHandle handle_;
+};
 
 /// Takes an operator's arguments in their order. What it returns owns what it holds, so that nothing is lost by an
 /// error; it throws none itself.

@@ -22,7 +22,8 @@ def register() -> None:
         InvalidInput: IMBREX_VLLM is neither 0 nor 1.
 
     Example:
-        >>> imbrex.vllm.register()
+        >>> import imbrex.vllm
+        >>> imbrex.vllm.register()  # where IMBREX_VLLM is not set
     """
     global _registered
     asked = os.environ.get("IMBREX_VLLM", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import torch
+import torch.distributed._symmetric_memory as symmetric
 
 DEVICE = os.environ.get("IMBREX_TEST_DEVICE", "cpu")
 
@@ -16,7 +17,15 @@ def backend_of(rank: int) -> str:
     os.environ.update(NCCL_HOSTID=f"rank{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
     torch.cuda.set_device(rank % torch.cuda.device_count())
     torch.set_default_device("cuda")
+    # What the drop-in hands back to torch's own kernels runs as products and collectives: symmetric memory wants a GPU
+    # for each rank.
+    symmetric._is_test_mode = True
     return "cpu:gloo,cuda:nccl"
+
+
+def fewer_gpus_than(ranks: int) -> dict[str, str]:
+    """The environment in which a script that wants a GPU for each rank finds none, where there are too few."""
+    return {} if torch.cuda.device_count() >= ranks else {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def generator_of(seed: int) -> torch.Generator:

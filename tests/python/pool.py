@@ -44,8 +44,8 @@ class Failure(AssertionError):
 class Pool:
     """So many ranks, with gloo between them."""
 
-    def __init__(self, size: int = RANKS, **environment: str) -> None:
-        self.size = size
+    def __init__(self, size: int = RANKS, seconds: float = SECONDS, **environment: str) -> None:
+        self.size, self.seconds = size, seconds
         self.folder = tempfile.TemporaryDirectory()
         context = multiprocessing.get_context("spawn")
         environment = {"IMBREX_WAIT_LIMIT": "60", **environment}
@@ -63,7 +63,7 @@ class Pool:
     def _collect(self) -> list[tuple[str, Any]]:
         """An answer of each rank. Once one has failed, the others have a while to notice."""
         answers: dict[int, tuple[str, Any]] = {}
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + self.seconds
         while len(answers) < self.size:
             waiting = [pipe for rank, pipe in enumerate(self.pipes) if rank not in answers]
             ready = wait(waiting, max(0.0, end - time.monotonic()))

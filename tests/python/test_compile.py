@@ -29,6 +29,8 @@ def checked() -> None:
         torch.library.opcheck(getattr(ops, op), (a, b, name, 0, bias), test_utils=tests)
         out = getattr(ops, op)(a, b, name, 0, bias)
         torch.library.opcheck(getattr(ops, op + "_out"), (a, b, name, 0, bias), {"out": out}, test_utils=tests)
+        torch.library.opcheck(getattr(ops, op + "_plain"), (a, b, name), test_utils=tests)
+        torch.library.opcheck(getattr(ops, op + "_plain_out"), (a, b, name, out), test_utils=tests)
     x = torch.ones(4, 8)
     torch.library.opcheck(ops.all_reduce, (x, name), test_utils=tests)
     torch.library.opcheck(ops.all_reduce, (x, name, "int8", 0.5), test_utils=tests)

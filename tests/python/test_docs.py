@@ -16,7 +16,7 @@ import pytest
 import imbrex
 
 ROOT = Path(__file__).resolve().parents[2]
-PLAIN = ("imbrex", "imbrex._world", "imbrex._operators", "imbrex._doctor")
+PLAIN = ("imbrex", "imbrex._world", "imbrex._operators", "imbrex._doctor", "imbrex.vllm")
 TORCH = tuple(
     f"imbrex.torch{name}" for name in ("", ".groups", ".ops", ".reductions", ".stats", ".drop_in", ".nn", ".parallel")
 )
@@ -38,8 +38,13 @@ def public(module: Any) -> list[tuple[str, Any]]:
 
 def functions() -> list[tuple[str, Any]]:
     found = public(imbrex)
+    found.append(("imbrex.vllm.register", importlib.import_module("imbrex.vllm").register))
     if importlib.util.find_spec("torch"):
         found += public(importlib.import_module("imbrex.torch"))
+        for name in ("imbrex.torch.nn", "imbrex.torch.parallel"):
+            module = importlib.import_module(name)
+            own = [one for one in vars(module).values() if getattr(one, "__module__", "") == name]
+            found += [(f"{name}.{one.__name__}", one) for one in own if not one.__name__.startswith("_")]
     return found
 
 
@@ -48,9 +53,13 @@ def test_docstrings_tell_what_is_needed():
     for name, one in functions():
         text = inspect.getdoc(one)
         assert text, name
+        if inspect.isclass(one) and ".torch." in name and not name.endswith((".Stats", ".DropIn")):
+            assert "Args:" in text and "Raises:" in text and "Example:" in text, name
         if not inspect.isfunction(one):
             continue
         parameters = [key for key in inspect.signature(one).parameters if key not in ("self", "cls")]
+        is_method = "." in name.removeprefix("imbrex.").removeprefix("torch.")
+        assert is_method or "Example:" in text, name
         if len(parameters) < 2 or ".fail" in name or ".made" in name:
             continue
         for key in parameters:
@@ -164,6 +173,10 @@ def test_documents(tmp_path, document):
             command = [str(program()), "launch", "-n", "4", "--", sys.executable, str(script)]
         folder = str(Path(imbrex.__file__).parents[1])
         environment = {**_environment(), "PYTHONPATH": folder, "OMP_NUM_THREADS": "1"}
+        if "torch" in text:
+            from device_for_tests import fewer_gpus_than
+
+            environment |= fewer_gpus_than(4)
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180, check=False)
         assert done.returncode == 0, f"{text}\n{done.stderr[-2000:]}"
         assert done.stdout.strip(), text

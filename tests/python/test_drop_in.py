@@ -221,7 +221,8 @@ def restored() -> None:
     it.drop_in(False)
     assert tables() == before
     with pytest.raises(NotImplementedError):
-        torch.ops.symm_mem.fused_matmul_reduce_scatter(torch.ones(4, 4), torch.ones(4, 4), "sum", 0, "0")
+        ones = torch.ones(4, 4, device="cpu")
+        torch.ops.symm_mem.fused_matmul_reduce_scatter(ones, ones, "sum", 0, "0")
 
 
 def test_restored(ranks):
@@ -232,7 +233,7 @@ def apart() -> None:
     """Slices of wider tensors go in as they lie, and what lies in no rows is copied, both counted."""
     group = group_of(0, 1, 2, 3)
     rank, name = dist.get_rank(), group.group_name
-    x, w = integers((8, 40), rank, torch.float32)[:, 4:20], integers((16, 30), 5 + rank, torch.float32)[:, :12]
+    x, w = integers((8, 40), rank, torch.float32)[:, 4:20], integers((16, 40), 5 + rank, torch.float32)[:, :16]
     dy = integers((8, 16), 30 + rank, torch.float32)
     with it.drop_in():
         before, fallbacks = it.stats().copies, it.stats().fallbacks
@@ -253,10 +254,10 @@ def titan() -> None:
     group = group_of(0, 1, 2, 3)
     rank, name = dist.get_rank(), group.group_name
     ops = torch.ops.symm_mem
-    x, w = integers((8, 16), rank, torch.bfloat16), integers((12, 16), 5, torch.bfloat16)
-    dy = integers((32, 12), 7, torch.bfloat16)
+    x, w = integers((8, 16), rank, torch.bfloat16), integers((24, 16), 5, torch.bfloat16)
+    dy = integers((32, 24), 7, torch.bfloat16)
     x_k = integers((8, 16), 40 + rank, torch.bfloat16)
-    weights = integers((8, 12), 60, torch.bfloat16)
+    weights = integers((8, 24), 60, torch.bfloat16)
     for call, args in (
         ("fused_all_gather_matmul", (x, [w.T], 0, name)),
         ("fused_matmul_reduce_scatter", (dy, w, "sum", 0, name)),

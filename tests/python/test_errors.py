@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
+from device_for_tests import DEVICE
 from groups_for_tests import group_of
 from pool import Pool
 
@@ -150,13 +154,20 @@ def lose_a_rank() -> tuple[str, float]:
         os.kill(os.getpid(), signal.SIGKILL)
     begin = time.monotonic()
     with pytest.raises(imbrex.Error) as caught:
-        for _ in range(100):
+        while time.monotonic() - begin < 30:
             it.matmul_all_reduce(_z(4, 8), _z(8, 4), group)
+            if DEVICE == "cuda":
+                torch.cuda.synchronize()
+            it.check(group)
     with pytest.raises(imbrex.Error):
         it.check(group)
     return str(caught.value), time.monotonic() - begin
 
 
+@pytest.mark.skipif(
+    DEVICE == "cuda" and "CUDA_MPS_PIPE_DIRECTORY" in os.environ,
+    reason="what is killed under MPS may take the other ranks' work with it: to be run without",
+)
 def test_a_killed_rank():
     """The others end within a few seconds, and name it."""
     pool = Pool()
@@ -167,6 +178,31 @@ def test_a_killed_rank():
             kind, result = answers[rank]
             assert kind == "done", result
             text, seconds = result
-            assert "rank 1" in text and seconds < 8, (text, seconds)
+            assert "rank 1" in text and seconds < (8 if DEVICE == "cpu" else 25), (text, seconds)
     finally:
         pool.close()
+
+
+def test_a_rank_that_raises(tmp_path):
+    """A process that ends by an exception tells the others what it was."""
+    script = Path(__file__).with_name("raising_rank.py")
+    environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), "4", str(tmp_path / "store")],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(4)
+    ]
+    try:
+        told = [process.communicate(timeout=120) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert processes[1].returncode == 1 and "this rank has had enough" in told[1][1], told[1]
+    for rank in (0, 2, 3):
+        assert processes[rank].returncode == 0, told[rank]
+        assert "rank 1" in told[rank][0] and "this rank has had enough" in told[rank][0], told[rank]

@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
-from device_for_tests import generator_of
+from device_for_tests import DEVICE, generator_of
 from groups_for_tests import group_of
 
 import imbrex.torch as it
@@ -190,7 +190,7 @@ def layers(sequence_parallel: bool, plan: bool) -> None:
     want = model(x)
     want.backward(dy)
     if plan:
-        mesh = init_device_mesh("cpu", (RANKS,))
+        mesh = init_device_mesh(DEVICE, (RANKS,))
         split = Unsharded(generator_of(15))
         split.load_state_dict(model.state_dict())
         split = split.float()

@@ -23,6 +23,7 @@ def test_a_small_product(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPT), "--out", str(out)]
     command += "--rows 16 --columns 32 --depth 64 --burst 2 --calls 40".split()
     environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    environment["CUDA_VISIBLE_DEVICES"] = ""
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     rows = {row["call"]: row for row in json.loads(out.read_text())["rows"]}

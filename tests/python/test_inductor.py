@@ -8,6 +8,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
+from device_for_tests import DEVICE
 from groups_for_tests import group_of
 
 import imbrex.torch as it
@@ -38,7 +39,7 @@ def compiled_model() -> dict[str, int] | None:
     rank = dist.get_rank()
     mesh = None
     if rank < 2:
-        mesh = DeviceMesh.from_group(group, "cpu")
+        mesh = DeviceMesh.from_group(group, DEVICE)
     if mesh is None:
         return None
     torch.manual_seed(3)
@@ -106,7 +107,7 @@ def decoders(scattered: bool, trained: bool) -> dict[str, int] | None:
     group, rank = group_of(0, 1), dist.get_rank()
     if rank >= 2:
         return None
-    mesh = DeviceMesh.from_group(group, "cpu")
+    mesh = DeviceMesh.from_group(group, DEVICE)
     torch.manual_seed(4)
     whole, split = (torch.nn.Sequential(*(Decoder() for _ in range(LAYERS))) for _ in range(2))
     split.load_state_dict(whole.state_dict())

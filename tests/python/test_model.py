@@ -37,6 +37,7 @@ def test_a_small_layer(tmp_path):
     ]
     command += [*SIZES.split(), "--program", str(program()), "--out", str(out)]
     environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    environment["CUDA_VISIBLE_DEVICES"] = ""
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "SKIPPED: torch symmetric memory" in done.stdout
@@ -59,9 +60,15 @@ def test_a_small_layer(tmp_path):
         )
         assert set(row["ways"]) == ways, row
         assert all(numbers["us"] > 0 and numbers["host_us"] > 0 for numbers in row["ways"].values()), row
+        assert row["ways"]["no communication"]["solo_us"] > 0, row
         base = row["ways"]["functional collectives"]
         if "overlap" in base:
             assert base["overlap"] == 0 and row["ways"]["no communication"]["overlap"] == 1, row
+    sys.path.insert(0, str(ROOT / "bench/model"))
+    import tables
+
+    table = tables.table(result)
+    assert "| llama3-8b, decode of 4 | Imbrex |" in table and "two runs have the same bits" in table, table
     assert rows["prefill"]["predicted"]["Imbrex"] <= rows["prefill"]["predicted"]["cuBLAS, then the collective"]
 
 

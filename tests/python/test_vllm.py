@@ -22,6 +22,7 @@ STAND_IN = Path(__file__).parent / "stand_in_vllm.py"
 def run(**extra: str) -> str:
     environment = {key: value for key, value in os.environ.items() if key not in ("IMBREX_VLLM", "VLLM_PLUGINS")}
     environment |= {"PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"} | extra
+    environment["IMBREX_TEST_DEVICE"] = "cpu"  # the same calls on GPUs are test_drop_in's
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(STAND_IN)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -104,5 +104,5 @@ def register() -> None:
         elif name == "all_reduce_rms_norm":
             fake = _rms_norm
         else:
-            fake = _product(name)
+            fake = _product(name.removesuffix("_plain"))
         torch.library.register_fake(f"imbrex::{name}", fake)

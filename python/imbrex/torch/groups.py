@@ -210,7 +210,13 @@ def warm_up(calls: Iterable[tuple[Any, ...]], group: Group = None, *, device: An
 
 
 def describe() -> str:
-    """One line on what the operators run on, for `imbrex.doctor`."""
+    """
+    One line on what the operators run on, for `imbrex.doctor`.
+
+    Example:
+        >>> "operators registered; tensors on the CPU" in imbrex.torch.describe()
+        True
+    """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return f"{len(extension.schemas())} operators registered; tensors on the CPU{f' and {gpus} GPUs' if gpus else ''}"
 

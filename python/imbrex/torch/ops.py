@@ -25,6 +25,28 @@ _all_reduce, _all_reduce_out = _ops.matmul_all_reduce.default, _ops.matmul_all_r
 _all_to_all, _all_to_all_out = _ops.matmul_all_to_all.default, _ops.matmul_all_to_all_out.default
 
 
+def _direct(operator: Any) -> Any:
+    """What the operator itself calls, without a frame of Python between."""
+    return getattr(operator, "_op", operator)
+
+
+# The same with tensors and a group alone: every argument costs torch's parsing more than the kernel's own work. The
+# tracer of torch.compile, which knows operators by themselves, does not get here.
+_all_gather_matmul_plain, _all_gather_matmul_plain_out = map(
+    _direct, (_ops.all_gather_matmul_plain.default, _ops.all_gather_matmul_plain_out.default)
+)
+_reduce_scatter_plain, _reduce_scatter_plain_out = map(
+    _direct, (_ops.matmul_reduce_scatter_plain.default, _ops.matmul_reduce_scatter_plain_out.default)
+)
+_all_reduce_plain, _all_reduce_plain_out = map(
+    _direct, (_ops.matmul_all_reduce_plain.default, _ops.matmul_all_reduce_plain_out.default)
+)
+_all_to_all_plain, _all_to_all_plain_out = map(
+    _direct, (_ops.matmul_all_to_all_plain.default, _ops.matmul_all_to_all_plain_out.default)
+)
+_is_traced = torch.compiler.is_dynamo_compiling
+
+
 def needs_gradient(a: Tensor, b: Tensor, bias: Tensor | None) -> bool:
     """Whether a call with these tensors is to be recorded."""
     return _is_grad_enabled() and (a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad))
@@ -143,7 +165,7 @@ def all_gather_matmul(
         >>> y = imbrex.torch.all_gather_matmul(x, weight.t(), group)
         >>> q, k, v = imbrex.torch.all_gather_matmul(x, [wq.t(), wk.t(), wv.t()], group)
     """
-    name = name_of(group)
+    name = group if type(group) is str else name_of(group)
     if gather_dim:
         gather_dim = _dimension(gather_dim, a, "gather_dim")
     try:
@@ -154,9 +176,21 @@ def all_gather_matmul(
                 a, [b], name, gather_dim, [bias], True, scale_a, [scale_b], None if out is None else [out]
             )
             return gathered, products[0]
-        if needs_gradient(a, b, bias):
+        if (a.requires_grad or b.requires_grad or bias is not None) and needs_gradient(a, b, bias):
             refuse_out(out)
             return autograd.AllGatherMatmul.apply(a, b, bias, name, gather_dim)
+        if (
+            not gather_dim
+            and bias is None
+            and scale_a is None
+            and scale_b is None
+            and out_dtype is None
+            and not _is_traced()
+        ):
+            if out is None:
+                return _all_gather_matmul_plain(a, b, name)
+            _all_gather_matmul_plain_out(a, b, name, out)
+            return out
         if out is None:
             return _all_gather_matmul(a, b, name, gather_dim, bias, scale_a, scale_b, out_dtype)
         _all_gather_matmul_out(a, b, name, gather_dim, bias, scale_a, scale_b, out=out)
@@ -261,19 +295,32 @@ def matmul_reduce_scatter(
     Example:
         >>> y = imbrex.torch.matmul_reduce_scatter(h, weight.t(), group)
     """
-    name = name_of(group)
+    name = group if type(group) is str else name_of(group)
     if scatter_dim:
         scatter_dim = _dimension(scatter_dim, a, "scatter_dim")
     try:
         if tolerance is not None:
             _refuse_scales(scale_a, scale_b)
-        if needs_gradient(a, b, bias):
+        if (a.requires_grad or b.requires_grad or bias is not None) and needs_gradient(a, b, bias):
             refuse_out(out)
             if codec is None and tolerance is None:
                 return autograd.MatmulReduceScatter.apply(a, b, bias, name, scatter_dim)
             return autograd.CodedReduceScatter.apply(a, b, bias, name, scatter_dim, codec, tolerance)
         if tolerance is not None:
             return _into(autograd.coded_scatter(a, b, bias, name, scatter_dim, codec, tolerance), out)
+        if (
+            not scatter_dim
+            and bias is None
+            and scale_a is None
+            and scale_b is None
+            and out_dtype is None
+            and codec is None
+            and not _is_traced()
+        ):
+            if out is None:
+                return _reduce_scatter_plain(a, b, name)
+            _reduce_scatter_plain_out(a, b, name, out)
+            return out
         if out is None:
             return _reduce_scatter(a, b, name, scatter_dim, bias, scale_a, scale_b, out_dtype, codec)
         _reduce_scatter_out(a, b, name, scatter_dim, bias, scale_a, scale_b, codec, out=out)
@@ -336,15 +383,27 @@ def matmul_all_reduce(
     Example:
         >>> y = imbrex.torch.matmul_all_reduce(h, weight.t(), group)
     """
-    name = name_of(group)
+    name = group if type(group) is str else name_of(group)
     try:
         if tolerance is not None:
             _refuse_scales(scale_a, scale_b)
-        if needs_gradient(a, b, bias):
+        if (a.requires_grad or b.requires_grad or bias is not None) and needs_gradient(a, b, bias):
             refuse_out(out)
             return autograd.MatmulAllReduce.apply(a, b, bias, name, codec, tolerance)
         if tolerance is not None:
             return _into(autograd.summed(a, b, bias, name, codec, tolerance), out)
+        if (
+            bias is None
+            and scale_a is None
+            and scale_b is None
+            and out_dtype is None
+            and codec is None
+            and not _is_traced()
+        ):
+            if out is None:
+                return _all_reduce_plain(a, b, name)
+            _all_reduce_plain_out(a, b, name, out)
+            return out
         if out is None:
             return _all_reduce(a, b, name, 0, bias, scale_a, scale_b, out_dtype, codec)
         _all_reduce_out(a, b, name, 0, bias, scale_a, scale_b, codec, out=out)
@@ -387,11 +446,16 @@ def matmul_all_to_all(
     Example:
         >>> y = imbrex.torch.matmul_all_to_all(tokens, expert.t(), group)
     """
-    name = name_of(group)
+    name = group if type(group) is str else name_of(group)
     try:
-        if needs_gradient(a, b, bias):
+        if (a.requires_grad or b.requires_grad or bias is not None) and needs_gradient(a, b, bias):
             refuse_out(out)
             return autograd.MatmulAllToAll.apply(a, b, bias, name)
+        if bias is None and scale_a is None and scale_b is None and out_dtype is None and not _is_traced():
+            if out is None:
+                return _all_to_all_plain(a, b, name)
+            _all_to_all_plain_out(a, b, name, out)
+            return out
         if out is None:
             return _all_to_all(a, b, name, 0, bias, scale_a, scale_b, out_dtype)
         _all_to_all_out(a, b, name, 0, bias, scale_a, scale_b, out=out)

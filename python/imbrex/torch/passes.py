@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import _c
+from .._library import package_folder
 from . import norms, sums
 from .collect import reduce_scatter
 from .refusals import DTYPES, Refusal, b_lying, expect, expect_group, expect_product, lying
@@ -31,18 +33,51 @@ _ROWS_WITH_NORM = 256
 _installed = False
 
 
-def _joined(a: list[Tensor], b: list[Tensor], dim: int = 0) -> tuple[Tensor, Tensor]:
-    """A sum of products is one product, of the As beside each other and the Bs below each other."""
+# An H200 moves so many bytes in its memory while one goes over its links.
+_MEMORY_TO_LINK = 10
+
+
+def _side_by_side(parts: list[Tensor], dim: int) -> Tensor | None:
+    """The parts one behind another along `dim`, where they lie so in one tensor."""
+    first = parts[0]
+    end = first.storage_offset()
+    for one in parts:
+        same = one.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        if not same or one.stride() != first.stride() or one.storage_offset() != end:
+            return None
+        end += one.shape[dim] * one.stride(dim)
+    shape = list(first.shape)
+    shape[dim] = sum(one.shape[dim] for one in parts)
+    return first.as_strided(shape, first.stride(), first.storage_offset())
+
+
+def _joined(a: list[Tensor], b: list[Tensor], dim: int, ranks: int, name: str) -> tuple[Tensor, Tensor] | None:
+    """
+    A sum of products is one product, of the As beside each other and the Bs below each other.
+
+    None where it costs more to copy them there than it saves: to add up products of their own, and to wait for what
+    the ranks send each other, which one product hides. By shapes and strides, so that all ranks decide alike.
+    """
     if len(a) == 1:
         return a[0], b[0]
-    return torch.cat([one.movedim(dim, 0) for one in a], -1).movedim(0, dim), torch.cat(b)
+    wide, tall = _side_by_side(a, a[0].dim() - 1), _side_by_side(b, 0)
+    m, n, k = a[0].numel() // a[0].shape[-1], b[0].shape[1], sum(one.shape[0] for one in b)
+    copied = 2 * k * ((m if wide is None else 0) + (n if tall is None else 0))
+    if copied * ranks > m * n * (3 * (len(a) - 1) * ranks + _MEMORY_TO_LINK * (ranks - 1)):
+        return None
+    if copied:
+        count_copy(name, "parts of a sum are laid side by side")
+    if wide is None:
+        wide = torch.cat([one.movedim(dim, 0) for one in a], -1).movedim(0, dim)
+    return wide, torch.cat(b) if tall is None else tall
 
 
-def _expect_products(a: list[Tensor], b: list[Tensor], dim: int, group: str) -> None:
+def _expect_products(a: list[Tensor], b: list[Tensor], dim: int, group: str) -> int:
+    """How many ranks there are."""
     expect(_installed, "the drop-in has ended")
     for one, other in zip(a, b, strict=True):
         expect_product(one, other, dim, DTYPES)
-    expect_group(group)
+    return expect_group(group)
 
 
 def _local_sum(a: list[Tensor], b: list[Tensor]) -> Tensor:
@@ -59,11 +94,14 @@ def _torchs_all_reduce(a: list[Tensor], b: list[Tensor], group: str) -> Tensor:
 def _all_reduce(a: list[Tensor], b: list[Tensor], group: str) -> Tensor:
     name = "matmul_all_reduce"
     try:
-        _expect_products(a, b, 0, group)
+        ranks = _expect_products(a, b, 0, group)
     except Refusal as refusal:
         count_fallback(name, str(refusal))
         return _torchs_all_reduce(a, b, group)
-    one, other = _joined(a, b)
+    joined = _joined(a, b, 0, ranks, name)
+    if joined is None:
+        return _ops.all_reduce(_local_sum(a, b), group)
+    one, other = joined
     return _ops.matmul_all_reduce(lying(one, 0, name), b_lying(other, name), group, 0)
 
 
@@ -72,8 +110,11 @@ def _reduce_scatter(a: list[Tensor], b: list[Tensor], lead: list[int], dim: int,
     name = "matmul_reduce_scatter"
     try:
         shaped = [one.reshape(*lead, one.shape[-1]) for one in a]
-        _expect_products(shaped, b, dim, group)
-        one, other = _joined(shaped, b, dim)
+        ranks = _expect_products(shaped, b, dim, group)
+        joined = _joined(shaped, b, dim, ranks, name)
+        if joined is None:
+            raise Refusal("parts of a sum that are not worth laying side by side")
+        one, other = joined
         result: Tensor = _ops.matmul_reduce_scatter(lying(one, dim, name), b_lying(other, name), group, dim)
     except Refusal as refusal:
         count_fallback(name, str(refusal))
@@ -170,8 +211,10 @@ def _make_pass(before: Any) -> Any:
             theirs = None if self.before is None else getattr(self.before, "uuid", lambda: None)()
             if self.before is not None and theirs is None:
                 return None
-            files = tuple(str(Path(__file__).with_name(name)) for name in ("passes.py", "sums.py", "norms.py"))
-            return get_hash_for_files(files), theirs, _installed
+            # Graphs hold operators by name: those of another version or build of the package are other ones.
+            files = (*sorted(Path(__file__).parent.glob("*.py")), package_folder() / "lib" / "libimbrex_torch.so")
+            ours = get_hash_for_files(tuple(map(str, files)), extra=_c.function("version")().decode())
+            return ours, theirs, _installed
 
     return Pass()
 
