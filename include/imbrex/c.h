@@ -154,6 +154,8 @@ typedef struct imbrex_gemm {
   int64_t lda, ldb, ldo;  ///< elements from one row of "a", "b" (IMBREX_COLUMN_MAJOR: of N x K) and "out" to the next;
                           ///< 0: no gaps. What is between the rows is neither read nor written
   int64_t more_ldb[IMBREX_MOST_PRODUCTS - 1], more_ldo[IMBREX_MOST_PRODUCTS - 1];  ///< of the further B and outputs
+  int32_t packed;  ///< IMBREX_GEMM_ALL_REDUCE, not 0: "out" is a packed matrix: imbrex_operator_packed_layout
+  int32_t reserved;
 } imbrex_gemm;
 
 /// The same on every rank.
@@ -224,6 +226,28 @@ imbrex_status imbrex_operator_codec_report(imbrex_operator* op, void* stream,
 /// every rank in one order, before the world is destroyed.
 imbrex_status imbrex_operator_allocate_output(imbrex_operator* op, void** memory) IMBREX_NOEXCEPT;
 imbrex_status imbrex_operator_free_output(imbrex_world* world, void* memory) IMBREX_NOEXCEPT;
+
+/// How a packed matrix lies, as PackedLayout has it (packed.hpp).
+typedef struct imbrex_packed_layout {
+  size_t size;
+  int64_t rows, cols;
+  int64_t block_rows, block_cols;
+  const int32_t* first_rows;  ///< in the memory of `device`; NULL: the matrix lies in rows
+  imbrex_device device;       ///< IMBREX_CPU or IMBREX_CUDA
+  int32_t reserved;
+} imbrex_packed_layout;
+
+/// Tells how "out" of an operator made with `packed` lies: `layout->size` is set before. The array lives as long as the
+/// operator.
+imbrex_status imbrex_operator_packed_layout(const imbrex_operator* op, imbrex_packed_layout* layout) IMBREX_NOEXCEPT;
+
+typedef int32_t imbrex_row_operation;
+enum { IMBREX_COPY = 0, IMBREX_RMS_NORM = 1, IMBREX_SILU_MULTIPLY = 2, IMBREX_GELU = 3 };
+
+/// Puts a packed matrix back in rows by the operation that comes next, on operands as put_back has them (packed.hpp).
+/// Needs no world. On GPUs it is queued on `stream`; on the CPU the result is complete on return, and `stream` is NULL.
+imbrex_status imbrex_put_back(imbrex_row_operation operation, const imbrex_packed_layout* layout,
+                              const imbrex_operand* operands, size_t count, float eps, void* stream) IMBREX_NOEXCEPT;
 
 /// IMBREX_CPU or IMBREX_CUDA; -1 for NULL.
 imbrex_device imbrex_operator_device(const imbrex_operator* op) IMBREX_NOEXCEPT;

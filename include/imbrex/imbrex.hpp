@@ -11,6 +11,7 @@
 #include "imbrex/operands.hpp"
 #include "imbrex/ops.hpp"
 #include "imbrex/options.hpp"
+#include "imbrex/packed.hpp"
 #include "imbrex/plan.hpp"
 #include "imbrex/timeline.hpp"
 #include "imbrex/types.hpp"

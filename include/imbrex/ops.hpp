@@ -12,6 +12,7 @@
 
 #include "imbrex/operands.hpp"
 #include "imbrex/options.hpp"
+#include "imbrex/packed.hpp"
 #include "imbrex/plan.hpp"
 #include "imbrex/timeline.hpp"
 #include "imbrex/world.hpp"
@@ -40,6 +41,10 @@ struct GemmShape {
   /// columns: what is between the rows is neither read nor written.
   std::int64_t lda = 0, ldb = 0, ldo = 0;
   std::array<std::int64_t, max_products - 1> more_ldb{}, more_ldo{};  ///< of "b1" and "b2", "out1" and "out2"
+  /// GemmAllReduce, without `any_m` and `ldo`: "out" is a packed matrix, as packed_layout() says, which put_back takes
+  /// (packed.hpp). The operator then runs a plan of strategy `signaled` with the knob `packed`, whose tiles' columns
+  /// must divide N.
+  bool packed = false;
 };
 
 struct OperatorOptions {
@@ -136,6 +141,10 @@ class GemmOperator {
   /// gemm_all_reduce and gemm_all_to_all a copy, if every rank's "out" is memory of one such call and has no gaps.
   /// Dropped by every rank, in one order, while the world lives.
   std::shared_ptr<void> allocate_output();
+
+  /// How "out" lies; its array lives as long as the operator. Throws Error(invalid_input) unless made with
+  /// GemmShape::packed.
+  PackedLayout packed_layout() const;
 
   /// cpu or cuda.
   Device device() const;

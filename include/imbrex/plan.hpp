@@ -48,6 +48,12 @@ inline constexpr int max_ranks = 64;
 /// Largest number of matrices B that one gathered A is multiplied by.
 inline constexpr int max_products = 3;
 
+/// Rows and columns of a matrix.
+struct Extent {
+  std::int64_t rows = 0, cols = 0;
+  bool operator==(const Extent&) const = default;
+};
+
 struct Problem {
   Operator op = Operator::all_gather_gemm;
   std::int64_t m = 0, n = 0, k = 0;  ///< global sizes, as in the table above
@@ -68,14 +74,12 @@ struct Problem {
   std::int64_t lda = 0, ldb = 0, ldo = 0;
   /// The same of the second and the third B, and of their outputs.
   std::array<std::int64_t, max_products - 1> more_ldb{}, more_ldo{};
+  /// gemm_all_reduce: the output lies packed in blocks of so many rows and columns, which divide N; 0 x 0: in rows.
+  /// Each block lies by rows without gaps, and behind it the next one of its row of blocks, then the next row of
+  /// blocks; the last one's blocks may have fewer rows. So the output is a matrix of M * N / cols x cols.
+  Extent packed{};
 
   bool operator==(const Problem&) const = default;
-};
-
-/// Rows and columns of a matrix.
-struct Extent {
-  std::int64_t rows = 0, cols = 0;
-  bool operator==(const Extent&) const = default;
 };
 
 /// Per-rank shapes of A, B, the output, and of the GEMM that one rank computes (rows x cols, over `depth`); scales are
@@ -90,7 +94,8 @@ struct RankShapes {
 /// Throws Error(invalid_input) naming the value and the rule, if a size is not from 1 to 2^31 - 1, a sharded dimension
 /// does not divide by the ranks, ranks is outside 1..max_ranks, there are scales of another type than e4m3, b_layout is
 /// fragment or, of e4m3, not the default, or another operator than all_gather_gemm, or one with scales, has several B,
-/// or a leading dimension is neither 0 nor from the length of a rank's row to 2^31 - 1.
+/// or a leading dimension is neither 0 nor from the length of a rank's row to 2^31 - 1, or a packed output is that of
+/// another operator than gemm_all_reduce, has a leading dimension, or blocks whose columns do not divide N.
 void validate(const Problem& problem);
 
 /// Shapes per rank; `problem` must be valid.

@@ -17,12 +17,14 @@ from ._operators import (
     matmul_all_to_all,
     matmul_reduce_scatter,
 )
+from ._packed import PackedLayout, matmul_all_reduce_packed, put_back
 from ._report import Report
 from ._world import World
 
 __all__ = [
     "Error",
     "InvalidInput",
+    "PackedLayout",
     "Report",
     "World",
     "all_gather_matmul",
@@ -30,8 +32,10 @@ __all__ = [
     "all_reduce_rms_norm",
     "doctor",
     "matmul_all_reduce",
+    "matmul_all_reduce_packed",
     "matmul_all_to_all",
     "matmul_reduce_scatter",
+    "put_back",
 ]
 
 

@@ -89,6 +89,8 @@ class Gemm(Structure):
         ("ldo", c_int64),
         ("more_ldb", c_int64 * (MOST_PRODUCTS - 1)),
         ("more_ldo", c_int64 * (MOST_PRODUCTS - 1)),
+        ("packed", c_int32),
+        ("reserved", c_int32),
     )
 
 
@@ -105,6 +107,21 @@ class OperatorOptions(Structure):
         ("ranks_per_gpu", c_int32),
         ("reserved", c_int32),
         ("codec", c_char_p),
+    )
+
+
+class PackedLayoutFields(Structure):
+    """imbrex_packed_layout."""
+
+    _fields_ = (
+        ("size", c_size_t),
+        ("rows", c_int64),
+        ("cols", c_int64),
+        ("block_rows", c_int64),
+        ("block_cols", c_int64),
+        ("first_rows", c_void_p),
+        ("device", c_int32),
+        ("reserved", c_int32),
     )
 
 
@@ -175,6 +192,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "operator_run": (c_int32, (c_void_p, POINTER(Operand), c_size_t, c_void_p)),
     "operator_check": (c_int32, (c_void_p,)),
     "operator_codec_report": (c_int32, (c_void_p, c_void_p, POINTER(ReportFields))),
+    "operator_packed_layout": (c_int32, (c_void_p, POINTER(PackedLayoutFields))),
+    "put_back": (c_int32, (c_int32, POINTER(PackedLayoutFields), POINTER(Operand), c_size_t, c_float, c_void_p)),
     "all_reduce_make": (c_int32, (c_void_p, c_int64, c_int32, POINTER(AllReduceOptions), POINTER(c_void_p))),
     "all_reduce_rms_norm_make": (
         c_int32,

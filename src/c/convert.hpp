@@ -13,6 +13,7 @@
 #include "c/error.hpp"
 #include "imbrex/operands.hpp"
 #include "imbrex/options.hpp"
+#include "imbrex/packed.hpp"
 #include "imbrex/types.hpp"
 #include "runtime/agreement.hpp"
 #include "runtime/calls.hpp"
@@ -94,6 +95,9 @@ auto converted(World& world, Convert&& convert) {
     throw;
   }
 }
+
+/// As write_structure.
+void write_layout(imbrex_packed_layout* to, const PackedLayout& layout);
 
 /// A call with operands of C. A refusal here counts as the operator's own.
 template <typename Call>

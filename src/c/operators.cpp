@@ -65,7 +65,8 @@ GemmShape shape_of(const imbrex_gemm* given) {
           .ldb = gemm.ldb,
           .ldo = gemm.ldo,
           .more_ldb = {gemm.more_ldb[0], gemm.more_ldb[1]},
-          .more_ldo = {gemm.more_ldo[0], gemm.more_ldo[1]}};
+          .more_ldo = {gemm.more_ldo[0], gemm.more_ldo[1]},
+          .packed = gemm.packed != 0};
 }
 
 // What the text leaves out is as in Knobs, but for the type of partial products.
@@ -223,6 +224,14 @@ imbrex_status imbrex_operator_free_output(imbrex_world* world, void* memory) noe
   return guarded([&] {
     c::WorldObject& object = c::world_object(world);
     IMBREX_EXPECTS(object.outputs.erase(memory) == 1, "memory = {}: no output was allocated there", memory);
+  });
+}
+
+imbrex_status imbrex_operator_packed_layout(const imbrex_operator* op, imbrex_packed_layout* layout) noexcept {
+  return guarded([&] {
+    const c::OperatorObject& object = c::operator_of(op);
+    c::expect_given(layout, "layout");
+    c::write_layout(layout, object.op->packed_layout());
   });
 }
 

@@ -10,6 +10,7 @@
 #include "choose/alike.hpp"
 #include "choose/kernel_tiles.hpp"
 #include "choose/quick_times.hpp"
+#include "choose/signaled_times.hpp"
 #include "collectives/cuda/wire/comm.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "execute/cuda/tables/table_survey.hpp"
@@ -196,6 +197,27 @@ plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strat
   plan::Candidate chosen = chosen_freely(problem, strategy, gpus);
   if (!strategy && !gpus.nccl && calls_nccl(problem, chosen)) chosen = without_nccl(problem, gpus);
   return with_product_record(chosen, problem, gpus);
+}
+
+Knobs packed_knobs(const Problem& problem, const GpuKind* gpus, const std::optional<CodecPair>& codec) {
+  const Machine machine = gpus != nullptr ? machine_for(problem, gpus->major == 9) : nominal_host_machine();
+  const Knobs* best = nullptr;
+  double least = 0;
+  std::vector<plan::Candidate> list = candidates(problem, machine, Strategy::signaled, {}, codec);
+  for (plan::Candidate& candidate : list) {
+    candidate.knobs.packed = true;
+    if (problem.n % plan::packed_blocks(problem, candidate.knobs).cols != 0) continue;
+    candidate.knobs.groups = choose_groups(problem, candidate.knobs, machine);
+    const double seconds = signaled_times(problem, candidate.knobs, machine).seconds;
+    if (best != nullptr && seconds >= least) continue;
+    best = &candidate.knobs;
+    least = seconds;
+  }
+  IMBREX_EXPECTS(best != nullptr,
+                 "packed with N = {}: it is no multiple of the columns of any tile that would be chosen; "
+                 "knobs may name a tile_n that divides it",
+                 problem.n);
+  return *best;
 }
 
 std::uint64_t digest_of_tables(const GpuKind& gpus) {

@@ -33,6 +33,11 @@ plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strat
                                      const std::optional<Knobs>& knobs, const GpuKind& gpus,
                                      const std::optional<CodecPair>& codec = {});
 
+/// Knobs of a plan that leaves the output of a gemm_all_reduce packed, on these GPUs, or, without any, on this
+/// machine's cores: the tiles and groups whose predicted time is least. Throws Error(invalid_input) where no tile's
+/// columns divide N.
+Knobs packed_knobs(const Problem& problem, const GpuKind* gpus, const std::optional<CodecPair>& codec = {});
+
 /// A number that differs where the tuning tables do that a choice for these GPUs looks at, as this process has read
 /// them.
 std::uint64_t digest_of_tables(const GpuKind& gpus);

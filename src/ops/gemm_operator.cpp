@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "base/check.hpp"
+#include "base/narrow.hpp"
 #include "choose/choose.hpp"
+#include "choose/choose_gpu.hpp"
 #include "execute/cpu/pooled_plans.hpp"
 #include "execute/operands.hpp"
 #include "execute/terms.hpp"
@@ -62,7 +64,35 @@ Problem problem_of(Operator op, const GemmShape& shape, int ranks) {
   const Layout b_layout =
       shape.type == Type::e4m3 && shape.b_layout == Layout::column_major ? Layout::row_major : shape.b_layout;
   return {op,       shape.m,      shape.n,          shape.k,   ranks,     shape.type, shape.bias,     shape.scales,
-          b_layout, shape.more_n, shape.gathered_a, shape.lda, shape.ldb, shape.ldo,  shape.more_ldb, shape.more_ldo};
+          b_layout, shape.more_n, shape.gathered_a, shape.lda, shape.ldb, shape.ldo,  shape.more_ldb, shape.more_ldo,
+          {}};
+}
+
+void expect_packable(const Problem& problem, bool any_m, const OperatorOptions& options) {
+  IMBREX_EXPECTS(problem.op == Operator::gemm_all_reduce && !any_m && problem.ldo == 0,
+                 "packed with {}{}{}: only gemm_all_reduce of one M and without ldo leaves its output packed",
+                 name_of(problem.op), any_m ? " of any M" : "", problem.ldo == 0 ? "" : " with ldo");
+  IMBREX_EXPECTS(options.strategy.value_or(Strategy::signaled) == Strategy::signaled,
+                 "packed with strategy {}: only plans of strategy signaled leave their output packed",
+                 name_of(*options.strategy));
+  if (!options.knobs) return;
+  Problem packed = problem;
+  packed.packed = plan::packed_blocks(problem, *options.knobs);
+  validate(packed);
+}
+
+// A packed output lies as a plan's tiles do, so knobs are chosen first.
+void choose_packed(World& world, bool on_gpus, Problem& problem, OperatorOptions& options) {
+  options.strategy = Strategy::signaled;
+  if (!options.knobs) {
+    const std::shared_ptr<ops::WorldGpus> gpus = on_gpus ? ops::gpus_of(world, options.cuda) : nullptr;
+    const bool there = gpus != nullptr && gpus->refusal.empty();
+    options.knobs = choose::packed_knobs(problem, there ? &gpus->gpus : nullptr, options.codec);
+  }
+  options.knobs->packed = true;
+  problem.packed = plan::packed_blocks(problem, *options.knobs);
+  validate(problem);
+  plan::validate_knobs(problem, Strategy::signaled, *options.knobs);
 }
 
 runtime::Terms terms_of(const Problem& problem, bool any_m, const OperatorOptions& options, bool gpus_wanted,
@@ -128,7 +158,9 @@ struct GemmOperator::State {
   CodecReport last_codes;  // on the CPU: of the last call
   execute::OperandRules rules;
   runtime::Calls& calls;
-  std::vector<Staged> staged;      // by place in the call
+  std::vector<std::int32_t> first_rows;                      // of a packed output's blocks
+  std::unique_ptr<runtime::DeviceMemory> first_rows_on_gpu;  // the same
+  std::vector<Staged> staged;                                // by place in the call
   std::vector<const void*> known;  // operands of the last call, which were found to be on the GPU
 
   State(World& w, const Problem& p, bool any_m, const OperatorOptions& o)
@@ -174,7 +206,18 @@ struct GemmOperator::State {
       return false;
     }
     device = Device::cuda;
+    if (!first_rows.empty()) {
+      first_rows_on_gpu = std::make_unique<runtime::DeviceMemory>(first_rows.size() * sizeof first_rows[0]);
+      first_rows_on_gpu->upload(first_rows.data());
+    }
     return true;
+  }
+
+  // Where the blocks of a packed output begin.
+  void list_blocks() {
+    for (std::int64_t row = 0; row < problem.m; row += problem.packed.rows)
+      for (std::int64_t col = 0; col < problem.n; col += problem.packed.cols)
+        first_rows.push_back(base::narrow<std::int32_t>(plan::packed_row(problem, row, col), "a packed output's rows"));
   }
 
   // What the ranks' calls have in common.
@@ -257,14 +300,18 @@ GemmOperator::GemmOperator(World& world, Operator op, const GemmShape& shape, co
   OperatorOptions options = given;
   // Spans of CPU workers are asked for in vain of a GPU.
   const bool wanted = options.device == Device::cuda || (options.device == Device::automatic && !options.cpu.timeline);
-  const Problem problem = problem_of(op, shape, world.size());
+  Problem problem = problem_of(op, shape, world.size());
   runtime::agree(world, [&] {
     validate(problem);
     options = with_codec(problem, given);
-    return terms_of(problem, shape.any_m, options, wanted, runtime::calls_of(world).checked());
+    if (shape.packed) expect_packable(problem, shape.any_m, options);
+    return terms_of(problem, shape.any_m, options, wanted, runtime::calls_of(world).checked())
+        .add("packed", shape.packed);
   });
+  if (shape.packed) choose_packed(world, wanted, problem, options);
   state_ = std::make_unique<State>(world, problem, shape.any_m, options);
   State& s = *state_;
+  if (shape.packed) s.list_blocks();
   if (wanted && s.prepare_on_gpus(shape.any_m, s.why_cpu)) return;
   if (options.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", s.why_cpu));
   if (shape.any_m) {
@@ -354,6 +401,15 @@ CodecReport GemmOperator::codec_report(CudaStream stream) {
   IMBREX_EXPECTS(s.options.codec.has_value(), "codec_report: {} was made without a codec", name_of(s.problem.op));
   synchronize(stream);
   return merged(s.world, s.called && s.on_gpus ? s.execution().codec_report() : s.last_codes);
+}
+
+PackedLayout GemmOperator::packed_layout() const {
+  const State& s = *state_;
+  const Problem& p = s.problem;
+  IMBREX_EXPECTS(plan::is_packed(p), "packed_layout: {} was made without `packed`", name_of(p.op));
+  const auto* array = s.first_rows_on_gpu != nullptr ? static_cast<const std::int32_t*>(s.first_rows_on_gpu->get())
+                                                     : s.first_rows.data();
+  return {p.m, p.n, p.packed.rows, p.packed.cols, array, s.device};
 }
 
 Device GemmOperator::device() const { return state_->device; }

@@ -22,8 +22,8 @@ std::string text_of(std::uint64_t digest) { return fmt::format("{:016x}", digest
 }  // namespace
 
 void add_fields(Fields& fields, const Problem& problem) {
-  const auto& [op, m, n, k, ranks, type, bias, scales, b_layout, more_n, gathered_a, lda, ldb, ldo, more_ldb,
-               more_ldo] = problem;
+  const auto& [op, m, n, k, ranks, type, bias, scales, b_layout, more_n, gathered_a, lda, ldb, ldo, more_ldb, more_ldo,
+               packed] = problem;
   add(fields, "operator", name_of(op));
   add(fields, "m", m);
   add(fields, "n", n);
@@ -40,6 +40,7 @@ void add_fields(Fields& fields, const Problem& problem) {
   add(fields, "ldo", ldo);
   add(fields, "more_ldb", fmt::format("{}", fmt::join(more_ldb, ", ")));
   add(fields, "more_ldo", fmt::format("{}", fmt::join(more_ldo, ", ")));
+  add(fields, "packed_blocks", fmt::format("{} x {}", packed.rows, packed.cols));
 }
 
 void add_fields(Fields& fields, const Knobs& knobs) {

@@ -1,5 +1,6 @@
 #include "plan/problem.hpp"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "base/check.hpp"
@@ -69,6 +70,21 @@ void validate_pitches(const Problem& problem) {
   }
 }
 
+void validate_packed(const Problem& problem) {
+  const auto& [rows, cols] = problem.packed;
+  if (rows == 0 && cols == 0) return;
+  IMBREX_EXPECTS(problem.op == Operator::gemm_all_reduce,
+                 "packed = {} x {} with {}: only gemm_all_reduce leaves its output packed", rows, cols,
+                 name_of(problem.op));
+  IMBREX_EXPECTS(rows > 0 && rows <= plan::most_extent && cols > 0 && problem.n % cols == 0,
+                 "packed = {} x {}: the rows of a block must be from 1 to {}, and its columns divide N = {}", rows,
+                 cols, plan::most_extent, problem.n);
+  IMBREX_EXPECTS(problem.ldo == 0, "ldo = {} with a packed output, which lies without gaps: it must be 0", problem.ldo);
+  IMBREX_EXPECTS(problem.n / cols <= plan::most_extent / problem.m,
+                 "packed = {} x {}: the {} blocks beside each other of M = {} are more than {} rows", rows, cols,
+                 problem.n / cols, problem.m, plan::most_extent);
+}
+
 void validate_sizes(const Problem& problem) {
   switch (problem.op) {
     case Operator::all_gather_gemm:
@@ -101,6 +117,7 @@ void validate(const Problem& problem) {
                  "b_layout = column_major with type e4m3: B of e4m3 lies so always, and the default must stay");
   validate_gather(problem);
   validate_sizes(problem);
+  validate_packed(problem);
   validate_pitches(problem);
 }
 
@@ -142,7 +159,7 @@ std::vector<OperandInfo> operands_of(const Problem& problem) {
   const auto output = [&](std::string_view name, Type type, const Extent& e, std::int64_t pitch) {
     all.push_back({name, OperandRole::output, type, e.rows, e.cols, Layout::row_major, pitch});
   };
-  output("out", result, shapes.out, problem.ldo);
+  output("out", result, plan::is_packed(problem) ? plan::packed_extent(problem) : shapes.out, problem.ldo);
   for (int product = 1; product < plan::count_products(problem); ++product) {
     const std::int64_t cols = plan::cols_of(problem, product);
     all.push_back(b(product, {shapes.b.rows, cols}));
@@ -151,6 +168,23 @@ std::vector<OperandInfo> operands_of(const Problem& problem) {
   }
   if (problem.gathered_a) output("gathered", problem.type, {problem.m, problem.k}, 0);
   return all;
+}
+
+Extent plan::packed_extent(const Problem& problem) {
+  return {problem.m * (problem.n / problem.packed.cols), problem.packed.cols};
+}
+
+std::int64_t plan::packed_row(const Problem& problem, std::int64_t row, std::int64_t col) {
+  const auto& [rows, cols] = problem.packed;
+  const std::int64_t begin = row / rows * rows;
+  return begin * (problem.n / cols) + col / cols * std::min(rows, problem.m - begin) + row - begin;
+}
+
+plan::PackedPlace plan::packed_place(const Problem& problem, std::int64_t packed_row) {
+  const auto& [rows, cols] = problem.packed;
+  const std::int64_t across = problem.n / cols, begin = packed_row / (rows * across) * rows;
+  const std::int64_t high = std::min(rows, problem.m - begin), behind = packed_row - begin * across;
+  return {begin + behind % high, behind / high * cols, packed_row - behind % high + high};
 }
 
 Problem plan::without_gaps(Problem problem) {

@@ -45,6 +45,25 @@ inline std::int64_t ldo_of(const Problem& problem, int product) {
   return product == 0 ? problem.ldo : problem.more_ldo[static_cast<std::size_t>(product) - 1];
 }
 
+/// A packed output: Problem::packed says how it lies.
+constexpr bool is_packed(const Problem& problem) { return problem.packed.cols != 0; }
+Extent packed_extent(const Problem& problem);
+
+/// The row of the packed output that holds element (row, col) of the product, where it is element col % cols.
+std::int64_t packed_row(const Problem& problem, std::int64_t row, std::int64_t col);
+
+/// What a row of the packed output holds: elements from (row, col) of the product on; `end`: the first row behind the
+/// block.
+struct PackedPlace {
+  std::int64_t row = 0, col = 0, end = 0;
+};
+PackedPlace packed_place(const Problem& problem, std::int64_t packed_row);
+
+/// The blocks in which a signaled plan of these knobs leaves a packed output: super-rows of its tiles.
+inline Extent packed_blocks(const Problem& problem, const Knobs& knobs) {
+  return {knobs.tile_m * knobs.group, knobs.tile_n < problem.n ? knobs.tile_n : problem.n};
+}
+
 /// The same problem whose operands lie without gaps.
 Problem without_gaps(Problem problem);
 

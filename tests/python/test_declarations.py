@@ -69,6 +69,7 @@ STRUCTURES = {
     "imbrex_all_reduce_options": _c.AllReduceOptions,
     "imbrex_rms_norm_options": _c.RmsNormOptions,
     "imbrex_report": _c.ReportFields,
+    "imbrex_packed_layout": _c.PackedLayoutFields,
 }
 
 

@@ -29,6 +29,7 @@ from .ops import (  # noqa: E402
     matmul_all_to_all,
     matmul_reduce_scatter,
 )
+from .packed import matmul_all_reduce_packed, put_back  # noqa: E402
 from .reductions import all_reduce, all_reduce_rms_norm  # noqa: E402
 from .stats import Stats, stats  # noqa: E402
 
@@ -45,10 +46,12 @@ __all__ = [
     "destroy",
     "drop_in",
     "matmul_all_reduce",
+    "matmul_all_reduce_packed",
     "matmul_all_to_all",
     "matmul_reduce_scatter",
     "nn",
     "parallel",
+    "put_back",
     "stats",
     "warm_up",
 ]

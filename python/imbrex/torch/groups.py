@@ -137,6 +137,11 @@ def connect(
     return name
 
 
+def world_of(name: str) -> World:
+    """The world of the connected group of that name."""
+    return _worlds[name]
+
+
 def destroy(group: Group = None) -> None:
     """
     Ends the world of a group, or all of them where none is given, and the operators made with it. Collective.

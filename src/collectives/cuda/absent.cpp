@@ -1,5 +1,6 @@
 // A build without CUDA.
 #include "collectives/backend.hpp"
+#include "collectives/put_back.hpp"
 #include "imbrex/error.hpp"
 
 namespace imbrex {
@@ -25,5 +26,7 @@ std::unique_ptr<collectives::RmsNormBackend> collectives::make_cuda_all_reduce_r
     World&, std::int64_t, std::int64_t, Type, const AllReduceRmsNormOptions&) {
   refuse();
 }
+
+void collectives::put_back_on_gpu(const RowWork&, CudaStream) { refuse(); }
 
 }  // namespace imbrex

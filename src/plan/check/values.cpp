@@ -79,7 +79,14 @@ Wanted wanted_output(const Problem& problem, int rank, std::int64_t row, int pro
   switch (problem.op) {
     case Operator::all_gather_gemm: wanted.value.col = first_col_of(problem, product, rank); break;
     case Operator::gemm_reduce_scatter: wanted.value.row = rank * shapes.out.rows; break;
-    case Operator::gemm_all_reduce: break;
+    case Operator::gemm_all_reduce:
+      if (is_packed(problem)) {
+        const PackedPlace place = packed_place(problem, row);
+        wanted.value.row = place.row - row;
+        wanted.value.col = place.col;
+        wanted.rows_end = place.end;
+      }
+      break;
     case Operator::gemm_all_to_all: {
       const std::int64_t block = problem.m / problem.ranks, source = row / block;
       wanted.value.row = (rank - source) * block;

@@ -123,7 +123,7 @@ Plan plan_of(const plan::Node& n) {
   Plan plan;
   const plan::Node p = n["problem"];
   p.only({"op", "m", "n", "k", "ranks", "type", "bias", "scales", "b_layout", "more_n", "gathered_a", "lda", "ldb",
-          "ldo", "more_ldb", "more_ldo"});
+          "ldo", "more_ldb", "more_ldo", "packed"});
   plan.problem = {p["op"].name(parse_operator),   p["m"].integer<std::int64_t>(), p["n"].integer<std::int64_t>(),
                   p["k"].integer<std::int64_t>(), p["ranks"].integer<int>(),      p["type"].name(parse_type)};
   if (p.has("bias")) plan.problem.bias = p["bias"].boolean();
@@ -136,6 +136,11 @@ Plan plan_of(const plan::Node& n) {
   if (p.has("ldo")) plan.problem.ldo = p["ldo"].integer<std::int64_t>();
   if (p.has("more_ldb")) plan.problem.more_ldb = list_of(p["more_ldb"], "the leading dimension");
   if (p.has("more_ldo")) plan.problem.more_ldo = list_of(p["more_ldo"], "the output's leading dimension");
+  if (p.has("packed")) {
+    const plan::Node packed = p["packed"];
+    if (packed.size() != 2) packed.refuse("a list of 2 is needed: rows, cols of a block");
+    plan.problem.packed = {packed.at(0).integer<std::int64_t>(), packed.at(1).integer<std::int64_t>()};
+  }
   plan.strategy = n["strategy"].name(parse_strategy);
   plan.knobs = plan::knobs_of(n["knobs"]);
   plan.signal_copies = n["signal_copies"].integer<int>();

@@ -22,11 +22,12 @@ class Writer {
     const Problem& p = plan.problem;
     put("{{\"imbrex_plan\": {},\n", plan::plan_format_version);
     put("\"problem\": {{\"op\": \"{}\", \"m\": {}, \"n\": {}, \"k\": {}, \"ranks\": {}, \"type\": "
-        "\"{}\"{}{}{}{}{}{}}},\n",
+        "\"{}\"{}{}{}{}{}{}{}}},\n",
         name_of(p.op), p.m, p.n, p.k, p.ranks, name_of(p.type), p.bias ? ", \"bias\": true" : "",
         p.scales == Scales::none ? "" : fmt::format(", \"scales\": \"{}\"", name_of(p.scales)),
         p.b_layout == Layout::row_major ? "" : fmt::format(", \"b_layout\": \"{}\"", plan::name_of(p.b_layout)),
-        list_text("more_n", p.more_n), p.gathered_a ? ", \"gathered_a\": true" : "", pitches_text(p));
+        list_text("more_n", p.more_n), p.gathered_a ? ", \"gathered_a\": true" : "", pitches_text(p),
+        p.packed == Extent{} ? "" : fmt::format(", \"packed\": [{}, {}]", p.packed.rows, p.packed.cols));
     put("\"strategy\": \"{}\",\n\"knobs\": ", name_of(plan.strategy));
     text_ += plan::to_json(plan.knobs);
     put(",\n\"signal_copies\": {},\n\"buffers\": [", plan.signal_copies);

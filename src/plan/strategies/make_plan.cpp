@@ -130,6 +130,15 @@ void plan::validate_knobs(const Problem& problem, Strategy strategy, const Knobs
   validate_groups(knobs.groups);
   IMBREX_EXPECTS(knobs.kept_free >= 0 && knobs.kept_free <= plan::most_workers,
                  "knob kept_free = {}: it must be from 0 to {}", knobs.kept_free, plan::most_workers);
+  if (is_packed(problem)) {
+    IMBREX_EXPECTS(strategy == Strategy::signaled && knobs.packed,
+                   "packed = {} x {}: strategy signaled leaves its output so, with the knob packed; {} does not",
+                   problem.packed.rows, problem.packed.cols, name_of(strategy));
+    const Extent blocks = packed_blocks(problem, knobs);
+    IMBREX_EXPECTS(
+        problem.packed == blocks, "packed = {} x {}: tile_m = {}, group = {} and tile_n = {} leave blocks of {} x {}",
+        problem.packed.rows, problem.packed.cols, knobs.tile_m, knobs.group, knobs.tile_n, blocks.rows, blocks.cols);
+  }
   if (strategy == Strategy::signaled) {
     IMBREX_EXPECTS(has_one_output(problem),
                    "strategy signaled multiplies by one B and does not give the gathered A; sequential, decomposed and "

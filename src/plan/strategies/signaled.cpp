@@ -112,10 +112,17 @@ class Signaled {
         [&](const Block& block) { return a_rows(0, block); },
         [&](Task&, Tile& tile, const Block& block, bool last) {
           if (!last) return;
-          tile.stores.push_back(
-              {b_.region(0, buffer_out, block.rows.begin, block.rows.size, block.cols.begin, block.cols.size)});
+          tile.stores.push_back({in_output(0, block)});
           b_.add_bias(0, block.cols, tile.adds);
         });
+  }
+
+  // A block of an all-reduce's product in the output.
+  Region in_output(int rank, const Block& block) const {
+    const Problem& problem = b_.problem();
+    const auto& [rows, cols] = block;
+    if (!is_packed(problem)) return b_.region(rank, buffer_out, rows.begin, rows.size, cols.begin, cols.size);
+    return b_.region(rank, buffer_out, packed_row(problem, rows.begin, cols.begin), rows.size, 0, cols.size);
   }
 
   // ------------------------------------------------------------------------------------- a product, then exchanges
@@ -136,12 +143,12 @@ class Signaled {
             partial};
   }
 
-  // Moves a block that a collective has left at `from` to the output, with the bias where sums get it.
-  void put(int rank, const Region& from, const Region& to, bool convert, int arrived) {
+  // Moves a block that a collective has left at `from` to the output, with the bias of its columns where sums get it.
+  void put(int rank, const Region& from, const Region& to, const Range& cols, bool convert, int arrived) {
     Task task{Transfer{from, to}, {{arrived}}, {}};
     if (convert) {
       Reduction reduction{{from}, {to}};
-      b_.add_bias(rank, {to.col, to.cols}, reduction.from);
+      b_.add_bias(rank, cols, reduction.from);
       task.work = std::move(reduction);
     }
     b_.add(rank, tiles_, std::move(task));
@@ -212,7 +219,7 @@ class Signaled {
         put(rank, b_.region(rank, received, row, block.rows.size, block.cols.begin, block.cols.size),
             b_.region(rank, buffer_out, source * part_rows + block.rows.begin, block.rows.size, block.cols.begin,
                       block.cols.size),
-            convert, arrived);
+            block.cols, convert, arrived);
       }
   }
 
@@ -243,14 +250,16 @@ class Signaled {
     const auto workspace = [&](const char* name) {
       return b_.workspace(name, Layout::row_major, follow.partial, tile_rows.back(), wide, 1);
     };
-    const int partial = workspace("partial"), sums = workspace("summed");
+    // The output lies as the groups do: then they are left there, where nothing else is to be done.
+    const bool moves = follow.convert || !is_packed(b_.problem());
+    const int partial = workspace("partial"), sums = moves ? workspace("summed") : buffer_out;
     split_.make_slots(count);
     LibraryCollectives collectives(b_, library_, CollectiveKind::all_reduce, partial, group_rows, "node_sums");
     const auto slot = [&](int rank, int buffer, std::size_t i) {
       return b_.region(rank, buffer, tile_rows[i], blocks[i].rows.size, 0, blocks[i].cols.size);
     };
     for (int rank = 0; rank < ranks(); ++rank) {
-      const int done = b_.signals(rank, std::ssize(sizes)), arrived = b_.signals(rank, std::ssize(sizes));
+      const int done = b_.signals(rank, std::ssize(sizes)), arrived = moves ? b_.signals(rank, std::ssize(sizes)) : 0;
       std::size_t first = 0;
       for (std::size_t g = 0; g < sizes.size(); ++g) {
         const int number = base::narrow<int>(g, "groups");
@@ -267,16 +276,14 @@ class Signaled {
         collectives.add(rank, g, b_.rows_of(rank, partial, tile_rows[first], group_rows[g]),
                         b_.rows_of(rank, sums, tile_rows[first], group_rows[g]),
                         {{done + number, base::narrow<std::uint32_t>(sizes[g], "tiles of a group")}},
-                        {{rank, arrived + number}});
+                        moves ? std::vector<Post>{{rank, arrived + number}} : std::vector<Post>{});
         first += index(sizes[g]);
       }
       first = 0;
-      for (std::size_t g = 0; g < sizes.size(); ++g)
+      for (std::size_t g = 0; moves && g < sizes.size(); ++g)
         for (const std::size_t end = first + index(sizes[g]); first < end; ++first) {
-          const Block& block = blocks[first];
-          put(rank, slot(rank, sums, first),
-              b_.region(rank, buffer_out, block.rows.begin, block.rows.size, block.cols.begin, block.cols.size),
-              follow.convert, arrived + base::narrow<int>(g, "groups"));
+          put(rank, slot(rank, sums, first), in_output(rank, blocks[first]), blocks[first].cols, follow.convert,
+              arrived + base::narrow<int>(g, "groups"));
         }
     }
   }
