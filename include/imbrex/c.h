@@ -164,10 +164,9 @@ typedef struct imbrex_operator_options {
   const char* strategy;  ///< "sequential", "decomposed" or "fused"; NULL: the one predicted to be fastest
   const char* knobs;     ///< a JSON object, as plans have them; what it leaves out is default. NULL: chosen
   imbrex_device device;
-  int32_t cpu_workers;    ///< CPU: threads a rank that take compute tasks; 0: one
-  uint64_t heap_bytes;    ///< GPUs: symmetric heap per rank, at first; 0: 1 GiB. With the world's first operator
-  int32_t ranks_per_gpu;  ///< GPUs: so many ranks share each; 0: one. With the world's first operator
-  int32_t reserved;
+  int32_t cpu_workers;  ///< CPU: threads a rank that take compute tasks; 0: one
+  uint64_t heap_bytes;  ///< GPUs: symmetric heap per rank, at first; 0: 1 GiB. With the world's first operator
+  int32_t reserved[2];
   const char* codec;  ///< of the two operators that sum: "int8", "int4+int8", "flash6" ... (docs/codec.md); NULL: what
                       ///< the knobs say, or exact. Unlike an all-reduce, it takes no tolerance
 } imbrex_operator_options;

@@ -104,8 +104,7 @@ class OperatorOptions(Structure):
         ("device", c_int32),
         ("cpu_workers", c_int32),
         ("heap_bytes", c_uint64),
-        ("ranks_per_gpu", c_int32),
-        ("reserved", c_int32),
+        ("reserved", c_int32 * 2),
         ("codec", c_char_p),
     )
 

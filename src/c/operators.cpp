@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.hpp"
 #include "base/json.hpp"
 #include "c/convert.hpp"
 #include "c/worlds.hpp"
@@ -88,7 +89,11 @@ OperatorOptions operator_options(const imbrex_operator_options* given, Type type
   options.device = device_of(read.device);
   options.cpu.workers = small_of(read.cpu_workers, options.cpu.workers, "cpu_workers");
   if (read.heap_bytes != 0) options.cuda.heap_bytes = read.heap_bytes;
-  options.cuda.ranks_per_gpu = small_of(read.ranks_per_gpu, options.cuda.ranks_per_gpu, "ranks_per_gpu");
+  for (const std::int32_t number : read.reserved)
+    IMBREX_EXPECTS(number == 0,
+                   "imbrex_operator_options.reserved = {}: it must be 0; how many ranks share a GPU is the world's "
+                   "ranks_per_gpu",
+                   number);
   options.codec = parsed(read.codec, parse_codec_pair);
   return options;
 }

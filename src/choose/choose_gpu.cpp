@@ -77,6 +77,10 @@ void leave_out_copies(std::vector<plan::Candidate>& list, bool given_knobs) {
     if (copies_between_ranks(c)) c.knobs.transport = Transport::store, c.knobs.comm_rows = 0;
 }
 
+bool calls_nccl(const Problem& problem, const plan::Candidate& c) {
+  return problem.ranks > 1 && c.strategy != Strategy::fused && c.knobs.transport != Transport::store && !c.knobs.codec;
+}
+
 // By closed forms, which choose as the simulator would, and at once.
 plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy> strategy,
                                  const std::optional<Knobs>& knobs, const GpuKind& gpus,
@@ -85,11 +89,13 @@ plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy>
   std::vector<plan::Candidate> list = candidates(problem, machine, strategy, knobs, codec);
   // By NCCL, on SMs that are kept free: without some, nothing is hidden. Where GPUs reach each other's memory it was
   // never measured beside fused plans.
-  const bool signaled = gpus.libraries && gpus.nccl && !execute::has_peer_access();
+  const bool signaled = gpus.libraries && gpus.lanes && gpus.nccl && !execute::has_peer_access();
   if (!strategy)
     std::erase_if(list, [&](const plan::Candidate& c) {
       return c.strategy == Strategy::signaled && (!signaled || c.knobs.kept_free == 0);
     });
+  const auto by_nccl = [&](const plan::Candidate& c) { return calls_nccl(problem, c); };
+  if (!strategy && !gpus.nccl && !std::all_of(list.begin(), list.end(), by_nccl)) std::erase_if(list, by_nccl);
   if (!gpus.copies) leave_out_copies(list, knobs.has_value());
   const auto seconds = [&](const plan::Candidate& c) { return quick_seconds(problem, c, machine); };
   return *std::min_element(list.begin(), list.end(),
@@ -116,10 +122,6 @@ bool suits_tensor_cores(const Problem& problem, bool hopper) {
 // And, with these knobs, the tiles, which begin with a rank's columns.
 bool tiles_suit_tensor_cores(const Problem& problem, const Knobs& knobs) {
   return !plan::owns_columns(problem, knobs) || problem.n % (cuda::column_step(problem) * problem.ranks) == 0;
-}
-
-bool calls_nccl(const Problem& problem, const plan::Candidate& c) {
-  return problem.ranks > 1 && c.strategy != Strategy::fused && c.knobs.transport != Transport::store && !c.knobs.codec;
 }
 
 // Knobs that nobody asked for.
@@ -162,7 +164,7 @@ namespace {
 // else is measured yet.
 plan::Candidate choose_for_outputs(const Problem& problem, std::optional<Strategy> strategy,
                                    const std::optional<Knobs>& knobs, const GpuKind& gpus) {
-  const bool libraries = gpus.libraries && cuda::refusal_of_library_bias(problem).empty();
+  const bool libraries = gpus.libraries && cuda::refusal_of_library_bias(problem).empty(), open = !strategy;
   if (!strategy && !libraries) strategy = Strategy::fused;
   // Where one B of all the columns suits, each of them may not.
   if (!strategy && !suits_tensor_cores(problem, gpus.major == 9)) strategy = Strategy::sequential;
@@ -175,6 +177,7 @@ plan::Candidate choose_for_outputs(const Problem& problem, std::optional<Strateg
   if (!strategy && chosen.strategy == Strategy::signaled)
     chosen =
         choose_gpu_candidate(one, execute::has_peer_access() ? Strategy::fused : Strategy::sequential, knobs, gpus);
+  if (open && !knobs && !gpus.nccl && calls_nccl(one, chosen)) chosen = without_nccl(one, gpus);
   if (knobs || chosen.strategy != Strategy::sequential) return chosen;
   chosen.knobs.library_tile = 0, chosen.knobs.library_parts = 1;  // of another product
   return with_product_record(chosen, problem, gpus);
@@ -187,11 +190,11 @@ plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strat
                                      const std::optional<CodecPair>& codec) {
   if (!plan::has_one_output(problem)) return choose_for_outputs(problem, strategy, knobs, gpus);
   // Codes are for library strategies: where those do not run, the executor says why.
+  const bool reachable = problem.ranks == 1 || execute::has_peer_access();
   if (!strategy && !codec && (!gpus.libraries || !cuda::refusal_of_library_bias(problem).empty()))
-    strategy = Strategy::fused;
+    strategy = reachable || !gpus.libraries || !gpus.lanes ? Strategy::fused : Strategy::signaled;
   if (knobs && strategy) return {*strategy, *knobs};
   // What was measured stores to peers.
-  const bool reachable = problem.ranks == 1 || execute::has_peer_access();
   if (knobs || (!strategy && !codec && !reachable)) return predicted_choice(problem, strategy, knobs, gpus);
   if (codec) return with_product_record(predicted_choice(problem, strategy, {}, gpus, codec), problem, gpus);
   plan::Candidate chosen = chosen_freely(problem, strategy, gpus);

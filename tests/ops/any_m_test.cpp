@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "ops/plans_by_size.hpp"
 #include "runtime/host_world.hpp"
 #include "support/operators.hpp"
+#include "support/problem_memory.hpp"
 #include "support/random_plan.hpp"
 
 namespace imbrex {
@@ -28,43 +30,31 @@ std::uint64_t entered(World& world) {
 
 bool splits_m(Operator op) { return op != Operator::gemm_all_reduce; }
 
-// One rank's operands of one M, and what they are to give.
+Problem of_size(Problem problem, std::int64_t m) {
+  problem.m = m;
+  return problem;
+}
+
+// One rank's operands of one M, and what an operator made for it gives.
 struct Call {
-  std::int64_t m = 0;
-  std::vector<std::byte> a, b, bias, out;
-  std::vector<float> a_scale, b_scale;
-  std::vector<std::byte> wanted;
+  std::unique_ptr<jobs::OperandSource> values;
+  test::ProblemMemory memory;
+  std::vector<std::vector<std::byte>> wanted;
 
-  Call(World& world, Problem problem, std::int64_t rows, const OperatorOptions& options) : m(rows) {
-    problem.m = m;
-    const auto operands = test::seeded_operands(problem, static_cast<std::uint64_t>(m));
-    a = operands->part(true, world.rank());
-    b = operands->part(false, world.rank());
-    bias = operands->bias(world.rank());
-    a_scale = operands->scales(true, world.rank());
-    b_scale = operands->scales(false, world.rank());
-    const GemmShape shape{m, problem.n, problem.k, problem.type, problem.bias, problem.scales, problem.b_layout};
-    const auto fixed = test::make_operator(world, problem.op, shape, options);
-    out.resize(fixed->operands().back().bytes());
+  Call(World& world, const Problem& problem, std::int64_t m, const OperatorOptions& options)
+      : values(test::seeded_operands(of_size(problem, m), static_cast<std::uint64_t>(m))),
+        memory(of_size(problem, m), *values, world.rank()) {
+    const auto fixed = test::make_operator(world, problem.op, test::shape_of(of_size(problem, m)), options);
     run(*fixed);
-    wanted = out;
+    wanted = memory.outputs();
   }
 
-  std::vector<Operand> operands(const GemmOperator& op) {
-    std::vector<Operand> all;
-    const auto add = [&](std::string_view name, auto& values) {
-      if (!values.empty()) all.push_back(op.operand(name, values.data(), m));
-    };
-    add("a", a), add("b", b), add("bias", bias), add("a_scale", a_scale), add("b_scale", b_scale), add("out", out);
-    return all;
-  }
-
-  void run(GemmOperator& op) { op.run(operands(op)); }
+  void run(GemmOperator& op) { op.run(memory.operands()); }
 
   bool right(GemmOperator& op) {
-    std::fill(out.begin(), out.end(), std::byte{0x5a});
+    memory.poison();
     run(op);
-    return out == wanted;
+    return memory.outputs() == wanted;
   }
 };
 
@@ -89,6 +79,7 @@ Case random_case(Random& random, int ranks) {
     p.scales = random.one_of({Scales::none, Scales::tensor, Scales::row});
   else if (random.chance(0.5))
     p.b_layout = Layout::column_major;
+  if (p.op == Operator::all_gather_gemm && random.chance(0.7)) test::add_further(random, p, 12 * ranks);
   if (random.chance(0.7))
     c.options.strategy = random.one_of({Strategy::fused, Strategy::decomposed, Strategy::sequential});
   if (c.options.strategy && random.chance(0.7)) {
@@ -108,12 +99,16 @@ Case random_case(Random& random, int ranks) {
 
 std::string text_of(const Case& c) {
   const Problem& p = c.problem;
-  return fmt::format("{} {} x {} x {} on {} ranks, {}, strategy {}{}", name_of(p.op), p.m, p.n, p.k, p.ranks,
-                     name_of(p.type), c.options.strategy ? name_of(*c.options.strategy) : "any",
-                     c.options.knobs ? ", knobs given" : "");
+  return fmt::format("{} {} x {} x {}, more N {} {}{}, on {} ranks, {}, strategy {}{}", name_of(p.op), p.m, p.n, p.k,
+                     p.more_n[0], p.more_n[1], p.gathered_a ? ", gathered A" : "", p.ranks, name_of(p.type),
+                     c.options.strategy ? name_of(*c.options.strategy) : "any", c.options.knobs ? ", knobs given" : "");
 }
 
-GemmShape shape_of(const Problem& p) { return {p.m, p.n, p.k, p.type, p.bias, p.scales, p.b_layout, true}; }
+GemmShape shape_of(const Problem& p) {
+  GemmShape shape = test::shape_of(p);
+  shape.any_m = true;
+  return shape;
+}
 
 // Every rank draws the same. Sizes come again, one after another and far apart.
 int run_sequence(World& world, const Case& c, std::uint64_t seed) {

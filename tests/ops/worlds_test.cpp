@@ -10,25 +10,18 @@
 
 #include "imbrex/collectives.hpp"
 #include "imbrex/error.hpp"
+#include "support/groups.hpp"
 #include "support/operators.hpp"
 #include "support/random_plan.hpp"
 
 namespace imbrex {
 namespace {
 
+using test::group_of;
 using test::OperatorCase;
 using test::Random;
 
 const WorldOptions roomy{.heap_bytes = 1 << 24, .wait_limit = 30};
-
-// The ranks of `all` in order, `size` to a world; the first one of each makes the id.
-std::unique_ptr<World> group_of(World& all, int size, const WorldOptions& options) {
-  const UniqueId own = World::make_unique_id();
-  std::vector<UniqueId> ids(static_cast<std::size_t>(all.size()));
-  all.all_gather(&own, ids.data(), sizeof own);
-  const int first = all.rank() / size * size;
-  return World::connect(ids[static_cast<std::size_t>(first)], all.rank() - first, size, options);
-}
 
 int take_turns(World& all, std::uint64_t seed, int calls) {
   const auto pair = group_of(all, 2, {.heap_bytes = 1 << 23, .wait_limit = 30});

@@ -47,10 +47,15 @@ GemmShape shape_of(const Problem& p) {
           .k = p.k,
           .type = p.type,
           .bias = p.bias,
+          .scales = p.scales,
           .b_layout = p.b_layout,
+          .more_n = p.more_n,
+          .gathered_a = p.gathered_a,
           .lda = p.lda,
           .ldb = p.ldb,
-          .ldo = p.ldo};
+          .ldo = p.ldo,
+          .more_ldb = p.more_ldb,
+          .more_ldo = p.more_ldo};
 }
 
 std::vector<std::byte> result_of(World& world, GemmOperator& op, const Problem& problem, std::uint64_t seed) {

@@ -25,7 +25,7 @@ std::unique_ptr<GemmOperator> make_operator(World& world, Operator op, const Gem
 /// Operands from a seed, the same on every rank.
 std::unique_ptr<jobs::OperandSource> seeded_operands(Problem problem, std::uint64_t seed);
 
-/// What makes an operator of that problem: sizes, type, bias, layout of B and leading dimensions.
+/// What makes an operator of that problem.
 GemmShape shape_of(const Problem& problem);
 
 /// What the operator of one output gives where its operands, in host memory, lie as the problem says: without what is

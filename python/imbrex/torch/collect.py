@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .groups import size_of
 from .refusals import lies_in_rows
+from .stats import count_copy
 
 _c10d = torch.ops._c10d_functional
 _MOST_PRODUCTS = 3
@@ -58,8 +59,10 @@ def gather_products(
     """The gathered A, unless it is not to be kept, and its product with each B: one gather, then products."""
     if _suits_the_library(a, bs, biases):
         none: list[Tensor | None] = [None] * (_MOST_PRODUCTS - len(bs))
-        first = a.movedim(dim, 0)
-        rows = a if lies_in_rows(first) else first.contiguous().movedim(0, dim)
+        first, rows = a.movedim(dim, 0), a
+        if not lies_in_rows(first):
+            count_copy("all_gather_matmul", "A is not row-major")
+            rows = first.contiguous().movedim(0, dim)
         gathered, *products = torch.ops.imbrex.all_gather_matmuls(rows, *bs, *none, group, dim, *biases, *none, keep)
         return gathered, products[: len(bs)]
     gathered = gather(a, group, dim)

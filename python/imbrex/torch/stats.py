@@ -22,7 +22,8 @@ class Stats:
     fallbacks: dict[str, int] = field(default_factory=dict)
     """Calls that the drop-in handed back to torch, by operator and reason."""
     copies: dict[str, int] = field(default_factory=dict)
-    """Tensors that the drop-in copied because they did not lie as the library takes them, by operator and reason."""
+    """Tensors that were copied because they did not lie as the library takes them, by operator and reason: by the
+    drop-in, and of lists of products."""
     rewritten: dict[str, int] = field(default_factory=dict)
     """Places in graphs of torch.compile at which the drop-in's pass put an operator, by operator."""
 

@@ -357,9 +357,9 @@ static void refuse(imbrex_world* world) {
   options.device = 3;
   EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "device = 3");
   options.device = IMBREX_CUDA;
-  options.ranks_per_gpu = -1;
-  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "ranks_per_gpu = -1");
-  options.ranks_per_gpu = 0;
+  options.reserved[0] = 4;
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op), "reserved = 4");
+  options.reserved[0] = 0;
   options.device = IMBREX_CPU;
 
   /* A later version's structure: what this library does not know must be zero. */
