@@ -1,14 +1,4 @@
-// Checks on CUDA calls.
+// Checks on CUDA calls, which rooms below this one make, too.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
-#include "base/check.hpp"
-
-/// Evaluates a CUDA runtime call; throws Error(runtime_failure) naming it and its error.
-#define IMBREX_CUDA_TRY(call)                                                                          \
-  do {                                                                                                 \
-    if (const cudaError_t imbrex_status = (call); imbrex_status != cudaSuccess) [[unlikely]]           \
-      throw ::imbrex::Error(::imbrex::ErrorCode::runtime_failure,                                      \
-                            ::fmt::format("{} failed: {}", #call, cudaGetErrorString(imbrex_status))); \
-  } while (false)
+#include "base/cuda_check.hpp"

@@ -1,30 +1,4 @@
-// Owners of memory that CUDA gave, for code that knows CUDA (runtime/cuda/device_memory.hpp is for code that does not).
+// Owners of CUDA's memory, which rooms below this one have, too.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
-#include <cstddef>
-#include <memory>
-
-#include "runtime/cuda/check.hpp"
-
-namespace imbrex::cuda {
-
-/// Memory of the device, or of the host where the device writes it.
-struct DeviceFree {
-  void operator()(void* p) const noexcept { cudaFree(p); }
-};
-struct HostFree {
-  void operator()(void* p) const noexcept { cudaFreeHost(p); }
-};
-
-using RawMemory = std::unique_ptr<void, DeviceFree>;
-
-/// Null for no bytes.
-inline RawMemory raw_memory(std::size_t bytes) {
-  void* p = nullptr;
-  if (bytes > 0) IMBREX_CUDA_TRY(cudaMalloc(&p, bytes));
-  return RawMemory(p);
-}
-
-}  // namespace imbrex::cuda
+#include "base/raw_memory.hpp"

@@ -1,0 +1,482 @@
+#!/usr/bin/env python3
+"""Measures embedding lookups alone: ours, FBGEMM's table-batched forward and torch's embedding_bag, in turn.
+
+usage: measure.py LIBRARY [--fbgemm FOLDER] [--json FILE] [--cells 0,5-8] [--sweep] [--rounds 15]
+
+LIBRARY is embedding_bench.so of a build with CUDA; what it needs beside CUDA's driver (libfmt) may lie beside it. FOLDER
+holds asmjit.so, fbgemm.so, fbgemm_gpu_config.so, fbgemm_gpu_tbe_common.so and fbgemm_gpu_tbe_training_forward.so of FBGEMM
+for this torch and Python; without it FBGEMM is left out, and said to be.
+
+A cell is a set of tables, a batch and a type of rows, which results have too. In each, candidates take turns in rounds; a
+turn is a replayed graph of calls with different indices, and the median over rounds counts. Rates are of the bytes that
+must move, rows, results and indices of 32 bits, whoever reads more. The rate at which the card reads memory from one end
+to the other is measured in the same rounds. Results are compared before anything is timed. Exits 1 where they differ.
+"""
+
+import argparse
+import ctypes
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+DLRM_ROWS = [
+    40000000,
+    39060,
+    17295,
+    7424,
+    20265,
+    3,
+    7122,
+    1543,
+    63,
+    40000000,
+    3067956,
+    405282,
+    10,
+    2209,
+    11938,
+    155,
+    4,
+    976,
+    14,
+    40000000,
+    40000000,
+    40000000,
+    590152,
+    12973,
+    108,
+    36,
+]
+DLRM_HOTNESS = [3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1]
+SETS = {
+    "7 x 2 M rows, dim 128, pooling 76": ([2_000_000] * 7, 128, [76] * 7),
+    "8 x 8 M rows, dim 256, pooling 64": ([8_000_000] * 8, 256, [64] * 8),
+    "DLRMv2, 26 tables, dim 128": (DLRM_ROWS, 128, DLRM_HOTNESS),
+}
+NAMES = list(SETS)
+CELLS = [
+    (NAMES[0], "fp16", 4096),
+    (NAMES[0], "fp16", 16384),
+    (NAMES[0], "fp16", 65536),
+    (NAMES[0], "fp32", 16384),
+    (NAMES[1], "fp16", 4096),
+    (NAMES[1], "fp16", 16384),
+    (NAMES[1], "fp16", 65536),
+    (NAMES[1], "fp32", 16384),
+    (NAMES[2], "fp16", 4096),
+    (NAMES[2], "fp16", 16384),
+    (NAMES[2], "fp16", 65536),
+    (NAMES[2], "fp32", 4096),
+    (NAMES[2], "fp32", 65536),
+]
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
+ROW_TYPES, OUT_TYPES = {"fp32": 0, "fp16": 1}, {"fp16": 1, "fp32": 2}  # embedding::RowType, imbrex::Type
+INDEX_SETS = 3
+BLOCK = 1 << 22  # elements that the tables repeat
+READ_BYTES = 4 << 30
+
+
+class Lookup(NamedTuple):
+    """Indices of one call: all tables' one behind the other, and where bags begin."""
+
+    indices: torch.Tensor
+    offsets: torch.Tensor
+
+
+def load(path: str) -> ctypes.CDLL:
+    library = ctypes.CDLL(path)
+    pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+    library.embedding_error.restype = ctypes.c_char_p
+    library.embedding_make.restype = pointer
+    library.embedding_make.argtypes = [number, pointer, pointer, pointer, number, size, number, ctypes.c_uint32, ctypes.c_uint32]
+    library.embedding_free.argtypes = [pointer]
+    library.embedding_launch.argtypes = [pointer, pointer, pointer, size, size, number, pointer, pointer]
+    library.embedding_check.argtypes = [pointer, pointer, pointer, size, size, number, pointer]
+    library.embedding_read.argtypes = [pointer, size, pointer, number, pointer]
+    return library
+
+
+def stream() -> int:
+    return int(torch.cuda.current_stream().cuda_stream)
+
+
+class Tables:
+    """The tables of a set, one behind the other in memory that all sets share."""
+
+    def __init__(self, memory: torch.Tensor, name: str, kind: str) -> None:
+        self.rows, self.dim, self.hotness = SETS[name]
+        self.kind = kind
+        elements = sum(self.rows) * self.dim
+        flat = memory.view(DTYPES[kind])
+        generator = torch.Generator("cuda").manual_seed(1)
+        block = torch.empty(BLOCK, device="cuda", dtype=DTYPES[kind]).uniform_(-1, 1, generator=generator)
+        whole = elements // BLOCK
+        flat[: whole * BLOCK].view(whole, BLOCK).copy_(block)
+        flat[whole * BLOCK : elements].copy_(block[: elements - whole * BLOCK])
+        self.flat = flat[:elements]
+        self.views, at = [], 0
+        for count in self.rows:
+            self.views.append(self.flat[at : at + count * self.dim].view(count, self.dim))
+            at += count * self.dim
+        self.columns = self.dim * len(self.rows)
+
+    @staticmethod
+    def bytes(name: str, kind: str) -> int:
+        rows, dim, _ = SETS[name]
+        return sum(rows) * dim * DTYPES[kind].itemsize
+
+    def moved(self, batch: int) -> int:
+        rows = batch * sum(self.hotness)
+        return rows * (self.dim * DTYPES[self.kind].itemsize + 4) + batch * self.columns * DTYPES[self.kind].itemsize
+
+    def lookup(self, batch: int, wide: bool, zipf: float, seed: int) -> Lookup:
+        generator = torch.Generator("cuda").manual_seed(seed)
+        indices, lengths = [], []
+        for count, hotness in zip(self.rows, self.hotness):
+            drawn = batch * hotness
+            if zipf == 0:
+                index = torch.randint(0, count, (drawn,), device="cuda", generator=generator)
+            else:
+                # Row k comes as often as the integral of x^-zipf from k + 1 to k + 2 says; ranks are strewn over the table.
+                share = torch.rand(drawn, device="cuda", dtype=torch.float64, generator=generator)
+                index = ((1 + share * ((count + 1.0) ** (1 - zipf) - 1)) ** (1 / (1 - zipf))).long() - 1
+                index = index.clamp_(0, count - 1) * 2654435761 % count
+            indices.append(index)
+            lengths.append(torch.full((batch,), hotness, device="cuda", dtype=torch.int64))
+        offsets = torch.zeros(batch * len(self.rows) + 1, device="cuda", dtype=torch.int64)
+        torch.cumsum(torch.cat(lengths), 0, out=offsets[1:])
+        dtype = torch.int64 if wide else torch.int32
+        return Lookup(torch.cat(indices).to(dtype), offsets.to(dtype))
+
+
+class Ours:
+    def __init__(self, library: ctypes.CDLL, tables: Tables, batch: int, item_bytes: int = 0, blocks: int = 0) -> None:
+        count = len(tables.rows)
+        rows = (ctypes.c_int64 * count)(*tables.rows)
+        dims = (ctypes.c_int32 * count)(*[tables.dim] * count)
+        addresses = (ctypes.c_void_p * count)(*[view.data_ptr() for view in tables.views])
+        self.library, self.batch = library, batch
+        self.made = library.embedding_make(
+            count, rows, dims, addresses, ROW_TYPES[tables.kind], batch, OUT_TYPES[tables.kind], item_bytes, blocks
+        )
+        if not self.made:
+            raise RuntimeError(library.embedding_error().decode())
+        self.out = torch.empty(batch, tables.columns, device="cuda", dtype=DTYPES[tables.kind])
+
+    def __call__(self, lookup: Lookup) -> torch.Tensor:
+        wide = int(lookup.indices.dtype == torch.int64)
+        if self.library.embedding_launch(
+            self.made,
+            lookup.indices.data_ptr(),
+            lookup.offsets.data_ptr(),
+            lookup.indices.numel(),
+            self.batch,
+            wide,
+            self.out.data_ptr(),
+            stream(),
+        ):
+            raise RuntimeError(self.library.embedding_error().decode())
+        return self.out
+
+    def check(self, lookup: Lookup) -> None:
+        wide = int(lookup.indices.dtype == torch.int64)
+        if self.library.embedding_check(
+            self.made, lookup.indices.data_ptr(), lookup.offsets.data_ptr(), lookup.indices.numel(), self.batch, wide, stream()
+        ):
+            raise RuntimeError(self.library.embedding_error().decode())
+
+    def free(self) -> None:
+        self.library.embedding_free(self.made)
+
+
+def load_fbgemm(folder: str) -> str:
+    """Why FBGEMM cannot be used; empty where it can."""
+    try:
+        for name in ("asmjit", "fbgemm", "fbgemm_gpu_config", "fbgemm_gpu_tbe_common"):
+            ctypes.CDLL(str(Path(folder) / f"{name}.so"), mode=ctypes.RTLD_GLOBAL)
+        torch.ops.load_library(str(Path(folder) / "fbgemm_gpu_tbe_training_forward.so"))
+        _ = torch.ops.fbgemm.split_embedding_codegen_forward_unweighted_cuda
+    except (OSError, RuntimeError, AttributeError) as error:
+        return str(error).splitlines()[0]
+    return ""
+
+
+def fbgemm(tables: Tables) -> Callable[[Lookup], torch.Tensor]:
+    count, device = len(tables.rows), "cuda"
+    empty = torch.empty(0, device=device, dtype=tables.flat.dtype)
+    cache = torch.zeros(0, 0, device=device, dtype=tables.flat.dtype)
+    placements = torch.zeros(count, device=device, dtype=torch.int32)
+    begins = torch.tensor([0, *tables.rows[:-1]], device=device, dtype=torch.int64).cumsum(0) * tables.dim
+    columns = torch.arange(count + 1, device=device, dtype=torch.int32) * tables.dim
+    none = torch.empty(0, device=device, dtype=torch.int32)
+    kind = 1 if tables.kind == "fp16" else 0
+
+    def call(lookup: Lookup) -> torch.Tensor:
+        result: torch.Tensor = torch.ops.fbgemm.split_embedding_codegen_forward_unweighted_cuda(
+            tables.flat,
+            empty,
+            cache,
+            placements,
+            begins,
+            columns,
+            tables.columns,
+            tables.dim,
+            lookup.indices,
+            lookup.offsets,
+            0,
+            none,
+            none,
+            kind,
+            False,
+        )
+        return result
+
+    return call
+
+
+def embedding_bags(tables: Tables, batch: int) -> Callable[[Lookup], torch.Tensor]:
+    def call(lookup: Lookup) -> torch.Tensor:
+        out, at = [], 0
+        for t, (view, hotness) in enumerate(zip(tables.views, tables.hotness)):
+            own = lookup.indices[at : at + batch * hotness]
+            begins = lookup.offsets[t * batch : (t + 1) * batch] - at
+            out.append(torch.nn.functional.embedding_bag(own, view, begins, mode="sum"))
+            at += batch * hotness
+        return torch.cat(out, 1)
+
+    return call
+
+
+class Turns:
+    """Calls of one candidate, each with other indices, as a graph where it can be captured."""
+
+    def __init__(self, call: Callable[[Lookup], Any], lookups: list[Lookup], capture: bool = True) -> None:
+        self.calls, self.graph = len(lookups), None
+        self.run = lambda: [call(lookup) for lookup in lookups]
+        self.run()
+        torch.cuda.synchronize()
+        if capture:
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(graph):
+                    kept = self.run()
+                self.graph, self.kept = graph, kept
+            except RuntimeError as error:
+                print(f"  no graph: {str(error).splitlines()[0]}", file=sys.stderr)
+                torch.cuda.synchronize()
+        self.times: list[float] = []
+
+    def turn(self) -> None:
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        if self.graph is not None:
+            self.graph.replay()
+        else:
+            self.run()
+        end.record()
+        end.synchronize()
+        self.times.append(begin.elapsed_time(end) / self.calls * 1e-3)
+
+    def seconds(self) -> float:
+        return statistics.median(self.times)
+
+
+def difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The largest one, a piece at a time."""
+    return max(float((a.float() - b.float()).abs().max()) for a, b in zip(one.split(4096), other.split(4096)))
+
+
+def tolerance(tables: Tables) -> float:
+    """Rows hold values up to 1: sums in fp32 in two orders, and one rounding to the type of results."""
+    most = max(tables.hotness)
+    return 2 * most * (most * 2**-24 + (2**-11 if tables.kind == "fp16" else 0))
+
+
+class Reader:
+    """Reads memory from one end to the other; the faster of two launches counts."""
+
+    def __init__(self, library: ctypes.CDLL, memory: torch.Tensor) -> None:
+        self.bytes = min(READ_BYTES, memory.numel()) // 16 * 16
+        self.sink = torch.zeros(4, device="cuda", dtype=torch.int32)
+        sms = torch.cuda.get_device_properties(0).multi_processor_count
+
+        def launch(blocks: int) -> Callable[[Lookup], None]:
+            def call(_: Lookup) -> None:
+                library.embedding_read(memory.data_ptr(), self.bytes, self.sink.data_ptr(), blocks, stream())
+
+            return call
+
+        nothing = Lookup(self.sink, self.sink)
+        self.turns = [Turns(launch(sms * each), [nothing]) for each in (4, 8)]
+
+    def turn(self) -> None:
+        for turns in self.turns:
+            turns.turn()
+
+    def rate(self) -> float:
+        return self.bytes / min(turns.seconds() for turns in self.turns)
+
+
+def measure_cell(
+    args: argparse.Namespace,
+    library: ctypes.CDLL,
+    memory: torch.Tensor,
+    reader: Reader,
+    tables: Tables,
+    batch: int,
+    wide: bool,
+    zipf: float,
+) -> dict[str, Any]:
+    lookups = [tables.lookup(batch, wide, zipf, seed) for seed in range(INDEX_SETS)]
+    ours = Ours(library, tables, batch)
+    candidates: dict[str, Callable[[Lookup], Any]] = {"ours": ours}
+    if not args.no_fbgemm:
+        candidates["fbgemm"] = fbgemm(tables)
+    if not args.no_torch and not wide and zipf == 0:
+        candidates["torch"] = embedding_bags(tables, batch)
+    row: dict[str, Any] = {"index": "int64" if wide else "int32", "zipf": zipf}
+    result = ours(lookups[0])
+    ours.check(lookups[0])
+    first = result.clone()
+    if not torch.equal(ours(lookups[0]), first):
+        row["fault"] = "two runs of ours differ"
+    for name, call in candidates.items():
+        if name == "ours":
+            continue
+        apart = difference(call(lookups[0]), first)
+        row[f"{name}_difference"] = apart
+        if not apart <= tolerance(tables):
+            row["fault"] = f"{name} differs by {apart}"
+    del first, result
+    turns = {
+        name: Turns(call, lookups[:1] if name == "torch" else lookups, capture=name != "torch")
+        for name, call in candidates.items()
+    }
+    for i in range(args.rounds):
+        for name, turn in turns.items():
+            if name != "torch" or i < 3:
+                turn.turn()
+        reader.turn()
+    ours.check(lookups[0])
+    moved = tables.moved(batch)
+    for name, turn in turns.items():
+        row[name] = {"us": turn.seconds() * 1e6, "tb_s": moved / turn.seconds() / 1e12, "graph": turn.graph is not None}
+    if args.sweep and not wide and zipf == 0:
+        row["sweep"] = sweep(library, tables, batch, lookups)
+    del turns
+    ours.free()
+    torch.cuda.empty_cache()
+    return row
+
+
+def sweep(library: ctypes.CDLL, tables: Tables, batch: int, lookups: list[Lookup]) -> list[dict[str, Any]]:
+    found = []
+    for blocks in (1, 2, 3):
+        for item_bytes in (4096, 8192, 16384, 32768, 65536):
+            ours = Ours(library, tables, batch, item_bytes, blocks)
+            turns = Turns(ours, lookups)
+            for _ in range(5):
+                turns.turn()
+            found.append({"blocks_per_sm": blocks, "item_bytes": item_bytes, "us": turns.seconds() * 1e6})
+            del turns
+            ours.free()
+    return found
+
+
+def cells_of(text: str) -> list[int]:
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+def summary(rows: list[dict[str, Any]], read: float) -> dict[str, Any]:
+    """What the targets ask for, of uniform and of Zipf's indices, by type."""
+    told: dict[str, Any] = {"read_tb_s": read / 1e12}
+    for zipf in (0, 1.05):
+        for index in ("int32", "int64"):
+            those = [row for row in rows if row["zipf"] == zipf and row["index"] == index and "fbgemm" in row]
+            ratios = [row["fbgemm"]["us"] / row["ours"]["us"] for row in those]
+            if ratios:
+                told[f"{index}, {'zipf' if zipf else 'uniform'}"] = {
+                    "cells": len(ratios),
+                    "least": min(ratios),
+                    "geometric_mean": statistics.geometric_mean(ratios),
+                }
+    long_bags = [
+        row["ours"]["tb_s"] * 1e12 / read for row in rows if row["long_bags"] and row["batch"] >= 16384 and row["zipf"] == 0
+    ]
+    if long_bags:
+        told["least_share_of_read_rate_with_long_bags"] = min(long_bags)
+    return told
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("library")
+    parser.add_argument("--fbgemm", default="")
+    parser.add_argument("--json", default="")
+    parser.add_argument("--cells", default=f"0-{len(CELLS) - 1}")
+    parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=140, help="no cell begins behind this many")
+    args = parser.parse_args()
+    begun = time.monotonic()
+    library = load(args.library)
+    why = load_fbgemm(args.fbgemm) if args.fbgemm else "no folder given"
+    args.no_fbgemm = bool(why)
+    told: dict[str, Any] = {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "fbgemm": why or "1.6.0",
+        "left_out": [],
+    }
+    print(json.dumps(told), flush=True)
+    free = torch.cuda.mem_get_info()[0]
+    wanted = [CELLS[i] for i in cells_of(args.cells)]
+    needed = {(name, kind): Tables.bytes(name, kind) for name, kind, _ in wanted}
+    # Beside the tables: indices and offsets, results of all calls of the graphs.
+    beside = 6 << 30
+    fitting = {key: size for key, size in needed.items() if size + beside <= free}
+    if not fitting:
+        print("no cell fits this card", file=sys.stderr)
+        return 1
+    memory = torch.empty(max(fitting.values()) // 16 * 16, device="cuda", dtype=torch.uint8)
+    reader = Reader(library, memory)
+    rows: list[dict[str, Any]] = []
+    for key in needed:
+        batches = [batch for name, kind, batch in wanted if (name, kind) == key]
+        if key not in fitting:
+            told["left_out"] += [f"{key[0]}, {key[1]}, batch {batch}: {needed[key] >> 30} GiB of tables" for batch in batches]
+            continue
+        tables = Tables(memory, *key)
+        for batch in batches:
+            for zipf in (0, 1.05):
+                for wide in (False, True):
+                    if time.monotonic() - begun > args.seconds:
+                        told["left_out"].append(f"{key[0]}, {key[1]}, batch {batch}, zipf {zipf}: no time")
+                        continue
+                    row = {"tables": key[0], "rows": key[1], "batch": batch, "long_bags": min(tables.hotness) >= 64}
+                    row |= measure_cell(args, library, memory, reader, tables, batch, wide, zipf)
+                    rows.append(row)
+                    print(json.dumps(row), flush=True)
+    told |= {"cells": rows, "summary": summary(rows, reader.rate()), "seconds": time.monotonic() - begun}
+    print(json.dumps({"left_out": told["left_out"], "summary": told["summary"], "seconds": told["seconds"]}, indent=1))
+    if args.json:
+        Path(args.json).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    faults = [row for row in rows if "fault" in row]
+    for row in faults:
+        print(f"FAULT: {row['tables']}, {row['rows']}, batch {row['batch']}: {row['fault']}", file=sys.stderr)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+// Owners of memory that CUDA gave, for code that knows CUDA (runtime/cuda/device_memory.hpp is for code that does not).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+
+#include "base/cuda_check.hpp"
+
+namespace imbrex::cuda {
+
+/// Memory of the device, or of the host where the device writes it.
+struct DeviceFree {
+  void operator()(void* p) const noexcept { cudaFree(p); }
+};
+struct HostFree {
+  void operator()(void* p) const noexcept { cudaFreeHost(p); }
+};
+
+using RawMemory = std::unique_ptr<void, DeviceFree>;
+
+/// Null for no bytes.
+inline RawMemory raw_memory(std::size_t bytes) {
+  void* p = nullptr;
+  if (bytes > 0) IMBREX_CUDA_TRY(cudaMalloc(&p, bytes));
+  return RawMemory(p);
+}
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,159 @@
+#include "embedding/cuda/cuda_look_up.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/ceil_div.hpp"
+#include "base/cuda_check.hpp"
+#include "base/narrow.hpp"
+#include "embedding/cuda/findings.hpp"
+
+namespace imbrex::embedding {
+
+const void* look_up_kernel_fp32_4(Type out, bool weighted);
+const void* look_up_kernel_fp16_4(Type out, bool weighted);
+const void* look_up_kernel_fp16_8(Type out, bool weighted);
+const void* look_up_kernel_bf16_4(Type out, bool weighted);
+const void* look_up_kernel_bf16_8(Type out, bool weighted);
+const void* look_up_kernel_int8_4(Type out, bool weighted);
+const void* look_up_kernel_int8_8(Type out, bool weighted);
+
+const void* look_up_kernel(RowType rows, int columns, Type out, bool weighted) {
+  const bool wide = columns == 8;
+  switch (rows) {
+    case RowType::fp32: return wide ? nullptr : look_up_kernel_fp32_4(out, weighted);
+    case RowType::fp16: return wide ? look_up_kernel_fp16_8(out, weighted) : look_up_kernel_fp16_4(out, weighted);
+    case RowType::bf16: return wide ? look_up_kernel_bf16_8(out, weighted) : look_up_kernel_bf16_4(out, weighted);
+    case RowType::int8: return wide ? look_up_kernel_int8_8(out, weighted) : look_up_kernel_int8_4(out, weighted);
+  }
+  return nullptr;
+}
+
+namespace {
+
+// As measured: bytes that a warp gathers and stores between two looks at what is left.
+constexpr std::uint32_t usual_item_bytes = 16384;
+
+std::uint32_t shared_bytes(std::uint32_t pieces) { return (pieces + 1) * 4 + (pieces + 1) / 2 * 4; }
+
+// Whether lanes can hold 8 columns of each table, and store them.
+bool fits_wide(const std::vector<Table>& tables, RowType type, const LookUpShape& shape) {
+  if (type == RowType::fp32) return false;
+  const auto out = static_cast<std::int64_t>(size_of(shape.out));
+  const auto vector = static_cast<std::uintptr_t>(8 * size_of(type));
+  return shape.pitch * out % 16 == 0 && std::all_of(tables.begin(), tables.end(), [&](const Table& t) {
+           return t.dim % 8 == 0 && t.column * out % 16 == 0 &&
+                  reinterpret_cast<std::uintptr_t>(t.rows) % vector == 0 &&
+                  static_cast<std::uintptr_t>(t.pitch) % vector == 0;
+         });
+}
+
+}  // namespace
+
+CudaLookUp::CudaLookUp(const Tables& tables, const LookUpShape& shape, const LookUpTuning& tuning)
+    : tables_(tables.tables, tables.tables + tables.count),
+      type_(tables.type),
+      shape_(shape),
+      tuning_(tuning),
+      progress_(cuda::raw_memory(sizeof(Progress))),
+      findings_(cuda::raw_memory(sizeof(Findings))) {
+  IMBREX_EXPECTS(
+      shape.ranks >= 1 && shape.ranks <= std::int32_t{most_ranks} && shape.rank >= 0 && shape.rank < shape.ranks,
+      "rank {} of {}: at most {} ranks", shape.rank, shape.ranks, most_ranks);
+  IMBREX_EXPECTS(shape.batch >= 1 && shape.batch % shape.ranks == 0, "batch = {}: {} ranks must divide it", shape.batch,
+                 shape.ranks);
+  IMBREX_EXPECTS(shape.slices >= 1 && shape.slices <= std::min<std::int64_t>(most_slices, shape.batch / shape.ranks),
+                 "slices = {}: from 1 to {}, and at most one a row of {}", shape.slices, most_slices,
+                 shape.batch / shape.ranks);
+  if (tuning_.item_bytes == 0) tuning_.item_bytes = usual_item_bytes;
+  narrow_ = cut(4);
+  if (fits_wide(tables_, type_, shape_)) wide_ = cut(8);
+  int device = 0, multiprocessors = 0, per_sm = 0;
+  IMBREX_CUDA_TRY(cudaGetDevice(&device));
+  IMBREX_CUDA_TRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  // All kernels that calls may come to, so that every launch has as many blocks; and none is loaded at a launch.
+  std::uint32_t fit = tuning_.blocks_per_sm != 0 ? tuning_.blocks_per_sm : 32;
+  for (const Cutting* c : {&wide_, &narrow_}) {
+    if (c->pieces == nullptr) continue;
+    for (const bool weighted : {false, true}) {
+      IMBREX_CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+          &per_sm, look_up_kernel(type_, c->columns, shape_.out, weighted), look_up_threads, shared_bytes(c->count)));
+      fit = std::min(fit, static_cast<std::uint32_t>(per_sm));
+    }
+  }
+  blocks_ = fit * static_cast<std::uint32_t>(multiprocessors);
+  if (tuning_.blocks != 0) blocks_ = std::min(blocks_, tuning_.blocks);
+  IMBREX_CUDA_TRY(cudaMemset(progress_.get(), 0, sizeof(Progress)));
+  IMBREX_CUDA_TRY(cudaMemset(findings_.get(), 0, sizeof(Findings)));
+}
+
+CudaLookUp::Cutting CudaLookUp::cut(int columns) const {
+  std::vector<Piece> pieces;
+  const auto out = static_cast<std::int64_t>(size_of(shape_.out));
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    const Table& table = tables_[t];
+    for (std::int32_t begin = 0; begin < table.dim; begin += 32 * columns) {
+      const std::int32_t lanes = std::min(32, (table.dim - begin) / columns);
+      const std::int64_t skipped = begin * size_of(type_);
+      pieces.push_back({static_cast<const std::byte*>(table.rows) + skipped, static_cast<std::uint32_t>(table.count),
+                        static_cast<std::uint32_t>(table.pitch),
+                        type_ == RowType::int8 ? base::narrow<std::uint32_t>(table.scale - skipped, "scale") : 0,
+                        static_cast<std::uint32_t>(t),
+                        base::narrow<std::uint32_t>((table.column + begin) * out, "bytes of an output row"),
+                        static_cast<std::uint16_t>(lanes),
+                        static_cast<std::uint8_t>(std::max(8u, std::bit_ceil(static_cast<std::uint32_t>(lanes)))),
+                        begin == 0});
+    }
+  }
+  const auto count = static_cast<std::int64_t>(pieces.size());
+  IMBREX_EXPECTS(count <= most_pieces, "{} pieces of {} columns: at most {} in one lookup", count, 32 * columns,
+                 most_pieces);
+  IMBREX_EXPECTS((shape_.batch + shape_.ranks * shape_.slices) * count <= most_rows,
+                 "batch = {} with {} pieces of tables: at most {} sums", shape_.batch, count, most_rows);
+  Cutting made{cuda::raw_memory(pieces.size() * sizeof(Piece)), static_cast<std::uint32_t>(count), columns};
+  IMBREX_CUDA_TRY(cudaMemcpy(made.pieces.get(), pieces.data(), pieces.size() * sizeof(Piece), cudaMemcpyHostToDevice));
+  return made;
+}
+
+void CudaLookUp::launch(const Bags& bags, void* const* parts, cudaStream_t stream, const LookUpPeers* peers) {
+  const Tables tables{tables_.data(), static_cast<std::int32_t>(tables_.size()), type_};
+  IMBREX_EXPECTS(bags.batch == shape_.batch, "batch = {}: it was made for {}", bags.batch, shape_.batch);
+  check_shapes(tables, bags);
+  check_shapes(tables, Output{parts, shape_.ranks, shape_.out, shape_.pitch}, shape_.batch);
+  const auto ranks = static_cast<std::uint32_t>(shape_.ranks), slices = static_cast<std::uint32_t>(shape_.slices);
+  const bool aligned = std::all_of(parts, parts + ranks,
+                                   [](const void* part) { return reinterpret_cast<std::uintptr_t>(part) % 16 == 0; });
+  const Cutting& cutting = wide_.pieces != nullptr && aligned ? wide_ : narrow_;
+  LookUpArgs args{};
+  args.pieces = static_cast<const Piece*>(cutting.pieces.get());
+  args.piece_count = cutting.count;
+  args.indices = bags.indices, args.offsets = bags.offsets, args.weights = bags.weights;
+  args.progress = static_cast<Progress*>(progress_.get()), args.findings = static_cast<Findings*>(findings_.get());
+  args.out_pitch = static_cast<std::uint64_t>(shape_.pitch) * size_of(shape_.out);
+  args.count = static_cast<std::uint32_t>(bags.count), args.batch = static_cast<std::uint32_t>(bags.batch);
+  args.ranks = ranks, args.rank = static_cast<std::uint32_t>(shape_.rank);
+  args.slices = slices, args.part_rows = args.batch / ranks;
+  args.slice_rows = static_cast<std::uint32_t>(base::ceil_div(args.part_rows, slices));
+  args.item_bytes = tuning_.item_bytes;
+  args.wide = bags.type == IndexType::int64, args.mean = bags.pooling == Pooling::mean;
+  if (peers != nullptr) {
+    IMBREX_EXPECTS(peers->to.size() == ranks && peers->group.readers == blocks_,
+                   "{} destinations, an epoch of {} readers: they must be {} and {}", peers->to.size(),
+                   peers->group.readers, ranks, blocks_);
+    args.joint = true;
+    args.group = peers->group;
+    args.post = peers->post, args.done_step = static_cast<std::uint64_t>(peers->done_step);
+    std::copy(peers->to.begin(), peers->to.end(), args.to);
+  }
+  for (std::uint32_t d = 0; d < ranks; ++d) args.to[d].out = parts[d];
+  void* parameters[] = {&args};
+  IMBREX_CUDA_TRY(cudaLaunchKernel(look_up_kernel(type_, cutting.columns, shape_.out, bags.weights != nullptr),
+                                   dim3(blocks_), dim3(look_up_threads), parameters, shared_bytes(cutting.count),
+                                   stream));
+}
+
+std::int64_t CudaLookUp::findings(const Bags& bags, cudaStream_t stream, Misfits misfits) {
+  return take_findings(static_cast<Findings*>(findings_.get()), tables_, bags, stream, misfits);
+}
+
+}  // namespace imbrex::embedding

@@ -1,0 +1,75 @@
+// The lookup on a GPU, alone or together with peers.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "base/raw_memory.hpp"
+#include "embedding/bags.hpp"
+#include "embedding/cuda/look_up_args.hpp"
+
+namespace imbrex::embedding {
+
+struct LookUpShape {
+  std::int64_t batch = 0;
+  Type out = Type::fp32;
+  std::int64_t pitch = 0;  ///< elements from row to row of the output
+  std::int32_t ranks = 1, rank = 0;
+  std::int32_t slices = 1;  ///< of each rank's rows, each posted by itself
+};
+
+/// What the launch is cut into; 0: the usual.
+struct LookUpTuning {
+  std::uint32_t item_bytes = 0;     ///< that a warp takes at once
+  std::uint32_t blocks_per_sm = 0;  ///< at most as many as fit
+  std::uint32_t blocks = 0;         ///< of the launch; at most as many as fit
+};
+
+/// How it works together with peers: all of it in place for each epoch, so that a captured launch replays.
+struct LookUpPeers {
+  device::Group group;          ///< its readers are blocks()
+  std::vector<Destination> to;  ///< [ranks]; `out` is not read
+  std::int64_t done_step = 4;   ///< bytes from a slice's counter to the next one's
+  std::uint32_t post = 1;       ///< what is added to it
+};
+
+/// One call at a time, on streams that order them. Made and used on one GPU, the current one; all memory is the GPU's
+/// but for arrays that are named as the host's.
+class CudaLookUp {
+ public:
+  /// `tables.tables` is the host's. Throws Error(invalid_input) naming value and rule where they are not as bags.hpp
+  /// says.
+  CudaLookUp(const Tables& tables, const LookUpShape& shape, const LookUpTuning& tuning = {});
+
+  /// How many blocks every launch has.
+  std::uint32_t blocks() const { return blocks_; }
+
+  /// Queues a lookup of all bags. `parts`: [ranks], the host's, the addresses where each rank's rows go. With peers, a
+  /// slice's counter at its owner is added to once all its sums are stored. Indices and offsets of any value are safe;
+  /// what does not fit is found by `findings`. Throws Error(invalid_input) on shapes that are not the constructor's.
+  void launch(const Bags& bags, void* const* parts, cudaStream_t stream, const LookUpPeers* peers = nullptr);
+
+  /// Waits for the stream. What launches since the last call found: throws as check_bags does, and gives the number of
+  /// ignored indices. `bags` are the last launch's.
+  std::int64_t findings(const Bags& bags, cudaStream_t stream, Misfits misfits);
+
+ private:
+  struct Cutting {
+    cuda::RawMemory pieces;
+    std::uint32_t count = 0;
+    int columns = 0;  // that a lane holds
+  };
+  Cutting cut(int columns) const;
+
+  std::vector<Table> tables_;
+  RowType type_;
+  LookUpShape shape_;
+  LookUpTuning tuning_;
+  std::uint32_t blocks_ = 0;
+  Cutting wide_, narrow_;  // wide: where alignment lets lanes hold 8 columns
+  cuda::RawMemory progress_, findings_;
+};
+
+}  // namespace imbrex::embedding

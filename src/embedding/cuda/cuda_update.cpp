@@ -1,0 +1,93 @@
+#include "embedding/cuda/cuda_update.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/ceil_div.hpp"
+#include "base/cuda_check.hpp"
+#include "embedding/cuda/findings.hpp"
+
+namespace imbrex::embedding {
+
+CudaUpdate::CudaUpdate(const Tables& tables, const Step& step, std::int64_t batch, std::int64_t most_indices)
+    : tables_(tables.tables, tables.tables + tables.count),
+      type_(tables.type),
+      step_(step),
+      batch_(batch),
+      most_indices_(most_indices) {
+  check_step(tables, step);
+  IMBREX_EXPECTS(batch >= 1 && batch <= most_rows / tables.count, "batch = {}: with {} tables from 1 to {}", batch,
+                 tables.count, most_rows / tables.count);
+  IMBREX_EXPECTS(most_indices >= 1 && most_indices <= most_rows, "{} indices: from 1 to {}", most_indices, most_rows);
+  std::vector<UpdateTable> there;
+  std::uint32_t base = 0;
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    const Table& table = tables_[t];
+    const auto rows = static_cast<std::uint32_t>(table.count);
+    there.push_back({static_cast<std::byte*>(table.rows),
+                     step.optimizer == Optimizer::row_wise_adagrad ? step.states[t] : nullptr,
+                     static_cast<std::uint64_t>(table.pitch), rows, base, static_cast<std::uint32_t>(table.dim),
+                     static_cast<std::uint32_t>(table.column)});
+    base += rows;
+    width_ = std::max(width_, static_cast<std::uint32_t>(table.dim));
+  }
+  step_.states = nullptr;
+  bits_ = std::max(1, static_cast<int>(std::bit_width(base)));  // no_key is larger than any row in these bits, too
+  const auto indices = static_cast<std::size_t>(most_indices);
+  IMBREX_CUDA_TRY(sort_bytes(static_cast<std::uint32_t>(most_indices), bits_, sort_bytes_));
+  on_gpu_ = cuda::raw_memory(there.size() * sizeof(UpdateTable));
+  findings_ = cuda::raw_memory(sizeof(Findings));
+  for (cuda::RawMemory* memory : {&keys_, &positions_, &sorted_keys_, &sorted_positions_, &bags_})
+    *memory = cuda::raw_memory(indices * sizeof(std::uint32_t));
+  shares_ = cuda::raw_memory(there.size() * static_cast<std::size_t>(batch) * sizeof(float));
+  const auto tiles = static_cast<std::size_t>(base::ceil_div(most_indices, tile_indices));
+  partial_ = cuda::raw_memory(tiles * 2 * width_ * sizeof(float));
+  sort_ = cuda::raw_memory(sort_bytes_);
+  IMBREX_CUDA_TRY(cudaMemcpy(on_gpu_.get(), there.data(), there.size() * sizeof(UpdateTable), cudaMemcpyHostToDevice));
+  IMBREX_CUDA_TRY(cudaMemset(findings_.get(), 0, sizeof(Findings)));
+}
+
+void CudaUpdate::launch(const Bags& bags, const Output& gradients, float rate, cudaStream_t stream) {
+  const Tables tables{tables_.data(), static_cast<std::int32_t>(tables_.size()), type_};
+  IMBREX_EXPECTS(bags.batch == batch_ && bags.count <= most_indices_,
+                 "batch = {} with {} indices: it was made for {} with {} at most", bags.batch, bags.count, batch_,
+                 most_indices_);
+  check_shapes(tables, bags);
+  check_shapes(tables, gradients, batch_);
+  IMBREX_EXPECTS(gradients.ranks <= std::int32_t{most_ranks}, "{} ranks: at most {}", gradients.ranks, most_ranks);
+  if (bags.count == 0) return;
+  UpdateArgs args{};
+  args.tables = static_cast<const UpdateTable*>(on_gpu_.get());
+  args.indices = bags.indices, args.offsets = bags.offsets, args.weights = bags.weights;
+  args.findings = static_cast<Findings*>(findings_.get());
+  args.keys = static_cast<std::uint32_t*>(keys_.get());
+  args.positions = static_cast<std::uint32_t*>(positions_.get());
+  args.sorted_keys = static_cast<std::uint32_t*>(sorted_keys_.get());
+  args.sorted_positions = static_cast<std::uint32_t*>(sorted_positions_.get());
+  args.bags = static_cast<std::uint32_t*>(bags_.get());
+  args.shares = static_cast<float*>(shares_.get());
+  args.partial = static_cast<float*>(partial_.get());
+  args.count = static_cast<std::uint32_t>(bags.count), args.batch = static_cast<std::uint32_t>(batch_);
+  args.bag_count = args.batch * static_cast<std::uint32_t>(tables.count);
+  args.part_rows = args.batch / static_cast<std::uint32_t>(gradients.ranks);
+  args.tiles = static_cast<std::uint32_t>(base::ceil_div(bags.count, tile_indices));
+  args.width = width_;
+  args.rate = rate, args.epsilon = step_.epsilon;
+  args.rows = type_, args.gradient = gradients.type;
+  args.wide = bags.type == IndexType::int64, args.mean = bags.pooling == Pooling::mean;
+  args.adagrad = step_.optimizer == Optimizer::row_wise_adagrad;
+  args.gradient_pitch = static_cast<std::uint64_t>(gradients.pitch) * size_of(gradients.type);
+  for (std::int32_t d = 0; d < gradients.ranks; ++d) args.parts[d] = static_cast<const std::byte*>(gradients.parts[d]);
+  // Positions that no bag holds keep a key behind all rows.
+  IMBREX_CUDA_TRY(cudaMemsetAsync(keys_.get(), 0xff, static_cast<std::size_t>(bags.count) * 4, stream));
+  IMBREX_CUDA_TRY(launch_keys(args, stream));
+  IMBREX_CUDA_TRY(launch_sort(args, bits_, sort_.get(), sort_bytes_, static_cast<std::uint32_t*>(sorted_keys_.get()),
+                              static_cast<std::uint32_t*>(sorted_positions_.get()), stream));
+  IMBREX_CUDA_TRY(launch_sums(args, stream));
+}
+
+std::int64_t CudaUpdate::findings(const Bags& bags, cudaStream_t stream, Misfits misfits) {
+  return take_findings(static_cast<Findings*>(findings_.get()), tables_, bags, stream, misfits);
+}
+
+}  // namespace imbrex::embedding

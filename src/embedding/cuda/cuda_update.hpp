@@ -1,0 +1,43 @@
+// Updates on a GPU.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "base/raw_memory.hpp"
+#include "embedding/cuda/update_args.hpp"
+#include "embedding/update.hpp"
+
+namespace imbrex::embedding {
+
+/// One call at a time, on streams that order them. Made and used on one GPU, the current one; all memory is the GPU's
+/// but for arrays that are named as the host's.
+class CudaUpdate {
+ public:
+  /// `tables.tables` and `step.states` are the host's. Takes memory for calls of up to `most_indices`: 28 bytes each
+  /// and, a tile of 128, two rows of the widest table in fp32. Throws Error(invalid_input) naming value and rule.
+  CudaUpdate(const Tables& tables, const Step& step, std::int64_t batch, std::int64_t most_indices);
+
+  /// Queues an update, which gives the CPU's bits. `gradients.parts` is the host's. `rate`: of this step. Indices and
+  /// offsets of any value are safe; what does not fit is found by `findings`, as a lookup's.
+  void launch(const Bags& bags, const Output& gradients, float rate, cudaStream_t stream);
+
+  /// Waits for the stream. What launches since the last call found: throws as check_bags does, and gives the number of
+  /// ignored indices. `bags` are the last launch's. Rows that fit have been changed.
+  std::int64_t findings(const Bags& bags, cudaStream_t stream, Misfits misfits);
+
+ private:
+  std::vector<Table> tables_;
+  RowType type_;
+  Step step_;
+  std::int64_t batch_, most_indices_;
+  int bits_ = 0;  // of a key
+  std::size_t sort_bytes_ = 0;
+  cuda::RawMemory on_gpu_, findings_, keys_, positions_, sorted_keys_, sorted_positions_, bags_, shares_, partial_,
+      sort_;
+  std::uint32_t width_ = 0;
+};
+
+}  // namespace imbrex::embedding

@@ -1,0 +1,310 @@
+// The lookup's kernel.
+//
+// A persistent grid. The work is cut into items, each some bags of one piece, which gather and store about as many
+// bytes as any other; a warp takes one after the other. Lanes form teams, 16 bytes a lane: one team adds a row of 128
+// fp16. Indices of consecutive bags lie side by side, so a team has eight rows in flight whether its bags hold one row
+// or a hundred, and closes a bag where it ends. Every bag is added by one team in the order of its indices: which one
+// does not matter, and the CPU's lookup gives the same bits.
+//
+// Protocol. Items are ordered by (destination, slice): slice by slice of the peers, beginning behind this rank, its own
+// part last. A warp that leaves a slice fences for the GPU and adds how many of its items it has done; who completes
+// the slice fences for the system and adds to the slice's counter at its owner. Both fences order all stores of the
+// slice before the post, as each sees the ones before it. Items of one slice are not in order of tables: those of
+// tables that the second level holds mix with those that come from memory.
+#pragma once
+
+#include "embedding/cuda/look_up_args.hpp"
+#include "embedding/cuda/vectors.cuh"
+
+namespace imbrex::embedding {
+
+inline constexpr std::uint32_t all_lanes = 0xffffffffu, no_row = 0xffffffffu;
+
+__device__ __forceinline__ std::int64_t number_at(const void* values, bool wide, std::uint32_t place) {
+  return wide ? __ldg(static_cast<const long long*>(values) + place) : __ldg(static_cast<const int*>(values) + place);
+}
+
+/// The offset in front of a table's first bag, whatever it says.
+__device__ __forceinline__ std::uint32_t table_begin(const LookUpArgs& a, std::uint32_t table) {
+  const auto offset = static_cast<std::uint64_t>(number_at(a.offsets, a.wide, table * a.batch));
+  return offset <= a.count ? static_cast<std::uint32_t>(offset) : a.count;
+}
+
+/// How items are cut, in shared memory: the same in all blocks.
+struct Cut {
+  std::uint32_t* first;  ///< [pieces + 1] the first item of each piece in a slice
+  std::uint16_t* bags;   ///< [pieces] that an item has
+};
+
+constexpr std::uint32_t cut_bytes(std::uint32_t pieces) { return (pieces + 1) * 4 + (pieces + 1) / 2 * 4; }
+
+/// By the whole block.
+template <int row_bytes, int sum_bytes>
+__device__ void cut_items(const LookUpArgs& a, const Cut& cut, unsigned long long& all) {
+  if (threadIdx.x == 0) all = 0;
+  __syncthreads();
+  for (std::uint32_t p = threadIdx.x; p < a.piece_count; p += look_up_threads) {
+    const Piece& piece = a.pieces[p];
+    const std::uint32_t begin = table_begin(a, piece.table), end = table_begin(a, piece.table + 1);
+    const std::uint64_t rows = end > begin ? end - begin : 0;
+    const std::uint64_t bytes = (rows * row_bytes + std::uint64_t{a.batch} * sum_bytes) * piece.lanes;
+    atomicAdd(&all, static_cast<unsigned long long>(bytes));
+    cut.first[p] = static_cast<std::uint32_t>(codec::smaller<std::uint64_t>(bytes / a.batch, 1u << 30));
+  }
+  __syncthreads();
+  // Small calls have several items for each warp, too.
+  const std::uint64_t share = all / (std::uint64_t{gridDim.x} * look_up_warps * 6);
+  const auto wanted = static_cast<std::uint32_t>(
+      codec::larger<std::uint64_t>(2048, codec::smaller<std::uint64_t>(share, a.item_bytes)));
+  for (std::uint32_t p = threadIdx.x; p < a.piece_count; p += look_up_threads) {
+    const std::uint32_t teams = 32u / a.pieces[p].team;
+    const std::uint32_t fit = codec::smaller(wanted / codec::larger(cut.first[p], 1u), most_item_bags);
+    const std::uint32_t bags = codec::larger(fit / teams, 1u) * teams;
+    cut.bags[p] = static_cast<std::uint16_t>(bags);
+    cut.first[p] = (a.slice_rows + bags - 1) / bags;
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    std::uint32_t before = 0;
+    for (std::uint32_t p = threadIdx.x; p - threadIdx.x < a.piece_count; p += 32) {
+      const std::uint32_t own = p < a.piece_count ? cut.first[p] : 0;
+      std::uint32_t sum = own;
+      for (std::uint32_t step = 1; step < 32; step *= 2) {
+        const std::uint32_t left = __shfl_up_sync(all_lanes, sum, step);
+        if (threadIdx.x >= step) sum += left;
+      }
+      if (p < a.piece_count) cut.first[p] = before + sum - own;
+      before += __shfl_sync(all_lanes, sum, 31);
+    }
+    if (threadIdx.x == 0) cut.first[a.piece_count] = before;
+  }
+  __syncthreads();
+}
+
+/// The last place of `values` from `begin` to `end` whose value is at most `value`; the first one is.
+__device__ __forceinline__ std::uint32_t last_at_most(const std::uint32_t* values, std::uint32_t begin,
+                                                      std::uint32_t end, std::uint32_t value) {
+  while (end - begin > 1) {
+    const std::uint32_t middle = (begin + end) / 2;
+    (values[middle] <= value ? begin : end) = middle;
+  }
+  return begin;
+}
+
+/// The offsets around `bags` bags, by one warp. Where one does not fit, that is found, and all bags are empty.
+__device__ __forceinline__ void read_ends(const LookUpArgs& a, std::uint32_t first, std::uint32_t bags,
+                                          std::uint32_t* ends, std::uint32_t lane) {
+  std::uint32_t wrong = no_row;
+  __syncwarp();  // all have read the last item's
+  for (std::uint32_t i = lane; i <= bags; i += 32) {
+    const auto offset = static_cast<std::uint64_t>(number_at(a.offsets, a.wide, first + i));
+    if (offset > a.count) wrong = codec::smaller(wrong, i);
+    ends[i] = offset <= a.count ? static_cast<std::uint32_t>(offset) : 0;
+  }
+  __syncwarp();
+  for (std::uint32_t i = lane; i < bags; i += 32)
+    if (ends[i + 1] < ends[i]) wrong = codec::smaller(wrong, i + 1);
+  if (__any_sync(all_lanes, wrong != no_row)) {
+    if (wrong != no_row) atomicMax(&a.findings->offset, ~(first + wrong));
+    __syncwarp();
+    for (std::uint32_t i = lane; i <= bags; i += 32) ends[i] = 0;
+  }
+  __syncwarp();
+}
+
+/// The first bag of a team, so that each has as many rows and bags together.
+__device__ __forceinline__ std::uint32_t first_bag(const std::uint32_t* ends, std::uint32_t bags, std::uint32_t team,
+                                                   std::uint32_t teams) {
+  if (team == 0 || team == teams) return team == 0 ? 0 : bags;
+  const auto wanted = static_cast<std::uint32_t>(std::uint64_t{ends[bags] - ends[0] + bags} * team / teams);
+  std::uint32_t begin = 0, end = bags;
+  while (begin < end) {
+    const std::uint32_t middle = (begin + end) / 2;
+    if (ends[middle] - ends[0] + middle < wanted)
+      begin = middle + 1;
+    else
+      end = middle;
+  }
+  return begin;
+}
+
+/// Sums of `bags` bags, whose offsets are `ends`, by one warp. `out`: the first bag's row, at the piece's first column.
+template <RowType type, int columns, Type out_type, bool weighted>
+__device__ __forceinline__ void add_bags(const LookUpArgs& a, const Piece& piece, std::uint32_t bags,
+                                         const std::uint32_t* ends, std::byte* out, std::uint32_t lane) {
+  using Held = Vector<type, columns>;
+  const std::uint32_t place = lane % piece.team, base = lane - place, team = lane / piece.team;
+  const std::uint32_t teams = 32u / piece.team;
+  const bool holds = place < piece.lanes;
+  std::uint32_t bag = first_bag(ends, bags, team, teams);
+  const std::uint32_t last = first_bag(ends, bags, team + 1, teams);
+  std::uint32_t at = ends[bag];
+  const std::uint32_t end = ends[last];
+  const std::byte* rows = piece.rows + place * Held::bytes;
+  out += std::uint64_t{bag} * a.out_pitch + place * (columns * size_of(out_type));
+
+  float sum[columns] = {};
+  std::uint32_t left = bag < last ? ends[bag + 1] - at : 0;  // rows of the bag that are still to come
+  std::uint32_t skipped = 0;                                 // of its indices
+  // Closes the bag, and those behind it that are empty. Behind the last one `left` is 0, and never is again.
+  const auto close = [&] {
+    do {
+      if (a.mean) {
+        const std::uint32_t added = ends[bag + 1] - ends[bag] - skipped;
+        const float share = __frcp_rn(static_cast<float>(added != 0 ? added : 1u));
+#pragma unroll
+        for (int i = 0; i < columns; ++i) sum[i] = codec::product(sum[i], share);
+        skipped = 0;
+      }
+      if (holds) store_sums<out_type, columns>(out, sum);
+#pragma unroll
+      for (int i = 0; i < columns; ++i) sum[i] = 0.0f;
+      out += a.out_pitch;
+      ++bag;
+      left = bag < last ? ends[bag + 1] - ends[bag] : 0;
+    } while (left == 0 && bag < last);
+  };
+  if (bag < last && left == 0) close();
+
+  std::int64_t index = 0;
+  float weight = 0.0f;
+  bool wanted = false;
+  const auto fetch = [&] {  // by the first lanes of the team, an index each
+    wanted = place < rows_in_flight && at + place < end;
+    if (wanted) {
+      index = number_at(a.indices, a.wide, at + place);
+      if constexpr (weighted) weight = __ldg(a.weights + at + place);
+    }
+  };
+  fetch();
+  while (__any_sync(all_lanes, at < end)) {
+    const bool is_row = static_cast<std::uint64_t>(index) < piece.count;
+    const std::uint32_t row = wanted && is_row ? static_cast<std::uint32_t>(index) : no_row;
+    const float row_weight = row != no_row ? weight : 0.0f;
+    const std::uint32_t misfits = __ballot_sync(all_lanes, wanted && !is_row) >> base;
+    if (wanted && !is_row && piece.leads) {
+      atomicMax(&a.findings->index, ~(at + place));
+      atomicAdd(&a.findings->ignored, 1ull);
+    }
+    Held held[rows_in_flight];
+#pragma unroll
+    for (std::uint32_t u = 0; u < rows_in_flight; ++u) {
+      const std::uint32_t r = __shfl_sync(all_lanes, row, static_cast<int>(base + u));
+      const std::byte* from = rows + std::uint64_t{r} * piece.pitch;
+      load_vector(held[u], from, from - place * Held::bytes + piece.scale, r != no_row && holds);
+    }
+    at += rows_in_flight;
+    fetch();
+#pragma unroll
+    for (std::uint32_t u = 0; u < rows_in_flight; ++u) {
+      const float w = weighted ? __shfl_sync(all_lanes, row_weight, static_cast<int>(base + u)) : 1.0f;
+#pragma unroll
+      for (int i = 0; i < columns; ++i) {
+        if constexpr (weighted)
+          sum[i] = codec::multiply_add(w, element(held[u], i), sum[i]);
+        else
+          sum[i] += element(held[u], i);
+      }
+      skipped += misfits >> u & 1u;
+      if (--left == 0) close();
+    }
+  }
+}
+
+/// The (destination, slice) of a place in the order.
+struct Stop {
+  std::uint32_t rank, slice;
+};
+__device__ __forceinline__ Stop stop_of(const LookUpArgs& a, std::uint32_t place) {
+  const std::uint32_t peers = a.ranks - 1, remote = peers * a.slices;
+  if (place >= remote) return {a.rank, place - remote};
+  return {(a.rank + 1 + place % peers) % a.ranks, place / peers};
+}
+
+/// Waits until the rank has entered the epoch. By one warp.
+__device__ __forceinline__ bool enter(const LookUpArgs& a, std::uint32_t rank, std::uint64_t epoch,
+                                      std::uint32_t lane) {
+  if (!a.joint || a.to[rank].entered == nullptr) return true;
+  bool met = true;
+  if (lane == 0) {
+    const std::uint32_t expected =
+        a.to[rank].entered_first + static_cast<std::uint32_t>(epoch) * a.to[rank].entered_step;
+    met = device::wait_for(a.group, a.to[rank].entered, expected, [&](device::Fault& fault, std::uint32_t seen) {
+      fault.place[0] = rank, fault.expected = expected, fault.seen = seen, fault.epoch = epoch;
+    });
+  }
+  return __shfl_sync(all_lanes, met, 0);
+}
+
+/// Adds what a warp has done of a slice; posts if that completes it.
+__device__ __forceinline__ void leave(const LookUpArgs& a, std::uint32_t place, std::uint32_t items,
+                                      std::uint32_t all_items, std::uint64_t epoch, std::uint32_t lane) {
+  if (!a.joint) return;
+  __syncwarp();
+  if (lane == 0) {
+    __threadfence();
+    if (atomicAdd(&a.progress->done[place], items) + items == all_items) {
+      a.progress->done[place] = 0;
+      const Stop stop = stop_of(a, place);
+      device::pause_for_tests(a.group, epoch, place);
+      if (a.to[stop.rank].done != nullptr)
+        device::post_add(a.group, static_cast<std::byte*>(a.to[stop.rank].done) + stop.slice * a.done_step, a.post);
+    }
+  }
+}
+
+template <RowType type, int columns, Type out_type, bool weighted>
+__global__ void __launch_bounds__(look_up_threads, 3) look_up(const __grid_constant__ LookUpArgs a) {
+  extern __shared__ std::uint32_t cut_memory[];
+  __shared__ std::uint32_t all_ends[look_up_warps][most_item_bags + 1];
+  __shared__ unsigned long long all_bytes;
+  __shared__ std::uint64_t read;
+  constexpr int sum_bytes = columns * static_cast<int>(size_of(out_type));
+  device::wait_for_stream();
+  const Cut cut{cut_memory, reinterpret_cast<std::uint16_t*>(cut_memory + a.piece_count + 1)};
+  if (a.joint && threadIdx.x == 0) read = device::read_epoch(a.group);
+  cut_items<Vector<type, columns>::bytes, sum_bytes>(a, cut, all_bytes);
+  const std::uint64_t epoch = a.joint ? read : 0;
+
+  const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = gridDim.x * look_up_warps;
+  std::uint32_t* ends = all_ends[warp];
+  const std::uint32_t slice_items = cut.first[a.piece_count], items = slice_items * a.slices * a.ranks;
+  std::uint32_t here = no_row, done = 0;
+  for (std::uint32_t item = warp * gridDim.x + blockIdx.x; item < items;) {
+    std::uint32_t next = 0;
+    if (lane == 0) next = atomicAdd(&a.progress->items, 1u);  // comes while this one is worked at
+    const std::uint32_t place = item / slice_items;
+    const Stop stop = stop_of(a, place);
+    if (place != here) {
+      if (here != no_row) leave(a, here, done, slice_items, epoch, lane);
+      here = place, done = 0;
+      if (!enter(a, stop.rank, epoch, lane)) {
+        here = no_row;
+        break;
+      }
+    }
+    // A prime that no count of items is as large as: every item of the slice once, and those of all pieces side by
+    // side.
+    const auto turn = static_cast<std::uint32_t>(std::uint64_t{item % slice_items} * 2654435761u % slice_items);
+    const std::uint32_t p = last_at_most(cut.first, 0, a.piece_count, turn);
+    const Piece piece = a.pieces[p];
+    const std::uint32_t slice_end = codec::smaller(a.part_rows, (stop.slice + 1) * a.slice_rows);
+    const std::uint32_t row = stop.slice * a.slice_rows + (turn - cut.first[p]) * cut.bags[p];
+    if (row < slice_end) {  // the last slice may be shorter
+      const std::uint32_t bags = codec::smaller<std::uint32_t>(cut.bags[p], slice_end - row);
+      read_ends(a, piece.table * a.batch + stop.rank * a.part_rows + row, bags, ends, lane);
+      std::byte* out = static_cast<std::byte*>(a.to[stop.rank].out) + std::uint64_t{row} * a.out_pitch + piece.out;
+      add_bags<type, columns, out_type, weighted>(a, piece, bags, ends, out, lane);
+    }
+    ++done;
+    item = warps + __shfl_sync(all_lanes, next, 0);
+  }
+  if (here != no_row) leave(a, here, done, slice_items, epoch, lane);
+
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  if (atomicAdd(&a.progress->blocks, 1u) == gridDim.x - 1) a.progress->items = 0, a.progress->blocks = 0;
+  if (a.joint) device::advance_epoch(a.group, epoch);
+}
+
+}  // namespace imbrex::embedding

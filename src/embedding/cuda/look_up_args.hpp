@@ -1,0 +1,85 @@
+// What a launch of the lookup is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "embedding/bags.hpp"
+#include "imbrex/device/protocol.hpp"
+
+namespace imbrex::embedding {
+
+inline constexpr std::uint32_t most_ranks = 64, most_slices = 64, most_pieces = 4096;
+inline constexpr std::uint32_t look_up_threads = 256, look_up_warps = look_up_threads / 32;
+inline constexpr std::uint32_t most_item_bags = 128;  ///< of a piece, that a warp takes at once
+inline constexpr std::uint32_t rows_in_flight = 8;    ///< of each team
+
+/// Columns of one table that the lanes of a team hold: a warp has 32 / team teams, each of which adds bags of its own.
+struct Piece {
+  const std::byte* rows;  ///< its first column of row 0
+  std::uint32_t count;    ///< rows of the table
+  std::uint32_t pitch;    ///< bytes
+  std::uint32_t scale;    ///< int8: bytes from `rows` to the scale of row 0
+  std::uint32_t table;
+  std::uint32_t out;    ///< bytes from the beginning of a row of the output
+  std::uint16_t lanes;  ///< that hold columns, each as many as the kernel's vector has
+  std::uint8_t team;    ///< lanes of a team: 8, 16 or 32
+  bool leads;           ///< is the first of its table, and counts what indices it ignores
+};
+static_assert(sizeof(Piece) == 32);
+
+/// One rank that gets results. `entered`, if there is one, is a counter in this rank's memory: results are stored once
+/// it has come to entered_first + epoch * entered_step. `done` are the counters of its slices, in its memory; null:
+/// none.
+struct Destination {
+  void* out;
+  void* done;
+  const void* entered;
+  std::uint32_t entered_first, entered_step;
+};
+
+/// In the GPU's memory, zero at first and after each launch: what the blocks of a launch share.
+struct Progress {
+  std::uint32_t items;   ///< taken behind each warp's first
+  std::uint32_t blocks;  ///< that have ended
+  std::uint32_t unused[14];
+  std::uint32_t done[most_ranks * most_slices];  ///< items, by destination and slice
+};
+
+/// In the GPU's memory, zero at first: what was wrong with indices and offsets since it was zero. Places are inverted,
+/// so that the largest word is the first place, and 0 says that there was none.
+struct Findings {
+  std::uint32_t index;         ///< ~position of an index that is no row
+  std::uint32_t offset;        ///< ~place of an offset that does not fit
+  unsigned long long ignored;  ///< indices
+};
+
+/// By value into the kernel.
+struct LookUpArgs {
+  const Piece* pieces;
+  const void *indices, *offsets;
+  const float* weights;
+  Progress* progress;
+  Findings* findings;
+  device::Group group;  ///< its readers are the blocks of the launch
+  std::uint64_t out_pitch,
+      done_step;  ///< bytes from row to row of the output, from a slice's counter to the next one's
+  std::uint32_t piece_count;
+  std::uint32_t count;  ///< indices
+  std::uint32_t batch;
+  std::uint32_t ranks, rank;
+  std::uint32_t slices, part_rows, slice_rows;  ///< rows of each rank, and of each slice but its last
+  std::uint32_t item_bytes;                     ///< that a warp takes at once, about
+  std::uint32_t post;                           ///< what is added to a slice's counter
+  bool wide;                                    ///< indices and offsets of 64 bits
+  bool mean;
+  bool joint;  ///< there is a group: epochs, waits and posts
+  Destination to[most_ranks];
+};
+static_assert(sizeof(LookUpArgs) < 4096 - 512);
+
+/// The kernel for vectors of so many columns a lane: 8, or 4 where alignment asks for it and for rows of fp32. Null
+/// where there is none.
+const void* look_up_kernel(RowType rows, int columns, Type out, bool weighted);
+
+}  // namespace imbrex::embedding
