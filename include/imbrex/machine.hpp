@@ -74,7 +74,8 @@ struct Machine {
   std::vector<TileRate> tiles;       ///< tile shapes with known cost; others use the nearest
   Constant sustained_ratio;          ///< ratio; rate once hot / rate when cool
   Constant sustained_onset;          ///< s of compute after which 1/e of the way to hot is left
-  Constant launch_gap;               ///< s between dependent kernels, and before a queue's first task
+  Curve random_rows;    ///< s a row by its bytes, rows here and there read by all SMs; without points: streamed
+  Constant launch_gap;  ///< s between dependent kernels, and before a queue's first task
 
   // Copy engine.
   Constant copy_fixed;      ///< s that the engine is taken by one copy beside its bytes

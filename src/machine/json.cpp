@@ -147,7 +147,9 @@ Machine read_machine(const Node& root) {
   std::vector<std::string_view> own;
   for (const auto& curve : own_curves) own.push_back(curve.key);
   for (std::string_view section : sections)
-    root[section].keys(section_keys(section), section == "collectives" ? own : std::vector<std::string_view>{});
+    root[section].keys(section_keys(section), section == "collectives" ? own
+                                              : section == "compute"   ? std::vector<std::string_view>{"random_rows"}
+                                                                       : std::vector<std::string_view>{});
   for (const Field& field : fields)
     machine.*field.member = read_constant(root[field.section][field.key], field.unit, field.rule);
   for (const auto& [type, node] : root["compute"]["sm_rate"].members()) {
@@ -162,6 +164,7 @@ Machine read_machine(const Node& root) {
                              read_constant(node["prologue"], "s", Rule::time),
                              read_constant(node["epilogue"], "s", Rule::time)});
   }
+  if (root["compute"].has("random_rows")) machine.random_rows = read_curve(root["compute"]["random_rows"]);
   for (const auto& curve : curves) machine.*curve.member = read_curve(root["collectives"][curve.key]);
   for (const auto& curve : own_curves)
     if (root["collectives"].has(curve.key)) machine.*curve.member = read_curve(root["collectives"][curve.key]);
@@ -219,6 +222,8 @@ std::string to_json(const Machine& machine) {
             tile.tile_m, tile.tile_n, text_of(tile.efficiency, "ratio"), text_of(tile.prologue, "s"),
             text_of(tile.epilogue, "s")));
       lines.push_back(fmt::format("    \"sm_rate\": {{\n{}\n    }}", fmt::join(rates, ",\n")));
+      if (!machine.random_rows.points.empty())
+        lines.push_back(fmt::format("    \"random_rows\": {}", text_of(machine.random_rows)));
       lines.push_back(fmt::format("    \"tiles\": [\n{}\n    ]", fmt::join(tiles, ",\n")));
     }
     if (section == "collectives") {

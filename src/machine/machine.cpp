@@ -102,6 +102,7 @@ void validate(const Machine& machine) {
     check_rule(Rule::time, tile.epilogue, place + ".epilogue");
   }
   for (const CurveField& curve : curves) check_curve(machine.*curve.member, fmt::format("collectives.{}", curve.key));
+  if (!machine.random_rows.points.empty()) check_curve(machine.random_rows, "compute.random_rows");
   for (const CurveField& curve : own_curves)
     if (!(machine.*curve.member).points.empty())
       check_curve(machine.*curve.member, fmt::format("collectives.{}", curve.key));

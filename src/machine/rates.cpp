@@ -36,4 +36,9 @@ double coded_seconds(const Machine& machine, bool reduces_only, double wire_byte
   return reduces_only ? seconds_of(curve, 2 * wire_bytes) / 2 : seconds_of(curve, wire_bytes);
 }
 
+double random_row_seconds(const Machine& machine, double row_bytes) {
+  return machine.random_rows.points.empty() ? row_bytes / machine.memory_bandwidth
+                                            : seconds_of(machine.random_rows, row_bytes);
+}
+
 }  // namespace imbrex::machine

@@ -20,4 +20,8 @@ double collective_seconds(const Machine& machine, Curve Machine::*library, bool 
 /// reduce-scatter, the first of its two steps, which is taken for half of an all-reduce of twice the bytes.
 double coded_seconds(const Machine& machine, bool reduces_only, double wire_bytes);
 
+/// Seconds that the device takes for each of many rows of so many bytes, here and there in memory, where its SMs load
+/// as much as they can. A machine without a curve streams them.
+double random_row_seconds(const Machine& machine, double row_bytes);
+
 }  // namespace imbrex::machine

@@ -15,6 +15,7 @@
 
 #include "imbrex/error.hpp"
 #include "imbrex/machine.hpp"
+#include "machine/rates.hpp"
 
 namespace imbrex {
 namespace {
@@ -114,6 +115,7 @@ TEST(Machine, RulesAreNamed) {
   expect("/collectives/all_reduce/points", {{1, 2}, {2, 1}}, "seconds must not decrease");
   expect("/collectives/all_reduce/points", {{1, 2, 3}}, "at most 2");
   expect("/collectives/own_two_steps/points", {{1, 2}, {2, 1}}, "seconds must not decrease");
+  expect("/compute/random_rows/points", {{256, 2}, {512, 1}}, "seconds must not decrease");
   expect("/compute/tiles", Json::array(), "at least one tile shape");
   expect("/compute/tiles/1", good()["compute"]["tiles"][0], "repeats the tile shape");
   expect("/format", "imbrex-machine-9", "this version reads");
@@ -126,6 +128,18 @@ TEST(Machine, OwnCollectivesMayBeLeftOut) {
   const Machine machine = parse_machine(less.dump(), "machine");
   EXPECT_TRUE(machine.own_two_steps.points.empty());
   EXPECT_EQ(parse_machine(to_json(machine), "machine"), machine);
+}
+
+TEST(Machine, RandomRowsMayBeLeftOutAndAreStreamedThen) {
+  const Machine machine = load_machine("4xh200");
+  EXPECT_DOUBLE_EQ(machine::random_row_seconds(machine, 512), 1.28e-10);
+  EXPECT_GT(machine::random_row_seconds(machine, 512), 512 / machine.memory_bandwidth);
+  EXPECT_GT(machine::random_row_seconds(machine, 300), machine::random_row_seconds(machine, 256));
+  Json less = good();
+  ASSERT_EQ(less.at("compute").erase("random_rows"), 1u);
+  const Machine streams = parse_machine(less.dump(), "machine");
+  EXPECT_EQ(parse_machine(to_json(streams), "machine"), streams);
+  EXPECT_DOUBLE_EQ(machine::random_row_seconds(streams, 512), 512 / machine.memory_bandwidth);
 }
 
 TEST(Machine, HostileTextIsRefused) {
