@@ -10,6 +10,7 @@
 #include "choose/alike.hpp"
 #include "choose/kernel_tiles.hpp"
 #include "choose/quick_times.hpp"
+#include "choose/strategies.hpp"
 #include "collectives/cuda/wire/comm.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "execute/cuda/tables/table_survey.hpp"
@@ -18,6 +19,7 @@
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/machine.hpp"
 #include "plan/problem.hpp"
+#include "plan/strategies/registry.hpp"
 #include "records/product_records.hpp"
 #include "records/records.hpp"
 
@@ -84,10 +86,10 @@ plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy>
   std::vector<plan::Candidate> list = candidates(problem, machine, strategy, knobs, codec);
   // By NCCL, on SMs that are kept free: without some, nothing is hidden. Where GPUs reach each other's memory it was
   // never measured beside fused plans.
-  const bool signaled = gpus.libraries && gpus.nccl && !execute::has_peer_access();
+  const bool try_all = gpus.libraries && gpus.nccl && !execute::has_peer_access();
   if (!strategy)
     std::erase_if(list, [&](const plan::Candidate& c) {
-      return c.strategy == Strategy::signaled && (!signaled || c.knobs.kept_free == 0);
+      return choice_of(c.strategy).untried && (!try_all || c.knobs.kept_free == 0);
     });
   if (!gpus.copies) leave_out_copies(list, knobs.has_value());
   const auto seconds = [&](const plan::Candidate& c) { return quick_seconds(problem, c, machine); };
@@ -171,7 +173,7 @@ plan::Candidate choose_for_outputs(const Problem& problem, std::optional<Strateg
   one.gathered_a = false;
   plan::Candidate chosen = choose_gpu_candidate(one, strategy, knobs, gpus);
   // Those take one B.
-  if (!strategy && chosen.strategy == Strategy::signaled)
+  if (!strategy && plan::entry_of(chosen.strategy).one_output)
     chosen =
         choose_gpu_candidate(one, execute::has_peer_access() ? Strategy::fused : Strategy::sequential, knobs, gpus);
   if (knobs || chosen.strategy != Strategy::sequential) return chosen;
