@@ -126,7 +126,7 @@ TEST(GpuSignaled, OneRankAlone) {
   plans.push_back(scatter_alone(Type::fp16, 0));  // behind the kernel
   GpuCase c = a_case();
   c.repeats = 3;
-  c.queued = 40;  // more than may be
+  c.queued = 80;  // more than may be
   c.replays = 100;
   expect_exact(plans, c);
 }
