@@ -17,6 +17,7 @@
 #include "imbrex/gpu.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/world.hpp"
+#include "jobs/strategies_here.hpp"
 
 namespace imbrex::cli {
 namespace {
@@ -158,9 +159,19 @@ void examine_links(Examination& exam, const GpuSurvey& survey) {
   }
 }
 
+/// Which strategies run here, with what of the machine, or what keeps them from it.
+Json examine_strategies(Examination& exam, const GpuSurvey& survey) {
+  Json strategies = Json::array();
+  for (const jobs::StrategyHere& strategy : jobs::strategies_here(survey)) {
+    exam.say(strategy.runs ? Verdict::good : Verdict::note, "strategy",
+             fmt::format("{} {}: {}", strategy.name, strategy.runs ? "runs" : "does not run", strategy.why));
+    strategies.push_back({{"name", strategy.name}, {"runs", strategy.runs}, {"why", strategy.why}});
+  }
+  return strategies;
+}
+
 /// What the driver says of each GPU, how they reach each other, and whether ranks on them can be processes.
-Json examine_cuda(Examination& exam) {
-  const GpuSurvey survey = survey_gpus();
+Json examine_cuda(Examination& exam, const GpuSurvey& survey) {
   if (survey.gpus.empty()) {
     if (IMBREX_HAVE_CUDA)
       exam.say(Verdict::note, "CUDA GPUs", fmt::format("none: {}; `imbrex run` takes the CPU", survey.reason));
@@ -240,8 +251,10 @@ void add_doctor(Program& program) {
   add_command(
       program, "doctor",
       "Says what this machine offers to Imbrex, and what is missing.\n"
-      "Cores, memory, BLAS, the kernel's means of sharing memory, GPUs and how they are linked, and launchers. Takes\n"
-      "about a quarter of a second, and some more to start the driver of GPUs. Exits 0 if ranks can run here, else 3.",
+      "Cores, memory, BLAS, the kernel's means of sharing memory, GPUs and how they are linked, which strategies run,\n"
+      "and launchers. Takes about a quarter of a second, and some more to start the driver of GPUs. Exits 0 if ranks "
+      "can\n"
+      "run here, else 3.",
       "Examples:\n"
       "  imbrex doctor\n"
       "  imbrex doctor --json report.json",
@@ -251,8 +264,10 @@ void add_doctor(Program& program) {
         examine_kernel(exam);
         examine_gpus(exam);
         Json report{{"version", IMBREX_VERSION}};
-        report.update(examine_cuda(exam));
+        const GpuSurvey survey = survey_gpus();
+        report.update(examine_cuda(exam, survey));
         if (!report["gpus"].empty()) examine_nccl(exam);
+        report["strategies"] = examine_strategies(exam, survey);
         examine_launchers(exam);
         report.update({{"findings", exam.findings_}, {"able", !exam.missing_}});
         print_json(program, report);

@@ -4,9 +4,10 @@
 
 #include "base/ceil_div.hpp"
 #include "choose/signaled_times.hpp"
+#include "choose/strategies.hpp"
 #include "execute/peer_access.hpp"
 #include "plan/problem.hpp"
-#include "plan/strategies/strategies.hpp"
+#include "plan/strategies/registry.hpp"
 
 namespace imbrex::choose {
 namespace {
@@ -50,6 +51,13 @@ std::vector<Cut> best_cuts(const Problem& problem, const Machine& machine, bool 
   const bool few = tiles(shapes.product, best.front().tile_m, best.front().tile_n) * best.front().parts <= workers;
   if (few && cuts.size() > 1) best.push_back(cuts[1].second);
   return best;
+}
+
+Knobs cut_as(Knobs knobs, const Cut& cut) {
+  knobs.tile_m = cut.tile_m;
+  knobs.tile_n = cut.tile_n;
+  knobs.split_k = cut.parts;
+  return knobs;
 }
 
 void add_fused(std::vector<plan::Candidate>& list, const Problem& problem, const Knobs& base) {
@@ -99,6 +107,33 @@ void add_signaled(std::vector<plan::Candidate>& list, const Problem& problem, co
 
 }  // namespace
 
+void add_fused(const Search& search, std::vector<plan::Candidate>& list) {
+  for (const Knobs& knobs : search.tiles) add_fused(list, search.problem, knobs);
+  for (const Cut& cut : best_cuts(search.problem, search.machine, true))
+    if (cut.parts > 1) add_fused(list, search.problem, cut_as(search.tiles.front(), cut));
+}
+
+void add_sequential(const Search& search, std::vector<plan::Candidate>& list) {
+  list.push_back({Strategy::sequential, search.tiles.front()});
+  // Asked for, it is what everybody has.
+  if (search.asked || list.back().knobs.codec || search.unreachable || !may_suit_own_collectives(search.problem) ||
+      search.machine.own_one_step.points.empty())
+    return;
+  list.push_back(list.back());
+  list.back().knobs.transport = Transport::store;
+}
+
+void add_decomposed(const Search& search, std::vector<plan::Candidate>& list) {
+  for (const int chunks : {2, 4}) {
+    list.push_back({Strategy::decomposed, search.tiles.front()});
+    list.back().knobs.chunks = chunks;
+  }
+}
+
+void add_signaled(const Search& search, std::vector<plan::Candidate>& list) {
+  for (const Knobs& knobs : search.tiles) add_signaled(list, search.problem, search.machine, knobs);
+}
+
 plan::Candidate library_sequence(const Problem& problem) {
   plan::Candidate sequence;
   sequence.knobs.partial = output_type(problem.type);
@@ -108,55 +143,31 @@ plan::Candidate library_sequence(const Problem& problem) {
 std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& machine,
                                         std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
                                         const std::optional<CodecPair>& codec) {
-  const auto wanted = [&](Strategy s) { return !strategy || *strategy == s; };
   std::vector<plan::Candidate> list;
-  const bool unreachable = problem.ranks > 1 && !execute::has_peer_access();
-  if (knobs) {
-    for (const Strategy s : {Strategy::fused, Strategy::sequential, Strategy::decomposed, Strategy::signaled}) {
-      // Neither several hosts nor codes are for fused plans; asked for, they are refused by name.
-      const bool library = knobs->nodes > 1 || ((knobs->codec || unreachable) && !strategy);
-      if (!wanted(s) || (s == Strategy::fused && library)) continue;
-      if (s == Strategy::signaled && !strategy && !plan::has_one_output(problem)) continue;
-      plan::validate_knobs(problem, s, *knobs);
-      list.push_back({s, *knobs});
-    }
-    return list;
+  Search search{problem, machine, strategy.has_value(), problem.ranks > 1 && !execute::has_peer_access(), {}};
+  const bool outputs = !plan::has_one_output(problem);
+  if (!knobs) {
+    Knobs base;
+    base.partial = output_type(problem.type);
+    base.codec = codec;
+    for (const Cut& cut : best_cuts(problem, machine, false)) search.tiles.push_back(cut_as(base, cut));
   }
-  Knobs base;
-  base.partial = output_type(problem.type);
-  base.codec = codec;
-  const auto cut_as = [&](const Cut& cut) {
-    Knobs k = base;
-    k.tile_m = cut.tile_m;
-    k.tile_n = cut.tile_n;
-    k.split_k = cut.parts;
-    return k;
-  };
-  const std::vector<Cut> whole = best_cuts(problem, machine, false);
-  base = cut_as(whole.front());
-  if (wanted(Strategy::fused) && (strategy || (!codec && !unreachable))) {
-    for (const Cut& cut : whole) add_fused(list, problem, cut_as(cut));
-    for (const Cut& cut : best_cuts(problem, machine, true))
-      if (cut.parts > 1) add_fused(list, problem, cut_as(cut));
-  }
-  if (wanted(Strategy::sequential)) {
-    list.push_back({Strategy::sequential, base});
-    // Asked for, it is what everybody has.
-    if (!strategy && !codec && !unreachable && may_suit_own_collectives(problem) &&
-        !machine.own_one_step.points.empty()) {
-      list.push_back(list.back());
-      list.back().knobs.transport = Transport::store;
+  for (const StrategyChoice& choice : strategy_choices()) {
+    if (strategy && *strategy != choice.strategy) continue;
+    const plan::StrategyEntry& entry = plan::entry_of(choice.strategy);
+    // Asked for, a strategy that does not take the problem is refused by name.
+    if (!strategy && entry.one_output && outputs) continue;
+    if (knobs) {
+      // Neither several hosts nor codes are for plans that reach peers.
+      const bool library = knobs->nodes > 1 || ((knobs->codec || search.unreachable) && !strategy);
+      if (entry.reaches_peers && library) continue;
+      plan::validate_knobs(problem, choice.strategy, *knobs);
+      list.push_back({choice.strategy, *knobs});
+    } else if (strategy ||
+               (!(entry.reaches_peers && (codec || search.unreachable)) && !(choice.hides && problem.ranks == 1))) {
+      choice.add(search, list);
     }
   }
-  // Where there is one rank, there is nothing to hide.
-  if (wanted(Strategy::decomposed) && (problem.ranks > 1 || strategy))
-    for (int chunks : {2, 4}) {
-      plan::Candidate c{Strategy::decomposed, base};
-      c.knobs.chunks = chunks;
-      list.push_back(c);
-    }
-  if (wanted(Strategy::signaled) && (strategy || (problem.ranks > 1 && plan::has_one_output(problem))))
-    for (const Cut& cut : whole) add_signaled(list, problem, machine, cut_as(cut));
   return list;
 }
 

@@ -11,6 +11,7 @@
 #include "choose/kernel_tiles.hpp"
 #include "choose/quick_times.hpp"
 #include "choose/signaled_times.hpp"
+#include "choose/strategies.hpp"
 #include "collectives/cuda/wire/comm.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "execute/cuda/tables/table_survey.hpp"
@@ -19,6 +20,7 @@
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/machine.hpp"
 #include "plan/problem.hpp"
+#include "plan/strategies/registry.hpp"
 #include "records/product_records.hpp"
 #include "records/records.hpp"
 
@@ -89,10 +91,10 @@ plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy>
   std::vector<plan::Candidate> list = candidates(problem, machine, strategy, knobs, codec);
   // By NCCL, on SMs that are kept free: without some, nothing is hidden. Where GPUs reach each other's memory it was
   // never measured beside fused plans.
-  const bool signaled = gpus.libraries && gpus.lanes && gpus.nccl && !execute::has_peer_access();
+  const bool try_all = gpus.libraries && gpus.lanes && gpus.nccl && !execute::has_peer_access();
   if (!strategy)
     std::erase_if(list, [&](const plan::Candidate& c) {
-      return c.strategy == Strategy::signaled && (!signaled || c.knobs.kept_free == 0);
+      return choice_of(c.strategy).untried && (!try_all || c.knobs.kept_free == 0);
     });
   const auto by_nccl = [&](const plan::Candidate& c) { return calls_nccl(problem, c); };
   if (!strategy && !gpus.nccl && !std::all_of(list.begin(), list.end(), by_nccl)) std::erase_if(list, by_nccl);
@@ -174,7 +176,7 @@ plan::Candidate choose_for_outputs(const Problem& problem, std::optional<Strateg
   one.gathered_a = false;
   plan::Candidate chosen = choose_gpu_candidate(one, strategy, knobs, gpus);
   // Those take one B.
-  if (!strategy && chosen.strategy == Strategy::signaled)
+  if (!strategy && plan::entry_of(chosen.strategy).one_output)
     chosen =
         choose_gpu_candidate(one, execute::has_peer_access() ? Strategy::fused : Strategy::sequential, knobs, gpus);
   if (open && !knobs && !gpus.nccl && calls_nccl(one, chosen)) chosen = without_nccl(one, gpus);

@@ -8,6 +8,7 @@
 #include "base/ceil_div.hpp"
 #include "choose/closed_forms.hpp"
 #include "choose/signaled_times.hpp"
+#include "choose/strategies.hpp"
 #include "machine/rates.hpp"
 #include "plan/problem.hpp"
 
@@ -74,29 +75,29 @@ std::int64_t fused_tiles(const Problem& problem, const Knobs& knobs) {
          base::ceil_div(whole.cols, beside * knobs.tile_n);
 }
 
-double quick_seconds(const Problem& problem, const plan::Candidate& candidate, const Machine& machine) {
+double fused_seconds(const Problem& problem, const Knobs& knobs, const Machine& machine) {
   const RankShapes shapes = shapes_of(problem);
-  const Knobs& knobs = candidate.knobs;
   const double bytes = plan::wire_bytes(problem);
-  if (candidate.strategy == Strategy::signaled && problem.ranks > 1)
-    return signaled_times(problem, knobs, machine).seconds;
-  if (candidate.strategy == Strategy::fused || candidate.strategy == Strategy::signaled) {
-    const Cut cut{fused_tiles(problem, knobs), knobs.tile_m, knobs.tile_n,
-                  std::int64_t{knobs.split_k} * std::max(knobs.cluster_k, 1)};
-    // Beside tiles of their own time, those that add peers' wait for them.
-    const bool waits = problem.op == Operator::gemm_reduce_scatter || problem.op == Operator::gemm_all_reduce;
-    const bool in_every_wave = waits && knobs.order == TileOrder::column_major && knobs.own_shift == 0;
-    const double waves = in_every_wave ? waves_of(cut, machine.sms) : 1;
-    // Whole vectors to all, instead of parts to their owners and sums back.
-    const bool whole = problem.op == Operator::gemm_all_reduce && knobs.one_shot;
-    const double wire = (whole ? problem.ranks / 2.0 : 1) * bytes / machine.ingress_bandwidth.value;
-    const double product = product_seconds(problem, shapes, cut, machine, machine.sms);
-    // The part of the product that comes before the first of it is sent, or after the last of A has come.
-    const double alone =
-        product / (problem.op == Operator::all_gather_gemm ? problem.ranks : waves_of(cut, machine.sms));
-    return std::max(product, alone + wire) + waves * latency(problem, knobs, machine);
-  }
-  const int chunks = candidate.strategy == Strategy::decomposed ? std::max(knobs.chunks, 1) : 1;
+  const Cut cut{fused_tiles(problem, knobs), knobs.tile_m, knobs.tile_n,
+                std::int64_t{knobs.split_k} * std::max(knobs.cluster_k, 1)};
+  // Beside tiles of their own time, those that add peers' wait for them.
+  const bool waits = problem.op == Operator::gemm_reduce_scatter || problem.op == Operator::gemm_all_reduce;
+  const bool in_every_wave = waits && knobs.order == TileOrder::column_major && knobs.own_shift == 0;
+  const double waves = in_every_wave ? waves_of(cut, machine.sms) : 1;
+  // Whole vectors to all, instead of parts to their owners and sums back.
+  const bool whole = problem.op == Operator::gemm_all_reduce && knobs.one_shot;
+  const double wire = (whole ? problem.ranks / 2.0 : 1) * bytes / machine.ingress_bandwidth.value;
+  const double product = product_seconds(problem, shapes, cut, machine, machine.sms);
+  // The part of the product that comes before the first of it is sent, or after the last of A has come.
+  const double alone = product / (problem.op == Operator::all_gather_gemm ? problem.ranks : waves_of(cut, machine.sms));
+  return std::max(product, alone + wire) + waves * latency(problem, knobs, machine);
+}
+
+namespace {
+
+double seconds_in_chunks(const Problem& problem, const Knobs& knobs, int chunks, const Machine& machine) {
+  const RankShapes shapes = shapes_of(problem);
+  const double bytes = plan::wire_bytes(problem);
   const bool own = knobs.transport == Transport::store;
   // Both times are those of a chunk; the longer one hides the other, but for one chunk.
   const double product = library_seconds(problem, shapes, chunks, machine) / chunks;
@@ -112,6 +113,25 @@ double quick_seconds(const Problem& problem, const plan::Candidate& candidate, c
       collective += seconds_of(machine.all_gather, 1) / chunks;
   }
   return chunks * std::max(product, collective) + std::min(product, collective) + seconds_of_gaps(problem, machine);
+}
+
+}  // namespace
+
+double sequential_seconds(const Problem& problem, const Knobs& knobs, const Machine& machine) {
+  return seconds_in_chunks(problem, knobs, 1, machine);
+}
+
+double decomposed_seconds(const Problem& problem, const Knobs& knobs, const Machine& machine) {
+  return seconds_in_chunks(problem, knobs, std::max(knobs.chunks, 1), machine);
+}
+
+// One rank's is a product in tiles.
+double signaled_seconds(const Problem& problem, const Knobs& knobs, const Machine& machine) {
+  return problem.ranks > 1 ? signaled_times(problem, knobs, machine).seconds : fused_seconds(problem, knobs, machine);
+}
+
+double quick_seconds(const Problem& problem, const plan::Candidate& candidate, const Machine& machine) {
+  return choice_of(candidate.strategy).seconds(problem, candidate.knobs, machine);
 }
 
 }  // namespace imbrex::choose

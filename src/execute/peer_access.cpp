@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/environment.hpp"
+#include "plan/strategies/registry.hpp"
 
 namespace imbrex::execute {
 
@@ -42,9 +43,9 @@ std::string refusal_without_peer_access(const Plan& plan) {
       for (std::size_t t = 0; t < tasks.size(); ++t)
         if (const std::string reach = reach_of(tasks[t], rank); !reach.empty())
           return fmt::format(
-              "{} {}, and IMBREX_PEER_ACCESS=0 says that ranks do not reach each other's memory: sequential, "
-              "decomposed and signaled plans, with collectives of backend nccl, do not",
-              task_name(rank, q, t, tasks[t]), reach);
+              "{} {}, and IMBREX_PEER_ACCESS=0 says that ranks do not reach each other's memory: {} plans, with "
+              "collectives of backend nccl, do not",
+              task_name(rank, q, t, tasks[t]), reach, plan::names_without_peers());
     }
   }
   return "";

@@ -7,6 +7,7 @@
 #include "base/text.hpp"
 #include "imbrex/plan.hpp"
 #include "plan/json/names.hpp"
+#include "plan/strategies/registry.hpp"
 
 namespace imbrex {
 namespace {
@@ -23,10 +24,12 @@ constexpr std::array<Named<Operator>, 4> operators{{{Operator::all_gather_gemm, 
                                                     {Operator::gemm_all_to_all, "gemm_all_to_all"}}};
 constexpr std::array<Named<Scales>, 3> all_scales{
     {{Scales::none, "none"}, {Scales::tensor, "tensor"}, {Scales::row, "row"}}};
-constexpr std::array<Named<Strategy>, 4> strategies{{{Strategy::sequential, "sequential"},
-                                                     {Strategy::decomposed, "decomposed"},
-                                                     {Strategy::fused, "fused"},
-                                                     {Strategy::signaled, "signaled"}}};
+constexpr auto strategies = [] {
+  std::array<Named<Strategy>, plan::strategy_entries.size()> all{};
+  for (std::size_t i = 0; i < all.size(); ++i)
+    all[i] = {plan::strategy_entries[i].strategy, plan::strategy_entries[i].name};
+  return all;
+}();
 constexpr std::array<Named<TileOrder>, 3> tile_orders{
     {{TileOrder::owner_major, "owner_major"}, {TileOrder::column_major, "column_major"}, {TileOrder::naive, "naive"}}};
 constexpr std::array<Named<Transport>, 3> transports{

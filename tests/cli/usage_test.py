@@ -225,6 +225,15 @@ class Machine(Case):
         self.assertTrue(result["able"])
         self.assertLessEqual({"cores", "memory", "BLAS", "memfd", "pidfd", "CUDA", "GPUs", "launcher"},
                              {finding["what"] for finding in result["findings"]})
+        strategies = {s["name"]: s for s in result["strategies"]}
+        self.assertEqual(set(strategies), {"sequential", "decomposed", "fused", "signaled"})
+
+    def test_doctor_says_which_strategies_run_without_peer_access(self):
+        strategies = {s["name"]: s for s in self.json_of("doctor", environment={"IMBREX_PEER_ACCESS": "0"})["strategies"]}
+        self.assertFalse(strategies["fused"]["runs"])
+        self.assertIn("IMBREX_PEER_ACCESS=0", strategies["fused"]["why"])
+        if not self.json_of("doctor")["gpus"]:
+            self.assertTrue(all(s["runs"] for name, s in strategies.items() if name != "fused"))
 
     def test_env(self):
         variables = {v["name"]: v for v in self.json_of("env", environment={"IMBREX_WAIT_LIMIT": "7"})}

@@ -126,7 +126,7 @@ TEST(GpuSignaled, OneRankAlone) {
   plans.push_back(scatter_alone(Type::fp16, 0));  // behind the kernel
   GpuCase c = a_case();
   c.repeats = 3;
-  c.queued = 40;  // more than may be
+  c.queued = 80;  // more than may be
   c.replays = 100;
   expect_exact(plans, c);
 }
@@ -154,7 +154,7 @@ TEST(GpuSignaled, WhatFindsNoRoomIsRefused) {
 
 // ------------------------------------------------------------------------------------------- ranks that share a GPU
 
-// Of whole numbers, whose sums over 128 of K an fp16 holds, whoever adds them.
+// Sums of whole numbers over 128 of K, which an fp16 holds, whoever adds them.
 Plan random_plan(Random& random, Operator op, Type type) {
   const bool odd = type == Type::fp32 || random.chance(0.2);  // else the tensor-core kernels run
   Problem p{op, 0, 0, 0, ranks, type};

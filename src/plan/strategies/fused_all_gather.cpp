@@ -19,10 +19,10 @@
 namespace imbrex::plan {
 namespace {
 
-class FusedAllGather final : public FusedStrategy {
+class FusedAllGather final : public StreamedStrategy {
  public:
   FusedAllGather(const Problem& problem, const Knobs& knobs, int only)
-      : FusedStrategy(problem, knobs, only),
+      : StreamedStrategy(problem, Strategy::fused, knobs, only),
         shard_rows_(b_.shapes().a.rows),
         stored_(knobs.transport == Transport::store) {
     const std::int64_t depth = b_.shapes().depth;
@@ -416,7 +416,7 @@ class FusedAllGather final : public FusedStrategy {
 
 }  // namespace
 
-std::unique_ptr<FusedStrategy> fused_all_gather(const Problem& problem, const Knobs& knobs, int only) {
+std::unique_ptr<StreamedStrategy> fused_all_gather(const Problem& problem, const Knobs& knobs, int only) {
   return std::make_unique<FusedAllGather>(problem, knobs, only);
 }
 

@@ -15,9 +15,10 @@
 namespace imbrex::plan {
 namespace {
 
-class FusedScatter final : public FusedStrategy {
+class FusedScatter final : public StreamedStrategy {
  public:
-  FusedScatter(const Problem& problem, const Knobs& knobs, int only) : FusedStrategy(problem, knobs, only) {
+  FusedScatter(const Problem& problem, const Knobs& knobs, int only)
+      : StreamedStrategy(problem, Strategy::fused, knobs, only) {
     one_shot_ = problem.op == Operator::gemm_all_reduce && knobs.one_shot;
     exchange_ = problem.op == Operator::gemm_all_to_all;
     reduce_ = problem.op != Operator::gemm_all_to_all && problem.ranks > 1;
@@ -485,7 +486,7 @@ class FusedScatter final : public FusedStrategy {
 
 }  // namespace
 
-std::unique_ptr<FusedStrategy> fused_scatter(const Problem& problem, const Knobs& knobs, int only) {
+std::unique_ptr<StreamedStrategy> fused_scatter(const Problem& problem, const Knobs& knobs, int only) {
   return std::make_unique<FusedScatter>(problem, knobs, only);
 }
 

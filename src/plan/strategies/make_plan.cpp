@@ -5,7 +5,7 @@
 #include "plan/limits.hpp"
 #include "plan/problem.hpp"
 #include "plan/rank_plan.hpp"
-#include "plan/strategies/strategies.hpp"
+#include "plan/strategies/registry.hpp"
 #include "plan/wave_groups.hpp"
 
 namespace imbrex {
@@ -20,8 +20,8 @@ void validate_codec(const Problem& problem, Strategy strategy, const Knobs& knob
   const std::string name = name_of(*knobs.codec);
   validate(knobs.codec->reduce_scatter);
   validate(knobs.codec->all_gather);
-  IMBREX_EXPECTS(strategy != Strategy::fused,
-                 "codec {}: strategy fused sends no codes; sequential, decomposed and signaled do", name);
+  IMBREX_EXPECTS(!plan::entry_of(strategy).reaches_peers, "codec {}: strategy {} sends no codes; {} do", name,
+                 name_of(strategy), plan::names_without_peers());
   IMBREX_EXPECTS(problem.op == Operator::gemm_all_reduce || problem.op == Operator::gemm_reduce_scatter,
                  "codec {}: {} sums nothing; gemm_all_reduce and gemm_reduce_scatter do", name, name_of(problem.op));
   IMBREX_EXPECTS(problem.op == Operator::gemm_all_reduce || knobs.codec->reduce_scatter == knobs.codec->all_gather,
@@ -30,30 +30,21 @@ void validate_codec(const Problem& problem, Strategy strategy, const Knobs& knob
                  knobs.nodes);
 }
 
-std::unique_ptr<plan::FusedStrategy> fused_strategy(const Problem& problem, const Knobs& knobs, int only) {
-  return problem.op == Operator::all_gather_gemm ? plan::fused_all_gather(problem, knobs, only)
-                                                 : plan::fused_scatter(problem, knobs, only);
-}
-
 Plan make(const Problem& problem, Strategy strategy, const Knobs& knobs, int only) {
   validate(problem);
   plan::validate_knobs(problem, strategy, knobs);
-  switch (strategy) {
-    case Strategy::sequential: return plan::sequential_plan(problem, knobs);
-    case Strategy::decomposed: return plan::decomposed_plan(problem, knobs);
-    case Strategy::signaled: return plan::signaled_plan(problem, knobs);
-    case Strategy::fused: break;
-  }
-  const auto fused = fused_strategy(problem, knobs, only);
-  fused->expect_room();
-  fused->add_tasks();
-  return fused->builder().take();
+  const plan::StrategyEntry& entry = plan::entry_of(strategy);
+  if (entry.stream == nullptr) return entry.make(problem, knobs);
+  const auto streamed = entry.stream(problem, knobs, only);
+  streamed->expect_room();
+  streamed->add_tasks();
+  return streamed->builder().take();
 }
 
 // They are made each time that somebody asks for them.
 class MadeTasks final : public plan::TaskStream {
  public:
-  MadeTasks(std::unique_ptr<plan::FusedStrategy> strategy, int rank) : strategy_(std::move(strategy)), rank_(rank) {}
+  MadeTasks(std::unique_ptr<plan::StreamedStrategy> strategy, int rank) : strategy_(std::move(strategy)), rank_(rank) {}
 
   const Plan& frame() const override { return strategy_->builder().plan(); }
   bool made() const override { return true; }
@@ -66,7 +57,7 @@ class MadeTasks final : public plan::TaskStream {
   }
 
  private:
-  std::unique_ptr<plan::FusedStrategy> strategy_;
+  std::unique_ptr<plan::StreamedStrategy> strategy_;
   int rank_;
 };
 
@@ -92,6 +83,11 @@ bool one_compute_queue(const Plan& plan) {
 
 }  // namespace
 
+std::unique_ptr<plan::StreamedStrategy> plan::fused_strategy(const Problem& problem, const Knobs& knobs, int only) {
+  return problem.op == Operator::all_gather_gemm ? fused_all_gather(problem, knobs, only)
+                                                 : fused_scatter(problem, knobs, only);
+}
+
 void plan::validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knobs) {
   expect_positive("tile_m", knobs.tile_m);
   expect_positive("tile_n", knobs.tile_n);
@@ -115,10 +111,11 @@ void plan::validate_knobs(const Problem& problem, Strategy strategy, const Knobs
   IMBREX_EXPECTS(knobs.abreast >= 0, "knob abreast = {}: it must not be negative (0: all owners)", knobs.abreast);
   IMBREX_EXPECTS(knobs.nodes >= 1 && problem.ranks % knobs.nodes == 0,
                  "knob nodes = {}: it must be at least 1 and divide the {} ranks", knobs.nodes, problem.ranks);
-  IMBREX_EXPECTS(knobs.nodes == 1 || strategy != Strategy::fused,
-                 "knob nodes = {}: strategy fused stores to its peers' memory, which ends at the host; between hosts, "
-                 "sequential, decomposed and signaled run",
-                 knobs.nodes);
+  const StrategyEntry& entry = entry_of(strategy);
+  IMBREX_EXPECTS(knobs.nodes == 1 || !entry.reaches_peers,
+                 "knob nodes = {}: strategy {} stores to its peers' memory, which ends at the host; between hosts, {} "
+                 "run",
+                 knobs.nodes, entry.name, names_without_peers());
   IMBREX_EXPECTS(knobs.nodes == 1 || problem.op != Operator::gemm_all_to_all,
                  "knob nodes = {}: gemm_all_to_all sends every block straight to its rank, whatever host that is on",
                  knobs.nodes);
@@ -139,19 +136,13 @@ void plan::validate_knobs(const Problem& problem, Strategy strategy, const Knobs
         problem.packed == blocks, "packed = {} x {}: tile_m = {}, group = {} and tile_n = {} leave blocks of {} x {}",
         problem.packed.rows, problem.packed.cols, knobs.tile_m, knobs.group, knobs.tile_n, blocks.rows, blocks.cols);
   }
-  if (strategy == Strategy::signaled) {
-    IMBREX_EXPECTS(has_one_output(problem),
-                   "strategy signaled multiplies by one B and does not give the gathered A; sequential, decomposed and "
-                   "fused do");
-    IMBREX_EXPECTS(!knobs.packed || problem.op == Operator::gemm_all_reduce,
-                   "knob packed: {} gives ranks whole rows; of gemm_all_reduce, groups may be any tiles",
-                   name_of(problem.op));
-    IMBREX_EXPECTS(!knobs.packed || !knobs.codec || problem.n % knobs.tile_n == 0 || problem.n < knobs.tile_n,
-                   "knob packed with codec {}: N = {} is no multiple of tile_n = {}, and groups of codes would have "
-                   "columns that are not there",
-                   name_of(*knobs.codec), problem.n, knobs.tile_n);
-  }
-  if (strategy != Strategy::fused) return;
+  IMBREX_EXPECTS(!entry.one_output || has_one_output(problem),
+                 "strategy {} multiplies by one B and does not give the gathered A; {} do", entry.name,
+                 names_of_strategies([](const StrategyEntry& other) { return !other.one_output; }));
+  if (entry.validate != nullptr) entry.validate(problem, knobs);
+}
+
+void plan::validate_fused(const Problem& problem, const Knobs& knobs) {
   const bool gather = problem.op == Operator::all_gather_gemm, exchange = problem.op == Operator::gemm_all_to_all;
   IMBREX_EXPECTS(!gather || !knobs.span_shards || problem.scales != Scales::tensor,
                  "knob span_shards with scales tensor: the ranks' shards have a scale each, and a tile one");
@@ -188,9 +179,9 @@ std::unique_ptr<plan::TaskStream> plan::make_rank_tasks(const Problem& problem, 
   IMBREX_EXPECTS(rank >= 0 && rank < problem.ranks, "rank {}: it must be from 0 to {}", rank, problem.ranks - 1);
   validate(problem);
   plan::validate_knobs(problem, strategy, knobs);
-  if (strategy == Strategy::fused)
-    if (auto fused = fused_strategy(problem, knobs, rank); one_compute_queue(fused->builder().plan()))
-      return std::make_unique<MadeTasks>(std::move(fused), rank);
+  if (const StrategyEntry& entry = entry_of(strategy); entry.stream != nullptr)
+    if (auto streamed = entry.stream(problem, knobs, rank); one_compute_queue(streamed->builder().plan()))
+      return std::make_unique<MadeTasks>(std::move(streamed), rank);
   return std::make_unique<StoredTasks>(
       std::make_shared<const Plan>(plan::make_rank_plan(problem, strategy, knobs, rank)), true);
 }

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/ceil_div.hpp"
+#include "base/check.hpp"
 #include "base/narrow.hpp"
 #include "plan/problem.hpp"
 #include "plan/strategies/library_collectives.hpp"
@@ -367,6 +368,16 @@ class Signaled {
 };
 
 }  // namespace
+
+void validate_signaled(const Problem& problem, const Knobs& knobs) {
+  IMBREX_EXPECTS(!knobs.packed || problem.op == Operator::gemm_all_reduce,
+                 "knob packed: {} gives ranks whole rows; of gemm_all_reduce, groups may be any tiles",
+                 name_of(problem.op));
+  IMBREX_EXPECTS(!knobs.packed || !knobs.codec || problem.n % knobs.tile_n == 0 || problem.n < knobs.tile_n,
+                 "knob packed with codec {}: N = {} is no multiple of tile_n = {}, and groups of codes would have "
+                 "columns that are not there",
+                 name_of(*knobs.codec), problem.n, knobs.tile_n);
+}
 
 Plan signaled_plan(const Problem& problem, const Knobs& knobs) { return Signaled(problem, knobs).take(); }
 

@@ -10,18 +10,24 @@ namespace imbrex::plan {
 /// Throws Error(invalid_input) naming the knob and the rule. `problem` is valid.
 void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knobs);
 
+/// The strategies' own rules.
+void validate_fused(const Problem& problem, const Knobs& knobs);
+void validate_signaled(const Problem& problem, const Knobs& knobs);
+
 // Problem and knobs are valid.
 
 Plan sequential_plan(const Problem& problem, const Knobs& knobs);
 Plan decomposed_plan(const Problem& problem, const Knobs& knobs);
 Plan signaled_plan(const Problem& problem, const Knobs& knobs);
 
-/// A fused strategy: buffers, queues and signals are declared once it has been made.
-class FusedStrategy {
+/// A strategy whose tasks are made one by one, one rank's or all: buffers, queues and signals are declared once it has
+/// been made.
+class StreamedStrategy {
  public:
   /// `only`: as Builder's.
-  FusedStrategy(const Problem& problem, const Knobs& knobs, int only) : b_(problem, Strategy::fused, knobs, only) {}
-  virtual ~FusedStrategy() = default;
+  StreamedStrategy(const Problem& problem, Strategy strategy, const Knobs& knobs, int only)
+      : b_(problem, strategy, knobs, only) {}
+  virtual ~StreamedStrategy() = default;
 
   /// Adds all tasks to the builder: each call the same ones.
   virtual void add_tasks() = 0;
@@ -44,8 +50,9 @@ class FusedStrategy {
   Counts counts_;  // of all tasks that are added
 };
 
-std::unique_ptr<FusedStrategy> fused_all_gather(const Problem& problem, const Knobs& knobs, int only);
+std::unique_ptr<StreamedStrategy> fused_strategy(const Problem& problem, const Knobs& knobs, int only);
+std::unique_ptr<StreamedStrategy> fused_all_gather(const Problem& problem, const Knobs& knobs, int only);
 /// gemm_reduce_scatter, gemm_all_reduce and gemm_all_to_all.
-std::unique_ptr<FusedStrategy> fused_scatter(const Problem& problem, const Knobs& knobs, int only);
+std::unique_ptr<StreamedStrategy> fused_scatter(const Problem& problem, const Knobs& knobs, int only);
 
 }  // namespace imbrex::plan

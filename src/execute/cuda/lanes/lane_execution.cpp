@@ -15,8 +15,8 @@ namespace {
 
 // Seconds that the first run of an execution may take, in which the libraries load their kernels.
 constexpr double first_limit = 60;
-// Steps and joints that may be queued: behind more, a launch could wait, without a limit, for a collective that no rank
-// ends.
+// Steps, or beside a kernel launches of any kind, that may be queued: behind more, a launch could wait, without a
+// limit, for a collective that no rank ends.
 constexpr std::size_t most_queued = 512;
 // What ended collectives, and what waits for them, may take to leave the GPU.
 constexpr auto patience = std::chrono::seconds(5);
@@ -103,8 +103,8 @@ void LaneExecution::make_streams() {
   for (std::size_t s = 0; s < lanes_.lanes(); ++s) joined_.push_back(new_event());
   for (const LibraryStep& step : lanes_.program.steps) ended_.push_back(step.awaited ? new_event() : nullptr);
   forked_ = new_event();
-  const std::size_t count = std::max<std::size_t>(lanes_.program.steps.size() + lanes_.joints.size(), 1),
-                    depth = std::clamp<std::size_t>(most_queued / count, 8, 64);
+  const std::size_t count = kernel_ != nullptr ? lanes_.launches.size() : lanes_.program.steps.size(),
+                    depth = std::clamp<std::size_t>(most_queued / std::max<std::size_t>(count, 1), 8, 64);
   for (std::size_t i = 0; i < depth; ++i) {
     begun_.push_back(new_event());
     done_.push_back(new_event());
