@@ -10,7 +10,10 @@
 #include "gpu/gpu_case.hpp"
 #include "gpu/skips.hpp"
 #include "imbrex/error.hpp"
+#include "imbrex/ops.hpp"
 #include "imbrex/packed.hpp"
+#include "imbrex/world.hpp"
+#include "jobs/measure/random_bytes.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 #include "support/packed_case.hpp"
@@ -154,6 +157,50 @@ TEST(GpuPutBack, RefusesWhatTheGpuDoesNotTake) {
   EXPECT_NE(refusal({4, 16, 4, 4, rows.data(), Device::cuda}, memory.get()).find("layout.first_rows at "),
             std::string::npos);
   IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+}
+
+// One rank: what an operator leaves packed, put back, is what it gives in rows.
+TEST(GpuPutBack, OfAnOperator) {
+  NEEDS_GPUS(1);
+  const int code = run_threads(1, {.heap_bytes = 1 << 20, .wait_limit = 60}, [](World& world) {
+    for (const Type type : {Type::bf16, Type::fp16}) {
+      GemmShape shape{.m = 1100, .n = 1024, .k = 256, .type = type};
+      OperatorOptions options;
+      options.device = Device::cuda;
+      options.strategy = Strategy::signaled;
+      GemmAllReduce in_rows(world, shape, options);
+      shape.packed = true;
+      GemmAllReduce packed(world, shape, options);
+      const PackedLayout layout = packed.packed_layout();
+      if (layout.device != Device::cuda || layout.cols != 1024) return 1;
+      const auto upload = [&](std::int64_t count, std::uint64_t seed) {
+        const std::vector<std::byte> values = jobs::random_bytes(count, type, seed);
+        cuda::RawMemory memory = cuda::raw_memory(values.size());
+        IMBREX_CUDA_TRY(cudaMemcpy(memory.get(), values.data(), values.size(), cudaMemcpyHostToDevice));
+        return memory;
+      };
+      const std::size_t bytes = static_cast<std::size_t>(shape.m * shape.n) * size_of(type);
+      const cuda::RawMemory a = upload(shape.m * shape.k, 1), b = upload(shape.k * shape.n, 2),
+                            y = cuda::raw_memory(bytes), z = cuda::raw_memory(bytes), back = cuda::raw_memory(bytes);
+      const auto run = [&](GemmOperator& op, void* out) {
+        op.run({op.operand("a", a.get()), op.operand("b", b.get()), op.operand("out", out)});
+      };
+      for (int i = 0; i < 3; ++i) run(in_rows, y.get()), run(packed, z.get());
+      put_back(
+          RowOperation::copy, layout,
+          {{"in", packed.operand("out", z.get()).view}, {"out", View::matrix(back.get(), type, shape.m, shape.n)}});
+      packed.synchronize();
+      const auto values = [&](const cuda::RawMemory& memory) {
+        std::vector<std::byte> host(bytes);
+        IMBREX_CUDA_TRY(cudaMemcpy(host.data(), memory.get(), bytes, cudaMemcpyDeviceToHost));
+        return host;
+      };
+      if (values(back) != values(y)) return 2;
+      if (values(z) == values(y)) return 3;
+    }
+    return 0;
+  });
+  EXPECT_EQ(code, 0);
 }
 
 }  // namespace

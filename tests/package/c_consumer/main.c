@@ -309,6 +309,43 @@ static void multiply_blocks(imbrex_world* world) {
   EXPECT_OK(imbrex_operator_destroy(op));
 }
 
+/* Sums that stay in tiles until the next operation puts them in rows. */
+static void multiply_packed(imbrex_world* world) {
+  const imbrex_gemm gemm = {.size = sizeof gemm, .m = M, .n = N, .k = K, .type = IMBREX_FP32, .packed = 1};
+  const imbrex_operator_options options = {.size = sizeof options,
+                                           .knobs = "{\"tile_m\": 16, \"tile_n\": 16, \"group\": 2, \"chunks\": 3}",
+                                           .device = IMBREX_CPU};
+  imbrex_operator* op = NULL;
+  EXPECT_OK(imbrex_operator_make(world, IMBREX_GEMM_ALL_REDUCE, &gemm, &options, &op));
+  static float a[M * PART], b[PART * N], packed[M * N], out[M * N], weight[N];
+  for (int i = 0; i < M * PART; ++i) a[i] = a_at(i / PART, own_rank * PART + i % PART);
+  for (int i = 0; i < PART * N; ++i) b[i] = b_at(own_rank * PART + i / N, i % N);
+  for (int i = 0; i < N; ++i) weight[i] = 1;
+  imbrex_operand operands[3];
+  take_operands(op, a, b, packed, operands);
+  EXPECT_OK(imbrex_operator_run(op, operands, 3, NULL));
+  imbrex_packed_layout layout = {.size = sizeof layout};
+  EXPECT_OK(imbrex_operator_packed_layout(op, &layout));
+  EXPECT(layout.rows == M && layout.cols == N && layout.block_rows == 32 && layout.block_cols == 16);
+  EXPECT(layout.first_rows[1] == 32 && layout.first_rows[3] == 96 && layout.device == IMBREX_CPU);
+  imbrex_operand back[] = {{"in", vector(packed, M * N)}, {"out", vector(out, M * N)}, {"weight", vector(weight, N)}};
+  EXPECT_OK(imbrex_put_back(IMBREX_COPY, &layout, back, 2, 0, NULL));
+  for (int i = 0; i < M * N; ++i) EXPECT(out[i] == product_at(i / N, i % N));
+  EXPECT_OK(imbrex_put_back(IMBREX_RMS_NORM, &layout, back, 3, 1e-6f, NULL));
+  for (int row = 0; row < M; ++row) {
+    float squares = 0;
+    for (int i = 0; i < N; ++i) squares += out[row * N + i] * out[row * N + i];
+    EXPECT(squares < N * 1.0001f && (squares == 0 || squares > N * 0.9999f));
+  }
+  EXPECT_REFUSED(imbrex_put_back(4, &layout, back, 2, 0, NULL), "operation = 4: it must be from 0 to 3");
+  EXPECT_REFUSED(imbrex_put_back(IMBREX_COPY, NULL, back, 2, 0, NULL), "imbrex_packed_layout is null");
+  EXPECT_REFUSED(imbrex_put_back(IMBREX_COPY, &layout, back, 3, 0, NULL), "copy takes none of that name");
+  EXPECT_OK(imbrex_operator_destroy(op));
+
+  const imbrex_gemm scatter = {.size = sizeof scatter, .m = M, .n = N, .k = K, .type = IMBREX_FP32, .packed = 1};
+  EXPECT_REFUSED(imbrex_operator_make(world, IMBREX_GEMM_REDUCE_SCATTER, &scatter, NULL, &op), "packed with");
+}
+
 /* What cannot be made; where one rank asks for it, all are told. */
 static void refuse(imbrex_world* world) {
   imbrex_gemm gemm = {.size = sizeof gemm, .m = M, .n = N, .k = K, .type = IMBREX_FP32};
@@ -430,6 +467,7 @@ static void rank_main(const imbrex_unique_id ids[2]) {
   multiply(world, IMBREX_GEMM_ALL_REDUCE, "fused", "{\"tile_m\": 32, \"tile_n\": 16}");
   multiply(world, IMBREX_GEMM_ALL_REDUCE, "sequential", NULL);
   multiply_through_a_codec(world);
+  multiply_packed(world);
   multiply_any_m(world);
   multiply_by_several(world);
   multiply_blocks(world);
