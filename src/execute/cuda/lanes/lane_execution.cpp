@@ -15,9 +15,8 @@ namespace {
 
 // Seconds that the first run of an execution may take, in which the libraries load their kernels.
 constexpr double first_limit = 60;
-// Steps, or beside a kernel launches of any kind, that may be queued: behind more, a launch could wait, without a
-// limit, for a collective that no rank ends.
-constexpr std::size_t most_queued = 512;
+// What plans that take turns are taken to have: they share a queue, whose length is not known when the first is made.
+constexpr std::size_t most_steps_in_turns = 32;
 // What ended collectives, and what waits for them, may take to leave the GPU.
 constexpr auto patience = std::chrono::seconds(5);
 
@@ -46,7 +45,19 @@ LaneExecution::LaneExecution(std::shared_ptr<SharedLibraries> libraries, LanePla
   make_steps();
   make_streams();
   if (kernel_ != nullptr) make_joints();
+  queue_ = std::make_shared<EpochQueue<LaneExecution>>(kernel_ != nullptr ? lanes_.launches.size()
+                                                                          : lanes_.program.steps.size());
   run_first();
+  if (options_.timeline)
+    times_ = std::make_unique<StepTimes>(lanes_.program.steps.size(), runtime::gpu_clock_to_host());
+}
+
+LaneExecution::LaneExecution(std::shared_ptr<SharedLibraries> libraries, LanePlan lanes, const CudaOptions& options,
+                             const Turn& turn)
+    : LaneExecution(options, std::move(libraries), std::move(lanes), nullptr) {
+  steps_ = std::make_unique<LibrarySteps>(*libraries_, plan(), lanes_.program, *turn.room);
+  make_streams();
+  queue_ = turn.queue;
   if (options_.timeline)
     times_ = std::make_unique<StepTimes>(lanes_.program.steps.size(), runtime::gpu_clock_to_host());
 }
@@ -56,7 +67,7 @@ LaneExecution::~LaneExecution() {
     const std::lock_guard guard(calls().lock());
     look();  // where a rank is lost, collectives under way have to be ended before anything waits for them
     try {
-      if (!dead_ && !done_.empty()) finish();
+      if (!dead_ && queue_ != nullptr) finish();
     } catch (const std::exception&) {  // what is under way has been ended
     }
     try {
@@ -74,7 +85,7 @@ LaneExecution::~LaneExecution() {
   }
   cudaSetDevice(libraries_->device());
   for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
-  for (const auto* events : {&ended_, &joined_, &begun_, &done_})
+  for (const auto* events : {&ended_, &joined_})
     for (cudaEvent_t event : *events)
       if (event != nullptr) cudaEventDestroy(event);
   if (forked_ != nullptr) cudaEventDestroy(forked_);
@@ -103,12 +114,6 @@ void LaneExecution::make_streams() {
   for (std::size_t s = 0; s < lanes_.lanes(); ++s) joined_.push_back(new_event());
   for (const LibraryStep& step : lanes_.program.steps) ended_.push_back(step.awaited ? new_event() : nullptr);
   forked_ = new_event();
-  const std::size_t count = kernel_ != nullptr ? lanes_.launches.size() : lanes_.program.steps.size(),
-                    depth = std::clamp<std::size_t>(most_queued / std::max<std::size_t>(count, 1), 8, 64);
-  for (std::size_t i = 0; i < depth; ++i) {
-    begun_.push_back(new_event());
-    done_.push_back(new_event());
-  }
 }
 
 void LaneExecution::make_joints() {
@@ -189,10 +194,19 @@ void LaneExecution::run_first() {
     IMBREX_CUDA_TRY(cudaMemsetAsync(from.get(), 0, in, stream()));
     run(false);
     run(true);
+    loaded_ = true;
   } catch (const Error&) {
     if (stuck_) static_cast<void>(from.release()), static_cast<void>(to.release());
     throw;
   }
+}
+
+// The same of a plan that takes turns, in its first call: what products make of what is in the workspaces, the epoch
+// behind them overwrites. Nothing of this rank's is under way that a kernel which is loaded could wait for.
+void LaneExecution::load_products(const Addresses& operands, cudaStream_t stream) {
+  for (std::size_t i = 0; i < lanes_.program.steps.size(); ++i)
+    if (!std::holds_alternative<Collective>(lanes_.program.steps[i].work)) steps_->launch(i, operands, stream);
+  loaded_ = true;
 }
 
 void LaneExecution::expect_operands(const Addresses& operands) const {
@@ -222,15 +236,19 @@ void LaneExecution::expect_captures() const {
 void LaneExecution::launch(const Addresses& operands, cudaStream_t main, Call call) {
   expect_sound();
   expect_operands(operands);
-  if (kernel_ == nullptr) hold_back(world_, options_, queued_);  // else the kernel is held back
+  if (kernel_ == nullptr) hold_back(world_, options_, queue_->queued);  // else the kernel is held back
   const bool captured = call != Call::direct;
+  captured_ = captured_ || captured;
   if (captured) expect_captures();
-  if (!captured && queued_ - finished_ == done_.size()) finish_oldest();
+  if (!captured && queue_->full()) finish_oldest();
   try {
-    launch_epoch(operands, main, captured ? forked_ : begun_[queued_ % begun_.size()], call);
+    if (!loaded_ && !captured) load_products(operands, main);
+    EpochQueue<LaneExecution>::Place& place = queue_->next();
+    launch_epoch(operands, main, captured ? forked_ : place.begun, call);
     if (captured) return;
-    IMBREX_CUDA_TRY(cudaEventRecord(done_[queued_ % done_.size()], main));
-    ++queued_;
+    IMBREX_CUDA_TRY(cudaEventRecord(place.done, main));
+    place.whose = this;
+    ++queue_->queued;
   } catch (const Error& error) {
     give_up(error.what());
   }
@@ -265,18 +283,17 @@ void LaneExecution::launch_step(std::size_t step, const Addresses& operands, cud
 
 // `look` sees to limits, and may find that the epoch is over.
 void LaneExecution::finish_oldest() {
-  const std::uint64_t oldest = finished_;
-  await_within([&] { return finished_ > oldest ? cudaSuccess : cudaEventQuery(done_[oldest % done_.size()]); }, {},
+  const std::uint64_t oldest = queue_->finished;
+  await_within([&] { return queue_->finished > oldest ? cudaSuccess : cudaEventQuery(queue_->oldest().done); }, {},
                [] { return std::string(); });
-  finished_ = oldest + 1;
-  oldest_begun_.reset();
+  if (queue_->finished == oldest) queue_->finish_oldest();
 }
 
 void LaneExecution::await(cudaStream_t stream) {
   look();  // where the world has failed, what is under way has to be ended before this throws
   expect_sound();
   IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
-  while (finished_ < queued_) finish_oldest();
+  while (queue_->finished < queue_->queued) finish_oldest();
   std::optional<double> limit;
   if (kernel_ == nullptr && stream == streams_.front()) limit = world_.options().wait_limit;
   await_within([&] { return cudaStreamQuery(stream); }, limit, [&] { return late_epoch(*limit); });
@@ -331,7 +348,7 @@ std::string LaneExecution::late_epoch(double limit) const {
     break;
   }
   cudaGetLastError();
-  return fmt::format("{} in epoch {}", late(where, limit), options_.testing.first_epoch + finished_);
+  return fmt::format("{} in epoch {}", late(where, limit), options_.testing.first_epoch + queue_->finished);
 }
 
 void LaneExecution::look() noexcept {
@@ -350,20 +367,20 @@ void LaneExecution::look() noexcept {
 
 // An epoch's time counts from its beginning, which may be long after it was queued.
 void LaneExecution::look_at_epochs() {
-  while (finished_ < queued_) {
-    const std::size_t oldest = finished_ % done_.size();
-    const cudaError_t status = cudaEventQuery(done_[oldest]);
+  while (queue_ != nullptr && queue_->finished < queue_->queued) {
+    const EpochQueue<LaneExecution>::Place& oldest = queue_->oldest();
+    const cudaError_t status = cudaEventQuery(oldest.done);
     if (status == cudaErrorNotReady) {
-      if (!oldest_begun_ && cudaEventQuery(begun_[oldest]) == cudaSuccess) oldest_begun_ = Clock::now();
+      std::optional<Clock::time_point>& since = queue_->oldest_begun;
+      if (!since && cudaEventQuery(oldest.begun) == cudaSuccess) since = Clock::now();
       const double limit = world_.options().wait_limit;
-      if (oldest_begun_ && std::chrono::duration<double>(Clock::now() - *oldest_begun_).count() > limit)
-        end(late_epoch(limit));
+      if (since && std::chrono::duration<double>(Clock::now() - *since).count() > limit)
+        end(oldest.whose->late_epoch(limit));
       cudaGetLastError();
       return;
     }
     IMBREX_CUDA_TRY(status);
-    ++finished_;
-    oldest_begun_.reset();
+    queue_->finish_oldest();
   }
 }
 
@@ -394,8 +411,7 @@ bool LaneExecution::busy() const {
   const auto unfinished = [](cudaError_t status) { return status == cudaErrorNotReady; };
   bool found = kernel_ != nullptr && unfinished(cudaStreamQuery(stream()));
   for (cudaStream_t s : streams_) found = found || unfinished(cudaStreamQuery(s));
-  for (std::uint64_t i = finished_; i < queued_; ++i)
-    found = found || unfinished(cudaEventQuery(done_[i % done_.size()]));
+  found = found || (queue_ != nullptr && queue_->busy());
   cudaGetLastError();
   return found;
 }
@@ -424,6 +440,43 @@ void LaneExecution::give_up(const std::string& message) {
 
 namespace {
 
+class Turns final : public LibraryTurns, public std::enable_shared_from_this<Turns> {
+ public:
+  Turns(std::shared_ptr<SharedLibraries> libraries, const CudaOptions& options)
+      : libraries_(std::move(libraries)), options_(options) {}
+
+  std::string lacks(const Plan& plan) const override { return libraries_->lacks(plan); }
+
+  std::shared_ptr<Execution> prepare(LanePlan lanes) override {
+    // Taking and giving back memory, and loading kernels, can wait for what runs, which waits for other ranks.
+    libraries_->calls().drain();
+    dropped_.clear();
+    std::unique_ptr<LaneExecution> made;
+    try {
+      made = std::make_unique<LaneExecution>(libraries_, std::move(lanes), options_, turn_);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::runtime_failure) libraries_->world().fail(error.what());
+      throw;
+    }
+    return {made.release(), [self = shared_from_this()](Execution* e) {
+              self->drop(std::unique_ptr<LaneExecution>(static_cast<LaneExecution*>(e)));
+            }};
+  }
+
+ private:
+  // Its last call may be under way.
+  void drop(std::unique_ptr<LaneExecution> execution) {
+    const std::lock_guard guard(libraries_->calls().lock());
+    (execution->captured() ? held_ : dropped_).push_back(std::move(execution));
+  }
+
+  std::shared_ptr<SharedLibraries> libraries_;
+  CudaOptions options_;
+  LaneExecution::Turn turn_{std::make_shared<EpochQueue<LaneExecution>>(most_steps_in_turns),
+                            std::make_shared<SharedRoom>()};
+  std::vector<std::unique_ptr<LaneExecution>> dropped_, held_;
+};
+
 class PreparingLibraries final : public Libraries {
  public:
   PreparingLibraries(World& world, StreamCalls& calls, int device, int ranks_per_gpu)
@@ -438,6 +491,12 @@ class PreparingLibraries final : public Libraries {
       if (error.code() == ErrorCode::runtime_failure) shared_->world().fail(error.what());
       throw;
     }
+  }
+
+  std::shared_ptr<LibraryTurns> take_turns(std::vector<LanePlan> plans, const CudaOptions& options) override {
+    // Makes the communicators, loads kernels, and lets NCCL connect as it does for such sizes.
+    for (LanePlan& lanes : plans) static_cast<void>(prepare(std::move(lanes), nullptr, options));
+    return std::make_shared<Turns>(shared_, options);
   }
 
  private:

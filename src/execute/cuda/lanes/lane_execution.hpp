@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "execute/cuda/lanes/cuda_execution.hpp"
+#include "execute/cuda/lanes/epoch_queue.hpp"
 #include "execute/cuda/lanes/joint.hpp"
 #include "execute/cuda/lanes/lane_plan.hpp"
 #include "execute/cuda/libraries/library_steps.hpp"
@@ -25,11 +26,24 @@ namespace imbrex::cuda {
 
 class LaneExecution final : public StreamExecution {
  public:
+  /// What executions that take turns share.
+  struct Turn {
+    std::shared_ptr<EpochQueue<LaneExecution>> queue;
+    std::shared_ptr<SharedRoom> room;
+  };
+
   /// Collective. `kernel`: where the lanes stand beside one, made with as many readers beside its own as the lanes have
   /// joints; else null.
   LaneExecution(std::shared_ptr<SharedLibraries> libraries, LanePlan lanes, std::unique_ptr<CudaExecution> kernel,
                 const CudaOptions& options);
+  /// Not collective: one of several without a kernel that take turns. The libraries lack nothing for the plan, and no
+  /// call of the rank is under way.
+  LaneExecution(std::shared_ptr<SharedLibraries> libraries, LanePlan lanes, const CudaOptions& options,
+                const Turn& turn);
   ~LaneExecution() override;
+
+  /// Whether some graph may hold its calls.
+  bool captured() const { return captured_; }
 
   void look() noexcept override;
   cudaStream_t stream() const override { return kernel_ != nullptr ? kernel_->stream() : streams_.front(); }
@@ -53,6 +67,7 @@ class LaneExecution final : public StreamExecution {
   void make_streams();
   void make_joints();
   void run_first();
+  void load_products(const Addresses& operands, cudaStream_t stream);
   void expect_operands(const Addresses& operands) const;
   void expect_captures() const;
   void launch_epoch(const Addresses& operands, cudaStream_t main, cudaEvent_t begun, Call call);
@@ -78,18 +93,17 @@ class LaneExecution final : public StreamExecution {
   std::unique_ptr<LibrarySteps> steps_;
   std::unique_ptr<StepTimes> times_;  // where a timeline is wanted
   std::vector<cudaStream_t> streams_;
-  std::vector<cudaEvent_t> ended_;           // by step; null where nobody waits for it
-  std::vector<cudaEvent_t> joined_;          // by stream
-  cudaEvent_t forked_ = nullptr;             // where a captured epoch begins
-  std::vector<cudaEvent_t> begun_, done_;    // of the epochs that are queued, in turn
-  std::uint64_t queued_ = 0, finished_ = 0;  // epochs
-  std::optional<Clock::time_point> oldest_begun_;
+  std::vector<cudaEvent_t> ended_;   // by step; null where nobody waits for it
+  std::vector<cudaEvent_t> joined_;  // by stream
+  cudaEvent_t forked_ = nullptr;     // where a captured epoch begins
+  std::shared_ptr<EpochQueue<LaneExecution>> queue_;
   std::vector<JointArgs> joints_;
   RawMemory joint_tables_;
   std::unique_ptr<LaneRecord, HostFree> record_;
   std::uint64_t seen_ = 0;  // of the record, since when
   Clock::time_point since_{};
-  bool dead_ = false, stuck_ = false;
+  bool loaded_ = false;  // every product has run once
+  bool captured_ = false, dead_ = false, stuck_ = false;
 };
 
 }  // namespace imbrex::cuda
