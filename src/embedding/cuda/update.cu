@@ -64,6 +64,7 @@ __device__ __forceinline__ float4 scaled_sum(float scale, const float4& x, const
 template <int vectors>
 __device__ __forceinline__ void apply(const UpdateArgs& a, const UpdateTable& table, std::uint32_t row,
                                       const float4 (&gradient)[vectors], std::uint32_t lane) {
+  if (row >= table.count) return;  // bags whose offsets do not fit may hold each other's positions
   float factor = a.rate;
   if (a.adagrad) {
     float squares = 0.0f;
