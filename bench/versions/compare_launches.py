@@ -42,11 +42,13 @@ def main():
         raise SystemExit(f"{arguments.old} and {arguments.new} hold no records")
     rows, differing = [], 0
     for name in names:
-        sides = [nodes_of(folder / name) if (folder / name).exists() else ["no record"] for folder in (arguments.old, arguments.new)]
-        found = difference(*sides)
+        old, new = (nodes_of(folder / name) if (folder / name).exists() else ["no record"]
+                    for folder in (arguments.old, arguments.new))
+        found = difference(old, new)
         differing += found is not None
-        rows.append({"record": name, "nodes": len(sides[0]), "refused": sides[0][:1] if sides[0][0].startswith("refused") else None, "difference": found})
-        print(f"{name}: {found or 'refused by both' if rows[-1]['refused'] else found or str(len(sides[0])) + ' nodes, alike'}")
+        refused = old[0].startswith("refused")
+        rows.append({"record": name, "nodes": 0 if refused else len(old), "difference": found})
+        print(f"{name}: {found or ('refused by both' if refused else f'{len(old)} nodes, alike')}")
     print(f"{len(names)} records, {differing} differ")
     if arguments.out:
         result = {"date": datetime.date.today().isoformat(), "records": len(names), "differing": differing, "rows": rows}

@@ -146,14 +146,21 @@ GroupCosts signaled_costs(const Problem& problem, const Knobs& knobs, const Mach
                              wave * static_cast<double>(base::ceil_div(n * units.tiles_each, sms)));
   const double bytes = plan::wire_bytes(problem);
   const double gate = machine.flag_latency_local + machine.poll;
-  costs.collective = [problem, knobs, units, bytes, gate, &machine](std::int64_t first, std::int64_t count) {
+  // Scales of rows come before their group's rows, by a collective of their own.
+  const double scales = gather && problem.scales == Scales::row ? sizeof(float) / static_cast<double>(shapes.a.cols) /
+                                                                      static_cast<double>(size_of(problem.type))
+                                                                : 0;
+  costs.collective = [problem, knobs, units, bytes, gate, scales, &machine](std::int64_t first, std::int64_t count) {
     const double part = bytes * units.share(first, count);
     if (knobs.codec) {
       return gate + machine::coded_seconds(machine, problem.op == Operator::gemm_reduce_scatter,
                                            part * plan::shortening(*knobs.codec, output_type(problem.type)));
     }
-    return gate + machine::collective_seconds(machine, curve_of(problem.op), knobs.transport == Transport::store,
-                                              problem.ranks, part);
+    const auto seconds = [&](double moved) {
+      return machine::collective_seconds(machine, curve_of(problem.op), knobs.transport == Transport::store,
+                                         problem.ranks, moved);
+    };
+    return gate + seconds(part) + (scales > 0 ? seconds(scales * part) : 0);
   };
   // What is put back is read and written once more, by the SMs that multiply: where the product ends last, all of it
   // comes behind, and else only the last group's is not hidden behind collectives.

@@ -119,5 +119,28 @@ TEST(SignaledTimes, AgreeWithTheSimulator) {
   EXPECT_LT(lost, 0.03);
 }
 
+// Each group's scales of rows are gathered before it, which the closed form counts.
+TEST(SignaledTimes, CountScalesOfRows) {
+  const Machine machine = load_machine("4xh200");
+  const auto simulator = make_simulator(machine);
+  const Knobs knobs{.tile_m = 128, .tile_n = 128, .groups = {1, 1, 1, 1}, .kept_free = 16};
+  double expected[2] = {}, simulated[2] = {};
+  for (const bool scaled : {false, true}) {
+    const Problem problem{.op = Operator::all_gather_gemm,
+                          .m = 2048,
+                          .n = 8192,
+                          .k = 1024,
+                          .ranks = 4,
+                          .type = Type::e4m3,
+                          .scales = scaled ? Scales::row : Scales::none};
+    expected[scaled] = choose::signaled_times(problem, knobs, machine).seconds;
+    simulated[scaled] = simulator->prepare(std::make_shared<const Plan>(make_plan(problem, Strategy::signaled, knobs)))
+                            ->run({})
+                            .seconds;
+  }
+  EXPECT_GT(simulated[1], simulated[0]);
+  EXPECT_NEAR(expected[1] - expected[0], simulated[1] - simulated[0], 0.3 * (simulated[1] - simulated[0]));
+}
+
 }  // namespace
 }  // namespace imbrex
