@@ -46,6 +46,12 @@ _all_to_all_plain, _all_to_all_plain_out = map(
 )
 _is_traced = torch.compiler.is_dynamo_compiling
 
+# They are called where nothing is recorded, so torch's autograd need not look at them.
+_unrecorded = torch.library.Library("imbrex", "IMPL")
+for _name in ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce", "matmul_all_to_all"):
+    for _suffix in ("_plain", "_plain_out"):
+        _unrecorded.impl(_name + _suffix, torch.library.fallthrough_kernel, "Autograd")
+
 
 def needs_gradient(a: Tensor, b: Tensor, bias: Tensor | None) -> bool:
     """Whether a call with these tensors is to be recorded."""
