@@ -209,6 +209,13 @@ Knobs packed_knobs(const Problem& problem, const GpuKind* gpus, const std::optio
   const Knobs* best = nullptr;
   double least = 0;
   std::vector<plan::Candidate> list = candidates(problem, machine, Strategy::signaled, {}, codec);
+  // Those are of the tiles that suit the product best, whatever N is.
+  const plan::Candidate first = list.front();
+  for (const TileRate& tile : machine.tiles) {
+    list.push_back(first);
+    Knobs& knobs = list.back().knobs;
+    knobs.tile_m = tile.tile_m, knobs.tile_n = tile.tile_n, knobs.split_k = 1;
+  }
   for (plan::Candidate& candidate : list) {
     candidate.knobs.packed = true;
     if (problem.n % plan::packed_blocks(problem, candidate.knobs).cols != 0) continue;

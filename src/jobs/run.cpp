@@ -203,6 +203,8 @@ Setup set_up(const RunRequest& request) {
   if (request.plan)
     if (const auto finding = check_format(*request.plan))
       throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));
+  IMBREX_EXPECTS(!plan::is_packed(problem), "packed = {} x {}: outputs of a run lie in rows, and this plan's is packed",
+                 problem.packed.rows, problem.packed.cols);
   auto operands = open_operands(request, problem);
   IMBREX_EXPECTS(!request.plan || problem == request.plan->problem,
                  "the files hold more B than the plan's problem has");

@@ -7,7 +7,9 @@
 #include "choose/kernel_tiles.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "execute/cuda/tables/translate.hpp"
+#include "imbrex/error.hpp"
 #include "imbrex/plan.hpp"
+#include "plan/problem.hpp"
 #include "support/random_plan.hpp"
 
 namespace imbrex {
@@ -347,6 +349,24 @@ TEST(ChooseGpuPlan, AKindIsAsOldAsTheOldestOfItsGpus) {
     EXPECT_FALSE(choose::kind_of(survey, 2, processes).copies);
     EXPECT_EQ(choose::kind_of(survey, 2, processes).libraries, processes);
   }
+}
+
+// Tiles that divide N and that kernels have, in groups that cover them; also of one rank.
+TEST(ChooseGpuPlan, PackedOutputs) {
+  for (const choose::GpuKind& gpus : {h100, a100})
+    for (const int ranks : {1, 4})
+      for (const std::int64_t m : {1, 300, 4096}) {
+        Problem p{Operator::gemm_all_reduce, m, 8192, 4096, ranks, Type::bf16};
+        const Knobs knobs = choose::packed_knobs(p, &gpus);
+        p.packed = plan::packed_blocks(p, knobs);
+        const Plan plan = make_plan(p, Strategy::signaled, knobs);
+        EXPECT_FALSE(check(plan).has_value());
+        EXPECT_TRUE(on_tensor_cores(plan, gpus.major == 9)) << knobs.tile_m << " x " << knobs.tile_n;
+        EXPECT_EQ(cuda::refusal_of_plan(plan), "");
+        EXPECT_EQ(p.n % knobs.tile_n, 0);
+      }
+  const Problem odd{Operator::gemm_all_reduce, 64, 8191, 4096, 4, Type::bf16};
+  EXPECT_THROW(choose::packed_knobs(odd, &h100), Error);
 }
 
 }  // namespace
