@@ -29,8 +29,7 @@ struct GemmShape {
   /// How B lies: row_major, K x N by rows; or column_major, N x K by rows, as a linear layer's weights lie. B of e4m3
   /// lies column_major, whatever is said here.
   Layout b_layout = Layout::row_major;
-  /// Calls take any M from 1 to `m`, by which it divides by the ranks where `m` must, each its own. On GPUs not with
-  /// further B, a gathered A or a codec.
+  /// Calls take any M from 1 to `m`, by which it divides by the ranks where `m` must, each its own.
   bool any_m = false;
   /// AllGatherGemm, without scales: N of a second and a third B, which one gathered A is multiplied by, too; 0: none.
   std::array<std::int64_t, max_products - 1> more_n{};
@@ -76,11 +75,12 @@ struct OperatorOptions {
 /// wait limit, or compute nonsense; with IMBREX_CHECK_CALLS=1 in the environment, every rank refuses such a call and
 /// names the ranks and M.
 ///
-/// On GPUs an operator of any M runs plans of strategy fused that store what they send: others, of libraries or copy
-/// engines, are not chosen, and refused with Error(invalid_input) where they are asked for. The kernels that the sizes
-/// may choose are loaded when the operator is made. While a stream is captured, a call of an M that no plan is kept for
-/// is refused with Error(invalid_input): call it once before. Plans whose calls were captured stay as long as the
-/// operator, beside the 32.
+/// On GPUs an operator of any M runs fused plans that store what they send, and plans of libraries: those of copy
+/// engines, and of strategy signaled, are not chosen, and refused with Error(invalid_input) where they are asked for.
+/// The kernels that the sizes may choose are loaded, and communicators made, with the operator. The first call of an M
+/// whose plan is a library's waits until this rank's calls are over. While a stream is captured, a call of an M that no
+/// plan is kept for is refused with Error(invalid_input): call it once before. Plans whose calls were captured stay as
+/// long as the operator, beside the 32.
 ///
 /// Calls throw Error(invalid_input) for operands that do not fit, naming operand, value and rule, before anything is
 /// launched. Where every rank refuses its call, the operator stays usable. Where only some ranks do, the world fails:

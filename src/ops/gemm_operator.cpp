@@ -124,8 +124,8 @@ struct GemmOperator::State {
   std::unique_ptr<Execution> on_host;          // with any M: the largest's
   std::shared_ptr<ops::GpuOperation> on_gpus;
   std::string why_cpu;
-  bool called = false;
-  CodecReport last_codes;  // on the CPU: of the last call
+  std::int64_t called = 0;  // M of the last call
+  CodecReport last_codes;   // on the CPU: of the last call
   execute::OperandRules rules;
   runtime::Calls& calls;
   std::vector<Staged> staged;      // by place in the call
@@ -243,6 +243,7 @@ struct GemmOperator::State {
         },
         [&](const Addresses&) { return call_terms(); },
         [&](const Addresses& addresses) {
+          called = rules.m();
           each(OperandRole::input, [&](std::size_t i) { staged[i].bring(operands[i].view.data); });
           Report report = execution_of(rules.m()).run(addresses);
           each(OperandRole::output,
@@ -315,7 +316,7 @@ void GemmOperator::run(const Operands& operands, CudaStream stream) {
       },
       [&](const Addresses&) { return s.call_terms(); },
       [&](const Addresses& addresses) {
-        s.called = true;
+        s.called = s.rules.m();
         if (on_gpus)
           s.execution_of(s.rules.m()).enqueue(addresses, stream);
         else
@@ -325,7 +326,6 @@ void GemmOperator::run(const Operands& operands, CudaStream stream) {
 
 Report GemmOperator::run_and_wait(const Operands& operands) {
   State& s = *state_;
-  s.called = true;
   if (s.device == Device::cuda) return s.run_staged(operands);
   return s.calls.make([&] { return s.rules.resolve(operands); }, [&](const Addresses&) { return s.call_terms(); },
                       [&](const Addresses& addresses) { return s.run_here(addresses); });
@@ -353,7 +353,12 @@ CodecReport GemmOperator::codec_report(CudaStream stream) {
   State& s = *state_;
   IMBREX_EXPECTS(s.options.codec.has_value(), "codec_report: {} was made without a codec", name_of(s.problem.op));
   synchronize(stream);
-  return merged(s.world, s.called && s.on_gpus ? s.execution().codec_report() : s.last_codes);
+  if (s.called == 0 || !s.on_gpus) return merged(s.world, s.last_codes);
+  IMBREX_EXPECTS(s.on_gpus->keeps(s.called),
+                 "codec_report: other operators of this problem have called more sizes than are kept since the call of "
+                 "M = {}",
+                 s.called);
+  return merged(s.world, s.on_gpus->at(s.called).codec_report());
 }
 
 Device GemmOperator::device() const { return state_->device; }

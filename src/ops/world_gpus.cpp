@@ -116,22 +116,33 @@ std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& 
   return made;
 }
 
-// Without copy engines and libraries, which plans that take turns do not run.
+// Without copy engines, and tiles beside library collectives, which plans that take turns do not run.
 cuda::PlanToRun WorldGpus::plan_of(const Problem& largest, const Wishes& wishes, std::int64_t m) const {
   choose::GpuKind kind = gpus;
-  kind.copies = kind.libraries = false;
+  kind.copies = kind.lanes = false;
   cuda::PlanToRun plan{largest, {}};
   plan.problem.m = m;
   plan.candidate = choose::choose_gpu_candidate(plan.problem, wishes.strategy, wishes.knobs, kind, wishes.codec);
   return plan;
 }
 
+// Where the choice for an M between those that were surveyed needs what was not made, the other way to run it.
+cuda::PlanToRun WorldGpus::plan_in_turn(const GpuOperation& operation, std::int64_t m) const {
+  const cuda::PlanToRun first = plan_of(operation.problem, operation.wishes, m);
+  if (operation.wishes.strategy || operation.plans->lacks(first).empty()) return first;
+  for (const Strategy strategy : {Strategy::fused, Strategy::sequential}) {
+    Wishes wishes = operation.wishes;
+    wishes.strategy = strategy;
+    if (wishes.codec && strategy == Strategy::fused) continue;
+    if (cuda::PlanToRun other = plan_of(operation.problem, wishes, m); operation.plans->lacks(other).empty())
+      return other;
+  }
+  return first;
+}
+
 void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
   const Problem& largest = operation.problem;
   runtime::agree(world, [&] {
-    IMBREX_EXPECTS(plan::has_one_output(largest),
-                   "any_m = true: on GPUs operators of any M have one B and do not give the gathered A");
-    IMBREX_EXPECTS(!operation.wishes.codec, "any_m = true: on GPUs operators of any M take no codec");
     // Each rank chooses for itself, and all have to choose alike.
     return runtime::Terms("an operator of any M").add("tuning tables", choose::digest_of_tables(gpus));
   });
@@ -153,7 +164,7 @@ void WorldGpus::prepare_any_m(World& world, GpuOperation& operation) {
   });
   operation.by_size.emplace([this, &operation](std::int64_t m) {
     try {
-      return operation.plans->prepare(plan_of(operation.problem, operation.wishes, m));
+      return operation.plans->prepare(plan_in_turn(operation, m));
     } catch (const Error& error) {
       throw Error(error.code(), fmt::format("M = {}: {}", m, error.what()));
     }

@@ -33,11 +33,12 @@ struct GpuOperation {
   std::shared_ptr<Execution> execution{};      ///< of the problem's M
   std::optional<PlansBySize> by_size{};        ///< of all others
 
+  bool keeps(std::int64_t m) const { return m == problem.m || by_size->has(m); }
   Execution& at(std::int64_t m) { return m == problem.m ? *execution : by_size->at(m); }
 
   /// Throws Error(invalid_input) where a call of that M cannot be put on the stream: it is captured, and no plan kept.
   void expect_ready(std::int64_t m, CudaStream stream) const {
-    if (m != problem.m && !by_size->has(m)) plans->expect_uncaptured(stream, m);
+    if (!keeps(m)) plans->expect_uncaptured(stream, m);
   }
 };
 
@@ -59,6 +60,7 @@ struct WorldGpus {
  private:
   std::shared_ptr<GpuOperation> find(const Problem& problem, const Wishes& wishes, bool any_m);
   cuda::PlanToRun plan_of(const Problem& largest, const Wishes& wishes, std::int64_t m) const;
+  cuda::PlanToRun plan_in_turn(const GpuOperation& operation, std::int64_t m) const;
   void prepare_any_m(World& world, GpuOperation& operation);
 };
 

@@ -3,9 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
-#include <map>
+#include <memory>
 #include <optional>
 #include <random>
 #include <string>
@@ -13,27 +12,19 @@
 #include <vector>
 
 #include "execute/cuda/lanes/graph.hpp"
-#include "gpu/gpu_case.hpp"
-#include "gpu/operator_subject.hpp"
-#include "ops/world_gpus.hpp"
-#include "runtime/host_world.hpp"
-#include "support/random_plan.hpp"
+#include "gpu/any_m_subject.hpp"
 
 namespace imbrex {
 namespace {
 
-using runtime::DeviceMemory;
+using test::AnyM;
+using test::call_any;
+using test::entered;
 using test::error_of;
+using test::many;
 using test::on_ranks;
+using test::sizes_of;
 using test::Stream;
-
-// Barriers and gathers that this rank has entered.
-std::uint64_t entered(World& world) {
-  runtime::ControlBlock& block = dynamic_cast<runtime::HostWorld&>(world).control().block();
-  return runtime::word(block.ranks[world.rank()].arrived).load();
-}
-
-bool splits_m(Operator op) { return op != Operator::gemm_all_reduce; }
 
 // All operators of a world have the same CUDA options.
 OperatorOptions options_of(bool plans_given, std::uint64_t first_epoch = 0) {
@@ -43,144 +34,11 @@ OperatorOptions options_of(bool plans_given, std::uint64_t first_epoch = 0) {
   return options;
 }
 
-/// Operands of one M on the GPU, and an operator made for it, with the same plan: any other gives its bits.
-class Sized {
- public:
-  Sized(World& world, Operator op, GemmShape shape, const OperatorOptions& options)
-      : m_(shape.m), fixed_(world, op, shape, options), out_(fixed_.out_bytes()) {
-    a_.emplace(fixed_.a().size()).upload(fixed_.a());
-    b_.emplace(fixed_.b().size()).upload(fixed_.b());
-    if (!fixed_.bias().empty()) bias_.emplace(fixed_.bias().size()).upload(fixed_.bias());
-    if (!fixed_.a_scale().empty()) {
-      a_scale_.emplace(fixed_.a_scale().size() * sizeof(float)).upload(fixed_.a_scale().data());
-      b_scale_.emplace(fixed_.b_scale().size() * sizeof(float)).upload(fixed_.b_scale().data());
-    }
-    test::meet_if_sharing(world);
-    fixed_.op().run_and_wait(operands(fixed_.op()));
-    judge("made for it");
-    test::meet_if_sharing(world);
-  }
-
-  void call(GemmOperator& any, cudaStream_t stream) { any.run(operands(any), stream); }
-  void call_and_wait(GemmOperator& any) { any.run_and_wait(operands(any)); }
-  void poison(cudaStream_t stream) { IMBREX_CUDA_TRY(cudaMemsetAsync(out_.get(), 0xff, fixed_.out_bytes(), stream)); }
-
-  void call_from_host(GemmOperator& any) {
-    std::vector<std::byte> out(fixed_.out_bytes() + 64, std::byte{0x5a});
-    std::vector<Operand> all = fixed_.operands(out.data());
-    for (Operand& operand : all) operand = any.operand(operand.name, operand.view.data, m_);
-    any.run_and_wait(all);
-    for (std::size_t i = fixed_.out_bytes(); i < out.size(); ++i) ASSERT_EQ(out[i], std::byte{0x5a});
-    out.resize(fixed_.out_bytes());
-    expect("from host memory", out);
-  }
-
-  /// Compares; the GPU is idle.
-  void judge(const std::string& when) {
-    std::vector<std::byte> result(fixed_.out_bytes());
-    IMBREX_CUDA_TRY(cudaMemcpy(result.data(), out_.get(), result.size(), cudaMemcpyDeviceToHost));
-    expect(when, result);
-  }
-
- private:
-  std::vector<Operand> operands(GemmOperator& op) {
-    std::vector<Operand> all{op.operand("a", a_->get(), m_), op.operand("b", b_->get(), m_)};
-    if (bias_) all.push_back(op.operand("bias", bias_->get(), m_));
-    if (a_scale_) {
-      all.push_back(op.operand("a_scale", a_scale_->get(), m_));
-      all.push_back(op.operand("b_scale", b_scale_->get(), m_));
-    }
-    all.push_back(op.operand("out", out_.get(), m_));
-    return all;
-  }
-
-  void expect(const std::string& when, const std::vector<std::byte>& result) {
-    if (const std::string wrong = fixed_.judge(result); !wrong.empty())
-      throw Error(ErrorCode::unsound, fmt::format("M = {}, {}: {}", m_, when, wrong));
-  }
-
-  std::int64_t m_;
-  test::OperatorCase fixed_;
-  std::optional<DeviceMemory> a_, b_, bias_, a_scale_, b_scale_;
-  DeviceMemory out_;
-};
-
-/// An operator of any M, and operands of some.
-struct AnyM {
-  AnyM(World& w, Operator op, const GemmShape& largest, const OperatorOptions& o)
-      : world(w), kind(op), shape(largest), options(o) {
-    GemmShape any = shape;
-    any.any_m = true;
-    made = test::make_operator(world, kind, any, options);
-    EXPECT_EQ(made->device(), Device::cuda);
-    test::meet_if_sharing(world);
-  }
-
-  Sized& of(std::int64_t m) {
-    if (const auto found = sizes.find(m); found != sizes.end()) return found->second;
-    GemmShape own = shape;
-    own.m = m;
-    return sizes.try_emplace(m, world, kind, own, of_size(m)).first->second;
-  }
-
-  /// With the plan that the operator chooses for that M.
-  OperatorOptions of_size(std::int64_t m) const {
-    if (options.knobs) return options;
-    choose::GpuKind gpus = ops::gpus_of(world, options.cuda)->gpus;
-    gpus.copies = gpus.libraries = false;
-    Problem problem = made->plan().problem;
-    problem.m = m;
-    const plan::Candidate chosen = choose::choose_gpu_candidate(problem, {}, {}, gpus);
-    OperatorOptions own = options;
-    own.strategy = chosen.strategy;
-    own.knobs = chosen.knobs;
-    return own;
-  }
-
-  World& world;
-  Operator kind;
-  GemmShape shape;
-  OperatorOptions options;
-  std::unique_ptr<GemmOperator> made;
-  std::map<std::int64_t, Sized> sizes;
-};
-
-// So many sizes, from the least to the largest; more than plans are kept.
-constexpr int many = 40;
-
-std::vector<std::int64_t> sizes_of(World& world, Operator op, std::int64_t most, int count) {
-  const std::int64_t unit = splits_m(op) ? world.size() : 1;
-  std::vector<std::int64_t> sizes{unit, most};
-  std::mt19937_64 random(test::seed_from_environment());
-  while (std::ssize(sizes) < count) {
-    const std::int64_t m = unit * (1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most / unit)));
-    if (std::find(sizes.begin(), sizes.end(), m) == sizes.end()) sizes.push_back(m);
-  }
-  return sizes;
-}
-
-// Every rank draws the same M, and falls behind at random.
-void call_any(World& world, AnyM& any, int sizes, int calls) {
-  const std::vector<std::int64_t> list = sizes_of(world, any.kind, any.shape.m, sizes);
-  for (const std::int64_t m : list) any.of(m);
-  const Stream stream(world);
-  std::mt19937_64 order(test::seed_from_environment()),
-      own(test::seed_from_environment() + 17 * static_cast<std::uint64_t>(world.rank() + 1));
-  const std::uint64_t before = entered(world);
-  std::vector<std::int64_t> called;
-  for (int i = 0; i < calls; ++i) {
-    const std::int64_t m = list[order() % list.size()];
-    if (own() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 300));
-    any.of(m).poison(stream);
-    any.of(m).call(*any.made, stream);
-    called.push_back(m);
-    if (i % 16 != 15) continue;
-    any.made->synchronize(stream);
-    for (const std::int64_t each : called) any.of(each).judge("call " + std::to_string(i));
-    called.clear();
-  }
-  any.made->synchronize(stream);
-  EXPECT_EQ(entered(world), before) << "some call was collective";
+// With further B, and the gathered A as an output.
+GemmShape with_lists(GemmShape shape, std::int64_t second, std::int64_t third) {
+  shape.more_n = {second, third};
+  shape.gathered_a = true;
+  return shape;
 }
 
 class GpuAnyM : public testing::TestWithParam<int> {};
@@ -198,7 +56,9 @@ TEST_P(GpuAnyM, GivesTheBitsOfAnOperatorMadeForItInAThousandCalls) {
                            Kind{Operator::all_gather_gemm, {m, 768, 256, Type::bf16}, 1000},
                            Kind{Operator::gemm_all_to_all, {m, 512, 256, Type::fp16}, 300},
                            Kind{Operator::gemm_all_reduce, {200, 256, 384, Type::e4m3, false, Scales::row}, 300},
-                           Kind{Operator::all_gather_gemm, {24 * 10, 96, 40, Type::fp32}, 300}})
+                           Kind{Operator::all_gather_gemm, {24 * 10, 96, 40, Type::fp32}, 300},
+                           Kind{Operator::all_gather_gemm, with_lists({m, 768, 256, Type::bf16, true}, 512, 128), 1000},
+                           Kind{Operator::all_gather_gemm, with_lists({24 * 10, 256, 128, Type::e4m3}, 0, 0), 300}})
     for (const std::uint64_t first_epoch : {std::uint64_t{0}, (std::uint64_t{1} << 32) - 9}) {
       if (first_epoch != 0 && kind.op != Operator::gemm_all_reduce) continue;
       EXPECT_EQ(on_ranks(GetParam(), 20,
@@ -317,22 +177,20 @@ TEST(GpuAnyM, TakesOperandsFromHostMemory) {
       0);
 }
 
-TEST(GpuAnyM, RefusesWhatNeedsTheOtherRanks) {
+TEST(GpuAnyM, RefusesWhatItDoesNotRun) {
   NEEDS_GPUS(2);
   EXPECT_EQ(on_ranks(2, 20,
                      [](World& world) {
-                       const auto refused = [&](std::optional<Strategy> strategy, Transport transport) {
+                       const auto refused = [&](Strategy strategy, Transport transport) {
                          OperatorOptions options = test::options_of(strategy, transport, 0);
                          return error_of([&] {
                            AllGatherGemm(world, {.m = 512, .n = 512, .k = 256, .type = Type::bf16, .any_m = true},
                                          options);
                          });
                        };
-                       const std::string library = refused(Strategy::sequential, Transport::push),
+                       const std::string lanes = refused(Strategy::signaled, Transport::push),
                                          copies = refused(Strategy::fused, Transport::push);
-                       EXPECT_NE(library.find("any_m = true: on GPUs operators of any M run plans of strategy fused"),
-                                 std::string::npos)
-                           << library;
+                       EXPECT_NE(lanes.find("run no tiles beside library collectives"), std::string::npos) << lanes;
                        EXPECT_NE(copies.find("transport store"), std::string::npos) << copies;
                      }),
             0);

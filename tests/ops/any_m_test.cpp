@@ -88,6 +88,10 @@ Case random_case(Random& random, int ranks) {
     knobs.chunks = static_cast<int>(random.between(1, 4));
     c.options.knobs = knobs;
   }
+  const bool sums = p.op == Operator::gemm_all_reduce || p.op == Operator::gemm_reduce_scatter;
+  if (sums && (p.type == Type::bf16 || p.type == Type::fp16) && c.options.strategy != Strategy::fused &&
+      random.chance(0.5))
+    c.options.codec = parse_codec_pair("int8");
   c.options.cpu.workers = static_cast<int>(random.between(1, 2));
   c.options.cpu.testing.first_epoch = random.chance(0.5) ? (std::uint64_t{1} << 32) - 9 : 0;
   if (random.chance(0.7)) {
@@ -99,9 +103,10 @@ Case random_case(Random& random, int ranks) {
 
 std::string text_of(const Case& c) {
   const Problem& p = c.problem;
-  return fmt::format("{} {} x {} x {}, more N {} {}{}, on {} ranks, {}, strategy {}{}", name_of(p.op), p.m, p.n, p.k,
+  return fmt::format("{} {} x {} x {}, more N {} {}{}, on {} ranks, {}, strategy {}{}{}", name_of(p.op), p.m, p.n, p.k,
                      p.more_n[0], p.more_n[1], p.gathered_a ? ", gathered A" : "", p.ranks, name_of(p.type),
-                     c.options.strategy ? name_of(*c.options.strategy) : "any", c.options.knobs ? ", knobs given" : "");
+                     c.options.strategy ? name_of(*c.options.strategy) : "any", c.options.knobs ? ", knobs given" : "",
+                     c.options.codec ? ", int8" : "");
 }
 
 GemmShape shape_of(const Problem& p) {

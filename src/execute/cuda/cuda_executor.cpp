@@ -48,9 +48,7 @@ class CudaExecutor final : public Executor {
     const std::lock_guard guard(calls_.lock());
     quiesce();
     if (cuda::runs_by_libraries(tasks->frame())) {
-      IMBREX_EXPECTS(options_.ranks_per_gpu == 1 || world_.size() == 1 || !threads_, "{}",
-                     cuda::refusal_of_shared_libraries(options_.ranks_per_gpu));
-      if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, calls_, device_, options_.ranks_per_gpu);
+      start_libraries();
       if (cuda::runs_in_lanes(tasks->frame())) return prepare_lanes(std::move(tasks), *std::move(surveyed));
       return libraries_->prepare(*tasks->whole(), options_);
     }
@@ -61,11 +59,22 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<cuda::PooledPlans> pool(const std::function<std::vector<cuda::PlanToRun>()>& survey) {
     Type type{};
     cuda::PoolNeeds needs;
+    std::vector<Plan> by_libraries;
+    std::size_t by_kernels = 0;
     runtime::agree(world_, [&] {
       const std::vector<cuda::PlanToRun> plans = survey();
       type = plans.front().problem.type;
-      for (const cuda::PlanToRun& plan : plans) add(needs, plan);
+      for (const cuda::PlanToRun& plan : plans) {
+        const auto tasks = tasks_of(plan, world_.rank());
+        expect_runs(*tasks);
+        if (cuda::runs_by_libraries(tasks->frame()))
+          by_libraries.push_back(*tasks->whole());
+        else
+          add(needs, *tasks), ++by_kernels;
+      }
       return execute::terms_of(*tasks_of(plans.front(), world_.rank()))
+          .add("plans of libraries", by_libraries.size())
+          .add("plans of kernels", by_kernels)
           .add("shared bytes", needs.share.bytes)
           .add("shared counters", needs.share.counters)
           .add("outputs", needs.out_in_heap);
@@ -73,8 +82,12 @@ class CudaExecutor final : public Executor {
     await_replays();
     const std::lock_guard guard(calls_.lock());
     quiesce();
-    return std::make_unique<Pooled>(
-        *this, std::make_shared<cuda::CudaPool>(world_, heap_, calls_, faults_, device_, type, needs, options_));
+    if (!by_libraries.empty()) start_libraries();
+    auto made = std::make_unique<Pooled>(*this);
+    if (by_kernels > 0)
+      made->pool = std::make_shared<cuda::CudaPool>(world_, heap_, calls_, faults_, device_, type, needs, options_);
+    if (!by_libraries.empty()) made->turns = libraries_->take_turns(by_libraries, options_);
+    return made;
   }
 
   std::shared_ptr<void> allocate_output(std::size_t bytes) override {
@@ -89,11 +102,19 @@ class CudaExecutor final : public Executor {
  private:
   class Pooled final : public cuda::PooledPlans {
    public:
-    Pooled(CudaExecutor& executor, std::shared_ptr<cuda::CudaPool> pool)
-        : executor_(executor), pool_(std::move(pool)) {}
+    explicit Pooled(CudaExecutor& executor) : executor_(executor) {}
+
+    std::string lacks(const cuda::PlanToRun& plan) const override {
+      const auto tasks = tasks_of(plan, executor_.world_.rank());
+      if (!cuda::runs_by_libraries(tasks->frame())) return pool != nullptr ? "" : "memory for plans of strategy fused";
+      return turns != nullptr ? turns->lacks(*tasks->whole())
+                              : "libraries, which no plan needed when they were started";
+    }
 
     std::shared_ptr<Execution> prepare(const cuda::PlanToRun& plan) override {
-      return executor_.prepare_in(*pool_, plan);
+      const std::string lack = lacks(plan);
+      IMBREX_EXPECTS(lack.empty(), "its plan needs {}", lack);
+      return executor_.prepare_in(*this, plan);
     }
 
     void expect_uncaptured(CudaStream stream, std::int64_t m) const override {
@@ -105,9 +126,11 @@ class CudaExecutor final : public Executor {
                      m);
     }
 
+    std::shared_ptr<cuda::CudaPool> pool;       // null where no plan is fused
+    std::shared_ptr<cuda::LibraryTurns> turns;  // null where none is of libraries
+
    private:
     CudaExecutor& executor_;
-    std::shared_ptr<cuda::CudaPool> pool_;
   };
 
   static std::unique_ptr<plan::TaskStream> tasks_of(const cuda::PlanToRun& plan, int rank) {
@@ -123,16 +146,20 @@ class CudaExecutor final : public Executor {
     if (!execute::has_peer_access()) expect_reachable(tasks);
   }
 
-  void add(cuda::PoolNeeds& needs, const cuda::PlanToRun& plan) const {
-    const auto tasks = tasks_of(plan, world_.rank());
-    expect_runs(*tasks);
-    const cuda::Surveyed surveyed = cuda::survey(*tasks, world_.rank());
+  void start_libraries() {
+    IMBREX_EXPECTS(options_.ranks_per_gpu == 1 || world_.size() == 1 || !threads_, "{}",
+                   cuda::refusal_of_shared_libraries(options_.ranks_per_gpu));
+    if (libraries_ == nullptr) libraries_ = cuda::make_libraries(world_, calls_, device_, options_.ranks_per_gpu);
+  }
+
+  void add(cuda::PoolNeeds& needs, plan::TaskStream& tasks) const {
+    const cuda::Surveyed surveyed = cuda::survey(tasks, world_.rank());
     const cuda::TableSurvey::Sizes& sizes = surveyed.tables.sizes();
     // Tiles may get a partner, and a timeline.
     const std::size_t task_bytes = 2 * sizeof(cuda::TaskEntry) + (options_.timeline ? 2 * sizeof(cuda::TaskTimes) : 0),
                       bytes = sizes.tasks * task_bytes + 2 * sizes.waits * sizeof(cuda::WaitEntry) +
                               2 * sizes.regions * sizeof(cuda::RegionEntry) + sizes.posts * sizeof(cuda::PostEntry);
-    const Buffer& out = tasks->frame().buffers[plan::buffer_out];
+    const Buffer& out = tasks.frame().buffers[plan::buffer_out];
     needs.share = needs.share.joined(surveyed.layout.share());
     needs.table_bytes = std::max(needs.table_bytes, bytes);
     needs.out_bytes = std::max(needs.out_bytes, static_cast<std::size_t>(out.rows * out.cols) * size_of(out.type));
@@ -158,13 +185,15 @@ class CudaExecutor final : public Executor {
   }
 
   // Other ranks may be anywhere in their calls, this rank's kernels under way, and some thread's stream captured.
-  std::shared_ptr<Execution> prepare_in(cuda::CudaPool& pool, const cuda::PlanToRun& plan) {
+  std::shared_ptr<Execution> prepare_in(const Pooled& pooled, const cuda::PlanToRun& plan) {
     auto tasks = tasks_of(plan, world_.rank());
     expect_runs(*tasks);
-    cuda::Surveyed surveyed = cuda::survey(*tasks, world_.rank());
     const std::lock_guard guard(calls_.lock());
     IMBREX_CUDA_TRY(cudaSetDevice(device_));
     const cuda::AsksDuringCaptures asks;
+    if (cuda::runs_by_libraries(tasks->frame())) return pooled.turns->prepare(*tasks->whole());
+    cuda::Surveyed surveyed = cuda::survey(*tasks, world_.rank());
+    cuda::CudaPool& pool = *pooled.pool;
     pool.collect();
     return pool.lend(std::make_unique<cuda::CudaExecution>(pool, std::move(tasks), std::move(surveyed),
                                                            world_.rank() == 0 ? nullptr : tasks_of(plan, 0), tables_));

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "imbrex/advanced/execute.hpp"
@@ -20,17 +21,22 @@ class PooledPlans {
  public:
   virtual ~PooledPlans() = default;
 
+  /// What the plan needs that only all ranks together could make, in words, the same on every rank; empty if it needs
+  /// nothing that is not there.
+  virtual std::string lacks(const PlanToRun& plan) const = 0;
+
   /// Not collective: every rank prepares a plan before it runs it, sometime, and all run the same plans in the same
   /// order. The calls of all executions count as those of one. Throws Error(invalid_input) as Executor::prepare, the
-  /// same on every rank; Error(runtime_failure) if the plan takes more than the survey told of and the symmetric heap
-  /// has no room for it.
+  /// same on every rank, and where it lacks something; Error(runtime_failure) if the plan takes more than the survey
+  /// told of and the symmetric heap has no room for it.
   virtual std::shared_ptr<Execution> prepare(const PlanToRun& plan) = 0;
 
   /// Throws Error(invalid_input) while the stream is captured: a plan is not prepared then.
   virtual void expect_uncaptured(CudaStream stream, std::int64_t m) const = 0;
 };
 
-/// Collective, all or none: memory and kernels for the plans that `survey` names, of one type, and for smaller ones.
+/// Collective, all or none: memory, kernels and communicators for the plans that `survey` names, of one type, and for
+/// smaller ones.
 /// The executor, one of make_cuda_executor, outlives them. Throws as Executor::prepare.
 std::unique_ptr<PooledPlans> pool_plans(Executor& executor, const std::function<std::vector<PlanToRun>()>& survey);
 

@@ -21,6 +21,12 @@ TileShape any_shape(const Plan& plan) {
   return {tile.rows, tile.cols, 1, false};
 }
 
+bool has_copies(const Plan& plan) {
+  const auto copies = [](const Queue& q) { return q.engine == Engine::copy && !q.tasks.empty(); };
+  return std::any_of(plan.ranks.begin(), plan.ranks.end(),
+                     [&](const RankPlan& rank) { return std::any_of(rank.queues.begin(), rank.queues.end(), copies); });
+}
+
 std::string refusal_of_gpu(const Gpu& gpu, std::size_t number, bool processes, bool others) {
   // As IMBREX_CUDA_FLAGS and IMBREX_PTX_FLAGS compile the kernels.
   if (!others && (gpu.major != 9 || gpu.minor != 0))
@@ -80,12 +86,12 @@ std::string refusal_of_library_bias(const Problem& problem) {
       name_of(problem.type), shapes.depth, cols);
 }
 
-std::string refusal_of_turns(const Plan& frame) {
-  if (!runs_by_libraries(frame)) return {};
-  return fmt::format(
-      "any_m = true: on GPUs operators of any M run plans of strategy fused, and this one is {}; leave the strategy "
-      "out",
-      name_of(frame.strategy));
+std::string refusal_of_turns(const Plan& plan) {
+  if (runs_in_lanes(plan))
+    return "any_m = true: on GPUs operators of any M run no tiles beside library collectives, as plans of strategy "
+           "signaled do, whose collectives would work in memory that alternates from call to call; leave the strategy "
+           "out";
+  return !runs_by_libraries(plan) && has_copies(plan) ? std::string(refusal_of_copies_in_turns()) : std::string();
 }
 
 std::string_view refusal_of_copies_in_turns() {
@@ -107,10 +113,7 @@ std::string refusal_of_shared_libraries(int ranks_per_gpu) {
 std::string refusal_of_sharing(const Plan& plan, int ranks_per_gpu, bool processes) {
   if (ranks_per_gpu == 1 || plan.problem.ranks == 1) return {};
   if (runs_by_libraries(plan)) return processes ? std::string() : refusal_of_shared_libraries(ranks_per_gpu);
-  const auto copies = [](const Queue& q) { return q.engine == Engine::copy && !q.tasks.empty(); };
-  for (const RankPlan& rank : plan.ranks)
-    if (std::any_of(rank.queues.begin(), rank.queues.end(), copies)) return refusal_of_shared_copies(ranks_per_gpu);
-  return {};
+  return has_copies(plan) ? refusal_of_shared_copies(ranks_per_gpu) : std::string();
 }
 
 std::string refusal_of_gpus(const GpuSurvey& survey, int ranks, bool processes, bool own, bool others,

@@ -29,8 +29,9 @@ std::string refusal_of_given_gpu(const GpuSurvey& survey, int gpu, bool processe
 /// `processes`: as above; library collectives tell ranks by them.
 std::string refusal_of_sharing(const Plan& plan, int ranks_per_gpu, bool processes);
 
-/// What plans that take turns, those of an operator of any M, do not run; empty if they run it.
-std::string refusal_of_turns(const Plan& frame);
+/// What plans that take turns, those of an operator of any M, do not run; empty if they run it. Copies of a plan whose
+/// tasks are not stored are found when these are translated.
+std::string refusal_of_turns(const Plan& plan);
 
 /// What it says of copy engines.
 std::string_view refusal_of_copies_in_turns();

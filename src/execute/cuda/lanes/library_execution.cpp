@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "execute/cuda/lanes/epoch_queue.hpp"
 #include "execute/cuda/lanes/mixed_execution.hpp"
 #include "execute/cuda/libraries/library_steps.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
@@ -24,8 +25,8 @@ using Clock = std::chrono::steady_clock;
 
 // Seconds that the first run of an execution may take, in which the libraries load their kernels.
 constexpr double first_limit = 60;
-// Steps that may be queued: behind more, a launch could wait, without a limit, for a collective that no rank ends.
-constexpr std::size_t most_queued_steps = 512;
+// What plans that take turns are taken to have: they share a queue, whose length is not known when the first is made.
+constexpr std::size_t most_steps_in_turns = 32;
 
 std::string name_of_step(const Plan& plan, int rank, const LibraryStep& step) {
   return label(
@@ -39,10 +40,32 @@ Span::Kind kind_of_step(const LibraryStep& step) {
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
+cudaEvent_t new_event() {
+  cudaEvent_t made = nullptr;
+  IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
+  return made;
+}
+
+class LibraryExecution;
+
+/// What executions that take turns share.
+struct Turn {
+  std::shared_ptr<EpochQueue<LibraryExecution>> queue;
+  std::shared_ptr<SharedRoom> room;
+};
+
 class LibraryExecution final : public StreamExecution {
  public:
+  /// Collective: every step runs once.
   LibraryExecution(std::shared_ptr<SharedLibraries> libraries, const Plan& plan, const CudaOptions& options);
+  /// Not collective: one of several that take turns. The libraries lack nothing for the plan, and no call of the rank
+  /// is under way.
+  LibraryExecution(std::shared_ptr<SharedLibraries> libraries, const Plan& plan, const CudaOptions& options,
+                   const Turn& turn);
   ~LibraryExecution() override;
+
+  /// Whether some graph may hold its calls.
+  bool captured() const { return captured_; }
 
   void look() noexcept override;
   cudaStream_t stream() const override { return streams_.front(); }
@@ -62,9 +85,11 @@ class LibraryExecution final : public StreamExecution {
   void expect_sound() override;
   std::vector<Span> spans() override;
 
+  void translate();
   void expect_captures() const;
   void make_streams();
   void run_first();
+  void load_products(const Addresses& operands, cudaStream_t stream);
   void launch_epoch(const Addresses& operands, cudaStream_t main, cudaEvent_t begun);
   void finish_oldest();
   template <typename Query>
@@ -83,30 +108,44 @@ class LibraryExecution final : public StreamExecution {
   std::unique_ptr<LibrarySteps> steps_;
   std::unique_ptr<StepTimes> times_;  // where a timeline is wanted
   std::vector<cudaStream_t> streams_;
-  std::vector<cudaEvent_t> ended_;           // by step; null where nobody waits for it
-  cudaEvent_t forked_ = nullptr;             // where a captured epoch begins
-  std::vector<cudaEvent_t> begun_, done_;    // of the epochs that are queued, in turn
-  std::uint64_t queued_ = 0, finished_ = 0;  // epochs
-  std::optional<Clock::time_point> oldest_begun_;
-  bool dead_ = false, stuck_ = false;
+  std::vector<cudaEvent_t> ended_;  // by step; null where nobody waits for it
+  cudaEvent_t forked_ = nullptr;    // where a captured epoch begins
+  std::shared_ptr<EpochQueue<LibraryExecution>> queue_;
+  bool loaded_ = false;  // every product has run once
+  bool captured_ = false, dead_ = false, stuck_ = false;
 };
 
 // Delegates, so that the destructor runs, which knows what may be freed, where this throws.
 LibraryExecution::LibraryExecution(std::shared_ptr<SharedLibraries> libraries, const Plan& plan,
                                    const CudaOptions& options)
     : LibraryExecution(options, std::move(libraries), plan) {
-  IMBREX_EXPECTS(library_name.find(options.kernel) != std::string_view::npos,
-                 "no kernel named like '{}' runs plans with library collectives", options.kernel);
+  translate();
+  steps_ = std::make_unique<LibrarySteps>(*libraries_, plan_, program_);
+  queue_ = std::make_shared<EpochQueue<LibraryExecution>>(program_.steps.size());
+  make_streams();
+  run_first();
+  if (options.timeline) times_ = std::make_unique<StepTimes>(program_.steps.size(), runtime::gpu_clock_to_host());
+}
+
+LibraryExecution::LibraryExecution(std::shared_ptr<SharedLibraries> libraries, const Plan& plan,
+                                   const CudaOptions& options, const Turn& turn)
+    : LibraryExecution(options, std::move(libraries), plan) {
+  translate();
+  steps_ = std::make_unique<LibrarySteps>(*libraries_, plan_, program_, *turn.room);
+  queue_ = turn.queue;
+  make_streams();
+  if (options.timeline) times_ = std::make_unique<StepTimes>(program_.steps.size(), runtime::gpu_clock_to_host());
+}
+
+void LibraryExecution::translate() {
+  IMBREX_EXPECTS(library_name.find(options_.kernel) != std::string_view::npos,
+                 "no kernel named like '{}' runs plans with library collectives", options_.kernel);
   // Every rank looks at every rank's part, so that all refuse alike.
   for (int rank = 0; rank < world_.size(); ++rank) {
     LibraryProgram program = library_program(plan_, rank);
     if (rank == world_.rank()) program_ = std::move(program);
   }
   forks_ = std::find(program_.forked.begin(), program_.forked.end(), true) != program_.forked.end();
-  steps_ = std::make_unique<LibrarySteps>(*libraries_, plan_, program_);
-  make_streams();
-  run_first();
-  if (options.timeline) times_ = std::make_unique<StepTimes>(program_.steps.size(), runtime::gpu_clock_to_host());
 }
 
 LibraryExecution::~LibraryExecution() {
@@ -130,9 +169,8 @@ LibraryExecution::~LibraryExecution() {
   }
   cudaSetDevice(libraries_->device());
   for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
-  for (const auto* events : {&ended_, &begun_, &done_})
-    for (cudaEvent_t event : *events)
-      if (event != nullptr) cudaEventDestroy(event);
+  for (cudaEvent_t event : ended_)
+    if (event != nullptr) cudaEventDestroy(event);
   if (forked_ != nullptr) cudaEventDestroy(forked_);
 }
 
@@ -145,19 +183,8 @@ void LibraryExecution::make_streams() {
     IMBREX_CUDA_TRY(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, s == 0 ? least : greatest));
     streams_.push_back(stream);
   }
-  const auto event = [] {
-    cudaEvent_t made = nullptr;
-    IMBREX_CUDA_TRY(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
-    return made;
-  };
-  for (const LibraryStep& step : program_.steps) ended_.push_back(step.awaited ? event() : nullptr);
-  forked_ = event();
-  const std::size_t depth =
-      std::clamp<std::size_t>(most_queued_steps / std::max<std::size_t>(program_.steps.size(), 1), 8, 64);
-  for (std::size_t i = 0; i < depth; ++i) {
-    begun_.push_back(event());
-    done_.push_back(event());
-  }
+  for (const LibraryStep& step : program_.steps) ended_.push_back(step.awaited ? new_event() : nullptr);
+  forked_ = new_event();
 }
 
 // Loads every kernel, and lets NCCL connect, before an epoch counts. Products first: a library that loads a kernel
@@ -183,10 +210,19 @@ void LibraryExecution::run_first() {
     IMBREX_CUDA_TRY(cudaMemsetAsync(any.get(), 0, bytes, stream()));
     run(false);
     run(true);
+    loaded_ = true;
   } catch (const Error&) {
     if (stuck_) static_cast<void>(any.release()), static_cast<void>(gathered.release());
     throw;
   }
+}
+
+// The same of a plan that takes turns, in its first call: what products make of what is in the workspaces, the epoch
+// behind them overwrites. Nothing of this rank's is under way that a kernel which is loaded could wait for.
+void LibraryExecution::load_products(const Addresses& operands, cudaStream_t stream) {
+  for (std::size_t i = 0; i < program_.steps.size(); ++i)
+    if (!std::holds_alternative<Collective>(program_.steps[i].work)) steps_->launch(i, operands, stream);
+  loaded_ = true;
 }
 
 // `main` takes the place of the program's first stream; `begun` is recorded there.
@@ -230,36 +266,38 @@ void LibraryExecution::launch(const Addresses& operands, cudaStream_t stream, Ca
                         static_cast<const void*>(operands.gathered)})
     expect_aligned(p);
   for (const auto& [b, bias, out] : operands.more) expect_aligned(b), expect_aligned(bias), expect_aligned(out);
-  hold_back(world_, options_, queued_);
+  hold_back(world_, options_, queue_->queued);
   const bool captured = call != Call::direct;
+  captured_ = captured_ || captured;
   if (captured) expect_captures();
-  if (!captured && queued_ - finished_ == done_.size()) finish_oldest();
+  if (!captured && queue_->full()) finish_oldest();
   try {
+    if (!loaded_ && !captured) load_products(operands, stream);
     // Where the epoch begins, other streams fork off.
-    const cudaEvent_t begun = captured ? forked_ : begun_[queued_ % begun_.size()];
+    const cudaEvent_t begun = captured ? forked_ : queue_->next().begun;
     if (!captured || forks_) IMBREX_CUDA_TRY(cudaEventRecord(begun, stream));
     launch_epoch(operands, stream, begun);
     if (captured) return;
-    IMBREX_CUDA_TRY(cudaEventRecord(done_[queued_ % done_.size()], stream));
-    ++queued_;
+    IMBREX_CUDA_TRY(cudaEventRecord(queue_->next().done, stream));
+    queue_->next().whose = this;
+    ++queue_->queued;
   } catch (const Error& error) {
     give_up(error.what());
   }
 }
 
 void LibraryExecution::finish_oldest() {
-  const std::uint64_t oldest = finished_;
+  const std::uint64_t oldest = queue_->finished;
   // `look` sees to its limit, and may find that it is over.
-  await_within([&] { return finished_ > oldest ? cudaSuccess : cudaEventQuery(done_[oldest % done_.size()]); }, {});
-  finished_ = oldest + 1;
-  oldest_begun_.reset();
+  await_within([&] { return queue_->finished > oldest ? cudaSuccess : cudaEventQuery(queue_->oldest().done); }, {});
+  if (queue_->finished == oldest) queue_->finish_oldest();
 }
 
 // Replayed graphs have no epochs: on the execution's own stream, where nothing else runs, they are given one's limit.
 void LibraryExecution::await(cudaStream_t stream) {
   expect_sound();
   IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
-  while (finished_ < queued_) finish_oldest();
+  while (queue_->finished < queue_->queued) finish_oldest();
   std::optional<double> limit;
   if (stream == streams_.front()) limit = world_.options().wait_limit;
   await_within([&] { return cudaStreamQuery(stream); }, limit);
@@ -297,20 +335,20 @@ void LibraryExecution::look() noexcept {
   try {
     world_.throw_if_failed();
     libraries_->check();
-    while (finished_ < queued_) {
-      const std::size_t oldest = finished_ % done_.size();
-      const cudaError_t status = cudaEventQuery(done_[oldest]);
+    while (queue_ != nullptr && queue_->finished < queue_->queued) {
+      const EpochQueue<LibraryExecution>::Place& oldest = queue_->oldest();
+      const cudaError_t status = cudaEventQuery(oldest.done);
       if (status == cudaErrorNotReady) {
-        if (!oldest_begun_ && cudaEventQuery(begun_[oldest]) == cudaSuccess) oldest_begun_ = Clock::now();
+        std::optional<Clock::time_point>& since = queue_->oldest_begun;
+        if (!since && cudaEventQuery(oldest.begun) == cudaSuccess) since = Clock::now();
         const double limit = world_.options().wait_limit;
-        if (oldest_begun_ && std::chrono::duration<double>(Clock::now() - *oldest_begun_).count() > limit)
-          end(late(limit));
+        if (since && std::chrono::duration<double>(Clock::now() - *since).count() > limit)
+          end(oldest.whose->late(limit));
         cudaGetLastError();
         return;
       }
       IMBREX_CUDA_TRY(status);
-      ++finished_;
-      oldest_begun_.reset();
+      queue_->finish_oldest();
     }
   } catch (const std::exception& error) {
     end(error.what());
@@ -342,15 +380,14 @@ std::string LibraryExecution::late(double limit) const {
   }
   cudaGetLastError();
   return fmt::format("{} waited longer than {} s for the other ranks in epoch {}", where, limit,
-                     options_.testing.first_epoch + finished_);
+                     options_.testing.first_epoch + queue_->finished);
 }
 
 bool LibraryExecution::busy() const {
   const auto unfinished = [](cudaError_t status) { return status == cudaErrorNotReady; };
   bool found =
       std::any_of(streams_.begin(), streams_.end(), [&](cudaStream_t s) { return unfinished(cudaStreamQuery(s)); });
-  for (std::uint64_t i = finished_; i < queued_; ++i)
-    found = found || unfinished(cudaEventQuery(done_[i % done_.size()]));
+  found = found || (queue_ != nullptr && queue_->busy());
   cudaGetLastError();
   return found;
 }
@@ -375,6 +412,42 @@ void LibraryExecution::give_up(const std::string& message) {
   runtime::fail(world_, message);
 }
 
+class Turns final : public LibraryTurns, public std::enable_shared_from_this<Turns> {
+ public:
+  explicit Turns(std::shared_ptr<SharedLibraries> libraries, const CudaOptions& options)
+      : libraries_(std::move(libraries)), options_(options) {}
+
+  std::string lacks(const Plan& plan) const override { return libraries_->lacks(plan); }
+
+  std::shared_ptr<Execution> prepare(const Plan& plan) override {
+    // Taking and giving back memory, and loading kernels, can wait for what runs, which waits for other ranks.
+    libraries_->calls().drain();
+    dropped_.clear();
+    std::unique_ptr<LibraryExecution> made;
+    try {
+      made = std::make_unique<LibraryExecution>(libraries_, plan, options_, turn_);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::runtime_failure) libraries_->world().fail(error.what());
+      throw;
+    }
+    return {made.release(), [self = shared_from_this()](Execution* e) {
+              self->drop(std::unique_ptr<LibraryExecution>(static_cast<LibraryExecution*>(e)));
+            }};
+  }
+
+ private:
+  // Its last call may be under way.
+  void drop(std::unique_ptr<LibraryExecution> execution) {
+    const std::lock_guard guard(libraries_->calls().lock());
+    (execution->captured() ? held_ : dropped_).push_back(std::move(execution));
+  }
+
+  std::shared_ptr<SharedLibraries> libraries_;
+  CudaOptions options_;
+  Turn turn_{std::make_shared<EpochQueue<LibraryExecution>>(most_steps_in_turns), std::make_shared<SharedRoom>()};
+  std::vector<std::unique_ptr<LibraryExecution>> dropped_, held_;
+};
+
 class PreparingLibraries final : public Libraries {
  public:
   PreparingLibraries(World& world, StreamCalls& calls, int device, int ranks_per_gpu)
@@ -388,6 +461,12 @@ class PreparingLibraries final : public Libraries {
                                            const CudaOptions& options) override {
     return made(
         [&] { return std::make_unique<MixedExecution>(shared_, std::move(lanes), std::move(kernel), options); });
+  }
+
+  std::shared_ptr<LibraryTurns> take_turns(const std::vector<Plan>& plans, const CudaOptions& options) override {
+    // Makes the communicators, loads kernels, and lets NCCL connect as it does for such sizes.
+    for (const Plan& plan : plans) static_cast<void>(prepare(plan, options));
+    return std::make_shared<Turns>(shared_, options);
   }
 
  private:

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "execute/cuda/lanes/lane_plan.hpp"
 #include "execute/cuda/lanes/stream_execution.hpp"
@@ -11,6 +13,22 @@
 namespace imbrex::cuda {
 
 class CudaExecution;
+
+/// Plans that are run one after another, whatever the order, each made ready without the other ranks. They have no
+/// epoch between them: a rank's streams order its calls, collectives those of different ranks.
+class LibraryTurns {
+ public:
+  virtual ~LibraryTurns() = default;
+
+  /// What a collective of the plan needs that only all ranks together could make, in words, the same on every rank;
+  /// empty if it needs nothing.
+  virtual std::string lacks(const Plan& plan) const = 0;
+
+  /// Not collective; the device is selected, and the lock of the calls held. The plan passed check_format and lacks
+  /// nothing. Waits until this rank's calls are over. What is made stays until its last call is over, when its last
+  /// owner has dropped it; where a graph may hold its calls, as long as this.
+  virtual std::shared_ptr<Execution> prepare(const Plan& plan) = 0;
+};
 
 /// What the executions of one executor share: NCCL's communicators and cuBLASLt's handle.
 class Libraries {
@@ -23,6 +41,9 @@ class Libraries {
   /// The same of a plan with library queues beside tiles, which `kernel` runs (lanes/mixed_execution.hpp).
   virtual std::unique_ptr<StreamExecution> prepare(LanePlan lanes, std::unique_ptr<CudaExecution> kernel,
                                                    const CudaOptions& options) = 0;
+
+  /// Collective: for plans that need what `plans` need, of which every step runs once.
+  virtual std::shared_ptr<LibraryTurns> take_turns(const std::vector<Plan>& plans, const CudaOptions& options) = 0;
 };
 
 /// Collective; the device is selected, `calls` outlives what is made. Where more than one rank has a GPU, ranks are

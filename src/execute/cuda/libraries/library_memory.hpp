@@ -1,8 +1,10 @@
 // Where the regions of a plan with library collectives lie on one rank's GPU.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,26 @@ namespace imbrex::cuda {
 /// The caller's operands are aligned to this, workspaces to more.
 inline constexpr std::size_t operand_alignment = 16;
 
+/// Memory of plans that take turns: while one of them runs, all of it is its own. What turns out too small stays with
+/// those that have it.
+class SharedRoom {
+ public:
+  /// At least so many bytes, the same for every plan that asks for this `place` until a larger one does.
+  std::shared_ptr<void> take(std::size_t place, std::size_t bytes) {
+    places_.resize(std::max(places_.size(), place + 1));
+    Place& at = places_[place];
+    if (at.bytes < bytes) at = {bytes, raw_memory(bytes)};
+    return at.memory;
+  }
+
+ private:
+  struct Place {
+    std::size_t bytes = 0;
+    std::shared_ptr<void> memory;
+  };
+  std::vector<Place> places_;
+};
+
 /// The workspaces, and addresses in them and in the caller's operands. One copy of a workspace is enough: streams order
 /// a rank's epochs, collectives those of different ranks. So nothing depends on an epoch's number, and a captured graph
 /// replays as it is.
@@ -26,8 +48,9 @@ inline constexpr std::size_t operand_alignment = 16;
 class LibraryMemory {
  public:
   /// The plan outlives it; the device is selected.
-  /// `given`: where its workspaces lie, by buffer; empty: they are taken here.
-  explicit LibraryMemory(const Plan& plan, std::vector<std::byte*> given = {})
+  /// `given`: where its workspaces lie, by buffer; empty: they are taken here, at the first place of `room` if there is
+  /// one.
+  explicit LibraryMemory(const Plan& plan, std::vector<std::byte*> given = {}, SharedRoom* room = nullptr)
       : plan_(plan), given_(std::move(given)), apart_(plan.buffers.size(), nowhere) {
     std::size_t bytes = 0;
     const auto take = [&](std::size_t size) {
@@ -49,7 +72,7 @@ class LibraryMemory {
           if (const auto* p = std::get_if<Product>(&task.work); p != nullptr && is_single_scale(p->a_scale))
             if (std::size_t& apart = apart_[static_cast<std::size_t>(p->a_scale.buffer)]; apart == nowhere)
               apart = take(static_cast<std::size_t>(buffer(p->a_scale).rows) * operand_alignment);
-    workspaces_ = raw_memory(bytes);
+    workspaces_ = room != nullptr ? room->take(0, bytes) : std::shared_ptr<void>(raw_memory(bytes));
   }
 
   /// The address of the region's first element.
@@ -77,7 +100,7 @@ class LibraryMemory {
   }
 
   /// Keeps the memory from being freed, which would wait for the device.
-  void leak() { static_cast<void>(workspaces_.release()); }
+  void leak() { static_cast<void>(new std::shared_ptr<void>(std::move(workspaces_))); }
 
  private:
   const Buffer& buffer(const Region& r) const { return plan_.buffers[static_cast<std::size_t>(r.buffer)]; }
@@ -110,7 +133,7 @@ class LibraryMemory {
   std::vector<std::int64_t> pitches_;  // by buffer
   std::vector<std::size_t> offsets_;   // of workspaces, by buffer
   std::vector<std::size_t> apart_;     // of second copies
-  RawMemory workspaces_;
+  std::shared_ptr<void> workspaces_;
 };
 
 }  // namespace imbrex::cuda

@@ -25,14 +25,24 @@ LibrarySteps::LibrarySteps(SharedLibraries& libraries, const Plan& plan, const L
                            std::vector<std::byte*> workspaces, int most_sms)
     : libraries_(libraries), plan_(plan), program_(program), memory_(plan, std::move(workspaces)) {
   make_communicators(most_sms);
-  make_gemms();
+  find_communicators(most_sms);
+  make_gemms(nullptr);
+  make_reports();
+}
+
+LibrarySteps::LibrarySteps(SharedLibraries& libraries, const Plan& plan, const LibraryProgram& program,
+                           SharedRoom& room)
+    : libraries_(libraries), plan_(plan), program_(program), memory_(plan, {}, &room) {
+  if (const std::string lack = libraries.lacks(plan); !lack.empty()) IMBREX_EXPECTS(false, "the plan needs {}", lack);
+  find_communicators(0);
+  make_gemms(&room);
   make_reports();
 }
 
 void LibrarySteps::leak() {
   memory_.leak();
   static_cast<void>(kept_.release());
-  for (RawMemory& memory : scratch_) static_cast<void>(memory.release());
+  static_cast<void>(new std::vector<std::shared_ptr<void>>(std::move(scratch_)));
 }
 
 // NCCL is loaded only where a plan needs it.
@@ -42,16 +52,20 @@ void LibrarySteps::make_communicators(int most_sms) {
     if (parts.front()->backend == Backend::nccl)
       rank_sets.insert(ranks_of(*parts.front(), plan_));
     else
-      own_ = &libraries_.collectives();
+      static_cast<void>(libraries_.collectives());
   libraries_.make_communicators(rank_sets, most_sms);
+}
+
+void LibrarySteps::find_communicators(int most_sms) {
   for (const LibraryStep& step : program_.steps) {
     const auto* work = std::get_if<Collective>(&step.work);
+    if (work != nullptr && work->backend != Backend::nccl) own_ = &libraries_.collectives();
     const bool nccl = work != nullptr && work->backend == Backend::nccl;
     communicators_.push_back(nccl ? &libraries_.communicator(ranks_of(*work, plan_), most_sms) : nullptr);
   }
 }
 
-void LibrarySteps::make_gemms() {
+void LibrarySteps::make_gemms(SharedRoom* room) {
   std::vector<std::size_t> bytes(program_.forked.size());
   for (const LibraryStep& step : program_.steps) {
     gemms_.emplace_back();
@@ -76,7 +90,9 @@ void LibrarySteps::make_gemms() {
     gemms_.back() = std::make_unique<LibraryGemm>(libraries_.handle(), shape, p->algorithm);
     bytes[step.stream] = std::max(bytes[step.stream], scales_at(*gemms_.back()) + moved_scale_bytes(*p));
   }
-  for (const std::size_t b : bytes) scratch_.push_back(raw_memory(b));
+  // Behind the workspaces.
+  for (std::size_t s = 0; s < bytes.size(); ++s)
+    scratch_.push_back(room != nullptr ? room->take(s + 1, bytes[s]) : std::shared_ptr<void>(raw_memory(bytes[s])));
 }
 
 // A codec's collectives of an epoch, of which a later one overwrites the report of an earlier one.

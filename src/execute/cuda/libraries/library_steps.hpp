@@ -23,6 +23,8 @@ class LibrarySteps {
   /// take; 0: as many as it likes.
   LibrarySteps(SharedLibraries& libraries, const Plan& plan, const LibraryProgram& program,
                std::vector<std::byte*> workspaces = {}, int most_sms = 0);
+  /// Not collective: the libraries lack nothing for the plan, one of those that have `room` in turn.
+  LibrarySteps(SharedLibraries& libraries, const Plan& plan, const LibraryProgram& program, SharedRoom& room);
 
   /// Queues step `i` of the program, once.
   void launch(std::size_t i, const Addresses& operands, cudaStream_t stream) const;
@@ -37,7 +39,8 @@ class LibrarySteps {
   const Buffer& buffer(const Region& r) const { return plan_.buffers[static_cast<std::size_t>(r.buffer)]; }
   std::byte* at(const Region& r, const Addresses& operands) const { return memory_.at(r, operands); }
   void make_communicators(int most_sms);
-  void make_gemms();
+  void find_communicators(int most_sms);
+  void make_gemms(SharedRoom* room);
   void make_reports();
   void copy(const Transfer& transfer, const Addresses& operands, cudaStream_t stream) const;
   /// Behind what wrote `to`: where its rows lie apart, too.
@@ -59,7 +62,7 @@ class LibrarySteps {
   std::vector<runtime::Communicator*> communicators_;  // by step; null: none of NCCL's
   std::vector<KeptReport*> reports_;                   // by step; null: no codec. In kept_
   RawMemory kept_;
-  std::vector<RawMemory> scratch_;  // of products, by stream
+  std::vector<std::shared_ptr<void>> scratch_;  // of products, by stream
 };
 
 }  // namespace imbrex::cuda

@@ -1,10 +1,14 @@
 #include "execute/cuda/libraries/shared_libraries.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 #include <exception>
 #include <thread>
 
+#include "execute/layout.hpp"
 #include "runtime/bootstrap/nccl_hosts.hpp"
 #include "runtime/cuda/device.hpp"
 
@@ -39,6 +43,19 @@ void SharedLibraries::make_communicators(const std::set<std::vector<int>>& rank_
     if (std::binary_search(ranks.begin(), ranks.end(), world_.rank()))
       communicators_[{most_sms, ranks}] = std::move(made);
   }
+}
+
+std::string SharedLibraries::lacks(const Plan& plan) const {
+  for (const auto& [number, parts] : execute::collective_groups(plan)) {
+    const std::vector<int> ranks = ranks_of(*parts.front(), plan);
+    if (parts.front()->backend != Backend::nccl) {
+      if (collectives_ == nullptr) return "Imbrex' own collectives, which no plan needed when they could be made";
+    } else if (!made_.contains({0, ranks})) {
+      return fmt::format("a communicator of ranks {}, which no plan needed when one could be made",
+                         fmt::join(ranks, ", "));
+    }
+  }
+  return {};
 }
 
 CudaCollectives& SharedLibraries::collectives() {

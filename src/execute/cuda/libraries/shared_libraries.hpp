@@ -11,6 +11,7 @@
 
 #include "collectives/cuda/cuda_collectives.hpp"
 #include "execute/cuda/lanes/stream_calls.hpp"
+#include "imbrex/plan.hpp"
 #include "runtime/cuda/libraries/cublas_lt.hpp"
 #include "runtime/cuda/libraries/nccl.hpp"
 
@@ -38,6 +39,9 @@ class SharedLibraries {
   runtime::Communicator& communicator(const std::vector<int>& ranks, int most_sms = 0) const {
     return *communicators_.at({most_sms, ranks});
   }
+
+  /// What a collective of the plan needs that is not there, in words; empty if nothing.
+  std::string lacks(const Plan& plan) const;
 
   /// Why all-to-alls of the communicators are not captured, the same on every rank; empty if they are.
   const std::string& why_no_captured_all_to_all() const { return why_no_captures_; }
