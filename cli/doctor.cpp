@@ -17,6 +17,7 @@
 #include "imbrex/gpu.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/world.hpp"
+#include "jobs/limits.hpp"
 
 namespace imbrex::cli {
 namespace {
@@ -237,15 +238,21 @@ void examine_nccl(Examination& exam) {
 }  // namespace
 
 void add_doctor(Program& program) {
-  add_command(
+  const auto limits = std::make_shared<bool>(false);
+  CLI::App& doctor = add_command(
       program, "doctor",
       "Says what this machine offers to Imbrex, and what is missing.\n"
       "Cores, memory, BLAS, the kernel's means of sharing memory, GPUs and how they are linked, and launchers. Takes\n"
       "about a quarter of a second, and some more to start the driver of GPUs. Exits 0 if ranks can run here, else 3.",
       "Examples:\n"
       "  imbrex doctor\n"
-      "  imbrex doctor --json report.json",
-      [&program] {
+      "  imbrex doctor --json report.json\n"
+      "  imbrex doctor --limits > limits.md",
+      [&program, limits] {
+        if (*limits) {
+          print_text(jobs::limits_page());
+          return 0;
+        }
         Examination exam(program);
         examine_cpu(exam);
         examine_kernel(exam);
@@ -258,6 +265,8 @@ void add_doctor(Program& program) {
         print_json(program, report);
         return exam.missing_ ? static_cast<int>(ErrorCode::runtime_failure) : 0;
       });
+  doctor.add_flag("--limits", *limits,
+                  "Print docs/limits.md instead: which operators run with what, by the code's own checks");
 }
 
 }  // namespace imbrex::cli
