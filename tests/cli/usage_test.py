@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import unittest
+from pathlib import Path
 
 from program import COMMANDS, PROGRAM, Case
 
@@ -225,6 +226,10 @@ class Machine(Case):
         self.assertTrue(result["able"])
         self.assertLessEqual({"cores", "memory", "BLAS", "memfd", "pidfd", "CUDA", "GPUs", "launcher"},
                              {finding["what"] for finding in result["findings"]})
+
+    def test_doctor_prints_what_runs_where(self):
+        page = Path(__file__).resolve().parents[2] / "docs/limits.md"
+        self.assertEqual(self.run_program("doctor", "--limits")[0], page.read_text())
 
     def test_env(self):
         variables = {v["name"]: v for v in self.json_of("env", environment={"IMBREX_WAIT_LIMIT": "7"})}
