@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import unittest
+from pathlib import Path
 
 from program import COMMANDS, PROGRAM, Case
 
@@ -234,6 +235,10 @@ class Machine(Case):
         self.assertIn("IMBREX_PEER_ACCESS=0", strategies["fused"]["why"])
         if not self.json_of("doctor")["gpus"]:
             self.assertTrue(all(s["runs"] for name, s in strategies.items() if name != "fused"))
+
+    def test_doctor_prints_what_runs_where(self):
+        page = Path(__file__).resolve().parents[2] / "docs/limits.md"
+        self.assertEqual(self.run_program("doctor", "--limits")[0], page.read_text())
 
     def test_env(self):
         variables = {v["name"]: v for v in self.json_of("env", environment={"IMBREX_WAIT_LIMIT": "7"})}

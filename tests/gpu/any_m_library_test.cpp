@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "execute/cuda/lanes/graph.hpp"
@@ -47,37 +48,43 @@ GemmShape with_list(GemmShape shape) {
   return shape;
 }
 
-class GpuAnyMByLibraries : public testing::TestWithParam<int> {};
+const std::vector<Kind>& kinds() {
+  constexpr std::int64_t m = 24 * 16;
+  static const std::vector<Kind> all{
+      {Operator::gemm_reduce_scatter, {m, 512, 384, Type::bf16}, Strategy::sequential},
+      {Operator::all_gather_gemm, {m, 768, 256, Type::bf16, true}, Strategy::decomposed, {}, nullptr, 300},
+      {Operator::all_gather_gemm, with_list({m, 768, 256, Type::bf16}), Strategy::sequential, {}, nullptr, 300},
+      {Operator::gemm_all_reduce, {200, 512, 384, Type::fp16, true}, Strategy::sequential, Transport::store},
+      {Operator::gemm_all_reduce, {200, 512, 384, Type::bf16}, Strategy::sequential, {}, "int8"},
+      {Operator::gemm_reduce_scatter, {m, 512, 384, Type::bf16}, Strategy::decomposed, {}, "int4", 300}};
+  return all;
+}
+
+/// Ranks, and the number of a kind.
+class GpuAnyMByLibraries : public testing::TestWithParam<std::tuple<int, int>> {};
 
 TEST_P(GpuAnyMByLibraries, GivesTheBitsOfAnOperatorMadeForIt) {
   NEEDS_LIBRARIES;
-  NEEDS_GPUS(GetParam());
-  const std::int64_t m = 24 * 16;
-  for (const Kind& kind :
-       {Kind{Operator::gemm_reduce_scatter, {m, 512, 384, Type::bf16}, Strategy::sequential},
-        Kind{Operator::all_gather_gemm, {m, 768, 256, Type::bf16, true}, Strategy::decomposed, {}, nullptr, 300},
-        Kind{Operator::all_gather_gemm, with_list({m, 768, 256, Type::bf16}), Strategy::sequential, {}, nullptr, 200},
-        Kind{Operator::gemm_all_reduce, {200, 512, 384, Type::fp16, true}, Strategy::sequential, Transport::store},
-        Kind{Operator::gemm_all_reduce, {200, 512, 384, Type::bf16}, Strategy::sequential, {}, "int8"},
-        Kind{Operator::gemm_reduce_scatter, {m, 512, 384, Type::bf16}, Strategy::decomposed, {}, "int4", 300}}) {
-    if (GetParam() == 1 && (kind.codec != nullptr || kind.transport)) continue;  // there is nothing to send
-    EXPECT_EQ(on_ranks(GetParam(), 30,
-                       [&](World& world) {
-                         AnyM any(world, kind.op, kind.shape, options_of(kind));
-                         call_any(world, any, 40, kind.calls);
-                         if (kind.codec != nullptr) {
-                           EXPECT_GT(any.made->codec_report().groups, 0);
-                         }
-                       }),
-              0)
-        << text_of(kind);
-  }
+  const auto [ranks, number] = GetParam();
+  NEEDS_GPUS(ranks);
+  const Kind& kind = kinds()[static_cast<std::size_t>(number)];
+  if (ranks == 1 && (kind.codec != nullptr || kind.transport)) GTEST_SKIP() << "one rank sends nothing";
+  EXPECT_EQ(on_ranks(ranks, 30,
+                     [&](World& world) {
+                       AnyM any(world, kind.op, kind.shape, options_of(kind));
+                       call_any(world, any, test::many, kind.calls);
+                       if (kind.codec == nullptr) return;
+                       EXPECT_GT(any.made->codec_report().groups, 0);
+                     }),
+            0)
+      << text_of(kind);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, GpuAnyMByLibraries, testing::Values(1, 4), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(RanksAndKinds, GpuAnyMByLibraries,
+                         testing::Combine(testing::Values(1, 4), testing::Range(0, 6)));
 
 // Kernels that keep an account of epochs, and libraries, which have none, one after another.
-TEST(GpuAnyMByLibraries, TakesTurnsWithFusedPlans) {
+TEST(GpuAnyMInTurn, TakesTurnsWithFusedPlans) {
   NEEDS_LIBRARIES;
   NEEDS_GPUS(1);
   EXPECT_EQ(on_ranks(test::most_ranks(), 30,
@@ -106,7 +113,7 @@ TEST(GpuAnyMByLibraries, TakesTurnsWithFusedPlans) {
 }
 
 // The plan of a call that was captured leaves the cache meanwhile, and stays.
-TEST(GpuAnyMByLibraries, ReplaysFromGraphs) {
+TEST(GpuAnyMInTurn, ReplaysFromGraphs) {
   NEEDS_LIBRARIES;
   NEEDS_GPUS(1);
   EXPECT_EQ(

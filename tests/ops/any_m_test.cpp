@@ -105,7 +105,8 @@ std::string text_of(const Case& c) {
   const Problem& p = c.problem;
   return fmt::format("{} {} x {} x {}, more N {} {}{}, on {} ranks, {}, strategy {}{}{}", name_of(p.op), p.m, p.n, p.k,
                      p.more_n[0], p.more_n[1], p.gathered_a ? ", gathered A" : "", p.ranks, name_of(p.type),
-                     c.options.strategy ? name_of(*c.options.strategy) : "any", c.options.knobs ? ", knobs given" : "");
+                     c.options.strategy ? name_of(*c.options.strategy) : "any", c.options.knobs ? ", knobs given" : "",
+                     c.options.codec ? ", int8" : "");
 }
 
 GemmShape shape_of(const Problem& p) {
