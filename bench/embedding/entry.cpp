@@ -30,10 +30,10 @@ extern "C" {
 const char* embedding_error() { return message.c_str(); }
 
 /// A lookup in `tables` tables, side by side in the output: rows[t] rows of dims[t] columns at addresses[t]. Types as
-/// in embedding::RowType and imbrex::Type; 0 bytes, 0 blocks: the usual. Null: see embedding_error.
+/// in embedding::RowType and imbrex::Type; 0 bytes, 0 blocks, 0 kept bytes: the usual. Null: see embedding_error.
 void* embedding_make(int tables, const std::int64_t* rows, const std::int32_t* dims, void* const* addresses,
                      int row_type, std::int64_t batch, int out_type, std::uint32_t item_bytes,
-                     std::uint32_t blocks_per_sm) {
+                     std::uint32_t blocks_per_sm, std::int64_t kept_bytes) {
   CudaLookUp* made = nullptr;
   told([&] {
     std::vector<Table> table;
@@ -44,7 +44,7 @@ void* embedding_make(int tables, const std::int64_t* rows, const std::int32_t* d
       column += dims[t];
     }
     made = new CudaLookUp({table.data(), tables, type}, {batch, static_cast<imbrex::Type>(out_type), column},
-                          {item_bytes, blocks_per_sm, 0});
+                          {item_bytes, blocks_per_sm, 0, kept_bytes});
   });
   return made;
 }

@@ -94,7 +94,18 @@ def load(path: str) -> ctypes.CDLL:
     pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
     library.embedding_error.restype = ctypes.c_char_p
     library.embedding_make.restype = pointer
-    library.embedding_make.argtypes = [number, pointer, pointer, pointer, number, size, number, ctypes.c_uint32, ctypes.c_uint32]
+    library.embedding_make.argtypes = [
+        number,
+        pointer,
+        pointer,
+        pointer,
+        number,
+        size,
+        number,
+        ctypes.c_uint32,
+        ctypes.c_uint32,
+        size,
+    ]
     library.embedding_free.argtypes = [pointer]
     library.embedding_launch.argtypes = [pointer, pointer, pointer, size, size, number, pointer, pointer]
     library.embedding_check.argtypes = [pointer, pointer, pointer, size, size, number, pointer]
@@ -156,14 +167,14 @@ class Tables:
 
 
 class Ours:
-    def __init__(self, library: ctypes.CDLL, tables: Tables, batch: int, item_bytes: int = 0, blocks: int = 0) -> None:
+    def __init__(self, library: ctypes.CDLL, tables: Tables, batch: int, tuning: tuple[int, int, int] = (0, 0, 0)) -> None:
         count = len(tables.rows)
         rows = (ctypes.c_int64 * count)(*tables.rows)
         dims = (ctypes.c_int32 * count)(*[tables.dim] * count)
         addresses = (ctypes.c_void_p * count)(*[view.data_ptr() for view in tables.views])
         self.library, self.batch = library, batch
         self.made = library.embedding_make(
-            count, rows, dims, addresses, ROW_TYPES[tables.kind], batch, OUT_TYPES[tables.kind], item_bytes, blocks
+            count, rows, dims, addresses, ROW_TYPES[tables.kind], batch, OUT_TYPES[tables.kind], *tuning
         )
         if not self.made:
             raise RuntimeError(library.embedding_error().decode())
@@ -376,16 +387,18 @@ def measure_cell(
 
 
 def sweep(library: ctypes.CDLL, tables: Tables, batch: int, lookups: list[Lookup]) -> list[dict[str, Any]]:
+    """Bytes of an item, blocks an SM, and tables of more bytes than these leave the second level first; 0: none does."""
     found = []
-    for blocks in (1, 2, 3):
-        for item_bytes in (4096, 8192, 16384, 32768, 65536):
-            ours = Ours(library, tables, batch, item_bytes, blocks)
-            turns = Turns(ours, lookups)
-            for _ in range(5):
-                turns.turn()
-            found.append({"blocks_per_sm": blocks, "item_bytes": item_bytes, "us": turns.seconds() * 1e6})
-            del turns
-            ours.free()
+    tunings = [(item, blocks, 0) for blocks in (1, 2, 3) for item in (8192, 16384, 32768, 65536)]
+    tunings += [(item, 3, kept << 20) for kept in (8, 64) for item in (16384, 32768)]
+    for tuning in tunings:
+        ours = Ours(library, tables, batch, tuning)
+        turns = Turns(ours, lookups)
+        for _ in range(7):
+            turns.turn()
+        found.append({"item_bytes": tuning[0], "blocks_per_sm": tuning[1], "kept_bytes": tuning[2], "us": turns.seconds() * 1e6})
+        del turns
+        ours.free()
     return found
 
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "base/ceil_div.hpp"
 #include "base/cuda_check.hpp"
@@ -31,8 +32,10 @@ const void* look_up_kernel(RowType rows, int columns, Type out, bool weighted) {
 
 namespace {
 
-// As measured: bytes that a warp gathers and stores between two looks at what is left.
+// Bytes that a warp gathers and stores between two looks at what is left.
 constexpr std::uint32_t usual_item_bytes = 16384;
+// None leaves first: popular rows of large tables come again, too.
+constexpr std::int64_t usual_kept_bytes = std::numeric_limits<std::int64_t>::max();
 
 std::uint32_t shared_bytes(std::uint32_t pieces) { return (pieces + 1) * 4 + (pieces + 1) / 2 * 4; }
 
@@ -66,6 +69,7 @@ CudaLookUp::CudaLookUp(const Tables& tables, const LookUpShape& shape, const Loo
                  "slices = {}: from 1 to {}, and at most one a row of {}", shape.slices, most_slices,
                  shape.batch / shape.ranks);
   if (tuning_.item_bytes == 0) tuning_.item_bytes = usual_item_bytes;
+  if (tuning_.kept_bytes == 0) tuning_.kept_bytes = usual_kept_bytes;
   narrow_ = cut(4);
   if (fits_wide(tables_, type_, shape_)) wide_ = cut(8);
   int device = 0, multiprocessors = 0, per_sm = 0;
@@ -135,6 +139,7 @@ void CudaLookUp::launch(const Bags& bags, void* const* parts, cudaStream_t strea
   args.slices = slices, args.part_rows = args.batch / ranks;
   args.slice_rows = static_cast<std::uint32_t>(base::ceil_div(args.part_rows, slices));
   args.item_bytes = tuning_.item_bytes;
+  args.kept_bytes = static_cast<std::uint64_t>(tuning_.kept_bytes);
   args.wide = bags.type == IndexType::int64, args.mean = bags.pooling == Pooling::mean;
   if (peers != nullptr) {
     IMBREX_EXPECTS(peers->to.size() == ranks && peers->group.readers == blocks_,

@@ -25,6 +25,7 @@ struct LookUpTuning {
   std::uint32_t item_bytes = 0;     ///< that a warp takes at once
   std::uint32_t blocks_per_sm = 0;  ///< at most as many as fit
   std::uint32_t blocks = 0;         ///< of the launch; at most as many as fit
+  std::int64_t kept_bytes = 0;      ///< rows of tables of more bytes leave the second level first
 };
 
 /// How it works together with peers: all of it in place for each epoch, so that a captured launch replays.

@@ -140,6 +140,7 @@ __device__ __forceinline__ void add_bags(const LookUpArgs& a, const Piece& piece
   const std::uint32_t last = first_bag(ends, bags, team + 1, teams);
   std::uint32_t at = ends[bag];
   const std::uint32_t end = ends[last];
+  const std::uint64_t policy = cache_policy(std::uint64_t{piece.count} * piece.pitch > a.kept_bytes);
   const std::byte* rows = piece.rows + place * Held::bytes;
   out += std::uint64_t{bag} * a.out_pitch + place * (columns * size_of(out_type));
 
@@ -191,7 +192,7 @@ __device__ __forceinline__ void add_bags(const LookUpArgs& a, const Piece& piece
     for (std::uint32_t u = 0; u < rows_in_flight; ++u) {
       const std::uint32_t r = __shfl_sync(all_lanes, row, static_cast<int>(base + u));
       const std::byte* from = rows + std::uint64_t{r} * piece.pitch;
-      load_vector(held[u], from, from - place * Held::bytes + piece.scale, r != no_row && holds);
+      load_vector(held[u], from, from - place * Held::bytes + piece.scale, r != no_row && holds, policy);
     }
     at += rows_in_flight;
     fetch();

@@ -63,7 +63,8 @@ struct LookUpArgs {
   Findings* findings;
   device::Group group;  ///< its readers are the blocks of the launch
   std::uint64_t out_pitch,
-      done_step;  ///< bytes from row to row of the output, from a slice's counter to the next one's
+      done_step;             ///< bytes from row to row of the output, from a slice's counter to the next one's
+  std::uint64_t kept_bytes;  ///< rows of larger tables leave the second level first
   std::uint32_t piece_count;
   std::uint32_t count;  ///< indices
   std::uint32_t batch;

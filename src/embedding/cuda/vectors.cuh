@@ -23,38 +23,51 @@ struct Vector<RowType::int8, columns> {
   float scale, bias;
 };
 
+/// How long the second level keeps what a load brings: as all else, or as what goes first.
+__device__ __forceinline__ std::uint64_t cache_policy(bool goes_first) {
+  std::uint64_t first, normal;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+  return goes_first ? first : normal;
+}
+
 // Rows pass by the first level, which keeps indices and offsets. Nothing is read, and all is zero, where `there` is
 // not. NOTE: volatile, so that the loads of all rows in flight stay before the first one's use.
-__device__ __forceinline__ void load_words(std::uint32_t (&to)[4], const std::byte* at, std::uint32_t there) {
+__device__ __forceinline__ void load_words(std::uint32_t (&to)[4], const std::byte* at, std::uint32_t there,
+                                           std::uint64_t policy) {
   asm volatile(
       "{.reg .pred p; setp.ne.u32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;\n\t"
-      "@p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];}"
+      "@p ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %6;}"
       : "=&r"(to[0]), "=&r"(to[1]), "=&r"(to[2]), "=&r"(to[3])
-      : "l"(at), "r"(there));
+      : "l"(at), "r"(there), "l"(policy));
 }
-__device__ __forceinline__ void load_words(std::uint32_t (&to)[2], const std::byte* at, std::uint32_t there) {
+__device__ __forceinline__ void load_words(std::uint32_t (&to)[2], const std::byte* at, std::uint32_t there,
+                                           std::uint64_t policy) {
   asm volatile(
       "{.reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;\n\t"
-      "@p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];}"
+      "@p ld.global.nc.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], %4;}"
       : "=&r"(to[0]), "=&r"(to[1])
-      : "l"(at), "r"(there));
+      : "l"(at), "r"(there), "l"(policy));
 }
-__device__ __forceinline__ void load_words(std::uint32_t (&to)[1], const std::byte* at, std::uint32_t there) {
-  asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0;\n\t@p ld.global.nc.L1::no_allocate.u32 %0, [%1];}"
-               : "=&r"(to[0])
-               : "l"(at), "r"(there));
+__device__ __forceinline__ void load_words(std::uint32_t (&to)[1], const std::byte* at, std::uint32_t there,
+                                           std::uint64_t policy) {
+  asm volatile(
+      "{.reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0;\n\t@p ld.global.nc.L1::no_allocate.L2::cache_hint.u32 %0, "
+      "[%1], %3;}"
+      : "=&r"(to[0])
+      : "l"(at), "r"(there), "l"(policy));
 }
 
 /// `scale`: where the row's scale and bias lie, for int8.
 template <RowType type, int columns>
 __device__ __forceinline__ void load_vector(Vector<type, columns>& to, const std::byte* at, const std::byte* scale,
-                                            std::uint32_t there) {
-  load_words(to.word, at, there);
+                                            std::uint32_t there, std::uint64_t policy) {
+  load_words(to.word, at, there, policy);
   if constexpr (type == RowType::int8) {
     // They lie behind all columns, and are read by all lanes of a team.
     std::uint32_t one[1], other[1];
-    load_words(one, scale, there);
-    load_words(other, scale + 4, there);
+    load_words(one, scale, there, policy);
+    load_words(other, scale + 4, there, policy);
     to.scale = codec::float_of(one[0]), to.bias = codec::float_of(other[0]);
   }
 }
