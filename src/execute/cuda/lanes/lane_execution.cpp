@@ -4,7 +4,6 @@
 #include <thread>
 #include <utility>
 
-#include "execute/cuda/lanes/libraries.hpp"
 #include "execute/layout.hpp"
 #include "runtime/cuda/await_stream.hpp"
 #include "runtime/cuda/gpu_clock.hpp"
@@ -15,8 +14,6 @@ namespace {
 
 // Seconds that the first run of an execution may take, in which the libraries load their kernels.
 constexpr double first_limit = 60;
-// What plans that take turns are taken to have: they share a queue, whose length is not known when the first is made.
-constexpr std::size_t most_steps_in_turns = 32;
 // What ended collectives, and what waits for them, may take to leave the GPU.
 constexpr auto patience = std::chrono::seconds(5);
 
@@ -436,77 +433,6 @@ void LaneExecution::end(const std::string& message) noexcept {
 void LaneExecution::give_up(const std::string& message) {
   end(message);
   runtime::fail(world_, message);
-}
-
-namespace {
-
-class Turns final : public LibraryTurns, public std::enable_shared_from_this<Turns> {
- public:
-  Turns(std::shared_ptr<SharedLibraries> libraries, const CudaOptions& options)
-      : libraries_(std::move(libraries)), options_(options) {}
-
-  std::string lacks(const Plan& plan) const override { return libraries_->lacks(plan); }
-
-  std::shared_ptr<Execution> prepare(LanePlan lanes) override {
-    // Taking and giving back memory, and loading kernels, can wait for what runs, which waits for other ranks.
-    libraries_->calls().drain();
-    dropped_.clear();
-    std::unique_ptr<LaneExecution> made;
-    try {
-      made = std::make_unique<LaneExecution>(libraries_, std::move(lanes), options_, turn_);
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::runtime_failure) libraries_->world().fail(error.what());
-      throw;
-    }
-    return {made.release(), [self = shared_from_this()](Execution* e) {
-              self->drop(std::unique_ptr<LaneExecution>(static_cast<LaneExecution*>(e)));
-            }};
-  }
-
- private:
-  // Its last call may be under way.
-  void drop(std::unique_ptr<LaneExecution> execution) {
-    const std::lock_guard guard(libraries_->calls().lock());
-    (execution->captured() ? held_ : dropped_).push_back(std::move(execution));
-  }
-
-  std::shared_ptr<SharedLibraries> libraries_;
-  CudaOptions options_;
-  LaneExecution::Turn turn_{std::make_shared<EpochQueue<LaneExecution>>(most_steps_in_turns),
-                            std::make_shared<SharedRoom>()};
-  std::vector<std::unique_ptr<LaneExecution>> dropped_, held_;
-};
-
-class PreparingLibraries final : public Libraries {
- public:
-  PreparingLibraries(World& world, StreamCalls& calls, int device, int ranks_per_gpu)
-      : shared_(std::make_shared<SharedLibraries>(world, calls, device, ranks_per_gpu)) {}
-
-  std::unique_ptr<StreamExecution> prepare(LanePlan lanes, std::unique_ptr<CudaExecution> kernel,
-                                           const CudaOptions& options) override {
-    try {
-      return std::make_unique<LaneExecution>(shared_, std::move(lanes), std::move(kernel), options);
-    } catch (const Error& error) {
-      // Refusals are alike on all ranks; any other failure the others must learn of.
-      if (error.code() == ErrorCode::runtime_failure) shared_->world().fail(error.what());
-      throw;
-    }
-  }
-
-  std::shared_ptr<LibraryTurns> take_turns(std::vector<LanePlan> plans, const CudaOptions& options) override {
-    // Makes the communicators, loads kernels, and lets NCCL connect as it does for such sizes.
-    for (LanePlan& lanes : plans) static_cast<void>(prepare(std::move(lanes), nullptr, options));
-    return std::make_shared<Turns>(shared_, options);
-  }
-
- private:
-  std::shared_ptr<SharedLibraries> shared_;
-};
-
-}  // namespace
-
-std::shared_ptr<Libraries> make_libraries(World& world, StreamCalls& calls, int device, int ranks_per_gpu) {
-  return std::make_shared<PreparingLibraries>(world, calls, device, ranks_per_gpu);
 }
 
 }  // namespace imbrex::cuda
