@@ -37,8 +37,6 @@ constexpr std::uint32_t usual_item_bytes = 16384;
 // None leaves first: popular rows of large tables come again, too.
 constexpr std::int64_t usual_kept_bytes = std::numeric_limits<std::int64_t>::max();
 
-std::uint32_t shared_bytes(std::uint32_t pieces) { return (pieces + 1) * 4 + (pieces + 1) / 2 * 4; }
-
 // Whether lanes can hold 8 columns of each table, and store them.
 bool fits_wide(const std::vector<Table>& tables, RowType type, const LookUpShape& shape) {
   if (type == RowType::fp32) return false;
@@ -81,7 +79,7 @@ CudaLookUp::CudaLookUp(const Tables& tables, const LookUpShape& shape, const Loo
     if (c->pieces == nullptr) continue;
     for (const bool weighted : {false, true}) {
       IMBREX_CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-          &per_sm, look_up_kernel(type_, c->columns, shape_.out, weighted), look_up_threads, shared_bytes(c->count)));
+          &per_sm, look_up_kernel(type_, c->columns, shape_.out, weighted), look_up_threads, cut_bytes(c->count)));
       fit = std::min(fit, static_cast<std::uint32_t>(per_sm));
     }
   }
@@ -153,8 +151,7 @@ void CudaLookUp::launch(const Bags& bags, void* const* parts, cudaStream_t strea
   for (std::uint32_t d = 0; d < ranks; ++d) args.to[d].out = parts[d];
   void* parameters[] = {&args};
   IMBREX_CUDA_TRY(cudaLaunchKernel(look_up_kernel(type_, cutting.columns, shape_.out, bags.weights != nullptr),
-                                   dim3(blocks_), dim3(look_up_threads), parameters, shared_bytes(cutting.count),
-                                   stream));
+                                   dim3(blocks_), dim3(look_up_threads), parameters, cut_bytes(cutting.count), stream));
 }
 
 std::int64_t CudaLookUp::findings(const Bags& bags, cudaStream_t stream, Misfits misfits) {

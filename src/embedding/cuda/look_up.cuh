@@ -30,13 +30,11 @@ __device__ __forceinline__ std::uint32_t table_begin(const LookUpArgs& a, std::u
   return offset <= a.count ? static_cast<std::uint32_t>(offset) : a.count;
 }
 
-/// How items are cut, in shared memory: the same in all blocks.
+/// How items are cut, in the cut_bytes of shared memory: the same in all blocks.
 struct Cut {
   std::uint32_t* first;  ///< [pieces + 1] the first item of each piece in a slice
   std::uint16_t* bags;   ///< [pieces] that an item has
 };
-
-constexpr std::uint32_t cut_bytes(std::uint32_t pieces) { return (pieces + 1) * 4 + (pieces + 1) / 2 * 4; }
 
 /// By the whole block.
 template <int row_bytes, int sum_bytes>

@@ -79,6 +79,9 @@ struct LookUpArgs {
 };
 static_assert(sizeof(LookUpArgs) < 4096 - 512);
 
+/// Bytes of shared memory that a launch is given, for how its items are cut.
+constexpr std::uint32_t cut_bytes(std::uint32_t pieces) { return (pieces + 1) * 4 + (pieces + 1) / 2 * 4; }
+
 /// The kernel for vectors of so many columns a lane: 8, or 4 where alignment asks for it and for rows of fp32. Null
 /// where there is none.
 const void* look_up_kernel(RowType rows, int columns, Type out, bool weighted);
