@@ -282,9 +282,9 @@ TEST(GpuSignaled, ReplaysOfLibrariesAloneEndWithAProcess) {
   NEEDS_LIBRARIES;
   for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed})
     for (const When when : {When::before_replays, When::in_a_replay, When::between_replays})
-      test::expect_others_told(
-          {make_plan({Operator::gemm_reduce_scatter, 512, 512, 512, ranks, Type::fp16}, strategy, {}),
-           test::LossCase::How::ends, when, 30});
+      test::expect_others_told({make_plan({Operator::gemm_reduce_scatter, 512, 512, 512, ranks, Type::fp16}, strategy,
+                                          {.partial = Type::fp16}),
+                                test::LossCase::How::ends, when, 30});
 }
 
 }  // namespace
