@@ -12,11 +12,11 @@ DEVICE = os.environ.get("IMBREX_TEST_DEVICE", "cpu")
 
 def backend_of(rank: int) -> str:
     """Makes the tests' device the default, and says which backends ranks talk by. Ranks share too few GPUs."""
+    torch.set_default_device(DEVICE)
     if DEVICE == "cpu":
         return "gloo"
     os.environ.update(NCCL_HOSTID=f"rank{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
     torch.cuda.set_device(rank % torch.cuda.device_count())
-    torch.set_default_device("cuda")
     # What the drop-in hands back to torch's own kernels runs as products and collectives: symmetric memory wants a GPU
     # for each rank.
     symmetric._is_test_mode = True

@@ -164,7 +164,7 @@ def hands_back() -> dict[str, int]:
     single = [group_of(r) for r in range(4)][rank].group_name
     before = it.stats()
     ops = torch.ops.symm_mem
-    a, b = integers((8, 16), rank, torch.float32), integers((16, 4), 9 + rank, torch.float32)
+    a, b = integers((8, 16), rank, torch.float32), integers((16, 8), 9 + rank, torch.float32)
     double = a.double(), b.double()
     with it.drop_in():
         for call, args, kwargs in (

@@ -80,7 +80,9 @@ class Decoder(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.norms[0](x)
-        q, k, v = (one(h).unflatten(-1, (-1, 8)).transpose(1, 2) for one in (self.q, self.k, self.v))
+        parts = (one(h) for one in (self.q, self.k, self.v))
+        # With a default device that was set, Dynamo does not trace unflatten.
+        q, k, v = (part.view(*part.shape[:-1], -1, 8).transpose(1, 2) for part in parts)
         y = torch.softmax(q @ k.transpose(2, 3), -1) @ v
         x = x + self.o(y.transpose(1, 2).flatten(2))
         h = self.norms[1](x)

@@ -56,22 +56,21 @@ def test_refusals():
 def packed_norms() -> None:
     import torch
     import torch.distributed as dist
-    from device_for_tests import DEVICE
+    from device_for_tests import generator_of
 
     import imbrex.torch as it
 
     rank, size = dist.get_rank(), dist.get_world_size()
-    generator = torch.Generator().manual_seed(3)
+    generator = generator_of(3)
     a = torch.randint(-4, 4, (40, 16 * size), generator=generator).float()
     b = torch.randint(-4, 4, (16 * size, 128), generator=generator).float()
     weight = torch.randn(128, generator=generator)
     mine = slice(16 * rank, 16 * rank + 16)
-    x, w = a[:, mine].contiguous().to(DEVICE), b[mine].contiguous().to(DEVICE)
-    y, layout = it.matmul_all_reduce_packed(x, w)
-    assert torch.equal(it.put_back("copy", y, layout).cpu(), a @ b)
-    z, s = it.put_back("rms_norm", y, layout, weight=weight.to(DEVICE), residual=torch.ones(40, 128).to(DEVICE))
-    assert torch.equal(s.cpu(), a @ b + 1)
-    torch.testing.assert_close(z.cpu(), torch.nn.functional.rms_norm(a @ b + 1, (128,), weight, 1e-6))
+    y, layout = it.matmul_all_reduce_packed(a[:, mine].contiguous(), b[mine].contiguous())
+    assert torch.equal(it.put_back("copy", y, layout), a @ b)
+    z, s = it.put_back("rms_norm", y, layout, weight=weight, residual=torch.ones(40, 128))
+    assert torch.equal(s, a @ b + 1)
+    torch.testing.assert_close(z, torch.nn.functional.rms_norm(a @ b + 1, (128,), weight, 1e-6))
 
 
 def test_torch(ranks):

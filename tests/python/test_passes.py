@@ -239,7 +239,7 @@ def left_alone() -> None:
         "a product that is used twice": lambda a, b, c: (lambda p: (all_reduce(p, name), p))(a @ b),
         "a difference": lambda a, b, c: reduce_scatter(torch.sub(a @ b, a @ c), name),
         "a weighted sum": lambda a, b, c: reduce_scatter(torch.add(a @ b, a @ c, alpha=2), name),
-        "whole numbers": lambda a, b, c: all_reduce(a.long() @ b.long(), name),
+        "another type": lambda a, b, c: all_reduce(a.double() @ b.double(), name),
         "one product that is scattered": lambda a, b, c: reduce_scatter(a @ b, name),
         "a sum that is broadcast": lambda a, b, c: reduce_scatter(a @ b + a[:1] @ c, name),
     }

@@ -48,6 +48,9 @@ rm -f "$CUDA_MPS_PIPE_DIRECTORY/control"
 PROGRAM = TELL + """
 if [[ $1 == doctor ]]; then cat "$STUBS/doctor" >"$3"; fi
 """
+PYTHON = TELL + """
+echo "Python's tensors on ${IMBREX_TEST_DEVICE-cpu}" >>"$TOLD"
+"""
 REPORT = """<testsuite><testcase name="gpu_run_test" status="run"><system-out>test_a (__main__.GpuRun.test_a)
 What it does. ... skipped '4 GPUs wanted, 1 found'
 test_b (__main__.GpuRun.test_b) ... skipped '2 GPUs wanted, 1 found'
@@ -80,8 +83,8 @@ class TestScript(unittest.TestCase):
         for path in (self.bin, self.stubs, self.temporary, self.tree / "build/bin"):
             path.mkdir(parents=True)
         shutil.copytree(ROOT / "scripts", self.tree / "scripts")
-        for script in ("build", "test-python"):
-            self.program(self.tree / "scripts" / script, TELL)
+        for script, text in (("build", TELL), ("test-python", PYTHON)):
+            self.program(self.tree / "scripts" / script, text)
         self.program(self.bin / "ctest", CTEST)
         self.program(self.tree / "build/bin/imbrex", PROGRAM)
         for name, text in (("report.xml", REPORT), ("mpsreport.xml", MPS_REPORT), ("ctest_code", "0"), ("mps_code", "0"),
@@ -112,6 +115,9 @@ class TestScript(unittest.TestCase):
     def calls(self, name):
         return [line for line in self.told.read_text().splitlines() if line.startswith(name + " ")]
 
+    def expect_python_on(self, *devices):
+        self.assertEqual(self.calls("Python's"), [f"Python's tensors on {device}" for device in devices])
+
     def test_without_a_gpu(self):
         self.machine(0)
         _, errors = self.run_script()
@@ -120,7 +126,7 @@ class TestScript(unittest.TestCase):
         self.assertEqual(len(ctests), 2)
         self.assertTrue(all("-LE ^gpu$" in line for line in ctests), ctests)
         self.assertEqual(self.calls("nvidia-cuda-mps-control"), [])
-        self.assertEqual(len(self.calls("test-python")), 1)
+        self.expect_python_on("cpu")
 
     def test_with_several(self):
         self.machine(4)
@@ -129,6 +135,7 @@ class TestScript(unittest.TestCase):
         self.assertEqual(len(ctests), 2)
         self.assertFalse(any("-L" in line for line in ctests), ctests)
         self.assertEqual(self.calls("nvidia-cuda-mps-control"), [])
+        self.expect_python_on("cpu", "cuda")
 
     def test_with_one_mps_is_started_used_and_ended(self):
         self.machine(1)
@@ -139,11 +146,18 @@ class TestScript(unittest.TestCase):
         for line in (shipped, first):
             self.assertIn("[none]", line, "threads of one process run without MPS")
         self.assertIn("-L ^mps$", second)
-        pipe = re.search(r"\[(.*)\]$", second)[1]
-        self.assertTrue(pipe.startswith(str(self.temporary)), pipe)
+        on_cpu, on_gpu, killed = self.calls("test-python")
+        pipes = [re.search(r"\[(.*)\]$", line)[1] for line in (second, on_gpu)]
+        self.assertNotEqual(*pipes)
+        for pipe in pipes:
+            self.assertTrue(pipe.startswith(str(self.temporary)), pipe)
         self.assertEqual(self.calls("nvidia-cuda-mps-control"),
-                         [f"nvidia-cuda-mps-control -d [{pipe}]", f"nvidia-cuda-mps-control  [{pipe}]"])
-        self.assertEqual(self.calls("mps"), ["mps is told to quit"])
+                         [f"nvidia-cuda-mps-control {word} [{pipe}]" for pipe in pipes for word in ("-d", "")])
+        self.assertEqual(self.calls("mps"), ["mps is told to quit"] * 2)
+        for line in (on_cpu, killed):
+            self.assertIn("[none]", line)
+        self.assertIn("-k killed", killed)
+        self.expect_python_on("cpu", "cuda", "cuda")
 
     def test_skipped_tests_are_counted_and_named(self):
         self.machine(1)
@@ -161,14 +175,20 @@ class TestScript(unittest.TestCase):
         (self.stubs / "ctest_code").write_text("8")
         out, _ = self.run_script(code=8)
         self.assertEqual(len(self.calls("ctest")), 3)
-        self.assertEqual(self.calls("mps"), ["mps is told to quit"])
-        self.assertEqual(len(self.calls("test-python")), 1)
+        self.assertEqual(self.calls("mps"), ["mps is told to quit"] * 2)
+        self.expect_python_on("cpu", "cuda", "cuda")
         self.assertIn("5 skipped:", out)
 
     def test_failures_of_the_python_package_count(self):
         self.machine(0)
-        self.program(self.tree / "scripts/test-python", TELL + "exit 1\n")
+        self.program(self.tree / "scripts/test-python", PYTHON + "exit 1\n")
         self.run_script(code=1)
+
+    def test_failures_of_the_python_package_on_gpus_count(self):
+        self.program(self.tree / "scripts/test-python", PYTHON + "[[ ${IMBREX_TEST_DEVICE-cpu} == cpu ]]\n")
+        for gpus in (1, 4):
+            self.machine(gpus)
+            self.run_script(code=1)
 
     def expect_without_mps(self, *says):
         out, errors = self.run_script()
@@ -193,7 +213,7 @@ class TestScript(unittest.TestCase):
         self.machine(1)
         (self.stubs / "doctor").write_text('{"gpus": [],\n "reason": "mps"}')
         self.expect_without_mps("MPS does not start")
-        self.assertEqual(self.calls("mps"), ["mps is told to quit"])
+        self.assertEqual(self.calls("mps"), ["mps is told to quit"] * 2)
 
     def test_one_that_runs_is_used_and_stays(self):
         self.machine(1)
