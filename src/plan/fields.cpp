@@ -22,8 +22,8 @@ std::string text_of(std::uint64_t digest) { return fmt::format("{:016x}", digest
 }  // namespace
 
 void add_fields(Fields& fields, const Problem& problem) {
-  const auto& [op, m, n, k, ranks, type, bias, scales, b_layout, more_n, gathered_a, lda, ldb, ldo, more_ldb,
-               more_ldo] = problem;
+  const auto& [op, m, n, k, ranks, type, bias, scales, b_layout, more_n, gathered_a, lda, ldb, ldo, more_ldb, more_ldo,
+               tables] = problem;
   add(fields, "operator", name_of(op));
   add(fields, "m", m);
   add(fields, "n", n);
@@ -40,6 +40,15 @@ void add_fields(Fields& fields, const Problem& problem) {
   add(fields, "ldo", ldo);
   add(fields, "more_ldb", fmt::format("{}", fmt::join(more_ldb, ", ")));
   add(fields, "more_ldo", fmt::format("{}", fmt::join(more_ldo, ", ")));
+  if (tables == Tables{}) return;
+  add(fields, "rows of tables", name_of(tables.rows));
+  add(fields, "shards", tables.shards.size());
+  for (std::size_t i = 0; i < tables.shards.size(); ++i) {
+    const auto& [owner, rows, dim, first_col, pooling] = tables.shards[i];
+    fields.emplace_back(
+        fmt::format("shard {}", i),
+        fmt::format("{} rows of {} numbers on rank {}, cols {}+, pooling {}", rows, dim, owner, first_col, pooling));
+  }
 }
 
 void add_fields(Fields& fields, const Knobs& knobs) {

@@ -22,7 +22,7 @@ void validate_codec(const Problem& problem, Strategy strategy, const Knobs& knob
   validate(knobs.codec->all_gather);
   IMBREX_EXPECTS(strategy != Strategy::fused,
                  "codec {}: strategy fused sends no codes; sequential, decomposed and signaled do", name);
-  IMBREX_EXPECTS(problem.op == Operator::gemm_all_reduce || problem.op == Operator::gemm_reduce_scatter,
+  IMBREX_EXPECTS(problem::descriptor_of(problem.op).sums,
                  "codec {}: {} sums nothing; gemm_all_reduce and gemm_reduce_scatter do", name, name_of(problem.op));
   IMBREX_EXPECTS(problem.op == Operator::gemm_all_reduce || knobs.codec->reduce_scatter == knobs.codec->all_gather,
                  "codec {}: a reduce-scatter has one step, and so one codec, not a pair", name);
@@ -38,6 +38,8 @@ std::unique_ptr<plan::FusedStrategy> fused_strategy(const Problem& problem, cons
 Plan make(const Problem& problem, Strategy strategy, const Knobs& knobs, int only) {
   validate(problem);
   plan::validate_knobs(problem, strategy, knobs);
+  IMBREX_EXPECTS(problem::multiplies(problem), "{} has no plans of its own: strategies make those of products",
+                 name_of(problem.op));
   switch (strategy) {
     case Strategy::sequential: return plan::sequential_plan(problem, knobs);
     case Strategy::decomposed: return plan::decomposed_plan(problem, knobs);
@@ -179,7 +181,7 @@ std::unique_ptr<plan::TaskStream> plan::make_rank_tasks(const Problem& problem, 
   IMBREX_EXPECTS(rank >= 0 && rank < problem.ranks, "rank {}: it must be from 0 to {}", rank, problem.ranks - 1);
   validate(problem);
   plan::validate_knobs(problem, strategy, knobs);
-  if (strategy == Strategy::fused)
+  if (strategy == Strategy::fused && problem::multiplies(problem))
     if (auto fused = fused_strategy(problem, knobs, rank); one_compute_queue(fused->builder().plan()))
       return std::make_unique<MadeTasks>(std::move(fused), rank);
   return std::make_unique<StoredTasks>(
