@@ -12,7 +12,7 @@ namespace {
 
 // A deque: descriptors stay where they are.
 std::deque<WorkDescriptor>& kinds() {
-  static std::deque<WorkDescriptor> all;
+  static std::deque<WorkDescriptor> all{bags_descriptor()};
   return all;
 }
 

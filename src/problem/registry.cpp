@@ -19,6 +19,7 @@ std::deque<OperatorDescriptor>& operators() {
   static std::deque<OperatorDescriptor> all = [] {
     std::deque<OperatorDescriptor> made;
     for (OperatorDescriptor& op : product_operators()) made.push_back(std::move(op));
+    made.push_back(embedding_descriptor());
     return made;
   }();
   return all;

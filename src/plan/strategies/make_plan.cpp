@@ -5,6 +5,7 @@
 #include "plan/limits.hpp"
 #include "plan/problem.hpp"
 #include "plan/rank_plan.hpp"
+#include "plan/strategies/embedding.hpp"
 #include "plan/strategies/strategies.hpp"
 #include "plan/wave_groups.hpp"
 
@@ -38,6 +39,7 @@ std::unique_ptr<plan::FusedStrategy> fused_strategy(const Problem& problem, cons
 Plan make(const Problem& problem, Strategy strategy, const Knobs& knobs, int only) {
   validate(problem);
   plan::validate_knobs(problem, strategy, knobs);
+  if (problem.op == embedding_all_to_all) return plan::embedding_plan(problem, strategy, knobs);
   IMBREX_EXPECTS(problem::multiplies(problem), "{} has no plans of its own: strategies make those of products",
                  name_of(problem.op));
   switch (strategy) {
