@@ -13,98 +13,10 @@
 
 #include "imbrex/codec.hpp"
 #include "imbrex/operands.hpp"
+#include "imbrex/problem.hpp"
 #include "imbrex/types.hpp"
 
 namespace imbrex {
-
-// ---------------------------------------------------------------------------------------------- problem
-
-/// The computation and the collective that depends on it. R is the number of ranks; shapes are per rank.
-///   all_gather_gemm      A: M/R x K, B: K x N/R  ->  M x N/R     (A gathered over the ranks, then multiplied)
-///   gemm_reduce_scatter  A: M x K/R, B: K/R x N  ->  M/R x N     (products summed over ranks, rows split)
-///   gemm_all_reduce      A: M x K/R, B: K/R x N  ->  M x N       (products summed over ranks)
-///   gemm_all_to_all      A: M x K,   B: K x N    ->  M x N       (row block d of rank s's product goes to rank d,
-///                                                                 which holds the blocks ordered by source)
-/// With a bias, a row of elements as wide as the output is added to each of its rows: for all_gather_gemm each rank's
-/// own, for gemm_reduce_scatter and gemm_all_reduce one that is the same on every rank, once, after the sum over the
-/// ranks; for gemm_all_to_all each rank's own to its product, as to any linear layer's, before the blocks go out.
-/// With type e4m3, A and B hold 8-bit floats; the bias and the output are bf16.
-/// all_gather_gemm may multiply the A that it has gathered once by several matrices B, each with a bias and an output
-/// of its own (q, k and v; gate and up), and may give the gathered A as an output, too: M x K.
-enum class Operator : std::uint8_t { all_gather_gemm, gemm_reduce_scatter, gemm_all_reduce, gemm_all_to_all };
-
-/// What an e4m3 problem multiplies its products by, in fp32, before they are rounded, added to anything or sent:
-/// element (r, c) of a rank's product becomes a_scale[r] * b_scale[c] * sum over k of a[r][k] * b[k][c]. Every rank has
-/// scales of its own A and B; all_gather_gemm gathers those of A with its rows.
-enum class Scales : std::uint8_t {
-  none,    ///< all are 1
-  tensor,  ///< one of each rank's A, one of its B
-  row,     ///< one of each row of A, one of each column of B
-};
-
-/// Largest number of ranks that a plan may name: sets of ranks are 64-bit masks.
-inline constexpr int max_ranks = 64;
-
-/// Largest number of matrices B that one gathered A is multiplied by.
-inline constexpr int max_products = 3;
-
-/// Rows and columns of a matrix.
-struct Extent {
-  std::int64_t rows = 0, cols = 0;
-  bool operator==(const Extent&) const = default;
-};
-
-struct Problem {
-  Operator op = Operator::all_gather_gemm;
-  std::int64_t m = 0, n = 0, k = 0;  ///< global sizes, as in the table above
-  int ranks = 1;
-  Type type = Type::bf16;  ///< of A and B; that of the bias and the output is output_type(type)
-  bool bias = false;
-  Scales scales = Scales::none;  ///< other than none: of e4m3 only
-  /// How B lies: row_major, K x N by rows; or column_major, its transpose, N x K by rows, as a linear layer's weights
-  /// [out, in] lie. B of e4m3 lies column_major always, and the default is what an e4m3 problem says.
-  Layout b_layout = Layout::row_major;
-  /// all_gather_gemm without scales: the widths N of the second and the third B; 0: there is none. All have the first
-  /// one's K, type, layout and bias or none.
-  std::array<std::int64_t, max_products - 1> more_n{};
-  bool gathered_a = false;  ///< all_gather_gemm: the gathered A is an output, too
-  /// Leading dimensions: elements from one row of A, B and the output to the next, as these lie in the caller's memory
-  /// (B column_major: rows of N x K), the same on every rank; 0: they lie without gaps. What is between the rows is
-  /// neither read nor written. Bias, scales and the gathered A lie without gaps.
-  std::int64_t lda = 0, ldb = 0, ldo = 0;
-  /// The same of the second and the third B, and of their outputs.
-  std::array<std::int64_t, max_products - 1> more_ldb{}, more_ldo{};
-  /// gemm_all_reduce: the output lies packed in blocks of so many rows and columns, which divide N; 0 x 0: in rows.
-  /// Each block lies by rows without gaps, and behind it the next one of its row of blocks, then the next row of
-  /// blocks; the last one's blocks may have fewer rows. So the output is a matrix of M * N / cols x cols.
-  Extent packed{};
-
-  bool operator==(const Problem&) const = default;
-};
-
-/// Per-rank shapes of A, B, the output, and of the GEMM that one rank computes (rows x cols, over `depth`); scales are
-/// fp32, a column of A's and a row of B's, empty where there are none. Where there are several B, `b` and `out` are the
-/// first one's, and `product` has the columns of all.
-struct RankShapes {
-  Extent a, b, out, product;
-  std::int64_t depth = 0;
-  Extent a_scale{}, b_scale{};
-};
-
-/// Throws Error(invalid_input) naming the value and the rule, if a size is not from 1 to 2^31 - 1, a sharded dimension
-/// does not divide by the ranks, ranks is outside 1..max_ranks, there are scales of another type than e4m3, b_layout is
-/// fragment or, of e4m3, not the default, or another operator than all_gather_gemm, or one with scales, has several B,
-/// or a leading dimension is neither 0 nor from the length of a rank's row to 2^31 - 1, or a packed output is that of
-/// another operator than gemm_all_reduce, has a leading dimension, or blocks whose columns do not divide N.
-void validate(const Problem& problem);
-
-/// Shapes per rank; `problem` must be valid.
-RankShapes shapes_of(const Problem& problem);
-
-/// One rank's operands, in the problem's order: a, b, bias, a_scale, b_scale, out, then b1, bias1, out1 and b2, bias2,
-/// out2 of further B, then gathered: those that it has. A bias is a row as wide as its output; scales are fp32, a
-/// column for the rows of A and a row for the columns of B. `problem` must be valid.
-std::vector<OperandInfo> operands_of(const Problem& problem);
 
 // ------------------------------------------------------------------------------------------------- knobs
 
@@ -329,8 +241,25 @@ struct Collective {
   bool operator==(const Collective&) const = default;
 };
 
+/// A kind of work that is no product, by its number (src/plan/work.hpp registers them).
+enum class WorkKind : std::uint8_t {};
+
+/// A block of results that are no product: rows x cols as its kind says, which also says what they are, what they cost
+/// and how they come about. `shares` tasks of a rank that differ in `share` alone are one block, and each of them is
+/// that part of it that it finds when it runs, such as the bags that make up its share of the bytes: their stores count
+/// as one write, which is complete once all of them have posted.
+struct Block {
+  WorkKind kind{};
+  std::vector<Region> reads;  ///< what it reads that tasks write, or the caller gives: all of it, from the start
+  std::array<std::int64_t, 4> args{};  ///< the kind's own
+  std::vector<Store> stores;           ///< to rows of buffers, and to no slots
+  int share = 0, shares = 1;
+
+  bool operator==(const Block&) const = default;
+};
+
 struct Task {
-  std::variant<Tile, Transfer, Reduction, Collective, Product> work;
+  std::variant<Tile, Transfer, Reduction, Collective, Product, Block> work;
   std::vector<Wait> waits;
   std::vector<Post> posts;
   int mate{};  ///< in a compute queue: so many tasks before it stands the one that it forms a pair with; 0: none
@@ -341,7 +270,8 @@ struct Task {
 enum class Engine : std::uint8_t {
   compute,  ///< several workers (SMs, threads) take tasks in order; completions are not ordered
   copy,     ///< in order, one at a time (a copy engine's stream)
-  library,  ///< in order, one at a time (a stream): products, collectives, and what goes with them on their rank
+  library,  ///< in order, one at a time (a stream): products, collectives, and what goes with them on their rank,
+            ///< blocks among it
 };
 
 /// How the workers of a compute queue share operands where they come in pairs (a cluster of two thread blocks). It
@@ -439,8 +369,6 @@ std::string_view name_of(Fault fault);
 
 // ---------------------------------------------------------------------------------------------------- text
 
-std::string_view name_of(Operator op);
-std::string_view name_of(Scales scales);
 std::string_view name_of(Strategy strategy);
 std::string_view name_of(TileOrder order);
 std::string_view name_of(Transport transport);
@@ -449,11 +377,11 @@ std::string_view name_of(CollectiveKind kind);
 std::string_view name_of(Engine engine);
 std::string_view name_of(Backend backend);
 std::string_view name_of(ClusterMode mode);
-std::string_view kind_of(const Task& task);  ///< "tile", "transfer", "reduction", "collective" or "product"
+/// "tile", "transfer", "reduction", "collective", "product", or the kind of a block.
+std::string_view kind_of(const Task& task);
+std::string_view name_of(WorkKind kind);
 
 /// Inverse of name_of; throws Error(invalid_input) listing the names that exist.
-Operator parse_operator(std::string_view name);
-Scales parse_scales(std::string_view name);
 Strategy parse_strategy(std::string_view name);
 TileOrder parse_tile_order(std::string_view name);
 Transport parse_transport(std::string_view name);
@@ -462,6 +390,7 @@ CollectiveKind parse_collective_kind(std::string_view name);
 Engine parse_engine(std::string_view name);
 Backend parse_backend(std::string_view name);
 ClusterMode parse_cluster_mode(std::string_view name);
+WorkKind parse_work_kind(std::string_view name);
 
 /// JSON as docs/plan-format.md describes it. parse_plan throws Error(invalid_input) naming the place and the rule,
 /// for anything that is not a well-formed plan; it does not check soundness.

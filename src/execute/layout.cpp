@@ -26,6 +26,9 @@ void for_each_region(const Task& task, F&& f) {
   } else if (const auto* reduction = std::get_if<Reduction>(&task.work)) {
     for (const Region& r : reduction->from) f(r);
     for (const Region& r : reduction->to) f(r);
+  } else if (const auto* block = std::get_if<Block>(&task.work)) {
+    for (const Region& r : block->reads) f(r);
+    for (const Store& s : block->stores) f(s.to);
   }
 }
 
@@ -54,6 +57,7 @@ Rows rows_of(const Problem& problem, const Buffer& buffer, int index) {
 
 const void* input_of(const Addresses& operands, const Problem& problem, int buffer) {
   using Operand = plan::OperandPlace::What;
+  if (!problem::multiplies(problem)) return operands.others[static_cast<std::size_t>(buffer)];
   if (buffer == plan::buffer_a) return operands.a;
   if (buffer == plan::buffer_b) return operands.b;
   const auto [operand, product] = plan::operand_at(problem, buffer);
@@ -69,6 +73,7 @@ const void* input_of(const Addresses& operands, const Problem& problem, int buff
 }
 
 void* output_of(const Addresses& operands, const Problem& problem, int buffer) {
+  if (!problem::multiplies(problem)) return operands.others[static_cast<std::size_t>(buffer)];
   if (buffer == plan::buffer_out) return operands.out;
   const auto [operand, product] = plan::operand_at(problem, buffer);
   if (operand == plan::OperandPlace::What::gathered) return operands.gathered;
@@ -76,6 +81,14 @@ void* output_of(const Addresses& operands, const Problem& problem, int buffer) {
 }
 
 void expect_given(const Addresses& operands, const Problem& problem) {
+  if (!problem::multiplies(problem)) {
+    const std::vector<OperandInfo> infos = operands_of(problem);
+    IMBREX_EXPECTS(infos.size() <= operands.others.size(), "{} has {} operands: there may be {}", name_of(problem.op),
+                   infos.size(), operands.others.size());
+    for (std::size_t i = 0; i < infos.size(); ++i)
+      IMBREX_EXPECTS(operands.others[i] != nullptr, "operand {} is null: it must be given", infos[i].name);
+    return;
+  }
   IMBREX_EXPECTS(operands.a != nullptr && operands.b != nullptr && operands.out != nullptr,
                  "an operand is null: a, b and out must be given");
   IMBREX_EXPECTS(

@@ -131,8 +131,8 @@ const void* input_of(const Addresses& operands, const Problem& problem, int buff
 /// And output.
 void* output_of(const Addresses& operands, const Problem& problem, int buffer);
 
-/// Throws Error(invalid_input) unless a, b, out and, where the problem has them, a bias, scales, further B and the
-/// gathered A are given, and nothing else.
+/// Throws Error(invalid_input) unless all operands of the problem's operator are given: a, b, out and, where the
+/// problem has them, a bias, scales, further B and the gathered A are given, and nothing else.
 void expect_given(const Addresses& operands, const Problem& problem);
 
 /// The parts of each of the plan's collectives, by rank; by group number, ascending.

@@ -27,6 +27,10 @@ std::string reach_of(const Task& task, int rank) {
   } else if (const auto* reduction = std::get_if<Reduction>(&task.work)) {
     if (const Region* from = any(reduction->from)) return fmt::format("adds what lies on rank {}", from->rank);
     if (const Region* to = any(reduction->to)) return fmt::format("stores to rank {}", to->rank);
+  } else if (const auto* block = std::get_if<Block>(&task.work)) {
+    if (const Region* read = any(block->reads)) return fmt::format("reads what lies on rank {}", read->rank);
+    for (const Store& store : block->stores)
+      if (away(store.to)) return fmt::format("stores to rank {}", store.to.rank);
   } else if (const auto* collective = std::get_if<Collective>(&task.work)) {
     if (collective->backend == Backend::imbrex) return "is a collective of backend imbrex, which stores to peers";
   }

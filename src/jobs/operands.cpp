@@ -1,5 +1,6 @@
 #include "jobs/operands.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include "base/check.hpp"
@@ -89,20 +90,17 @@ std::vector<float> rounded(Type type, const std::vector<float>& values) {
 
 }  // namespace
 
-std::vector<float> OperandSource::part_values(bool a, int rank, int product) const {
-  const RankShapes shapes = shapes_of(problem_);
-  const Extent extent = a ? shapes.a : Extent{shapes.b.rows, plan::cols_of(problem_, product)};
-  std::int64_t row = 0, col = 0;
-  if (problem_.op == Operator::gemm_all_to_all)
-    row = rank * extent.rows;
-  else if (problem_.op == Operator::all_gather_gemm)
-    (a ? row : col) = rank * (a ? extent.rows : extent.cols);
-  else
-    (a ? col : row) = rank * (a ? extent.cols : extent.rows);
-  const std::int64_t count = extent.rows * extent.cols;
-  std::vector<float> values(static_cast<std::size_t>(count));
-  read(a ? Matrix::a : matrix_b(product), row, col, extent, values);
+std::vector<float> OperandSource::operand_values(Matrix matrix, std::string_view name, int rank) const {
+  const std::vector<OperandInfo> infos = operands_of(problem_);
+  const auto info = std::find_if(infos.begin(), infos.end(), [&](const OperandInfo& i) { return i.name == name; });
+  std::vector<float> values(static_cast<std::size_t>(info->rows * info->cols));
+  const auto [row, col] = problem::place_in_file(problem_, rank, *info);
+  read(matrix, row, col, {info->rows, info->cols}, values);
   return values;
+}
+
+std::vector<float> OperandSource::part_values(bool a, int rank, int product) const {
+  return operand_values(a ? Matrix::a : matrix_b(product), a ? "a" : plan::name_of_b(product), rank);
 }
 
 std::vector<float> OperandSource::part_as_float(bool a, int rank, int product) const {
@@ -111,11 +109,7 @@ std::vector<float> OperandSource::part_as_float(bool a, int rank, int product) c
 
 std::vector<float> OperandSource::bias_as_float(int rank, int product) const {
   if (!problem_.bias) return {};
-  const std::int64_t cols = plan::cols_of(problem_, product);
-  std::vector<float> values(static_cast<std::size_t>(cols));
-  read(matrix_bias(product), problem_.op == Operator::gemm_all_to_all ? rank : 0,
-       problem_.op == Operator::all_gather_gemm ? rank * cols : 0, {1, cols}, values);
-  return rounded(output_type(problem_.type), std::move(values));
+  return rounded(output_type(problem_.type), operand_values(matrix_bias(product), plan::name_of_bias(product), rank));
 }
 
 std::vector<float> OperandSource::scales(bool a, int rank) const {
@@ -151,7 +145,7 @@ namespace {
 std::unique_ptr<NpyFile> open_bias(const Problem& problem, const std::string& path, int product) {
   if (!problem.bias) return nullptr;
   auto bias = std::make_unique<NpyFile>(path);
-  const std::int64_t rows = problem.op == Operator::gemm_all_to_all ? problem.ranks : 1,
+  const std::int64_t rows = problem::descriptor_of(problem.op).stacked ? problem.ranks : 1,
                      cols = plan::n_of(problem, product);
   const NpyHeader& h = bias->header();
   IMBREX_EXPECTS(h.rows == rows && h.cols == cols, "{} is {} x {}: the {} must be {} x {}", bias->path(), h.rows,
@@ -213,7 +207,7 @@ std::unique_ptr<OperandSource> open_operands(const RunRequest& request, Problem&
                    name_of(problem.type));
   IMBREX_EXPECTS(problem.ranks >= 1 && problem.ranks <= max_ranks, "ranks = {}: it must be from 1 to {}", problem.ranks,
                  max_ranks);
-  const bool stacked = problem.op == Operator::gemm_all_to_all;
+  const bool stacked = problem::descriptor_of(problem.op).stacked;
   const std::int64_t parts = stacked ? problem.ranks : 1;
   IMBREX_EXPECTS(ha.rows % parts == 0 && hb.rows % parts == 0,
                  "{}: {} rows do not divide by {} ranks, whose blocks are stacked",

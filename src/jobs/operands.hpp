@@ -43,6 +43,8 @@ class OperandSource {
 
  private:
   std::vector<float> part_values(bool a, int rank, int product) const;
+  // A rank's part of a matrix, which is the operand of that name.
+  std::vector<float> operand_values(Matrix matrix, std::string_view name, int rank) const;
 };
 
 /// Uniform in [-1, 1), from position and seed alone, so that any rank can make any block.

@@ -214,6 +214,28 @@ Way way_of_parts(const Plan& plan) {
   return way;
 }
 
+// Rows of a rank's output to which a source contributes, the first of them, and that of the source's A.
+struct Rows {
+  std::int64_t count = 0, out = 0, a = 0;
+};
+
+// As the product lies in rows, however the output does.
+Rows contribution_of(Problem problem, int rank, int source, int number) {
+  problem.packed = {};
+  const RankShapes shapes = shapes_of(problem);
+  const problem::Held a = problem::held_by(problem, source, "a");
+  const std::int64_t k = problem::descriptor_of(problem.op).stacked ? source * problem.k : a.col;
+  Rows rows;
+  problem::descriptor_of(problem.op).wanted(problem, rank, plan::name_of_out(number), [&](const problem::Wanted& w) {
+    const bool adds = std::any_of(w.held.terms.begin(), w.held.terms.end(),
+                                  [&](const problem::Stretch& s) { return s.begin <= k && k + shapes.depth <= s.end; });
+    const std::int64_t first = std::max(w.row + w.held.row, a.row),
+                       end = std::min(w.row + w.held.row + w.rows, a.row + shapes.a.rows);
+    if (adds && first < end) rows = {end - first, first - w.held.row, first - a.row};
+  });
+  return rows;
+}
+
 }  // namespace
 
 Reference reference_of(const Plan& plan, const OperandSource& operands, int rank, Device device, int number) {
@@ -230,13 +252,12 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
   double underflow = 0;  // of products, or each of their parts, that are scaled by A's first
   const Cuts cuts = cuts_of(plan, rank);
   const auto parts = static_cast<double>(cuts.parts);
-  const bool gather = problem.op == Operator::all_gather_gemm, exchange = problem.op == Operator::gemm_all_to_all;
+  const problem::OperatorDescriptor& op = problem::descriptor_of(problem.op);
+  // Each rank's rows by its own B, what is gathered by this rank's, or parts of sums over all ranks.
+  const bool exchange = op.stacked, gather = !op.stacked && !op.sums;
   std::vector<double> b;
   for (int source = 0; source < problem.ranks; ++source) {
-    // Where this source's contribution lies in the output, and which rows of its A it comes from.
-    const std::int64_t rows = gather ? shapes.a.rows : exchange ? out_rows / ranks : out_rows;
-    const std::int64_t out_row = gather || exchange ? source * rows : 0;
-    const std::int64_t a_row = exchange ? rank * rows : problem.op == Operator::gemm_reduce_scatter ? rank * rows : 0;
+    const auto [rows, out_row, a_row] = contribution_of(problem, rank, source, number);
     const std::vector<double> a = scaled_part(operands, true, source, shapes.a.cols, number);
     if (!gather || source == 0) {
       b = scaled_part(operands, false, gather ? rank : source, cols, number);
@@ -273,7 +294,7 @@ Reference reference_of(const Plan& plan, const OperandSource& operands, int rank
       absolute[static_cast<std::size_t>(row * cols + col)] += std::abs(value);
     }
   }
-  const bool sums = !gather && !exchange && (ranks > 1 || problem.bias);
+  const bool sums = op.sums && (ranks > 1 || problem.bias);
   const double n = static_cast<double>(problem.k + ranks + cuts.slices + (problem.bias ? 3 : 2) +
                                        (problem.scales == Scales::none ? 0 : 2)),
                u = 0x1p-24, g = n * u / (1 - n * u);

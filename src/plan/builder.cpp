@@ -8,6 +8,14 @@
 #include "plan/problem.hpp"
 
 namespace imbrex::plan {
+namespace {
+
+// Matrices' sizes go by themselves.
+std::string size_text(const Problem& p) {
+  return problem::multiplies(p) ? fmt::format("{} x {} x {}", p.m, p.n, p.k) : problem::sizes_text(p);
+}
+
+}  // namespace
 
 std::vector<Range> cut(std::int64_t total, std::int64_t piece) {
   std::vector<Range> ranges;
@@ -38,10 +46,9 @@ Builder::Builder(const Problem& problem, Strategy strategy, const Knobs& knobs, 
 int Builder::workspace(const std::string& name, Layout layout, Type type, std::int64_t rows, std::int64_t cols,
                        int copies) {
   IMBREX_EXPECTS(rows <= most_extent && cols <= most_extent,
-                 "{} x {} x {} in tiles of {} x {}, {} ranks: the workspace '{}' would have {} x {} elements; rows and "
+                 "{} in tiles of {} x {}, {} ranks: the workspace '{}' would have {} x {} elements; rows and "
                  "columns are at most {}",
-                 problem().m, problem().n, problem().k, knobs().tile_m, knobs().tile_n, ranks(), name, rows, cols,
-                 most_extent);
+                 size_text(problem()), knobs().tile_m, knobs().tile_n, ranks(), name, rows, cols, most_extent);
   plan_.buffers.push_back({name, BufferRole::workspace, layout, type, rows, cols, copies});
   return base::narrow<int>(plan_.buffers.size() - 1, "buffers");
 }
@@ -122,12 +129,10 @@ void Builder::expect_kept(const Counts& counts) const {
 
 void Builder::refuse_count(std::int64_t count, const char* what, std::int64_t most) const {
   const std::string text = count == base::uncountable ? "more than 2^63" : fmt::format("{}", count);
-  throw Error(
-      ErrorCode::invalid_input,
-      fmt::format("{} x {} x {} in tiles of {} x {}, {} ranks: a plan of {} {}, more than {} {}; larger tiles, larger "
-                  "comm_rows, and fewer k_slices, chunks and parts of K (split_k) make fewer",
-                  problem().m, problem().n, problem().k, knobs().tile_m, knobs().tile_n, ranks(), text, what, most,
-                  what));
+  throw Error(ErrorCode::invalid_input,
+              fmt::format("{} in tiles of {} x {}, {} ranks: a plan of {} {}, more than {} {}; larger tiles, larger "
+                          "comm_rows, and fewer k_slices, chunks and parts of K (split_k) make fewer",
+                          size_text(problem()), knobs().tile_m, knobs().tile_n, ranks(), text, what, most, what));
 }
 
 }  // namespace imbrex::plan

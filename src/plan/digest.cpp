@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "base/hash.hpp"
+#include "base/narrow.hpp"
 
 namespace imbrex::plan {
 namespace {
@@ -162,12 +163,24 @@ void put(Stream& s, const Product& value) {
   nest_unless_default(s, 9, algorithm);
 }
 
+void put(Stream& s, const Block& value) {
+  const auto& [kind, reads, args, stores, share, shares] = value;
+  for (const char c : name_of(kind))
+    s.item(1, static_cast<unsigned char>(c));  // numbers may differ from build to build
+  list(s, 2, reads);
+  for (std::size_t i = 0; i < args.size(); ++i) s.field(base::narrow<std::uint8_t>(3 + i, "arguments"), args[i], 0);
+  list(s, 7, stores);
+  s.field(8, share, 0);
+  s.field(9, shares, 1);
+}
+
 // The tags of the kinds of work. Waits, posts and the mate have 128 to 130.
 constexpr std::uint8_t tag_of(const Tile&) { return 1; }
 constexpr std::uint8_t tag_of(const Transfer&) { return 2; }
 constexpr std::uint8_t tag_of(const Reduction&) { return 3; }
 constexpr std::uint8_t tag_of(const Collective&) { return 4; }
 constexpr std::uint8_t tag_of(const Product&) { return 5; }
+constexpr std::uint8_t tag_of(const Block&) { return 6; }
 
 void put(Stream& s, const Task& value) {
   const auto& [work, waits, posts, mate] = value;

@@ -23,7 +23,7 @@ std::string text_of(std::uint64_t digest) { return fmt::format("{:016x}", digest
 
 void add_fields(Fields& fields, const Problem& problem) {
   const auto& [op, m, n, k, ranks, type, bias, scales, b_layout, more_n, gathered_a, lda, ldb, ldo, more_ldb, more_ldo,
-               packed] = problem;
+               packed, tables] = problem;
   add(fields, "operator", name_of(op));
   add(fields, "m", m);
   add(fields, "n", n);
@@ -41,6 +41,15 @@ void add_fields(Fields& fields, const Problem& problem) {
   add(fields, "more_ldb", fmt::format("{}", fmt::join(more_ldb, ", ")));
   add(fields, "more_ldo", fmt::format("{}", fmt::join(more_ldo, ", ")));
   add(fields, "packed_blocks", fmt::format("{} x {}", packed.rows, packed.cols));
+  if (tables == Tables{}) return;
+  add(fields, "rows of tables", name_of(tables.rows));
+  add(fields, "shards", tables.shards.size());
+  for (std::size_t i = 0; i < tables.shards.size(); ++i) {
+    const auto& [owner, rows, dim, first_col, pooling] = tables.shards[i];
+    fields.emplace_back(
+        fmt::format("shard {}", i),
+        fmt::format("{} rows of {} numbers on rank {}, cols {}+, pooling {}", rows, dim, owner, first_col, pooling));
+  }
 }
 
 void add_fields(Fields& fields, const Knobs& knobs) {

@@ -5,14 +5,11 @@
 #include <cstdint>
 #include <limits>
 
+#include "problem/limits.hpp"
+
 namespace imbrex::plan {
 
-/// Sizes of a problem, rows and columns of a buffer (of slots: their number and their elements), elements of a tile.
-/// So products of two of them, and bytes of such, stay inside 64 bits.
-inline constexpr std::int64_t most_extent = std::numeric_limits<std::int32_t>::max();
-
-/// Bytes of all buffers of a rank, their copies included.
-inline constexpr std::int64_t most_bytes = std::int64_t{1} << 46;
+using problem::most_bytes, problem::most_extent;
 
 /// Bytes of a rank's workspaces, their copies included: they lie in a symmetric heap, which has 2^40 at most.
 inline constexpr std::int64_t most_workspace_bytes = std::int64_t{1} << 39;

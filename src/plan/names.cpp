@@ -1,29 +1,18 @@
 // Names of the enumerations, both ways.
 #include <array>
 #include <numeric>
-#include <span>
 
-#include "base/check.hpp"
-#include "base/text.hpp"
+#include "base/named.hpp"
 #include "imbrex/plan.hpp"
 #include "plan/json/names.hpp"
 #include "plan/strategies/registry.hpp"
+#include "plan/work.hpp"
 
 namespace imbrex {
 namespace {
 
-template <typename T>
-struct Named {
-  T value;
-  std::string_view name;
-};
+using base::find_name, base::find_value, base::Named;
 
-constexpr std::array<Named<Operator>, 4> operators{{{Operator::all_gather_gemm, "all_gather_gemm"},
-                                                    {Operator::gemm_reduce_scatter, "gemm_reduce_scatter"},
-                                                    {Operator::gemm_all_reduce, "gemm_all_reduce"},
-                                                    {Operator::gemm_all_to_all, "gemm_all_to_all"}}};
-constexpr std::array<Named<Scales>, 3> all_scales{
-    {{Scales::none, "none"}, {Scales::tensor, "tensor"}, {Scales::row, "row"}}};
 constexpr auto strategies = [] {
   std::array<Named<Strategy>, plan::strategy_entries.size()> all{};
   for (std::size_t i = 0; i < all.size(); ++i)
@@ -59,29 +48,8 @@ constexpr std::array<Named<Fault>, 6> faults{{{Fault::malformed, "malformed"},
                                               {Fault::coverage, "coverage"},
                                               {Fault::reuse, "reuse"}}};
 
-template <typename T, std::size_t N>
-std::string_view find_name(const std::array<Named<T>, N>& table, T value) {
-  for (const auto& entry : table)
-    if (entry.value == value) return entry.name;
-  return "?";
-}
-
-template <typename T, std::size_t N>
-T find_value(const std::array<Named<T>, N>& table, std::string_view name, std::string_view what) {
-  std::string known;
-  for (const auto& entry : table) {
-    if (entry.name == name) return entry.value;
-    known += known.empty() ? "" : ", ";
-    known += entry.name;
-  }
-  IMBREX_EXPECTS(false, "'{}' is not {}; it must be one of {}", base::printable(name), what, known);
-  return {};
-}
-
 }  // namespace
 
-std::string_view name_of(Operator op) { return find_name(operators, op); }
-std::string_view name_of(Scales scales) { return find_name(all_scales, scales); }
 std::string_view name_of(Strategy strategy) { return find_name(strategies, strategy); }
 std::string_view name_of(TileOrder order) { return find_name(tile_orders, order); }
 std::string_view name_of(Transport transport) { return find_name(transports, transport); }
@@ -95,8 +63,6 @@ std::string_view plan::name_of(BufferRole role) { return find_name(buffer_roles,
 std::string_view plan::name_of(Layout layout) { return find_name(layouts, layout); }
 std::string_view plan::name_of(WaitPoint point) { return find_name(wait_points, point); }
 
-Operator parse_operator(std::string_view name) { return find_value(operators, name, "an operator"); }
-Scales parse_scales(std::string_view name) { return find_value(all_scales, name, "a kind of scales"); }
 Strategy parse_strategy(std::string_view name) { return find_value(strategies, name, "a strategy"); }
 TileOrder parse_tile_order(std::string_view name) { return find_value(tile_orders, name, "a tile order"); }
 Transport parse_transport(std::string_view name) { return find_value(transports, name, "a transport"); }
@@ -113,6 +79,7 @@ WaitPoint plan::parse_wait_point(std::string_view name) { return find_value(wait
 
 std::string_view kind_of(const Task& task) {
   constexpr std::string_view names[] = {"tile", "transfer", "reduction", "collective", "product"};
+  if (const auto* block = std::get_if<Block>(&task.work)) return name_of(block->kind);
   return names[task.work.index()];
 }
 
@@ -140,6 +107,11 @@ std::string label(const Task& task) {
   if (const auto* product = std::get_if<Product>(&task.work))
     return fmt::format("product rows {}+{} cols {}+{}", product->a.row, product->a.rows * product->batch,
                        product->b.col, product->b.cols);
+  if (const auto* block = std::get_if<Block>(&task.work)) {
+    if (const auto own = plan::descriptor_of(block->kind).label) return own(*block);
+    const Region to = block->stores.empty() ? Region{} : block->stores.front().to;
+    return fmt::format("{} rows {}+{} cols {}+{}", name_of(block->kind), to.row, to.rows, to.col, to.cols);
+  }
   const auto& c = std::get<Collective>(task.work);
   return fmt::format("{} {}", name_of(c.kind), c.group);
 }

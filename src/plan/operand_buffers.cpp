@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/narrow.hpp"
 #include "plan/problem.hpp"
 
 namespace imbrex::plan {
@@ -25,7 +26,10 @@ int buffer_out_of(const Problem& problem, int product) {
 }
 int buffer_gathered(const Problem& problem) { return further(problem, count_products(problem)); }
 
-int count_operands(const Problem& problem) { return buffer_gathered(problem) + (problem.gathered_a ? 1 : 0); }
+int count_operands(const Problem& problem) {
+  if (!problem::multiplies(problem)) return base::narrow<int>(operands_of(problem).size(), "operands");
+  return buffer_gathered(problem) + (problem.gathered_a ? 1 : 0);
+}
 
 bool detail::is_further_bias(const Problem& problem, int buffer) {
   const int place = buffer - first_further(problem);
@@ -46,7 +50,7 @@ OperandPlace operand_at(const Problem& problem, int buffer) {
 
 std::int64_t pitch_of(const Problem& problem, const Buffer& buffer, int index) {
   using What = OperandPlace::What;
-  if (buffer.role == BufferRole::workspace) return 0;
+  if (buffer.role == BufferRole::workspace || !problem::multiplies(problem)) return 0;
   const auto [what, product] = operand_at(problem, index);
   const std::int64_t pitch = what == What::a     ? problem.lda
                              : what == What::b   ? ldb_of(problem, product)
@@ -60,6 +64,7 @@ std::vector<Buffer> operand_buffers(const Problem& problem) {
   for (const OperandInfo& info : operands_of(problem))
     buffers.push_back({std::string(info.name), info.role == OperandRole::input ? BufferRole::input : BufferRole::output,
                        info.layout, info.type, info.rows, info.cols, 1});
+  if (!problem::multiplies(problem)) return buffers;
   // The first output comes before what not every problem has.
   const auto out =
       std::find_if(buffers.begin(), buffers.end(), [](const Buffer& b) { return b.role == BufferRole::output; });

@@ -7,6 +7,8 @@
 
 namespace imbrex::plan {
 
+// Operators that multiply have their operands in the places below; others in the order of operands_of.
+
 /// Indices of the operands in Plan::buffers, in every plan; of several B, the first one's.
 inline constexpr int buffer_a = 0, buffer_b = 1, buffer_out = 2;
 /// And of the bias, in plans of problems that have one.

@@ -10,7 +10,7 @@ namespace imbrex::plan {
 namespace {
 
 std::string_view name_of(PairSide::Kind kind) {
-  constexpr std::string_view names[] = {"tile", "reduction", "copy", "signal"};
+  constexpr std::string_view names[] = {"tile", "reduction", "copy", "signal", "block"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -33,6 +33,8 @@ void fill(PairSide& side, const Plan& frame, const Task& task) {
     }
   } else if (const auto* transfer = std::get_if<Transfer>(&task.work)) {
     side.kind = transfer->from.empty() ? PairSide::Kind::signal : PairSide::Kind::copy;
+  } else if (std::holds_alternative<Block>(task.work)) {
+    side.kind = PairSide::Kind::block;
   } else {
     side.kind = PairSide::Kind::reduction;
   }
@@ -49,6 +51,7 @@ PairSide side_of(const Plan& frame, const Task& task) {
 std::string difference(const PairSide& first, const PairSide& mate) {
   if (first.kind != mate.kind)
     return fmt::format("one is a {}, the other a {}", name_of(first.kind), name_of(mate.kind));
+  if (first.kind == PairSide::Kind::block) return "blocks form no pairs";
   if (first.b != mate.b)
     return fmt::format("one multiplies by rows {}+{} cols {}+{} of B, the other by rows {}+{} cols {}+{}", first.b.row,
                        first.b.rows, first.b.col, first.b.cols, mate.b.row, mate.b.rows, mate.b.col, mate.b.cols);

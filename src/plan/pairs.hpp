@@ -16,7 +16,7 @@ namespace imbrex::plan {
 
 /// What a task's mate must have, too.
 struct PairSide {
-  enum class Kind : std::uint8_t { tile, reduction, copy, signal };  // signal: a transfer of nothing
+  enum class Kind : std::uint8_t { tile, reduction, copy, signal, block };  // signal: a transfer of nothing
 
   Kind kind = Kind::tile;
   bool wide = false;        // a tile that adds slots of fp32
@@ -31,7 +31,7 @@ PairSide side_of(const Plan& frame, const Task& task);
 /// Whether two tasks can form a pair. What stages of a kernel bring to one tile passes the other's by: so they have the
 /// same of it, or one has no slots.
 inline bool alike(const PairSide& x, const PairSide& y) {
-  if (x.kind != y.kind) return false;
+  if (x.kind != y.kind || x.kind == PairSide::Kind::block) return false;
   if (x.kind != PairSide::Kind::tile) return true;
   return x.b == y.b && x.a_col == y.a_col && (x.slots == 0 || y.slots == 0 || (x.slots == y.slots && x.wide == y.wide));
 }

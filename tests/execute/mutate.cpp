@@ -46,6 +46,9 @@ std::vector<Region*> regions_of(Task& task) {
     for (Region& r : reduction->to) regions.push_back(&r);
   } else if (auto* collective = std::get_if<Collective>(&task.work)) {
     regions = {&collective->from, &collective->to};
+  } else if (auto* block = std::get_if<Block>(&task.work)) {
+    for (Region& r : block->reads) regions.push_back(&r);
+    for (Store& s : block->stores) regions.push_back(&s.to);
   } else {
     auto& product = std::get<Product>(task.work);
     regions = {&product.a, &product.b, &product.to};

@@ -48,6 +48,12 @@ struct Addresses {
   std::array<Further, max_products - 1> more{};
   void* gathered = nullptr;
 
+  /// Operands of an operator that multiplies no matrices, in the order of operands_of; it takes none of the above.
+  std::array<void*, 8> others{};
+  /// What blocks of a registered kind take beside operands, such as tables and indices; the kind says what it points
+  /// to.
+  const void* given = nullptr;
+
   bool operator==(const Addresses&) const = default;
 };
 

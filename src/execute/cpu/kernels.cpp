@@ -137,6 +137,27 @@ void Kernels::sum(const std::vector<Region>& from, const std::vector<Region>& to
 
 void Kernels::reduce(const Reduction& reduction) { sum(reduction.from, reduction.to); }
 
+void Kernels::block(const plan::BlockPlace& place, Product& result) const {
+  struct Memory final : plan::WorkMemory {
+    explicit Memory(const RankMemory& own) : memory(own) {}
+    const std::byte* at(const Region& region) const override { return memory.at(region); }
+    std::int64_t pitch(const Region& region) const override { return static_cast<std::int64_t>(memory.pitch(region)); }
+    const void* given() const override { return memory.given(); }
+    const RankMemory& memory;
+  } const memory(memory_);
+  const plan::WorkDescriptor& kind = plan::descriptor_of(place.block.kind);
+  const Extent extent = kind.extent(place);
+  result.resize(size(extent.rows * extent.cols));
+  const plan::BlockRows rows = kind.run(place, memory, result.data());
+  for (const Store& store : place.block.stores) {
+    const Region& to = store.to;
+    for (std::int64_t i = std::max<std::int64_t>(0, rows.begin - store.row);
+         i < std::min(to.rows, rows.end - store.row); ++i)
+      base::from_float(memory_.type(to), result.data() + (store.row + i) * extent.cols + store.col,
+                       memory_.at(to) + size(i) * memory_.pitch(to), to.cols);
+  }
+}
+
 // Every rank codes what its peers would send it: the bits are those of codes that travel. An element's group is its
 // place in the whole region by the group's size, so regions are taken in stretches of whole groups. All ranks have
 // an all-reduce's sums, and the first one tells of them.

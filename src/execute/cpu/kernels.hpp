@@ -9,6 +9,7 @@
 #include "codec/bound.hpp"
 #include "collectives/cpu/wire.hpp"
 #include "execute/cpu/rank_memory.hpp"
+#include "plan/work.hpp"
 
 namespace imbrex::execute {
 
@@ -27,6 +28,8 @@ class Kernels {
 
   void transfer(const Transfer& transfer) const;
   void reduce(const Reduction& reduction);
+  /// Computes and stores the block's share.
+  void block(const plan::BlockPlace& place, Product& result) const;
   /// One of the collective's `parts`, which are ordered by rank.
   void collective(const Collective& own, const std::vector<const Collective*>& parts);
 

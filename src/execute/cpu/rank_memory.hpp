@@ -40,6 +40,7 @@ class RankMemory {
   bool by_columns(const Region& r) const {
     return plan_.buffers[static_cast<std::size_t>(r.buffer)].layout == Layout::column_major;
   }
+  const void* given() const { return operands_.given; }
   Scales scales() const { return plan_.problem.scales; }
   /// The scale of each of the columns of this rank's B from `col` on, or the one of all of them.
   const float* b_scale(std::int64_t col) const {

@@ -239,7 +239,11 @@ bool Worker::step_product(Lane& lane, const Task& task, const Product& product) 
 bool Worker::step_simple(Lane& lane, const Task& task) {
   if (!met(lane, task, [](const Wait&) { return true; })) return false;
   pause();
-  if (const auto* transfer = std::get_if<Transfer>(&task.work))
+  if (const auto* block = std::get_if<Block>(&task.work))
+    timed(lane, Span::Kind::compute, [&] {
+      kernels_.block({shared_.plan, *block, shared_.world.rank()}, lane.product);
+    });
+  else if (const auto* transfer = std::get_if<Transfer>(&task.work))
     timed(lane, transfer->from.empty() ? Span::Kind::signal : Span::Kind::copy, [&] { kernels_.transfer(*transfer); });
   else
     timed(lane, Span::Kind::reduction, [&] { kernels_.reduce(std::get<Reduction>(task.work)); });

@@ -67,8 +67,7 @@ std::string refusal_of_library_bias(const Problem& problem) {
     return elements * static_cast<std::int64_t>(size_of(problem.type)) % 16 != 0;
   };
   // Elsewhere a sum adds it.
-  const bool last =
-      problem.ranks == 1 || problem.op == Operator::all_gather_gemm || problem.op == Operator::gemm_all_to_all;
+  const bool last = problem.ranks == 1 || !problem::descriptor_of(problem.op).sums;
   std::int64_t cols = shapes.b.cols;
   for (int product = 1; product < plan::count_products(problem); ++product)
     if (!odd(cols)) cols = plan::cols_of(problem, product);

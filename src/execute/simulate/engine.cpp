@@ -282,6 +282,7 @@ void Simulation::record(std::uint32_t task, Span::Kind kind) {
                  : block(fmt::format("copy rank {} to {}", transfer->from.rank, transfer->to.rank), transfer->from);
     if (const Reduction* reduction = std::get_if<Reduction>(&flat.task->work))
       return reduction->to.empty() ? std::string("reduce") : block("reduce", reduction->to.front());
+    if (std::holds_alternative<Block>(flat.task->work)) return std::string(prefix) + label(*flat.task);
     return std::string(imbrex::name_of(std::get<Collective>(flat.task->work).kind));
   });
 }

@@ -107,6 +107,7 @@ class Simulation final : private Links::Listener {
   void advance_tile(std::uint32_t task, const Tile& tile);
   void advance_transfer(std::uint32_t task, const Transfer& transfer);
   void advance_reduction(std::uint32_t task, const Reduction& reduction);
+  void advance_block(std::uint32_t task, const Block& block);
   void advance_collective(std::uint32_t task, const Collective& collective);
   bool advance_tail(std::uint32_t task);
   void load_operands(std::uint32_t task, const Tile& tile);
@@ -118,7 +119,7 @@ class Simulation final : private Links::Listener {
   void timer(std::uint32_t task, double seconds);
   void load(std::uint32_t task, double bytes, double weight = 1);
   void send(std::uint32_t task, int from, int to, double bytes, bool read, int beside = 1);
-  void store(std::uint32_t task, const std::vector<Region>& regions);
+  void store(std::uint32_t task, const std::vector<Region>& regions, double share = 1);
   void read(std::uint32_t task, const std::vector<Region>& regions);
   void join(std::uint32_t task, const Collective& collective);
   double shortening(const Collective& collective) const;

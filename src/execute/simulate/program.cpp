@@ -72,6 +72,12 @@ class Checker {
     IMBREX_EXPECTS(product.batch >= 1 && product.batch <= plan::most_batch, "{} is a batch of {}; it must be 1 to {}",
                    name(), product.batch, plan::most_batch);
   }
+  void regions(const Block& block) {
+    all(block.reads);
+    for (const Store& store : block.stores) region(store.to);
+    IMBREX_EXPECTS(block.shares >= 1 && block.shares <= plan::most_workers,
+                   "{} is one of {} shares; there must be 1 to {}", name(), block.shares, plan::most_workers);
+  }
   void regions(const Collective& collective) {
     region(collective.from);
     region(collective.to);

@@ -54,7 +54,7 @@ void Simulation::send(std::uint32_t task, int from, int to, double bytes, bool r
 }
 
 // Local stores go through the L2 to memory and nobody waits for them; remote ones hold the SM until they have left.
-void Simulation::store(std::uint32_t task, const std::vector<Region>& regions) {
+void Simulation::store(std::uint32_t task, const std::vector<Region>& regions, double share) {
   const std::uint32_t rank = program_.tasks[task].rank;
   states_[task].stage = Stage::send;
   states_[task].sending = 1;  // this call, until every flow has been started
@@ -62,7 +62,7 @@ void Simulation::store(std::uint32_t task, const std::vector<Region>& regions) {
     return region.rank != static_cast<int>(rank) && !region.empty();
   }));
   for (const Region& region : regions) {
-    const double bytes = bytes_of(region);
+    const double bytes = share * bytes_of(region);
     if (region.rank != static_cast<int>(rank)) {
       if (bytes > 0) send(task, static_cast<int>(rank), region.rank, bytes, false, remote);
     } else {
@@ -82,9 +82,9 @@ void Simulation::read(std::uint32_t task, const std::vector<Region>& regions) {
     else if (!region.empty())
       send(task, region.rank, own, bytes_of(region), true);
   }
-  // A sum of its own kernel takes all SMs.
+  // A kernel of its own takes all SMs.
   const bool alone = program_.queues[program_.tasks[task].queue].engine == Engine::library &&
-                     std::holds_alternative<Reduction>(program_.tasks[task].task->work);
+                     !std::holds_alternative<Tile>(program_.tasks[task].task->work);
   load(task, local, alone ? machine_.sms.value : 1.0);
 }
 

@@ -6,6 +6,7 @@
 #include "base/check.hpp"
 #include "execute/simulate/engine.hpp"
 #include "plan/task_stream.hpp"
+#include "problem/descriptor.hpp"
 
 namespace imbrex {
 namespace {
@@ -38,7 +39,7 @@ class SimulatedExecution final : public Execution {
     if (options_.timeline) {
       const Problem& p = plan_.problem;
       report.timeline.title =
-          fmt::format("{} M={} N={} K={} {}, {} ranks", name_of(p.op), p.m, p.n, p.k, name_of(p.type), p.ranks);
+          fmt::format("{} {} {}, {} ranks", name_of(p.op), problem::sizes_text(p), name_of(p.type), p.ranks);
       report.timeline.source = fmt::format("simulated on {}", machine_.name);
     }
     return report;

@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "execute/simulate/engine.hpp"
+#include "machine/rates.hpp"
+#include "plan/work.hpp"
 
 namespace imbrex::simulate {
 namespace {
@@ -38,6 +40,7 @@ void Simulation::advance(std::uint32_t task) {
   if (const auto* tile = std::get_if<Tile>(&flat.task->work)) return advance_tile(task, *tile);
   if (const auto* transfer = std::get_if<Transfer>(&flat.task->work)) return advance_transfer(task, *transfer);
   if (const auto* reduction = std::get_if<Reduction>(&flat.task->work)) return advance_reduction(task, *reduction);
+  if (const auto* block = std::get_if<Block>(&flat.task->work)) return advance_block(task, *block);
   advance_collective(task, std::get<Collective>(flat.task->work));
 }
 
@@ -165,6 +168,31 @@ void Simulation::advance_reduction(std::uint32_t task, const Reduction& reductio
   }
   record(task, Span::Kind::reduction);
   store(task, reduction.to);
+}
+
+// A share takes its part of the block's time; rows here and there take longer than their bytes one behind the other.
+void Simulation::advance_block(std::uint32_t task, const Block& block) {
+  State& state = states_[task];
+  const FlatTask& flat = program_.tasks[task];
+  if (state.stage == Stage::load) {
+    if (state.waited) record(task, Span::Kind::wait);
+    state.stage = Stage::work;
+    const plan::WorkCost cost = plan::descriptor_of(block.kind).cost({plan_, block, static_cast<int>(flat.rank)});
+    const double share = 1.0 / block.shares;
+    const bool alone = program_.queues[flat.queue].engine == Engine::library;
+    const double workers = alone ? machine_.sms.value : 1.0;
+    const auto rate = machine_.sm_rate.find(Type::fp32);
+    timer(task, rate == machine_.sm_rate.end() ? 0.0 : share * cost.flops / (rate->second * workers));
+    double bytes = cost.bytes;
+    if (cost.random_rows > 0)
+      bytes += cost.random_rows * machine::random_row_seconds(machine_, cost.row_bytes) * machine_.memory_bandwidth;
+    load(task, share * bytes, workers);
+    return read(task, block.reads);
+  }
+  record(task, Span::Kind::compute);
+  std::vector<Region> targets;
+  for (const Store& s : block.stores) targets.push_back(s.to);
+  store(task, targets, 1.0 / block.shares);
 }
 
 void Simulation::advance_collective(std::uint32_t task, const Collective& collective) {

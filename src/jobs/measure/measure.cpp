@@ -7,6 +7,8 @@
 #include <memory>
 
 #include "base/check.hpp"
+#include "base/fixed_text.hpp"
+#include "base/json.hpp"
 #include "choose/gpu_candidates.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/world.hpp"
@@ -44,16 +46,18 @@ Problem product_of(const Problem& p) {
 
 // Collective: what the request's `next` says on rank 0.
 std::optional<Problem> next_problem(World& world, const MeasureRequest& request) {
+  constexpr std::size_t most_text = 1024;  // of a problem of products
   struct {
-    bool any = false;
-    Problem problem;
+    char json[most_text] = {};
   } own, all[max_ranks];
   if (world.rank() == 0 && request.next)
-    if (const auto problem = request.next()) own = {true, *problem};
+    if (const auto problem = request.next()) base::put_text(plan::to_json(*problem), own.json);
   world.all_gather(&own, all, sizeof own);
-  if (!all[0].any) return std::nullopt;
-  validate(all[0].problem);
-  return all[0].problem;
+  if (all[0].json[0] == 0) return std::nullopt;
+  const nlohmann::json json = base::parse_json(all[0].json, "problem");
+  Problem problem = plan::problem_of({json, "problem"});
+  validate(problem);
+  return problem;
 }
 
 class Meter {

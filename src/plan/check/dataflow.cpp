@@ -5,212 +5,42 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/narrow.hpp"
 #include "plan/builder.hpp"
-#include "plan/check/writes.hpp"
+#include "plan/check/contents.hpp"
 #include "plan/problem.hpp"
+#include "problem/products.hpp"
 
 namespace imbrex::plan {
 namespace {
 
-struct Refused {
-  Finding finding;
-};
-
 class Dataflow {
  public:
   Dataflow(const Plan& plan, Graph& graph)
-      : plan_(plan), graph_(graph), index_(plan.ranks.size() * plan.buffers.size()) {}
+      : plan_(plan), graph_(graph), names_(plan.problem), memory_(plan, graph, sums_) {}
 
   void run() {
-    collect_writes();
     for (TaskId id : graph_.order()) evaluate(id);
     for (int rank = 0; rank < plan_.problem.ranks; ++rank) check_outputs(rank);
     // Last, because a missing wait or tile also loosens the order between epochs, and is what should be named.
-    if (reuse_) throw Refused{*reuse_};
+    if (memory_.reuse()) throw RefusedFlow{*memory_.reuse()};
   }
 
  private:
-  [[noreturn]] void refuse(Fault fault, TaskId task, const std::string& text) {
-    throw Refused{graph_.finding(fault, task, text)};
+  [[noreturn]] void refuse(Fault fault, TaskId task, const std::string& text) const {
+    memory_.refuse(fault, task, text);
   }
-
-  const Buffer& buffer(const Region& region) const { return plan_.buffers[static_cast<std::size_t>(region.buffer)]; }
-  WriteIndex& index_of(int rank, int buffer) {
-    return index_[static_cast<std::size_t>(rank) * plan_.buffers.size() + static_cast<std::size_t>(buffer)];
-  }
-  std::string text(const Region& r) const {
-    return fmt::format("rows {}+{} cols {}+{} of {} on rank {}", r.row, r.rows, r.col, r.cols, buffer(r).name, r.rank);
-  }
-  std::string name(TaskId id) const {
-    const TaskNode& node = graph_.nodes()[id];
-    return task_name(plan_, node.rank, node.queue, node.index);
-  }
-
-  // ------------------------------------------------------------------------------------------------------ writes
-
-  void collect_writes() {
-    for (TaskId id = 0; id < graph_.nodes().size(); ++id)
-      for_each_written(id, [&](const Region& region) { index_of(region.rank, region.buffer).add({region, id, {}}); });
-    for (int rank = 0; rank < plan_.problem.ranks; ++rank)
-      for (std::size_t b = 0; b < plan_.buffers.size(); ++b) {
-        WriteIndex& index = index_of(rank, base::narrow<int>(b, "buffers"));
-        if (const auto both = index.build(plan_.buffers[b])) {
-          const auto& [later, earlier] = *both;
-          refuse(Fault::coverage, later.task,
-                 fmt::format("writes {}, which {} writes too", text(later.region), name(earlier.task)));
-        }
-        for (const Write& write : index.writes())
-          check_caller_memory(write.task, write.region, graph_.entered_at_end(write.task), "writes");
-      }
-  }
-
-  // The caller may touch its memory until its rank enters the epoch and again when its rank has left it.
-  void check_caller_memory(TaskId id, const Region& region, RankMask entered, const char* verb) {
-    if (buffer(region).role == BufferRole::workspace || region.rank == graph_.nodes()[id].rank) return;
-    if ((entered & bit(region.rank)) == 0)
-      refuse(Fault::race, id,
-             fmt::format("{} {} before that rank is known to have entered the epoch", verb, text(region)));
-    if ((graph_.holds(id) & bit(region.rank)) == 0)
-      refuse(Fault::race, id,
-             fmt::format("{} {}, and that rank may leave the epoch before it is done", verb, text(region)));
-  }
-
-  template <typename F>
-  void for_each_written(TaskId id, F&& f) const {
-    const auto& work = graph_.nodes()[id].task->work;
-    if (const auto* tile = std::get_if<Tile>(&work))
-      for (const Store& store : tile->stores) f(store.to);
-    else if (const auto* transfer = std::get_if<Transfer>(&work)) {
-      if (!transfer->to.empty()) f(transfer->to);
-    } else if (const auto* reduction = std::get_if<Reduction>(&work))
-      for (const Region& to : reduction->to) f(to);
-    else if (const auto* product = std::get_if<Product>(&work))
-      for_each_of(*product, [&](const Region&, const Region& to) { f(to); });
-    else {
-      const auto& c = std::get<Collective>(work);
-      // Parts from different ranks have different values, and so are writes of their own.
-      const bool by_rank = c.kind == CollectiveKind::all_gather || c.kind == CollectiveKind::all_to_all;
-      const std::int64_t h = by_rank ? c.to.rows / std::ssize(ranks_of(c, plan_)) : c.to.rows;
-      for (std::int64_t row = 0; row < c.to.rows; row += h)
-        f(Region{c.to.rank, c.to.buffer, c.to.row + row, 0, h, c.to.cols});
-    }
-  }
-
-  // Calls f(a, to) for the products of a batch.
-  template <typename F>
-  static void for_each_of(const Product& product, F&& f) {
-    Region a = product.a, to = product.to;
-    for (int i = 0; i < product.batch; ++i) {
-      f(a, to);
-      a.row += product.a_step;
-      to.row += product.to_step;
-    }
-  }
-
-  void store(const Region& region, const Value& value) {
-    index_of(region.rank, region.buffer).for_each_overlap(region, [&](Write& write) { write.value = value; });
-  }
-
-  // What a collective has left in `region`, one of its writes.
-  void store(const Region& region, std::vector<Piece> pieces) {
-    if (pieces.size() == 1 && pieces.front().region == region) return store(region, pieces.front().value);
-    std::sort(pieces.begin(), pieces.end(), [](const Piece& x, const Piece& y) {
-      return std::pair(x.region.row, x.region.col) < std::pair(y.region.row, y.region.col);
-    });
-    std::int64_t tallest = 0;
-    for (const Piece& piece : pieces) tallest = std::max(tallest, piece.region.rows);
-    index_of(region.rank, region.buffer).for_each_overlap(region, [&](Write& write) {
-      write.pieces = pieces;
-      write.tallest = tallest;
-    });
-  }
-
-  // ------------------------------------------------------------------------------------------------------- reads
+  std::string text(const Region& r) const { return memory_.text(r); }
+  const Buffer& buffer(const Region& region) const { return memory_.buffer(region); }
 
   enum class Along : std::uint8_t { columns, rows };  // which side of an operand runs along K
 
   // What `region` holds when `id` reads it at its load point (an operand) or at its end.
   Value read(TaskId id, const Region& region, bool operand, Along k = Along::columns) {
     const Moment end;
-    return read_at(id, region, operand, [&](const Region& w) {
+    return memory_.read_at(id, region, operand, [&](const Region& w) {
       if (!operand) return end;
       return Moment{false, std::max<std::int64_t>(0, k == Along::columns ? w.col - region.col : w.row - region.row)};
     });
-  }
-
-  // The same where `moment_of` says when what a write to `w` has left is read.
-  template <typename MomentOf>
-  Value read_at(TaskId id, const Region& region, bool operand, MomentOf&& moment_of) {
-    const Buffer& b = buffer(region);
-    check_caller_memory(id, region, operand ? graph_.entered_at_load(id) : graph_.entered_at_end(id), "reads");
-    if (b.role == BufferRole::input) return input_value(plan_.problem, region.rank, region.buffer);
-    std::optional<Value> value;
-    std::int64_t area = 0;
-    index_of(region.rank, region.buffer).for_each_overlap(region, [&](const Write& write) {
-      check_order(id, region, write, moment_of(write.region));
-      for_each_piece(write, region, [&](const Region& piece, const Value& held) {
-        if (value && !(*value == held))
-          refuse(Fault::coverage, id, fmt::format("reads {}, whose parts do not belong together", text(region)));
-        value = held;
-        area += piece.rows * piece.cols;
-      });
-    });
-    check_all_written(id, region, area);
-    return *value;
-  }
-
-  void check_order(TaskId id, const Region& region, const Write& write, Moment moment) {
-    if (std::holds_alternative<Collective>(graph_.nodes()[id].task->work)) moment = {false, 0};
-    if (write.task == id || !graph_.ordered(write.task, id, moment))
-      refuse(Fault::race, id, fmt::format("may read {} before {} has written it", text(region), name(write.task)));
-    const int copies = buffer(region).copies;
-    if (!reuse_ && !graph_.ordered_across(id, write.task, copies))
-      reuse_ = graph_.finding(Fault::reuse, id,
-                              fmt::format("may still read {} of epoch e when {} writes it in epoch e+{}", text(region),
-                                          name(write.task), copies));
-  }
-
-  void check_all_written(TaskId id, const Region& region, std::int64_t area) {
-    if (area != region.rows * region.cols)
-      refuse(Fault::coverage, id,
-             fmt::format("reads {}, of which {} elements are never written", text(region),
-                         region.rows * region.cols - area));
-  }
-
-  // What a collective takes: it carries along whatever its rows hold, one value or a piece each, and, behind a row's
-  // last one, elements that nobody has written.
-  std::vector<Piece> pieces_of(TaskId id, const Region& region) {
-    check_caller_memory(id, region, graph_.entered_at_end(id), "reads");
-    if (buffer(region).role == BufferRole::input)
-      return {{region, input_value(plan_.problem, region.rank, region.buffer)}};
-    std::vector<Piece> pieces;
-    std::int64_t area = 0;
-    bool same = true;
-    index_of(region.rank, region.buffer).for_each_overlap(region, [&](const Write& write) {
-      check_order(id, region, write, {});
-      for_each_piece(write, region, [&](const Region& piece, const Value& value) {
-        area += piece.rows * piece.cols;
-        same = same && (pieces.empty() || pieces.front().value == value);
-        pieces.push_back({piece, value});
-      });
-    });
-    if (area == region.rows * region.cols && same) return {{region, pieces.front().value}};
-    if (count_rows(pieces) != region.rows) check_all_written(id, region, area);
-    return pieces;
-  }
-
-  // Rows in which some piece lies.
-  static std::int64_t count_rows(const std::vector<Piece>& pieces) {
-    std::vector<std::pair<std::int64_t, std::int64_t>> stretches;
-    for (const Piece& piece : pieces) stretches.emplace_back(piece.region.row, piece.region.row + piece.region.rows);
-    std::sort(stretches.begin(), stretches.end());
-    std::int64_t rows = 0, end = 0;
-    for (const auto& [first, last] : stretches) {
-      rows += std::max<std::int64_t>(0, last - std::max(first, end));
-      end = std::max(end, last);
-    }
-    return rows;
   }
 
   // A value placed so that its part at `from` comes to lie at `to`.
@@ -220,10 +50,11 @@ class Dataflow {
     return value;
   }
 
-  // A contribution to a sum whose element (0, 0) is element (row, col) of the product.
+  // A contribution to a sum whose element (0, 0) is element (row, col) of the space.
   struct Term {
+    int space = 0;
     std::int64_t row = 0, col = 0;
-    int sum = -1, bias = -1;
+    int sum = -1;
   };
 
   void add_bias(TaskId id, Term& total, const Region& region) {
@@ -232,8 +63,9 @@ class Dataflow {
       refuse(Fault::coverage, id,
              fmt::format("adds {}, which belongs at col {}, to a sum at col {}", text(region), region.col + value.col,
                          total.col));
-    if (total.bias >= 0) refuse(Fault::coverage, id, fmt::format("adds {} to a sum that has a bias", text(region)));
-    total.bias = region.rank;
+    const auto sum = sums_.add(total.sum, value.sum);
+    if (!sum) refuse(Fault::coverage, id, fmt::format("adds {} to a sum that has a bias", text(region)));
+    total.sum = *sum;
   }
 
   void add_term(TaskId id, std::optional<Term>& total, const Term& term, const std::string& what) {
@@ -241,34 +73,31 @@ class Dataflow {
       total = term;
       return;
     }
-    if (total->row != term.row || total->col != term.col)
+    if (total->space != term.space || total->row != term.row || total->col != term.col)
       refuse(Fault::coverage, id,
              fmt::format("adds {}, which belongs at row {} col {}, to a sum at row {} col {}", what, term.row, term.col,
                          total->row, total->col));
     const auto sum = sums_.add(total->sum, term.sum);
     if (!sum)
       refuse(Fault::coverage, id,
-             fmt::format("adds {}: the sum over k {} would be counted twice", what, sums_.text(term.sum)));
+             fmt::format("adds {}: {} would be counted twice", what,
+                         names_.twice(sums_, term.sum, sums_.first_common(total->sum, term.sum))));
     if (sums_.stretches(*sum).size() > Sums::most_stretches)
       refuse(Fault::coverage, id,
-             fmt::format("adds {}: a sum over more than {} separate stretches of K is not followed", what,
-                         Sums::most_stretches));
+             fmt::format("adds {}: a sum over more than {} separate stretches of {} is not followed", what,
+                         Sums::most_stretches, names_.axis));
     total->sum = *sum;
-    if (total->bias >= 0 && term.bias >= 0)
-      refuse(Fault::coverage, id, fmt::format("adds {}: the bias would be counted twice", what));
-    total->bias = std::max(total->bias, term.bias);
   }
 
   static Value sum_at(const Term& total, const Region& to) {
-    return {Value::What::product, total.row - to.row, total.col - to.col, total.sum, 0, 0, total.bias};
+    return {total.space, total.row - to.row, total.col - to.col, total.sum};
   }
-  void store_sum(const Term& total, const Region& to) { store(to, sum_at(total, to)); }
+  void store_sum(const Term& total, const Region& to) { memory_.store(to, sum_at(total, to)); }
 
   Term term_at(TaskId id, const Region& region) {
     const Value value = read(id, region, false);
-    if (value.what != Value::What::product)
-      refuse(Fault::coverage, id, fmt::format("adds {}, which holds no product", text(region)));
-    return {value.row + region.row, value.col + region.col, value.sum, value.bias};
+    if (value.sum < 0) refuse(Fault::coverage, id, fmt::format("adds {}, which holds no sum", text(region)));
+    return {value.space, value.row + region.row, value.col + region.col, value.sum};
   }
 
   // ------------------------------------------------------------------------------------------------------- tasks
@@ -280,14 +109,14 @@ class Dataflow {
   // The product of two operands, with its scales.
   Term multiply(TaskId id, const Region& a_region, const Region& b_region, const Region& a_scale) {
     const Value a = read(id, a_region, true, Along::columns), b = read(id, b_region, true, Along::rows);
-    if (a.what != Value::What::a || b.what != Value::What::b)
+    if (a.space != problem::space_a || b.space != problem::space_b)
       refuse(Fault::coverage, id, "multiplies something else than a part of A by a part of B");
     const std::int64_t k = a_region.col + a.col;
     if (k != b_region.row + b.row)
       refuse(Fault::coverage, id,
              fmt::format("multiplies columns of A from k = {} with rows of B from k = {}", k, b_region.row + b.row));
     if (plan_.problem.scales != Scales::none) check_scale(id, a_region, a_scale, a_region.row + a.row, k);
-    return {a_region.row + a.row, b_region.col + b.col, sums_.of({k, k + a_region.cols})};
+    return {problem::space_product, a_region.row + a.row, b_region.col + b.col, sums_.of({k, k + a_region.cols})};
   }
 
   void evaluate(TaskId id, const Product& product) {
@@ -313,21 +142,20 @@ class Dataflow {
       if (value.tile_rows != tile.a.rows || value.tile_cols != tile.b.cols)
         refuse(Fault::coverage, id,
                fmt::format("adds {}, which holds a tile of {} x {}", text(slot), value.tile_rows, value.tile_cols));
-      add_term(id, total, {value.row, value.col, value.sum, value.bias}, text(slot));
+      add_term(id, total, {value.space, value.row, value.col, value.sum}, text(slot));
     }
     for (const Store& s : tile.stores) {
       if (buffer(s.to).layout == Layout::row_major)
-        store(s.to, {Value::What::product, total->row + s.row - s.to.row, total->col + s.col - s.to.col, total->sum, 0,
-                     0, total->bias});
+        memory_.store(s.to, {total->space, total->row + s.row - s.to.row, total->col + s.col - s.to.col, total->sum});
       else
-        store(s.to, {Value::What::product, total->row, total->col, total->sum, tile.a.rows, tile.b.cols, total->bias});
+        memory_.store(s.to, {total->space, total->row, total->col, total->sum, tile.a.rows, tile.b.cols});
     }
   }
 
   // The scales belong to the rows of A that are multiplied, from `row` on, and to their stretch of K, from `k` on.
   void check_scale(TaskId id, const Region& a, const Region& a_scale, std::int64_t row, std::int64_t k) {
-    const Value scale = read_at(id, a_scale, true, [&](const Region&) { return Moment{false, a.cols}; });
-    if (scale.what != Value::What::a_scale)
+    const Value scale = memory_.read_at(id, a_scale, true, [&](const Region&) { return Moment{false, a.cols}; });
+    if (scale.space != problem::space_a_scale)
       refuse(Fault::coverage, id, fmt::format("scales by {}, which holds no scales of A", text(a_scale)));
     const RankShapes shapes = shapes_of(plan_.problem);
     const bool one = plan_.problem.scales == Scales::tensor;
@@ -343,11 +171,39 @@ class Dataflow {
                          k_first + shapes.depth - 1));
   }
 
+  void evaluate(TaskId id, const Block& block) {
+    std::vector<ReadPart> reads;
+    for (const Region& region : block.reads) {
+      const Value v = memory_.read_at(id, region, true, [](const Region&) { return Moment{false, 0}; });
+      reads.push_back({v.space, v.row + region.row, v.col + region.col,
+                       v.sum < 0 ? std::vector<Stretch>{} : sums_.stretches(v.sum)});
+    }
+    std::vector<Piece> parts;  // as they lie in the block
+    const BlockPlace place{plan_, block, graph_.nodes()[id].rank};
+    const std::string wrong = descriptor_of(block.kind).value(place, reads, [&](const BlockPart& part) {
+      parts.push_back({{0, 0, part.row, part.col, part.rows, part.cols}, value_of(part.held, sums_)});
+    });
+    if (!wrong.empty()) refuse(Fault::coverage, id, wrong);
+    for (const Store& s : block.stores) {
+      const Region from{0, 0, s.row, s.col, s.to.rows, s.to.cols};
+      std::vector<Piece> pieces;
+      for (const Piece& part : parts) {
+        if (!overlap(part.region, from)) continue;
+        const Region both = intersection(part.region, from), at = shifted(both, from, s.to);
+        Value v = part.value;  // counted from the part's own corner
+        v.row += both.row - part.region.row - at.row;
+        v.col += both.col - part.region.col - at.col;
+        pieces.push_back({at, v});
+      }
+      memory_.store(s.to, std::move(pieces));
+    }
+  }
+
   void evaluate(TaskId id, const Transfer& transfer) {
     if (transfer.from.empty()) return;
     Value value = read(id, transfer.from, false);
     const bool slots = buffer(transfer.from).layout == Layout::fragment;
-    store(transfer.to, slots ? value : moved(value, transfer.from, transfer.to));
+    memory_.store(transfer.to, slots ? value : moved(value, transfer.from, transfer.to));
   }
 
   void evaluate(TaskId id, const Reduction& reduction) {
@@ -383,17 +239,17 @@ class Dataflow {
         for (std::int64_t s = 0; s < ranks; ++s) {
           const Region from = taken(s, r);
           const Region place{to.rank, to.buffer, to.row + s * from.rows, to.col, from.rows, from.cols};
-          std::vector<Piece> pieces = pieces_of(parts[static_cast<std::size_t>(s)], from);
+          std::vector<Piece> pieces = memory_.pieces_of(parts[static_cast<std::size_t>(s)], from);
           for (Piece& piece : pieces) {
             const Region at = shifted(piece.region, from, place);
             piece = {at, moved(piece.value, piece.region, at)};
           }
-          store(place, std::move(pieces));
+          memory_.store(place, std::move(pieces));
         }
         continue;
       }
       if (r == 0 || kind == CollectiveKind::reduce_scatter) {
-        sums = pieces_of(parts.front(), taken(0, r));
+        sums = memory_.pieces_of(parts.front(), taken(0, r));
         for (Piece& piece : sums) {
           std::optional<Term> total;
           for (std::int64_t s = 0; s < ranks; ++s) {
@@ -411,7 +267,7 @@ class Dataflow {
         const Region at = shifted(piece.region, taken(0, r), to);
         piece = {at, moved(piece.value, piece.region, at)};
       }
-      store(to, std::move(pieces));
+      memory_.store(to, std::move(pieces));
     }
   }
 
@@ -426,7 +282,7 @@ class Dataflow {
       for (const Piece& piece : pieces) sum += piece.region.rows * piece.region.cols;
       return sum;
     };
-    if (const std::int64_t own = area(pieces_of(id, region)), first = area(sums); own != first)
+    if (const std::int64_t own = area(memory_.pieces_of(id, region)), first = area(sums); own != first)
       refuse(
           Fault::coverage, id,
           fmt::format("adds {}, of which {} elements are written, to sums of {} elements", text(region), own, first));
@@ -435,55 +291,46 @@ class Dataflow {
   // ------------------------------------------------------------------------------------------------------ output
 
   void check_outputs(int rank) {
-    const Problem& problem = plan_.problem;
-    for (int product = 0; product < count_products(problem); ++product) {
-      for (const Write& write : index_of(rank, buffer_out_of(problem, product)).writes())
-        for_each_piece(write, [&](const Region& r, const Value& v) { check_product(rank, product, write.task, r, v); });
-      check_whole(rank, buffer_out_of(problem, product));
-    }
-    if (!problem.gathered_a) return;
-    for (const Write& write : index_of(rank, buffer_gathered(problem)).writes())
-      for_each_piece(write, [&](const Region& r, const Value& v) {
-        if (v.what != Value::What::a || v.row != 0 || v.col != 0)
-          refuse(Fault::coverage, write.task, fmt::format("writes {} with what belongs elsewhere", text(r)));
+    const problem::OperatorDescriptor& op = problem::descriptor_of(plan_.problem.op);
+    for (int b = 0; b < std::ssize(memory_.operands()); ++b) {
+      const Buffer& out = memory_.operands()[static_cast<std::size_t>(b)];
+      if (out.role != BufferRole::output) continue;
+      op.wanted(plan_.problem, rank, out.name, [&](const problem::Wanted& w) {
+        const Region where{rank, b, w.row, w.col, w.rows, w.cols};
+        const Value wanted = value_of(w.held, sums_);
+        memory_.index_of(rank, b).for_each_overlap(where, [&](const Write& write) {
+          for_each_piece(write, where, [&](const Region& r, const Value& v) { check_output(write, r, v, wanted); });
+        });
       });
-    check_whole(rank, buffer_gathered(problem));
+      check_whole(rank, b);
+    }
   }
 
-  void check_product(int rank, int product, TaskId task, const Region& r, const Value& v) {
-    for (std::int64_t row = r.row; row < r.row + r.rows;) {
-      const Wanted wanted = wanted_output(plan_.problem, rank, row, product);
-      if (v.what != Value::What::product || v.row != wanted.value.row || v.col != wanted.value.col)
-        refuse(Fault::coverage, task, fmt::format("writes {} with what belongs elsewhere", text(r)));
-      const auto& k = sums_.stretches(v.sum);
-      if (k.size() != 1 || !(k.front() == wanted.k))
-        refuse(Fault::coverage, task,
-               fmt::format("writes {} with the sum over k {} instead of {}..{}", text(r), sums_.text(v.sum),
-                           wanted.k.begin, wanted.k.end - 1));
-      if (!wanted.wants_bias(plan_.problem, v.bias))
-        refuse(Fault::coverage, task,
-               fmt::format("writes {} {}", text(r), v.bias < 0 ? "without the bias" : "with another rank's bias"));
-      row = wanted.rows_end;
-    }
+  void check_output(const Write& write, const Region& r, const Value& v, const Value& wanted) {
+    if (v.space != wanted.space || v.row != wanted.row || v.col != wanted.col)
+      refuse(Fault::coverage, write.task, fmt::format("writes {} with what belongs elsewhere", text(r)));
+    if (v.sum != wanted.sum)
+      refuse(Fault::coverage, write.task,
+             fmt::format("writes {} {}", text(r), names_.difference(sums_, v.sum, wanted.sum)));
   }
 
   // Writes do not overlap.
   void check_whole(int rank, int buffer) {
     std::int64_t area = 0;
-    for (const Write& write : index_of(rank, buffer).writes())
+    for (const Write& write : memory_.index_of(rank, buffer).writes())
       for_each_piece(write, [&](const Region& r, const Value&) { area += r.rows * r.cols; });
-    const Buffer& out = plan_.buffers[static_cast<std::size_t>(buffer)];
+    const Buffer& out = memory_.operands()[static_cast<std::size_t>(buffer)];
     if (area != out.rows * out.cols)
-      throw Refused{{Fault::coverage, rank, -1, -1,
-                     fmt::format("rank {}: {} elements of the output{} are never written", rank,
-                                 out.rows * out.cols - area, buffer == buffer_out ? "" : " " + out.name)}};
+      throw RefusedFlow{{Fault::coverage, rank, -1, -1,
+                         fmt::format("rank {}: {} elements of the output{} are never written", rank,
+                                     out.rows * out.cols - area, out.name == "out" ? "" : " " + out.name)}};
   }
 
   const Plan& plan_;
   Graph& graph_;
+  TermNames names_;
   Sums sums_;
-  std::vector<WriteIndex> index_;
-  std::optional<Finding> reuse_;
+  Contents memory_;
 };
 
 }  // namespace
@@ -491,7 +338,7 @@ class Dataflow {
 std::optional<Finding> find_dataflow_fault(const Plan& plan, Graph& graph) {
   try {
     Dataflow(plan, graph).run();
-  } catch (const Refused& refused) {
+  } catch (const RefusedFlow& refused) {
     return refused.finding;
   }
   return std::nullopt;

@@ -5,8 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
 #include <vector>
 
 #include "base/ceil_div.hpp"
@@ -14,6 +12,8 @@
 #include "base/text.hpp"
 #include "imbrex/error.hpp"
 #include "plan/builder.hpp"
+#include "plan/check/blocks.hpp"
+#include "plan/check/groups.hpp"
 #include "plan/check/pairs.hpp"
 #include "plan/json/names.hpp"
 #include "plan/limits.hpp"
@@ -52,9 +52,7 @@ class FormatCheck::Rules {
 
   void finish() {
     place_ = &nowhere_;
-    for (const auto& [number, group] : groups_)
-      for (int rank : group.ranks)
-        expect(group.seen.contains(rank), "rank {} does not take part in collective {}, which joins it", rank, number);
+    if (const std::string missing = groups_.missing(); !missing.empty()) refuse(Fault::malformed, "{}", missing);
   }
 
  private:
@@ -299,6 +297,9 @@ class FormatCheck::Rules {
     if (const auto* transfer = std::get_if<Transfer>(&task.work)) {
       own(transfer->from, "the source");
       own(transfer->to, "the destination");
+    } else if (const auto* block = std::get_if<Block>(&task.work)) {
+      for (const Region& r : block->reads) own(r, "what is read");
+      for (const Store& s : block->stores) own(s.to, "a store");
     } else {
       for (const Region& r : std::get<Reduction>(task.work).from) own(r, "a source");
       for (const Region& r : std::get<Reduction>(task.work).to) own(r, "a destination");
@@ -355,6 +356,13 @@ class FormatCheck::Rules {
     if (step > (b.rows - r.row - r.rows) / (batch - 1))
       refuse(Fault::bounds, "{}, rows {}+{} and {} more, {} rows apart, leaves buffer {} of {} rows", what, r.row,
              r.rows, batch - 1, step, b.name, b.rows);
+  }
+
+  void check_work(const Block& block) {
+    for (const Region& r : block.reads) check_region(r, "what is read");
+    for (const Store& store : block.stores) check_sum(store.to, "a store");
+    if (const std::string broken = broken_rule({plan_, block, place_->rank}); !broken.empty())
+      refuse(Fault::malformed, "{}", broken);
   }
 
   void check_work(const Transfer& t) {
@@ -420,24 +428,8 @@ class FormatCheck::Rules {
         c.from.buffer != c.to.buffer || c.from.row + c.from.rows <= c.to.row || c.to.row + c.to.rows <= c.from.row;
     expect(apart, "source and destination overlap");
     if (c.codec) check_codec(c, from.type);
-    const auto [place, first] =
-        groups_.insert({c.group, {c.kind, c.from.rows, c.from.cols, from.type, joined, c.backend, c.codec, {}}});
-    Group& group = place->second;
-    expect(group.ranks == joined, "collective group {} joins ranks {} here, but {} elsewhere", c.group,
-           fmt::join(joined, ", "), fmt::join(group.ranks, ", "));
-    expect(group.kind == c.kind && group.rows == c.from.rows && group.cols == c.from.cols,
-           "collective group {} is {} of {} x {} here, but {} of {} x {} elsewhere", c.group, name_of(c.kind),
-           c.from.rows, c.from.cols, name_of(group.kind), group.rows, group.cols);
-    expect(group.type == from.type, "collective group {} is of {} here, but of {} elsewhere", c.group,
-           name_of(from.type), name_of(group.type));
-    expect(group.backend == c.backend && group.codec == c.codec,
-           "collective group {} runs by {}{} here, but by {}{} elsewhere", c.group, name_of(c.backend),
-           codec_text(c.codec), name_of(group.backend), codec_text(group.codec));
-    expect(group.seen.insert(place_->rank).second, "collective group {} appears twice on this rank", c.group);
-  }
-
-  static std::string codec_text(const std::optional<CodecPair>& codec) {
-    return codec ? " through codec " + name_of(*codec) : "";
+    if (const std::string broken = groups_.add(c, joined, from.type, place_->rank); !broken.empty())
+      refuse(Fault::malformed, "{}", broken);
   }
 
   void check_codec(const Collective& c, Type type) {
@@ -462,16 +454,7 @@ class FormatCheck::Rules {
   const TaskPlace* place_ = &nowhere_;
   const Task* task_ = nullptr;  // that is being checked
   std::int64_t signals_ = 0, waits_and_posts_ = 0;
-  struct Group {
-    CollectiveKind kind;
-    std::int64_t rows, cols;  // of the sources
-    Type type;
-    std::vector<int> ranks;
-    Backend backend;
-    std::optional<CodecPair> codec;
-    std::set<int> seen;
-  };
-  std::map<int, Group> groups_;
+  CollectiveGroups groups_;
   std::vector<std::vector<PairRules>> pairs_;  // by rank and queue
 };
 

@@ -5,10 +5,28 @@
 #include <algorithm>
 
 #include "base/narrow.hpp"
-#include "plan/operand_buffers.hpp"
-#include "plan/problem.hpp"
 
 namespace imbrex::plan {
+namespace {
+
+constexpr std::int64_t endless = std::numeric_limits<std::int64_t>::max();
+
+// In order, those that meet joined; nothing if two overlap.
+std::optional<std::vector<Stretch>> joined(std::vector<Stretch> all) {
+  std::sort(all.begin(), all.end(), [](const Stretch& p, const Stretch& q) { return p.begin < q.begin; });
+  std::vector<Stretch> merged;
+  for (const Stretch& s : all) {
+    if (merged.empty() || merged.back().end < s.begin)
+      merged.push_back(s);
+    else if (merged.back().end == s.begin)
+      merged.back().end = s.end;
+    else
+      return std::nullopt;
+  }
+  return merged;
+}
+
+}  // namespace
 
 int Sums::intern(std::vector<Stretch> set) {
   std::vector<std::pair<std::int64_t, std::int64_t>> key;
@@ -18,85 +36,64 @@ int Sums::intern(std::vector<Stretch> set) {
   return place->second;
 }
 
+int Sums::of(std::vector<Stretch> stretches) {
+  if (stretches.empty()) return -1;
+  return intern(joined(std::move(stretches)).value());
+}
+
 std::optional<int> Sums::add(int x, int y) {
   const auto known = added_.find({x, y});
   if (known != added_.end()) return known->second;
   std::vector<Stretch> all = stretches(x);
   all.insert(all.end(), stretches(y).begin(), stretches(y).end());
-  std::sort(all.begin(), all.end(), [](const Stretch& p, const Stretch& q) { return p.begin < q.begin; });
-  std::vector<Stretch> merged;
-  bool twice = false;
-  for (const Stretch& s : all) {
-    if (merged.empty() || merged.back().end < s.begin)
-      merged.push_back(s);
-    else if (merged.back().end == s.begin)
-      merged.back().end = s.end;
-    else
-      twice = true;
-  }
-  const std::optional<int> sum = twice ? std::nullopt : std::optional<int>(intern(std::move(merged)));
+  std::optional<int> sum;
+  if (auto both = joined(std::move(all))) sum = intern(*std::move(both));
   added_[{x, y}] = sum;
   return sum;
 }
 
-std::string Sums::text(int sum) const {
+std::int64_t Sums::first_common(int x, int y) const {
+  std::int64_t first = endless;
+  for (const Stretch& s : stretches(x))
+    for (const Stretch& t : stretches(y))
+      if (s.begin < t.end && t.begin < s.end) first = std::min(first, std::max(s.begin, t.begin));
+  return first;
+}
+
+std::vector<Stretch> Sums::part(int sum, std::int64_t begin, std::int64_t end) const {
+  std::vector<Stretch> part;
+  if (sum < 0) return part;
+  for (const Stretch& s : stretches(sum))
+    if (s.begin < end && begin < s.end) part.push_back({std::max(s.begin, begin), std::min(s.end, end)});
+  return part;
+}
+
+std::string Sums::text(const std::vector<Stretch>& stretches) {
   std::string text;
-  for (const Stretch& s : stretches(sum)) text += fmt::format("{}{}..{}", text.empty() ? "" : ", ", s.begin, s.end - 1);
-  return text;
+  for (const Stretch& s : stretches) text += fmt::format("{}{}..{}", text.empty() ? "" : ", ", s.begin, s.end - 1);
+  return text.empty() ? "nothing" : text;
 }
 
-Value input_value(const Problem& problem, int rank, int buffer) {
-  using Operand = OperandPlace::What;
-  const RankShapes shapes = shapes_of(problem);
-  const auto [operand, product] = operand_at(problem, buffer);
-  const bool gather = problem.op == Operator::all_gather_gemm;
-  const auto value = [](Value::What what, std::int64_t row, std::int64_t col) {
-    return Value{what, row, col, -1, 0, 0};
-  };
-  const auto of_a = [&](Value::What what) {
-    return gather ? value(what, rank * shapes.a.rows, 0) : value(what, 0, rank * shapes.depth);
-  };
-  const auto of_b = [&](Value::What what) {
-    return gather ? value(what, 0, first_col_of(problem, product, rank)) : value(what, rank * shapes.depth, 0);
-  };
-  switch (operand) {
-    case Operand::a: return of_a(Value::What::a);
-    case Operand::a_scale: return of_a(Value::What::a_scale);
-    case Operand::b_scale: return of_b(Value::What::b_scale);
-    case Operand::bias: return value(Value::What::bias, 0, first_col_of(problem, product, rank));
-    default: return of_b(Value::What::b);
-  }
+Value value_of(const problem::Held& held, Sums& sums) { return {held.space, held.row, held.col, sums.of(held.terms)}; }
+
+TermNames::TermNames(const Problem& problem) : count(endless) {
+  const problem::OperatorDescriptor& op = problem::descriptor_of(problem.op);
+  term = op.term;
+  last = op.last_term;
+  axis = op.multiplies ? "K" : "terms";
+  if (op.count_terms != nullptr) count = op.count_terms(problem);
 }
 
-bool Wanted::wants_bias(const Problem& problem, int from) const {
-  if (!problem.bias) return from < 0;
-  return bias_of < 0 ? from >= 0 : from == bias_of;
+std::string TermNames::twice(const Sums& sums, int added, std::int64_t common) const {
+  return common < count ? fmt::format("the sum over {} {}", term, Sums::text(sums.part(added, 0, count)))
+                        : fmt::format("the {}", last);
 }
 
-Wanted wanted_output(const Problem& problem, int rank, std::int64_t row, int product) {
-  const RankShapes shapes = shapes_of(problem);
-  Wanted wanted{{Value::What::product, 0, 0, -1, 0, 0}, {0, problem.k}, shapes.out.rows};
-  switch (problem.op) {
-    case Operator::all_gather_gemm: wanted.value.col = first_col_of(problem, product, rank); break;
-    case Operator::gemm_reduce_scatter: wanted.value.row = rank * shapes.out.rows; break;
-    case Operator::gemm_all_reduce:
-      if (is_packed(problem)) {
-        const PackedPlace place = packed_place(problem, row);
-        wanted.value.row = place.row - row;
-        wanted.value.col = place.col;
-        wanted.rows_end = place.end;
-      }
-      break;
-    case Operator::gemm_all_to_all: {
-      const std::int64_t block = problem.m / problem.ranks, source = row / block;
-      wanted.value.row = (rank - source) * block;
-      wanted.k = {source * problem.k, (source + 1) * problem.k};
-      wanted.rows_end = (source + 1) * block;
-      wanted.bias_of = base::narrow<int>(source, "ranks");
-      break;
-    }
-  }
-  return wanted;
+std::string TermNames::difference(const Sums& sums, int sum, int wanted) const {
+  const std::vector<Stretch> own = sums.part(sum, 0, count), all = sums.part(wanted, 0, count);
+  if (own != all) return fmt::format("with the sum over {} {} instead of {}", term, Sums::text(own), Sums::text(all));
+  return sums.part(sum, count, endless).empty() ? fmt::format("without the {}", last)
+                                                : fmt::format("with another rank's {}", last);
 }
 
 }  // namespace imbrex::plan

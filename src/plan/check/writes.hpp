@@ -22,10 +22,11 @@ struct Piece {
 struct Write {
   Region region;
   TaskId task = 0;
-  Value value{};                // set when the task is evaluated
-  std::vector<Piece> pieces{};  // in place of the value, where parts of the region hold different ones, by row; what
-                                // none of them covers nobody has written
-  std::int64_t tallest = 0;     // rows of a piece, at most
+  Value value{};                 // set when the task is evaluated
+  std::vector<Piece> pieces{};   // in place of the value, where parts of the region hold different ones, by row; what
+                                 // none of them covers nobody has written
+  std::int64_t tallest = 0;      // rows of a piece, at most
+  std::vector<TaskId> beside{};  // the other shares of the block: it is complete once they have ended, too
 };
 
 inline bool overlap(const Region& x, const Region& y) {

@@ -36,7 +36,9 @@ class Node {
   Node at(std::size_t i) const { return {array().at(i), this, {}, i}; }
   std::size_t size() const { return array().size(); }
 
-  void only(std::initializer_list<std::string_view> keys) const {
+  void only(std::initializer_list<std::string_view> keys) const { only(std::vector<std::string_view>(keys)); }
+  template <typename Key>
+  void only(const std::vector<Key>& keys) const {
     for (const auto& [key, value] : object().items())
       if (std::find(keys.begin(), keys.end(), key) == keys.end())
         refuse(fmt::format("the key '{}' is not known here", base::printable(key)));
@@ -118,5 +120,9 @@ Knobs knobs_of(const Node& n);
 
 /// As knobs_of reads them, on one line.
 std::string to_json(const Knobs& knobs);
+
+/// A problem, in the same way. What it says is not yet valid.
+Problem problem_of(const Node& n);
+std::string to_json(const Problem& problem);
 
 }  // namespace imbrex::plan

@@ -23,13 +23,19 @@ std::vector<Region> regions_of(const plan::Node& n) {
   return regions;
 }
 
+std::vector<Store> stores_of(const plan::Node& n) {
+  std::vector<Store> stores;
+  n.each([&](const plan::Node& s) {
+    stores.push_back({region_of(s, 8), s.at(6).integer<std::int64_t>(), s.at(7).integer<std::int64_t>()});
+  });
+  return stores;
+}
+
 Tile tile_of(const plan::Node& n) {
   n.only({"a", "b", "a_scale", "adds", "own", "stores"});
   Tile tile{region_of(n["a"]), region_of(n["b"]), regions_of(n["adds"]), n["own"].integer<int>(), {}, {}};
   if (n.has("a_scale")) tile.a_scale = region_of(n["a_scale"]);
-  n["stores"].each([&](const plan::Node& s) {
-    tile.stores.push_back({region_of(s, 8), s.at(6).integer<std::int64_t>(), s.at(7).integer<std::int64_t>()});
-  });
+  tile.stores = stores_of(n["stores"]);
   return tile;
 }
 
@@ -69,11 +75,26 @@ Product product_of(const plan::Node& n) {
   return product;
 }
 
+Block block_of(const plan::Node& n) {
+  n.only({"kind", "reads", "args", "stores", "share", "shares"});
+  Block block;
+  block.kind = n["kind"].name(parse_work_kind);
+  if (n.has("reads")) block.reads = regions_of(n["reads"]);
+  const plan::Node args = n["args"];
+  if (args.size() != block.args.size()) args.refuse(fmt::format("a list of {} numbers is needed", block.args.size()));
+  for (std::size_t i = 0; i < block.args.size(); ++i) block.args[i] = args.at(i).integer<std::int64_t>();
+  block.stores = stores_of(n["stores"]);
+  if (n.has("share")) block.share = n["share"].integer<int>();
+  if (n.has("shares")) block.shares = n["shares"].integer<int>();
+  return block;
+}
+
 Task task_of(const plan::Node& n) {
-  n.only({"tile", "transfer", "reduction", "collective", "product", "waits", "posts", "mate"});
+  n.only({"tile", "transfer", "reduction", "collective", "product", "block", "waits", "posts", "mate"});
   Task task;
-  const int kinds = n.has("tile") + n.has("transfer") + n.has("reduction") + n.has("collective") + n.has("product");
-  if (kinds != 1) n.refuse("a task is one of tile, transfer, reduction, collective, product");
+  const int kinds =
+      n.has("tile") + n.has("transfer") + n.has("reduction") + n.has("collective") + n.has("product") + n.has("block");
+  if (kinds != 1) n.refuse("a task is one of tile, transfer, reduction, collective, product, block");
   if (n.has("tile"))
     task.work = tile_of(n["tile"]);
   else if (n.has("transfer"))
@@ -82,6 +103,8 @@ Task task_of(const plan::Node& n) {
     task.work = reduction_of(n["reduction"]);
   else if (n.has("product"))
     task.work = product_of(n["product"]);
+  else if (n.has("block"))
+    task.work = block_of(n["block"]);
   else
     task.work = collective_of(n["collective"]);
   n["waits"].each([&](const plan::Node& w) {
@@ -106,14 +129,6 @@ Extent largest_tile(const std::vector<Task>& tasks) {
   return largest;
 }
 
-std::array<std::int64_t, max_products - 1> list_of(const plan::Node& n, const char* what) {
-  std::array<std::int64_t, max_products - 1> list{};
-  if (n.size() < 1 || n.size() > list.size())
-    n.refuse(fmt::format("a list of 1 to {} numbers is needed: {} of each further B", list.size(), what));
-  for (std::size_t i = 0; i < n.size(); ++i) list[i] = n.at(i).integer<std::int64_t>();
-  return list;
-}
-
 Plan plan_of(const plan::Node& n) {
   n.only({"imbrex_plan", "problem", "strategy", "knobs", "signal_copies", "buffers", "ranks"});
   const int version = n["imbrex_plan"].integer<int>();
@@ -121,26 +136,7 @@ Plan plan_of(const plan::Node& n) {
     n["imbrex_plan"].refuse(
         fmt::format("format {} is not known; this library reads format {}", version, plan::plan_format_version));
   Plan plan;
-  const plan::Node p = n["problem"];
-  p.only({"op", "m", "n", "k", "ranks", "type", "bias", "scales", "b_layout", "more_n", "gathered_a", "lda", "ldb",
-          "ldo", "more_ldb", "more_ldo", "packed"});
-  plan.problem = {p["op"].name(parse_operator),   p["m"].integer<std::int64_t>(), p["n"].integer<std::int64_t>(),
-                  p["k"].integer<std::int64_t>(), p["ranks"].integer<int>(),      p["type"].name(parse_type)};
-  if (p.has("bias")) plan.problem.bias = p["bias"].boolean();
-  if (p.has("scales")) plan.problem.scales = p["scales"].name(parse_scales);
-  if (p.has("b_layout")) plan.problem.b_layout = p["b_layout"].name(plan::parse_layout);
-  if (p.has("more_n")) plan.problem.more_n = list_of(p["more_n"], "N");
-  if (p.has("gathered_a")) plan.problem.gathered_a = p["gathered_a"].boolean();
-  if (p.has("lda")) plan.problem.lda = p["lda"].integer<std::int64_t>();
-  if (p.has("ldb")) plan.problem.ldb = p["ldb"].integer<std::int64_t>();
-  if (p.has("ldo")) plan.problem.ldo = p["ldo"].integer<std::int64_t>();
-  if (p.has("more_ldb")) plan.problem.more_ldb = list_of(p["more_ldb"], "the leading dimension");
-  if (p.has("more_ldo")) plan.problem.more_ldo = list_of(p["more_ldo"], "the output's leading dimension");
-  if (p.has("packed")) {
-    const plan::Node packed = p["packed"];
-    if (packed.size() != 2) packed.refuse("a list of 2 is needed: rows, cols of a block");
-    plan.problem.packed = {packed.at(0).integer<std::int64_t>(), packed.at(1).integer<std::int64_t>()};
-  }
+  plan.problem = plan::problem_of(n["problem"]);
   plan.strategy = n["strategy"].name(parse_strategy);
   plan.knobs = plan::knobs_of(n["knobs"]);
   plan.signal_copies = n["signal_copies"].integer<int>();

@@ -8,7 +8,6 @@
 #include "imbrex/plan.hpp"
 #include "plan/json/names.hpp"
 #include "plan/json/node.hpp"
-#include "plan/problem.hpp"
 #include "plan/wave_groups.hpp"
 
 namespace imbrex {
@@ -19,15 +18,7 @@ class Writer {
   std::string take() { return std::move(text_); }
 
   void write(const Plan& plan) {
-    const Problem& p = plan.problem;
-    put("{{\"imbrex_plan\": {},\n", plan::plan_format_version);
-    put("\"problem\": {{\"op\": \"{}\", \"m\": {}, \"n\": {}, \"k\": {}, \"ranks\": {}, \"type\": "
-        "\"{}\"{}{}{}{}{}{}{}}},\n",
-        name_of(p.op), p.m, p.n, p.k, p.ranks, name_of(p.type), p.bias ? ", \"bias\": true" : "",
-        p.scales == Scales::none ? "" : fmt::format(", \"scales\": \"{}\"", name_of(p.scales)),
-        p.b_layout == Layout::row_major ? "" : fmt::format(", \"b_layout\": \"{}\"", plan::name_of(p.b_layout)),
-        list_text("more_n", p.more_n), p.gathered_a ? ", \"gathered_a\": true" : "", pitches_text(p),
-        p.packed == Extent{} ? "" : fmt::format(", \"packed\": [{}, {}]", p.packed.rows, p.packed.cols));
+    put("{{\"imbrex_plan\": {},\n\"problem\": {},\n", plan::plan_format_version, plan::to_json(plan.problem));
     put("\"strategy\": \"{}\",\n\"knobs\": ", name_of(plan.strategy));
     text_ += plan::to_json(plan.knobs);
     put(",\n\"signal_copies\": {},\n\"buffers\": [", plan.signal_copies);
@@ -67,21 +58,6 @@ class Writer {
     }
   }
 
-  // What belongs to the further B, up to the last number that is not 0.
-  static std::string list_text(std::string_view key, const std::array<std::int64_t, max_products - 1>& list) {
-    std::size_t count = list.size();
-    while (count > 0 && list[count - 1] == 0) --count;
-    if (count == 0) return {};
-    return fmt::format(", \"{}\": [{}]", key, fmt::join(list.data(), list.data() + count, ", "));
-  }
-
-  static std::string pitches_text(const Problem& problem) {
-    std::string text;
-    for (const auto& [key, value] : {std::pair("lda", problem.lda), {"ldb", problem.ldb}, {"ldo", problem.ldo}})
-      if (value != 0) text += fmt::format(", \"{}\": {}", key, value);
-    return text + list_text("more_ldb", problem.more_ldb) + list_text("more_ldo", problem.more_ldo);
-  }
-
   static std::string quoted(const std::string& text) {
     return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   }
@@ -90,6 +66,15 @@ class Writer {
   void write(const std::vector<Region>& regions) {
     put("[");
     list(regions, ", ", [&](const Region& r) { write(r); });
+    put("]");
+  }
+
+  void write(const std::vector<Store>& stores) {
+    put("\"stores\": [");
+    list(stores, ", ", [&](const Store& s) {
+      const Region& r = s.to;
+      put("[{}, {}, {}, {}, {}, {}, {}, {}]", r.rank, r.buffer, r.row, r.col, r.rows, r.cols, s.row, s.col);
+    });
     put("]");
   }
 
@@ -104,12 +89,9 @@ class Writer {
     }
     put(", \"adds\": ");
     write(tile.adds);
-    put(", \"own\": {}, \"stores\": [", tile.own);
-    list(tile.stores, ", ", [&](const Store& s) {
-      const Region& r = s.to;
-      put("[{}, {}, {}, {}, {}, {}, {}, {}]", r.rank, r.buffer, r.row, r.col, r.rows, r.cols, s.row, s.col);
-    });
-    put("]}}");
+    put(", \"own\": {}, ", tile.own);
+    write(tile.stores);
+    put("}}");
   }
   void write(const Transfer& transfer) {
     put("\"transfer\": {{\"from\": ");
@@ -158,6 +140,19 @@ class Writer {
     }
     if (product.algorithm != LibraryAlgorithm{})
       put(", \"algorithm\": [{}, {}]", product.algorithm.tile, product.algorithm.parts);
+    put("}}");
+  }
+
+  void write(const Block& block) {
+    put("\"block\": {{\"kind\": \"{}\", ", name_of(block.kind));
+    if (!block.reads.empty()) {
+      put("\"reads\": ");
+      write(block.reads);
+      put(", ");
+    }
+    put("\"args\": [{}], ", fmt::join(block.args, ", "));
+    write(block.stores);
+    if (block.share != 0 || block.shares != 1) put(", \"share\": {}, \"shares\": {}", block.share, block.shares);
     put("}}");
   }
 

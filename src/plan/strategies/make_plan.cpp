@@ -5,6 +5,7 @@
 #include "plan/limits.hpp"
 #include "plan/problem.hpp"
 #include "plan/rank_plan.hpp"
+#include "plan/strategies/embedding.hpp"
 #include "plan/strategies/registry.hpp"
 #include "plan/wave_groups.hpp"
 
@@ -22,7 +23,7 @@ void validate_codec(const Problem& problem, Strategy strategy, const Knobs& knob
   validate(knobs.codec->all_gather);
   IMBREX_EXPECTS(!plan::entry_of(strategy).reaches_peers, "codec {}: strategy {} sends no codes; {} do", name,
                  name_of(strategy), plan::names_without_peers());
-  IMBREX_EXPECTS(problem.op == Operator::gemm_all_reduce || problem.op == Operator::gemm_reduce_scatter,
+  IMBREX_EXPECTS(problem::descriptor_of(problem.op).sums,
                  "codec {}: {} sums nothing; gemm_all_reduce and gemm_reduce_scatter do", name, name_of(problem.op));
   IMBREX_EXPECTS(problem.op == Operator::gemm_all_reduce || knobs.codec->reduce_scatter == knobs.codec->all_gather,
                  "codec {}: a reduce-scatter has one step, and so one codec, not a pair", name);
@@ -33,6 +34,9 @@ void validate_codec(const Problem& problem, Strategy strategy, const Knobs& knob
 Plan make(const Problem& problem, Strategy strategy, const Knobs& knobs, int only) {
   validate(problem);
   plan::validate_knobs(problem, strategy, knobs);
+  if (problem.op == embedding_all_to_all) return plan::embedding_plan(problem, strategy, knobs);
+  IMBREX_EXPECTS(problem::multiplies(problem), "{} has no plans of its own: strategies make those of products",
+                 name_of(problem.op));
   const plan::StrategyEntry& entry = plan::entry_of(strategy);
   if (entry.stream == nullptr) return entry.make(problem, knobs);
   const auto streamed = entry.stream(problem, knobs, only);
@@ -179,7 +183,7 @@ std::unique_ptr<plan::TaskStream> plan::make_rank_tasks(const Problem& problem, 
   IMBREX_EXPECTS(rank >= 0 && rank < problem.ranks, "rank {}: it must be from 0 to {}", rank, problem.ranks - 1);
   validate(problem);
   plan::validate_knobs(problem, strategy, knobs);
-  if (const StrategyEntry& entry = entry_of(strategy); entry.stream != nullptr)
+  if (const StrategyEntry& entry = entry_of(strategy); entry.stream != nullptr && problem::multiplies(problem))
     if (auto streamed = entry.stream(problem, knobs, rank); one_compute_queue(streamed->builder().plan()))
       return std::make_unique<MadeTasks>(std::move(streamed), rank);
   return std::make_unique<StoredTasks>(

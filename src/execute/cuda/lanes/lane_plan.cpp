@@ -115,6 +115,8 @@ class LanePlanner {
         IMBREX_EXPECTS(reach.empty(), "{} {}; beside library queues, tasks stay on their rank", where(q, t), reach);
         return;
       }
+      IMBREX_EXPECTS(!std::holds_alternative<Block>(task.work), "{}: the CUDA executor runs no work of kind {}",
+                     where(q, t), kind_of(task));
       IMBREX_EXPECTS(!std::holds_alternative<Product>(task.work),
                      "{}: beside tiles of Imbrex' kernel, library queues run no products", where(q, t));
       for_each_region(task, [&](const Region& region) {

@@ -103,6 +103,8 @@ class LibraryTranslation {
     lanes_.emplace_back();
     for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
       const Task& task = queue.tasks[t];
+      IMBREX_EXPECTS(!std::holds_alternative<Block>(task.work), "{}: the CUDA executor runs no work of kind {}",
+                     where(q, t), kind_of(task));
       Draft draft;
       if (const auto* product = std::get_if<Product>(&task.work))
         draft.step.work = checked(*product, q, t);

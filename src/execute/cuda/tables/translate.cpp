@@ -187,6 +187,8 @@ class Translation {
           where(), unreserved_, queue_);
       unreserved_ = queue_;
     }
+    IMBREX_EXPECTS(!std::holds_alternative<Block>(task_->work), "{}: the CUDA executor runs no work of kind {}",
+                   where(), kind_of(*task_));
     const bool paired = shape_.cluster > 1;
     TaskEntry& entry = paired ? pairs_.next(*task_) : table_.tasks.emplace_back();
     start(entry);

@@ -1,0 +1,115 @@
+#include "plan/bags.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "problem/embedding.hpp"
+
+namespace imbrex::plan {
+namespace {
+
+LookUpBags look_up = look_up_plain;
+
+BagsPart part_of(const Block& block) { return {block.args[0], block.args[1], block.args[2], block.args[3]}; }
+
+bool is_within(std::int64_t first, std::int64_t count, std::int64_t all) {
+  return first >= 0 && count >= 1 && first <= all && count <= all - first;
+}
+
+// Nothing where the block is of another operator, or leaves the batch or the rank's shards.
+Extent extent_of(const BlockPlace& place) {
+  const Problem& problem = place.plan.problem;
+  if (problem.op != embedding_all_to_all) return {};
+  const BagsPart part = part_of(place.block);
+  const problem::OwnShards own(problem.tables, place.rank);
+  if (!is_within(part.first, part.count, problem.m) ||
+      !is_within(part.first_shard, part.shards, static_cast<std::int64_t>(own.count())))
+    return {};
+  const auto first = static_cast<std::size_t>(part.first_shard), end = first + static_cast<std::size_t>(part.shards);
+  return {part.count, own.cols_before(end) - own.cols_before(first)};
+}
+
+std::string check_bags(const BlockPlace& place) {
+  return place.block.reads.empty() ? "" : "bags read tables, which are in no buffer";
+}
+
+std::string value_of_bags(const BlockPlace& place, std::span<const ReadPart>,
+                          const std::function<void(const BlockPart&)>& visit) {
+  const BagsPart part = part_of(place.block);
+  const problem::OwnShards own(place.plan.problem.tables, place.rank);
+  for (const problem::Run& run :
+       own.runs(static_cast<std::size_t>(part.first_shard), static_cast<std::size_t>(part.shards)))
+    visit({0, run.from, part.count, run.cols, {0, part.first, run.to, {{0, 1}}}});
+  return "";
+}
+
+// Each row is added once, and has an index of 4 bytes; each bag has an offset.
+WorkCost cost_of_bags(const BlockPlace& place) {
+  const BagsPart part = part_of(place.block);
+  const Tables& tables = place.plan.problem.tables;
+  const problem::OwnShards own(tables, place.rank);
+  WorkCost cost;
+  double bytes = 0;
+  for (std::int64_t i = part.first_shard; i < part.first_shard + part.shards; ++i) {
+    const TableShard& shard = own[static_cast<std::size_t>(i)];
+    const double rows = static_cast<double>(part.count) * shard.pooling;
+    cost.random_rows += rows;
+    cost.flops += rows * static_cast<double>(shard.dim);
+    bytes += rows * static_cast<double>(problem::row_bytes(tables.rows, shard.dim));
+  }
+  if (cost.random_rows > 0) cost.row_bytes = bytes / cost.random_rows;
+  cost.bytes = 4 * (cost.random_rows + static_cast<double>(part.count * part.shards));
+  return cost;
+}
+
+BlockRows run_bags(const BlockPlace& place, const WorkMemory& memory, float* result) {
+  const Block& block = place.block;
+  return look_up(place.plan.problem, place.rank, part_of(block), block.share, block.shares, memory.given(), result,
+                 extent_of(place).cols);
+}
+
+std::string label_of(const Block& block) {
+  const BagsPart part = part_of(block);
+  return fmt::format("bags {}+{} of {} tables", part.first, part.count, part.shards);
+}
+
+}  // namespace
+
+void set_lookup(LookUpBags own) { look_up = own; }
+
+BlockRows look_up_plain(const Problem& problem, int rank, const BagsPart& part, int share, int shares,
+                        const void* given, float* result, std::int64_t cols) {
+  const auto& bags = *static_cast<const PlainBags*>(given);
+  const problem::OwnShards own(problem.tables, rank);
+  const BlockRows rows{part.count * share / shares, part.count * (share + 1) / shares};
+  std::fill(result + rows.begin * cols, result + rows.end * cols, 0.0f);
+  std::int64_t col = 0;
+  for (std::int64_t t = part.first_shard; t < part.first_shard + part.shards; ++t) {
+    const std::int64_t dim = own[static_cast<std::size_t>(t)].dim;
+    for (std::int64_t i = rows.begin; i < rows.end; ++i) {
+      const std::int64_t bag = t * problem.m + part.first + i;
+      float* to = result + i * cols + col;
+      for (std::int64_t at = bags.offsets[bag]; at < bags.offsets[bag + 1]; ++at) {
+        const float* row = bags.shards[t] + bags.indices[at] * dim;
+        for (std::int64_t j = 0; j < dim; ++j) to[j] += row[j];
+      }
+    }
+    col += dim;
+  }
+  return rows;
+}
+
+WorkDescriptor bags_descriptor() {
+  WorkDescriptor kind;
+  kind.name = "bags";
+  kind.extent = extent_of;
+  kind.check = check_bags;
+  kind.value = value_of_bags;
+  kind.cost = cost_of_bags;
+  kind.run = run_bags;
+  kind.label = label_of;
+  return kind;
+}
+
+}  // namespace imbrex::plan

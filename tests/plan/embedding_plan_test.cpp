@@ -1,0 +1,333 @@
+// Plans of embedding_all_to_all: sound, right on the CPU executor, timed by the simulator, and refuted when broken.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "execute/mutate.hpp"
+#include "imbrex/advanced/execute.hpp"
+#include "imbrex/error.hpp"
+#include "imbrex/world.hpp"
+#include "plan/bags.hpp"
+#include "plan/expect_fault.hpp"
+#include "plan/refusal_of.hpp"
+#include "problem/embedding.hpp"
+
+namespace imbrex {
+namespace {
+
+using problem::OwnShards;
+
+constexpr Strategy strategies[] = {Strategy::sequential, Strategy::decomposed, Strategy::fused};
+
+Problem embedding(std::int64_t batch, int ranks, std::vector<TableShard> shards, Type type = Type::fp32) {
+  Problem p{embedding_all_to_all, batch, 0, 0, ranks, type};
+  p.tables.shards = std::move(shards);
+  return p;
+}
+
+// Some ranks may have no shard; those of a rank lie here and there in the output.
+Problem random_problem(test::Random& random, int most_ranks) {
+  const int ranks = static_cast<int>(random.between(1, most_ranks));
+  std::vector<TableShard> shards;
+  std::int64_t col = 0;
+  for (auto left = random.between(1, 6); left > 0; --left) {
+    shards.push_back({static_cast<int>(random.between(0, ranks - 1)), random.between(1, 30), 4 * random.between(1, 3),
+                      col, static_cast<double>(random.between(0, 3))});
+    col += shards.back().dim;
+  }
+  for (std::size_t i = shards.size(); i > 1; --i)
+    std::swap(shards[i - 1], shards[static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(i) - 1))]);
+  return embedding(ranks * random.between(1, 9), ranks, std::move(shards));
+}
+
+bool all_own_shards(const Problem& problem) {
+  for (int rank = 0; rank < problem.ranks; ++rank)
+    if (OwnShards(problem.tables, rank).count() == 0) return false;
+  return true;
+}
+
+Plan random_plan(test::Random& random, const Problem& problem) {
+  Knobs knobs;
+  knobs.tile_m = random.between(1, 5);
+  knobs.chunks = static_cast<int>(random.between(1, 4));
+  const Strategy strategy = strategies[random.between(0, 2)];
+  return make_plan(problem, all_own_shards(problem) ? strategy : Strategy::fused, knobs);
+}
+
+// Each block by several tasks, as work that is balanced by what it gathers.
+void share_blocks(Plan& plan, int shares) {
+  std::vector<std::uint32_t> added(plan.ranks.size());  // posts that a rank's last task waits for
+  for (RankPlan& rank : plan.ranks)
+    for (Queue& queue : rank.queues) {
+      std::vector<Task> tasks;
+      for (Task& task : queue.tasks) {
+        auto* block = std::get_if<Block>(&task.work);
+        for (int share = 0; block != nullptr && share < shares; ++share) {
+          block->share = share;
+          block->shares = shares;
+          tasks.push_back(task);
+          if (share > 0)
+            for (const Post& post : task.posts) ++added[static_cast<std::size_t>(post.rank)];
+        }
+        if (block == nullptr) tasks.push_back(std::move(task));
+      }
+      queue.tasks = std::move(tasks);
+    }
+  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank)
+    if (added[rank] > 0) plan.ranks[rank].queues[0].tasks.back().waits.at(0).count += added[rank];
+}
+
+float element(int owner, std::int64_t table, std::int64_t row, std::int64_t col) {
+  return static_cast<float>((owner * 31 + table * 17 + row * 5 + col * 3) % 13 - 6);
+}
+
+// What a rank's tables hold, and bags with 0 to 4 rows. Every rank knows all ranks'.
+struct Bags {
+  std::vector<std::vector<float>> tables;
+  std::vector<const float*> rows;
+  std::vector<std::int64_t> indices, offsets{0};
+
+  Bags(const Problem& p, int rank, int epoch) {
+    const OwnShards own(p.tables, rank);
+    for (std::size_t t = 0; t < own.count(); ++t) {
+      std::vector<float>& table = tables.emplace_back();
+      for (std::int64_t row = 0; row < own[t].rows; ++row)
+        for (std::int64_t col = 0; col < own[t].dim; ++col)
+          table.push_back(element(rank, static_cast<std::int64_t>(t), row, col));
+      for (std::int64_t bag = 0; bag < p.m; ++bag) {
+        for (std::int64_t i = 0; i < (bag * 3 + epoch + static_cast<std::int64_t>(t)) % 5; ++i)
+          indices.push_back((bag * 7 + i * 11 + epoch) % own[t].rows);
+        offsets.push_back(std::ssize(indices));
+      }
+    }
+    for (const auto& table : tables) rows.push_back(table.data());
+  }
+};
+
+int run_epochs(World& world, const Plan& plan, const CpuOptions& options, int epochs) {
+  const auto execution = make_cpu_executor(world, options)->prepare(plan);
+  const Problem& p = plan.problem;
+  const std::int64_t rows = p.m / p.ranks, width = problem::width_of(p.tables), first = world.rank() * rows;
+  std::vector<float> out(static_cast<std::size_t>(rows * width));
+  int wrong = 0;
+  for (int epoch = 0; epoch < epochs; ++epoch) {
+    const Bags own(p, world.rank(), epoch);
+    const plan::PlainBags given{own.rows.data(), own.indices.data(), own.offsets.data()};
+    Addresses addresses;
+    addresses.others = {out.data()};
+    addresses.given = &given;
+    out.assign(out.size(), -1000);
+    execution->run(addresses);
+    for (int owner = 0; owner < p.ranks; ++owner) {
+      const OwnShards shards(p.tables, owner);
+      const Bags bags(p, owner, epoch);
+      for (std::size_t t = 0; t < shards.count(); ++t)
+        for (std::int64_t i = 0; i < rows; ++i)
+          for (std::int64_t col = 0; col < shards[t].dim; ++col) {
+            const auto bag = t * static_cast<std::size_t>(p.m) + static_cast<std::size_t>(first + i);
+            float sum = 0;
+            for (std::int64_t at = bags.offsets[bag]; at < bags.offsets[bag + 1]; ++at)
+              sum += element(owner, static_cast<std::int64_t>(t), bags.indices[static_cast<std::size_t>(at)], col);
+            wrong += out[static_cast<std::size_t>(i * width + shards[t].first_col + col)] != sum;
+          }
+    }
+  }
+  return wrong == 0 ? 0 : 1;
+}
+
+int run_plan(const Plan& plan, const CpuOptions& options, int epochs, double wait_limit) {
+  const WorldOptions world{.heap_bytes = 1 << 24, .wait_limit = wait_limit};
+  return run_threads(plan.problem.ranks, world, [&](World& w) {
+    try {
+      return run_epochs(w, plan, options, epochs);
+    } catch (const Error& error) {
+      return static_cast<int>(error.code());
+    }
+  });
+}
+
+TEST(Embedding, PlansAreSoundTravelAndRun) {
+  test::Random random(test::seed_from_environment());
+  CpuOptions options{.workers = 2};
+  options.testing.max_delay = 1e-4;
+  for (int i = 0; i < 90; ++i) {
+    const Problem problem = random_problem(random, 6);
+    Plan plan = random_plan(random, problem);
+    if (plan.strategy == Strategy::fused && random.chance(0.5))
+      share_blocks(plan, static_cast<int>(random.between(2, 4)));
+    const std::string json = to_json(plan);
+    SCOPED_TRACE(json);
+    const auto finding = check(plan);
+    ASSERT_FALSE(finding.has_value()) << finding->message;
+    EXPECT_TRUE(parse_plan(json) == plan);
+    options.testing.delays = static_cast<std::uint64_t>(i % 2 == 0 ? i + 1 : 0);
+    ASSERT_EQ(run_plan(plan, options, 3, 30), 0);
+  }
+}
+
+TEST(Embedding, FusedSendsOthersRowsFirstAndPostsOnceABlock) {
+  Knobs knobs;
+  knobs.tile_m = 4;
+  const Plan plan =
+      make_plan(embedding(32, 4, {{0, 9, 4, 0}, {1, 9, 8, 4}, {2, 9, 4, 12}, {3, 9, 4, 16}, {1, 9, 4, 20}}),
+                Strategy::fused, knobs);
+  std::vector<int> destinations;
+  for (const Task& task : plan.ranks[1].queues[0].tasks) {
+    const auto* block = std::get_if<Block>(&task.work);
+    if (block == nullptr) continue;
+    destinations.push_back(block->stores.front().to.rank);
+    EXPECT_EQ(task.posts.size(), block->stores.front().to.rank == 1 ? 0 : 1);
+    ASSERT_EQ(block->stores.size(), 2);  // columns 4 to 12 and 20 to 24
+    EXPECT_EQ(block->stores[1].col, 8);
+  }
+  EXPECT_EQ(destinations, (std::vector<int>{2, 2, 3, 3, 0, 0, 1, 1}));
+}
+
+TEST(Embedding, NamesWhatIsWrongWithTables) {
+  const auto expect = [](const Problem& problem, const std::string& text) {
+    const std::string refusal = test::refusal_of(problem);
+    EXPECT_NE(refusal.find(text), std::string::npos) << refusal;
+  };
+  const std::vector<TableShard> good{{0, 10, 8, 0}, {1, 10, 4, 8}};
+  validate(embedding(4, 2, good));
+  expect(embedding(0, 2, good), "batch = 0");
+  expect(embedding(5, 2, good), "batch = 5 does not divide by 2 ranks");
+  expect(embedding(4, 2, {}), "0 shards");
+  expect(embedding(4, 2, {{2, 10, 8, 0}}), "shard 0: owner 2; it must be from 0 to 1");
+  expect(embedding(4, 2, {{0, 0, 8, 0}}), "shard 0: rows = 0");
+  expect(embedding(4, 2, {{0, 10, 6, 0}}), "shard 0: dim = 6; it must be a multiple of 4");
+  expect(embedding(4, 2, {{0, 10, 1028, 0}}), "shard 0: dim = 1028");
+  expect(embedding(4, 2, {{0, 10, 8, 0}, {1, 10, 4, 4}}), "shard 1: its columns begin at 4 of the output");
+  expect(embedding(4, 2, {{0, 10, 8, 0}, {1, 10, 4, 12}}), "shard 1: its columns begin at 12 of the output");
+  expect(embedding(4, 2, {{0, 10, 8, 0, -1}}), "shard 0: pooling = -1");
+  expect(embedding(4, 2, good, Type::e4m3), "type e4m3");
+  Problem with = embedding(4, 2, good);
+  with.n = 3;
+  expect(with, "embedding_all_to_all has no n, and it is 3");
+  with = embedding(4, 2, good);
+  with.bias = true;
+  expect(with, "neither bias");
+  with = {Operator::all_gather_gemm, 4, 4, 4, 2, Type::fp32};
+  with.tables.shards = good;
+  expect(with, "all_gather_gemm has tables");
+  const auto expect_no_plan = [](const Problem& problem, Strategy strategy, const std::string& text) {
+    try {
+      make_plan(problem, strategy, {});
+      ADD_FAILURE() << "was made; expected: " << text;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+    }
+  };
+  expect_no_plan(embedding(4, 2, good), Strategy::signaled, "strategy signaled");
+  expect_no_plan(embedding(4, 4, good), Strategy::sequential, "rank 2 has no table");
+}
+
+TEST(Embedding, TheCheckerNamesWhatIsBroken) {
+  Knobs knobs;
+  knobs.tile_m = 2;
+  const Problem problem = embedding(8, 2, {{0, 10, 8, 0}, {1, 10, 4, 8}, {0, 10, 4, 12}});
+  const auto expect = [&](Strategy strategy, Fault fault, const std::string& text, auto&& change) {
+    Plan plan = make_plan(problem, strategy, knobs);
+    change(plan);
+    test::expect_fault(plan, fault, text);
+  };
+  const auto block = [](Plan& p, std::size_t task) -> Block& {
+    return std::get<Block>(p.ranks[0].queues[0].tasks.at(task).work);
+  };
+  expect(Strategy::fused, Fault::coverage, "with what belongs elsewhere", [&](Plan& p) { block(p, 1).args[0] = 0; });
+  expect(Strategy::fused, Fault::coverage, "writes too",
+         [&](Plan& p) { block(p, 1).stores[0].to.row = block(p, 2).stores[0].to.row; });
+  expect(Strategy::fused, Fault::malformed, "the block is 0 x 0", [&](Plan& p) { block(p, 1).args[3] = 3; });
+  expect(Strategy::fused, Fault::malformed, "leaves the block of 2 x 8", [&](Plan& p) { block(p, 1).args[3] = 1; });
+  expect(Strategy::fused, Fault::malformed, "bags read tables", [&](Plan& p) {
+    block(p, 1).reads = {{0, 0, 0, 0, 1, 1}};
+  });
+  expect(Strategy::fused, Fault::race, "before that rank is known to have entered",
+         [&](Plan& p) { p.ranks[0].queues[0].tasks[1].waits.clear(); });
+  expect(Strategy::fused, Fault::race, "may leave the epoch before it is done",
+         [&](Plan& p) { p.ranks[1].queues[0].tasks.back().waits.at(0).count = 1; });
+  expect(Strategy::fused, Fault::coverage, "are never written", [&](Plan& p) { block(p, 1).stores.pop_back(); });
+  for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed})
+    expect(strategy, Fault::coverage, "with what belongs elsewhere", [&](Plan& p) {
+      for (Queue& queue : p.ranks[1].queues)
+        for (Task& task : queue.tasks)
+          if (auto* copy = std::get_if<Transfer>(&task.work); copy != nullptr && copy->to.cols == 4)
+            copy->to.col = copy->to.col == 8 ? 12 : 8;
+    });
+}
+
+// DLRMv2's 26 tables of 128 numbers, the heavy one in two column shards, on four H200s.
+Problem dlrm(std::int64_t batch, TableRows rows, Type type) {
+  constexpr int hotness[] = {3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1};
+  std::vector<TableShard> shards;
+  std::vector<double> load(4);
+  std::int64_t col = 0;
+  for (const int hot : hotness) {
+    const int parts = hot == 100 ? 2 : 1;
+    for (int part = 0; part < parts; ++part) {
+      const auto least = std::min_element(load.begin(), load.end()) - load.begin();
+      const int owner = parts > 1 ? part : static_cast<int>(least);
+      load[static_cast<std::size_t>(owner)] += static_cast<double>(hot) / parts;
+      shards.push_back({owner, 40'000'000, 128 / parts, col, static_cast<double>(hot)});
+      col += 128 / parts;
+    }
+  }
+  Problem p = embedding(batch, 4, std::move(shards), type);
+  p.tables.rows = rows;
+  return p;
+}
+
+TEST(Embedding, TheSimulatorHidesTheExchangeBehindTheLookup) {
+  const Machine machine = load_machine("4xh200");
+  const auto simulator = make_simulator(machine);
+  for (const auto& [rows, type] : {std::pair(TableRows::fp16, Type::fp16), {TableRows::fp32, Type::fp32}}) {
+    const Problem problem = dlrm(65536, rows, type);
+    double seconds[3] = {};
+    Knobs knobs;
+    knobs.tile_m = 32;
+    knobs.chunks = 4;
+    for (std::size_t i = 0; i < 3; ++i)
+      seconds[i] = simulator->prepare(make_plan(problem, strategies[i], knobs))->run({}).seconds;
+    fmt::print("{}: sequential {:.0f} us, decomposed {:.0f}, fused {:.0f}: {:.2f}x\n", name_of(rows), seconds[0] * 1e6,
+               seconds[1] * 1e6, seconds[2] * 1e6, seconds[0] / seconds[2]);
+    EXPECT_GT(seconds[0], 1.4 * seconds[2]);
+    EXPECT_GT(seconds[0], seconds[1]);
+    // No faster than the bytes of the fullest rank come from memory.
+    const double bytes = 214.0 / 4 * 65536 * 128 * (type == Type::fp16 ? 2 : 4);
+    EXPECT_GT(seconds[2], 0.9 * bytes / 4.8e12);
+  }
+}
+
+TEST(Embedding, TheCheckerRefutesMutantsThatDoHarm) {
+  const std::uint64_t seed = test::seed_from_environment();
+  int made = 0, harmful = 0, missed = 0;
+  for (int i = 0; made < 150; ++i) {
+    test::Random random(seed * 1000003 + static_cast<std::uint64_t>(i));
+    const Problem problem = random_problem(random, 3);
+    if (problem.ranks == 1) continue;
+    Plan plan = random_plan(random, problem);
+    const auto kind = static_cast<test::Mutation>(random.between(0, test::mutation_kinds - 1));
+    const auto where = test::mutate(plan, kind, random);
+    if (!where || check_format(plan)) continue;
+    ++made;
+    CpuOptions options{.workers = 2};
+    options.testing.delays = seed + static_cast<std::uint64_t>(i) + 1;
+    options.testing.max_delay = 1e-3;
+    const bool refuted = check(plan).has_value();
+    int code = run_plan(plan, options, 4, 0.15);
+    if (code != 0 && !refuted) code = run_plan(plan, options, 4, 10);  // a busy machine
+    harmful += code != 0;
+    if (code != 0 && !refuted) {
+      ++missed;
+      fmt::print("missed: {} {} in {}\n", test::name_of(kind), *where, to_json(plan));
+    }
+  }
+  fmt::print("{} mutants, {} harmful\n", made, harmful);
+  EXPECT_GT(harmful, made / 4);
+  EXPECT_EQ(missed, 0);
+}
+
+}  // namespace
+}  // namespace imbrex
