@@ -3,6 +3,7 @@
 import torch
 import torch.distributed._functional_collectives as functional
 import torch.nn.functional as F
+from device import Failed
 from layers import Model
 from ways import Alone, Functional, Imbrex, Reported
 
@@ -20,33 +21,41 @@ def whole_model(shape, count, device, dtype):
     return Model(shape, count, Alone(), device, dtype)
 
 
-def logits(shape, count, group, sequence, batch, device):
+def logits(shape, count, group, sequence, batch, device, clock):
     """
     Each way's logits in bf16 against those of the whole model in fp32, whose weights are the same.
 
     Returns {way: {"error": rms of the difference over that of the logits, "largest": the largest difference}}, and for the
-    codec "bound": the largest error that it reports to have caused in a sum.
+    codec "bound": the largest error that it reports to have caused in a sum. A way that fails has "failed": why.
     """
     whole = whole_model(shape, count, device, torch.bfloat16)
     wide = Model(shape, count, Alone(), device, torch.float32).take(whole)
     tokens = tokens_of(shape, sequence, batch, 0, device)[:-1]
     found = {}
+
+    def compared(way):
+        model = Model(shape, count, way, device, torch.bfloat16).take(whole)
+        mine, theirs = (tokens.chunk(group.size())[group.rank()], part) if way.split else (tokens, want)
+        difference = model(mine).float() - theirs
+        sums = torch.stack([difference.pow(2).sum(), theirs.pow(2).sum()])
+        sums = functional.all_reduce(sums, "sum", group)
+        largest = functional.all_reduce(difference.abs().max().reshape(1), "max", group).item()
+        return {"error": (sums[0] / sums[1]).sqrt().item(), "largest": largest}
+
     with torch.no_grad():
         want = wide(tokens)
         part = want.chunk(group.size())[group.rank()]
         for way in (Functional(group, True), Imbrex(group, True), Functional(group, False), Imbrex(group, False),
                     Imbrex(group, False, "int8"), Reported(group, "int8")):
-            model = Model(shape, count, way, device, torch.bfloat16).take(whole)
-            mine, theirs = (tokens.chunk(group.size())[group.rank()], part) if way.split else (tokens, want)
-            difference = model(mine).float() - theirs
-            sums = torch.stack([difference.pow(2).sum(), theirs.pow(2).sum()])
-            sums = functional.all_reduce(sums, "sum", group)
-            largest = functional.all_reduce(difference.abs().max().reshape(1), "max", group).item()
             name = way.name + (", split by sequence" if way.split else "")
+            try:
+                told = clock.together(lambda: compared(way))
+            except Failed as failed:
+                told = {"failed": str(failed)}
             if isinstance(way, Reported):
-                found[name]["bound"] = way.bound
-                continue
-            found[name] = {"error": (sums[0] / sums[1]).sqrt().item(), "largest": largest}
+                found[name] |= {"bound": way.bound} if "failed" not in told else told
+            else:
+                found[name] = told
     return found
 
 

@@ -6,7 +6,7 @@ usage: torchrun --nproc-per-node R bench/model/measure.py --out OUT.json [option
 The ways: torch's functional collectives; the same, compiled with torch's symmetric memory (GPUs only); Imbrex; Imbrex with
 sums in int8, which serves only; and the same products without any communication. Passes: a training step (forward,
 backward, AdamW), prefill, decode (replayed from a CUDA graph where there is one). Medians over rounds of the slowest rank,
-divided by the layers. A way's effective communication time is what it takes longer than without communication, and its
+divided by the layers. What fails on some rank is left out, printed, and named in the result: "failed"; then the status is 1. A way's effective communication time is what it takes longer than without communication, and its
 overlap efficiency is one less the ratio of that to the functional collectives'. What one rank computes is timed alone, too:
 "solo_us". Memory is that of a call beside what lies there between calls, and what a way takes outside of torch's allocator.
 First the ways are checked against the whole model on one rank, at a size that --check-scale divides. Weights are random.
@@ -31,7 +31,7 @@ import predict  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from checks import logits, training  # noqa: E402
-from device import Clock, device_of, graph_nodes  # noqa: E402
+from device import Clock, Failed, device_of, graph_nodes  # noqa: E402
 from layers import Layer  # noqa: E402
 from report import write_rows  # noqa: E402
 from shapes import SHAPES, scaled  # noqa: E402
@@ -135,7 +135,8 @@ class Stack:
         if self.what == "decode" and self.device.type == "cuda":
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph(keep_graph=True)
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            # A capture that fails leaves its stream behind as the current one: the outer one puts this one back.
+            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self.call()
             graph.instantiate()
             self.nodes, self.call = graph_nodes(graph), graph.replay
@@ -145,19 +146,20 @@ def measured(shape, what, options, tokens, group, device, clock):
     """Microseconds a layer of each way of a pass; what cannot be made says why."""
     stacks, failures, outside = {}, {}, {}
     for way in ways_of(group, device, what):
-        stack = Stack(shape, way, what, options, tokens, device)
         try:
+            stack = clock.together(lambda: Stack(shape, way, what, options, tokens, device))
             outside[way.name] = clock.outside(stack.make_ready)
-        except (RuntimeError, torch._dynamo.exc.TorchDynamoException) as error:
-            if not isinstance(way, SymmetricMemory):  # torch's needs what not every machine has
-                raise
-            failures[way.name] = str(error).splitlines()[0]
-            continue
-        stacks[way.name] = stack
+            stacks[way.name] = stack
+        except Failed as failed:
+            failures[way.name] = str(failed)
     samples = {name: [] for name in stacks}
     for _ in range(options.rounds):
-        for name, stack in stacks.items():
-            samples[name].append(clock.sample(stack.call, options.calls))
+        for name in [*samples]:
+            try:
+                samples[name].append(clock.sample(stacks[name].call, options.calls))
+            except Failed as failed:
+                failures[name] = str(failed)
+                del samples[name]
     found = {}
     for name, taken in samples.items():
         us, host, memory = (statistics.median(sample[i] for sample in taken) for i in range(3))
@@ -166,8 +168,14 @@ def measured(shape, what, options, tokens, group, device, clock):
             found[name] |= {"peak_bytes": memory, "outside_bytes": outside[name]}
         if stacks[name].nodes is not None:
             found[name]["graph_nodes"] = stacks[name].nodes / options.layers
-    found["no communication"]["solo_us"] = clock.alone(stacks["no communication"].call, options.calls) / options.layers
-    solo, base = found["no communication"]["us"], found["functional collectives"]["us"]
+    if Neither.name in found:
+        try:
+            found[Neither.name]["solo_us"] = clock.alone(stacks[Neither.name].call, options.calls) / options.layers
+        except Failed as failed:
+            failures[f"{Neither.name}, alone"] = str(failed)
+    if not {Neither.name, Functional.name} <= found.keys():
+        return found, None, failures
+    solo, base = found[Neither.name]["us"], found[Functional.name]["us"]
     for numbers in found.values():
         numbers["communication_us"] = numbers["us"] - solo
         if base > solo:
@@ -184,16 +192,48 @@ def rows_of(model, options, group, device, clock):
     for what in options.passes:
         for tokens in options.tokens if what == "decode" else [0]:
             found, share, failures = measured(shape, what, options, tokens, group, device, clock)
-            row = {"model": model, "pass": what, "ways": {name: rounded(numbers) for name, numbers in found.items()},
-                   "share_of_communication": round(share, 3)}
+            row = {"model": model, "pass": what, "ways": {name: rounded(numbers) for name, numbers in found.items()}}
+            if share is not None:
+                row["share_of_communication"] = round(share, 3)
             if what == "decode":
                 row["tokens"] = tokens
+            if what == "prefill" and options.predict != "none" and dist.get_rank() == 0:
+                try:
+                    seconds = predict.layer(options.program, options.predict, shape, options.sequence, options.batch, group.size())
+                    row["predicted"] = {"machine": options.predict, **{way: round(s["layer"] * 1e6, 1) for way, s in seconds.items()}}
+                except (OSError, RuntimeError, ValueError) as error:
+                    failures["the prediction"] = str(error)
             if failures:
                 row["failed"] = failures
-            if what == "prefill" and options.predict != "none" and dist.get_rank() == 0:
-                seconds = predict.layer(options.program, options.predict, shape, options.sequence, options.batch, group.size())
-                row["predicted"] = {"machine": options.predict, **{way: round(s["layer"] * 1e6, 1) for way, s in seconds.items()}}
             yield row
+
+
+def commit_here():
+    """The checkout's commit; empty where git does not tell."""
+    try:
+        return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False).stdout.strip()
+    except OSError:
+        return ""
+
+
+def checked(model, options, group, device, clock):
+    """What checks.py finds of a model that is smaller."""
+    small = replace(scaled(SHAPES[model], options.check_scale), vocabulary=256)
+    found = {"logits": logits(small, 2, group, 64, 2, device, clock)}
+    if options.steps:
+        try:
+            found["training"] = clock.together(lambda: training(small, 1, group, 64, 4, options.steps, device))
+        except Failed as failed:
+            found["training"] = {"failed": str(failed)}
+    return found
+
+
+def failures_in(checks, rows):
+    """Each with its place. Torch's symmetric memory is none: it needs what not every machine has."""
+    found = {(model, what): failed for model, check in checks.items()
+             for what, told in ({**check["logits"], "training": check.get("training", {})}).items() if (failed := told.get("failed"))}
+    return found | {(row["model"], row["pass"], way): failed for row in rows for way, failed in row.get("failed", {}).items()
+                    if way != SymmetricMemory.name}
 
 
 def main(argv):
@@ -205,7 +245,7 @@ def main(argv):
     is_first = dist.get_rank() == 0
     if is_first and not has_symmetric_memory(group, device):
         print("SKIPPED: torch symmetric memory, compiled: it needs a GPU for each rank", flush=True)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False).stdout.strip()
+    commit = commit_here()
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"{os.cpu_count()} cores"
     gpus = f"{min(group.size(), torch.cuda.device_count())} x {name}" if device.type == "cuda" else name
     checks, rows = {}, []
@@ -218,21 +258,24 @@ def main(argv):
 
     for model in options.models:
         if options.check_scale:
-            small = replace(scaled(SHAPES[model], options.check_scale), vocabulary=256)
-            checks[model] = {"logits": logits(small, 2, group, 64, 2, device)}
-            if options.steps:
-                checks[model]["training"] = training(small, 1, group, 64, 4, options.steps, device)
+            checks[model] = checked(model, options, group, device, clock)
             if is_first:
                 print(f"{model}: {checks[model]}", flush=True)
         for row in rows_of(model, options, group, device, clock):
             rows.append(row)
             if is_first:
-                print(f"{model} {row['pass']}: " + "; ".join(f"{name} {numbers['us']:.1f} us" for name, numbers in row["ways"].items())
-                      + f"; communication is {row['share_of_communication']:.0%}; {time.perf_counter() - begin:.0f} s so far", flush=True)
+                told = [f"{name} {numbers['us']:.1f} us" for name, numbers in row["ways"].items()]
+                told += [f"{name} FAILED: {failed}" for name, failed in row.get("failed", {}).items()]
+                told += [f"communication is {row['share_of_communication']:.0%}"] if "share_of_communication" in row else []
+                print(f"{model} {row['pass']}: " + "; ".join(told) + f"; {time.perf_counter() - begin:.0f} s so far", flush=True)
                 written()
+    failures = failures_in(checks, rows)
+    for where, failed in failures.items() if is_first else ():
+        print(f"FAILED: {', '.join(where)}: {failed}", flush=True)
     imbrex.torch.destroy()
     dist.destroy_process_group()
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

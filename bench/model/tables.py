@@ -37,9 +37,12 @@ def checks(result):
     lines = heading(["model", "logits of", "error", "largest difference"])
     for model, found in result["checks"].items():
         for way, n in found["logits"].items():
-            lines.append(line([model, way, f"{n['error']:.2e}", f"{n['largest']:.2e}"]))
+            lines.append(line([model, way, *(("failed", "") if "error" not in n else (f"{n['error']:.2e}", f"{n['largest']:.2e}"))]))
     for model, found in result["checks"].items():
-        if t := found.get("training"):
+        t = found.get("training", {})
+        if "failed" in t:
+            lines += ["", f"The training of {model} failed: {t['failed']}"]
+        elif t:
             lines += ["", f"The training of {model}: the loss goes from {t['first']:.4f} to {t['whole']:.4f} in the whole model and to "
                       f"{t['Imbrex']:.4f} with Imbrex, at most {100 * t['distance']:.3f} % apart in any step; "
                       f"two runs {'have' if t['same bits'] else 'do not have'} the same bits."]

@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
 import imbrex
 from imbrex._library import program
 
@@ -21,24 +23,30 @@ SIZES = (
 )
 
 
+def measure(program: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """The measurement over 2 ranks on the CPU."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += [
+        str(ROOT / "bench/model/measure.py"),
+        *SIZES.split(),
+        "--program",
+        str(program),
+        "--out",
+        str(out),
+        *more,
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    environment["CUDA_VISIBLE_DEVICES"] = ""
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400, check=False)
+
+
 def test_a_small_layer(tmp_path):
     """
     In one run over 2 ranks: the logits' error is at most 1.5x that of functional collectives, and lies with the codec's
     bound beside it; the loss over 50 steps is within 1 % of the whole model's, and the same bits twice.
     """
     out = tmp_path / "model.json"
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        str(ROOT / "bench/model/measure.py"),
-    ]
-    command += [*SIZES.split(), "--program", str(program()), "--out", str(out)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    environment["CUDA_VISIBLE_DEVICES"] = ""
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400, check=False)
+    done = measure(program(), out)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "SKIPPED: torch symmetric memory" in done.stdout
     result = json.loads(out.read_text())
@@ -70,6 +78,39 @@ def test_a_small_layer(tmp_path):
     table = tables.table(result)
     assert "| llama3-8b, decode of 4 | Imbrex |" in table and "two runs have the same bits" in table, table
     assert rows["prefill"]["predicted"]["Imbrex"] <= rows["prefill"]["predicted"]["cuBLAS, then the collective"]
+
+
+def test_what_fails_is_named(tmp_path):
+    """Without its program there is no prediction; all the rest is measured, and the status tells."""
+    out = tmp_path / "model.json"
+    done = measure(tmp_path / "no program", out, "--check-scale", "0", "--passes", "prefill")
+    assert done.returncode != 0
+    assert "FAILED: llama3-8b, prefill, the prediction: " in done.stdout and "no program" in done.stdout, done.stdout
+    [row] = json.loads(out.read_text())["rows"]
+    assert "no program" in row["failed"]["the prediction"] and "predicted" not in row, row
+    assert len(row["ways"]) == 4 and len(row["failed"]) == 1, row
+
+
+def failing_alone() -> str:
+    """What each rank learns of the one that fails; the next call works."""
+    import torch.distributed as dist
+    from device_for_tests import DEVICE
+
+    sys.path.insert(0, str(ROOT / "bench/model"))
+    from device import Clock, Failed
+
+    rank = dist.get_rank()
+    clock = Clock(torch.device(DEVICE), dist.group.WORLD)
+    with pytest.raises(Failed) as caught:
+        clock.together(lambda: 1 // (rank - 2))
+    assert clock.together(lambda: rank) == rank
+    return str(caught.value)
+
+
+def test_what_fails_on_one_rank_fails_on_all(ranks):
+    """With the rank and its error."""
+    for text in ranks.run(failing_alone):
+        assert text.startswith("rank 2: ZeroDivisionError: "), text
 
 
 def test_time_to_the_first_token(tmp_path):
