@@ -1,12 +1,11 @@
 // The operators that there are, and what is asked of all of them.
 #include <array>
-#include <cctype>
 #include <deque>
 #include <utility>
 
 #include "base/check.hpp"
 #include "base/named.hpp"
-#include "base/narrow.hpp"
+#include "base/registry.hpp"
 #include "problem/descriptor.hpp"
 #include "problem/limits.hpp"
 #include "problem/products.hpp"
@@ -14,13 +13,14 @@
 namespace imbrex::problem {
 namespace {
 
-// A deque: descriptors stay where they are.
-std::deque<OperatorDescriptor>& operators() {
-  static std::deque<OperatorDescriptor> all = [] {
+using Operators = base::Registry<Operator, OperatorDescriptor>;
+
+Operators& operators() {
+  static Operators all = [] {
     std::deque<OperatorDescriptor> made;
     for (OperatorDescriptor& op : product_operators()) made.push_back(std::move(op));
     made.push_back(embedding_descriptor());
-    return made;
+    return Operators("an", "operator", std::move(made));
   }();
   return all;
 }
@@ -32,20 +32,8 @@ constexpr std::array<base::Named<TableRows>, 4> all_table_rows{
 
 }  // namespace
 
-const OperatorDescriptor& descriptor_of(Operator op) {
-  const auto& all = operators();
-  const auto number = static_cast<std::size_t>(op);
-  IMBREX_EXPECTS(number < all.size(), "operator {} does not exist", number);
-  return all[number];
-}
-
-Operator register_operator(OperatorDescriptor descriptor) {
-  auto& all = operators();
-  for (const OperatorDescriptor& other : all)
-    IMBREX_EXPECTS(other.name != descriptor.name, "there is an operator {} already", descriptor.name);
-  all.push_back(std::move(descriptor));
-  return static_cast<Operator>(base::narrow<std::uint8_t>(all.size() - 1, "operators"));
-}
+const OperatorDescriptor& descriptor_of(Operator op) { return operators().at(op); }
+Operator register_operator(OperatorDescriptor descriptor) { return operators().add(std::move(descriptor)); }
 
 std::string sizes_text(const Problem& problem) {
   const OperatorDescriptor& op = descriptor_of(problem.op);
@@ -94,21 +82,8 @@ std::vector<OperandInfo> operands_of(const Problem& problem) {
   return problem::descriptor_of(problem.op).operands(problem);
 }
 
-std::string_view name_of(Operator op) {
-  return static_cast<std::size_t>(op) < problem::operators().size() ? std::string_view(problem::descriptor_of(op).name)
-                                                                    : "?";
-}
-
-Operator parse_operator(std::string_view name) {
-  std::string known;
-  const auto& all = problem::operators();
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i].name == name) return static_cast<Operator>(base::narrow<std::uint8_t>(i, "operators"));
-    known += (known.empty() ? "" : ", ") + all[i].name;
-  }
-  IMBREX_EXPECTS(false, "'{}' is not an operator; it must be one of {}", base::printable(name), known);
-  return {};
-}
+std::string_view name_of(Operator op) { return problem::operators().name_of(op); }
+Operator parse_operator(std::string_view name) { return problem::operators().find(name); }
 
 std::string_view name_of(Scales scales) { return base::find_name(problem::all_scales, scales); }
 std::string_view name_of(TableRows rows) { return base::find_name(problem::all_table_rows, rows); }

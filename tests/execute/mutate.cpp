@@ -1,9 +1,11 @@
 #include "execute/mutate.hpp"
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
-#include <functional>
 #include <utility>
+
+#include "imbrex/error.hpp"
 
 namespace imbrex::test {
 namespace {
@@ -186,6 +188,51 @@ std::optional<std::string> mutate(Plan& plan, Mutation mutation, Random& random)
     }
   }
   return std::nullopt;
+}
+
+int run_ranks_of(const Plan& plan, double wait_limit, const std::function<int(World&)>& rank) {
+  const WorldOptions world{.heap_bytes = 1 << 24, .wait_limit = wait_limit};
+  return run_threads(plan.problem.ranks, world, [&](World& w) {
+    try {
+      return rank(w);
+    } catch (const Error& error) {
+      return static_cast<int>(error.code());
+    }
+  });
+}
+
+CpuOptions mutant_options(std::uint64_t seed) {
+  CpuOptions options{.workers = 2};
+  options.testing.delays = seed;
+  options.testing.max_delay = 1e-3;
+  return options;
+}
+
+void expect_harmful_refuted(int mutants, int share, const std::function<Plan(Random&, int)>& draw,
+                            const std::function<int(const Plan&, const CpuOptions&, double)>& run) {
+  const std::uint64_t seed = seed_from_environment();
+  int made = 0, harmful = 0, missed = 0;
+  for (int i = 0; made < mutants; ++i) {
+    Random random(seed * 1000003 + static_cast<std::uint64_t>(i));
+    Plan plan = draw(random, i);
+    if (plan.problem.ranks == 1) continue;
+    const auto kind = static_cast<Mutation>(random.between(0, mutation_kinds - 1));
+    const auto where = mutate(plan, kind, random);
+    if (!where || check_format(plan)) continue;
+    ++made;
+    const CpuOptions options = mutant_options(seed + static_cast<std::uint64_t>(i) + 1);
+    const bool refuted = check(plan).has_value();
+    int code = run(plan, options, 0.15);
+    if (code != 0 && !refuted) code = run(plan, options, 10);  // a busy machine can make a sound plan look stuck
+    harmful += code != 0;
+    if (code != 0 && !refuted) {
+      ++missed;
+      fmt::print("missed: {} {} in {}\n", name_of(kind), *where, to_json(plan));
+    }
+  }
+  fmt::print("{} mutants, {} harmful\n", made, harmful);
+  EXPECT_GT(harmful, made / share);
+  EXPECT_EQ(missed, 0);
 }
 
 }  // namespace imbrex::test

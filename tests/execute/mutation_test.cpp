@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "execute/mutate.hpp"
-#include "imbrex/error.hpp"
 #include "support/exact_run.hpp"
 
 namespace imbrex {
@@ -20,18 +19,8 @@ namespace {
 constexpr int epochs = 5, lanes = 4;
 
 int run_mutant(const Plan& plan, std::uint64_t seed, double wait_limit) {
-  CpuOptions options;
-  options.testing.delays = seed;
-  options.testing.max_delay = 1e-3;
-  options.workers = 2;
-  const WorldOptions world{.heap_bytes = 1 << 24, .wait_limit = wait_limit};
-  return run_threads(plan.problem.ranks, world, [&](World& w) {
-    try {
-      return test::run_exact(w, plan, options, epochs);
-    } catch (const Error& error) {
-      return static_cast<int>(error.code());
-    }
-  });
+  return test::run_ranks_of(plan, wait_limit,
+                            [&](World& w) { return test::run_exact(w, plan, test::mutant_options(seed), epochs); });
 }
 
 struct Tally {

@@ -51,14 +51,7 @@ int run_epochs(World& world, const Plan& plan, const CpuOptions& options, int ep
 }
 
 int run_threads_of(const Plan& plan, const CpuOptions& options, int epochs, double wait_limit) {
-  const WorldOptions world{.heap_bytes = 1 << 24, .wait_limit = wait_limit};
-  return run_threads(plan.problem.ranks, world, [&](World& w) {
-    try {
-      return run_epochs(w, plan, options, epochs);
-    } catch (const Error& error) {
-      return static_cast<int>(error.code());
-    }
-  });
+  return test::run_ranks_of(plan, wait_limit, [&](World& w) { return run_epochs(w, plan, options, epochs); });
 }
 
 ScaledGather random_size(test::Random& random, int most_ranks) {
@@ -185,34 +178,16 @@ TEST(Extension, TheCudaExecutorRefusesItByName) {
   }
 }
 
-// As tests/execute/mutation_test.cpp does: what runs wrong or sticks must have been refuted.
 TEST(Extension, TheCheckerRefutesMutantsThatDoHarm) {
-  const std::uint64_t seed = test::seed_from_environment();
-  int made = 0, harmful = 0, missed = 0;
-  for (int i = 0; made < 150; ++i) {
-    test::Random random(seed * 1000003 + static_cast<std::uint64_t>(i));
-    ScaledGather size = random_size(random, 3);
-    if (size.ranks == 1) continue;
-    Plan plan = test::scaled_gather_plan(size, ways[i % 3], random.between(1, 4));
-    const auto where =
-        test::mutate(plan, static_cast<test::Mutation>(random.between(0, test::mutation_kinds - 1)), random);
-    if (!where || check_format(plan)) continue;
-    ++made;
-    CpuOptions options{.workers = 2};
-    options.testing.delays = seed + static_cast<std::uint64_t>(i) + 1;
-    options.testing.max_delay = 1e-3;
-    const bool refuted = check(plan).has_value();
-    int code = run_threads_of(plan, options, 4, 0.15);
-    if (code != 0 && !refuted) code = run_threads_of(plan, options, 4, 10);  // a busy machine
-    harmful += code != 0;
-    if (code != 0 && !refuted) {
-      ++missed;
-      fmt::print("missed: {} in {}\n", *where, to_json(plan));
-    }
-  }
-  fmt::print("{} mutants, {} harmful\n", made, harmful);
-  EXPECT_GT(harmful, made / 3);
-  EXPECT_EQ(missed, 0);
+  test::expect_harmful_refuted(
+      150, 3,
+      [](test::Random& random, int i) {
+        const ScaledGather size = random_size(random, 3);
+        return test::scaled_gather_plan(size, ways[i % 3], random.between(1, 4));
+      },
+      [](const Plan& plan, const CpuOptions& options, double wait_limit) {
+        return run_threads_of(plan, options, 4, wait_limit);
+      });
 }
 
 }  // namespace

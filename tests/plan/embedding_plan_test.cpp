@@ -138,14 +138,7 @@ int run_epochs(World& world, const Plan& plan, const CpuOptions& options, int ep
 }
 
 int run_plan(const Plan& plan, const CpuOptions& options, int epochs, double wait_limit) {
-  const WorldOptions world{.heap_bytes = 1 << 24, .wait_limit = wait_limit};
-  return run_threads(plan.problem.ranks, world, [&](World& w) {
-    try {
-      return run_epochs(w, plan, options, epochs);
-    } catch (const Error& error) {
-      return static_cast<int>(error.code());
-    }
-  });
+  return test::run_ranks_of(plan, wait_limit, [&](World& w) { return run_epochs(w, plan, options, epochs); });
 }
 
 TEST(Embedding, PlansAreSoundTravelAndRun) {
@@ -301,32 +294,15 @@ TEST(Embedding, TheSimulatorHidesTheExchangeBehindTheLookup) {
 }
 
 TEST(Embedding, TheCheckerRefutesMutantsThatDoHarm) {
-  const std::uint64_t seed = test::seed_from_environment();
-  int made = 0, harmful = 0, missed = 0;
-  for (int i = 0; made < 150; ++i) {
-    test::Random random(seed * 1000003 + static_cast<std::uint64_t>(i));
-    const Problem problem = random_problem(random, 3);
-    if (problem.ranks == 1) continue;
-    Plan plan = random_plan(random, problem);
-    const auto kind = static_cast<test::Mutation>(random.between(0, test::mutation_kinds - 1));
-    const auto where = test::mutate(plan, kind, random);
-    if (!where || check_format(plan)) continue;
-    ++made;
-    CpuOptions options{.workers = 2};
-    options.testing.delays = seed + static_cast<std::uint64_t>(i) + 1;
-    options.testing.max_delay = 1e-3;
-    const bool refuted = check(plan).has_value();
-    int code = run_plan(plan, options, 4, 0.15);
-    if (code != 0 && !refuted) code = run_plan(plan, options, 4, 10);  // a busy machine
-    harmful += code != 0;
-    if (code != 0 && !refuted) {
-      ++missed;
-      fmt::print("missed: {} {} in {}\n", test::name_of(kind), *where, to_json(plan));
-    }
-  }
-  fmt::print("{} mutants, {} harmful\n", made, harmful);
-  EXPECT_GT(harmful, made / 4);
-  EXPECT_EQ(missed, 0);
+  test::expect_harmful_refuted(
+      150, 4,
+      [](test::Random& random, int) {
+        const Problem problem = random_problem(random, 3);
+        return random_plan(random, problem);
+      },
+      [](const Plan& plan, const CpuOptions& options, double wait_limit) {
+        return run_plan(plan, options, 4, wait_limit);
+      });
 }
 
 }  // namespace
