@@ -17,8 +17,8 @@
 #include "imbrex/gpu.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/limits.hpp"
-#include "jobs/strategies_here.hpp"
+#include "jobs/limits/limits.hpp"
+#include "jobs/limits/strategies_here.hpp"
 
 namespace imbrex::cli {
 namespace {

@@ -14,8 +14,8 @@
 
 namespace imbrex::base {
 
-/// Numbered in the order in which they are added; Key is an enumeration of 8 bits, whose values may have no names there.
-/// They stay where they are until the process ends.
+/// Numbered in the order in which they are added; Key is an enumeration of 8 bits, whose values may have no names
+/// there. They stay where they are until the process ends.
 template <typename Key, typename Descriptor>
 class Registry {
  public:

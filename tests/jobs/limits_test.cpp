@@ -1,5 +1,5 @@
 // docs/limits.md is what the code says.
-#include "jobs/limits.hpp"
+#include "jobs/limits/limits.hpp"
 
 #include <gtest/gtest.h>
 

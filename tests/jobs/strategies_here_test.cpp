@@ -1,5 +1,5 @@
 // What `imbrex doctor` says of strategies, for machines of all kinds.
-#include "jobs/strategies_here.hpp"
+#include "jobs/limits/strategies_here.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "jobs/strategies_here.hpp"
+#include "jobs/limits/strategies_here.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "jobs/limits.hpp"
+#include "jobs/limits/limits.hpp"
 
 #include <fmt/format.h>
 
