@@ -101,6 +101,10 @@ class Array:
             result.extents[place], result.strides[place] = self.shape[i], self.strides[i]
         return result
 
+    def lies_by_columns(self) -> bool:
+        """Of two dimensions: whether the first one is the dense one."""
+        return self.strides[1] != 1 and (self.strides[0] == 1 or self.shape[0] == 1)
+
     def matrix(self, first: int) -> _c.View:
         """The same of a matrix whose rows may be split over two dimensions: two again where they lie as evenly."""
         result = self.view(first)
@@ -111,6 +115,11 @@ class Array:
         result.extents[:] = (rows * batch, columns, 0, 0)
         result.strides[:] = (inner if batch != 1 else step, across, 0, 0)
         return result
+
+
+def operand_list(pairs: list[tuple[bytes, _c.View]]) -> ctypes.Array[_c.Operand]:
+    """What C takes."""
+    return (_c.Operand * len(pairs))(*(_c.Operand(name, view) for name, view in pairs))
 
 
 def leading_dimension(view: _c.View, by_columns: bool = False) -> int:

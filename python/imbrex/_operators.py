@@ -8,14 +8,10 @@ from typing import Any
 import numpy as np
 
 from . import _c
-from ._arrays import NAMES, Array, contiguous_strides, empty_beside, leading_dimension
+from ._arrays import NAMES, Array, contiguous_strides, empty_beside, leading_dimension, operand_list
 from ._errors import InvalidInput
 from ._report import Report, report_of
 from ._world import World
-
-
-def _operands(pairs: list[tuple[bytes, _c.View]]) -> Any:
-    return (_c.Operand * len(pairs))(*(_c.Operand(name, view) for name, view in pairs))
 
 
 def _product(
@@ -46,7 +42,7 @@ def _product(
         raise InvalidInput("scale_a and scale_b: both must be given, or neither")
 
     shape = [*rows[:-1], columns[1]]
-    by_columns = second.strides[1] != 1 and (second.strides[0] == 1 or columns[0] == 1)
+    by_columns = second.lies_by_columns()
     gemm = _c.new(_c.Gemm, m=int(np.prod(rows[:-1])), n=columns[1], k=columns[0], type=first.type)
     gemm.b_layout = int(by_columns and first.type != _c.E4M3)
     if kind == _c.ALL_GATHER_GEMM:
@@ -91,7 +87,7 @@ def _product(
     sizes = (gemm.m, gemm.n, gemm.k, gemm.lda, gemm.ldb, gemm.ldo)
     key = (kind, *sizes, gemm.type, gemm.bias, gemm.scales, by_columns, first.device, codec)
     made = world.made(key, make, "operator_destroy")
-    _c.call("operator_run", made, _operands(operands), len(operands), stream)
+    _c.call("operator_run", made, operand_list(operands), len(operands), stream)
     if not report:
         return result
     fields = _c.new(_c.ReportFields)
@@ -381,7 +377,7 @@ def all_reduce(
 
     key = ("all_reduce", most, source.type, source.device, codec, tolerance, report)
     made = world.made(key, make, "collective_destroy")
-    operands = _operands([(b"in", source.view()), (b"out", target.view())])
+    operands = operand_list([(b"in", source.view()), (b"out", target.view())])
     _c.call("collective_run", made, operands, len(operands), stream)
     if not report:
         return result
@@ -457,5 +453,5 @@ def all_reduce_rms_norm(
 
     key = ("rms_norm", most, hidden, source.type, source.device, eps)
     made = world.made(key, make, "collective_destroy")
-    _c.call("collective_run", made, _operands(operands), len(operands), stream)
+    _c.call("collective_run", made, operand_list(operands), len(operands), stream)
     return result, sums

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _c
-from ._arrays import NAMES, Array, contiguous_strides, empty_beside, leading_dimension
+from ._arrays import NAMES, Array, contiguous_strides, empty_beside, leading_dimension, operand_list
 from ._errors import InvalidInput
 from ._world import World
 
@@ -48,7 +48,7 @@ class PackedProduct:
             )
         if self.a.device != self.b.device:
             raise InvalidInput("a and b must be on one device: one is on the CPU, the other on a GPU")
-        by_columns = self.b.strides[1] != 1 and (self.b.strides[0] == 1 or columns[0] == 1)
+        by_columns = self.b.lies_by_columns()
         gemm = _c.new(_c.Gemm, m=rows[0], n=columns[1], k=columns[0] * world.size, type=self.a.type, packed=1)
         gemm.b_layout, gemm.bias = int(by_columns), int(bias is not None)
         self.operands = [(b"a", self.a.view()), (b"b", self.b.view())]
@@ -85,11 +85,6 @@ class PackedProduct:
         operands = [*self.operands, (b"out", target.view())]
         _c.call("operator_run", self.made, operand_list(operands), len(operands), stream)
         return out
-
-
-def operand_list(pairs: list[tuple[bytes, _c.View]]) -> Any:
-    """What C takes."""
-    return (_c.Operand * len(pairs))(*(_c.Operand(name, view) for name, view in pairs))
 
 
 def matmul_all_reduce_packed(
