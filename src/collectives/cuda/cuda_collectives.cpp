@@ -76,10 +76,11 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
       ranks_per_gpu_(runtime::ranks_per_gpu_of(world, options.ranks_per_gpu)),
       heap_(world, device, workspace_for(world, options)) {
   const auto share = static_cast<std::uint32_t>(ranks_per_gpu_);
-  processors_ = std::min(std::max(fewest_processors(world, device) / share, 1u), max_comm_blocks);
   // Where MPS shows this process a part of the GPU only, no more than that part runs at once. Ranks that share a GPU
-  // leave half of it: products whose clusters want SMs side by side find none among those of peers' blocks that wait.
-  usual_blocks_ = share == 1 ? 128 : std::min(std::max(64 / share, 1u), processors_);
+  // leave half of it: else blocks that wait keep the SMs that a peer's earlier kernel needs, and wait for that for ever.
+  const std::uint32_t there = fewest_processors(world, device);
+  processors_ = std::min(share == 1 ? there : std::max(there / 2 / share, 1u), max_comm_blocks);
+  usual_blocks_ = share == 1 ? 128 : processors_;
   offset_ = heap_.allocate(options.workspace_bytes);
   fault_ = faults_.take();
   comm_.own = reinterpret_cast<device::State*>(heap_.handle().at(world.rank(), offset_));

@@ -55,7 +55,6 @@ void CudaUpdate::launch(const Bags& bags, const Output& gradients, float rate, c
   check_shapes(tables, bags);
   check_shapes(tables, gradients, batch_);
   IMBREX_EXPECTS(gradients.ranks <= std::int32_t{most_ranks}, "{} ranks: at most {}", gradients.ranks, most_ranks);
-  if (bags.count == 0) return;
   UpdateArgs args{};
   args.tables = static_cast<const UpdateTable*>(on_gpu_.get());
   args.indices = bags.indices, args.offsets = bags.offsets, args.weights = bags.weights;
@@ -81,6 +80,7 @@ void CudaUpdate::launch(const Bags& bags, const Output& gradients, float rate, c
   // Positions that no bag holds keep a key behind all rows.
   IMBREX_CUDA_TRY(cudaMemsetAsync(keys_.get(), 0xff, static_cast<std::size_t>(bags.count) * 4, stream));
   IMBREX_CUDA_TRY(launch_keys(args, stream));
+  if (bags.count == 0) return;  // but offsets were looked at
   IMBREX_CUDA_TRY(launch_sort(args, bits_, sort_.get(), sort_bytes_, static_cast<std::uint32_t*>(sorted_keys_.get()),
                               static_cast<std::uint32_t*>(sorted_positions_.get()), stream));
   IMBREX_CUDA_TRY(launch_sums(args, stream));
