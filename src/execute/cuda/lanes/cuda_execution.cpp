@@ -229,11 +229,13 @@ void CudaExecution::set_protocol() {
   p.pause_seed = static_cast<std::uint32_t>(options_.testing.delays);
   p.max_pause_ns = options_.testing.delays == 0 ? 0 : static_cast<std::uint32_t>(options_.testing.max_delay * 1e9);
 
-  // Four fifths of what NVLink carries each way, shared by all blocks.
-  constexpr double link_bytes_per_ns = 0.8 * 370;
-  const TileShape& shape = kernel_->shape;
-  const double unit_bytes = static_cast<double>(shape.m * shape.n) / shape.units * 2;
-  args_.unit_ns = static_cast<std::uint32_t>(unit_bytes * workers_ * shape.cluster / link_bytes_per_ns);
+  if (table_.stores_to_peers) {
+    // Four fifths of what NVLink carries each way, shared by all blocks.
+    constexpr double link_bytes_per_ns = 0.8 * 370;
+    const TileShape& shape = kernel_->shape;
+    const double unit_bytes = static_cast<double>(shape.m * shape.n) / shape.units * 2;
+    args_.unit_ns = static_cast<std::uint32_t>(unit_bytes * workers_ * shape.cluster / link_bytes_per_ns);
+  }
   const RankShapes shapes = shapes_of(plan_.problem);
   for (int product = 0; product < plan::count_products(plan_.problem); ++product) {
     args_.n[product] = plan::cols_of(plan_.problem, product);

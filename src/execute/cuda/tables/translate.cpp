@@ -258,6 +258,7 @@ class Translation {
     for (const Store& store : tile.stores) {
       RegionEntry& to = table_.regions.emplace_back();
       put(to, store, extent);
+      if (store.to.rank != rank_) table_.stores_to_peers = true;
       expect_of_output(entry, store.to);
       if (!has_wide_rows(to)) entry.wide_stores = 0;
     }

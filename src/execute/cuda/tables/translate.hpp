@@ -55,10 +55,11 @@ class TableMemory {
 struct RankTable : TableEntries {
   std::vector<QueueSpan> queues;  ///< first_worker and workers hold what the plan reserves; place_workers sets them
   std::vector<CopyStep> copies;
-  int gathered = -1;         ///< buffer behind A's second source; -1: none
-  int gathered_scales = -1;  ///< and behind that of its scales
-  std::size_t tiles = 0;     ///< tile tasks
-  std::size_t partners = 0;  ///< tiles that had to run with a partner that stores nothing
+  int gathered = -1;             ///< buffer behind A's second source; -1: none
+  int gathered_scales = -1;      ///< and behind that of its scales
+  std::size_t tiles = 0;         ///< tile tasks
+  bool stores_to_peers = false;  ///< some tile's
+  std::size_t partners = 0;      ///< tiles that had to run with a partner that stores nothing
 };
 
 /// Translates `rank`'s part. `heap` and `offset` say where the layout's memory lies. Throws Error(invalid_input) naming
