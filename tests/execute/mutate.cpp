@@ -208,6 +208,14 @@ CpuOptions mutant_options(std::uint64_t seed) {
   return options;
 }
 
+// Sanitizers would report what refuted plans do: they race, and copy over what they copy from. What the checker lets
+// pass must do neither.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool sanitized = true;
+#else
+constexpr bool sanitized = false;
+#endif
+
 void expect_harmful_refuted(int mutants, int share, const std::function<Plan(Random&, int)>& draw,
                             const std::function<int(const Plan&, const CpuOptions&, double)>& run) {
   const std::uint64_t seed = seed_from_environment();
@@ -222,6 +230,7 @@ void expect_harmful_refuted(int mutants, int share, const std::function<Plan(Ran
     ++made;
     const CpuOptions options = mutant_options(seed + static_cast<std::uint64_t>(i) + 1);
     const bool refuted = check(plan).has_value();
+    if (sanitized && refuted) continue;
     int code = run(plan, options, 0.15);
     if (code != 0 && !refuted) code = run(plan, options, 10);  // a busy machine can make a sound plan look stuck
     harmful += code != 0;
@@ -231,7 +240,7 @@ void expect_harmful_refuted(int mutants, int share, const std::function<Plan(Ran
     }
   }
   fmt::print("{} mutants, {} harmful\n", made, harmful);
-  EXPECT_GT(harmful, made / share);
+  if (!sanitized) EXPECT_GT(harmful, made / share);
   EXPECT_EQ(missed, 0);
 }
 

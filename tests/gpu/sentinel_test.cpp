@@ -306,7 +306,7 @@ TEST_P(GpuSentinelOfLibraries, AFailedSignaledPlanStoresNothing) {
 
 TEST_P(GpuSentinelOfLibraries, AFailedDecomposedPlanStoresNothing) {
   NEEDS_SHARING(4);
-  expect_nothing_stored_behind_nccl(make_plan(of_four(GetParam()), Strategy::decomposed, {}),
+  expect_nothing_stored_behind_nccl(make_plan(of_four(GetParam()), Strategy::decomposed, {.partial = Type::fp16}),
                                     std::string(name_of(GetParam())) + " decomposed");
 }
 
