@@ -77,7 +77,8 @@ CudaCollectives::CudaCollectives(World& world, int device, const CollectivesOpti
       heap_(world, device, workspace_for(world, options)) {
   const auto share = static_cast<std::uint32_t>(ranks_per_gpu_);
   // Where MPS shows this process a part of the GPU only, no more than that part runs at once. Ranks that share a GPU
-  // leave half of it: else blocks that wait keep the SMs that a peer's earlier kernel needs, and wait for that for ever.
+  // leave half of it: else blocks that wait keep the SMs that a peer's earlier kernel needs, and wait for that for
+  // ever.
   const std::uint32_t there = fewest_processors(world, device);
   processors_ = std::min(share == 1 ? there : std::max(there / 2 / share, 1u), max_comm_blocks);
   usual_blocks_ = share == 1 ? 128 : processors_;
