@@ -6,6 +6,7 @@
 #include "command.hpp"
 #include "imbrex/machine.hpp"
 #include "jobs/explain.hpp"
+#include "jobs/host_messages.hpp"
 #include "jobs/run.hpp"
 
 namespace imbrex::cli {
@@ -103,6 +104,11 @@ void print_summary(const Program& program, const Plan& plan, const std::string& 
   print(program, "  {} tasks on all ranks together: {}", count_tasks(plan), parts);
   print(program, "  {} queues, {} signals, {} of workspace a rank", queues, signals,
         readable_bytes(workspace_bytes(plan)));
+  if (plan.knobs.nodes > 1) {
+    const jobs::HostMessages sent = jobs::messages_between_hosts(plan, plan.knobs.nodes);
+    print(program, "  {} messages between {} hosts an epoch, {} in all", sent.count, plan.knobs.nodes,
+          readable_bytes(sent.bytes));
+  }
   print(program, "  digest {}", jobs::digest_text(plan));
   if (program.json.empty()) print(program, "Write it with --json FILE; then: imbrex check FILE");
 }

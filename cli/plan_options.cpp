@@ -167,9 +167,10 @@ void PlanOptions::add_to(CLI::App& command) {
   add_integer(command, "--kept-free", kept_free, 0, most - 1,
               "signaled: SMs that the product leaves to the collectives (default 0)")
       ->group(knob_group);
-  add_integer(command, "--nodes", nodes, 1, max_ranks,
-              "sequential, decomposed: hosts that the ranks lie on, equally many on each (default 1); collectives then "
-              "cross between hosts once")
+  add_integer(
+      command, "--nodes", nodes, 1, max_ranks,
+      "sequential, decomposed, and fused embedding exchanges: hosts that the ranks lie on, equally many on each "
+      "(default 1); collectives then cross between hosts once")
       ->group(knob_group);
   add_integer(
       command, "--library-tile", library_tile, 0, most - 1,

@@ -75,6 +75,7 @@ struct Machine {
   Constant sustained_ratio;          ///< ratio; rate once hot / rate when cool
   Constant sustained_onset;          ///< s of compute after which 1/e of the way to hot is left
   Curve random_rows;    ///< s a row by its bytes, rows here and there read by all SMs; without points: streamed
+  Curve short_rows;     ///< the same of rows shorter than the first of these; without points: they take as long as it
   Constant launch_gap;  ///< s between dependent kernels, and before a queue's first task
 
   // Copy engine.

@@ -57,7 +57,9 @@ inline constexpr std::array<CurveField, 4> curves{{{"all_gather", &Machine::all_
                                                    {"all_reduce", &Machine::all_reduce},
                                                    {"all_to_all", &Machine::all_to_all}}};
 
-/// Those that a file may leave out.
+/// Curves that a file may leave out: in "compute", and in "collectives".
+inline constexpr std::array<CurveField, 2> row_curves{
+    {{"random_rows", &Machine::random_rows}, {"short_rows", &Machine::short_rows}}};
 inline constexpr std::array<CurveField, 3> own_curves{{{"own_one_step", &Machine::own_one_step},
                                                        {"own_two_steps", &Machine::own_two_steps},
                                                        {"own_coded", &Machine::own_coded}}};

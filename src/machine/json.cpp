@@ -1,5 +1,6 @@
 // Machine files: strict reading, and writing with one constant a line.
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -12,10 +13,12 @@
 namespace imbrex {
 namespace {
 
+using machine::CurveField;
 using machine::curves;
 using machine::Field;
 using machine::fields;
 using machine::own_curves;
+using machine::row_curves;
 using machine::Rule;
 using Json = nlohmann::json;
 
@@ -130,6 +133,12 @@ std::vector<std::string_view> section_keys(std::string_view section) {
   return keys;
 }
 
+std::span<const CurveField> optional_curves(std::string_view section) {
+  if (section == "compute") return row_curves;
+  if (section == "collectives") return own_curves;
+  return {};
+}
+
 constexpr std::string_view sections[] = {"compute", "copy_engine", "stores", "links", "signals", "collectives"};
 
 Machine read_machine(const Node& root) {
@@ -144,12 +153,11 @@ Machine read_machine(const Node& root) {
                  root.place(), base::printable(machine.name));
   machine.about = root["about"].string();
   machine.devices = static_cast<int>(root["devices"].integer(1, 65536));
-  std::vector<std::string_view> own;
-  for (const auto& curve : own_curves) own.push_back(curve.key);
-  for (std::string_view section : sections)
-    root[section].keys(section_keys(section), section == "collectives" ? own
-                                              : section == "compute"   ? std::vector<std::string_view>{"random_rows"}
-                                                                       : std::vector<std::string_view>{});
+  for (std::string_view section : sections) {
+    std::vector<std::string_view> others;
+    for (const auto& curve : optional_curves(section)) others.push_back(curve.key);
+    root[section].keys(section_keys(section), others);
+  }
   for (const Field& field : fields)
     machine.*field.member = read_constant(root[field.section][field.key], field.unit, field.rule);
   for (const auto& [type, node] : root["compute"]["sm_rate"].members()) {
@@ -164,10 +172,10 @@ Machine read_machine(const Node& root) {
                              read_constant(node["prologue"], "s", Rule::time),
                              read_constant(node["epilogue"], "s", Rule::time)});
   }
-  if (root["compute"].has("random_rows")) machine.random_rows = read_curve(root["compute"]["random_rows"]);
   for (const auto& curve : curves) machine.*curve.member = read_curve(root["collectives"][curve.key]);
-  for (const auto& curve : own_curves)
-    if (root["collectives"].has(curve.key)) machine.*curve.member = read_curve(root["collectives"][curve.key]);
+  for (std::string_view section : sections)
+    for (const auto& curve : optional_curves(section))
+      if (root[section].has(curve.key)) machine.*curve.member = read_curve(root[section][curve.key]);
   try {
     validate(machine);
   } catch (const Error& error) {
@@ -201,6 +209,12 @@ std::string text_of(const Curve& curve) {
       name_of(curve.source), text_of(curve.from), points);
 }
 
+void add_optional(std::vector<std::string>& lines, const Machine& machine, std::string_view section) {
+  for (const auto& curve : optional_curves(section))
+    if (!(machine.*curve.member).points.empty())
+      lines.push_back(fmt::format("    \"{}\": {}", curve.key, text_of(machine.*curve.member)));
+}
+
 }  // namespace
 
 std::string to_json(const Machine& machine) {
@@ -222,16 +236,13 @@ std::string to_json(const Machine& machine) {
             tile.tile_m, tile.tile_n, text_of(tile.efficiency, "ratio"), text_of(tile.prologue, "s"),
             text_of(tile.epilogue, "s")));
       lines.push_back(fmt::format("    \"sm_rate\": {{\n{}\n    }}", fmt::join(rates, ",\n")));
-      if (!machine.random_rows.points.empty())
-        lines.push_back(fmt::format("    \"random_rows\": {}", text_of(machine.random_rows)));
+      add_optional(lines, machine, section);
       lines.push_back(fmt::format("    \"tiles\": [\n{}\n    ]", fmt::join(tiles, ",\n")));
     }
     if (section == "collectives") {
       for (const auto& curve : curves)
         lines.push_back(fmt::format("    \"{}\": {}", curve.key, text_of(machine.*curve.member)));
-      for (const auto& curve : own_curves)
-        if (!(machine.*curve.member).points.empty())
-          lines.push_back(fmt::format("    \"{}\": {}", curve.key, text_of(machine.*curve.member)));
+      add_optional(lines, machine, section);
     }
     out += fmt::format(",\n  \"{}\": {{\n{}\n  }}", section, fmt::join(lines, ",\n"));
   }

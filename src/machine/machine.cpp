@@ -102,7 +102,17 @@ void validate(const Machine& machine) {
     check_rule(Rule::time, tile.epilogue, place + ".epilogue");
   }
   for (const CurveField& curve : curves) check_curve(machine.*curve.member, fmt::format("collectives.{}", curve.key));
-  if (!machine.random_rows.points.empty()) check_curve(machine.random_rows, "compute.random_rows");
+  for (const CurveField& curve : row_curves)
+    if (!(machine.*curve.member).points.empty())
+      check_curve(machine.*curve.member, fmt::format("compute.{}", curve.key));
+  if (!machine.short_rows.points.empty()) {
+    IMBREX_EXPECTS(!machine.random_rows.points.empty(), "compute.short_rows stands without compute.random_rows");
+    const CurvePoint &last = machine.short_rows.points.back(), &next = machine.random_rows.points.front();
+    IMBREX_EXPECTS(last.bytes < next.bytes && last.seconds <= next.seconds,
+                   "compute.short_rows ends at {} bytes and {} seconds; it must end below the first point of "
+                   "compute.random_rows, {} bytes and {} seconds",
+                   last.bytes, last.seconds, next.bytes, next.seconds);
+  }
   for (const CurveField& curve : own_curves)
     if (!(machine.*curve.member).points.empty())
       check_curve(machine.*curve.member, fmt::format("collectives.{}", curve.key));

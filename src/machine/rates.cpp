@@ -37,8 +37,13 @@ double coded_seconds(const Machine& machine, bool reduces_only, double wire_byte
 }
 
 double random_row_seconds(const Machine& machine, double row_bytes) {
-  return machine.random_rows.points.empty() ? row_bytes / machine.memory_bandwidth
-                                            : seconds_of(machine.random_rows, row_bytes);
+  const auto& rows = machine.random_rows.points;
+  if (rows.empty()) return row_bytes / machine.memory_bandwidth;
+  if (machine.short_rows.points.empty() || row_bytes >= rows.front().bytes)
+    return seconds_of(machine.random_rows, row_bytes);
+  Curve both = machine.short_rows;
+  both.points.push_back(rows.front());
+  return seconds_of(both, row_bytes);
 }
 
 }  // namespace imbrex::machine

@@ -68,8 +68,8 @@ TEST(Machine, EveryMemberIsNeededAndTyped) {
     for (const auto& item : node.items()) {
       const auto child = pointer / (node.is_array() ? std::to_string(std::stoul(item.key())) : item.key());
       // A machine may lack an element type, and curves of rows here and there and of Imbrex' own collectives.
-      const bool optional =
-          pointer.to_string() == "/compute/sm_rate" || item.key() == "random_rows" || item.key().rfind("own_", 0) == 0;
+      const bool optional = pointer.to_string() == "/compute/sm_rate" || item.key() == "random_rows" ||
+                            item.key() == "short_rows" || item.key().rfind("own_", 0) == 0;
       if (node.is_object() && !optional) {
         Json lacking = whole;
         lacking.at(pointer).erase(item.key());
@@ -117,6 +117,9 @@ TEST(Machine, RulesAreNamed) {
   expect("/collectives/all_reduce/points", {{1, 2, 3}}, "at most 2");
   expect("/collectives/own_two_steps/points", {{1, 2}, {2, 1}}, "seconds must not decrease");
   expect("/compute/random_rows/points", {{256, 2}, {512, 1}}, "seconds must not decrease");
+  expect("/compute/short_rows/points", {{64, 2e-11}, {128, 1e-11}}, "seconds must not decrease");
+  expect("/compute/short_rows/points", {{64, 2e-11}, {256, 3e-11}}, "compute.short_rows ends at 256 bytes");
+  expect("/compute/short_rows/points", {{64, 2e-11}, {128, 1e-10}}, "it must end below the first point");
   expect("/compute/tiles", Json::array(), "at least one tile shape");
   expect("/compute/tiles/1", good()["compute"]["tiles"][0], "repeats the tile shape");
   expect("/format", "imbrex-machine-9", "this version reads");
@@ -138,9 +141,28 @@ TEST(Machine, RandomRowsMayBeLeftOutAndAreStreamedThen) {
   EXPECT_GT(machine::random_row_seconds(machine, 300), machine::random_row_seconds(machine, 256));
   Json less = good();
   ASSERT_EQ(less.at("compute").erase("random_rows"), 1u);
+  EXPECT_NE(message_of(less.dump()).find("compute.short_rows stands without compute.random_rows"), std::string::npos);
+  ASSERT_EQ(less.at("compute").erase("short_rows"), 1u);
   const Machine streams = parse_machine(less.dump(), "machine");
   EXPECT_EQ(parse_machine(to_json(streams), "machine"), streams);
   EXPECT_DOUBLE_EQ(machine::random_row_seconds(streams, 512), 512 / machine.memory_bandwidth);
+}
+
+// Between what its fixed part allows at most and a whole row of 256 bytes, whose time they take without the curve.
+TEST(Machine, ShortRowsMayBeLeftOutAndTakeAsLongAsTheShortestMeasuredThen) {
+  Machine machine = load_machine("4xh200");
+  const double whole = machine::random_row_seconds(machine, 256);
+  double last = machine::random_row_seconds(machine, 16);
+  for (const double bytes : {64, 96, 128, 200}) {
+    const double seconds = machine::random_row_seconds(machine, bytes);
+    EXPECT_GE(seconds, last) << bytes;
+    EXPECT_GT(seconds, whole * bytes / 256) << bytes;
+    EXPECT_LT(seconds, whole) << bytes;
+    last = seconds;
+  }
+  EXPECT_EQ(machine::random_row_seconds(machine, 16), machine::random_row_seconds(machine, 64));
+  machine.short_rows = {};
+  for (const double bytes : {16, 64, 200}) EXPECT_EQ(machine::random_row_seconds(machine, bytes), whole) << bytes;
 }
 
 TEST(Machine, HostileTextIsRefused) {

@@ -1,14 +1,16 @@
 // Plans of embedding_all_to_all: sound, right on the CPU executor, timed by the simulator, and refuted when broken.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "execute/mutate.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
+#include "jobs/host_messages.hpp"
 #include "plan/bags.hpp"
 #include "plan/expect_fault.hpp"
 #include "plan/refusal_of.hpp"
@@ -48,17 +50,28 @@ bool all_own_shards(const Problem& problem) {
   return true;
 }
 
+bool all_hosts_own_shards(const Problem& problem, int nodes) {
+  std::vector<bool> owns(static_cast<std::size_t>(nodes));
+  for (const TableShard& s : problem.tables.shards)
+    owns[static_cast<std::size_t>(s.owner / (problem.ranks / nodes))] = true;
+  return std::find(owns.begin(), owns.end(), false) == owns.end();
+}
+
 Plan random_plan(test::Random& random, const Problem& problem) {
   Knobs knobs;
   knobs.tile_m = random.between(1, 5);
   knobs.chunks = static_cast<int>(random.between(1, 4));
   const Strategy strategy = strategies[random.between(0, 2)];
+  std::vector<int> nodes{1};
+  for (int n = 2; n <= problem.ranks; ++n)
+    if (problem.ranks % n == 0 && all_hosts_own_shards(problem, n)) nodes.push_back(n);
+  knobs.nodes = nodes[static_cast<std::size_t>(random.between(0, std::ssize(nodes) - 1))];
   return make_plan(problem, all_own_shards(problem) ? strategy : Strategy::fused, knobs);
 }
 
-// Each block by several tasks, as work that is balanced by what it gathers.
+// Each block by several tasks, as work that is balanced by what it gathers. Whoever waits for blocks waits for all.
 void share_blocks(Plan& plan, int shares) {
-  std::vector<std::uint32_t> added(plan.ranks.size());  // posts that a rank's last task waits for
+  std::map<std::pair<int, int>, std::uint32_t> added;  // posts, by rank and signal
   for (RankPlan& rank : plan.ranks)
     for (Queue& queue : rank.queues) {
       std::vector<Task> tasks;
@@ -69,14 +82,16 @@ void share_blocks(Plan& plan, int shares) {
           block->shares = shares;
           tasks.push_back(task);
           if (share > 0)
-            for (const Post& post : task.posts) ++added[static_cast<std::size_t>(post.rank)];
+            for (const Post& post : task.posts) ++added[{post.rank, post.signal}];
         }
         if (block == nullptr) tasks.push_back(std::move(task));
       }
       queue.tasks = std::move(tasks);
     }
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank)
-    if (added[rank] > 0) plan.ranks[rank].queues[0].tasks.back().waits.at(0).count += added[rank];
+    for (Queue& queue : plan.ranks[rank].queues)
+      for (Task& task : queue.tasks)
+        for (Wait& wait : task.waits) wait.count += added[{static_cast<int>(rank), wait.signal}];
 }
 
 float element(int owner, std::int64_t table, std::int64_t row, std::int64_t col) {
@@ -178,6 +193,32 @@ TEST(Embedding, FusedSendsOthersRowsFirstAndPostsOnceABlock) {
   EXPECT_EQ(destinations, (std::vector<int>{2, 2, 3, 3, 0, 0, 1, 1}));
 }
 
+// As few messages between hosts as there are rails: each rank sends one to each other host a slice, whatever the way.
+TEST(Embedding, SeveralHostsExchangeOneMessageARailAndSlice) {
+  std::vector<TableShard> shards;
+  for (int rank = 0; rank < 8; ++rank) shards.push_back({rank, 9, 4 * (rank + 1), 2 * rank * (rank + 1)});
+  Knobs knobs;
+  knobs.tile_m = 3;
+  knobs.chunks = 3;
+  const auto messages = [&](Strategy strategy, int nodes) {
+    knobs.nodes = nodes;
+    const Plan plan = make_plan(embedding(48, 8, shards), strategy, knobs);
+    EXPECT_FALSE(check(plan).has_value());
+    return jobs::messages_between_hosts(plan, std::max(nodes, 2));
+  };
+  for (const int nodes : {2, 4, 8}) {
+    EXPECT_EQ(messages(Strategy::sequential, nodes).count, 8 * (nodes - 1)) << nodes;
+    EXPECT_EQ(messages(Strategy::decomposed, nodes).count, 3 * 8 * (nodes - 1)) << nodes;
+    EXPECT_EQ(messages(Strategy::fused, nodes).count, 3 * 8 * (nodes - 1)) << nodes;
+  }
+  EXPECT_EQ(messages(Strategy::sequential, 1).count, 8 * 4);  // straight to all ranks of the other host
+  EXPECT_EQ(messages(Strategy::fused, 1).count, 8 * 4 * 2);   // two blocks of rows for each
+  // A fused rank sends rows as wide as all tables of a host; a library sends rows of each rank there, as wide as the
+  // widest's.
+  EXPECT_EQ(messages(Strategy::fused, 2).bytes, 8 * (48 / 8) * 4 * (5 + 6 + 7 + 8) * 4);
+  EXPECT_EQ(messages(Strategy::sequential, 2).bytes, 8 * (48 / 8) * 4 * 32 * 4);
+}
+
 TEST(Embedding, NamesWhatIsWrongWithTables) {
   const auto expect = [](const Problem& problem, const std::string& text) {
     const std::string refusal = test::refusal_of(problem);
@@ -205,9 +246,10 @@ TEST(Embedding, NamesWhatIsWrongWithTables) {
   with = {Operator::all_gather_gemm, 4, 4, 4, 2, Type::fp32};
   with.tables.shards = good;
   expect(with, "all_gather_gemm has tables");
-  const auto expect_no_plan = [](const Problem& problem, Strategy strategy, const std::string& text) {
+  const auto expect_no_plan = [](const Problem& problem, Strategy strategy, const std::string& text,
+                                 const Knobs& knobs = {}) {
     try {
-      make_plan(problem, strategy, {});
+      make_plan(problem, strategy, knobs);
       ADD_FAILURE() << "was made; expected: " << text;
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
@@ -215,6 +257,14 @@ TEST(Embedding, NamesWhatIsWrongWithTables) {
   };
   expect_no_plan(embedding(4, 2, good), Strategy::signaled, "strategy signaled");
   expect_no_plan(embedding(4, 4, good), Strategy::sequential, "rank 2 has no table");
+  const auto on_hosts = [](int nodes) {
+    Knobs knobs;
+    knobs.nodes = nodes;
+    return knobs;
+  };
+  expect_no_plan(embedding(4, 4, good), Strategy::fused, "the ranks of host 1 have no table: with nodes = 2",
+                 on_hosts(2));
+  expect_no_plan(embedding(4, 4, good), Strategy::fused, "nodes = 3: it must be at least 1 and divide", on_hosts(3));
 }
 
 TEST(Embedding, TheCheckerNamesWhatIsBroken) {
@@ -249,48 +299,6 @@ TEST(Embedding, TheCheckerNamesWhatIsBroken) {
           if (auto* copy = std::get_if<Transfer>(&task.work); copy != nullptr && copy->to.cols == 4)
             copy->to.col = copy->to.col == 8 ? 12 : 8;
     });
-}
-
-// DLRMv2's 26 tables of 128 numbers, the heavy one in two column shards, on four H200s.
-Problem dlrm(std::int64_t batch, TableRows rows, Type type) {
-  constexpr int hotness[] = {3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1};
-  std::vector<TableShard> shards;
-  std::vector<double> load(4);
-  std::int64_t col = 0;
-  for (const int hot : hotness) {
-    const int parts = hot == 100 ? 2 : 1;
-    for (int part = 0; part < parts; ++part) {
-      const auto least = std::min_element(load.begin(), load.end()) - load.begin();
-      const int owner = parts > 1 ? part : static_cast<int>(least);
-      load[static_cast<std::size_t>(owner)] += static_cast<double>(hot) / parts;
-      shards.push_back({owner, 40'000'000, 128 / parts, col, static_cast<double>(hot)});
-      col += 128 / parts;
-    }
-  }
-  Problem p = embedding(batch, 4, std::move(shards), type);
-  p.tables.rows = rows;
-  return p;
-}
-
-TEST(Embedding, TheSimulatorHidesTheExchangeBehindTheLookup) {
-  const Machine machine = load_machine("4xh200");
-  const auto simulator = make_simulator(machine);
-  for (const auto& [rows, type] : {std::pair(TableRows::fp16, Type::fp16), {TableRows::fp32, Type::fp32}}) {
-    const Problem problem = dlrm(65536, rows, type);
-    double seconds[3] = {};
-    Knobs knobs;
-    knobs.tile_m = 32;
-    knobs.chunks = 4;
-    for (std::size_t i = 0; i < 3; ++i)
-      seconds[i] = simulator->prepare(make_plan(problem, strategies[i], knobs))->run({}).seconds;
-    fmt::print("{}: sequential {:.0f} us, decomposed {:.0f}, fused {:.0f}: {:.2f}x\n", name_of(rows), seconds[0] * 1e6,
-               seconds[1] * 1e6, seconds[2] * 1e6, seconds[0] / seconds[2]);
-    EXPECT_GT(seconds[0], 1.4 * seconds[2]);
-    EXPECT_GT(seconds[0], seconds[1]);
-    // No faster than the bytes of the fullest rank come from memory.
-    const double bytes = 214.0 / 4 * 65536 * 128 * (type == Type::fp16 ? 2 : 4);
-    EXPECT_GT(seconds[2], 0.9 * bytes / 4.8e12);
-  }
 }
 
 TEST(Embedding, TheCheckerRefutesMutantsThatDoHarm) {

@@ -6,6 +6,7 @@
 #include "base/narrow.hpp"
 #include "plan/bags.hpp"
 #include "plan/builder.hpp"
+#include "plan/strategies/library_collectives.hpp"
 #include "problem/embedding.hpp"
 
 namespace imbrex::plan {
@@ -20,6 +21,7 @@ class EmbeddingPlan {
     for (int rank = 0; rank < problem.ranks; ++rank) own_.emplace_back(problem.tables, rank);
   }
 
+  // Strategies sequential and decomposed.
   Plan through_library(int chunks) {
     for (int rank = 0; rank < b_.ranks(); ++rank)
       IMBREX_EXPECTS(
@@ -32,6 +34,9 @@ class EmbeddingPlan {
     const int looked_up = b_.workspace("looked_up", Layout::row_major, type, batch, cols, 1),
               received = ranks == 1 ? looked_up : b_.workspace("received", Layout::row_major, type, batch, cols, 1);
     const int bags = b_.queue(Engine::library), exchange = chunks > 1 ? b_.queue(Engine::library) : bags;
+    std::vector<std::int64_t> slices;
+    for (int i = 0; i < chunks; ++i) slices.push_back(part_of(rows_, chunks, i).size);
+    LibraryCollectives all_to_all(b_, exchange, CollectiveKind::all_to_all, looked_up, slices, "staged");
     // Slice i of every rank's part, part after part, is slice i of the workspaces.
     for (int rank = 0; rank < ranks; ++rank) {
       std::int64_t first = 0;
@@ -49,11 +54,8 @@ class EmbeddingPlan {
         std::vector<Wait> waits;
         if (chunks > 1) waits.push_back({ready});
         if (ranks > 1)
-          b_.add(rank, exchange,
-                 {Collective{CollectiveKind::all_to_all, i, b_.rows_of(rank, looked_up, first, ranks * slice.size),
-                             b_.rows_of(rank, received, first, ranks * slice.size)},
-                  std::exchange(waits, {}),
-                  {}});
+          all_to_all.add(rank, static_cast<std::size_t>(i), b_.rows_of(rank, looked_up, first, ranks * slice.size),
+                         b_.rows_of(rank, received, first, ranks * slice.size), std::exchange(waits, {}), {});
         for (int from = 0; from < ranks; ++from)
           for (const problem::Run& run : own(from).runs(0, own(from).count()))
             b_.add(rank, exchange,
@@ -67,7 +69,8 @@ class EmbeddingPlan {
     return b_.take();
   }
 
-  // Others may be written to once they have entered the epoch, and leave it once they have all that is theirs.
+  // Strategy fused on one host. Others may be written to once they have entered the epoch, and leave it once they have
+  // all that is theirs.
   Plan straight() {
     const int ranks = b_.ranks(), queue = b_.queue(Engine::compute);
     const std::vector<Range> slices = cut(rows_, b_.knobs().tile_m);
@@ -106,6 +109,82 @@ class EmbeddingPlan {
     return b_.take();
   }
 
+  // Strategy fused on several hosts: bags for the ranks that have one place in their hosts go to the rank with this
+  // place here, which sends them on, slice by slice, in one message to each other host. By bytes it is the same to
+  // cross first and then to hand out; this way round each rank sends as many bytes as any other of its host, however
+  // wide its tables.
+  Plan through_places(int slices) {
+    const int nodes = b_.knobs().nodes, places = b_.ranks() / nodes;
+    std::vector<std::int64_t> first_col;  // of a rank's bags among those of its host
+    std::int64_t most = 0;
+    std::vector<std::int64_t> owners(static_cast<std::size_t>(nodes));  // ranks with tables
+    for (int rank = 0; rank < b_.ranks(); ++rank) {
+      const std::int64_t first = rank % places == 0 ? 0 : first_col.back() + own(rank - 1).cols();
+      first_col.push_back(first);
+      most = std::max(most, first + own(rank).cols());
+      owners[static_cast<std::size_t>(rank / places)] += own(rank).count() > 0;
+    }
+    for (int node = 0; node < nodes; ++node)
+      IMBREX_EXPECTS(owners[static_cast<std::size_t>(node)] > 0,
+                     "the ranks of host {} have no table: with nodes = {}, each host exchanges what it has looked up",
+                     node, nodes);
+    const Type type = b_.problem().type;
+    const int staged = b_.workspace("staged", Layout::row_major, type, nodes * rows_, most, 1),
+              received = b_.workspace("received", Layout::row_major, type, nodes * rows_, most, 1);
+    const int queue = b_.queue(Engine::compute), exchange = b_.queue(Engine::library);
+    int entered = 0, ready = 0;
+    for (int rank = 0; rank < b_.ranks(); ++rank) entered = b_.signals(rank), ready = b_.signals(rank, slices);
+    for (int rank = 0; rank < b_.ranks(); ++rank) {
+      const int node = rank / places, place = rank % places;
+      std::vector<Post> to_all;
+      for (int i = 1; i < places; ++i) to_all.push_back({node * places + (place + i) % places, entered});
+      std::vector<Wait> peers;
+      if (places > 1) {
+        b_.add(rank, queue, signal_task({}, std::move(to_all)));
+        peers = {{entered, base::narrow<std::uint32_t>(places - 1, "ranks")}};
+      }
+      std::vector<int> joined;
+      for (int i = 0; i < nodes; ++i) joined.push_back(i * places + place);
+      for (int i = 0; i < slices; ++i) {
+        const Range slice = part_of(rows_, slices, i);
+        if (slice.size == 0) continue;
+        const std::vector<Range> blocks = cut(slice.size, b_.knobs().tile_m);
+        // Other hosts' rows first, and in them those that other ranks send on.
+        for (int n = 1; n <= nodes && own(rank).count() > 0; ++n)
+          for (int q = 1; q <= places; ++q) {
+            const int of = (node + n) % nodes, to = node * places + (place + q) % places;
+            for (const Range& block : blocks) {
+              const std::int64_t row = slice.begin + block.begin;
+              Task task = look_up(rank, (of * places + to % places) * rows_ + row, block.size);
+              std::get<Block>(task.work).stores = {
+                  {b_.region(to, staged, nodes * slice.begin + of * slice.size + block.begin, block.size,
+                             first_col[static_cast<std::size_t>(rank)], own(rank).cols()),
+                   0, 0}};
+              if (to != rank) task.waits = peers;
+              task.posts = {{to, ready + i}};
+              b_.add(rank, queue, std::move(task));
+            }
+          }
+        const auto count =
+            base::narrow<std::uint32_t>(owners[static_cast<std::size_t>(node)] * nodes * std::ssize(blocks), "blocks");
+        Collective all_to_all{CollectiveKind::all_to_all, i * places + place,
+                              b_.rows_of(rank, staged, nodes * slice.begin, nodes * slice.size),
+                              b_.rows_of(rank, received, nodes * slice.begin, nodes * slice.size)};
+        if (places > 1) all_to_all.ranks = joined;
+        b_.add(rank, exchange, {std::move(all_to_all), {{ready + i, count}}, {}});
+        for (int from = 0; from < b_.ranks(); ++from)
+          for (const problem::Run& run : own(from).runs(0, own(from).count()))
+            b_.add(rank, exchange,
+                   {Transfer{b_.region(rank, received, nodes * slice.begin + from / places * slice.size, slice.size,
+                                       first_col[static_cast<std::size_t>(from)] + run.from, run.cols),
+                             b_.region(rank, buffer_output, slice.begin, slice.size, run.to, run.cols)},
+                    {},
+                    {}});
+      }
+    }
+    return b_.take();
+  }
+
  private:
   const problem::OwnShards& own(int rank) const { return own_[static_cast<std::size_t>(rank)]; }
 
@@ -133,9 +212,10 @@ Plan embedding_plan(const Problem& problem, Strategy strategy, const Knobs& knob
   IMBREX_EXPECTS(strategy != Strategy::signaled, "strategy signaled: {} has sequential, decomposed and fused",
                  name_of(problem.op));
   Knobs own = knobs;
-  own.cluster = 1;  // blocks form no pairs
+  own.cluster = 1;                  // blocks form no pairs
+  own.transport = Transport::push;  // a library exchanges
   EmbeddingPlan plan(problem, strategy, own);
-  if (strategy == Strategy::fused) return plan.straight();
+  if (strategy == Strategy::fused) return knobs.nodes == 1 ? plan.straight() : plan.through_places(knobs.chunks);
   return plan.through_library(strategy == Strategy::sequential ? 1 : knobs.chunks);
 }
 

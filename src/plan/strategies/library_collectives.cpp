@@ -46,7 +46,9 @@ LibraryCollectives::LibraryCollectives(Builder& b, int library, CollectiveKind k
   std::int64_t total = 0;
   for (const std::int64_t h : rows) {
     first_rows_.push_back(total);
-    total += kind == CollectiveKind::all_reduce ? h / places_ + h % places_ : h * nodes_;
+    total += kind == CollectiveKind::all_reduce   ? h / places_ + h % places_
+             : kind == CollectiveKind::all_to_all ? h * b.ranks()
+                                                  : h * nodes_;
   }
   const Buffer buffer = b.buffer(like);
   const auto workspace = [&](const char* name) {
@@ -108,7 +110,14 @@ std::vector<LibraryCollectives::Stage> LibraryCollectives::stages(int rank, std:
       }
       break;
     }
-    case CollectiveKind::all_to_all: break;  // make_plan has refused it
+    case CollectiveKind::all_to_all: {
+      const std::int64_t of_node = from.rows / nodes_;
+      for (int node = 0; node < nodes_; ++node)
+        stages.push_back({CollectiveKind::all_to_all, true, rows(from, node * of_node, of_node),
+                          between(staged_, node * of_node, of_node)});
+      stages.push_back({CollectiveKind::all_to_all, false, between(staged_, 0, from.rows), to});
+      break;
+    }
   }
   return stages;
 }

@@ -116,7 +116,7 @@ void plan::validate_knobs(const Problem& problem, Strategy strategy, const Knobs
   IMBREX_EXPECTS(knobs.nodes >= 1 && problem.ranks % knobs.nodes == 0,
                  "knob nodes = {}: it must be at least 1 and divide the {} ranks", knobs.nodes, problem.ranks);
   const StrategyEntry& entry = entry_of(strategy);
-  IMBREX_EXPECTS(knobs.nodes == 1 || !entry.reaches_peers,
+  IMBREX_EXPECTS(knobs.nodes == 1 || !entry.reaches_peers || problem.op == embedding_all_to_all,
                  "knob nodes = {}: strategy {} stores to its peers' memory, which ends at the host; between hosts, {} "
                  "run",
                  knobs.nodes, entry.name, names_without_peers());
