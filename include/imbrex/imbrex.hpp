@@ -13,6 +13,7 @@
 #include "imbrex/options.hpp"
 #include "imbrex/packed.hpp"
 #include "imbrex/plan.hpp"
+#include "imbrex/tables.hpp"
 #include "imbrex/timeline.hpp"
 #include "imbrex/types.hpp"
 #include "imbrex/version.hpp"
