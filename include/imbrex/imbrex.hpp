@@ -4,9 +4,11 @@
 
 #include "imbrex/codec.hpp"
 #include "imbrex/collectives.hpp"
+#include "imbrex/embedding.hpp"
 #include "imbrex/environment.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/gpu.hpp"
+#include "imbrex/integers.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/operands.hpp"
 #include "imbrex/ops.hpp"

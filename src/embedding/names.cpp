@@ -15,8 +15,7 @@ constexpr Names<TableRows, 4> all_rows{
 constexpr Names<Pooling, 2> poolings{{{Pooling::sum, "sum"}, {Pooling::mean, "mean"}}};
 constexpr Names<IndexType, 2> index_types{{{IndexType::int32, "int32"}, {IndexType::int64, "int64"}}};
 constexpr Names<Misfits, 2> all_misfits{{{Misfits::refused, "refused"}, {Misfits::ignored, "ignored"}}};
-constexpr Names<Optimizer, 2> optimizers{
-    {{Optimizer::sgd, "sgd"}, {Optimizer::row_wise_adagrad, "row_wise_adagrad"}}};
+constexpr Names<Optimizer, 2> optimizers{{{Optimizer::sgd, "sgd"}, {Optimizer::row_wise_adagrad, "row_wise_adagrad"}}};
 
 }  // namespace
 
@@ -28,9 +27,7 @@ std::string_view name_of(Optimizer optimizer) { return base::find_name(optimizer
 
 TableRows parse_table_rows(std::string_view name) { return base::find_value(all_rows, name, "a type of rows"); }
 Pooling parse_pooling(std::string_view name) { return base::find_value(poolings, name, "a kind of pooling"); }
-IndexType parse_index_type(std::string_view name) {
-  return base::find_value(index_types, name, "a type of indices");
-}
+IndexType parse_index_type(std::string_view name) { return base::find_value(index_types, name, "a type of indices"); }
 Misfits parse_misfits(std::string_view name) {
   return base::find_value(all_misfits, name, "what is done with misfits");
 }
