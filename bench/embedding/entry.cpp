@@ -30,7 +30,7 @@ extern "C" {
 const char* embedding_error() { return message.c_str(); }
 
 /// A lookup in `tables` tables, side by side in the output: rows[t] rows of dims[t] columns at addresses[t]. Types as
-/// in embedding::RowType and imbrex::Type; 0 bytes, 0 blocks, 0 kept bytes: the usual. Null: see embedding_error.
+/// in TableRows and imbrex::Type; 0 bytes, 0 blocks, 0 kept bytes: the usual. Null: see embedding_error.
 void* embedding_make(int tables, const std::int64_t* rows, const std::int32_t* dims, void* const* addresses,
                      int row_type, std::int64_t batch, int out_type, std::uint32_t item_bytes,
                      std::uint32_t blocks_per_sm, std::int64_t kept_bytes) {
@@ -38,7 +38,7 @@ void* embedding_make(int tables, const std::int64_t* rows, const std::int32_t* d
   told([&] {
     std::vector<Table> table;
     std::int32_t column = 0;
-    const auto type = static_cast<RowType>(row_type);
+    const auto type = static_cast<TableRows>(row_type);
     for (int t = 0; t < tables; ++t) {
       table.push_back({addresses[t], rows[t], dims[t] * size_of(type), 0, dims[t], column});
       column += dims[t];

@@ -76,7 +76,7 @@ CELLS = [
     (NAMES[2], "fp32", 65536),
 ]
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
-ROW_TYPES, OUT_TYPES = {"fp32": 0, "fp16": 1}, {"fp16": 1, "fp32": 2}  # embedding::RowType, imbrex::Type
+ROW_TYPES, OUT_TYPES = {"fp32": 0, "fp16": 1}, {"fp16": 1, "fp32": 2}  # TableRows, imbrex::Type
 INDEX_SETS = 3
 BLOCK = 1 << 22  # elements that the tables repeat
 READ_BYTES = 4 << 30

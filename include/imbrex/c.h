@@ -45,7 +45,15 @@ const char* imbrex_version(void) IMBREX_NOEXCEPT;
 /* ---------------------------------------------------------------------------------------------------- values */
 
 typedef int32_t imbrex_type;
-enum { IMBREX_BF16 = 0, IMBREX_FP16 = 1, IMBREX_FP32 = 2, IMBREX_E4M3 = 3 };
+enum {
+  IMBREX_BF16 = 0,
+  IMBREX_FP16 = 1,
+  IMBREX_FP32 = 2,
+  IMBREX_E4M3 = 3,
+  IMBREX_INT8 = 16,  ///< integers: of operands of embeddings only
+  IMBREX_INT32 = 17,
+  IMBREX_INT64 = 18
+};
 
 typedef int32_t imbrex_device;
 enum { IMBREX_AUTOMATIC = 0, IMBREX_CPU = 1, IMBREX_CUDA = 2 };
@@ -256,6 +264,100 @@ const char* imbrex_operator_why_cpu(const imbrex_operator* op) IMBREX_NOEXCEPT;
 
 /// The plan as JSON (docs/plan-format.md); with `any_m`, that of the largest M. Lives as long as the operator.
 imbrex_status imbrex_operator_plan(imbrex_operator* op, const char** json) IMBREX_NOEXCEPT;
+
+/* ------------------------------------------------------------------------------------------------ embeddings */
+
+/// Embedding tables over several ranks, as EmbeddingAllToAll has them (embedding.hpp).
+typedef struct imbrex_embedding imbrex_embedding;
+
+typedef int32_t imbrex_table_rows;
+enum { IMBREX_ROWS_FP32 = 0, IMBREX_ROWS_FP16 = 1, IMBREX_ROWS_BF16 = 2, IMBREX_ROWS_INT8 = 3 };
+
+typedef int32_t imbrex_pooling;
+enum { IMBREX_POOLING_SUM = 0, IMBREX_POOLING_MEAN = 1 };
+
+typedef int32_t imbrex_optimizer;
+enum { IMBREX_NO_OPTIMIZER = 0, IMBREX_SGD = 1, IMBREX_ROW_WISE_ADAGRAD = 2 };
+
+/// A whole table. Never grows.
+typedef struct imbrex_table {
+  int64_t rows;
+  int32_t dim;  ///< columns: a multiple of 4 from 4 to 1024
+  int32_t reserved;
+  double hotness;  ///< rows that a bag holds, on average, for the placement; 0: one
+} imbrex_table;
+
+/// Columns [begin, end) of a table, on one rank. Never grows.
+typedef struct imbrex_table_shard {
+  int32_t table, rank, begin, end;
+} imbrex_table_shard;
+
+/// The same on every rank, as EmbeddingShape.
+typedef struct imbrex_embedding_shape {
+  size_t size;
+  const imbrex_table* tables;  ///< in the order of their columns in the output
+  uint64_t table_count;
+  const imbrex_table_shard* shards;  ///< of all ranks; NULL: as imbrex_place_tables deals them
+  uint64_t shard_count;
+  int64_t batch;  ///< rows of the largest global batch; the ranks divide it
+  imbrex_table_rows rows;
+  imbrex_pooling pooling;
+  imbrex_type index_type;  ///< of indices and offsets: IMBREX_INT32 or IMBREX_INT64; 0: IMBREX_INT64
+  imbrex_type out;         ///< IMBREX_BF16, IMBREX_FP16 or IMBREX_FP32
+  int32_t weighted;        ///< not 0: each index has a weight
+  int32_t ignore_misfits;  ///< not 0: indices that are no rows are as if they were not there, and counted
+  imbrex_optimizer optimizer;
+  int32_t reserved;
+  const float* epsilon;  ///< of IMBREX_ROW_WISE_ADAGRAD; NULL: 1e-8
+} imbrex_embedding_shape;
+
+/// Deals the shape's tables to ranks (place_tables): `shards` receives *count shards, where it has room for them;
+/// *count, which says for how many there is room, becomes how many there are. `memory`: bytes of a rank's tables at
+/// most; 0: as many as there are. `balance`, the largest of the ranks' loads over their mean, may be NULL. Needs no
+/// world.
+imbrex_status imbrex_place_tables(const imbrex_embedding_shape* shape, int32_t ranks, int64_t memory,
+                                  imbrex_table_shard* shards, uint64_t* count, double* balance) IMBREX_NOEXCEPT;
+
+/// Collective. Strategies are "fused", "sequential" and "decomposed"; the options' codec is NULL. The ranks destroy it
+/// together, too, before the world.
+imbrex_status imbrex_embedding_make(imbrex_world* world, const imbrex_embedding_shape* shape,
+                                    const imbrex_operator_options* options, imbrex_embedding** made) IMBREX_NOEXCEPT;
+
+/// NULL is allowed.
+imbrex_status imbrex_embedding_destroy(imbrex_embedding* embedding) IMBREX_NOEXCEPT;
+
+/// All ranks' shards: an array that lives as long as the operator. A rank's own ones, in this order, are those of its
+/// operands rows0, rows1 ...
+imbrex_status imbrex_embedding_shards(const imbrex_embedding* embedding, const imbrex_table_shard** shards,
+                                      uint64_t* count) IMBREX_NOEXCEPT;
+
+/// How many operands a lookup takes or, with `update` not 0, an update; -1 for NULL.
+int32_t imbrex_embedding_operands(const imbrex_embedding* embedding, int32_t update) IMBREX_NOEXCEPT;
+
+/// The operand at `index`, of the largest batch. An extent of 0, and then `bytes`, is the call's own: of "indices" and
+/// "weights". Vectors have one extent; `rows` is it, and `cols` 1. `info->size` is set before.
+imbrex_status imbrex_embedding_operand(const imbrex_embedding* embedding, int32_t update, int32_t index,
+                                       imbrex_operand_info* info) IMBREX_NOEXCEPT;
+
+/// A lookup; streams as imbrex_operator_run.
+imbrex_status imbrex_embedding_run(imbrex_embedding* embedding, const imbrex_operand* operands, size_t count,
+                                   void* stream) IMBREX_NOEXCEPT;
+
+/// One step of the optimizer, with gradients of a lookup's output.
+imbrex_status imbrex_embedding_update(imbrex_embedding* embedding, const imbrex_operand* operands, size_t count,
+                                      float rate, void* stream) IMBREX_NOEXCEPT;
+
+/// Collective: waits for the calls. `ignored`, the indices that were no rows, of all ranks since the last report, may
+/// be NULL. Fails on every rank where misfits are not ignored and a GPU found some.
+imbrex_status imbrex_embedding_report(imbrex_embedding* embedding, int64_t* ignored) IMBREX_NOEXCEPT;
+
+/// As for operators.
+imbrex_status imbrex_embedding_check(imbrex_embedding* embedding) IMBREX_NOEXCEPT;
+imbrex_status imbrex_embedding_synchronize(imbrex_embedding* embedding, void* stream) IMBREX_NOEXCEPT;
+imbrex_status imbrex_embedding_allocate_output(imbrex_embedding* embedding, void** memory) IMBREX_NOEXCEPT;
+imbrex_device imbrex_embedding_device(const imbrex_embedding* embedding) IMBREX_NOEXCEPT;
+const char* imbrex_embedding_why_cpu(const imbrex_embedding* embedding) IMBREX_NOEXCEPT;
+imbrex_status imbrex_embedding_plan(imbrex_embedding* embedding, const char** json) IMBREX_NOEXCEPT;
 
 /* ----------------------------------------------------------------------------------------------- collectives */
 

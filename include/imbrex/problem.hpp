@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "imbrex/operands.hpp"
+#include "imbrex/tables.hpp"
 #include "imbrex/types.hpp"
 
 namespace imbrex {
@@ -46,14 +47,6 @@ inline constexpr int max_ranks = 64;
 
 /// Largest number of matrices B that one gathered A is multiplied by.
 inline constexpr int max_products = 3;
-
-/// How the rows of embedding tables lie in memory.
-enum class TableRows : std::uint8_t {
-  fp32,
-  fp16,
-  bf16,
-  int8,  ///< 8-bit integers, and behind them a scale and a bias in fp32, which give a row's numbers
-};
 
 /// A table, or some of its columns, on the rank that looks up its bags.
 struct TableShard {
@@ -137,11 +130,9 @@ std::vector<OperandInfo> operands_of(const Problem& problem);
 
 std::string_view name_of(Operator op);
 std::string_view name_of(Scales scales);
-std::string_view name_of(TableRows rows);
 
 /// Inverse of name_of; throws Error(invalid_input) listing the names that exist.
 Operator parse_operator(std::string_view name);
 Scales parse_scales(std::string_view name);
-TableRows parse_table_rows(std::string_view name);
 
 }  // namespace imbrex

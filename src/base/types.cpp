@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/text.hpp"
+#include "imbrex/integers.hpp"
 
 namespace imbrex {
 
@@ -12,7 +13,7 @@ std::string_view name_of(Type type) {
     case Type::fp32: return "fp32";
     case Type::e4m3: return "e4m3";
   }
-  return "?";
+  return type == type_int8 ? "int8" : type == type_int32 ? "int32" : type == type_int64 ? "int64" : "?";
 }
 
 Type parse_type(std::string_view name) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "imbrex/integers.hpp"
+
 namespace imbrex::c {
 namespace {
 
@@ -10,13 +12,17 @@ static_assert(static_cast<int>(Type::bf16) == IMBREX_BF16 && static_cast<int>(Ty
               static_cast<int>(Type::fp32) == IMBREX_FP32 && static_cast<int>(Type::e4m3) == IMBREX_E4M3);
 static_assert(static_cast<int>(Device::automatic) == IMBREX_AUTOMATIC && static_cast<int>(Device::cpu) == IMBREX_CPU &&
               static_cast<int>(Device::cuda) == IMBREX_CUDA);
+static_assert(type_int8 == static_cast<Type>(IMBREX_INT8) && type_int32 == static_cast<Type>(IMBREX_INT32) &&
+              type_int64 == static_cast<Type>(IMBREX_INT64));
 static_assert(View::most_dims == IMBREX_MOST_DIMS);
 static_assert(std::is_trivially_destructible_v<Operand>);
 
 View view_of(const imbrex_operand& operand) {
   const imbrex_view& given = operand.view;
-  IMBREX_EXPECTS(given.type >= IMBREX_BF16 && given.type <= IMBREX_E4M3,
-                 "operand {} is of type {}; types are 0 (bf16) to 3 (e4m3)", operand.name, given.type);
+  IMBREX_EXPECTS((given.type >= IMBREX_BF16 && given.type <= IMBREX_E4M3) ||
+                     (given.type >= IMBREX_INT8 && given.type <= IMBREX_INT64),
+                 "operand {} is of type {}; types are 0 (bf16) to 3 (e4m3), and 16 (int8) to 18 (int64)", operand.name,
+                 given.type);
   View view{given.data, static_cast<Type>(given.type), given.dims, {}, {}};
   for (int i = 0; i < std::min<int>(given.dims, IMBREX_MOST_DIMS); ++i) {
     const auto at = static_cast<std::size_t>(i);
@@ -70,10 +76,15 @@ void read_structure(void* to, std::size_t size, std::size_t first_size, const vo
 CallOperands::CallOperands(const imbrex_operand* operands, std::size_t count) {
   IMBREX_EXPECTS(operands != nullptr || count == 0, "operands is null, and count is {}", count);
   IMBREX_EXPECTS(count <= most, "count = {}: no call takes more than {} operands", count, most);
+  if (count > few) many_.reserve(count);
   for (; count_ < count; ++count_) {
     const imbrex_operand& operand = operands[count_];
     IMBREX_EXPECTS(operand.name != nullptr, "operands[{}].name is null", count_);
-    ::new (static_cast<void*>(memory_.data() + count_ * sizeof(Operand))) Operand{operand.name, view_of(operand)};
+    const Operand made{operand.name, view_of(operand)};
+    if (count > few)
+      many_.push_back(made);
+    else
+      ::new (static_cast<void*>(memory_.data() + count_ * sizeof(Operand))) Operand(made);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "c/error.hpp"
 #include "imbrex/operands.hpp"
@@ -66,22 +67,25 @@ auto parsed(const char* text, Parse&& parse) -> std::optional<decltype(parse(std
   return parse(std::string_view(text));
 }
 
-/// The operands of one call, on the stack.
+/// The operands of one call, on the stack unless there are many.
 class CallOperands {
  public:
   /// Throws Error(invalid_input) for what no Operand can be.
   CallOperands(const imbrex_operand* operands, std::size_t count);
 
   std::span<const Operand> list() const {
+    if (!many_.empty()) return many_;
     return {std::launder(reinterpret_cast<const Operand*>(memory_.data())), count_};
   }
 
  private:
-  // More than any operator has: for others, this is told from a count that was forgotten.
-  static constexpr std::size_t most = 16;
+  // As many as all operators have but for embeddings of many tables; and more than any has: for others, this is told
+  // from a count that was forgotten.
+  static constexpr std::size_t few = 16, most = std::size_t{1} << 18;
 
-  alignas(Operand) std::array<std::byte, most * sizeof(Operand)> memory_;
+  alignas(Operand) std::array<std::byte, few * sizeof(Operand)> memory_;
   std::size_t count_ = 0;
+  std::vector<Operand> many_;
 };
 
 /// Converts the arguments of what the ranks make together. Where that fails, every rank's making fails: each one's

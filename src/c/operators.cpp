@@ -5,11 +5,9 @@
 #include <vector>
 
 #include "base/check.hpp"
-#include "base/json.hpp"
-#include "c/convert.hpp"
+#include "c/operator_options.hpp"
 #include "c/worlds.hpp"
 #include "imbrex/ops.hpp"
-#include "plan/json/node.hpp"
 
 namespace imbrex::c {
 namespace {
@@ -32,11 +30,9 @@ const OperatorObject& operator_of(const imbrex_operator* op) {
   return *static_cast<const OperatorObject*>(static_cast<const void*>(op));
 }
 
-constexpr std::size_t first_gemm = 48, first_options = 48, first_info = 128;
+constexpr std::size_t first_gemm = 48;
 static_assert(offsetof(imbrex_gemm, any_m) == first_gemm);
 static_assert(IMBREX_MOST_PRODUCTS == max_products);
-static_assert(offsetof(imbrex_operator_options, codec) == first_options);
-static_assert(sizeof(imbrex_operand_info) == first_info);
 
 static_assert(static_cast<int>(Operator::all_gather_gemm) == IMBREX_ALL_GATHER_GEMM &&
               static_cast<int>(Operator::gemm_reduce_scatter) == IMBREX_GEMM_REDUCE_SCATTER &&
@@ -68,34 +64,6 @@ GemmShape shape_of(const imbrex_gemm* given) {
           .more_ldb = {gemm.more_ldb[0], gemm.more_ldb[1]},
           .more_ldo = {gemm.more_ldo[0], gemm.more_ldo[1]},
           .packed = gemm.packed != 0};
-}
-
-// What the text leaves out is as in Knobs, but for the type of partial products.
-Knobs knobs_of(std::string_view text, Type type) {
-  Knobs defaults;
-  defaults.partial = output_type(type);
-  nlohmann::json json = base::parse_json(plan::to_json(defaults), "knobs");
-  const nlohmann::json given = base::parse_json(text, "knobs");
-  IMBREX_EXPECTS(given.is_object(), "knobs: they must be a JSON object");
-  json.update(given);
-  return plan::knobs_of(plan::Node(json, "knobs"));
-}
-
-OperatorOptions operator_options(const imbrex_operator_options* given, Type type) {
-  const auto read = c::options_of(given, first_options, "imbrex_operator_options");
-  OperatorOptions options;
-  options.strategy = parsed(read.strategy, parse_strategy);
-  options.knobs = parsed(read.knobs, [&](std::string_view text) { return knobs_of(text, type); });
-  options.device = device_of(read.device);
-  options.cpu.workers = small_of(read.cpu_workers, options.cpu.workers, "cpu_workers");
-  if (read.heap_bytes != 0) options.cuda.heap_bytes = read.heap_bytes;
-  for (const std::int32_t number : read.reserved)
-    IMBREX_EXPECTS(number == 0,
-                   "imbrex_operator_options.reserved = {}: it must be 0; how many ranks share a GPU is the world's "
-                   "ranks_per_gpu",
-                   number);
-  options.codec = parsed(read.codec, parse_codec_pair);
-  return options;
 }
 
 struct Wanted {

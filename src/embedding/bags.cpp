@@ -13,20 +13,6 @@ bool aligned(const void* address, std::int64_t bytes) {
 
 }  // namespace
 
-std::string_view name_of(RowType type) {
-  switch (type) {
-    case RowType::fp32: return "fp32";
-    case RowType::fp16: return "fp16";
-    case RowType::bf16: return "bf16";
-    case RowType::int8: return "int8";
-  }
-  return "?";
-}
-
-std::string_view name_of(Pooling pooling) { return pooling == Pooling::sum ? "sum" : "mean"; }
-
-std::string_view name_of(IndexType type) { return type == IndexType::int32 ? "int32" : "int64"; }
-
 void check_shapes(const Tables& tables, const Bags& bags) {
   IMBREX_EXPECTS(tables.count >= 1, "{} tables: there must be one at least", tables.count);
   const std::int64_t four = 4 * size_of(tables.type);
@@ -36,7 +22,7 @@ void check_shapes(const Tables& tables, const Bags& bags) {
                    "table {}: dim = {}: it must be a multiple of 4 from {} to {}", t, table.dim, least_dim, most_dim);
     IMBREX_EXPECTS(table.count >= 0 && table.count <= most_rows, "table {}: {} rows: from 0 to {}", t, table.count,
                    most_rows);
-    const bool coded = tables.type == RowType::int8;
+    const bool coded = tables.type == TableRows::int8;
     const std::int64_t used = coded ? table.scale + 8 : table.dim * size_of(tables.type);
     IMBREX_EXPECTS(table.pitch >= used && table.pitch % four == 0 && table.pitch <= 0x7fffffff,
                    "table {}: rows {} bytes apart: a multiple of {} from {} on", t, table.pitch, four, used);

@@ -4,30 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
-#include "imbrex/types.hpp"
+#include "imbrex/tables.hpp"
 
 namespace imbrex::embedding {
 
-/// Elements of the tables' rows. A row of int8 holds codes q from 0 to 255, and behind the last of all its columns, at
-/// `scale` bytes from its beginning, a scale and a bias in fp32: an element is scale * q + bias, rounded once.
-enum class RowType : std::uint8_t { fp32, fp16, bf16, int8 };
-
-enum class Pooling : std::uint8_t {
-  sum,
-  mean,  ///< the sum times 1 / n, n the rows that were added; zero where there are none
-};
-
-enum class IndexType : std::uint8_t { int32, int64 };
-
-constexpr std::int64_t size_of(RowType type) { return type == RowType::fp32 ? 4 : type == RowType::int8 ? 1 : 2; }
+constexpr std::int64_t size_of(TableRows type) { return type == TableRows::fp32 ? 4 : type == TableRows::int8 ? 1 : 2; }
 constexpr std::int64_t size_of(IndexType type) { return type == IndexType::int32 ? 4 : 8; }
-
-/// "fp32", "fp16", "bf16" or "int8"; "sum" or "mean"; "int32" or "int64".
-std::string_view name_of(RowType type);
-std::string_view name_of(Pooling pooling);
-std::string_view name_of(IndexType type);
 
 inline constexpr std::int32_t least_dim = 4, most_dim = 1024;  // multiples of 4
 inline constexpr std::int64_t most_rows = 0x7fffffff;          // of a table, and indices of a call
@@ -46,7 +29,7 @@ struct Table {
 struct Tables {
   const Table* tables;
   std::int32_t count;
-  RowType type;
+  TableRows type;
 };
 
 /// What is looked up, table-batched: bag (t, b) of table t and of row b of the batch holds the indices at positions
@@ -83,14 +66,8 @@ constexpr Part whole(const Tables& tables, const Bags& bags) { return {0, bags.b
 void check_shapes(const Tables& tables, const Bags& bags);
 void check_shapes(const Tables& tables, const Output& output, std::int64_t batch);
 
-/// What is found wrong first with indices, in host memory; all of it is looked at. Offsets must not decrease, begin at
-/// or behind 0 and end at or before `count`; indices must be rows of their table.
-enum class Misfits : std::uint8_t {
-  refused,  ///< Error(invalid_input) naming table, bag, position, value and rule
-  ignored,  ///< indices that are no rows are as if they were not there; offsets are refused still
-};
-
-/// The number of indices that are no rows of their tables. Throws as `misfits` says.
+/// Gives the number of indices that are no rows of their tables; throws as `misfits` says. All memory is the host's,
+/// and all of it is looked at. Offsets must not decrease, begin at or behind 0 and end at or before `count`.
 std::int64_t check_bags(const Tables& tables, const Bags& bags, Misfits misfits);
 
 /// The messages, for whoever found it elsewhere.

@@ -7,33 +7,39 @@
 
 namespace imbrex::embedding {
 
+std::int64_t pool(const Tables& tables, const Bags& bags, std::int32_t t, std::int64_t b, float* sums) {
+  const Table& table = tables.tables[t];
+  const std::int64_t begin = index_at(bags.offsets, bags.type, t * bags.batch + b);
+  const std::int64_t end = index_at(bags.offsets, bags.type, t * bags.batch + b + 1);
+  float row[most_dim];
+  std::int64_t added = 0;
+  std::fill_n(sums, table.dim, 0.0f);
+  for (std::int64_t k = begin; k < end; ++k) {
+    const std::int64_t index = index_at(bags.indices, bags.type, k);
+    if (index < 0 || index >= table.count) continue;
+    read_row(table, tables.type, index, row);
+    if (bags.weights == nullptr)
+      for (std::int32_t i = 0; i < table.dim; ++i) sums[i] += row[i];
+    else
+      for (std::int32_t i = 0; i < table.dim; ++i) sums[i] = codec::multiply_add(bags.weights[k], row[i], sums[i]);
+    ++added;
+  }
+  if (bags.pooling == Pooling::mean && added > 0) {
+    const float share = 1.0f / static_cast<float>(added);
+    for (std::int32_t i = 0; i < table.dim; ++i) sums[i] *= share;
+  }
+  return end - begin - added;
+}
+
 std::int64_t look_up(const Tables& tables, const Bags& bags, const Output& output, const Part& part) {
   const std::int64_t part_rows = bags.batch / output.ranks;
   const auto element = static_cast<std::int64_t>(size_of(output.type));
-  float sums[most_dim], row[most_dim];
+  float sums[most_dim];
   std::int64_t ignored = 0;
   for (std::int32_t t = part.table_begin; t < part.table_end; ++t) {
     const Table& table = tables.tables[t];
     for (std::int64_t b = part.row_begin; b < part.row_end; ++b) {
-      const std::int64_t begin = index_at(bags.offsets, bags.type, t * bags.batch + b);
-      const std::int64_t end = index_at(bags.offsets, bags.type, t * bags.batch + b + 1);
-      std::int64_t added = 0;
-      std::fill_n(sums, table.dim, 0.0f);
-      for (std::int64_t k = begin; k < end; ++k) {
-        const std::int64_t index = index_at(bags.indices, bags.type, k);
-        if (index < 0 || index >= table.count) continue;
-        read_row(table, tables.type, index, row);
-        if (bags.weights == nullptr)
-          for (std::int32_t i = 0; i < table.dim; ++i) sums[i] += row[i];
-        else
-          for (std::int32_t i = 0; i < table.dim; ++i) sums[i] = codec::multiply_add(bags.weights[k], row[i], sums[i]);
-        ++added;
-      }
-      ignored += end - begin - added;
-      if (bags.pooling == Pooling::mean && added > 0) {
-        const float share = 1.0f / static_cast<float>(added);
-        for (std::int32_t i = 0; i < table.dim; ++i) sums[i] *= share;
-      }
+      ignored += pool(tables, bags, t, b, sums);
       std::byte* to = static_cast<std::byte*>(output.parts[b / part_rows]) +
                       (b % part_rows * output.pitch + table.column) * element;
       base::from_float(output.type, sums, to, table.dim);
@@ -54,12 +60,12 @@ std::vector<Bounded> reference(const Tables& tables, const Bags& bags, Type outp
     const std::byte* at = static_cast<const std::byte*>(table.rows) + index * table.pitch;
     const double weight = bags.weights == nullptr ? 1.0 : static_cast<double>(bags.weights[k]);
     float row[most_dim], scale_and_bias[2] = {1.0f, 0.0f};
-    if (tables.type == RowType::int8)
+    if (tables.type == TableRows::int8)
       std::memcpy(scale_and_bias, at + table.scale, sizeof scale_and_bias);
     else
       read_row(table, tables.type, index, row);
     for (std::size_t i = 0; i < dim; ++i) {
-      const double value = tables.type == RowType::int8
+      const double value = tables.type == TableRows::int8
                                ? double{scale_and_bias[0]} * std::to_integer<int>(at[i]) + double{scale_and_bias[1]}
                                : double{row[i]};
       sums[i] += weight * value;

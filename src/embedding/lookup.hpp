@@ -8,6 +8,10 @@
 
 namespace imbrex::embedding {
 
+/// The sum, or mean, of bag (table, row of the batch) in fp32, into `sums`, one for each column, as look_up makes it
+/// before the last rounding. Gives the number of its indices that are no rows.
+std::int64_t pool(const Tables& tables, const Bags& bags, std::int32_t table, std::int64_t row, float* sums);
+
 /// Looks up a part's bags and stores their sums to the ranks that own them. A bag's rows are added in the order of its
 /// indices, in fp32, each by one fused multiply-add with its weight; a mean's sum is multiplied by 1 / n; the result is
 /// rounded once to the output's type. GPUs do the same, to the bit. Indices that are no rows add nothing: gives their

@@ -1,10 +1,11 @@
-#include "embedding/placement.hpp"
+#include "imbrex/tables.hpp"
 
 #include <algorithm>
 #include <optional>
 
 #include "base/ceil_div.hpp"
 #include "base/check.hpp"
+#include "embedding/bags.hpp"
 
 namespace imbrex::embedding {
 namespace {
@@ -12,35 +13,35 @@ namespace {
 constexpr std::int64_t index_bytes = 4;
 
 std::int64_t row_bytes(const PlacementLimits& limits, std::int32_t columns) {
-  return columns * size_of(limits.rows) + (limits.rows == RowType::int8 ? 8 : 0);
+  return columns * size_of(limits.rows) + (limits.rows == TableRows::int8 ? 8 : 0);
 }
 
 // For a row of the batch.
-double bytes_of(const TableLoad& table, const PlacementLimits& limits, std::int32_t columns) {
+double bytes_of(const EmbeddingTable& table, const PlacementLimits& limits, std::int32_t columns) {
   return table.hotness * static_cast<double>(row_bytes(limits, columns) + index_bytes) +
          static_cast<double>(columns) * static_cast<double>(size_of(limits.out));
 }
 
 // Into so many parts whose columns differ by 8 at most.
-std::vector<Shard> parts_of(std::int32_t table, std::int32_t dim, std::int32_t parts) {
+std::vector<EmbeddingShard> parts_of(std::int32_t table, std::int32_t dim, std::int32_t parts) {
   const auto eights = static_cast<std::int32_t>(base::ceil_div(dim, 8));
-  std::vector<Shard> shards;
+  std::vector<EmbeddingShard> shards;
   for (std::int32_t i = 0; i < parts; ++i)
     shards.push_back({table, 0, eights * i / parts * 8, std::min(dim, eights * (i + 1) / parts * 8)});
   return shards;
 }
 
 // With tables cut so that no shard is heavier than `most` bytes, where its columns allow that.
-std::optional<Placement> try_place(std::span<const TableLoad> tables, const PlacementLimits& limits, double most) {
+std::optional<Placement> try_place(std::span<const EmbeddingTable> tables, const PlacementLimits& limits, double most) {
   Placement made;
   made.ranks.resize(static_cast<std::size_t>(limits.ranks));
   for (std::int32_t t = 0; t < static_cast<std::int32_t>(tables.size()); ++t) {
-    const TableLoad& table = tables[static_cast<std::size_t>(t)];
+    const EmbeddingTable& table = tables[static_cast<std::size_t>(t)];
     const std::int32_t most_parts = std::max(1, table.dim / std::max(8, limits.least_columns));
-    std::vector<Shard> parts;
+    std::vector<EmbeddingShard> parts;
     for (std::int32_t n = 1; n <= most_parts; ++n) {
       parts = parts_of(t, table.dim, n);
-      const auto fits = [&](const Shard& s) {
+      const auto fits = [&](const EmbeddingShard& s) {
         return bytes_of(table, limits, s.end - s.begin) <= most &&
                (limits.memory == 0 || table.rows * row_bytes(limits, s.end - s.begin) <= limits.memory);
       };
@@ -48,14 +49,14 @@ std::optional<Placement> try_place(std::span<const TableLoad> tables, const Plac
     }
     made.shards.insert(made.shards.end(), parts.begin(), parts.end());
   }
-  std::vector<Shard*> heavy_first;
-  for (Shard& shard : made.shards) heavy_first.push_back(&shard);
-  const auto load_of = [&](const Shard& s) {
+  std::vector<EmbeddingShard*> heavy_first;
+  for (EmbeddingShard& shard : made.shards) heavy_first.push_back(&shard);
+  const auto load_of = [&](const EmbeddingShard& s) {
     return bytes_of(tables[static_cast<std::size_t>(s.table)], limits, s.end - s.begin);
   };
   std::stable_sort(heavy_first.begin(), heavy_first.end(),
-                   [&](const Shard* a, const Shard* b) { return load_of(*a) > load_of(*b); });
-  for (Shard* shard : heavy_first) {
+                   [&](const EmbeddingShard* a, const EmbeddingShard* b) { return load_of(*a) > load_of(*b); });
+  for (EmbeddingShard* shard : heavy_first) {
     const std::int64_t memory =
         tables[static_cast<std::size_t>(shard->table)].rows * row_bytes(limits, shard->end - shard->begin);
     RankLoad* best = nullptr;
@@ -75,8 +76,12 @@ std::optional<Placement> try_place(std::span<const TableLoad> tables, const Plac
 }
 
 }  // namespace
+}  // namespace imbrex::embedding
 
-Placement place(std::span<const TableLoad> tables, const PlacementLimits& limits) {
+namespace imbrex {
+
+Placement place_tables(std::span<const EmbeddingTable> tables, const PlacementLimits& limits) {
+  using namespace embedding;
   IMBREX_EXPECTS(!tables.empty() && limits.ranks >= 1, "{} tables on {} ranks: at least one each", tables.size(),
                  limits.ranks);
   IMBREX_EXPECTS(limits.memory >= 0 && limits.least_columns >= 8 && limits.least_columns % 8 == 0,
@@ -85,7 +90,7 @@ Placement place(std::span<const TableLoad> tables, const PlacementLimits& limits
   double sum = 0;
   std::int64_t memory = 0;
   for (std::size_t t = 0; t < tables.size(); ++t) {
-    const TableLoad& table = tables[t];
+    const EmbeddingTable& table = tables[t];
     IMBREX_EXPECTS(table.rows >= 1 && table.rows <= most_rows, "table {}: {} rows: from 1 to {}", t, table.rows,
                    most_rows);
     IMBREX_EXPECTS(table.dim >= least_dim && table.dim <= most_dim && table.dim % 4 == 0,
@@ -110,4 +115,4 @@ Placement place(std::span<const TableLoad> tables, const PlacementLimits& limits
   return *best;
 }
 
-}  // namespace imbrex::embedding
+}  // namespace imbrex

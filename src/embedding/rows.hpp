@@ -9,14 +9,14 @@
 
 namespace imbrex::embedding {
 
-constexpr Type type_of(RowType type) {
-  return type == RowType::fp32 ? Type::fp32 : type == RowType::bf16 ? Type::bf16 : Type::fp16;
+constexpr Type type_of(TableRows type) {
+  return type == TableRows::fp32 ? Type::fp32 : type == TableRows::bf16 ? Type::bf16 : Type::fp16;
 }
 
 /// `dim` columns of one row, as lookups add them.
-inline void read_row(const Table& table, RowType type, std::int64_t row, float* to) {
+inline void read_row(const Table& table, TableRows type, std::int64_t row, float* to) {
   const std::byte* at = static_cast<const std::byte*>(table.rows) + row * table.pitch;
-  if (type != RowType::int8) return base::to_float(type_of(type), at, to, table.dim);
+  if (type != TableRows::int8) return base::to_float(type_of(type), at, to, table.dim);
   float scale_and_bias[2];
   std::memcpy(scale_and_bias, at + table.scale, sizeof scale_and_bias);
   for (std::int32_t i = 0; i < table.dim; ++i)

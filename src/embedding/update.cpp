@@ -54,7 +54,8 @@ float sum_of_squares(const float* gradient, std::int32_t dim) {
   return lanes[0];
 }
 
-void apply(const Table& table, RowType type, const Step& step, std::int64_t row, float* state, const float* gradient) {
+void apply(const Table& table, TableRows type, const Step& step, std::int64_t row, float* state,
+           const float* gradient) {
   float factor = step.rate, values[most_dim];
   if (step.optimizer == Optimizer::row_wise_adagrad) {
     *state += sum_of_squares(gradient, table.dim) / static_cast<float>(table.dim);
@@ -67,10 +68,8 @@ void apply(const Table& table, RowType type, const Step& step, std::int64_t row,
 
 }  // namespace
 
-std::string_view name_of(Optimizer optimizer) { return optimizer == Optimizer::sgd ? "sgd" : "row_wise_adagrad"; }
-
 void check_step(const Tables& tables, const Step& step) {
-  IMBREX_EXPECTS(tables.type != RowType::int8, "rows of int8 cannot be updated: fp32, fp16 and bf16 can");
+  IMBREX_EXPECTS(tables.type != TableRows::int8, "rows of int8 cannot be updated: fp32, fp16 and bf16 can");
   std::int64_t rows = 0;
   for (std::int32_t t = 0; t < tables.count; ++t) rows += tables.tables[t].count;
   IMBREX_EXPECTS(rows <= 0xfffffffe, "{} rows in all tables: an update takes at most {}", rows, 0xfffffffeu);
@@ -157,8 +156,8 @@ void reference_step(const Tables& tables, const Bags& bags, const Output& gradie
       counts[row] += 1;
     }
   }
-  const double rounding = tables.type == RowType::fp32 ? 0 : unit_roundoff(type_of(tables.type));
-  const double least = tables.type == RowType::fp16 ? 0x1p-25 : tables.type == RowType::bf16 ? 0x1p-134 : 0x1p-150;
+  const double rounding = tables.type == TableRows::fp32 ? 0 : unit_roundoff(type_of(tables.type));
+  const double least = tables.type == TableRows::fp16 ? 0x1p-25 : tables.type == TableRows::bf16 ? 0x1p-134 : 0x1p-150;
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] == 0) continue;
     const double roundings = (counts[r] + 3) * u, share = roundings / (1 - roundings);

@@ -9,14 +9,6 @@
 
 namespace imbrex::embedding {
 
-enum class Optimizer : std::uint8_t {
-  sgd,              ///< row -= rate * gradient
-  row_wise_adagrad  ///< state += mean of gradient^2 over the columns; row -= rate / (sqrt(state) + epsilon) * gradient
-};
-
-/// "sgd" or "row_wise_adagrad".
-std::string_view name_of(Optimizer optimizer);
-
 /// Each row that bags hold is changed once, by the sum of its gradients. Columns of a table that are a shard have a
 /// state of their own, of the mean over these columns.
 struct Step {

@@ -6,6 +6,7 @@
 #include "base/check.hpp"
 #include "collectives/put_back.hpp"
 #include "collectives/rms_norm.hpp"
+#include "imbrex/integers.hpp"
 #include "ops/collective_place.hpp"
 #include "plan/limits.hpp"
 #include "runtime/cuda/device_memory.hpp"
@@ -50,7 +51,8 @@ class Checked {
       IMBREX_EXPECTS(takes(operation, operand.name), "operand {}: {} takes none of that name", operand.name,
                      name_of(operation));
     }
-    IMBREX_EXPECTS(work_.type != Type::e4m3, "operand in is e4m3: it must be bf16, fp16 or fp32");
+    IMBREX_EXPECTS(work_.type != Type::e4m3 && !is_integer(work_.type),
+                   "operand in is {}: it must be bf16, fp16 or fp32", name_of(work_.type));
     const ops::CollectiveOperands given(operands, work_.type, operand_names);
     const std::int64_t all = layout.rows * layout.cols;
     const auto take = [&](std::string_view name, std::int64_t count) -> void* {

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
+#include "base/narrow.hpp"
+#include "embedding/lookup.hpp"
 #include "problem/embedding.hpp"
 
 namespace imbrex::plan {
 namespace {
-
-LookUpBags look_up = look_up_plain;
 
 BagsPart part_of(const Block& block) { return {block.args[0], block.args[1], block.args[2], block.args[3]}; }
 
@@ -65,8 +65,18 @@ WorkCost cost_of_bags(const BlockPlace& place) {
 
 BlockRows run_bags(const BlockPlace& place, const WorkMemory& memory, float* result) {
   const Block& block = place.block;
-  return look_up(place.plan.problem, place.rank, part_of(block), block.share, block.shares, memory.given(), result,
-                 extent_of(place).cols);
+  const BagsPart part = part_of(block);
+  const auto& given = *static_cast<const RankBags*>(memory.given());
+  const std::int64_t cols = extent_of(place).cols;
+  const BlockRows rows{part.count * block.share / block.shares, part.count * (block.share + 1) / block.shares};
+  std::int64_t col = 0;
+  for (std::int64_t i = part.first_shard; i < part.first_shard + part.shards; ++i) {
+    const auto t = base::narrow<std::int32_t>(i, "shards");
+    for (std::int64_t row = rows.begin; row < rows.end; ++row)
+      embedding::pool(given.tables, given.bags, t, part.first + row, result + row * cols + col);
+    col += given.tables.tables[t].dim;
+  }
+  return rows;
 }
 
 std::string label_of(const Block& block) {
@@ -75,30 +85,6 @@ std::string label_of(const Block& block) {
 }
 
 }  // namespace
-
-void set_lookup(LookUpBags own) { look_up = own; }
-
-BlockRows look_up_plain(const Problem& problem, int rank, const BagsPart& part, int share, int shares,
-                        const void* given, float* result, std::int64_t cols) {
-  const auto& bags = *static_cast<const PlainBags*>(given);
-  const problem::OwnShards own(problem.tables, rank);
-  const BlockRows rows{part.count * share / shares, part.count * (share + 1) / shares};
-  std::fill(result + rows.begin * cols, result + rows.end * cols, 0.0f);
-  std::int64_t col = 0;
-  for (std::int64_t t = part.first_shard; t < part.first_shard + part.shards; ++t) {
-    const std::int64_t dim = own[static_cast<std::size_t>(t)].dim;
-    for (std::int64_t i = rows.begin; i < rows.end; ++i) {
-      const std::int64_t bag = t * problem.m + part.first + i;
-      float* to = result + i * cols + col;
-      for (std::int64_t at = bags.offsets[bag]; at < bags.offsets[bag + 1]; ++at) {
-        const float* row = bags.shards[t] + bags.indices[at] * dim;
-        for (std::int64_t j = 0; j < dim; ++j) to[j] += row[j];
-      }
-    }
-    col += dim;
-  }
-  return rows;
-}
 
 WorkDescriptor bags_descriptor() {
   WorkDescriptor kind;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "embedding/bags.hpp"
 #include "plan/work.hpp"
 
 namespace imbrex::plan {
@@ -19,23 +20,13 @@ struct BagsPart {
 /// The kind's number.
 inline constexpr WorkKind bags_kind{0};
 
-/// Computes the rows of a block that fall to share `share` of `shares`, in fp32, into `result`, by rows of `cols`
-/// elements, and returns which ones, counted from the part's first. `given` is Addresses::given.
-using LookUpBags = BlockRows (*)(const Problem& problem, int rank, const BagsPart& part, int share, int shares,
-                                 const void* given, float* result, std::int64_t cols);
+WorkDescriptor bags_descriptor();
 
-/// Who looks up on the CPU from now on, in place of look_up_plain.
-void set_lookup(LookUpBags look_up);
-
-/// One rank's tables and bags as look_up_plain takes them: sums of rows of fp32.
-struct PlainBags {
-  const float* const* shards;   ///< by the rank's shards: rows x dim, by rows
-  const std::int64_t* indices;  ///< of all shards' bags
-  const std::int64_t* offsets;  ///< [shards * batch + 1]: bag (t, b) begins at t * batch + b
+/// What Addresses::given points to, in the CPU's memory: the rank's shards in the order of the problem's, and the bags
+/// of all rows of the batch. The caller has checked shapes, offsets and indices.
+struct RankBags {
+  embedding::Tables tables;
+  embedding::Bags bags;
 };
-
-/// The first lookup: a loop. `given` is a PlainBags.
-BlockRows look_up_plain(const Problem& problem, int rank, const BagsPart& part, int share, int shares,
-                        const void* given, float* result, std::int64_t cols);
 
 }  // namespace imbrex::plan

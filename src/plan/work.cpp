@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/registry.hpp"
+#include "plan/bags.hpp"
 
 namespace imbrex::plan {
 namespace {

@@ -79,7 +79,4 @@ const WorkDescriptor& descriptor_of(WorkKind kind);
 /// Adds a kind and gives it a number: the next one, so all ranks add the same ones in one order, before they use any.
 WorkKind register_work(WorkDescriptor descriptor);
 
-/// Bags of an embedding_all_to_all (src/plan/bags.hpp).
-WorkDescriptor bags_descriptor();
-
 }  // namespace imbrex::plan

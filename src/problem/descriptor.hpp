@@ -87,7 +87,6 @@ inline Held held_by(const Problem& problem, int rank, std::string_view name) {
 
 /// The four operators that multiply, in the order of Operator.
 std::vector<OperatorDescriptor> product_operators();
-OperatorDescriptor embedding_descriptor();
 
 /// The size that is so called, Problem's m, n or k, by its place in OperatorDescriptor::sizes.
 inline std::int64_t size_at(const Problem& problem, std::size_t place) {

@@ -7,6 +7,8 @@
 
 namespace imbrex::problem {
 
+OperatorDescriptor embedding_descriptor();
+
 /// Shards that a problem may have.
 inline constexpr std::size_t most_shards = 1 << 16;
 

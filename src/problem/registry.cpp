@@ -7,6 +7,7 @@
 #include "base/named.hpp"
 #include "base/registry.hpp"
 #include "problem/descriptor.hpp"
+#include "problem/embedding.hpp"
 #include "problem/limits.hpp"
 #include "problem/products.hpp"
 
@@ -27,8 +28,6 @@ Operators& operators() {
 
 constexpr std::array<base::Named<Scales>, 3> all_scales{
     {{Scales::none, "none"}, {Scales::tensor, "tensor"}, {Scales::row, "row"}}};
-constexpr std::array<base::Named<TableRows>, 4> all_table_rows{
-    {{TableRows::fp32, "fp32"}, {TableRows::fp16, "fp16"}, {TableRows::bf16, "bf16"}, {TableRows::int8, "int8"}}};
 
 }  // namespace
 
@@ -86,10 +85,6 @@ std::string_view name_of(Operator op) { return problem::operators().name_of(op);
 Operator parse_operator(std::string_view name) { return problem::operators().find(name); }
 
 std::string_view name_of(Scales scales) { return base::find_name(problem::all_scales, scales); }
-std::string_view name_of(TableRows rows) { return base::find_name(problem::all_table_rows, rows); }
 Scales parse_scales(std::string_view name) { return base::find_value(problem::all_scales, name, "a kind of scales"); }
-TableRows parse_table_rows(std::string_view name) {
-  return base::find_value(problem::all_table_rows, name, "a type of rows");
-}
 
 }  // namespace imbrex

@@ -85,7 +85,7 @@ TEST(LookUp, GivesExactSums) {
   const std::vector<float> values[2] = {{1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3}, {1, 1, 1, 1, 2, 2, 2, 2, 4, 4, 4, 4}};
   auto first = base::elements_of(Type::fp16, values[0]), second = base::elements_of(Type::fp16, values[1]);
   const Table table[2] = {{first.data(), 3, 8, 0, 4, 0}, {second.data(), 3, 8, 0, 4, 4}};
-  const Tables tables{table, 2, RowType::fp16};
+  const Tables tables{table, 2, TableRows::fp16};
   const std::int32_t indices[] = {0, 1, 2, 2, 0, 0, 1};
   const std::int32_t offsets[] = {0, 3, 3, 5, 7};  // bags {0, 1, 2}, {}, {2, 0}, {0, 1}
   const float weights[] = {1, 2, 3, 4, 5, 6, 7};
@@ -113,7 +113,7 @@ TEST(LookUp, DecodesRowsOfInt8) {
   const std::int64_t indices[] = {0, 0}, offsets[] = {0, 2};
   std::vector<float> out(4);
   void* part = out.data();
-  const Tables tables{&table, 1, RowType::int8};
+  const Tables tables{&table, 1, TableRows::int8};
   const Bags bags{indices, offsets, nullptr, 2, 1, IndexType::int64, Pooling::sum};
   look_up(tables, bags, {&part, 1, Type::fp32, 4}, whole(tables, bags));
   EXPECT_EQ(out, (std::vector<float>{-2, -1, 0, 253}));
@@ -144,7 +144,7 @@ TEST(LookUp, AWrongSumIsOutsideItsBound) {
 TEST(Bags, HostileNumbersAreNamed) {
   std::vector<float> rows(40);
   const Table table[2] = {{rows.data(), 10, 16, 0, 4, 0}, {rows.data(), 5, 16, 0, 4, 4}};
-  const Tables tables{table, 2, RowType::fp32};
+  const Tables tables{table, 2, TableRows::fp32};
   const auto refused = [&](std::vector<std::int64_t> indices, std::vector<std::int64_t> offsets,
                            Misfits misfits = Misfits::refused) {
     const Bags bags{indices.data(), offsets.data(), nullptr, std::ssize(indices), 2, IndexType::int64, Pooling::sum};
@@ -178,7 +178,7 @@ TEST(Bags, ShapesOutOfRangeAreNamed) {
   const std::int32_t offsets[] = {0, 0};
   Table table{rows.data(), 1, 16, 0, 4, 0};
   Bags bags{nullptr, offsets, nullptr, 0, 1, IndexType::int32, Pooling::sum};
-  Tables tables{&table, 1, RowType::fp32};
+  Tables tables{&table, 1, TableRows::fp32};
   const auto shapes = [&] { return refusal([&] { check_shapes(tables, bags); }); };
   EXPECT_EQ(shapes(), "no error");
   table.dim = 6;
@@ -191,9 +191,9 @@ TEST(Bags, ShapesOutOfRangeAreNamed) {
   EXPECT_EQ(shapes(), "table 0: its address must be aligned to 16 bytes");
   table = {rows.data(), std::int64_t{1} << 31, 16, 0, 4, 0};
   EXPECT_EQ(shapes(), "table 0: 2147483648 rows: from 0 to 2147483647");
-  table = {rows.data(), 1, 16, 2, 4, 0}, tables.type = RowType::int8;
+  table = {rows.data(), 1, 16, 2, 4, 0}, tables.type = TableRows::int8;
   EXPECT_EQ(shapes(), "table 0: the scale 2 bytes behind its row's first column: a multiple of 4 from 4 on");
-  table = {rows.data(), 1, 16, 0, 4, 2}, tables.type = RowType::fp32;
+  table = {rows.data(), 1, 16, 0, 4, 2}, tables.type = TableRows::fp32;
   EXPECT_EQ(shapes(), "table 0: column = 2: it must be a multiple of 4");
   table.column = 0, bags.count = std::int64_t{1} << 31, bags.indices = offsets;
   EXPECT_EQ(shapes(), "2147483648 indices: from 0 to 2147483647");

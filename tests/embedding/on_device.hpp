@@ -64,7 +64,7 @@ struct OnDevice {
 
   std::vector<embedding::Table> table;
   embedding::Bags bags;
-  embedding::RowType type;
+  TableRows type;
   cuda::RawMemory indices, offsets, weights;
   std::vector<cuda::RawMemory> rows, part;
   std::vector<void*> parts;

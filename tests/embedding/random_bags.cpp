@@ -26,11 +26,11 @@ float random_value(std::mt19937_64& random) {
                     static_cast<int>(between(random, -9, 4)));
 }
 
-void fill_rows(std::mt19937_64& random, RowType type, const Table& table, std::vector<std::byte>& rows) {
+void fill_rows(std::mt19937_64& random, TableRows type, const Table& table, std::vector<std::byte>& rows) {
   std::vector<float> values(static_cast<std::size_t>(table.dim));
   for (std::int64_t r = 0; r < table.count; ++r) {
     std::byte* at = rows.data() + r * table.pitch;
-    if (type == RowType::int8) {
+    if (type == TableRows::int8) {
       for (std::int32_t i = 0; i < table.dim; ++i) at[i] = static_cast<std::byte>(random() % 256);
       const float scale_and_bias[2] = {random_value(random) / 64, random_value(random)};
       std::memcpy(at + table.scale, scale_and_bias, sizeof scale_and_bias);
@@ -66,7 +66,7 @@ std::string RandomBags::text() const {
 
 RandomBags random_bags(std::mt19937_64& random, const BagLimits& limits) {
   RandomBags c;
-  c.type = static_cast<RowType>(between(random, 0, 3));
+  c.type = static_cast<TableRows>(between(random, 0, 3));
   c.out = static_cast<Type>(between(random, 0, 2));
   c.ranks = static_cast<std::int32_t>(between(random, 1, 8));
   c.bags.batch = c.ranks * between(random, 1, limits.part_rows);
@@ -83,10 +83,10 @@ RandomBags random_bags(std::mt19937_64& random, const BagLimits& limits) {
     table.column = static_cast<std::int32_t>(column);
     table.count = between(random, 1, limits.rows);
     column += table.dim + step * between(random, 0, 1);
-    table.scale = c.type == RowType::int8 ? table.dim + step * between(random, 0, 1) : 0;
-    const std::int64_t used = c.type == RowType::int8 ? table.scale + 8 : table.dim * element;
+    table.scale = c.type == TableRows::int8 ? table.dim + step * between(random, 0, 1) : 0;
+    const std::int64_t used = c.type == TableRows::int8 ? table.scale + 8 : table.dim * element;
     table.pitch = used + step * element * between(random, 0, 2);
-    if (c.type == RowType::int8) table.pitch = (table.pitch + step - 1) / step * step;
+    if (c.type == TableRows::int8) table.pitch = (table.pitch + step - 1) / step * step;
     c.table.push_back(table);
     c.rows.emplace_back(static_cast<std::size_t>(table.pitch * table.count));
   }

@@ -12,7 +12,7 @@ namespace imbrex::test {
 
 /// Memory of the host: `tables`, `bags` and `output` point into it.
 struct RandomBags {
-  embedding::RowType type{};
+  TableRows type{};
   Type out{};
   std::vector<embedding::Table> table;
   std::vector<std::vector<std::byte>> rows;
@@ -42,7 +42,7 @@ struct BagLimits {
 RandomBags random_bags(std::mt19937_64& random, const BagLimits& limits = {});
 
 /// Writes a number into indices or offsets.
-void put_number(std::vector<std::byte>& numbers, embedding::IndexType type, std::int64_t place, std::int64_t value);
+void put_number(std::vector<std::byte>& numbers, IndexType type, std::int64_t place, std::int64_t value);
 
 /// The element of the output that is column `column` of row `row` of the batch.
 float output_at(const RandomBags& c, std::int64_t row, std::int64_t column);

@@ -20,7 +20,7 @@ void draw_gradients(std::mt19937_64& random, RandomBags& bags) {
 RandomStep random_step(std::mt19937_64& random, const BagLimits& limits) {
   RandomStep s;
   do s.bags = random_bags(random, limits);
-  while (s.bags.type == RowType::int8);
+  while (s.bags.type == TableRows::int8);
   draw_gradients(random, s.bags);
   for (const Table& table : s.bags.table) {
     s.states.emplace_back(static_cast<std::size_t>(table.count));

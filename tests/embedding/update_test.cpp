@@ -79,12 +79,12 @@ TEST(Update, GivesExactRows) {
   float* state = states.data();
   const Bags bags{indices.data(), offsets.data(), nullptr, 301, 301, IndexType::int32, Pooling::sum};
   Step step{Optimizer::sgd, 0.25f, 0, nullptr};
-  EXPECT_EQ(update({&table, 1, RowType::fp32}, bags, {&part, 1, Type::fp32, 4}, step), 0);
+  EXPECT_EQ(update({&table, 1, TableRows::fp32}, bags, {&part, 1, Type::fp32, 4}, step), 0);
   EXPECT_EQ(rows, (std::vector<float>{1, 1, 1, 1, 2 - 37.5f, 2 - 37.5f, 2 - 37.5f, 2 - 37.5f, 2.75, 3.25, 2.75, 2.75}));
   step = {Optimizer::row_wise_adagrad, 3, 0.5f, &state};
   states[2] = 3;  // + 1: the square root is 2
   rows[8] = 3;
-  update({&table, 1, RowType::fp32}, bags, {&part, 1, Type::fp32, 4}, step);
+  update({&table, 1, TableRows::fp32}, bags, {&part, 1, Type::fp32, 4}, step);
   EXPECT_EQ(states, (std::vector<float>{1, 22501, 4}));
   EXPECT_EQ(rows[8], 3 - 3 / 2.5f);
 }
@@ -100,13 +100,13 @@ TEST(Update, RefusesWhatItCannotDo) {
     }
     return "no error";
   };
-  EXPECT_EQ(refused({&table, 1, RowType::fp32}, {Optimizer::sgd, 1, 0, nullptr}), "no error");
-  EXPECT_EQ(refused({&table, 1, RowType::int8}, {Optimizer::sgd, 1, 0, nullptr}),
+  EXPECT_EQ(refused({&table, 1, TableRows::fp32}, {Optimizer::sgd, 1, 0, nullptr}), "no error");
+  EXPECT_EQ(refused({&table, 1, TableRows::int8}, {Optimizer::sgd, 1, 0, nullptr}),
             "rows of int8 cannot be updated: fp32, fp16 and bf16 can");
-  EXPECT_EQ(refused({many, 2, RowType::fp32}, {Optimizer::sgd, 1, 0, nullptr}), "no error");
-  EXPECT_EQ(refused({&table, 1, RowType::fp32}, {Optimizer::row_wise_adagrad, 1, 0, nullptr}),
+  EXPECT_EQ(refused({many, 2, TableRows::fp32}, {Optimizer::sgd, 1, 0, nullptr}), "no error");
+  EXPECT_EQ(refused({&table, 1, TableRows::fp32}, {Optimizer::row_wise_adagrad, 1, 0, nullptr}),
             "table 0: row_wise_adagrad needs its states");
-  EXPECT_EQ(refused({&table, 1, RowType::fp32}, {Optimizer::sgd, INFINITY, 0, nullptr}),
+  EXPECT_EQ(refused({&table, 1, TableRows::fp32}, {Optimizer::sgd, INFINITY, 0, nullptr}),
             "rate = inf, epsilon = 0: they must be finite, and epsilon not negative");
 }
 

@@ -23,7 +23,7 @@ using problem::OwnShards;
 
 constexpr Strategy strategies[] = {Strategy::sequential, Strategy::decomposed, Strategy::fused};
 
-Problem embedding(std::int64_t batch, int ranks, std::vector<TableShard> shards, Type type = Type::fp32) {
+Problem embedding_problem(std::int64_t batch, int ranks, std::vector<TableShard> shards, Type type = Type::fp32) {
   Problem p{embedding_all_to_all, batch, 0, 0, ranks, type};
   p.tables.shards = std::move(shards);
   return p;
@@ -41,7 +41,7 @@ Problem random_problem(test::Random& random, int most_ranks) {
   }
   for (std::size_t i = shards.size(); i > 1; --i)
     std::swap(shards[i - 1], shards[static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(i) - 1))]);
-  return embedding(ranks * random.between(1, 9), ranks, std::move(shards));
+  return embedding_problem(ranks * random.between(1, 9), ranks, std::move(shards));
 }
 
 bool all_own_shards(const Problem& problem) {
@@ -101,8 +101,9 @@ float element(int owner, std::int64_t table, std::int64_t row, std::int64_t col)
 // What a rank's tables hold, and bags with 0 to 4 rows. Every rank knows all ranks'.
 struct Bags {
   std::vector<std::vector<float>> tables;
-  std::vector<const float*> rows;
+  std::vector<embedding::Table> shards;
   std::vector<std::int64_t> indices, offsets{0};
+  embedding::Bags bags;
 
   Bags(const Problem& p, int rank, int epoch) {
     const OwnShards own(p.tables, rank);
@@ -117,7 +118,15 @@ struct Bags {
         offsets.push_back(std::ssize(indices));
       }
     }
-    for (const auto& table : tables) rows.push_back(table.data());
+    for (std::size_t t = 0; t < own.count(); ++t) {
+      const auto dim = static_cast<std::int32_t>(own[t].dim);
+      shards.push_back({tables[t].data(), own[t].rows, dim * 4, 0, dim, static_cast<std::int32_t>(own[t].first_col)});
+    }
+    bags = {indices.data(), offsets.data(), nullptr, std::ssize(indices), p.m, IndexType::int64, Pooling::sum};
+  }
+
+  plan::RankBags given() const {
+    return {{shards.data(), static_cast<std::int32_t>(shards.size()), TableRows::fp32}, bags};
   }
 };
 
@@ -129,7 +138,7 @@ int run_epochs(World& world, const Plan& plan, const CpuOptions& options, int ep
   int wrong = 0;
   for (int epoch = 0; epoch < epochs; ++epoch) {
     const Bags own(p, world.rank(), epoch);
-    const plan::PlainBags given{own.rows.data(), own.indices.data(), own.offsets.data()};
+    const plan::RankBags given = own.given();
     Addresses addresses;
     addresses.others = {out.data()};
     addresses.given = &given;
@@ -179,7 +188,7 @@ TEST(Embedding, FusedSendsOthersRowsFirstAndPostsOnceABlock) {
   Knobs knobs;
   knobs.tile_m = 4;
   const Plan plan =
-      make_plan(embedding(32, 4, {{0, 9, 4, 0}, {1, 9, 8, 4}, {2, 9, 4, 12}, {3, 9, 4, 16}, {1, 9, 4, 20}}),
+      make_plan(embedding_problem(32, 4, {{0, 9, 4, 0}, {1, 9, 8, 4}, {2, 9, 4, 12}, {3, 9, 4, 16}, {1, 9, 4, 20}}),
                 Strategy::fused, knobs);
   std::vector<int> destinations;
   for (const Task& task : plan.ranks[1].queues[0].tasks) {
@@ -202,7 +211,7 @@ TEST(Embedding, SeveralHostsExchangeOneMessageARailAndSlice) {
   knobs.chunks = 3;
   const auto messages = [&](Strategy strategy, int nodes) {
     knobs.nodes = nodes;
-    const Plan plan = make_plan(embedding(48, 8, shards), strategy, knobs);
+    const Plan plan = make_plan(embedding_problem(48, 8, shards), strategy, knobs);
     EXPECT_FALSE(check(plan).has_value());
     return jobs::messages_between_hosts(plan, std::max(nodes, 2));
   };
@@ -225,22 +234,22 @@ TEST(Embedding, NamesWhatIsWrongWithTables) {
     EXPECT_NE(refusal.find(text), std::string::npos) << refusal;
   };
   const std::vector<TableShard> good{{0, 10, 8, 0}, {1, 10, 4, 8}};
-  validate(embedding(4, 2, good));
-  expect(embedding(0, 2, good), "batch = 0");
-  expect(embedding(5, 2, good), "batch = 5 does not divide by 2 ranks");
-  expect(embedding(4, 2, {}), "0 shards");
-  expect(embedding(4, 2, {{2, 10, 8, 0}}), "shard 0: owner 2; it must be from 0 to 1");
-  expect(embedding(4, 2, {{0, 0, 8, 0}}), "shard 0: rows = 0");
-  expect(embedding(4, 2, {{0, 10, 6, 0}}), "shard 0: dim = 6; it must be a multiple of 4");
-  expect(embedding(4, 2, {{0, 10, 1028, 0}}), "shard 0: dim = 1028");
-  expect(embedding(4, 2, {{0, 10, 8, 0}, {1, 10, 4, 4}}), "shard 1: its columns begin at 4 of the output");
-  expect(embedding(4, 2, {{0, 10, 8, 0}, {1, 10, 4, 12}}), "shard 1: its columns begin at 12 of the output");
-  expect(embedding(4, 2, {{0, 10, 8, 0, -1}}), "shard 0: pooling = -1");
-  expect(embedding(4, 2, good, Type::e4m3), "type e4m3");
-  Problem with = embedding(4, 2, good);
+  validate(embedding_problem(4, 2, good));
+  expect(embedding_problem(0, 2, good), "batch = 0");
+  expect(embedding_problem(5, 2, good), "batch = 5 does not divide by 2 ranks");
+  expect(embedding_problem(4, 2, {}), "0 shards");
+  expect(embedding_problem(4, 2, {{2, 10, 8, 0}}), "shard 0: owner 2; it must be from 0 to 1");
+  expect(embedding_problem(4, 2, {{0, 0, 8, 0}}), "shard 0: rows = 0");
+  expect(embedding_problem(4, 2, {{0, 10, 6, 0}}), "shard 0: dim = 6; it must be a multiple of 4");
+  expect(embedding_problem(4, 2, {{0, 10, 1028, 0}}), "shard 0: dim = 1028");
+  expect(embedding_problem(4, 2, {{0, 10, 8, 0}, {1, 10, 4, 4}}), "shard 1: its columns begin at 4 of the output");
+  expect(embedding_problem(4, 2, {{0, 10, 8, 0}, {1, 10, 4, 12}}), "shard 1: its columns begin at 12 of the output");
+  expect(embedding_problem(4, 2, {{0, 10, 8, 0, -1}}), "shard 0: pooling = -1");
+  expect(embedding_problem(4, 2, good, Type::e4m3), "type e4m3");
+  Problem with = embedding_problem(4, 2, good);
   with.n = 3;
   expect(with, "embedding_all_to_all has no n, and it is 3");
-  with = embedding(4, 2, good);
+  with = embedding_problem(4, 2, good);
   with.bias = true;
   expect(with, "neither bias");
   with = {Operator::all_gather_gemm, 4, 4, 4, 2, Type::fp32};
@@ -255,22 +264,23 @@ TEST(Embedding, NamesWhatIsWrongWithTables) {
       EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
     }
   };
-  expect_no_plan(embedding(4, 2, good), Strategy::signaled, "strategy signaled");
-  expect_no_plan(embedding(4, 4, good), Strategy::sequential, "rank 2 has no table");
+  expect_no_plan(embedding_problem(4, 2, good), Strategy::signaled, "strategy signaled");
+  expect_no_plan(embedding_problem(4, 4, good), Strategy::sequential, "rank 2 has no table");
   const auto on_hosts = [](int nodes) {
     Knobs knobs;
     knobs.nodes = nodes;
     return knobs;
   };
-  expect_no_plan(embedding(4, 4, good), Strategy::fused, "the ranks of host 1 have no table: with nodes = 2",
+  expect_no_plan(embedding_problem(4, 4, good), Strategy::fused, "the ranks of host 1 have no table: with nodes = 2",
                  on_hosts(2));
-  expect_no_plan(embedding(4, 4, good), Strategy::fused, "nodes = 3: it must be at least 1 and divide", on_hosts(3));
+  expect_no_plan(embedding_problem(4, 4, good), Strategy::fused, "nodes = 3: it must be at least 1 and divide",
+                 on_hosts(3));
 }
 
 TEST(Embedding, TheCheckerNamesWhatIsBroken) {
   Knobs knobs;
   knobs.tile_m = 2;
-  const Problem problem = embedding(8, 2, {{0, 10, 8, 0}, {1, 10, 4, 8}, {0, 10, 4, 12}});
+  const Problem problem = embedding_problem(8, 2, {{0, 10, 8, 0}, {1, 10, 4, 8}, {0, 10, 4, 12}});
   const auto expect = [&](Strategy strategy, Fault fault, const std::string& text, auto&& change) {
     Plan plan = make_plan(problem, strategy, knobs);
     change(plan);

@@ -19,13 +19,13 @@ const void* look_up_kernel_bf16_8(Type out, bool weighted);
 const void* look_up_kernel_int8_4(Type out, bool weighted);
 const void* look_up_kernel_int8_8(Type out, bool weighted);
 
-const void* look_up_kernel(RowType rows, int columns, Type out, bool weighted) {
+const void* look_up_kernel(TableRows rows, int columns, Type out, bool weighted) {
   const bool wide = columns == 8;
   switch (rows) {
-    case RowType::fp32: return wide ? nullptr : look_up_kernel_fp32_4(out, weighted);
-    case RowType::fp16: return wide ? look_up_kernel_fp16_8(out, weighted) : look_up_kernel_fp16_4(out, weighted);
-    case RowType::bf16: return wide ? look_up_kernel_bf16_8(out, weighted) : look_up_kernel_bf16_4(out, weighted);
-    case RowType::int8: return wide ? look_up_kernel_int8_8(out, weighted) : look_up_kernel_int8_4(out, weighted);
+    case TableRows::fp32: return wide ? nullptr : look_up_kernel_fp32_4(out, weighted);
+    case TableRows::fp16: return wide ? look_up_kernel_fp16_8(out, weighted) : look_up_kernel_fp16_4(out, weighted);
+    case TableRows::bf16: return wide ? look_up_kernel_bf16_8(out, weighted) : look_up_kernel_bf16_4(out, weighted);
+    case TableRows::int8: return wide ? look_up_kernel_int8_8(out, weighted) : look_up_kernel_int8_4(out, weighted);
   }
   return nullptr;
 }
@@ -38,8 +38,8 @@ constexpr std::uint32_t usual_item_bytes = 16384;
 constexpr std::int64_t usual_kept_bytes = std::numeric_limits<std::int64_t>::max();
 
 // Whether lanes can hold 8 columns of each table, and store them.
-bool fits_wide(const std::vector<Table>& tables, RowType type, const LookUpShape& shape) {
-  if (type == RowType::fp32) return false;
+bool fits_wide(const std::vector<Table>& tables, TableRows type, const LookUpShape& shape) {
+  if (type == TableRows::fp32) return false;
   const auto out = static_cast<std::int64_t>(size_of(shape.out));
   const auto vector = static_cast<std::uintptr_t>(8 * size_of(type));
   return shape.pitch * out % 16 == 0 && std::all_of(tables.begin(), tables.end(), [&](const Table& t) {
@@ -99,7 +99,7 @@ CudaLookUp::Cutting CudaLookUp::cut(int columns) const {
       const std::int64_t skipped = begin * size_of(type_);
       pieces.push_back({static_cast<const std::byte*>(table.rows) + skipped, static_cast<std::uint32_t>(table.count),
                         static_cast<std::uint32_t>(table.pitch),
-                        type_ == RowType::int8 ? base::narrow<std::uint32_t>(table.scale - skipped, "scale") : 0,
+                        type_ == TableRows::int8 ? base::narrow<std::uint32_t>(table.scale - skipped, "scale") : 0,
                         static_cast<std::uint32_t>(t),
                         base::narrow<std::uint32_t>((table.column + begin) * out, "bytes of an output row"),
                         static_cast<std::uint16_t>(lanes),

@@ -65,7 +65,7 @@ class CudaLookUp {
   Cutting cut(int columns) const;
 
   std::vector<Table> tables_;
-  RowType type_;
+  TableRows type_;
   LookUpShape shape_;
   LookUpTuning tuning_;
   std::uint32_t blocks_ = 0;

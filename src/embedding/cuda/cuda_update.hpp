@@ -30,7 +30,7 @@ class CudaUpdate {
 
  private:
   std::vector<Table> tables_;
-  RowType type_;
+  TableRows type_;
   Step step_;
   std::int64_t batch_, most_indices_;
   int bits_ = 0;  // of a key

@@ -127,7 +127,7 @@ __device__ __forceinline__ std::uint32_t first_bag(const std::uint32_t* ends, st
 }
 
 /// Sums of `bags` bags, whose offsets are `ends`, by one warp. `out`: the first bag's row, at the piece's first column.
-template <RowType type, int columns, Type out_type, bool weighted>
+template <TableRows type, int columns, Type out_type, bool weighted>
 __device__ __forceinline__ void add_bags(const LookUpArgs& a, const Piece& piece, std::uint32_t bags,
                                          const std::uint32_t* ends, std::byte* out, std::uint32_t lane) {
   using Held = Vector<type, columns>;
@@ -252,7 +252,7 @@ __device__ __forceinline__ void leave(const LookUpArgs& a, std::uint32_t place, 
   }
 }
 
-template <RowType type, int columns, Type out_type, bool weighted>
+template <TableRows type, int columns, Type out_type, bool weighted>
 __global__ void __launch_bounds__(look_up_threads, 3) look_up(const __grid_constant__ LookUpArgs a) {
   extern __shared__ std::uint32_t cut_memory[];
   __shared__ std::uint32_t all_ends[look_up_warps][most_item_bags + 1];

@@ -84,6 +84,6 @@ constexpr std::uint32_t cut_bytes(std::uint32_t pieces) { return (pieces + 1) * 
 
 /// The kernel for vectors of so many columns a lane: 8, or 4 where alignment asks for it and for rows of fp32. Null
 /// where there is none.
-const void* look_up_kernel(RowType rows, int columns, Type out, bool weighted);
+const void* look_up_kernel(TableRows rows, int columns, Type out, bool weighted);
 
 }  // namespace imbrex::embedding

@@ -86,12 +86,12 @@ __device__ __forceinline__ void apply(const UpdateArgs& a, const UpdateTable& ta
   for (int i = 0; i < vectors; ++i) {
     const std::uint32_t column = 4 * (lane + 32 * static_cast<std::uint32_t>(i));
     if (column >= table.dim) continue;
-    if (a.rows == RowType::fp32) {
+    if (a.rows == TableRows::fp32) {
       auto* to = reinterpret_cast<float4*>(at + column * 4);
       *to = scaled_sum(-factor, gradient[i], *to);
     } else {
       auto* to = reinterpret_cast<uint2*>(at + column * 2);
-      const bool bf16 = a.rows == RowType::bf16;
+      const bool bf16 = a.rows == TableRows::bf16;
       const float4 old = load_gradient(bf16 ? Type::bf16 : Type::fp16, reinterpret_cast<const std::byte*>(to));
       const float4 now = scaled_sum(-factor, gradient[i], old);
       *to = bf16 ? uint2{cuda::two_to<Type::bf16>(now.x, now.y), cuda::two_to<Type::bf16>(now.z, now.w)}

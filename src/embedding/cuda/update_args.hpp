@@ -36,7 +36,7 @@ struct UpdateArgs {
   std::uint32_t count, batch, bag_count, part_rows, tiles;
   std::uint32_t width;  ///< columns of the widest table
   float rate, epsilon;
-  RowType rows;
+  TableRows rows;
   Type gradient;
   bool wide, mean, adagrad;
   std::uint64_t gradient_pitch;  ///< bytes

@@ -10,14 +10,14 @@
 namespace imbrex::embedding {
 
 /// `columns` elements of a row: 16 bytes, or 8, or 4.
-template <RowType type, int columns>
+template <TableRows type, int columns>
 struct Vector {
   static constexpr int bytes = columns * static_cast<int>(size_of(type)), words = bytes / 4;
   std::uint32_t word[words];
 };
 
 template <int columns>
-struct Vector<RowType::int8, columns> {
+struct Vector<TableRows::int8, columns> {
   static constexpr int bytes = columns, words = columns / 4;
   std::uint32_t word[words];
   float scale, bias;
@@ -59,11 +59,11 @@ __device__ __forceinline__ void load_words(std::uint32_t (&to)[1], const std::by
 }
 
 /// `scale`: where the row's scale and bias lie, for int8.
-template <RowType type, int columns>
+template <TableRows type, int columns>
 __device__ __forceinline__ void load_vector(Vector<type, columns>& to, const std::byte* at, const std::byte* scale,
                                             std::uint32_t there, std::uint64_t policy) {
   load_words(to.word, at, there, policy);
-  if constexpr (type == RowType::int8) {
+  if constexpr (type == TableRows::int8) {
     // They lie behind all columns, and are read by all lanes of a team.
     std::uint32_t one[1], other[1];
     load_words(one, scale, there, policy);
@@ -73,16 +73,16 @@ __device__ __forceinline__ void load_vector(Vector<type, columns>& to, const std
 }
 
 /// Element i, i known when compiled.
-template <RowType type, int columns>
+template <TableRows type, int columns>
 __device__ __forceinline__ float element(const Vector<type, columns>& v, int i) {
-  if constexpr (type == RowType::fp32) {
+  if constexpr (type == TableRows::fp32) {
     return codec::float_of(v.word[i]);
-  } else if constexpr (type == RowType::int8) {
+  } else if constexpr (type == TableRows::int8) {
     // A code as the low bits of 2^23's fraction: exact, and at full rate, where the conversion has a quarter.
     const std::uint32_t bits = __byte_perm(v.word[i / 4], 0x4b000000u, 0x7440u | static_cast<unsigned>(i % 4));
     return codec::multiply_add(v.scale, codec::float_of(bits) - 0x1p23f, v.bias);
   } else {
-    const float2 two = cuda::two_from < type == RowType::bf16 ? Type::bf16 : Type::fp16 > (v.word[i / 2]);
+    const float2 two = cuda::two_from < type == TableRows::bf16 ? Type::bf16 : Type::fp16 > (v.word[i / 2]);
     return i % 2 == 0 ? two.x : two.y;
   }
 }

@@ -1,0 +1,45 @@
+#include "c/operator_options.hpp"
+
+#include <string_view>
+
+#include "base/check.hpp"
+#include "base/json.hpp"
+#include "plan/json/node.hpp"
+
+namespace imbrex::c {
+namespace {
+
+constexpr std::size_t first_options = 48;
+static_assert(offsetof(imbrex_operator_options, codec) == first_options);
+
+// What the text leaves out is as in Knobs, but for the type of partial products.
+Knobs knobs_of(std::string_view text, Type type) {
+  Knobs defaults;
+  defaults.partial = output_type(type);
+  nlohmann::json json = base::parse_json(plan::to_json(defaults), "knobs");
+  const nlohmann::json given = base::parse_json(text, "knobs");
+  IMBREX_EXPECTS(given.is_object(), "knobs: they must be a JSON object");
+  json.update(given);
+  return plan::knobs_of(plan::Node(json, "knobs"));
+}
+
+}  // namespace
+
+OperatorOptions operator_options(const imbrex_operator_options* given, Type type) {
+  const auto read = c::options_of(given, first_options, "imbrex_operator_options");
+  OperatorOptions options;
+  options.strategy = parsed(read.strategy, parse_strategy);
+  options.knobs = parsed(read.knobs, [&](std::string_view text) { return knobs_of(text, type); });
+  options.device = device_of(read.device);
+  options.cpu.workers = small_of(read.cpu_workers, options.cpu.workers, "cpu_workers");
+  if (read.heap_bytes != 0) options.cuda.heap_bytes = read.heap_bytes;
+  for (const std::int32_t number : read.reserved)
+    IMBREX_EXPECTS(number == 0,
+                   "imbrex_operator_options.reserved = {}: it must be 0; how many ranks share a GPU is the world's "
+                   "ranks_per_gpu",
+                   number);
+  options.codec = parsed(read.codec, parse_codec_pair);
+  return options;
+}
+
+}  // namespace imbrex::c

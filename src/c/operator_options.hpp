@@ -1,0 +1,17 @@
+// What operators of all kinds take.
+#pragma once
+
+#include <cstddef>
+
+#include "c/convert.hpp"
+#include "imbrex/ops.hpp"
+
+namespace imbrex::c {
+
+inline constexpr std::size_t first_info = 128;
+static_assert(sizeof(imbrex_operand_info) == first_info);
+
+/// `type`: the operands'. Throws Error(invalid_input).
+OperatorOptions operator_options(const imbrex_operator_options* given, Type type);
+
+}  // namespace imbrex::c

@@ -1,0 +1,175 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/check.hpp"
+#include "execute/peer_access.hpp"
+#include "execute/terms.hpp"
+#include "imbrex/embedding.hpp"
+#include "imbrex/integers.hpp"
+#include "ops/embedding_backend.hpp"
+#include "plan/strategies/strategies.hpp"
+#include "runtime/agreement.hpp"
+#include "runtime/calls.hpp"
+
+namespace imbrex {
+namespace {
+
+std::vector<EmbeddingShard> shards_of(const EmbeddingShape& shape, int ranks) {
+  if (!shape.shards.empty()) return shape.shards;
+  return place_tables(shape.tables, {.ranks = ranks, .rows = shape.rows, .out = shape.out}).shards;
+}
+
+void expect_choices(const EmbeddingShape& shape, const OperatorOptions& options) {
+  IMBREX_EXPECTS(!shape.optimizer || shape.rows != TableRows::int8,
+                 "optimizer {} with rows of int8: only tables of fp32, fp16 and bf16 are updated",
+                 name_of(*shape.optimizer));
+  IMBREX_EXPECTS(std::isfinite(shape.epsilon) && shape.epsilon >= 0,
+                 "epsilon = {}: it must be finite and not negative", shape.epsilon);
+  IMBREX_EXPECTS(!options.codec && !(options.knobs && options.knobs->codec),
+                 "a codec is given: embedding_all_to_all sends no codes");
+}
+
+OperatorOptions with_plan(const Problem& problem, OperatorOptions options) {
+  if (!options.strategy) options.strategy = execute::has_peer_access() ? Strategy::fused : Strategy::sequential;
+  if (!options.knobs) options.knobs = Knobs{};
+  plan::validate_knobs(problem, *options.strategy, *options.knobs);
+  // Says what the strategy does not take.
+  static_cast<void>(make_plan(problem, *options.strategy, *options.knobs));
+  return options;
+}
+
+runtime::Terms terms_of(const EmbeddingShape& shape, const Problem& problem, const OperatorOptions& options,
+                        bool checked) {
+  runtime::Terms terms("an operator");
+  plan::Fields fields;
+  plan::add_fields(fields, problem);
+  plan::add_fields(fields, options.strategy, options.knobs);
+  execute::add(terms, fields);
+  const auto& [tables, shards, rows, batch, pooling, index_type, weighted, out, misfits, optimizer, epsilon] = shape;
+  terms.add("pooling", name_of(pooling)).add("index_type", name_of(index_type)).add("weighted", weighted);
+  terms.add("misfits", name_of(misfits)).add("optimizer", optimizer ? name_of(*optimizer) : "none");
+  terms.add("epsilon", epsilon).add("device", name_of(options.device)).add("IMBREX_CHECK_CALLS", checked);
+  execute::add(terms, options.cuda);
+  return terms;
+}
+
+}  // namespace
+
+struct EmbeddingAllToAll::State {
+  World& world;
+  EmbeddingShape shape;
+  std::vector<EmbeddingShard> shards;
+  Problem problem;
+  Device device = Device::cpu;
+  std::string why_cpu;
+  std::unique_ptr<ops::EmbeddingBackend> backend;
+  ops::EmbeddingRules rules, update_rules;
+  runtime::Calls& calls;
+  std::shared_ptr<const Plan> plan{};
+
+  State(World& w, const EmbeddingShape& s, std::vector<EmbeddingShard> all, const Problem& p)
+      : world(w),
+        shape(s),
+        shards(std::move(all)),
+        problem(p),
+        rules(s, p, w.rank(), false),
+        update_rules(s, p, w.rank(), true),
+        calls(runtime::calls_of(w)) {}
+
+  template <typename Launch>
+  void call(ops::EmbeddingRules& of, const Operands& operands, float rate, CudaStream stream, Launch&& launch) {
+    calls.make([&] { return &backend->resolve(of, operands, rate, stream); },
+               [&](const ops::EmbeddingCall* resolved) {
+                 return runtime::Terms("a call of an embedding")
+                     .add("batch", resolved->given.bags.batch)
+                     .add("rate", rate);
+               },
+               [&](const ops::EmbeddingCall* resolved) { launch(*resolved); });
+  }
+};
+
+EmbeddingAllToAll::EmbeddingAllToAll(World& world, const EmbeddingShape& shape, const OperatorOptions& given) {
+  std::vector<EmbeddingShard> shards;
+  Problem problem;
+  OperatorOptions options = given;
+  runtime::agree(world, [&] {
+    expect_choices(shape, given);
+    shards = shards_of(shape, world.size());
+    problem = ops::embedding_problem(shape, shards, world.size());
+    options = with_plan(problem, given);
+    return terms_of(shape, problem, options, runtime::calls_of(world).checked());
+  });
+  state_ = std::make_unique<State>(world, shape, std::move(shards), problem);
+  State& s = *state_;
+  s.backend = ops::make_cpu_embedding(world, shape, problem, options);
+}
+
+EmbeddingAllToAll::~EmbeddingAllToAll() = default;
+
+const std::vector<EmbeddingShard>& EmbeddingAllToAll::shards() const { return state_->shards; }
+
+const std::vector<EmbeddingOperand>& EmbeddingAllToAll::operands() const { return state_->rules.infos(); }
+
+const std::vector<EmbeddingOperand>& EmbeddingAllToAll::update_operands() const {
+  static const std::vector<EmbeddingOperand> none;
+  return state_->shape.optimizer ? state_->update_rules.infos() : none;
+}
+
+Operand EmbeddingAllToAll::operand(std::string_view name, void* data, std::int64_t count) const {
+  const EmbeddingOperand* info = state_->rules.find(name);
+  if (info == nullptr && state_->shape.optimizer) info = state_->update_rules.find(name);
+  IMBREX_EXPECTS(info != nullptr, "operand {}: rank {} has none of that name", name, state_->world.rank());
+  Operand operand{info->name, info->view};
+  operand.view.data = data;
+  if (operand.view.extents[0] == 0) operand.view.extents[0] = count;
+  return operand;
+}
+
+Operand EmbeddingAllToAll::operand(std::string_view name, const void* data, std::int64_t count) const {
+  return operand(name, const_cast<void*>(data), count);
+}
+
+void EmbeddingAllToAll::run(const Operands& operands, CudaStream stream) {
+  State& s = *state_;
+  s.call(s.rules, operands, 0, stream, [&](const ops::EmbeddingCall& call) { s.backend->run(call, stream); });
+}
+
+void EmbeddingAllToAll::update(const Operands& operands, float rate, CudaStream stream) {
+  State& s = *state_;
+  IMBREX_EXPECTS(s.shape.optimizer.has_value(), "update: this operator was made without an optimizer");
+  s.call(s.update_rules, operands, rate, stream,
+         [&](const ops::EmbeddingCall& call) { s.backend->update(call, rate, stream); });
+}
+
+EmbeddingReport EmbeddingAllToAll::report() {
+  State& s = *state_;
+  EmbeddingReport report;
+  for (const std::int64_t ignored : runtime::agree(
+           s.world, [&] { return runtime::Terms("a report of an embedding").tell(s.backend->take_ignored()); }))
+    report.ignored += ignored;
+  return report;
+}
+
+void EmbeddingAllToAll::check() { state_->backend->check(); }
+
+void EmbeddingAllToAll::synchronize(CudaStream stream) { state_->backend->synchronize(stream); }
+
+std::shared_ptr<void> EmbeddingAllToAll::allocate_output() {
+  const View& out = state_->rules.infos().back().view;
+  return state_->backend->allocate_output(static_cast<std::size_t>(out.extents[0] * out.extents[1]) * size_of(out.type));
+}
+
+Device EmbeddingAllToAll::device() const { return state_->device; }
+
+const std::string& EmbeddingAllToAll::why_cpu() const { return state_->why_cpu; }
+
+const Plan& EmbeddingAllToAll::plan() const {
+  if (state_->plan == nullptr) state_->plan = state_->backend->plan();
+  return *state_->plan;
+}
+
+}  // namespace imbrex

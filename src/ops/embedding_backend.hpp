@@ -1,0 +1,56 @@
+// Where an embedding works.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "imbrex/embedding.hpp"
+#include "ops/embedding_operands.hpp"
+
+namespace imbrex::ops {
+
+/// One rank's; all calls are the world's, in one order.
+class EmbeddingBackend {
+ public:
+  virtual ~EmbeddingBackend() = default;
+
+  /// What `rules` make of the operands of the next call. Throws Error(invalid_input) for what it does not take; a CPU
+  /// reads the bags too, and every rank throws what one does. `rate`: of an update, else 0.
+  virtual const EmbeddingCall& resolve(EmbeddingRules& rules, const Operands& operands, float rate,
+                                       CudaStream stream) = 0;
+
+  virtual void run(const EmbeddingCall& call, CudaStream stream) = 0;
+  virtual void update(const EmbeddingCall& call, float rate, CudaStream stream) = 0;
+
+  /// Waits for the calls: this rank's ignored indices since the last time. Throws Error(invalid_input) for misfits that
+  /// it found and that are refused.
+  virtual std::int64_t take_ignored() = 0;
+
+  virtual void check() = 0;
+  virtual void synchronize(CudaStream stream) = 0;
+  virtual std::shared_ptr<void> allocate_output(std::size_t bytes) = 0;
+  virtual std::shared_ptr<const Plan> plan() = 0;
+};
+
+/// Collective, as the operator's constructor. Strategy and knobs are set.
+std::unique_ptr<EmbeddingBackend> make_cpu_embedding(World& world, const EmbeddingShape& shape, const Problem& problem,
+                                                     const OperatorOptions& options);
+
+/// What the columns of an update's gradients are exchanged as: blocks of part_rows x width for every rank, in which
+/// those of its shards lie side by side.
+class GradientBlocks {
+ public:
+  explicit GradientBlocks(const Problem& problem);
+
+  /// Elements of a row of a block.
+  std::int64_t width() const { return width_; }
+
+  /// Runs of columns: from `to` of the gradients to `from` of the block for `rank`.
+  std::vector<problem::Run> runs(int rank) const;
+
+ private:
+  std::vector<problem::OwnShards> own_;
+  std::int64_t width_ = 0;
+};
+
+}  // namespace imbrex::ops

@@ -1,0 +1,57 @@
+// From the operands that a caller of an embedding names to tables and bags.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "embedding/bags.hpp"
+#include "embedding/update.hpp"
+#include "imbrex/embedding.hpp"
+#include "plan/bags.hpp"
+#include "problem/embedding.hpp"
+
+namespace imbrex::ops {
+
+/// The problem of that shape; `shards` has all of them. Throws Error(invalid_input).
+Problem embedding_problem(const EmbeddingShape& shape, const std::vector<EmbeddingShard>& shards, int ranks);
+
+/// What a call works on: `given` points into it.
+struct EmbeddingCall {
+  std::vector<embedding::Table> tables;
+  std::vector<float*> states;
+  plan::RankBags given{};
+  void* matrix = nullptr;  ///< "out", or "gradients"
+};
+
+/// What the calls of one kind may give.
+class EmbeddingRules {
+ public:
+  /// Columns of the tables are those of a lookup's output, or in an update those of the rank's shards side by side.
+  EmbeddingRules(const EmbeddingShape& shape, const Problem& problem, int rank, bool update);
+  EmbeddingRules(const EmbeddingRules&) = delete;
+  EmbeddingRules& operator=(const EmbeddingRules&) = delete;
+
+  const std::vector<EmbeddingOperand>& infos() const { return infos_; }
+  const EmbeddingOperand* find(std::string_view name) const;
+
+  /// Throws Error(invalid_input) naming operand, value and rule if an operand is missing, unknown or given twice, null,
+  /// or not as infos() has it. Reads none. Stays until the next call.
+  const EmbeddingCall& resolve(const Operands& operands);
+
+ private:
+  std::size_t place_of(std::string_view name, std::size_t guess) const;
+  void expect_fits(const EmbeddingOperand& info, const View& view) const;
+
+  const EmbeddingShape shape_;
+  const Problem problem_;
+  bool update_;
+  problem::OwnShards own_;
+  std::vector<std::string> names_;
+  std::vector<EmbeddingOperand> infos_;
+  std::vector<View> found_;
+  EmbeddingCall call_;
+};
+
+}  // namespace imbrex::ops
