@@ -108,9 +108,15 @@ std::vector<LibraryCollectives::Stage> LibraryCollectives::stages(int rank, std:
       }
       break;
     }
-    case CollectiveKind::all_to_all: break;  // make_plan has refused it
+    case CollectiveKind::all_to_all:           // make_plan has refused it
+    case CollectiveKind::send_receive: break;  // joins two ranks each, which lie where they lie
   }
   return stages;
+}
+
+int LibraryCollectives::next_group(std::int64_t chunks) const {
+  const std::int64_t a_chunk = flat() ? 1 : most_stages(nodes_) * std::max(nodes_, places_);
+  return base::narrow<int>((first_chunk_ + chunks) * a_chunk, "collectives");
 }
 
 void LibraryCollectives::add(int rank, std::size_t chunk, const Region& from, const Region& to, std::vector<Wait> waits,
