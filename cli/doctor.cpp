@@ -242,8 +242,8 @@ void examine_nccl(Examination& exam) {
              "NVLink multicast; `imbrex launch` sets it");
   if (!is_off("NCCL_GRAPH_REGISTER"))
     exam.say(Verdict::note, "NCCL",
-             "NCCL_GRAPH_REGISTER=0 is not set: programs that use the library capture no all-to-all of NCCL's; `imbrex "
-             "launch` sets it");
+             "NCCL_GRAPH_REGISTER=0 is not set: programs that use the library capture no all-to-all and no send of "
+             "NCCL's; `imbrex launch` sets it");
 }
 
 }  // namespace

@@ -211,7 +211,7 @@ struct Reduction {
   bool operator==(const Reduction&) const = default;
 };
 
-enum class CollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all };
+enum class CollectiveKind : std::uint8_t { all_gather, reduce_scatter, all_reduce, all_to_all, send_receive };
 
 /// Whose collective it is.
 enum class Backend : std::uint8_t {
@@ -226,17 +226,20 @@ enum class Backend : std::uint8_t {
 ///   reduce_scatter  from: R*h rows    to: h rows, the sum of part `own place` over the ranks
 ///   all_reduce      from: h rows      to: h rows, elsewhere
 ///   all_to_all      from: R*h rows, part d to the rank at place d    to: R*h rows, part s from the one at place s
+///   send_receive    from: h rows, to rank `send_to`                  to: h rows, from rank `receive_from`
 /// Sums accumulate in fp32, in rank order; NCCL's in the regions' type, in its own. All parts with the same `group`
-/// form one collective, which completes only after every rank that it joins has reached it. The CPU executor runs both
-/// backends alike.
+/// form one collective, which completes only after every rank that it joins has reached it. A part of a send_receive
+/// may complete before: once the rank that it receives from has reached it. The CPU executor runs both backends alike.
 struct Collective {
   CollectiveKind kind = CollectiveKind::all_gather;
   int group = 0;
   Region from, to;
   std::vector<int> ranks{};  ///< that it joins, ascending, the same on each of them; empty: all
   Backend backend = Backend::nccl;
-  std::optional<CodecPair> codec{};  ///< backend imbrex, all_reduce over all ranks: what its two steps send; a
-                                     ///< reduce_scatter has one step and one codec, twice in the pair
+  std::optional<CodecPair> codec{};     ///< backend imbrex, all_reduce over all ranks: what its two steps send; a
+                                        ///< reduce_scatter has one step and one codec, twice in the pair
+  int send_to = -1, receive_from = -1;  ///< send_receive: other ranks that it joins, each of which receives from and
+                                        ///< sends to one; -1: none, in all other kinds
 
   bool operator==(const Collective&) const = default;
 };

@@ -127,7 +127,9 @@ void LayoutSurvey::add(const plan::TaskPlace& place, const Task& task) {
   if (const auto* collective = std::get_if<Collective>(&task.work)) {
     // Peers read its source.
     shared_[static_cast<std::size_t>(collective->from.buffer)] = true;
-    groups_[collective->group].push_back(place.rank);
+    Group& group = groups_[collective->group];
+    group.ranks.push_back(place.rank);
+    group.exchange = collective->kind == CollectiveKind::send_receive;
   }
 }
 
@@ -142,10 +144,12 @@ HeapLayout::HeapLayout(const Plan& plan, LayoutSurvey survey)
     : posts_(std::move(survey.posts_)), signal_copies_(static_cast<std::uint64_t>(plan.signal_copies)) {
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
     signals_.push_back(plan.ranks[rank].signals);
-    // A group's counters receive one post from every rank that it joins.
-    for (const auto& [number, joined] : survey.groups_) {
+    // A group's counters receive one post from every rank that it joins; in a send_receive, from one.
+    for (const auto& [number, group] : survey.groups_) {
+      const auto& joined = group.ranks;
       const bool joins = std::find(joined.begin(), joined.end(), base::narrow<int>(rank, "ranks")) != joined.end();
-      posts_[rank].insert(posts_[rank].end(), 2, joins ? base::narrow<std::uint32_t>(joined.size(), "ranks") : 0);
+      const auto posts = group.exchange ? 1 : base::narrow<std::uint32_t>(joined.size(), "ranks");
+      posts_[rank].insert(posts_[rank].end(), 2, joins ? posts : 0);
     }
     most_signals_ = std::max(most_signals_, posts_[rank].size());
   }

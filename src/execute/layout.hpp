@@ -25,7 +25,11 @@ class LayoutSurvey {
 
   std::vector<bool> shared_;                       // by buffer: another rank touches it
   std::vector<std::vector<std::uint32_t>> posts_;  // by rank and signal: in one epoch
-  std::map<int, std::vector<int>> groups_;         // by collective group: the ranks that it joins
+  struct Group {
+    std::vector<int> ranks;  // that it joins
+    bool exchange = false;   // a send_receive
+  };
+  std::map<int, Group> groups_;  // by collective group
 };
 
 /// What a plan takes of memory that plans share which run one after another.

@@ -134,7 +134,7 @@ void put(Stream& s, const CodecPair& value) {
 }
 
 void put(Stream& s, const Collective& value) {
-  const auto& [kind, group, from, to, ranks, backend, codec] = value;
+  const auto& [kind, group, from, to, ranks, backend, codec, send_to, receive_from] = value;
   s.field(1, kind, CollectiveKind::all_gather);
   s.field(2, group, 0);
   nest_unless_default(s, 3, from);
@@ -142,6 +142,8 @@ void put(Stream& s, const Collective& value) {
   for (int rank : ranks) s.item(5, static_cast<std::uint64_t>(rank));
   s.field(6, backend, Backend::nccl);
   if (codec) nest(s, 7, *codec);
+  s.field(8, send_to, -1);
+  s.field(9, receive_from, -1);
 }
 
 void put(Stream& s, const LibraryAlgorithm& value) {

@@ -25,10 +25,11 @@ constexpr std::array<Named<Transport>, 3> transports{
     {{Transport::store, "store"}, {Transport::push, "push"}, {Transport::pull, "pull"}}};
 constexpr std::array<Named<Reducer>, 3> reducers{
     {{Reducer::tile, "tile"}, {Reducer::tail, "tail"}, {Reducer::reserved, "reserved"}}};
-constexpr std::array<Named<CollectiveKind>, 4> collective_kinds{{{CollectiveKind::all_gather, "all_gather"},
+constexpr std::array<Named<CollectiveKind>, 5> collective_kinds{{{CollectiveKind::all_gather, "all_gather"},
                                                                  {CollectiveKind::reduce_scatter, "reduce_scatter"},
                                                                  {CollectiveKind::all_reduce, "all_reduce"},
-                                                                 {CollectiveKind::all_to_all, "all_to_all"}}};
+                                                                 {CollectiveKind::all_to_all, "all_to_all"},
+                                                                 {CollectiveKind::send_receive, "send_receive"}}};
 constexpr std::array<Named<Engine>, 3> engines{
     {{Engine::compute, "compute"}, {Engine::copy, "copy"}, {Engine::library, "library"}}};
 constexpr std::array<Named<Backend>, 2> backends{{{Backend::nccl, "nccl"}, {Backend::imbrex, "imbrex"}}};

@@ -176,6 +176,8 @@ std::vector<Change> changes_that_run() {
       c, "collective from", [](Plan & p) -> auto& { return collective_of(p).from; });
   change_region(
       c, "collective to", [](Plan & p) -> auto& { return collective_of(p).to; });
+  c.push_back({"where a collective sends", [](Plan& p) { collective_of(p).send_to = 0; }});
+  c.push_back({"where a collective receives from", [](Plan& p) { collective_of(p).receive_from = 0; }});
   change_list<int>(
       c, "collective ranks", [](Plan & p) -> auto& { return collective_of(p).ranks; });
   // A transfer's regions in another kind of task.

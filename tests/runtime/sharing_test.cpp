@@ -127,13 +127,13 @@ TEST(NcclEnvironment, NcclIsUsedWithoutMulticastOnly) {
   for (const char* value : {"1", "2", "00", "0 ", "off"})
     EXPECT_EQ(runtime::refusal_of_nccl(with({{"NCCL_NVLS_ENABLE", value}})),
               std::string("NCCL_NVLS_ENABLE=") + value + rest);
-  EXPECT_EQ(runtime::refusal_of_captured_all_to_all(with({{"NCCL_GRAPH_REGISTER", "0"}})), "");
+  EXPECT_EQ(runtime::refusal_of_captured_sends(with({{"NCCL_GRAPH_REGISTER", "0"}})), "");
   for (const auto& environment : {with({}), with({{"NCCL_GRAPH_REGISTER", "1"}})})
-    EXPECT_NE(runtime::refusal_of_captured_all_to_all(environment).find("NCCL_GRAPH_REGISTER=0"), std::string::npos);
+    EXPECT_NE(runtime::refusal_of_captured_sends(environment).find("NCCL_GRAPH_REGISTER=0"), std::string::npos);
   std::map<std::string, std::string> all;
   for (const auto& [name, value] : runtime::nccl_variables()) all[name] = value;
   EXPECT_EQ(runtime::refusal_of_nccl(with(all)), "");
-  EXPECT_EQ(runtime::refusal_of_captured_all_to_all(with(all)), "");
+  EXPECT_EQ(runtime::refusal_of_captured_sends(with(all)), "");
 }
 
 // 0, or which of its expectations a rank does not find met.

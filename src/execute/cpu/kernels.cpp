@@ -219,6 +219,11 @@ void Kernels::note_codes(std::int64_t count, int ranks, Type type, const collect
 }
 
 void Kernels::collective(const Collective& own, const std::vector<const Collective*>& parts) {
+  if (own.kind == CollectiveKind::send_receive) {
+    const auto source = std::find_if(parts.begin(), parts.end(),
+                                     [&](const Collective* part) { return part->from.rank == own.receive_from; });
+    return copy((*source)->from, own.to);
+  }
   const std::int64_t ranks = std::ssize(parts), place = std::find(parts.begin(), parts.end(), &own) - parts.begin();
   const bool split = own.kind == CollectiveKind::reduce_scatter || own.kind == CollectiveKind::all_to_all;
   std::vector<Region> sources;

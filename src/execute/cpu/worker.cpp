@@ -252,20 +252,24 @@ bool Worker::step_simple(Lane& lane, const Task& task) {
 }
 
 // Every rank that the collective joins announces itself to all of them, takes what it needs from their memory once all
-// are there, says so, and leaves when all have taken what they need from it.
+// are there, says so, and leaves when all have taken what they need from it. In a send_receive, it announces itself to
+// the rank that it sends to, and tells the one that it receives from.
 bool Worker::step_collective(Lane& lane, const Task& task, const Collective& collective) {
   const auto place = shared_.collectives.find(collective.group);
   const auto& parts = place->second;
   const int group = base::narrow<int>(std::distance(shared_.collectives.begin(), place), "collectives"),
             rank = shared_.world.rank();
+  const auto post = [&](int to, int stage) {
+    shared_.memory.post(to, shared_.layout.collective_signal(to, group, stage));
+  };
   const auto post_all = [&](int stage) {
-    for (const Collective* part : parts)
-      shared_.memory.post(part->to.rank, shared_.layout.collective_signal(part->to.rank, group, stage));
+    if (collective.kind == CollectiveKind::send_receive)
+      return post(stage == 0 ? collective.send_to : collective.receive_from, stage);
+    for (const Collective* part : parts) post(part->to.rank, stage);
   };
   const auto all_posted = [&](int stage) {
     const int signal = shared_.layout.collective_signal(rank, group, stage);
-    return reached(shared_.memory.seen(signal),
-                   shared_.memory.expected(signal, base::narrow<std::uint32_t>(parts.size(), "ranks")));
+    return reached(shared_.memory.seen(signal), shared_.memory.expected(signal, shared_.layout.posts(rank, signal)));
   };
   switch (lane.phase) {
     case 0:

@@ -137,7 +137,9 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
   const double ranks = static_cast<double>(group.ranks.size());
   const double whole = std::max(bytes_of(collective.from), bytes_of(collective.to));
   const double passes = collective.kind == CollectiveKind::all_reduce ? 2 : 1;
-  group.wire_bytes = std::max(group.wire_bytes, passes * whole * shortening(collective) * (ranks - 1) / ranks);
+  // What a rank sends in an exchange is all for one peer; of other kinds, its own part stays.
+  const double leaving = collective.kind == CollectiveKind::send_receive ? 1 : (ranks - 1) / ranks;
+  group.wire_bytes = std::max(group.wire_bytes, passes * whole * shortening(collective) * leaving);
   if (!(collective.from == collective.to)) group.local_bytes = std::max(group.local_bytes, 2 * whole);
   // From now on, also while it waits for the others, its kernel holds SMs.
   ++collecting_[flat.rank];
@@ -168,8 +170,9 @@ double Simulation::shortening(const Collective& collective) const {
 double Simulation::collective_seconds(const Group& group) const {
   if (group.codec)
     return machine::coded_seconds(machine_, group.kind == CollectiveKind::reduce_scatter, group.wire_bytes);
+  // An exchange with one peer each way is what an all-to-all of two ranks is.
   constexpr Curve Machine::*curves[] = {&Machine::all_gather, &Machine::reduce_scatter, &Machine::all_reduce,
-                                        &Machine::all_to_all};
+                                        &Machine::all_to_all, &Machine::all_to_all};
   return machine::collective_seconds(machine_, curves[static_cast<std::size_t>(group.kind)],
                                      group.backend == Backend::imbrex, static_cast<double>(group.ranks.size()),
                                      group.wire_bytes);

@@ -226,6 +226,11 @@ class Dataflow {
     };
     const std::int64_t ranks = std::ssize(parts);
     const CollectiveKind kind = part(id).kind;
+    if (kind == CollectiveKind::send_receive) {
+      for (const TaskId target : parts)
+        carry(graph_.nodes()[target].source, part(graph_.nodes()[target].source).from, part(target).to);
+      return;
+    }
     // What rank r takes of rank s.
     const auto taken = [&](std::int64_t s, std::int64_t r) {
       const Region& from = part(parts[static_cast<std::size_t>(s)]).from;
@@ -238,13 +243,8 @@ class Dataflow {
       if (kind == CollectiveKind::all_gather || kind == CollectiveKind::all_to_all) {
         for (std::int64_t s = 0; s < ranks; ++s) {
           const Region from = taken(s, r);
-          const Region place{to.rank, to.buffer, to.row + s * from.rows, to.col, from.rows, from.cols};
-          std::vector<Piece> pieces = memory_.pieces_of(parts[static_cast<std::size_t>(s)], from);
-          for (Piece& piece : pieces) {
-            const Region at = shifted(piece.region, from, place);
-            piece = {at, moved(piece.value, piece.region, at)};
-          }
-          memory_.store(place, std::move(pieces));
+          carry(parts[static_cast<std::size_t>(s)], from,
+                {to.rank, to.buffer, to.row + s * from.rows, to.col, from.rows, from.cols});
         }
         continue;
       }
@@ -269,6 +269,16 @@ class Dataflow {
       }
       memory_.store(to, std::move(pieces));
     }
+  }
+
+  // What `source`, a part of a collective, finds in `from` comes to lie in `to`.
+  void carry(TaskId source, const Region& from, const Region& to) {
+    std::vector<Piece> pieces = memory_.pieces_of(source, from);
+    for (Piece& piece : pieces) {
+      const Region at = shifted(piece.region, from, to);
+      piece = {at, moved(piece.value, piece.region, at)};
+    }
+    memory_.store(to, std::move(pieces));
   }
 
   // The rectangle that lies in `to` as `piece` does in `from`.

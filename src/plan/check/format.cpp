@@ -418,6 +418,7 @@ class FormatCheck::Rules {
     const std::vector<int> joined = ranks_of(c, plan_);
     expect(std::find(joined.begin(), joined.end(), place_->rank) != joined.end(),
            "a collective of ranks {} has a part on rank {}", fmt::join(joined, ", "), place_->rank);
+    check_peers(c, joined);
     const std::int64_t ranks = std::ssize(joined);
     const std::int64_t in = c.kind == CollectiveKind::all_gather ? c.from.rows * ranks : c.from.rows;
     const std::int64_t out = c.kind == CollectiveKind::reduce_scatter ? c.to.rows * ranks : c.to.rows;
@@ -430,6 +431,19 @@ class FormatCheck::Rules {
     if (c.codec) check_codec(c, from.type);
     if (const std::string broken = groups_.add(c, joined, from.type, place_->rank); !broken.empty())
       refuse(Fault::malformed, "{}", broken);
+  }
+
+  void check_peers(const Collective& c, const std::vector<int>& joined) {
+    for (const auto& [peer, what] : {std::pair{c.send_to, "sends to"}, {c.receive_from, "receives from"}}) {
+      if (c.kind != CollectiveKind::send_receive) {
+        expect(peer == -1, "a collective of kind {} {} rank {}: only a send_receive does so", name_of(c.kind), what,
+               peer);
+        continue;
+      }
+      expect(std::find(joined.begin(), joined.end(), peer) != joined.end() && peer != place_->rank,
+             "a send_receive {} rank {}: it must be one of ranks {}, and not its own", what, peer,
+             fmt::join(joined, ", "));
+    }
   }
 
   void check_codec(const Collective& c, Type type) {

@@ -73,6 +73,39 @@ Graph::Graph(const Plan& plan) : plan_(plan) {
     std::sort(signal.makers.begin(), signal.makers.end(),
               [](const Maker& x, const Maker& y) { return x.made > y.made; });
   visited_.resize(nodes_.size());
+  link_exchanges();
+}
+
+void Graph::link_exchanges() {
+  for (const std::vector<TaskId>& parts : collectives_) {
+    std::map<int, TaskId> part_of;
+    for (const TaskId part : parts) part_of[nodes_[part].rank] = part;
+    for (const TaskId part : parts) {
+      const auto& work = std::get<Collective>(nodes_[part].task->work);
+      if (work.kind != CollectiveKind::send_receive) break;
+      nodes_[part].source = part_of.at(work.receive_from);
+      nodes_[part].target = part_of.at(work.send_to);
+    }
+  }
+}
+
+template <typename F>
+void Graph::for_each_before(TaskId task, F&& f) const {
+  const TaskNode& node = nodes_[task];
+  if (node.source == no_task && node.collective >= 0) {
+    for (const TaskId part : collectives_[static_cast<std::size_t>(node.collective)]) f(part);
+    return;
+  }
+  f(task);
+  if (node.source != no_task) f(node.source);
+}
+
+template <typename F>
+void Graph::for_each_behind(TaskId task, F&& f) const {
+  const TaskNode& node = nodes_[task];
+  if (node.target == no_task) return for_each_before(task, f);
+  f(task);
+  f(node.target);
 }
 
 std::uint32_t Graph::wait_node(std::uint32_t signal, std::uint32_t count) {
@@ -261,7 +294,8 @@ void Graph::compute_entered() {
   entered_end_.resize(nodes_.size());
   entered_leave_.resize(plan_.ranks.size());
   for (std::size_t i = 0; i < order_.size();) {
-    // The parts of a collective follow each other, and each knows what all know.
+    // The parts of a collective follow each other, and each knows what all know; or, in a send_receive, what it and its
+    // source know.
     std::size_t end = i + 1;
     const std::int32_t collective = nodes_[order_[i]].collective;
     if (collective >= 0) end = i + collectives_[static_cast<std::size_t>(collective)].size();
@@ -281,9 +315,15 @@ void Graph::compute_entered() {
       entered_end_[id] = all;
       shared |= all;
     }
+    std::vector<RankMask> received;
+    for (std::size_t j = i; j < end; ++j)
+      if (const TaskId source = nodes_[order_[j]].source; source != no_task) received.push_back(entered_end_[source]);
     for (std::size_t j = i; j < end; ++j) {
       const TaskId id = order_[j];
-      if (collective >= 0) entered_end_[id] = shared;
+      if (!received.empty())
+        entered_end_[id] |= received[j - i];
+      else if (collective >= 0)
+        entered_end_[id] = shared;
       entered_leave_[index(nodes_[id].rank)] |= entered_end_[id];
     }
     i = end;
@@ -305,21 +345,17 @@ void Graph::compute_holds() {
       const TaskId id = order_[j];
       const TaskNode& node = nodes_[id];
       RankMask mask = bit(node.rank);
-      if (node.next != no_task) {
-        const std::int32_t next = nodes_[node.next].collective;
-        // What comes before a part of a collective comes before the end of all its parts.
-        if (next < 0)
-          mask |= holds_[node.next];
-        else
-          for (TaskId part : collectives_[static_cast<std::size_t>(next)]) mask |= holds_[part];
-      }
+      if (node.next != no_task) for_each_behind(node.next, [&](TaskId part) { mask |= holds_[part]; });
       for (std::size_t p = node.task->posts.size(); p > 0; --p) mask |= held_by(id, p - 1);
       holds_[id] = mask;
       shared |= mask;
     }
     for (std::size_t j = begin; j < i; ++j)
       for_each_wait(order_[j], [&](const Wait&, std::uint32_t w) {
-        wait_nodes_[w].holds |= collective >= 0 ? shared : holds_[order_[j]];
+        const TaskNode& node = nodes_[order_[j]];
+        wait_nodes_[w].holds |= node.target != no_task ? holds_[order_[j]] | holds_[node.target]
+                                : collective >= 0      ? shared
+                                                       : holds_[order_[j]];
       });
     i = begin;
   }
@@ -362,12 +398,10 @@ bool Graph::search(TaskId first, TaskId second, const Moment& moment) {
     });
   };
   const auto expand_all = [&](TaskId id, const Moment& m) {
-    const std::int32_t collective = nodes_[id].collective;
-    if (collective < 0) return expand(id, m);
-    for (TaskId part : collectives_[static_cast<std::size_t>(collective)]) expand(part, m);
+    for_each_before(id, [&](TaskId part) { expand(part, m); });
   };
-  // A collective's result is ordered after all ranks' waits; the read of one rank's source after its own only, which
-  // the caller asks for with moment.all = false.
+  // A collective's result is ordered after all ranks' waits (a send_receive's after two ranks'); the read of one rank's
+  // source after its own only, which the caller asks for with moment.all = false.
   if (moment.all)
     expand_all(second, moment);
   else

@@ -31,7 +31,8 @@ struct TaskNode {
   std::uint32_t first_wait = 0;  // into wait_nodes_of
   std::uint32_t first_post = 0;  // into the ordinals of posts
   std::uint32_t position = 0;  // in an order that one worker per queue can run; the parts of a collective share theirs
-  std::int32_t collective = -1;  // index of the collective that it is part of
+  std::int32_t collective = -1;               // index of the collective that it is part of
+  TaskId source = no_task, target = no_task;  // a part of a send_receive: the parts that it receives from and sends to
 };
 
 /// The part of a task that an access belongs to: which of the task's waits come before it.
@@ -121,6 +122,13 @@ class Graph {
   bool search(TaskId first, TaskId second, const Moment& moment);
   template <typename F>
   void for_each_wait(TaskId task, F&& f) const;
+  void link_exchanges();
+  // The parts of its collective, itself among them, that all have begun when the task ends; that end only after it has
+  // begun. A task that is part of none is alone.
+  template <typename F>
+  void for_each_before(TaskId task, F&& f) const;
+  template <typename F>
+  void for_each_behind(TaskId task, F&& f) const;
 
   const Plan& plan_;
   std::vector<TaskNode> nodes_;

@@ -28,7 +28,8 @@ std::string CollectiveGroups::add(const Collective& c, const std::vector<int>& j
   if (group.backend != c.backend || group.codec != c.codec)
     return fmt::format("collective group {} runs by {}{} here, but by {}{} elsewhere", c.group, name_of(c.backend),
                        codec_text(c.codec), name_of(group.backend), codec_text(group.codec));
-  if (!group.seen.insert(rank).second) return fmt::format("collective group {} appears twice on this rank", c.group);
+  if (!group.seen.insert({rank, {c.send_to, c.receive_from}}).second)
+    return fmt::format("collective group {} appears twice on this rank", c.group);
   return "";
 }
 
@@ -37,6 +38,13 @@ std::string CollectiveGroups::missing() const {
     for (const int rank : group.ranks)
       if (!group.seen.contains(rank))
         return fmt::format("rank {} does not take part in collective {}, which joins it", rank, number);
+  for (const auto& [number, group] : groups_) {
+    if (group.kind != CollectiveKind::send_receive) continue;
+    for (const auto& [rank, peers] : group.seen)
+      if (const int source = group.seen.at(peers.first).second; source != rank)
+        return fmt::format("rank {} sends to rank {} in collective {}, which receives from rank {} there", rank,
+                           peers.first, number, source);
+  }
   return "";
 }
 

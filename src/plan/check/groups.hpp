@@ -2,8 +2,8 @@
 #pragma once
 
 #include <map>
-#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "imbrex/plan.hpp"
@@ -15,7 +15,8 @@ class CollectiveGroups {
   /// A part on `rank`, whose regions have that type; `joined`: the ranks of its collective. The rule that it breaks, or
   /// "".
   std::string add(const Collective& c, const std::vector<int>& joined, Type type, int rank);
-  /// Names a rank without a part in a collective that joins it, once all parts have come; or "".
+  /// Once all parts have come: names a rank without a part in a collective that joins it, or one that sends to a rank
+  /// which receives from another; or "".
   std::string missing() const;
 
  private:
@@ -26,7 +27,7 @@ class CollectiveGroups {
     std::vector<int> ranks;
     Backend backend;
     std::optional<CodecPair> codec;
-    std::set<int> seen;
+    std::map<int, std::pair<int, int>> seen;  // by rank: where it sends, and from where it receives
   };
   std::map<int, Group> groups_;
 };

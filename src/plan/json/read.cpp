@@ -50,12 +50,14 @@ Reduction reduction_of(const plan::Node& n) {
 }
 
 Collective collective_of(const plan::Node& n) {
-  n.only({"kind", "backend", "group", "from", "to", "ranks", "codec"});
+  n.only({"kind", "backend", "group", "from", "to", "ranks", "codec", "send_to", "receive_from"});
   Collective collective{
       n["kind"].name(parse_collective_kind), n["group"].integer<int>(), region_of(n["from"]), region_of(n["to"]), {}};
   if (n.has("ranks")) n["ranks"].each([&](const plan::Node& rank) { collective.ranks.push_back(rank.integer<int>()); });
   if (n.has("backend")) collective.backend = n["backend"].name(parse_backend);
   if (n.has("codec")) collective.codec = n["codec"].name(parse_codec_pair);
+  if (n.has("send_to")) collective.send_to = n["send_to"].integer<int>();
+  if (n.has("receive_from")) collective.receive_from = n["receive_from"].integer<int>();
   return collective;
 }
 

@@ -119,6 +119,8 @@ class Writer {
     }
     if (c.backend != Backend::nccl) put(", \"backend\": \"{}\"", name_of(c.backend));
     if (c.codec) put(", \"codec\": \"{}\"", name_of(*c.codec));
+    if (c.send_to != -1) put(", \"send_to\": {}", c.send_to);
+    if (c.receive_from != -1) put(", \"receive_from\": {}", c.receive_from);
     put("}}");
   }
   void write(const Product& product) {

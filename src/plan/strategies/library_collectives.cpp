@@ -118,8 +118,14 @@ std::vector<LibraryCollectives::Stage> LibraryCollectives::stages(int rank, std:
       stages.push_back({CollectiveKind::all_to_all, false, between(staged_, 0, from.rows), to});
       break;
     }
+    case CollectiveKind::send_receive: break;  // joins two ranks each, which lie where they lie
   }
   return stages;
+}
+
+int LibraryCollectives::next_group(std::int64_t chunks) const {
+  const std::int64_t a_chunk = flat() ? 1 : most_stages(nodes_) * std::max(nodes_, places_);
+  return base::narrow<int>((first_chunk_ + chunks) * a_chunk, "collectives");
 }
 
 void LibraryCollectives::add(int rank, std::size_t chunk, const Region& from, const Region& to, std::vector<Wait> waits,

@@ -38,6 +38,9 @@ class LibraryCollectives {
   void add(int rank, std::size_t chunk, const Region& from, const Region& to, std::vector<Wait> waits,
            std::vector<Post> posts);
 
+  /// The first number that none of the collectives of so many chunks has.
+  int next_group(std::int64_t chunks) const;
+
  private:
   struct Stage;
 

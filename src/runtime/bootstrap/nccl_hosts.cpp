@@ -26,7 +26,8 @@ std::string set_to(const Environment& environment, Key key) {
 
 std::string captured_refusal(const std::string& is) {
   return fmt::format(
-      "{}: with buffers of captured calls registered, NCCL's all-to-all has been seen to hang in graphs; set "
+      "{}: with buffers of captured calls registered, NCCL's sends, in an all-to-all, have been seen to hang in "
+      "graphs; set "
       "NCCL_GRAPH_REGISTER=0 before the process first uses NCCL, as `imbrex launch` does",
       is);
 }
@@ -50,8 +51,9 @@ std::string refusal_of_nccl(const Environment& environment) {
       set_to(environment, Key::nccl_nvls_enable));
 }
 
-// NOTE: an all-to-all of some MiB in a captured graph never ended (NCCL 2.28.3, four processes).
-std::string refusal_of_captured_all_to_all(const Environment& environment) {
+// NOTE: an all-to-all of some MiB in a captured graph never ended (NCCL 2.28.3, four processes). NCCL makes it of
+// sends.
+std::string refusal_of_captured_sends(const Environment& environment) {
   if (environment.text(Key::nccl_graph_register) == "0") return {};
   return captured_refusal(set_to(environment, Key::nccl_graph_register));
 }
@@ -61,7 +63,7 @@ std::string expect_nccl_environment(World& world) {
     const Environment environment = base::environment_now();
     const std::string refusal = refusal_of_nccl(environment);
     IMBREX_EXPECTS(refusal.empty(), "{}", refusal);
-    return Terms("the use of NCCL").tell(refusal_of_captured_all_to_all(environment).empty() ? 1 : 0);
+    return Terms("the use of NCCL").tell(refusal_of_captured_sends(environment).empty() ? 1 : 0);
   });
   const auto without = std::find(captures.begin(), captures.end(), 0);
   if (without == captures.end()) return {};

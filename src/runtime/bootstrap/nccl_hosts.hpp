@@ -21,11 +21,11 @@ Variables nccl_variables();
 /// Why Imbrex does not use NCCL in a process of that environment; empty if it does.
 std::string refusal_of_nccl(const base::Environment& environment);
 
-/// Why it captures no all-to-all of NCCL's; empty if it does.
-std::string refusal_of_captured_all_to_all(const base::Environment& environment);
+/// Why it captures no sends of NCCL's, as in an all-to-all; empty if it does.
+std::string refusal_of_captured_sends(const base::Environment& environment);
 
 /// Collective, before NCCL is used. Throws Error(invalid_input), on every rank, if one must not use it. Returns why
-/// all-to-alls are not captured, the same on every rank; empty if they are.
+/// sends are not captured, the same on every rank; empty if they are.
 std::string expect_nccl_environment(World& world);
 
 /// Names and values for one rank, where ranks that are processes share GPUs. NCCL takes no two ranks of one host on one

@@ -186,9 +186,16 @@ void LibrarySteps::collective(const Collective& c, runtime::Communicator* commun
       case CollectiveKind::reduce_scatter: return with.reduce_scatter(from, to, out, type, stream);
       case CollectiveKind::all_reduce: return with.all_reduce(from, to, in, type, stream);
       case CollectiveKind::all_to_all: return with.all_to_all(from, to, in / ranks, type, stream);
+      case CollectiveKind::send_receive: break;  // not among all ranks
     }
   };
-  if (c.codec && c.kind == CollectiveKind::all_reduce)
+  if (c.kind == CollectiveKind::send_receive) {
+    const std::vector<int> joined = ranks_of(c, plan_);
+    const auto place = [&](int rank) {
+      return base::narrow<int>(std::find(joined.begin(), joined.end(), rank) - joined.begin(), "ranks");
+    };
+    communicator->send_receive(from, place(c.send_to), to, place(c.receive_from), in, type, stream);
+  } else if (c.codec && c.kind == CollectiveKind::all_reduce)
     own_->all_reduce(from, to, static_cast<std::int64_t>(in), type, *c.codec, stream);
   else if (c.codec)
     own_->exchange(ExchangeKind::reduce_scatter, from, to, static_cast<std::int64_t>(out), type,

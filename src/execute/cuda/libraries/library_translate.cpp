@@ -69,6 +69,9 @@ class LibraryTranslation {
           IMBREX_EXPECTS(work.backend == Backend::nccl || buffer(work.from).type != Type::e4m3,
                          "{}: Imbrex' own collectives do not take e4m3 yet; NCCL's do (backend nccl)",
                          task_name(plan_, rank, q, t));
+          IMBREX_EXPECTS(work.backend == Backend::nccl || work.kind != CollectiveKind::send_receive,
+                         "{}: no kernel of Imbrex' own is a send_receive; NCCL has it (backend nccl)",
+                         task_name(plan_, rank, q, t));
           parts[ranks_of(work, plan_)].push_back({&work, task_name(plan_, rank, q, t)});
         }
       }

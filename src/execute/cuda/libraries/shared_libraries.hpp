@@ -43,8 +43,8 @@ class SharedLibraries {
   /// What a collective of the plan needs that is not there, in words; empty if nothing.
   std::string lacks(const Plan& plan) const;
 
-  /// Why all-to-alls of the communicators are not captured, the same on every rank; empty if they are.
-  const std::string& why_no_captured_all_to_all() const { return why_no_captures_; }
+  /// Why sends of the communicators, as in an all-to-all, are not captured, the same on every rank; empty if they are.
+  const std::string& why_no_captured_sends() const { return why_no_captures_; }
 
   /// Collective, the first time: Imbrex' own collectives, of all ranks.
   CudaCollectives& collectives();

@@ -203,4 +203,13 @@ void Communicator::all_to_all(const void* from, void* to, std::size_t count, Typ
   check(n.group_end(), "ncclGroupEnd");
 }
 
+void Communicator::send_receive(const void* from, int target, void* to, int source, std::size_t count, Type type,
+                                cudaStream_t stream) {
+  const Nccl& n = nccl();
+  check(n.group_start(), "ncclGroupStart");
+  check(n.send(from, count, type_of(type), target, comm(), stream), "ncclSend");
+  check(n.receive(to, count, type_of(type), source, comm(), stream), "ncclRecv");
+  check(n.group_end(), "ncclGroupEnd");
+}
+
 }  // namespace imbrex::runtime

@@ -60,6 +60,10 @@ class Communicator {
   void reduce_scatter(const void* from, void* to, std::size_t count, Type type, cudaStream_t stream);
   void all_reduce(const void* from, void* to, std::size_t count, Type type, cudaStream_t stream);
   void all_to_all(const void* from, void* to, std::size_t count, Type type, cudaStream_t stream);
+  /// `from` goes to the rank at place `target` of those that it joins, `to` comes from the one at `source`; neither is
+  /// this one.
+  void send_receive(const void* from, int target, void* to, int source, std::size_t count, Type type,
+                    cudaStream_t stream);
 
   /// Throws Error(runtime_failure) if a collective failed since.
   void check() const;
