@@ -347,6 +347,11 @@ imbrex_status imbrex_embedding_run(imbrex_embedding* embedding, const imbrex_ope
 imbrex_status imbrex_embedding_update(imbrex_embedding* embedding, const imbrex_operand* operands, size_t count,
                                       float rate, void* stream) IMBREX_NOEXCEPT;
 
+/// This rank refuses its next call, lookup or update, for `reason`, which its peers' call fails with where they are on
+/// the CPU; on GPUs their world fails with it if they take the call. For callers that check more than the library does:
+/// a rank that stayed away would be waited for. Returns the refusal, IMBREX_INVALID_INPUT.
+imbrex_status imbrex_embedding_refuse(imbrex_embedding* embedding, const char* reason) IMBREX_NOEXCEPT;
+
 /// Collective: waits for the calls. `ignored`, the indices that were no rows, of all ranks since the last report, may
 /// be NULL. Fails on every rank where misfits are not ignored and a GPU found some.
 imbrex_status imbrex_embedding_report(imbrex_embedding* embedding, int64_t* ignored) IMBREX_NOEXCEPT;

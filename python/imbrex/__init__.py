@@ -8,6 +8,7 @@ PyTorch.
 from __future__ import annotations
 
 from ._doctor import doctor
+from ._embeddings import EmbeddingAllToAll, EmbeddingShard, EmbeddingTable, Placement, place_tables
 from ._errors import Error, InvalidInput
 from ._operators import (
     all_gather_matmul,
@@ -22,9 +23,13 @@ from ._report import Report
 from ._world import World
 
 __all__ = [
+    "EmbeddingAllToAll",
+    "EmbeddingShard",
+    "EmbeddingTable",
     "Error",
     "InvalidInput",
     "PackedLayout",
+    "Placement",
     "Report",
     "World",
     "all_gather_matmul",
@@ -35,6 +40,7 @@ __all__ = [
     "matmul_all_reduce_packed",
     "matmul_all_to_all",
     "matmul_reduce_scatter",
+    "place_tables",
     "put_back",
 ]
 

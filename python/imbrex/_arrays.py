@@ -10,11 +10,28 @@ import numpy as np
 from . import _c
 from ._errors import InvalidInput
 
-_TYPES = {"bfloat16": _c.BF16, "float16": _c.FP16, "float32": _c.FP32, "float8_e4m3fn": _c.E4M3}
+_TYPES = {
+    "bfloat16": _c.BF16,
+    "float16": _c.FP16,
+    "float32": _c.FP32,
+    "float8_e4m3fn": _c.E4M3,
+    "uint8": _c.INT8,
+    "int32": _c.INT32,
+    "int64": _c.INT64,
+}
+FLOATS = ("float32", "float16", "bfloat16", "float8_e4m3fn")
 NAMES = ("bf16", "fp16", "fp32", "e4m3")
 
 # DLPack's numbers: (code, bits) of the types, and the kinds of devices.
-_DL_TYPES = {(2, 32): _c.FP32, (2, 16): _c.FP16, (4, 16): _c.BF16, (10, 8): _c.E4M3}
+_DL_TYPES = {
+    (2, 32): "float32",
+    (2, 16): "float16",
+    (4, 16): "bfloat16",
+    (10, 8): "float8_e4m3fn",
+    (1, 8): "uint8",
+    (0, 32): "int32",
+    (0, 64): "int64",
+}
 _DL_CPU, _DL_CUDA, _DL_CUDA_HOST = 1, 2, 3
 _DL_LEGACY_STREAM = 1
 
@@ -41,9 +58,22 @@ _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, 
 class Array:
     """An array's memory, which is kept alive as long as this is."""
 
-    def __init__(self, name: str, source: Any, *, stream: int | None = None, writes: bool = False) -> None:
-        """Reads shape, strides, type and device of `source`. Raises InvalidInput for what Imbrex does not take."""
-        self.name, self.source = name, source
+    def __init__(
+        self,
+        name: str,
+        source: Any,
+        *,
+        stream: int | None = None,
+        writes: bool = False,
+        takes: tuple[str, ...] = FLOATS,
+        may_be_empty: bool = False,
+    ) -> None:
+        """
+        Reads shape, strides, type and device of `source`.
+
+        Raises InvalidInput for what Imbrex does not take: of dtypes, those that `takes` does not name.
+        """
+        self.name, self.source, self.takes = name, source, takes
         if isinstance(source, np.ndarray):
             self._from_numpy(source, writes)
         elif hasattr(source, "__dlpack__") and hasattr(source, "__dlpack_device__"):
@@ -52,15 +82,13 @@ class Array:
             raise InvalidInput(f"{name} is a {type(source).__name__}: it must be a NumPy array, or speak DLPack")
         if len(self.shape) > _c.MOST_DIMS:
             raise InvalidInput(f"{name} has {len(self.shape)} dimensions: at most {_c.MOST_DIMS}")
-        if 0 in self.shape:
+        if 0 in self.shape and not may_be_empty:
             raise InvalidInput(f"{name} has shape {self.shape}: no dimension may be 0")
 
     def _from_numpy(self, source: np.ndarray[Any, Any], writes: bool) -> None:
         name = source.dtype.name
-        if name not in _TYPES or not source.dtype.isnative:
-            raise InvalidInput(
-                f"{self.name} is of dtype {source.dtype}: it must be float32, float16, bfloat16 or float8_e4m3fn"
-            )
+        if name not in self.takes or not source.dtype.isnative:
+            raise InvalidInput(f"{self.name} is of dtype {source.dtype}: it must be {self._taken()}")
         if writes and not source.flags.writeable:
             raise InvalidInput(f"{self.name} is read-only: the result is written to it")
         if any(stride % source.itemsize for stride in source.strides):
@@ -79,12 +107,11 @@ class Array:
         wanted = {"stream": stream or _DL_LEGACY_STREAM} if kind == _DL_CUDA else {}
         self.capsule = source.__dlpack__(**wanted)
         tensor = _DLTensor.from_address(_pointer_of(self.capsule, b"dltensor"))
-        if (tensor.code, tensor.bits) not in _DL_TYPES or tensor.lanes != 1:
-            raise InvalidInput(
-                f"{self.name} is of DLPack's type code {tensor.code} with {tensor.bits} bits: it must be float32, "
-                "float16, bfloat16 or float8_e4m3fn"
-            )
-        self.type = _DL_TYPES[(tensor.code, tensor.bits)]
+        name = _DL_TYPES.get((tensor.code, tensor.bits), "")
+        if name not in self.takes or tensor.lanes != 1:
+            told = name or f"DLPack's type code {tensor.code} with {tensor.bits} bits"
+            raise InvalidInput(f"{self.name} is of dtype {told}: it must be {self._taken()}")
+        self.type = _TYPES[name]
         self.device = _c.CUDA if kind == _DL_CUDA else _c.CPU
         self.data = (tensor.data or 0) + tensor.byte_offset
         self.shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
@@ -92,6 +119,10 @@ class Array:
             self.strides = tuple(tensor.strides[i] for i in range(tensor.ndim))
         else:
             self.strides = contiguous_strides(self.shape)
+
+    def _taken(self) -> str:
+        *others, last = self.takes
+        return f"{', '.join(others)} or {last}" if others else last
 
     def view(self, first: int = 0) -> _c.View:
         """The view with dimension `first` in front of the others, as the library works on rows."""
@@ -102,7 +133,7 @@ class Array:
         return result
 
     def lies_by_columns(self) -> bool:
-        """Of two dimensions: whether the first one is the dense one."""
+        """Whether the first of two dimensions is the dense one."""
         return self.strides[1] != 1 and (self.strides[0] == 1 or self.shape[0] == 1)
 
     def matrix(self, first: int) -> _c.View:
@@ -144,16 +175,21 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """NumPy's dtype of that name, of bfloat16 too. Raises InvalidInput where that needs a package that is not there."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise InvalidInput("out is missing: without the package ml_dtypes NumPy has no bfloat16 for it") from None
+    return np.dtype(ml_dtypes.bfloat16)  # type: ignore[no-any-return,unused-ignore]
+
+
 def empty_beside(like: Array, shape: tuple[int, ...], kind: int, first: int = 0) -> Any:
     """A NumPy array for a result; for other libraries' arrays the caller gives `out`."""
     if not isinstance(like.source, np.ndarray):
         raise InvalidInput(f"out is missing: it must be given where {like.name} is a {type(like.source).__name__}")
-    dtype = like.source.dtype
-    if kind != like.type:
-        try:
-            import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
-        except ImportError:
-            raise InvalidInput("out is missing: without the package ml_dtypes NumPy has no bfloat16 for it") from None
-        dtype = np.dtype(ml_dtypes.bfloat16)
+    dtype = like.source.dtype if kind == like.type else numpy_dtype("bfloat16")
     order = [first, *(i for i in range(len(shape)) if i != first)]
     return np.moveaxis(np.empty([shape[i] for i in order], dtype), 0, first)

@@ -24,6 +24,10 @@ from ._errors import error_of
 from ._library import library
 
 BF16, FP16, FP32, E4M3 = range(4)
+INT8, INT32, INT64 = range(16, 19)
+ROWS_FP32, ROWS_FP16, ROWS_BF16, ROWS_INT8 = range(4)
+POOLING_SUM, POOLING_MEAN = range(2)
+NO_OPTIMIZER, SGD, ROW_WISE_ADAGRAD = range(3)
 AUTOMATIC, CPU, CUDA = range(3)
 SCALES_NONE, SCALES_TENSOR, SCALES_ROW = range(3)
 ALL_GATHER_GEMM, GEMM_REDUCE_SCATTER, GEMM_ALL_REDUCE, GEMM_ALL_TO_ALL = range(4)
@@ -154,6 +158,40 @@ class RmsNormOptions(Structure):
     )
 
 
+class Table(Structure):
+    """imbrex_table."""
+
+    _fields_ = (("rows", c_int64), ("dim", c_int32), ("reserved", c_int32), ("hotness", c_double))
+
+
+class TableShard(Structure):
+    """imbrex_table_shard."""
+
+    _fields_ = (("table", c_int32), ("rank", c_int32), ("begin", c_int32), ("end", c_int32))
+
+
+class EmbeddingShape(Structure):
+    """imbrex_embedding_shape."""
+
+    _fields_ = (
+        ("size", c_size_t),
+        ("tables", POINTER(Table)),
+        ("table_count", c_uint64),
+        ("shards", POINTER(TableShard)),
+        ("shard_count", c_uint64),
+        ("batch", c_int64),
+        ("rows", c_int32),
+        ("pooling", c_int32),
+        ("index_type", c_int32),
+        ("out", c_int32),
+        ("weighted", c_int32),
+        ("ignore_misfits", c_int32),
+        ("optimizer", c_int32),
+        ("reserved", c_int32),
+        ("epsilon", POINTER(c_float)),
+    )
+
+
 class ReportFields(Structure):
     """imbrex_report."""
 
@@ -193,6 +231,19 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "operator_codec_report": (c_int32, (c_void_p, c_void_p, POINTER(ReportFields))),
     "operator_packed_layout": (c_int32, (c_void_p, POINTER(PackedLayoutFields))),
     "put_back": (c_int32, (c_int32, POINTER(PackedLayoutFields), POINTER(Operand), c_size_t, c_float, c_void_p)),
+    "place_tables": (
+        c_int32,
+        (POINTER(EmbeddingShape), c_int32, c_int64, POINTER(TableShard), POINTER(c_uint64), POINTER(c_double)),
+    ),
+    "embedding_make": (c_int32, (c_void_p, POINTER(EmbeddingShape), POINTER(OperatorOptions), POINTER(c_void_p))),
+    "embedding_destroy": (c_int32, (c_void_p,)),
+    "embedding_shards": (c_int32, (c_void_p, POINTER(POINTER(TableShard)), POINTER(c_uint64))),
+    "embedding_run": (c_int32, (c_void_p, POINTER(Operand), c_size_t, c_void_p)),
+    "embedding_update": (c_int32, (c_void_p, POINTER(Operand), c_size_t, c_float, c_void_p)),
+    "embedding_refuse": (c_int32, (c_void_p, c_char_p)),
+    "embedding_report": (c_int32, (c_void_p, POINTER(c_int64))),
+    "embedding_check": (c_int32, (c_void_p,)),
+    "embedding_device": (c_int32, (c_void_p,)),
     "all_reduce_make": (c_int32, (c_void_p, c_int64, c_int32, POINTER(AllReduceOptions), POINTER(c_void_p))),
     "all_reduce_rms_norm_make": (
         c_int32,

@@ -84,12 +84,24 @@ EmbeddingShape shape_of(const imbrex_embedding_shape* given) {
   return shape;
 }
 
-// Where it is refused here, every rank's call is: on the CPU the ranks come together in each.
+// This rank's next call is refused: by every rank on the CPU, where the ranks come together in each.
+void refuse(EmbeddingObject& object, const Error& error) {
+  if (object.op->device() == Device::cuda) object.calls.refuse(error);
+  World& world = *object.member.world().world;
+  object.calls.make([&] { return converted(world, [&]() -> int { throw error; }); },
+                    [](int) { return runtime::Terms("a call of an embedding"); }, [](int) {});
+}
+
 template <typename Call>
 void call_embedding(EmbeddingObject& object, const imbrex_operand* operands, std::size_t count, Call&& run) {
-  if (object.op->device() == Device::cuda) return call(object.calls, operands, count, std::forward<Call>(run));
-  const CallOperands given =
-      converted(*object.member.world().world, [&] { return CallOperands(operands, count); });
+  const CallOperands given = [&] {
+    try {
+      return CallOperands(operands, count);
+    } catch (const Error& error) {
+      refuse(object, error);
+      throw;
+    }
+  }();
   run(Operands(given.list()));
 }
 
@@ -193,6 +205,13 @@ imbrex_status imbrex_embedding_update(imbrex_embedding* embedding, const imbrex_
     c::EmbeddingObject& object = c::embedding_of(embedding);
     c::call_embedding(object, operands, count,
                       [&](const Operands& given) { object.op->update(given, rate, static_cast<CudaStream>(stream)); });
+  });
+}
+
+imbrex_status imbrex_embedding_refuse(imbrex_embedding* embedding, const char* reason) noexcept {
+  return guarded([&] {
+    const Error error(ErrorCode::invalid_input, reason != nullptr ? reason : "reason is null");
+    c::refuse(c::embedding_of(embedding), error);
   });
 }
 

@@ -70,6 +70,9 @@ STRUCTURES = {
     "imbrex_rms_norm_options": _c.RmsNormOptions,
     "imbrex_report": _c.ReportFields,
     "imbrex_packed_layout": _c.PackedLayoutFields,
+    "imbrex_table": _c.Table,
+    "imbrex_table_shard": _c.TableShard,
+    "imbrex_embedding_shape": _c.EmbeddingShape,
 }
 
 
@@ -84,6 +87,11 @@ def test_structures_are_those_of_the_header(tmp_path):
             expected.append(getattr(structure, field).offset)
     numbers = [
         ("IMBREX_E4M3", _c.E4M3),
+        ("IMBREX_INT8", _c.INT8),
+        ("IMBREX_INT64", _c.INT64),
+        ("IMBREX_ROWS_INT8", _c.ROWS_INT8),
+        ("IMBREX_POOLING_MEAN", _c.POOLING_MEAN),
+        ("IMBREX_ROW_WISE_ADAGRAD", _c.ROW_WISE_ADAGRAD),
         ("IMBREX_CUDA", _c.CUDA),
         ("IMBREX_SCALES_ROW", _c.SCALES_ROW),
         ("IMBREX_GEMM_ALL_TO_ALL", _c.GEMM_ALL_TO_ALL),
