@@ -7,6 +7,7 @@
 
 namespace {
 
+using namespace imbrex;
 using namespace imbrex::embedding;
 
 thread_local std::string message;

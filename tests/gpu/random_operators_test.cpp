@@ -64,9 +64,9 @@ Case random_case(Random& random, int ranks) {
   c.exact = p.type == Type::fp32;
   if (random.chance(0.5)) test::add_pitches(random, p, 16);
   const Strategy strategy = random_strategy(random, p);
-  c.options = test::options_of(strategy, Transport::store, random.chance(0.5) ? 7 : 0);
+  c.options = test::options_of(strategy, Transport::store, 7);
   c.options.cuda.heap_bytes = std::size_t{1} << 26;
-  if (strategy != Strategy::fused) c.options.knobs = Knobs{.chunks = static_cast<int>(random.between(1, 3))};
+  if (strategy != Strategy::fused) c.options.knobs = Knobs{.chunks = static_cast<int>(random.between(1, 3)), .kept_free = 8};
   c.options.knobs->partial = output_type(p.type);
   c.any_m = random.chance(0.6);
   const std::int64_t unit = plan::splits_m(p.op) ? p.ranks : 1;

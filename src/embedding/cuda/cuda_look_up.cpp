@@ -34,6 +34,8 @@ namespace {
 
 // Bytes that a warp gathers and stores between two looks at what is left.
 constexpr std::uint32_t usual_item_bytes = 16384;
+// What the second level holds beside rows of other tables.
+constexpr std::uint64_t small_bytes = 16 << 20;
 // None leaves first: popular rows of large tables come again, too.
 constexpr std::int64_t usual_kept_bytes = std::numeric_limits<std::int64_t>::max();
 
@@ -112,7 +114,11 @@ CudaLookUp::Cutting CudaLookUp::cut(int columns) const {
                  most_pieces);
   IMBREX_EXPECTS((shape_.batch + shape_.ranks * shape_.slices) * count <= most_rows,
                  "batch = {} with {} pieces of tables: at most {} sums", shape_.batch, count, most_rows);
-  Cutting made{cuda::raw_memory(pieces.size() * sizeof(Piece)), static_cast<std::uint32_t>(count), columns};
+  const auto large = std::stable_partition(pieces.begin(), pieces.end(), [](const Piece& piece) {
+    return std::uint64_t{piece.count} * piece.pitch <= small_bytes;
+  });
+  Cutting made{cuda::raw_memory(pieces.size() * sizeof(Piece)), static_cast<std::uint32_t>(count),
+               static_cast<std::uint32_t>(large - pieces.begin()), columns};
   IMBREX_CUDA_TRY(cudaMemcpy(made.pieces.get(), pieces.data(), pieces.size() * sizeof(Piece), cudaMemcpyHostToDevice));
   return made;
 }
@@ -128,7 +134,7 @@ void CudaLookUp::launch(const Bags& bags, void* const* parts, cudaStream_t strea
   const Cutting& cutting = wide_.pieces != nullptr && aligned ? wide_ : narrow_;
   LookUpArgs args{};
   args.pieces = static_cast<const Piece*>(cutting.pieces.get());
-  args.piece_count = cutting.count;
+  args.piece_count = cutting.count, args.small_pieces = cutting.small;
   args.indices = bags.indices, args.offsets = bags.offsets, args.weights = bags.weights;
   args.progress = static_cast<Progress*>(progress_.get()), args.findings = static_cast<Findings*>(findings_.get());
   args.out_pitch = static_cast<std::uint64_t>(shape_.pitch) * size_of(shape_.out);

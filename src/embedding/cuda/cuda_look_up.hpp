@@ -60,7 +60,8 @@ class CudaLookUp {
   struct Cutting {
     cuda::RawMemory pieces;
     std::uint32_t count = 0;
-    int columns = 0;  // that a lane holds
+    std::uint32_t small = 0;  // the first ones, of tables that the second level holds
+    int columns = 0;          // that a lane holds
   };
   Cutting cut(int columns) const;
 

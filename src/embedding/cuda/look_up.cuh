@@ -9,8 +9,8 @@
 // Protocol. Items are ordered by (destination, slice): slice by slice of the peers, beginning behind this rank, its own
 // part last. A warp that leaves a slice fences for the GPU and adds how many of its items it has done; who completes
 // the slice fences for the system and adds to the slice's counter at its owner. Both fences order all stores of the
-// slice before the post, as each sees the ones before it. Items of one slice are not in order of tables: those of
-// tables that the second level holds mix with those that come from memory.
+// slice before the post, as each sees the ones before it. In a slice, items of large tables
+// come table by table, and those of small ones in between.
 #pragma once
 
 #include "embedding/cuda/look_up_args.hpp"
@@ -77,6 +77,14 @@ __device__ void cut_items(const LookUpArgs& a, const Cut& cut, unsigned long lon
     if (threadIdx.x == 0) cut.first[a.piece_count] = before;
   }
   __syncthreads();
+}
+
+/// Which item comes at `place` of a slice. Items of large tables come table by table, whose popular rows have the
+/// caches to themselves meanwhile; in between come the first `small` ones, whose tables the second level holds anyway.
+__device__ __forceinline__ std::uint32_t in_turn(std::uint32_t place, std::uint32_t small, std::uint32_t all) {
+  const auto before = static_cast<std::uint32_t>(std::uint64_t{place} * small / all);
+  const auto behind = static_cast<std::uint32_t>((std::uint64_t{place} + 1) * small / all);
+  return behind > before ? before : small + place - before;
 }
 
 /// The last place of `values` from `begin` to `end` whose value is at most `value`; the first one is.
@@ -282,9 +290,7 @@ __global__ void __launch_bounds__(look_up_threads, 3) look_up(const __grid_const
         break;
       }
     }
-    // A prime that no count of items is as large as: every item of the slice once, and those of all pieces side by
-    // side.
-    const auto turn = static_cast<std::uint32_t>(std::uint64_t{item % slice_items} * 2654435761u % slice_items);
+    const std::uint32_t turn = in_turn(item % slice_items, cut.first[a.small_pieces], slice_items);
     const std::uint32_t p = last_at_most(cut.first, 0, a.piece_count, turn);
     const Piece piece = a.pieces[p];
     const std::uint32_t slice_end = codec::smaller(a.part_rows, (stop.slice + 1) * a.slice_rows);

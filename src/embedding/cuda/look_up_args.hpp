@@ -66,7 +66,8 @@ struct LookUpArgs {
       done_step;             ///< bytes from row to row of the output, from a slice's counter to the next one's
   std::uint64_t kept_bytes;  ///< rows of larger tables leave the second level first
   std::uint32_t piece_count;
-  std::uint32_t count;  ///< indices
+  std::uint32_t small_pieces;  ///< the first ones, of tables that the second level holds
+  std::uint32_t count;         ///< indices
   std::uint32_t batch;
   std::uint32_t ranks, rank;
   std::uint32_t slices, part_rows, slice_rows;  ///< rows of each rank, and of each slice but its last

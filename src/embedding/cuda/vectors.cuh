@@ -31,13 +31,14 @@ __device__ __forceinline__ std::uint64_t cache_policy(bool goes_first) {
   return goes_first ? first : normal;
 }
 
-// Rows pass by the first level, which keeps indices and offsets. Nothing is read, and all is zero, where `there` is
-// not. NOTE: volatile, so that the loads of all rows in flight stay before the first one's use.
+// The first level keeps rows, too: else the popular ones of a table, which all SMs read at one time, are all asked of a
+// few banks of the second level. Nothing is read, and all is zero, where `there` is not. NOTE: volatile, so that the
+// loads of all rows in flight stay before the first one's use.
 __device__ __forceinline__ void load_words(std::uint32_t (&to)[4], const std::byte* at, std::uint32_t there,
                                            std::uint64_t policy) {
   asm volatile(
       "{.reg .pred p; setp.ne.u32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;\n\t"
-      "@p ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %6;}"
+      "@p ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %6;}"
       : "=&r"(to[0]), "=&r"(to[1]), "=&r"(to[2]), "=&r"(to[3])
       : "l"(at), "r"(there), "l"(policy));
 }
@@ -45,14 +46,14 @@ __device__ __forceinline__ void load_words(std::uint32_t (&to)[2], const std::by
                                            std::uint64_t policy) {
   asm volatile(
       "{.reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;\n\t"
-      "@p ld.global.nc.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], %4;}"
+      "@p ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %4;}"
       : "=&r"(to[0]), "=&r"(to[1])
       : "l"(at), "r"(there), "l"(policy));
 }
 __device__ __forceinline__ void load_words(std::uint32_t (&to)[1], const std::byte* at, std::uint32_t there,
                                            std::uint64_t policy) {
   asm volatile(
-      "{.reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0;\n\t@p ld.global.nc.L1::no_allocate.L2::cache_hint.u32 %0, "
+      "{.reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0;\n\t@p ld.global.nc.L2::cache_hint.u32 %0, "
       "[%1], %3;}"
       : "=&r"(to[0])
       : "l"(at), "r"(there), "l"(policy));
