@@ -94,6 +94,7 @@ void refuse(EmbeddingObject& object, const Error& error) {
 
 template <typename Call>
 void call_embedding(EmbeddingObject& object, const imbrex_operand* operands, std::size_t count, Call&& run) {
+  if (object.op->device() == Device::cuda) return call(object.calls, operands, count, std::forward<Call>(run));
   const CallOperands given = [&] {
     try {
       return CallOperands(operands, count);
@@ -141,7 +142,8 @@ imbrex_status imbrex_embedding_make(imbrex_world* world, const imbrex_embedding_
     std::unique_ptr<c::EmbeddingObject> handle(
         new c::EmbeddingObject{c::Member(object), runtime::calls_of(own), std::move(op), {}, {}});
     for (const int update : {0, 1})
-      for (const EmbeddingOperand& info : c::operands_of(*handle, update)) handle->names[update].emplace_back(info.name);
+      for (const EmbeddingOperand& info : c::operands_of(*handle, update))
+        handle->names[update].emplace_back(info.name);
     *made = static_cast<imbrex_embedding*>(static_cast<void*>(handle.release()));
   });
 }

@@ -8,7 +8,8 @@ namespace imbrex::plan {
 /// sequential: all bags into a workspace, a library's all-to-all, and copies of the columns into their places.
 /// decomposed: the same in `chunks` slices of the batch, the bags on one lane and the rest on another.
 /// fused: bags go straight to their owner's output, blocks of tile_m rows of the batch and all of the rank's tables:
-/// those of other ranks first, beginning with the next rank's, and one post a block. Strategy signaled is refused.
+/// slice by slice those of the other ranks, beginning with the next one's, then its own, and one post a block. Strategy
+/// signaled is refused.
 /// With `nodes`, sequential and decomposed exchange inside each host first; fused has blocks gathered, in `chunks`
 /// slices, on the rank of this host that has the receiver's place in its own, and a library's all-to-all between such
 /// ranks carries them on. Either way each rank sends one message to each other host a slice.
