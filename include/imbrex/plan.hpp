@@ -22,7 +22,7 @@ namespace imbrex {
 
 enum class Strategy : std::uint8_t {
   sequential,  ///< a library's product, then a library's collective
-  decomposed,  ///< the same in chunks, side by side
+  decomposed,  ///< the same in parts, side by side: chunks of the result, or the ranks' blocks of A in a ring
   fused,       ///< tiles of one product wait for, or send, their own data
   signaled,    ///< tiles of one product, in groups; a library's collective for each group (FlashOverlap)
 };
@@ -35,7 +35,8 @@ enum class TileOrder : std::uint8_t {
   naive,         ///< row by row, the same on every rank: the control for measuring what rotation gains
 };
 
-/// How data gets from one rank to another. Library collectives on GPUs are NCCL's; with `store`, Imbrex' own.
+/// How data gets from one rank to another. Library collectives on GPUs are NCCL's; with `store`, Imbrex' own, which
+/// rings do without.
 enum class Transport : std::uint8_t {
   store,  ///< compute workers store straight to the peer: results from a tile's epilogue, operands before the tiles
   push,   ///< a copy run by the sender
@@ -67,22 +68,24 @@ struct Knobs {
   int split_k = 1;             ///< strategy fused: parts of K that a product's tile is cut into, each multiplied by a
                                ///< worker of its own; the last one's tile adds the others' parts, in fp32 and in the
                                ///< order of K. Cuts lie at multiples of 128; more parts than K has of these: one each
-  int chunks = 2;         ///< strategy decomposed: parts that the GEMM is cut into; signaled without `groups`: groups
-                          ///< as equal as can be
-  GroupSizes groups{};    ///< strategy signaled: sizes of the groups, in rows of tiles of every rank's part; where
-                          ///< `packed`, in tiles
-  bool packed = false;    ///< strategy signaled, gemm_all_reduce: tiles of a group are any that follow each other
-                          ///< in the order, and lie one after another; their sums are put back into rows
-  int kept_free = 0;      ///< strategy signaled: SMs that the product leaves to the collectives
-  int nodes = 1;          ///< library collectives: hosts that the ranks lie on, equally many on each, one host's
-                          ///< after another's; with several, what crosses between hosts does so once
-  int library_tile = 0;   ///< library products: of the algorithms that cuBLASLt suggests, the first one with this
-                          ///< tile, by cuBLASLt's number, that cuts K into library_parts; 0, or where it suggests
-                          ///< none such: the first one
-  int library_parts = 1;  ///< see library_tile
-  int own_shift = 0;      ///< column_major: columns by which own tiles run behind the others (all_gather_gemm:
-                          ///< ahead of them), so that what they wait for (send) has time to arrive
-  int abreast = 0;        ///< column_major: owners whose rows run side by side, then the next ones'; 0: all
+  int chunks = 2;              ///< strategy decomposed: parts that the result's rows (of gemm_reduce_scatter and
+                   ///< gemm_all_to_all those of each rank) are cut into; of all_gather_gemm, whose ring has a
+                   ///< step for each rank's block of A, those of a block, 1: it goes whole. No part is empty.
+                   ///< signaled without `groups`: groups as equal as can be
+  GroupSizes groups{};        ///< strategy signaled: sizes of the groups, in rows of tiles of every rank's part; where
+                              ///< `packed`, in tiles
+  bool packed = false;        ///< strategy signaled, gemm_all_reduce: tiles of a group are any that follow each other
+                              ///< in the order, and lie one after another; their sums are put back into rows
+  int kept_free = 0;          ///< strategy signaled: SMs that the product leaves to the collectives
+  int nodes = 1;              ///< library collectives: hosts that the ranks lie on, equally many on each, one host's
+                              ///< after another's; with several, what crosses between hosts does so once
+  int library_tile = 0;       ///< library products: of the algorithms that cuBLASLt suggests, the first one with this
+                              ///< tile, by cuBLASLt's number, that cuts K into library_parts; 0, or where it suggests
+                              ///< none such: the first one
+  int library_parts = 1;      ///< see library_tile
+  int own_shift = 0;          ///< column_major: columns by which own tiles run behind the others (all_gather_gemm:
+                              ///< ahead of them), so that what they wait for (send) has time to arrive
+  int abreast = 0;            ///< column_major: owners whose rows run side by side, then the next ones'; 0: all
   bool span_shards = false;   ///< tiles may cover rows of several ranks (small M); needs a Reducer other than `tile`,
                               ///< and in all_gather_gemm no scales a tensor, of which a tile has one
   bool one_shot = false;      ///< gemm_all_reduce: every rank sends its product to all others
@@ -338,7 +341,8 @@ std::string label(const Task& task);
 // ------------------------------------------------------------------------------------------- making plans
 
 /// A sound plan for `problem`. Throws Error(invalid_input) for an invalid problem, for more tasks than a plan may have,
-/// or a knob out of range or of no meaning for the operator and strategy (transport `store` for all_gather_gemm).
+/// or a knob out of range or of no meaning for the operator and strategy (transport `store` for a decomposed
+/// all_gather_gemm).
 Plan make_plan(const Problem& problem, Strategy strategy, const Knobs& knobs);
 
 // ------------------------------------------------------------------------------------------------ checking

@@ -126,7 +126,7 @@ void add_sequential(const Search& search, std::vector<plan::Candidate>& list) {
 }
 
 void add_decomposed(const Search& search, std::vector<plan::Candidate>& list) {
-  for (const int chunks : {2, 4}) {
+  for (const int chunks : usual_chunks(search.problem.op)) {
     list.push_back({Strategy::decomposed, search.tiles.front()});
     list.back().knobs.chunks = chunks;
   }
@@ -202,6 +202,9 @@ std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& m
       // Neither several hosts nor codes are for plans that reach peers.
       const bool library = knobs->nodes > 1 || ((knobs->codec || search.unreachable) && !strategy);
       if (entry.reaches_peers && library) continue;
+      // A ring is NCCL's.
+      const bool ring = choice.strategy == Strategy::decomposed && problem.op == Operator::all_gather_gemm;
+      if (ring && knobs->transport == Transport::store && !strategy) continue;
       plan::validate_knobs(problem, choice.strategy, *knobs);
       list.push_back({choice.strategy, *knobs});
     } else if (strategy ||

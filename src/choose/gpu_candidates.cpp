@@ -5,6 +5,7 @@
 #include "base/ceil_div.hpp"
 #include "choose/kernel_tiles.hpp"
 #include "choose/quick_times.hpp"
+#include "choose/strategies.hpp"
 #include "plan/builder.hpp"
 
 namespace imbrex::choose {
@@ -44,7 +45,7 @@ class List {
       own.transport = Transport::store;
       candidates_.push_back({Strategy::sequential, own});
     }
-    for (int chunks : {2, 4}) {
+    for (const int chunks : usual_chunks(problem.op)) {
       k.chunks = chunks;
       candidates_.push_back({Strategy::decomposed, k});
     }

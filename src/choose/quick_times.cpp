@@ -15,11 +15,10 @@
 namespace imbrex::choose {
 namespace {
 
-// A library has tiles of many shapes, and takes those that suit. In chunks one after another, of each rank's rows where
-// ranks own some.
-double library_seconds(const Problem& problem, RankShapes shapes, int chunks, const Machine& machine) {
-  const std::int64_t owners = chunks > 1 && problem.op != Operator::gemm_all_reduce ? problem.ranks : 1;
-  const std::int64_t rows = base::ceil_div(shapes.product.rows, chunks * owners);
+// A batch of products, one for each of the owners, of so many rows. A library has tiles of many shapes, and takes those
+// that suit.
+double library_seconds(const Problem& problem, std::int64_t owners, std::int64_t rows, const Machine& machine) {
+  RankShapes shapes = shapes_of(problem);
   shapes.product.rows = owners * rows;
   double least = std::numeric_limits<double>::max();
   for (const TileRate& t : machine.tiles) {
@@ -28,7 +27,7 @@ double library_seconds(const Problem& problem, RankShapes shapes, int chunks, co
       least =
           std::min(least, product_seconds(problem, shapes, {tiles, t.tile_m, t.tile_n, parts}, machine, machine.sms));
   }
-  return chunks * least;
+  return least;
 }
 
 // Where rows have gaps, what a library gathers is copied before, and what it leaves behind.
@@ -95,12 +94,20 @@ double fused_seconds(const Problem& problem, const Knobs& knobs, const Machine& 
 
 namespace {
 
+// Scales of A go ahead of it, by a collective of their own.
+double seconds_of_scales(const Problem& problem, const Machine& machine) {
+  const bool some = problem.ranks > 1 && problem.op == Operator::all_gather_gemm && problem.scales != Scales::none;
+  return some ? seconds_of(machine.all_gather, 1) : 0;
+}
+
 double seconds_in_chunks(const Problem& problem, const Knobs& knobs, int chunks, const Machine& machine) {
-  const RankShapes shapes = shapes_of(problem);
   const double bytes = plan::wire_bytes(problem);
   const bool own = knobs.transport == Transport::store;
-  // Both times are those of a chunk; the longer one hides the other, but for one chunk.
-  const double product = library_seconds(problem, shapes, chunks, machine) / chunks;
+  // A chunk has some of each rank's rows where ranks own some. Both times are those of a chunk; the longer one hides
+  // the other, but for one chunk.
+  const std::int64_t owners = chunks > 1 && problem.op != Operator::gemm_all_reduce ? problem.ranks : 1;
+  const double product =
+      library_seconds(problem, owners, base::ceil_div(shapes_of(problem).product.rows, chunks * owners), machine);
   double collective = 0;
   if (problem.ranks > 1) {
     if (knobs.codec)
@@ -108,11 +115,21 @@ double seconds_in_chunks(const Problem& problem, const Knobs& knobs, int chunks,
                                           bytes / chunks * plan::shortening(*knobs.codec, output_type(problem.type)));
     else
       collective = machine::collective_seconds(machine, curve_of(problem.op), own, problem.ranks, bytes / chunks);
-    // Scales go ahead, by a collective of their own.
-    if (problem.op == Operator::all_gather_gemm && problem.scales != Scales::none && !own)
-      collective += seconds_of(machine.all_gather, 1) / chunks;
+    if (!own) collective += seconds_of_scales(problem, machine) / chunks;
   }
   return chunks * std::max(product, collective) + std::min(product, collective) + seconds_of_gaps(problem, machine);
+}
+
+// The own block, and then those that come round, each in so many chunks.
+double seconds_in_ring(const Problem& problem, int chunks, const Machine& machine) {
+  const std::int64_t block = shapes_of(problem).a.rows;
+  const double steps = problem.ranks - 1, own = library_seconds(problem, 1, block, machine),
+               chunk = library_seconds(problem, 1, base::ceil_div(block, chunks), machine),
+               exchange = seconds_of(machine.all_to_all, plan::wire_bytes(problem) / (steps * chunks));
+  // Either nothing of a product waits, or the last chunk is multiplied once it has come.
+  return std::max(own + steps * chunks * chunk,
+                  seconds_of_scales(problem, machine) + steps * chunks * exchange + chunk) +
+         seconds_of_gaps(problem, machine);
 }
 
 }  // namespace
@@ -122,7 +139,10 @@ double sequential_seconds(const Problem& problem, const Knobs& knobs, const Mach
 }
 
 double decomposed_seconds(const Problem& problem, const Knobs& knobs, const Machine& machine) {
-  return seconds_in_chunks(problem, knobs, std::max(knobs.chunks, 1), machine);
+  const int chunks = std::max(knobs.chunks, 1);
+  return problem.op == Operator::all_gather_gemm && problem.ranks > 1
+             ? seconds_in_ring(problem, chunks, machine)
+             : seconds_in_chunks(problem, knobs, chunks, machine);
 }
 
 // One rank's is a product in tiles.

@@ -1,6 +1,7 @@
 // What machines make of the strategies, a row each. What a plan takes from them: plan/strategies/registry.hpp.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <span>
 #include <vector>
@@ -29,6 +30,11 @@ struct StrategyChoice {
   /// As quick_seconds.
   double (*seconds)(const Problem& problem, const Knobs& knobs, const Machine& machine);
 };
+
+/// Numbers of chunks worth comparing. What a decomposed plan gathers is in the ranks' blocks already.
+constexpr std::array<int, 2> usual_chunks(Operator op) {
+  return op == Operator::all_gather_gemm ? std::array{1, 2} : std::array{2, 4};
+}
 
 /// The first of equal times counts.
 std::span<const StrategyChoice> strategy_choices();

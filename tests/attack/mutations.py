@@ -9,7 +9,7 @@ NOT_NUMBERS = [None, True, "1", 1.5, 1e300, [], {}]
 TEXTS = ["", "fused", "sequential", "decomposed", "auto", "bf16", "fp16", "fp32", "e4m3", "store", "push", "pull", "tile",
          "tail", "reserved", "row_major", "column_major", "fragment", "input", "output", "workspace", "compute", "copy",
          "library", "load", "epilogue", "all_gather", "all_reduce", "reduce_scatter", "all_to_all", "naive", "none", "row",
-         "tensor", "\x1b[31mred\x1b[0m", "line\nimbrex: sound", "\x00", "\u202egnp", "n" * 5000]
+         "tensor", "send_receive", "\x1b[31mred\x1b[0m", "line\nimbrex: sound", "\x00", "\u202egnp", "n" * 5000]
 
 
 def tasks_of(plan):

@@ -6,8 +6,11 @@
 #include <set>
 #include <utility>
 
+#include "choose/choose.hpp"
 #include "choose/gpu_candidates.hpp"
 #include "execute/cuda/refusal.hpp"
+#include "imbrex/error.hpp"
+#include "imbrex/machine.hpp"
 #include "support/random_plan.hpp"
 
 namespace imbrex {
@@ -25,6 +28,19 @@ TEST(GpuCandidates, CoverTheGrid) {
         EXPECT_EQ(cuda::refusal_of_plan(make_plan(p, c.strategy, c.knobs)), "")
             << test::describe({p, c.strategy, c.knobs});
     }
+}
+
+// A ring is NCCL's: knobs that ask for stores leave it out, unless it is asked for, too.
+TEST(Candidates, KnobsThatStoreLeaveRingsOut) {
+  const Problem p{Operator::all_gather_gemm, 512, 512, 512, 4, Type::bf16};
+  const Machine machine = load_machine("4xh200");
+  const auto has_ring = [&](Transport transport) {
+    const auto list = choose::candidates(p, machine, {}, Knobs{.transport = transport});
+    return std::any_of(list.begin(), list.end(), [](const auto& c) { return c.strategy == Strategy::decomposed; });
+  };
+  EXPECT_TRUE(has_ring(Transport::push));
+  EXPECT_FALSE(has_ring(Transport::store));
+  EXPECT_THROW(choose::candidates(p, machine, Strategy::decomposed, Knobs{.transport = Transport::store}), Error);
 }
 
 TEST(GpuCandidates, CutKWhereTilesAreTooFewForAllWorkers) {

@@ -77,6 +77,23 @@ TEST(QuickTimes, ChunksOfOwnersRowsFillTilesOrDoNot) {
   EXPECT_GT(ratio(375), 1.1);  // four times 94
 }
 
+// The longer of products and exchanges counts, and the last block's product behind these.
+TEST(QuickTimes, RingsAreAsTheSimulatorHasThem) {
+  for (const int ranks : {2, 4})
+    for (const std::int64_t m : {1024, 4096, 16384})
+      for (const std::int64_t n : {2048, 32768})
+        for (const int chunks : {1, 2}) {
+          const Problem p{Operator::all_gather_gemm, m, n, 8192, ranks, Type::bf16};
+          const plan::Candidate ring{Strategy::decomposed, {.chunks = chunks, .partial = Type::bf16}};
+          const double
+              simulated =
+                  make_simulator(four_h200())->prepare(make_plan(p, ring.strategy, ring.knobs))->run({}).seconds,
+              quick = choose::quick_seconds(p, ring, four_h200());
+          EXPECT_NEAR(quick / simulated, 1, 0.15)
+              << ranks << " ranks, " << m << " x " << n << ", " << chunks << " chunks";
+        }
+}
+
 // Library plans copy what has gaps, once; fused ones read and write it where it lies.
 TEST(QuickTimes, GapsCostLibraryPlansACopy) {
   for (const Operator op : {Operator::all_gather_gemm, Operator::gemm_reduce_scatter, Operator::gemm_all_reduce,

@@ -56,6 +56,31 @@ TEST(Correctness, SignaledPlansOfAnyGroups) {
   std::cout << "the largest error was " << closest << " of its bound\n";
 }
 
+// Rings of 1 to 8 ranks, whose blocks and chunks may have a row: exactly right with delays, and within their bounds.
+TEST(Correctness, DecomposedGathersOfAnyBlocks) {
+  test::Random random(test::seed_from_environment());
+  double closest = 0;
+  int rings = 0;
+  for (int i = 0; i < 160; ++i) {
+    Problem p{Operator::all_gather_gemm, 0, 0, random.between(1, 90), 1 + i % 8};
+    p.m = random.between(1, i % 3 == 0 ? 6 : 60) * p.ranks;
+    p.n = random.between(1, 40) * p.ranks;
+    p.bias = random.chance(0.3);
+    test::set_type(random, p, random.one_of({Type::bf16, Type::fp16, Type::fp32, Type::e4m3}));
+    if (random.chance(0.4)) test::add_further(random, p, 100);
+    if (p.type != Type::e4m3 && random.chance(0.3)) test::add_pitches(random, p);
+    test::RandomCase c{p, Strategy::decomposed, test::random_knobs(random, p, Strategy::decomposed)};
+    closest = std::max(closest, test::expect_right(random, c));
+    c.problem.scales = Scales::none;
+    c.problem.type = c.knobs.partial = Type::fp32;
+    test::expect_exact(random, c, i);
+    if (testing::Test::HasFailure()) return;
+    rings += p.ranks > 1;
+  }
+  std::cout << "the largest error was " << closest << " of its bound\n";
+  EXPECT_EQ(rings, 140);
+}
+
 // Every way to cut six rows of tiles, or six tiles, in up to five groups.
 TEST(Correctness, SignaledPlansOfAllPartitions) {
   test::Random random(test::seed_from_environment());

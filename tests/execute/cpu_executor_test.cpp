@@ -120,6 +120,33 @@ TEST(CpuExecutor, AWaitPastItsLimitNamesRankTaskSignalExpectedAndSeen) {
   EXPECT_NE(messages[0].find("expected 1 posts, saw 0"), std::string::npos) << messages[0];
 }
 
+// In a ring each rank waits for its neighbours alone, but all end.
+TEST(CpuExecutor, ARankThatStaysAwayFromARingKeepsNoPeerWaiting) {
+  const Plan plan = make_plan({Operator::all_gather_gemm, 64, 32, 48, 4, Type::fp32}, Strategy::decomposed, {});
+  WorldOptions world{.heap_bytes = 1 << 22, .wait_limit = 0.3};
+  std::vector<std::string> messages(4);
+  const auto begin = std::chrono::steady_clock::now();
+  const int code = run_threads(4, world, [&](World& w) {
+    try {
+      if (w.rank() == 2) {
+        const auto executor = make_cpu_executor(w);
+        const auto execution = executor->prepare(plan);
+        for (;;) w.throw_if_failed(), std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      run_until_failure(w, plan);
+      return 0;
+    } catch (const Error& error) {
+      messages[static_cast<std::size_t>(w.rank())] = error.what();
+      return static_cast<int>(error.code());
+    }
+  });
+  EXPECT_EQ(code, 3);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  for (const std::string& message : messages)
+    EXPECT_NE(message.find("(collective) waited longer than 0.3 s for the other ranks in epoch 0"), std::string::npos)
+        << message;
+}
+
 TEST(CpuExecutor, ARankThatAnExceptionEndsKeepsNoPeerWaiting) {
   const Plan plan = make_plan({Operator::gemm_reduce_scatter, 64, 32, 48, 2, Type::fp32}, Strategy::fused, {});
   WorldOptions world{.heap_bytes = 1 << 22, .wait_limit = 10};

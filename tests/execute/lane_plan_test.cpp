@@ -410,6 +410,12 @@ TEST(LanePlan, LibraryPlansLaunchStepsAndEvents) {
   EXPECT_EQ(lane_plan(make_plan(p, Strategy::decomposed, {.chunks = 2}), 1).launches,
             (std::vector<Launch>{
                 {begin}, {step, 0}, {await, 0, 1}, {step, 1, 1}, {step, 2}, {await, 2, 1}, {step, 3, 1}, {await, 3}}));
+  // The first exchange goes ahead of the own rows' product; behind each exchange comes that of the rows it brings.
+  const Problem gather{Operator::all_gather_gemm, 384, 192, 64, 3, Type::bf16};
+  EXPECT_EQ(
+      lane_plan(make_plan(gather, Strategy::decomposed, {.chunks = 1}), 1).launches,
+      (std::vector<Launch>{
+          {begin}, {fork, 0, 1}, {step, 0, 1}, {step, 1}, {step, 2, 1}, {await, 0}, {step, 3}, {await, 2}, {step, 4}}));
   const LanePlan signaled_plan = lane_plan(
       signaled(Operator::gemm_reduce_scatter, {.tile_m = 32, .tile_n = 64, .groups = {4}, .kept_free = 2}), 1);
   EXPECT_EQ(

@@ -121,12 +121,13 @@ TEST(LibraryProgram, KeepsTasksAndOrderOfRandomPlans) {
     test::RandomCase c = test::random_case(random, {6, 60, true, true});
     if (c.strategy == Strategy::fused || c.strategy == Strategy::signaled) c.strategy = Strategy::decomposed;
     c.problem.bias = c.problem.bias && refusal_of_library_bias(c.problem).empty();
+    const bool ring = c.strategy == Strategy::decomposed && c.problem.op == Operator::all_gather_gemm;
+    if (c.problem.type == Type::e4m3 || ring) c.knobs.transport = Transport::push;
     SCOPED_TRACE(test::describe(c));
-    if (c.problem.type == Type::e4m3) c.knobs.transport = Transport::push;
     const Plan plan = make_plan(c.problem, c.strategy, c.knobs);
     EXPECT_TRUE(runs_by_libraries(plan));
     // What only NCCL gathers.
-    if (c.problem.type == Type::e4m3 && c.problem.op == Operator::all_gather_gemm) {
+    if (c.problem.type == Type::e4m3 && c.problem.op == Operator::all_gather_gemm && !ring) {
       c.knobs.transport = Transport::store;
       const Plan stored = make_plan(c.problem, c.strategy, c.knobs);
       if (c.knobs.nodes == 1 && c.problem.ranks > 1) {
@@ -195,12 +196,23 @@ TEST(LibraryProgram, AnotherPartialTypeAddsAConversion) {
   EXPECT_TRUE(std::holds_alternative<Reduction>(program.steps[2].work));
 }
 
+// Whether some product begins before a collective of another chunk has ended.
+bool hides(const LibraryProgram& program) {
+  const auto ended = order_of(program);
+  for (std::size_t i = 0; i < program.steps.size(); ++i)
+    for (std::size_t j = 0; j < program.steps.size(); ++j)
+      if (std::holds_alternative<Product>(program.steps[i].work) &&
+          std::holds_alternative<Collective>(program.steps[j].work) && !ended[i][j] && !ended[j][i])
+        return true;
+  return false;
+}
+
 TEST(LibraryProgram, DecomposedIsOneProductAChunkBesideCollectives) {
-  for (Operator op : operators)
+  for (Operator op : {Operator::gemm_reduce_scatter, Operator::gemm_all_reduce, Operator::gemm_all_to_all})
     for (int chunks : {2, 3, 4}) {
       Knobs knobs;
       knobs.chunks = chunks;
-      // Chunks of even and of uneven rows; one product holds the blocks of all sources or destinations.
+      // Chunks of even and of uneven rows; one product holds the blocks of all destinations.
       for (std::int64_t m : {4 * 1200, 4 * 1201}) {
         const Plan plan = make_plan({op, m, 520, 256, 4, Type::bf16}, Strategy::decomposed, knobs);
         const LibraryProgram program = library_program(plan, 3);
@@ -208,16 +220,31 @@ TEST(LibraryProgram, DecomposedIsOneProductAChunkBesideCollectives) {
         ASSERT_EQ(products.size(), static_cast<std::size_t>(chunks));
         for (const Product& product : products) EXPECT_EQ(product.batch, op == Operator::gemm_all_reduce ? 1 : 4);
         EXPECT_GE(program.forked.size(), 2u);
-        const auto ended = order_of(program);
-        // Some product begins before the collective of another chunk has ended.
-        bool beside = false;
-        for (std::size_t i = 0; i < program.steps.size(); ++i)
-          for (std::size_t j = 0; j < program.steps.size(); ++j)
-            beside =
-                beside || (std::holds_alternative<Product>(program.steps[i].work) &&
-                           std::holds_alternative<Collective>(program.steps[j].work) && !ended[i][j] && !ended[j][i]);
-        EXPECT_TRUE(beside) << name_of(op) << ' ' << chunks;
+        EXPECT_TRUE(hides(program)) << name_of(op) << ' ' << chunks;
       }
+    }
+}
+
+// Two streams: products, the first of which waits for nothing; and exchanges, which wait for nothing but each other.
+TEST(LibraryProgram, DecomposedGathersMultiplyBesideARing) {
+  for (int chunks : {1, 2, 3})
+    for (std::int64_t m : {4 * 1200, 4 * 1201}) {
+      const Plan plan =
+          make_plan({Operator::all_gather_gemm, m, 520, 256, 4, Type::bf16}, Strategy::decomposed, {.chunks = chunks});
+      const LibraryProgram program = library_program(plan, 3);
+      const auto products = products_of(program);
+      ASSERT_EQ(products.size(), static_cast<std::size_t>(1 + 3 * chunks));
+      for (const Product& product : products) EXPECT_EQ(product.batch, 1);
+      EXPECT_EQ(program.forked, (std::vector{false, true}));
+      EXPECT_TRUE(hides(program));
+      std::size_t awaited = 0;
+      for (const LibraryStep& step : program.steps) {
+        const bool product = std::holds_alternative<Product>(step.work);
+        EXPECT_EQ(step.stream, product ? 0u : 1u);
+        EXPECT_TRUE(product || step.waits.empty());
+        awaited += step.waits.size();
+      }
+      EXPECT_EQ(awaited, static_cast<std::size_t>(3 * chunks));
     }
 }
 
@@ -289,6 +316,10 @@ TEST(LibraryProgram, RefusalsNameTheTaskAndTheReason) {
   plan.ranks[0].queues[0].tasks[0].waits = {{plan.ranks[0].signals - 1}};
   plan.ranks[0].queues[1].tasks[0].posts = {{0, plan.ranks[0].signals - 1}};
   EXPECT_REFUSAL(plan, 0, "rank 0 queue 0 task 0 (product): waits for posts of tasks that come behind it");
+
+  plan = make_plan({Operator::all_gather_gemm, 256, 128, 64, 2, Type::bf16}, Strategy::decomposed, {});
+  for (RankPlan& rank : plan.ranks) std::get<Collective>(rank.queues[0].tasks[1].work).backend = Backend::imbrex;
+  EXPECT_REFUSAL(plan, 0, "rank 0 queue 0 task 1 (collective): no kernel of Imbrex' own is a send_receive");
 
   plan = make_plan({Operator::gemm_reduce_scatter, 256, 128, 64, 2, Type::fp32}, Strategy::sequential, {});
   EXPECT_REFUSAL(plan, 0, "cuBLASLt does not store products of fp32 as bf16");

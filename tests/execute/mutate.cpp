@@ -120,11 +120,26 @@ std::optional<std::string> swap_tasks(Plan& plan, Random& random) {
   return fmt::format("{} with {}", task_name(plan, x.rank, x.queue, x.task), task_name(plan, y.rank, y.queue, y.task));
 }
 
+// All ranks send where they received from; with two ranks that is the same.
+std::optional<std::string> turn_exchange(Plan& plan, Random& random) {
+  const auto is_exchange = [](const Task& task) {
+    const auto* c = std::get_if<Collective>(&task.work);
+    return c != nullptr && c->send_to != c->receive_from;
+  };
+  const auto where = places(plan, is_exchange);
+  if (where.empty()) return std::nullopt;
+  const Place picked = where[pick(random, where)];
+  const int group = std::get<Collective>(at(plan, picked).work).group;
+  for (const Place& p : where)
+    if (auto& c = std::get<Collective>(at(plan, p).work); c.group == group) std::swap(c.send_to, c.receive_from);
+  return fmt::format("{} and its group", task_name(plan, picked.rank, picked.queue, picked.task));
+}
+
 }  // namespace
 
 std::string name_of(Mutation mutation) {
   constexpr const char* names[] = {"drop_post",    "double_post",   "lower_wait",   "redirect_wait", "swap_tasks",
-                                   "shift_region", "shrink_buffer", "break_parity", "other_buffer"};
+                                   "shift_region", "shrink_buffer", "break_parity", "other_buffer",  "turn_exchange"};
   return names[static_cast<int>(mutation)];
 }
 
@@ -165,6 +180,7 @@ std::optional<std::string> mutate(Plan& plan, Mutation mutation, Random& random)
     case Mutation::swap_tasks: return swap_tasks(plan, random);
     case Mutation::shift_region: return shift_region(plan, random);
     case Mutation::other_buffer: return change_buffer(plan, random);
+    case Mutation::turn_exchange: return turn_exchange(plan, random);
     case Mutation::shrink_buffer: {
       const std::size_t i = pick(random, plan.buffers);
       Buffer& b = plan.buffers[i];

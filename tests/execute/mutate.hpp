@@ -22,9 +22,10 @@ enum class Mutation {
   shift_region,
   shrink_buffer,
   break_parity,
-  other_buffer
+  other_buffer,
+  turn_exchange
 };
-inline constexpr int mutation_kinds = 9;
+inline constexpr int mutation_kinds = 10;
 
 std::string name_of(Mutation mutation);
 

@@ -34,18 +34,25 @@ struct Mutant {
   std::string where;
 };
 
-// A mutant of that strategy's plans, or of any strategy's. With `outputs`: of problems with further B, the gathered A,
-// or both.
-Mutant make_mutant(test::Random& random, std::optional<Strategy> strategy, bool outputs) {
+// What mutants are made of: that strategy's plans, or any strategy's; those of that operator, or of any. With
+// `outputs`: of problems with further B, the gathered A, or both.
+struct Origin {
+  std::optional<Strategy> strategy{};
+  bool outputs = false;
+  std::optional<Operator> op{};
+};
+
+Mutant make_mutant(test::Random& random, const Origin& origin) {
+  const auto& [strategy, outputs, op] = origin;
   for (;;) {
     Mutant m{test::random_case(random, {.max_ranks = 4, .max_size = 40, .bias = true, .lists = true}), {}, {}, {}};
-    if (m.origin.problem.ranks == 1) continue;
+    if (m.origin.problem.ranks == 1 || (op && m.origin.problem.op != *op)) continue;
     if (outputs && m.origin.problem.more_n.front() == 0 && !m.origin.problem.gathered_a) continue;
-    if (strategy) {
+    if (strategy == Strategy::signaled) {
       m.origin.problem.more_n = {};
       m.origin.problem.gathered_a = false;
-      m.origin = {m.origin.problem, *strategy, test::random_knobs(random, m.origin.problem, *strategy)};
     }
+    if (strategy) m.origin = {m.origin.problem, *strategy, test::random_knobs(random, m.origin.problem, *strategy)};
     m.origin.problem.type = m.origin.knobs.partial = Type::fp32;
     if (random.chance(0.3)) {  // cut along K
       m.origin.problem.k = 4 * 128 * m.origin.problem.ranks;
@@ -65,7 +72,7 @@ Mutant make_mutant(test::Random& random, std::optional<Strategy> strategy, bool 
   }
 }
 
-void expect_refuted(int mutants, std::optional<Strategy> strategy, bool outputs) {
+void expect_refuted(int mutants, const Origin& origin) {
   const std::uint64_t seed = test::seed_from_environment();
   std::atomic<int> next = 0;
   std::mutex mutex;
@@ -74,7 +81,7 @@ void expect_refuted(int mutants, std::optional<Strategy> strategy, bool outputs)
   const auto work = [&] {
     for (int i; (i = next.fetch_add(1)) < mutants;) {
       test::Random random(seed * 1000003 + static_cast<std::uint64_t>(i));
-      const Mutant m = make_mutant(random, strategy, outputs);
+      const Mutant m = make_mutant(random, origin);
       const auto finding = check(m.plan);
       int code = run_mutant(m.plan, seed + static_cast<std::uint64_t>(i) + 1, 0.15);
       // A busy machine can make a sound plan look stuck.
@@ -108,11 +115,15 @@ void expect_refuted(int mutants, std::optional<Strategy> strategy, bool outputs)
   EXPECT_EQ(total.harmful_refuted, total.harmful);
 }
 
-TEST(Mutation, CheckerRefutesWhatRunsWrongOrSticks) { expect_refuted(1000, {}, false); }
+TEST(Mutation, CheckerRefutesWhatRunsWrongOrSticks) { expect_refuted(1000, {}); }
 
-TEST(Mutation, CheckerRefutesSignaledPlans) { expect_refuted(1000, Strategy::signaled, false); }
+TEST(Mutation, CheckerRefutesSignaledPlans) { expect_refuted(1000, {.strategy = Strategy::signaled}); }
 
-TEST(Mutation, CheckerRefutesWhatIsWrongWithFurtherOutputs) { expect_refuted(200, {}, true); }
+TEST(Mutation, CheckerRefutesRings) {
+  expect_refuted(300, {.strategy = Strategy::decomposed, .op = Operator::all_gather_gemm});
+}
+
+TEST(Mutation, CheckerRefutesWhatIsWrongWithFurtherOutputs) { expect_refuted(200, {.outputs = true}); }
 
 }  // namespace
 }  // namespace imbrex

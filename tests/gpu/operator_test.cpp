@@ -22,7 +22,7 @@ using test::Subject;
 
 constexpr int calls = 1000;
 
-// One of each kind: copies beside the kernel, stores, NCCL on one stream, NCCL beside products.
+// One of each kind: copies beside the kernel, stores, NCCL on one stream, NCCL beside products, and round a ring.
 std::vector<std::unique_ptr<Subject>> subjects(World& world, std::uint64_t delays, bool shared_out = true) {
   std::vector<std::unique_ptr<Subject>> list;
   const auto add = [&](Operator op, const GemmShape& shape, std::optional<Strategy> strategy, Transport transport) {
@@ -37,6 +37,7 @@ std::vector<std::unique_ptr<Subject>> subjects(World& world, std::uint64_t delay
   add(Operator::gemm_reduce_scatter, {1040, 768, 512, Type::bf16}, Strategy::fused, Transport::store);  // shares
   add(Operator::all_gather_gemm, {1024, 768, 256, Type::bf16}, Strategy::fused, Transport::store);
   add(Operator::gemm_reduce_scatter, {1024, 512, 512, Type::bf16}, Strategy::decomposed, Transport::push);
+  add(Operator::all_gather_gemm, {1024, 512, 256, Type::bf16}, Strategy::decomposed, Transport::push);
   add(Operator::all_gather_gemm, {512, 512, 256, Type::bf16}, std::nullopt, Transport::push);
   add(Operator::all_gather_gemm, {512, 512, 256, Type::e4m3, false, Scales::row}, Strategy::fused, Transport::push);
   add(Operator::gemm_reduce_scatter, {1024, 512, 512, Type::e4m3, false, Scales::tensor}, std::nullopt,

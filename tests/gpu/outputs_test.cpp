@@ -250,7 +250,7 @@ TEST(GpuOutputs, WithGapsBetweenRowsInHostMemory) {
   }
 }
 
-// Library plans, where libraries run: copies hand out the gathered A.
+// Library plans, where libraries run: the gathered A lands where the caller wants it.
 TEST(GpuOutputs, OfLibraries) {
   NEEDS_GPUS(1);
   Random random(test::seed_from_environment() + 31);

@@ -94,6 +94,25 @@ TEST(GpuProcesses, LibraryPlansGoThroughNccl) {
   expect_exact(plans, c);
 }
 
+// Blocks of A go round by NCCL's sends, whole or in chunks, one row each among them; several B; the gathered A.
+TEST(GpuProcesses, RingsGoThroughNccl) {
+  NEEDS_SHARING(ranks);
+  GpuCase c = a_case();
+  const int half = epochs(100, 4) / 2;
+  c.repeats = half;
+  c.replays = half / 2;
+  std::vector<Plan> plans;
+  for (const std::int64_t rows : {1, 7, 128}) {
+    Problem p = exact_problem(Operator::all_gather_gemm);
+    p.m = rows * ranks;
+    p.gathered_a = rows == 7;
+    if (rows == 7) p.more_n = {128, 512};
+    for (const int chunks : {1, 2, 3})
+      plans.push_back(make_plan(p, Strategy::decomposed, {.chunks = chunks, .partial = Type::fp32}));
+  }
+  expect_exact(plans, c);
+}
+
 // Imbrex' own collectives behind a library's product.
 TEST(GpuProcesses, LibraryPlansGoThroughOwnCollectives) {
   NEEDS_SHARING(ranks);

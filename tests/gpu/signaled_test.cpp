@@ -287,5 +287,16 @@ TEST(GpuSignaled, ReplaysOfLibrariesAloneEndWithAProcess) {
                                 test::LossCase::How::ends, when, 30});
 }
 
+// In a ring each rank waits for its neighbours, and what stops one of them stops all.
+TEST(GpuSignaled, RingsEndWithARank) {
+  NEEDS_SHARING(ranks);
+  NEEDS_LIBRARIES;
+  const Plan ring = make_plan({Operator::all_gather_gemm, 512, 512, 512, ranks, Type::fp16}, Strategy::decomposed, {});
+  for (const When when : {When::before_a_call, When::in_a_replay}) {
+    test::expect_others_told({ring, test::LossCase::How::ends, when, 30});
+    test::expect_others_told({ring, test::LossCase::How::stops, when, test::mps_runs() ? 3.0 : 8.0});
+  }
+}
+
 }  // namespace
 }  // namespace imbrex

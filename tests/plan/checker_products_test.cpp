@@ -51,23 +51,21 @@ TEST(Checker, NamesWhatIsMalformedInProducts) {
 
 TEST(Checker, FollowsDataThroughProducts) {
   const Problem problem{Operator::all_gather_gemm, 32, 16, 16, 2, Type::bf16};
-  for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed}) {
-    Plan plan = library_plan(problem, strategy);
-    EXPECT_FALSE(check(plan).has_value());
-    // Before the gather.
-    plan.ranks[0].queues[0].tasks[0].waits.clear();
-    expect_fault(plan, Fault::race, "before rank 0 queue 1 task 0 (collective) has written it");
-    // Rows that lie elsewhere.
-    plan = library_plan(problem, strategy);
-    std::swap(product(plan, 0).a, product(plan, 1).a);
-    product(plan, 0).a.rank = 0, product(plan, 1).a.rank = 1;
-    product(plan, 0).to.row += 1;
-    product(plan, 0).to.rows -= 1;
-    product(plan, 0).a.rows -= 1;
-    expect_fault(plan, Fault::coverage, "with what belongs elsewhere");
-  }
+  Plan plan = library_plan(problem, Strategy::sequential);
+  EXPECT_FALSE(check(plan).has_value());
+  // Before the gather.
+  plan.ranks[0].queues[0].tasks[0].waits.clear();
+  expect_fault(plan, Fault::race, "before rank 0 queue 1 task 0 (collective) has written it");
+  // Rows that lie elsewhere.
+  plan = library_plan(problem, Strategy::sequential);
+  std::swap(product(plan, 0).a, product(plan, 1).a);
+  product(plan, 0).a.rank = 0, product(plan, 1).a.rank = 1;
+  product(plan, 0).to.row += 1;
+  product(plan, 0).to.rows -= 1;
+  product(plan, 0).a.rows -= 1;
+  expect_fault(plan, Fault::coverage, "with what belongs elsewhere");
   // One product of a batch steps over others' rows.
-  Plan plan = library_plan(problem, Strategy::decomposed);
+  plan = library_plan({Operator::gemm_all_to_all, 32, 16, 16, 2, Type::bf16}, Strategy::decomposed);
   product(plan, 0).a_step -= 1;
   expect_fault(plan, Fault::coverage, "");
   // A bias twice, and none.

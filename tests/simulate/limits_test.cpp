@@ -150,6 +150,36 @@ TEST(Limits, CollectivesOfSomeRanksTakeTheirOwnBytesTime) {
   EXPECT_NEAR(simulate(p.plan, m).seconds, seconds_of(m.all_gather, 1000), 1e-15);
 }
 
+// What goes from a rank to one neighbour is all on the wire, however many ranks pass something on.
+TEST(Limits, AnExchangeTakesAnAllToAllsTimeOfItsBytes) {
+  Machine m = ideal_machine();
+  m.all_to_all = {{{1, 1e-9}, {1e6, 1e-3}}, Provenance::unverified, "test"};
+  for (const int ranks : {2, 3, 8}) {
+    Plans p(ranks);
+    for (int r = 0; r < ranks; ++r) {
+      Collective exchange{CollectiveKind::send_receive, 0, Plans::block(r, 1, 500), Plans::block(r, 1, 500, 8)};
+      exchange.send_to = (r + 1) % ranks;
+      exchange.receive_from = (r + ranks - 1) % ranks;
+      p.queue(r, Engine::library).push_back({exchange, {}, {}});
+    }
+    EXPECT_NEAR(simulate(p.plan, m).seconds, seconds_of(m.all_to_all, 1000), 1e-15);
+  }
+}
+
+// Each block of A is multiplied while the next one comes; the longer of the two counts.
+TEST(Limits, ARingHidesTheShorterSide) {
+  constexpr std::int64_t depth = 256;
+  const double product = tile_seconds(depth), bytes = 128 * depth * 2;
+  for (const double exchange : {0.25 * product, 4 * product}) {
+    Machine m = ideal_machine();
+    m.sms = constant(1);
+    m.all_to_all = {{{bytes, exchange}}, Provenance::unverified, "test"};
+    const Plan plan = make_plan({Operator::all_gather_gemm, 4 * 128, 4 * 128, depth, 4, Type::bf16},
+                                Strategy::decomposed, {.chunks = 1});
+    EXPECT_NEAR(simulate(plan, m).seconds, std::max(4 * product, 3 * exchange + product), 1e-6 * product);
+  }
+}
+
 TEST(Limits, ACollectiveTakesItsCurvesTime) {
   Machine m = ideal_machine();
   m.reduce_scatter = {{{1e3, 1e-3}, {1e9, 1e-1}}, Provenance::unverified, "test"};

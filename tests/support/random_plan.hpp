@@ -152,6 +152,7 @@ inline Knobs random_knobs(Random& random, const Problem& p, Strategy strategy) {
   }
   const bool gather = p.op == Operator::all_gather_gemm;
   k.transport = random.one_of({Transport::store, Transport::push, Transport::pull});
+  if (strategy == Strategy::decomposed && gather && k.transport == Transport::store) k.transport = Transport::push;
   k.reducer = random.one_of({Reducer::tile, Reducer::tail, Reducer::reserved});
   k.span_shards = random.chance(0.25) && !(gather && p.scales == Scales::tensor);
   k.one_shot = p.op == Operator::gemm_all_reduce && random.chance(0.3);

@@ -1,10 +1,12 @@
 // Strategies that communicate by a library's collectives: `sequential`, what every user has today, and `decomposed`,
-// the GEMM cut into chunks of rows so that one chunk's collective runs beside the next chunk's product. Sequential is
-// decomposed with one chunk, and both are the product alone where there is one rank.
+// the GEMM cut so that one part's communication runs beside another part's product: what is gathered, into the ranks'
+// blocks, which go round a ring; what is scattered or summed, into chunks of the result's rows. Sequential scatters are
+// decomposed ones of one chunk. All are the product alone where there is one rank.
 #include <algorithm>
 #include <optional>
 
 #include "base/ceil_div.hpp"
+#include "base/check.hpp"
 #include "base/narrow.hpp"
 #include "plan/problem.hpp"
 #include "plan/strategies/library_collectives.hpp"
@@ -64,102 +66,138 @@ void set_batch(Product& product, int batch, std::int64_t a_step, std::int64_t to
   product.to_step = to_step;
 }
 
-// What the collectives of several chunks have gathered, to the gathered A in the caller's memory, and before that this
-// rank's own rows.
-class HandOut {
- public:
-  HandOut(Builder& b, int copies, int gathered) : b_(b), copies_(copies), gathered_(gathered) {}
+// This rank's own rows to the gathered A in the caller's memory.
+void copy_own(Builder& b, int rank, int copies) {
+  const std::int64_t rows = b.shapes().a.rows;
+  b.add(rank, copies,
+        {Transfer{b.rows_of(rank, buffer_a, 0, rows), b.rows_of(rank, buffer_gathered(b.problem()), rank * rows, rows)},
+         {},
+         {}});
+}
 
-  void add_own(int rank) const {
-    const std::int64_t rows = b_.shapes().a.rows;
-    add(rank, b_.rows_of(rank, buffer_a, 0, rows), rank * rows, {});
+// The scales of all ranks' rows of A, gathered once, before anything else.
+class GatheredScales {
+ public:
+  GatheredScales(Builder& b, int library) : b_(b) {
+    if (!present()) return;
+    const std::int64_t rows = b.shapes().a_scale.rows;
+    buffer_ = b.workspace("gathered_scales", Layout::row_major, Type::fp32, rows * b.ranks(), 1, 1);
+    collectives_.emplace(b, library, CollectiveKind::all_gather, buffer_, std::vector{rows}, "crossed_scales");
   }
-  void add_chunk(int rank, const Chunk& chunk, int signal) const {
-    const std::int64_t h = chunk.rows.size;
-    for (int source = 0; source < b_.ranks(); ++source)
-      if (source != rank)
-        add(rank, b_.rows_of(rank, gathered_, chunk.packed + source * h, h),
-            source * b_.shapes().a.rows + chunk.rows.begin, {{signal}});
+
+  bool present() const { return b_.problem().scales != Scales::none; }
+  /// The first number that none of its collectives has.
+  int next_group() const { return collectives_ ? collectives_->next_group(1) : 0; }
+
+  void add(int rank) {
+    if (!collectives_) return;
+    const Range all{0, b_.shapes().a_scale.rows * b_.ranks()};
+    collectives_->add(rank, 0, b_.scales_of(rank, {0, b_.shapes().a.rows}), b_.scale_rows(rank, buffer_, all), {}, {});
+  }
+
+  /// Those of `rows` of all of A, which are one rank's where ranks have one scale each.
+  Region of(int rank, const Range& rows) const {
+    if (!present()) return {};
+    return b_.scale_rows(rank, buffer_,
+                         b_.problem().scales == Scales::row ? rows : Range{rows.begin / b_.shapes().a.rows, 1});
   }
 
  private:
-  void add(int rank, const Region& from, std::int64_t row, std::vector<Wait> waits) const {
-    b_.add(rank, copies_,
-           {Transfer{from, b_.rows_of(rank, buffer_gathered(b_.problem()), row, from.rows)}, std::move(waits), {}});
-  }
-
   Builder& b_;
-  int copies_, gathered_;
+  int buffer_ = -1;
+  std::optional<LibraryCollectives> collectives_;
 };
 
-Plan gather_then_gemm(Builder& b, int most_chunks) {
+Plan gather_then_gemm(Builder& b) {
   const auto& shapes = b.shapes();
   const Problem& problem = b.problem();
   const int ranks = b.ranks(), count = count_products(problem);
-  const std::int64_t chunks = count_chunks(shapes.a.rows, most_chunks);
-  b.expect_kept(
-      counts_of(b, chunks, ranks * (count + (problem.gathered_a ? 1 : 0)), most_stages(b.knobs().nodes)).times(ranks));
-  // One chunk lies as the gathered A does. The library orders a rank's epochs by itself: no rank's part of the next
-  // gather arrives before this rank joins it.
-  const bool in_place = problem.gathered_a && chunks == 1;
-  const int gathered = in_place ? buffer_gathered(problem)
-                                : b.workspace(problem.gathered_a ? "arrived" : "gathered", Layout::row_major,
-                                              problem.type, shapes.a.rows * ranks, shapes.a.cols, 1);
-  const Scales scales = problem.scales;
-  const int gathered_scales = scales == Scales::none ? -1
-                                                     : b.workspace("gathered_scales", Layout::row_major, Type::fp32,
-                                                                   shapes.a_scale.rows * ranks, 1, 1);
+  b.expect_kept(counts_of(b, 1, std::int64_t{ranks} * count, most_stages(b.knobs().nodes)).times(ranks));
+  // The library orders a rank's epochs by itself: no rank's part of the next gather arrives before this rank joins it.
+  const int gathered = problem.gathered_a ? buffer_gathered(problem)
+                                          : b.workspace("gathered", Layout::row_major, problem.type,
+                                                        shapes.a.rows * ranks, shapes.a.cols, 1);
   const int products = b.queue(Engine::library), library = b.queue(Engine::library);
-  std::optional<HandOut> hand_out;
-  if (problem.gathered_a && !in_place) hand_out.emplace(b, b.queue(Engine::copy), gathered);
-  const auto parts = chunks_of(shapes.a.rows, chunks, ranks);
-  // All scales are gathered once, before anything else.
-  std::optional<LibraryCollectives> of_scales;
-  if (scales != Scales::none)
-    of_scales.emplace(b, library, CollectiveKind::all_gather, gathered_scales,
-                      std::vector<std::int64_t>{shapes.a_scale.rows}, "crossed_scales");
-  LibraryCollectives collectives(b, library, CollectiveKind::all_gather, gathered, rows_of(parts), "crossed",
-                                 of_scales ? 1 : 0);
+  // The library's queue is in order: the gather's signal tells of the scales, too.
+  GatheredScales scales(b, library);
+  LibraryCollectives collectives(b, library, CollectiveKind::all_gather, gathered, {shapes.a.rows}, "crossed",
+                                 scales.present() ? 1 : 0);
   const int shard = shard_to_gather(b);
   for (int rank = 0; rank < ranks; ++rank) {
-    const int ready = b.signals(rank, std::ssize(parts));
-    if (hand_out) hand_out->add_own(rank);
-    // The library's queue is in order: the first chunk's signal tells of the scales, too.
-    if (of_scales)
-      of_scales->add(rank, 0, b.scales_of(rank, {0, shapes.a.rows}),
-                     b.scale_rows(rank, gathered_scales, {0, shapes.a_scale.rows * ranks}), {}, {});
-    for (std::size_t c = 0; c < parts.size(); ++c) {
-      const Chunk& chunk = parts[c];
-      const int signal = ready + base::narrow<int>(c, "chunks");
-      const std::int64_t h = chunk.rows.size;
-      bring_shard(b, rank, library, shard, chunk.rows);
-      collectives.add(rank, c, b.rows_of(rank, shard, chunk.rows.begin, h),
-                      b.rows_of(rank, gathered, chunk.packed, h * ranks), {}, {{rank, signal}});
-      const auto multiply = [&](int number, std::int64_t packed, std::int64_t out_row, std::int64_t rows, int source) {
-        Product product = product_of(b, rank, b.rows_of(rank, gathered, packed, rows),
-                                     b.rows_of(rank, buffer_out_of(problem, number), out_row, rows), number);
-        if (scales == Scales::tensor) product.a_scale = b.scale_rows(rank, gathered_scales, {source, 1});
-        if (scales == Scales::row) product.a_scale = b.scale_rows(rank, gathered_scales, {out_row, rows});
+    const int ready = b.signals(rank);
+    scales.add(rank);
+    bring_shard(b, rank, library, shard, {0, shapes.a.rows});
+    collectives.add(rank, 0, b.rows_of(rank, shard, 0, shapes.a.rows), b.rows_of(rank, gathered, 0, problem.m), {},
+                    {{rank, ready}});
+    // One product of all rows, or with a scale a rank, one of each rank's.
+    const std::int64_t parts = problem.scales == Scales::tensor ? ranks : 1;
+    for (int number = 0; number < count; ++number)
+      for (std::int64_t part = 0; part < parts; ++part) {
+        const Range rows = part_of(problem.m, parts, part);
+        Product product = product_of(b, rank, b.rows_of(rank, gathered, rows.begin, rows.size),
+                                     b.rows_of(rank, buffer_out_of(problem, number), rows.begin, rows.size), number);
+        product.a_scale = scales.of(rank, rows);
         add_bias(b, rank, product, number);
-        return product;
-      };
-      for (int number = 0; number < count; ++number) {
-        // One chunk lies in the workspace as in the output. Sources' rows of several are a batch, if no scales differ.
-        if (parts.size() == 1 && scales != Scales::tensor) {
-          b.add(rank, products, {multiply(number, 0, 0, problem.m, 0), {{signal}}, {}});
-        } else if (scales == Scales::none) {
-          Product product = multiply(number, chunk.packed, chunk.rows.begin, h, 0);
-          set_batch(product, ranks, h, shapes.a.rows);
-          b.add(rank, products, {std::move(product), {{signal}}, {}});
-        } else {
-          for (int source = 0; source < ranks; ++source)
-            b.add(rank, products,
-                  {multiply(number, chunk.packed + source * h, source * shapes.a.rows + chunk.rows.begin, h, source),
-                   {{signal}},
-                   {}});
-        }
+        b.add(rank, products, {std::move(product), {{ready}}, {}});
       }
-      if (hand_out) hand_out->add_chunk(rank, chunk, signal);
+  }
+  return b.take();
+}
+
+// As TransformerEngine does: every rank's block of A goes round the ring of the ranks. While a rank multiplies its own
+// block, that goes to the next rank; while it multiplies the block that came in a step, that one goes on. A block goes
+// in chunks, each multiplied once it is there.
+Plan gemm_in_ring(Builder& b, int most_chunks) {
+  const auto& shapes = b.shapes();
+  const Problem& problem = b.problem();
+  const int ranks = b.ranks(), count = count_products(problem), steps = ranks - 1;
+  const std::int64_t h = shapes.a.rows, chunks = count_chunks(h, most_chunks);
+  using base::counted_product, base::counted_sum;
+  const std::int64_t exchanges = counted_product(steps, chunks), stages = most_stages(b.knobs().nodes),
+                     tasks = counted_sum(counted_product(exchanges, count + 2), count + stages + 1);
+  b.expect_kept(Counts{tasks, counted_sum(counted_product(6, tasks), stages * ranks), exchanges}.times(ranks));
+  // Blocks come to lie one behind another, or where the gathered A has them.
+  const int arrived = problem.gathered_a
+                          ? buffer_gathered(problem)
+                          : b.workspace("arrived", Layout::row_major, problem.type, h * steps, shapes.a.cols, 1);
+  // The exchanges' queue is the first, so that the first of them is launched before the product that it runs beside.
+  const int library = b.queue(Engine::library), products = b.queue(Engine::library);
+  const int copies = problem.gathered_a ? b.queue(Engine::copy) : -1;
+  GatheredScales scales(b, library);
+  const int shard = shard_to_gather(b), first_group = scales.next_group();
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int ready = b.signals(rank, exchanges), next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
+    if (problem.gathered_a) copy_own(b, rank, copies);
+    scales.add(rank);
+    const auto multiply = [&](const Region& a, std::int64_t out_row, const Region& a_scale, std::vector<Wait> waits) {
+      for (int number = 0; number < count; ++number) {
+        Product product =
+            product_of(b, rank, a, b.rows_of(rank, buffer_out_of(problem, number), out_row, a.rows), number);
+        product.a_scale = a_scale;
+        add_bias(b, rank, product, number);
+        b.add(rank, products, {std::move(product), waits, {}});
+      }
+    };
+    multiply(b.rows_of(rank, buffer_a, 0, h), rank * h, b.scales_of(rank, {0, h}), {});
+    for (int step = 1; step <= steps; ++step) {
+      const int source = (rank + ranks - step) % ranks;
+      // Where the block lies that has come in so many steps.
+      const auto rows_in = [&](int after, const Range& rows) {
+        if (after == 0) return b.rows_of(rank, shard, rows.begin, rows.size);
+        const int place = problem.gathered_a ? (rank + ranks - after) % ranks : after - 1;
+        return b.rows_of(rank, arrived, place * h + rows.begin, rows.size);
+      };
+      for (std::int64_t c = 0; c < chunks; ++c) {
+        const Range rows = part_of(h, chunks, c), all{source * h + rows.begin, rows.size};
+        const int number = base::narrow<int>((step - 1) * chunks + c, "chunks"), signal = ready + number;
+        if (step == 1) bring_shard(b, rank, library, shard, rows);
+        Collective exchange{CollectiveKind::send_receive, first_group + number, rows_in(step - 1, rows),
+                            rows_in(step, rows)};
+        exchange.send_to = next;
+        exchange.receive_from = previous;
+        b.add(rank, library, {std::move(exchange), {}, {{rank, signal}}});
+        multiply(rows_in(step, rows), all.begin, scales.of(rank, all), {{signal}});
+      }
     }
   }
   return b.take();
@@ -256,24 +294,30 @@ Plan product_plan(Builder& b) {
     add_bias(b, 0, product, number);
     b.add(0, products, {std::move(product), {}, {}});
   }
-  if (problem.gathered_a) HandOut(b, b.queue(Engine::copy), -1).add_own(0);
+  if (problem.gathered_a) copy_own(b, 0, b.queue(Engine::copy));
   return b.take();
-}
-
-Plan library_plan(const Problem& problem, Strategy strategy, const Knobs& knobs, int chunks) {
-  Builder b(problem, strategy, knobs);
-  if (problem.ranks == 1) return product_plan(b);
-  return problem.op == Operator::all_gather_gemm ? gather_then_gemm(b, chunks) : gemm_then_collective(b, chunks);
 }
 
 }  // namespace
 
 Plan sequential_plan(const Problem& problem, const Knobs& knobs) {
-  return library_plan(problem, Strategy::sequential, knobs, 1);
+  Builder b(problem, Strategy::sequential, knobs);
+  if (problem.ranks == 1) return product_plan(b);
+  return problem.op == Operator::all_gather_gemm ? gather_then_gemm(b) : gemm_then_collective(b, 1);
 }
 
 Plan decomposed_plan(const Problem& problem, const Knobs& knobs) {
-  return library_plan(problem, Strategy::decomposed, knobs, knobs.chunks);
+  Builder b(problem, Strategy::decomposed, knobs);
+  if (problem.ranks == 1) return product_plan(b);
+  return problem.op == Operator::all_gather_gemm ? gemm_in_ring(b, knobs.chunks)
+                                                 : gemm_then_collective(b, knobs.chunks);
+}
+
+void validate_decomposed(const Problem& problem, const Knobs& knobs) {
+  IMBREX_EXPECTS(
+      problem.op != Operator::all_gather_gemm || knobs.transport != Transport::store,
+      "knob transport = store: decomposed plans of all_gather_gemm send blocks from rank to rank, and Imbrex' "
+      "own collectives do not; transport push or pull takes NCCL's");
 }
 
 }  // namespace imbrex::plan

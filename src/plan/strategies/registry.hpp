@@ -24,7 +24,7 @@ struct StrategyEntry {
 
 inline constexpr std::array<StrategyEntry, 4> strategy_entries{{
     {.strategy = Strategy::sequential, .name = "sequential", .make = sequential_plan},
-    {.strategy = Strategy::decomposed, .name = "decomposed", .make = decomposed_plan},
+    {.strategy = Strategy::decomposed, .name = "decomposed", .make = decomposed_plan, .validate = validate_decomposed},
     {.strategy = Strategy::fused,
      .name = "fused",
      .reaches_peers = true,

@@ -11,6 +11,7 @@ namespace imbrex::plan {
 void validate_knobs(const Problem& problem, Strategy strategy, const Knobs& knobs);
 
 /// The strategies' own rules.
+void validate_decomposed(const Problem& problem, const Knobs& knobs);
 void validate_fused(const Problem& problem, const Knobs& knobs);
 void validate_signaled(const Problem& problem, const Knobs& knobs);
 
