@@ -16,9 +16,10 @@ import pytest
 import imbrex
 
 ROOT = Path(__file__).resolve().parents[2]
-PLAIN = ("imbrex", "imbrex._world", "imbrex._operators", "imbrex._doctor", "imbrex.vllm")
+PLAIN = ("imbrex", "imbrex._world", "imbrex._operators", "imbrex._embeddings", "imbrex._doctor", "imbrex.vllm")
 TORCH = tuple(
-    f"imbrex.torch{name}" for name in ("", ".groups", ".ops", ".reductions", ".stats", ".drop_in", ".nn", ".parallel")
+    f"imbrex.torch{name}"
+    for name in ("", ".groups", ".ops", ".reductions", ".stats", ".drop_in", ".nn", ".embeddings", ".parallel")
 )
 
 
@@ -41,7 +42,7 @@ def functions() -> list[tuple[str, Any]]:
     found.append(("imbrex.vllm.register", importlib.import_module("imbrex.vllm").register))
     if importlib.util.find_spec("torch"):
         found += public(importlib.import_module("imbrex.torch"))
-        for name in ("imbrex.torch.nn", "imbrex.torch.parallel"):
+        for name in ("imbrex.torch.nn", "imbrex.torch.embeddings", "imbrex.torch.parallel"):
             module = importlib.import_module(name)
             own = [one for one in vars(module).values() if getattr(one, "__module__", "") == name]
             found += [(f"{name}.{one.__name__}", one) for one in own if not one.__name__.startswith("_")]
@@ -53,7 +54,7 @@ def test_docstrings_tell_what_is_needed():
     for name, one in functions():
         text = inspect.getdoc(one)
         assert text, name
-        if inspect.isclass(one) and ".torch." in name and not name.endswith((".Stats", ".DropIn")):
+        if inspect.isclass(one) and ".torch." in name and not name.endswith((".Stats", ".DropIn", ".Bags")):
             assert "Args:" in text and "Raises:" in text and "Example:" in text, name
         if not inspect.isfunction(one):
             continue

@@ -1,4 +1,4 @@
-"""Linear layers that are split over the ranks of a group: the layers of tensor-parallel models."""
+"""Layers that are split over the ranks of a group: linear ones of tensor-parallel models, and embedding tables."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from .._errors import InvalidInput
+from .embeddings import Bags, ShardedEmbeddingBag
 from .groups import Group, name_of, process_group
 from .ops import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
+
+__all__ = ["Bags", "ColumnParallelLinear", "RowParallelLinear", "ShardedEmbeddingBag"]
 
 
 class _Forward(torch.autograd.Function):

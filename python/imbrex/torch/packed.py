@@ -8,10 +8,7 @@ from torch import Tensor
 from .._packed import PackedLayout, PackedProduct
 from .._packed import put_back as _put_back
 from .groups import Group, connect, world_of
-
-
-def _stream(x: Tensor) -> int | None:
-    return torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else None
+from .shapes import stream_of
 
 
 def matmul_all_reduce_packed(
@@ -40,7 +37,7 @@ def matmul_all_reduce_packed(
         >>> y, layout = imbrex.torch.matmul_all_reduce_packed(h, weight.t(), group)
         >>> z, residual = imbrex.torch.put_back("rms_norm", y, layout, weight=norm.weight, residual=residual)
     """
-    stream = _stream(a)
+    stream = stream_of(a)
     product = PackedProduct(
         a.detach(), b.detach(), world_of(connect(group, device=a.device if a.is_cuda else None)), bias, stream
     )
@@ -94,5 +91,5 @@ def put_back(
         residual_out = torch.empty_like(residual)
     given = {"weight": weight, "residual": residual, "bias": bias, "residual_out": residual_out}
     tensors = {name: None if tensor is None else tensor.detach() for name, tensor in given.items()}
-    _put_back(operation, packed.detach(), layout, eps=eps, out=out, stream=_stream(packed), **tensors)
+    _put_back(operation, packed.detach(), layout, eps=eps, out=out, stream=stream_of(packed), **tensors)
     return out if residual_out is None else (out, residual_out)

@@ -66,3 +66,8 @@ def empty_with_first(like: Tensor, shape: list[int], first: int, dtype: torch.dt
     """A tensor whose dimension `first` comes before the others in memory, without gaps."""
     order = [first, *(i for i in range(len(shape)) if i != first)]
     return like.new_empty([shape[i] for i in order], dtype=dtype).movedim(0, first)
+
+
+def stream_of(x: Tensor) -> int | None:
+    """The current stream where x lies, as ctypes takes it; None on the CPU."""
+    return torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else None
