@@ -1,7 +1,11 @@
-// What bench/embedding/measure.py calls: lookups on memory that torch owns, and a kernel that only reads.
+// What bench/embedding/measure.py calls: lookups on memory that torch owns, alone and as of one of several ranks, whose
+// peers are always ready and whose outputs lie in this GPU, too; and a kernel that only reads.
+#include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "base/cuda_check.hpp"
 #include "embedding/cuda/cuda_look_up.hpp"
 #include "imbrex/error.hpp"
 
@@ -23,6 +27,62 @@ int told(Call&& call) {
   }
 }
 
+std::vector<Table> tables_of(int count, const std::int64_t* rows, const std::int32_t* dims, void* const* addresses,
+                             TableRows type) {
+  std::vector<Table> tables;
+  std::int32_t column = 0;
+  for (int t = 0; t < count; ++t) {
+    tables.push_back({addresses[t], rows[t], dims[t] * size_of(type), 0, dims[t], column});
+    column += dims[t];
+  }
+  return tables;
+}
+
+Bags bags_of(const void* indices, const void* offsets, std::int64_t count, std::int64_t batch, int wide) {
+  return {indices, offsets, nullptr, count, batch, wide != 0 ? IndexType::int64 : IndexType::int32, Pooling::sum};
+}
+
+/// The first of `ranks` ranks. Its kernel stores to all of them, and posts.
+class Joint {
+ public:
+  Joint(const Tables& tables, const LookUpShape& shape) : look_up_(tables, shape) {
+    const auto ranks = static_cast<std::size_t>(shape.ranks);
+    const std::size_t counters = ranks * static_cast<std::size_t>(shape.slices) * 4;
+    state_ = imbrex::cuda::raw_memory(ranks * sizeof(imbrex::device::State) + counters);
+    IMBREX_CUDA_TRY(cudaMemset(state_.get(), 0, ranks * sizeof(imbrex::device::State) + counters));
+    void* fault = nullptr;
+    IMBREX_CUDA_TRY(cudaHostAlloc(&fault, sizeof *fault_, cudaHostAllocMapped));
+    fault_ = static_cast<imbrex::device::Fault*>(std::memset(fault, 0, sizeof *fault_));
+    auto* states = static_cast<imbrex::device::State*>(state_.get());
+    peers_.group = {states,
+                    reinterpret_cast<std::byte*>(states),
+                    sizeof(imbrex::device::State),
+                    10'000'000'000u,
+                    fault_,
+                    0,
+                    static_cast<std::uint32_t>(ranks),
+                    look_up_.blocks(),
+                    0,
+                    0};
+    auto* done = reinterpret_cast<std::uint32_t*>(states + ranks);
+    for (std::size_t d = 0; d < ranks; ++d)
+      peers_.to.push_back({nullptr, done + d * static_cast<std::size_t>(shape.slices), nullptr, 0, 0});
+  }
+  ~Joint() { cudaFreeHost(fault_); }
+  Joint(const Joint&) = delete;
+  Joint& operator=(const Joint&) = delete;
+
+  void launch(const Bags& bags, void* const* parts, cudaStream_t stream) {
+    look_up_.launch(bags, parts, stream, &peers_);
+  }
+
+ private:
+  CudaLookUp look_up_;
+  imbrex::cuda::RawMemory state_;
+  imbrex::device::Fault* fault_ = nullptr;
+  LookUpPeers peers_;
+};
+
 }  // namespace
 
 extern "C" {
@@ -37,13 +97,9 @@ void* embedding_make(int tables, const std::int64_t* rows, const std::int32_t* d
                      std::uint32_t blocks_per_sm, std::int64_t kept_bytes) {
   CudaLookUp* made = nullptr;
   told([&] {
-    std::vector<Table> table;
-    std::int32_t column = 0;
     const auto type = static_cast<TableRows>(row_type);
-    for (int t = 0; t < tables; ++t) {
-      table.push_back({addresses[t], rows[t], dims[t] * size_of(type), 0, dims[t], column});
-      column += dims[t];
-    }
+    const std::vector<Table> table = tables_of(tables, rows, dims, addresses, type);
+    const std::int32_t column = table.back().column + table.back().dim;
     made = new CudaLookUp({table.data(), tables, type}, {batch, static_cast<imbrex::Type>(out_type), column},
                           {item_bytes, blocks_per_sm, 0, kept_bytes});
   });
@@ -55,9 +111,8 @@ void embedding_free(void* made) { delete static_cast<CudaLookUp*>(made); }
 int embedding_launch(void* made, const void* indices, const void* offsets, std::int64_t count, std::int64_t batch,
                      int wide, void* out, void* stream) {
   return told([&] {
-    const Bags bags{indices,     offsets, nullptr, count, batch, wide != 0 ? IndexType::int64 : IndexType::int32,
-                    Pooling::sum};
-    static_cast<CudaLookUp*>(made)->launch(bags, &out, static_cast<cudaStream_t>(stream));
+    static_cast<CudaLookUp*>(made)->launch(bags_of(indices, offsets, count, batch, wide), &out,
+                                           static_cast<cudaStream_t>(stream));
   });
 }
 
@@ -65,9 +120,33 @@ int embedding_launch(void* made, const void* indices, const void* offsets, std::
 int embedding_check(void* made, const void* indices, const void* offsets, std::int64_t count, std::int64_t batch,
                     int wide, void* stream) {
   return told([&] {
-    const Bags bags{indices,     offsets, nullptr, count, batch, wide != 0 ? IndexType::int64 : IndexType::int32,
-                    Pooling::sum};
-    static_cast<CudaLookUp*>(made)->findings(bags, static_cast<cudaStream_t>(stream), Misfits::refused);
+    static_cast<CudaLookUp*>(made)->findings(bags_of(indices, offsets, count, batch, wide),
+                                             static_cast<cudaStream_t>(stream), Misfits::refused);
+  });
+}
+
+/// The same as of the first of `ranks` ranks, which posts `slices` slices to each.
+void* embedding_make_joint(int tables, const std::int64_t* rows, const std::int32_t* dims, void* const* addresses,
+                           int row_type, std::int64_t batch, int out_type, int ranks, int slices) {
+  Joint* made = nullptr;
+  told([&] {
+    const auto type = static_cast<TableRows>(row_type);
+    const std::vector<Table> table = tables_of(tables, rows, dims, addresses, type);
+    LookUpShape shape{batch, static_cast<imbrex::Type>(out_type), table.back().column + table.back().dim};
+    shape.ranks = ranks, shape.slices = slices;
+    made = new Joint({table.data(), tables, type}, shape);
+  });
+  return made;
+}
+
+void embedding_free_joint(void* made) { delete static_cast<Joint*>(made); }
+
+/// `parts`: where each rank's rows go.
+int embedding_launch_joint(void* made, const void* indices, const void* offsets, std::int64_t count, std::int64_t batch,
+                           int wide, void* const* parts, void* stream) {
+  return told([&] {
+    static_cast<Joint*>(made)->launch(bags_of(indices, offsets, count, batch, wide), parts,
+                                      static_cast<cudaStream_t>(stream));
   });
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures embedding lookups alone: ours, FBGEMM's table-batched forward and torch's embedding_bag, in turn.
 
-usage: measure.py LIBRARY [--fbgemm FOLDER] [--json FILE] [--cells 0,5-8] [--sweep] [--rounds 15]
+usage: measure.py LIBRARY [--fbgemm FOLDER] [--json FILE] [--cells 0,5-8] [--joint] [--sweep] [--rounds 15]
 
 LIBRARY is embedding_bench.so of a build with CUDA; what it needs beside CUDA's driver (libfmt) may lie beside it. FOLDER
 holds asmjit.so, fbgemm.so, fbgemm_gpu_config.so, fbgemm_gpu_tbe_common.so and fbgemm_gpu_tbe_training_forward.so of FBGEMM
@@ -11,6 +11,10 @@ A cell is a set of tables, a batch and a type of rows, which results have too. I
 turn is a replayed graph of calls with different indices, and the median over rounds counts. Rates are of the bytes that
 must move, rows, results and indices of 32 bits, whoever reads more. The rate at which the card reads memory from one end
 to the other is measured in the same rounds. Results are compared before anything is timed. Exits 1 where they differ.
+
+With --joint, in the cells of 16,384 rows and more: what the lookup takes as one of four ranks, to all of which it stores
+and posts, slice by slice, beside itself alone, and itself followed by a copy of the results and the copy that regroups
+them. Peers are always ready, and their memory is this GPU's, so that all is seen but what the wire takes.
 """
 
 import argparse
@@ -78,6 +82,7 @@ CELLS = [
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 ROW_TYPES, OUT_TYPES = {"fp32": 0, "fp16": 1}, {"fp16": 1, "fp32": 2}  # TableRows, imbrex::Type
 INDEX_SETS = 3
+RANKS, SLICES = 4, 8  # of --joint
 BLOCK = 1 << 22  # elements that the tables repeat
 READ_BYTES = 4 << 30
 
@@ -107,6 +112,10 @@ def load(path: str) -> ctypes.CDLL:
         size,
     ]
     library.embedding_free.argtypes = [pointer]
+    library.embedding_make_joint.restype = pointer
+    library.embedding_make_joint.argtypes = [number, pointer, pointer, pointer, number, size, number, number, number]
+    library.embedding_free_joint.argtypes = [pointer]
+    library.embedding_launch_joint.argtypes = [pointer, pointer, pointer, size, size, number, pointer, pointer]
     library.embedding_launch.argtypes = [pointer, pointer, pointer, size, size, number, pointer, pointer]
     library.embedding_check.argtypes = [pointer, pointer, pointer, size, size, number, pointer]
     library.embedding_read.argtypes = [pointer, size, pointer, number, pointer]
@@ -204,6 +213,71 @@ class Ours:
 
     def free(self) -> None:
         self.library.embedding_free(self.made)
+
+
+class Joint:
+    """One of several ranks."""
+
+    def __init__(self, library: ctypes.CDLL, tables: Tables, batch: int) -> None:
+        count = len(tables.rows)
+        rows = (ctypes.c_int64 * count)(*tables.rows)
+        dims = (ctypes.c_int32 * count)(*[tables.dim] * count)
+        addresses = (ctypes.c_void_p * count)(*[view.data_ptr() for view in tables.views])
+        self.library, self.batch = library, batch
+        self.made = library.embedding_make_joint(
+            count, rows, dims, addresses, ROW_TYPES[tables.kind], batch, OUT_TYPES[tables.kind], RANKS, SLICES
+        )
+        if not self.made:
+            raise RuntimeError(library.embedding_error().decode())
+        self.out = torch.empty(batch, tables.columns, device="cuda", dtype=DTYPES[tables.kind])
+        self.parts = (ctypes.c_void_p * RANKS)(*[part.data_ptr() for part in self.out.chunk(RANKS)])
+
+    def __call__(self, lookup: Lookup) -> torch.Tensor:
+        wide = int(lookup.indices.dtype == torch.int64)
+        if self.library.embedding_launch_joint(
+            self.made,
+            lookup.indices.data_ptr(),
+            lookup.offsets.data_ptr(),
+            lookup.indices.numel(),
+            self.batch,
+            wide,
+            self.parts,
+            stream(),
+        ):
+            raise RuntimeError(self.library.embedding_error().decode())
+        return self.out
+
+    def free(self) -> None:
+        self.library.embedding_free_joint(self.made)
+
+
+def measure_joint(args: argparse.Namespace, library: ctypes.CDLL, tables: Tables, batch: int) -> dict[str, Any]:
+    lookups = [tables.lookup(batch, False, 0, seed) for seed in range(INDEX_SETS)]
+    alone, joint = Ours(library, tables, batch), Joint(library, tables, batch)
+    received = torch.empty_like(alone.out)
+    regrouped = torch.empty(batch // RANKS, RANKS, tables.columns, device="cuda", dtype=alone.out.dtype)
+
+    def in_sequence(lookup: Lookup) -> torch.Tensor:
+        received.copy_(alone(lookup))
+        return regrouped.copy_(received.view(RANKS, batch // RANKS, tables.columns).transpose(0, 1))
+
+    row: dict[str, Any] = {"tables": None, "rows": tables.kind, "batch": batch}
+    first = alone(lookups[0]).clone()
+    if not torch.equal(joint(lookups[0]), first):
+        row["fault"] = "one of several ranks gives other sums"
+    del first
+    turns = {name: Turns(call, lookups) for name, call in (("alone", alone), ("joint", joint), ("in_sequence", in_sequence))}
+    for _ in range(args.rounds):
+        for turn in turns.values():
+            turn.turn()
+    row |= {name: {"us": turn.seconds() * 1e6} for name, turn in turns.items()}
+    row["joint_over_alone"] = row["joint"]["us"] / row["alone"]["us"]
+    row["in_sequence_over_joint"] = row["in_sequence"]["us"] / row["joint"]["us"]
+    del turns
+    alone.free()
+    joint.free()
+    torch.cuda.empty_cache()
+    return row
 
 
 def load_fbgemm(folder: str) -> str:
@@ -438,6 +512,7 @@ def main() -> int:
     parser.add_argument("--json", default="")
     parser.add_argument("--cells", default=f"0-{len(CELLS) - 1}")
     parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--joint", action="store_true")
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=140, help="no cell begins behind this many")
@@ -465,6 +540,7 @@ def main() -> int:
     memory = torch.empty(max(fitting.values()) // 16 * 16, device="cuda", dtype=torch.uint8)
     reader = Reader(library, memory)
     rows: list[dict[str, Any]] = []
+    joint: list[dict[str, Any]] = []
     for key in needed:
         batches = [batch for name, kind, batch in wanted if (name, kind) == key]
         if key not in fitting:
@@ -481,11 +557,14 @@ def main() -> int:
                     row |= measure_cell(args, library, memory, reader, tables, batch, wide, zipf)
                     rows.append(row)
                     print(json.dumps(row), flush=True)
-    told |= {"cells": rows, "summary": summary(rows, reader.rate()), "seconds": time.monotonic() - begun}
+            if args.joint and batch >= 16384:
+                joint.append(measure_joint(args, library, tables, batch) | {"tables": key[0]})
+                print(json.dumps(joint[-1]), flush=True)
+    told |= {"cells": rows, "joint": joint, "summary": summary(rows, reader.rate()), "seconds": time.monotonic() - begun}
     print(json.dumps({"left_out": told["left_out"], "summary": told["summary"], "seconds": told["seconds"]}, indent=1))
     if args.json:
         Path(args.json).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    faults = [row for row in rows if "fault" in row]
+    faults = [row for row in rows + joint if "fault" in row]
     for row in faults:
         print(f"FAULT: {row['tables']}, {row['rows']}, batch {row['batch']}: {row['fault']}", file=sys.stderr)
     return 1 if faults else 0
