@@ -40,6 +40,12 @@ constexpr std::uint64_t small_bytes = 16 << 20;
 // None leaves first: popular rows of large tables come again, too.
 constexpr std::int64_t usual_kept_bytes = std::numeric_limits<std::int64_t>::max();
 
+bool is_small(const Piece& piece) { return std::uint64_t{piece.count} * piece.pitch <= small_bytes; }
+
+std::uint32_t small_of(const std::vector<Piece>& pieces) {
+  return static_cast<std::uint32_t>(std::find_if_not(pieces.begin(), pieces.end(), is_small) - pieces.begin());
+}
+
 // Whether lanes can hold 8 columns of each table, and store them.
 bool fits_wide(const std::vector<Table>& tables, TableRows type, const LookUpShape& shape) {
   if (type == TableRows::fp32) return false;
@@ -115,6 +121,7 @@ std::vector<Piece> CudaLookUp::pieces_of(int columns) const {
                         begin == 0});
     }
   }
+  std::stable_partition(pieces.begin(), pieces.end(), is_small);
   return pieces;
 }
 
@@ -125,11 +132,8 @@ CudaLookUp::Cutting CudaLookUp::cut(int columns) const {
                  most_pieces);
   IMBREX_EXPECTS((shape_.batch + shape_.ranks * shape_.slices) * count <= most_rows,
                  "batch = {} with {} pieces of tables: at most {} sums", shape_.batch, count, most_rows);
-  const auto large = std::stable_partition(pieces.begin(), pieces.end(), [](const Piece& piece) {
-    return std::uint64_t{piece.count} * piece.pitch <= small_bytes;
-  });
-  Cutting made{cuda::raw_memory(pieces.size() * sizeof(Piece)), static_cast<std::uint32_t>(count),
-               static_cast<std::uint32_t>(large - pieces.begin()), columns};
+  Cutting made{cuda::raw_memory(pieces.size() * sizeof(Piece)), static_cast<std::uint32_t>(count), small_of(pieces),
+               columns};
   IMBREX_CUDA_TRY(cudaMemcpy(made.pieces.get(), pieces.data(), pieces.size() * sizeof(Piece), cudaMemcpyHostToDevice));
   return made;
 }
@@ -151,9 +155,10 @@ void CudaLookUp::bind(const Tables& tables, cudaStream_t stream) {
                  "{} tables are bound: they must be as those that the lookup was made for", tables.count);
   tables_.assign(tables.tables, tables.tables + tables.count);
   fits_wide_ = wide_.pieces != nullptr && fits_wide(tables_, type_, shape_);
-  for (const Cutting* c : {&narrow_, &wide_}) {
+  for (Cutting* c : {&narrow_, &wide_}) {
     if (c->pieces == nullptr || (c == &wide_ && !fits_wide_)) continue;
     const std::vector<Piece> pieces = pieces_of(c->columns);
+    c->small = small_of(pieces);
     IMBREX_CUDA_TRY(put(c->pieces.get(), pieces.data(), pieces.size() * sizeof(Piece), stream));
   }
 }
