@@ -256,7 +256,9 @@ void expect_harmful_refuted(int mutants, int share, const std::function<Plan(Ran
     }
   }
   fmt::print("{} mutants, {} harmful\n", made, harmful);
-  if (!sanitized) EXPECT_GT(harmful, made / share);
+  if (!sanitized) {
+    EXPECT_GT(harmful, made / share);
+  }
   EXPECT_EQ(missed, 0);
 }
 
