@@ -59,10 +59,10 @@ TEST(EmbeddingTranslate, LibraryPlansLookUpExchangeAndCopy) {
         const cuda::LibraryProgram program = cuda::library_program(plan, rank);
         std::map<std::size_t, int> kinds;  // by place in the variant
         for (const cuda::LibraryStep& step : program.steps) ++kinds[step.work.index()];
-        EXPECT_EQ(kinds[4], chunks * ranks);                    // blocks
-        EXPECT_EQ(kinds[3], ranks > 1 ? chunks : 0);            // exchanges
+        EXPECT_EQ(kinds[4], chunks * ranks);                        // blocks
+        EXPECT_EQ(kinds[3], ranks > 1 ? chunks : 0);                // exchanges
         EXPECT_EQ(kinds[1], chunks * ranks * (ranks > 1 ? 2 : 1));  // copies of each run of columns
-        EXPECT_EQ(program.forked.size(), chunks > 1 ? 2u : 1u);  // streams
+        EXPECT_EQ(program.forked.size(), chunks > 1 ? 2u : 1u);     // streams
       }
     }
 }

@@ -11,8 +11,7 @@
 
 namespace imbrex::cuda {
 
-BagSteps::BagSteps(const Plan& plan, int rank, std::int64_t pitch)
-    : tables_(blank_tables(plan.problem, rank, false)) {
+BagSteps::BagSteps(const Plan& plan, int rank, std::int64_t pitch) : tables_(blank_tables(plan.problem, rank, false)) {
   const embedding::LookUpShape shape{plan.problem.m, plan.problem.type, pitch};
   look_up_ = std::make_unique<embedding::CudaLookUp>(
       embedding::Tables{tables_.data(), base::narrow<std::int32_t>(std::ssize(tables_), "tables"),

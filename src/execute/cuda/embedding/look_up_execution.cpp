@@ -10,6 +10,7 @@
 #include "embedding/same_table.hpp"
 #include "execute/cuda/embedding/blank_tables.hpp"
 #include "execute/layout.hpp"
+#include "runtime/agreement.hpp"
 #include "runtime/cuda/await_stream.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
@@ -51,10 +52,14 @@ LookUpExecution::LookUpExecution(World& world, runtime::CudaHeap& heap, StreamCa
       exceptions_(std::uncaught_exceptions()) {
   for (int rank = 0; rank < problem_.ranks; ++rank)
     if (rank != world.rank() && problem::OwnShards(problem_.tables, rank).count() > 0) ++lookers_;
+  // What one rank's tables do not let it have, all refuse, before anything else is taken.
+  runtime::agree(world, [&] {
+    make_look_up();
+    return runtime::Terms("a lookup");
+  });
   offset_ = heap.allocate_or_grow(world, layout_.all);
   fault_ = faults.take();
   IMBREX_CUDA_TRY(load_ends());
-  make_look_up();
   IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&main_, cudaStreamNonBlocking));
   set_group();
   start_words();
