@@ -40,6 +40,7 @@ int machine(const Program& program, const Options& options) {
   for (const std::string& change : options.changes) set(machine, change);
   if (!options.name.empty()) machine.name = options.name;
   if (options.devices > 0) machine.devices = static_cast<int>(options.devices);
+  validate(machine);
   const std::string text = to_json(machine);
   print_json(program, Json::parse(text));
   if (options.out.empty()) {
@@ -64,7 +65,9 @@ void add_machine(Program& program) {
                   fmt::format("Examples:\n"
                               "  imbrex machine 4xh200\n"
                               "  imbrex machine 4xh200 --name fast-links --set links.egress_bandwidth=9e11 \\\n"
-                              "    --set links.ingress_bandwidth=9e11 --out fast-links.json\n\n"
+                              "    --set links.ingress_bandwidth=9e11 --out fast-links.json\n"
+                              "  imbrex machine 4xh200 --name two-hosts --devices 8 --set hosts.devices=4 \\\n"
+                              "    --set hosts.bandwidth=5e10 --set hosts.latency=5e-6 --set hosts.message=1e-6\n\n"
                               "Machines that come with the program: {}",
                               fmt::join(machine_names(), ", ")),
                   [options, &program] { return machine(program, *options); });

@@ -175,8 +175,8 @@ void PlanOptions::add_to(CLI::App& command) {
       ->group(knob_group);
   add_integer(
       command, "--nodes", nodes, 1, max_ranks,
-      "sequential, decomposed, and fused embedding exchanges: hosts that the ranks lie on, equally many on each "
-      "(default 1); collectives then cross between hosts once")
+      "sequential, decomposed, embeddings fused: hosts that the ranks lie on, equally many on each (default 1); "
+      "collectives then cross between hosts once")
       ->group(knob_group);
   add_integer(
       command, "--library-tile", library_tile, 0, most - 1,

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""What the simulator says of embedding exchanges on four H200s: fused plans beside sequential ones and what bounds them.
+"""What the simulator says of embedding exchanges: fused plans beside sequential ones and what bounds them, on four H200s;
+and on two hosts, with the messages between these.
 
 usage: embedding.py TIMES            runs the program TIMES (build/bin/embedding_times), writes
-                                     bench/results/embedding-simulated.json, the table of docs/embedding.md and its plot
-       embedding.py TIMES --check    changes nothing; fails where DLRMv2 is simulated otherwise, or table or plot differ
+                                     bench/results/embedding-simulated.json, the tables of docs/embedding.md and its plot
+       embedding.py TIMES --check    changes nothing; fails where a row of the tables is simulated otherwise, or tables or plot
+                                     differ
 """
 
 import datetime
@@ -42,6 +44,16 @@ def table(rows):
     return "\n".join(lines) + "\n"
 
 
+def hosts_table(rows):
+    lines = heading(["machine", "tables", "rows a bag", "type", "batch", "sequential, us", "messages", "in stages, us", "messages",
+                     "fused, us", "messages", "less"])
+    for row in rows:
+        times = (text for name in ("sequential", "staged", "fused") for text in (f"{row[f'{name}_us']:.0f}", str(row[f"{name}_messages"])))
+        lines.append(line([row["machine"], row["tables"], str(row["pooling"]), row["type"], f"{row['batch']:,}", *times,
+                           f"{row['less_percent']:.0f} %"]))
+    return "\n".join(lines) + "\n"
+
+
 def plot(rows):
     most = max(row["pooling"] for row in rows)
     picture = Plot("Fused over sequential, 32 tables on four H200s (simulated, fp16, NCCL of four), by rows a bag", 3, 0.5)
@@ -70,7 +82,7 @@ def differences(found, wanted):
         for key in old:
             same = new[key] == old[key] if isinstance(old[key], str) else math.isclose(new[key], old[key], rel_tol=2e-3, abs_tol=0.11)
             if not same:
-                yield f"{old['tables']} {old['type']} {old['batch']} {old['exchange']}: {key} is {new[key]}, and was {old[key]}"
+                yield f"{old['tables']} {old['type']} {old['batch']}: {key} is {new[key]}, and was {old[key]}"
 
 
 def main():
@@ -81,15 +93,17 @@ def main():
     program = arguments[0]
     if check:
         result = json.loads(RESULT.read_text())
-        if changed := list(differences(run(program, "dlrm"), result["rows"])):
+        changed = [text for what, key in (("dlrm", "rows"), ("hosts", "hosts")) for text in differences(run(program, what), result[key])]
+        if changed:
             sys.exit("\n".join([*changed[:20], f"if that is meant, run {MAKER}"]))
     else:
         commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
         result = {"what": "simulated times of embedding exchanges on 4xh200; lookup, wire and bound from its constants alone",
                   "commit": commit, "date": datetime.date.today().isoformat(), "command": f"{MAKER} build/bin/embedding_times",
-                  "rows": run(program, "dlrm"), "sweep": run(program, "sweep")}
+                  "rows": run(program, "dlrm"), "sweep": run(program, "sweep"), "hosts": run(program, "hosts")}
         write_rows(RESULT, result)
     document = with_section(DOCUMENT.read_text(), MAKER, table(result["rows"]))
+    document = with_section(document, f"{MAKER}, hosts", hosts_table(result["hosts"]))
     write_or_check({DOCUMENT: document, PLOT: plot(result["sweep"])}, check, MAKER)
 
 

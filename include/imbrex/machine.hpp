@@ -93,6 +93,12 @@ struct Machine {
   Constant ingress_bandwidth;  ///< bytes/s into a device
   Constant link_latency;       ///< s from a byte leaving to its arrival
 
+  // Links between hosts, in place of the links above where two ranks lie on different ones; all 0: there is one host.
+  Constant host_devices;    ///< count; devices of a host, those whose ranks follow each other
+  Constant host_bandwidth;  ///< bytes/s out of, and into, a device: its part of what joins its host to the network
+  Constant host_latency;    ///< s from a byte leaving to its arrival, and from a post to its sight
+  Constant host_message;    ///< s for which a message takes a device's part, beside its bytes
+
   // Signals.
   Constant flag_latency;        ///< s from a post to its sight by a polling peer
   Constant flag_latency_local;  ///< s the same within one device
@@ -121,7 +127,7 @@ void validate(const Machine& machine);
 
 /// Changes the constant at `place`, as a machine file names it: "links.latency", "compute.sm_rate.bf16",
 /// "compute.tiles.128x256.efficiency". Throws Error(invalid_input) listing the places, or naming the constant and its
-/// rule; the machine is then as it was.
+/// rule; the machine is then as it was. Links between hosts are changed one by one, and are valid together.
 void set_constant(Machine& machine, std::string_view place, const Constant& constant);
 
 /// Seconds of a collective that puts `wire_bytes` on each rank's wire.

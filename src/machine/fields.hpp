@@ -47,6 +47,14 @@ inline constexpr std::array<Field, 21> fields{{
     {"collectives", "sms", "count", Rule::tally, &Machine::collective_sms},
 }};
 
+/// The section of links between hosts, all of it or nothing of it.
+inline constexpr std::array<Field, 4> host_fields{{
+    {"hosts", "devices", "count", Rule::count, &Machine::host_devices},
+    {"hosts", "bandwidth", "bytes/s", Rule::rate, &Machine::host_bandwidth},
+    {"hosts", "latency", "s", Rule::time, &Machine::host_latency},
+    {"hosts", "message", "s", Rule::time, &Machine::host_message},
+}};
+
 struct CurveField {
   std::string_view key;
   Curve Machine::*member;
@@ -66,6 +74,9 @@ inline constexpr std::array<CurveField, 3> own_curves{{{"own_one_step", &Machine
 
 /// Throws Error(invalid_input) unless `value` obeys `rule`; `place` names it.
 void check_rule(Rule rule, double value, std::string_view place);
+
+/// Whether any constant of links between hosts is given.
+bool has_hosts(const Machine& machine);
 
 /// Throws Error(invalid_input) unless the curve is as Curve says.
 void check_curve(const Curve& curve, std::string_view place);

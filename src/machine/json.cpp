@@ -17,6 +17,7 @@ using machine::CurveField;
 using machine::curves;
 using machine::Field;
 using machine::fields;
+using machine::host_fields;
 using machine::own_curves;
 using machine::row_curves;
 using machine::Rule;
@@ -143,7 +144,8 @@ constexpr std::string_view sections[] = {"compute", "copy_engine", "stores", "li
 
 Machine read_machine(const Node& root) {
   root.keys(
-      {"format", "name", "about", "devices", "compute", "copy_engine", "stores", "links", "signals", "collectives"});
+      {"format", "name", "about", "devices", "compute", "copy_engine", "stores", "links", "signals", "collectives"},
+      {"hosts"});
   const std::string format = root["format"].string();
   IMBREX_EXPECTS(format == format_name, "{}.format is '{}'; this version reads '{}'", root.place(),
                  base::printable(format), format_name);
@@ -160,6 +162,13 @@ Machine read_machine(const Node& root) {
   }
   for (const Field& field : fields)
     machine.*field.member = read_constant(root[field.section][field.key], field.unit, field.rule);
+  if (root.has("hosts")) {
+    std::vector<std::string_view> keys;
+    for (const Field& field : host_fields) keys.push_back(field.key);
+    root["hosts"].keys(keys);
+    for (const Field& field : host_fields)
+      machine.*field.member = read_constant(root["hosts"][field.key], field.unit, field.rule);
+  }
   for (const auto& [type, node] : root["compute"]["sm_rate"].members()) {
     IMBREX_EXPECTS(type == "bf16" || type == "fp16" || type == "fp32" || type == "e4m3",
                    "{} must be bf16, fp16, fp32 or e4m3", node.place());
@@ -245,6 +254,11 @@ std::string to_json(const Machine& machine) {
       add_optional(lines, machine, section);
     }
     out += fmt::format(",\n  \"{}\": {{\n{}\n  }}", section, fmt::join(lines, ",\n"));
+    if (section != "links" || !machine::has_hosts(machine)) continue;
+    lines.clear();
+    for (const Field& field : host_fields)
+      lines.push_back(fmt::format("    \"{}\": {}", field.key, text_of(machine.*field.member, field.unit)));
+    out += fmt::format(",\n  \"hosts\": {{\n{}\n  }}", fmt::join(lines, ",\n"));
   }
   return out + "\n}\n";
 }

@@ -60,6 +60,11 @@ void check_rule(Rule rule, double value, std::string_view place) {
   }
 }
 
+bool has_hosts(const Machine& machine) {
+  return std::any_of(host_fields.begin(), host_fields.end(),
+                     [&](const Field& field) { return !(machine.*field.member == Constant{}); });
+}
+
 void check_curve(const Curve& curve, std::string_view place) {
   IMBREX_EXPECTS(!curve.points.empty(), "{} has no points; a curve needs at least one", place);
   for (std::size_t i = 0; i < curve.points.size(); ++i) {
@@ -85,6 +90,12 @@ void validate(const Machine& machine) {
                  machine.devices);
   for (const Field& field : fields)
     check_rule(field.rule, machine.*field.member, fmt::format("{}.{}", field.section, field.key));
+  if (has_hosts(machine)) {
+    for (const Field& field : host_fields)
+      check_rule(field.rule, machine.*field.member, fmt::format("{}.{}", field.section, field.key));
+    IMBREX_EXPECTS(machine.devices % static_cast<int>(machine.host_devices) == 0,
+                   "hosts.devices is {}; it must divide the {} devices", machine.host_devices.value, machine.devices);
+  }
   IMBREX_EXPECTS(!machine.sm_rate.empty(), "compute.sm_rate is empty; it needs at least one element type");
   for (const auto& [type, rate] : machine.sm_rate)
     check_rule(Rule::rate, rate, fmt::format("compute.sm_rate.{}", name_of(type)));

@@ -19,10 +19,12 @@ struct Place {
   Rule rule;
 };
 
-// Also the rates of types that the machine has none of yet.
+// Also the rates of types that the machine has none of yet, and links between hosts.
 std::vector<Place> places_in(Machine& machine) {
   std::vector<Place> places;
   for (const Field& field : fields)
+    places.push_back({fmt::format("{}.{}", field.section, field.key), &(machine.*field.member), field.rule});
+  for (const Field& field : machine::host_fields)
     places.push_back({fmt::format("{}.{}", field.section, field.key), &(machine.*field.member), field.rule});
   for (const Type type : {Type::bf16, Type::fp16, Type::fp32, Type::e4m3})
     places.push_back({fmt::format("compute.sm_rate.{}", name_of(type)), &machine.sm_rate[type], Rule::rate});

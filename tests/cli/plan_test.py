@@ -41,6 +41,8 @@ class Plans(Case):
                     plan = self.plan(op, "--strategy", strategy, "--nodes", 2)
                     self.assertEqual(plan["knobs"]["nodes"], 2)
                     self.assertEqual(self.run_program("check", "plan.json"), ("sound\n", ""))
+        text, _ = self.run_program("plan", "gemm_reduce_scatter", *SIZES, "--strategy", "sequential", "--nodes", 2)
+        self.assertIn("  4 messages between 2 hosts an epoch, ", text)
         self.refuse("plan", "all_gather_gemm", *SIZES, "--strategy", "sequential", "--nodes", 3, says=["nodes = 3", "4 ranks"])
         self.refuse("plan", "all_gather_gemm", *SIZES, "--strategy", "fused", "--nodes", 2, says=["nodes = 2", "peers' memory"])
         self.refuse("plan", "gemm_all_to_all", *SIZES, "--nodes", 2, says=["nodes = 2", "gemm_all_to_all"])

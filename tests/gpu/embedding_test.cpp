@@ -98,7 +98,8 @@ void expect(bool sound, const std::string& what) {
   if (!sound) throw Error(ErrorCode::unsound, what);
 }
 
-constexpr WorldOptions roomy{.heap_bytes = 1 << 20, .wait_limit = 30};
+// Collectives, which bring gradients, take what the world says.
+const WorldOptions roomy{.heap_bytes = 1 << 20, .wait_limit = 30, .ranks_per_gpu = test::ranks_per_gpu()};
 
 TEST(GpuEmbedding, GivesTheCpusBits) {
   NEEDS_GPUS(1);

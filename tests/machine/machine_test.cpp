@@ -134,6 +134,38 @@ TEST(Machine, OwnCollectivesMayBeLeftOut) {
   EXPECT_EQ(parse_machine(to_json(machine), "machine"), machine);
 }
 
+TEST(Machine, HostsAreThereWholeOrNotAtAll) {
+  Json json = good();
+  const auto given = [](double value, const char* unit) {
+    return Json{{"value", value}, {"unit", unit}, {"source", "unverified"}, {"from", "test"}};
+  };
+  json["devices"] = 8;
+  json["hosts"] = {{"devices", given(4, "count")},
+                   {"bandwidth", given(5e10, "bytes/s")},
+                   {"latency", given(5e-6, "s")},
+                   {"message", given(0, "s")}};
+  Machine machine = parse_machine(json.dump(), "machine");
+  EXPECT_EQ(machine.host_devices, 4);
+  EXPECT_EQ(machine.host_bandwidth, 5e10);
+  EXPECT_EQ(parse_machine(to_json(machine), "machine"), machine);
+  set_constant(machine, "hosts.latency", {1e-6, Provenance::unverified, "test"});
+  EXPECT_EQ(machine.host_latency, 1e-6);
+  for (const char* key : {"devices", "bandwidth", "latency", "message"}) {
+    Json less = json;
+    less["hosts"].erase(key);
+    EXPECT_NE(message_of(less.dump()).find(std::string("hosts lacks the key '") + key), std::string::npos) << key;
+  }
+  json["hosts"]["devices"]["value"] = 3;
+  EXPECT_NE(message_of(json.dump()).find("hosts.devices is 3; it must divide the 8 devices"), std::string::npos);
+  json["hosts"]["bandwidth"]["value"] = 0;
+  EXPECT_NE(message_of(json.dump()).find("hosts.bandwidth.value is 0; a rate"), std::string::npos);
+  Machine one = load_machine("4xh200");
+  set_constant(one, "hosts.devices", {2, Provenance::unverified, "test"});
+  EXPECT_THROW(validate(one), Error);
+  set_constant(one, "hosts.bandwidth", {1e9, Provenance::unverified, "test"});
+  validate(one);
+}
+
 TEST(Machine, RandomRowsMayBeLeftOutAndAreStreamedThen) {
   const Machine machine = load_machine("4xh200");
   EXPECT_DOUBLE_EQ(machine::random_row_seconds(machine, 512), 1.28e-10);

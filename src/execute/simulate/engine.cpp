@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/check.hpp"
+#include "execute/simulate/hosts.hpp"
 
 namespace imbrex::simulate {
 
@@ -181,7 +182,11 @@ void Simulation::complete(std::uint32_t task) {
   for (const Post& post : flat.whole->posts) {
     const bool local = post.rank == static_cast<int>(flat.rank);
     // In streams a rank's own signals stand for stream order, which the launch gap already pays.
-    const double latency = !local ? machine_.flag_latency : program_.streams ? 0.0 : machine_.flag_latency_local.value;
+    const bool across = host_of(machine_, static_cast<int>(flat.rank)) != host_of(machine_, post.rank);
+    const double latency = across             ? machine_.host_latency
+                           : !local           ? machine_.flag_latency
+                           : program_.streams ? 0.0
+                                              : machine_.flag_latency_local.value;
     events_.after(latency, EventKind::post, static_cast<std::uint32_t>(post.rank),
                   static_cast<std::uint64_t>(post.signal));
   }

@@ -81,7 +81,8 @@ class Simulation final : private Links::Listener {
     Backend backend = Backend::nccl;
     std::optional<CodecPair> codec;
     double wire_bytes = 0, local_bytes = 0;  ///< the largest of any rank
-    double begin = 0, memory_rate = 0, link_rate = 0;
+    double whole_bytes = 0;                  ///< the largest matrix of any rank, as it travels
+    double begin = 0, memory_rate = 0, link_rate = 0, across_rate = 0;
   };
 
   // scheduling (engine.cpp)
@@ -123,7 +124,7 @@ class Simulation final : private Links::Listener {
   void read(std::uint32_t task, const std::vector<Region>& regions);
   void join(std::uint32_t task, const Collective& collective);
   double shortening(const Collective& collective) const;
-  double collective_seconds(const Group& group) const;
+  double collective_seconds(const Group& group, double wire_bytes) const;
   void finish_group(std::uint32_t group);
   void forecast_memory(std::uint32_t rank);
 

@@ -12,7 +12,7 @@ enum class EventKind : std::uint8_t {
   step,             ///< a: task whose timer ended
   wake,             ///< a: task whose waits are met
   memory,           ///< a: rank whose memory may have served a load; b: generation of the forecast
-  egress_free,      ///< a: rank
+  egress_free,      ///< a: server of Links
   chunk_done,       ///< a: flow
   flow_arrived,     ///< a: flow
   post,             ///< a: rank, b: signal

@@ -1,6 +1,7 @@
 #include "execute/simulate/links.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace imbrex::simulate {
 namespace {
@@ -12,9 +13,15 @@ constexpr double max_chunks = 4096;
 }  // namespace
 
 Links::Links(const Machine& machine, std::size_t ranks, EventQueue& events, Listener& listener)
-    : events_(events), listener_(listener), egress_(ranks), ingress_(ranks) {
-  for (Egress& server : egress_) server.bandwidth = machine.egress_bandwidth;
-  for (Ingress& server : ingress_) server.bandwidth = machine.ingress_bandwidth;
+    : ranks_(static_cast<std::uint32_t>(ranks)),
+      events_(events),
+      listener_(listener),
+      egress_(machine.host_devices > 0 ? 2 * ranks : ranks),
+      ingress_(egress_.size()) {
+  for (std::size_t i = 0; i < egress_.size(); ++i) {
+    egress_[i].bandwidth = i < ranks ? machine.egress_bandwidth : machine.host_bandwidth;
+    ingress_[i].bandwidth = i < ranks ? machine.ingress_bandwidth : machine.host_bandwidth;
+  }
 }
 
 void Links::start(const Flow& flow) {
@@ -34,7 +41,7 @@ void Links::queue_chunk(std::uint32_t id) {
   state.next = std::min(state.left, state.chunk);
   // A rest of less than half a chunk travels with the last one.
   if (state.left - state.next < 0.5 * state.chunk) state.next = state.left;
-  Egress& egress = egress_[state.flow.source];
+  Egress& egress = egress_[server(state.flow.source, state.flow.across)];
   if (egress.busy)
     egress.waiting.push_back(id);
   else
@@ -43,8 +50,9 @@ void Links::queue_chunk(std::uint32_t id) {
 
 void Links::serve(std::uint32_t id) {
   State& state = states_[id];
-  Egress& egress = egress_[state.flow.source];
-  Ingress& ingress = ingress_[state.flow.target];
+  const std::uint32_t out = server(state.flow.source, state.flow.across);
+  Egress& egress = egress_[out];
+  Ingress& ingress = ingress_[server(state.flow.target, state.flow.across)];
   const double begin = events_.now();
   const double bytes = state.next;
   const double egress_end = begin + bytes / std::min(egress.rate(), state.flow.device_rate);
@@ -54,7 +62,7 @@ void Links::serve(std::uint32_t id) {
   egress.busy = true;
   state.left -= bytes;
   listener_.chunk_moved(id, bytes, begin, egress_end, ingress_begin, ingress_end);
-  events_.at(egress_end, EventKind::egress_free, state.flow.source);
+  events_.at(egress_end, EventKind::egress_free, out);
   events_.at(std::max(ingress_end, begin + bytes / state.flow.rate), EventKind::chunk_done, id);
 }
 
@@ -85,9 +93,12 @@ void Links::handle(const Event& event) {
   }
 }
 
-void Links::reserve(std::size_t rank, double rate) {
-  egress_[rank].reserved = std::max(0.0, egress_[rank].reserved + rate);
-  ingress_[rank].reserved = std::max(0.0, ingress_[rank].reserved + rate);
+void Links::reserve(std::size_t rank, double inside, double across) {
+  for (const auto& [index, rate] : {std::pair{rank, inside}, {ranks_ + rank, across}}) {
+    if (index >= egress_.size()) continue;
+    egress_[index].reserved = std::max(0.0, egress_[index].reserved + rate);
+    ingress_[index].reserved = std::max(0.0, ingress_[index].reserved + rate);
+  }
 }
 
 }  // namespace imbrex::simulate

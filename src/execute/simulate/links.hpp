@@ -22,6 +22,7 @@ struct Flow {
   double latency = 0;                                            ///< from the last byte's departure to its arrival
   bool read = false;    ///< fetched for a task that waits for it; else sent by a task on its way out
   bool stores = false;  ///< comes from registers, so the source's memory is not read
+  bool across = false;  ///< between hosts
 };
 
 /// Each server is FIFO over chunks, and a flow has one chunk in service: flows that share a server therefore take turns
@@ -42,8 +43,9 @@ class Links {
 
   void start(const Flow& flow);
 
-  /// Bandwidth taken on both sides of every link of `rank` by a running collective; negative gives it back.
-  void reserve(std::size_t rank, double rate);
+  /// Bandwidth taken on both sides of every link of `rank` by a running collective, inside its host and between hosts;
+  /// negative gives it back.
+  void reserve(std::size_t rank, double inside, double across);
 
   void handle(const Event& event);
 
@@ -67,9 +69,12 @@ class Links {
     double free = 0;
   };
 
+  // Each device has a server for links inside its host and, on a machine with several, one for those between them.
+  std::uint32_t server(std::uint32_t rank, bool across) const { return across ? ranks_ + rank : rank; }
   void queue_chunk(std::uint32_t id);
   void serve(std::uint32_t id);
 
+  std::uint32_t ranks_;
   EventQueue& events_;
   Listener& listener_;
   std::vector<Egress> egress_;

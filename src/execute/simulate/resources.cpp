@@ -4,6 +4,7 @@
 
 #include "base/check.hpp"
 #include "execute/simulate/engine.hpp"
+#include "execute/simulate/hosts.hpp"
 #include "machine/rates.hpp"
 #include "plan/problem.hpp"
 
@@ -40,7 +41,10 @@ void Simulation::send(std::uint32_t task, int from, int to, double bytes, bool r
   if (!engine) flow.device_rate = machine_.store_bandwidth;
   // What is fetched must first be asked for.
   const bool fetched = static_cast<int>(program_.tasks[task].rank) == to;
-  flow.latency = machine_.link_latency * (fetched ? 2 : 1) + (engine ? machine_.copy_latency.value : 0.0);
+  flow.across = host_of(machine_, from) != host_of(machine_, to);
+  const double latency = flow.across ? machine_.host_latency : machine_.link_latency;
+  flow.latency = latency * (fetched ? 2 : 1) + (engine ? machine_.copy_latency.value : 0.0);
+  if (flow.across) flow.bytes += machine_.host_message * machine_.host_bandwidth;
   flow.read = read;
   flow.stores = !engine && !read;
   if (read) {
@@ -123,8 +127,7 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
   const FlatTask& flat = program_.tasks[task];
   const auto [found, added] = group_ids_.try_emplace(collective.group, static_cast<std::uint32_t>(groups_.size()));
   if (added)
-    groups_.push_back(
-        {{}, ranks_of(collective, plan_), collective.kind, collective.backend, collective.codec, 0, 0, 0, 0, 0});
+    groups_.push_back({{}, ranks_of(collective, plan_), collective.kind, collective.backend, collective.codec});
   Group& group = groups_[found->second];
   IMBREX_EXPECTS(group.kind == collective.kind, "{} is a {}, but group {} began as a {}", place(task),
                  imbrex::name_of(collective.kind), collective.group, imbrex::name_of(group.kind));
@@ -137,6 +140,7 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
   const double ranks = static_cast<double>(group.ranks.size());
   const double whole = std::max(bytes_of(collective.from), bytes_of(collective.to));
   const double passes = collective.kind == CollectiveKind::all_reduce ? 2 : 1;
+  group.whole_bytes = std::max(group.whole_bytes, whole * shortening(collective));
   // What a rank sends in an exchange is all for one peer; of other kinds, its own part stays.
   const double leaving = collective.kind == CollectiveKind::send_receive ? 1 : (ranks - 1) / ranks;
   group.wire_bytes = std::max(group.wire_bytes, passes * whole * shortening(collective) * leaving);
@@ -145,18 +149,25 @@ void Simulation::join(std::uint32_t task, const Collective& collective) {
   ++collecting_[flat.rank];
   if (group.members.size() < group.ranks.size()) return;
 
-  const double seconds = group.wire_bytes > 0 ? collective_seconds(group)
-                                              : machine_.launch_gap + group.local_bytes / machine_.memory_bandwidth;
+  double seconds = machine_.launch_gap + group.local_bytes / machine_.memory_bandwidth;
+  CollectiveWire wire{group.wire_bytes, 0, 0};
+  if (group.wire_bytes > 0) {
+    if (host_of(machine_, group.ranks.front()) != host_of(machine_, group.ranks.back()))
+      wire = wire_of(machine_, group.kind, group.ranks, group.whole_bytes);
+    seconds = std::max(wire.inside > 0 ? collective_seconds(group, wire.inside) : 0.0,
+                       across_seconds(machine_, wire, collective_seconds(group, 1)));
+  }
   group.begin = now();
   if (seconds > 0) {
     // What goes out is read and what comes in is written.
-    group.link_rate = group.wire_bytes / seconds;
-    group.memory_rate = 2 * group.link_rate;
+    group.link_rate = wire.inside / seconds;
+    group.across_rate = wire.across / seconds;
+    group.memory_rate = 2 * (group.link_rate + group.across_rate);
   }
   for (const std::uint32_t member : group.members) {
     const std::uint32_t rank = program_.tasks[member].rank;
     memory_[rank].reserve(now(), group.memory_rate);
-    links_.reserve(rank, group.link_rate);
+    links_.reserve(rank, group.link_rate, group.across_rate);
     forecast_memory(rank);
   }
   events_.after(seconds, EventKind::collective_done, found->second);
@@ -167,15 +178,14 @@ double Simulation::shortening(const Collective& collective) const {
   return plan::shortening(*collective.codec, plan_.buffers[static_cast<std::size_t>(collective.from.buffer)].type);
 }
 
-double Simulation::collective_seconds(const Group& group) const {
-  if (group.codec)
-    return machine::coded_seconds(machine_, group.kind == CollectiveKind::reduce_scatter, group.wire_bytes);
+double Simulation::collective_seconds(const Group& group, double wire_bytes) const {
+  if (group.codec) return machine::coded_seconds(machine_, group.kind == CollectiveKind::reduce_scatter, wire_bytes);
   // An exchange with one peer each way is what an all-to-all of two ranks is.
   constexpr Curve Machine::*curves[] = {&Machine::all_gather, &Machine::reduce_scatter, &Machine::all_reduce,
                                         &Machine::all_to_all, &Machine::all_to_all};
   return machine::collective_seconds(machine_, curves[static_cast<std::size_t>(group.kind)],
                                      group.backend == Backend::imbrex, static_cast<double>(group.ranks.size()),
-                                     group.wire_bytes);
+                                     wire_bytes);
 }
 
 void Simulation::finish_group(std::uint32_t id) {
@@ -183,10 +193,10 @@ void Simulation::finish_group(std::uint32_t id) {
   for (const std::uint32_t member : group.members) {
     const std::uint32_t rank = program_.tasks[member].rank;
     memory_[rank].reserve(now(), -group.memory_rate);
-    links_.reserve(rank, -group.link_rate);
+    links_.reserve(rank, -group.link_rate, -group.across_rate);
     forecast_memory(rank);
     --collecting_[rank];
-    if (group.link_rate > 0)
+    if (group.link_rate + group.across_rate > 0)
       for (const bool out : {true, false})
         recorder_.add_link(rank, out, ~std::uint64_t{id} - 1, group.begin, now(),
                            [&] { return std::string(imbrex::name_of(group.kind)); });
