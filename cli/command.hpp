@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "imbrex/advanced/execute.hpp"
+#include "imbrex/embedding.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/plan.hpp"
@@ -144,6 +145,21 @@ Layout chosen_b_layout(const std::optional<Layout>& given, Type type);
 /// "kxn" or "nxk".
 const char* name_of_b_layout(Layout layout);
 
+/// What embedding_all_to_all has in place of M, N and K.
+struct EmbeddingOptions {
+  std::string tables;
+  std::int64_t batch = 0;
+  CLI::App* app = nullptr;
+
+  void add_to(CLI::App& command);
+
+  /// Whether `op` is that operator. Throws Error(invalid_input) for options that belong to the others.
+  bool asked_for(const std::string& op) const;
+
+  /// What --tables says, of a batch of --batch and `out`.
+  EmbeddingShape shape(Type out) const;
+};
+
 /// OP and its sizes, strategy and knobs, as `run`, `plan`, `simulate` and `trace` take them.
 struct PlanOptions {
   std::string op, strategy = "auto", plan_file, codec = "exact";
@@ -158,6 +174,7 @@ struct PlanOptions {
   bool bias = false, gathered_a = false;
   Knobs knobs;
   bool unchecked = false;
+  EmbeddingOptions embedding;
   CLI::App* app = nullptr;
 
   void add_to(CLI::App& command);

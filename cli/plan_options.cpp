@@ -6,6 +6,8 @@
 #include "command.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/ops.hpp"
+#include "jobs/embedding/tables_file.hpp"
+#include "jobs/explain.hpp"
 
 namespace imbrex::cli {
 namespace {
@@ -81,8 +83,11 @@ const char* name_of_b_layout(Layout layout) { return layout == Layout::column_ma
 
 void PlanOptions::add_to(CLI::App& command) {
   app = &command;
-  command.add_option("OP", op, "all_gather_gemm, gemm_reduce_scatter, gemm_all_reduce or gemm_all_to_all")
-      ->type_name("");
+  std::string names;
+  for (const jobs::OperatorHelp& each : jobs::list_operators())
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", each.name);
+  command.add_option("OP", op, names)->type_name("");
+  embedding.add_to(command);
   constexpr std::int64_t largest = std::int64_t{1} << 40;
   add_integer(command, "--m", m, 1, largest, "Rows M of the product, in elements");
   add_integer(command, "--n", n, 1, largest, "Columns N of the product, in elements");
@@ -200,6 +205,7 @@ void PlanOptions::add_plan_file(CLI::App& command) {
 
 Problem PlanOptions::problem(bool from_files) const {
   if (op.empty()) refuse("no operator was given; name OP, or a plan with --plan");
+  if (embedding.asked_for(op)) return jobs::problem_of(embedding.shape(type), static_cast<int>(ranks));
   Problem problem{parse_operator(op),
                   m,
                   n,
@@ -326,6 +332,13 @@ Json to_json_value(const Problem& problem) {
             {"ranks", problem.ranks},
             {"type", name_of(problem.type)},
             {"bias", problem.bias}};
+  if (!problem.tables.shards.empty())
+    json = {{"operator", name_of(problem.op)},
+            {"batch", problem.m},
+            {"ranks", problem.ranks},
+            {"type", name_of(problem.type)},
+            {"rows", name_of(problem.tables.rows)},
+            {"shards", problem.tables.shards.size()}};
   if (problem.scales != Scales::none) json["scales"] = name_of(problem.scales);
   if (problem.b_layout != Layout::row_major) json["b_layout"] = name_of_b_layout(problem.b_layout);
   if (const auto more_n = further_n_of(problem); !more_n.empty()) json["more_n"] = more_n;
@@ -339,6 +352,10 @@ Json to_json_value(const Problem& problem) {
 
 std::string describe(const Plan& plan) {
   const Problem& p = plan.problem;
+  if (!p.tables.shards.empty())
+    return fmt::format("{} of {} rows in {} shards of {}, {} out, {} rank{}, {}", name_of(p.op), p.m,
+                       p.tables.shards.size(), name_of(p.tables.rows), name_of(p.type), p.ranks,
+                       p.ranks == 1 ? "" : "s", name_of(plan.strategy));
   std::string n = fmt::format("{}", p.n);
   for (const std::int64_t further : further_n_of(p)) n += fmt::format("+{}", further);
   return fmt::format("{} {} x {} x {} {}{}{}{}{}{}, {} rank{}, {}", name_of(p.op), p.m, n, p.k, name_of(p.type),

@@ -4,6 +4,8 @@
 #include <memory>
 
 #include "command.hpp"
+#include "embedding_options.hpp"
+#include "jobs/explain.hpp"
 #include "run_options.hpp"
 
 namespace imbrex::cli {
@@ -13,6 +15,7 @@ struct Options {
   PlanOptions plan;
   RunOptions run;
   AllReduceRunOptions all_reduce;
+  EmbeddingRunOptions embedding;
   std::string trace;
 };
 
@@ -52,7 +55,16 @@ void report(const Program& program, const Options& options, const jobs::RunResul
   }
 }
 
+// A line for each.
+std::string operators() {
+  std::string lines;
+  for (const jobs::OperatorHelp& each : jobs::list_operators())
+    lines += fmt::format("  {:<21} {}\n", each.name, each.about);
+  return lines;
+}
+
 int run(const Program& program, const Options& options) {
+  if (options.embedding.asked_for(options.plan)) return options.embedding.run(program, options.plan, options.run);
   if (options.all_reduce.asked_for(options.plan)) return options.all_reduce.run(program, options.plan, options.run);
   expect_timeline_path("--trace", options.trace);
   jobs::RunRequest request = options.run.request(options.plan);
@@ -68,13 +80,10 @@ void add_run(Program& program) {
       program, "run",
       "Runs an operator over ranks of this machine.\n"
       "An operator is a GEMM and the collective that depends on it. Operands come from .npy files, or from a seed;\n"
-      "they are whole, and the program gives each of the R ranks its part:\n"
-      "  all_gather_gemm      A M x K by rows, B K x N by columns  ->  M x N/R\n"
-      "  gemm_reduce_scatter  A M x K by columns, B K x N by rows  ->  M/R x N\n"
-      "  gemm_all_reduce      A M x K by columns, B K x N by rows  ->  M x N\n"
-      "  gemm_all_to_all      A R*M x K, B R*K x N, stacked by rank  ->  M x N, row blocks ordered by source\n"
-      "or the collective alone:\n"
-      "  all_reduce           A R*M x N, stacked by rank  ->  M x N, exactly, or through a codec with a bound",
+      "they are whole, and the program gives each of the R ranks its part:\n" +
+          operators() +
+          "or the collective alone:\n"
+          "  all_reduce            A R*M x N, stacked by rank  ->  M x N, exactly, or through a codec with a bound",
       "Examples:\n"
       "  imbrex run gemm_reduce_scatter --ranks 4 --m 512 --n 512 --k 2048 --verify\n"
       "  imbrex run all_gather_gemm --a a.npy --b b.npy --type fp32 --out y --trace timeline.svg\n"
@@ -84,14 +93,16 @@ void add_run(Program& program) {
       "  imbrex run gemm_all_reduce --plan plan.json --repeat 10 --json result.json\n"
       "  imbrex run gemm_all_reduce --m 512 --n 512 --k 2048 --codec int4+int8 --verify\n"
       "  imbrex run all_reduce --m 512 --n 4096 --codec int4+int8 --verify\n"
+      "  imbrex run embedding_all_to_all --tables tables.json --batch 4096 --optimizer sgd --verify\n"
       "  imbrex run all_reduce --m 16 --n 8192 --rms-norm --verify",
       [options, &program] { return run(program, *options); });
   options->plan.add_to(command);
-  command.get_option("OP")->description(
-      "all_gather_gemm, gemm_reduce_scatter, gemm_all_reduce, gemm_all_to_all, or all_reduce");
+  CLI::Option* op = command.get_option("OP");
+  op->description(op->get_description() + ", or all_reduce");
   options->plan.add_plan_file(command);
   options->run.add_to(command);
   options->all_reduce.add_to(command);
+  options->embedding.add_to(command);
   command.add_option("--trace", options->trace, "Write the timeline: FILE.svg, or FILE.json for ui.perfetto.dev")
       ->type_name("FILE");
 }

@@ -31,7 +31,7 @@ struct EmbeddingShape {
   Type out = Type::fp32;                    ///< fp32, fp16 or bf16
   Misfits misfits = Misfits::refused;
   std::optional<Optimizer> optimizer{};  ///< set: the tables, not those of int8, may be updated
-  float epsilon = 1e-8f;               ///< of row_wise_adagrad
+  float epsilon = 1e-8f;                 ///< of row_wise_adagrad
 };
 
 /// One operand of this rank. An extent of 0 is the call's own.
@@ -59,7 +59,8 @@ struct EmbeddingReport {
 ///                                              them scale and bias in fp32. Rows may be apart, by a multiple of four
 ///                                              elements. Aligned to four elements
 ///     indices            [any]                 of all bags, one bag behind the other: rows of the shard's table
-///     offsets            [n * B + 1]           bag (shard s, row b) holds the indices from offsets[s * B + b] up to, not
+///     offsets            [n * B + 1]           bag (shard s, row b) holds the indices from offsets[s * B + b] up to,
+///     not
 ///                                              including, offsets[s * B + b + 1]
 ///     weights            [as indices]          fp32, where the shape says so
 ///     out                [B / R, T]            rank r's rows r * B / R ..., by rows without gaps

@@ -38,6 +38,8 @@ class Registry {
     return key_of(all_.size() - 1);
   }
 
+  std::size_t size() const { return all_.size(); }
+
   /// "?" for one that does not exist.
   std::string_view name_of(Key key) const {
     return static_cast<std::size_t>(key) < all_.size() ? std::string_view(at(key).name) : "?";

@@ -141,7 +141,8 @@ imbrex_status imbrex_embedding_make(imbrex_world* world, const imbrex_embedding_
     std::unique_ptr<c::EmbeddingObject> handle(
         new c::EmbeddingObject{c::Member(object), runtime::calls_of(own), std::move(op), {}, {}});
     for (const int update : {0, 1})
-      for (const EmbeddingOperand& info : c::operands_of(*handle, update)) handle->names[update].emplace_back(info.name);
+      for (const EmbeddingOperand& info : c::operands_of(*handle, update))
+        handle->names[update].emplace_back(info.name);
     *made = static_cast<imbrex_embedding*>(static_cast<void*>(handle.release()));
   });
 }

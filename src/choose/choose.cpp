@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "base/ceil_div.hpp"
+#include "base/check.hpp"
 #include "choose/signaled_times.hpp"
 #include "choose/strategies.hpp"
 #include "execute/peer_access.hpp"
 #include "plan/problem.hpp"
 #include "plan/strategies/registry.hpp"
+#include "plan/strategies/strategies.hpp"
 
 namespace imbrex::choose {
 namespace {
@@ -140,9 +142,48 @@ plan::Candidate library_sequence(const Problem& problem) {
   return sequence;
 }
 
+namespace {
+
+// Operators without products: what each strategy does for a few sizes of its parts, where it takes the problem.
+std::vector<plan::Candidate> plain_candidates(const Problem& problem, std::optional<Strategy> strategy,
+                                              const std::optional<Knobs>& knobs, bool unreachable) {
+  std::vector<plan::Candidate> list;
+  std::string why;
+  const auto add = [&](Strategy s, const Knobs& k) {
+    try {
+      plan::validate_knobs(problem, s, k);
+      static_cast<void>(make_plan(problem, s, k));
+      list.push_back({s, k});
+    } catch (const Error& error) {
+      why = error.what();
+    }
+  };
+  for (const StrategyChoice& choice : strategy_choices()) {
+    if (strategy ? *strategy != choice.strategy : unreachable && plan::entry_of(choice.strategy).reaches_peers)
+      continue;
+    if (knobs) {
+      add(choice.strategy, *knobs);
+      continue;
+    }
+    for (const int parts : {2, 4, 8}) {
+      Knobs own;
+      own.tile_m = base::ceil_div(problem.m, std::int64_t{problem.ranks} * parts);
+      own.chunks = parts;
+      add(choice.strategy, own);
+      if (choice.strategy == Strategy::sequential) break;
+    }
+  }
+  IMBREX_EXPECTS(!list.empty(), "{}", why);
+  return list;
+}
+
+}  // namespace
+
 std::vector<plan::Candidate> candidates(const Problem& problem, const Machine& machine,
                                         std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
                                         const std::optional<CodecPair>& codec) {
+  if (!problem::multiplies(problem))
+    return plain_candidates(problem, strategy, knobs, problem.ranks > 1 && !execute::has_peer_access());
   std::vector<plan::Candidate> list;
   Search search{problem, machine, strategy.has_value(), problem.ranks > 1 && !execute::has_peer_access(), {}};
   const bool outputs = !plan::has_one_output(problem);

@@ -5,8 +5,18 @@
 #include "choose/choose.hpp"
 #include "choose/signaled_times.hpp"
 #include "imbrex/advanced/execute.hpp"
+#include "problem/descriptor.hpp"
 
 namespace imbrex::jobs {
+
+std::vector<OperatorHelp> list_operators() {
+  std::vector<OperatorHelp> all;
+  for (std::size_t i = 0; i < problem::count_operators(); ++i) {
+    const problem::OperatorDescriptor& op = problem::descriptor_of(static_cast<Operator>(i));
+    all.push_back({op.name, op.about});
+  }
+  return all;
+}
 
 std::vector<Expectation> expectations(const Problem& problem, const std::optional<Knobs>& knobs,
                                       const Machine& machine) {

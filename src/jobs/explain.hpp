@@ -1,14 +1,23 @@
-// Why a plan is as it is: what the strategies were expected to take, and when groups are.
+// What operators there are, and why a plan is as it is: what the strategies were expected to take, and when groups are.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "imbrex/machine.hpp"
 #include "imbrex/plan.hpp"
 
 namespace imbrex::jobs {
+
+/// An operator's name, and what it takes and gives.
+struct OperatorHelp {
+  std::string_view name, about;
+};
+
+/// All that there are.
+std::vector<OperatorHelp> list_operators();
 
 /// The least simulated seconds of a strategy's candidates.
 struct Expectation {

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/ceil_div.hpp"
 #include "base/check.hpp"
 #include "execute/peer_access.hpp"
 #include "execute/terms.hpp"
@@ -18,24 +19,24 @@
 namespace imbrex {
 namespace {
 
-std::vector<EmbeddingShard> shards_of(const EmbeddingShape& shape, int ranks) {
-  if (!shape.shards.empty()) return shape.shards;
-  return place_tables(shape.tables, {.ranks = ranks, .rows = shape.rows, .out = shape.out}).shards;
-}
+constexpr std::int64_t usual_slices = 8;  // of each rank's rows, each posted by itself
 
 void expect_choices(const EmbeddingShape& shape, const OperatorOptions& options) {
   IMBREX_EXPECTS(!shape.optimizer || shape.rows != TableRows::int8,
                  "optimizer {} with rows of int8: only tables of fp32, fp16 and bf16 are updated",
                  name_of(*shape.optimizer));
-  IMBREX_EXPECTS(std::isfinite(shape.epsilon) && shape.epsilon >= 0,
-                 "epsilon = {}: it must be finite and not negative", shape.epsilon);
+  IMBREX_EXPECTS(std::isfinite(shape.epsilon) && shape.epsilon >= 0, "epsilon = {}: it must be finite and not negative",
+                 shape.epsilon);
   IMBREX_EXPECTS(!options.codec && !(options.knobs && options.knobs->codec),
                  "a codec is given: embedding_all_to_all sends no codes");
 }
 
 OperatorOptions with_plan(const Problem& problem, OperatorOptions options) {
   if (!options.strategy) options.strategy = execute::has_peer_access() ? Strategy::fused : Strategy::sequential;
-  if (!options.knobs) options.knobs = Knobs{};
+  if (!options.knobs) {
+    options.knobs.emplace();
+    options.knobs->tile_m = base::ceil_div(problem.m / problem.ranks, usual_slices);
+  }
   plan::validate_knobs(problem, *options.strategy, *options.knobs);
   // Says what the strategy does not take.
   static_cast<void>(make_plan(problem, *options.strategy, *options.knobs));
@@ -80,15 +81,28 @@ struct EmbeddingAllToAll::State {
         update_rules(s, p, w.rank(), true),
         calls(runtime::calls_of(w)) {}
 
+  // Where GPUs are refused, `why_cpu` says why, the same on all ranks.
+  void prepare_on_gpus(const OperatorOptions& options) {
+    auto gpus = ops::gpus_of(world, options.cuda);
+    why_cpu = gpus->refusal;
+    if (!why_cpu.empty()) return;
+    try {
+      backend = ops::make_gpu_embedding(world, std::move(gpus), shape, problem, options);
+      device = Device::cuda;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::invalid_input) throw;
+      why_cpu = error.what();
+    }
+  }
+
   template <typename Launch>
   void call(ops::EmbeddingRules& of, const Operands& operands, float rate, CudaStream stream, Launch&& launch) {
-    calls.make([&] { return &backend->resolve(of, operands, rate, stream); },
-               [&](const ops::EmbeddingCall* resolved) {
-                 return runtime::Terms("a call of an embedding")
-                     .add("batch", resolved->given.bags.batch)
-                     .add("rate", rate);
-               },
-               [&](const ops::EmbeddingCall* resolved) { launch(*resolved); });
+    calls.make(
+        [&] { return &backend->resolve(of, operands, rate, stream); },
+        [&](const ops::EmbeddingCall* resolved) {
+          return runtime::Terms("a call of an embedding").add("batch", resolved->given.bags.batch).add("rate", rate);
+        },
+        [&](const ops::EmbeddingCall* resolved) { launch(*resolved); });
   }
 };
 
@@ -98,14 +112,18 @@ EmbeddingAllToAll::EmbeddingAllToAll(World& world, const EmbeddingShape& shape, 
   OperatorOptions options = given;
   runtime::agree(world, [&] {
     expect_choices(shape, given);
-    shards = shards_of(shape, world.size());
+    shards = ops::embedding_shards(shape, world.size());
     problem = ops::embedding_problem(shape, shards, world.size());
     options = with_plan(problem, given);
     return terms_of(shape, problem, options, runtime::calls_of(world).checked());
   });
   state_ = std::make_unique<State>(world, shape, std::move(shards), problem);
   State& s = *state_;
-  s.backend = ops::make_cpu_embedding(world, shape, problem, options);
+  // Spans of CPU workers are asked for in vain of a GPU.
+  if (options.device == Device::cuda || (options.device == Device::automatic && !options.cpu.timeline))
+    s.prepare_on_gpus(options);
+  IMBREX_EXPECTS(s.backend != nullptr || options.device != Device::cuda, "device cuda: {}", s.why_cpu);
+  if (s.backend == nullptr) s.backend = ops::make_cpu_embedding(world, shape, problem, options);
 }
 
 EmbeddingAllToAll::~EmbeddingAllToAll() = default;
@@ -160,7 +178,8 @@ void EmbeddingAllToAll::synchronize(CudaStream stream) { state_->backend->synchr
 
 std::shared_ptr<void> EmbeddingAllToAll::allocate_output() {
   const View& out = state_->rules.infos().back().view;
-  return state_->backend->allocate_output(static_cast<std::size_t>(out.extents[0] * out.extents[1]) * size_of(out.type));
+  return state_->backend->allocate_output(static_cast<std::size_t>(out.extents[0] * out.extents[1]) *
+                                          size_of(out.type));
 }
 
 Device EmbeddingAllToAll::device() const { return state_->device; }

@@ -6,6 +6,7 @@
 
 #include "imbrex/embedding.hpp"
 #include "ops/embedding_operands.hpp"
+#include "ops/world_gpus.hpp"
 
 namespace imbrex::ops {
 
@@ -34,6 +35,11 @@ class EmbeddingBackend {
 
 /// Collective, as the operator's constructor. Strategy and knobs are set.
 std::unique_ptr<EmbeddingBackend> make_cpu_embedding(World& world, const EmbeddingShape& shape, const Problem& problem,
+                                                     const OperatorOptions& options);
+
+/// The same on the world's GPUs, which it has. Throws Error(invalid_input) where the executor does not run the plan.
+std::unique_ptr<EmbeddingBackend> make_gpu_embedding(World& world, std::shared_ptr<WorldGpus> gpus,
+                                                     const EmbeddingShape& shape, const Problem& problem,
                                                      const OperatorOptions& options);
 
 /// What the columns of an update's gradients are exchanged as: blocks of part_rows x width for every rank, in which

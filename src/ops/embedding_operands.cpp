@@ -30,6 +30,11 @@ bool aligned(const void* address, std::size_t bytes) { return reinterpret_cast<s
 
 }  // namespace
 
+std::vector<EmbeddingShard> embedding_shards(const EmbeddingShape& shape, int ranks) {
+  if (!shape.shards.empty()) return shape.shards;
+  return place_tables(shape.tables, {.ranks = ranks, .rows = shape.rows, .out = shape.out}).shards;
+}
+
 Problem embedding_problem(const EmbeddingShape& shape, const std::vector<EmbeddingShard>& shards, int ranks) {
   Problem problem{embedding_all_to_all, shape.batch, 0, 0, ranks, shape.out};
   problem.tables.rows = shape.rows;
@@ -72,8 +77,7 @@ EmbeddingRules::EmbeddingRules(const EmbeddingShape& shape, const Problem& probl
   const Type numbers = shape.index_type == IndexType::int32 ? type_int32 : type_int64;
   if (count > 0) {
     add("indices", OperandRole::input, View::vector(none, numbers, 0));
-    add("offsets", OperandRole::input,
-        View::vector(none, numbers, static_cast<std::int64_t>(count) * problem.m + 1));
+    add("offsets", OperandRole::input, View::vector(none, numbers, static_cast<std::int64_t>(count) * problem.m + 1));
     if (shape.weighted) add("weights", OperandRole::input, View::vector(none, Type::fp32, 0));
   }
   add(update ? "gradients" : "out", update ? OperandRole::input : OperandRole::output,
@@ -109,8 +113,9 @@ void EmbeddingRules::expect_fits(const EmbeddingOperand& info, const View& view)
   const bool table = info.name.starts_with("rows"), matrix = wanted.dims == 2;
   for (std::size_t i = 0; i < static_cast<std::size_t>(wanted.dims); ++i) {
     const bool free = wanted.extents[i] == 0 || (i == 0 && (info.name == "offsets" || (matrix && !table)));
-    IMBREX_EXPECTS(free ? view.extents[i] >= 0 : view.extents[i] == wanted.extents[i], "operand {} is {}; it must be {}",
-                   info.name, text_of(view.extents, view.dims, " x "), text_of(wanted.extents, wanted.dims, " x "));
+    IMBREX_EXPECTS(free ? view.extents[i] >= 0 : view.extents[i] == wanted.extents[i],
+                   "operand {} is {}; it must be {}", info.name, text_of(view.extents, view.dims, " x "),
+                   text_of(wanted.extents, wanted.dims, " x "));
   }
   const std::size_t last = static_cast<std::size_t>(wanted.dims) - 1;
   IMBREX_EXPECTS(view.extents[last] <= 1 || view.strides[last] == 1,
@@ -121,7 +126,8 @@ void EmbeddingRules::expect_fits(const EmbeddingOperand& info, const View& view)
                                view.strides[0] <= embedding::most_rows / 4
                          : view.strides[0] == view.extents[1],
                    "operand {}: its rows are {} elements apart; {} {}", info.name, view.strides[0],
-                   table ? "they must be a multiple of 4 apart, at least" : "they must lie without gaps,", view.extents[1]);
+                   table ? "they must be a multiple of 4 apart, at least" : "they must lie without gaps,",
+                   view.extents[1]);
   const bool empty = view.extents[0] == 0;
   IMBREX_EXPECTS(view.data != nullptr || empty, "operand {}: its address is null", info.name);
   const std::size_t bytes = bytes_of(view.type) * (matrix ? 4 : 1);

@@ -14,6 +14,9 @@
 
 namespace imbrex::ops {
 
+/// All ranks' shards: the shape's, or as place_tables deals them.
+std::vector<EmbeddingShard> embedding_shards(const EmbeddingShape& shape, int ranks);
+
 /// The problem of that shape; `shards` has all of them. Throws Error(invalid_input).
 Problem embedding_problem(const EmbeddingShape& shape, const std::vector<EmbeddingShard>& shards, int ranks);
 

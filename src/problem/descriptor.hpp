@@ -40,6 +40,8 @@ struct Wanted {
 
 struct OperatorDescriptor {
   std::string name;
+  /// What it takes and gives, for lists of operators: "A M x K by rows, B K x N by columns  ->  M x N/R".
+  std::string_view about{};
   /// What messages call Problem's m, n and k, and in lower case their keys in JSON; "": the operator has no such size,
   /// and it is 0.
   std::array<std::string_view, 3> sizes{"M", "N", "K"};
@@ -73,6 +75,9 @@ struct OperatorDescriptor {
 
 /// The operator's; throws Error(invalid_input) for one that does not exist.
 const OperatorDescriptor& descriptor_of(Operator op);
+
+/// How many there are: they are numbered from 0.
+std::size_t count_operators();
 
 /// Adds an operator and gives it a number: the next one, so all ranks add the same ones in one order, before they use
 /// any. It is there until the process ends. Not beside anything else that asks for operators.

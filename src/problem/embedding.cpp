@@ -110,6 +110,7 @@ std::int64_t row_bytes(TableRows rows, std::int64_t dim) {
 OperatorDescriptor embedding_descriptor() {
   OperatorDescriptor op;
   op.name = "embedding_all_to_all";
+  op.about = "bags of the batch, in tables spread over the ranks  ->  batch/R x all columns";
   op.sizes = {"batch", "", ""};
   op.splits = {true, false, false};
   op.validate = validate_embedding;

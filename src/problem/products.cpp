@@ -220,33 +220,40 @@ OperatorDescriptor exchange_operator(std::string name, std::array<bool, 3> split
 }  // namespace
 
 std::vector<OperatorDescriptor> product_operators() {
-  return {product_operator(
-              "all_gather_gemm", {true, true, false}, false,
-              [](const Problem& p) -> RankShapes {
-                const std::int64_t rows = p.m / p.ranks, cols = p.n / p.ranks;
-                return {{rows, p.k}, {p.k, cols}, {p.m, cols}, {p.m, cols}, p.k};
-              },
-              [](const Problem& p) { return (static_cast<double>(p.ranks) - 1) * bytes_of(shapes_of(p).a, p.type); }),
-          product_operator(
-              "gemm_reduce_scatter", {true, false, true}, true,
-              [](const Problem& p) -> RankShapes {
-                const std::int64_t depth = p.k / p.ranks;
-                return {{p.m, depth}, {depth, p.n}, {p.m / p.ranks, p.n}, {p.m, p.n}, depth};
-              },
-              product_bytes),
-          product_operator(
-              "gemm_all_reduce", {false, false, true}, true,
-              [](const Problem& p) -> RankShapes {
-                const std::int64_t depth = p.k / p.ranks;
-                return {{p.m, depth}, {depth, p.n}, {p.m, p.n}, {p.m, p.n}, depth};
-              },
-              [](const Problem& p) { return 2 * product_bytes(p); }),  // to the owners and back
-          exchange_operator(
-              "gemm_all_to_all", {true, false, false},
-              [](const Problem& p) -> RankShapes {
-                return {{p.m, p.k}, {p.k, p.n}, {p.m, p.n}, {p.m, p.n}, p.k};
-              },
-              product_bytes)};
+  std::vector<OperatorDescriptor> all{
+      product_operator(
+          "all_gather_gemm", {true, true, false}, false,
+          [](const Problem& p) -> RankShapes {
+            const std::int64_t rows = p.m / p.ranks, cols = p.n / p.ranks;
+            return {{rows, p.k}, {p.k, cols}, {p.m, cols}, {p.m, cols}, p.k};
+          },
+          [](const Problem& p) { return (static_cast<double>(p.ranks) - 1) * bytes_of(shapes_of(p).a, p.type); }),
+      product_operator(
+          "gemm_reduce_scatter", {true, false, true}, true,
+          [](const Problem& p) -> RankShapes {
+            const std::int64_t depth = p.k / p.ranks;
+            return {{p.m, depth}, {depth, p.n}, {p.m / p.ranks, p.n}, {p.m, p.n}, depth};
+          },
+          product_bytes),
+      product_operator(
+          "gemm_all_reduce", {false, false, true}, true,
+          [](const Problem& p) -> RankShapes {
+            const std::int64_t depth = p.k / p.ranks;
+            return {{p.m, depth}, {depth, p.n}, {p.m, p.n}, {p.m, p.n}, depth};
+          },
+          [](const Problem& p) { return 2 * product_bytes(p); }),  // to the owners and back
+      exchange_operator(
+          "gemm_all_to_all", {true, false, false},
+          [](const Problem& p) -> RankShapes {
+            return {{p.m, p.k}, {p.k, p.n}, {p.m, p.n}, {p.m, p.n}, p.k};
+          },
+          product_bytes)};
+  constexpr std::string_view about[] = {
+      "A M x K by rows, B K x N by columns  ->  M x N/R", "A M x K by columns, B K x N by rows  ->  M/R x N",
+      "A M x K by columns, B K x N by rows  ->  M x N",
+      "A R*M x K, B R*K x N, stacked by rank  ->  M x N, row blocks ordered by source"};
+  for (std::size_t i = 0; i < all.size(); ++i) all[i].about = about[i];
+  return all;
 }
 
 std::int64_t first_col_of(const Problem& problem, int product, int rank) {

@@ -32,6 +32,7 @@ constexpr std::array<base::Named<Scales>, 3> all_scales{
 }  // namespace
 
 const OperatorDescriptor& descriptor_of(Operator op) { return operators().at(op); }
+std::size_t count_operators() { return operators().size(); }
 Operator register_operator(OperatorDescriptor descriptor) { return operators().add(std::move(descriptor)); }
 
 std::string sizes_text(const Problem& problem) {

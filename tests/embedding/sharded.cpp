@@ -53,8 +53,7 @@ void add_shard(std::mt19937_64& random, const RandomBags& c, const EmbeddingShar
   const std::int64_t before = rank.bags.count, last = (std::ssize(rank.table) - 1) * batch;
   rank.offsets.resize(static_cast<std::size_t>((last + batch + 1) * number));
   for (std::int64_t b = 0; b <= batch; ++b)
-    put_number(rank.offsets, c.bags.type, last + b,
-               before + index_at(c.bags.offsets, c.bags.type, place + b) - begin);
+    put_number(rank.offsets, c.bags.type, last + b, before + index_at(c.bags.offsets, c.bags.type, place + b) - begin);
   const auto* indices = static_cast<const std::byte*>(c.bags.indices);
   rank.indices.insert(rank.indices.end(), indices + begin * number, indices + end * number);
   if (c.bags.weights != nullptr) rank.weights.insert(rank.weights.end(), c.bags.weights + begin, c.bags.weights + end);
@@ -76,7 +75,8 @@ Sharded deal(std::mt19937_64& random, RandomBags whole, bool everywhere) {
     shape.tables.push_back({table.count, table.dim, 1 + static_cast<double>(t)});
     for (std::int32_t begin = 0; begin < table.dim;) {
       const std::int64_t left = (table.dim - begin) / 4, most = everywhere ? std::max<std::int64_t>(1, left / 3) : left;
-      const auto end = static_cast<std::int32_t>(begin + 4 * (between(random, 0, 2) == 0 ? between(random, 1, most) : most));
+      const auto end =
+          static_cast<std::int32_t>(begin + 4 * (between(random, 0, 2) == 0 ? between(random, 1, most) : most));
       shape.shards.push_back(
           {static_cast<std::int32_t>(t), static_cast<std::int32_t>(between(random, 0, c.ranks - 1)), begin, end});
       begin = end;
@@ -86,7 +86,8 @@ Sharded deal(std::mt19937_64& random, RandomBags whole, bool everywhere) {
   for (std::size_t i = 0; everywhere && i < shape.shards.size(); ++i)
     shape.shards[i].rank = static_cast<std::int32_t>(i % static_cast<std::size_t>(c.ranks));
   made.ranks.resize(static_cast<std::size_t>(c.ranks));
-  for (RankBags& rank : made.ranks) rank.bags = {nullptr, nullptr, nullptr, 0, c.bags.batch, c.bags.type, c.bags.pooling};
+  for (RankBags& rank : made.ranks)
+    rank.bags = {nullptr, nullptr, nullptr, 0, c.bags.batch, c.bags.type, c.bags.pooling};
   for (const EmbeddingShard& s : shape.shards) add_shard(random, c, s, made.ranks[static_cast<std::size_t>(s.rank)]);
   for (RankBags& rank : made.ranks) {
     rank.bags.indices = rank.indices.data(), rank.bags.offsets = rank.offsets.data();

@@ -33,8 +33,8 @@ struct Sharded {
   std::int64_t width() const { return whole.pitch; }
   std::size_t part_bytes() const { return whole.part.front().size(); }
 
-  /// A call of `rank`; `matrix` is "out" or "gradients". Addresses are the host's; with `moved`, those that it gives for
-  /// them.
+  /// A call of `rank`; `matrix` is "out" or "gradients". Addresses are the host's; with `moved`, those that it gives
+  /// for them.
   std::vector<Operand> operands(const EmbeddingAllToAll& op, int rank, void* matrix, bool update,
                                 const std::function<void*(const void*)>& moved = {}) const;
 };

@@ -77,7 +77,7 @@ TEST(EmbeddingAllToAll, RandomProblemsAreWithinTheirBounds) {
     c.shape.misfits = misfits ? Misfits::ignored : Misfits::refused;
     bool all_hold = true;
     for (const auto& rank : c.ranks) all_hold = all_hold && !rank.table.empty();
-    const std::optional<Strategy> strategy = i % 7 == 0  ? std::optional<Strategy>()
+    const std::optional<Strategy> strategy = i % 7 == 0 ? std::optional<Strategy>()
                                              : all_hold ? strategies[i % 3]
                                                         : Strategy::fused;
     SCOPED_TRACE(fmt::format("case {}: {}, strategy {}", i, c.whole.text(), strategy ? name_of(*strategy) : "none"));
@@ -147,7 +147,8 @@ TEST(EmbeddingAllToAll, TablesAfterFiveStepsAreWithinTheirBounds) {
         EmbeddingAllToAll op(world, c.shape, test::on_cpu());
         Sharded own = c;
         own.ranks = ranks;
-        for (std::size_t t = 0; t < own.ranks[r].table.size(); ++t) own.ranks[r].table[t].rows = own.ranks[r].rows[t].data();
+        for (std::size_t t = 0; t < own.ranks[r].table.size(); ++t)
+          own.ranks[r].table[t].rows = own.ranks[r].rows[t].data();
         for (int s = 0; s < steps; ++s)
           op.update(own.operands(op, world.rank(), gradients[static_cast<std::size_t>(s)][r].data(), true),
                     step.step.rate);
@@ -215,11 +216,10 @@ TEST(EmbeddingAllToAll, HostileNumbersAreRefusedByEveryRank) {
     const auto results = results_of(c, [&](World& world, std::vector<std::byte>& out) {
       EmbeddingAllToAll op(world, c.shape, test::on_cpu());
       const auto refuses = [&](bool update, std::vector<std::byte>& matrix) {
-        const std::string refusal = error_of(
-            [&] {
-              const auto operands = broken.operands(op, world.rank(), matrix.data(), update);
-              update ? op.update(operands, 0.5f) : op.run(operands);
-            });
+        const std::string refusal = error_of([&] {
+          const auto operands = broken.operands(op, world.rank(), matrix.data(), update);
+          update ? op.update(operands, 0.5f) : op.run(operands);
+        });
         if (refusal.find(named) == std::string::npos || refusal.find("table ") == std::string::npos)
           throw Error(ErrorCode::unsound, fmt::format("refused by: '{}'", refusal));
         if (std::cmp_not_equal(world.rank(), bad) && refusal.find(fmt::format("rank {}", bad)) == std::string::npos)
@@ -291,7 +291,8 @@ class CEmbedding {
         operand.view.data = const_cast<std::byte*>(own_.rows[at].data());
         operand.view.strides[0] = own_.table[at].pitch / embedding::size_of(c_.shape.rows);
       } else if (name.starts_with("states")) {
-        operand.view.data = const_cast<float*>(own_.states[static_cast<std::size_t>(std::stoi(std::string(name.substr(6))))].data());
+        operand.view.data =
+            const_cast<float*>(own_.states[static_cast<std::size_t>(std::stoi(std::string(name.substr(6))))].data());
       } else if (name == "offsets") {
         operand.view.data = const_cast<std::byte*>(own_.offsets.data());
       } else if (name == "indices") {
@@ -351,7 +352,8 @@ TEST(EmbeddingAllToAll, CGivesTheSame) {
     EXPECT_EQ(outs, results);
     for (std::size_t r = 0; r < c.ranks.size(); ++r) {
       EXPECT_EQ(in_c.ranks[r].rows, in_cpp.ranks[r].rows);
-      EXPECT_TRUE(c.ranks[r].table.empty() || c.whole.bags.count == 0 || in_c.ranks[r].rows != c.ranks[r].rows || c.ranks[r].bags.count == 0);
+      EXPECT_TRUE(c.ranks[r].table.empty() || c.whole.bags.count == 0 || in_c.ranks[r].rows != c.ranks[r].rows ||
+                  c.ranks[r].bags.count == 0);
     }
   }
 }
@@ -418,32 +420,41 @@ TEST(EmbeddingAllToAll, NamesWhatIsWrongWithShapesAndOperands) {
   // One rank's operands, which both ranks refuse.
   std::vector<float> rows(80), out(24), more(400);
   std::vector<std::int64_t> indices(4), offsets{0, 1, 2, 3, 4};
-  EXPECT_EQ(run_threads(2, roomy, [&](World& world) {
-    EmbeddingAllToAll op(world, good, test::on_cpu());
-    const std::vector<Operand> fine{op.operand("rows0", more.data()), op.operand("indices", indices.data(), 4),
-                                    op.operand("offsets", offsets.data()), op.operand("out", more.data() + 100)};
-    const auto refused = [&](const std::string& text, const std::function<void(std::vector<Operand>&)>& change) {
-      std::vector<Operand> operands = fine;
-      if (world.rank() == 0) change(operands);
-      const std::string refusal = error_of([&] { op.run(operands); });
-      EXPECT_NE(refusal.find(text), std::string::npos) << "rank " << world.rank() << ": " << refusal;
-    };
-    refused("operand rows0 is missing", [](auto& o) { o.erase(o.begin()); });
-    refused("operand rows1: this rank's lookup has none of that name; its operands are rows0, indices, offsets, out",
-            [](auto& o) { o[0].name = "rows1"; });
-    refused("operand indices is given twice", [](auto& o) { o.push_back(o[1]); });
-    refused("operand indices is of type int32; it must be int64", [](auto& o) { o[1].view.type = type_int32; });
-    refused("operand rows0: its address is null", [](auto& o) { o[0].view.data = nullptr; });
-    refused("operand rows0 is 9 x 8; it must be 10 x 8", [](auto& o) { o[0].view.extents[0] = 9; });
-    refused("its rows are 9 elements apart", [](auto& o) { o[0].view.strides[0] = 9; });
-    refused("operand offsets has 4 numbers; a batch of 4 takes 5", [](auto& o) { o[2].view.extents[0] = 4; });
-    refused("operand out has 3 rows; this operator takes from 1 to 2", [](auto& o) { o[3].view.extents[0] = 3; });
-    refused("it must be aligned to 16 bytes", [&](auto& o) { o[0].view.data = more.data() + 1; });
-    refused("operand rows0 has strides of 8, 2", [](auto& o) { o[0].view.strides[1] = 2; });
-    const std::string refusal = error_of([&] { op.update(fine, 1); });
-    EXPECT_NE(refusal.find("made without an optimizer"), std::string::npos) << refusal;
-    return 0;
-  }), 0);
+  EXPECT_EQ(
+      run_threads(
+          2, roomy,
+          [&](World& world) {
+            EmbeddingAllToAll op(world, good, test::on_cpu());
+            const std::vector<Operand> fine{op.operand("rows0", more.data()), op.operand("indices", indices.data(), 4),
+                                            op.operand("offsets", offsets.data()),
+                                            op.operand("out", more.data() + 100)};
+            const auto refused = [&](const std::string& text,
+                                     const std::function<void(std::vector<Operand>&)>& change) {
+              std::vector<Operand> operands = fine;
+              if (world.rank() == 0) change(operands);
+              const std::string refusal = error_of([&] { op.run(operands); });
+              EXPECT_NE(refusal.find(text), std::string::npos) << "rank " << world.rank() << ": " << refusal;
+            };
+            refused("operand rows0 is missing", [](auto& o) { o.erase(o.begin()); });
+            refused(
+                "operand rows1: this rank's lookup has none of that name; its operands are rows0, indices, offsets, "
+                "out",
+                [](auto& o) { o[0].name = "rows1"; });
+            refused("operand indices is given twice", [](auto& o) { o.push_back(o[1]); });
+            refused("operand indices is of type int32; it must be int64", [](auto& o) { o[1].view.type = type_int32; });
+            refused("operand rows0: its address is null", [](auto& o) { o[0].view.data = nullptr; });
+            refused("operand rows0 is 9 x 8; it must be 10 x 8", [](auto& o) { o[0].view.extents[0] = 9; });
+            refused("its rows are 9 elements apart", [](auto& o) { o[0].view.strides[0] = 9; });
+            refused("operand offsets has 4 numbers; a batch of 4 takes 5", [](auto& o) { o[2].view.extents[0] = 4; });
+            refused("operand out has 3 rows; this operator takes from 1 to 2",
+                    [](auto& o) { o[3].view.extents[0] = 3; });
+            refused("it must be aligned to 16 bytes", [&](auto& o) { o[0].view.data = more.data() + 1; });
+            refused("operand rows0 has strides of 8, 2", [](auto& o) { o[0].view.strides[1] = 2; });
+            const std::string refusal = error_of([&] { op.update(fine, 1); });
+            EXPECT_NE(refusal.find("made without an optimizer"), std::string::npos) << refusal;
+            return 0;
+          }),
+      0);
 }
 
 }  // namespace

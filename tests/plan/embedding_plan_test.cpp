@@ -184,7 +184,7 @@ TEST(Embedding, FusedSendsOthersRowsFirstAndPostsOnceABlock) {
     ASSERT_EQ(block->stores.size(), 2);  // columns 4 to 12 and 20 to 24
     EXPECT_EQ(block->stores[1].col, 8);
   }
-  EXPECT_EQ(destinations, (std::vector<int>{2, 2, 3, 3, 0, 0, 1, 1}));
+  EXPECT_EQ(destinations, (std::vector<int>{2, 3, 0, 2, 3, 0, 1, 1}));
 }
 
 TEST(Embedding, NamesWhatIsWrongWithTables) {

@@ -8,6 +8,7 @@
 #include "base/cuda_check.hpp"
 #include "base/narrow.hpp"
 #include "embedding/cuda/findings.hpp"
+#include "embedding/cuda/put.hpp"
 
 namespace imbrex::embedding {
 
@@ -66,10 +67,15 @@ CudaLookUp::CudaLookUp(const Tables& tables, const LookUpShape& shape, const Loo
   IMBREX_EXPECTS(shape.slices >= 1 && shape.slices <= std::min<std::int64_t>(most_slices, shape.batch / shape.ranks),
                  "slices = {}: from 1 to {}, and at most one a row of {}", shape.slices, most_slices,
                  shape.batch / shape.ranks);
+  const std::int64_t part_rows = shape.batch / shape.ranks;
+  IMBREX_EXPECTS(shape.slice_rows == 0 || base::ceil_div(part_rows, shape.slice_rows) == shape.slices,
+                 "slice_rows = {}: {} slices of {} rows", shape.slice_rows, shape.slices, part_rows);
   if (tuning_.item_bytes == 0) tuning_.item_bytes = usual_item_bytes;
   if (tuning_.kept_bytes == 0) tuning_.kept_bytes = usual_kept_bytes;
+  IMBREX_CUDA_TRY(load_put());
   narrow_ = cut(4);
-  if (fits_wide(tables_, type_, shape_)) wide_ = cut(8);
+  fits_wide_ = fits_wide(tables_, type_, shape_);
+  if (fits_wide_) wide_ = cut(8);
   int device = 0, multiprocessors = 0, per_sm = 0;
   IMBREX_CUDA_TRY(cudaGetDevice(&device));
   IMBREX_CUDA_TRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
@@ -89,7 +95,7 @@ CudaLookUp::CudaLookUp(const Tables& tables, const LookUpShape& shape, const Loo
   IMBREX_CUDA_TRY(cudaMemset(findings_.get(), 0, sizeof(Findings)));
 }
 
-CudaLookUp::Cutting CudaLookUp::cut(int columns) const {
+std::vector<Piece> CudaLookUp::pieces_of(int columns) const {
   std::vector<Piece> pieces;
   const auto out = static_cast<std::int64_t>(size_of(shape_.out));
   for (std::size_t t = 0; t < tables_.size(); ++t) {
@@ -107,6 +113,11 @@ CudaLookUp::Cutting CudaLookUp::cut(int columns) const {
                         begin == 0});
     }
   }
+  return pieces;
+}
+
+CudaLookUp::Cutting CudaLookUp::cut(int columns) const {
+  const std::vector<Piece> pieces = pieces_of(columns);
   const auto count = static_cast<std::int64_t>(pieces.size());
   IMBREX_EXPECTS(count <= most_pieces, "{} pieces of {} columns: at most {} in one lookup", count, 32 * columns,
                  most_pieces);
@@ -117,15 +128,31 @@ CudaLookUp::Cutting CudaLookUp::cut(int columns) const {
   return made;
 }
 
-void CudaLookUp::launch(const Bags& bags, void* const* parts, cudaStream_t stream, const LookUpPeers* peers) {
+const CudaLookUp::Cutting& CudaLookUp::cutting_for(const Bags& bags, const Output& output) const {
   const Tables tables{tables_.data(), static_cast<std::int32_t>(tables_.size()), type_};
   IMBREX_EXPECTS(bags.batch == shape_.batch, "batch = {}: it was made for {}", bags.batch, shape_.batch);
   check_shapes(tables, bags);
-  check_shapes(tables, Output{parts, shape_.ranks, shape_.out, shape_.pitch}, shape_.batch);
-  const auto ranks = static_cast<std::uint32_t>(shape_.ranks), slices = static_cast<std::uint32_t>(shape_.slices);
-  const bool aligned = std::all_of(parts, parts + ranks,
+  check_shapes(tables, output, shape_.batch);
+  const bool aligned = std::all_of(output.parts, output.parts + output.ranks,
                                    [](const void* part) { return reinterpret_cast<std::uintptr_t>(part) % 16 == 0; });
-  const Cutting& cutting = wide_.pieces != nullptr && aligned ? wide_ : narrow_;
+  return fits_wide_ && aligned ? wide_ : narrow_;
+}
+
+void CudaLookUp::bind(const Tables& tables, cudaStream_t stream) {
+  const auto alike = [](const Table& a, const Table& b) { return a.dim == b.dim && a.column == b.column; };
+  IMBREX_EXPECTS(tables.type == type_ &&
+                     std::equal(tables_.begin(), tables_.end(), tables.tables, tables.tables + tables.count, alike),
+                 "{} tables are bound: they must be as those that the lookup was made for", tables.count);
+  tables_.assign(tables.tables, tables.tables + tables.count);
+  fits_wide_ = wide_.pieces != nullptr && fits_wide(tables_, type_, shape_);
+  for (const Cutting* c : {&narrow_, &wide_}) {
+    if (c->pieces == nullptr || (c == &wide_ && !fits_wide_)) continue;
+    const std::vector<Piece> pieces = pieces_of(c->columns);
+    IMBREX_CUDA_TRY(put(c->pieces.get(), pieces.data(), pieces.size() * sizeof(Piece), stream));
+  }
+}
+
+LookUpArgs CudaLookUp::args_for(const Bags& bags, const Cutting& cutting) const {
   LookUpArgs args{};
   args.pieces = static_cast<const Piece*>(cutting.pieces.get());
   args.piece_count = cutting.count;
@@ -133,12 +160,26 @@ void CudaLookUp::launch(const Bags& bags, void* const* parts, cudaStream_t strea
   args.progress = static_cast<Progress*>(progress_.get()), args.findings = static_cast<Findings*>(findings_.get());
   args.out_pitch = static_cast<std::uint64_t>(shape_.pitch) * size_of(shape_.out);
   args.count = static_cast<std::uint32_t>(bags.count), args.batch = static_cast<std::uint32_t>(bags.batch);
-  args.ranks = ranks, args.rank = static_cast<std::uint32_t>(shape_.rank);
-  args.slices = slices, args.part_rows = args.batch / ranks;
-  args.slice_rows = static_cast<std::uint32_t>(base::ceil_div(args.part_rows, slices));
   args.item_bytes = tuning_.item_bytes;
   args.kept_bytes = static_cast<std::uint64_t>(tuning_.kept_bytes);
   args.wide = bags.type == IndexType::int64, args.mean = bags.pooling == Pooling::mean;
+  return args;
+}
+
+void CudaLookUp::start(LookUpArgs& args, const Cutting& cutting, bool weighted, cudaStream_t stream) const {
+  void* parameters[] = {&args};
+  IMBREX_CUDA_TRY(cudaLaunchKernel(look_up_kernel(type_, cutting.columns, shape_.out, weighted), dim3(blocks_),
+                                   dim3(look_up_threads), parameters, cut_bytes(cutting.count), stream));
+}
+
+void CudaLookUp::launch(const Bags& bags, void* const* parts, cudaStream_t stream, const LookUpPeers* peers) {
+  const Cutting& cutting = cutting_for(bags, {parts, shape_.ranks, shape_.out, shape_.pitch});
+  const auto ranks = static_cast<std::uint32_t>(shape_.ranks), slices = static_cast<std::uint32_t>(shape_.slices);
+  LookUpArgs args = args_for(bags, cutting);
+  args.ranks = ranks, args.rank = static_cast<std::uint32_t>(shape_.rank);
+  args.slices = slices, args.part_rows = args.batch / ranks;
+  args.slice_rows = shape_.slice_rows != 0 ? static_cast<std::uint32_t>(shape_.slice_rows)
+                                           : static_cast<std::uint32_t>(base::ceil_div(args.part_rows, slices));
   if (peers != nullptr) {
     IMBREX_EXPECTS(peers->to.size() == ranks && peers->group.readers == blocks_,
                    "{} destinations, an epoch of {} readers: they must be {} and {}", peers->to.size(),
@@ -149,9 +190,19 @@ void CudaLookUp::launch(const Bags& bags, void* const* parts, cudaStream_t strea
     std::copy(peers->to.begin(), peers->to.end(), args.to);
   }
   for (std::uint32_t d = 0; d < ranks; ++d) args.to[d].out = parts[d];
-  void* parameters[] = {&args};
-  IMBREX_CUDA_TRY(cudaLaunchKernel(look_up_kernel(type_, cutting.columns, shape_.out, bags.weights != nullptr),
-                                   dim3(blocks_), dim3(look_up_threads), parameters, cut_bytes(cutting.count), stream));
+  start(args, cutting, bags.weights != nullptr, stream);
+}
+
+void CudaLookUp::launch_rows(const Bags& bags, std::int64_t first, std::int64_t count, void* to, cudaStream_t stream) {
+  IMBREX_EXPECTS(first >= 0 && count >= 1 && first <= shape_.batch - count, "rows {} + {} of a batch of {}", first,
+                 count, shape_.batch);
+  const Cutting& cutting = cutting_for(bags, {&to, 1, shape_.out, shape_.pitch});
+  LookUpArgs args = args_for(bags, cutting);
+  args.ranks = 1, args.slices = 1;
+  args.first_row = static_cast<std::uint32_t>(first);
+  args.part_rows = args.slice_rows = static_cast<std::uint32_t>(count);
+  args.to[0].out = to;
+  start(args, cutting, bags.weights != nullptr, stream);
 }
 
 std::int64_t CudaLookUp::findings(const Bags& bags, cudaStream_t stream, Misfits misfits) {

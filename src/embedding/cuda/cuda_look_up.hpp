@@ -17,7 +17,8 @@ struct LookUpShape {
   Type out = Type::fp32;
   std::int64_t pitch = 0;  ///< elements from row to row of the output
   std::int32_t ranks = 1, rank = 0;
-  std::int32_t slices = 1;  ///< of each rank's rows, each posted by itself
+  std::int32_t slices = 1;      ///< of each rank's rows, each posted by itself
+  std::int64_t slice_rows = 0;  ///< of each but the last; 0: as even as can be
 };
 
 /// What the launch is cut into; 0: the usual.
@@ -47,10 +48,17 @@ class CudaLookUp {
   /// How many blocks every launch has.
   std::uint32_t blocks() const { return blocks_; }
 
+  /// From here on in the stream the tables lie there: as many, of the same columns, dims and type. Takes no memory and
+  /// waits for nothing.
+  void bind(const Tables& tables, cudaStream_t stream);
+
   /// Queues a lookup of all bags. `parts`: [ranks], the host's, the addresses where each rank's rows go. With peers, a
   /// slice's counter at its owner is added to once all its sums are stored. Indices and offsets of any value are safe;
   /// what does not fit is found by `findings`. Throws Error(invalid_input) on shapes that are not the constructor's.
   void launch(const Bags& bags, void* const* parts, cudaStream_t stream, const LookUpPeers* peers = nullptr);
+
+  /// Queues a lookup of rows [first, first + count) of the batch to `to`, as if one rank had the whole batch.
+  void launch_rows(const Bags& bags, std::int64_t first, std::int64_t count, void* to, cudaStream_t stream);
 
   /// Waits for the stream. What launches since the last call found: throws as check_bags does, and gives the number of
   /// ignored indices. `bags` are the last launch's.
@@ -62,14 +70,19 @@ class CudaLookUp {
     std::uint32_t count = 0;
     int columns = 0;  // that a lane holds
   };
+  std::vector<Piece> pieces_of(int columns) const;
   Cutting cut(int columns) const;
+  const Cutting& cutting_for(const Bags& bags, const Output& output) const;
+  LookUpArgs args_for(const Bags& bags, const Cutting& cutting) const;
+  void start(LookUpArgs& args, const Cutting& cutting, bool weighted, cudaStream_t stream) const;
 
   std::vector<Table> tables_;
   TableRows type_;
   LookUpShape shape_;
   LookUpTuning tuning_;
   std::uint32_t blocks_ = 0;
-  Cutting wide_, narrow_;  // wide: where alignment lets lanes hold 8 columns
+  Cutting wide_, narrow_;   // wide: where alignment lets lanes hold 8 columns
+  bool fits_wide_ = false;  // the tables that are bound
   cuda::RawMemory progress_, findings_;
 };
 

@@ -6,6 +6,7 @@
 #include "base/ceil_div.hpp"
 #include "base/cuda_check.hpp"
 #include "embedding/cuda/findings.hpp"
+#include "embedding/cuda/put.hpp"
 
 namespace imbrex::embedding {
 
@@ -19,20 +20,15 @@ CudaUpdate::CudaUpdate(const Tables& tables, const Step& step, std::int64_t batc
   IMBREX_EXPECTS(batch >= 1 && batch <= most_rows / tables.count, "batch = {}: with {} tables from 1 to {}", batch,
                  tables.count, most_rows / tables.count);
   IMBREX_EXPECTS(most_indices >= 1 && most_indices <= most_rows, "{} indices: from 1 to {}", most_indices, most_rows);
-  std::vector<UpdateTable> there;
+  const std::vector<UpdateTable> there = tables_on_gpu(step.states);
   std::uint32_t base = 0;
-  for (std::size_t t = 0; t < tables_.size(); ++t) {
-    const Table& table = tables_[t];
-    const auto rows = static_cast<std::uint32_t>(table.count);
-    there.push_back({static_cast<std::byte*>(table.rows),
-                     step.optimizer == Optimizer::row_wise_adagrad ? step.states[t] : nullptr,
-                     static_cast<std::uint64_t>(table.pitch), rows, base, static_cast<std::uint32_t>(table.dim),
-                     static_cast<std::uint32_t>(table.column)});
-    base += rows;
-    width_ = std::max(width_, static_cast<std::uint32_t>(table.dim));
+  for (const UpdateTable& table : there) {
+    base += table.count;
+    width_ = std::max(width_, table.dim);
   }
   step_.states = nullptr;
   bits_ = std::max(1, static_cast<int>(std::bit_width(base)));  // no_key is larger than any row in these bits, too
+  IMBREX_CUDA_TRY(load_put());
   const auto indices = static_cast<std::size_t>(most_indices);
   IMBREX_CUDA_TRY(sort_bytes(static_cast<std::uint32_t>(most_indices), bits_, sort_bytes_));
   on_gpu_ = cuda::raw_memory(there.size() * sizeof(UpdateTable));
@@ -47,13 +43,40 @@ CudaUpdate::CudaUpdate(const Tables& tables, const Step& step, std::int64_t batc
   IMBREX_CUDA_TRY(cudaMemset(findings_.get(), 0, sizeof(Findings)));
 }
 
+std::vector<UpdateTable> CudaUpdate::tables_on_gpu(float* const* states) const {
+  std::vector<UpdateTable> there;
+  std::uint32_t base = 0;
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    const Table& table = tables_[t];
+    const auto rows = static_cast<std::uint32_t>(table.count);
+    there.push_back({static_cast<std::byte*>(table.rows),
+                     step_.optimizer == Optimizer::row_wise_adagrad ? states[t] : nullptr,
+                     static_cast<std::uint64_t>(table.pitch), rows, base, static_cast<std::uint32_t>(table.dim),
+                     static_cast<std::uint32_t>(table.column)});
+    base += rows;
+  }
+  return there;
+}
+
+void CudaUpdate::bind(const Tables& tables, float* const* states, cudaStream_t stream) {
+  const auto alike = [](const Table& a, const Table& b) {
+    return a.count == b.count && a.dim == b.dim && a.column == b.column;
+  };
+  IMBREX_EXPECTS(tables.type == type_ &&
+                     std::equal(tables_.begin(), tables_.end(), tables.tables, tables.tables + tables.count, alike),
+                 "{} tables are bound: they must be as those that the update was made for", tables.count);
+  tables_.assign(tables.tables, tables.tables + tables.count);
+  const std::vector<UpdateTable> there = tables_on_gpu(states);
+  IMBREX_CUDA_TRY(put(on_gpu_.get(), there.data(), there.size() * sizeof(UpdateTable), stream));
+}
+
 void CudaUpdate::launch(const Bags& bags, const Output& gradients, float rate, cudaStream_t stream) {
   const Tables tables{tables_.data(), static_cast<std::int32_t>(tables_.size()), type_};
-  IMBREX_EXPECTS(bags.batch == batch_ && bags.count <= most_indices_,
+  IMBREX_EXPECTS(bags.batch <= batch_ && bags.count <= most_indices_,
                  "batch = {} with {} indices: it was made for {} with {} at most", bags.batch, bags.count, batch_,
                  most_indices_);
   check_shapes(tables, bags);
-  check_shapes(tables, gradients, batch_);
+  check_shapes(tables, gradients, bags.batch);
   IMBREX_EXPECTS(gradients.ranks <= std::int32_t{most_ranks}, "{} ranks: at most {}", gradients.ranks, most_ranks);
   if (bags.count == 0) return;
   UpdateArgs args{};
@@ -67,7 +90,7 @@ void CudaUpdate::launch(const Bags& bags, const Output& gradients, float rate, c
   args.bags = static_cast<std::uint32_t*>(bags_.get());
   args.shares = static_cast<float*>(shares_.get());
   args.partial = static_cast<float*>(partial_.get());
-  args.count = static_cast<std::uint32_t>(bags.count), args.batch = static_cast<std::uint32_t>(batch_);
+  args.count = static_cast<std::uint32_t>(bags.count), args.batch = static_cast<std::uint32_t>(bags.batch);
   args.bag_count = args.batch * static_cast<std::uint32_t>(tables.count);
   args.part_rows = args.batch / static_cast<std::uint32_t>(gradients.ranks);
   args.tiles = static_cast<std::uint32_t>(base::ceil_div(bags.count, tile_indices));

@@ -17,8 +17,13 @@ namespace imbrex::embedding {
 class CudaUpdate {
  public:
   /// `tables.tables` and `step.states` are the host's. Takes memory for calls of up to `most_indices`: 28 bytes each
-  /// and, a tile of 128, two rows of the widest table in fp32. Throws Error(invalid_input) naming value and rule.
+  /// and, a tile of 128, two rows of the widest table in fp32; of batches up to `batch`. Throws Error(invalid_input)
+  /// naming value and rule.
   CudaUpdate(const Tables& tables, const Step& step, std::int64_t batch, std::int64_t most_indices);
+
+  /// From here on in the stream tables and states lie there: as many, of as many rows, the same dims and columns. Takes
+  /// no memory and waits for nothing.
+  void bind(const Tables& tables, float* const* states, cudaStream_t stream);
 
   /// Queues an update, which gives the CPU's bits. `gradients.parts` is the host's. `rate`: of this step. Indices and
   /// offsets of any value are safe; what does not fit is found by `findings`, as a lookup's.
@@ -29,6 +34,8 @@ class CudaUpdate {
   std::int64_t findings(const Bags& bags, cudaStream_t stream, Misfits misfits);
 
  private:
+  std::vector<UpdateTable> tables_on_gpu(float* const* states) const;
+
   std::vector<Table> tables_;
   TableRows type_;
   Step step_;

@@ -3,9 +3,18 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/check.hpp"
 #include "base/cuda_check.hpp"
 
 namespace imbrex::embedding {
+namespace {
+
+[[noreturn]] void refuse_earlier() {
+  throw Error(ErrorCode::invalid_input,
+              "an index of an earlier call than the last one was no row of its table, or an offset did not fit");
+}
+
+}  // namespace
 
 std::int64_t take_findings(Findings* there, std::span<const Table> tables, const Bags& bags, cudaStream_t stream,
                            Misfits misfits) {
@@ -31,12 +40,15 @@ std::int64_t take_findings(Findings* there, std::span<const Table> tables, const
     }
   }
   const std::int64_t position = static_cast<std::uint32_t>(~found.index);
+  if (position >= bags.count || found.index == 0) refuse_earlier();
   IMBREX_CUDA_TRY(cudaMemcpy(index.data(), static_cast<const std::byte*>(bags.indices) + position * bytes,
                              static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost));
   std::int64_t bag = 0;
   while (bag < all - 1 && offset(bag + 1) <= position) ++bag;
-  refuse_index(bag / bags.batch, bag % bags.batch, position, index_at(index.data(), bags.type, 0),
-               tables[static_cast<std::size_t>(bag / bags.batch)].count);
+  const std::int64_t value = index_at(index.data(), bags.type, 0);
+  const std::int64_t rows = tables[static_cast<std::size_t>(bag / bags.batch)].count;
+  if (value >= 0 && value < rows) refuse_earlier();
+  refuse_index(bag / bags.batch, bag % bags.batch, position, value, rows);
 }
 
 }  // namespace imbrex::embedding

@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(look_up_threads, 3) look_up(const __grid_const
     const std::uint32_t row = stop.slice * a.slice_rows + (turn - cut.first[p]) * cut.bags[p];
     if (row < slice_end) {  // the last slice may be shorter
       const std::uint32_t bags = codec::smaller<std::uint32_t>(cut.bags[p], slice_end - row);
-      read_ends(a, piece.table * a.batch + stop.rank * a.part_rows + row, bags, ends, lane);
+      read_ends(a, piece.table * a.batch + a.first_row + stop.rank * a.part_rows + row, bags, ends, lane);
       std::byte* out = static_cast<std::byte*>(a.to[stop.rank].out) + std::uint64_t{row} * a.out_pitch + piece.out;
       add_bags<type, columns, out_type, weighted>(a, piece, bags, ends, out, lane);
     }

@@ -70,6 +70,7 @@ struct LookUpArgs {
   std::uint32_t batch;
   std::uint32_t ranks, rank;
   std::uint32_t slices, part_rows, slice_rows;  ///< rows of each rank, and of each slice but its last
+  std::uint32_t first_row;                      ///< of the batch, of rank 0
   std::uint32_t item_bytes;                     ///< that a warp takes at once, about
   std::uint32_t post;                           ///< what is added to a slice's counter
   bool wide;                                    ///< indices and offsets of 64 bits

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/check.hpp"
+#include "execute/cuda/embedding/look_up_execution.hpp"
 #include "execute/cuda/lanes/cuda_execution.hpp"
 #include "execute/cuda/lanes/cuda_pool.hpp"
 #include "execute/cuda/lanes/lane_plan.hpp"
@@ -41,12 +42,17 @@ class CudaExecutor final : public Executor {
       IMBREX_EXPECTS(problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}", problem.ranks,
                      world_.size());
       if (!execute::has_peer_access()) expect_reachable(*tasks);
-      surveyed = cuda::survey(*tasks, world_.rank());
+      if (cuda::looks_up(tasks->frame()))
+        static_cast<void>(cuda::look_up_plan(tasks->frame()));
+      else
+        surveyed = cuda::survey(*tasks, world_.rank());
       return execute::terms_of(*tasks);
     });
     await_replays();
     const std::lock_guard guard(calls_.lock());
     quiesce();
+    if (!surveyed)
+      return std::make_unique<cuda::LookUpExecution>(world_, heap_, calls_, faults_, device_, tasks->frame(), options_);
     if (cuda::runs_by_libraries(tasks->frame())) {
       start_libraries();
       return prepare_lanes(std::move(tasks), *std::move(surveyed));

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/ceil_div.hpp"
+#include "execute/cuda/embedding/look_up_plan.hpp"
 #include "execute/cuda/lanes/lane_plan.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/cuda/tables/translate.hpp"
@@ -46,6 +47,10 @@ std::string refusal_of_gpu(const Gpu& gpu, std::size_t number, bool processes, b
 
 std::string refusal_of_plan(const Plan& plan) {
   try {
+    if (looks_up(plan)) {
+      look_up_plan(plan);
+      return {};
+    }
     const execute::HeapLayout layout(plan);
     const bool library = runs_by_libraries(plan), lanes = runs_in_lanes(plan);
     for (int rank = 0; rank < plan.problem.ranks; ++rank) {

@@ -86,20 +86,22 @@ class EmbeddingPlan {
       std::uint32_t expected = 0;
       for (int other = 0; other < ranks; ++other)
         if (other != rank && own(other).count() > 0) expected += base::narrow<std::uint32_t>(blocks, "blocks");
-      for (int i = 1; i <= ranks && own(rank).count() > 0; ++i) {
-        const int to = (rank + i) % ranks;
-        for (const Range& slice : slices) {
-          Task task = look_up(rank, to * rows_ + slice.begin, slice.size);
-          auto& block = std::get<Block>(task.work);
-          for (const problem::Run& run : own(rank).runs(0, own(rank).count()))
-            block.stores.push_back(
-                {b_.region(to, buffer_output, slice.begin, slice.size, run.to, run.cols), 0, run.from});
-          if (to != rank) {
-            task.waits = peers;
-            task.posts = {{to, arrived}};
-          }
-          b_.add(rank, queue, std::move(task));
+      const auto look_up_for = [&](int to, const Range& slice) {
+        Task task = look_up(rank, to * rows_ + slice.begin, slice.size);
+        auto& block = std::get<Block>(task.work);
+        for (const problem::Run& run : own(rank).runs(0, own(rank).count()))
+          block.stores.push_back(
+              {b_.region(to, buffer_output, slice.begin, slice.size, run.to, run.cols), 0, run.from});
+        if (to != rank) {
+          task.waits = peers;
+          task.posts = {{to, arrived}};
         }
+        b_.add(rank, queue, std::move(task));
+      };
+      if (own(rank).count() > 0) {
+        for (const Range& slice : slices)
+          for (int i = 1; i < ranks; ++i) look_up_for((rank + i) % ranks, slice);
+        for (const Range& slice : slices) look_up_for(rank, slice);
       }
       if (expected > 0) b_.add(rank, queue, signal_task({{arrived, expected}}, {}));
     }

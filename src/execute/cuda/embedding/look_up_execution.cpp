@@ -1,0 +1,239 @@
+#include "execute/cuda/embedding/look_up_execution.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include <fmt/format.h>
+
+#include "base/narrow.hpp"
+#include "execute/layout.hpp"
+#include "runtime/cuda/await_stream.hpp"
+#include "runtime/cuda/check.hpp"
+#include "runtime/cuda/device.hpp"
+#include "runtime/cuda/fault_text.hpp"
+#include "runtime/failure.hpp"
+
+namespace imbrex::cuda {
+namespace {
+
+constexpr std::size_t step = 64, alignment = 256;  // of the words, and of the output
+
+bool same(const embedding::Table& a, const embedding::Table& b) {
+  return a.rows == b.rows && a.count == b.count && a.pitch == b.pitch && a.scale == b.scale && a.dim == b.dim &&
+         a.column == b.column;
+}
+
+std::size_t part_bytes(const Problem& p) {
+  return static_cast<std::size_t>(p.m / p.ranks * problem::width_of(p.tables)) * size_of(p.type);
+}
+
+}  // namespace
+
+LookUpExecution::Layout LookUpExecution::layout_of(const Problem& problem) {
+  Layout layout{};
+  layout.entered = alignment;
+  layout.done = layout.entered + static_cast<std::size_t>(problem.ranks) * step;
+  layout.out = (layout.done + embedding::most_slices * step + alignment - 1) / alignment * alignment;
+  layout.all = layout.out + part_bytes(problem);
+  return layout;
+}
+
+LookUpExecution::LookUpExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults,
+                                 int device, const Plan& plan, const CudaOptions& options)
+    : StreamExecution(calls, options.timeline),
+      world_(world),
+      heap_(heap),
+      device_(device),
+      problem_(plan.problem),
+      slices_(look_up_plan(plan)),
+      options_(options),
+      own_(problem_.tables, world.rank()),
+      layout_(layout_of(problem_)),
+      epoch_(options.testing.first_epoch),
+      exceptions_(std::uncaught_exceptions()) {
+  for (int rank = 0; rank < problem_.ranks; ++rank)
+    if (rank != world.rank() && problem::OwnShards(problem_.tables, rank).count() > 0) ++lookers_;
+  offset_ = heap.allocate_or_grow(world, layout_.all);
+  fault_ = faults.take();
+  IMBREX_CUDA_TRY(load_ends());
+  make_look_up();
+  IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&main_, cudaStreamNonBlocking));
+  set_group();
+  start_words();
+  world_.barrier();  // nobody posts before all words are set
+}
+
+LookUpExecution::~LookUpExecution() {
+  cudaSetDevice(device_);
+  try {
+    calls().drain();
+    cudaDeviceSynchronize();
+    // Behind an exception, this rank is the first to know that it ends.
+    if (std::uncaught_exceptions() == exceptions_) world_.barrier();
+  } catch (const std::exception&) {  // the world failed, and nobody writes any more
+  }
+  retire();
+  if (main_ != nullptr) cudaStreamDestroy(main_);
+  heap_.release(offset_);
+}
+
+void LookUpExecution::set_group() {
+  device::Group& g = ends_.group;
+  g.own = reinterpret_cast<device::State*>(at(world_.rank(), 0));
+  g.states = at(0, 0);
+  g.stride = heap_.handle().stride;
+  g.limit_ns = static_cast<std::uint64_t>(world_.options().wait_limit * 1e9);
+  g.fault = runtime::FaultPool::on_device(fault_.get());
+  g.rank = static_cast<std::uint32_t>(world_.rank());
+  g.ranks = static_cast<std::uint32_t>(world_.size());
+  g.readers = 1;
+  g.pause_seed = static_cast<std::uint32_t>(options_.testing.delays);
+  g.max_pause_ns = options_.testing.delays == 0 ? 0 : static_cast<std::uint32_t>(options_.testing.max_delay * 1e9);
+  ends_.entered = at(world_.rank(), layout_.entered);
+  ends_.done = at(world_.rank(), layout_.done);
+  ends_.step = step;
+  ends_.slices = static_cast<std::uint32_t>(slices_.slices);
+  ends_.posts = lookers_;
+  ends_.advances = own_.count() == 0;
+}
+
+// As if every epoch before the first had run.
+void LookUpExecution::start_words() {
+  std::vector<std::byte> words(layout_.out);
+  const device::State state{.epoch = epoch_, .abort = 0, .fault_lock = 0, .readers = 0, .unused = {}};
+  std::memcpy(words.data(), &state, sizeof state);
+  const auto set = [&](std::size_t offset, std::size_t count, std::uint64_t value) {
+    const auto word = static_cast<std::uint32_t>(value & 0xffffffffu);
+    for (std::size_t i = 0; i < count; ++i) std::memcpy(words.data() + offset + i * step, &word, sizeof word);
+  };
+  set(layout_.entered, static_cast<std::size_t>(problem_.ranks), epoch_);
+  set(layout_.done, embedding::most_slices, epoch_ * lookers_);
+  IMBREX_CUDA_TRY(cudaMemcpy(at(world_.rank(), 0), words.data(), words.size(), cudaMemcpyHostToDevice));
+  IMBREX_CUDA_TRY(cudaDeviceSynchronize());
+}
+
+// Takes memory and loads the kernels, before any runs: for tables that have no rows yet.
+void LookUpExecution::make_look_up() {
+  if (own_.count() == 0) return;
+  const TableRows rows = problem_.tables.rows;
+  std::vector<embedding::Table> blank;
+  for (std::size_t i = 0; i < own_.count(); ++i) {
+    const auto dim = base::narrow<std::int32_t>(own_[i].dim, "columns");
+    const std::int64_t bytes = dim * embedding::size_of(rows), coded = rows == TableRows::int8 ? 8 : 0;
+    blank.push_back({nullptr, 0, bytes + coded, coded > 0 ? bytes : 0, dim,
+                     base::narrow<std::int32_t>(own_[i].first_col, "columns")});
+  }
+  embedding::LookUpShape shape{problem_.m, problem_.type, problem::width_of(problem_.tables)};
+  shape.ranks = world_.size(), shape.rank = world_.rank();
+  shape.slices = slices_.slices, shape.slice_rows = slices_.slice_rows;
+  embedding::LookUpTuning tuning;
+  // Three blocks fit on an SM; each rank has its part of them.
+  if (options_.ranks_per_gpu > 1)
+    tuning.blocks =
+        static_cast<std::uint32_t>(std::max(1, 3 * runtime::gpu_of(device_).sms / options_.ranks_per_gpu));
+  look_up_ = std::make_unique<embedding::CudaLookUp>(
+      embedding::Tables{blank.data(), base::narrow<std::int32_t>(std::ssize(blank), "tables"), rows}, shape, tuning);
+}
+
+// A graph's replay may have bound others since.
+void LookUpExecution::bind(const embedding::Tables& tables, cudaStream_t stream) {
+  if (!captured_ && std::equal(bound_.begin(), bound_.end(), tables.tables, tables.tables + tables.count, same)) return;
+  look_up_->bind(tables, stream);
+  bound_.assign(tables.tables, tables.tables + tables.count);
+}
+
+void LookUpExecution::launch(const Addresses& operands, cudaStream_t stream, Call call) {
+  expect_sound();
+  execute::expect_given(operands, problem_);
+  IMBREX_EXPECTS(operands.given != nullptr, "no tables are given");
+  const auto& given = *static_cast<const plan::RankBags*>(operands.given);
+  IMBREX_EXPECTS(std::cmp_equal(given.tables.count, own_.count()), "{} tables are given; rank {} has {}",
+                 given.tables.count, world_.rank(), own_.count());
+  captured_ = captured_ || call != Call::direct;
+  hold_back(world_, options_, epoch_);
+  // Every rank's output is memory of one allocation, or none is.
+  void* out = operands.others[0];
+  const bool straight = world_.size() == 1 || heap_.holds(out);
+  auto* own_part = straight ? static_cast<std::byte*>(out) : at(world_.rank(), layout_.out);
+  const auto stride = static_cast<std::ptrdiff_t>(heap_.handle().stride);
+  if (world_.size() > 1) IMBREX_CUDA_TRY(launch_enter(ends_, stream));
+  if (look_up_ != nullptr) {
+    bind(given.tables, stream);
+    std::vector<void*> parts;
+    embedding::LookUpPeers peers{ends_.group, {}, step, 1};
+    peers.group.readers = look_up_->blocks();
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      const bool peer = rank != world_.rank();
+      parts.push_back(own_part + (rank - world_.rank()) * stride);
+      peers.to.push_back({nullptr, peer ? at(rank, layout_.done) : nullptr,
+                          peer ? at(world_.rank(), layout_.entered + static_cast<std::size_t>(rank) * step) : nullptr,
+                          1, 1});
+    }
+    look_up_->launch(given.bags, parts.data(), stream, world_.size() > 1 ? &peers : nullptr);
+    bags_ = given.bags;
+  }
+  if (world_.size() > 1) IMBREX_CUDA_TRY(launch_arrive(ends_, stream));
+  if (!straight)
+    IMBREX_CUDA_TRY(cudaMemcpyAsync(out, own_part, part_bytes(problem_), cudaMemcpyDeviceToDevice, stream));
+  ++epoch_;
+}
+
+std::int64_t LookUpExecution::take_misfits(Misfits misfits) {
+  const std::lock_guard guard(calls().lock());
+  IMBREX_CUDA_TRY(cudaSetDevice(device_));
+  calls().follow(main_);
+  await(main_);
+  return look_up_ != nullptr && bags_.batch > 0 ? look_up_->findings(bags_, main_, misfits) : 0;
+}
+
+void LookUpExecution::await(cudaStream_t stream) {
+  IMBREX_CUDA_TRY(cudaSetDevice(device_));
+  const cudaError_t status = runtime::await_stream(stream, [&] {
+    look();
+    calls().look();
+  });
+  if (status != cudaSuccess) {
+    dead_ = true;
+    runtime::fail(world_, fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status)));
+  }
+  if (runtime::is_faulty(*fault_) || fault_->abort != 0) throw_fault();
+}
+
+// Tells the other ranks of a wait of this one that passed its limit; where the world has failed, ends this rank's
+// waits, whose posts may not come.
+void LookUpExecution::look() noexcept {
+  try {
+    world_.throw_if_failed();
+    if (fault_->state == device::Fault::clear || dead_) return;
+    world_.fail(fault_message());
+    world_.throw_if_failed();
+  } catch (const std::exception&) {
+    fault_->abort = 1;
+  }
+}
+
+void LookUpExecution::expect_sound() {
+  if (runtime::is_faulty(*fault_)) throw_fault();
+  world_.throw_if_failed();
+  IMBREX_EXPECTS(!dead_, "this execution failed before");
+}
+
+std::string LookUpExecution::fault_message() const {
+  const device::Fault& f = *fault_;
+  const std::string who = fmt::format("rank {}, lookup,", world_.rank());
+  const double limit = world_.options().wait_limit;
+  const auto place = std::uint32_t{f.place[0]};
+  const auto epoch = std::uint64_t{f.epoch};
+  if (f.kind == static_cast<std::uint32_t>(LookUpFault::arrived))
+    return runtime::fault_text(f, who, limit, fmt::format("for slice {} in epoch {}", place, epoch), "posts");
+  return runtime::fault_text(f, who, limit, fmt::format("for rank {} to enter epoch {}", place, epoch));
+}
+
+void LookUpExecution::throw_fault() {
+  dead_ = true;
+  if (fault_->state != device::Fault::clear) runtime::fail(world_, fault_message());
+  runtime::fail_as_told(world_);
+}
+
+}  // namespace imbrex::cuda

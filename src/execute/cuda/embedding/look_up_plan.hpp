@@ -1,0 +1,22 @@
+// What the kernel of lookups runs of a plan. Pure host code.
+#pragma once
+
+#include <cstdint>
+
+#include "imbrex/plan.hpp"
+
+namespace imbrex::cuda {
+
+/// Whether the plan's compute queues do nothing but look up bags.
+bool looks_up(const Plan& plan);
+
+/// How the kernel goes about a plan of strategy fused: its tasks are slices of each rank's rows.
+struct LookUpPlan {
+  std::int64_t slice_rows = 0;  ///< of each but the last
+  std::int32_t slices = 0;      ///< of each rank's rows
+};
+
+/// Throws Error(invalid_input) for a plan whose tasks are not those that strategy fused makes, or too many.
+LookUpPlan look_up_plan(const Plan& plan);
+
+}  // namespace imbrex::cuda

@@ -1,0 +1,52 @@
+// What else than a run is asked of lookups on GPUs, and updates there. Built everywhere.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "embedding/update.hpp"
+#include "imbrex/advanced/execute.hpp"
+#include "plan/bags.hpp"
+
+namespace imbrex::cuda {
+
+/// What an execution of lookups may be asked; see find_misfits.
+class FindsMisfits {
+ public:
+  virtual ~FindsMisfits() = default;
+
+  /// Waits for the calls: this rank's ignored indices since the last time. Throws as check_bags for what was found.
+  virtual std::int64_t take_misfits(Misfits misfits) = 0;
+};
+
+/// The execution as that; null if it looks nothing up on a GPU.
+inline FindsMisfits* finds_misfits(Execution& execution) { return dynamic_cast<FindsMisfits*>(&execution); }
+
+/// Updates of a rank's tables on the current GPU.
+class TableUpdate {
+ public:
+  virtual ~TableUpdate() = default;
+
+  /// Packs columns of `gradients`, [rows, pitch] elements of a type of `element` bytes, into the block at `to`,
+  /// [rows, width].
+  struct Copy {
+    const void* from;
+    void* to;
+    std::int64_t rows, cols, pitch, width, element;
+  };
+  virtual void copy(const Copy& copy, CudaStream stream) = 0;
+
+  /// Queues an update. `gradients.parts`, the tables and states are arrays of the host.
+  virtual void launch(const plan::RankBags& bags, const embedding::Output& gradients, const embedding::Step& step,
+                      CudaStream stream) = 0;
+
+  /// As FindsMisfits::take_misfits.
+  virtual std::int64_t take_misfits(Misfits misfits) = 0;
+};
+
+/// `tables`: without addresses. Takes memory for calls of up to `most_indices`, and more once a call has more. Throws
+/// Error(invalid_input) in a build without CUDA.
+std::unique_ptr<TableUpdate> make_table_update(const embedding::Tables& tables, const embedding::Step& step,
+                                               std::int64_t batch, std::int64_t most_indices);
+
+}  // namespace imbrex::cuda
