@@ -18,10 +18,10 @@ constexpr const char* own_group = "embedding_all_to_all";
 
 // The options of commands that it has a use for, besides its own.
 bool shared(const std::string& name) {
-  constexpr std::string_view names[] = {"OP",     "--ranks",   "--type",   "--strategy", "--tile-m",     "--chunks",
-                                        "--seed", "--out",     "--verify", "--repeat",   "--device",     "--world",
-                                        "--json", "--workers", "--plan",   "--machine",  "--wait-limit", "--ranks-per-gpu",
-                                        "--trace"};
+  constexpr std::string_view names[] = {"OP",        "--ranks",      "--type",          "--strategy", "--tile-m",
+                                        "--chunks",  "--seed",       "--out",           "--verify",   "--repeat",
+                                        "--device",  "--world",      "--json",          "--workers",  "--plan",
+                                        "--machine", "--wait-limit", "--ranks-per-gpu", "--trace"};
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
@@ -31,8 +31,7 @@ bool asked_for(const CLI::App& app, const std::string& op) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->count() == 0) continue;
     const bool own = option->get_group() == own_group;
-    if (own && !asked && !op.empty())
-      refuse(fmt::format("{} is about {}, not {}", option->get_name(), own_group, op));
+    if (own && !asked && !op.empty()) refuse(fmt::format("{} is about {}, not {}", option->get_name(), own_group, op));
     if (asked && !own && !shared(option->get_name()))
       refuse(fmt::format("{} is about operators with a GEMM, not {}", option->get_name(), own_group));
   }
@@ -64,9 +63,9 @@ void report(const Program& program, const jobs::EmbeddingRequest& asked, const j
   if (!result.message.empty()) json["message"] = result.message;
   print_json(program, json);
 
-  print(program, "{} of {} rows in {} tables of {} ({} shards, {} indices), {} out, {} ranks on {}, {}: {}{}", own_group,
-        shape.batch, shape.tables.size(), name_of(shape.rows), result.shards, result.indices, name_of(shape.out),
-        asked.ranks, name_of(result.device), name_of(result.strategy),
+  print(program, "{} of {} rows in {} tables of {} ({} shards, {} indices), {} out, {} ranks on {}, {}: {}{}",
+        own_group, shape.batch, shape.tables.size(), name_of(shape.rows), result.shards, result.indices,
+        name_of(shape.out), asked.ranks, name_of(result.device), name_of(result.strategy),
         readable_seconds(*std::min_element(result.seconds.begin(), result.seconds.end())),
         result.seconds.size() > 1 ? fmt::format(", the best of {}", result.seconds.size()) : "");
   if (shape.optimizer)
@@ -84,7 +83,8 @@ void EmbeddingOptions::add_to(CLI::App& command) {
   command.add_option("--tables", tables, "The tables, JSON (docs/embedding.md says what it holds)")
       ->type_name("FILE|-")
       ->group(own_group);
-  add_integer(command, "--batch", batch, 1, (std::int64_t{1} << 31) - 1, "Rows of the global batch, which the ranks share out")
+  add_integer(command, "--batch", batch, 1, (std::int64_t{1} << 31) - 1,
+              "Rows of the global batch, which the ranks share out")
       ->group(own_group);
 }
 
@@ -92,7 +92,8 @@ bool EmbeddingOptions::asked_for(const std::string& op) const { return cli::aske
 
 EmbeddingShape EmbeddingOptions::shape(Type out) const {
   if (tables.empty() || batch == 0)
-    refuse(fmt::format("{} is missing; {} needs --tables and --batch", tables.empty() ? "--tables" : "--batch", own_group));
+    refuse(fmt::format("{} is missing; {} needs --tables and --batch", tables.empty() ? "--tables" : "--batch",
+                       own_group));
   EmbeddingShape shape = jobs::parse_tables(read_file(tables), tables);
   shape.batch = batch;
   shape.out = out;
@@ -102,7 +103,8 @@ EmbeddingShape EmbeddingOptions::shape(Type out) const {
 void EmbeddingRunOptions::add_to(CLI::App& command) {
   app = &command;
   add_named<Pooling>(command, "--pooling", pooling, parse_pooling, "sum (default) or mean")->group(own_group);
-  add_named<IndexType>(command, "--index-type", index_type, parse_index_type, "int32 or int64 (default)")->group(own_group);
+  add_named<IndexType>(command, "--index-type", index_type, parse_index_type, "int32 or int64 (default)")
+      ->group(own_group);
   command.add_flag("--weighted", weighted, "Multiply each row by a weight of its place in the bag")->group(own_group);
   add_named<std::optional<Optimizer>>(
       command, "--optimizer", optimizer,
@@ -141,8 +143,8 @@ int EmbeddingRunOptions::run(const Program& program, const PlanOptions& plan, co
   request.wait_limit = options.wait_limit > 0 ? options.wait_limit : default_wait_limit();
   std::optional<Progress> progress;
   if (!World::launched()) progress.emplace(fmt::format("running {} over {} ranks", own_group, request.ranks));
-  const int code = jobs::run_embedding(
-      request, [&](const jobs::EmbeddingResult& result) { report(program, request, result); });
+  const int code =
+      jobs::run_embedding(request, [&](const jobs::EmbeddingResult& result) { report(program, request, result); });
   if (code >= static_cast<int>(ErrorCode::invalid_input))
     print_json(program, {{"exit_code", code}, {"error", "a rank failed; standard error has its message"}});
   return code;

@@ -10,6 +10,7 @@
 #include "imbrex/collectives.hpp"
 #include "ops/embedding_backend.hpp"
 #include "plan/task_stream.hpp"
+#include "runtime/agreement.hpp"
 #include "runtime/cuda/device_memory.hpp"
 
 namespace imbrex::ops {
@@ -32,11 +33,14 @@ class GpuEmbedding final : public EmbeddingBackend {
     if (world.size() > 1)
       exchange_ = std::make_unique<Exchange>(world, ExchangeKind::all_to_all, block, shape.out,
                                              ExchangeOptions{.report = false}, Device::cuda);
-    runtime::select_gpu(gpus_->own_gpu);
     const std::size_t bytes = static_cast<std::size_t>(block * problem.ranks) * size_of(shape.out);
-    sent_ = std::make_unique<runtime::DeviceMemory>(bytes);
-    if (exchange_) received_ = std::make_unique<runtime::DeviceMemory>(bytes);
-    make_update();
+    runtime::agree(world, [&] {
+      runtime::select_gpu(gpus_->own_gpu);
+      sent_ = std::make_unique<runtime::DeviceMemory>(bytes);
+      if (exchange_) received_ = std::make_unique<runtime::DeviceMemory>(bytes);
+      make_update();
+      return runtime::Terms("memory for updates");
+    });
   }
 
   const EmbeddingCall& resolve(EmbeddingRules& rules, const Operands& operands, float rate,

@@ -25,7 +25,8 @@ __global__ void __launch_bounds__(128) put_words(const __grid_constant__ PutArgs
 cudaError_t put(void* to, const void* data, std::size_t bytes, cudaStream_t stream) {
   const std::size_t words = bytes / 4;
   for (std::size_t at = 0; at < words; at += most_words) {
-    PutArgs args{static_cast<std::uint32_t*>(to) + at, static_cast<std::uint32_t>(std::min(words - at, most_words)), {}};
+    PutArgs args{
+        static_cast<std::uint32_t*>(to) + at, static_cast<std::uint32_t>(std::min(words - at, most_words)), {}};
     std::memcpy(args.words, static_cast<const std::uint32_t*>(data) + at, args.count * sizeof args.words[0]);
     void* parameters[] = {&args};
     const cudaError_t status =

@@ -1,5 +1,4 @@
 // A build without CUDA.
-#include "execute/cuda/embedding/misfits.hpp"
 #include "execute/cuda/libraries/library_suggestions.hpp"
 #include "execute/cuda/pooled_plans.hpp"
 #include "imbrex/advanced/execute.hpp"
@@ -17,11 +16,6 @@ std::unique_ptr<Executor> make_cuda_executor(World&, const CudaOptions&) {
 }
 
 std::unique_ptr<cuda::PooledPlans> cuda::pool_plans(Executor&, const std::function<std::vector<PlanToRun>()>&) {
-  throw Error(ErrorCode::invalid_input, why_not);
-}
-
-std::unique_ptr<cuda::TableUpdate> cuda::make_table_update(const embedding::Tables&, const embedding::Step&,
-                                                           std::int64_t, std::int64_t) {
   throw Error(ErrorCode::invalid_input, why_not);
 }
 

@@ -71,8 +71,7 @@ class Rank {
     weights_ = placed(device, bytes_of(own_.weights));
     const View& out = op_->operands().back().view;
     part_rows_ = out.extents[0], width_ = out.extents[1];
-    out_ = placed(device,
-                  std::vector<std::byte>(static_cast<std::size_t>(part_rows_ * width_) * size_of(shape_.out)));
+    out_ = placed(device, std::vector<std::byte>(static_cast<std::size_t>(part_rows_ * width_) * size_of(shape_.out)));
     world.barrier();
   }
 
@@ -129,13 +128,12 @@ class Rank {
           weights[k] = seeded_.weight(t, b, static_cast<std::int64_t>(k));
         }
         const std::int64_t ends[] = {0, std::ssize(bag)};
-        const embedding::Table table{rows.data(), std::ssize(bag), pitch, shape_.rows == TableRows::int8 ? dim : 0,
-                                     dim,         0};
-        const auto wanted = embedding::reference(
-            {&table, 1, shape_.rows},
-            {places.data(), ends, shape_.weighted ? weights.data() : nullptr, std::ssize(bag), 1, IndexType::int64,
-             shape_.pooling},
-            shape_.out, 0, 0);
+        const embedding::Table table{
+            rows.data(), std::ssize(bag), pitch, shape_.rows == TableRows::int8 ? dim : 0, dim, 0};
+        const auto wanted = embedding::reference({&table, 1, shape_.rows},
+                                                 {places.data(), ends, shape_.weighted ? weights.data() : nullptr,
+                                                  std::ssize(bag), 1, IndexType::int64, shape_.pooling},
+                                                 shape_.out, 0, 0);
         for (std::int32_t c = 0; c < dim; ++c) {
           const auto& [value, bound] = wanted[static_cast<std::size_t>(c)];
           worst.note(double{values[static_cast<std::size_t>(i * width_ + first + c)]}, value, bound, i, first + c, -1);
@@ -155,8 +153,7 @@ class Rank {
 
   void update(Worst& worst) {
     DeviceTensor own(device_, gradients(world_.rank() * part_rows_, part_rows_));
-    result_.update_seconds =
-        seconds_of(world_, device_, [&] { op_->update(operands(true, own), request_.rate); });
+    result_.update_seconds = seconds_of(world_, device_, [&] { op_->update(operands(true, own), request_.rate); });
     op_->report();
     if (!request_.verify || own_.tables.empty()) return;
     std::vector<std::byte> all = gradients(0, shape_.batch);
@@ -200,12 +197,13 @@ class Rank {
       result_.max_error_over_bound = std::max(result_.max_error_over_bound, told.worst.ratio);
       if (!result_.message.empty()) continue;
       if (told.worst.ratio > 1)
-        result_.message = fmt::format("rank {}: element ({}, {}) of {} is {}, in float64 {}: {:.3g} times its bound", rank,
-                                      told.worst.row, told.worst.col,
+        result_.message = fmt::format("rank {}: element ({}, {}) of {} is {}, in float64 {}: {:.3g} times its bound",
+                                      rank, told.worst.row, told.worst.col,
                                       told.worst.part < 0 ? "the output" : fmt::format("shard {}", told.worst.part),
                                       told.worst.result, told.worst.value, told.worst.ratio);
       else if (told.differs >= 0)
-        result_.message = fmt::format("rank {}: the bits of repeat {} differ from those of the first", rank, told.differs);
+        result_.message =
+            fmt::format("rank {}: the bits of repeat {} differ from those of the first", rank, told.differs);
     }
     result_.verified = request_.verify && result_.message.empty();
     result_.device = op_->device();
@@ -232,8 +230,7 @@ Device choose_device(const EmbeddingRequest& request) {
   if (request.device == Device::cpu) return Device::cpu;
   choose::GpuKind gpus;
   const bool own = World::launched() && request.device == Device::cuda;
-  const std::string refusal =
-      refusal_of_ranks(request.ranks, request.threads, own, gpus, true, request.ranks_per_gpu);
+  const std::string refusal = refusal_of_ranks(request.ranks, request.threads, own, gpus, true, request.ranks_per_gpu);
   if (refusal.empty()) return Device::cuda;
   IMBREX_EXPECTS(request.device != Device::cuda, "device cuda: {}", refusal);
   return Device::cpu;

@@ -17,9 +17,8 @@ enum Kind : std::uint64_t { element = 1, length, index, weight_of, gradient_of }
 // splitmix64, by what a number is of.
 std::uint64_t mixed(std::uint64_t seed, Kind kind, std::int64_t a, std::int64_t b, std::int64_t c) {
   std::uint64_t x = seed;
-  for (const std::uint64_t part :
-       {static_cast<std::uint64_t>(kind), static_cast<std::uint64_t>(a), static_cast<std::uint64_t>(b),
-        static_cast<std::uint64_t>(c)}) {
+  for (const std::uint64_t part : {static_cast<std::uint64_t>(kind), static_cast<std::uint64_t>(a),
+                                   static_cast<std::uint64_t>(b), static_cast<std::uint64_t>(c)}) {
     x = (x ^ part) + 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -66,8 +65,7 @@ std::vector<std::int64_t> SeededBags::bag(std::int32_t table, std::int64_t row) 
   const auto count = static_cast<std::int64_t>(mixed(seed_, length, table, row, 0) % (most + 1));
   std::vector<std::int64_t> rows;
   for (std::int64_t i = 0; i < count; ++i)
-    rows.push_back(
-        static_cast<std::int64_t>(mixed(seed_, index, table, row, i) % static_cast<std::uint64_t>(t.rows)));
+    rows.push_back(static_cast<std::int64_t>(mixed(seed_, index, table, row, i) % static_cast<std::uint64_t>(t.rows)));
   return rows;
 }
 
@@ -91,8 +89,7 @@ RankTables rank_tables(const SeededBags& seeded, const EmbeddingShape& shape, co
     const std::int32_t dim = s.end - s.begin;
     const std::int64_t pitch = seeded.row_bytes(dim);
     std::vector<std::byte>& rows = own.rows.emplace_back(static_cast<std::size_t>(pitch * whole.rows));
-    for (std::int64_t r = 0; r < whole.rows; ++r)
-      seeded.put_row(s.table, r, s.begin, s.end, rows.data() + r * pitch);
+    for (std::int64_t r = 0; r < whole.rows; ++r) seeded.put_row(s.table, r, s.begin, s.end, rows.data() + r * pitch);
     own.tables.push_back({rows.data(), whole.rows, pitch, shape.rows == TableRows::int8 ? dim : 0, dim, column});
     column += dim;
     if (shape.optimizer == Optimizer::row_wise_adagrad)
@@ -108,9 +105,8 @@ RankTables rank_tables(const SeededBags& seeded, const EmbeddingShape& shape, co
       append(own.offsets, shape.index_type, count);
     }
   }
-  own.bags = {own.indices.data(), own.offsets.data(), shape.weighted ? own.weights.data() : nullptr,
-              count,              shape.batch,        shape.index_type,
-              shape.pooling};
+  own.bags = {own.indices.data(), own.offsets.data(), shape.weighted ? own.weights.data() : nullptr, count, shape.batch,
+              shape.index_type,   shape.pooling};
   return own;
 }
 

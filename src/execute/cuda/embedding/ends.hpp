@@ -17,13 +17,13 @@ enum class LookUpFault : std::uint32_t {
 };
 
 struct EndsArgs {
-  device::Group group;      ///< readers are the lookup's blocks, or 1 where this rank looks nothing up
-  std::byte* entered;       ///< a word for each rank, in symmetric memory: epochs that this rank has let it into
-  std::byte* done;          ///< a word for each slice of this rank's rows: posts of the peers
-  std::uint64_t step;       ///< bytes from word to word
+  device::Group group;  ///< readers are the lookup's blocks, or 1 where this rank looks nothing up
+  std::byte* entered;   ///< a word for each rank, in symmetric memory: epochs that this rank has let it into
+  std::byte* done;      ///< a word for each slice of this rank's rows: posts of the peers
+  std::uint64_t step;   ///< bytes from word to word
   std::uint32_t slices;
-  std::uint32_t posts;      ///< to each slice in an epoch
-  bool advances;            ///< nobody else reads the epoch
+  std::uint32_t posts;  ///< to each slice in an epoch
+  bool advances;        ///< nobody else reads the epoch
 };
 
 /// Lets all peers into this epoch: what the stream did with the output before is over.

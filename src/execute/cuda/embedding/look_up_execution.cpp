@@ -7,7 +7,10 @@
 #include <fmt/format.h>
 
 #include "base/narrow.hpp"
+#include "embedding/same_table.hpp"
+#include "execute/cuda/embedding/blank_tables.hpp"
 #include "execute/layout.hpp"
+#include "runtime/agreement.hpp"
 #include "runtime/cuda/await_stream.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
@@ -18,11 +21,6 @@ namespace imbrex::cuda {
 namespace {
 
 constexpr std::size_t step = 64, alignment = 256;  // of the words, and of the output
-
-bool same(const embedding::Table& a, const embedding::Table& b) {
-  return a.rows == b.rows && a.count == b.count && a.pitch == b.pitch && a.scale == b.scale && a.dim == b.dim &&
-         a.column == b.column;
-}
 
 std::size_t part_bytes(const Problem& p) {
   return static_cast<std::size_t>(p.m / p.ranks * problem::width_of(p.tables)) * size_of(p.type);
@@ -54,10 +52,14 @@ LookUpExecution::LookUpExecution(World& world, runtime::CudaHeap& heap, StreamCa
       exceptions_(std::uncaught_exceptions()) {
   for (int rank = 0; rank < problem_.ranks; ++rank)
     if (rank != world.rank() && problem::OwnShards(problem_.tables, rank).count() > 0) ++lookers_;
+  // What one rank's tables do not let it have, all refuse, before anything else is taken.
+  runtime::agree(world, [&] {
+    make_look_up();
+    return runtime::Terms("a lookup");
+  });
   offset_ = heap.allocate_or_grow(world, layout_.all);
   fault_ = faults.take();
   IMBREX_CUDA_TRY(load_ends());
-  make_look_up();
   IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&main_, cudaStreamNonBlocking));
   set_group();
   start_words();
@@ -116,29 +118,24 @@ void LookUpExecution::start_words() {
 // Takes memory and loads the kernels, before any runs: for tables that have no rows yet.
 void LookUpExecution::make_look_up() {
   if (own_.count() == 0) return;
-  const TableRows rows = problem_.tables.rows;
-  std::vector<embedding::Table> blank;
-  for (std::size_t i = 0; i < own_.count(); ++i) {
-    const auto dim = base::narrow<std::int32_t>(own_[i].dim, "columns");
-    const std::int64_t bytes = dim * embedding::size_of(rows), coded = rows == TableRows::int8 ? 8 : 0;
-    blank.push_back({nullptr, 0, bytes + coded, coded > 0 ? bytes : 0, dim,
-                     base::narrow<std::int32_t>(own_[i].first_col, "columns")});
-  }
+  const std::vector<embedding::Table> blank = blank_tables(problem_, world_.rank(), true);
   embedding::LookUpShape shape{problem_.m, problem_.type, problem::width_of(problem_.tables)};
   shape.ranks = world_.size(), shape.rank = world_.rank();
   shape.slices = slices_.slices, shape.slice_rows = slices_.slice_rows;
   embedding::LookUpTuning tuning;
   // Three blocks fit on an SM; each rank has its part of them.
   if (options_.ranks_per_gpu > 1)
-    tuning.blocks =
-        static_cast<std::uint32_t>(std::max(1, 3 * runtime::gpu_of(device_).sms / options_.ranks_per_gpu));
+    tuning.blocks = static_cast<std::uint32_t>(std::max(1, 3 * runtime::gpu_of(device_).sms / options_.ranks_per_gpu));
   look_up_ = std::make_unique<embedding::CudaLookUp>(
-      embedding::Tables{blank.data(), base::narrow<std::int32_t>(std::ssize(blank), "tables"), rows}, shape, tuning);
+      embedding::Tables{blank.data(), base::narrow<std::int32_t>(std::ssize(blank), "tables"), problem_.tables.rows},
+      shape, tuning);
 }
 
 // A graph's replay may have bound others since.
 void LookUpExecution::bind(const embedding::Tables& tables, cudaStream_t stream) {
-  if (!captured_ && std::equal(bound_.begin(), bound_.end(), tables.tables, tables.tables + tables.count, same)) return;
+  if (!captured_ &&
+      std::equal(bound_.begin(), bound_.end(), tables.tables, tables.tables + tables.count, embedding::same_table))
+    return;
   look_up_->bind(tables, stream);
   bound_.assign(tables.tables, tables.tables + tables.count);
 }

@@ -1,11 +1,15 @@
 #include "execute/cuda/embedding/look_up_plan.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "base/ceil_div.hpp"
 #include "base/check.hpp"
 #include "base/narrow.hpp"
 #include "plan/bags.hpp"
+#include "problem/embedding.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -28,13 +32,26 @@ bool looks_up(const Plan& plan) {
   return found;
 }
 
+std::string refusal_of_bags(const Plan& plan, int rank, const Block& block) {
+  if (block.kind != plan::bags_kind)
+    return fmt::format("the CUDA executor runs no work of kind {}", name_of(block.kind));
+  const problem::OwnShards own(plan.problem.tables, rank);
+  const bool whole = block.shares == 1 && block.args[2] == 0 && std::cmp_equal(block.args[3], own.count());
+  const bool one = block.stores.size() == 1 && block.stores[0].row == 0 && block.stores[0].col == 0;
+  if (!whole || !one) return "library queues look up all of a rank's shards in blocks without shares, with one store";
+  const Region& to = block.stores[0].to;
+  const Buffer& buffer = plan.buffers[static_cast<std::size_t>(to.buffer)];
+  if (to.rank != rank || to.rows != block.args[1] || to.cols != own.cols() || buffer.type != plan.problem.type ||
+      buffer.role != BufferRole::workspace || to.col != 0)
+    return "library queues look up bags into a workspace of the rank, of the output's type, from its first column on";
+  return {};
+}
+
 LookUpPlan look_up_plan(const Plan& plan) {
   Knobs knobs;
-  knobs.tile_m = 1;
-  for (const RankPlan& rank : plan.ranks)
-    for (const Queue& queue : rank.queues)
-      for (const Task& task : queue.tasks)
-        if (const Block* block = block_of(task)) knobs.tile_m = std::max(knobs.tile_m, block->args[1]);
+  const auto& queues = plan.ranks.front().queues;
+  if (!queues.empty() && queues.front().tile.rows > 0)
+    knobs.tile_m = queues.front().tile.rows, knobs.tile_n = queues.front().tile.cols;
   const std::int64_t part = plan.problem.m / plan.problem.ranks;
   const Plan made = make_plan(plan.problem, Strategy::fused, knobs);
   IMBREX_EXPECTS(plan.ranks == made.ranks && plan.buffers == made.buffers,
@@ -45,7 +62,7 @@ LookUpPlan look_up_plan(const Plan& plan) {
   IMBREX_EXPECTS(slices <= most_slices,
                  "knob tile_m = {}: {} blocks of each rank's {} rows; the kernel of lookups takes up to {}",
                  knobs.tile_m, slices, part, most_slices);
-  return {knobs.tile_m, base::narrow<std::int32_t>(slices, "slices")};
+  return {std::min(knobs.tile_m, part), base::narrow<std::int32_t>(slices, "slices")};
 }
 
 }  // namespace imbrex::cuda

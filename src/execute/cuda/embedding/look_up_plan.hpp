@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "imbrex/plan.hpp"
 
@@ -9,6 +10,10 @@ namespace imbrex::cuda {
 
 /// Whether the plan's compute queues do nothing but look up bags.
 bool looks_up(const Plan& plan);
+
+/// Why the executor does not run a block of bags in `rank`'s library queues; empty if it does: whole blocks of all the
+/// rank's shards, with one store to its own workspace.
+std::string refusal_of_bags(const Plan& plan, int rank, const Block& block);
 
 /// How the kernel goes about a plan of strategy fused: its tasks are slices of each rank's rows.
 struct LookUpPlan {

@@ -4,15 +4,12 @@
 
 #include "base/check.hpp"
 #include "embedding/cuda/cuda_update.hpp"
+#include "embedding/same_table.hpp"
 #include "execute/cuda/embedding/misfits.hpp"
 #include "runtime/cuda/check.hpp"
 
 namespace imbrex::cuda {
 namespace {
-
-bool same(const embedding::Table& a, const embedding::Table& b) {
-  return a.rows == b.rows && a.count == b.count && a.pitch == b.pitch && a.dim == b.dim && a.column == b.column;
-}
 
 class OneTableUpdate final : public TableUpdate {
  public:
@@ -50,7 +47,7 @@ class OneTableUpdate final : public TableUpdate {
     captured_ = captured_ || captured;
     const auto same_places = [&] {
       return std::equal(tables_.begin(), tables_.end(), given.tables.tables, given.tables.tables + given.tables.count,
-                        same) &&
+                        embedding::same_table) &&
              std::equal(states_.begin(), states_.end(), step.states);
     };
     // A graph's replay may have bound others since.

@@ -178,9 +178,12 @@ void LaneExecution::run_first() {
   Addresses operands{from.get(), from.get(), to.get(), from.get(), scales, scales};
   operands.more.fill({from.get(), from.get(), to.get()});
   operands.gathered = to.get();
+  operands.others.fill(to.get());
   const auto run = [&](bool collectives) {
     for (std::size_t i = 0; i < lanes_.program.steps.size(); ++i) {
-      if (std::holds_alternative<Collective>(lanes_.program.steps[i].work) != collectives) continue;
+      const auto& work = lanes_.program.steps[i].work;
+      // What looks up needs tables; its kernels are loaded.
+      if (std::holds_alternative<Collective>(work) != collectives || std::holds_alternative<Block>(work)) continue;
       steps_->launch(i, operands, stream());
       await_within([&] { return cudaStreamQuery(stream()); }, first_limit,
                    [&] { return fmt::format("{} before the first epoch", late(name_of_step(i), first_limit)); });
@@ -312,10 +315,19 @@ CodecReport LaneExecution::codec_report() {
   return steps_->codec_report();
 }
 
+std::int64_t LaneExecution::take_misfits(Misfits misfits) {
+  const std::lock_guard guard(calls().lock());
+  IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
+  calls().follow(stream());
+  await(stream());
+  return steps_->take_misfits(stream(), misfits);
+}
+
 std::vector<Span> LaneExecution::spans() {
   std::vector<Span> spans = kernel_ != nullptr ? kernel_->spans() : std::vector<Span>();
   const std::vector<StepTimes::Stretch> times = times_->read();
-  constexpr Span::Kind kinds[] = {Span::Kind::compute, Span::Kind::copy, Span::Kind::reduction, Span::Kind::collective};
+  constexpr Span::Kind kinds[] = {Span::Kind::compute, Span::Kind::copy, Span::Kind::reduction, Span::Kind::collective,
+                                  Span::Kind::compute};
   for (std::size_t i = 0; i < times.size(); ++i) {
     const LibraryStep& step = lanes_.program.steps[i];
     const auto& queues = plan().ranks[static_cast<std::size_t>(world_.rank())].queues;

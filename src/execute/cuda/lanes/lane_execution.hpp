@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "execute/cuda/embedding/misfits.hpp"
 #include "execute/cuda/lanes/cuda_execution.hpp"
 #include "execute/cuda/lanes/epoch_queue.hpp"
 #include "execute/cuda/lanes/joint.hpp"
@@ -24,7 +25,7 @@
 
 namespace imbrex::cuda {
 
-class LaneExecution final : public StreamExecution {
+class LaneExecution final : public StreamExecution, public FindsMisfits {
  public:
   /// What executions that take turns share.
   struct Turn {
@@ -49,6 +50,7 @@ class LaneExecution final : public StreamExecution {
   cudaStream_t stream() const override { return kernel_ != nullptr ? kernel_->stream() : streams_.front(); }
   std::string_view kernel_name() const override { return kernel_ != nullptr ? kernel_->kernel_name() : library_name; }
   CodecReport codec_report() override;
+  std::int64_t take_misfits(Misfits misfits) override;
 
  private:
   using Clock = std::chrono::steady_clock;

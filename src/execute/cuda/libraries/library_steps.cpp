@@ -28,6 +28,7 @@ LibrarySteps::LibrarySteps(SharedLibraries& libraries, const Plan& plan, const L
   find_communicators(most_sms);
   make_gemms(nullptr);
   make_reports();
+  make_bags();
 }
 
 LibrarySteps::LibrarySteps(SharedLibraries& libraries, const Plan& plan, const LibraryProgram& program,
@@ -37,10 +38,12 @@ LibrarySteps::LibrarySteps(SharedLibraries& libraries, const Plan& plan, const L
   find_communicators(0);
   make_gemms(&room);
   make_reports();
+  make_bags();
 }
 
 void LibrarySteps::leak() {
   memory_.leak();
+  static_cast<void>(bags_.release());
   static_cast<void>(kept_.release());
   static_cast<void>(new std::vector<std::shared_ptr<void>>(std::move(scratch_)));
 }
@@ -109,6 +112,16 @@ void LibrarySteps::make_reports() {
   auto* next = static_cast<KeptReport*>(kept_.get());
   for (std::size_t i = 0; i < reports_.size(); ++i)
     if (coded(program_.steps[i])) reports_[i] = next++;
+}
+
+void LibrarySteps::make_bags() {
+  for (const LibraryStep& step : program_.steps)
+    if (const auto* block = std::get_if<Block>(&step.work); block != nullptr && bags_ == nullptr)
+      bags_ = std::make_unique<BagSteps>(plan_, libraries_.world().rank(), memory_.pitch(block->stores.front().to));
+}
+
+std::int64_t LibrarySteps::take_misfits(cudaStream_t stream, Misfits misfits) const {
+  return bags_ != nullptr ? bags_->take_misfits(stream, misfits) : 0;
 }
 
 CodecReport LibrarySteps::codec_report() const {
@@ -232,6 +245,8 @@ void LibrarySteps::launch(std::size_t i, const Addresses& operands, cudaStream_t
   else if (const auto* transfer = std::get_if<Transfer>(&step.work)) {
     copy(*transfer, operands, stream);
     set_apart(transfer->to, operands, stream);
+  } else if (const auto* block = std::get_if<Block>(&step.work)) {
+    bags_->launch(*block, at(block->stores.front().to, operands), operands, stream);
   } else {
     const auto& work = std::get<Collective>(step.work);
     collective(work, communicators_[i], operands, stream);

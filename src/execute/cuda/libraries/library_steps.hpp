@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "execute/cuda/embedding/bag_steps.hpp"
 #include "execute/cuda/libraries/library_gemm.hpp"
 #include "execute/cuda/libraries/library_memory.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
@@ -32,6 +33,9 @@ class LibrarySteps {
   /// As Execution::codec_report; what was launched is complete.
   CodecReport codec_report() const;
 
+  /// As FindsMisfits::take_misfits, of what was launched; 0 without lookups.
+  std::int64_t take_misfits(cudaStream_t stream, Misfits misfits) const;
+
   /// Keeps the memory from being freed, which would wait for the device.
   void leak();
 
@@ -42,6 +46,7 @@ class LibrarySteps {
   void find_communicators(int most_sms);
   void make_gemms(SharedRoom* room);
   void make_reports();
+  void make_bags();
   void copy(const Transfer& transfer, const Addresses& operands, cudaStream_t stream) const;
   /// Behind what wrote `to`: where its rows lie apart, too.
   void set_apart(const Region& to, const Addresses& operands, cudaStream_t stream) const;
@@ -60,6 +65,7 @@ class LibrarySteps {
   LibraryMemory memory_;
   std::vector<std::unique_ptr<LibraryGemm>> gemms_;    // by step
   std::vector<runtime::Communicator*> communicators_;  // by step; null: none of NCCL's
+  std::unique_ptr<BagSteps> bags_;                     // null without blocks of bags
   std::vector<KeptReport*> reports_;                   // by step; null: no codec. In kept_
   RawMemory kept_;
   std::vector<std::shared_ptr<void>> scratch_;  // of products, by stream

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/check.hpp"
+#include "execute/cuda/embedding/look_up_plan.hpp"
 #include "execute/cuda/refusal.hpp"
 #include "plan/builder.hpp"
 
@@ -103,8 +104,6 @@ class LibraryTranslation {
     lanes_.emplace_back();
     for (std::size_t t = 0; t < queue.tasks.size(); ++t) {
       const Task& task = queue.tasks[t];
-      IMBREX_EXPECTS(!std::holds_alternative<Block>(task.work), "{}: the CUDA executor runs no work of kind {}",
-                     where(q, t), kind_of(task));
       Draft draft;
       if (const auto* product = std::get_if<Product>(&task.work))
         draft.step.work = checked(*product, q, t);
@@ -112,6 +111,8 @@ class LibraryTranslation {
         draft.step.work = *collective;
       else if (const auto* transfer = std::get_if<Transfer>(&task.work))
         draft.step.work = checked(*transfer, q, t);
+      else if (const auto* block = std::get_if<Block>(&task.work))
+        draft.step.work = checked(*block, q, t);
       else
         draft.step.work = checked(std::get<Reduction>(task.work), q, t);
       add(std::move(draft), q, t);
@@ -135,6 +136,12 @@ class LibraryTranslation {
     IMBREX_EXPECTS(shape.cols < std::int64_t{1} << 31 && shape.rows <= (std::int64_t{1} << 31) / ((shape.cols + 7) / 8),
                    "{}: {} x {} elements are more than one sum takes", where(q, t), shape.rows, shape.cols);
     return reduction;
+  }
+
+  const Block& checked(const Block& block, int q, std::size_t t) const {
+    const std::string refusal = refusal_of_bags(plan_, rank_, block);
+    IMBREX_EXPECTS(refusal.empty(), "{}: {}", where(q, t), refusal);
+    return block;
   }
 
   const Product& checked(const Product& product, int q, std::size_t t) const {

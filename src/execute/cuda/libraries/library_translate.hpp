@@ -13,7 +13,7 @@
 namespace imbrex::cuda {
 
 struct LibraryStep {
-  std::variant<Product, Transfer, Reduction, Collective> work;  ///< an empty transfer does nothing
+  std::variant<Product, Transfer, Reduction, Collective, Block> work;  ///< an empty transfer does nothing
   std::size_t stream = 0;
   std::vector<std::size_t> waits;  ///< earlier steps, on other streams, that end before this one begins
   bool awaited = false;            ///< a step on another stream, or the end of the epoch, waits for this one

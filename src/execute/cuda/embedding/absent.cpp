@@ -1,0 +1,12 @@
+// A build without CUDA.
+#include "execute/cuda/embedding/misfits.hpp"
+#include "imbrex/error.hpp"
+
+namespace imbrex::cuda {
+
+std::unique_ptr<TableUpdate> make_table_update(const embedding::Tables&, const embedding::Step&, std::int64_t,
+                                               std::int64_t) {
+  throw Error(ErrorCode::invalid_input, "this build of Imbrex has no CUDA parts; build it where nvcc is found");
+}
+
+}  // namespace imbrex::cuda
