@@ -25,317 +25,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-
-DLRM_ROWS = [
-    40000000,
-    39060,
-    17295,
-    7424,
-    20265,
-    3,
-    7122,
-    1543,
-    63,
-    40000000,
-    3067956,
-    405282,
-    10,
-    2209,
-    11938,
-    155,
-    4,
-    976,
-    14,
-    40000000,
-    40000000,
-    40000000,
-    590152,
-    12973,
-    108,
-    36,
-]
-DLRM_HOTNESS = [3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1]
-SETS = {
-    "7 x 2 M rows, dim 128, pooling 76": ([2_000_000] * 7, 128, [76] * 7),
-    "8 x 8 M rows, dim 256, pooling 64": ([8_000_000] * 8, 256, [64] * 8),
-    "DLRMv2, 26 tables, dim 128": (DLRM_ROWS, 128, DLRM_HOTNESS),
-}
-NAMES = list(SETS)
-CELLS = [
-    (NAMES[0], "fp16", 4096),
-    (NAMES[0], "fp16", 16384),
-    (NAMES[0], "fp16", 65536),
-    (NAMES[0], "fp32", 16384),
-    (NAMES[1], "fp16", 4096),
-    (NAMES[1], "fp16", 16384),
-    (NAMES[1], "fp16", 65536),
-    (NAMES[1], "fp32", 16384),
-    (NAMES[2], "fp16", 4096),
-    (NAMES[2], "fp16", 16384),
-    (NAMES[2], "fp16", 65536),
-    (NAMES[2], "fp32", 4096),
-    (NAMES[2], "fp32", 65536),
-]
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
-ROW_TYPES, OUT_TYPES = {"fp32": 0, "fp16": 1}, {"fp16": 1, "fp32": 2}  # TableRows, imbrex::Type
-INDEX_SETS = 3
-RANKS, SLICES = 4, 8  # of --joint
-BLOCK = 1 << 22  # elements that the tables repeat
-READ_BYTES = 4 << 30
-
-
-class Lookup(NamedTuple):
-    """Indices of one call: all tables' one behind the other, and where bags begin."""
-
-    indices: torch.Tensor
-    offsets: torch.Tensor
-
-
-def load(path: str) -> ctypes.CDLL:
-    library = ctypes.CDLL(path)
-    pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-    library.embedding_error.restype = ctypes.c_char_p
-    library.embedding_make.restype = pointer
-    library.embedding_make.argtypes = [
-        number,
-        pointer,
-        pointer,
-        pointer,
-        number,
-        size,
-        number,
-        ctypes.c_uint32,
-        ctypes.c_uint32,
-        size,
-    ]
-    library.embedding_free.argtypes = [pointer]
-    library.embedding_make_joint.restype = pointer
-    library.embedding_make_joint.argtypes = [number, pointer, pointer, pointer, number, size, number, number, number]
-    library.embedding_free_joint.argtypes = [pointer]
-    library.embedding_launch_joint.argtypes = [pointer, pointer, pointer, size, size, number, pointer, pointer]
-    library.embedding_launch.argtypes = [pointer, pointer, pointer, size, size, number, pointer, pointer]
-    library.embedding_check.argtypes = [pointer, pointer, pointer, size, size, number, pointer]
-    library.embedding_read.argtypes = [pointer, size, pointer, number, pointer]
-    return library
-
-
-def stream() -> int:
-    return int(torch.cuda.current_stream().cuda_stream)
-
-
-class Tables:
-    """The tables of a set, one behind the other in memory that all sets share."""
-
-    def __init__(self, memory: torch.Tensor, name: str, kind: str) -> None:
-        self.rows, self.dim, self.hotness = SETS[name]
-        self.kind = kind
-        elements = sum(self.rows) * self.dim
-        flat = memory.view(DTYPES[kind])
-        generator = torch.Generator("cuda").manual_seed(1)
-        block = torch.empty(BLOCK, device="cuda", dtype=DTYPES[kind]).uniform_(-1, 1, generator=generator)
-        whole = elements // BLOCK
-        flat[: whole * BLOCK].view(whole, BLOCK).copy_(block)
-        flat[whole * BLOCK : elements].copy_(block[: elements - whole * BLOCK])
-        self.flat = flat[:elements]
-        self.views, at = [], 0
-        for count in self.rows:
-            self.views.append(self.flat[at : at + count * self.dim].view(count, self.dim))
-            at += count * self.dim
-        self.columns = self.dim * len(self.rows)
-
-    @staticmethod
-    def bytes(name: str, kind: str) -> int:
-        rows, dim, _ = SETS[name]
-        return sum(rows) * dim * DTYPES[kind].itemsize
-
-    def moved(self, batch: int) -> int:
-        rows = batch * sum(self.hotness)
-        return rows * (self.dim * DTYPES[self.kind].itemsize + 4) + batch * self.columns * DTYPES[self.kind].itemsize
-
-    def lookup(self, batch: int, wide: bool, zipf: float, seed: int) -> Lookup:
-        generator = torch.Generator("cuda").manual_seed(seed)
-        indices, lengths = [], []
-        for count, hotness in zip(self.rows, self.hotness):
-            drawn = batch * hotness
-            if zipf == 0:
-                index = torch.randint(0, count, (drawn,), device="cuda", generator=generator)
-            else:
-                # Row k comes as often as the integral of x^-zipf from k + 1 to k + 2 says; ranks are strewn over the table.
-                share = torch.rand(drawn, device="cuda", dtype=torch.float64, generator=generator)
-                index = ((1 + share * ((count + 1.0) ** (1 - zipf) - 1)) ** (1 / (1 - zipf))).long() - 1
-                index = index.clamp_(0, count - 1) * 2654435761 % count
-            indices.append(index)
-            lengths.append(torch.full((batch,), hotness, device="cuda", dtype=torch.int64))
-        offsets = torch.zeros(batch * len(self.rows) + 1, device="cuda", dtype=torch.int64)
-        torch.cumsum(torch.cat(lengths), 0, out=offsets[1:])
-        dtype = torch.int64 if wide else torch.int32
-        return Lookup(torch.cat(indices).to(dtype), offsets.to(dtype))
-
-
-class Ours:
-    def __init__(self, library: ctypes.CDLL, tables: Tables, batch: int, tuning: tuple[int, int, int] = (0, 0, 0)) -> None:
-        count = len(tables.rows)
-        rows = (ctypes.c_int64 * count)(*tables.rows)
-        dims = (ctypes.c_int32 * count)(*[tables.dim] * count)
-        addresses = (ctypes.c_void_p * count)(*[view.data_ptr() for view in tables.views])
-        self.library, self.batch = library, batch
-        self.made = library.embedding_make(
-            count, rows, dims, addresses, ROW_TYPES[tables.kind], batch, OUT_TYPES[tables.kind], *tuning
-        )
-        if not self.made:
-            raise RuntimeError(library.embedding_error().decode())
-        self.out = torch.empty(batch, tables.columns, device="cuda", dtype=DTYPES[tables.kind])
-
-    def __call__(self, lookup: Lookup) -> torch.Tensor:
-        wide = int(lookup.indices.dtype == torch.int64)
-        if self.library.embedding_launch(
-            self.made,
-            lookup.indices.data_ptr(),
-            lookup.offsets.data_ptr(),
-            lookup.indices.numel(),
-            self.batch,
-            wide,
-            self.out.data_ptr(),
-            stream(),
-        ):
-            raise RuntimeError(self.library.embedding_error().decode())
-        return self.out
-
-    def check(self, lookup: Lookup) -> None:
-        wide = int(lookup.indices.dtype == torch.int64)
-        if self.library.embedding_check(
-            self.made, lookup.indices.data_ptr(), lookup.offsets.data_ptr(), lookup.indices.numel(), self.batch, wide, stream()
-        ):
-            raise RuntimeError(self.library.embedding_error().decode())
-
-    def free(self) -> None:
-        self.library.embedding_free(self.made)
-
-
-class Joint:
-    """One of several ranks."""
-
-    def __init__(self, library: ctypes.CDLL, tables: Tables, batch: int) -> None:
-        count = len(tables.rows)
-        rows = (ctypes.c_int64 * count)(*tables.rows)
-        dims = (ctypes.c_int32 * count)(*[tables.dim] * count)
-        addresses = (ctypes.c_void_p * count)(*[view.data_ptr() for view in tables.views])
-        self.library, self.batch = library, batch
-        self.made = library.embedding_make_joint(
-            count, rows, dims, addresses, ROW_TYPES[tables.kind], batch, OUT_TYPES[tables.kind], RANKS, SLICES
-        )
-        if not self.made:
-            raise RuntimeError(library.embedding_error().decode())
-        self.out = torch.empty(batch, tables.columns, device="cuda", dtype=DTYPES[tables.kind])
-        self.parts = (ctypes.c_void_p * RANKS)(*[part.data_ptr() for part in self.out.chunk(RANKS)])
-
-    def __call__(self, lookup: Lookup) -> torch.Tensor:
-        wide = int(lookup.indices.dtype == torch.int64)
-        if self.library.embedding_launch_joint(
-            self.made,
-            lookup.indices.data_ptr(),
-            lookup.offsets.data_ptr(),
-            lookup.indices.numel(),
-            self.batch,
-            wide,
-            self.parts,
-            stream(),
-        ):
-            raise RuntimeError(self.library.embedding_error().decode())
-        return self.out
-
-    def free(self) -> None:
-        self.library.embedding_free_joint(self.made)
-
-
-def measure_joint(args: argparse.Namespace, library: ctypes.CDLL, tables: Tables, batch: int) -> dict[str, Any]:
-    lookups = [tables.lookup(batch, False, 0, seed) for seed in range(INDEX_SETS)]
-    alone, joint = Ours(library, tables, batch), Joint(library, tables, batch)
-    received = torch.empty_like(alone.out)
-    regrouped = torch.empty(batch // RANKS, RANKS, tables.columns, device="cuda", dtype=alone.out.dtype)
-
-    def in_sequence(lookup: Lookup) -> torch.Tensor:
-        received.copy_(alone(lookup))
-        return regrouped.copy_(received.view(RANKS, batch // RANKS, tables.columns).transpose(0, 1))
-
-    row: dict[str, Any] = {"tables": None, "rows": tables.kind, "batch": batch}
-    first = alone(lookups[0]).clone()
-    if not torch.equal(joint(lookups[0]), first):
-        row["fault"] = "one of several ranks gives other sums"
-    del first
-    turns = {name: Turns(call, lookups) for name, call in (("alone", alone), ("joint", joint), ("in_sequence", in_sequence))}
-    for _ in range(args.rounds):
-        for turn in turns.values():
-            turn.turn()
-    row |= {name: {"us": turn.seconds() * 1e6} for name, turn in turns.items()}
-    row["joint_over_alone"] = row["joint"]["us"] / row["alone"]["us"]
-    row["in_sequence_over_joint"] = row["in_sequence"]["us"] / row["joint"]["us"]
-    del turns
-    alone.free()
-    joint.free()
-    torch.cuda.empty_cache()
-    return row
-
-
-def load_fbgemm(folder: str) -> str:
-    """Why FBGEMM cannot be used; empty where it can."""
-    try:
-        for name in ("asmjit", "fbgemm", "fbgemm_gpu_config", "fbgemm_gpu_tbe_common"):
-            ctypes.CDLL(str(Path(folder) / f"{name}.so"), mode=ctypes.RTLD_GLOBAL)
-        torch.ops.load_library(str(Path(folder) / "fbgemm_gpu_tbe_training_forward.so"))
-        _ = torch.ops.fbgemm.split_embedding_codegen_forward_unweighted_cuda
-    except (OSError, RuntimeError, AttributeError) as error:
-        return str(error).splitlines()[0]
-    return ""
-
-
-def fbgemm(tables: Tables) -> Callable[[Lookup], torch.Tensor]:
-    count, device = len(tables.rows), "cuda"
-    empty = torch.empty(0, device=device, dtype=tables.flat.dtype)
-    cache = torch.zeros(0, 0, device=device, dtype=tables.flat.dtype)
-    placements = torch.zeros(count, device=device, dtype=torch.int32)
-    begins = torch.tensor([0, *tables.rows[:-1]], device=device, dtype=torch.int64).cumsum(0) * tables.dim
-    columns = torch.arange(count + 1, device=device, dtype=torch.int32) * tables.dim
-    none = torch.empty(0, device=device, dtype=torch.int32)
-    kind = 1 if tables.kind == "fp16" else 0
-
-    def call(lookup: Lookup) -> torch.Tensor:
-        result: torch.Tensor = torch.ops.fbgemm.split_embedding_codegen_forward_unweighted_cuda(
-            tables.flat,
-            empty,
-            cache,
-            placements,
-            begins,
-            columns,
-            tables.columns,
-            tables.dim,
-            lookup.indices,
-            lookup.offsets,
-            0,
-            none,
-            none,
-            kind,
-            False,
-        )
-        return result
-
-    return call
-
-
-def embedding_bags(tables: Tables, batch: int) -> Callable[[Lookup], torch.Tensor]:
-    def call(lookup: Lookup) -> torch.Tensor:
-        out, at = [], 0
-        for t, (view, hotness) in enumerate(zip(tables.views, tables.hotness)):
-            own = lookup.indices[at : at + batch * hotness]
-            begins = lookup.offsets[t * batch : (t + 1) * batch] - at
-            out.append(torch.nn.functional.embedding_bag(own, view, begins, mode="sum"))
-            at += batch * hotness
-        return torch.cat(out, 1)
-
-    return call
+from candidates import Joint, Ours, embedding_bags, fbgemm, load, load_fbgemm, stream
+from tables import CELLS, INDEX_SETS, RANKS, READ_BYTES, SLICES, Lookup, Tables
 
 
 class Turns:
@@ -460,6 +154,35 @@ def measure_cell(
     return row
 
 
+def measure_joint(args: argparse.Namespace, library: ctypes.CDLL, tables: Tables, batch: int) -> dict[str, Any]:
+    lookups = [tables.lookup(batch, False, 0, seed) for seed in range(INDEX_SETS)]
+    alone, joint = Ours(library, tables, batch), Joint(library, tables, batch, args.slices)
+    received = torch.empty_like(alone.out)
+    regrouped = torch.empty(batch // RANKS, RANKS, tables.columns, device="cuda", dtype=alone.out.dtype)
+
+    def in_sequence(lookup: Lookup) -> torch.Tensor:
+        received.copy_(alone(lookup))
+        return regrouped.copy_(received.view(RANKS, batch // RANKS, tables.columns).transpose(0, 1))
+
+    row: dict[str, Any] = {"tables": None, "rows": tables.kind, "batch": batch}
+    first = alone(lookups[0]).clone()
+    if not torch.equal(joint(lookups[0]), first):
+        row["fault"] = "one of several ranks gives other sums"
+    del first
+    turns = {name: Turns(call, lookups) for name, call in (("alone", alone), ("joint", joint), ("in_sequence", in_sequence))}
+    for _ in range(args.rounds):
+        for turn in turns.values():
+            turn.turn()
+    row |= {name: {"us": turn.seconds() * 1e6} for name, turn in turns.items()}
+    row["joint_over_alone"] = row["joint"]["us"] / row["alone"]["us"]
+    row["in_sequence_over_joint"] = row["in_sequence"]["us"] / row["joint"]["us"]
+    del turns
+    alone.free()
+    joint.free()
+    torch.cuda.empty_cache()
+    return row
+
+
 def sweep(library: ctypes.CDLL, tables: Tables, batch: int, lookups: list[Lookup]) -> list[dict[str, Any]]:
     """Bytes of an item, blocks an SM, and tables of more bytes than these leave the second level first; 0: none does."""
     found = []
@@ -470,7 +193,9 @@ def sweep(library: ctypes.CDLL, tables: Tables, batch: int, lookups: list[Lookup
         turns = Turns(ours, lookups)
         for _ in range(7):
             turns.turn()
-        found.append({"item_bytes": tuning[0], "blocks_per_sm": tuning[1], "kept_bytes": tuning[2], "us": turns.seconds() * 1e6})
+        found.append(
+            {"item_bytes": tuning[0], "blocks_per_sm": tuning[1], "kept_bytes": tuning[2], "us": turns.seconds() * 1e6}
+        )
         del turns
         ours.free()
     return found
@@ -513,6 +238,7 @@ def main() -> int:
     parser.add_argument("--cells", default=f"0-{len(CELLS) - 1}")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--joint", action="store_true")
+    parser.add_argument("--slices", type=int, default=SLICES, help=f"of each rank's rows, with --joint (default {SLICES})")
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=140, help="no cell begins behind this many")

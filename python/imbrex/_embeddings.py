@@ -28,7 +28,7 @@ class EmbeddingTable(NamedTuple):
     dim: int
     """Columns: a multiple of 4 from 4 to 1024."""
     hotness: float = 1.0
-    """How many rows a bag holds on average: what the placement goes by, and no result."""
+    """How many rows a bag holds on average: by it go the placement and, on GPUs, the memory of updates; no result."""
 
 
 class EmbeddingShard(NamedTuple):
@@ -151,9 +151,9 @@ class EmbeddingAllToAll:
     - `out` [B/R, T] of `out_dtype`, by rows: rows `rank * B/R ...` of the batch.
 
     A rank without shards gives empty `rows`, and neither indices nor offsets. All ranks make the operator, and each
-    call, together. It is kept until the world is closed. On the CPU results are there on return; bad input of one rank
-    is refused by every rank, nothing is changed, and the next call works. On GPUs an index that is no row is left out,
-    and the next `report` raises InvalidInput for it.
+    call, together. It lives until `close`, or until the world is closed. On the CPU results are there on return; bad
+    input of one rank is refused by every rank, nothing is changed, and the next call works. On GPUs an index that is no
+    row is left out, and the next `report` raises InvalidInput for it.
 
     Args:
         world: the ranks.
@@ -235,7 +235,10 @@ class EmbeddingAllToAll:
             return _c.make("embedding_make", world.handle, ctypes.byref(shape), ctypes.byref(options))
 
         # Each is an operator of its own: what it counts is for its maker.
-        self._made = world.made(object(), make, "embedding_destroy")
+        self._key: object | None = object()
+        self._made = world.made(self._key, make, "embedding_destroy")
+        # On GPUs, a report looks at the indices again in which the last call of a kind and batch found something.
+        self._kept: dict[tuple[str, tuple[int, ...]], list[Array]] = {}
         found, count = ctypes.POINTER(_c.TableShard)(), ctypes.c_uint64()
         _c.call("embedding_shards", self._made, ctypes.byref(found), ctypes.byref(count))
         self.shards = _shards(found, count.value)
@@ -290,7 +293,7 @@ class EmbeddingAllToAll:
             operands.append((b"out", kept[-1].view()))
         except InvalidInput as error:
             self.refuse(str(error))
-        _c.call("embedding_run", self._handle(), operand_list(operands), len(operands), stream)
+        self._call("run", operands, kept, stream)
         return result
 
     def update(
@@ -339,7 +342,7 @@ class EmbeddingAllToAll:
             operands.append((b"gradients", kept[-1].view()))
         except InvalidInput as error:
             self.refuse(str(error))
-        _c.call("embedding_update", self._handle(), operand_list(operands), len(operands), rate, stream)
+        self._call("update", operands, kept, rate, stream)
 
     def refuse(self, reason: str) -> NoReturn:
         """Has this rank's next call refused for `reason`, on every rank, and raises InvalidInput. Collective."""
@@ -354,15 +357,29 @@ class EmbeddingAllToAll:
         """
         ignored = ctypes.c_int64()
         _c.call("embedding_report", self._handle(), ctypes.byref(ignored))
+        self._kept.clear()
         return ignored.value
 
     def check(self) -> None:
         """Raises Error where a call is known to have failed, on any rank. Waits for no call."""
         _c.call("embedding_check", self._handle())
 
+    def close(self) -> None:
+        """Ends the operator before its world. Collective; the second time nothing."""
+        if self._key is not None:
+            self.world.unmake(self._key)
+            self._key = None
+
     def _handle(self) -> ctypes.c_void_p:
+        if self._key is None:
+            raise InvalidInput("this operator is closed")
         _ = self.world.handle  # says so where it is closed, and took this operator with it
         return self._made
+
+    def _call(self, kind: str, operands: list[tuple[bytes, _c.View]], kept: list[Array], *more: Any) -> None:
+        if self.device == _c.CUDA:
+            self._kept[kind, kept[-1].shape[:1]] = [one for one in kept if one.name in ("indices", "offsets")]
+        _c.call(f"embedding_{kind}", self._handle(), operand_list(operands), len(operands), *more)
 
     def _array(
         self, name: str, source: Any, takes: tuple[str, ...], stream: int | None, *, writes: bool = False

@@ -155,6 +155,12 @@ class World:
             found = self._made[key] = (make(), destroy)
         return found[0]
 
+    def unmake(self, key: Any) -> None:
+        """Destroys what was made for `key`, on all ranks together. Nothing where there is nothing."""
+        made, destroy = self._made.pop(key, (None, ""))
+        if made is not None:
+            _c.call(destroy, made)
+
     def close(self) -> None:
         """Ends this rank's membership, and the operators made with it. Collective; the second time nothing."""
         if self._handle is None:

@@ -94,7 +94,6 @@ void refuse(EmbeddingObject& object, const Error& error) {
 
 template <typename Call>
 void call_embedding(EmbeddingObject& object, const imbrex_operand* operands, std::size_t count, Call&& run) {
-  if (object.op->device() == Device::cuda) return call(object.calls, operands, count, std::forward<Call>(run));
   const CallOperands given = [&] {
     try {
       return CallOperands(operands, count);

@@ -136,6 +136,7 @@ def lookups(world):
             ((i < 0) | (i >= TABLES[s.table][0])).sum() for s in op.shards for i, _ in bags[s.table][: BATCH // 2]
         )
         assert op.report() == 3 * (misfit + half) and op.report() == 0
+        op.close()
 
 
 def updates(world):

@@ -157,7 +157,7 @@ def samples(document: str) -> list[str]:
     return [block for block in blocks if "imbrex" in block and "print(" in block]
 
 
-@pytest.mark.parametrize("document", ("README.md", "docs/pytorch.md"))
+@pytest.mark.parametrize("document", ("README.md", "docs/embedding.md", "docs/pytorch.md"))
 def test_documents(tmp_path, document):
     """Each complete program runs on four ranks by torchrun, or by `imbrex launch` where it needs no torch."""
     from imbrex._library import program

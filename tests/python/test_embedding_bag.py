@@ -80,6 +80,7 @@ def exact(first_seed: int, count: int) -> None:
             means = looked_up(p, tables, bags, "mean")[part_of(p, rank)]
             assert ((got - means).abs() <= 3 * UNIT * means.abs()).all()
         assert bag.report() == 0
+        bag.close()
 
 
 @pytest.mark.parametrize("first_seed", (0, 25, 50, 75))
@@ -429,7 +430,12 @@ def test_a_killed_rank():
 
 
 def ended() -> None:
-    """A module whose group's world has ended says so."""
+    """A module that was closed, or whose group's world has ended, says so."""
+    bag = ShardedEmbeddingBag([(10, 8)], batch_size=4, group=group_of(0, 1, 2, 3))
+    bag.close()
+    bag.close()
+    with pytest.raises(imbrex.InvalidInput, match="this operator is closed"):
+        bag.report()
     bag = ShardedEmbeddingBag([(10, 8)], batch_size=4, group=dist.new_group([0, 1, 2, 3]))
     it.destroy(bag.group_name)
     with pytest.raises(imbrex.InvalidInput, match="closed"):

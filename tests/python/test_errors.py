@@ -183,13 +183,14 @@ def test_a_killed_rank():
         pool.close()
 
 
-def test_a_rank_that_raises(tmp_path):
+@pytest.mark.parametrize("kind", ("all_reduce", "embedding"))
+def test_a_rank_that_raises(tmp_path, kind):
     """A process that ends by an exception tells the others what it was."""
     script = Path(__file__).with_name("raising_rank.py")
     environment = {**os.environ, "PYTHONPATH": str(Path(imbrex.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
-            [sys.executable, str(script), str(rank), "4", str(tmp_path / "store")],
+            [sys.executable, str(script), str(rank), "4", str(tmp_path / "store"), kind],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -25,7 +25,7 @@ MAX_LINES = 500
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 CUDA_HEADER = re.compile(r"^(cuda|nccl|nvml|nvtx|cublas|cutlass/|cute/|cooperative_groups|cub/|thrust/|mma\.h|nv/)")
 TORCH = re.compile(r'^[ \t]*#\s*include\s*[<"](torch|ATen|c10)/|^\s*(import|from)\s+torch\b', re.M)
-TORCH_FOLDERS = (("tests", "python"), ("examples", "python"), ("bench", "embedding"), ("bench", "model"), ("bench", "python"))
+TORCH_FOLDERS = (("tests", "python"), ("examples", "dlrm"), ("examples", "python"), ("bench", "embedding"), ("bench", "model"), ("bench", "python"))
 TORCH_PEERS = ("bench/peers_torch.py", "bench/peers_all_reduce.py")  # measure it
 # Folders in which no number is cast to a small integer. src/execute: without what lies in its folders.
 CHECKED_NUMBERS = ["src/plan", "src/execute", "src/execute/cpu"]

@@ -405,6 +405,10 @@ class ShardedEmbeddingBag(nn.Module):
         """
         return self._op.report()
 
+    def close(self) -> None:
+        """Gives back what the lookups need, but for the tables, before the group's world ends. Collective."""
+        self._op.close()
+
     def extra_repr(self) -> str:
         """The whole tables, and how many shards are here."""
         sizes = ", ".join(f"{table.rows} x {table.dim}" for table in self._op.tables)
