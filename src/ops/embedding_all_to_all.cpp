@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -13,13 +14,24 @@
 #include "imbrex/integers.hpp"
 #include "ops/embedding_backend.hpp"
 #include "plan/strategies/strategies.hpp"
+#include "problem/embedding.hpp"
 #include "runtime/agreement.hpp"
 #include "runtime/calls.hpp"
 
 namespace imbrex {
 namespace {
 
-constexpr std::int64_t usual_slices = 8;  // of each rank's rows, each posted by itself
+// Slices of each rank's rows are posted one by one. Every warp that leaves one fences, which takes it 1.5 us or so: a
+// slice holds what a card gathers in 40 or more (docs/embedding.md).
+std::int64_t usual_slices(const Problem& problem) {
+  constexpr double slice_bytes = 128e6, most = 8;
+  double bytes = 0;  // for a row of the batch, of all ranks
+  for (const TableShard& shard : problem.tables.shards)
+    bytes += shard.pooling * static_cast<double>(problem::row_bytes(problem.tables.rows, shard.dim));
+  const auto ranks = static_cast<double>(problem.ranks);
+  const double gathered = bytes * static_cast<double>(problem.m) / (ranks * ranks);  // by one rank for one
+  return static_cast<std::int64_t>(std::clamp(gathered / slice_bytes, 1.0, most));
+}
 
 void expect_choices(const EmbeddingShape& shape, const OperatorOptions& options) {
   IMBREX_EXPECTS(!shape.optimizer || shape.rows != TableRows::int8,
@@ -35,7 +47,7 @@ OperatorOptions with_plan(const Problem& problem, OperatorOptions options) {
   if (!options.strategy) options.strategy = execute::has_peer_access() ? Strategy::fused : Strategy::sequential;
   if (!options.knobs) {
     options.knobs.emplace();
-    options.knobs->tile_m = base::ceil_div(problem.m / problem.ranks, usual_slices);
+    options.knobs->tile_m = base::ceil_div(problem.m / problem.ranks, usual_slices(problem));
   }
   plan::validate_knobs(problem, *options.strategy, *options.knobs);
   // Says what the strategy does not take.
