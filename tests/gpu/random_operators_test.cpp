@@ -49,8 +49,9 @@ Case random_case(Random& random, int ranks) {
                         Operator::gemm_all_reduce, Operator::gemm_all_to_all});
   p.ranks = ranks / c.groups;
   test::set_type(random, p, random.one_of({Type::bf16, Type::bf16, Type::fp16, Type::fp32, Type::e4m3}));
-  // Sixteens suit every kernel; the plain one takes the rest.
-  const std::int64_t step = p.type == Type::e4m3 || random.chance(0.7) ? 16 : 1;
+  // Sixteens suit every kernel; the plain one takes the rest, and cuBLASLt some of it.
+  const bool even = p.type == Type::e4m3 || test::ranks_are_processes() || random.chance(0.7);
+  const std::int64_t step = even ? 16 : 1;
   const auto size = [&](std::int64_t unit, std::int64_t most) { return unit * random.between(1, most / unit); };
   test::draw_sizes(
       p, [&](const std::int64_t* at) { return p.ranks * size(at == &p.m ? 1 : step, 600 / p.ranks); },
@@ -66,7 +67,8 @@ Case random_case(Random& random, int ranks) {
   const Strategy strategy = random_strategy(random, p);
   c.options = test::options_of(strategy, Transport::store, 7);
   c.options.cuda.heap_bytes = std::size_t{1} << 26;
-  if (strategy != Strategy::fused) c.options.knobs = Knobs{.chunks = static_cast<int>(random.between(1, 3)), .kept_free = 8};
+  if (strategy != Strategy::fused)
+    c.options.knobs = Knobs{.chunks = static_cast<int>(random.between(1, 3)), .kept_free = 8};
   c.options.knobs->partial = output_type(p.type);
   c.any_m = random.chance(0.6);
   const std::int64_t unit = plan::splits_m(p.op) ? p.ranks : 1;
