@@ -17,15 +17,15 @@ namespace {
 
 // A batch of products, one for each of the owners, of so many rows. A library has tiles of many shapes, and takes those
 // that suit.
-double library_seconds(const Problem& problem, std::int64_t owners, std::int64_t rows, const Machine& machine) {
+double library_seconds(const Problem& problem, std::int64_t owners, std::int64_t rows, const Machine& machine,
+                       double sms) {
   RankShapes shapes = shapes_of(problem);
   shapes.product.rows = owners * rows;
   double least = std::numeric_limits<double>::max();
   for (const TileRate& t : machine.tiles) {
     const std::int64_t tiles = owners * base::ceil_div(rows, t.tile_m) * base::ceil_div(shapes.product.cols, t.tile_n);
     for (const std::int64_t parts : {1, 2, 4})
-      least =
-          std::min(least, product_seconds(problem, shapes, {tiles, t.tile_m, t.tile_n, parts}, machine, machine.sms));
+      least = std::min(least, product_seconds(problem, shapes, {tiles, t.tile_m, t.tile_n, parts}, machine, sms));
   }
   return least;
 }
@@ -106,8 +106,8 @@ double seconds_in_chunks(const Problem& problem, const Knobs& knobs, int chunks,
   // A chunk has some of each rank's rows where ranks own some. Both times are those of a chunk; the longer one hides
   // the other, but for one chunk.
   const std::int64_t owners = chunks > 1 && problem.op != Operator::gemm_all_reduce ? problem.ranks : 1;
-  const double product =
-      library_seconds(problem, owners, base::ceil_div(shapes_of(problem).product.rows, chunks * owners), machine);
+  const double product = library_seconds(
+      problem, owners, base::ceil_div(shapes_of(problem).product.rows, chunks * owners), machine, machine.sms);
   double collective = 0;
   if (problem.ranks > 1) {
     if (knobs.codec)
@@ -120,16 +120,23 @@ double seconds_in_chunks(const Problem& problem, const Knobs& knobs, int chunks,
   return chunks * std::max(product, collective) + std::min(product, collective) + seconds_of_gaps(problem, machine);
 }
 
-// The own block, and then those that come round, each in so many chunks.
+// The own block, and then those that come round, each in so many chunks. An exchange takes SMs of the product that it
+// runs beside, while it runs; the last product has all.
 double seconds_in_ring(const Problem& problem, int chunks, const Machine& machine) {
-  const std::int64_t block = shapes_of(problem).a.rows;
-  const double steps = problem.ranks - 1, own = library_seconds(problem, 1, block, machine),
-               chunk = library_seconds(problem, 1, base::ceil_div(block, chunks), machine),
-               exchange = seconds_of(machine.all_to_all, plan::wire_bytes(problem) / (steps * chunks));
-  // Either nothing of a product waits, or the last chunk is multiplied once it has come.
-  return std::max(own + steps * chunks * chunk,
-                  seconds_of_scales(problem, machine) + steps * chunks * exchange + chunk) +
-         seconds_of_gaps(problem, machine);
+  const std::int64_t block = shapes_of(problem).a.rows, rows = base::ceil_div(block, chunks);
+  const double exchanges = (problem.ranks - 1.0) * chunks,
+               exchange = seconds_of(machine.all_to_all, plan::wire_bytes(problem) / exchanges);
+  const auto alone = [&](std::int64_t h) { return library_seconds(problem, 1, h, machine, machine.sms); };
+  const auto beside = [&](std::int64_t h, double seconds) {
+    const double slowed = library_seconds(problem, 1, h, machine, std::max(machine.sms - machine.collective_sms, 1.0)),
+                 share = std::min(1.0, seconds / slowed);
+    return share * slowed + (1 - share) * alone(h);
+  };
+  const double last = alone(rows);
+  // Either no product waits, or the last chunk is multiplied once it has come.
+  return std::max(beside(block, chunks * exchange) + (exchanges - 1) * beside(rows, exchange),
+                  seconds_of_scales(problem, machine) + exchanges * exchange) +
+         last + seconds_of_gaps(problem, machine);
 }
 
 }  // namespace

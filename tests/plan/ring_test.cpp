@@ -1,5 +1,5 @@
-// Decomposed gathers: every rank's block of A goes round a ring by exchanges of the kind send_receive, and is multiplied
-// wherever it comes by.
+// Decomposed gathers: every rank's block of A goes round a ring by exchanges of the kind send_receive, and is
+// multiplied wherever it comes by.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -28,7 +28,9 @@ std::vector<Task>& lane(Plan& plan, int rank, int queue) {
 }
 std::vector<Task>& products(Plan& plan, int rank) { return lane(plan, rank, 1); }
 std::vector<Task>& exchanges(Plan& plan, int rank) { return lane(plan, rank, 0); }
-Product& product(Plan& plan, int rank, std::size_t task) { return std::get<Product>(products(plan, rank).at(task).work); }
+Product& product(Plan& plan, int rank, std::size_t task) {
+  return std::get<Product>(products(plan, rank).at(task).work);
+}
 Collective& exchange(Plan& plan, int rank, std::size_t task) {
   return std::get<Collective>(exchanges(plan, rank).at(task).work);
 }
@@ -46,8 +48,9 @@ std::string refusal_of(F&& make) {
 
 // The rows of a chunk of a block of five: the first ones are longer.
 std::vector<std::int64_t> heights(int chunks) {
-  return chunks == 1 ? std::vector<std::int64_t>{5} : chunks == 2 ? std::vector<std::int64_t>{2, 3}
-                                                                  : std::vector<std::int64_t>{1, 2, 2};
+  return chunks == 1   ? std::vector<std::int64_t>{5}
+         : chunks == 2 ? std::vector<std::int64_t>{2, 3}
+                       : std::vector<std::int64_t>{1, 2, 2};
 }
 
 TEST(Ring, EachStepMultipliesWhatCameWhileItGoesOn) {
@@ -129,9 +132,10 @@ TEST(Ring, ChunksAreNeverEmpty) {
 TEST(Ring, RefusesKnobsByName) {
   EXPECT_EQ(refusal_of([] { ring(4, 0); }), "knob chunks = 0: it must be from 1 to 2147483647");
   const Knobs stored{.transport = Transport::store};
-  EXPECT_EQ(refusal_of([&] { make_plan(gather(4), Strategy::decomposed, stored); }),
-            "knob transport = store: decomposed plans of all_gather_gemm send blocks from rank to rank, and Imbrex' own "
-            "collectives do not; transport push or pull takes NCCL's");
+  EXPECT_EQ(
+      refusal_of([&] { make_plan(gather(4), Strategy::decomposed, stored); }),
+      "knob transport = store: decomposed plans of all_gather_gemm send blocks from rank to rank, and Imbrex' own "
+      "collectives do not; transport push or pull takes NCCL's");
   EXPECT_NO_THROW(make_plan(gather(4), Strategy::sequential, stored));
   EXPECT_NO_THROW(make_plan({Operator::gemm_reduce_scatter, 16, 16, 16, 4, Type::bf16}, Strategy::decomposed, stored));
 }
@@ -170,10 +174,12 @@ TEST(Ring, CheckerNamesExchangesThatDoNotFit) {
          "rank 1 sends to rank 3 in collective 1, which receives from rank 2 there");
   expect([](Plan& p) { exchange(p, 1, 1).receive_from = 2; },
          "rank 0 sends to rank 1 in collective 1, which receives from rank 2 there");
-  expect([](Plan& p) { exchange(p, 1, 1).send_to = 1; },
-         "rank 1 queue 0 task 1 (collective): a send_receive sends to rank 1: it must be one of ranks 0, 1, 2, 3, and not "
-         "its own");
-  expect([](Plan& p) { exchange(p, 1, 1).receive_from = 4; }, "receives from rank 4: it must be one of ranks 0, 1, 2, 3");
+  expect(
+      [](Plan& p) { exchange(p, 1, 1).send_to = 1; },
+      "rank 1 queue 0 task 1 (collective): a send_receive sends to rank 1: it must be one of ranks 0, 1, 2, 3, and not "
+      "its own");
+  expect([](Plan& p) { exchange(p, 1, 1).receive_from = 4; },
+         "receives from rank 4: it must be one of ranks 0, 1, 2, 3");
   expect([](Plan& p) { exchange(p, 1, 1).send_to = -1; }, "sends to rank -1: it must be one of ranks");
   expect([](Plan& p) { exchange(p, 1, 1).to.rows = 4; }, "send_receive of 5 rows gives 4 rows on 4 ranks");
   expect([](Plan& p) { exchange(p, 1, 1).to.rank = 2; }, "a collective's regions are on its own rank");
@@ -199,14 +205,16 @@ TEST(Ring, CheckerFollowsBlocksRoundTheRing) {
     // A step that all ranks take the other way round: it brings another rank's block.
     expect(
         [](Plan& p) {
-          for (int rank = 0; rank < 4; ++rank) std::swap(exchange(p, rank, 2).send_to, exchange(p, rank, 2).receive_from);
+          for (int rank = 0; rank < 4; ++rank)
+            std::swap(exchange(p, rank, 2).send_to, exchange(p, rank, 2).receive_from);
         },
         Fault::coverage, "with what belongs elsewhere");
     // Into another step's block.
     expect([](Plan& p) { exchange(p, 1, 4).to = exchange(p, 1, 0).to; }, Fault::coverage, "writes too");
     expect([](Plan& p) { std::swap(exchange(p, 1, 4).to.row, exchange(p, 1, 0).to.row); }, Fault::race, "may read");
     // What came two steps before goes on, or what is yet to come.
-    expect([](Plan& p) { exchange(p, 1, 4).from = exchange(p, 1, 0).to; }, Fault::coverage, "with what belongs elsewhere");
+    expect([](Plan& p) { exchange(p, 1, 4).from = exchange(p, 1, 0).to; }, Fault::coverage,
+           "with what belongs elsewhere");
     expect([](Plan& p) { exchange(p, 1, 2).from = exchange(p, 1, 4).to; }, Fault::race, "may read");
     // A step that is left out, by all ranks.
     expect(
@@ -215,7 +223,8 @@ TEST(Ring, CheckerFollowsBlocksRoundTheRing) {
         },
         Fault::deadlock, "waits for 1 posts to signal 2, but an epoch has only 0");
     // Ranks that take steps in different orders wait for each other.
-    expect([](Plan& p) { std::swap(exchanges(p, 1)[0], exchanges(p, 1)[2]); }, Fault::deadlock, "some rank never reaches this collective");
+    expect([](Plan& p) { std::swap(exchanges(p, 1)[0], exchanges(p, 1)[2]); }, Fault::deadlock,
+           "some rank never reaches this collective");
     // A product ahead of its rows, and one of rows that another step brought.
     expect([](Plan& p) { products(p, 2)[3].waits.clear(); }, Fault::race,
            "before rank 2 queue 0 task 2 (collective) has written it");
@@ -223,8 +232,8 @@ TEST(Ring, CheckerFollowsBlocksRoundTheRing) {
   }
 }
 
-// A rank that pulls rows of another's A, which may be read from that rank's entry into the epoch to its exit, on a queue
-// of its own behind exchange `after` and, where there is one, before exchange `before`.
+// A rank that pulls rows of another's A, which may be read from that rank's entry into the epoch to its exit, on a
+// queue of its own behind exchange `after` and, where there is one, before exchange `before`.
 Plan with_pull(int ranks, int chunks, int from, int after, int before) {
   Plan plan = ring(ranks, chunks);
   const int pulled = static_cast<int>(plan.buffers.size());
@@ -239,8 +248,8 @@ Plan with_pull(int ranks, int chunks, int from, int after, int before) {
   return plan;
 }
 
-// An exchange is no meeting of all ranks: one that has ended says that the rank it received from had begun, and no more;
-// one that begins holds the rank that it sends to, and no other.
+// An exchange is no meeting of all ranks: one that has ended says that the rank it received from had begun, and no
+// more; one that begins holds the rank that it sends to, and no other.
 TEST(Ring, AnExchangeOrdersTwoRanksOnly) {
   EXPECT_FALSE(check(with_pull(2, 2, 1, 0, 1)).has_value());
   // Behind the first step, rank 0 knows that rank 2 has come, behind the second one, of rank 1 by way of rank 2.
