@@ -87,8 +87,11 @@ EmbeddingShape shape_of(const imbrex_embedding_shape* given) {
 // Where it is refused here, every rank's call is: on the CPU the ranks come together in each.
 template <typename Call>
 void call_embedding(EmbeddingObject& object, const imbrex_operand* operands, std::size_t count, Call&& run) {
-  if (object.op->device() == Device::cuda) return call(object.calls, operands, count, std::forward<Call>(run));
-  const CallOperands given = converted(*object.member.world().world, [&] { return CallOperands(operands, count); });
+  // Rows and states of all shards, and what else there is.
+  const std::size_t most = std::max(object.names[0].size(), object.names[1].size()) + CallOperands::few;
+  if (object.op->device() == Device::cuda) return call(object.calls, operands, count, std::forward<Call>(run), most);
+  const CallOperands given =
+      converted(*object.member.world().world, [&] { return CallOperands(operands, count, most); });
   run(Operands(given.list()));
 }
 
