@@ -120,19 +120,18 @@ double seconds_in_chunks(const Problem& problem, const Knobs& knobs, int chunks,
   return chunks * std::max(product, collective) + std::min(product, collective) + seconds_of_gaps(problem, machine);
 }
 
-// The own block, and then those that come round, each in so many chunks. An exchange takes SMs of the product that it
-// runs beside, while it runs; the last product has all.
+// The own block, and then those that come round, each in so many chunks. A product beside an
+// exchange has the SMs that this leaves, or begins anew behind it, as where a wave does not fit any more.
 double seconds_in_ring(const Problem& problem, int chunks, const Machine& machine) {
   const std::int64_t block = shapes_of(problem).a.rows, rows = base::ceil_div(block, chunks);
   const double exchanges = (problem.ranks - 1.0) * chunks,
                exchange = seconds_of(machine.all_to_all, plan::wire_bytes(problem) / exchanges);
   const auto alone = [&](std::int64_t h) { return library_seconds(problem, 1, h, machine, machine.sms); };
   const auto beside = [&](std::int64_t h, double seconds) {
-    const double slowed = library_seconds(problem, 1, h, machine, std::max(machine.sms - machine.collective_sms, 1.0)),
-                 share = std::min(1.0, seconds / slowed);
-    return share * slowed + (1 - share) * alone(h);
+    const double left = std::max(machine.sms - machine.collective_sms, 1.0);
+    return machine.launch_gap + std::min(library_seconds(problem, 1, h, machine, left), alone(h) + seconds);
   };
-  const double last = alone(rows);
+  const double last = machine.launch_gap + alone(rows);
   // Either no product waits, or the last chunk is multiplied once it has come.
   return std::max(beside(block, chunks * exchange) + (exchanges - 1) * beside(rows, exchange),
                   seconds_of_scales(problem, machine) + exchanges * exchange) +
