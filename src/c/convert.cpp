@@ -73,7 +73,7 @@ void read_structure(void* to, std::size_t size, std::size_t first_size, const vo
   std::memcpy(to, given, std::min(told, size));
 }
 
-CallOperands::CallOperands(const imbrex_operand* operands, std::size_t count) {
+CallOperands::CallOperands(const imbrex_operand* operands, std::size_t count, std::size_t most) {
   IMBREX_EXPECTS(operands != nullptr || count == 0, "operands is null, and count is {}", count);
   IMBREX_EXPECTS(count <= most, "count = {}: no call takes more than {} operands", count, most);
   if (count > few) many_.reserve(count);

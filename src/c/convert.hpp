@@ -70,8 +70,12 @@ auto parsed(const char* text, Parse&& parse) -> std::optional<decltype(parse(std
 /// The operands of one call, on the stack unless there are many.
 class CallOperands {
  public:
-  /// Throws Error(invalid_input) for what no Operand can be.
-  CallOperands(const imbrex_operand* operands, std::size_t count);
+  /// More than any operator has but for embeddings of many tables: for others, this is told from a count that was
+  /// forgotten.
+  static constexpr std::size_t few = 16;
+
+  /// Throws Error(invalid_input) for what no Operand can be, and for more than `most`.
+  CallOperands(const imbrex_operand* operands, std::size_t count, std::size_t most = few);
 
   std::span<const Operand> list() const {
     if (!many_.empty()) return many_;
@@ -79,10 +83,6 @@ class CallOperands {
   }
 
  private:
-  // As many as all operators have but for embeddings of many tables; and more than any has: for others, this is told
-  // from a count that was forgotten.
-  static constexpr std::size_t few = 16, most = std::size_t{1} << 18;
-
   alignas(Operand) std::array<std::byte, few * sizeof(Operand)> memory_;
   std::size_t count_ = 0;
   std::vector<Operand> many_;
@@ -105,10 +105,11 @@ void write_layout(imbrex_packed_layout* to, const PackedLayout& layout);
 
 /// A call with operands of C. A refusal here counts as the operator's own.
 template <typename Call>
-void call(runtime::Calls& calls, const imbrex_operand* operands, std::size_t count, Call&& run) {
+void call(runtime::Calls& calls, const imbrex_operand* operands, std::size_t count, Call&& run,
+          std::size_t most = CallOperands::few) {
   const CallOperands given = [&] {
     try {
-      return CallOperands(operands, count);
+      return CallOperands(operands, count, most);
     } catch (const Error& error) {
       calls.refuse(error);
       throw;

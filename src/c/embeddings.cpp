@@ -94,9 +94,11 @@ void refuse(EmbeddingObject& object, const Error& error) {
 
 template <typename Call>
 void call_embedding(EmbeddingObject& object, const imbrex_operand* operands, std::size_t count, Call&& run) {
+  // Rows and states of all shards, and what else there is.
+  const std::size_t most = std::max(object.names[0].size(), object.names[1].size()) + CallOperands::few;
   const CallOperands given = [&] {
     try {
-      return CallOperands(operands, count);
+      return CallOperands(operands, count, most);
     } catch (const Error& error) {
       refuse(object, error);
       throw;
