@@ -158,7 +158,7 @@ void PlanOptions::add_to(CLI::App& command) {
       ->type_name("NAME")
       ->group(knob_group);
   add_integer(command, "--chunks", chunks, 1, most - 1,
-              "decomposed: parts of the result, or of each block of A that all_gather_gemm passes round; "
+              "decomposed: parts of the result, or of each block of A that all_gather_gemm passes on; "
               "signaled without --groups: groups, as equal as can be (default 2)")
       ->group(knob_group);
   command
