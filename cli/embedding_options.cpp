@@ -21,7 +21,7 @@ bool shared(const std::string& name) {
   constexpr std::string_view names[] = {"OP",        "--ranks",      "--type",          "--strategy", "--tile-m",
                                         "--chunks",  "--seed",       "--out",           "--verify",   "--repeat",
                                         "--device",  "--world",      "--json",          "--workers",  "--plan",
-                                        "--machine", "--wait-limit", "--ranks-per-gpu", "--trace"};
+                                        "--machine", "--wait-limit", "--ranks-per-gpu", "--trace",    "--nodes"};
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 

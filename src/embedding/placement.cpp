@@ -1,4 +1,4 @@
-#include "imbrex/tables.hpp"
+#include "embedding/placement.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -11,6 +11,7 @@ namespace imbrex::embedding {
 namespace {
 
 constexpr std::int64_t index_bytes = 4;
+constexpr std::int32_t most_ranks = 1024;  // more than any world has
 
 std::int64_t row_bytes(const PlacementLimits& limits, std::int32_t columns) {
   return columns * size_of(limits.rows) + (limits.rows == TableRows::int8 ? 8 : 0);
@@ -76,14 +77,26 @@ std::optional<Placement> try_place(std::span<const EmbeddingTable> tables, const
 }
 
 }  // namespace
+
+void validate(const EmbeddingTable& table, std::size_t number) {
+  IMBREX_EXPECTS(table.rows >= 1 && table.rows <= most_rows, "table {}: {} rows: from 1 to {}", number, table.rows,
+                 most_rows);
+  IMBREX_EXPECTS(table.dim >= least_dim && table.dim <= most_dim && table.dim % 4 == 0,
+                 "table {}: dim = {}: it must be a multiple of 4 from {} to {}", number, table.dim, least_dim,
+                 most_dim);
+  IMBREX_EXPECTS(table.hotness >= 0 && table.hotness <= static_cast<double>(most_rows),
+                 "table {}: hotness = {}: from 0 to {}", number, table.hotness, most_rows);
+}
+
 }  // namespace imbrex::embedding
 
 namespace imbrex {
 
 Placement place_tables(std::span<const EmbeddingTable> tables, const PlacementLimits& limits) {
   using namespace embedding;
-  IMBREX_EXPECTS(!tables.empty() && limits.ranks >= 1, "{} tables on {} ranks: at least one each", tables.size(),
-                 limits.ranks);
+  IMBREX_EXPECTS(!tables.empty() && limits.ranks >= 1 && limits.ranks <= most_ranks,
+                 "{} tables on {} ranks: at least one each, and {} ranks at most", tables.size(), limits.ranks,
+                 most_ranks);
   IMBREX_EXPECTS(limits.memory >= 0 && limits.least_columns >= 8 && limits.least_columns % 8 == 0,
                  "shards of {} columns at least, {} bytes a rank: a multiple of 8, and not negative",
                  limits.least_columns, limits.memory);
@@ -91,12 +104,7 @@ Placement place_tables(std::span<const EmbeddingTable> tables, const PlacementLi
   std::int64_t memory = 0;
   for (std::size_t t = 0; t < tables.size(); ++t) {
     const EmbeddingTable& table = tables[t];
-    IMBREX_EXPECTS(table.rows >= 1 && table.rows <= most_rows, "table {}: {} rows: from 1 to {}", t, table.rows,
-                   most_rows);
-    IMBREX_EXPECTS(table.dim >= least_dim && table.dim <= most_dim && table.dim % 4 == 0,
-                   "table {}: dim = {}: it must be a multiple of 4 from {} to {}", t, table.dim, least_dim, most_dim);
-    IMBREX_EXPECTS(table.hotness >= 0 && table.hotness <= static_cast<double>(most_rows),
-                   "table {}: hotness = {}: from 0 to {}", t, table.hotness, most_rows);
+    validate(table, t);
     sum += bytes_of(table, limits, table.dim);
     memory += table.rows * row_bytes(limits, table.dim);
   }

@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "base/narrow.hpp"
+#include "embedding/placement.hpp"
 #include "imbrex/integers.hpp"
 
 namespace imbrex::ops {
@@ -39,7 +40,10 @@ Problem embedding_problem(const EmbeddingShape& shape, const std::vector<Embeddi
   Problem problem{embedding_all_to_all, shape.batch, 0, 0, ranks, shape.out};
   problem.tables.rows = shape.rows;
   std::vector<std::int64_t> first{0};
-  for (const EmbeddingTable& table : shape.tables) first.push_back(first.back() + table.dim);
+  for (const EmbeddingTable& table : shape.tables) {
+    embedding::validate(table, first.size() - 1);
+    first.push_back(first.back() + table.dim);
+  }
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const auto& [table, rank, begin, end] = shards[i];
     IMBREX_EXPECTS(table >= 0 && table < std::ssize(shape.tables), "shard {}: table {}; there are {}", i, table,
@@ -82,22 +86,26 @@ EmbeddingRules::EmbeddingRules(const EmbeddingShape& shape, const Problem& probl
   }
   add(update ? "gradients" : "out", update ? OperandRole::input : OperandRole::output,
       View::matrix(none, shape.out, problem.m / problem.ranks, problem::width_of(problem.tables)));
+  for (std::size_t i = 0; i < infos_.size(); ++i) places_.emplace(infos_[i].name, i);
   found_.resize(infos_.size());
   call_.tables.resize(count);
   if (states) call_.states.resize(count);
 }
 
 const EmbeddingOperand* EmbeddingRules::find(std::string_view name) const {
-  for (const EmbeddingOperand& info : infos_)
-    if (info.name == name) return &info;
-  return nullptr;
+  const auto place = places_.find(name);
+  return place == places_.end() ? nullptr : &infos_[place->second];
 }
 
 std::size_t EmbeddingRules::place_of(std::string_view name, std::size_t guess) const {
   if (guess < infos_.size() && infos_[guess].name == name) return guess;
   if (const EmbeddingOperand* info = find(name)) return static_cast<std::size_t>(info - infos_.data());
-  std::vector<std::string_view> names;
-  for (const EmbeddingOperand& info : infos_) names.push_back(info.name);
+  std::vector<std::string> names;
+  for (const std::string_view prefix : {"rows", "states"})
+    if (const std::size_t count = prefix == "rows" ? call_.tables.size() : call_.states.size(); count > 0)
+      names.push_back(fmt::format("{}0 to {}{}", prefix, prefix, count - 1));
+  for (std::size_t i = call_.tables.size() + call_.states.size(); i < infos_.size(); ++i)
+    names.emplace_back(infos_[i].name);
   throw Error(ErrorCode::invalid_input, fmt::format("operand {}: this rank's {} has none of that name; its operands "
                                                     "are {}",
                                                     name, update_ ? "update" : "lookup", fmt::join(names, ", ")));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "embedding/bags.hpp"
@@ -53,6 +54,7 @@ class EmbeddingRules {
   problem::OwnShards own_;
   std::vector<std::string> names_;
   std::vector<EmbeddingOperand> infos_;
+  std::unordered_map<std::string_view, std::size_t> places_;  // among infos_, by name
   std::vector<View> found_;
   EmbeddingCall call_;
 };

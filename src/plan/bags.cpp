@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/narrow.hpp"
 #include "embedding/lookup.hpp"
@@ -17,12 +18,32 @@ bool is_within(std::int64_t first, std::int64_t count, std::int64_t all) {
   return first >= 0 && count >= 1 && first <= all && count <= all - first;
 }
 
+// The rank's shards: there are up to 2^16, and as many blocks, so they are made once for all where somebody does that.
+class Own {
+ public:
+  explicit Own(const BlockPlace& place) {
+    if (place.shards == nullptr)
+      own_ = &made_.emplace(place.plan.problem.tables, place.rank);
+    else
+      own_ = &place.shards->at(static_cast<std::size_t>(place.rank));
+  }
+  Own(const Own&) = delete;
+  Own& operator=(const Own&) = delete;
+
+  const problem::OwnShards& operator*() const { return *own_; }
+
+ private:
+  std::optional<problem::OwnShards> made_;
+  const problem::OwnShards* own_ = nullptr;
+};
+
 // Nothing where the block is of another operator, or leaves the batch or the rank's shards.
 Extent extent_of(const BlockPlace& place) {
   const Problem& problem = place.plan.problem;
   if (problem.op != embedding_all_to_all) return {};
   const BagsPart part = part_of(place.block);
-  const problem::OwnShards own(problem.tables, place.rank);
+  const Own found(place);
+  const problem::OwnShards& own = *found;
   if (!is_within(part.first, part.count, problem.m) ||
       !is_within(part.first_shard, part.shards, static_cast<std::int64_t>(own.count())))
     return {};
@@ -37,9 +58,9 @@ std::string check_bags(const BlockPlace& place) {
 std::string value_of_bags(const BlockPlace& place, std::span<const ReadPart>,
                           const std::function<void(const BlockPart&)>& visit) {
   const BagsPart part = part_of(place.block);
-  const problem::OwnShards own(place.plan.problem.tables, place.rank);
+  const Own found(place);
   for (const problem::Run& run :
-       own.runs(static_cast<std::size_t>(part.first_shard), static_cast<std::size_t>(part.shards)))
+       (*found).runs(static_cast<std::size_t>(part.first_shard), static_cast<std::size_t>(part.shards)))
     visit({0, run.from, part.count, run.cols, {0, part.first, run.to, {{0, 1}}}});
   return "";
 }
@@ -48,7 +69,8 @@ std::string value_of_bags(const BlockPlace& place, std::span<const ReadPart>,
 WorkCost cost_of_bags(const BlockPlace& place) {
   const BagsPart part = part_of(place.block);
   const Tables& tables = place.plan.problem.tables;
-  const problem::OwnShards own(tables, place.rank);
+  const Own found(place);
+  const problem::OwnShards& own = *found;
   WorkCost cost;
   double bytes = 0;
   for (std::int64_t i = part.first_shard; i < part.first_shard + part.shards; ++i) {

@@ -11,6 +11,10 @@
 #include "imbrex/plan.hpp"
 #include "problem/descriptor.hpp"
 
+namespace imbrex::problem {
+class OwnShards;
+}
+
 namespace imbrex::plan {
 
 /// A block of a plan that has passed check_format, on its rank.
@@ -18,6 +22,8 @@ struct BlockPlace {
   const Plan& plan;
   const Block& block;
   int rank = 0;
+  /// problem::shards_of_ranks, from those who ask about all blocks of a plan; null from others.
+  const std::vector<problem::OwnShards>* shards = nullptr;
 };
 
 /// A rectangle of a block's rows and columns, and what it holds: element (i, j) of the rectangle is element (row + i,

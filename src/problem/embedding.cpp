@@ -97,6 +97,12 @@ std::vector<Run> OwnShards::runs(std::size_t first, std::size_t count) const {
   return runs;
 }
 
+std::vector<OwnShards> shards_of_ranks(const Problem& problem) {
+  std::vector<OwnShards> ranks;
+  for (int rank = 0; rank < problem.ranks; ++rank) ranks.emplace_back(problem.tables, rank);
+  return ranks;
+}
+
 std::int64_t row_bytes(TableRows rows, std::int64_t dim) {
   switch (rows) {
     case TableRows::fp32: return 4 * dim;

@@ -42,6 +42,9 @@ class OwnShards {
   std::vector<std::int64_t> first_;
 };
 
+/// Each rank's.
+std::vector<OwnShards> shards_of_ranks(const Problem& problem);
+
 /// Bytes of a row of `dim` numbers, a scale and a bias with it where it has them.
 std::int64_t row_bytes(TableRows rows, std::int64_t dim);
 

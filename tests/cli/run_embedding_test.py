@@ -76,6 +76,33 @@ class RunEmbedding(Case):
                 self.write("tables.json", text)
                 self.refuse("run", *asked, says=says)
 
+    def test_tables_that_no_shard_names_are_checked_too(self):
+        good = {"rows": 4, "dim": 8}
+        shards = [{"table": 1, "rank": 0, "begin": 0, "end": 8}]
+        for bad, says in (({"rows": 0, "dim": 0}, "table 0: 0 rows"), ({"rows": 4, "dim": 0}, "table 0: dim = 0"),
+                          ({"rows": 4, "dim": -4}, "table 0: dim = -4"), ({"rows": -1, "dim": 4}, "table 0: -1 rows"),
+                          ({"rows": 4, "dim": 4, "hotness": 1e300}, "table 0: hotness = 1e+300")):
+            with self.subTest(says):
+                self.write("tables.json", json.dumps({"tables": [bad, good], "shards": shards}))
+                self.refuse("run", "embedding_all_to_all", "--tables", "tables.json", "--batch", BATCH, "--verify", says=says)
+
+    def test_what_would_fill_the_memory_is_refused_before(self):
+        tables = ["embedding_all_to_all", "--tables", "tables.json"]
+        self.write("tables.json", json.dumps({"tables": [{"rows": 4, "dim": 8, "hotness": 2e9}]}))
+        self.refuse("run", *tables, "--batch", 8, says="rank 0 looks up 1.6e+10 indices")
+        self.write("tables.json", json.dumps({"tables": [{"rows": 4, "dim": 8, "count": 4}]}))
+        largest = [*tables, "--batch", 2**31 - 4, "--ranks", 4]
+        self.refuse("plan", *largest, "--strategy", "fused", "--tile-m", 1, says=["tasks", "more than 8388608 tasks"])
+        for more in (["--strategy", "decomposed"], ["--strategy", "fused", "--nodes", 2]):
+            self.refuse("plan", *largest, *more, "--chunks", 2**30, says=["tasks", "more than 8388608 tasks"])
+
+    def test_ranks_may_lie_on_several_hosts(self):
+        asked = self.tables()
+        for strategy in ("fused", "sequential"):
+            self.run_program("plan", *asked, "--strategy", strategy, "--nodes", 2, "--json", "plan.json")
+            self.run_program("check", "plan.json")
+        self.refuse("plan", *asked, "--strategy", "fused", "--nodes", 3, says="nodes = 3")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -13,6 +13,7 @@
 #include "execute/simulate/recorder.hpp"
 #include "execute/simulate/tile_model.hpp"
 #include "imbrex/advanced/execute.hpp"
+#include "problem/embedding.hpp"
 
 namespace imbrex::simulate {
 
@@ -140,6 +141,7 @@ class Simulation final : private Links::Listener {
   void record(std::uint32_t task, Span::Kind kind);  ///< the span from its `begin` to now, and sets `begin`
 
   const Plan& plan_;
+  std::vector<problem::OwnShards> shards_;  // of each rank, once there is a block
   const Program& program_;
   const Machine& machine_;
   const std::vector<double>& starts_;

@@ -5,6 +5,7 @@
 #include "execute/simulate/engine.hpp"
 #include "machine/rates.hpp"
 #include "plan/work.hpp"
+#include "problem/embedding.hpp"
 
 namespace imbrex::simulate {
 namespace {
@@ -177,7 +178,9 @@ void Simulation::advance_block(std::uint32_t task, const Block& block) {
   if (state.stage == Stage::load) {
     if (state.waited) record(task, Span::Kind::wait);
     state.stage = Stage::work;
-    const plan::WorkCost cost = plan::descriptor_of(block.kind).cost({plan_, block, static_cast<int>(flat.rank)});
+    if (shards_.empty()) shards_ = problem::shards_of_ranks(plan_.problem);
+    const plan::WorkCost cost =
+        plan::descriptor_of(block.kind).cost({plan_, block, static_cast<int>(flat.rank), &shards_});
     const double share = 1.0 / block.shares;
     const bool alone = program_.queues[flat.queue].engine == Engine::library;
     const double workers = alone ? machine_.sms.value : 1.0;

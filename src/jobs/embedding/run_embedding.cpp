@@ -226,6 +226,17 @@ class Rank {
   std::int64_t part_rows_ = 0, width_ = 0;
 };
 
+// Before anybody makes them.
+void expect_few_indices(const Problem& problem) {
+  std::vector<double> indices(static_cast<std::size_t>(problem.ranks));
+  for (const TableShard& s : problem.tables.shards)
+    indices[static_cast<std::size_t>(s.owner)] += s.pooling * static_cast<double>(problem.m);
+  for (std::size_t rank = 0; rank < indices.size(); ++rank)
+    IMBREX_EXPECTS(indices[rank] <= static_cast<double>(embedding::most_rows),
+                   "rank {} looks up {:.3g} indices, its tables' hotness times the batch of {}: at most {}", rank,
+                   indices[rank], problem.m, embedding::most_rows);
+}
+
 Device choose_device(const EmbeddingRequest& request) {
   if (request.device == Device::cpu) return Device::cpu;
   choose::GpuKind gpus;
@@ -246,6 +257,7 @@ int run_embedding(const EmbeddingRequest& request, const std::function<void(cons
     IMBREX_EXPECTS(request.ranks >= 1 && request.ranks <= max_ranks, "ranks = {}: it must be from 1 to {}",
                    request.ranks, max_ranks);
     problem = problem_of(request.shape, request.ranks);
+    expect_few_indices(problem);
     device = choose_device(request);
     return runtime::Terms("a run of embedding_all_to_all")
         .add("batch", problem.m)

@@ -8,6 +8,7 @@
 #include "plan/builder.hpp"
 #include "plan/check/contents.hpp"
 #include "plan/problem.hpp"
+#include "problem/embedding.hpp"
 #include "problem/products.hpp"
 
 namespace imbrex::plan {
@@ -179,7 +180,8 @@ class Dataflow {
                        v.sum < 0 ? std::vector<Stretch>{} : sums_.stretches(v.sum)});
     }
     std::vector<Piece> parts;  // as they lie in the block
-    const BlockPlace place{plan_, block, graph_.nodes()[id].rank};
+    if (shards_.empty()) shards_ = problem::shards_of_ranks(plan_.problem);
+    const BlockPlace place{plan_, block, graph_.nodes()[id].rank, &shards_};
     const std::string wrong = descriptor_of(block.kind).value(place, reads, [&](const BlockPart& part) {
       parts.push_back({{0, 0, part.row, part.col, part.rows, part.cols}, value_of(part.held, sums_)});
     });
@@ -337,6 +339,7 @@ class Dataflow {
   }
 
   const Plan& plan_;
+  std::vector<problem::OwnShards> shards_;  // of each rank, once there is a block
   Graph& graph_;
   TermNames names_;
   Sums sums_;

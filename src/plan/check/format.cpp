@@ -18,6 +18,7 @@
 #include "plan/json/names.hpp"
 #include "plan/limits.hpp"
 #include "plan/problem.hpp"
+#include "problem/embedding.hpp"
 
 namespace imbrex::plan {
 namespace {
@@ -359,9 +360,10 @@ class FormatCheck::Rules {
   }
 
   void check_work(const Block& block) {
+    if (shards_.empty()) shards_ = problem::shards_of_ranks(plan_.problem);
     for (const Region& r : block.reads) check_region(r, "what is read");
     for (const Store& store : block.stores) check_sum(store.to, "a store");
-    if (const std::string broken = broken_rule({plan_, block, place_->rank}); !broken.empty())
+    if (const std::string broken = broken_rule({plan_, block, place_->rank, &shards_}); !broken.empty())
       refuse(Fault::malformed, "{}", broken);
   }
 
@@ -468,6 +470,7 @@ class FormatCheck::Rules {
   const TaskPlace* place_ = &nowhere_;
   const Task* task_ = nullptr;  // that is being checked
   std::int64_t signals_ = 0, waits_and_posts_ = 0;
+  std::vector<problem::OwnShards> shards_;  // of each rank, once there is a block
   CollectiveGroups groups_;
   std::vector<std::vector<PairRules>> pairs_;  // by rank and queue
 };

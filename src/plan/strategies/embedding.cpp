@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/ceil_div.hpp"
 #include "base/check.hpp"
 #include "base/narrow.hpp"
 #include "plan/bags.hpp"
@@ -18,7 +19,12 @@ class EmbeddingPlan {
  public:
   EmbeddingPlan(const Problem& problem, Strategy strategy, const Knobs& knobs)
       : b_(problem, strategy, knobs), rows_(problem.m / problem.ranks) {
-    for (int rank = 0; rank < problem.ranks; ++rank) own_.emplace_back(problem.tables, rank);
+    for (int rank = 0; rank < problem.ranks; ++rank) {
+      own_.emplace_back(problem.tables, rank);
+      runs_.push_back(own(rank).runs(0, own(rank).count()));
+      all_runs_ += std::ssize(runs_.back());
+      most_runs_ = std::max(most_runs_, std::ssize(runs_.back()));
+    }
   }
 
   // Strategies sequential and decomposed.
@@ -29,20 +35,25 @@ class EmbeddingPlan {
           "rank {} has no table: strategies sequential and decomposed exchange what every rank has looked up, "
           "and fused does not",
           rank);
+    using base::counted_product, base::counted_sum;
+    const std::int64_t count = std::min<std::int64_t>(chunks, rows_), stages = most_stages(b_.knobs().nodes),
+                       tasks = counted_product(count, b_.ranks() + stages + all_runs_);
+    b_.expect_kept(Counts{tasks, counted_sum(counted_product(6, tasks), counted_product(count, stages, b_.ranks())),
+                          counted_product(2, count)}
+                       .times(b_.ranks()));
     const std::int64_t cols = most_cols(), batch = b_.problem().m, ranks = b_.ranks();
     const Type type = b_.problem().type;
     const int looked_up = b_.workspace("looked_up", Layout::row_major, type, batch, cols, 1),
               received = ranks == 1 ? looked_up : b_.workspace("received", Layout::row_major, type, batch, cols, 1);
     const int bags = b_.queue(Engine::library), exchange = chunks > 1 ? b_.queue(Engine::library) : bags;
     std::vector<std::int64_t> slices;
-    for (int i = 0; i < chunks; ++i) slices.push_back(part_of(rows_, chunks, i).size);
+    for (int i = 0; i < count; ++i) slices.push_back(part_of(rows_, count, i).size);
     LibraryCollectives all_to_all(b_, exchange, CollectiveKind::all_to_all, looked_up, slices, "staged");
     // Slice i of every rank's part, part after part, is slice i of the workspaces.
     for (int rank = 0; rank < ranks; ++rank) {
       std::int64_t first = 0;
-      for (int i = 0; i < chunks; ++i) {
-        const Range slice = part_of(rows_, chunks, i);
-        if (slice.size == 0) continue;
+      for (int i = 0; i < count; ++i) {
+        const Range slice = part_of(rows_, count, i);
         const int ready = chunks > 1 ? b_.signals(rank) : 0;
         for (int to = 0; to < ranks; ++to) {
           Task task = look_up(rank, to * rows_ + slice.begin, slice.size);
@@ -57,7 +68,7 @@ class EmbeddingPlan {
           all_to_all.add(rank, static_cast<std::size_t>(i), b_.rows_of(rank, looked_up, first, ranks * slice.size),
                          b_.rows_of(rank, received, first, ranks * slice.size), std::exchange(waits, {}), {});
         for (int from = 0; from < ranks; ++from)
-          for (const problem::Run& run : own(from).runs(0, own(from).count()))
+          for (const problem::Run& run : runs(from))
             b_.add(rank, exchange,
                    {Transfer{b_.region(rank, received, first + from * slice.size, slice.size, run.from, run.cols),
                              b_.region(rank, buffer_output, slice.begin, slice.size, run.to, run.cols)},
@@ -73,6 +84,9 @@ class EmbeddingPlan {
   // all that is theirs.
   Plan straight() {
     const int ranks = b_.ranks(), queue = b_.queue(Engine::compute);
+    const std::int64_t tasks = base::counted_product(ranks, base::ceil_div(rows_, b_.knobs().tile_m));
+    b_.expect_kept(
+        Counts{base::counted_sum(tasks, 2), base::counted_product(most_runs_ + 2, tasks), 2}.times(b_.ranks()));
     const std::vector<Range> slices = cut(rows_, b_.knobs().tile_m);
     const auto blocks = std::ssize(slices);
     int entered = 0, arrived = 0;
@@ -92,7 +106,7 @@ class EmbeddingPlan {
       const auto look_up_for = [&](int to, const Range& slice) {
         Task task = look_up(rank, to * rows_ + slice.begin, slice.size);
         auto& block = std::get<Block>(task.work);
-        for (const problem::Run& run : own(rank).runs(0, own(rank).count()))
+        for (const problem::Run& run : runs(rank))
           block.stores.push_back(
               {b_.region(to, buffer_output, slice.begin, slice.size, run.to, run.cols), 0, run.from});
         if (to != rank) {
@@ -116,7 +130,13 @@ class EmbeddingPlan {
   // cross first and then to hand out; this way round each rank sends as many bytes as any other of its host, however
   // wide its tables.
   Plan through_places(int slices) {
+    using base::counted_product, base::counted_sum;
     const int nodes = b_.knobs().nodes, places = b_.ranks() / nodes;
+    const std::int64_t filled = std::min<std::int64_t>(slices, rows_),
+                       blocks_of_all = counted_sum(base::ceil_div(rows_, b_.knobs().tile_m), filled),
+                       tasks = counted_sum(counted_product(b_.ranks(), blocks_of_all),
+                                           counted_product(filled, all_runs_ + 1), 1);
+    b_.expect_kept(Counts{tasks, counted_product(3, tasks), counted_sum(slices, 1)}.times(b_.ranks()));
     std::vector<std::int64_t> first_col;  // of a rank's bags among those of its host
     std::int64_t most = 0;
     std::vector<std::int64_t> owners(static_cast<std::size_t>(nodes));  // ranks with tables
@@ -175,7 +195,7 @@ class EmbeddingPlan {
         if (places > 1) all_to_all.ranks = joined;
         b_.add(rank, exchange, {std::move(all_to_all), {{ready + i, count}}, {}});
         for (int from = 0; from < b_.ranks(); ++from)
-          for (const problem::Run& run : own(from).runs(0, own(from).count()))
+          for (const problem::Run& run : runs(from))
             b_.add(rank, exchange,
                    {Transfer{b_.region(rank, received, nodes * slice.begin + from / places * slice.size, slice.size,
                                        first_col[static_cast<std::size_t>(from)] + run.from, run.cols),
@@ -189,6 +209,8 @@ class EmbeddingPlan {
 
  private:
   const problem::OwnShards& own(int rank) const { return own_[static_cast<std::size_t>(rank)]; }
+
+  const std::vector<problem::Run>& runs(int rank) const { return runs_[static_cast<std::size_t>(rank)]; }
 
   std::int64_t most_cols() const {
     std::int64_t most = 0;
@@ -206,6 +228,8 @@ class EmbeddingPlan {
   Builder b_;
   std::int64_t rows_;  // of the batch, of each rank
   std::vector<problem::OwnShards> own_;
+  std::vector<std::vector<problem::Run>> runs_;  // of each rank's columns
+  std::int64_t all_runs_ = 0, most_runs_ = 0;
 };
 
 }  // namespace
