@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,7 +14,6 @@
 #include <nlohmann/json.hpp>
 
 #include "imbrex/advanced/execute.hpp"
-#include "imbrex/embedding.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/plan.hpp"
@@ -145,20 +145,7 @@ Layout chosen_b_layout(const std::optional<Layout>& given, Type type);
 /// "kxn" or "nxk".
 const char* name_of_b_layout(Layout layout);
 
-/// What embedding_all_to_all has in place of M, N and K.
-struct EmbeddingOptions {
-  std::string tables;
-  std::int64_t batch = 0;
-  CLI::App* app = nullptr;
-
-  void add_to(CLI::App& command);
-
-  /// Whether `op` is that operator. Throws Error(invalid_input) for options that belong to the others.
-  bool asked_for(const std::string& op) const;
-
-  /// What --tables says, of a batch of --batch and `out`.
-  EmbeddingShape shape(Type out) const;
-};
+class OwnOperator;  // own_operators.hpp
 
 /// OP and its sizes, strategy and knobs, as `run`, `plan`, `simulate` and `trace` take them.
 struct PlanOptions {
@@ -174,11 +161,15 @@ struct PlanOptions {
   bool bias = false, gathered_a = false;
   Knobs knobs;
   bool unchecked = false;
-  EmbeddingOptions embedding;
+  std::vector<std::shared_ptr<OwnOperator>> own;  ///< all of them
   CLI::App* app = nullptr;
 
   void add_to(CLI::App& command);
   void add_plan_file(CLI::App& command);
+
+  /// The operator with options of its own that OP names; null if it names none. Throws Error(invalid_input) for options
+  /// of one operator that are given to another.
+  const OwnOperator* asked_for() const;
 
   bool has_sizes() const { return m > 0 || n > 0 || k > 0; }
 

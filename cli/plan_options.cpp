@@ -6,8 +6,8 @@
 #include "command.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/ops.hpp"
-#include "jobs/embedding/tables_file.hpp"
 #include "jobs/explain.hpp"
+#include "own_operators.hpp"
 
 namespace imbrex::cli {
 namespace {
@@ -87,7 +87,8 @@ void PlanOptions::add_to(CLI::App& command) {
   for (const jobs::OperatorHelp& each : jobs::list_operators())
     names += fmt::format("{}{}", names.empty() ? "" : ", ", each.name);
   command.add_option("OP", op, names)->type_name("");
-  embedding.add_to(command);
+  own = own_operators();
+  for (const auto& each : own) each->add_to(command);
   constexpr std::int64_t largest = std::int64_t{1} << 40;
   add_integer(command, "--m", m, 1, largest, "Rows M of the product, in elements");
   add_integer(command, "--n", n, 1, largest, "Columns N of the product, in elements");
@@ -175,7 +176,7 @@ void PlanOptions::add_to(CLI::App& command) {
       ->group(knob_group);
   add_integer(
       command, "--nodes", nodes, 1, max_ranks,
-      "sequential, decomposed, embeddings fused: hosts that the ranks lie on, equally many on each (default 1); "
+      "sequential, decomposed, fused without a GEMM: hosts that the ranks lie on, equally many on each (default 1); "
       "collectives then cross between hosts once")
       ->group(knob_group);
   add_integer(
@@ -207,8 +208,9 @@ void PlanOptions::add_plan_file(CLI::App& command) {
 
 Problem PlanOptions::problem(bool from_files) const {
   if (op.empty()) refuse("no operator was given; name OP, or a plan with --plan");
-  if (embedding.asked_for(op)) return jobs::problem_of(embedding.shape(type), static_cast<int>(ranks));
-  Problem problem{parse_operator(op),
+  const Operator known = parse_operator(op);
+  if (const OwnOperator* asked = asked_for()) return asked->problem(*this);
+  Problem problem{known,
                   m,
                   n,
                   k,
@@ -327,6 +329,7 @@ Plan PlanOptions::make(const Machine& machine) const {
 }
 
 Json to_json_value(const Problem& problem) {
+  if (const auto known = own_operator(name_of(problem.op))) return known->json(problem);
   Json json{{"operator", name_of(problem.op)},
             {"m", problem.m},
             {"n", problem.n},
@@ -334,13 +337,6 @@ Json to_json_value(const Problem& problem) {
             {"ranks", problem.ranks},
             {"type", name_of(problem.type)},
             {"bias", problem.bias}};
-  if (!problem.tables.shards.empty())
-    json = {{"operator", name_of(problem.op)},
-            {"batch", problem.m},
-            {"ranks", problem.ranks},
-            {"type", name_of(problem.type)},
-            {"rows", name_of(problem.tables.rows)},
-            {"shards", problem.tables.shards.size()}};
   if (problem.scales != Scales::none) json["scales"] = name_of(problem.scales);
   if (problem.b_layout != Layout::row_major) json["b_layout"] = name_of_b_layout(problem.b_layout);
   if (const auto more_n = further_n_of(problem); !more_n.empty()) json["more_n"] = more_n;
@@ -354,10 +350,8 @@ Json to_json_value(const Problem& problem) {
 
 std::string describe(const Plan& plan) {
   const Problem& p = plan.problem;
-  if (!p.tables.shards.empty())
-    return fmt::format("{} of {} rows in {} shards of {}, {} out, {} rank{}, {}", name_of(p.op), p.m,
-                       p.tables.shards.size(), name_of(p.tables.rows), name_of(p.type), p.ranks,
-                       p.ranks == 1 ? "" : "s", name_of(plan.strategy));
+  if (const auto known = own_operator(name_of(p.op)))
+    return fmt::format("{}, {} rank{}, {}", known->title(p), p.ranks, p.ranks == 1 ? "" : "s", name_of(plan.strategy));
   std::string n = fmt::format("{}", p.n);
   for (const std::int64_t further : further_n_of(p)) n += fmt::format("+{}", further);
   return fmt::format("{} {} x {} x {} {}{}{}{}{}{}, {} rank{}, {}", name_of(p.op), p.m, n, p.k, name_of(p.type),

@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "command.hpp"
-#include "embedding_options.hpp"
 #include "jobs/explain.hpp"
+#include "own_operators.hpp"
 #include "run_options.hpp"
 
 namespace imbrex::cli {
@@ -14,8 +14,6 @@ namespace {
 struct Options {
   PlanOptions plan;
   RunOptions run;
-  AllReduceRunOptions all_reduce;
-  EmbeddingRunOptions embedding;
   std::string trace;
 };
 
@@ -64,8 +62,7 @@ std::string operators() {
 }
 
 int run(const Program& program, const Options& options) {
-  if (options.embedding.asked_for(options.plan)) return options.embedding.run(program, options.plan, options.run);
-  if (options.all_reduce.asked_for(options.plan)) return options.all_reduce.run(program, options.plan, options.run);
+  if (const OwnOperator* asked = options.plan.asked_for()) return asked->run(program, options.plan, options.run);
   expect_timeline_path("--trace", options.trace);
   jobs::RunRequest request = options.run.request(options.plan);
   request.timeline = !options.trace.empty();
@@ -76,6 +73,8 @@ int run(const Program& program, const Options& options) {
 
 void add_run(Program& program) {
   auto options = std::make_shared<Options>();
+  std::string examples;
+  for (const auto& each : own_operators()) examples += fmt::format("\n{}", each->examples());
   CLI::App& command = add_command(
       program, "run",
       "Runs an operator over ranks of this machine.\n"
@@ -91,18 +90,15 @@ void add_run(Program& program) {
       "  imbrex run all_gather_gemm --m 512 --n 4096 --k 4096 --more-n 1024,1024 --gathered-a --verify\n"
       "  imbrex run gemm_reduce_scatter --m 512 --n 512 --k 2048 --type e4m3 --scales row --verify\n"
       "  imbrex run gemm_all_reduce --plan plan.json --repeat 10 --json result.json\n"
-      "  imbrex run gemm_all_reduce --m 512 --n 512 --k 2048 --codec int4+int8 --verify\n"
-      "  imbrex run all_reduce --m 512 --n 4096 --codec int4+int8 --verify\n"
-      "  imbrex run embedding_all_to_all --tables tables.json --batch 4096 --optimizer sgd --verify\n"
-      "  imbrex run all_reduce --m 16 --n 8192 --rms-norm --verify",
+      "  imbrex run gemm_all_reduce --m 512 --n 512 --k 2048 --codec int4+int8 --verify" +
+          examples,
       [options, &program] { return run(program, *options); });
   options->plan.add_to(command);
   CLI::Option* op = command.get_option("OP");
   op->description(op->get_description() + ", or all_reduce");
   options->plan.add_plan_file(command);
   options->run.add_to(command);
-  options->all_reduce.add_to(command);
-  options->embedding.add_to(command);
+  for (const auto& each : options->plan.own) each->add_run_to(command);
   command.add_option("--trace", options->trace, "Write the timeline: FILE.svg, or FILE.json for ui.perfetto.dev")
       ->type_name("FILE");
 }

@@ -5,6 +5,8 @@
 
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
+#include "jobs/run_all_reduce.hpp"
+#include "own_operators.hpp"
 #include "run_options.hpp"
 
 namespace imbrex::cli {
@@ -14,14 +16,6 @@ constexpr std::string_view operator_name = "all_reduce";
 constexpr const char* own_group = "all_reduce (an all-reduce alone)";
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
-
-// The options of `run` that all_reduce has a use for, besides its own.
-bool shared(const std::string& name) {
-  constexpr std::string_view names[] = {"OP",       "--m",     "--n",          "--ranks",  "--type",
-                                        "--a",      "--seed",  "--out",        "--verify", "--repeat",
-                                        "--device", "--world", "--wait-limit", "--json",   "--codec"};
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
 
 std::int64_t parse_exact_below(std::string_view text) {
   if (text == "auto") return exact_below_measured;
@@ -80,79 +74,101 @@ void report(const Program& program, const jobs::AllReduceRequest& asked, const j
   if (!result.verified) print_error("imbrex: " + result.message);
 }
 
-}  // namespace
+class AllReduceRun final : public OwnOperator {
+ public:
+  std::string_view name() const override { return operator_name; }
+  std::string group() const override { return own_group; }
 
-void AllReduceRunOptions::add_to(CLI::App& command) {
-  app = &command;
-  add_named<AllReduceAlgorithm>(command, "--algorithm", options.algorithm, parse_all_reduce_algorithm,
+  bool shares(std::string_view option) const override {
+    constexpr std::string_view names[] = {"OP",       "--m",     "--n",          "--ranks",  "--type",
+                                          "--a",      "--seed",  "--out",        "--verify", "--repeat",
+                                          "--device", "--world", "--wait-limit", "--json",   "--codec"};
+    return std::find(std::begin(names), std::end(names), option) != std::end(names);
+  }
+
+  std::string_view examples() const override {
+    return "  imbrex run all_reduce --m 512 --n 4096 --codec int4+int8 --verify\n"
+           "  imbrex run all_reduce --m 16 --n 8192 --rms-norm --verify";
+  }
+
+  void add_run_to(CLI::App& command) override;
+
+  // It is a collective alone, and has no plan: these say that it is no operator of plans.
+  Problem problem(const PlanOptions& plan) const override { return {parse_operator(plan.op)}; }
+  Json json(const Problem&) const override { return {{"operator", operator_name}}; }
+  std::string title(const Problem&) const override { return std::string(operator_name); }
+
+  int run(const Program& program, const PlanOptions& plan, const RunOptions& run) const override;
+
+ private:
+  jobs::AllReduceRequest request(const PlanOptions& plan, const RunOptions& run) const;
+
+  AllReduceOptions options_;
+  double tolerance_ = 0, eps_ = 1e-6;
+  bool rms_norm_ = false;
+  std::string residual_, weight_;
+  std::int64_t ctas_ = 0;
+  CLI::App* app_ = nullptr;
+};
+
+void AllReduceRun::add_run_to(CLI::App& command) {
+  app_ = &command;
+  add_named<AllReduceAlgorithm>(command, "--algorithm", options_.algorithm, parse_all_reduce_algorithm,
                                 "auto (default), one_shot, two_shot or ring")
       ->group(own_group);
-  add_number(command, "--tolerance", tolerance, 0, 1e30,
+  add_number(command, "--tolerance", tolerance_, 0, 1e30,
              "Largest error that the codec may cause; groups that could exceed it travel as elements")
       ->group(own_group);
-  command.add_flag("--whole-call", options.whole_call, "Sum exactly if one group could exceed the tolerance")
+  command.add_flag("--whole-call", options_.whole_call, "Sum exactly if one group could exceed the tolerance")
       ->group(own_group);
   add_named<std::int64_t>(
-      command, "--exact-below", options.exact_below, parse_exact_below,
+      command, "--exact-below", options_.exact_below, parse_exact_below,
       "Sum tensors of fewer bytes exactly (default 0); auto: those that the codec does not speed up")
       ->type_name("BYTES")
       ->group(own_group);
-  command.add_flag("--batch-invariant", options.batch_invariant, "Let no row depend on the number of rows")
+  command.add_flag("--batch-invariant", options_.batch_invariant, "Let no row depend on the number of rows")
       ->group(own_group);
   command
-      .add_flag("--rms-norm", rms_norm,
+      .add_flag("--rms-norm", rms_norm_,
                 "Add a residual to the sum, and normalise its rows by their root mean square: exact sums only")
       ->group(own_group);
-  add_number(command, "--eps", eps, 0, 1e30, "What --rms-norm adds to the mean of the squares (default 1e-6)")
+  add_number(command, "--eps", eps_, 0, 1e30, "What --rms-norm adds to the mean of the squares (default 1e-6)")
       ->group(own_group);
-  command.add_option("--residual", residual, "The residual of --rms-norm, .npy, M x N; without it random")
+  command.add_option("--residual", residual_, "The residual of --rms-norm, .npy, M x N; without it random")
       ->type_name("FILE")
       ->group(own_group);
-  command.add_option("--weight", weight, "The weight of --rms-norm, .npy, N elements; without it random")
+  command.add_option("--weight", weight_, "The weight of --rms-norm, .npy, N elements; without it random")
       ->type_name("FILE")
       ->group(own_group);
-  add_integer(command, "--ctas", ctas, 0, 1024, "GPUs: thread blocks to use; 0 (default): by size")->group(own_group);
+  add_integer(command, "--ctas", ctas_, 0, 1024, "GPUs: thread blocks to use; 0 (default): by size")->group(own_group);
 }
 
-bool AllReduceRunOptions::asked_for(const PlanOptions& plan) const {
-  const bool asked = plan.op == operator_name;
-  for (const CLI::Option* option : app->get_options()) {
-    if (option->count() == 0) continue;
-    const bool own = option->get_group() == own_group;
-    if (own && !asked)
-      refuse(fmt::format("{} is about all_reduce{}{}", option->get_name(), plan.op.empty() ? "" : ", not ", plan.op));
-    if (asked && !own && !shared(option->get_name()))
-      refuse(fmt::format("{} is about operators with a GEMM, not all_reduce", option->get_name()));
-  }
-  return asked;
-}
-
-jobs::AllReduceRequest AllReduceRunOptions::request(const PlanOptions& plan, const RunOptions& run) const {
+jobs::AllReduceRequest AllReduceRun::request(const PlanOptions& plan, const RunOptions& run) const {
   if (run.world != "processes" && run.world != "threads")
     refuse(fmt::format("--world '{}': it must be processes or threads", run.world));
-  if (!run.a.empty() && app->get_option("--seed")->count() > 0) refuse("--seed is about random tensors; --a is given");
+  if (!run.a.empty() && app_->get_option("--seed")->count() > 0) refuse("--seed is about random tensors; --a is given");
   if (run.a.empty() || plan.m > 0 || plan.n > 0)
     for (const auto& [name, value] : {std::pair{"--m", plan.m}, {"--n", plan.n}})
       if (value == 0) refuse(fmt::format("{} is missing; all_reduce needs --m and --n, or --a", name));
   for (const char* name : {"--eps", "--residual", "--weight"})
-    if (!rms_norm && app->get_option(name)->count() > 0) refuse(fmt::format("{} is about --rms-norm", name));
+    if (!rms_norm_ && app_->get_option(name)->count() > 0) refuse(fmt::format("{} is about --rms-norm", name));
   for (const char* name : {"--codec", "--tolerance", "--whole-call", "--exact-below"})
-    if (rms_norm && app->get_option(name)->count() > 0)
+    if (rms_norm_ && app_->get_option(name)->count() > 0)
       refuse(fmt::format("{} with --rms-norm, which goes with exact sums only", name));
   run.expect_writable_out();
   jobs::AllReduceRequest request;
-  if (rms_norm) request.rms_norm = jobs::RmsNormRequest{static_cast<float>(eps), residual, weight};
+  if (rms_norm_) request.rms_norm = jobs::RmsNormRequest{static_cast<float>(eps_), residual_, weight_};
   request.device = parse_device(run.device);
   request.ranks = static_cast<int>(plan.ranks);
   request.type = plan.type;
   request.rows = plan.m;
   request.cols = plan.n;
-  request.options = options;
+  request.options = options_;
   request.options.codec = codec_named(plan.codec);
-  if (app->get_option("--tolerance")->count() > 0) request.options.tolerance = static_cast<float>(tolerance);
-  if (ctas > 0 && request.device == Device::cpu)
-    refuse(fmt::format("--ctas {}: it is about GPUs, and --device is cpu", ctas));
-  request.options.ctas = static_cast<int>(ctas);
+  if (app_->get_option("--tolerance")->count() > 0) request.options.tolerance = static_cast<float>(tolerance_);
+  if (ctas_ > 0 && request.device == Device::cpu)
+    refuse(fmt::format("--ctas {}: it is about GPUs, and --device is cpu", ctas_));
+  request.options.ctas = static_cast<int>(ctas_);
   request.seed = static_cast<std::uint64_t>(run.seed);
   request.a_path = run.a;
   request.out_prefix = run.out;
@@ -163,7 +179,7 @@ jobs::AllReduceRequest AllReduceRunOptions::request(const PlanOptions& plan, con
   return request;
 }
 
-int AllReduceRunOptions::run(const Program& program, const PlanOptions& plan, const RunOptions& shared_options) const {
+int AllReduceRun::run(const Program& program, const PlanOptions& plan, const RunOptions& shared_options) const {
   const jobs::AllReduceRequest asked = request(plan, shared_options);
   std::optional<Progress> progress;
   if (!World::launched()) progress.emplace(fmt::format("running {} over {} ranks", operator_name, asked.ranks));
@@ -173,5 +189,9 @@ int AllReduceRunOptions::run(const Program& program, const PlanOptions& plan, co
     print_json(program, {{"exit_code", code}, {"error", "a rank failed; standard error has its message"}});
   return code;
 }
+
+}  // namespace
+
+std::shared_ptr<OwnOperator> make_all_reduce() { return std::make_shared<AllReduceRun>(); }
 
 }  // namespace imbrex::cli

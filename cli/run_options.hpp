@@ -5,7 +5,6 @@
 
 #include "command.hpp"
 #include "jobs/run.hpp"
-#include "jobs/run_all_reduce.hpp"
 
 namespace imbrex::cli {
 
@@ -30,25 +29,6 @@ struct RunOptions {
 
   /// What `plan` and these options ask for. Throws Error(invalid_input) where they contradict each other.
   jobs::RunRequest request(const PlanOptions& plan) const;
-};
-
-/// What `run all_reduce` takes beside OP, sizes, and some of the options above.
-struct AllReduceRunOptions {
-  AllReduceOptions options;
-  double tolerance = 0, eps = 1e-6;
-  bool rms_norm = false;
-  std::string residual, weight;
-  std::int64_t ctas = 0;
-  CLI::App* app = nullptr;
-
-  void add_to(CLI::App& command);
-
-  /// Whether `plan` names all_reduce. Throws Error(invalid_input) for options that belong to the other operators.
-  bool asked_for(const PlanOptions& plan) const;
-
-  jobs::AllReduceRequest request(const PlanOptions& plan, const RunOptions& run) const;
-
-  int run(const Program& program, const PlanOptions& plan, const RunOptions& run) const;
 };
 
 /// imbrex::run with progress; where it fails without a report, --json gets the failure.

@@ -92,8 +92,7 @@ class GpuEmbedding final : public EmbeddingBackend {
 
   std::int64_t take_ignored() override {
     std::int64_t ignored = 0;
-    for (auto& [batch, execution] : executions_)
-      if (auto* known = cuda::finds_misfits(*execution)) ignored += known->take_misfits(shape_.misfits);
+    for (auto& [batch, execution] : executions_) ignored += cuda::take_misfits(*execution, shape_.misfits);
     if (exchange_) exchange_->synchronize();
     if (update_) ignored += update_->take_misfits(shape_.misfits);
     return ignored;

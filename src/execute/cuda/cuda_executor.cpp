@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "base/check.hpp"
-#include "execute/cuda/embedding/look_up_execution.hpp"
 #include "execute/cuda/lanes/cuda_execution.hpp"
 #include "execute/cuda/lanes/cuda_pool.hpp"
 #include "execute/cuda/lanes/lane_plan.hpp"
@@ -13,6 +12,7 @@
 #include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/cuda/pooled_plans.hpp"
 #include "execute/cuda/refusal.hpp"
+#include "execute/cuda/work_on_gpu.hpp"
 #include "execute/peer_access.hpp"
 #include "execute/terms.hpp"
 #include "plan/operand_buffers.hpp"
@@ -36,14 +36,16 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<Execution> prepare_tasks(const TaskMaker& make) override {
     std::unique_ptr<plan::TaskStream> tasks;
     std::optional<cuda::Surveyed> surveyed;
+    const cuda::WorkOnGpu* own = nullptr;
     runtime::agree(world_, [&] {
       tasks = make();
       const Problem& problem = tasks->frame().problem;
       IMBREX_EXPECTS(problem.ranks == world_.size(), "the plan is for {} ranks, the world has {}", problem.ranks,
                      world_.size());
       if (!execute::has_peer_access()) expect_reachable(*tasks);
-      if (cuda::looks_up(tasks->frame()))
-        static_cast<void>(cuda::look_up_plan(tasks->frame()));
+      own = cuda::only_work(tasks->frame());
+      if (own != nullptr)
+        own->expect_runs(tasks->frame());
       else
         surveyed = cuda::survey(*tasks, world_.rank());
       return execute::terms_of(*tasks);
@@ -51,8 +53,7 @@ class CudaExecutor final : public Executor {
     await_replays();
     const std::lock_guard guard(calls_.lock());
     quiesce();
-    if (!surveyed)
-      return std::make_unique<cuda::LookUpExecution>(world_, heap_, calls_, faults_, device_, tasks->frame(), options_);
+    if (own != nullptr) return own->make_execution({world_, heap_, calls_, faults_, device_, options_}, tasks->frame());
     if (cuda::runs_by_libraries(tasks->frame())) {
       start_libraries();
       return prepare_lanes(std::move(tasks), *std::move(surveyed));

@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "base/ceil_div.hpp"
-#include "execute/cuda/embedding/look_up_plan.hpp"
 #include "execute/cuda/lanes/lane_plan.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/cuda/tables/translate.hpp"
+#include "execute/cuda/work_on_gpu.hpp"
 #include "execute/peer_access.hpp"
 #include "imbrex/error.hpp"
 #include "plan/problem.hpp"
@@ -47,8 +47,8 @@ std::string refusal_of_gpu(const Gpu& gpu, std::size_t number, bool processes, b
 
 std::string refusal_of_plan(const Plan& plan) {
   try {
-    if (looks_up(plan)) {
-      look_up_plan(plan);
+    if (const WorkOnGpu* own = only_work(plan)) {
+      own->expect_runs(plan);
       return {};
     }
     const execute::HeapLayout layout(plan);

@@ -1,8 +1,12 @@
 // A build without CUDA.
+#include "execute/cuda/embedding/bags_on_gpu.hpp"
+#include "execute/cuda/embedding/look_up_plan.hpp"
 #include "execute/cuda/embedding/misfits.hpp"
 #include "imbrex/error.hpp"
 
 namespace imbrex::cuda {
+
+WorkOnGpu bags_on_gpu() { return {plan::bags_kind, expect_look_ups, nullptr, refusal_of_bags, nullptr}; }
 
 std::unique_ptr<TableUpdate> make_table_update(const embedding::Tables&, const embedding::Step&, std::int64_t,
                                                std::int64_t) {

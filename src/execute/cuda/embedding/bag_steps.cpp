@@ -19,7 +19,7 @@ BagSteps::BagSteps(const Plan& plan, int rank, std::int64_t pitch) : tables_(bla
       shape);
 }
 
-void BagSteps::launch(const Block& block, void* to, const Addresses& operands, cudaStream_t stream) {
+void BagSteps::launch(const Block& block, void* to, const Addresses& operands, CudaStream stream) {
   IMBREX_EXPECTS(operands.given != nullptr, "no tables are given");
   const auto& given = *static_cast<const plan::RankBags*>(operands.given);
   IMBREX_EXPECTS(std::cmp_equal(given.tables.count, tables_.size()), "{} tables are given; there must be {}",
@@ -38,7 +38,7 @@ void BagSteps::launch(const Block& block, void* to, const Addresses& operands, c
   bags_ = given.bags;
 }
 
-std::int64_t BagSteps::take_misfits(cudaStream_t stream, Misfits misfits) {
+std::int64_t BagSteps::take_misfits(Misfits misfits, CudaStream stream) {
   return bags_.batch > 0 ? look_up_->findings(bags_, stream, misfits) : 0;
 }
 

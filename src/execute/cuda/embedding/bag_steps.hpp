@@ -1,29 +1,22 @@
 // Lookups among the steps of a plan with library queues, on one rank's GPU.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "embedding/cuda/cuda_look_up.hpp"
-#include "imbrex/advanced/execute.hpp"
-#include "imbrex/plan.hpp"
+#include "execute/cuda/embedding/misfits.hpp"
 
 namespace imbrex::cuda {
 
-class BagSteps {
+class BagSteps final : public BagBlocks {
  public:
-  /// Takes memory, and loads the kernels. The device is selected. `pitch`: elements from row to row of the workspace
-  /// that blocks store to.
+  /// As WorkOnGpu::make_steps.
   BagSteps(const Plan& plan, int rank, std::int64_t pitch);
 
-  /// Queues a block that refusal_of_bags takes; `to` is where its store begins.
-  void launch(const Block& block, void* to, const Addresses& operands, cudaStream_t stream);
-
-  /// As FindsMisfits::take_misfits, of blocks that are over or on `stream`.
-  std::int64_t take_misfits(cudaStream_t stream, Misfits misfits);
+  void launch(const Block& block, void* to, const Addresses& operands, CudaStream stream) override;
+  std::int64_t take_misfits(Misfits misfits, CudaStream stream) override;
 
  private:
   std::unique_ptr<embedding::CudaLookUp> look_up_;

@@ -16,25 +16,9 @@ namespace {
 
 constexpr std::int64_t most_slices = 64;
 
-const Block* block_of(const Task& task) { return std::get_if<Block>(&task.work); }
-
 }  // namespace
 
-bool looks_up(const Plan& plan) {
-  bool found = false;
-  for (const RankPlan& rank : plan.ranks)
-    for (const Queue& queue : rank.queues)
-      for (const Task& task : queue.tasks) {
-        const Block* block = block_of(task);
-        if (queue.engine != Engine::compute || (block != nullptr && block->kind != plan::bags_kind)) return false;
-        found = found || block != nullptr;
-      }
-  return found;
-}
-
 std::string refusal_of_bags(const Plan& plan, int rank, const Block& block) {
-  if (block.kind != plan::bags_kind)
-    return fmt::format("the CUDA executor runs no work of kind {}", name_of(block.kind));
   const problem::OwnShards own(plan.problem.tables, rank);
   const bool whole = block.shares == 1 && block.args[2] == 0 && std::cmp_equal(block.args[3], own.count());
   const bool one = block.stores.size() == 1 && block.stores[0].row == 0 && block.stores[0].col == 0;
@@ -64,5 +48,7 @@ LookUpPlan look_up_plan(const Plan& plan) {
                  knobs.tile_m, slices, part, most_slices);
   return {std::min(knobs.tile_m, part), base::narrow<std::int32_t>(slices, "slices")};
 }
+
+void expect_look_ups(const Plan& plan) { static_cast<void>(look_up_plan(plan)); }
 
 }  // namespace imbrex::cuda

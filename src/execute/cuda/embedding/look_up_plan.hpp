@@ -8,11 +8,7 @@
 
 namespace imbrex::cuda {
 
-/// Whether the plan's compute queues do nothing but look up bags.
-bool looks_up(const Plan& plan);
-
-/// Why the executor does not run a block of bags in `rank`'s library queues; empty if it does: whole blocks of all the
-/// rank's shards, with one store to its own workspace.
+/// As WorkOnGpu::refusal_of_step. Taken are whole blocks of all the rank's shards, with one store to its own workspace.
 std::string refusal_of_bags(const Plan& plan, int rank, const Block& block);
 
 /// How the kernel goes about a plan of strategy fused: its tasks are slices of each rank's rows.
@@ -23,5 +19,8 @@ struct LookUpPlan {
 
 /// Throws Error(invalid_input) for a plan whose tasks are not those that strategy fused makes, or too many.
 LookUpPlan look_up_plan(const Plan& plan);
+
+/// As WorkOnGpu::expect_runs.
+void expect_look_ups(const Plan& plan);
 
 }  // namespace imbrex::cuda

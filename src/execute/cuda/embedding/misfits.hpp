@@ -5,12 +5,13 @@
 #include <memory>
 
 #include "embedding/update.hpp"
+#include "execute/cuda/work_on_gpu.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "plan/bags.hpp"
 
 namespace imbrex::cuda {
 
-/// What an execution of lookups may be asked; see find_misfits.
+/// What an execution of lookups alone may be asked.
 class FindsMisfits {
  public:
   virtual ~FindsMisfits() = default;
@@ -19,8 +20,23 @@ class FindsMisfits {
   virtual std::int64_t take_misfits(Misfits misfits) = 0;
 };
 
-/// The execution as that; null if it looks nothing up on a GPU.
-inline FindsMisfits* finds_misfits(Execution& execution) { return dynamic_cast<FindsMisfits*>(&execution); }
+/// Lookups among the steps of a plan with library queues.
+class BagBlocks : public BlockSteps {
+ public:
+  /// As above, of blocks that are over or on `stream`.
+  virtual std::int64_t take_misfits(Misfits misfits, CudaStream stream) = 0;
+};
+
+/// FindsMisfits::take_misfits of any execution; 0 from one that looks nothing up on a GPU.
+inline std::int64_t take_misfits(Execution& execution, Misfits misfits) {
+  if (auto* alone = dynamic_cast<FindsMisfits*>(&execution)) return alone->take_misfits(misfits);
+  std::int64_t found = 0;
+  if (auto* holder = dynamic_cast<HoldsBlockSteps*>(&execution))
+    holder->visit_steps(plan::bags_kind, [&](BlockSteps& steps, CudaStream stream) {
+      found = static_cast<BagBlocks&>(steps).take_misfits(misfits, stream);
+    });
+  return found;
+}
 
 /// Updates of a rank's tables on the current GPU.
 class TableUpdate {

@@ -316,12 +316,12 @@ CodecReport LaneExecution::codec_report() {
   return steps_->codec_report();
 }
 
-std::int64_t LaneExecution::take_misfits(Misfits misfits) {
+void LaneExecution::visit_steps(WorkKind kind, const std::function<void(BlockSteps&, CudaStream)>& visit) {
   const std::lock_guard guard(calls().lock());
   IMBREX_CUDA_TRY(cudaSetDevice(libraries_->device()));
   calls().follow(stream());
   await(stream());
-  return steps_->take_misfits(stream(), misfits);
+  if (BlockSteps* steps = steps_->blocks(kind)) visit(*steps, stream());
 }
 
 std::vector<Span> LaneExecution::spans() {

@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "execute/cuda/embedding/misfits.hpp"
 #include "execute/cuda/lanes/cuda_execution.hpp"
 #include "execute/cuda/lanes/epoch_queue.hpp"
 #include "execute/cuda/lanes/joint.hpp"
@@ -22,10 +21,11 @@
 #include "execute/cuda/libraries/library_steps.hpp"
 #include "execute/cuda/libraries/shared_libraries.hpp"
 #include "execute/cuda/times/step_times.hpp"
+#include "execute/cuda/work_on_gpu.hpp"
 
 namespace imbrex::cuda {
 
-class LaneExecution final : public StreamExecution, public FindsMisfits {
+class LaneExecution final : public StreamExecution, public HoldsBlockSteps {
  public:
   /// What executions that take turns share.
   struct Turn {
@@ -50,7 +50,7 @@ class LaneExecution final : public StreamExecution, public FindsMisfits {
   cudaStream_t stream() const override { return kernel_ != nullptr ? kernel_->stream() : streams_.front(); }
   std::string_view kernel_name() const override { return kernel_ != nullptr ? kernel_->kernel_name() : library_name; }
   CodecReport codec_report() override;
-  std::int64_t take_misfits(Misfits misfits) override;
+  void visit_steps(WorkKind kind, const std::function<void(BlockSteps&, CudaStream)>& visit) override;
 
  private:
   using Clock = std::chrono::steady_clock;

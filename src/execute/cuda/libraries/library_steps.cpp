@@ -28,7 +28,7 @@ LibrarySteps::LibrarySteps(SharedLibraries& libraries, const Plan& plan, const L
   find_communicators(most_sms);
   make_gemms(nullptr);
   make_reports();
-  make_bags();
+  make_blocks();
 }
 
 LibrarySteps::LibrarySteps(SharedLibraries& libraries, const Plan& plan, const LibraryProgram& program,
@@ -38,12 +38,12 @@ LibrarySteps::LibrarySteps(SharedLibraries& libraries, const Plan& plan, const L
   find_communicators(0);
   make_gemms(&room);
   make_reports();
-  make_bags();
+  make_blocks();
 }
 
 void LibrarySteps::leak() {
   memory_.leak();
-  static_cast<void>(bags_.release());
+  for (auto& [kind, steps] : blocks_) static_cast<void>(steps.release());
   static_cast<void>(kept_.release());
   static_cast<void>(new std::vector<std::shared_ptr<void>>(std::move(scratch_)));
 }
@@ -114,14 +114,18 @@ void LibrarySteps::make_reports() {
     if (coded(program_.steps[i])) reports_[i] = next++;
 }
 
-void LibrarySteps::make_bags() {
-  for (const LibraryStep& step : program_.steps)
-    if (const auto* block = std::get_if<Block>(&step.work); block != nullptr && bags_ == nullptr)
-      bags_ = std::make_unique<BagSteps>(plan_, libraries_.world().rank(), memory_.pitch(block->stores.front().to));
+void LibrarySteps::make_blocks() {
+  for (const LibraryStep& step : program_.steps) {
+    const auto* block = std::get_if<Block>(&step.work);
+    if (block == nullptr || blocks_.contains(block->kind)) continue;
+    const std::int64_t pitch = memory_.pitch(block->stores.front().to);
+    blocks_[block->kind] = work_on_gpu(block->kind)->make_steps(plan_, libraries_.world().rank(), pitch);
+  }
 }
 
-std::int64_t LibrarySteps::take_misfits(cudaStream_t stream, Misfits misfits) const {
-  return bags_ != nullptr ? bags_->take_misfits(stream, misfits) : 0;
+BlockSteps* LibrarySteps::blocks(WorkKind kind) const {
+  const auto found = blocks_.find(kind);
+  return found == blocks_.end() ? nullptr : found->second.get();
 }
 
 CodecReport LibrarySteps::codec_report() const {
@@ -253,7 +257,7 @@ void LibrarySteps::launch(std::size_t i, const Addresses& operands, cudaStream_t
     copy(*transfer, operands, stream);
     set_apart(transfer->to, operands, stream);
   } else if (const auto* block = std::get_if<Block>(&step.work)) {
-    bags_->launch(*block, at(block->stores.front().to, operands), operands, stream);
+    blocks_.at(block->kind)->launch(*block, at(block->stores.front().to, operands), operands, stream);
   } else {
     const auto& work = std::get<Collective>(step.work);
     collective(work, communicators_[i], operands, stream);

@@ -4,14 +4,15 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <vector>
 
-#include "execute/cuda/embedding/bag_steps.hpp"
 #include "execute/cuda/libraries/library_gemm.hpp"
 #include "execute/cuda/libraries/library_memory.hpp"
 #include "execute/cuda/libraries/library_translate.hpp"
 #include "execute/cuda/libraries/shared_libraries.hpp"
+#include "execute/cuda/work_on_gpu.hpp"
 #include "runtime/cuda/raw_memory.hpp"
 
 namespace imbrex::cuda {
@@ -33,8 +34,8 @@ class LibrarySteps {
   /// As Execution::codec_report; what was launched is complete.
   CodecReport codec_report() const;
 
-  /// As FindsMisfits::take_misfits, of what was launched; 0 without lookups.
-  std::int64_t take_misfits(cudaStream_t stream, Misfits misfits) const;
+  /// The steps that are blocks of that kind; null without any.
+  BlockSteps* blocks(WorkKind kind) const;
 
   /// Keeps the memory from being freed, which would wait for the device.
   void leak();
@@ -46,7 +47,7 @@ class LibrarySteps {
   void find_communicators(int most_sms);
   void make_gemms(SharedRoom* room);
   void make_reports();
-  void make_bags();
+  void make_blocks();
   void copy(const Transfer& transfer, const Addresses& operands, cudaStream_t stream) const;
   /// Behind what wrote `to`: where its rows lie apart, too.
   void set_apart(const Region& to, const Addresses& operands, cudaStream_t stream) const;
@@ -65,8 +66,8 @@ class LibrarySteps {
   LibraryMemory memory_;
   std::vector<std::unique_ptr<LibraryGemm>> gemms_;    // by step
   std::vector<runtime::Communicator*> communicators_;  // by step; null: none of NCCL's
-  std::unique_ptr<BagSteps> bags_;                     // null without blocks of bags
-  std::vector<KeptReport*> reports_;                   // by step; null: no codec. In kept_
+  std::map<WorkKind, std::unique_ptr<BlockSteps>> blocks_;
+  std::vector<KeptReport*> reports_;  // by step; null: no codec. In kept_
   RawMemory kept_;
   std::vector<std::shared_ptr<void>> scratch_;  // of products, by stream
 };

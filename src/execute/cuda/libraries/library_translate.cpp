@@ -7,8 +7,8 @@
 #include <set>
 
 #include "base/check.hpp"
-#include "execute/cuda/embedding/look_up_plan.hpp"
 #include "execute/cuda/refusal.hpp"
+#include "execute/cuda/work_on_gpu.hpp"
 #include "plan/builder.hpp"
 
 namespace imbrex::cuda {
@@ -142,7 +142,9 @@ class LibraryTranslation {
   }
 
   const Block& checked(const Block& block, int q, std::size_t t) const {
-    const std::string refusal = refusal_of_bags(plan_, rank_, block);
+    const WorkOnGpu* known = work_on_gpu(block.kind);
+    IMBREX_EXPECTS(known != nullptr, "{}: the CUDA executor runs no work of kind {}", where(q, t), name_of(block.kind));
+    const std::string refusal = known->refusal_of_step(plan_, rank_, block);
     IMBREX_EXPECTS(refusal.empty(), "{}: {}", where(q, t), refusal);
     return block;
   }

@@ -1,6 +1,4 @@
 // embedding_all_to_all on the command line, and its run.
-#include "embedding_options.hpp"
-
 #include <algorithm>
 #include <cmath>
 
@@ -8,6 +6,8 @@
 #include "imbrex/world.hpp"
 #include "jobs/embedding/run_embedding.hpp"
 #include "jobs/embedding/tables_file.hpp"
+#include "own_operators.hpp"
+#include "run_options.hpp"
 
 namespace imbrex::cli {
 namespace {
@@ -15,28 +15,6 @@ namespace {
 constexpr const char* own_group = "embedding_all_to_all";
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
-
-// The options of commands that it has a use for, besides its own.
-bool shared(const std::string& name) {
-  constexpr std::string_view names[] = {"OP",        "--ranks",      "--type",          "--strategy", "--tile-m",
-                                        "--chunks",  "--seed",       "--out",           "--verify",   "--repeat",
-                                        "--device",  "--world",      "--json",          "--workers",  "--plan",
-                                        "--machine", "--wait-limit", "--ranks-per-gpu", "--trace",    "--nodes"};
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
-
-// Throws Error(invalid_input) for options of one operator that are given to another.
-bool asked_for(const CLI::App& app, const std::string& op) {
-  const bool asked = op == own_group;
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->count() == 0) continue;
-    const bool own = option->get_group() == own_group;
-    if (own && !asked && !op.empty()) refuse(fmt::format("{} is about {}, not {}", option->get_name(), own_group, op));
-    if (asked && !own && !shared(option->get_name()))
-      refuse(fmt::format("{} is about operators with a GEMM, not {}", option->get_name(), own_group));
-  }
-  return asked;
-}
 
 void report(const Program& program, const jobs::EmbeddingRequest& asked, const jobs::EmbeddingResult& result) {
   const EmbeddingShape& shape = asked.shape;
@@ -76,64 +54,110 @@ void report(const Program& program, const jobs::EmbeddingRequest& asked, const j
   if (!result.verified) print_error("imbrex: " + result.message);
 }
 
-}  // namespace
+class EmbeddingAllToAllOptions final : public OwnOperator {
+ public:
+  std::string_view name() const override { return own_group; }
 
-void EmbeddingOptions::add_to(CLI::App& command) {
-  app = &command;
-  command.add_option("--tables", tables, "The tables, JSON (docs/embedding.md says what it holds)")
+  bool shares(std::string_view option) const override {
+    constexpr std::string_view names[] = {"OP",        "--ranks",      "--type",          "--strategy", "--tile-m",
+                                          "--chunks",  "--seed",       "--out",           "--verify",   "--repeat",
+                                          "--device",  "--world",      "--json",          "--workers",  "--plan",
+                                          "--machine", "--wait-limit", "--ranks-per-gpu", "--trace",    "--nodes"};
+    return std::find(std::begin(names), std::end(names), option) != std::end(names);
+  }
+
+  std::string_view examples() const override {
+    return "  imbrex run embedding_all_to_all --tables tables.json --batch 4096 --optimizer sgd --verify";
+  }
+
+  void add_to(CLI::App& command) override;
+  void add_run_to(CLI::App& command) override;
+
+  Problem problem(const PlanOptions& plan) const override {
+    return jobs::problem_of(shape(plan.type), static_cast<int>(plan.ranks));
+  }
+
+  Json json(const Problem& problem) const override {
+    return {{"operator", own_group},
+            {"batch", problem.m},
+            {"ranks", problem.ranks},
+            {"type", name_of(problem.type)},
+            {"rows", name_of(problem.tables.rows)},
+            {"shards", problem.tables.shards.size()}};
+  }
+
+  std::string title(const Problem& problem) const override {
+    return fmt::format("{} of {} rows in {} shards of {}, {} out", own_group, problem.m, problem.tables.shards.size(),
+                       name_of(problem.tables.rows), name_of(problem.type));
+  }
+
+  int run(const Program& program, const PlanOptions& plan, const RunOptions& options) const override;
+
+ private:
+  // What --tables says, of a batch of --batch and `out`.
+  EmbeddingShape shape(Type out) const;
+
+  std::string tables_;
+  std::int64_t batch_ = 0;
+  Pooling pooling_ = Pooling::sum;
+  IndexType index_type_ = IndexType::int64;
+  std::optional<Optimizer> optimizer_;
+  bool weighted_ = false;
+  double rate_ = 0.01;
+  CLI::App* app_ = nullptr;
+};
+
+void EmbeddingAllToAllOptions::add_to(CLI::App& command) {
+  command.add_option("--tables", tables_, "The tables, JSON (docs/embedding.md says what it holds)")
       ->type_name("FILE|-")
       ->group(own_group);
-  add_integer(command, "--batch", batch, 1, (std::int64_t{1} << 31) - 1,
+  add_integer(command, "--batch", batch_, 1, (std::int64_t{1} << 31) - 1,
               "Rows of the global batch, which the ranks share out")
       ->group(own_group);
 }
 
-bool EmbeddingOptions::asked_for(const std::string& op) const { return cli::asked_for(*app, op); }
-
-EmbeddingShape EmbeddingOptions::shape(Type out) const {
-  if (tables.empty() || batch == 0)
-    refuse(fmt::format("{} is missing; {} needs --tables and --batch", tables.empty() ? "--tables" : "--batch",
+EmbeddingShape EmbeddingAllToAllOptions::shape(Type out) const {
+  if (tables_.empty() || batch_ == 0)
+    refuse(fmt::format("{} is missing; {} needs --tables and --batch", tables_.empty() ? "--tables" : "--batch",
                        own_group));
-  EmbeddingShape shape = jobs::parse_tables(read_file(tables), tables);
-  shape.batch = batch;
+  EmbeddingShape shape = jobs::parse_tables(read_file(tables_), tables_);
+  shape.batch = batch_;
   shape.out = out;
   return shape;
 }
 
-void EmbeddingRunOptions::add_to(CLI::App& command) {
-  app = &command;
-  add_named<Pooling>(command, "--pooling", pooling, parse_pooling, "sum (default) or mean")->group(own_group);
-  add_named<IndexType>(command, "--index-type", index_type, parse_index_type, "int32 or int64 (default)")
+void EmbeddingAllToAllOptions::add_run_to(CLI::App& command) {
+  app_ = &command;
+  add_named<Pooling>(command, "--pooling", pooling_, parse_pooling, "sum (default) or mean")->group(own_group);
+  add_named<IndexType>(command, "--index-type", index_type_, parse_index_type, "int32 or int64 (default)")
       ->group(own_group);
-  command.add_flag("--weighted", weighted, "Multiply each row by a weight of its place in the bag")->group(own_group);
+  command.add_flag("--weighted", weighted_, "Multiply each row by a weight of its place in the bag")->group(own_group);
   add_named<std::optional<Optimizer>>(
-      command, "--optimizer", optimizer,
+      command, "--optimizer", optimizer_,
       [](std::string_view text) -> std::optional<Optimizer> { return parse_optimizer(text); },
       "A step of sgd or row_wise_adagrad behind the lookups, by gradients of the output")
       ->group(own_group);
-  add_number(command, "--rate", rate, -1e30, 1e30, "Learning rate of that step (default 0.01)")->group(own_group);
+  add_number(command, "--rate", rate_, -1e30, 1e30, "Learning rate of that step (default 0.01)")->group(own_group);
 }
 
-bool EmbeddingRunOptions::asked_for(const PlanOptions& plan) const { return plan.embedding.asked_for(plan.op); }
-
-int EmbeddingRunOptions::run(const Program& program, const PlanOptions& plan, const RunOptions& options) const {
+int EmbeddingAllToAllOptions::run(const Program& program, const PlanOptions& plan, const RunOptions& options) const {
   if (options.world != "processes" && options.world != "threads")
     refuse(fmt::format("--world '{}': it must be processes or threads", options.world));
   for (const char* name : {"--plan", "--trace"})
-    if (app->get_option(name)->count() > 0) refuse(fmt::format("{} is not for a run of {}", name, own_group));
+    if (app_->get_option(name)->count() > 0) refuse(fmt::format("{} is not for a run of {}", name, own_group));
   options.expect_writable_out();
   jobs::EmbeddingRequest request;
   request.device = device_named(options.device);
   request.ranks = static_cast<int>(plan.ranks);
-  request.shape = plan.embedding.shape(plan.type);
-  request.shape.pooling = pooling;
-  request.shape.index_type = index_type;
-  request.shape.weighted = weighted;
-  request.shape.optimizer = optimizer;
+  request.shape = shape(plan.type);
+  request.shape.pooling = pooling_;
+  request.shape.index_type = index_type_;
+  request.shape.weighted = weighted_;
+  request.shape.optimizer = optimizer_;
   request.strategy = plan.chosen_strategy();
   request.knobs = plan.chosen_knobs();
   request.seed = static_cast<std::uint64_t>(options.seed);
-  request.rate = static_cast<float>(rate);
+  request.rate = static_cast<float>(rate_);
   request.out_prefix = options.out;
   request.verify = options.verify;
   request.repeat = static_cast<int>(options.repeat);
@@ -149,5 +173,9 @@ int EmbeddingRunOptions::run(const Program& program, const PlanOptions& plan, co
     print_json(program, {{"exit_code", code}, {"error", "a rank failed; standard error has its message"}});
   return code;
 }
+
+}  // namespace
+
+std::shared_ptr<OwnOperator> make_embedding_all_to_all() { return std::make_shared<EmbeddingAllToAllOptions>(); }
 
 }  // namespace imbrex::cli

@@ -1,0 +1,35 @@
+#include "own_operators.hpp"
+
+namespace imbrex::cli {
+
+std::vector<std::shared_ptr<OwnOperator>> own_operators() { return {make_all_reduce(), make_embedding_all_to_all()}; }
+
+std::shared_ptr<OwnOperator> own_operator(std::string_view name) {
+  for (auto& own : own_operators())
+    if (own->name() == name) return std::move(own);
+  return nullptr;
+}
+
+const OwnOperator* PlanOptions::asked_for() const {
+  const auto find = [&](const auto& is) {
+    const OwnOperator* found = nullptr;
+    for (const auto& each : own)
+      if (is(*each)) found = each.get();
+    return found;
+  };
+  const OwnOperator* asked = find([&](const OwnOperator& each) { return each.name() == op; });
+  for (const CLI::Option* option : app->get_options()) {
+    if (option->count() == 0) continue;
+    const std::string name = option->get_name();
+    const OwnOperator* owner = find([&](const OwnOperator& each) { return each.group() == option->get_group(); });
+    if (owner != nullptr && owner != asked)
+      throw Error(ErrorCode::invalid_input,
+                  fmt::format("{} is about {}{}{}", name, owner->name(), op.empty() ? "" : ", not ", op));
+    if (asked != nullptr && owner == nullptr && !asked->shares(name))
+      throw Error(ErrorCode::invalid_input,
+                  fmt::format("{} is about operators with a GEMM, not {}", name, asked->name()));
+  }
+  return asked;
+}
+
+}  // namespace imbrex::cli

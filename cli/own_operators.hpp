@@ -1,0 +1,52 @@
+// Operators with options of their own, in place of M, N and K or beside them. Commands ask the list, and know none of
+// them by name. docs/architecture.md says how to add one.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "command.hpp"
+
+namespace imbrex::cli {
+
+struct RunOptions;
+
+class OwnOperator {
+ public:
+  virtual ~OwnOperator() = default;
+
+  virtual std::string_view name() const = 0;
+  /// That its own options, and no others, are in.
+  virtual std::string group() const { return std::string(name()); }
+  /// Whether it has a use for an option of the commands, besides its own.
+  virtual bool shares(std::string_view option) const = 0;
+  /// Lines of `imbrex run --help`.
+  virtual std::string_view examples() const = 0;
+
+  /// Options of what takes OP; called once.
+  virtual void add_to(CLI::App& command) { static_cast<void>(command); }
+  /// And those of `run`, called behind it.
+  virtual void add_run_to(CLI::App& command) = 0;
+
+  /// The problem of the options. Throws Error(invalid_input).
+  virtual Problem problem(const PlanOptions& plan) const = 0;
+  /// As to_json_value and describe of command.hpp; the operator is the problem's.
+  virtual Json json(const Problem& problem) const = 0;
+  virtual std::string title(const Problem& problem) const = 0;
+
+  virtual int run(const Program& program, const PlanOptions& plan, const RunOptions& run) const = 0;
+};
+
+// Each makes one.
+std::shared_ptr<OwnOperator> make_all_reduce();
+std::shared_ptr<OwnOperator> make_embedding_all_to_all();
+
+/// All of them.
+std::vector<std::shared_ptr<OwnOperator>> own_operators();
+
+/// The one of that name; null if it has none.
+std::shared_ptr<OwnOperator> own_operator(std::string_view name);
+
+}  // namespace imbrex::cli
