@@ -26,6 +26,7 @@
 #include "ops/span_bytes.hpp"
 #include "plan/digest.hpp"
 #include "plan/problem.hpp"
+#include "problem/descriptor.hpp"
 
 namespace imbrex::jobs {
 namespace {
@@ -200,6 +201,9 @@ Setup set_up(const RunRequest& request) {
                  "ranks_per_gpu = {}: it is about GPUs, and the device is {}", request.ranks_per_gpu,
                  name_of(request.device));
   Problem problem = request.plan ? request.plan->problem : request.problem;
+  IMBREX_EXPECTS(problem::multiplies(problem),
+                 "a plan of {} is not run from a file: its operands are no matrices; run the operator by its name",
+                 name_of(problem.op));
   if (request.plan)
     if (const auto finding = check_format(*request.plan))
       throw Error(ErrorCode::invalid_input, fmt::format("{}: {}", name_of(finding->fault), finding->message));

@@ -52,6 +52,7 @@ class RunEmbedding(Case):
         asked = self.tables()
         self.run_program("plan", *asked, "--strategy", "fused", "--tile-m", 3, "--json", "plan.json")
         self.run_program("check", "plan.json")
+        self.refuse("run", "gemm_all_reduce", "--plan", "plan.json", says="embedding_all_to_all")
         seconds = {}
         for strategy in ("sequential", "decomposed", "fused", "auto"):
             asked[-1] = 65536
