@@ -1,6 +1,7 @@
 // embedding_all_to_all on the command line, and its run.
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
@@ -102,6 +103,7 @@ class EmbeddingAllToAllOptions final : public OwnOperator {
   Pooling pooling_ = Pooling::sum;
   IndexType index_type_ = IndexType::int64;
   std::optional<Optimizer> optimizer_;
+  jobs::BagPaths files_;
   bool weighted_ = false;
   double rate_ = 0.01;
   CLI::App* app_ = nullptr;
@@ -137,6 +139,16 @@ void EmbeddingAllToAllOptions::add_run_to(CLI::App& command) {
       [](std::string_view text) -> std::optional<Optimizer> { return parse_optimizer(text); },
       "A step of sgd or row_wise_adagrad behind the lookups, by gradients of the output")
       ->group(own_group);
+  for (const auto& [name, to, about] :
+       {std::tuple{"--indices", &files_.indices, "Indices of all tables' bags from this .npy file, int32 or int64"},
+        {"--offsets", &files_.offsets, "And where each bag begins, tables x batch + 1 numbers, likewise"},
+        {"--weights", &files_.weights, "And a weight for each index, float32 or float16"}})
+    command.add_option(name, *to, about)->type_name("FILE")->group(own_group);
+  command
+      .add_option("--table-files", files_.rows,
+                  "Rows of table t from PREFIX<t>.npy, float32 or float16, its rows x its columns")
+      ->type_name("PREFIX")
+      ->group(own_group);
   add_number(command, "--rate", rate_, -1e30, 1e30, "Learning rate of that step (default 0.01)")->group(own_group);
 }
 
@@ -145,6 +157,10 @@ int EmbeddingAllToAllOptions::run(const Program& program, const PlanOptions& pla
     refuse(fmt::format("--world '{}': it must be processes or threads", options.world));
   for (const char* name : {"--plan", "--trace"})
     if (app_->get_option(name)->count() > 0) refuse(fmt::format("{} is not for a run of {}", name, own_group));
+  if (files_.indices.empty() != files_.offsets.empty())
+    refuse(fmt::format("{} is missing; --indices and --offsets are given together",
+                       files_.indices.empty() ? "--indices" : "--offsets"));
+  if (!files_.weights.empty() && files_.indices.empty()) refuse("--weights needs --indices and --offsets");
   options.expect_writable_out();
   jobs::EmbeddingRequest request;
   request.device = device_named(options.device);
@@ -152,7 +168,8 @@ int EmbeddingAllToAllOptions::run(const Program& program, const PlanOptions& pla
   request.shape = shape(plan.type);
   request.shape.pooling = pooling_;
   request.shape.index_type = index_type_;
-  request.shape.weighted = weighted_;
+  request.shape.weighted = weighted_ || !files_.weights.empty();
+  request.files = files_;
   request.shape.optimizer = optimizer_;
   request.strategy = plan.chosen_strategy();
   request.knobs = plan.chosen_knobs();

@@ -7,13 +7,20 @@
 #include <string>
 #include <string_view>
 
+#include "imbrex/integers.hpp"
 #include "imbrex/types.hpp"
 
 namespace imbrex {
 
+/// What a file must hold.
+enum class NpyValues : std::uint8_t {
+  elements,  ///< of matrices
+  integers,  ///< signed, of 32 or 64 bits
+};
+
 /// What the header of a .npy file says.
 struct NpyHeader {
-  Type type = Type::fp32;  ///< fp32 ('<f4'), fp16 ('<f2') or e4m3 ('|u1', its bits)
+  Type type = Type::fp32;  ///< fp32 ('<f4'), fp16 ('<f2') or e4m3 ('|u1', its bits); type_int32 or type_int64
   int dimensions = 2;      ///< 1 or 2
   std::int64_t rows = 0;   ///< of a 1-D array: 1
   std::int64_t cols = 0;
@@ -26,16 +33,18 @@ struct NpyHeader {
 inline constexpr std::size_t npy_header_limit = 12 + 65536;
 
 /// Reads the header from `start`, the first min(file_bytes, npy_header_limit) bytes of a file of `file_bytes` bytes.
-/// Accepts format versions 1.0, 2.0 and 3.0, float32 and float16 in little-endian order, uint8 as the bits of e4m3, C
-/// order, one or two dimensions, and exactly as much data as the shape asks for. Throws Error(invalid_input) naming
-/// `file` and the broken rule on anything else; allocates nothing that depends on the shape.
-NpyHeader parse_npy_header(std::string_view start, std::uint64_t file_bytes, const std::string& file);
+/// Accepts format versions 1.0, 2.0 and 3.0, float32 and float16 in little-endian order, uint8 as the bits of e4m3, or
+/// where integers are wanted int32 and int64, C order, one or two dimensions, and exactly as much data as the shape
+/// asks for. Throws Error(invalid_input) naming `file` and the broken rule on anything else; allocates nothing that
+/// depends on the shape.
+NpyHeader parse_npy_header(std::string_view start, std::uint64_t file_bytes, const std::string& file,
+                           NpyValues values = NpyValues::elements);
 
 /// An open .npy file; reads any block of it. Several threads may read at once.
 class NpyFile {
  public:
   /// Opens and checks the header. Throws Error(invalid_input) naming the file and the rule.
-  explicit NpyFile(std::string path);
+  explicit NpyFile(std::string path, NpyValues values = NpyValues::elements);
   ~NpyFile();
   NpyFile(const NpyFile&) = delete;
   NpyFile& operator=(const NpyFile&) = delete;
@@ -46,6 +55,10 @@ class NpyFile {
   /// The block of `rows` x `cols` elements at (row, col), row-major, widened to fp32; `out` holds rows * cols.
   /// Throws Error(invalid_input) if the block leaves the matrix, or if the file was cut short since it was opened.
   void read(std::int64_t row, std::int64_t col, std::int64_t rows, std::int64_t cols, std::span<float> out) const;
+
+  /// As many integers as `out` holds, from number `first` on in the order of the file, widened to 64 bits. Throws as
+  /// the other read.
+  void read(std::int64_t first, std::span<std::int64_t> out) const;
 
  private:
   void read_bytes(std::uint64_t offset, void* to, std::size_t bytes) const;

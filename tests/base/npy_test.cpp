@@ -330,5 +330,41 @@ TEST(Npy, ReadsASparseGiantByBlocks) {
   EXPECT_EQ(out, std::vector<float>(6, 0.f));
 }
 
+template <typename Int>
+std::string integers(const char* descr, const std::vector<Int>& values) {
+  const std::string shape = "(" + std::to_string(values.size()) + ",)";
+  return npy_header(1, npy_dict(descr, shape)) +
+         std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(Int));
+}
+
+TEST(NpyFile, IntegersAreReadWhereTheyAreWanted) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("i.npy");
+  std::vector<std::int32_t> many(600000);  // more than one read takes
+  for (std::size_t i = 0; i < many.size(); ++i) many[i] = static_cast<std::int32_t>(i) - 300000;
+  write_bytes(path, integers<std::int32_t>("<i4", many));
+  const NpyFile narrow(path, NpyValues::integers);
+  EXPECT_EQ(narrow.header().type, type_int32);
+  std::vector<std::int64_t> got(many.size() - 1);
+  narrow.read(1, got);
+  EXPECT_TRUE(std::equal(got.begin(), got.end(), many.begin() + 1));
+  EXPECT_EQ(message_of([&] { narrow.read(2, got); }), path + ": integers 2+599999 leave the array of 600000");
+  std::vector<float> floats(1);
+  EXPECT_EQ(message_of([&] { narrow.read(0, 0, 1, 1, floats); }), path + ": integers are no elements of a matrix");
+  EXPECT_NE(message_of([&] { NpyFile file(path); }).find("descr is '<i4'"), std::string::npos);
+
+  const std::vector<std::int64_t> wide{-1, std::int64_t{1} << 40, 7};
+  write_bytes(path, integers<std::int64_t>("<i8", wide));
+  got.resize(3);
+  NpyFile(path, NpyValues::integers).read(0, got);
+  EXPECT_EQ(got, wide);
+  for (const char* descr : {">i8", "<u8", "<i2", "<f4", "|u1"})
+    EXPECT_NE(message_of([&] {
+                parse_npy_header(integers<std::int64_t>(descr, wide), 1 << 10, "x.npy", NpyValues::integers);
+              }).find("it must be '<i4' (int32) or '<i8' (int64)"),
+              std::string::npos)
+        << descr;
+}
+
 }  // namespace
 }  // namespace imbrex

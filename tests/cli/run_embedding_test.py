@@ -2,6 +2,7 @@
 """`imbrex run embedding_all_to_all`, and its plans: tables from a file, rows and bags from a seed."""
 
 import json
+import struct
 import unittest
 
 from program import Case
@@ -61,6 +62,67 @@ class RunEmbedding(Case):
             seconds[strategy] = result["seconds"]
         self.assertEqual(seconds["auto"], min(seconds.values()))
 
+    def write_array(self, name, shape, values, descr):
+        header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+        code = {"<i4": "i", "<i8": "q", "<f4": "f", "<f2": "e"}[descr]
+        self.write(name, b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + struct.pack(f"<{len(values)}{code}", *values))
+
+    def write_vector(self, name, values, descr):
+        self.write_array(name, (len(values),), values, descr)
+
+    def test_bags_and_rows_come_from_files(self):
+        # Two tables of 4 columns, on 2 ranks; a batch of 4, with empty bags and repeated rows. All sums are exact.
+        self.write("tables.json", json.dumps({"tables": [{"rows": 3, "dim": 4}, {"rows": 5, "dim": 4}]}))
+        asked = ["run", "embedding_all_to_all", "--tables", "tables.json", "--batch", 4, "--ranks", 2, "--type", "fp32"]
+        tables = [[[float(100 * t + 10 * r + c) for c in range(4)] for r in range(rows)] for t, rows in enumerate((3, 5))]
+        bags = [[[0], [], [2, 2], [1, 0]], [[4], [3, 1, 0], [], [4]]]
+        indices = [i for table in bags for bag in table for i in bag]
+        offsets = [0]
+        for bag in bags[0] + bags[1]:
+            offsets.append(offsets[-1] + len(bag))
+        weights = [float(1 + i % 3) for i in range(len(indices))]
+        files = ["--indices", "i.npy", "--offsets", "o.npy", "--weights", "w.npy", "--table-files", "rows"]
+        for ints, floats in (("<i4", "<f2"), ("<i8", "<f4")):
+            for t, rows in enumerate(tables):
+                self.write_array(f"rows{t}.npy", (len(rows), 4), [x for row in rows for x in row], floats)
+            self.write_vector("i.npy", indices, ints)
+            self.write_vector("o.npy", offsets, "<i8" if ints == "<i4" else "<i4")
+            self.write_vector("w.npy", weights, floats)
+            for strategy in ("fused", "sequential"):
+                with self.subTest(ints=ints, strategy=strategy):
+                    result = self.json_of(*asked, *files, "--strategy", strategy, "--out", "y", "--verify")
+                    self.assertEqual((result["verified"], result["problem"]["indices"]), (True, len(indices)))
+                    got = [x for rank in range(2) for x in self.read_npy(f"y.rank{rank}.npy")[2]]
+                    wanted = []
+                    for b in range(4):
+                        for t in range(2):
+                            first = offsets[4 * t + b]
+                            wanted += [sum(weights[first + i] * tables[t][r][c] for i, r in enumerate(bags[t][b])) for c in range(4)]
+                    self.assertEqual(got, wanted)
+
+        def refused(says, **vectors):
+            good = {"i": (indices, "<i8"), "o": (offsets, "<i8"), "w": (weights, "<f4")}
+            for name, (values, descr) in {**good, **vectors}.items():
+                self.write_vector(f"{name}.npy", values, descr)
+            self.refuse(*asked, *files, says=says)
+
+        refused("i.npy: index 1 is 3; table 0 has rows 0 to 2", i=([0, 3, *indices[2:]], "<i8"))
+        refused("i.npy: index 1 is -1", i=([0, -1, *indices[2:]], "<i4"))
+        refused("i.npy: descr is '<f4'; it must be '<i4' (int32) or '<i8' (int64)", i=(weights, "<f4"))
+        refused("o.npy: the shape is 8; it must be one dimension of 9", o=(offsets[:-1], "<i8"))
+        refused("o.npy: the first offset is 1; it must be 0", o=([1, *offsets[1:]], "<i8"))
+        refused("o.npy: offset 2 is 0, less than 1 before it", o=([0, 1, 0, *offsets[3:]], "<i8"))
+        refused(f"o.npy: the last offset is {2**60}; it must be {len(indices)}", o=([*offsets[:-1], 2**60], "<i8"))
+        refused("w.npy: the shape is 3; it must be one dimension of", w=([1.0] * 3, "<f4"))
+        refused("w.npy: descr is '<i8'", w=(indices, "<i8"))
+        self.write_vector("w.npy", weights, "<f4")
+        self.refuse(*asked, *files[:2], says="--offsets is missing")
+        self.refuse(*asked, *files[4:6], says="--weights needs --indices")
+        self.write_npy("rows1.npy", 4, 4, [0.0] * 16)
+        refused("rows1.npy: the shape is 4 x 4; table 1 has 5 x 4")
+        self.write("rows1.npy", self.read("rows1.npy", "rb")[:-1])
+        refused("rows1.npy: the shape 4 x 4 asks for 64 bytes of data, but the file ends after 63")
+
     def test_what_is_wrong_is_named(self):
         asked = self.tables()
         self.refuse("run", "embedding_all_to_all", "--batch", 8, says="--tables is missing")
@@ -68,6 +130,7 @@ class RunEmbedding(Case):
         self.refuse("run", *asked, "--m", 4, says="--m is about operators with a GEMM")
         self.refuse("run", "gemm_all_reduce", *asked[1:], says="--tables is about embedding_all_to_all")
         self.refuse("run", "all_reduce", "--m", 4, "--n", 4, "--pooling", "mean", says="--pooling is about")
+        self.refuse("run", *asked, "--table-files", "none", says="none0.npy: cannot be opened")
         self.refuse("run", *asked, "--ranks", 5, says="batch = 24 does not divide by 5 ranks")
         self.refuse("run", *asked, "--strategy", "signaled", says="strategy signaled")
         for text, says in (("{", "tables.json"), ('{"tables": [{"rows": 4}]}', ["tables[0]", "'dim' is missing"]),

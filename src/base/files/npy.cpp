@@ -59,7 +59,7 @@ std::string header_text(std::int64_t rows, std::int64_t cols) {
 
 }  // namespace
 
-NpyFile::NpyFile(std::string path) : path_(std::move(path)) {
+NpyFile::NpyFile(std::string path, NpyValues values) : path_(std::move(path)) {
   // O_NONBLOCK: opening a FIFO must not wait for a writer.
   descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   IMBREX_EXPECTS(descriptor_ >= 0, "{}: cannot be opened: {}", path_, std::strerror(errno));
@@ -69,7 +69,7 @@ NpyFile::NpyFile(std::string path) : path_(std::move(path)) {
     const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
     std::string start(std::min<std::uint64_t>(file_bytes, npy_header_limit), '\0');
     read_bytes(0, start.data(), start.size());
-    header_ = parse_npy_header(start, file_bytes, path_);
+    header_ = parse_npy_header(start, file_bytes, path_, values);
   } catch (...) {
     ::close(descriptor_);
     throw;
@@ -99,6 +99,7 @@ void NpyFile::read(std::int64_t row, std::int64_t col, std::int64_t rows, std::i
       "{}: rows {}+{} cols {}+{} leave the matrix of {} x {}", path_, row, rows, col, cols, header_.rows, header_.cols);
   IMBREX_EXPECTS(out.size() == static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols),
                  "{}: the block has {} x {} elements, but room for {} was given", path_, rows, cols, out.size());
+  IMBREX_EXPECTS(!is_integer(header_.type), "{}: integers are no elements of a matrix", path_);
   if (rows == 0 || cols == 0) return;
 
   const std::size_t element = size_of(header_.type);
@@ -124,6 +125,21 @@ void NpyFile::read(std::int64_t row, std::int64_t col, std::int64_t rows, std::i
     read_bytes(offset, buffer.data(), bytes);
     for (std::size_t r = 0; r < count; ++r)
       copy_widened(header_.type, buffer.data() + r * step * element, to + r * width, width);
+  }
+}
+
+void NpyFile::read(std::int64_t first, std::span<std::int64_t> out) const {
+  const std::int64_t all = header_.rows * header_.cols, count = std::ssize(out);
+  IMBREX_EXPECTS(is_integer(header_.type), "{}: its elements are no integers", path_);
+  IMBREX_EXPECTS(first >= 0 && first <= all && count <= all - first, "{}: integers {}+{} leave the array of {}", path_,
+                 first, count, all);
+  const std::uint64_t at = header_.data_offset + static_cast<std::uint64_t>(first) * bytes_of(header_.type);
+  if (header_.type == type_int64) return read_bytes(at, out.data(), out.size_bytes());
+  std::vector<std::int32_t> part(std::min<std::size_t>(out.size(), chunk_bytes / sizeof(std::int32_t)));
+  for (std::size_t done = 0; done < out.size(); done += part.size()) {
+    const std::size_t now = std::min(part.size(), out.size() - done);
+    read_bytes(at + done * sizeof(std::int32_t), part.data(), now * sizeof(std::int32_t));
+    std::copy_n(part.begin(), now, out.begin() + static_cast<std::ptrdiff_t>(done));
   }
 }
 

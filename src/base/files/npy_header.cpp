@@ -163,6 +163,13 @@ class DictParser {
   std::optional<std::vector<std::int64_t>> shape_;
 };
 
+Type parse_integers(const std::string& descr, const std::string& file) {
+  if (descr == "<i4" || descr == "=i4" || descr == "i4") return type_int32;
+  if (descr == "<i8" || descr == "=i8" || descr == "i8") return type_int64;
+  IMBREX_EXPECTS(false, "{}: descr is '{}'; it must be '<i4' (int32) or '<i8' (int64)", file, printable(descr));
+  return {};
+}
+
 Type parse_descr(const std::string& descr, const std::string& file) {
   if (descr == "<f4" || descr == "=f4" || descr == "f4") return Type::fp32;
   if (descr == "<f2" || descr == "=f2" || descr == "f2") return Type::fp16;
@@ -182,7 +189,8 @@ std::uint32_t little_endian(std::string_view bytes) {
 
 }  // namespace
 
-NpyHeader parse_npy_header(std::string_view start, std::uint64_t file_bytes, const std::string& file) {
+NpyHeader parse_npy_header(std::string_view start, std::uint64_t file_bytes, const std::string& file,
+                           NpyValues values) {
   IMBREX_EXPECTS(start.starts_with(magic), "{}: not a .npy file; it must begin with \\x93NUMPY", file);
   IMBREX_EXPECTS(start.size() >= 10, "{}: the file ends within its header, after {} bytes", file, start.size());
   const int major = static_cast<unsigned char>(start[6]), minor = static_cast<unsigned char>(start[7]);
@@ -200,7 +208,7 @@ NpyHeader parse_npy_header(std::string_view start, std::uint64_t file_bytes, con
   DictParser dict(start.substr(text_begin, text_bytes), file);
   dict.parse();
   NpyHeader header;
-  header.type = parse_descr(dict.descr(), file);
+  header.type = values == NpyValues::integers ? parse_integers(dict.descr(), file) : parse_descr(dict.descr(), file);
   IMBREX_EXPECTS(!dict.fortran_order(), "{}: fortran_order is True; the array must be in C order", file);
   const auto& shape = dict.shape();
   IMBREX_EXPECTS(shape.size() == 1 || shape.size() == 2, "{}: the shape has {} dimensions; it must have 1 or 2", file,
@@ -212,7 +220,7 @@ NpyHeader parse_npy_header(std::string_view start, std::uint64_t file_bytes, con
 
   std::int64_t elements = 0, bytes = 0;
   IMBREX_EXPECTS(!__builtin_mul_overflow(header.rows, header.cols, &elements) &&
-                     !__builtin_mul_overflow(elements, static_cast<std::int64_t>(size_of(header.type)), &bytes),
+                     !__builtin_mul_overflow(elements, static_cast<std::int64_t>(bytes_of(header.type)), &bytes),
                  "{}: the shape {} x {} asks for more bytes than fit 63 bits", file, header.rows, header.cols);
   const std::uint64_t present = file_bytes - header.data_offset;
   IMBREX_EXPECTS(present >= static_cast<std::uint64_t>(bytes),

@@ -50,11 +50,11 @@ struct Worst {
 
 class Rank {
  public:
-  Rank(World& world, const EmbeddingRequest& request, Device device, EmbeddingResult& result)
+  Rank(World& world, const EmbeddingRequest& request, const BagFiles& files, Device device, EmbeddingResult& result)
       : world_(world),
         request_(request),
         shape_(request.shape),
-        seeded_(shape_, request.seed),
+        seeded_(shape_, request.seed, files),
         device_(device),
         result_(result) {
     OperatorOptions options;
@@ -252,12 +252,14 @@ Device choose_device(const EmbeddingRequest& request) {
 int run_embedding(const EmbeddingRequest& request, const std::function<void(const EmbeddingResult&)>& report) {
   Device device = Device::cpu;
   Problem problem;
+  std::optional<BagFiles> files;
   agree_on_job(request.ranks, request.wait_limit, [&] {
     IMBREX_EXPECTS(request.repeat >= 1, "repeat = {}: it must be at least 1", request.repeat);
     IMBREX_EXPECTS(request.ranks >= 1 && request.ranks <= max_ranks, "ranks = {}: it must be from 1 to {}",
                    request.ranks, max_ranks);
     problem = problem_of(request.shape, request.ranks);
     expect_few_indices(problem);
+    files.emplace(request.files, request.shape);
     device = choose_device(request);
     return runtime::Terms("a run of embedding_all_to_all")
         .add("batch", problem.m)
@@ -275,7 +277,7 @@ int run_embedding(const EmbeddingRequest& request, const std::function<void(cons
   options.heap_bytes = 8 * part + (std::size_t{1} << 26);
   return run_ranks(request.ranks, request.threads, options, [&](World& world) {
     EmbeddingResult result;
-    Rank rank(world, request, device, result);
+    Rank rank(world, request, *files, device, result);
     const bool right = rank.run();
     if (world.rank() == 0) report(result);
     return right ? 0 : static_cast<int>(ErrorCode::unsound);

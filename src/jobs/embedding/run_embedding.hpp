@@ -9,17 +9,19 @@
 #include <vector>
 
 #include "imbrex/embedding.hpp"
+#include "jobs/embedding/bag_files.hpp"
 
 namespace imbrex::jobs {
 
-/// Rows and bags follow from the seed: elements from -1 to 1 (int8: any codes), bags of 0 to twice the table's hotness,
-/// indices uniform. With an optimizer, the last lookup is followed by one step.
+/// Rows and bags come from `files`, or follow from the seed: elements from -1 to 1 (int8: any codes), bags of 0 to
+/// twice the table's hotness, indices uniform. With an optimizer, the last lookup is followed by one step.
 struct EmbeddingRequest {
   Device device = Device::automatic;
   int ranks = 4;
   EmbeddingShape shape;
   std::optional<Strategy> strategy;
   std::optional<Knobs> knobs;
+  BagPaths files;
   std::uint64_t seed = 0;
   float rate = 0.01f;
   std::string out_prefix;  ///< not empty: PREFIX.rank<r>.npy, float32

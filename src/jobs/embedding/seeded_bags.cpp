@@ -46,7 +46,8 @@ std::int64_t SeededBags::row_bytes(std::int32_t columns) const {
 void SeededBags::put_row(std::int32_t table, std::int64_t row, std::int32_t begin, std::int32_t end,
                          std::byte* to) const {
   std::array<float, most_dim> values{};
-  for (std::int32_t c = begin; c < end; ++c) {
+  if (files_.has_rows()) files_.read_row(table, row, begin, end, values.data());
+  for (std::int32_t c = begin; c < end && !files_.has_rows(); ++c) {
     const std::uint64_t number = mixed(seed_, element, table, row, c);
     if (shape_.rows == TableRows::int8)
       to[c - begin] = static_cast<std::byte>(number >> 56);
@@ -60,6 +61,10 @@ void SeededBags::put_row(std::int32_t table, std::int64_t row, std::int32_t begi
 }
 
 std::vector<std::int64_t> SeededBags::bag(std::int32_t table, std::int64_t row) const {
+  if (files_.has_bags()) {
+    const std::span<const std::int64_t> given = files_.bag(table, row);
+    return {given.begin(), given.end()};
+  }
   const EmbeddingTable& t = shape_.tables[static_cast<std::size_t>(table)];
   const auto most = static_cast<std::uint64_t>(2 * t.hotness + 0.5);
   const auto count = static_cast<std::int64_t>(mixed(seed_, length, table, row, 0) % (most + 1));
@@ -70,6 +75,7 @@ std::vector<std::int64_t> SeededBags::bag(std::int32_t table, std::int64_t row) 
 }
 
 float SeededBags::weight(std::int32_t table, std::int64_t row, std::int64_t place) const {
+  if (files_.has_weights()) return files_.weight(table, row, place);
   return uniform(mixed(seed_, weight_of, table, row, place));
 }
 

@@ -1,4 +1,4 @@
-// Tables, bags and gradients that follow from a seed, any part of them without the others.
+// Tables, bags and gradients that come from files or follow from a seed, any part of them without the others.
 #pragma once
 
 #include <cstdint>
@@ -6,12 +6,14 @@
 
 #include "embedding/bags.hpp"
 #include "imbrex/embedding.hpp"
+#include "jobs/embedding/bag_files.hpp"
 
 namespace imbrex::jobs {
 
 class SeededBags {
  public:
-  SeededBags(const EmbeddingShape& shape, std::uint64_t seed) : shape_(shape), seed_(seed) {}
+  SeededBags(const EmbeddingShape& shape, std::uint64_t seed, const BagFiles& files)
+      : shape_(shape), seed_(seed), files_(files) {}
 
   /// Columns [begin, end) of a row as it lies in a table; scale and bias follow codes.
   void put_row(std::int32_t table, std::int64_t row, std::int32_t begin, std::int32_t end, std::byte* to) const;
@@ -19,7 +21,7 @@ class SeededBags {
   /// Bytes of so many columns of a row.
   std::int64_t row_bytes(std::int32_t columns) const;
 
-  /// The bag of a row of the batch: 0 to twice the table's hotness rows.
+  /// The bag of a row of the batch; by the seed: 0 to twice the table's hotness rows.
   std::vector<std::int64_t> bag(std::int32_t table, std::int64_t row) const;
   float weight(std::int32_t table, std::int64_t row, std::int64_t place) const;
 
@@ -29,6 +31,7 @@ class SeededBags {
  private:
   const EmbeddingShape& shape_;
   std::uint64_t seed_;
+  const BagFiles& files_;
 };
 
 /// What a rank holds, in memory of the host.
