@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from tables import DTYPES, OUT_TYPES, RANKS, ROW_TYPES, Lookup, Tables
@@ -40,80 +41,53 @@ def stream() -> int:
     return int(torch.cuda.current_stream().cuda_stream)
 
 
-class Ours:
-    def __init__(self, library: ctypes.CDLL, tables: Tables, batch: int, tuning: tuple[int, int, int] = (0, 0, 0)) -> None:
+class Lookups:
+    """What the library makes of the tables, and its calls; `kind`: "" or "_joint", `more`: what its maker takes besides."""
+
+    def __init__(self, library: ctypes.CDLL, kind: str, tables: Tables, batch: int, *more: int) -> None:
         count = len(tables.rows)
         rows = (ctypes.c_int64 * count)(*tables.rows)
         dims = (ctypes.c_int32 * count)(*[tables.dim] * count)
         addresses = (ctypes.c_void_p * count)(*[view.data_ptr() for view in tables.views])
-        self.library, self.batch = library, batch
-        self.made = library.embedding_make(
-            count, rows, dims, addresses, ROW_TYPES[tables.kind], batch, OUT_TYPES[tables.kind], *tuning
-        )
+        self.library, self.kind, self.batch = library, kind, batch
+        make = getattr(library, f"embedding_make{kind}")
+        self.made = make(count, rows, dims, addresses, ROW_TYPES[tables.kind], batch, OUT_TYPES[tables.kind], *more)
         if not self.made:
             raise RuntimeError(library.embedding_error().decode())
         self.out = torch.empty(batch, tables.columns, device="cuda", dtype=DTYPES[tables.kind])
 
-    def __call__(self, lookup: Lookup) -> torch.Tensor:
+    def call(self, name: str, lookup: Lookup, *to: Any) -> None:
         wide = int(lookup.indices.dtype == torch.int64)
-        if self.library.embedding_launch(
-            self.made,
-            lookup.indices.data_ptr(),
-            lookup.offsets.data_ptr(),
-            lookup.indices.numel(),
-            self.batch,
-            wide,
-            self.out.data_ptr(),
-            stream(),
-        ):
+        bags = (lookup.indices.data_ptr(), lookup.offsets.data_ptr(), lookup.indices.numel(), self.batch, wide)
+        if getattr(self.library, name)(self.made, *bags, *to, stream()):
             raise RuntimeError(self.library.embedding_error().decode())
+
+    def free(self) -> None:
+        getattr(self.library, f"embedding_free{self.kind}")(self.made)
+
+
+class Ours(Lookups):
+    def __init__(self, library: ctypes.CDLL, tables: Tables, batch: int, tuning: tuple[int, int, int] = (0, 0, 0)) -> None:
+        super().__init__(library, "", tables, batch, *tuning)
+
+    def __call__(self, lookup: Lookup) -> torch.Tensor:
+        self.call("embedding_launch", lookup, self.out.data_ptr())
         return self.out
 
     def check(self, lookup: Lookup) -> None:
-        wide = int(lookup.indices.dtype == torch.int64)
-        if self.library.embedding_check(
-            self.made, lookup.indices.data_ptr(), lookup.offsets.data_ptr(), lookup.indices.numel(), self.batch, wide, stream()
-        ):
-            raise RuntimeError(self.library.embedding_error().decode())
-
-    def free(self) -> None:
-        self.library.embedding_free(self.made)
+        self.call("embedding_check", lookup)
 
 
-class Joint:
+class Joint(Lookups):
     """One of several ranks."""
 
     def __init__(self, library: ctypes.CDLL, tables: Tables, batch: int, slices: int) -> None:
-        count = len(tables.rows)
-        rows = (ctypes.c_int64 * count)(*tables.rows)
-        dims = (ctypes.c_int32 * count)(*[tables.dim] * count)
-        addresses = (ctypes.c_void_p * count)(*[view.data_ptr() for view in tables.views])
-        self.library, self.batch = library, batch
-        self.made = library.embedding_make_joint(
-            count, rows, dims, addresses, ROW_TYPES[tables.kind], batch, OUT_TYPES[tables.kind], RANKS, slices
-        )
-        if not self.made:
-            raise RuntimeError(library.embedding_error().decode())
-        self.out = torch.empty(batch, tables.columns, device="cuda", dtype=DTYPES[tables.kind])
+        super().__init__(library, "_joint", tables, batch, RANKS, slices)
         self.parts = (ctypes.c_void_p * RANKS)(*[part.data_ptr() for part in self.out.chunk(RANKS)])
 
     def __call__(self, lookup: Lookup) -> torch.Tensor:
-        wide = int(lookup.indices.dtype == torch.int64)
-        if self.library.embedding_launch_joint(
-            self.made,
-            lookup.indices.data_ptr(),
-            lookup.offsets.data_ptr(),
-            lookup.indices.numel(),
-            self.batch,
-            wide,
-            self.parts,
-            stream(),
-        ):
-            raise RuntimeError(self.library.embedding_error().decode())
+        self.call("embedding_launch_joint", lookup, self.parts)
         return self.out
-
-    def free(self) -> None:
-        self.library.embedding_free_joint(self.made)
 
 
 def load_fbgemm(folder: str) -> str:

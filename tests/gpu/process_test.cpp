@@ -80,13 +80,18 @@ TEST(GpuProcesses, FusedPlansAreExactOnWholeNumbers) {
   expect_exact(plans, c);
 }
 
-// By cuBLASLt and NCCL, which takes every rank for a host; half of the epochs are called, half replayed.
+// Half of the epochs are called, half replayed, two at a time.
+GpuCase half_replayed() {
+  GpuCase c = a_case();
+  c.repeats = epochs(100, 4) / 2;
+  c.replays = c.repeats / 2;
+  return c;
+}
+
+// By cuBLASLt and NCCL, which takes every rank for a host.
 TEST(GpuProcesses, LibraryPlansGoThroughNccl) {
   NEEDS_SHARING(ranks);
-  GpuCase c = a_case();
-  const int half = epochs(100, 4) / 2;
-  c.repeats = half;
-  c.replays = half / 2;
+  const GpuCase c = half_replayed();
   std::vector<Plan> plans;
   for (const Operator op : operators)
     for (const Strategy strategy : {Strategy::sequential, Strategy::decomposed})
@@ -97,10 +102,7 @@ TEST(GpuProcesses, LibraryPlansGoThroughNccl) {
 // Blocks of A go round by NCCL's sends, whole or in chunks, one row each among them; several B; the gathered A.
 TEST(GpuProcesses, RingsGoThroughNccl) {
   NEEDS_SHARING(ranks);
-  GpuCase c = a_case();
-  const int half = epochs(100, 4) / 2;
-  c.repeats = half;
-  c.replays = half / 2;
+  const GpuCase c = half_replayed();
   std::vector<Plan> plans;
   for (const std::int64_t rows : {1, 7, 128}) {
     Problem p = exact_problem(Operator::all_gather_gemm);

@@ -12,22 +12,12 @@
 #include "gpu/operator_subject.hpp"
 #include "plan/problem.hpp"
 #include "support/groups.hpp"
-#include "support/problem_memory.hpp"
-#include "support/random_plan.hpp"
+#include "support/random_operator.hpp"
 
 namespace imbrex {
 namespace {
 
-using test::Random;
-
-struct Case {
-  Problem problem;
-  OperatorOptions options;
-  int groups = 1;                  ///< worlds of the problem's ranks, side by side in one of all of them
-  std::vector<std::int64_t> rows;  ///< M of the calls
-  bool any_m = false, exact = false;
-  std::int64_t parts = 1;  ///< of the rows of what has three dimensions
-};
+using test::Random, test::RandomOperator;
 
 // Libraries' collectives are not for threads that share a GPU.
 Strategy random_strategy(Random& random, const Problem& p) {
@@ -41,8 +31,8 @@ Strategy random_strategy(Random& random, const Problem& p) {
   return Strategy::fused;
 }
 
-Case random_case(Random& random, int ranks) {
-  Case c;
+RandomOperator random_case(Random& random, int ranks) {
+  RandomOperator c;
   c.groups = ranks % 2 == 0 && ranks > 2 && random.chance(0.25) ? 2 : 1;
   Problem& p = c.problem;
   p.op = random.one_of({Operator::all_gather_gemm, Operator::all_gather_gemm, Operator::gemm_reduce_scatter,
@@ -70,36 +60,19 @@ Case random_case(Random& random, int ranks) {
   if (strategy != Strategy::fused)
     c.options.knobs = Knobs{.chunks = static_cast<int>(random.between(1, 3)), .kept_free = 8};
   c.options.knobs->partial = output_type(p.type);
-  c.any_m = random.chance(0.6);
-  const std::int64_t unit = plan::splits_m(p.op) ? p.ranks : 1;
-  c.rows = {p.m};
-  for (int i = 0; c.any_m && i < 2; ++i) c.rows.insert(c.rows.begin() + i, unit * random.between(1, p.m / unit));
-  c.parts = random.chance(0.5) ? random.between(2, 4) : 1;
+  test::draw_calls(random, c);
   return c;
 }
 
-std::string text_of(const Case& c) {
-  return fmt::format("{} more N {} {}{}{}, {} groups, rows in {} parts",
-                     test::describe({c.problem, *c.options.strategy, *c.options.knobs}), c.problem.more_n[0],
-                     c.problem.more_n[1], c.problem.gathered_a ? ", gathered A" : "", c.any_m ? ", any M" : "",
-                     c.groups, c.parts);
-}
-
-// The operands of groups differ.
-void run_case(World& all, World& world, const Case& c) {
-  GemmShape shape = test::shape_of(c.problem);
-  shape.any_m = c.any_m;
-  const auto op = test::make_operator(world, c.problem.op, shape, c.options);
+void run_case(World& all, World& world, const RandomOperator& c) {
+  const auto op = test::make_operator(world, c.problem.op, c.shape(), c.options);
   ASSERT_EQ(op->device(), Device::cuda);
   for (const std::int64_t m : c.rows) {
     Plan plan = op->plan();
     plan.problem.m = m;
-    const auto seed = static_cast<std::uint64_t>(m + 1000 * (all.rank() / world.size()));
-    const std::unique_ptr<jobs::OperandSource> values =
-        c.exact ? std::make_unique<test::WholeOperands>(plan.problem, seed) : test::seeded_operands(plan.problem, seed);
+    const auto values = c.values(plan.problem, all, world);
     test::ProblemMemory memory(plan.problem, *values, world.rank());
-    std::vector<Operand> operands =
-        memory.operands([&](std::int64_t rows) { return rows % c.parts == 0 ? c.parts : std::int64_t{1}; });
+    std::vector<Operand> operands = c.operands(memory);
     std::deque<runtime::DeviceMemory> there;
     for (std::size_t i = 0; i < operands.size(); ++i) {
       there.emplace_back(memory.bytes(i).size()).upload(memory.bytes(i).data());
@@ -130,11 +103,11 @@ TEST(GpuRandomOperators, AreRightHoweverTheirDataLie) {
             Random random(test::seed_from_environment());
             int seen[8] = {};
             for (int i = 0; i < wanted; ++i) {
-              const Case c = random_case(random, ranks);
+              const RandomOperator c = random_case(random, ranks);
               try {
                 run_case(all, c.groups > 1 ? *half : all, c);
               } catch (const Error& error) {
-                throw Error(error.code(), fmt::format("case {}: {}: {}", i, text_of(c), error.what()));
+                throw Error(error.code(), fmt::format("case {}: {}: {}", i, test::describe(c), error.what()));
               }
               const Problem& p = c.problem;
               const bool what[8] = {

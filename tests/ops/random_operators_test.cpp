@@ -13,28 +13,18 @@
 #include "imbrex/machine.hpp"
 #include "plan/problem.hpp"
 #include "support/groups.hpp"
-#include "support/operators.hpp"
-#include "support/problem_memory.hpp"
-#include "support/random_plan.hpp"
+#include "support/random_operator.hpp"
 
 namespace imbrex {
 namespace {
 
-using test::Random;
+using test::Random, test::RandomOperator;
 
 constexpr int problems = 500;
 
-struct Case {
-  Problem problem;
-  OperatorOptions options = test::on_cpu();
-  int groups = 1;                  ///< worlds of the problem's ranks, side by side in one of all of them
-  std::vector<std::int64_t> rows;  ///< M of the calls
-  bool any_m = false, exact = false;
-  std::int64_t parts = 1;  ///< of the rows of what has three dimensions
-};
-
-Case random_case(Random& random) {
-  Case c;
+RandomOperator random_case(Random& random) {
+  RandomOperator c;
+  c.options = test::on_cpu();
   c.groups = random.chance(0.25) ? static_cast<int>(random.between(2, 3)) : 1;
   Problem& p = c.problem;
   p = test::random_problem(random, {.max_ranks = 8 / c.groups, .max_size = 60, .bias = true, .e4m3 = true});
@@ -50,39 +40,21 @@ Case random_case(Random& random) {
     c.options.knobs = test::random_knobs(random, p, *c.options.strategy);
     c.options.knobs->groups = {};
   }
-  c.any_m = random.chance(0.6);
-  const std::int64_t unit = plan::splits_m(p.op) ? p.ranks : 1;
-  c.rows = {p.m};
-  for (int i = 0; c.any_m && i < 2; ++i) c.rows.insert(c.rows.begin() + i, unit * random.between(1, p.m / unit));
-  c.parts = random.chance(0.5) ? random.between(2, 4) : 1;
+  test::draw_calls(random, c);
   return c;
 }
 
-std::string text_of(const Case& c) {
-  test::RandomCase plain{c.problem, c.options.strategy.value_or(Strategy::fused), c.options.knobs.value_or(Knobs{})};
-  return fmt::format("{}{} more N {} {}{}{}, {} groups, rows in {} parts", test::describe(plain),
-                     c.options.strategy ? "" : " (strategy left open)", c.problem.more_n[0], c.problem.more_n[1],
-                     c.problem.gathered_a ? ", gathered A" : "", c.any_m ? ", any M" : "", c.groups, c.parts);
-}
-
-// The operands of groups differ.
-int run_case(World& all, const Case& c) {
+int run_case(World& all, const RandomOperator& c) {
   const auto group =
       c.groups > 1 ? test::group_of(all, c.problem.ranks, {.heap_bytes = 1 << 24, .wait_limit = 60}) : nullptr;
   World& world = group ? *group : all;
-  GemmShape shape = test::shape_of(c.problem);
-  shape.any_m = c.any_m;
-  const auto op = test::make_operator(world, c.problem.op, shape, c.options);
+  const auto op = test::make_operator(world, c.problem.op, c.shape(), c.options);
   for (const std::int64_t m : c.rows) {
     Problem problem = c.problem;
     problem.m = m;
-    const auto seed = static_cast<std::uint64_t>(m + 1000 * (all.rank() / world.size()));
-    const std::unique_ptr<jobs::OperandSource> values =
-        c.exact ? std::make_unique<test::WholeOperands>(problem, seed) : test::seeded_operands(problem, seed);
+    const auto values = c.values(problem, all, world);
     test::ProblemMemory memory(problem, *values, world.rank());
-    const auto operands =
-        memory.operands([&](std::int64_t rows) { return rows % c.parts == 0 ? c.parts : std::int64_t{1}; });
-    op->run(operands);
+    op->run(c.operands(memory));
     const Plan plan = choose_plan(problem, nominal_host_machine(), c.options);
     if (const std::string wrong = memory.judge(plan, c.exact); !wrong.empty())
       throw Error(ErrorCode::unsound, fmt::format("M = {}: {}", m, wrong));
@@ -94,8 +66,8 @@ TEST(RandomOperators, AreRightHoweverTheirDataLie) {
   Random random(test::seed_from_environment());
   int exact = 0, groups = 0, lists = 0, gathered = 0, apart = 0, less = 0, split = 0, by_columns = 0, ranks[9] = {};
   for (int i = 0; i < problems; ++i) {
-    const Case c = random_case(random);
-    SCOPED_TRACE(fmt::format("case {}: {}", i, text_of(c)));
+    const RandomOperator c = random_case(random);
+    SCOPED_TRACE(fmt::format("case {}: {}", i, test::describe(c)));
     ASSERT_EQ(run_threads(c.groups * c.problem.ranks, {.heap_bytes = 1 << 24, .wait_limit = 60},
                           [&](World& world) { return run_case(world, c); }),
               0);

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 
+import pytest
 import torch
 import torch.distributed._symmetric_memory as symmetric
 
 DEVICE = os.environ.get("IMBREX_TEST_DEVICE", "cpu")
+
+kills_a_rank = pytest.mark.skipif(
+    DEVICE == "cuda" and "CUDA_MPS_PIPE_DIRECTORY" in os.environ,
+    reason="what is killed under MPS may take the other ranks' work with it: to be run without",
+)
 
 
 def backend_of(rank: int) -> str:

@@ -106,3 +106,20 @@ class Pool:
                 process.kill()
             process.join()
         self.folder.cleanup()
+
+
+def expect_others_told(lose_a_rank: Callable[[], tuple[str, float]]) -> None:
+    """Rank 1 of a pool dies in `lose_a_rank`; the others give what they were told, and after how many seconds."""
+    from device_for_tests import DEVICE
+
+    pool = Pool()
+    try:
+        answers = pool.answers(lose_a_rank)
+        assert answers[1][0] == "failed"
+        for rank in (0, 2, 3):
+            kind, result = answers[rank]
+            assert kind == "done", result
+            text, seconds = result
+            assert "rank 1" in text and seconds < (8 if DEVICE == "cpu" else 25), (text, seconds)
+    finally:
+        pool.close()

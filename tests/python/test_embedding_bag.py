@@ -26,9 +26,9 @@ from bags_for_tests import (
     own_shards,
     part_of,
 )
-from device_for_tests import DEVICE, generator_of
+from device_for_tests import DEVICE, generator_of, kills_a_rank
 from groups_for_tests import group_of
-from pool import Pool
+from pool import expect_others_told
 from torch import Tensor, nn
 
 import imbrex
@@ -411,22 +411,9 @@ def lose_a_rank() -> tuple[str, float]:
     return str(caught.value), time.monotonic() - begin
 
 
-@pytest.mark.skipif(
-    DEVICE == "cuda" and "CUDA_MPS_PIPE_DIRECTORY" in os.environ,
-    reason="what is killed under MPS may take the other ranks' work with it: to be run without",
-)
+@kills_a_rank
 def test_a_killed_rank():
-    pool = Pool()
-    try:
-        answers = pool.answers(lose_a_rank)
-        assert answers[1][0] == "failed"
-        for rank in (0, 2, 3):
-            kind, result = answers[rank]
-            assert kind == "done", result
-            text, seconds = result
-            assert "rank 1" in text and seconds < (8 if DEVICE == "cpu" else 25), (text, seconds)
-    finally:
-        pool.close()
+    expect_others_told(lose_a_rank)
 
 
 def ended() -> None:

@@ -15,9 +15,9 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
-from device_for_tests import DEVICE
+from device_for_tests import DEVICE, kills_a_rank
 from groups_for_tests import group_of
-from pool import Pool
+from pool import Pool, expect_others_told
 
 import imbrex
 import imbrex.torch as it
@@ -164,23 +164,10 @@ def lose_a_rank() -> tuple[str, float]:
     return str(caught.value), time.monotonic() - begin
 
 
-@pytest.mark.skipif(
-    DEVICE == "cuda" and "CUDA_MPS_PIPE_DIRECTORY" in os.environ,
-    reason="what is killed under MPS may take the other ranks' work with it: to be run without",
-)
+@kills_a_rank
 def test_a_killed_rank():
     """The others end within a few seconds, and name it."""
-    pool = Pool()
-    try:
-        answers = pool.answers(lose_a_rank)
-        assert answers[1][0] == "failed"
-        for rank in (0, 2, 3):
-            kind, result = answers[rank]
-            assert kind == "done", result
-            text, seconds = result
-            assert "rank 1" in text and seconds < (8 if DEVICE == "cpu" else 25), (text, seconds)
-    finally:
-        pool.close()
+    expect_others_told(lose_a_rank)
 
 
 @pytest.mark.parametrize("kind", ("all_reduce", "embedding"))
