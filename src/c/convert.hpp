@@ -103,19 +103,25 @@ auto converted(World& world, Convert&& convert) {
 /// As write_structure.
 void write_layout(imbrex_packed_layout* to, const PackedLayout& layout);
 
-/// A call with operands of C. A refusal here counts as the operator's own.
-template <typename Call>
-void call(runtime::Calls& calls, const imbrex_operand* operands, std::size_t count, Call&& run,
-          std::size_t most = CallOperands::few) {
+/// A call with operands of C, at most `most`. Where they cannot be converted, `refuse` gets the error.
+template <typename Refuse, typename Call>
+void call_or(Refuse&& refuse, const imbrex_operand* operands, std::size_t count, std::size_t most, Call&& run) {
   const CallOperands given = [&] {
     try {
       return CallOperands(operands, count, most);
     } catch (const Error& error) {
-      calls.refuse(error);
+      refuse(error);
       throw;
     }
   }();
   run(Operands(given.list()));
+}
+
+/// The same; a refusal here counts as the operator's own.
+template <typename Call>
+void call(runtime::Calls& calls, const imbrex_operand* operands, std::size_t count, Call&& run) {
+  call_or([&](const Error& error) { calls.refuse(error); }, operands, count, CallOperands::few,
+          std::forward<Call>(run));
 }
 
 }  // namespace imbrex::c

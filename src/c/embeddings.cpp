@@ -96,15 +96,7 @@ template <typename Call>
 void call_embedding(EmbeddingObject& object, const imbrex_operand* operands, std::size_t count, Call&& run) {
   // Rows and states of all shards, and what else there is.
   const std::size_t most = std::max(object.names[0].size(), object.names[1].size()) + CallOperands::few;
-  const CallOperands given = [&] {
-    try {
-      return CallOperands(operands, count, most);
-    } catch (const Error& error) {
-      refuse(object, error);
-      throw;
-    }
-  }();
-  run(Operands(given.list()));
+  call_or([&](const Error& error) { refuse(object, error); }, operands, count, most, std::forward<Call>(run));
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 
 #include <fmt/format.h>
 
@@ -11,11 +10,9 @@
 #include "execute/cuda/embedding/blank_tables.hpp"
 #include "execute/layout.hpp"
 #include "runtime/agreement.hpp"
-#include "runtime/cuda/await_stream.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/fault_text.hpp"
-#include "runtime/failure.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -39,17 +36,14 @@ LookUpExecution::Layout LookUpExecution::layout_of(const Problem& problem) {
 
 LookUpExecution::LookUpExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults,
                                  int device, const Plan& plan, const CudaOptions& options)
-    : StreamExecution(calls, options.timeline),
-      world_(world),
+    : KernelExecution(world, calls, device, options.timeline),
       heap_(heap),
-      device_(device),
       problem_(plan.problem),
       slices_(look_up_plan(plan)),
       options_(options),
       own_(problem_.tables, world.rank()),
       layout_(layout_of(problem_)),
-      epoch_(options.testing.first_epoch),
-      exceptions_(std::uncaught_exceptions()) {
+      epoch_(options.testing.first_epoch) {
   for (int rank = 0; rank < problem_.ranks; ++rank)
     if (rank != world.rank() && problem::OwnShards(problem_.tables, rank).count() > 0) ++lookers_;
   // What one rank's tables do not let it have, all refuse, before anything else is taken.
@@ -58,7 +52,8 @@ LookUpExecution::LookUpExecution(World& world, runtime::CudaHeap& heap, StreamCa
     return runtime::Terms("a lookup");
   });
   offset_ = heap.allocate_or_grow(world, layout_.all);
-  fault_ = faults.take();
+  own_fault_ = faults.take();
+  fault_ = own_fault_.get();
   IMBREX_CUDA_TRY(load_ends());
   IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&main_, cudaStreamNonBlocking));
   set_group();
@@ -68,13 +63,7 @@ LookUpExecution::LookUpExecution(World& world, runtime::CudaHeap& heap, StreamCa
 
 LookUpExecution::~LookUpExecution() {
   cudaSetDevice(device_);
-  try {
-    calls().drain();
-    cudaDeviceSynchronize();
-    // Behind an exception, this rank is the first to know that it ends.
-    if (std::uncaught_exceptions() == exceptions_) world_.barrier();
-  } catch (const std::exception&) {  // the world failed, and nobody writes any more
-  }
+  end_with_peers();
   retire();
   if (main_ != nullptr) cudaStreamDestroy(main_);
   heap_.release(offset_);
@@ -86,7 +75,7 @@ void LookUpExecution::set_group() {
   g.states = at(0, 0);
   g.stride = heap_.handle().stride;
   g.limit_ns = static_cast<std::uint64_t>(world_.options().wait_limit * 1e9);
-  g.fault = runtime::FaultPool::on_device(fault_.get());
+  g.fault = runtime::FaultPool::on_device(fault_);
   g.rank = static_cast<std::uint32_t>(world_.rank());
   g.ranks = static_cast<std::uint32_t>(world_.size());
   g.readers = 1;
@@ -184,38 +173,6 @@ std::int64_t LookUpExecution::take_misfits(Misfits misfits) {
   return look_up_ != nullptr && bags_.batch > 0 ? look_up_->findings(bags_, main_, misfits) : 0;
 }
 
-void LookUpExecution::await(cudaStream_t stream) {
-  IMBREX_CUDA_TRY(cudaSetDevice(device_));
-  const cudaError_t status = runtime::await_stream(stream, [&] {
-    look();
-    calls().look();
-  });
-  if (status != cudaSuccess) {
-    dead_ = true;
-    runtime::fail(world_, fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status)));
-  }
-  if (runtime::is_faulty(*fault_) || fault_->abort != 0) throw_fault();
-}
-
-// Tells the other ranks of a wait of this one that passed its limit; where the world has failed, ends this rank's
-// waits, whose posts may not come.
-void LookUpExecution::look() noexcept {
-  try {
-    world_.throw_if_failed();
-    if (fault_->state == device::Fault::clear || dead_) return;
-    world_.fail(fault_message());
-    world_.throw_if_failed();
-  } catch (const std::exception&) {
-    fault_->abort = 1;
-  }
-}
-
-void LookUpExecution::expect_sound() {
-  if (runtime::is_faulty(*fault_)) throw_fault();
-  world_.throw_if_failed();
-  IMBREX_EXPECTS(!dead_, "this execution failed before");
-}
-
 std::string LookUpExecution::fault_message() const {
   const device::Fault& f = *fault_;
   const std::string who = fmt::format("rank {}, lookup,", world_.rank());
@@ -225,12 +182,6 @@ std::string LookUpExecution::fault_message() const {
   if (f.kind == static_cast<std::uint32_t>(LookUpFault::arrived))
     return runtime::fault_text(f, who, limit, fmt::format("for slice {} in epoch {}", place, epoch), "posts");
   return runtime::fault_text(f, who, limit, fmt::format("for rank {} to enter epoch {}", place, epoch));
-}
-
-void LookUpExecution::throw_fault() {
-  dead_ = true;
-  if (fault_->state != device::Fault::clear) runtime::fail(world_, fault_message());
-  runtime::fail_as_told(world_);
 }
 
 }  // namespace imbrex::cuda

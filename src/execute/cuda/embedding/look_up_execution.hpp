@@ -16,7 +16,7 @@
 #include "execute/cuda/embedding/ends.hpp"
 #include "execute/cuda/embedding/look_up_plan.hpp"
 #include "execute/cuda/embedding/misfits.hpp"
-#include "execute/cuda/lanes/stream_execution.hpp"
+#include "execute/cuda/lanes/kernel_execution.hpp"
 #include "plan/bags.hpp"
 #include "problem/embedding.hpp"
 #include "runtime/cuda/cuda_heap.hpp"
@@ -24,14 +24,13 @@
 
 namespace imbrex::cuda {
 
-class LookUpExecution final : public StreamExecution, public FindsMisfits {
+class LookUpExecution final : public KernelExecution, public FindsMisfits {
  public:
   /// Collective. The device is selected; `heap`, `calls` and `faults` outlive the execution.
   LookUpExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults, int device,
                   const Plan& plan, const CudaOptions& options);
   ~LookUpExecution() override;
 
-  void look() noexcept override;
   cudaStream_t stream() const override { return main_; }
   std::string_view kernel_name() const override { return "look_up"; }
 
@@ -44,8 +43,6 @@ class LookUpExecution final : public StreamExecution, public FindsMisfits {
   };
 
   void launch(const Addresses& operands, cudaStream_t stream, Call call) override;
-  void await(cudaStream_t stream) override;
-  void expect_sound() override;
   std::vector<Span> spans() override { return {}; }
 
   static Layout layout_of(const Problem& problem);
@@ -54,12 +51,9 @@ class LookUpExecution final : public StreamExecution, public FindsMisfits {
   std::byte* at(int rank, std::size_t offset) const { return heap_.handle().at(rank, offset_ + offset); }
   void set_group();
   void start_words();
-  std::string fault_message() const;
-  [[noreturn]] void throw_fault();
+  std::string fault_message() const override;
 
-  World& world_;
   runtime::CudaHeap& heap_;
-  int device_;
   const Problem problem_;
   const LookUpPlan slices_;
   CudaOptions options_;
@@ -67,14 +61,13 @@ class LookUpExecution final : public StreamExecution, public FindsMisfits {
   std::uint32_t lookers_ = 0;  // peers that have tables
   Layout layout_;
   std::size_t offset_ = 0;  // in the heap
-  runtime::FaultPool::Owner fault_;
+  runtime::FaultPool::Owner own_fault_;
   EndsArgs ends_{};
   std::unique_ptr<embedding::CudaLookUp> look_up_;  // null without tables
   std::vector<embedding::Table> bound_;             // those of the last call
   embedding::Bags bags_{};                          // likewise
   std::uint64_t epoch_;
-  int exceptions_;  // in flight when it was made
-  bool dead_ = false, captured_ = false;
+  bool captured_ = false;
   cudaStream_t main_ = nullptr;
 };
 

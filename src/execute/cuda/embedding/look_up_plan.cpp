@@ -8,15 +8,11 @@
 #include "base/ceil_div.hpp"
 #include "base/check.hpp"
 #include "base/narrow.hpp"
+#include "embedding/cuda/look_up_args.hpp"
 #include "plan/bags.hpp"
 #include "problem/embedding.hpp"
 
 namespace imbrex::cuda {
-namespace {
-
-constexpr std::int64_t most_slices = 64;
-
-}  // namespace
 
 std::string refusal_of_bags(const Plan& plan, int rank, const Block& block) {
   const problem::OwnShards own(plan.problem.tables, rank);
@@ -43,9 +39,9 @@ LookUpPlan look_up_plan(const Plan& plan) {
                  "of {} rows; these are others",
                  knobs.tile_m);
   const std::int64_t slices = base::ceil_div(part, knobs.tile_m);
-  IMBREX_EXPECTS(slices <= most_slices,
+  IMBREX_EXPECTS(slices <= std::int64_t{embedding::most_slices},
                  "knob tile_m = {}: {} blocks of each rank's {} rows; the kernel of lookups takes up to {}",
-                 knobs.tile_m, slices, part, most_slices);
+                 knobs.tile_m, slices, part, embedding::most_slices);
   return {std::min(knobs.tile_m, part), base::narrow<std::int32_t>(slices, "slices")};
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <utility>
 
 #include "execute/cuda/lanes/cuda_pool.hpp"
@@ -12,12 +11,10 @@
 #include "plan/builder.hpp"
 #include "plan/problem.hpp"
 #include "runtime/agreement.hpp"
-#include "runtime/cuda/await_stream.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/fault_text.hpp"
 #include "runtime/cuda/gpu_clock.hpp"
-#include "runtime/failure.hpp"
 
 namespace imbrex::cuda {
 namespace {
@@ -37,10 +34,8 @@ std::size_t bytes_of(const std::vector<T>& v) {
 CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, int device,
                              std::unique_ptr<plan::TaskStream> tasks, Surveyed surveyed, const CudaOptions& options,
                              const Beside& beside)
-    : StreamExecution(calls, options.timeline),
-      world_(world),
+    : KernelExecution(world, calls, device, options.timeline),
       heap_(heap),
-      device_(device),
       tasks_(std::move(tasks)),
       plan_(tasks_->frame()),
       options_(options),
@@ -48,7 +43,6 @@ CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls&
       layout_(std::move(surveyed.layout)),
       survey_(std::move(surveyed.tables)),
       own_epoch_(options.testing.first_epoch),
-      exceptions_(std::uncaught_exceptions()),
       out_rows_(execute::rows_of(plan_.problem, plan_.buffers[plan::buffer_out], plan::buffer_out)) {}
 
 CudaExecution::CudaExecution(World& world, runtime::CudaHeap& heap, StreamCalls& calls, runtime::FaultPool& faults,
@@ -106,13 +100,7 @@ CudaExecution::~CudaExecution() {
     pool_->leave(*this, pools_memory_);
     return;
   }
-  try {
-    calls().drain();
-    cudaDeviceSynchronize();
-    // Behind an exception, this rank is the first to know that it ends.
-    if (std::uncaught_exceptions() == exceptions_) world_.barrier();
-  } catch (const std::exception&) {  // the world failed, and nobody reads any more
-  }
+  end_with_peers();
   retire();
   for (cudaStream_t stream : {main_, copies_})
     if (stream != nullptr) cudaStreamDestroy(stream);
@@ -386,32 +374,6 @@ void CudaExecution::launch(const Addresses& operands, cudaStream_t stream, Call 
   *epoch_ += skipping_ ? 2 : 1;
 }
 
-void CudaExecution::await(cudaStream_t stream) {
-  IMBREX_CUDA_TRY(cudaSetDevice(device_));
-  const cudaError_t status = runtime::await_stream(stream, [&] {
-    look();
-    calls().look();
-  });
-  if (status != cudaSuccess) {
-    dead_ = true;
-    runtime::fail(world_, fmt::format("rank {}: the GPU reports: {}", world_.rank(), cudaGetErrorString(status)));
-  }
-  if (faulty() || fault_->abort != 0) throw_fault();
-}
-
-// Tells the other ranks of a wait of this one that passed its limit; where the world has failed, ends this rank's
-// waits, whose posts may not come.
-void CudaExecution::look() noexcept {
-  try {
-    world_.throw_if_failed();
-    if (fault_->state == device::Fault::clear || dead_) return;
-    world_.fail(fault_message());
-    world_.throw_if_failed();
-  } catch (const std::exception&) {
-    fault_->abort = 1;
-  }
-}
-
 std::vector<Span> CudaExecution::spans() {
   std::vector<TaskTimes> times(table_.tasks.size());
   IMBREX_CUDA_TRY(cudaMemcpy(times.data(), times_, times.size() * sizeof(TaskTimes), cudaMemcpyDeviceToHost));
@@ -426,12 +388,6 @@ std::vector<Span> CudaExecution::spans() {
                      copied[i].begin, copied[i].end});
   }
   return spans;
-}
-
-void CudaExecution::expect_sound() {
-  if (faulty()) throw_fault();
-  world_.throw_if_failed();
-  IMBREX_EXPECTS(!dead_, "this execution failed before");
 }
 
 std::string CudaExecution::fault_message() const {
@@ -452,12 +408,6 @@ std::string CudaExecution::fault_message() const {
 // Plans that take turns have one record of failure.
 const CudaExecution& CudaExecution::of_fault() const {
   return pool_ != nullptr ? pool_->execution(fault_->place[3]) : *this;
-}
-
-void CudaExecution::throw_fault() {
-  dead_ = true;
-  if (fault_->state != device::Fault::clear) runtime::fail(world_, fault_message());
-  runtime::fail_as_told(world_);
 }
 
 }  // namespace imbrex::cuda

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "execute/cuda/lanes/epoch.hpp"
-#include "execute/cuda/lanes/stream_execution.hpp"
+#include "execute/cuda/lanes/kernel_execution.hpp"
 #include "execute/cuda/products/gemm.hpp"
 #include "execute/cuda/tables/translate.hpp"
 #include "execute/cuda/times/step_times.hpp"
@@ -26,7 +26,7 @@ struct Beside {
   int strays = 0;  ///< blocks that may have started before the kernel's, each where one of those should stand
 };
 
-class CudaExecution final : public StreamExecution {
+class CudaExecution final : public KernelExecution {
  public:
   /// Collective. The device is selected; `heap`, `calls` and `faults` outlive the execution. `memory` is for the
   /// tables; what is no longer needed of it comes back.
@@ -41,7 +41,6 @@ class CudaExecution final : public StreamExecution {
   /// One of a pool: nothing of it is under way any more.
   ~CudaExecution() override;
 
-  void look() noexcept override;
   cudaStream_t stream() const override { return main_; }
   std::string_view kernel_name() const override { return kernel_->name; }
 
@@ -60,8 +59,6 @@ class CudaExecution final : public StreamExecution {
                 const Beside& beside = {});
 
   void launch(const Addresses& operands, cudaStream_t stream, Call call) override;
-  void await(cudaStream_t stream) override;
-  void expect_sound() override;
   std::vector<Span> spans() override;
 
   void agree_on_kernel(TableMemory& memory);
@@ -75,9 +72,7 @@ class CudaExecution final : public StreamExecution {
   void set_operands(const Addresses& operands);
   void copy(std::size_t step, const Addresses& operands, std::uint64_t copy_index, cudaStream_t stream);
   std::uint32_t blocks() const { return static_cast<std::uint32_t>(workers_ * kernel_->shape.cluster); }
-  bool faulty() const { return runtime::is_faulty(*fault_); }
-  std::string fault_message() const;
-  [[noreturn]] void throw_fault();
+  std::string fault_message() const override;
   const CudaExecution& of_fault() const;
   std::byte* heap_at(std::size_t offset) const { return heap_.handle().at(world_.rank(), offset_ + offset); }
   std::byte* staged_out() const;
@@ -93,9 +88,7 @@ class CudaExecution final : public StreamExecution {
     std::size_t offset;
   };
 
-  World& world_;
   runtime::CudaHeap& heap_;
-  int device_;
   std::unique_ptr<plan::TaskStream> tasks_;
   const Plan& plan_;  // their frame, with tasks only where they are stored
   CudaOptions options_;
@@ -116,14 +109,12 @@ class CudaExecution final : public StreamExecution {
   std::byte* times_ = nullptr;             // of the table's tasks, behind it, where a timeline is wanted
   double to_host_ = 0;                     // from the GPU's clock to the host's, likewise
   std::unique_ptr<StepTimes> copy_times_;  // likewise
-  runtime::FaultPool::Owner own_fault_;
-  device::Fault* fault_ = nullptr;  // its own, or the pool's
+  runtime::FaultPool::Owner own_fault_;    // null: the fault is the pool's
   GemmArgs args_{};
   TensorMaps maps_;
   RawMemory signal_posts_;
   SkipArgs skip_{};
-  int exceptions_;  // in flight when the execution was made
-  bool dead_ = false, captured_ = false;
+  bool captured_ = false;
   bool skipping_ = false;  // every other epoch is skipped; see epoch.hpp
   execute::Rows out_rows_;
   bool copy_out_ = false;  // peers write the output, and the caller's is out of their reach, or has gaps
