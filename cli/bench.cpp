@@ -8,7 +8,7 @@
 
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
-#include "tuning.hpp"
+#include "tune/tuning.hpp"
 
 namespace imbrex::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "tuning.hpp"
+#include "tune/tuning.hpp"
 
 #include <cmath>
 #include <ctime>

@@ -1,5 +1,5 @@
 // imbrex tune --products: which of cuBLASLt's suggestions multiplies fastest.
-#include "tuning.hpp"
+#include "tune/tuning.hpp"
 
 namespace imbrex::cli {
 namespace {

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "imbrex/error.hpp"
-#include "tuning.hpp"
+#include "tune/tuning.hpp"
 
 namespace imbrex::cli {
 namespace {
