@@ -182,6 +182,13 @@ struct Grid {
   bool resident = true;            ///< blocks wait, for peers or each other: refused unless all fit on the GPU at once
 };
 
+// Sources of CUDA and of C++ in one program have launches of their own, where kernels take the same parameters.
+#if defined(__CUDACC__)
+inline namespace cuda_source {
+#else
+inline namespace cpp_source {
+#endif
+
 /// Queues a kernel on the heap's GPU; on the CPU runs it. `kernel` is an IMBREX_KERNEL of this source. Throws
 /// Error(invalid_input) where kernel and heap are not of one kind, or the grid is empty or does not fit on the GPU;
 /// Error(runtime_failure) naming what CUDA refused.
@@ -228,5 +235,7 @@ void launch(Heap& heap, const Grid& grid, void (*kernel)(Parameters...), Argumen
   heap.run_blocks(grid.blocks, [&] { kernel(arguments...); });
 #endif
 }
+
+}  // inline namespace cuda_source, or cpp_source
 
 }  // namespace imbrex::shmem
