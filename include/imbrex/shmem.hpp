@@ -144,9 +144,9 @@ class Heap {
 
   // For launch() below.
 
-  /// Runs `block` in so many host threads, as blocks 0, 1, ... of a grid; returns when all have. Throws as check does,
-  /// or what the first of them threw.
-  void run_blocks(std::uint32_t blocks, const std::function<void()>& block);
+  /// Runs `block`, with 0, 1, ..., in so many host threads; returns when all have. Throws as check does, or what the
+  /// first of them threw.
+  void run_blocks(std::uint32_t blocks, const std::function<void(std::uint32_t)>& block);
   /// Those of the GPU that this PE may fill with blocks that wait.
   int multiprocessors() const;
 
@@ -185,8 +185,11 @@ struct Grid {
 // Sources of CUDA and of C++ in one program have launches of their own, where kernels take the same parameters.
 #if defined(__CUDACC__)
 inline namespace cuda_source {
+/// Where the kernels of this source run, for HeapOptions.
+inline constexpr Device kernel_device = Device::cuda;
 #else
 inline namespace cpp_source {
+inline constexpr Device kernel_device = Device::cpu;
 #endif
 
 /// Queues a kernel on the heap's GPU; on the CPU runs it. `kernel` is an IMBREX_KERNEL of this source. Throws
@@ -232,7 +235,12 @@ void launch(Heap& heap, const Grid& grid, void (*kernel)(Parameters...), Argumen
       values);
 #else
   if (heap.device() != Device::cpu) refuse(ErrorCode::invalid_input, "a kernel for the CPU, and a heap on GPUs");
-  heap.run_blocks(grid.blocks, [&] { kernel(arguments...); });
+  // NOTE: here, since a program and the library it is linked with may each have a host_block.
+  heap.run_blocks(grid.blocks, [&](std::uint32_t index) {
+    host_block = {index, grid.blocks};
+    kernel(arguments...);
+    host_block = {};
+  });
 #endif
 }
 

@@ -172,18 +172,16 @@ void Heap::finish(CudaStream stream) {
   parts_->control->check();
 }
 
-void Heap::run_blocks(std::uint32_t blocks, const std::function<void()>& block) {
+void Heap::run_blocks(std::uint32_t blocks, const std::function<void(std::uint32_t)>& block) {
   std::exception_ptr thrown;
   std::mutex lock;
   const auto run = [&](std::uint32_t index) {
-    host_block = {index, blocks};
     try {
-      block();
+      block(index);
     } catch (...) {
       const std::lock_guard guard(lock);
       if (!thrown) thrown = std::current_exception();
     }
-    host_block = {};
   };
   if (blocks == 1) {
     run(0);
