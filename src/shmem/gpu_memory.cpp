@@ -11,12 +11,16 @@ runtime::DeviceMemory view(const std::byte* data, std::size_t bytes) {
   return {bytes, std::shared_ptr<void>(const_cast<std::byte*>(data), [](void*) {})};
 }
 
-constexpr std::size_t own_bytes = sizeof(TeamStates) + (std::size_t{64} << 10);  // states, and what alignment takes
+// What the heap has: the caller's bytes, states and what alignment takes, in whole pages of a GPU.
+std::size_t all_bytes(const HeapOptions& options) {
+  constexpr std::size_t page = std::size_t{2} << 20;
+  return (options.bytes + sizeof(TeamStates) + (std::size_t{64} << 10) + page - 1) / page * page;
+}
 
 class GpuMemory final : public Memory {
  public:
   GpuMemory(World& world, const HeapOptions& options)
-      : memory_(world, {.bytes = options.bytes + own_bytes,
+      : memory_(world, {.bytes = all_bytes(options),
                         .ranks_per_gpu = runtime::ranks_per_gpu_of(world, options.ranks_per_gpu),
                         .pauses = options.pauses,
                         .max_pause = options.max_pause}),
@@ -27,7 +31,7 @@ class GpuMemory final : public Memory {
         1, [pe, limit](const device::Fault& fault) { return fault_words(fault, pe, limit); }, true);
     teams_ = static_cast<TeamStates*>(memory_.allocate(sizeof(TeamStates)));
     handle_.own = reinterpret_cast<std::byte*>(handle_.group.own);
-    handle_.bytes = options.bytes + own_bytes;
+    handle_.bytes = all_bytes(options);
     handle_.contexts = options.contexts;
   }
 

@@ -77,6 +77,8 @@ Heap::~Heap() {
   if (std::uncaught_exceptions() > parts_->exceptions) return;
   try {
     parts_->world.barrier();
+    parts_->control->give_back();
+    parts_->world.barrier();  // all have cleared their parts before a peer writes into what is allocated there next
   } catch (const Error&) {
     // The world has failed, and its next call says so.
   }

@@ -1,7 +1,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
-#include <map>
 #include <mutex>
 #include <thread>
 
@@ -72,11 +71,10 @@ class HostMemory final : public Memory {
     handle_.own = own + sizeof(device::State) + sizeof(TeamStates);
     handle_.bytes = bytes;
     handle_.contexts = options.contexts;
-    world.barrier();  // nobody is released into what others still have
+    world.barrier();  // peers' parts are there
   }
 
-  // The heap's destructor has waited for all PEs, or the world has failed.
-  ~HostMemory() override { world_.heap().release(offset_); }
+  void give_back() override { world_.heap().release(offset_); }
 
   Device device() const override { return Device::cpu; }
   const Handle& handle() const override { return handle_; }

@@ -29,6 +29,10 @@ class Memory {
   /// Collective: all PEs and their GPUs are done with it, before and behind.
   virtual void release(std::byte* own) = 0;
 
+  /// By the heap's destructor, when all PEs are there: all of it. Without this it stays taken as long as the world
+  /// lives, because peers may still be at work in it.
+  virtual void give_back() {}
+
   /// Copies from and to any PE's memory, as this PE reaches it.
   virtual void write(std::byte* there, const void* here, std::size_t bytes) = 0;
   virtual void read(void* here, const std::byte* there, std::size_t bytes) = 0;

@@ -27,14 +27,14 @@ template <typename Transport, ThreadGroup G>
 IMBREX_DEVICE void tell(Context<Transport>& context, const Team& team, std::uint64_t call, std::uint32_t first,
                         std::uint32_t end, const G& group) {
   group.sync();
-  for (auto member = static_cast<std::uint32_t>(first + group.thread_rank()); member < end;
-       member += static_cast<std::uint32_t>(group.size())) {
-    const std::uint32_t pe = team.pe(member);
-    const bool aborted = device::load_relaxed(&context.handle().group.own->abort) != 0;
-    context.transport().fence(context.handle(), pe);
-    if (!aborted)
-      context.transport().signal(context.handle(), &team.state->arrived[team.me], call, SignalOperation::set, pe);
-  }
+  auto member = static_cast<std::uint32_t>(first + group.thread_rank());
+  if (member >= end) return;
+  const bool aborted = device::load_relaxed(&context.handle().group.own->abort) != 0;  // comes beside the fence
+  context.transport().fence(context.handle(), all_pes);
+  if (aborted) return;
+  for (; member < end; member += static_cast<std::uint32_t>(group.size()))
+    context.transport().signal(context.handle(), &team.state->arrived[team.me], call, SignalOperation::set,
+                               team.pe(member));
 }
 
 /// Until members `first`, ... below `end` have told of the call.

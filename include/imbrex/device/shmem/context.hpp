@@ -10,7 +10,8 @@
 // saw is visible behind it, to all threads of the group.
 //
 // Failure. A wait that passes the world's limit, or that ends because another PE's did, returns false, and so does
-// every wait behind it: the kernel is to end and store nothing more to peers. The host says what was waited for.
+// every one behind it that finds nothing there: the kernel is to end and store nothing more to peers. The host says
+// what was waited for.
 #pragma once
 
 #include "imbrex/device/shmem/group.hpp"
@@ -21,7 +22,6 @@
 namespace imbrex::shmem {
 
 inline constexpr std::uint32_t all_pes = 0xffffffffu;
-inline constexpr std::uint64_t none = ~std::uint64_t{0};  ///< what calls return that found or waited for nothing
 
 template <typename Transport = LoadStore>
 class Context {
@@ -31,7 +31,7 @@ class Context {
   IMBREX_DEVICE explicit Context(const Handle& handle, std::uint32_t number = block_index())
       : handle_(handle), open_(transport_.open(handle, number)) {
     if (!open_)
-      device::give_up(handle.group, [&](device::Fault& fault) {
+      give_up(handle_, [&](device::Fault& fault) {
         describe(fault, FaultKind::context, block_index(), handle.pe(), 0, handle.contexts, number);
       });
   }
@@ -39,8 +39,8 @@ class Context {
   /// Whether the context could be made. Else all waits of all PEs have been ended, and it is not to be used.
   IMBREX_DEVICE explicit operator bool() const { return open_; }
 
-  IMBREX_DEVICE std::uint32_t pe() const { return handle_.pe(); }
-  IMBREX_DEVICE std::uint32_t pes() const { return handle_.pes(); }
+  IMBREX_DEVICE std::uint32_t pe() const { return words::here(handle_.pe()); }
+  IMBREX_DEVICE std::uint32_t pes() const { return words::here(handle_.pes()); }
   IMBREX_DEVICE const Handle& handle() const { return handle_; }
   IMBREX_DEVICE Transport& transport() { return transport_; }
 
@@ -55,26 +55,26 @@ class Context {
   /// `count` elements. The source may be written again when the call has returned.
   template <Scalar T, ThreadGroup G = Thread>
   IMBREX_DEVICE void put(T* to, const T* from, std::uint64_t count, std::uint32_t pe, const G& group = {}) {
-    put_nbi(to, from, count, pe, group);
+    if (checked(to, count, pe)) transport_.put(handle_, to, from, count, pe, group);
     group.sync();
   }
 
   /// The source is to stay until a quiet.
   template <Scalar T, ThreadGroup G = Thread>
   IMBREX_DEVICE void put_nbi(T* to, const T* from, std::uint64_t count, std::uint32_t pe, const G& group = {}) {
-    if (checked(to, count, pe)) transport_.put(handle_, to, from, count, pe, group);
+    if (checked(to, count, pe)) transport_.put_nbi(handle_, to, from, count, pe, group);
   }
 
   template <Scalar T, ThreadGroup G = Thread>
   IMBREX_DEVICE void get(T* to, const T* from, std::uint64_t count, std::uint32_t pe, const G& group = {}) {
-    get_nbi(to, from, count, pe, group);
+    if (checked(from, count, pe)) transport_.get(handle_, to, from, count, pe, group);
     group.sync();
   }
 
   /// The data is there behind a quiet.
   template <Scalar T, ThreadGroup G = Thread>
   IMBREX_DEVICE void get_nbi(T* to, const T* from, std::uint64_t count, std::uint32_t pe, const G& group = {}) {
-    if (checked(from, count, pe)) transport_.get(handle_, to, from, count, pe, group);
+    if (checked(from, count, pe)) transport_.get_nbi(handle_, to, from, count, pe, group);
   }
 
   /// One element.
@@ -111,8 +111,8 @@ class Context {
   template <Scalar T, ThreadGroup G = Thread>
   IMBREX_DEVICE void put_signal(T* to, const T* from, std::uint64_t count, Signal* signal, Signal value,
                                 SignalOperation operation, std::uint32_t pe, const G& group = {}) {
-    put_signal_nbi(to, from, count, signal, value, operation, pe, group);
-    group.sync();
+    put(to, from, count, pe, group);
+    if (is_leader(group)) fence_and_signal(signal, value, operation, pe);
   }
   template <Scalar T, ThreadGroup G = Thread>
   IMBREX_DEVICE void put_signal_nbi(T* to, const T* from, std::uint64_t count, Signal* signal, Signal value,
@@ -152,6 +152,7 @@ class Context {
 
   template <Integer T>
   IMBREX_DEVICE bool test(const T* variable, Compare compare, std::type_identity_t<T> value) {
+    if (!checked(variable, 1, handle_.pe())) return false;
     transport_.progress(handle_);
     return holds(words::load_acquire(variable), compare, value);
   }
@@ -163,16 +164,19 @@ class Context {
     bool failed = false;
     if (is_leader(group)) {
       T seen{};
-      failed = !wait(FaultKind::wait, handle_.pe(), variable, value, seen,
-                     [&] { return holds(seen = words::load_acquire(variable), compare, value); });
+      failed = !wait_and_see(variable, compare, value, seen);
     }
     return !any_of(group, failed);
   }
 
-  /// The same for a signal; `seen` gets what it was when the wait ended.
+  /// The same for a signal.
   template <ThreadGroup G = Thread>
   IMBREX_DEVICE bool signal_wait_until(const Signal* signal, Compare compare, Signal value, const G& group = {}) {
     return wait_until(signal, compare, value, group);
+  }
+  /// By one thread. `seen` gets what the signal was when the wait ended.
+  IMBREX_DEVICE bool signal_wait_until(const Signal* signal, Compare compare, Signal value, Signal& seen) {
+    return wait_and_see(signal, compare, value, seen);
   }
 
   /// Until the packet's signal is what is wanted. `value` is the one that came with it.
@@ -180,11 +184,12 @@ class Context {
   IMBREX_DEVICE bool wait_packet(const Packet<T>* packet, Compare compare, Signal signal, T& value) {
     words::Pair pair{};
     Signal seen = 0;
-    const bool well = wait(FaultKind::wait, handle_.pe(), &packet->signal, signal, seen, [&] {
+    const auto met = [&] {
       pair = words::load_pair(packet);
-      seen = pair.second;
-      return holds(pair.second, compare, signal);
-    });
+      return holds(seen = pair.second, compare, signal);
+    };
+    const bool well =
+        checked(packet, 1, handle_.pe()) && wait(FaultKind::wait, handle_.pe(), &packet->signal, signal, seen, met);
     if (well) value = words::cast<T>(static_cast<words::BitsOf<T>>(pair.first));
     return well;
   }
@@ -368,22 +373,27 @@ class Context {
     return reinterpret_cast<std::uint64_t>(address) - reinterpret_cast<std::uint64_t>(handle_.own);
   }
 
-  IMBREX_DEVICE static std::uint64_t span(std::uint64_t count, std::uint64_t stride) {
-    return count == 0 ? 0 : (count - 1) * stride + 1;
+  template <Integer T>
+  IMBREX_DEVICE bool wait_and_see(const T* variable, Compare compare, T value, T& seen) {
+    return checked(variable, 1, handle_.pe()) && wait(FaultKind::wait, handle_.pe(), variable, value, seen, [&] {
+             return holds(seen = words::load_acquire(variable), compare, value);
+           });
   }
 
-  /// In builds with IMBREX_SHMEM_CHECK: whether the PE is one and the elements lie in the heap; else the fault ends all
-  /// waits of all PEs, and the call does nothing.
+  /// In builds with IMBREX_SHMEM_CHECK: whether the PE is one and the elements, if there are any, lie in the heap; else
+  /// the fault ends all waits of all PEs, and the call does nothing.
   template <typename T>
   IMBREX_DEVICE bool checked([[maybe_unused]] const T* first, [[maybe_unused]] std::uint64_t count,
                              [[maybe_unused]] std::uint32_t pe) const {
 #if defined(IMBREX_SHMEM_CHECK)
     const std::uint64_t offset = offset_of(first);
     const bool known = pe < handle_.pes();
-    if (known && offset <= handle_.bytes && count <= (handle_.bytes - offset) / sizeof(T)) return true;
-    device::give_up(handle_.group, [&](device::Fault& fault) {
+    if (known && (count == 0 || (offset <= handle_.bytes && count <= (handle_.bytes - offset) / sizeof(T))))
+      return true;
+    give_up(handle_, [&](device::Fault& fault) {
       if (known)
-        describe(fault, FaultKind::address, block_index(), pe, offset, count * sizeof(T), 0);
+        describe(fault, FaultKind::address, block_index(), pe, offset,
+                 count < none / sizeof(T) ? count * sizeof(T) : none, 0);
       else
         describe(fault, FaultKind::pe, block_index(), pe, offset, handle_.pes(), pe);
     });
@@ -408,7 +418,7 @@ class Context {
   IMBREX_DEVICE bool test_each(const T* variables, std::uint64_t count, const int* status, Compare compare,
                                Value&& value) {
     for (std::uint64_t i = 0; i < count; ++i)
-      if ((status == nullptr || status[i] == 0) && !test(variables + i, compare, value(i))) return false;
+      if (!is_left_out(status, i) && !test(variables + i, compare, value(i))) return false;
     return true;
   }
 
@@ -417,7 +427,7 @@ class Context {
                                const G& group, Value&& value) {
     bool well = true;
     for (std::uint64_t i = group.thread_rank(); well && i < count; i += group.size())
-      if (status == nullptr || status[i] == 0) well = wait_until(variables + i, compare, value(i));
+      if (!is_left_out(status, i)) well = wait_until(variables + i, compare, value(i));
     return !any_of(group, !well);
   }
 
@@ -425,7 +435,7 @@ class Context {
   IMBREX_DEVICE std::uint64_t find(const T* variables, std::uint64_t count, const int* status, Compare compare,
                                    Value&& value) {
     for (std::uint64_t i = 0; i < count; ++i)
-      if ((status == nullptr || status[i] == 0) && test(variables + i, compare, value(i))) return i;
+      if (!is_left_out(status, i) && test(variables + i, compare, value(i))) return i;
     return none;
   }
 
@@ -434,15 +444,8 @@ class Context {
                                       const int* status, Compare compare, Value&& value) {
     std::uint64_t found = 0;
     for (std::uint64_t i = 0; i < count; ++i)
-      if ((status == nullptr || status[i] == 0) && test(variables + i, compare, value(i))) indices[found++] = i;
+      if (!is_left_out(status, i) && test(variables + i, compare, value(i))) indices[found++] = i;
     return found;
-  }
-
-  /// The first that `status` does not leave out; `count` where it leaves out all.
-  IMBREX_DEVICE static std::uint64_t first_of(const int* status, std::uint64_t count) {
-    std::uint64_t i = 0;
-    while (i < count && status != nullptr && status[i] != 0) ++i;
-    return i;
   }
 
   template <Integer T, typename Value>

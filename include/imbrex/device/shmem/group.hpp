@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <type_traits>
 
 #include "imbrex/device/ordering.hpp"
 
@@ -25,7 +26,7 @@ struct Thread {
   IMBREX_DEVICE bool any(bool mine) const { return mine; }
 };
 
-/// The calling thread's warp, all of it. On the host one thread.
+/// The calling thread's warp, all 32 threads of it. On the host one thread.
 struct Warp {
 #if defined(__CUDA_ARCH__)
   __device__ __forceinline__ std::uint32_t thread_rank() const {
@@ -48,29 +49,44 @@ struct Warp {
 struct Block {
 #if defined(__CUDA_ARCH__)
   __device__ __forceinline__ std::uint32_t thread_rank() const {
-    return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    // NOTE: volatile, so that a call that is seldom made does not keep it in registers.
+    std::uint32_t x, y, z;
+    asm volatile("mov.u32 %0, %%tid.x;\n\tmov.u32 %1, %%tid.y;\n\tmov.u32 %2, %%tid.z;" : "=r"(x), "=r"(y), "=r"(z));
+    return x + blockDim.x * (y + blockDim.y * z);
   }
-  __device__ __forceinline__ std::uint32_t size() const { return blockDim.x * blockDim.y * blockDim.z; }
+  __device__ __forceinline__ std::uint32_t size() const {
+    std::uint32_t x, y, z;
+    asm volatile("mov.u32 %0, %%ntid.x;\n\tmov.u32 %1, %%ntid.y;\n\tmov.u32 %2, %%ntid.z;" : "=r"(x), "=r"(y), "=r"(z));
+    return x * y * z;
+  }
   __device__ __forceinline__ void sync() const { __syncthreads(); }
-  __device__ __forceinline__ bool any(bool mine) const { return __syncthreads_or(mine) != 0; }
 #else
   IMBREX_DEVICE std::uint32_t thread_rank() const { return 0; }
   IMBREX_DEVICE std::uint32_t size() const { return 1; }
   IMBREX_DEVICE void sync() const {}
-  IMBREX_DEVICE bool any(bool mine) const { return mine; }
 #endif
 };
 
-/// Whether one thread of the group says so; they meet.
+/// A group whose threads have more loads under way than two when they copy: more bytes a second by few threads, and
+/// more registers.
+template <ThreadGroup G, int lines = 8>
+struct Wide : G {
+  static constexpr int lines_in_flight = lines;
+};
+
+/// Whether one thread of the group says so; they meet, and what one has seen before, all see behind it.
 template <ThreadGroup G>
 IMBREX_DEVICE bool any_of(const G& group, bool mine) {
   if constexpr (requires { group.any(mine); }) {
-    return group.any(mine);
+    const bool one = group.any(mine);
+    group.sync();  // a vote orders no memory
+    return one;
   } else {
 #if defined(__CUDA_ARCH__)
-    // A thread block of cooperative_groups has no vote of its own.
+    // Blocks, also those of cooperative_groups, vote at a barrier.
     static_assert(
-        requires { group.group_index(); }, "this group of threads has no any(): it cannot wait together");
+        std::is_base_of_v<Block, G> || requires { group.group_index(); },
+        "this group of threads has no any(): it cannot wait together");
     return __syncthreads_or(mine) != 0;
 #else
     return mine;

@@ -7,6 +7,7 @@
 namespace imbrex::shmem {
 
 inline constexpr std::uint32_t max_pes = 64;
+inline constexpr std::uint64_t none = ~std::uint64_t{0};  ///< what calls return that found or waited for nothing
 
 /// One PE's view of the symmetric heap, by value into kernels. Made by shmem::Heap.
 struct Handle {
@@ -82,6 +83,32 @@ IMBREX_DEVICE void describe(device::Fault& fault, FaultKind kind, std::uint32_t 
   fault.expected = static_cast<std::uint32_t>(expected);
   fault.seen = static_cast<std::uint32_t>(seen);
   fault.epoch = (expected >> 32) << 32 | seen >> 32;
+}
+
+/// Ends all waits of all PEs. `where` as in device::give_up.
+template <typename Where>
+IMBREX_DEVICE void give_up(const Handle& handle, Where&& where) {
+  device::Group group = handle.group;
+  group.states = words::here(group.states);
+  device::give_up(group, where);
+}
+
+// ------------------------------------------------------------------------------------ what arguments come to
+
+/// Elements from the first to the last of `count`; more than any heap has where they are too many to count.
+IMBREX_DEVICE std::uint64_t span(std::uint64_t count, std::uint64_t stride) {
+  if (count == 0) return 0;
+  return stride != 0 && count - 1 > (none - 1) / stride ? none : (count - 1) * stride + 1;
+}
+
+/// Whether a wait for many variables does without this one.
+IMBREX_DEVICE bool is_left_out(const int* status, std::uint64_t i) { return status != nullptr && status[i] != 0; }
+
+/// The first that `status` does not leave out; `count` where it leaves out all.
+IMBREX_DEVICE std::uint64_t first_of(const int* status, std::uint64_t count) {
+  std::uint64_t i = 0;
+  while (i < count && is_left_out(status, i)) ++i;
+  return i;
 }
 
 }  // namespace imbrex::shmem

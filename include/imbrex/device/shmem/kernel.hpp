@@ -31,7 +31,11 @@ inline thread_local HostBlock host_block;
 /// The number of the calling thread's block, in the grid's order: x first.
 IMBREX_DEVICE std::uint32_t block_index() {
 #if defined(__CUDA_ARCH__)
-  return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  // NOTE: volatile, as in Block.
+  std::uint32_t x, y, z;
+  asm volatile("mov.u32 %0, %%ctaid.x;\n\tmov.u32 %1, %%ctaid.y;\n\tmov.u32 %2, %%ctaid.z;"
+               : "=r"(x), "=r"(y), "=r"(z));
+  return x + gridDim.x * (y + gridDim.y * z);
 #else
   return host_block.index;
 #endif

@@ -2,7 +2,9 @@
 //
 // A transport is what a Context moves bytes by. Each has these functions, for addresses in this PE's part of the heap
 // that stand for the same place in a peer's, and does nothing else: ranges, waits and what is left out of OpenSHMEM are
-// not its business. All threads of a group make a call together; it returns, to each, when its own share is issued.
+// not its business. All threads of a group make a call together; it returns, to each, when its own share of a put is
+// issued and the source may be written again, or its share of a get is there. The forms `_nbi` return sooner: only
+// behind a quiet may the source of their put be written, and is the data of their get there.
 #pragma once
 
 #include "imbrex/device/shmem/group.hpp"
@@ -35,46 +37,49 @@ IMBREX_DEVICE Line load_line(const Line* from) {
 #endif
 }
 
-/// `count` elements of T, which both addresses are aligned to.
-template <bool Far, Scalar T, ThreadGroup G>
-IMBREX_DEVICE void elements(T* to, const T* from, std::uint64_t count, const G& group) {
-#if defined(__CUDA_ARCH__)
-#pragma unroll 1  // may be a call that a kernel seldom makes: it must not take its registers
-#endif
-  for (std::uint64_t i = group.thread_rank(); i < count; i += group.size())
-    to[i] = Far ? words::load(from + i) : from[i];
+/// Loads that a thread has under way. By two, a put that a kernel never makes takes at most 8 of its registers.
+template <typename G>
+constexpr int lines_in_flight() {
+  if constexpr (requires { G::lines_in_flight; })
+    return G::lines_in_flight;
+  else
+    return 2;
 }
 
 template <bool Far, Scalar T, ThreadGroup G>
 IMBREX_DEVICE void copy(T* to, const T* from, std::uint64_t count, const G& group) {
 #if defined(__CUDA_ARCH__)
-  const auto low = [](const void* address) {
-    return static_cast<std::uint32_t>(reinterpret_cast<std::uint64_t>(address));
-  };
+  const auto address = [](const void* p) { return reinterpret_cast<std::uint64_t>(p); };
   constexpr std::uint32_t per_line = sizeof(Line) / sizeof(T);
-  if (count < per_line * 2 || (low(to) ^ low(from)) % sizeof(Line) != 0) return elements<Far>(to, from, count, group);
-  const std::uint32_t head = (0u - low(to)) % sizeof(Line) / sizeof(T);
-  elements<Far>(to, from, head, group);
-  to += head, from += head, count -= head;
-  auto* lines = reinterpret_cast<Line*>(to);
-  const auto* source = reinterpret_cast<const Line*>(from);
-  const std::uint64_t all = count / per_line;
-  constexpr int in_flight =
-      4;  // loads a thread: enough for a block of 1,024; more would take a sleeping kernel's registers
-  std::uint64_t i = group.thread_rank();
-  const std::uint64_t step = group.size();
-#pragma unroll 1
-  for (; i + (in_flight - 1) * step < all; i += in_flight * step) {
+  const std::uint64_t gap = address(from) - address(to);
+  // Elements before the first whole line, and lines: none where the two addresses lie differently in theirs.
+  std::uint32_t head = 0;
+  std::uint64_t lines = 0;
+  if (gap % sizeof(Line) == 0) {
+    head = static_cast<std::uint32_t>(0u - address(to)) % sizeof(Line) / sizeof(T);
+    if (head < count) lines = (count - head) / per_line;
+  }
+  const auto rank = static_cast<std::uint32_t>(group.thread_rank()), size = static_cast<std::uint32_t>(group.size());
+  const std::uint64_t end = address(to + head) + lines * sizeof(Line);
+  const std::uint32_t step = size * sizeof(Line);
+  constexpr int in_flight = lines_in_flight<G>();
+#pragma unroll 1  // may be a call that a kernel seldom makes
+  for (std::uint64_t at = address(to + head) + rank * sizeof(Line); at < end; at += in_flight * step) {
     Line line[in_flight];
 #pragma unroll
-    for (int j = 0; j < in_flight; ++j) line[j] = load_line<Far>(source + i + j * step);
+    for (int j = 0; j < in_flight; ++j)
+      if (j == 0 || at + j * step < end) line[j] = load_line<Far>(reinterpret_cast<const Line*>(at + gap + j * step));
 #pragma unroll
-    for (int j = 0; j < in_flight; ++j) lines[i + j * step] = line[j];
+    for (int j = 0; j < in_flight; ++j)
+      if (j == 0 || at + j * step < end) *reinterpret_cast<Line*>(at + j * step) = line[j];
   }
+  // What lies before the lines and behind them.
+  const std::uint64_t rest = count - lines * per_line;
 #pragma unroll 1
-  for (; i < all; i += step) lines[i] = load_line<Far>(source + i);
-  const std::uint64_t done = all * per_line;
-  elements<Far>(to + done, from + done, count - done, group);
+  for (std::uint64_t i = rank; i < rest; i += size) {
+    const std::uint64_t j = i < head ? i : i + lines * per_line;
+    to[j] = Far ? words::load(from + j) : from[j];
+  }
 #else
   static_cast<void>(group);
   std::memcpy(to, from, count * sizeof(T));
@@ -98,13 +103,23 @@ class LoadStore {
   template <Scalar T, ThreadGroup G>
   IMBREX_DEVICE void put(const Handle& handle, T* to, const T* from, std::uint64_t count, std::uint32_t pe,
                          const G& group) {
-    copies::copy<false>(pointer(handle, to, pe), from, count, group);
+    copies::copy<false>(pointer(handle, to, words::here(pe)), from, count, group);
+  }
+  template <Scalar T, ThreadGroup G>
+  IMBREX_DEVICE void put_nbi(const Handle& handle, T* to, const T* from, std::uint64_t count, std::uint32_t pe,
+                             const G& group) {
+    put(handle, to, from, count, pe, group);
   }
 
   template <Scalar T, ThreadGroup G>
   IMBREX_DEVICE void get(const Handle& handle, T* to, const T* from, std::uint64_t count, std::uint32_t pe,
                          const G& group) {
-    copies::copy<true>(to, device::at_rank(handle.group, from, pe), count, group);
+    copies::copy<true>(to, pointer(handle, from, words::here(pe)), count, group);
+  }
+  template <Scalar T, ThreadGroup G>
+  IMBREX_DEVICE void get_nbi(const Handle& handle, T* to, const T* from, std::uint64_t count, std::uint32_t pe,
+                             const G& group) {
+    get(handle, to, from, count, pe, group);
   }
 
   template <Scalar T>
@@ -114,7 +129,7 @@ class LoadStore {
 
   template <Scalar T>
   IMBREX_DEVICE T get_one(const Handle& handle, const T* from, std::uint32_t pe) {
-    return words::load(device::at_rank(handle.group, from, pe));
+    return words::load(pointer(handle, from, pe));
   }
 
   /// Any atomic operation: `change(address)` at the peer's place. Returns what it returns.
@@ -131,14 +146,14 @@ class LoadStore {
   IMBREX_DEVICE void signal(const Handle& handle, Signal* to, Signal value, SignalOperation operation,
                             std::uint32_t pe) {
     if (operation == SignalOperation::set)
-      words::store(pointer(handle, to, pe), value);
+      words::store(pointer(handle, to, words::here(pe)), value);
     else
-      words::add(pointer(handle, to, pe), value);
+      words::add(pointer(handle, to, words::here(pe)), value);
   }
 
   /// What this thread issued, and others that it met at a barrier, comes before what it issues behind this, at `pe` or,
   /// by all_pes, everywhere.
-  IMBREX_DEVICE void fence(const Handle&, std::uint32_t) { device::fence_system(); }
+  IMBREX_DEVICE void fence(const Handle&, std::uint32_t) { words::fence(); }
 
   /// And is complete: everybody sees it.
   IMBREX_DEVICE void quiet(const Handle&, std::uint32_t) { words::full_fence(); }

@@ -54,6 +54,19 @@ using BitsOf = typename Bits<sizeof(T)>::Type;
 template <typename T>
 using CudaBitsOf = std::conditional_t<sizeof(T) == 8, unsigned long long, unsigned int>;
 
+/// The same value, which the compiler takes for any: what follows from it is computed here. Calls that a kernel seldom
+/// makes would else keep in registers, all through the kernel, what they are going to need.
+template <typename T>
+IMBREX_DEVICE T here(T value) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) == 8)
+    asm volatile("" : "+l"(value));
+  else
+    asm volatile("" : "+r"(value));
+#endif
+  return value;
+}
+
 template <typename To, typename From>
 IMBREX_DEVICE To cast(const From& from) {
   static_assert(sizeof(To) == sizeof(From));
@@ -143,6 +156,15 @@ IMBREX_DEVICE void store_pair(void* address, Pair pair) {
 #else
   __atomic_store_n(static_cast<unsigned __int128*>(address),
                    static_cast<unsigned __int128>(pair.second) << 64 | pair.first, __ATOMIC_RELEASE);
+#endif
+}
+
+/// What this thread wrote, and what others wrote that it met at a barrier, is seen before what it writes behind this.
+IMBREX_DEVICE void fence() {
+#if defined(__CUDA_ARCH__)
+  device::fence_system();
+#elif !defined(__SANITIZE_THREAD__)  // thread sanitizers know no fences; stores of words release by themselves
+  std::atomic_thread_fence(std::memory_order_acq_rel);
 #endif
 }
 
