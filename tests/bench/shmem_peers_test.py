@@ -18,9 +18,9 @@ import peers  # noqa: E402
 OURS = [
     ("latency", "packet", "thread", 1, 1, 8, 100, 0.4, None),
     ("latency", "put_signal", "thread", 1, 1, 8, 100, 1.0, None),
-    ("bandwidth", "put", "block", 1, 1024, 4 << 20, 16, 80.0, 79.0),
-    ("bandwidth", "put", "block", 8, 1024, 4 << 20, 16, 12.0, 11.0),
-    ("bandwidth", "put", "block", 32, 1024, 4 << 20, 16, 4.0, 3.9),
+    ("bandwidth", "put", "wide", 1, 1024, 4 << 20, 16, 80.0, 79.0),
+    ("bandwidth", "put", "wide", 8, 1024, 4 << 20, 16, 12.0, 11.0),
+    ("bandwidth", "put", "wide", 32, 1024, 4 << 20, 16, 4.0, 3.9),
 ]
 THEIRS = [1.13, 87.0, 12.5, 3.9]
 
@@ -94,7 +94,7 @@ class Peers(unittest.TestCase):
     def test_a_bar_that_is_missed_is_said(self):
         code, text, result = self.run_peers()
         self.assertEqual(code, 1)
-        self.assertIn("MISSED put of 4 MiB by 32 blocks", text)
+        self.assertIn("MISSED put of 4 MiB by 32 wide blocks", text)
         self.assertEqual([bar["met"] for bar in result["bars"]], [True] * 5 + [False])
 
     def test_the_median_turn_counts(self):

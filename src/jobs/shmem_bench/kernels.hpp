@@ -163,6 +163,8 @@ void launch_call(shmem::Heap& heap, const ShmemCase& one, const Arguments& a) {
     if (one.scope == ShmemScope::warp) return launch_in<call, Warp>(heap, one, a);
   if constexpr (moves || call == ShmemCall::p || call == ShmemCall::g)
     if (one.scope == ShmemScope::block) return launch_in<call, Block>(heap, one, a);
+  if constexpr (call == ShmemCall::put || call == ShmemCall::get)
+    if (one.scope == ShmemScope::wide) return launch_in<call, shmem::Wide<Block>>(heap, one, a);
   launch_in<call, Thread>(heap, one, a);
 }
 

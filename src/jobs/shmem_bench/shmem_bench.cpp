@@ -25,7 +25,7 @@ struct Group {
 };
 constexpr std::array<Group, 3> groups{
     {{ShmemScope::thread, 1, 4 * kib}, {ShmemScope::warp, 32, 32 * kib}, {ShmemScope::block, 256, largest}}};
-constexpr std::uint32_t wide = 1024;  // threads of a block that moves as much as it can
+constexpr std::uint32_t threads = 1024;  // of a block that moves as much as it can
 
 template <typename T>
 bool asked(const std::vector<T>& list, T one) {
@@ -56,7 +56,9 @@ std::vector<ShmemCase> cases_of(const ShmemBenchRequest& request) {
   for (const ShmemCall call : {put, get, p, g})
     for (const std::uint32_t blocks : {1u, 8u, most_blocks})
       for (const std::uint64_t bytes : {256 * kib, largest})
-        add_case({bandwidth, call, ShmemScope::block, blocks, wide, bytes});
+        for (const ShmemScope scope : {ShmemScope::block, ShmemScope::wide})
+          if (scope == ShmemScope::block || call == put || call == get)
+            add_case({bandwidth, call, scope, blocks, threads, bytes});
   for (const ShmemCall call : {p, packet, p_signal, ShmemCall::add})
     for (std::uint32_t blocks = 1; blocks <= most_blocks; blocks *= request.quick ? 32 : 2)
       add_case({rate, call, ShmemScope::thread, blocks, 1, 8 * blocks});
@@ -67,7 +69,7 @@ std::vector<ShmemCase> cases_of(const ShmemBenchRequest& request) {
 std::uint32_t calls_in_sample(const ShmemCase& one, bool cpu, bool quick) {
   std::uint64_t bytes = (cpu ? 4 : 64) * mib, most = cpu ? 200 : 1000;
   if (one.measure == ShmemMeasure::bandwidth) bytes *= one.blocks;
-  if (one.scope != ShmemScope::block) bytes /= 16;
+  if (one.scope == ShmemScope::thread || one.scope == ShmemScope::warp) bytes /= 16;
   if (one.measure == ShmemMeasure::bandwidth || one.measure == ShmemMeasure::rate) most *= 2;
   if (quick) most /= 4;
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(bytes / one.bytes, 4, most));
@@ -199,7 +201,7 @@ std::string_view name_of(ShmemCall call) {
 }
 
 std::string_view name_of(ShmemScope scope) {
-  constexpr std::array<std::string_view, 3> names{"thread", "warp", "block"};
+  constexpr std::array<std::string_view, 4> names{"thread", "warp", "block", "wide"};
   return names[static_cast<std::size_t>(scope)];
 }
 

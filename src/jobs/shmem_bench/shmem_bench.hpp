@@ -16,8 +16,9 @@ namespace imbrex::jobs {
 enum class ShmemCall : std::uint8_t { put, get, p, g, put_signal, p_signal, packet, add, fetch_add, fence, quiet };
 constexpr int shmem_calls = 11;
 
-/// Threads that make a call together. On the CPU each is one thread.
-enum class ShmemScope : std::uint8_t { thread, warp, block };
+/// Threads that make a call together; `wide`: a block, each of whose threads has more loads under way. On the CPU each
+/// is one thread.
+enum class ShmemScope : std::uint8_t { thread, warp, block, wide };
 
 enum class ShmemMeasure : std::uint8_t {
   latency,    ///< from the call until the peer has seen it: half of a round trip
