@@ -127,7 +127,7 @@ __device__ bool await(std::uint64_t* word, std::uint64_t wanted) {
 }
 
 template <Call call, Scope scope>
-__global__ void ping_pong(const Arguments a) {
+__global__ void __launch_bounds__(1024) ping_pong(const Arguments a) {
   const std::uint64_t value = *a.from;
   std::uint64_t begin = 0;
   const auto send = [&](int number) {
@@ -156,7 +156,7 @@ __device__ void quiet() {
 }
 
 template <Call call, Scope scope>
-__global__ void stream(const Arguments a) {
+__global__ void __launch_bounds__(1024) stream(const Arguments a) {
   const std::uint64_t value = *a.from;
   int number = 0;
   for (int i = 0; i < a.warm; ++i) make_call<call, scope>(a, ++number, value);

@@ -173,9 +173,12 @@ def bars(rows: list[Row]) -> list[Row]:
         if "nvshmem" in signal:
             at_most("the same beside NVSHMEM's", signal["ours"]["us"], signal["nvshmem"]["us"])
     for blocks in (1, 8, 32):
-        put = find(rows, "bandwidth", "put", "wide", blocks, 4 << 20)
-        if put and "speed_up" in put:
-            at_most(f"put of 4 MiB by {blocks} wide blocks, us, beside NVSHMEM's", put["ours"]["us"], put["nvshmem"]["us"])
+        # The better of two ways each: ours in blocks of 1024 threads, or of 512 that have more loads under way.
+        puts = [find(rows, "bandwidth", "put", scope, blocks, 4 << 20) for scope in ("block", "wide")]
+        timed = [put for put in puts if put and "nvshmem" in put]
+        if timed:
+            at_most(f"put of 4 MiB by {blocks} blocks, us, beside NVSHMEM's", min(put["ours"]["us"] for put in timed),
+                    min(put["nvshmem"]["us"] for put in timed))  # fmt: skip
     return result
 
 

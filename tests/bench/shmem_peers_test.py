@@ -18,11 +18,12 @@ import peers  # noqa: E402
 OURS = [
     ("latency", "packet", "thread", 1, 1, 8, 100, 0.4, None),
     ("latency", "put_signal", "thread", 1, 1, 8, 100, 1.0, None),
-    ("bandwidth", "put", "wide", 1, 1024, 4 << 20, 16, 80.0, 79.0),
-    ("bandwidth", "put", "wide", 8, 1024, 4 << 20, 16, 12.0, 11.0),
-    ("bandwidth", "put", "wide", 32, 1024, 4 << 20, 16, 4.0, 3.9),
+    ("bandwidth", "put", "block", 1, 1024, 4 << 20, 16, 80.0, 79.0),
+    ("bandwidth", "put", "block", 8, 1024, 4 << 20, 16, 13.0, 12.0),
+    ("bandwidth", "put", "wide", 8, 512, 4 << 20, 16, 12.0, 11.0),
+    ("bandwidth", "put", "wide", 32, 512, 4 << 20, 16, 4.0, 3.9),
 ]
-THEIRS = [1.13, 87.0, 12.5, 3.9]
+THEIRS = [1.13, 87.0, 12.5, 14.0, 3.9]
 
 PROGRAM = """#!{python}
 import json, sys
@@ -51,7 +52,7 @@ if pe == "0":
 else:
     assert sys.stdin.readline() == "00ff\\n"
 cases = [line.split() for line in sys.stdin]
-assert [case[1] for case in cases] == ["put_signal", "put", "put", "put"] and cases[1] == "bandwidth put block 1 1024 4194304 16".split()
+assert [case[1] for case in cases] == ["put_signal"] + ["put"] * 4 and cases[1] == "bandwidth put block 1 1024 4194304 16".split()
 if pe == "0":
     for us in {theirs!r}:
         print(f"{{us:.6f}} {{us:.6f}} 12.00")
@@ -84,17 +85,17 @@ class Peers(unittest.TestCase):
         return code, text.getvalue(), json.loads((self.folder / "out.json").read_text())
 
     def test_turns_medians_and_bars(self):
-        code, text, result = self.run_peers(theirs=[1.13, 87.0, 12.5, 4.0])
+        code, text, result = self.run_peers(theirs=[1.13, 87.0, 12.5, 14.0, 4.0])
         self.assertEqual(code, 0, text)
         self.assertEqual((self.folder / "turns").read_text(), "ototot")
-        self.assertEqual([row.get("speed_up") for row in result["rows"]], [None, 1.13, 1.0875, 1.0417, 1.0])
+        self.assertEqual([row.get("speed_up") for row in result["rows"]], [None, 1.13, 1.0875, 0.9615, 1.1667, 1.0])
         self.assertEqual([bar["met"] for bar in result["bars"]], [True] * 6)
         self.assertNotIn("MISSED", text)
 
     def test_a_bar_that_is_missed_is_said(self):
         code, text, result = self.run_peers()
         self.assertEqual(code, 1)
-        self.assertIn("MISSED put of 4 MiB by 32 wide blocks", text)
+        self.assertIn("MISSED put of 4 MiB by 32 blocks", text)
         self.assertEqual([bar["met"] for bar in result["bars"]], [True] * 5 + [False])
 
     def test_the_median_turn_counts(self):

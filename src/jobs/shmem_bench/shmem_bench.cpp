@@ -25,7 +25,8 @@ struct Group {
 };
 constexpr std::array<Group, 3> groups{
     {{ShmemScope::thread, 1, 4 * kib}, {ShmemScope::warp, 32, 32 * kib}, {ShmemScope::block, 256, largest}}};
-constexpr std::uint32_t threads = 1024;  // of a block that moves as much as it can
+// Of a block that moves as much as it can; with more loads under way, a kernel of 1024 has too few registers.
+constexpr std::uint32_t threads = 1024, wide_threads = 512;
 
 template <typename T>
 bool asked(const std::vector<T>& list, T one) {
@@ -58,7 +59,7 @@ std::vector<ShmemCase> cases_of(const ShmemBenchRequest& request) {
       for (const std::uint64_t bytes : {256 * kib, largest})
         for (const ShmemScope scope : {ShmemScope::block, ShmemScope::wide})
           if (scope == ShmemScope::block || call == put || call == get)
-            add_case({bandwidth, call, scope, blocks, threads, bytes});
+            add_case({bandwidth, call, scope, blocks, scope == ShmemScope::wide ? wide_threads : threads, bytes});
   for (const ShmemCall call : {p, packet, p_signal, ShmemCall::add})
     for (std::uint32_t blocks = 1; blocks <= most_blocks; blocks *= request.quick ? 32 : 2)
       add_case({rate, call, ShmemScope::thread, blocks, 1, 8 * blocks});
