@@ -14,6 +14,7 @@ from pathlib import Path
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path[:0] = map(str, (BENCH, BENCH / "shmem"))
 import peers  # noqa: E402
+import tables  # noqa: E402
 
 OURS = [
     ("latency", "packet", "thread", 1, 1, 8, 100, 0.4, None),
@@ -112,6 +113,41 @@ class Peers(unittest.TestCase):
         dormant = self.write("dormant", "#!{python}\nprint('{{\"registers\": 4}}')\n")
         _, _, result = self.run_peers(arguments=["--dormant", dormant])
         self.assertEqual(result["dormant"], {"exit_code": 0, "said": {"registers": 4}})
+
+
+class Tables(unittest.TestCase):
+    def setUp(self):
+        def row(measure, call, scope, blocks, size, ours, nvshmem=None):
+            made = {"measure": measure, "call": call, "scope": scope, "blocks": blocks, "threads": 512, "bytes": size, "ours": {"us": ours}}
+            if measure != "latency":
+                made["ours"]["issue_cycles"] = 100.0
+            return {**made, "nvshmem": {"us": nvshmem, "issue_cycles": 200.0}, "speed_up": nvshmem / ours} if nvshmem else made
+
+        rows = [row("latency", "packet", "thread", 1, 8, 0.3), row("complete", "get", "thread", 1, 8, 0.5, 1.0),
+                row("bandwidth", "put", "wide", 8, 4 << 20, 10.0, 20.0), row("rate", "p", "thread", 1, 8, 0.1, 0.2),
+                row("rate", "p", "thread", 32, 256, 0.8, 1.6), row("rate", "packet", "thread", 32, 256, 0.4)]
+        rows += [row("latency", "put_signal", scope, 1, size, 1.0 + size / 10000, 1.5) for scope in ("thread", "block") for size in (8, 512)]
+        self.result = {"gpu": "GPU", "date": "2026-01-01", "turns": 3, "rows": rows,
+                       "bars": [{"bar": "packet", "value": 0.3, "most": 0.45, "met": True}, {"bar": "put", "value": 2, "most": 1, "met": False}]}
+
+    def test_the_document_gets_rows_of_each_kind(self):
+        text = tables.section(self.result)
+        for expected in ("| packet | 0.300 | 0.450 | yes |", "| put | 2.000 | 1.000 | **no** |",
+                         "| `packet` | thread | the peer sees it | 0.30 |  |  |  |  |", "| `get` | thread | it is complete | 0.50 | 1.00 | 2.00 | 100 | 200 |",
+                         "| `put` | 4 MiB | 8 | 512, wide | 419.4 | 209.7 | 2.00 |", "| `p` | 10.0 | 40.0 |", "| `p`, NVSHMEM | 5.0 | 20.0 |",
+                         "| `packet` |  | 80.0 |"):
+            self.assertIn(expected, text)
+        self.assertNotIn("`packet`, NVSHMEM", text)
+
+    def test_the_plot_has_a_line_a_scope(self):
+        text = tables.plot(self.result["rows"], "GPU")
+        for label in ("a thread", "a thread, NVSHMEM", "a block", "the packet", "512 B"):
+            self.assertIn(f">{label}<", text)
+
+    def test_without_results_the_document_says_so(self):
+        document = f"<!-- made by {tables.MAKER} -->\nold\n<!-- end -->\n"
+        self.assertEqual(tables.documents(None, document), {tables.DOCUMENT: document.replace("old", "Nothing has been measured yet.")})
+        self.assertEqual(set(tables.documents(self.result, document)), {tables.DOCUMENT, tables.PLOT})
 
 
 if __name__ == "__main__":

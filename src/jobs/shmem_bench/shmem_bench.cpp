@@ -25,7 +25,7 @@ struct Group {
 };
 constexpr std::array<Group, 3> groups{
     {{ShmemScope::thread, 1, 4 * kib}, {ShmemScope::warp, 32, 32 * kib}, {ShmemScope::block, 256, largest}}};
-// Of a block that moves as much as it can; with more loads under way, a kernel of 1024 has too few registers.
+// A block that moves as much as it can has these; with more loads under way, 1024 would have too few registers.
 constexpr std::uint32_t threads = 1024, wide_threads = 512;
 
 template <typename T>
