@@ -172,6 +172,8 @@ def bars(rows: list[Row]) -> list[Row]:
         at_most("put_signal of 8 bytes, one way, us", signal["ours"]["us"], 1.05)
         if "nvshmem" in signal:
             at_most("the same beside NVSHMEM's", signal["ours"]["us"], signal["nvshmem"]["us"])
+    if element := find(rows, "latency", "p_signal", "thread", 1, 8):
+        at_most("p_signal, one way, us", element["ours"]["us"], 1.05)
     for blocks in (1, 8, 32):
         # The better of two ways each: ours in blocks of 1024 threads, or of 512 that have more loads under way.
         puts = [find(rows, "bandwidth", "put", scope, blocks, 4 << 20) for scope in ("block", "wide")]

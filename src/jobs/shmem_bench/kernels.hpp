@@ -146,8 +146,9 @@ IMBREX_KERNEL stream(const Arguments a) {
 
 template <ShmemCall call, typename G>
 void launch_in(shmem::Heap& heap, const ShmemCase& one, const Arguments& a) {
-  const shmem::Grid grid{.blocks = one.blocks, .threads = one.threads};
-  if (one.measure == ShmemMeasure::latency) {
+  const bool waits = one.measure == ShmemMeasure::latency;
+  const shmem::Grid grid{.blocks = one.blocks, .threads = one.threads, .resident = waits};
+  if (waits) {
     if constexpr (call == ShmemCall::p || call == ShmemCall::packet || call == ShmemCall::add ||
                   call == ShmemCall::put_signal || call == ShmemCall::p_signal)
       shmem::launch(heap, grid, ping_pong<call, G>, a);
