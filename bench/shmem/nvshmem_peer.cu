@@ -3,8 +3,8 @@
 // usage: nvshmem_peer PE ROUNDS [GPU]
 //
 // PE 0 prints "id HEX", which PE 1 reads as its first line. Cases follow from standard input, a line each:
-// MEASURE CALL SCOPE BLOCKS THREADS BYTES CALLS. PE 0 answers, in their order: MICROSECONDS ISSUE_MICROSECONDS
-// ISSUE_CYCLES, medians over rounds in which the cases take turns; then "right", if what came is what was sent.
+// MEASURE CALL SCOPE BLOCKS THREADS BYTES CALLS. PE 0 answers, in their order: MICROSECONDS CYCLES, medians over
+// rounds in which the cases take turns; then "right", if what came is what was sent.
 #include <nvshmem.h>
 #include <nvshmemx.h>
 
@@ -276,7 +276,7 @@ T* allocate(std::size_t count) {
 }
 
 struct Times {
-  std::vector<double> seconds, issue, cycles;
+  std::vector<double> seconds, cycles;
 };
 
 }  // namespace
@@ -332,13 +332,13 @@ int main(int argc, char** argv) {
         begin = std::min(begin, span.begin), returned = std::max(returned, span.returned);
         end = std::max(end, span.end), took = std::max(took, span.cycles);
       }
-      times[at].seconds.push_back(static_cast<double>(end - begin) * 1e-9 / one.calls / (latency ? 2 : 1));
-      times[at].issue.push_back(static_cast<double>(returned - begin) * 1e-9 / one.calls);
-      times[at].cycles.push_back(static_cast<double>(took) / one.calls);
+      const bool issue = one.measure == "issue";
+      const auto nanoseconds = static_cast<double>((issue ? returned : end) - begin);
+      times[at].seconds.push_back(nanoseconds * 1e-9 / one.calls / (latency ? 2 : 1));
+      times[at].cycles.push_back(issue ? static_cast<double>(took) / one.calls : 0);
     }
   if (a.leads)
-    for (const Times& t : times)
-      std::printf("%.6f %.6f %.2f\n", median(t.seconds) * 1e6, median(t.issue) * 1e6, median(t.cycles));
+    for (const Times& t : times) std::printf("%.6f %.2f\n", median(t.seconds) * 1e6, median(t.cycles));
   const std::uint64_t bytes = a.leads ? gets : puts;
   expect(cudaMemcpy(words.data(), a.to, largest, cudaMemcpyDeviceToHost), "cudaMemcpy");
   bool right = true;

@@ -32,13 +32,14 @@ def size(count):
 
 
 def small(rows):
-    """Messages of 8 bytes: one way, or until the call is complete; and cycles until it returns."""
-    lines = heading(["call", "by a", "until", "ours, us", "NVSHMEM, us", "its over ours", "cycles to return", "NVSHMEM"])
+    """Messages of 8 bytes: one way, until the call is complete, until it returns."""
+    lines = heading(["call", "by a", "until", "ours, us", "NVSHMEM, us", "its over ours", "cycles", "NVSHMEM's"])
+    until = {"latency": "the peer sees it", "complete": "it is complete", "issue": "it returns"}
     for row in rows:
-        if row["bytes"] == 8 and row["measure"] in ("latency", "complete"):
-            lines.append(line([f"`{row['call']}`", row["scope"], {"latency": "the peer sees it", "complete": "it is complete"}[row["measure"]],
-                               number(row["ours"]["us"]), number(theirs(row)), number(row.get("speed_up")),
-                               number(row["ours"].get("issue_cycles"), 0), number(theirs(row, "issue_cycles"), 0)]))
+        if row["bytes"] == 8 and row["measure"] in until:
+            lines.append(line([f"`{row['call']}`", row["scope"], until[row["measure"]],
+                               number(row["ours"]["us"], 3), number(theirs(row), 3), number(row.get("speed_up")),
+                               number(row["ours"].get("cycles"), 0), number(theirs(row, "cycles"), 0)]))
     return lines
 
 

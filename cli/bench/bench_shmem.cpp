@@ -45,8 +45,7 @@ Json json_of(const jobs::ShmemRow& row) {
             {"bytes", what.bytes},
             {"calls", row.calls},
             {"us", row.seconds * 1e6}};
-  if (what.measure != jobs::ShmemMeasure::latency) json["issue_us"] = row.issue_seconds * 1e6;
-  if (row.issue_cycles > 0) json["issue_cycles"] = row.issue_cycles;
+  if (row.cycles > 0) json["cycles"] = row.cycles;
   if (what.measure == jobs::ShmemMeasure::bandwidth) json["gb_per_s"] = gigabytes_per_second(row);
   if (what.measure == jobs::ShmemMeasure::rate) json["messages_per_s"] = messages_per_second(row);
   return json;
@@ -59,15 +58,13 @@ std::string last_column(const jobs::ShmemRow& row) {
 }
 
 void print_rows(const Program& program, const jobs::ShmemBench& result) {
-  print(program, "{:9} {:10} {:6} {:>6} {:>8} {:>10} {:>9} {:>8}", "measure", "call", "scope", "blocks", "bytes", "us",
-        "issue us", "cycles");
+  print(program, "{:9} {:10} {:6} {:>6} {:>8} {:>10} {:>8}", "measure", "call", "scope", "blocks", "bytes", "us",
+        "cycles");
   for (const jobs::ShmemRow& row : result.rows) {
     const jobs::ShmemCase& what = row.what;
-    const bool issued = what.measure != jobs::ShmemMeasure::latency;
-    print(program, "{:9} {:10} {:6} {:>6} {:>8} {:>10.3f} {:>9} {:>8} {}", name_of(what.measure), name_of(what.call),
+    print(program, "{:9} {:10} {:6} {:>6} {:>8} {:>10.3f} {:>8} {}", name_of(what.measure), name_of(what.call),
           name_of(what.scope), what.blocks, what.bytes, row.seconds * 1e6,
-          issued ? fmt::format("{:.3f}", row.issue_seconds * 1e6) : "",
-          row.issue_cycles > 0 ? fmt::format("{:.0f}", row.issue_cycles) : "", last_column(row));
+          row.cycles > 0 ? fmt::format("{:.0f}", row.cycles) : "", last_column(row));
   }
 }
 
@@ -106,11 +103,10 @@ std::function<int()> add_bench_shmem(Program& program, CLI::App& bench_command) 
   CLI::App& command = *bench_command.add_subcommand(
       "shmem",
       "Times OpenSHMEM calls inside kernels, between PEs of this machine.\n"
-      "PEs are processes that work in pairs, PE r with PE r + R/2. latency is one way, half of a round trip; complete "
-      "is a\n"
-      "call and what completes it; bandwidth and rate are calls of several blocks at once. `issue us` and `cycles` "
-      "are\n"
-      "until a call returns. Cases are taken in turn; medians count, and the slowest pair.");
+      "PEs are processes that work in pairs, PE r with PE r + R/2. latency is one way, half of a round trip;\n"
+      "complete is a call and what completes it; issue is until a call returns; bandwidth and rate are calls of "
+      "several\n"
+      "blocks at once. Cases are taken in turn; medians count, and the slowest pair.");
   command.formatter(program.app.get_formatter());
   command.footer(
       "Examples:\n"
@@ -123,7 +119,7 @@ std::function<int()> add_bench_shmem(Program& program, CLI::App& bench_command) 
   add_integer(command, "--ranks-per-gpu", options->ranks_per_gpu, 1, 64,
               "GPUs: so many PEs share each; without MPS they take turns, and times mean nothing (default 1)");
   add_device(command, options->device, "cpu, cuda, or auto (default): cuda where there are enough GPUs");
-  command.add_option("--measures", options->measures, "latency, complete, bandwidth, rate; default: all")
+  command.add_option("--measures", options->measures, "latency, complete, issue, bandwidth, rate; default: all")
       ->type_name("NAME...");
   command
       .add_option("--calls", options->calls,

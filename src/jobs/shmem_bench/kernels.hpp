@@ -206,9 +206,10 @@ ShmemSample take_sample(shmem::Heap& heap, const ShmemCase& one, const ShmemPlac
     end = std::max(end, span.end);
     took = std::max(took, span.cycles);
   }
+  const bool issue = one.measure == ShmemMeasure::issue;
   const double calls = turn.calls, ways = one.measure == ShmemMeasure::latency ? 2 : 1;
-  return {static_cast<double>(end - begin) * 1e-9 / calls / ways, static_cast<double>(returned - begin) * 1e-9 / calls,
-          static_cast<double>(took) / calls};
+  const double nanoseconds = static_cast<double>((issue ? returned : end) - begin);
+  return {nanoseconds * 1e-9 / calls / ways, issue ? static_cast<double>(took) / calls : 0};
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ struct ShmemTurn {
 
 /// A call's, all blocks together.
 struct ShmemSample {
-  double seconds, issue_seconds, issue_cycles;
+  double seconds, cycles;
 };
 
 ShmemSample sample_on_cpu(shmem::Heap& heap, const ShmemCase& one, const ShmemPlace& place, const ShmemTurn& turn);

@@ -54,6 +54,12 @@ std::vector<ShmemCase> cases_of(const ShmemBenchRequest& request) {
   for (const ShmemCall call : {packet, p, p_signal, ShmemCall::add, fetch_add, g, fence, quiet})
     add_case({complete, call, ShmemScope::thread, 1, 1, 8});
   for (const ShmemCall call : {put, get, put_signal}) by_scope(complete, call);
+  for (const ShmemCall call : {packet, p, p_signal, ShmemCall::add})
+    add_case({issue, call, ShmemScope::thread, 1, 1, 8});
+  for (const ShmemCall call : {put, put_signal})
+    for (const Group& group : groups)
+      for (const std::uint64_t bytes : sizes)
+        if (bytes <= 4 * kib) add_case({issue, call, group.scope, 1, group.threads, bytes});
   for (const ShmemCall call : {put, get, p, g})
     for (const std::uint32_t blocks : {1u, 8u, most_blocks})
       for (const std::uint64_t bytes : {256 * kib, largest})
@@ -72,6 +78,7 @@ std::uint32_t calls_in_sample(const ShmemCase& one, bool cpu, bool quick) {
   if (one.measure == ShmemMeasure::bandwidth) bytes *= one.blocks;
   if (one.scope == ShmemScope::thread || one.scope == ShmemScope::warp) bytes /= 16;
   if (one.measure == ShmemMeasure::bandwidth || one.measure == ShmemMeasure::rate) most *= 2;
+  if (one.measure == ShmemMeasure::issue) most = 256;  // quick: 64. More would fill what lies between, and wait for it
   if (quick) most /= 4;
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(bytes / one.bytes, 4, most));
 }
@@ -125,8 +132,7 @@ class Bench {
     ShmemSample slowest = own;
     for (const ShmemSample& each : all) {
       slowest.seconds = std::max(slowest.seconds, each.seconds);
-      slowest.issue_seconds = std::max(slowest.issue_seconds, each.issue_seconds);
-      slowest.issue_cycles = std::max(slowest.issue_cycles, each.issue_cycles);
+      slowest.cycles = std::max(slowest.cycles, each.cycles);
     }
     return slowest;
   }
@@ -163,19 +169,16 @@ class Bench {
 };
 
 std::vector<ShmemRow> rows_of(Bench& bench, const std::vector<ShmemCase>& cases, int rounds) {
-  std::vector<std::vector<double>> issues(cases.size()), clocks(cases.size());
+  std::vector<std::vector<double>> cycles(cases.size());
   const std::vector<double> times = timed_in_turn(cases.size(), rounds, [&](std::size_t i) {
     const ShmemSample sample = bench.sample(cases[i]);
-    issues[i].push_back(sample.issue_seconds);
-    clocks[i].push_back(sample.issue_cycles);
+    cycles[i].push_back(sample.cycles);
     return sample.seconds;
   });
   std::vector<ShmemRow> rows;
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    const bool issued = cases[i].measure != ShmemMeasure::latency;
-    issues[i].erase(issues[i].begin()), clocks[i].erase(clocks[i].begin());  // of the round that leads
-    rows.push_back(
-        {cases[i], bench.calls_of(cases[i]), times[i], issued ? median(issues[i]) : 0, issued ? median(clocks[i]) : 0});
+    cycles[i].erase(cycles[i].begin());  // of the round that leads
+    rows.push_back({cases[i], bench.calls_of(cases[i]), times[i], median(cycles[i])});
   }
   return rows;
 }
@@ -207,7 +210,7 @@ std::string_view name_of(ShmemScope scope) {
 }
 
 std::string_view name_of(ShmemMeasure measure) {
-  constexpr std::array<std::string_view, shmem_measures> names{"latency", "complete", "bandwidth", "rate"};
+  constexpr std::array<std::string_view, shmem_measures> names{"latency", "complete", "issue", "bandwidth", "rate"};
   return names[static_cast<std::size_t>(measure)];
 }
 

@@ -23,10 +23,11 @@ enum class ShmemScope : std::uint8_t { thread, warp, block, wide };
 enum class ShmemMeasure : std::uint8_t {
   latency,    ///< from the call until the peer has seen it: half of a round trip
   complete,   ///< from the call until it is complete, one after another: a put and a quiet, a get
+  issue,      ///< from the call until it returns, one behind the other
   bandwidth,  ///< bytes over time of calls by several blocks at once, up to their quiet
   rate,       ///< the same, in messages of 8 bytes, by one thread of each block through a context of its own
 };
-constexpr int shmem_measures = 4;
+constexpr int shmem_measures = 5;
 
 std::string_view name_of(ShmemCall call);
 std::string_view name_of(ShmemScope scope);
@@ -43,10 +44,9 @@ struct ShmemCase {
 
 struct ShmemRow {
   ShmemCase what{};
-  std::uint32_t calls = 0;   ///< in a sample
-  double seconds = 0;        ///< a call, until it was seen or complete
-  double issue_seconds = 0;  ///< a call, until it returned; not for latency
-  double issue_cycles = 0;   ///< the same in the multiprocessor's clock; 0 on the CPU
+  std::uint32_t calls = 0;  ///< in a sample
+  double seconds = 0;       ///< a call
+  double cycles = 0;        ///< the same in the multiprocessor's clock, of `issue`; 0 on the CPU
 };
 
 struct ShmemBenchRequest {
