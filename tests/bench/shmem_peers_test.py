@@ -109,10 +109,16 @@ class Peers(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "nvshmem_peer ended with 0 and 0"):
             self.run_peers(last="wrong")
 
-    def test_what_another_program_says_is_kept(self):
-        dormant = self.write("dormant", "#!{python}\nprint('{{\"registers\": 4}}')\n")
-        _, _, result = self.run_peers(arguments=["--dormant", dormant])
-        self.assertEqual(result["dormant"], {"exit_code": 0, "said": {"registers": 4}})
+    def test_kernels_that_never_put(self):
+        table = "   width   without us    behind us    ratio    within us    ratio\\n"
+        for ratio, met in ((1.0049, True), (1.02, False)):
+            dormant = self.write("dormant", "#!{python}\nprint('" + table + f" 1024 10.0 10.1 {ratio} 10.3 1.03')\n")
+            code, _, result = self.run_peers(theirs=[1.13, 87.0, 12.5, 14.0, 4.0], arguments=["--dormant", dormant])
+            self.assertEqual((code, result["bars"][-1]["met"], result["dormant"][0]["within_ratio"]), (0 if met else 1, met, 1.03))
+
+    def test_our_failure_is_told(self):
+        with self.assertRaisesRegex(ValueError, "(?s)ended with 1: .*AssertionError"):
+            peers.time_ours(Path(self.write("program", "#!{python}\nassert False\n")), [], dict(os.environ))
 
 
 class Tables(unittest.TestCase):
