@@ -76,7 +76,8 @@ std::vector<ShmemCase> cases_of(const ShmemBenchRequest& request) {
 std::uint32_t calls_in_sample(const ShmemCase& one, bool cpu, bool quick) {
   std::uint64_t bytes = (cpu ? 4 : 64) * mib, most = cpu ? 200 : 1000;
   if (one.measure == ShmemMeasure::bandwidth) bytes *= one.blocks;
-  if (one.scope == ShmemScope::thread || one.scope == ShmemScope::warp) bytes /= 16;
+  if (one.scope == ShmemScope::thread) bytes /= 64;
+  if (one.scope == ShmemScope::warp) bytes /= 16;
   if (one.measure == ShmemMeasure::bandwidth || one.measure == ShmemMeasure::rate) most *= 2;
   if (one.measure == ShmemMeasure::issue) most = 256;  // quick: 64. More would fill what lies between, and wait for it
   if (quick) most /= 4;
