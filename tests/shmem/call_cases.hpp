@@ -72,8 +72,7 @@ void add_changes(std::vector<Case>& cases, const char* type) {
   for (int c = 0; c < (std::is_integral_v<T> ? changes : float_changes); ++c)
     for (const bool shared : {false, true}) {
       const auto change = static_cast<Change>(c);
-      const bool is_order_free =
-          change == Change::fetch_add || change == Change::add || change >= Change::fetch_inc;
+      const bool is_order_free = change == Change::fetch_add || change == Change::add || change >= Change::fetch_inc;
       if (shared && !is_order_free) continue;
       cases.push_back({std::string("atomic ") + change_names[c] + " " + type + (shared ? ", all PEs on one word" : ""),
                        [=](Bench& bench) { return run_change<Transport, T>(bench, change, shared); }});
@@ -85,8 +84,7 @@ std::string run_wait(Bench& bench, Wait wait, Compare compare) {
   const std::uint32_t all = groups<G>(blocks);
   const bool vector = std::string(wait_names[static_cast<int>(wait)]).find("vector") != std::string::npos;
   std::vector<T> before(std::size_t{all} * variables);
-  for (std::uint32_t i = 0; i < before.size(); ++i)
-    before[i] = before_wait<T>(compare, vector ? i % variables : 0);
+  for (std::uint32_t i = 0; i < before.size(); ++i) before[i] = before_wait<T>(compare, vector ? i % variables : 0);
   give(bench, bench.words, before);
   give(bench, bench.seen, std::vector<std::uint32_t>(all));
   run_kernel(bench, wait_for_words<Transport, T, G>, wait, compare, reinterpret_cast<T*>(bench.words),
@@ -183,9 +181,10 @@ template <typename Transport, typename T, typename G>
 void add_together(std::vector<Case>& cases, const char* type) {
   const auto add = [&](Collective what, Reduction reduction, const std::string& name, Who who, std::uint64_t count) {
     const auto salt = static_cast<std::uint32_t>(cases.size());
-    cases.push_back({name + " " + type + " " + Scope<G>::name + (who == Who::all ? "" : " of a team") + ", " +
-                         std::to_string(count),
-                     [=](Bench& bench) { return run_together<Transport, T, G>(bench, what, reduction, who, count, salt); }});
+    cases.push_back(
+        {name + " " + type + " " + Scope<G>::name + (who == Who::all ? "" : " of a team") + ", " +
+             std::to_string(count),
+         [=](Bench& bench) { return run_together<Transport, T, G>(bench, what, reduction, who, count, salt); }});
   };
   for (const Who who : {Who::all, Who::every_other}) {
     for (int c = 0; c < 5; ++c) {

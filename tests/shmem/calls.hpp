@@ -8,22 +8,41 @@ namespace imbrex::shmem::test {
 // ------------------------------------------------------------------------------------------- atomic operations
 
 enum class Change : std::uint8_t {
-  fetch, set, swap, fetch_add, add,                                             // what floating types have
-  compare_swap, compare_swap_in_vain, fetch_inc, inc, fetch_and, fetch_or, fetch_xor, and_, or_, xor_,
+  fetch,
+  set,
+  swap,
+  fetch_add,
+  add,  // what floating types have
+  compare_swap,
+  compare_swap_in_vain,
+  fetch_inc,
+  inc,
+  fetch_and,
+  fetch_or,
+  fetch_xor,
+  and_,
+  or_,
+  xor_,
 };
-inline constexpr const char* change_names[] = {"fetch",        "set",                "swap",      "fetch_add", "add",
-                                               "compare_swap", "compare_swap in vain", "fetch_inc", "inc", "fetch_and",
-                                               "fetch_or",     "fetch_xor",          "and",       "or",        "xor"};
+inline constexpr const char* change_names[] = {
+    "fetch",     "set", "swap",      "fetch_add", "add",       "compare_swap", "compare_swap in vain",
+    "fetch_inc", "inc", "fetch_and", "fetch_or",  "fetch_xor", "and",          "or",
+    "xor"};
 inline constexpr int float_changes = 5, changes = 15;
 
 /// What an operation makes of a word, and what it returns: the value before, or 0.
 template <typename T>
 IMBREX_DEVICE T changed(Change change, T before, T operand) {
   switch (change) {
-    case Change::fetch: case Change::compare_swap_in_vain: return before;
-    case Change::set: case Change::swap: case Change::compare_swap: return operand;
-    case Change::fetch_add: case Change::add: return static_cast<T>(before + operand);
-    case Change::fetch_inc: case Change::inc: return static_cast<T>(before + T{1});
+    case Change::fetch:
+    case Change::compare_swap_in_vain: return before;
+    case Change::set:
+    case Change::swap:
+    case Change::compare_swap: return operand;
+    case Change::fetch_add:
+    case Change::add: return static_cast<T>(before + operand);
+    case Change::fetch_inc:
+    case Change::inc: return static_cast<T>(before + T{1});
     default: break;
   }
   if constexpr (std::is_integral_v<T>) {
@@ -41,13 +60,17 @@ IMBREX_DEVICE bool returns_before(Change change) {
 /// add up to small whole numbers.
 template <typename T>
 IMBREX_DEVICE T before_of(std::uint32_t pe, std::uint32_t i) {
-  if constexpr (std::is_floating_point_v<T>) return static_cast<T>(pe) * T(4) + static_cast<T>(i) * T(0.5) - T(3);
-  else return static_cast<T>(static_cast<T>(pe * 0x01010101u + i * 0x00f1e2d3u) * static_cast<T>(0x9e3779b97f4a7c15u));
+  if constexpr (std::is_floating_point_v<T>)
+    return static_cast<T>(pe) * T(4) + static_cast<T>(i) * T(0.5) - T(3);
+  else
+    return static_cast<T>(static_cast<T>(pe * 0x01010101u + i * 0x00f1e2d3u) * static_cast<T>(0x9e3779b97f4a7c15u));
 }
 template <typename T>
 IMBREX_DEVICE T operand_of(std::uint32_t pe, std::uint32_t i) {
-  if constexpr (std::is_floating_point_v<T>) return static_cast<T>(i) * T(0.25) + static_cast<T>(pe);
-  else return static_cast<T>(static_cast<T>(pe + 3) * static_cast<T>(0xbf58476d1ce4e5b9u) + static_cast<T>(i));
+  if constexpr (std::is_floating_point_v<T>)
+    return static_cast<T>(i) * T(0.25) + static_cast<T>(pe);
+  else
+    return static_cast<T>(static_cast<T>(pe + 3) * static_cast<T>(0xbf58476d1ce4e5b9u) + static_cast<T>(i));
 }
 
 template <typename Transport, typename T>
@@ -62,18 +85,19 @@ IMBREX_DEVICE T change_word(Context<Transport>& context, Change change, T* word,
     default: break;
   }
   if constexpr (std::is_integral_v<T>) switch (change) {
-    case Change::compare_swap: return context.atomic_compare_swap(word, expected, operand, pe);
-    case Change::compare_swap_in_vain: return context.atomic_compare_swap(word, static_cast<T>(expected + T{1}), operand, pe);
-    case Change::fetch_inc: return context.atomic_fetch_inc(word, pe);
-    case Change::inc: context.atomic_inc(word, pe); return T{};
-    case Change::fetch_and: return context.atomic_fetch_and(word, operand, pe);
-    case Change::fetch_or: return context.atomic_fetch_or(word, operand, pe);
-    case Change::fetch_xor: return context.atomic_fetch_xor(word, operand, pe);
-    case Change::and_: context.atomic_and(word, operand, pe); return T{};
-    case Change::or_: context.atomic_or(word, operand, pe); return T{};
-    case Change::xor_: context.atomic_xor(word, operand, pe); return T{};
-    default: break;
-  }
+      case Change::compare_swap: return context.atomic_compare_swap(word, expected, operand, pe);
+      case Change::compare_swap_in_vain:
+        return context.atomic_compare_swap(word, static_cast<T>(expected + T{1}), operand, pe);
+      case Change::fetch_inc: return context.atomic_fetch_inc(word, pe);
+      case Change::inc: context.atomic_inc(word, pe); return T{};
+      case Change::fetch_and: return context.atomic_fetch_and(word, operand, pe);
+      case Change::fetch_or: return context.atomic_fetch_or(word, operand, pe);
+      case Change::fetch_xor: return context.atomic_fetch_xor(word, operand, pe);
+      case Change::and_: context.atomic_and(word, operand, pe); return T{};
+      case Change::or_: context.atomic_or(word, operand, pe); return T{};
+      case Change::xor_: context.atomic_xor(word, operand, pe); return T{};
+      default: break;
+    }
   return T{};
 }
 
@@ -95,13 +119,39 @@ IMBREX_KERNEL change_words(Handle handle, Change change, T* words, T* returned, 
 // ------------------------------------------------------------------------------------------------- waits, tests
 
 enum class Wait : std::uint8_t {
-  until, signal, signal_and_see, all, all_vector, any, any_vector, some, some_vector,
-  test, test_all, test_all_vector, test_any, test_any_vector, test_some, test_some_vector,
+  until,
+  signal,
+  signal_and_see,
+  all,
+  all_vector,
+  any,
+  any_vector,
+  some,
+  some_vector,
+  test,
+  test_all,
+  test_all_vector,
+  test_any,
+  test_any_vector,
+  test_some,
+  test_some_vector,
 };
-inline constexpr const char* wait_names[] = {
-    "wait_until", "signal_wait_until", "signal_wait_until and see", "wait_until_all", "wait_until_all_vector", "wait_until_any",
-    "wait_until_any_vector", "wait_until_some", "wait_until_some_vector", "test", "test_all", "test_all_vector",
-    "test_any", "test_any_vector", "test_some", "test_some_vector"};
+inline constexpr const char* wait_names[] = {"wait_until",
+                                             "signal_wait_until",
+                                             "signal_wait_until and see",
+                                             "wait_until_all",
+                                             "wait_until_all_vector",
+                                             "wait_until_any",
+                                             "wait_until_any_vector",
+                                             "wait_until_some",
+                                             "wait_until_some_vector",
+                                             "test",
+                                             "test_all",
+                                             "test_all_vector",
+                                             "test_any",
+                                             "test_any_vector",
+                                             "test_some",
+                                             "test_some_vector"};
 inline constexpr int waits = 16;
 /// By a group; others by one thread.
 IMBREX_DEVICE bool is_of_group(Wait wait) { return wait != Wait::signal_and_see && wait <= Wait::all_vector; }
@@ -113,7 +163,8 @@ inline constexpr std::uint32_t variables = 6, left_out = 4;
 template <typename T>
 IMBREX_DEVICE T middle(std::uint32_t i) {
   const T far = sizeof(T) == 8 ? static_cast<T>(std::uint64_t{1} << 40) : T{0};
-  return static_cast<T>(std::is_signed_v<T> ? T{} - far - static_cast<T>(20) + static_cast<T>(i) : far + static_cast<T>(20 + i));
+  return static_cast<T>(std::is_signed_v<T> ? T{} - far - static_cast<T>(20) + static_cast<T>(i)
+                                            : far + static_cast<T>(20 + i));
 }
 template <typename T>
 IMBREX_DEVICE T before_wait(Compare compare, std::uint32_t i) {
@@ -134,8 +185,8 @@ IMBREX_DEVICE T compared_with(Compare compare, std::uint32_t i) {
 enum class Found : std::uint32_t { nothing, well, failed, early, wrong_value, wrong_index };
 
 template <typename Transport, typename T>
-IMBREX_DEVICE Found wait_by_one(Context<Transport>& context, Wait wait, Compare compare, const T* first, const int* status,
-                                const T* values, std::uint64_t* indices) {
+IMBREX_DEVICE Found wait_by_one(Context<Transport>& context, Wait wait, Compare compare, const T* first,
+                                const int* status, const T* values, std::uint64_t* indices) {
   const T value = values[0];
   const bool vector = wait == Wait::any_vector || wait == Wait::some_vector || wait == Wait::test_any_vector ||
                       wait == Wait::test_some_vector || wait == Wait::test_all_vector;
@@ -165,16 +216,23 @@ IMBREX_DEVICE Found wait_by_one(Context<Transport>& context, Wait wait, Compare 
         over = true;
         break;
       case Wait::some_vector:
-        if (!context.wait_until_some_vector(first, variables, indices, status, compare, values, found)) return Found::failed;
+        if (!context.wait_until_some_vector(first, variables, indices, status, compare, values, found))
+          return Found::failed;
         over = true;
         break;
       case Wait::test: over = context.test(first, compare, value); break;
       case Wait::test_all: over = context.test_all(first, variables, status, compare, value); break;
       case Wait::test_all_vector: over = context.test_all_vector(first, variables, status, compare, values); break;
       case Wait::test_any: over = (found = context.test_any(first, variables, status, compare, value)) != none; break;
-      case Wait::test_any_vector: over = (found = context.test_any_vector(first, variables, status, compare, values)) != none; break;
-      case Wait::test_some: over = (found = context.test_some(first, variables, indices, status, compare, value)) != 0; break;
-      case Wait::test_some_vector: over = (found = context.test_some_vector(first, variables, indices, status, compare, values)) != 0; break;
+      case Wait::test_any_vector:
+        over = (found = context.test_any_vector(first, variables, status, compare, values)) != none;
+        break;
+      case Wait::test_some:
+        over = (found = context.test_some(first, variables, indices, status, compare, value)) != 0;
+        break;
+      case Wait::test_some_vector:
+        over = (found = context.test_some_vector(first, variables, indices, status, compare, values)) != 0;
+        break;
       default: return Found::failed;
     }
     if (over) break;
@@ -183,8 +241,10 @@ IMBREX_DEVICE Found wait_by_one(Context<Transport>& context, Wait wait, Compare 
   }
   switch (wait) {
     case Wait::test: return holds_at(0) ? Found::well : Found::wrong_value;
-    case Wait::test_any: case Wait::test_any_vector: return holds_at(found) ? Found::well : Found::wrong_index;
-    case Wait::test_all: case Wait::test_all_vector:
+    case Wait::test_any:
+    case Wait::test_any_vector: return holds_at(found) ? Found::well : Found::wrong_index;
+    case Wait::test_all:
+    case Wait::test_all_vector:
       for (std::uint32_t i = 0; i < variables; ++i)
         if (status[i] == 0 && !holds_at(i)) return Found::wrong_value;
       return Found::well;
@@ -243,7 +303,8 @@ IMBREX_KERNEL wait_for_words(Handle handle, Wait wait, Compare compare, T* all, 
 // -------------------------------------------------------------------------------------------------- collectives
 
 enum class Collective : std::uint8_t { sync, barrier, broadcast, all_to_all, all_gather, reduce };
-inline constexpr const char* collective_names[] = {"sync", "barrier", "broadcast", "all_to_all", "all_gather", "reduce"};
+inline constexpr const char* collective_names[] = {"sync",       "barrier",    "broadcast",
+                                                   "all_to_all", "all_gather", "reduce"};
 inline constexpr std::uint32_t rounds = 4;
 
 struct Together {
@@ -271,17 +332,22 @@ IMBREX_KERNEL together(Handle handle, Together t, T* to, T* from, std::uint64_t*
       case Collective::barrier: {
         // What members wrote before, each to the next one's mark or, before a sync, to its own, is there behind it.
         const bool own = t.what == Collective::sync;
-        const std::uint32_t next = team.pe((team.me + 1) % team.size), before = team.pe((team.me + team.size - 1) % team.size);
+        const std::uint32_t next = team.pe((team.me + 1) % team.size),
+                            before = team.pe((team.me + team.size - 1) % team.size);
         if (is_leader(group)) {
-          if (own) words::store(marks + round, std::uint64_t{round + 1});
-          else context.p(marks + round, round + 1, next);
+          if (own)
+            words::store(marks + round, std::uint64_t{round + 1});
+          else
+            context.p(marks + round, round + 1, next);
         }
         well = own ? sync(context, team, group) : barrier(context, team, group);
         const std::uint64_t seen = own ? context.g(marks + round, before) : words::load(marks + round);
         if (well && seen != round + 1) *t.failed = 1;
         break;
       }
-      case Collective::broadcast: well = broadcast(context, team, target, source, t.count, (round + 1) % team.size, group); break;
+      case Collective::broadcast:
+        well = broadcast(context, team, target, source, t.count, (round + 1) % team.size, group);
+        break;
       case Collective::all_to_all: well = all_to_all(context, team, target, source, t.count, group); break;
       case Collective::all_gather: well = all_gather(context, team, target, source, t.count, group); break;
       case Collective::reduce:

@@ -8,14 +8,21 @@ namespace imbrex::shmem::test {
 
 enum class Litmus : std::uint8_t {
   // Message passing: data, what orders, a flag.
-  put_fence_flag, put_fence_signal, put_quiet_signal, put_signal_set, put_signal_add, packet,
+  put_fence_flag,
+  put_fence_signal,
+  put_quiet_signal,
+  put_signal_set,
+  put_signal_add,
+  packet,
   store_buffering,    ///< two PEs put to each other, and read their own
   contention,         ///< all add to one word
   independent_reads,  ///< two PEs write, two read in different orders
 };
-inline constexpr const char* litmus_names[] = {
-    "put, fence, flag", "put, fence to the PE, signal_add", "put, quiet, signal_set", "put_signal, set", "put_signal, add", "packet",
-    "store buffering", "atomics under contention", "independent reads"};
+inline constexpr const char* litmus_names[] = {"put, fence, flag",       "put, fence to the PE, signal_add",
+                                               "put, quiet, signal_set", "put_signal, set",
+                                               "put_signal, add",        "packet",
+                                               "store buffering",        "atomics under contention",
+                                               "independent reads"};
 inline constexpr int litmuses = 9;
 
 inline constexpr std::uint32_t pieces = 6, spread = 16;  ///< words of data, each in a line of its own

@@ -9,7 +9,8 @@ namespace imbrex::shmem::test {
 namespace {
 
 constexpr std::uint64_t repeats = 10000;
-constexpr HeapOptions heap_options{.device = Device::cpu, .bytes = std::size_t{16} << 20, .pauses = 7, .max_pause = 2e-6};
+constexpr HeapOptions heap_options{
+    .device = Device::cpu, .bytes = std::size_t{16} << 20, .pauses = 7, .max_pause = 2e-6};
 
 // 0: nothing was seen that must not be; 1: something was; 2: a wait gave up.
 template <typename Transport>

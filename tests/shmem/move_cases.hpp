@@ -119,7 +119,8 @@ void add_moves(std::vector<Case>& cases, const char* type) {
         std::string name = std::string(way_names[w]) + " " + type + " " + Scope<G>::name + " " +
                            std::to_string(shape.count) + " from " + std::to_string(shape.from_offset) + " to " +
                            std::to_string(shape.to_offset);
-        cases.push_back({std::move(name), [=](Bench& bench) { return run_move<Transport, T, G>(bench, way, shape, salt); }});
+        cases.push_back(
+            {std::move(name), [=](Bench& bench) { return run_move<Transport, T, G>(bench, way, shape, salt); }});
       };
       if (large)
         for (const Shape& shape : large_shapes) add(shape);
@@ -137,17 +138,10 @@ void add_moves_of(std::vector<Case>& cases) {
   add_moves<Transport, double, G>(cases, "double");
 }
 
-template <typename Transport>
+template <typename Transport, typename... Groups>
 std::vector<Case> moves() {
   std::vector<Case> cases;
-  add_moves_of<Transport, Thread>(cases);
-  add_moves_of<Transport, Warp>(cases);
-  add_moves_of<Transport, Block>(cases);
-#if defined(__CUDACC__)
-  add_moves_of<Transport, Wide<Block>>(cases);
-  add_moves_of<Transport, Tile>(cases);
-  add_moves_of<Transport, CudaBlock>(cases);
-#endif
+  (add_moves_of<Transport, Groups>(cases), ...);
   return cases;
 }
 

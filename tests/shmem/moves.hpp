@@ -24,24 +24,39 @@ enum class Way : std::uint8_t {
   put_pe_quiet,
   packets,
 };
-inline constexpr const char* way_names[] = {
-    "put",      "put_nbi",   "get",          "get_nbi",   "p",            "g",         "iput",
-    "iget",     "put_signal", "put_signal_add", "put_signal_nbi", "p_signal", "put+fence", "put+pe_fence",
-    "put+quiet", "put+pe_quiet", "packets"};
+inline constexpr const char* way_names[] = {"put",
+                                            "put_nbi",
+                                            "get",
+                                            "get_nbi",
+                                            "p",
+                                            "g",
+                                            "iput",
+                                            "iget",
+                                            "put_signal",
+                                            "put_signal_add",
+                                            "put_signal_nbi",
+                                            "p_signal",
+                                            "put+fence",
+                                            "put+pe_fence",
+                                            "put+quiet",
+                                            "put+pe_quiet",
+                                            "packets"};
 inline constexpr int ways = 17;
 
 /// Whether the target's PE waits for a signal, and copies what came to `seen` while the kernel runs.
 IMBREX_DEVICE bool is_signaled(Way way) { return way >= Way::put_signal_set; }
-IMBREX_DEVICE bool is_get(Way way) { return way == Way::get || way == Way::get_nbi || way == Way::g || way == Way::iget; }
+IMBREX_DEVICE bool is_get(Way way) {
+  return way == Way::get || way == Way::get_nbi || way == Way::g || way == Way::iget;
+}
 
 struct Move {
   Way way;
-  void *from, *to, *seen;      ///< of the group 0
-  std::uint64_t count;         ///< elements of a group
+  void *from, *to, *seen;                ///< of the group 0
+  std::uint64_t count;                   ///< elements of a group
   std::uint64_t from_stride, to_stride;  ///< 1 but for iput and iget
   std::uint64_t from_part, to_part;      ///< elements from a group's part to the next one's
-  Signal* signals;             ///< one for each group, 0
-  std::uint32_t distance;      ///< to PE me + distance
+  Signal* signals;                       ///< one for each group, 0
+  std::uint32_t distance;                ///< to PE me + distance
 };
 
 inline constexpr Signal signal_of_move = (Signal{1} << 40) + 5;

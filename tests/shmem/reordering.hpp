@@ -1,6 +1,6 @@
-// A transport for tests which does what a network may do: it keeps puts back, and lets them go in any order, with pauses
-// between, until a fence or a quiet of its own context makes it. Non-blocking gets wait for a quiet. Nothing that one
-// context holds is let go by another one's calls.
+// A transport for tests which does what a network may do: it keeps puts back, and lets them go in any order, with
+// pauses between, until a fence or a quiet of its own context makes it. Non-blocking gets wait for a quiet. Nothing
+// that one context holds is let go by another one's calls.
 //
 // The first thread of a group does the group's work; what it holds lies in that thread's memory.
 #pragma once
@@ -18,7 +18,8 @@ class Reordering {
   IMBREX_DEVICE ~Reordering() { let_go(all_pes, true); }
 
   IMBREX_DEVICE bool open(const Handle& handle, std::uint32_t number) {
-    random_ = (handle.group.pause_seed + 1) * 0x9e3779b97f4a7c15u + (handle.pe() * 65537ull + number) * 0xd1342543de82ef95u;
+    random_ =
+        (handle.group.pause_seed + 1) * 0x9e3779b97f4a7c15u + (handle.pe() * 65537ull + number) * 0xd1342543de82ef95u;
     longest_pause_ = handle.group.max_pause_ns != 0 ? handle.group.max_pause_ns : 2000;
     return below_.open(handle, number);
   }
@@ -59,7 +60,8 @@ class Reordering {
   template <Scalar T>
   IMBREX_DEVICE void put_one(const Handle& handle, T* to, T value, std::uint32_t pe) {
     Held& held = make_room();
-    held = {Kind::put, sizeof(T), pe, below_.pointer(handle, to, pe), nullptr, {words::cast<words::BitsOf<T>>(value), 0}};
+    held = {
+        Kind::put, sizeof(T), pe, below_.pointer(handle, to, pe), nullptr, {words::cast<words::BitsOf<T>>(value), 0}};
   }
   template <Scalar T>
   IMBREX_DEVICE T get_one(const Handle& handle, const T* from, std::uint32_t pe) {
@@ -120,7 +122,8 @@ class Reordering {
   IMBREX_DEVICE void pause() {
     const std::uint32_t x = next();
     if (x % 32 != 0) return;
-    for (const std::uint64_t until = device::now_ns() + x / 32 % longest_pause_; device::now_ns() < until;) device::pause_ns(100);
+    for (const std::uint64_t until = device::now_ns() + x / 32 % longest_pause_; device::now_ns() < until;)
+      device::pause_ns(100);
   }
 
   IMBREX_DEVICE Held& make_room() {

@@ -43,14 +43,16 @@ struct Case {
   std::function<std::string(Bench&)> run;  ///< collective; what went wrong, or nothing
 };
 
-/// Runs all whose name has `part`. What went wrong, a line a case and PE, to `tell`; returns how many ran.
-inline std::size_t run_all(Bench& bench, const std::vector<Case>& cases, const std::string& part,
+/// Runs each `every`th case, from the first one on. What went wrong, a line a case and PE, to `tell`; returns how many
+/// ran.
+inline std::size_t run_all(Bench& bench, const std::vector<Case>& cases, std::size_t every,
                            const std::function<void(const std::string&)>& tell) {
   std::size_t ran = 0;
-  for (const Case& one : cases) {
-    if (one.name.find(part) == std::string::npos) continue;
-    const std::string wrong = one.run(bench);
-    if (!wrong.empty()) tell("PE " + std::to_string(bench.pe()) + " of " + std::to_string(bench.pes()) + ", " + one.name + ": " + wrong);
+  for (std::size_t i = 0; i < cases.size(); i += every) {
+    const std::string wrong = cases[i].run(bench);
+    if (!wrong.empty())
+      tell("PE " + std::to_string(bench.pe()) + " of " + std::to_string(bench.pes()) + ", " + cases[i].name + ": " +
+           wrong);
     bench.meet();
     ++ran;
   }
@@ -60,9 +62,10 @@ inline std::size_t run_all(Bench& bench, const std::vector<Case>& cases, const s
 // The tables, of this source's kernels: compiled as C++ for the CPU, as CUDA for GPUs.
 std::vector<Case> moves_on_host();
 std::vector<Case> moves_on_host_reordered();
-std::vector<Case> calls_on_host();            ///< atomic operations, waits and collectives
+std::vector<Case> calls_on_host();  ///< atomic operations, waits and collectives
 std::vector<Case> calls_on_host_reordered();
-std::vector<Case> moves_on_gpu();
+std::vector<Case> few_moves_on_gpu();   ///< by threads, warps and blocks
+std::vector<Case> more_moves_on_gpu();  ///< by groups of cooperative_groups, and with more loads under way
 std::vector<Case> calls_on_gpu();
 
 }  // namespace imbrex::shmem::test

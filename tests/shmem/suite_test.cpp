@@ -15,7 +15,7 @@ int run(World& world, const std::vector<Case>& cases) {
   Heap heap(world, heap_options);
   Bench bench(heap, nullptr);
   int wrong = 0;
-  const std::size_t ran = run_all(bench, cases, "", [&](const std::string& line) {
+  const std::size_t ran = run_all(bench, cases, 1, [&](const std::string& line) {
     if (++wrong <= 5) std::fprintf(stderr, "%s\n", line.c_str());
   });
   if (ran != cases.size()) return 2;
