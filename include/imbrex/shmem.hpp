@@ -39,8 +39,8 @@ struct HeapOptions {
   std::size_t bytes = std::size_t{64} << 20;  ///< of each PE's part; host memory comes out of the world's heap_bytes
   int ranks_per_gpu = 1;                      ///< so many PEs share each GPU
   std::uint32_t contexts = 1024;              ///< that a PE's kernels may have at once
-  std::uint64_t pauses = 0;                   ///< tests: not 0: seed of random pauses before puts and signals
-  double max_pause = 1e-4;                    ///< the longest, seconds
+  std::uint64_t pauses = 0;                   ///< tests: not 0: seed of what their transports do at random
+  double max_pause = 1e-4;                    ///< of theirs, the longest, seconds
 };
 
 class Heap;

@@ -39,7 +39,7 @@ IMBREX_DEVICE Line load_line(const Line* from) {
 
 /// Loads that a thread has under way. By two, a put that a kernel never makes takes at most 8 of its registers.
 template <typename G>
-constexpr int lines_in_flight() {
+IMBREX_DEVICE constexpr int lines_in_flight() {
   if constexpr (requires { G::lines_in_flight; })
     return G::lines_in_flight;
   else
@@ -82,7 +82,13 @@ IMBREX_DEVICE void copy(T* to, const T* from, std::uint64_t count, const G& grou
   }
 #else
   static_cast<void>(group);
-  std::memcpy(to, from, count * sizeof(T));
+  if constexpr (Far) {
+    for (std::uint64_t i = 0; i < count; ++i) to[i] = words::load(from + i);
+  } else if (count == 1) {
+    words::store(to, *from);  // may be what somebody waits for
+  } else {
+    std::memcpy(to, from, count * sizeof(T));
+  }
 #endif
 }
 
