@@ -2,7 +2,7 @@
 # installed shows the public names only: those of the classes and functions that include/imbrex/ declares, c.h's among
 # them, and of the classes of its device/, whose functions are all inline. Beside them the program of the same build finds
 # its jobs, under a version that says whose they are: no header of theirs is installed.
-set(IMBREX_PROGRAM_HEADERS jobs/embedding/run_embedding.hpp jobs/embedding/tables_file.hpp jobs/explain.hpp jobs/host_messages.hpp jobs/limits/limits.hpp jobs/nccl_environment.hpp jobs/run.hpp jobs/run_all_reduce.hpp jobs/limits/strategies_here.hpp jobs/measure/measure.hpp)
+set(IMBREX_PROGRAM_HEADERS jobs/embedding/run_embedding.hpp jobs/embedding/tables_file.hpp jobs/explain.hpp jobs/host_messages.hpp jobs/limits/limits.hpp jobs/nccl_environment.hpp jobs/run.hpp jobs/run_all_reduce.hpp jobs/limits/strategies_here.hpp jobs/measure/measure.hpp jobs/shmem_bench/shmem_bench.hpp)
 set(IMBREX_EXPORTS ${CMAKE_CURRENT_BINARY_DIR}/exports.map)
 # Appends to `out` a pattern for each function that the headers declare in namespace `space`.
 function(imbrex_functions_of out space)
@@ -25,7 +25,7 @@ function(imbrex_functions_of out space)
   set(${out} "${${out}}" PARENT_SCOPE)
 endfunction()
 file(GLOB headers ${CMAKE_CURRENT_SOURCE_DIR}/include/imbrex/*.hpp ${CMAKE_CURRENT_SOURCE_DIR}/include/imbrex/advanced/*.hpp)
-set(public "    imbrex::[A-Z]*;\n    imbrex::device::[A-Z]*;\n    imbrex::operator*;\n    vtable?for?imbrex::[A-Z]*;\n    typeinfo?for?imbrex::[A-Z]*;\n    typeinfo?name?for?imbrex::[A-Z]*;\n    *thunk?to?imbrex::[A-Z]*;\n")
+set(public "    imbrex::[A-Z]*;\n    imbrex::device::[A-Z]*;\n    imbrex::shmem::Heap*;\n    imbrex::operator*;\n    vtable?for?imbrex::[A-Z]*;\n    typeinfo?for?imbrex::[A-Z]*;\n    typeinfo?name?for?imbrex::[A-Z]*;\n    *thunk?to?imbrex::[A-Z]*;\n")
 imbrex_functions_of(public imbrex ${headers})
 set(c_header ${CMAKE_CURRENT_SOURCE_DIR}/include/imbrex/c.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${c_header})

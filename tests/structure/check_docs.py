@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that the documents tell the truth about the tree: links, paths, options, and constants quoted from the code.
+"""Checks that the documents tell the truth about the tree: links, paths, options, and what they quote from the code.
 
 usage: check_docs.py [ROOT]           prints each fault as file: rule; exits 1 if there is one
 """
@@ -14,6 +14,7 @@ FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.M | re.S)
 SCRIPT = re.compile(r"(?:\./)?((?:bench|scripts|tests)/[\w./-]+)")
 PROGRAM = re.compile(r"imbrex|build/bin/\w+")
 OPTION = re.compile(r"--[a-z][\w-]*")
+QUOTE = re.compile(r"^<!-- from (\S+) -->\n```\w*\n(.*?)^```", re.M | re.S)
 ROW = re.compile(r"^\|(.+)\|[ \t]*$")
 
 
@@ -148,7 +149,20 @@ def check_constants(root):
     return faults
 
 
-CHECKS = [check_links, check_paths, check_options, check_constants]
+def check_quotes(root):
+    """A block of code behind `<!-- from FILE -->` stands in that file as it is."""
+    faults = []
+    for path in documents(root):
+        for file, text in QUOTE.findall(path.read_text(encoding="utf-8")):
+            where = path.relative_to(root)
+            if not (root / file).is_file():
+                faults.append(f"{where}: quotes {file}, which does not exist")
+            elif text not in (root / file).read_text(encoding="utf-8"):
+                faults.append(f"{where}: quotes what {file} does not say: {text.strip().splitlines()[0]}")
+    return faults
+
+
+CHECKS = [check_links, check_paths, check_options, check_constants, check_quotes]
 
 
 def main(argv):

@@ -177,6 +177,14 @@ class Checks(unittest.TestCase):
                            ("    build/bin/any --rank 3\n", "gives build/bin/any the option --rank,")):
             self.refuse(fault, {**files, "docs/x.md": bad})
 
+    def test_quotes(self):
+        quote = "<!-- from scripts/quoted -->\n```sh\n{}\n```\n"
+        files = {"scripts/quoted": "first\nsecond\nthird\n"}
+        self.assertEqual([f for f in faults_of({**files, "docs/x.md": quote.format("first\nsecond")}) if "quotes" in f], [])
+        self.refuse("docs/x.md: quotes what scripts/quoted does not say: first", {**files, "docs/x.md": quote.format("first\nthird")})
+        self.refuse("docs/x.md: quotes else/gone, which does not exist",
+                    {"docs/x.md": quote.format("first").replace("scripts/quoted", "else/gone")})
+
     def test_constants(self):
         table = "| constant | value | file |\n|---|---|---|\n"
         self.refuse("quoted as 3", {"docs/x.md": table + "| `copies` | 3 | `include/imbrex/plan.hpp` |\n"})

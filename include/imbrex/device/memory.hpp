@@ -58,8 +58,9 @@ class Memory {
 
   /// Collective as allocate. A group with a State of its own, for kernels that run one after another: on one stream, or
   /// ordered by events, in the same order on every rank. In each, `readers` threads of the rank read the epoch and
-  /// advance it. `describe` says for messages what a wait was for, from "for" or "in" on.
-  Group group(std::uint32_t readers = 1, std::function<std::string(const Fault&)> describe = {});
+  /// advance it. `describe` says for messages what a wait was for, from "for" or "in" on; `whole`: it says what the
+  /// rank's message is behind its number.
+  Group group(std::uint32_t readers = 1, std::function<std::string(const Fault&)> describe = {}, bool whole = false);
 
   /// Throws Error(runtime_failure) if a wait of a kernel passed the world's limit, or a rank failed or was lost; all
   /// waits of all groups end then, on every rank, and the memory is of no use any more.

@@ -26,7 +26,7 @@ Memory::~Memory() = default;
 int Memory::gpu() const { return -1; }
 void* Memory::allocate(std::size_t) { return nullptr; }
 void Memory::release(void*) {}
-Group Memory::group(std::uint32_t, std::function<std::string(const Fault&)>) { return {}; }
+Group Memory::group(std::uint32_t, std::function<std::string(const Fault&)>, bool) { return {}; }
 void Memory::check() {}
 void Memory::finish(CUstream_st*) {}
 
@@ -46,6 +46,7 @@ void DeviceMemory::download(void*) const {}
 void DeviceMemory::download_rows(void*, std::size_t, std::size_t, std::size_t) const {}
 
 int current_gpu() { return -1; }
+int multiprocessors_of(int) { return 0; }
 void select_gpu(int) {}
 bool on_gpu(const void*, int) { return false; }
 

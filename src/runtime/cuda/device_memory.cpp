@@ -50,6 +50,12 @@ int current_gpu() {
   return device;
 }
 
+int multiprocessors_of(int gpu) {
+  int count = 0;
+  IMBREX_CUDA_TRY(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, gpu));
+  return count;
+}
+
 void select_gpu(int gpu) { IMBREX_CUDA_TRY(cudaSetDevice(gpu)); }
 
 bool on_gpu(const void* p, int gpu) {

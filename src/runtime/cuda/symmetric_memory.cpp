@@ -35,6 +35,7 @@ struct Memory::Parts {
   struct Record {
     runtime::FaultPool::Owner fault;
     std::function<std::string(const Fault&)> describe;
+    bool whole;
   };
 
   Parts(World& its, const MemoryOptions& given)
@@ -52,10 +53,14 @@ struct Memory::Parts {
   // Throws the world's first failure, which may be the loss of the rank that this one waited for.
   [[noreturn]] void throw_fault() {
     end_waits();
-    for (const Record& record : records)
-      if (const Fault& f = *record.fault; f.state != Fault::clear)
-        runtime::fail(world, runtime::fault_text(f, fmt::format("rank {}", world.rank()), world.options().wait_limit,
-                                                 record.describe ? record.describe(f) : plain_description(f), "posts"));
+    for (const Record& record : records) {
+      const Fault& f = *record.fault;
+      if (f.state == Fault::clear) continue;
+      const std::string said = record.describe ? record.describe(f) : plain_description(f),
+                        who = fmt::format("rank {}", world.rank());
+      runtime::fail(world, record.whole ? who + ": " + said
+                                        : runtime::fault_text(f, who, world.options().wait_limit, said, "posts"));
+    }
     runtime::fail_as_told(world);
   }
 
@@ -103,13 +108,13 @@ void Memory::release(void* own) {
   parts_->world.barrier();  // nobody writes into what is allocated there next before it is zeroed
 }
 
-Group Memory::group(std::uint32_t readers, std::function<std::string(const Fault&)> describe) {
+Group Memory::group(std::uint32_t readers, std::function<std::string(const Fault&)> describe, bool whole) {
   IMBREX_EXPECTS(readers >= 1, "readers = {}: one thread at least must advance the epoch", readers);
   IMBREX_CUDA_TRY(cudaSetDevice(parts_->gpu));
   const std::size_t offset = parts_->heap.allocate(sizeof(State));
   const HeapHandle heap = parts_->heap.handle();
   const World& world = parts_->world;
-  parts_->records.push_back({parts_->faults.take(), std::move(describe)});
+  parts_->records.push_back({parts_->faults.take(), std::move(describe), whole});
   Group g{};
   g.own = reinterpret_cast<State*>(heap.at(world.rank(), offset));
   g.states = heap.at(0, offset);

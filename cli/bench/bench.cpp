@@ -6,6 +6,7 @@
 #include <memory>
 #include <sstream>
 
+#include "bench/bench_shmem.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
 #include "tune/tuning.hpp"
@@ -296,6 +297,7 @@ std::shared_ptr<Options> defaults() {
 
 void add_bench(Program& program) {
   auto options = defaults();
+  auto shmem = std::make_shared<std::function<int()>>();
   CLI::App& command = add_command(
       program, "bench",
       "Times what Imbrex runs by itself beside cuBLAS and NCCL, on this machine's GPUs.\n"
@@ -305,8 +307,13 @@ void add_bench(Program& program) {
       "  imbrex bench --ops gemm_reduce_scatter --m 512 8192 --layers 8192x28672\n"
       "  imbrex bench --ranks 2 --json bench.json\n"
       "  imbrex bench --ranks 1 --strategy fused                 products, by Imbrex' kernels and by cuBLAS\n"
-      "  imbrex bench --ops all_gather_gemm --m 4096 --try comm_rows=256 --try order=column_major,own_shift=4",
-      [options, &program] { return options->serve ? serve(*options) : measure_and_print(program, *options, false); });
+      "  imbrex bench --ops all_gather_gemm --m 4096 --try comm_rows=256 --try order=column_major,own_shift=4\n"
+      "  imbrex bench shmem --help                               OpenSHMEM calls in kernels",
+      [options, shmem, &program] {
+        if (options->app->got_subcommand("shmem")) return (*shmem)();
+        return options->serve ? serve(*options) : measure_and_print(program, *options, false);
+      });
+  *shmem = add_bench_shmem(program, command);
   add_options(command, *options);
   command
       .add_option("--strategy", options->strategy,

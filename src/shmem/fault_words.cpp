@@ -1,0 +1,30 @@
+#include <fmt/format.h>
+
+#include "shmem/memory.hpp"
+
+namespace imbrex::shmem {
+
+std::string fault_words(const device::Fault& fault, int pe, double limit) {
+  const std::uint64_t high = fault.epoch;
+  const auto expected = (high >> 32) << 32 | fault.expected;
+  const auto seen = high << 32 | fault.seen;
+  const auto offset = std::uint64_t{fault.place[3]} << 32 | fault.place[2];
+  const auto who = fmt::format("PE {}, block {}", pe, std::uint32_t{fault.place[0]});
+  const std::uint32_t other = fault.place[1];
+  switch (static_cast<FaultKind>(std::uint32_t{fault.kind})) {
+    case FaultKind::wait:
+      return fmt::format("{} waited longer than {} s for what lies at offset {} of its heap: compared with {}, saw {}",
+                         who, limit, offset, static_cast<std::int64_t>(expected), static_cast<std::int64_t>(seen));
+    case FaultKind::collective:
+      return fmt::format("{} waited longer than {} s for PE {} in a collective of a team: expected call {}, saw {}",
+                         who, limit, other, expected, seen);
+    case FaultKind::pe: return fmt::format("{} named PE {}: PEs are 0 to {}", who, other, expected - 1);
+    case FaultKind::address:
+      return fmt::format("{} named {} bytes at offset {} of the heap on PE {}: the heap does not hold them", who,
+                         expected, static_cast<std::int64_t>(offset), other);
+    case FaultKind::context: return fmt::format("{} asked for context {}: there are {}", who, seen, expected);
+  }
+  return fmt::format("{}: fault {} at offset {}", who, std::uint32_t{fault.kind}, offset);
+}
+
+}  // namespace imbrex::shmem

@@ -1,0 +1,131 @@
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "base/check.hpp"
+#include "runtime/failure.hpp"
+#include "runtime/heap.hpp"
+#include "runtime/memory.hpp"
+#include "shmem/memory.hpp"
+
+namespace imbrex::shmem {
+namespace {
+
+// Ends waits in this PE's threads when the world fails: they look at no more than a word.
+class Guard {
+ public:
+  Guard(World& world, device::Fault& fault) : world_(world), fault_(fault), thread_([this] { run(); }) {}
+  ~Guard() {
+    {
+      const std::lock_guard guard(lock_);
+      ended_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  void run() {
+    std::unique_lock guard(lock_);
+    while (!changed_.wait_for(guard, std::chrono::milliseconds(5), [this] { return ended_; })) {
+      try {
+        world_.throw_if_failed();
+      } catch (const Error&) {
+        device::write_down(fault_.abort, 1);
+        return;
+      }
+    }
+  }
+
+  World& world_;
+  device::Fault& fault_;
+  std::mutex lock_;
+  std::condition_variable changed_;
+  bool ended_ = false;
+  std::thread thread_;
+};
+
+class HostMemory final : public Memory {
+ public:
+  HostMemory(World& world, const HeapOptions& options, std::size_t bytes)
+      : world_(world),
+        offset_(world.heap().allocate(sizeof(device::State) + sizeof(TeamStates) + bytes)),
+        allocator_(bytes),
+        guard_(world, fault_) {
+    const HeapHandle heap = world.heap().handle();
+    std::byte* own = heap.at(world.rank(), offset_);
+    device::Group& group = handle_.group;
+    group.own = reinterpret_cast<device::State*>(own);
+    group.states = heap.at(0, offset_);
+    group.stride = heap.stride;
+    group.limit_ns = static_cast<std::uint64_t>(world.options().wait_limit * 1e9);
+    group.fault = &fault_;
+    group.rank = static_cast<std::uint32_t>(world.rank());
+    group.ranks = static_cast<std::uint32_t>(world.size());
+    group.readers = 1;
+    group.pause_seed = static_cast<std::uint32_t>(options.pauses);
+    group.max_pause_ns = options.pauses == 0 ? 0 : static_cast<std::uint32_t>(options.max_pause * 1e9);
+    teams_ = reinterpret_cast<TeamStates*>(own + sizeof(device::State));
+    handle_.own = own + sizeof(device::State) + sizeof(TeamStates);
+    handle_.bytes = bytes;
+    handle_.contexts = options.contexts;
+    world.barrier();  // peers' parts are there
+  }
+
+  void give_back() override { world_.heap().release(offset_); }
+
+  Device device() const override { return Device::cpu; }
+  const Handle& handle() const override { return handle_; }
+  TeamStates* teams() const override { return teams_; }
+
+  std::byte* allocate(std::size_t bytes) override {
+    const auto offset = allocator_.allocate(bytes);
+    if (!offset)
+      throw Error(ErrorCode::runtime_failure,
+                  fmt::format("symmetric heap is full: {} bytes asked, {} left, {} of them in one piece", bytes,
+                              allocator_.free_bytes(), allocator_.largest_free()));
+    return handle_.own + *offset;
+  }
+
+  void release(std::byte* own) override {
+    world_.barrier();
+    const auto bytes = allocator_.release(static_cast<std::size_t>(own - handle_.own));
+    runtime::zero_shared(own, *bytes);
+    world_.barrier();
+  }
+
+  void write(std::byte* there, const void* here, std::size_t bytes) override { std::memcpy(there, here, bytes); }
+  void read(void* here, const std::byte* there, std::size_t bytes) override { std::memcpy(here, there, bytes); }
+  void zero(std::byte* own, std::size_t bytes) override { std::memset(own, 0, bytes); }
+
+  void check() override {
+    const auto state = device::word_at<std::uint32_t>(&fault_.state).load(std::memory_order_acquire);
+    if (state != device::Fault::clear)
+      runtime::fail(world_, fmt::format("rank {}: {}", world_.rank(),
+                                        fault_words(fault_, world_.rank(), world_.options().wait_limit)));
+    world_.throw_if_failed();
+    if (device::word_at<std::uint32_t>(&fault_.ended_early).load(std::memory_order_acquire) != 0)
+      runtime::fail_as_told(world_);
+  }
+
+  void finish(CudaStream) override { check(); }
+
+ private:
+  World& world_;
+  std::size_t offset_;
+  runtime::OffsetAllocator allocator_;
+  TeamStates* teams_ = nullptr;
+  Handle handle_{};
+  device::Fault fault_{};
+  Guard guard_;  // the last: its thread looks at the others
+};
+
+}  // namespace
+
+std::unique_ptr<Memory> host_memory(World& world, const HeapOptions& options, std::size_t bytes) {
+  return std::make_unique<HostMemory>(world, options, bytes);
+}
+
+}  // namespace imbrex::shmem

@@ -1,0 +1,123 @@
+// The symmetric heap of hosts: memory, teams, launches, and what is refused.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "imbrex/shmem.hpp"
+
+namespace imbrex::shmem {
+namespace {
+
+constexpr WorldOptions small{.heap_bytes = std::size_t{64} << 20, .wait_limit = 20};
+constexpr HeapOptions on_cpu{.device = Device::cpu, .bytes = std::size_t{4} << 20};
+
+// Each PE puts its number to the next, round by round, by as many blocks as there are.
+IMBREX_KERNEL ring(Handle handle, std::uint64_t* boxes, Signal* signals, std::uint64_t rounds) {
+  Context context(handle);
+  const Block block;
+  std::uint64_t* box = boxes + block_index();
+  Signal* signal = signals + block_index();
+  const std::uint32_t next = (context.pe() + 1) % context.pes();
+  for (std::uint64_t round = 1; round <= rounds; ++round) {
+    std::uint64_t token = round * 100 + context.pe();
+    context.put_signal(box, &token, 1, signal, 1, SignalOperation::add, next, block);
+    if (!context.signal_wait_until(signal, Compare::greater_equal, round, block)) return;
+  }
+}
+
+int expect_ring(World& world) {
+  Heap heap(world, on_cpu);
+  constexpr std::uint32_t blocks = 3;
+  const auto boxes = heap.array<std::uint64_t>(blocks);
+  const auto signals = heap.array<Signal>(blocks);
+  launch(heap, {.blocks = blocks, .threads = 64}, ring, heap.handle(), boxes.data(), signals.data(), std::uint64_t{50});
+  heap.finish();
+  heap.barrier(heap.world_team());
+  const int before = (world.rank() + world.size() - 1) % world.size();
+  for (std::uint32_t b = 0; b < blocks; ++b)
+    if (boxes.data()[b] != 5000u + static_cast<unsigned>(before) || signals.data()[b] != 50) return 1;
+  return 0;
+}
+
+TEST(ShmemHeap, ARingOfPuts) {
+  EXPECT_EQ(run_threads(4, small, expect_ring), 0);
+  EXPECT_EQ(run_processes(4, small, expect_ring), 0);
+}
+
+int expect_teams(World& world) {
+  Heap heap(world, on_cpu);
+  const auto even = heap.split_strided(heap.world_team(), 0, 2, (world.size() + 1) / 2);
+  if (even.has_value() != (world.rank() % 2 == 0)) return 1;
+  const auto values = heap.array<int>(2);
+  if (even) {
+    Context context(heap.handle());
+    values.data()[0] = world.rank() + 1;
+    if (!reduce(context, *even, Reduction::sum, values.data() + 1, values.data(), 1)) heap.check();
+    int sum = 0;
+    for (int r = 0; r < world.size(); r += 2) sum += r + 1;
+    if (values.data()[1] != sum) return 1;
+    for (int i = 0; i < 100; ++i) heap.barrier(*even);
+    heap.release(*even);
+  }
+  const auto again = heap.split_strided(heap.world_team(), world.size() - 1, -1, world.size());
+  return again && again->me == static_cast<unsigned>(world.size() - 1 - world.rank()) ? 0 : 1;
+}
+
+TEST(ShmemHeap, Teams) {
+  EXPECT_EQ(run_processes(5, small, expect_teams), 0);
+  EXPECT_EQ(run_threads(1, small, expect_teams), 0);
+}
+
+int expect_refusals(World& world) {
+  Heap heap(world, on_cpu);
+  const auto refused = [](ErrorCode code, const char* part, const auto& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      if (error.code() == code && std::string(error.what()).find(part) != std::string::npos) return true;
+      std::fprintf(stderr, "said: %s\n", error.what());
+    }
+    return false;
+  };
+  const auto bytes = static_cast<std::size_t>(world.rank() == 1 ? 64 : 128);
+  bool well = refused(ErrorCode::invalid_input, "PE 0 calls allocate(128, 256), PE 1 calls allocate(64, 256)",
+                      [&] { heap.allocate(bytes); });
+  well &= refused(ErrorCode::runtime_failure, "symmetric heap is full", [&] { heap.allocate(std::size_t{5} << 20); });
+  well &= refused(ErrorCode::runtime_failure, "symmetric heap is full", [&] { heap.allocate(~std::size_t{0}); });
+  well &= refused(ErrorCode::invalid_input, "alignment = 24", [&] { heap.allocate(8, 24); });
+  int here = 0;
+  well &= refused(ErrorCode::invalid_input, "the symmetric heap does not hold them",
+                  [&] { heap.write(&here, &here, 4, 0); });
+  auto* own = static_cast<int*>(heap.allocate(8));
+  well &= refused(ErrorCode::invalid_input, "PE 3: PEs are 0 to 2", [&] { heap.write(own, &here, 4, 3); });
+  well &= refused(ErrorCode::invalid_input, "did not give it", [&] { heap.release(own + 1); });
+  well &= heap.pointer(&here, 0) == nullptr && heap.pointer(own, world.rank()) == own;
+  return well ? 0 : 1;
+}
+
+TEST(ShmemHeap, BadInputIsNamed) { EXPECT_EQ(run_processes(3, small, expect_refusals), 0); }
+
+// PE 2 never comes: all others are told, within the limit.
+IMBREX_KERNEL lonely(Handle handle, Signal* signal) {
+  Context context(handle);
+  context.signal_wait_until(signal, Compare::greater_equal, 1);
+}
+
+TEST(ShmemHeap, AWaitIsBoundedAndNamed) {
+  const WorldOptions brief{.heap_bytes = std::size_t{64} << 20, .wait_limit = 0.5};
+  const int code = run_processes(3, brief, [](World& world) {
+    Heap heap(world, on_cpu);
+    const auto signal = heap.array<Signal>(1);
+    try {
+      launch(heap, {}, lonely, heap.handle(), signal.data());
+    } catch (const Error& error) {
+      const std::string said = error.what();
+      return said.find("waited longer than 0.5 s for what lies at offset") != std::string::npos ? 7 : 8;
+    }
+    return 9;
+  });
+  EXPECT_EQ(code, 7);
+}
+
+}  // namespace
+}  // namespace imbrex::shmem
