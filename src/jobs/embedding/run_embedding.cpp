@@ -16,6 +16,7 @@
 #include "jobs/all_reduce_job.hpp"
 #include "jobs/embedding/seeded_bags.hpp"
 #include "jobs/embedding/tables_file.hpp"
+#include "jobs/nccl_environment.hpp"
 #include "jobs/run.hpp"
 #include "jobs/run_device.hpp"
 #include "jobs/run_ranks.hpp"
@@ -276,6 +277,7 @@ int run_embedding(const EmbeddingRequest& request, const std::function<void(cons
   const auto part = static_cast<std::size_t>(problem.m * problem::width_of(problem.tables)) * size_of(problem.type);
   options.heap_bytes = 8 * part + (std::size_t{1} << 26);
   return run_ranks(request.ranks, request.threads, options, [&](World& world) {
+    if (request.ranks_per_gpu > 1 && !request.threads) take_own_nccl_host(world);
     EmbeddingResult result;
     Rank rank(world, request, *files, device, result);
     const bool right = rank.run();
