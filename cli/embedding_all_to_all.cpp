@@ -5,10 +5,11 @@
 
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
-#include "jobs/embedding/run_embedding.hpp"
+#include "jobs/embedding/bench_embedding.hpp"
 #include "jobs/embedding/tables_file.hpp"
 #include "own_operators.hpp"
 #include "run_options.hpp"
+#include "tune/tuning.hpp"
 
 namespace imbrex::cli {
 namespace {
@@ -60,10 +61,10 @@ class EmbeddingAllToAllOptions final : public OwnOperator {
   std::string_view name() const override { return own_group; }
 
   bool shares(std::string_view option) const override {
-    constexpr std::string_view names[] = {"OP",        "--ranks",      "--type",          "--strategy", "--tile-m",
-                                          "--chunks",  "--seed",       "--out",           "--verify",   "--repeat",
-                                          "--device",  "--world",      "--json",          "--workers",  "--plan",
-                                          "--machine", "--wait-limit", "--ranks-per-gpu", "--trace",    "--nodes"};
+    constexpr std::string_view names[] = {
+        "OP",           "--ranks",         "--type",   "--strategy", "--tile-m", "--chunks",  "--seed", "--out",
+        "--verify",     "--repeat",        "--device", "--world",    "--json",   "--workers", "--plan", "--machine",
+        "--wait-limit", "--ranks-per-gpu", "--trace",  "--nodes",    "--ops",    "--rounds",  "--runs"};
     return std::find(std::begin(names), std::end(names), option) != std::end(names);
   }
 
@@ -75,7 +76,7 @@ class EmbeddingAllToAllOptions final : public OwnOperator {
   void add_run_to(CLI::App& command) override;
 
   Problem problem(const PlanOptions& plan) const override {
-    return jobs::problem_of(shape(plan.type), static_cast<int>(plan.ranks));
+    return jobs::problem_of(shape(plan.type, batch_), static_cast<int>(plan.ranks));
   }
 
   Json json(const Problem& problem) const override {
@@ -94,12 +95,19 @@ class EmbeddingAllToAllOptions final : public OwnOperator {
 
   int run(const Program& program, const PlanOptions& plan, const RunOptions& options) const override;
 
- private:
-  // What --tables says, of a batch of --batch and `out`.
-  EmbeddingShape shape(Type out) const;
+  bool is_timed() const override { return true; }
+  void add_bench_to(CLI::App& command) override;
+  int bench(const Program& program, const BenchOptions& options) const override;
 
-  std::string tables_;
-  std::int64_t batch_ = 0;
+ private:
+  void add_tables_to(CLI::App& command);
+  void add_bags_to(CLI::App& command);
+  // What --tables says, of a batch of `batch` and `out`.
+  EmbeddingShape shape(Type out, std::int64_t batch) const;
+
+  std::string tables_, device_ = "auto";
+  std::int64_t batch_ = 0, ranks_per_gpu_ = 1;
+  std::vector<std::int64_t> batches_;
   Pooling pooling_ = Pooling::sum;
   IndexType index_type_ = IndexType::int64;
   std::optional<Optimizer> optimizer_;
@@ -109,31 +117,39 @@ class EmbeddingAllToAllOptions final : public OwnOperator {
   CLI::App* app_ = nullptr;
 };
 
-void EmbeddingAllToAllOptions::add_to(CLI::App& command) {
+void EmbeddingAllToAllOptions::add_tables_to(CLI::App& command) {
   command.add_option("--tables", tables_, "The tables, JSON (docs/embedding.md says what it holds)")
       ->type_name("FILE|-")
       ->group(own_group);
+}
+
+void EmbeddingAllToAllOptions::add_to(CLI::App& command) {
+  add_tables_to(command);
   add_integer(command, "--batch", batch_, 1, (std::int64_t{1} << 31) - 1,
               "Rows of the global batch, which the ranks share out")
       ->group(own_group);
 }
 
-EmbeddingShape EmbeddingAllToAllOptions::shape(Type out) const {
-  if (tables_.empty() || batch_ == 0)
+EmbeddingShape EmbeddingAllToAllOptions::shape(Type out, std::int64_t batch) const {
+  if (tables_.empty() || batch == 0)
     refuse(fmt::format("{} is missing; {} needs --tables and --batch", tables_.empty() ? "--tables" : "--batch",
                        own_group));
   EmbeddingShape shape = jobs::parse_tables(read_file(tables_), tables_);
-  shape.batch = batch_;
+  shape.batch = batch;
   shape.out = out;
   return shape;
 }
 
-void EmbeddingAllToAllOptions::add_run_to(CLI::App& command) {
-  app_ = &command;
+void EmbeddingAllToAllOptions::add_bags_to(CLI::App& command) {
   add_named<Pooling>(command, "--pooling", pooling_, parse_pooling, "sum (default) or mean")->group(own_group);
   add_named<IndexType>(command, "--index-type", index_type_, parse_index_type, "int32 or int64 (default)")
       ->group(own_group);
   command.add_flag("--weighted", weighted_, "Multiply each row by a weight of its place in the bag")->group(own_group);
+}
+
+void EmbeddingAllToAllOptions::add_run_to(CLI::App& command) {
+  app_ = &command;
+  add_bags_to(command);
   add_named<std::optional<Optimizer>>(
       command, "--optimizer", optimizer_,
       [](std::string_view text) -> std::optional<Optimizer> { return parse_optimizer(text); },
@@ -165,7 +181,7 @@ int EmbeddingAllToAllOptions::run(const Program& program, const PlanOptions& pla
   jobs::EmbeddingRequest request;
   request.device = device_named(options.device);
   request.ranks = static_cast<int>(plan.ranks);
-  request.shape = shape(plan.type);
+  request.shape = shape(plan.type, batch_);
   request.shape.pooling = pooling_;
   request.shape.index_type = index_type_;
   request.shape.weighted = weighted_ || !files_.weights.empty();
@@ -189,6 +205,90 @@ int EmbeddingAllToAllOptions::run(const Program& program, const PlanOptions& pla
   if (code >= static_cast<int>(ErrorCode::invalid_input))
     print_json(program, {{"exit_code", code}, {"error", "a rank failed; standard error has its message"}});
   return code;
+}
+
+void EmbeddingAllToAllOptions::add_bench_to(CLI::App& command) {
+  add_tables_to(command);
+  add_integers(command, "--batch", batches_, 1, (std::int64_t{1} << 31) - 1,
+               "Rows of the global batch, which the ranks share out; each is timed")
+      ->type_name("INT...")
+      ->group(own_group);
+  add_bags_to(command);
+  command.add_option("--device", device_, "cpu, cuda, or auto (default), as of run")
+      ->type_name("NAME")
+      ->group(own_group);
+  add_integer(command, "--ranks-per-gpu", ranks_per_gpu_, 1, max_ranks,
+              "GPUs: so many ranks share each, as of run; times then say nothing about links (default 1)")
+      ->group(own_group);
+}
+
+double over_sequential(const jobs::EmbeddingBenchResult& result, double seconds) {
+  return seconds / result.ways.front().seconds;  // infinite where it was refused
+}
+
+Json batch_json(const jobs::EmbeddingBenchResult& result) {
+  Json ways = Json::array();
+  for (const auto& way : result.ways) {
+    Json& json = ways.emplace_back(Json{{"strategy", name_of(way.strategy)}});
+    if (!way.refusal.empty()) {
+      json["refused"] = way.refusal;
+      continue;
+    }
+    json["us"] = microseconds(way.seconds);
+    if (result.ways.front().refusal.empty()) json["over_sequential"] = over_sequential(result, way.seconds);
+  }
+  return {{"batch", result.batch}, {"indices", result.indices}, {"shards", result.shards},
+          {"runs", result.runs},   {"same_bits", result.alike}, {"strategies", std::move(ways)}};
+}
+
+void print_batch(const Program& program, const jobs::EmbeddingRequest& asked,
+                 const jobs::EmbeddingBenchResult& result) {
+  print(program, "{} of {} rows in {} tables of {} ({} indices), {} out, {} ranks on {}", own_group, result.batch,
+        asked.shape.tables.size(), name_of(asked.shape.rows), result.indices, name_of(asked.shape.out), asked.ranks,
+        name_of(result.device));
+  for (const auto& way : result.ways) {
+    const std::string told = !way.refusal.empty() ? "refused: " + way.refusal : readable_seconds(way.seconds);
+    const bool compares = way.refusal.empty() && result.ways.front().refusal.empty();
+    print(program, "  {:10}  {}{}", name_of(way.strategy), told,
+          compares ? fmt::format(", {:.3f} of sequential", over_sequential(result, way.seconds)) : "");
+  }
+  if (!result.alike) print_error("imbrex: the strategies gave different bits");
+}
+
+int EmbeddingAllToAllOptions::bench(const Program& program, const BenchOptions& options) const {
+  jobs::EmbeddingBenchRequest request;
+  request.strategies = {Strategy::sequential};
+  for (const Strategy strategy : {Strategy::decomposed, Strategy::fused})
+    if (!options.strategy || *options.strategy == strategy) request.strategies.push_back(strategy);
+  request.rounds = options.rounds, request.runs = options.runs;
+  jobs::EmbeddingRequest& lookup = request.lookup;
+  lookup.device = device_named(device_);
+  lookup.ranks = options.ranks;
+  lookup.threads = options.threads;
+  lookup.ranks_per_gpu = static_cast<int>(ranks_per_gpu_);
+  lookup.wait_limit = default_wait_limit();
+  if (batches_.empty()) refuse(fmt::format("--batch is missing; {} needs --tables and --batch", own_group));
+  lookup.shape = shape(options.type, batches_.front());
+  lookup.shape.pooling = pooling_, lookup.shape.index_type = index_type_, lookup.shape.weighted = weighted_;
+  request.batches = batches_;
+  std::optional<Progress> progress;
+  if (!World::launched()) progress.emplace(fmt::format("timing {} over {} ranks", own_group, lookup.ranks));
+  Json rows = Json::array();
+  return jobs::bench_embedding(request, [&](const jobs::EmbeddingBenchResult& result) {
+    print_batch(program, lookup, result);
+    rows.push_back(batch_json(result));
+    if (rows.size() < batches_.size()) return;
+    print_json(program, {{"operator", own_group},
+                         {"date", today()},
+                         {"device", name_of(result.device)},
+                         {"ranks", options.ranks},
+                         {"ranks_per_gpu", ranks_per_gpu_},
+                         {"type", name_of(options.type)},
+                         {"rows_type", name_of(lookup.shape.rows)},
+                         {"tables", lookup.shape.tables.size()},
+                         {"rounds", options.rounds},
+                         {"rows", rows}});
+  });
 }
 
 }  // namespace

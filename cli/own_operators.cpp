@@ -10,6 +10,10 @@ std::shared_ptr<OwnOperator> own_operator(std::string_view name) {
   return nullptr;
 }
 
+int OwnOperator::bench(const Program&, const BenchOptions&) const {
+  throw Error(ErrorCode::invalid_input, fmt::format("operator '{}' is not one that is timed so", name()));
+}
+
 const OwnOperator* PlanOptions::asked_for() const {
   const auto find = [&](const auto& is) {
     const OwnOperator* found = nullptr;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,14 @@
 namespace imbrex::cli {
 
 struct RunOptions;
+
+/// What `bench` knows of an operator with options of its own.
+struct BenchOptions {
+  int ranks = 4, rounds = 9, runs = 0;  ///< runs: 0: by how long they take
+  Type type = Type::bf16;
+  std::optional<Strategy> strategy;
+  bool threads = false;
+};
 
 class OwnOperator {
  public:
@@ -37,6 +46,11 @@ class OwnOperator {
   virtual std::string title(const Problem& problem) const = 0;
 
   virtual int run(const Program& program, const PlanOptions& plan, const RunOptions& run) const = 0;
+
+  /// Whether `bench` takes it, by these two: its options, called in place of both above, and what it does.
+  virtual bool is_timed() const { return false; }
+  virtual void add_bench_to(CLI::App& command) { static_cast<void>(command); }
+  virtual int bench(const Program& program, const BenchOptions& options) const;
 };
 
 // Each makes one.

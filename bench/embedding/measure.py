@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Measures embedding lookups alone: ours, FBGEMM's table-batched forward and torch's embedding_bag, in turn.
 
-usage: measure.py LIBRARY [--fbgemm FOLDER] [--json FILE] [--cells 0,5-8] [--joint] [--sweep] [--rounds 15]
+usage: measure.py LIBRARY [--fbgemm FOLDER] [--json FILE] [--cells 0,5-8] [--joint] [--slices 1,8] [--only-joint] [--sweep]
+                  [--rounds 15]
 
 LIBRARY is embedding_bench.so of a build with CUDA; what it needs beside CUDA's driver (libfmt) may lie beside it. FOLDER
 holds asmjit.so, fbgemm.so, fbgemm_gpu_config.so, fbgemm_gpu_tbe_common.so and fbgemm_gpu_tbe_training_forward.so of FBGEMM
@@ -14,7 +15,8 @@ to the other is measured in the same rounds. Results are compared before anythin
 
 With --joint, in the cells of 16,384 rows and more: what the lookup takes as one of four ranks, to all of which it stores
 and posts, slice by slice, beside itself alone, and itself followed by a copy of the results and the copy that regroups
-them. Peers are always ready, and their memory is this GPU's, so that all is seen but what the wire takes.
+them. Peers are always ready, and their memory is this GPU's, so that all is seen but what the wire takes. --slices says
+how many slices each rank's rows have, one number or several; the operator makes one.
 """
 
 import argparse
@@ -29,7 +31,7 @@ from typing import Any
 
 import torch
 from candidates import Joint, Ours, embedding_bags, fbgemm, load, load_fbgemm, stream
-from tables import CELLS, INDEX_SETS, RANKS, READ_BYTES, SLICES, Lookup, Tables
+from tables import CELLS, INDEX_SETS, RANKS, READ_BYTES, Lookup, Tables
 
 
 class Turns:
@@ -156,7 +158,8 @@ def measure_cell(
 
 def measure_joint(args: argparse.Namespace, library: ctypes.CDLL, tables: Tables, batch: int) -> dict[str, Any]:
     lookups = [tables.lookup(batch, False, 0, seed) for seed in range(INDEX_SETS)]
-    alone, joint = Ours(library, tables, batch), Joint(library, tables, batch, args.slices)
+    alone = Ours(library, tables, batch)
+    joints = {f"joint_{cut}": Joint(library, tables, batch, cut) for cut in args.slices}
     received = torch.empty_like(alone.out)
     regrouped = torch.empty(batch // RANKS, RANKS, tables.columns, device="cuda", dtype=alone.out.dtype)
 
@@ -164,21 +167,25 @@ def measure_joint(args: argparse.Namespace, library: ctypes.CDLL, tables: Tables
         received.copy_(alone(lookup))
         return regrouped.copy_(received.view(RANKS, batch // RANKS, tables.columns).transpose(0, 1))
 
-    row: dict[str, Any] = {"tables": None, "rows": tables.kind, "batch": batch}
+    row: dict[str, Any] = {"tables": None, "rows": tables.kind, "batch": batch, "slices": args.slices[0]}
     first = alone(lookups[0]).clone()
-    if not torch.equal(joint(lookups[0]), first):
-        row["fault"] = "one of several ranks gives other sums"
+    for joint in joints.values():
+        if not torch.equal(joint(lookups[0]), first):
+            row["fault"] = "one of several ranks gives other sums"
     del first
-    turns = {name: Turns(call, lookups) for name, call in (("alone", alone), ("joint", joint), ("in_sequence", in_sequence))}
+    candidates: dict[str, Callable[[Lookup], Any]] = {"alone": alone, **joints, "in_sequence": in_sequence}
+    turns = {name: Turns(call, lookups) for name, call in candidates.items()}
     for _ in range(args.rounds):
         for turn in turns.values():
             turn.turn()
     row |= {name: {"us": turn.seconds() * 1e6} for name, turn in turns.items()}
+    row["joint"] = row[f"joint_{args.slices[0]}"]
     row["joint_over_alone"] = row["joint"]["us"] / row["alone"]["us"]
+    row["over_alone_by_slices"] = {cut: row[f"joint_{cut}"]["us"] / row["alone"]["us"] for cut in args.slices}
     row["in_sequence_over_joint"] = row["in_sequence"]["us"] / row["joint"]["us"]
     del turns
-    alone.free()
-    joint.free()
+    for made in (alone, *joints.values()):
+        made.free()
     torch.cuda.empty_cache()
     return row
 
@@ -238,7 +245,8 @@ def main() -> int:
     parser.add_argument("--cells", default=f"0-{len(CELLS) - 1}")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--joint", action="store_true")
-    parser.add_argument("--slices", type=int, default=SLICES, help=f"of each rank's rows, with --joint (default {SLICES})")
+    parser.add_argument("--only-joint", action="store_true", help="leave out the lookups that --joint does not need")
+    parser.add_argument("--slices", type=cells_of, default=[1], help="of each rank's rows, with --joint (default 1)")
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=140, help="no cell begins behind this many")
@@ -274,7 +282,7 @@ def main() -> int:
             continue
         tables = Tables(memory, *key)
         for batch in batches:
-            for zipf in (0, 1.05):
+            for zipf in () if args.only_joint else (0, 1.05):
                 for wide in (False, True):
                     if time.monotonic() - begun > args.seconds:
                         told["left_out"].append(f"{key[0]}, {key[1]}, batch {batch}, zipf {zipf}: no time")
@@ -283,9 +291,11 @@ def main() -> int:
                     row |= measure_cell(args, library, memory, reader, tables, batch, wide, zipf)
                     rows.append(row)
                     print(json.dumps(row), flush=True)
-            if args.joint and batch >= 16384:
+            if (args.joint or args.only_joint) and batch >= 16384:
                 joint.append(measure_joint(args, library, tables, batch) | {"tables": key[0]})
                 print(json.dumps(joint[-1]), flush=True)
+    if not rows:
+        reader.turn()
     told |= {"cells": rows, "joint": joint, "summary": summary(rows, reader.rate()), "seconds": time.monotonic() - begun}
     print(json.dumps({"left_out": told["left_out"], "summary": told["summary"], "seconds": told["seconds"]}, indent=1))
     if args.json:

@@ -57,7 +57,7 @@ CELLS = [
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 ROW_TYPES, OUT_TYPES = {"fp32": 0, "fp16": 1}, {"fp16": 1, "fp32": 2}  # TableRows, imbrex::Type
 INDEX_SETS = 3
-RANKS, SLICES = 4, 8  # of --joint
+RANKS = 4  # of --joint
 BLOCK = 1 << 22  # elements that the tables repeat
 READ_BYTES = 4 << 30
 

@@ -9,6 +9,7 @@
 #include "bench/bench_shmem.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/world.hpp"
+#include "own_operators.hpp"
 #include "tune/tuning.hpp"
 
 namespace imbrex::cli {
@@ -25,6 +26,7 @@ struct Options {
   std::string strategy = "auto", world = "processes", out;
   std::vector<std::string> tries, codecs;
   bool serve = false, products = false;
+  std::vector<std::shared_ptr<OwnOperator>> own;  // with options of their own, that bench takes
   CLI::App* app = nullptr;
 
   bool given(const char* name) const { return app->get_option(name)->count() > 0; }
@@ -239,6 +241,31 @@ bool is_all_reduce(const Options& o) {
   return asked;
 }
 
+// The operator with options of its own that --ops names; null if it names none.
+const OwnOperator* own_of(const Options& o) {
+  const OwnOperator* asked = nullptr;
+  for (const auto& own : o.own)
+    if (std::find(o.ops.begin(), o.ops.end(), own->name()) != o.ops.end()) asked = own.get();
+  if (asked != nullptr && o.ops.size() > 1) refuse(fmt::format("--ops: {} is timed alone", asked->name()));
+  for (const auto& own : o.own)
+    for (const CLI::Option* option : o.app->get_options()) {
+      if (option->count() == 0) continue;
+      const bool its = option->get_group() == own->group();
+      if (its && own.get() != asked) refuse(fmt::format("{} is about --ops {}", option->get_name(), own->name()));
+      if (!its && own.get() == asked && !own->shares(option->get_name()))
+        refuse(fmt::format("{} is about operators with a GEMM, not {}", option->get_name(), own->name()));
+    }
+  return asked;
+}
+
+int bench(const Program& program, const Options& o) {
+  const OwnOperator* own = own_of(o);
+  if (own == nullptr) return o.serve ? serve(o) : measure_and_print(program, o, false);
+  expect_options(o);
+  return own->bench(program, {static_cast<int>(o.ranks), static_cast<int>(o.rounds), static_cast<int>(o.runs), o.type,
+                              strategy_named(o.strategy), o.world == "threads"});
+}
+
 int tune_products(const Program& program, const Options& o) {
   expect_options(o);
   jobs::ProductMeasureRequest request;
@@ -266,9 +293,9 @@ int tune(const Program& program, const Options& o) {
   return tune_all_reduces(program, request, o.out);
 }
 
-void add_options(CLI::App& command, Options& o) {
+void add_options(CLI::App& command, Options& o, const char* ops) {
   o.app = &command;
-  command.add_option("--ops", o.ops, "Operators; default: all four")->type_name("OP...");
+  command.add_option(ops, o.ops, "Operators; default: all four")->type_name("OP...");
   add_integers(command, "--m", o.sizes, 1, most_rows,
                "Rows; default: 64 512 2048 8192. Operators that do not take an M go without it")
       ->type_name("M...");
@@ -302,19 +329,23 @@ void add_bench(Program& program) {
       program, "bench",
       "Times what Imbrex runs by itself beside cuBLAS and NCCL, on this machine's GPUs.\n"
       "All of them are replayed from captured graphs, in turn, on random data; the slowest rank counts, and medians.\n"
-      "Roofline: cuBLAS alone, or the bytes on the wire at 370 GB/s, whichever takes longer.",
+      "Roofline: cuBLAS alone, or the bytes on the wire at 370 GB/s, whichever takes longer.\n"
+      "embedding_all_to_all has its strategies take turns, one call queued behind the other; also on the CPU.",
       "Examples:\n"
       "  imbrex bench --ops gemm_reduce_scatter --m 512 8192 --layers 8192x28672\n"
       "  imbrex bench --ranks 2 --json bench.json\n"
+      "  imbrex bench embedding_all_to_all --tables tables.json --batch 4096 65536\n"
       "  imbrex bench --ranks 1 --strategy fused                 products, by Imbrex' kernels and by cuBLAS\n"
       "  imbrex bench --ops all_gather_gemm --m 4096 --try comm_rows=256 --try order=column_major,own_shift=4\n"
       "  imbrex bench shmem --help                               OpenSHMEM calls in kernels",
       [options, shmem, &program] {
-        if (options->app->got_subcommand("shmem")) return (*shmem)();
-        return options->serve ? serve(*options) : measure_and_print(program, *options, false);
+        return options->app->got_subcommand("shmem") ? (*shmem)() : bench(program, *options);
       });
   *shmem = add_bench_shmem(program, command);
-  add_options(command, *options);
+  add_options(command, *options, "--ops,OP");
+  command.get_option("--ops")->description("Operators; default: the four with a GEMM; or embedding_all_to_all, alone");
+  for (auto& own : own_operators())
+    if (own->is_timed()) options->own.push_back(own), own->add_bench_to(command);
   command
       .add_option("--strategy", options->strategy,
                   "What Imbrex runs: sequential, decomposed, fused, or auto (default), what it runs by itself")
@@ -345,7 +376,7 @@ void add_tune(Program& program) {
       "  imbrex tune --products --ranks 4 --m 16 128 --layers 28672x4096 --out machines/tuned/mine.json\n"
       "  imbrex tune --ops all_reduce --codecs int8 int4 --ranks 4 --out machines/tuned/mine.json",
       [options, &program] { return tune(program, *options); });
-  add_options(command, *options);
+  add_options(command, *options, "--ops");
   command.get_option("--ops")->description("Operators; default: the four with a GEMM; or all_reduce, alone");
   command.add_flag("--products", options->products,
                    "Time the algorithms that cuBLASLt suggests for what one of the ranks multiplies, on one GPU");

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/ceil_div.hpp"
 #include "base/check.hpp"
 #include "execute/peer_access.hpp"
 #include "execute/terms.hpp"
@@ -21,18 +20,6 @@
 namespace imbrex {
 namespace {
 
-// Slices of each rank's rows are posted one by one. Every warp that leaves one fences, which takes it 1.5 us or so: a
-// slice holds what a card gathers in 40 or more (docs/embedding.md).
-std::int64_t usual_slices(const Problem& problem) {
-  constexpr double slice_bytes = 128e6, most = 8;
-  double bytes = 0;  // for a row of the batch, of all ranks
-  for (const TableShard& shard : problem.tables.shards)
-    bytes += shard.pooling * static_cast<double>(problem::row_bytes(problem.tables.rows, shard.dim));
-  const auto ranks = static_cast<double>(problem.ranks);
-  const double gathered = bytes * static_cast<double>(problem.m) / (ranks * ranks);  // by one rank for one
-  return static_cast<std::int64_t>(std::clamp(gathered / slice_bytes, 1.0, most));
-}
-
 void expect_choices(const EmbeddingShape& shape, const OperatorOptions& options) {
   IMBREX_EXPECTS(!shape.optimizer || shape.rows != TableRows::int8,
                  "optimizer {} with rows of int8: only tables of fp32, fp16 and bf16 are updated",
@@ -46,8 +33,9 @@ void expect_choices(const EmbeddingShape& shape, const OperatorOptions& options)
 OperatorOptions with_plan(const Problem& problem, OperatorOptions options) {
   if (!options.strategy) options.strategy = execute::has_peer_access() ? Strategy::fused : Strategy::sequential;
   if (!options.knobs) {
+    // Ranks wait for all slices together, and each further one costs (docs/embedding.md).
     options.knobs.emplace();
-    options.knobs->tile_m = base::ceil_div(problem.m / problem.ranks, usual_slices(problem));
+    options.knobs->tile_m = problem.m / problem.ranks;
   }
   plan::validate_knobs(problem, *options.strategy, *options.knobs);
   // Says what the strategy does not take.

@@ -18,9 +18,9 @@ def tasks_of(plan):
 
 def regions_of(task):
     """Every region of a task, as the lists that hold them."""
-    for kind in ("tile", "transfer", "reduction", "collective"):
+    for kind in ("tile", "transfer", "reduction", "collective", "block"):
         work = task.get(kind, {})
-        for key in ("a", "b", "a_scale", "from", "to", "adds", "stores"):
+        for key in ("a", "b", "a_scale", "from", "to", "adds", "stores", "reads"):
             value = work.get(key)
             if not value:
                 continue
@@ -138,6 +138,48 @@ class Mutator:
             others, _ = self.a_task(plan)
             others.append(tasks.pop(i))
 
+    def collective(self, plan):
+        """Who takes part, who sends to whom, and what it is."""
+        all_tasks = [tasks[i] for tasks, i in tasks_of(plan) if "collective" in tasks[i]]
+        if not all_tasks:
+            return
+        work, other = (self.random.choice(all_tasks)["collective"] for _ in range(2))
+        change = self.random.choice(["swap", "kind", "group", "send_to", "receive_from", "ranks", "codec", "backend"])
+        if change == "swap":
+            key = self.random.choice(["from", "to", "group", "send_to", "receive_from"])
+            work[key], other[key] = other[key], work[key]
+        elif change == "kind":
+            work["kind"] = self.random.choice(["send_receive", "all_to_all", "all_gather", "all_reduce", "reduce_scatter"])
+        elif change == "ranks":
+            work["ranks"] = self.random.choice([[], [0], [0, 0], [1, 0], [0, 1], [0, 2**31 - 1], [-1, 0], list(range(65)), [1]])
+        elif change == "codec":
+            work["codec"] = self.random.choice(["int8", "int4+int8", "", "?"])
+        elif change == "backend":
+            work["backend"] = self.random.choice(["imbrex", "nccl", ""])
+        else:
+            work[change] = self.random.choice([0, 1, 2, 3, -1, 64, *EXTREMES])
+
+    def bags(self, plan):
+        """What a task looks up, and the tables of the problem."""
+        all_tasks = [tasks[i] for tasks, i in tasks_of(plan) if "block" in tasks[i]]
+        if not all_tasks:
+            return
+        block, shards = self.random.choice(all_tasks)["block"], plan["problem"]["shards"]
+        change = self.random.random()
+        if change < 0.5:
+            place = self.random.randrange(4)
+            block["args"][place] = self.number(block["args"][place])
+        elif change < 0.6:
+            block["kind"] = self.random.choice(["", "bag", "tile", *TEXTS])
+        elif change < 0.7:
+            block["share"], block["shares"] = self.random.choice([0, 1, -1, *EXTREMES]), self.random.choice([1, 2, *EXTREMES])
+        elif change < 0.8:
+            shards.insert(self.random.randrange(len(shards)), list(self.random.choice(shards)))
+        else:
+            shard = self.random.choice(shards)
+            place = self.random.randrange(len(shard))
+            shard[place] = self.random.choice([0.5, 1e300, -0.0, -1e-300, 5e-324]) if place == 4 else self.number(shard[place])
+
     def pair(self, plan):
         """A mate more, less, or another; of another task, too."""
         tasks, i = self.a_task(plan)
@@ -244,7 +286,7 @@ class Mutator:
         return text[:at] + "[" * 3000 + text[at:]
 
     KINDS = ["any_leaf", "region", "region", "signal", "signal", "pitch", "by_way_of_a_workspace", "by_way_of_a_workspace",
-             "task", "pair", "types", "knob", "header", "list_of_plan", "splice", "scale"]
+             "task", "collective", "bags", "pair", "types", "knob", "header", "list_of_plan", "splice", "scale"]
 
     def mutated(self, plan):
         """The text of a mutated plan, and the names of what was done."""

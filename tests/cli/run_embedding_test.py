@@ -41,6 +41,38 @@ class RunEmbedding(Case):
                         first = outputs
                     self.assertEqual(outputs, first)
 
+    def test_bench_times_strategies_in_turn(self):
+        asked = ["bench", *self.tables()[:-1], 24, 48, "--rounds", 2, "--type", "fp32", "--weighted", "--device", "cpu"]
+        result = self.json_of(*asked)
+        self.assertEqual([row["batch"] for row in result["rows"]], [24, 48])
+        for row in result["rows"]:
+            self.assertTrue(row["same_bits"])
+            self.assertGreater(row["indices"], 0)
+            self.assertEqual([way["strategy"] for way in row["strategies"]], ["sequential", "decomposed", "fused"])
+            first = row["strategies"][0]
+            self.assertEqual(first["over_sequential"], 1)
+            for way in row["strategies"]:
+                self.assertGreater(way["us"], 0)
+                self.assertAlmostEqual(way["over_sequential"], way["us"] / first["us"], delta=0.01 * way["over_sequential"])
+        out, _ = self.run_program(*asked, "--strategy", "fused", "--world", "threads", "--runs", 2)
+        self.assertRegex(out, r"on cpu\n  sequential +\S+ \w+, 1.000 of sequential\n  fused +\S+ \w+, [0-9.]+ of sequential\n")
+
+    def test_bench_leaves_out_what_is_refused(self):
+        asked = self.tables(shards=[{"table": t, "rank": 0, "begin": 0, "end": dim} for t, dim in enumerate((32, 12, 12, 12, 64))])
+        ways = self.json_of("bench", *asked, "--ranks", 2, "--rounds", 1, "--device", "cpu")["rows"][0]["strategies"]
+        self.assertIn("rank 1 has no table", ways[0]["refused"])
+        self.assertEqual(set(ways[2]), {"strategy", "us"})
+
+    def test_bench_refuses(self):
+        self.refuse("bench", "embedding_all_to_all", says="--batch is missing")
+        self.refuse("bench", "embedding_all_to_all", "--batch", 8, says="--tables is missing")
+        self.refuse("bench", "--tables", "t", says="--tables is about --ops embedding_all_to_all")
+        self.refuse("bench", *self.tables(), "--m", 64, says="--m is about operators with a GEMM")
+        self.refuse("bench", *self.tables(), "--serve", says="--serve is about operators with a GEMM")
+        self.refuse("bench", *self.tables(), "--ops", "gemm_all_reduce", says="timed alone")
+        self.refuse("bench", *self.tables()[:-1], 13, says="batch = 13 does not divide by 4 ranks")
+        self.refuse("bench", *self.tables(), "--world", "both", says="'both'")
+
     def test_shards_are_as_the_file_says(self):
         shards = [{"table": t, "rank": t % 2, "begin": 0, "end": dim} for t, dim in enumerate((32, 12, 12, 12))]
         shards += [{"table": 4, "rank": 0, "begin": 32, "end": 64}, {"table": 4, "rank": 1, "begin": 0, "end": 32}]

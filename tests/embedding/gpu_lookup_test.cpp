@@ -20,7 +20,7 @@ namespace {
 using test::OnDevice, test::RandomBags;
 
 #define NEEDS_A_GPU() \
-  if (test::gpus() == 0) GTEST_SKIP() << "a GPU wanted, none found"
+  if (test::devices() == 0) GTEST_SKIP() << "a GPU wanted, none found"
 
 LookUpShape shape_of(const RandomBags& c, std::int32_t slices = 1) {
   return {c.bags.batch, c.out, c.pitch, c.ranks, 0, slices};

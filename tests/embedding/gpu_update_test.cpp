@@ -15,7 +15,7 @@ namespace {
 using test::OnDevice, test::RandomStep;
 
 #define NEEDS_A_GPU() \
-  if (test::gpus() == 0) GTEST_SKIP() << "a GPU wanted, none found"
+  if (test::devices() == 0) GTEST_SKIP() << "a GPU wanted, none found"
 
 std::uint64_t cases(std::uint64_t usual) {
   const char* text = std::getenv("IMBREX_TEST_GPU_CASES");

@@ -10,7 +10,7 @@
 namespace imbrex::test {
 
 /// GPUs there are; 0 without a driver.
-inline int gpus() {
+inline int devices() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
   cudaGetLastError();

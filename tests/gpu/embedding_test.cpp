@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -73,7 +75,9 @@ class OnGpu {
                        [&](const void* p) { return p == nullptr ? nullptr : there_.at(p); });
   }
   void clear() { IMBREX_CUDA_TRY(cudaMemset(out_.get(), 0x5a, c_.part_bytes())); }
-  void give(const std::vector<std::byte>& part) { out_.upload(part); }
+  void give(const std::vector<std::byte>& part) {
+    IMBREX_CUDA_TRY(cudaMemcpy(out_.get(), part.data(), part.size(), cudaMemcpyHostToDevice));
+  }
   std::vector<std::byte> out(const void* from = nullptr) const {
     std::vector<std::byte> bytes(c_.part_bytes());
     test::from_device(bytes, from != nullptr ? from : out_.get());
@@ -345,6 +349,37 @@ TEST(GpuEmbedding, ARankThatDoesNotComeIsNamed) {
   for (const std::string& text : list) {
     EXPECT_NE(text.find("rank 0, lookup, waited longer than 3 s"), std::string::npos) << text;
   }
+}
+
+// The others' kernels wait for it meanwhile.
+TEST(GpuEmbedding, AProcessThatIsLostInAnExchangeIsNamed) {
+  if (!test::ranks_are_processes()) GTEST_SKIP() << "IMBREX_TEST_RANKS=processes is wanted";
+  NEEDS_GPUS(2);
+  const int ranks = std::min(test::most_ranks(), 4);
+  Trouble told;
+  const int code = on_world(ranks, {.heap_bytes = 1 << 20, .wait_limit = 5}, [&](World& world) {
+    std::mt19937_64 random(23);
+    Sharded c = drawn(random, ranks, {.rows = 50, .part_rows = 20}, true);
+    EmbeddingAllToAll op(world, c.shape, on_gpus(Strategy::fused));
+    OnGpu there(c, world.rank());
+    const Stream stream(world);
+    for (int i = 0; i < 10; ++i) op.run(there.operands(op, false), stream);
+    op.synchronize(stream);
+    world.barrier();
+    if (world.rank() == 1) _exit(9);
+    try {
+      for (int i = 0; i < 5; ++i) op.run(there.operands(op, false), stream);
+      op.synchronize(stream);
+    } catch (const Error& error) {
+      told.add(error.what());
+      throw;
+    }
+    return 0;
+  });
+  EXPECT_EQ(code, 3);
+  const std::vector<std::string> list = told.list();
+  EXPECT_EQ(list.size(), static_cast<std::size_t>(ranks - 1));
+  for (const std::string& text : list) EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
 }
 
 }  // namespace

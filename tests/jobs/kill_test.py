@@ -4,7 +4,7 @@ Every time, the job must end with exit code 3 within 5 s (with --device cuda: th
 name the lost rank, and nothing may be left: no process, no shared-memory object, no file. The job has four ranks, or, with
 --device cuda, as many as there are GPUs; with fewer than two this exits 77, which CTest reports as skipped.
 
-usage: kill_test.py IMBREX [TIMES [SEED]] [--device cpu|cuda] [--wait-limit SECONDS]
+usage: kill_test.py IMBREX [TIMES [SEED]] [--device cpu|cuda] [--wait-limit SECONDS] [--operators NAME ...] [--strategies NAME ...]
 """
 
 import argparse
@@ -19,22 +19,24 @@ import tempfile
 import time
 
 MOST_RANKS = 4
+OPERATORS = ["all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_to_all", "all_reduce", "embedding_all_to_all"]
+TABLES = {"tables": [{"rows": 500, "dim": 32, "hotness": 5}, {"rows": 90, "dim": 64, "count": 7}]}
 SKIPPED = 77
 
 
 class Setting:
     """What the device changes: sizes and strategies that it runs, when to kill, and how soon the job must end."""
 
-    def __init__(self, device, wait_limit, ranks):
+    def __init__(self, device, wait_limit, ranks, operators, strategies, tables):
         on_gpus = device == "cuda"
         self.ranks = ranks
+        self.operators, self.strategies, self.tables = operators, strategies, tables
         self.options = ["--device", device] + (["--wait-limit", str(wait_limit)] if wait_limit else [])
         self.limit = 5.0 + ((wait_limit or 30) if on_gpus else 0)
         # GPUs take seconds to start; kills come before, during and after that.
         self.latest_kill = 8.0 if on_gpus else 0.2
         self.latest_kill_while_writing = 8.0 if on_gpus else 0.4
         self.size = "1024" if on_gpus else "64"
-        self.strategies = ["sequential", "decomposed", "fused"]
 
 
 def children(pid):
@@ -55,11 +57,13 @@ def alive(pid):
 
 
 def kill_once(program, rng, folder, setting):
-    operator = rng.choice(["all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "gemm_all_to_all", "all_reduce"])
-    how = ["--codec", rng.choice(["exact", "int8"])] if operator == "all_reduce" else \
-        ["--k", setting.size, "--strategy", rng.choice(setting.strategies)]
-    command = [program, "run", operator, "--ranks", str(setting.ranks), "--m", setting.size, "--n", setting.size, *how,
-               "--repeat", "1000000", "--out", os.path.join(folder, "y"), *setting.options]
+    operator = rng.choice(setting.operators)
+    how = ["--codec", rng.choice(["exact", "int8"])] if operator == "all_reduce" else ["--strategy", rng.choice(setting.strategies)]
+    if operator == "embedding_all_to_all":
+        how += ["--tables", setting.tables, "--batch", setting.size]
+    else:
+        how += ["--m", setting.size, "--n", setting.size] + (["--k", setting.size] if operator != "all_reduce" else [])
+    command = [program, "run", operator, "--ranks", str(setting.ranks), *how, "--repeat", "1000000", "--out", os.path.join(folder, "y"), *setting.options]
     job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 20
@@ -132,17 +136,21 @@ def main():
     parser.add_argument("seed", nargs="?", type=int, default=int(os.environ.get("IMBREX_TEST_SEED", "20261121")))
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--wait-limit", type=float)
+    parser.add_argument("--operators", nargs="+", choices=OPERATORS, default=OPERATORS)
+    parser.add_argument("--strategies", nargs="+", default=["sequential", "decomposed", "fused"])
     arguments = parser.parse_args()
     program, times, seed = arguments.program, arguments.times, arguments.seed
     ranks = min(MOST_RANKS, gpus(program)) if arguments.device == "cuda" else MOST_RANKS
     if ranks < 2:
         print(f"SKIPPED: 2 GPUs wanted, {ranks} found")
         sys.exit(SKIPPED)
-    setting = Setting(arguments.device, arguments.wait_limit, ranks)
     print(f"seed {seed}")
     rng = random.Random(seed)
     shared_memory = set(os.listdir("/dev/shm"))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w", suffix=".json") as tables:
+        json.dump(TABLES, tables)
+        tables.flush()
+        setting = Setting(arguments.device, arguments.wait_limit, ranks, arguments.operators, arguments.strategies, tables.name)
         for i in range(times):
             fault = kill_once(program, rng, folder, setting)
             if fault:

@@ -93,7 +93,8 @@ CudaLookUp::CudaLookUp(const Tables& tables, const LookUpShape& shape, const Loo
     if (c->pieces == nullptr) continue;
     for (const bool weighted : {false, true}) {
       IMBREX_CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-          &per_sm, look_up_kernel(type_, c->columns, shape_.out, weighted), look_up_threads, cut_bytes(c->count)));
+          &per_sm, look_up_kernel(type_, c->columns, shape_.out, weighted), look_up_threads,
+          cut_bytes(c->count, static_cast<std::uint32_t>(shape_.slices))));
       fit = std::min(fit, static_cast<std::uint32_t>(per_sm));
     }
   }
@@ -180,7 +181,7 @@ LookUpArgs CudaLookUp::args_for(const Bags& bags, const Cutting& cutting) const 
 void CudaLookUp::start(LookUpArgs& args, const Cutting& cutting, bool weighted, cudaStream_t stream) const {
   void* parameters[] = {&args};
   IMBREX_CUDA_TRY(cudaLaunchKernel(look_up_kernel(type_, cutting.columns, shape_.out, weighted), dim3(blocks_),
-                                   dim3(look_up_threads), parameters, cut_bytes(cutting.count), stream));
+                                   dim3(look_up_threads), parameters, cut_bytes(cutting.count, args.slices), stream));
 }
 
 void CudaLookUp::launch(const Bags& bags, void* const* parts, cudaStream_t stream, const LookUpPeers* peers) {
@@ -188,6 +189,7 @@ void CudaLookUp::launch(const Bags& bags, void* const* parts, cudaStream_t strea
   const auto ranks = static_cast<std::uint32_t>(shape_.ranks), slices = static_cast<std::uint32_t>(shape_.slices);
   LookUpArgs args = args_for(bags, cutting);
   args.ranks = ranks, args.rank = static_cast<std::uint32_t>(shape_.rank);
+  args.ranks_inverse = ranks == 1 ? 0 : ~std::uint64_t{0} / ranks + 1;
   args.slices = slices, args.part_rows = args.batch / ranks;
   args.slice_rows = shape_.slice_rows != 0 ? static_cast<std::uint32_t>(shape_.slice_rows)
                                            : static_cast<std::uint32_t>(base::ceil_div(args.part_rows, slices));

@@ -6,11 +6,14 @@
 // or a hundred, and closes a bag where it ends. Every bag is added by one team in the order of its indices: which one
 // does not matter, and the CPU's lookup gives the same bits.
 //
-// Protocol. Items are ordered by (destination, slice): slice by slice of the peers, beginning behind this rank, its own
-// part last. A warp that leaves a slice fences for the GPU and adds how many of its items it has done; who completes
-// the slice fences for the system and adds to the slice's counter at its owner. Both fences order all stores of the
-// slice before the post, as each sees the ones before it. In a slice, items of large tables
-// come table by table, and those of small ones in between.
+// Order. A round is the same slice of every rank's rows. In a round, items of large tables come table by table, for all
+// ranks in turn, beginning behind this one, and those of small tables in between: so rows of a table that are wanted
+// again are still in the caches, and a link that is slow keeps no warp from what goes elsewhere. Each further slice
+// costs once more what the first rows of every table cost.
+//
+// Protocol. All warps pass all rounds. The last warp of a block to pass one counts its block, behind a fence for the
+// GPU; the last block's fences for the system and adds to the counters of the round's slices at their owners. Each
+// fence sees those before it, so that all stores of a slice come before its post.
 #pragma once
 
 #include "embedding/cuda/look_up_args.hpp"
@@ -32,14 +35,17 @@ __device__ __forceinline__ std::uint32_t table_begin(const LookUpArgs& a, std::u
 
 /// How items are cut, in the cut_bytes of shared memory: the same in all blocks.
 struct Cut {
-  std::uint32_t* first;  ///< [pieces + 1] the first item of each piece in a slice
-  std::uint16_t* bags;   ///< [pieces] that an item has
+  std::uint32_t* first;   ///< [pieces + 1] the first item of each piece in a slice of one rank
+  std::uint32_t* passed;  ///< [rounds] warps of this block that have passed each
+  std::uint16_t* bags;    ///< [pieces] that an item has
+  std::uint64_t* small;   ///< [1] share of the items of small tables, times 2^32, rounded up
 };
 
 /// By the whole block.
 template <int row_bytes, int sum_bytes>
 __device__ void cut_items(const LookUpArgs& a, const Cut& cut, unsigned long long& all) {
   if (threadIdx.x == 0) all = 0;
+  for (std::uint32_t i = threadIdx.x; i < a.slices; i += look_up_threads) cut.passed[i] = 0;
   __syncthreads();
   for (std::uint32_t p = threadIdx.x; p < a.piece_count; p += look_up_threads) {
     const Piece& piece = a.pieces[p];
@@ -75,15 +81,18 @@ __device__ void cut_items(const LookUpArgs& a, const Cut& cut, unsigned long lon
       before += __shfl_sync(all_lanes, sum, 31);
     }
     if (threadIdx.x == 0) cut.first[a.piece_count] = before;
+    __syncwarp();
+    if (threadIdx.x == 0) *cut.small = ((std::uint64_t{cut.first[a.small_pieces]} << 32) + before - 1) / before;
   }
   __syncthreads();
 }
 
-/// Which item comes at `place` of a slice. Items of large tables come table by table, whose popular rows have the
-/// caches to themselves meanwhile; in between come the first `small` ones, whose tables the second level holds anyway.
-__device__ __forceinline__ std::uint32_t in_turn(std::uint32_t place, std::uint32_t small, std::uint32_t all) {
-  const auto before = static_cast<std::uint32_t>(std::uint64_t{place} * small / all);
-  const auto behind = static_cast<std::uint32_t>((std::uint64_t{place} + 1) * small / all);
+/// Which item comes at `place` of a round that has `small` ones of small tables, whose share is as in Cut. Items of
+/// large tables come table by table, whose popular rows have the caches to themselves meanwhile; in between come the
+/// small ones, whose tables the second level holds anyway.
+__device__ __forceinline__ std::uint32_t in_turn(std::uint32_t place, std::uint32_t small, std::uint64_t share) {
+  const auto before = static_cast<std::uint32_t>(place * share >> 32);
+  const auto behind = static_cast<std::uint32_t>((place + 1) * share >> 32);
   return behind > before ? before : small + place - before;
 }
 
@@ -218,20 +227,21 @@ __device__ __forceinline__ void add_bags(const LookUpArgs& a, const Piece& piece
   }
 }
 
-/// The (destination, slice) of a place in the order.
-struct Stop {
-  std::uint32_t rank, slice;
-};
-__device__ __forceinline__ Stop stop_of(const LookUpArgs& a, std::uint32_t place) {
-  const std::uint32_t peers = a.ranks - 1, remote = peers * a.slices;
-  if (place >= remote) return {a.rank, place - remote};
-  return {(a.rank + 1 + place % peers) % a.ranks, place / peers};
+/// n / ranks.
+__device__ __forceinline__ std::uint32_t by_ranks(const LookUpArgs& a, std::uint32_t n) {
+  return a.ranks == 1 ? n : static_cast<std::uint32_t>(__umul64hi(n, a.ranks_inverse));
 }
 
-/// Waits until the rank has entered the epoch. By one warp.
-__device__ __forceinline__ bool enter(const LookUpArgs& a, std::uint32_t rank, std::uint64_t epoch,
-                                      std::uint32_t lane) {
-  if (!a.joint || a.to[rank].entered == nullptr) return true;
+/// Which rank comes at `place`: this one last.
+__device__ __forceinline__ std::uint32_t rank_at(const LookUpArgs& a, std::uint32_t place) {
+  const std::uint32_t rank = a.rank + 1 + place;
+  return rank < a.ranks ? rank : rank - a.ranks;
+}
+
+/// Waits until the rank has entered the epoch. By one warp; `entered`: the ranks that it has seen do so.
+__device__ __forceinline__ bool enter(const LookUpArgs& a, std::uint32_t rank, std::uint64_t& entered,
+                                      std::uint64_t epoch, std::uint32_t lane) {
+  if (!a.joint || a.to[rank].entered == nullptr || (entered >> rank & 1u) != 0) return true;
   bool met = true;
   if (lane == 0) {
     const std::uint32_t expected =
@@ -240,23 +250,35 @@ __device__ __forceinline__ bool enter(const LookUpArgs& a, std::uint32_t rank, s
       fault.place[0] = rank, fault.expected = expected, fault.seen = seen, fault.epoch = epoch;
     });
   }
+  entered |= std::uint64_t{1} << rank;
   return __shfl_sync(all_lanes, met, 0);
 }
 
-/// Adds what a warp has done of a slice; posts if that completes it.
-__device__ __forceinline__ void leave(const LookUpArgs& a, std::uint32_t place, std::uint32_t items,
-                                      std::uint32_t all_items, std::uint64_t epoch, std::uint32_t lane) {
+/// Stores that this thread has seen come before it, for whoever sees it and fences. It drops nothing from the first
+/// level of cache, as a fence of both kinds does.
+__device__ __forceinline__ std::uint32_t add_release(std::uint32_t* to, std::uint32_t value) {
+  std::uint32_t old;
+  asm volatile("atom.add.release.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(to), "r"(value) : "memory");
+  return old;
+}
+
+/// Passes the rounds from `from` to `to`, by one warp; posts the slices of those that this completes.
+__device__ __forceinline__ void pass(const LookUpArgs& a, const Cut& cut, std::uint32_t from, std::uint32_t to,
+                                     std::uint64_t epoch, std::uint32_t lane) {
   if (!a.joint) return;
   __syncwarp();
-  if (lane == 0) {
-    __threadfence();
-    if (atomicAdd(&a.progress->done[place], items) + items == all_items) {
-      a.progress->done[place] = 0;
-      const Stop stop = stop_of(a, place);
-      device::pause_for_tests(a.group, epoch, place);
-      if (a.to[stop.rank].done != nullptr)
-        device::post_add(a.group, static_cast<std::byte*>(a.to[stop.rank].done) + stop.slice * a.done_step, a.post);
-    }
+  if (lane != 0) return;
+  __threadfence_block();
+  for (std::uint32_t round = from; round < to; ++round) {
+    if (atomicAdd(cut.passed + round, 1u) != look_up_warps - 1) continue;
+    __threadfence_block();
+    if (add_release(&a.progress->passed[round], 1u) != gridDim.x - 1) continue;
+    a.progress->passed[round] = 0;
+    device::pause_for_tests(a.group, epoch, round);
+    if (!device::may_post(a.group)) continue;
+    for (std::uint32_t rank = 0; rank < a.ranks; ++rank)
+      if (a.to[rank].done != nullptr)
+        device::add_relaxed(static_cast<std::byte*>(a.to[rank].done) + round * a.done_step, a.post);
   }
 }
 
@@ -265,46 +287,46 @@ __global__ void __launch_bounds__(look_up_threads, 3) look_up(const __grid_const
   extern __shared__ std::uint32_t cut_memory[];
   __shared__ std::uint32_t all_ends[look_up_warps][most_item_bags + 1];
   __shared__ unsigned long long all_bytes;
-  __shared__ std::uint64_t read;
+  __shared__ std::uint64_t read, small_share;
   constexpr int sum_bytes = columns * static_cast<int>(size_of(out_type));
   device::wait_for_stream();
-  const Cut cut{cut_memory, reinterpret_cast<std::uint16_t*>(cut_memory + a.piece_count + 1)};
+  std::uint32_t* passed = cut_memory + a.piece_count + 1;
+  const Cut cut{cut_memory, passed, reinterpret_cast<std::uint16_t*>(passed + a.slices), &small_share};
   if (a.joint && threadIdx.x == 0) read = device::read_epoch(a.group);
   cut_items<Vector<type, columns>::bytes, sum_bytes>(a, cut, all_bytes);
   const std::uint64_t epoch = a.joint ? read : 0;
 
   const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = gridDim.x * look_up_warps;
   std::uint32_t* ends = all_ends[warp];
-  const std::uint32_t slice_items = cut.first[a.piece_count], items = slice_items * a.slices * a.ranks;
-  std::uint32_t here = no_row, done = 0;
-  for (std::uint32_t item = warp * gridDim.x + blockIdx.x; item < items;) {
+  const std::uint32_t slice_items = cut.first[a.piece_count], round_items = slice_items * a.ranks;
+  const std::uint32_t small_items = cut.first[a.small_pieces] * a.ranks;
+  std::uint32_t round = 0;
+  std::uint64_t entered = 0;
+  bool met = true;
+  for (std::uint32_t item = warp * gridDim.x + blockIdx.x; item < round_items * a.slices;) {
     std::uint32_t next = 0;
     if (lane == 0) next = atomicAdd(&a.progress->items, 1u);  // comes while this one is worked at
-    const std::uint32_t place = item / slice_items;
-    const Stop stop = stop_of(a, place);
-    if (place != here) {
-      if (here != no_row) leave(a, here, done, slice_items, epoch, lane);
-      here = place, done = 0;
-      if (!enter(a, stop.rank, epoch, lane)) {
-        here = no_row;
-        break;
-      }
-    }
-    const std::uint32_t turn = in_turn(item % slice_items, cut.first[a.small_pieces], slice_items);
-    const std::uint32_t p = last_at_most(cut.first, 0, a.piece_count, turn);
+    const std::uint32_t last_round = round;
+    while (item >= (round + 1) * round_items) ++round;
+    if (round != last_round) pass(a, cut, last_round, round, epoch, lane);
+    const std::uint32_t turn = in_turn(item - round * round_items, small_items, small_share);
+    const std::uint32_t p = last_at_most(cut.first, 0, a.piece_count, by_ranks(a, turn));
+    const std::uint32_t own = turn - cut.first[p] * a.ranks, number = by_ranks(a, own);
+    const std::uint32_t rank = rank_at(a, own - number * a.ranks);
+    met = enter(a, rank, entered, epoch, lane);
+    if (!met) break;
     const Piece piece = a.pieces[p];
-    const std::uint32_t slice_end = codec::smaller(a.part_rows, (stop.slice + 1) * a.slice_rows);
-    const std::uint32_t row = stop.slice * a.slice_rows + (turn - cut.first[p]) * cut.bags[p];
+    const std::uint32_t slice_end = codec::smaller(a.part_rows, (round + 1) * a.slice_rows);
+    const std::uint32_t row = round * a.slice_rows + number * cut.bags[p];
     if (row < slice_end) {  // the last slice may be shorter
       const std::uint32_t bags = codec::smaller<std::uint32_t>(cut.bags[p], slice_end - row);
-      read_ends(a, piece.table * a.batch + a.first_row + stop.rank * a.part_rows + row, bags, ends, lane);
-      std::byte* out = static_cast<std::byte*>(a.to[stop.rank].out) + std::uint64_t{row} * a.out_pitch + piece.out;
+      read_ends(a, piece.table * a.batch + a.first_row + rank * a.part_rows + row, bags, ends, lane);
+      std::byte* out = static_cast<std::byte*>(a.to[rank].out) + std::uint64_t{row} * a.out_pitch + piece.out;
       add_bags<type, columns, out_type, weighted>(a, piece, bags, ends, out, lane);
     }
-    ++done;
     item = warps + __shfl_sync(all_lanes, next, 0);
   }
-  if (here != no_row) leave(a, here, done, slice_items, epoch, lane);
+  if (met) pass(a, cut, round, a.slices, epoch, lane);
 
   __syncthreads();
   if (threadIdx.x != 0) return;

@@ -43,7 +43,7 @@ struct Progress {
   std::uint32_t items;   ///< taken behind each warp's first
   std::uint32_t blocks;  ///< that have ended
   std::uint32_t unused[14];
-  std::uint32_t done[most_ranks * most_slices];  ///< items, by destination and slice
+  std::uint32_t passed[most_slices];  ///< blocks that have passed each round
 };
 
 /// In the GPU's memory, zero at first: what was wrong with indices and offsets since it was zero. Places are inverted,
@@ -63,8 +63,9 @@ struct LookUpArgs {
   Findings* findings;
   device::Group group;  ///< its readers are the blocks of the launch
   std::uint64_t out_pitch,
-      done_step;             ///< bytes from row to row of the output, from a slice's counter to the next one's
-  std::uint64_t kept_bytes;  ///< rows of larger tables leave the second level first
+      done_step;                ///< bytes from row to row of the output, from a slice's counter to the next one's
+  std::uint64_t kept_bytes;     ///< rows of larger tables leave the second level first
+  std::uint64_t ranks_inverse;  ///< 2^64 / ranks, rounded up; of several ranks
   std::uint32_t piece_count;
   std::uint32_t small_pieces;  ///< the first ones, of tables that the second level holds
   std::uint32_t count;         ///< indices
@@ -81,8 +82,10 @@ struct LookUpArgs {
 };
 static_assert(sizeof(LookUpArgs) < 4096 - 512);
 
-/// Bytes of shared memory that a launch is given, for how its items are cut.
-constexpr std::uint32_t cut_bytes(std::uint32_t pieces) { return (pieces + 1) * 4 + (pieces + 1) / 2 * 4; }
+/// Bytes of shared memory that a launch is given, for how its items are cut and for its rounds.
+constexpr std::uint32_t cut_bytes(std::uint32_t pieces, std::uint32_t slices) {
+  return (pieces + 1 + slices) * 4 + (pieces + 1) / 2 * 4;
+}
 
 /// The kernel for vectors of so many columns a lane: 8, or 4 where alignment asks for it and for rows of fp32. Null
 /// where there is none.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/check.hpp"
@@ -13,9 +14,9 @@
 #include "embedding/lookup.hpp"
 #include "embedding/update.hpp"
 #include "imbrex/npy.hpp"
-#include "jobs/all_reduce_job.hpp"
-#include "jobs/embedding/seeded_bags.hpp"
+#include "jobs/embedding/placed_bags.hpp"
 #include "jobs/embedding/tables_file.hpp"
+#include "jobs/nccl_environment.hpp"
 #include "jobs/run.hpp"
 #include "jobs/run_device.hpp"
 #include "jobs/run_ranks.hpp"
@@ -23,17 +24,6 @@
 
 namespace imbrex::jobs {
 namespace {
-
-std::vector<std::byte> bytes_of(const std::vector<float>& values) {
-  const auto* first = reinterpret_cast<const std::byte*>(values.data());
-  return {first, first + values.size() * sizeof(float)};
-}
-
-// An operand where the device works, never empty.
-std::unique_ptr<DeviceTensor> placed(Device device, std::vector<std::byte> bytes) {
-  bytes.resize(std::max<std::size_t>(bytes.size(), 16));
-  return std::make_unique<DeviceTensor>(device, std::move(bytes));
-}
 
 // What the worst element is, of what.
 struct Worst {
@@ -64,14 +54,11 @@ class Rank {
     options.cpu.workers = request.workers;
     options.cuda.ranks_per_gpu = request.ranks_per_gpu;
     op_ = std::make_unique<EmbeddingAllToAll>(world, shape_, options);
-    own_ = rank_tables(seeded_, shape_, op_->shards(), world.rank());
-    for (const auto& rows : own_.rows) rows_.push_back(placed(device, rows));
-    for (const auto& states : own_.states) states_.push_back(placed(device, bytes_of(states)));
-    indices_ = placed(device, own_.indices), offsets_ = placed(device, own_.offsets);
-    weights_ = placed(device, bytes_of(own_.weights));
+    bags_.emplace(device, seeded_, shape_, op_->shards(), world.rank());
     const View& out = op_->operands().back().view;
     part_rows_ = out.extents[0], width_ = out.extents[1];
-    out_ = placed(device, std::vector<std::byte>(static_cast<std::size_t>(part_rows_ * width_) * size_of(shape_.out)));
+    out_ = std::make_unique<DeviceTensor>(
+        device, std::vector<std::byte>(static_cast<std::size_t>(part_rows_ * width_) * size_of(shape_.out)));
     world.barrier();
   }
 
@@ -80,7 +67,8 @@ class Rank {
     Verdict verdict;
     for (int i = 0; i < request_.repeat; ++i) {
       out_->poison();
-      result_.seconds.push_back(seconds_of(world_, device_, [&] { op_->run(operands(false, *out_)); }));
+      result_.seconds.push_back(
+          seconds_of(world_, device_, [&] { op_->run(bags_->operands(*op_, false, out_->get())); }));
       verdict.note(i, base::hash_of(out_->read()));
     }
     op_->report();
@@ -95,21 +83,6 @@ class Rank {
   }
 
  private:
-  std::vector<Operand> operands(bool update, DeviceTensor& matrix) {
-    std::vector<Operand> list;
-    for (std::size_t i = 0; i < rows_.size(); ++i)
-      list.push_back(op_->operand(fmt::format("rows{}", i), rows_[i]->get()));
-    for (std::size_t i = 0; update && i < states_.size(); ++i)
-      list.push_back(op_->operand(fmt::format("states{}", i), states_[i]->get()));
-    if (!rows_.empty()) {
-      list.push_back(op_->operand("indices", indices_->get(), own_.bags.count));
-      list.push_back(op_->operand("offsets", offsets_->get()));
-      if (shape_.weighted) list.push_back(op_->operand("weights", weights_->get(), own_.bags.count));
-    }
-    list.push_back(op_->operand(update ? "gradients" : "out", matrix.get()));
-    return list;
-  }
-
   // Each bag in a table of its own rows.
   void check_output(const std::vector<float>& values, Worst& worst) const {
     std::int64_t first = 0;
@@ -153,24 +126,27 @@ class Rank {
 
   void update(Worst& worst) {
     DeviceTensor own(device_, gradients(world_.rank() * part_rows_, part_rows_));
-    result_.update_seconds = seconds_of(world_, device_, [&] { op_->update(operands(true, own), request_.rate); });
+    result_.update_seconds =
+        seconds_of(world_, device_, [&] { op_->update(bags_->operands(*op_, true, own.get()), request_.rate); });
     op_->report();
-    if (!request_.verify || own_.tables.empty()) return;
+    const RankTables& before_step = bags_->own();
+    if (!request_.verify || before_step.tables.empty()) return;
     std::vector<std::byte> all = gradients(0, shape_.batch);
     void* parts[] = {all.data()};
     std::vector<float*> states;
-    for (auto& state : own_.states) states.push_back(state.data());
+    std::vector<std::vector<float>> states_then = before_step.states;
+    for (auto& state : states_then) states.push_back(state.data());
     const embedding::Step step{*shape_.optimizer, request_.rate, shape_.epsilon, states.data()};
     // Columns of the output, where the gradients are.
-    std::vector<embedding::Table> tables = own_.tables;
+    std::vector<embedding::Table> tables = before_step.tables;
     const problem::OwnShards shards(op_->plan().problem.tables, world_.rank());
     for (std::size_t t = 0; t < tables.size(); ++t) tables[t].column = static_cast<std::int32_t>(shards[t].first_col);
     const embedding::Tables before{tables.data(), static_cast<std::int32_t>(tables.size()), shape_.rows};
     for (std::size_t t = 0; t < tables.size(); ++t) {
       const auto number = static_cast<std::int32_t>(t);
       embedding::BoundedTable bounded = bounded_table(before, step, number);
-      reference_step(before, own_.bags, {parts, 1, shape_.out, width_}, step, number, bounded);
-      std::vector<std::byte> now = rows_[t]->read();
+      reference_step(before, before_step.bags, {parts, 1, shape_.out, width_}, step, number, bounded);
+      std::vector<std::byte> now = bags_->read_rows(t);
       embedding::Table table = tables[t];
       table.rows = now.data();
       float* state = step.optimizer == Optimizer::sgd ? nullptr : states[t];
@@ -187,7 +163,7 @@ class Rank {
       std::int64_t indices;
       int differs;
     };
-    const Told own{worst, own_.bags.count, differs};
+    const Told own{worst, bags_->own().bags.count, differs};
     std::vector<Told> all(static_cast<std::size_t>(world_.size()));
     world_.all_gather(&own, all.data(), sizeof own);
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -220,9 +196,8 @@ class Rank {
   Device device_;
   EmbeddingResult& result_;
   std::unique_ptr<EmbeddingAllToAll> op_;
-  RankTables own_;
-  std::vector<std::unique_ptr<DeviceTensor>> rows_, states_;
-  std::unique_ptr<DeviceTensor> indices_, offsets_, weights_, out_;
+  std::optional<PlacedBags> bags_;
+  std::unique_ptr<DeviceTensor> out_;
   std::int64_t part_rows_ = 0, width_ = 0;
 };
 
@@ -249,7 +224,8 @@ Device choose_device(const EmbeddingRequest& request) {
 
 }  // namespace
 
-int run_embedding(const EmbeddingRequest& request, const std::function<void(const EmbeddingResult&)>& report) {
+int on_embedding_ranks(const EmbeddingRequest& request, int operators,
+                       const std::function<int(World&, const BagFiles&, Device)>& body) {
   Device device = Device::cpu;
   Problem problem;
   std::optional<BagFiles> files;
@@ -274,10 +250,17 @@ int run_embedding(const EmbeddingRequest& request, const std::function<void(cons
   options.ranks_per_gpu = request.ranks_per_gpu;
   // Workspaces and outputs of lookups, twice, and blocks of gradients; pages are taken on first touch.
   const auto part = static_cast<std::size_t>(problem.m * problem::width_of(problem.tables)) * size_of(problem.type);
-  options.heap_bytes = 8 * part + (std::size_t{1} << 26);
+  options.heap_bytes = static_cast<std::size_t>(operators) * 8 * part + (std::size_t{1} << 26);
   return run_ranks(request.ranks, request.threads, options, [&](World& world) {
+    if (request.ranks_per_gpu > 1 && !request.threads) take_own_nccl_host(world);
+    return body(world, *files, device);
+  });
+}
+
+int run_embedding(const EmbeddingRequest& request, const std::function<void(const EmbeddingResult&)>& report) {
+  return on_embedding_ranks(request, 1, [&](World& world, const BagFiles& files, Device device) {
     EmbeddingResult result;
-    Rank rank(world, request, *files, device, result);
+    Rank rank(world, request, files, device, result);
     const bool right = rank.run();
     if (world.rank() == 0) report(result);
     return right ? 0 : static_cast<int>(ErrorCode::unsound);

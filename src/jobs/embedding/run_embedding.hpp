@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "imbrex/embedding.hpp"
+#include "imbrex/world.hpp"
 #include "jobs/embedding/bag_files.hpp"
 
 namespace imbrex::jobs {
@@ -45,6 +46,11 @@ struct EmbeddingResult {
   std::string message;              ///< what was wrong, where; empty if nothing was
   std::string digest;               ///< of the plan that ran
 };
+
+/// What jobs with lookups have in common: the ranks agree on the request, and each calls `body` with its files and the
+/// device, in a world with room for so many operators. Returns and throws as run().
+int on_embedding_ranks(const EmbeddingRequest& request, int operators,
+                       const std::function<int(World&, const BagFiles&, Device)>& body);
 
 /// As run().
 int run_embedding(const EmbeddingRequest& request, const std::function<void(const EmbeddingResult&)>& report);
