@@ -111,7 +111,8 @@ CLI::Option* add_integers(CLI::App& app, const std::string& name, std::vector<st
 
 /// An option whose text `parse` understands or refuses by an Error.
 template <typename T>
-CLI::Option* add_named(CLI::App& app, const std::string& name, T& to, T (*parse)(std::string_view),
+CLI::Option* add_named(CLI::App& app, const std::string& name, T& to,
+                       const std::type_identity_t<std::function<T(std::string_view)>>& parse,
                        const std::string& about) {
   auto set = [name, &to, parse](const std::string& text) {
     try {
@@ -149,7 +150,7 @@ class OwnOperator;  // own_operators.hpp
 
 /// OP and its sizes, strategy and knobs, as `run`, `plan`, `simulate` and `trace` take them.
 struct PlanOptions {
-  std::string op, strategy = "auto", plan_file, codec = "exact";
+  std::string op, strategy = "auto", plan_file, codec = "exact", type_name;
   std::vector<std::int64_t> groups;
   std::int64_t m = 0, n = 0, k = 0, ranks = 4, cluster = 0, cluster_k = 1, group = 8, k_slices = 1, split_k = 1,
                chunks = 2, kept_free = 0, nodes = 1, library_tile = 0, library_parts = 1, own_shift = 0, abreast = 0;
@@ -170,6 +171,9 @@ struct PlanOptions {
   /// The operator with options of its own that OP names; null if it names none. Throws Error(invalid_input) for options
   /// of one operator that are given to another.
   const OwnOperator* asked_for() const;
+
+  /// Throws Error(invalid_input) where --type names what neither `asked` nor, but for it, anybody knows.
+  void expect_type(const OwnOperator* asked) const;
 
   bool has_sizes() const { return m > 0 || n > 0 || k > 0; }
 

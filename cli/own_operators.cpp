@@ -2,7 +2,9 @@
 
 namespace imbrex::cli {
 
-std::vector<std::shared_ptr<OwnOperator>> own_operators() { return {make_all_reduce(), make_embedding_all_to_all()}; }
+std::vector<std::shared_ptr<OwnOperator>> own_operators() {
+  return {make_all_reduce(), make_embedding_all_to_all(), make_jacobi()};
+}
 
 std::shared_ptr<OwnOperator> own_operator(std::string_view name) {
   for (auto& own : own_operators())
@@ -33,7 +35,13 @@ const OwnOperator* PlanOptions::asked_for() const {
       throw Error(ErrorCode::invalid_input,
                   fmt::format("{} is about operators with a GEMM, not {}", name, asked->name()));
   }
+  expect_type(asked);
   return asked;
+}
+
+void PlanOptions::expect_type(const OwnOperator* asked) const {
+  if (!type_name.empty() && (asked == nullptr || !asked->has_type(type_name)))
+    naming("--type: ", [&] { return parse_type(type_name); });
 }
 
 }  // namespace imbrex::cli

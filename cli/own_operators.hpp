@@ -31,6 +31,8 @@ class OwnOperator {
   virtual std::string group() const { return std::string(name()); }
   /// Whether it has a use for an option of the commands, besides its own.
   virtual bool shares(std::string_view option) const = 0;
+  /// Whether it has a use for an element type that the others do not know.
+  virtual bool has_type(std::string_view type) const { return static_cast<void>(type), false; }
   /// Lines of `imbrex run --help`.
   virtual std::string_view examples() const = 0;
 
@@ -39,6 +41,8 @@ class OwnOperator {
   /// And those of `run`, called behind it.
   virtual void add_run_to(CLI::App& command) = 0;
 
+  /// Throws Error(invalid_input) where it has no plan, which `run` alone does without.
+  virtual void expect_plan() const {}
   /// The problem of the options. Throws Error(invalid_input).
   virtual Problem problem(const PlanOptions& plan) const = 0;
   /// As to_json_value and describe of command.hpp; the operator is the problem's.
@@ -56,6 +60,7 @@ class OwnOperator {
 // Each makes one.
 std::shared_ptr<OwnOperator> make_all_reduce();
 std::shared_ptr<OwnOperator> make_embedding_all_to_all();
+std::shared_ptr<OwnOperator> make_jacobi();
 
 /// All of them.
 std::vector<std::shared_ptr<OwnOperator>> own_operators();

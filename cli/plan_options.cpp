@@ -94,8 +94,14 @@ void PlanOptions::add_to(CLI::App& command) {
   add_integer(command, "--n", n, 1, largest, "Columns N of the product, in elements");
   add_integer(command, "--k", k, 1, largest, "Depth K that the product sums over, in elements");
   add_integer(command, "--ranks", ranks, 1, max_ranks, "Ranks R that share the work, 1 to 64 (default 4)");
-  add_named<Type>(command, "--type", type, parse_type,
-                  "Element type: bf16, fp16, fp32, or e4m3 with bf16 results (default bf16)");
+  const auto parse = [this](std::string_view text) {
+    type_name = text;
+    const auto knows = [&](const auto& each) { return each->has_type(text); };
+    return std::any_of(own.begin(), own.end(), knows) ? type : parse_type(text);  // expect_type comes when OP is known
+  };
+  add_named<Type>(command, "--type", type, parse,
+                  "Element type: bf16, fp16, fp32, or e4m3 with bf16 results (default bf16); jacobi: fp32 (default) or "
+                  "fp64");
   add_scales(command, scales);
   add_b_layout(command, b_layout);
   command.add_flag("--with-bias", bias,
@@ -208,6 +214,8 @@ void PlanOptions::add_plan_file(CLI::App& command) {
 
 Problem PlanOptions::problem(bool from_files) const {
   if (op.empty()) refuse("no operator was given; name OP, or a plan with --plan");
+  for (const auto& each : own)
+    if (each->name() == op) each->expect_plan();
   const Operator known = parse_operator(op);
   if (const OwnOperator* asked = asked_for()) return asked->problem(*this);
   Problem problem{known,
@@ -304,6 +312,7 @@ std::optional<Plan> PlanOptions::read_plan() const {
   expect_same("--k", k, problem.k);
   expect_same("--ranks", ranks, problem.ranks);
   expect_same("--with-bias", bias, problem.bias);
+  expect_type(nullptr);
   expect_same("--type", name_of(type), name_of(problem.type));
   if (scales) expect_same("--scales", name_of(*scales), name_of(problem.scales));
   if (b_layout)

@@ -2,7 +2,19 @@
 # installed shows the public names only: those of the classes and functions that include/imbrex/ declares, c.h's among
 # them, and of the classes of its device/, whose functions are all inline. Beside them the program of the same build finds
 # its jobs, under a version that says whose they are: no header of theirs is installed.
-set(IMBREX_PROGRAM_HEADERS jobs/embedding/run_embedding.hpp jobs/embedding/tables_file.hpp jobs/explain.hpp jobs/host_messages.hpp jobs/limits/limits.hpp jobs/nccl_environment.hpp jobs/run.hpp jobs/run_all_reduce.hpp jobs/limits/strategies_here.hpp jobs/measure/measure.hpp jobs/shmem_bench/shmem_bench.hpp)
+set(IMBREX_PROGRAM_HEADERS
+  jobs/embedding/run_embedding.hpp
+  jobs/embedding/tables_file.hpp
+  jobs/explain.hpp
+  jobs/host_messages.hpp
+  jobs/jacobi/run_jacobi.hpp
+  jobs/limits/limits.hpp
+  jobs/limits/strategies_here.hpp
+  jobs/measure/measure.hpp
+  jobs/nccl_environment.hpp
+  jobs/run.hpp
+  jobs/run_all_reduce.hpp
+  jobs/shmem_bench/shmem_bench.hpp)
 set(IMBREX_EXPORTS ${CMAKE_CURRENT_BINARY_DIR}/exports.map)
 # Appends to `out` a pattern for each function that the headers declare in namespace `space`.
 function(imbrex_functions_of out space)

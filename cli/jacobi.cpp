@@ -1,0 +1,151 @@
+// jacobi on the command line, and its run.
+#include <algorithm>
+
+#include "imbrex/error.hpp"
+#include "imbrex/world.hpp"
+#include "jobs/jacobi/run_jacobi.hpp"
+#include "own_operators.hpp"
+#include "run_options.hpp"
+
+namespace imbrex::cli {
+namespace {
+
+constexpr const char* own_group = "jacobi";
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_input, message); }
+
+void report(const Program& program, const jobs::JacobiRequest& asked, const jobs::JacobiResult& result) {
+  const std::string grid = fmt::format("{}x{}", result.grid_rows, result.grid_columns);
+  const double fastest = *std::min_element(result.seconds.begin(), result.seconds.end());
+  Json json{{"exit_code", result.message.empty() ? 0 : 1},
+            {"problem",
+             {{"operator", own_group},
+              {"rows", asked.rows},
+              {"columns", asked.columns},
+              {"grid", grid},
+              {"ranks", asked.ranks},
+              {"type", asked.type},
+              {"sweeps", asked.sweeps},
+              {"residual_every", asked.every}}},
+            {"way", name_of(asked.way)},
+            {"blocks", result.blocks},
+            {"device", name_of(result.device)},
+            {"seconds", result.seconds},
+            {"residuals", result.residuals}};
+  if (asked.verify) json["verified"] = result.verified;
+  if (!result.message.empty()) json["message"] = result.message;
+  print_json(program, json);
+
+  print(program, "{} of {} x {} {} a PE, {} PEs on {}, {}: {} a sweep{}", own_group, asked.rows, asked.columns,
+        asked.type, grid, name_of(result.device), name_of(asked.way),
+        readable_seconds(fastest / static_cast<double>(asked.sweeps)),
+        result.seconds.size() > 1 ? fmt::format(", the best of {} runs", result.seconds.size()) : "");
+  print(program, "  {}", result.blocks);
+  if (!result.residuals.empty())
+    print(program, "  residual {:.6g} in sweep {}, {:.6g} in sweep {}", result.residuals.front(), asked.every,
+          result.residuals.back(), static_cast<std::int64_t>(result.residuals.size()) * asked.every);
+  if (!asked.verify) return;
+  print(program, "{}", result.verified ? "right: all elements and residuals are the serial solution's" : "WRONG");
+  if (!result.verified) print_error("imbrex: " + result.message);
+}
+
+class JacobiOptions final : public OwnOperator {
+ public:
+  std::string_view name() const override { return own_group; }
+
+  bool shares(std::string_view option) const override {
+    constexpr std::string_view names[] = {"OP",       "--ranks",  "--type",  "--seed",          "--verify",
+                                          "--repeat", "--device", "--world", "--ranks-per-gpu", "--wait-limit",
+                                          "--delays", "--json"};
+    return std::find(std::begin(names), std::end(names), option) != std::end(names);
+  }
+
+  bool has_type(std::string_view type) const override { return type == "fp64"; }
+
+  std::string_view examples() const override {
+    return "  imbrex run jacobi --size 256 --grid 2x2 --sweeps 100 --residual-every 10 --verify";
+  }
+
+  void add_run_to(CLI::App& command) override;
+
+  // It is a program such as users write, no operator of plans.
+  void expect_plan() const override { refuse("jacobi has no plan: it can only be run, by `imbrex run jacobi`"); }
+  Problem problem(const PlanOptions&) const override { return {}; }
+  Json json(const Problem&) const override { return {{"operator", own_group}}; }
+  std::string title(const Problem&) const override { return own_group; }
+
+  int run(const Program& program, const PlanOptions& plan, const RunOptions& options) const override;
+
+ private:
+  std::int64_t size_ = 0, rows_ = 0, columns_ = 0, sweeps_ = 100, every_ = 10, blocks_ = 0;
+  std::string grid_;
+  jobs::JacobiWay way_ = jobs::JacobiWay::in_kernel;
+  jobs::JacobiTile tile_ = jobs::JacobiTile::automatic;
+};
+
+void JacobiOptions::add_run_to(CLI::App& command) {
+  constexpr std::int64_t longest = std::int64_t{1} << 24, most = 100'000'000;
+  add_integer(command, "--size", size_, 1, longest, "Rows and columns of a PE's part of the field")->group(own_group);
+  add_integer(command, "--rows", rows_, 1, longest, "Or its rows")->group(own_group);
+  add_integer(command, "--columns", columns_, 1, longest, "And its columns")->group(own_group);
+  command.add_option("--grid", grid_, "Rows x columns of PEs, R in all (default: as square as can be)")
+      ->type_name("PxQ")
+      ->group(own_group);
+  add_integer(command, "--sweeps", sweeps_, 1, most, "Sweeps over the field (default 100)")->group(own_group);
+  add_integer(command, "--residual-every", every_, 1, most, "Sweeps from one residual to the next (default 10)")
+      ->group(own_group);
+  add_named<jobs::JacobiWay>(command, "--way", way_, jobs::parse_jacobi_way,
+                             "How PEs exchange what borders on others: kernel_boundaries, graph (GPUs), overlapped or "
+                             "in_kernel (default)")
+      ->group(own_group);
+  add_named<jobs::JacobiTile>(command, "--tile", tile_, jobs::parse_jacobi_tile,
+                              "in_kernel: what blocks do with their part: held in registers, streamed through memory, "
+                              "or auto (default): held where it fits")
+      ->group(own_group);
+  add_integer(command, "--blocks", blocks_, 0, 1024,
+              "in_kernel, and the CPU: blocks at most; 0 (default): what the GPU holds at once, or 4")
+      ->group(own_group);
+}
+
+int JacobiOptions::run(const Program& program, const PlanOptions& plan, const RunOptions& options) const {
+  if (options.world != "processes" && options.world != "threads")
+    refuse(fmt::format("--world '{}': it must be processes or threads", options.world));
+  if (size_ > 0 && (rows_ > 0 || columns_ > 0))
+    refuse("--size says both --rows and --columns: give it, or both of them");
+  if (size_ == 0 && (rows_ == 0 || columns_ == 0))
+    refuse(fmt::format("{} is missing; jacobi needs --size, or --rows and --columns", rows_ == columns_ ? "--size"
+                                                                                      : rows_ == 0      ? "--rows"
+                                                                                                        : "--columns"));
+  jobs::JacobiRequest request;
+  request.device = device_named(options.device);
+  request.ranks = static_cast<int>(plan.ranks);
+  request.rows = size_ > 0 ? size_ : rows_;
+  request.columns = size_ > 0 ? size_ : columns_;
+  request.grid = grid_;
+  request.sweeps = sweeps_;
+  request.every = every_;
+  if (!plan.type_name.empty()) request.type = plan.type_name;
+  request.way = way_;
+  request.tile = tile_;
+  request.blocks = static_cast<int>(blocks_);
+  request.seed = static_cast<std::uint64_t>(options.seed);
+  request.delays = static_cast<std::uint64_t>(options.delays);
+  request.verify = options.verify;
+  request.repeat = static_cast<int>(options.repeat);
+  request.threads = options.world == "threads";
+  request.ranks_per_gpu = static_cast<int>(options.ranks_per_gpu);
+  request.wait_limit = options.wait_limit > 0 ? options.wait_limit : default_wait_limit();
+  std::optional<Progress> progress;
+  if (!World::launched()) progress.emplace(fmt::format("running jacobi over {} ranks", request.ranks));
+  const int code =
+      jobs::run_jacobi(request, [&](const jobs::JacobiResult& result) { report(program, request, result); });
+  if (code >= static_cast<int>(ErrorCode::invalid_input))
+    print_json(program, {{"exit_code", code}, {"error", "a rank failed; standard error has its message"}});
+  return code;
+}
+
+}  // namespace
+
+std::shared_ptr<OwnOperator> make_jacobi() { return std::make_shared<JacobiOptions>(); }
+
+}  // namespace imbrex::cli

@@ -1,0 +1,68 @@
+// Jacobi's relaxation of the Laplace equation on a grid of PEs, from start to end: a field from a seed, sweeps in one
+// of four ways, residuals, and results compared with a serial solution, bit by bit (docs/jacobi.md).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "imbrex/options.hpp"
+
+namespace imbrex::jobs {
+
+/// How PEs exchange what borders on others.
+enum class JacobiWay : std::uint8_t {
+  kernel_boundaries,  ///< in stream order: a sweep, copies of rows, and a kernel that signals and waits
+  graph,              ///< the same, captured as CUDA graphs; GPUs only
+  overlapped,         ///< the inner part on a stream beside that
+  in_kernel           ///< in one kernel, whose blocks signal their neighbours
+};
+
+/// What the blocks of in_kernel keep.
+enum class JacobiTile : std::uint8_t {
+  automatic,  ///< held where the field fits
+  held,       ///< their part of the field, in registers
+  streamed    ///< nothing: each sweep reads the field from memory and writes it
+};
+
+std::string_view name_of(JacobiWay way);
+std::string_view name_of(JacobiTile tile);
+/// Throw Error(invalid_input) naming the text and what it may be.
+JacobiWay parse_jacobi_way(std::string_view text);
+JacobiTile parse_jacobi_tile(std::string_view text);
+
+struct JacobiRequest {
+  Device device = Device::automatic;
+  int ranks = 4;
+  std::int64_t rows = 0, columns = 0;     ///< of a PE
+  std::string grid;                       ///< of PEs: "2x3" is 2 rows of 3; empty: as square as `ranks` allows
+  std::int64_t sweeps = 100, every = 10;  ///< sweeps in all, and between residuals
+  std::string type = "fp32";              ///< or fp64
+  JacobiWay way = JacobiWay::in_kernel;
+  JacobiTile tile = JacobiTile::automatic;
+  int blocks = 0;  ///< at most, of in_kernel and of launches on the CPU; 0: as many as the GPU holds, or 4
+  std::uint64_t seed = 0;
+  std::uint64_t delays = 0;  ///< not 0: seed of random pauses before signals
+  bool verify = false;
+  int repeat = 1;
+  bool threads = false;  ///< ranks are threads of this process instead of processes
+  int ranks_per_gpu = 1;
+  double wait_limit = 30;  ///< seconds
+};
+
+struct JacobiResult {
+  Device device = Device::cpu;  ///< that the ranks worked on
+  int grid_rows = 1, grid_columns = 1;
+  std::string blocks;             ///< "32 tiles of 128 x 256 in registers, 561 threads each"
+  std::vector<double> seconds;    ///< per repeat, of the slowest rank, all sweeps
+  std::vector<double> residuals;  ///< the sum of all changes' sizes in sweep `every`, 2 * every, ...
+  bool verified = false;
+  std::string message;  ///< what was wrong, where; empty if nothing was
+};
+
+/// As run() of jobs/run.hpp.
+int run_jacobi(const JacobiRequest& request, const std::function<void(const JacobiResult&)>& report);
+
+}  // namespace imbrex::jobs

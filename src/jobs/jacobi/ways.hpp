@@ -1,0 +1,239 @@
+// A Solver by kernels of the source that includes this: for the CPU in ways.cpp, for GPUs in ways.cu.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "imbrex/shmem.hpp"
+#include "jobs/jacobi/solver.hpp"
+#include "jobs/jacobi/tiles.hpp"
+
+#if defined(__CUDACC__)
+#include "jobs/jacobi/lanes.hpp"
+#endif
+
+namespace imbrex::jobs::jacobi {
+namespace {
+
+#if defined(__CUDACC__)
+constexpr Device own_device = Device::cuda;
+constexpr std::uint32_t most_threads = tile_threads;
+#else
+constexpr Device own_device = Device::cpu;
+constexpr std::uint32_t most_threads = 64;  // that a block of one thread plays
+
+// What it is given is done at once.
+class Lane {
+ public:
+  CudaStream stream() const { return nullptr; }
+  void copy(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
+  void mark() const {}
+  void follow(const Lane&) const {}
+};
+#endif
+
+template <typename T>
+class Ways final : public Solver {
+ public:
+  Ways(World& world, const JacobiRequest& request, std::uint32_t grid_rows, std::uint32_t grid_columns)
+      : request_(request),
+        field_(field_of<T>(static_cast<std::uint32_t>(request.rows), static_cast<std::uint32_t>(request.columns),
+                           grid_rows, grid_columns, request.seed)),
+        sweeps_(static_cast<std::uint64_t>(request.sweeps)),
+        every_(static_cast<std::uint64_t>(request.every)),
+        heap_(world, {.device = own_device,
+                      .bytes = heap_bytes_of(request, own_device),
+                      .ranks_per_gpu = request.ranks_per_gpu,
+                      .contexts = 2 * most_blocks + 1,
+                      .pauses = request.delays}) {
+    choose_blocks();
+    for (T*& copy : places_.field) copy = allocate<T>(field_.elements());
+    places_.signal_count = std::uint64_t{blocks_} * sides;
+    places_.signals = allocate<Signal>(places_.signal_count);
+    if (tiling_) places_.packet_count = std::uint64_t{blocks_} * sides * 2 * tiling_->box;
+    places_.packets = allocate<EdgePacket>(places_.packet_count);
+    places_.sum_count = sweeps_ / every_ * 2;
+    places_.sums = allocate<std::uint64_t>(std::max<std::uint64_t>(places_.sum_count, 2));
+    places_.replayed = allocate<std::uint64_t>(1);
+    capture();
+  }
+
+  void start() override {
+    // NOTE: peers may write what start clears once they sweep, so all are here before and behind.
+    heap_.barrier(heap_.world_team());
+    launch(grid_of(std::uint64_t{field_.rows} * field_.columns), jacobi::start<T>, field_, places_);
+    heap_.finish(lane_.stream());
+    heap_.barrier(heap_.world_team());
+  }
+
+  void sweep() override {
+    switch (request_.way) {
+      case JacobiWay::kernel_boundaries:
+        for (std::uint64_t s = 1; s <= sweeps_; ++s) queue_sweep(s);
+        return;
+      case JacobiWay::graph: return replay();
+      case JacobiWay::overlapped: return queue_overlapped();
+      case JacobiWay::in_kernel: return queue_in_kernel();
+    }
+  }
+
+  void finish() override {
+    heap_.finish(lane_.stream());
+    heap_.finish(inner_lane_.stream());
+    heap_.barrier(heap_.world_team());
+  }
+
+  std::vector<std::byte> result() override {
+    std::vector<std::byte> bytes(field_.elements() * sizeof(T));
+    heap_.read(bytes.data(), places_.field[sweeps_ % 2], bytes.size(), heap_.pe());
+    return bytes;
+  }
+
+  std::vector<std::uint64_t> sums() override {
+    std::vector<std::uint64_t> words(places_.sum_count);
+    heap_.read(words.data(), places_.sums, words.size() * sizeof(std::uint64_t), heap_.pe());
+    return words;
+  }
+
+  const Field& field() const override { return field_; }
+
+  std::string blocks() const override { return words_of(request_, tiling_, blocks_); }
+
+ private:
+  template <typename E>
+  E* allocate(std::uint64_t count) {
+    return static_cast<E*>(heap_.allocate(count * sizeof(E)));
+  }
+
+  template <typename... Parameters, typename... Arguments>
+  void launch(shmem::Grid grid, void (*kernel)(shmem::Handle, Parameters...), Arguments&&... arguments) {
+    if (grid.stream == nullptr) grid.stream = lane_.stream();
+    shmem::launch(heap_, grid, kernel, heap_.handle(), arguments...);
+  }
+
+  // So many pieces of work, which wait for nobody.
+  shmem::Grid grid_of(std::uint64_t pieces) const {
+    const std::uint64_t wanted = std::max<std::uint64_t>(1, (pieces + sweep_threads - 1) / sweep_threads);
+    const std::uint64_t most = own_device == Device::cuda ? most_blocks : host_blocks_of(request_);
+    return {.blocks = static_cast<std::uint32_t>(std::min(wanted, most)), .threads = sweep_threads, .resident = false};
+  }
+
+  void choose_blocks() {
+    blocks_ = 1;
+    if (request_.way != JacobiWay::in_kernel) return;
+    std::uint32_t most =
+        own_device == Device::cuda ? static_cast<std::uint32_t>(heap_.multiprocessors()) : host_blocks_of(request_);
+    if (request_.blocks > 0) most = std::min(most, static_cast<std::uint32_t>(request_.blocks));
+    if (request_.tile != JacobiTile::streamed) {
+      tiling_ = cut(field_, most, most_threads, small_rows, small_columns);
+      if (!tiling_ && sizeof(T) == 4) tiling_ = cut(field_, most, most_threads, large_rows, large_columns);
+      if (!tiling_ && request_.tile == JacobiTile::held) refuse_to_hold(field_, request_, most);
+    }
+    // Two bands to a multiprocessor: one computes while the other waits.
+    if (own_device == Device::cuda && request_.blocks == 0) most *= 2;
+    blocks_ = tiling_ ? tiling_->down * tiling_->across : std::min(most, field_.rows);
+  }
+
+  void queue_part(const Lane& lane, std::uint64_t s, Part part) {
+    const std::uint64_t pieces = count_of(Pieces::of<T>(field_.rows, field_.columns), part);
+    if (pieces == 0) return;
+    shmem::Grid grid = grid_of(pieces);
+    grid.stream = lane.stream();
+    launch(grid, s % every_ == 0 ? sweep_part<true, T> : sweep_part<false, T>, field_, places_, s, every_, part);
+  }
+
+  // Rows to the neighbours, in the stream's order.
+  void queue_exchange(std::uint64_t s, std::uint64_t replays) {
+    T* made = places_.field[s % 2];
+    const auto pe = static_cast<std::uint32_t>(heap_.pe());
+    for (const std::uint32_t side : {north, south}) {
+      if (!field_.has_neighbour(pe, side)) continue;
+      const std::int64_t rows = field_.rows, mine = side == north ? 0 : rows - 1, theirs = side == north ? rows : -1;
+      lane_.copy(heap_.pointer(made + field_.at(theirs, 0), static_cast<int>(field_.neighbour(pe, side))),
+                 made + field_.at(mine, 0), field_.columns * sizeof(T));
+    }
+    launch({.blocks = 1, .threads = exchange_threads, .resident = false}, exchange<T>, field_, places_, s, replays);
+  }
+
+  void queue_sweep(std::uint64_t s, std::uint64_t replays = 0) {
+    queue_part(lane_, s, Part::all);
+    queue_exchange(s, replays);
+  }
+
+  void queue_overlapped() {
+    for (std::uint64_t s = 1; s <= sweeps_; ++s) {
+      if (s > 1) lane_.follow(inner_lane_);
+      queue_part(lane_, s, Part::edge);
+      if (s > 1) inner_lane_.follow(lane_);
+      lane_.mark();  // the next inner part follows this edge
+      queue_part(inner_lane_, s, Part::inner);
+      inner_lane_.mark();
+      queue_exchange(s, 0);
+    }
+  }
+
+  void queue_in_kernel() {
+    if (!tiling_)
+      return launch({.blocks = blocks_, .threads = band_threads}, bands<T>, field_, places_, sweeps_, every_);
+    if constexpr (sizeof(T) == 4)
+      if (tiling_->patch_rows == large_rows) return queue_tiles<large_rows, large_columns>();
+    queue_tiles<small_rows, small_columns>();
+  }
+
+  template <std::uint32_t R, std::uint32_t C>
+  void queue_tiles() {
+    launch({.blocks = blocks_,
+            .threads = own_device == Device::cuda ? (tiling_->threads() + 31) / 32 * 32 : 1,
+            .shared_bytes = static_cast<std::uint32_t>(shared_count<T, R, C> * sizeof(T))},
+           tiles<T, R, C>, field_, places_, *tiling_, sweeps_, every_);
+  }
+
+#if defined(__CUDACC__)
+  // Graphs of so many sweeps that in each the same ones write the same copy and tell residuals.
+  void capture() {
+    if (request_.way != JacobiWay::graph) return;
+    constexpr std::uint64_t enough = 256;
+    const std::uint64_t unit = std::lcm(std::uint64_t{2}, every_);
+    length_ = std::max(unit, enough / unit * unit);
+    if (sweeps_ <= std::max(length_, enough)) length_ = sweeps_;
+    const auto captured = [&](std::uint64_t count, bool replays) {
+      return std::make_unique<Graph>(lane_, [&] {
+        for (std::uint64_t s = 1; s <= count; ++s) queue_sweep(s, replays && s == count ? count : 0);
+      });
+    };
+    graph_ = captured(length_, length_ < sweeps_);
+    if (sweeps_ % length_ != 0) rest_ = captured(sweeps_ % length_, false);
+    heap_.finish(lane_.stream());
+  }
+
+  void replay() {
+    for (std::uint64_t s = length_; s <= sweeps_; s += length_) graph_->replay();
+    if (rest_) rest_->replay();
+  }
+
+  std::unique_ptr<Graph> graph_, rest_;
+  std::uint64_t length_ = 0;
+#else
+  void capture() {}
+  void replay() {}  // run_jacobi refuses it
+#endif
+
+  const JacobiRequest& request_;
+  Field field_;
+  std::uint64_t sweeps_, every_;
+  shmem::Heap heap_;
+  Lane lane_, inner_lane_;
+  Places<T> places_{};
+  std::optional<Tiling> tiling_;
+  std::uint32_t blocks_ = 1;
+};
+
+std::unique_ptr<Solver> solver_here(World& world, const JacobiRequest& request, std::uint32_t grid_rows,
+                                    std::uint32_t grid_columns) {
+  if (request.type == "fp64") return std::make_unique<Ways<double>>(world, request, grid_rows, grid_columns);
+  return std::make_unique<Ways<float>>(world, request, grid_rows, grid_columns);
+}
+
+}  // namespace
+}  // namespace imbrex::jobs::jacobi
