@@ -32,14 +32,15 @@ IMBREX_KERNEL misuse(Handle handle, Misuse what, std::uint64_t* box) {
   std::uint64_t here = 0;
   auto* heap = reinterpret_cast<std::uint64_t*>(handle.own);
   std::uint64_t* end = heap + handle.bytes / 8;
+  const volatile std::uint64_t wrapping = std::uint64_t{1} << 63;  // compilers see through numbers, and warn
   switch (what) {
     case Misuse::pe: context.put(box, &here, 1, 7); break;
     case Misuse::far_pe: context.p(box, 1, 0xffffffffu); break;
     case Misuse::outside: context.put(&here, box, 1, 0); break;
     case Misuse::before: context.put(heap - 1, box, 1, 0); break;
     case Misuse::huge: context.get(box, box, std::uint64_t{1} << 30, 0); break;
-    case Misuse::wrapping: context.put(box, box, std::uint64_t{1} << 61, 0); break;
-    case Misuse::strided: context.iput(box, box, 2, 1, (std::uint64_t{1} << 63) + 1, 0); break;
+    case Misuse::wrapping: context.put(box, box, wrapping / 4, 0); break;
+    case Misuse::strided: context.iput(box, box, 2, 1, wrapping + 1, 0); break;
     case Misuse::signal: context.signal_add(end, 1, 0); break;
     case Misuse::packet: context.put_packet(reinterpret_cast<Packet<int>*>(end), 1, 1, 0); break;
     case Misuse::atomic: context.atomic_add(reinterpret_cast<int*>(end), 1, 0); break;
