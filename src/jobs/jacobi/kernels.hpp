@@ -162,10 +162,9 @@ IMBREX_DEVICE void sweep_piece(const Field& field, const T* from, T* to, std::ui
 /// Which pieces of a PE: all, those without the outermost ones, or the outermost.
 enum class Part : std::uint32_t { all, inner, edge };
 
-IMBREX_DEVICE std::uint64_t count_of(const Pieces& pieces, Part part) {
-  const std::uint64_t all = std::uint64_t{pieces.down} * pieces.across;
-  const std::uint64_t inner =
-      pieces.down > 2 && pieces.across > 2 ? std::uint64_t{pieces.down - 2} * (pieces.across - 2) : 0;
+IMBREX_DEVICE std::uint32_t count_of(const Pieces& pieces, Part part) {
+  const std::uint32_t all = pieces.down * pieces.across;
+  const std::uint32_t inner = pieces.down > 2 && pieces.across > 2 ? (pieces.down - 2) * (pieces.across - 2) : 0;
   return part == Part::all ? all : part == Part::inner ? inner : all - inner;
 }
 
@@ -173,21 +172,15 @@ struct PiecePlace {
   std::uint32_t row, column;
 };
 
-IMBREX_DEVICE PiecePlace place_of(const Pieces& pieces, Part part, std::uint64_t number) {
-  const auto divided = [](std::uint64_t n, std::uint32_t by) {
-    return PiecePlace{static_cast<std::uint32_t>(n / by), static_cast<std::uint32_t>(n % by)};
-  };
-  if (part == Part::all || count_of(pieces, Part::inner) == 0) return divided(number, pieces.across);
-  if (part == Part::inner) {
-    const PiecePlace place = divided(number, pieces.across - 2);
-    return {place.row + 1, place.column + 1};
-  }
+IMBREX_DEVICE PiecePlace place_of(const Pieces& pieces, Part part, std::uint32_t number) {
+  if (part == Part::all || count_of(pieces, Part::inner) == 0) return {number / pieces.across, number % pieces.across};
+  if (part == Part::inner) return {number / (pieces.across - 2) + 1, number % (pieces.across - 2) + 1};
   // Top row, bottom row, and then from both sides what is between them.
-  if (number < pieces.across) return {0, static_cast<std::uint32_t>(number)};
+  if (number < pieces.across) return {0, number};
   number -= pieces.across;
-  if (number < pieces.across) return {pieces.down - 1, static_cast<std::uint32_t>(number)};
-  const PiecePlace place = divided(number - pieces.across, 2);
-  return {place.row + 1, place.column == 0 ? 0 : pieces.across - 1};
+  if (number < pieces.across) return {pieces.down - 1, number};
+  number -= pieces.across;
+  return {number / 2 + 1, number % 2 == 0 ? 0 : pieces.across - 1};
 }
 
 IMBREX_DEVICE std::uint32_t least(std::uint32_t x, std::uint32_t y) { return x < y ? x : y; }
@@ -207,9 +200,8 @@ IMBREX_KERNEL IMBREX_JACOBI_BOUNDS(sweep_threads, 4) sweep_part(shmem::Handle ha
   const T* from = places.field[(sweep - 1) % 2];
   T* to = places.field[sweep % 2];
   Sum sum;
-  const std::uint64_t count = count_of(pieces, part), step = std::uint64_t{shmem::block_count()} * block.size();
-  for (std::uint64_t i = block.thread_rank() + std::uint64_t{shmem::block_index()} * block.size(); i < count;
-       i += step) {
+  const std::uint32_t count = count_of(pieces, part), step = shmem::block_count() * block.size();
+  for (std::uint32_t i = block.thread_rank() + shmem::block_index() * block.size(); i < count; i += step) {
     const PiecePlace place = place_of(pieces, part, i);
     const std::uint32_t row = place.row * rows_together, column = place.column * vector_of<T>;
     sweep_piece<residual>(field, from, to, row, least(rows_together, field.rows - row), column,
@@ -277,10 +269,10 @@ IMBREX_KERNEL IMBREX_JACOBI_BOUNDS(band_threads, 2)
     T* to = places.field[sweep % 2];
     Sum sum;
     const auto all = [&]<bool residual>() {
-      for (std::uint64_t i = block.thread_rank(); i < std::uint64_t{pieces.down} * pieces.across; i += block.size()) {
-        const auto down = static_cast<std::uint32_t>(i / pieces.across);
-        const std::uint32_t row = (sweep % 2 == 1 ? down : pieces.down - 1 - down) * rows_together;
-        const std::uint32_t column = static_cast<std::uint32_t>(i % pieces.across) * vector_of<T>;
+      for (std::uint32_t i = block.thread_rank(); i < count_of(pieces, Part::all); i += block.size()) {
+        const PiecePlace place = place_of(pieces, Part::all, i);
+        const std::uint32_t row = (sweep % 2 == 1 ? place.row : pieces.down - 1 - place.row) * rows_together;
+        const std::uint32_t column = place.column * vector_of<T>;
         sweep_piece<residual>(field, from, to, begin + row, least(rows_together, rows - row), column,
                               least(vector_of<T>, field.columns - column), sum);
       }

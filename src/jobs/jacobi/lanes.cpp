@@ -13,7 +13,15 @@ cudaGraphExec_t exec(void* graph) { return static_cast<cudaGraphExec_t>(graph); 
 
 }  // namespace
 
-Lane::Lane() {
+std::uint32_t shared_bytes_of(int gpu) {
+  int bytes = 0;
+  IMBREX_CUDA_TRY(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu));
+  constexpr int own = 2048;  // what kernels have besides
+  return bytes > own ? static_cast<std::uint32_t>(bytes - own) : 0;
+}
+
+Lane::Lane(int gpu) {
+  IMBREX_CUDA_TRY(cudaSetDevice(gpu));
   cudaStream_t stream = nullptr;
   cudaEvent_t made = nullptr;
   IMBREX_CUDA_TRY(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));

@@ -2,16 +2,20 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 
 #include "imbrex/options.hpp"
 
 namespace imbrex::jobs::jacobi {
 
-/// A stream of the current GPU, and an event on it.
+/// Dynamic shared memory that a block of the GPU can have.
+std::uint32_t shared_bytes_of(int gpu);
+
+/// A stream of the GPU, and an event on it.
 class Lane {
  public:
-  Lane();
+  explicit Lane(int gpu);
   ~Lane();
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;

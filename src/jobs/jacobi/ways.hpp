@@ -19,13 +19,28 @@ namespace {
 #if defined(__CUDACC__)
 constexpr Device own_device = Device::cuda;
 constexpr std::uint32_t most_threads = tile_threads;
+
+// Loads a kernel now: at its first launch it could wait for kernels that run, which wait for that launch.
+template <typename... Parameters>
+void load(void (*kernel)(Parameters...)) {
+  cudaFuncAttributes attributes{};
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
+  if (status != cudaSuccess)
+    throw Error(ErrorCode::runtime_failure, std::string("cudaFuncGetAttributes failed: ") + cudaGetErrorString(status));
+}
 #else
 constexpr Device own_device = Device::cpu;
 constexpr std::uint32_t most_threads = 64;  // that a block of one thread plays
 
+template <typename... Parameters>
+void load(void (*)(Parameters...)) {}
+
+constexpr std::uint32_t shared_bytes_of(int) { return ~std::uint32_t{0}; }
+
 // What it is given is done at once.
 class Lane {
  public:
+  explicit Lane(int) {}
   CudaStream stream() const { return nullptr; }
   void copy(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
   void mark() const {}
@@ -46,8 +61,13 @@ class Ways final : public Solver {
                       .bytes = heap_bytes_of(request, own_device),
                       .ranks_per_gpu = request.ranks_per_gpu,
                       .contexts = 2 * most_blocks + 1,
-                      .pauses = request.delays}) {
+                      .pauses = request.delays}),
+        lane_(heap_.gpu()),
+        inner_lane_(heap_.gpu()) {
     choose_blocks();
+    load(jacobi::start<T>), load(exchange<T>), load(bands<T>), load(sweep_part<false, T>), load(sweep_part<true, T>);
+    load(tiles<T, small_rows, small_columns>);
+    if constexpr (sizeof(T) == 4) load(tiles<T, large_rows, large_columns>);
     for (T*& copy : places_.field) copy = allocate<T>(field_.elements());
     places_.signal_count = std::uint64_t{blocks_} * sides;
     places_.signals = allocate<Signal>(places_.signal_count);
@@ -126,8 +146,10 @@ class Ways final : public Solver {
         own_device == Device::cuda ? static_cast<std::uint32_t>(heap_.multiprocessors()) : host_blocks_of(request_);
     if (request_.blocks > 0) most = std::min(most, static_cast<std::uint32_t>(request_.blocks));
     if (request_.tile != JacobiTile::streamed) {
-      tiling_ = cut(field_, most, most_threads, small_rows, small_columns);
-      if (!tiling_ && sizeof(T) == 4) tiling_ = cut(field_, most, most_threads, large_rows, large_columns);
+      if (shared_bytes<small_rows, small_columns> <= shared_bytes_of(heap_.gpu()))
+        tiling_ = cut(field_, most, most_threads, small_rows, small_columns);
+      if (!tiling_ && sizeof(T) == 4 && shared_bytes<large_rows, large_columns> <= shared_bytes_of(heap_.gpu()))
+        tiling_ = cut(field_, most, most_threads, large_rows, large_columns);
       if (!tiling_ && request_.tile == JacobiTile::held) refuse_to_hold(field_, request_, most);
     }
     // Two bands to a multiprocessor: one computes while the other waits.
@@ -181,11 +203,16 @@ class Ways final : public Solver {
     queue_tiles<small_rows, small_columns>();
   }
 
+  // More than half of what a multiprocessor has: tiles are not to share one while others are free.
+  template <std::uint32_t R, std::uint32_t C>
+  static constexpr std::uint32_t shared_bytes = std::max<std::uint32_t>(shared_count<T, R, C> * sizeof(T),
+                                                                        own_device == Device::cuda ? 116 * 1024 : 0);
+
   template <std::uint32_t R, std::uint32_t C>
   void queue_tiles() {
     launch({.blocks = blocks_,
             .threads = own_device == Device::cuda ? (tiling_->threads() + 31) / 32 * 32 : 1,
-            .shared_bytes = static_cast<std::uint32_t>(shared_count<T, R, C> * sizeof(T))},
+            .shared_bytes = shared_bytes<R, C>},
            tiles<T, R, C>, field_, places_, *tiling_, sweeps_, every_);
   }
 
