@@ -367,7 +367,7 @@ IMBREX_KERNEL IMBREX_JACOBI_BOUNDS(tile_threads, 1) tiles(shmem::Handle handle, 
   bool failed = false;
   for (std::uint64_t sweep = 1; sweep <= sweeps; ++sweep) {
     each_thread(threads, patches, [&](std::uint32_t thread, P& patch) { tile.publish(sweep, thread, patch); });
-    if (block.any(failed)) return;
+    if (shmem::any_of(block, failed)) return;
     const bool told = sweep % every == 0, last = sweep == sweeps;
     Sum sum;
     each_thread(threads, patches, [&](std::uint32_t thread, P& patch) {
