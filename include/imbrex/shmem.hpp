@@ -41,6 +41,10 @@ struct HeapOptions {
   std::uint32_t contexts = 1024;              ///< that a PE's kernels may have at once
   std::uint64_t pauses = 0;                   ///< tests: not 0: seed of random pauses before puts and signals
   double max_pause = 1e-4;                    ///< the longest, seconds
+
+  /// Where IMBREX_SHMEM_DEVICE says, or in memory, and of as many bytes as SHMEM_SYMMETRIC_SIZE says, or 512 MiB.
+  /// Throws Error(invalid_input) naming the variable.
+  static HeapOptions from_environment();
 };
 
 class Heap;
