@@ -60,5 +60,22 @@ foreach(library imbrex imbrex_installed)
 endforeach()
 add_library(imbrex::imbrex ALIAS imbrex)
 target_link_options(imbrex_installed PRIVATE -Wl,--version-script=${IMBREX_EXPORTS})
+# OpenSHMEM's C names (src/shmem/c), over either: they use its public names only.
+set(IMBREX_SHMEM_EXPORTS ${CMAKE_CURRENT_BINARY_DIR}/shmem_exports.map)
+file(CONFIGURE OUTPUT ${IMBREX_SHMEM_EXPORTS} @ONLY CONTENT
+  "IMBREX_SHMEM_@PROJECT_VERSION@ {\n  global: shmem_*;\n  local: *;\n};\n")
+foreach(library imbrex imbrex_installed)
+  string(REPLACE imbrex imbrex_shmem shmem ${library})
+  add_library(${shmem} SHARED)
+  target_link_libraries(${shmem} PRIVATE $<BUILD_INTERFACE:imbrex_shmem_objects> ${library})
+  target_include_directories(${shmem}
+    PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
+  target_link_options(${shmem} PRIVATE -Wl,--version-script=${IMBREX_SHMEM_EXPORTS} -Wl,--exclude-libs,ALL -Wl,--no-undefined)
+  set_target_properties(${shmem} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+    LINKER_LANGUAGE CXX LINK_DEPENDS ${IMBREX_SHMEM_EXPORTS})
+endforeach()
+add_library(imbrex::shmem ALIAS imbrex_shmem)
+set_target_properties(imbrex_shmem_installed PROPERTIES OUTPUT_NAME imbrex_shmem EXPORT_NAME shmem
+  LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/installed)
 set_target_properties(imbrex_installed PROPERTIES OUTPUT_NAME imbrex EXPORT_NAME imbrex LINK_DEPENDS ${IMBREX_EXPORTS}
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/installed)
