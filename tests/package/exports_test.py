@@ -9,9 +9,9 @@ from pathlib import Path
 
 # A function's name stands before its arguments; a template's instance has its result in front.
 NAME = re.compile(r"^(?:vtable for |typeinfo for |typeinfo name for |(?:non-virtual|virtual|covariant return) thunk to )?"
-                  r"imbrex::(?:device::)?([A-Za-z_]\w*|operator[^\w\s]+)")
+                  r"imbrex::(?:device::|shmem::)?([A-Za-z_]\w*|operator[^\w\s]+)")
 C_FUNCTION = re.compile(r"^[a-z][^(\n]*[ *](imbrex_[a-z_]+)\(", re.M)
-FUNCTION = re.compile(r"^(?!inline|IMBREX_DEVICE|struct|constexpr|template|using|static_assert|friend|return)[A-Za-z_][^(\n]*[ &*]([a-z_]\w*)\(", re.M)
+FUNCTION = re.compile(r"^(?!inline|IMBREX_DEVICE|concept|struct|constexpr|template|using|static_assert|friend|return)[A-Za-z_][^(\n]*[ &*]([a-z_]\w*)\(", re.M)
 
 
 def main(library, include):
