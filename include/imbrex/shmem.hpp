@@ -42,7 +42,7 @@ struct HeapOptions {
   std::uint64_t pauses = 0;                   ///< tests: not 0: seed of random pauses before puts and signals
   double max_pause = 1e-4;                    ///< the longest, seconds
 
-  /// Where IMBREX_SHMEM_DEVICE says, or in memory, and of as many bytes as SHMEM_SYMMETRIC_SIZE says, or 512 MiB.
+  /// What IMBREX_SHMEM_DEVICE, IMBREX_SHMEM_RANKS_PER_GPU and SHMEM_SYMMETRIC_SIZE say, as `imbrex env` tells of them.
   /// Throws Error(invalid_input) naming the variable.
   static HeapOptions from_environment();
 };

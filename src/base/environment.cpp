@@ -27,6 +27,8 @@ constexpr std::array<Variable, num_variables> registry{{
      "0: plan and run as if ranks did not reach each other's memory, on any machine; the same on every rank"},
     {Key::shmem_device, "IMBREX_SHMEM_DEVICE", text, "cpu",
      "where programs that call imbrex/shmem.h have their symmetric heap: cpu, cuda, or auto; the same on every rank"},
+    {Key::shmem_ranks_per_gpu, "IMBREX_SHMEM_RANKS_PER_GPU", integer, "1",
+     "so many ranks share each GPU that such a heap lies on; the same on every rank"},
     {Key::shmem_symmetric_size, "SHMEM_SYMMETRIC_SIZE", text, "512M",
      "OpenSHMEM: bytes of each PE's symmetric heap, where programs call imbrex/shmem.h; a number, which may have a "
      "fraction, and K, M, G or T for powers of 1024; the same on every rank"},
@@ -146,6 +148,13 @@ std::string Environment::shmem_device() const {
   return device;
 }
 
+int Environment::shmem_ranks_per_gpu() const {
+  const std::int64_t ranks = integer(Key::shmem_ranks_per_gpu).value_or(1);
+  IMBREX_EXPECTS(ranks >= 1 && ranks <= 64, "{}='{}' must be from 1 to 64", name_of(Key::shmem_ranks_per_gpu),
+                 *raw(Key::shmem_ranks_per_gpu));
+  return static_cast<int>(ranks);
+}
+
 std::size_t Environment::shmem_symmetric_size() const {
   const std::string said = raw(Key::shmem_symmetric_size).value_or("512M");
   double size = 0;
@@ -166,6 +175,7 @@ std::size_t Environment::shmem_symmetric_size() const {
 std::string Environment::fault(Key key) const {
   try {
     if (key == Key::shmem_device) static_cast<void>(shmem_device());
+    if (key == Key::shmem_ranks_per_gpu) static_cast<void>(shmem_ranks_per_gpu());
     if (key == Key::shmem_symmetric_size) static_cast<void>(shmem_symmetric_size());
     if (key == Key::wait_limit) static_cast<void>(wait_limit());
     if (key == Key::loss_detection) static_cast<void>(loss_detection());

@@ -17,6 +17,7 @@ enum class Key : std::uint8_t {
   check_calls,
   peer_access,
   shmem_device,
+  shmem_ranks_per_gpu,
   shmem_symmetric_size,
   rank,
   world_size,
@@ -90,6 +91,8 @@ class Environment {
 
   /// IMBREX_SHMEM_DEVICE, or "cpu". Throws Error(invalid_input) where it is no place.
   std::string shmem_device() const;
+  /// IMBREX_SHMEM_RANKS_PER_GPU, or 1. Throws Error(invalid_input) where it is not from 1 to 64.
+  int shmem_ranks_per_gpu() const;
   /// SHMEM_SYMMETRIC_SIZE in bytes, or 512 MiB. Throws Error(invalid_input) where it is no size.
   std::size_t shmem_symmetric_size() const;
 

@@ -65,7 +65,8 @@ HeapOptions HeapOptions::from_environment() {
   return {.device = device == "auto"  ? Device::automatic
                     : device == "cpu" ? Device::cpu
                                       : Device::cuda,
-          .bytes = base::environment().shmem_symmetric_size()};
+          .bytes = base::environment().shmem_symmetric_size(),
+          .ranks_per_gpu = base::environment().shmem_ranks_per_gpu()};
 }
 
 Heap::Parts::Parts(World& its, const HeapOptions& options) : world(its), exceptions(std::uncaught_exceptions()) {

@@ -141,6 +141,8 @@ TEST(Environment, SaysWhichValuesCannotBeUsed) {
   for (const char* value : {"", "auto", "pidfd", "lock"}) EXPECT_EQ(fault(base::Key::loss_detection, value), "");
   for (const char* value : {"", "auto", "cpu", "cuda"}) EXPECT_EQ(fault(base::Key::shmem_device, value), "");
   EXPECT_EQ(fault(base::Key::shmem_device, "tpu"), "IMBREX_SHMEM_DEVICE='tpu' must be auto, cpu or cuda");
+  EXPECT_EQ(fault(base::Key::shmem_ranks_per_gpu, "4"), "");
+  EXPECT_EQ(fault(base::Key::shmem_ranks_per_gpu, "0"), "IMBREX_SHMEM_RANKS_PER_GPU='0' must be from 1 to 64");
   for (const char* value : {"", "1", "512M", "1.5g", "0.25T", "8k"})
     EXPECT_EQ(fault(base::Key::shmem_symmetric_size, value), "") << value;
   for (const char* value : {"0", "-1M", "M", "1MB", "1 M", "nan", "inf", "1e9", "2T", "1.5.G"})

@@ -55,9 +55,10 @@ struct Blocks {
   std::ptrdiff_t dst, sst;
   std::size_t each, count, size;
 
-  void expect_held(Process& p, const char* argument, const void* address, std::ptrdiff_t stride) const {
+  void expect_held(Process& p, const char* argument, const void* address, const char* name,
+                   std::ptrdiff_t stride) const {
     IMBREX_EXPECTS(stride >= 1 && static_cast<std::size_t>(stride) >= each,
-                   "a stride of {} for blocks of {}: blocks must not overlap", stride, each);
+                   "{} = {}: what lies so far apart, {} elements each, must not overlap", name, stride, each);
     std::size_t span = 0;
     if (__builtin_mul_overflow(count - 1, static_cast<std::size_t>(stride), &span) ||
         __builtin_add_overflow(span, each, &span))
@@ -80,7 +81,7 @@ void put_blocks(const char* name, shmem_ctx_t ctx, void* dest, const void* sourc
     if (blocks.count == 0 || blocks.each == 0) return;
     IMBREX_EXPECTS(blocks.sst >= 1, "sst = {}: a stride must be 1 or more", blocks.sst);
     expect_given("source", source);
-    blocks.expect_held(p, "dest", dest, blocks.dst);
+    blocks.expect_held(p, "dest", dest, "dst", blocks.dst);
     for (std::size_t i = 0; i < blocks.count; ++i)
       p.write(at(dest, blocks.dst, i, blocks.size), at(source, blocks.sst, i, blocks.size), blocks.each * blocks.size,
               to);
@@ -93,7 +94,7 @@ void get_blocks(const char* name, shmem_ctx_t ctx, void* dest, const void* sourc
     if (blocks.count == 0 || blocks.each == 0) return;
     IMBREX_EXPECTS(blocks.dst >= 1, "dst = {}: a stride must be 1 or more", blocks.dst);
     expect_given("dest", dest);
-    blocks.expect_held(p, "source", source, blocks.sst);
+    blocks.expect_held(p, "source", source, "sst", blocks.sst);
     for (std::size_t i = 0; i < blocks.count; ++i)
       p.read(at(dest, blocks.dst, i, blocks.size), at(source, blocks.sst, i, blocks.size), blocks.each * blocks.size,
              from);

@@ -82,8 +82,10 @@ void shmem_finalize() {
 }
 
 void shmem_global_exit(int status) {
-  call(__func__, [&](Process& p) { end_by_exit(p, status); });
-  for (;;) {
+  try {
+    end_by_exit(process(), status);
+  } catch (...) {
+    end_by_exception(__func__);
   }
 }
 

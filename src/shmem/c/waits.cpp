@@ -41,6 +41,17 @@ void wait(const char* name, const char* argument, const T* words, std::size_t co
   });
 }
 
+/// What is compared with: one value, or an array.
+template <typename T>
+void expect_values(std::size_t, T) {}
+template <typename T>
+void expect_values(std::size_t count, T* values) {
+  if (count != 0) expect_given("cmp_values", values);
+}
+void expect_indices(std::size_t count, const std::size_t* indices) {
+  if (count != 0) expect_given("indices", indices);
+}
+
 void order(const char* name, shmem_ctx_t ctx, bool completes) {
   call(name, [&](Process& p) {
     static_cast<void>(p.team_of(ctx));
@@ -75,12 +86,14 @@ uint64_t shmem_signal_wait_until(uint64_t* sig_addr, int cmp, uint64_t cmp_value
 #define SEVERAL(TYPE, NAME, FORM, ...)                                                                                 \
   void shmem_##NAME##_wait_until_all##FORM(TYPE* ivars, size_t nelems, const int* status, int cmp, __VA_ARGS__) {      \
     wait(__func__, "ivars", ivars, nelems, cmp, [&](Context<>& context, Compare compare) {                             \
+      expect_values(nelems, value);                                                                                    \
       return context.wait_until_all##FORM(ivars, nelems, status, compare, value);                                      \
     });                                                                                                                \
   }                                                                                                                    \
   size_t shmem_##NAME##_wait_until_any##FORM(TYPE* ivars, size_t nelems, const int* status, int cmp, __VA_ARGS__) {    \
     size_t found = SIZE_MAX;                                                                                           \
     wait(__func__, "ivars", ivars, nelems, cmp, [&](Context<>& context, Compare compare) {                             \
+      expect_values(nelems, value);                                                                                    \
       return context.wait_until_any##FORM(ivars, nelems, status, compare, value, found);                               \
     });                                                                                                                \
     return found;                                                                                                      \
@@ -89,23 +102,29 @@ uint64_t shmem_signal_wait_until(uint64_t* sig_addr, int cmp, uint64_t cmp_value
                                               __VA_ARGS__) {                                                           \
     size_t found = 0;                                                                                                  \
     wait(__func__, "ivars", ivars, nelems, cmp, [&](Context<>& context, Compare compare) {                             \
+      expect_values(nelems, value);                                                                                    \
+      expect_indices(nelems, indices);                                                                                 \
       return context.wait_until_some##FORM(ivars, nelems, indices, status, compare, value, found);                     \
     });                                                                                                                \
     return found;                                                                                                      \
   }                                                                                                                    \
   int shmem_##NAME##_test_all##FORM(TYPE* ivars, size_t nelems, const int* status, int cmp, __VA_ARGS__) {             \
     return look(__func__, "ivars", ivars, nelems, cmp, [&](Context<>& context, Compare compare) {                      \
+      expect_values(nelems, value);                                                                                    \
       return context.test_all##FORM(ivars, nelems, status, compare, value) ? 1 : 0;                                    \
     });                                                                                                                \
   }                                                                                                                    \
   size_t shmem_##NAME##_test_any##FORM(TYPE* ivars, size_t nelems, const int* status, int cmp, __VA_ARGS__) {          \
     return look(__func__, "ivars", ivars, nelems, cmp, [&](Context<>& context, Compare compare) {                      \
+      expect_values(nelems, value);                                                                                    \
       return context.test_any##FORM(ivars, nelems, status, compare, value);                                            \
     });                                                                                                                \
   }                                                                                                                    \
   size_t shmem_##NAME##_test_some##FORM(TYPE* ivars, size_t nelems, size_t* indices, const int* status, int cmp,       \
                                         __VA_ARGS__) {                                                                 \
     return look(__func__, "ivars", ivars, nelems, cmp, [&](Context<>& context, Compare compare) {                      \
+      expect_values(nelems, value);                                                                                    \
+      expect_indices(nelems, indices);                                                                                 \
       return context.test_some##FORM(ivars, nelems, indices, status, compare, value);                                  \
     });                                                                                                                \
   }

@@ -34,6 +34,7 @@ static void expect(int holds, const char* what, int line) {
     shmem_put_signal(box, from, 1, signal, 1, SHMEM_SIGNAL_ADD, next);    \
     shmem_signal_wait_until(signal, SHMEM_CMP_GE, ++signals);             \
     EXPECT(box[0] == (TYPE)(before + 1));                                 \
+    shmem_barrier_all(); /* all are done with what they had */            \
     EXPECT(shmem_broadcast(SHMEM_TEAM_WORLD, box + 2, box, 1, 0) == 0);   \
     EXPECT(box[2] == (TYPE)(size - 1 + 1));                               \
     EXPECT(shmem_max_reduce(SHMEM_TEAM_WORLD, box + 3, box, 1) == 0);     \

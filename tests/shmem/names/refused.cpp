@@ -52,6 +52,8 @@ const std::map<std::string, void (*)()> calls = {
     {"atomic_fetch_null", [] { shmem_int_atomic_fetch_nbi(nullptr, ints, 0); }},
     {"wait_outside", [] { shmem_int_wait_until(here, SHMEM_CMP_EQ, 0); }},
     {"wait_comparison", [] { shmem_int_wait_until(ints, 12, 0); }},
+    {"wait_values", [] { shmem_int_wait_until_all_vector(ints, 1, nullptr, SHMEM_CMP_EQ, nullptr); }},
+    {"test_indices", [] { shmem_int_test_some(ints, 1, nullptr, nullptr, SHMEM_CMP_EQ, 1); }},
     {"wait_too_long", [] { shmem_int_wait_until(ints, SHMEM_CMP_EQ, 1); }},
     {"signal_operation", [] { shmem_int_put_signal(ints, here, 1, signals, 1, 5, 0); }},
     {"signal_outside", [] { shmem_int_put_signal(ints, here, 1, nullptr, 1, SHMEM_SIGNAL_SET, 0); }},
