@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::size_t own_bytes = std::size_t{1} << 20;  // of the world's heap: notes, teams, what rounding takes
 
-Process* running = nullptr;  // a process that exits without shmem_finalize leaves it, and is lost to its peers
+std::atomic<Process*> running =
+    nullptr;  // a process that exits without shmem_finalize leaves it, and is lost to its peers
 int begun = 0;
 bool has_ended = false;
 std::atomic<bool> is_ending = false;
@@ -42,11 +43,11 @@ void be_the_one_to_end() noexcept {
   try {
     const std::string said = call ? fmt::format("{}: {}", call, message) : message;
     std::string line = fmt::format("imbrex: {}\n", said);
-    if (running) {
-      World& world = running->world();
+    if (const Process* const process = running) {
+      World& world = process->world();
       world.fail(said);
       for (int pe = 0; pe < world.size(); ++pe) {
-        Notes& notes = running->notes(pe);
+        Notes& notes = process->notes(pe);
         if (device::word_at<std::uint32_t>(&notes.exited).load(std::memory_order_acquire) != 0) leave(notes.status);
       }
       line = fmt::format("imbrex: PE {}: {}\n", world.rank(), said);
@@ -255,8 +256,9 @@ void Process::throw_failure() {
 // ------------------------------------------------------------------------------------------- the process's one
 
 Process& process() {
-  IMBREX_EXPECTS(running != nullptr, "{}", has_ended ? "called after shmem_finalize" : "called before shmem_init");
-  return *running;
+  Process* const process = running;
+  IMBREX_EXPECTS(process != nullptr, "{}", has_ended ? "called after shmem_finalize" : "called before shmem_init");
+  return *process;
 }
 
 bool is_running() { return running != nullptr; }
