@@ -16,6 +16,7 @@ namespace {
 int* ints;
 std::uint64_t* signals;
 int here[64];
+shmem_team_t pair;  // of PEs 0 and 1
 
 const std::map<std::string, void (*)()> calls = {
     {"put_pe", [] { shmem_int_put(ints, here, 1, 9); }},
@@ -66,6 +67,12 @@ const std::map<std::string, void (*)()> calls = {
     {"ptr_pe", [] { shmem_ptr(ints, 7); }},
     {"team", [] { shmem_team_sync(SHMEM_TEAM_INVALID); }},
     {"destroy_world", [] { shmem_team_destroy(SHMEM_TEAM_WORLD); }},
+    {"team_pe",
+     [] {
+       shmem_ctx_t ctx;
+       shmem_team_create_ctx(pair, 0, &ctx);
+       shmem_ctx_int_put(ctx, ints, here, 1, 2);
+     }},
     {"team_range",
      [] {
        shmem_team_t team;
@@ -117,6 +124,7 @@ int main(int argc, char** argv) {
     shmem_finalize();
     return 0;
   }
+  shmem_team_split_strided(SHMEM_TEAM_WORLD, 0, 1, 2, nullptr, 0, &pair);
   const int me = shmem_my_pe();
   std::printf("PE %d is there\n", me);  // is flushed in any case
   shmem_barrier_all();

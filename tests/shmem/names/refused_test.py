@@ -52,6 +52,7 @@ BAD_CALLS = {
     "ptr_pe": "shmem_ptr: PE 7: PEs are 0 to 2",
     "team": "shmem_team_sync: team 0x0: no team has this handle",
     "destroy_world": "shmem_team_destroy: a predefined team is not to be destroyed",
+    "team_pe": "shmem_ctx_int_put: PE 2: the team's PEs are 0 to 1",
     "team_range": "shmem_team_split_strided: a team of 5 members from 1 on by 2: its parent has members 0 to 2",
     "team_config": "shmem_team_split_strided: num_contexts = -1: it must not be negative",
     "team_xrange": "shmem_team_split_2d: xrange = 0: it must be 1 or more",
