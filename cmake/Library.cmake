@@ -63,7 +63,7 @@ target_link_options(imbrex_installed PRIVATE -Wl,--version-script=${IMBREX_EXPOR
 # OpenSHMEM's C names (src/shmem/c), over either: they use its public names only.
 set(IMBREX_SHMEM_EXPORTS ${CMAKE_CURRENT_BINARY_DIR}/shmem_exports.map)
 file(CONFIGURE OUTPUT ${IMBREX_SHMEM_EXPORTS} @ONLY CONTENT
-  "IMBREX_SHMEM_@PROJECT_VERSION@ {\n  global: shmem_*;\n  local: *;\n};\n")
+  "IMBREX_SHMEM_@PROJECT_VERSION@ {\n  global: shmem_*;\n    extern \"C++\" { imbrex::shmem::heap*; };\n  local: *;\n};\n")
 foreach(library imbrex imbrex_installed)
   string(REPLACE imbrex imbrex_shmem shmem ${library})
   add_library(${shmem} SHARED)

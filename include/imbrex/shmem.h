@@ -303,6 +303,13 @@ IMBREX_SHMEM_COMPLEX_TYPES(IMBREX_SHMEM_REDUCE, sum_exscan)
 
 #ifdef __cplusplus
 }
+
+namespace imbrex::shmem {
+class Heap;
+/// The heap behind these names, for kernels and what else imbrex/shmem.hpp has. Throws Error(invalid_input) before
+/// shmem_init and after the last shmem_finalize.
+Heap& heap();
+}  // namespace imbrex::shmem
 #endif
 
 /* --------------------------------------------------------------------------------------------- generic names (C11) */

@@ -65,6 +65,8 @@ int make_context(const char* name, shmem_team_t team, long options, shmem_ctx_t*
 }  // namespace
 }  // namespace imbrex::shmem::c
 
+imbrex::shmem::Heap& imbrex::shmem::heap() { return c::process().heap(); }
+
 using namespace imbrex::shmem;
 using namespace imbrex::shmem::c;
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "imbrex/shmem.h"
+#include "imbrex/shmem.hpp"
 
 namespace {
 
@@ -94,6 +95,29 @@ void collectives() {
   shmem_free(from);
 }
 
+/// A kernel on the same heap, of as many blocks as there are words; on the CPU, as this source is compiled for it.
+IMBREX_KERNEL ring(imbrex::shmem::Handle handle, std::uint64_t* words, std::uint64_t* signals) {
+  imbrex::shmem::Context context(handle);
+  const std::uint32_t block = imbrex::shmem::block_index(), to = (context.pe() + 1) % context.pes();
+  const std::uint64_t word = context.pe() * 100 + block;
+  context.put_signal(words + block, &word, 1, signals + block, 1, imbrex::shmem::SignalOperation::set, to);
+  context.signal_wait_until(signals + block, imbrex::shmem::Compare::equal, 1);
+}
+
+void kernels() {
+  imbrex::shmem::Heap& heap = imbrex::shmem::heap();
+  EXPECT(heap.pe() == me && heap.pes() == size);
+  if (heap.device() != imbrex::Device::cpu) return;
+  constexpr std::uint32_t blocks = 3;
+  auto* words = static_cast<std::uint64_t*>(shmem_calloc(blocks, sizeof(std::uint64_t)));
+  auto* signals = static_cast<std::uint64_t*>(shmem_calloc(blocks, sizeof(std::uint64_t)));
+  launch(heap, {.blocks = blocks}, ring, heap.handle(), words, signals);
+  for (std::uint32_t block = 0; block < blocks; ++block)
+    EXPECT(words[block] == static_cast<std::uint64_t>(before) * 100 + block);
+  shmem_free(signals);
+  shmem_free(words);
+}
+
 }  // namespace
 
 int main(int argc, char**) {
@@ -101,6 +125,7 @@ int main(int argc, char**) {
   me = shmem_my_pe(), size = shmem_n_pes(), next = (me + 1) % size, before = (me + size - 1) % size;
   copies();
   collectives();
+  kernels();
   auto* word = static_cast<int*>(shmem_calloc(1, sizeof(int)));
   if (argc > 1 && me == 0) shmem_int_atomic_inc(word, next);
   shmem_barrier_all();
