@@ -37,7 +37,7 @@ function(imbrex_functions_of out space)
   set(${out} "${${out}}" PARENT_SCOPE)
 endfunction()
 file(GLOB headers ${CMAKE_CURRENT_SOURCE_DIR}/include/imbrex/*.hpp ${CMAKE_CURRENT_SOURCE_DIR}/include/imbrex/advanced/*.hpp)
-set(public "    imbrex::[A-Z]*;\n    imbrex::device::[A-Z]*;\n    imbrex::shmem::Heap*;\n    imbrex::operator*;\n    vtable?for?imbrex::[A-Z]*;\n    typeinfo?for?imbrex::[A-Z]*;\n    typeinfo?name?for?imbrex::[A-Z]*;\n    *thunk?to?imbrex::[A-Z]*;\n")
+set(public "    imbrex::[A-Z]*;\n    imbrex::device::[A-Z]*;\n    imbrex::shmem::Heap::*;\n    imbrex::shmem::HeapOptions::*;\n    imbrex::operator*;\n    vtable?for?imbrex::[A-Z]*;\n    typeinfo?for?imbrex::[A-Z]*;\n    typeinfo?name?for?imbrex::[A-Z]*;\n    *thunk?to?imbrex::[A-Z]*;\n")
 imbrex_functions_of(public imbrex ${headers})
 set(c_header ${CMAKE_CURRENT_SOURCE_DIR}/include/imbrex/c.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${c_header})
@@ -72,5 +72,22 @@ foreach(library imbrex imbrex_installed)
 endforeach()
 add_library(imbrex::imbrex ALIAS imbrex)
 target_link_options(imbrex_installed PRIVATE -Wl,--version-script=${IMBREX_EXPORTS})
+# OpenSHMEM's C names (src/shmem/c), over either: they use its public names only.
+set(IMBREX_SHMEM_EXPORTS ${CMAKE_CURRENT_BINARY_DIR}/shmem_exports.map)
+file(CONFIGURE OUTPUT ${IMBREX_SHMEM_EXPORTS} @ONLY CONTENT
+  "IMBREX_SHMEM_@PROJECT_VERSION@ {\n  global: shmem_*;\n    extern \"C++\" { imbrex::shmem::heap*; };\n  local: *;\n};\n")
+foreach(library imbrex imbrex_installed)
+  string(REPLACE imbrex imbrex_shmem shmem ${library})
+  add_library(${shmem} SHARED)
+  target_link_libraries(${shmem} PRIVATE $<BUILD_INTERFACE:imbrex_shmem_objects> ${library})
+  target_include_directories(${shmem}
+    PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
+  target_link_options(${shmem} PRIVATE -Wl,--version-script=${IMBREX_SHMEM_EXPORTS} -Wl,--exclude-libs,ALL -Wl,--no-undefined)
+  set_target_properties(${shmem} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+    LINKER_LANGUAGE CXX LINK_DEPENDS ${IMBREX_SHMEM_EXPORTS})
+endforeach()
+add_library(imbrex::shmem ALIAS imbrex_shmem)
+set_target_properties(imbrex_shmem_installed PROPERTIES OUTPUT_NAME imbrex_shmem EXPORT_NAME shmem
+  LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/installed)
 set_target_properties(imbrex_installed PROPERTIES OUTPUT_NAME imbrex EXPORT_NAME imbrex LINK_DEPENDS ${IMBREX_EXPORTS}
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/installed)

@@ -24,7 +24,7 @@ void check(cudaError_t status) {
 }
 
 // Sweeps of a graph: so many that a replay takes a millisecond or so.
-constexpr int sweeps = 20, runs = 201;
+constexpr int sweeps = 20, runs = 101;
 
 struct Replay {
   cudaGraphExec_t graph = nullptr;
@@ -58,7 +58,7 @@ int main() {
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   check(cudaEventCreate(&begin));
   check(cudaEventCreate(&end));
-  constexpr int largest = 65536;
+  constexpr int largest = 16384;
   float *grids[2], *residuals;
   for (float*& grid : grids) {
     check(cudaMalloc(&grid, sizeof(float) * largest * (largest / 4)));

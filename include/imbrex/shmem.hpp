@@ -41,6 +41,10 @@ struct HeapOptions {
   std::uint32_t contexts = 1024;              ///< that a PE's kernels may have at once
   std::uint64_t pauses = 0;                   ///< tests: not 0: seed of what their transports do at random
   double max_pause = 1e-4;                    ///< of theirs, the longest, seconds
+
+  /// What IMBREX_SHMEM_DEVICE, IMBREX_SHMEM_RANKS_PER_GPU and SHMEM_SYMMETRIC_SIZE say, as `imbrex env` tells of them.
+  /// Throws Error(invalid_input) naming the variable.
+  static HeapOptions from_environment();
 };
 
 class Heap;

@@ -1,5 +1,6 @@
 #include "base/environment.hpp"
 
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -24,6 +25,13 @@ constexpr std::array<Variable, num_variables> registry{{
      "which they differ; each call then waits for all ranks. The same on every rank"},
     {Key::peer_access, "IMBREX_PEER_ACCESS", integer, "1",
      "0: plan and run as if ranks did not reach each other's memory, on any machine; the same on every rank"},
+    {Key::shmem_device, "IMBREX_SHMEM_DEVICE", text, "cpu",
+     "where programs that call imbrex/shmem.h have their symmetric heap: cpu, cuda, or auto; the same on every rank"},
+    {Key::shmem_ranks_per_gpu, "IMBREX_SHMEM_RANKS_PER_GPU", integer, "1",
+     "so many ranks share each GPU that such a heap lies on; the same on every rank"},
+    {Key::shmem_symmetric_size, "SHMEM_SYMMETRIC_SIZE", text, "512M",
+     "OpenSHMEM: bytes of each PE's symmetric heap, where programs call imbrex/shmem.h; a number, which may have a "
+     "fraction, and K, M, G or T for powers of 1024; the same on every rank"},
     {Key::rank, "IMBREX_RANK", integer, "", "this process's rank; set by `imbrex launch`"},
     {Key::world_size, "IMBREX_WORLD_SIZE", integer, "", "number of ranks; set by `imbrex launch`"},
     {Key::rendezvous, "IMBREX_RENDEZVOUS", text, "",
@@ -133,8 +141,42 @@ bool Environment::peer_access() const {
   return value == 1;
 }
 
+std::string Environment::shmem_device() const {
+  std::string device = raw(Key::shmem_device).value_or("cpu");
+  IMBREX_EXPECTS(device == "auto" || device == "cpu" || device == "cuda", "{}='{}' must be auto, cpu or cuda",
+                 name_of(Key::shmem_device), device);
+  return device;
+}
+
+int Environment::shmem_ranks_per_gpu() const {
+  const std::int64_t ranks = integer(Key::shmem_ranks_per_gpu).value_or(1);
+  IMBREX_EXPECTS(ranks >= 1 && ranks <= 64, "{}='{}' must be from 1 to 64", name_of(Key::shmem_ranks_per_gpu),
+                 *raw(Key::shmem_ranks_per_gpu));
+  return static_cast<int>(ranks);
+}
+
+std::size_t Environment::shmem_symmetric_size() const {
+  const std::string said = raw(Key::shmem_symmetric_size).value_or("512M");
+  double size = 0;
+  const char* const last = said.data() + said.size();
+  const auto [end, error] = std::from_chars(said.data(), last, size, std::chars_format::fixed);
+  constexpr std::string_view units = "KMGT";
+  const std::size_t unit =
+      end == last ? 0 : units.find(static_cast<char>(std::toupper(static_cast<unsigned char>(*end))));
+  const bool has_unit = end + 1 == last && unit != units.npos;
+  if (has_unit) size = std::ldexp(size, static_cast<int>(10 * (unit + 1)));
+  // A world's heap is not larger.
+  IMBREX_EXPECTS(error == std::errc{} && (end == last || has_unit) && size >= 1 && size <= std::ldexp(1, 39),
+                 "{}='{}' must be a size from 1 byte to 512 GiB, such as 4096, 512M or 1.5G",
+                 name_of(Key::shmem_symmetric_size), said);
+  return static_cast<std::size_t>(std::ceil(size));
+}
+
 std::string Environment::fault(Key key) const {
   try {
+    if (key == Key::shmem_device) static_cast<void>(shmem_device());
+    if (key == Key::shmem_ranks_per_gpu) static_cast<void>(shmem_ranks_per_gpu());
+    if (key == Key::shmem_symmetric_size) static_cast<void>(shmem_symmetric_size());
     if (key == Key::wait_limit) static_cast<void>(wait_limit());
     if (key == Key::loss_detection) static_cast<void>(loss_detection());
     if (key == Key::check_calls) static_cast<void>(check_calls());

@@ -16,6 +16,9 @@ enum class Key : std::uint8_t {
   loss_detection,
   check_calls,
   peer_access,
+  shmem_device,
+  shmem_ranks_per_gpu,
+  shmem_symmetric_size,
   rank,
   world_size,
   rendezvous,
@@ -85,6 +88,13 @@ class Environment {
   bool check_calls() const;
   /// Whether IMBREX_PEER_ACCESS is not 0. Throws Error(invalid_input) where it is neither 0 nor 1.
   bool peer_access() const;
+
+  /// IMBREX_SHMEM_DEVICE, or "cpu". Throws Error(invalid_input) where it is no place.
+  std::string shmem_device() const;
+  /// IMBREX_SHMEM_RANKS_PER_GPU, or 1. Throws Error(invalid_input) where it is not from 1 to 64.
+  int shmem_ranks_per_gpu() const;
+  /// SHMEM_SYMMETRIC_SIZE in bytes, or 512 MiB. Throws Error(invalid_input) where it is no size.
+  std::size_t shmem_symmetric_size() const;
 
   /// Why the variable's value cannot be used; empty where it can, or is not set.
   std::string fault(Key key) const;

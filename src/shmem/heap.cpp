@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.hpp"
+#include "base/environment.hpp"
 #include "imbrex/gpu.hpp"
 #include "runtime/failure.hpp"
 #include "shmem/parts.hpp"
@@ -58,6 +59,15 @@ Device place_of(World& world, const HeapOptions& options) {
 }
 
 }  // namespace
+
+HeapOptions HeapOptions::from_environment() {
+  const std::string device = base::environment().shmem_device();
+  return {.device = device == "auto"  ? Device::automatic
+                    : device == "cpu" ? Device::cpu
+                                      : Device::cuda,
+          .bytes = base::environment().shmem_symmetric_size(),
+          .ranks_per_gpu = base::environment().shmem_ranks_per_gpu()};
+}
 
 Heap::Parts::Parts(World& its, const HeapOptions& options) : world(its), exceptions(std::uncaught_exceptions()) {
   validate(world, options);

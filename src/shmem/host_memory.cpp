@@ -47,13 +47,15 @@ class Guard {
   std::thread thread_;
 };
 
+// In front of what is given to callers, which begins as aligned as each piece of it is to be.
+constexpr std::size_t own_bytes =
+    (sizeof(device::State) + sizeof(TeamStates) + runtime::OffsetAllocator::alignment - 1) /
+    runtime::OffsetAllocator::alignment * runtime::OffsetAllocator::alignment;
+
 class HostMemory final : public Memory {
  public:
   HostMemory(World& world, const HeapOptions& options, std::size_t bytes)
-      : world_(world),
-        offset_(world.heap().allocate(sizeof(device::State) + sizeof(TeamStates) + bytes)),
-        allocator_(bytes),
-        guard_(world, fault_) {
+      : world_(world), offset_(world.heap().allocate(own_bytes + bytes)), allocator_(bytes), guard_(world, fault_) {
     const HeapHandle heap = world.heap().handle();
     std::byte* own = heap.at(world.rank(), offset_);
     device::Group& group = handle_.group;
@@ -68,7 +70,7 @@ class HostMemory final : public Memory {
     group.pause_seed = static_cast<std::uint32_t>(options.pauses);
     group.max_pause_ns = options.pauses == 0 ? 0 : static_cast<std::uint32_t>(options.max_pause * 1e9);
     teams_ = reinterpret_cast<TeamStates*>(own + sizeof(device::State));
-    handle_.own = own + sizeof(device::State) + sizeof(TeamStates);
+    handle_.own = own + own_bytes;
     handle_.bytes = bytes;
     handle_.contexts = options.contexts;
     world.barrier();  // peers' parts are there

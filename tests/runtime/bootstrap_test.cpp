@@ -139,6 +139,16 @@ TEST(Environment, SaysWhichValuesCannotBeUsed) {
   EXPECT_NE(fault(base::Key::wait_limit, "-1"), "");
   EXPECT_NE(fault(base::Key::wait_limit, "1.1e9"), "");
   for (const char* value : {"", "auto", "pidfd", "lock"}) EXPECT_EQ(fault(base::Key::loss_detection, value), "");
+  for (const char* value : {"", "auto", "cpu", "cuda"}) EXPECT_EQ(fault(base::Key::shmem_device, value), "");
+  EXPECT_EQ(fault(base::Key::shmem_device, "tpu"), "IMBREX_SHMEM_DEVICE='tpu' must be auto, cpu or cuda");
+  EXPECT_EQ(fault(base::Key::shmem_ranks_per_gpu, "4"), "");
+  EXPECT_EQ(fault(base::Key::shmem_ranks_per_gpu, "0"), "IMBREX_SHMEM_RANKS_PER_GPU='0' must be from 1 to 64");
+  for (const char* value : {"", "1", "512M", "1.5g", "0.25T", "8k"})
+    EXPECT_EQ(fault(base::Key::shmem_symmetric_size, value), "") << value;
+  for (const char* value : {"0", "-1M", "M", "1MB", "1 M", "nan", "inf", "1e9", "2T", "1.5.G"})
+    EXPECT_NE(fault(base::Key::shmem_symmetric_size, value).find("must be a size from 1 byte to 512 GiB"),
+              std::string::npos)
+        << value;
   EXPECT_EQ(fault(base::Key::loss_detection, "luck"), "IMBREX_LOSS_DETECTION='luck' must be auto, pidfd or lock");
   EXPECT_EQ(fault(base::Key::torch_rank, "x"), "RANK='x' is not a whole number");
   EXPECT_EQ(fault(base::Key::torch_master_port, "x"), "");

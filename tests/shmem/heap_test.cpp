@@ -91,6 +91,13 @@ int expect_refusals(World& world) {
   auto* own = static_cast<int*>(heap.allocate(8));
   well &= refused(ErrorCode::invalid_input, "PE 3: PEs are 0 to 2", [&] { heap.write(own, &here, 4, 3); });
   well &= refused(ErrorCode::invalid_input, "did not give it", [&] { heap.release(own + 1); });
+  // Pieces do not overlap, whatever their alignment.
+  std::byte* end = nullptr;
+  for (const std::size_t alignment : {1, 256, 8, 4096, 64}) {
+    auto* piece = static_cast<std::byte*>(heap.allocate(256, alignment));
+    well &= piece >= end && reinterpret_cast<std::uintptr_t>(piece) % alignment == 0;
+    end = piece + 256;
+  }
   well &= heap.pointer(&here, 0) == nullptr && heap.pointer(own, world.rank()) == own;
   return well ? 0 : 1;
 }
