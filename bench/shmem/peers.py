@@ -86,6 +86,9 @@ def mps() -> Iterator[dict[str, str]]:
         # Into a file: the daemon keeps what it was given to write to.
         with open(Path(folder, "said"), "w") as said:
             subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True, timeout=60, env=environment, stdout=said, stderr=said)
+        if environment.get("CUDA_VISIBLE_DEVICES"):  # clients count anew what the daemon was shown
+            count = environment["CUDA_VISIBLE_DEVICES"].count(",") + 1
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(count)))
         try:
             yield environment
         finally:
