@@ -11,15 +11,35 @@
 namespace imbrex::shmem::test {
 
 enum class Misuse : std::uint8_t {
-  pe, far_pe, outside, before, huge, wrapping, strided, signal, packet, atomic, pointer, waiting, context,
+  pe,
+  far_pe,
+  outside,
+  before,
+  huge,
+  wrapping,
+  strided,
+  signal,
+  packet,
+  atomic,
+  pointer,
+  waiting,
+  context,
 };
 inline constexpr int misuses = 13;
 /// What the error says.
-inline constexpr const char* misuse_words[] = {
-    "PE 1, block 0 named PE 7: PEs are 0 to ", "named PE 4294967295: PEs are 0 to ", "bytes at offset", "bytes at offset -8 of the heap",
-    "named 8589934592 bytes at offset", "the heap does not hold them", "the heap does not hold them", "named 8 bytes at offset",
-    "named 16 bytes at offset", "named 4 bytes at offset", "the heap does not hold them", "named 8 bytes at offset",
-    "PE 1, block 0 asked for context 4000000000: there are "};
+inline constexpr const char* misuse_words[] = {"PE 1, block 0 named PE 7: PEs are 0 to ",
+                                               "named PE 4294967295: PEs are 0 to ",
+                                               "bytes at offset",
+                                               "bytes at offset -8 of the heap",
+                                               "named 8589934592 bytes at offset",
+                                               "the heap does not hold them",
+                                               "the heap does not hold them",
+                                               "named 8 bytes at offset",
+                                               "named 16 bytes at offset",
+                                               "named 4 bytes at offset",
+                                               "the heap does not hold them",
+                                               "named 8 bytes at offset",
+                                               "PE 1, block 0 asked for context 4000000000: there are "};
 
 /// PE 1 does it; the others wait for what never comes.
 IMBREX_KERNEL misuse(Handle handle, Misuse what, std::uint64_t* box) {
