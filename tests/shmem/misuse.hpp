@@ -50,6 +50,7 @@ IMBREX_KERNEL misuse(Handle handle, Misuse what, std::uint64_t* box) {
     return;
   }
   std::uint64_t here = 0;
+  const volatile std::uint64_t many = (std::uint64_t{1} << 63) + 1;  // compilers warn of loops that go so far
   auto* heap = reinterpret_cast<std::uint64_t*>(handle.own);
   std::uint64_t* end = heap + handle.bytes / 8;
   switch (what) {
@@ -59,7 +60,7 @@ IMBREX_KERNEL misuse(Handle handle, Misuse what, std::uint64_t* box) {
     case Misuse::before: context.put(heap - 1, box, 1, 0); break;
     case Misuse::huge: context.get(box, box, std::uint64_t{1} << 30, 0); break;
     case Misuse::wrapping: context.put(box, box, std::uint64_t{1} << 61, 0); break;
-    case Misuse::strided: context.iput(box, box, 2, 1, (std::uint64_t{1} << 63) + 1, 0); break;
+    case Misuse::strided: context.iput(box, box, 2, 1, many, 0); break;
     case Misuse::signal: context.signal_add(end, 1, 0); break;
     case Misuse::packet: context.put_packet(reinterpret_cast<Packet<int>*>(end), 1, 1, 0); break;
     case Misuse::atomic: context.atomic_add(reinterpret_cast<int*>(end), 1, 0); break;
