@@ -10,9 +10,9 @@
 namespace imbrex::shmem {
 
 /// A block whose first thread has puts done by the bulk engine. `stage` is the block's shared memory, aligned to 128
-/// bytes, of 2 KiB or more, which nobody else uses from a call on until the block has met; by 64 KiB the engine streams.
-/// Where source and target lie differently in their lines of 16 bytes, or the source is not in global memory, and for all but puts and puts with
-/// a signal, it is a Block. Needs a GPU of compute capability 9.
+/// bytes, of 2 KiB or more, which nobody else uses from a call on until the block has met; by 64 KiB the engine
+/// streams. Where source and target lie differently in their lines of 16 bytes, or the source is not in global memory,
+/// and for all but puts and puts with a signal, it is a Block. Needs a GPU of compute capability 9.
 struct BulkBlock : Block {
   std::byte* stage;
   std::uint32_t bytes;  ///< of the stage
@@ -49,11 +49,10 @@ __device__ __forceinline__ void by_bulk(std::uint64_t to, std::uint64_t from, st
       asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(slots - ahead - 1) : "memory");
       const std::uint32_t barrier = stage + at(i) * 8;
       asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(size(i)) : "memory");
-      asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-              stage + head + at(i) * room),
-          "l"(from + i * room), "r"(size(i)), "r"(barrier)
-          : "memory");
+      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                       stage + head + at(i) * room),
+                   "l"(from + i * room), "r"(size(i)), "r"(barrier)
+                   : "memory");
     }
     if (i < ahead) continue;
     const std::uint64_t piece = i - ahead;
