@@ -38,7 +38,8 @@ Replay capture(Kernel kernel, cudaStream_t stream, float* grids[2], int size, fl
   cudaGraph_t graph = nullptr;
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   for (int i = 0; i < sweeps; ++i)
-    kernel<<<(size + 255) / 256, 256, 0, stream>>>(grids[i % 2], grids[(i + 1) % 2], size, size / 4, residuals, dormant);
+    kernel<<<(size + 255) / 256, 256, 0, stream>>>(grids[i % 2], grids[(i + 1) % 2], size, size / 4, residuals,
+                                                   dormant);
   check(cudaStreamEndCapture(stream, &graph));
   check(cudaGraphInstantiate(&replay.graph, graph, 0));
   check(cudaGraphDestroy(graph));

@@ -49,7 +49,8 @@ struct Pe {
   Stream stream;
 };
 
-constexpr HeapOptions heap_options{.device = Device::cuda, .bytes = std::size_t{16} << 20, .pauses = 5, .max_pause = 4e-6};
+constexpr HeapOptions heap_options{
+    .device = Device::cuda, .bytes = std::size_t{16} << 20, .pauses = 5, .max_pause = 4e-6};
 
 // Each `every`th case.
 void expect_all(const std::vector<Case>& cases, int pes, std::size_t every) {
@@ -69,8 +70,10 @@ void expect_all(const std::vector<Case>& cases, std::size_t every_by_slices) {
 }
 
 TEST(GpuShmem, HasItsCases) {
+  NEEDS_GPUS(1);
   EXPECT_EQ(few_moves_on_gpu().size(), 1341u);
   EXPECT_EQ(more_moves_on_gpu().size(), 1407u);
+  EXPECT_EQ(bulk_moves_on_gpu().size(), 491u);
   EXPECT_EQ(calls_on_gpu().size(), 820u);
 }
 
@@ -79,7 +82,7 @@ TEST(GpuShmem, OnePe) {
   NEEDS_GPUS(1);
   const char* text = std::getenv("IMBREX_TEST_GPU_CASES");  // of each hundred
   const int share = text != nullptr ? std::clamp(std::atoi(text), 1, 100) : 100;
-  for (const auto& cases : {calls_on_gpu(), few_moves_on_gpu(), more_moves_on_gpu()})
+  for (const auto& cases : {calls_on_gpu(), few_moves_on_gpu(), more_moves_on_gpu(), bulk_moves_on_gpu()})
     expect_all(cases, 1, static_cast<std::size_t>(100 / share));
 }
 
@@ -96,6 +99,11 @@ TEST(GpuShmem, Moves) {
 TEST(GpuShmem, MovesByOtherGroups) {
   NEEDS_GPUS(2);
   expect_all(more_moves_on_gpu(), 17);
+}
+
+TEST(GpuShmem, MovesByTheBulkEngine) {
+  NEEDS_GPUS(2);
+  expect_all(bulk_moves_on_gpu(), 17);
 }
 
 // What a PE and its peers see of one litmus test: whether a wait gave up, and how often what must not be.
@@ -197,7 +205,8 @@ TEST(GpuShmem, CheckedBuildsNameWhatIsWrong) {
       } catch (const Error& error) {
         const std::string said = error.what();
         if (said.find(misuse_words_of(what)) == std::string::npos)
-          trouble.add("misuse " + std::to_string(what) + ": rank " + std::to_string(world.rank()) + " was told " + said);
+          trouble.add("misuse " + std::to_string(what) + ": rank " + std::to_string(world.rank()) + " was told " +
+                      said);
         told[static_cast<std::size_t>(world.rank())] = 1;
         throw;
       }

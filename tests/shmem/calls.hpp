@@ -30,7 +30,16 @@ inline constexpr const char* change_names[] = {
     "xor"};
 inline constexpr int float_changes = 5, changes = 15;
 
-/// What an operation makes of a word, and what it returns: the value before, or 0.
+/// Integers wrap.
+template <typename T>
+IMBREX_DEVICE T sum(T a, T b) {
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(static_cast<words::BitsOf<T>>(a) + static_cast<words::BitsOf<T>>(b));
+  else
+    return a + b;
+}
+
+/// What an operation makes of a word.
 template <typename T>
 IMBREX_DEVICE T changed(Change change, T before, T operand) {
   switch (change) {
@@ -40,9 +49,9 @@ IMBREX_DEVICE T changed(Change change, T before, T operand) {
     case Change::swap:
     case Change::compare_swap: return operand;
     case Change::fetch_add:
-    case Change::add: return static_cast<T>(before + operand);
+    case Change::add: return sum<T>(before, operand);
     case Change::fetch_inc:
-    case Change::inc: return static_cast<T>(before + T{1});
+    case Change::inc: return sum<T>(before, T{1});
     default: break;
   }
   if constexpr (std::is_integral_v<T>) {
@@ -63,14 +72,14 @@ IMBREX_DEVICE T before_of(std::uint32_t pe, std::uint32_t i) {
   if constexpr (std::is_floating_point_v<T>)
     return static_cast<T>(pe) * T(4) + static_cast<T>(i) * T(0.5) - T(3);
   else
-    return static_cast<T>(static_cast<T>(pe * 0x01010101u + i * 0x00f1e2d3u) * static_cast<T>(0x9e3779b97f4a7c15u));
+    return static_cast<T>((pe * 0x01010101u + i * 0x00f1e2d3u) * std::uint64_t{0x9e3779b97f4a7c15});
 }
 template <typename T>
 IMBREX_DEVICE T operand_of(std::uint32_t pe, std::uint32_t i) {
   if constexpr (std::is_floating_point_v<T>)
     return static_cast<T>(i) * T(0.25) + static_cast<T>(pe);
   else
-    return static_cast<T>(static_cast<T>(pe + 3) * static_cast<T>(0xbf58476d1ce4e5b9u) + static_cast<T>(i));
+    return static_cast<T>((pe + 3) * std::uint64_t{0xbf58476d1ce4e5b9} + i);
 }
 
 template <typename Transport, typename T>
@@ -86,8 +95,7 @@ IMBREX_DEVICE T change_word(Context<Transport>& context, Change change, T* word,
   }
   if constexpr (std::is_integral_v<T>) switch (change) {
       case Change::compare_swap: return context.atomic_compare_swap(word, expected, operand, pe);
-      case Change::compare_swap_in_vain:
-        return context.atomic_compare_swap(word, static_cast<T>(expected + T{1}), operand, pe);
+      case Change::compare_swap_in_vain: return context.atomic_compare_swap(word, sum<T>(expected, T{1}), operand, pe);
       case Change::fetch_inc: return context.atomic_fetch_inc(word, pe);
       case Change::inc: context.atomic_inc(word, pe); return T{};
       case Change::fetch_and: return context.atomic_fetch_and(word, operand, pe);

@@ -18,7 +18,8 @@ int expect_named(World& world, Misuse what) {
   } catch (const Error& error) {
     const std::string said = error.what(), wanted = misuse_words[static_cast<int>(what)];
     const bool named = said.find(wanted) != std::string::npos && said.find("rank 1") != std::string::npos;
-    if (!named) std::fprintf(stderr, "rank %d was told: %s\n  wanted: %s\n", world.rank(), said.c_str(), wanted.c_str());
+    if (!named)
+      std::fprintf(stderr, "rank %d was told: %s\n  wanted: %s\n", world.rank(), said.c_str(), wanted.c_str());
     return named ? 7 : 8;
   }
   return 1;

@@ -26,8 +26,8 @@ enum class Where { nowhere, behind, within, widely };
 /// A sweep of Jacobi's method down a column a thread, with its residuals. The put would come behind the sweep, or after
 /// each row of it, where the sweep keeps all that it has in registers; `widely` there, with more loads under way.
 template <Where where>
-__global__ void __launch_bounds__(256)
-    sweep(const float* __restrict__ in, float* __restrict__ out, int width, int height, float* residuals, Dormant dormant) {
+__global__ void __launch_bounds__(256) sweep(const float* __restrict__ in, float* __restrict__ out, int width,
+                                             int height, float* residuals, Dormant dormant) {
   const int x = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) + 1;
   float squares = 0, largest = 0, weighted = 0;
   if (x < width - 1) {

@@ -19,8 +19,8 @@ int misuses_on_gpu();
 /// Kernels for a graph: a ring of put_signal, a barrier, a sum of all PEs. Nothing in a launch changes from replay to
 /// replay.
 struct Replayed {
-  std::uint64_t round;       ///< replays that have begun
-  std::uint64_t wrong;       ///< what was not as it should be
+  std::uint64_t round;  ///< replays that have begun
+  std::uint64_t wrong;  ///< what was not as it should be
   Signal signal;
   std::uint64_t unused[5];
   std::uint64_t sent[64], came[64];

@@ -8,7 +8,11 @@
 namespace imbrex::shmem::test {
 namespace {
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr std::uint64_t repeats = 1000;  // they make it slow
+#else
 constexpr std::uint64_t repeats = 10000;
+#endif
 constexpr HeapOptions heap_options{
     .device = Device::cpu, .bytes = std::size_t{16} << 20, .pauses = 7, .max_pause = 2e-6};
 

@@ -44,7 +44,9 @@ int run_with_loss(World& world, How how, double within, int& well) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   }
-  const char* wanted = how == How::stays_away ? "waited longer than" : how == How::throws ? "PE 1 had enough" : "rank 1";
+  const char* wanted = how == How::stays_away ? "waited longer than"
+                       : how == How::throws   ? "PE 1 had enough"
+                                              : "rank 1";
   try {
     go(100);
     go(200);

@@ -11,15 +11,35 @@
 namespace imbrex::shmem::test {
 
 enum class Misuse : std::uint8_t {
-  pe, far_pe, outside, before, huge, wrapping, strided, signal, packet, atomic, pointer, waiting, context,
+  pe,
+  far_pe,
+  outside,
+  before,
+  huge,
+  wrapping,
+  strided,
+  signal,
+  packet,
+  atomic,
+  pointer,
+  waiting,
+  context,
 };
 inline constexpr int misuses = 13;
 /// What the error says.
-inline constexpr const char* misuse_words[] = {
-    "PE 1, block 0 named PE 7: PEs are 0 to ", "named PE 4294967295: PEs are 0 to ", "bytes at offset", "bytes at offset -8 of the heap",
-    "named 8589934592 bytes at offset", "the heap does not hold them", "the heap does not hold them", "named 8 bytes at offset",
-    "named 16 bytes at offset", "named 4 bytes at offset", "the heap does not hold them", "named 8 bytes at offset",
-    "PE 1, block 0 asked for context 4000000000: there are "};
+inline constexpr const char* misuse_words[] = {"PE 1, block 0 named PE 7: PEs are 0 to ",
+                                               "named PE 4294967295: PEs are 0 to ",
+                                               "bytes at offset",
+                                               "bytes at offset -8 of the heap",
+                                               "named 8589934592 bytes at offset",
+                                               "the heap does not hold them",
+                                               "the heap does not hold them",
+                                               "named 8 bytes at offset",
+                                               "named 16 bytes at offset",
+                                               "named 4 bytes at offset",
+                                               "the heap does not hold them",
+                                               "named 8 bytes at offset",
+                                               "PE 1, block 0 asked for context 4000000000: there are "};
 
 /// PE 1 does it; the others wait for what never comes.
 IMBREX_KERNEL misuse(Handle handle, Misuse what, std::uint64_t* box) {
@@ -30,17 +50,17 @@ IMBREX_KERNEL misuse(Handle handle, Misuse what, std::uint64_t* box) {
     return;
   }
   std::uint64_t here = 0;
+  const volatile std::uint64_t many = (std::uint64_t{1} << 63) + 1;  // compilers warn of loops that go so far
   auto* heap = reinterpret_cast<std::uint64_t*>(handle.own);
   std::uint64_t* end = heap + handle.bytes / 8;
-  const volatile std::uint64_t wrapping = std::uint64_t{1} << 63;  // compilers see through numbers, and warn
   switch (what) {
     case Misuse::pe: context.put(box, &here, 1, 7); break;
     case Misuse::far_pe: context.p(box, 1, 0xffffffffu); break;
     case Misuse::outside: context.put(&here, box, 1, 0); break;
     case Misuse::before: context.put(heap - 1, box, 1, 0); break;
     case Misuse::huge: context.get(box, box, std::uint64_t{1} << 30, 0); break;
-    case Misuse::wrapping: context.put(box, box, wrapping / 4, 0); break;
-    case Misuse::strided: context.iput(box, box, 2, 1, wrapping + 1, 0); break;
+    case Misuse::wrapping: context.put(box, box, std::uint64_t{1} << 61, 0); break;
+    case Misuse::strided: context.iput(box, box, 2, 1, many, 0); break;
     case Misuse::signal: context.signal_add(end, 1, 0); break;
     case Misuse::packet: context.put_packet(reinterpret_cast<Packet<int>*>(end), 1, 1, 0); break;
     case Misuse::atomic: context.atomic_add(reinterpret_cast<int*>(end), 1, 0); break;

@@ -13,7 +13,8 @@ IMBREX_KERNEL ring(Handle handle, Replayed* own) {
   if (is_leader(block)) words::store(&own->round, round);
   context.put_signal(own->came, own->sent, 64, &own->signal, 1, SignalOperation::add, (me + 1) % pes, block);
   const bool well = context.signal_wait_until(&own->signal, Compare::equal, round, block);
-  if (!well || own->came[i] != round * 1000 + (me + pes - 1) % pes * 100 + i) atomicAdd(reinterpret_cast<unsigned long long*>(&own->wrong), 1ull);
+  if (!well || own->came[i] != round * 1000 + (me + pes - 1) % pes * 100 + i)
+    atomicAdd(reinterpret_cast<unsigned long long*>(&own->wrong), 1ull);
   own->part[i] = static_cast<std::int64_t>(round * 3 + i) - static_cast<std::int64_t>(me);
 }
 
@@ -28,7 +29,8 @@ IMBREX_KERNEL add_up(Handle handle, Team team, Replayed* own) {
   const bool well = reduce(context, team, Reduction::sum, own->sum, own->part, 64, block);
   const auto pes = static_cast<std::int64_t>(context.pes());
   const auto i = static_cast<std::int64_t>(block.thread_rank()), round = static_cast<std::int64_t>(own->round);
-  if (!well || own->sum[i] != pes * (round * 3 + i) - pes * (pes - 1) / 2) atomicAdd(reinterpret_cast<unsigned long long*>(&own->wrong), 1ull);
+  if (!well || own->sum[i] != pes * (round * 3 + i) - pes * (pes - 1) / 2)
+    atomicAdd(reinterpret_cast<unsigned long long*>(&own->wrong), 1ull);
 }
 
 IMBREX_KERNEL lonely(Handle handle, Signal* signal) {

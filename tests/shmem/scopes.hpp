@@ -77,6 +77,17 @@ struct Scope<CudaBlock> : Parts<block_threads> {
 };
 #endif
 
+#if defined(__CUDACC__)
+template <>
+struct Scope<BulkBlock> : Parts<block_threads> {
+  static constexpr const char* name = "BulkBlock";
+  __device__ static BulkBlock group() {
+    __shared__ alignas(128) std::byte stage[128 + 8 * 1024];  // small: its slots go round
+    return {{}, stage, sizeof stage};
+  }
+};
+#endif
+
 /// Groups of a grid, and the calling thread's among them.
 template <typename G>
 IMBREX_DEVICE std::uint32_t groups(std::uint32_t blocks) {

@@ -12,6 +12,7 @@
 // Header only: no symbol on the device, no relocatable device code. Needs C++20.
 #pragma once
 
+#include "imbrex/device/shmem/bulk.hpp"
 #include "imbrex/device/shmem/collectives.hpp"
 #include "imbrex/device/shmem/context.hpp"
 #include "imbrex/device/shmem/group.hpp"

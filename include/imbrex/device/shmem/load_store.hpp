@@ -7,6 +7,7 @@
 // behind a quiet may the source of their put be written, and is the data of their get there.
 #pragma once
 
+#include "imbrex/device/shmem/bulk.hpp"
 #include "imbrex/device/shmem/group.hpp"
 #include "imbrex/device/shmem/handle.hpp"
 
@@ -60,11 +61,16 @@ IMBREX_DEVICE void copy(T* to, const T* from, std::uint64_t count, const G& grou
     if (head < count) lines = (count - head) / per_line;
   }
   const auto rank = static_cast<std::uint32_t>(group.thread_rank()), size = static_cast<std::uint32_t>(group.size());
-  const std::uint64_t end = address(to + head) + lines * sizeof(Line);
+  const std::uint64_t begin = address(to + head);
+  std::uint64_t end = begin + lines * sizeof(Line);
+#if __CUDA_ARCH__ >= 900
+  if constexpr (!Far && std::is_base_of_v<BulkBlock, G>)
+    if (lines > 0 && __isGlobal(from)) by_bulk(begin, begin + gap, lines * sizeof(Line), group), end = begin;
+#endif
   const std::uint32_t step = size * sizeof(Line);
   constexpr int in_flight = lines_in_flight<G>();
 #pragma unroll 1  // may be a call that a kernel seldom makes
-  for (std::uint64_t at = address(to + head) + rank * sizeof(Line); at < end; at += in_flight * step) {
+  for (std::uint64_t at = begin + rank * sizeof(Line); at < end; at += in_flight * step) {
     Line line[in_flight];
 #pragma unroll
     for (int j = 0; j < in_flight; ++j)
