@@ -15,10 +15,11 @@ import xml.etree.ElementTree as xml
 from pathlib import Path
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
-sys.path[:0] = map(str, (BENCH, BENCH / "codec", BENCH / "signaled", BENCH / "simulator"))
+sys.path[:0] = map(str, (BENCH, BENCH / "codec", BENCH / "shmem", BENCH / "signaled", BENCH / "simulator"))
 import check as codec_check  # noqa: E402
 import gpu_accuracy  # noqa: E402
 import gpu_tables  # noqa: E402
+import jacobi  # noqa: E402
 import knob_plots  # noqa: E402
 import peers_torch  # noqa: E402
 import product_tables  # noqa: E402
@@ -31,6 +32,17 @@ def row(op="gemm_reduce_scatter", m=512, us=(50.0, 40.0), peers=None, **more):
     result = {"problem": {"operator": op, "m": m, "n": 8, "k": 8, "ranks": 4, "type": "bf16"}, "cublas_us": 30.0, "wire_us": 20.0,
               "plans": plans, **more}
     return {**result, "peers": peers} if peers else result
+
+
+class Jacobi(unittest.TestCase):
+    def test_a_row_says_what_falls_short(self):
+        row = jacobi.row_of(1024, {"kernel_boundaries": [15.0, 13.0, 14.0], "graph": [9.0, 11.0, 12.0], "in_kernel": [10.0, 10.0, 10.0]})
+        self.assertEqual((row["us"]["kernel_boundaries"], row["ratios"]["graph"]["median"], row["ratios"]["graph"]["least"]), (14.0, 1.1, 0.9))
+        self.assertEqual(row["short"], [])
+        self.assertEqual(jacobi.row_of(1024, {"kernel_boundaries": [13.9], "in_kernel": [10.0]})["short"], ["kernel_boundaries"])
+        self.assertEqual(jacobi.row_of(4096, {"graph": [9.9], "overlapped": [10.0], "in_kernel": [10.0]})["short"], ["graph"])
+        self.assertEqual(jacobi.table_of([row]).count("\n"), 3)
+        self.assertEqual(jacobi.microseconds({"seconds": [9.0, 2e-3, 4e-3, 3e-3], "problem": {"sweeps": 100}}), 30.0)
 
 
 class Report(unittest.TestCase):

@@ -123,6 +123,7 @@ class RunJacobi(Case):
         self.refuse(*run, *size, "--way", "by_mail", says=["--way", "'by_mail' is not a way", "in_kernel"])
         self.refuse(*run, *size, "--tile", "round", says=["--tile", "'round'", "streamed"])
         self.refuse(*run, *size, "--way", "graph", says="way graph: the CPU has no graphs")
+        self.refuse(*run, *size, "--way", "graph", "--sweeps", 10000, "--residual-every", 5000, says=["residual-every = 5000", "4096 sweeps"])
         self.refuse(*run, *size, "--way", "overlapped", "--tile", "held", says="tile held: it is about the way in_kernel, not overlapped")
         for sweeps in (0, -1, "1.5", 10**12):
             self.refuse(*run, *size, "--sweeps", sweeps, says=["--sweeps", f"'{sweeps}'"])

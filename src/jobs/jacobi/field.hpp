@@ -19,7 +19,7 @@ inline constexpr std::uint32_t vector_of = 16 / sizeof(T);
 inline constexpr std::uint32_t rows_together = 4;
 
 /// Each PE has `rows` x `columns`, and around them a ring of its neighbours' elements or of the boundary. PE p is in
-/// row p / grid_columns of the grid. Element (r, c) of a PE is element (r + ..., c + ...) of the whole.
+/// row p / grid_columns of the grid, column p % grid_columns.
 struct Field {
   std::uint32_t rows, columns, grid_rows, grid_columns;
   std::uint32_t pitch;  ///< elements from one row to the next

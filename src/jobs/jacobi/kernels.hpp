@@ -116,22 +116,30 @@ struct Pieces {
   }
 };
 
-// One piece: `rows` rows from `row` on, `columns` columns from `column` on.
-template <bool residual, typename T>
+template <typename T>
+struct alignas(16) Vector {
+  T of[vector_of<T>];
+};
+
+/// Which lines of a piece the thread has from the piece before, which it swept just now.
+enum class Kept { nothing, above, below };
+
+// One piece: `rows` rows from `row` on, `columns` columns from `column` on. `line`: its rows, and one more on either
+// side.
+template <bool residual, Kept kept, typename T>
 IMBREX_DEVICE void sweep_piece(const Field& field, const T* from, T* to, std::uint32_t row, std::uint32_t rows,
-                               std::uint32_t column, std::uint32_t columns, Sum& sum) {
+                               std::uint32_t column, std::uint32_t columns, Vector<T> (&line)[rows_together + 2],
+                               Sum& sum) {
   constexpr std::uint32_t n = vector_of<T>;
-  struct alignas(16) Vector {
-    T of[n];
-  };
   const T* first = from + field.at(row, column);
-  Vector line[rows_together + 2]{};
+  if constexpr (kept == Kept::above) line[0] = line[rows_together], line[1] = line[rows_together + 1];
+  if constexpr (kept == Kept::below) line[rows_together] = line[0], line[rows_together + 1] = line[1];
   T left[rows_together]{}, right[rows_together]{};
   // Rows behind those belong to blocks that may be ahead.
   IMBREX_JACOBI_UNROLL
-  for (std::uint32_t i = 0; i < rows_together + 2; ++i)
+  for (std::uint32_t i = kept == Kept::above ? 2 : 0; i < rows_together + (kept == Kept::below ? 0 : 2); ++i)
     if (i < rows + 2)
-      line[i] = *reinterpret_cast<const Vector*>(first + (static_cast<std::int64_t>(i) - 1) * field.pitch);
+      line[i] = *reinterpret_cast<const Vector<T>*>(first + (static_cast<std::int64_t>(i) - 1) * field.pitch);
   IMBREX_JACOBI_UNROLL
   for (std::uint32_t i = 0; i < rows_together; ++i)
     if (i < rows) {
@@ -141,7 +149,7 @@ IMBREX_DEVICE void sweep_piece(const Field& field, const T* from, T* to, std::ui
   IMBREX_JACOBI_UNROLL
   for (std::uint32_t i = 0; i < rows_together; ++i) {
     if (i >= rows) break;
-    Vector made;
+    Vector<T> made;
     IMBREX_JACOBI_UNROLL
     for (std::uint32_t j = 0; j < n; ++j) {
       made.of[j] = mean(line[i].of[j], line[i + 2].of[j], j > 0 ? line[i + 1].of[j - 1] : left[i],
@@ -150,7 +158,7 @@ IMBREX_DEVICE void sweep_piece(const Field& field, const T* from, T* to, std::ui
     }
     T* there = to + field.at(row + i, column);
     if (columns == n) {
-      *reinterpret_cast<Vector*>(there) = made;
+      *reinterpret_cast<Vector<T>*>(there) = made;
     } else {
       IMBREX_JACOBI_UNROLL
       for (std::uint32_t j = 0; j < n; ++j)
@@ -204,8 +212,9 @@ IMBREX_KERNEL IMBREX_JACOBI_BOUNDS(sweep_threads, 4) sweep_part(shmem::Handle ha
   for (std::uint32_t i = block.thread_rank() + shmem::block_index() * block.size(); i < count; i += step) {
     const PiecePlace place = place_of(pieces, part, i);
     const std::uint32_t row = place.row * rows_together, column = place.column * vector_of<T>;
-    sweep_piece<residual>(field, from, to, row, least(rows_together, field.rows - row), column,
-                          least(vector_of<T>, field.columns - column), sum);
+    Vector<T> line[rows_together + 2]{};
+    sweep_piece<residual, Kept::nothing>(field, from, to, row, least(rows_together, field.rows - row), column,
+                                         least(vector_of<T>, field.columns - column), line, sum);
   }
   if constexpr (residual) {
     // Number 0 is exchange's; an inner part and the edge are swept at once.
@@ -252,6 +261,8 @@ IMBREX_KERNEL IMBREX_JACOBI_BOUNDS(band_threads, 2)
   const auto bound = [&](std::uint64_t b) { return static_cast<std::uint32_t>(b * field.rows / count); };
   const std::uint32_t begin = bound(band), rows = bound(std::uint64_t{band} + 1) - begin;
   const auto pieces = Pieces::of<T>(rows, field.columns);
+  const std::uint32_t parts = block.size() > pieces.across ? least(block.size() / pieces.across, pieces.down) : 1;
+  const std::uint32_t part_pieces = (pieces.down + parts - 1) / parts;
   Signal* signals = places.signals + std::uint64_t{band} * sides;
 
   // Whom this block signals, and is signalled by.
@@ -268,14 +279,30 @@ IMBREX_KERNEL IMBREX_JACOBI_BOUNDS(band_threads, 2)
     const T* from = places.field[(sweep - 1) % 2];
     T* to = places.field[sweep % 2];
     Sum sum;
-    const auto all = [&]<bool residual>() {
-      for (std::uint32_t i = block.thread_rank(); i < count_of(pieces, Part::all); i += block.size()) {
-        const PiecePlace place = place_of(pieces, Part::all, i);
-        const std::uint32_t row = (sweep % 2 == 1 ? place.row : pieces.down - 1 - place.row) * rows_together;
-        const std::uint32_t column = place.column * vector_of<T>;
-        sweep_piece<residual>(field, from, to, begin + row, least(rows_together, rows - row), column,
-                              least(vector_of<T>, field.columns - column), sum);
+    // A thread walks down or up a column of pieces, or where there are more threads than columns a part of one.
+    const auto walk = [&]<bool residual, bool down>() {
+      for (std::uint32_t i = block.thread_rank(); i < pieces.across * parts; i += block.size()) {
+        const std::uint32_t column = i % pieces.across * vector_of<T>, part = i / pieces.across * part_pieces;
+        const std::uint32_t pieces_here = part < pieces.down ? least(part_pieces, pieces.down - part) : 0;
+        Vector<T> line[rows_together + 2]{};
+        for (std::uint32_t k = 0; k < pieces_here; ++k) {
+          const std::uint32_t row = (part + (down ? k : pieces_here - 1 - k)) * rows_together;
+          const auto sweep_one = [&]<Kept kept>() {
+            sweep_piece<residual, kept>(field, from, to, begin + row, least(rows_together, rows - row), column,
+                                        least(vector_of<T>, field.columns - column), line, sum);
+          };
+          if (k == 0)
+            sweep_one.template operator()<Kept::nothing>();
+          else
+            sweep_one.template operator()<down ? Kept::above : Kept::below>();
+        }
       }
+    };
+    const auto all = [&]<bool residual>() {
+      if (sweep % 2 == 1)
+        walk.template operator()<residual, true>();
+      else
+        walk.template operator()<residual, false>();
     };
     const bool told = sweep % every == 0;
     if (told)

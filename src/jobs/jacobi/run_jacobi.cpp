@@ -87,6 +87,12 @@ Device choose_device(const JacobiRequest& request) {
     IMBREX_EXPECTS(refusal.empty() || request.device != Device::cuda, "device cuda: {}", refusal);
     if (refusal.empty()) device = Device::cuda;
   }
+  constexpr std::int64_t most_captured = 4096;
+  IMBREX_EXPECTS(request.way != JacobiWay::graph || request.every > request.sweeps ||
+                     request.every <= most_captured / 2 || request.sweeps <= most_captured,
+                 "residual-every = {}: a graph has up to {} sweeps, and a residual in the same place each time it is "
+                 "replayed",
+                 request.every, most_captured);
   IMBREX_EXPECTS(device == Device::cuda || request.way != JacobiWay::graph,
                  "way graph: the CPU has no graphs; it is for --device cuda");
   return device;

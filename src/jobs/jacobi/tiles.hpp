@@ -241,22 +241,22 @@ struct Tile {
   IMBREX_DEVICE bool receive(Context& context, std::uint64_t sweep, std::uint32_t thread, Patch<T, R, C>& patch) const {
     const std::uint32_t row = row_of(thread), column = column_of(thread);
     if (row == 0) {
-      T line[C];
+      T line[C]{};
       if (!receive_row(context, north, sweep, 0, column, line)) return false;
       put_row(line, 0, patch);
     }
     if (rows + 1 - row < R) {
-      T line[C];
+      T line[C]{};
       if (!receive_row(context, south, sweep, rows + 1, column, line)) return false;
       put_row(line, rows + 1 - row, patch);
     }
     if (column == 0) {
-      T line[R];
+      T line[R]{};
       if (!receive_column(context, west, sweep, 0, row, line)) return false;
       put_column(line, 0, patch);
     }
     if (columns + 1 - column < C) {
-      T line[R];
+      T line[R]{};
       if (!receive_column(context, east, sweep, columns + 1, row, line)) return false;
       put_column(line, columns + 1 - column, patch);
     }

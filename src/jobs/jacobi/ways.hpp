@@ -221,7 +221,7 @@ class Ways final : public Solver {
   void capture() {
     if (request_.way != JacobiWay::graph) return;
     constexpr std::uint64_t enough = 256;
-    const std::uint64_t unit = std::lcm(std::uint64_t{2}, every_);
+    const std::uint64_t unit = every_ > sweeps_ ? 2 : std::lcm(std::uint64_t{2}, every_);
     length_ = std::max(unit, enough / unit * unit);
     if (sweeps_ <= std::max(length_, enough)) length_ = sweeps_;
     const auto captured = [&](std::uint64_t count, bool replays) {
@@ -238,9 +238,6 @@ class Ways final : public Solver {
     for (std::uint64_t s = length_; s <= sweeps_; s += length_) graph_->replay();
     if (rest_) rest_->replay();
   }
-
-  std::unique_ptr<Graph> graph_, rest_;
-  std::uint64_t length_ = 0;
 #else
   void capture() {}
   void replay() {}  // run_jacobi refuses it
@@ -254,6 +251,10 @@ class Ways final : public Solver {
   Places<T> places_{};
   std::optional<Tiling> tiling_;
   std::uint32_t blocks_ = 1;
+#if defined(__CUDACC__)
+  std::unique_ptr<Graph> graph_, rest_;
+  std::uint64_t length_ = 0;  // sweeps of graph_
+#endif
 };
 
 std::unique_ptr<Solver> solver_here(World& world, const JacobiRequest& request, std::uint32_t grid_rows,
