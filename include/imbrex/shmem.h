@@ -1,5 +1,5 @@
-/* OpenSHMEM 1.6's C names, for C11 and C++, over a symmetric heap in this host's memory or on GPUs. docs/shmem-names.md tells
-   what is left out. Link imbrex::shmem, and start PEs by `imbrex launch` or another launcher that Imbrex knows.
+/* OpenSHMEM 1.6's C names, for C11 and C++, over a symmetric heap in this host's memory or on GPUs. docs/shmem-names.md
+   tells what is left out. Link imbrex::shmem, and start PEs by `imbrex launch` or another launcher that Imbrex knows.
 
    A call that cannot be done right ends all PEs: this one prints, as "imbrex: PE 2: shmem_int_put: PE 9: PEs are 0 to
    3", which call broke which rule, and exits with 2 where an argument was wrong, else with 3; the others name the first

@@ -10,7 +10,8 @@
 namespace imbrex::jobs {
 
 struct EmbeddingBenchRequest {
-  EmbeddingRequest lookup;  ///< its batch, strategy, knobs, files, repeat, verify, out_prefix and optimizer count nothing
+  EmbeddingRequest
+      lookup;  ///< its batch, strategy, knobs, files, repeat, verify, out_prefix and optimizer count nothing
   std::vector<std::int64_t> batches;
   std::vector<Strategy> strategies;
   int rounds = 9;  ///< samples of each
