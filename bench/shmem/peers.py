@@ -212,7 +212,7 @@ def dormant_rows(dormant: Path | None, environment: dict[str, str]) -> list[Row]
         return []
     done = subprocess.run([str(dormant)], check=True, timeout=TURN_S, env=environment, text=True, stdout=subprocess.PIPE)
     print(done.stdout, end="")
-    names = ("width", "without_us", "behind_us", "behind_ratio", "within_us", "within_ratio")
+    names = ("width", "height", "without_us", "behind_us", "behind_ratio", "within_us", "within_ratio")
     lines = [line.split() for line in done.stdout.split("\n")]
     rows = [dict(zip(names, map(float, words), strict=True)) for words in lines if len(words) == len(names) and words[0].isdigit()]
     if not rows:

@@ -110,9 +110,9 @@ class Peers(unittest.TestCase):
             self.run_peers(last="wrong")
 
     def test_kernels_that_never_put(self):
-        table = "   width   without us    behind us    ratio    within us    ratio\\n"
+        table = "   width   height   without us    behind us    ratio    within us    ratio\\n"
         for ratio, met in ((1.0049, True), (1.02, False)):
-            dormant = self.write("dormant", "#!{python}\nprint('" + table + f" 1024 10.0 10.1 {ratio} 10.3 1.03')\n")
+            dormant = self.write("dormant", "#!{python}\nprint('" + table + f" 1024 66 10.0 10.1 {ratio} 10.3 1.03')\n")
             code, _, result = self.run_peers(theirs=[1.13, 87.0, 12.5, 14.0, 4.0], arguments=["--dormant", dormant])
             self.assertEqual((code, result["bars"][-1]["met"], result["dormant"][0]["within_ratio"]), (0 if met else 1, met, 1.03))
 

@@ -8,6 +8,7 @@ namespace imbrex::shmem::test {
 /// What the put would need, and `never`, which no step is.
 struct Dormant {
   Handle handle;
+  const float* row;
   float* halo;
   Signal* signal;
   int never;
@@ -15,9 +16,9 @@ struct Dormant {
 
 /// A context, a put by the block and a signal.
 template <typename G>
-IMBREX_DEVICE void put_halo(const Dormant& dormant, const float* row, int n) {
+IMBREX_DEVICE void put_halo(const Dormant& dormant, int n) {
   Context context(dormant.handle);
-  context.put_signal(dormant.halo, row, static_cast<std::uint64_t>(n), dormant.signal, 1, SignalOperation::add,
+  context.put_signal(dormant.halo, dormant.row, static_cast<std::uint64_t>(n), dormant.signal, 1, SignalOperation::add,
                      (context.pe() + 1) % context.pes(), G{});
 }
 
@@ -44,13 +45,13 @@ __global__ void __launch_bounds__(256) sweep(const float* __restrict__ in, float
       weighted += fabsf(change) * left + right;
       up = middle, middle = down;
       if constexpr (where == Where::within)
-        if (y == dormant.never) put_halo<Block>(dormant, in, width);
+        if (y == dormant.never) put_halo<Block>(dormant, width);
       if constexpr (where == Where::widely)
-        if (y == dormant.never) put_halo<Wide<Block>>(dormant, in, width);
+        if (y == dormant.never) put_halo<Wide<Block>>(dormant, width);
     }
   }
   if constexpr (where == Where::behind)
-    if (height == dormant.never) put_halo<Block>(dormant, in, width);
+    if (height == dormant.never) put_halo<Block>(dormant, width);
   atomicAdd(residuals, squares + weighted), atomicMax(reinterpret_cast<int*>(residuals) + 1, __float_as_int(largest));
 }
 
