@@ -85,7 +85,7 @@ class RunJacobi(Case):
                     result = self.expect_right(*of_grid("1x2"), "--size", 9, "--way", *way, "--residual-every", every)
                     self.assertEqual(len(result["residuals"]), count)
 
-    def test_a_wrong_result_would_be_seen(self):
+    def test_another_seed_is_another_field(self):
         one = self.expect_right(*of_grid("1x2"), "--size", 9, "--seed", 1)
         other = self.expect_right(*of_grid("1x2"), "--size", 9, "--seed", 2)
         self.assertNotEqual(one["residuals"], other["residuals"])
