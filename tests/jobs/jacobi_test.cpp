@@ -37,8 +37,8 @@ void expect_by_hand() {
   EXPECT_EQ(solution.at(0, 0), x2);
   EXPECT_EQ(solution.at(0, 1), y2);
   ASSERT_EQ(solution.residuals.size(), 2u);
-  EXPECT_EQ(rounded(solution.residuals[0]), std::abs(static_cast<double>(x - first(0, 0))) +
-                                                std::abs(static_cast<double>(y - first(0, 1))));
+  EXPECT_EQ(rounded(solution.residuals[0]),
+            std::abs(static_cast<double>(x - first(0, 0))) + std::abs(static_cast<double>(y - first(0, 1))));
   EXPECT_EQ(rounded(solution.residuals[1]),
             std::abs(static_cast<double>(x2 - x)) + std::abs(static_cast<double>(y2 - y)));
   EXPECT_EQ(solution.at(-1, 1), first(-1, 1));

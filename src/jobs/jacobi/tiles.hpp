@@ -29,7 +29,7 @@ template <std::uint32_t R, std::uint32_t C>
 inline constexpr std::uint32_t edge_of = 2 * (R + C);
 
 template <typename T, std::uint32_t R, std::uint32_t C>
-inline constexpr std::uint32_t shared_count = 2 * edge_of<R, C>* tile_threads;
+inline constexpr std::uint32_t shared_count = (2 * tile_threads) * edge_of<R, C>;
 
 template <typename T, std::uint32_t R, std::uint32_t C>
 struct Patch {
