@@ -109,9 +109,10 @@ class RankBench {
 
   double sampled(Candidate& c, int runs) {
     const std::vector<Operand> operands = bags_->operands(*c.op, false, c.out.get());
-    return seconds_of(world_, device_, [&] {
-             for (int i = 0; i < runs; ++i) c.op->run(operands);
-           }) /
+    return seconds_of(world_, device_,
+                      [&] {
+                        for (int i = 0; i < runs; ++i) c.op->run(operands);
+                      }) /
            runs;
   }
 
@@ -129,10 +130,11 @@ class RankBench {
 
 int bench_embedding(const EmbeddingBenchRequest& request,
                     const std::function<void(const EmbeddingBenchResult&)>& report) {
-  IMBREX_EXPECTS(!request.strategies.empty() && !request.batches.empty() && request.rounds >= 1 && request.runs >= 0,
-                 "{} strategies, {} batches, {} rounds, {} runs: there must be one of the first three, and no fewer runs "
-                 "than 0",
-                 request.strategies.size(), request.batches.size(), request.rounds, request.runs);
+  IMBREX_EXPECTS(
+      !request.strategies.empty() && !request.batches.empty() && request.rounds >= 1 && request.runs >= 0,
+      "{} strategies, {} batches, {} rounds, {} runs: there must be one of the first three, and no fewer runs "
+      "than 0",
+      request.strategies.size(), request.batches.size(), request.rounds, request.runs);
   EmbeddingRequest largest = request.lookup;
   for (const std::int64_t batch : request.batches) {
     static_cast<void>(problem_of(of_batch(request.lookup.shape, batch), request.lookup.ranks));
