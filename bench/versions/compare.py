@@ -2,7 +2,7 @@
 """Times two versions of the library in turn on one GPU: products of one rank, fused plans of four ranks that share the
 GPU as threads, and what the host pays for a call and for a new shape.
 
-usage: compare.py OLD NEW [--out FILE]     OLD and NEW: the program `versions`, built against each library
+usage: compare.py OLD NEW [--out FILE] [--parts NAME ...]     OLD and NEW: the program `versions`, built against each library
 """
 
 import argparse
@@ -125,6 +125,7 @@ def main():
     parser.add_argument("new")
     parser.add_argument("--out")
     parser.add_argument("--plans", type=int, default=40)
+    parser.add_argument("--parts", nargs="+", help="of products, fused, host_fused and host_library; default: all")
     parser.add_argument("--machine", default="")
     parser.add_argument("--what", default="")
     arguments = parser.parse_args()
@@ -134,6 +135,8 @@ def main():
              "host_fused": (fused_jobs(6), RANKS, "host", ["make", "call"]), "host_library": (library_jobs(), 1, "host", ["make", "call"])}
     with tempfile.TemporaryDirectory() as folder:
         for name, (jobs, ranks, mode, commands) in parts.items():
+            if arguments.parts and name not in arguments.parts:
+                continue
             try:
                 rows = compare(programs, jobs, ranks, mode, commands, folder)
             except RuntimeError as error:

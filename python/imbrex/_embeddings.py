@@ -337,6 +337,8 @@ class EmbeddingAllToAll:
             [0.0, -1.0, 0.0]
         """
         try:
+            if not isinstance(rate, (int, float)):
+                raise InvalidInput(f"rate is of type {type(rate).__name__}: it must be a number")
             operands, kept = self._bags(rows, states, indices, offsets, weights, stream, True)
             kept.append(self._array("gradients", gradients, (self.out_dtype,), stream))
             operands.append((b"gradients", kept[-1].view()))
@@ -416,6 +418,8 @@ class EmbeddingAllToAll:
             raise InvalidInput(f"states has {len(states)} arrays: only an update of row_wise_adagrad takes them")
         operands, kept = [], []
         for name, given, dtype in lists:
+            if not hasattr(given, "__len__"):
+                raise InvalidInput(f"{name} is of type {type(given).__name__}: it must be a list of arrays")
             if len(given) != many:
                 raise InvalidInput(
                     f"{name} has {len(given)} arrays: it must have one for each of this rank's {many} shards"
@@ -447,6 +451,8 @@ class EmbeddingAllToAll:
                     f"offsets has shape {numbers}: it must be one more than this rank's {len(self.own)} shards times a "
                     f"batch that divides by the {self.world.size} ranks"
                 )
+            if batch > self.batch:
+                raise InvalidInput(f"the batch has {batch} rows: this operator takes at most {self.batch}")
         if self.device == _c.CUDA or not all(isinstance(one, np.ndarray) for one in rows):
             raise InvalidInput("out is missing: it must be given where rows are no NumPy arrays")
         return np.empty((batch // self.world.size, self.width), numpy_dtype(self.out_dtype))

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """`imbrex run --ranks-per-gpu`: four ranks, processes, that share GPUs; by time slices, or under MPS where it runs."""
 
+import glob
 import json
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -16,6 +18,7 @@ RANKS = 4
 SIZES = ["--m", 1024, "--n", 768, "--k", 2048] if MPS else ["--m", 256, "--n", 256, "--k", 512]
 JOB = [*SIZES, "--ranks", RANKS, "--ranks-per-gpu", RANKS]
 STRATEGIES = ["fused", "sequential", "decomposed", "auto"]
+TABLES = [{"rows": 5000, "dim": 64, "hotness": 5}, {"rows": 300, "dim": 128, "count": 6}, {"rows": 9000, "dim": 32, "hotness": 20}]
 
 
 class Share(Case):
@@ -29,6 +32,38 @@ class Share(Case):
                 with self.subTest(op=op, strategy=strategy):
                     self.expect_right(self.json_of("run", op, *JOB, "--device", "cuda", "--strategy", strategy, "--verify", "--repeat",
                                                    5 if MPS else 2, timeout=180))
+
+    def lookups(self, command, *options, **keywords):
+        self.write("tables.json", json.dumps({"rows": "fp16", "tables": TABLES}))
+        return self.json_of(command, "embedding_all_to_all", "--tables", "tables.json", "--batch", 1024, "--ranks", RANKS,
+                            "--ranks-per-gpu", RANKS, "--device", "cuda", *options, timeout=180, **keywords)
+
+    @unittest.skipUnless(MPS, "a process under MPS is wanted, which does not run")
+    def test_lookups(self):
+        for strategy in STRATEGIES:
+            with self.subTest(strategy=strategy):
+                self.expect_right(self.lookups("run", "--strategy", strategy, "--optimizer", "sgd", "--verify", "--repeat", 3))
+        ways = self.lookups("bench", "--rounds", 2)["rows"][0]
+        self.assertTrue(ways["same_bits"])
+        self.assertEqual([way["strategy"] for way in ways["strategies"] if way["us"] > 0], ["sequential", "decomposed", "fused"])
+
+    @unittest.skipUnless(MPS, "a process under MPS is wanted, which does not run")
+    def test_lookups_on_two_hosts_send_one_message_to_each(self):
+        """NCCL counts: a rank's calls inside its host are two a slice, one for each host; between hosts it is one."""
+        said = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL", "NCCL_DEBUG_FILE": self.path("nccl.%p.log")}
+        for strategy, slices in (("sequential", 1), ("decomposed", 2)):
+            with self.subTest(strategy=strategy):
+                self.expect_right(self.lookups("run", "--strategy", strategy, "--nodes", 2, "--verify", "--repeat", 3, environment=said))
+                logs = glob.glob(self.path("nccl.*.log"))
+                calls = [re.findall(r"AlltoAll: .* comm (\w+) \[nranks=2\]", self.read(path)) for path in logs]
+                for path in logs:
+                    os.remove(path)
+                counts = [sorted(map(own.count, set(own))) for own in calls if own]
+                self.assertEqual(len(counts), RANKS)
+                for inside, across in ((high, low) for low, high in counts):
+                    self.assertEqual(inside, 2 * across)
+                    self.assertEqual(across % slices, 0)
+                    self.assertIn(across // slices, (3, 4))  # a repeat is one; what is made may run once more
 
     def test_the_device_follows(self):
         result = self.json_of("run", "gemm_all_reduce", *JOB, "--strategy", "fused", "--verify")

@@ -318,6 +318,12 @@ BAD = {
     "first offset": (lambda: _changed(1, 0, 1), "offsets begin at 1"),
     "last offset": (lambda: _changed(1, 3, 4), "end at 4: .* at the 3 indices"),
     "falling offsets": (lambda: _changed(1, 1, 3), "not decrease"),
+    "wrapping offsets": (
+        lambda: (_bags()[0], torch.tensor([0, 2**63 - 1, -(2**63), -1, 3, 3, 3])),
+        "not decrease",
+    ),
+    "a list": (lambda: ([1, 2, 3], _bags()[1]), "indices is of type list: it must be a tensor"),
+    "nothing": (lambda: (_bags()[0], None), "offsets is of type NoneType: it must be a tensor"),
     "far offsets": (lambda: _changed(1, 1, 2**62), "not decrease"),
     "weights": (lambda: (*_bags(), torch.ones(3)), "per_sample_weights are given.* weighted=False"),
     "negative index": (lambda: _changed(0, 0, -1), "-1"),
@@ -372,9 +378,16 @@ def modules_refuse() -> None:
         ((torch.arange(8), torch.arange(8), torch.ones(8)), "the batch has 7 rows: it must divide by the 4 ranks"),
         ((torch.arange(8), torch.arange(9), torch.ones(8), 4), "times the batch of 4"),
         ((torch.arange(8).float(), torch.arange(9), torch.ones(8)), "indices is of dtype float32"),
+        ((list(range(8)), torch.arange(9), torch.ones(8)), "indices is of type list: it must be a tensor"),
+        ((torch.arange(8), "9", torch.ones(8)), "offsets is of type str: it must be a tensor"),
+        ((torch.arange(8), torch.zeros(1).long().expand(2**40 + 1), torch.ones(8)), "this module takes at most 8"),
     ):
         with pytest.raises(imbrex.InvalidInput, match=text):
             bag(*(bad if rank == 1 else good))
+        y = bag(*good)
+    for rows, text in ((2**40, "this module takes at most 8"), (8.0, "it must divide by the 4 ranks")):
+        with pytest.raises(imbrex.InvalidInput, match=text):
+            bag(*(good if rank == 1 else (None, None, None, rows)))
         y = bag(*good)
     bag.learning_rate = float("inf")
     with pytest.raises(imbrex.InvalidInput, match="rate"):

@@ -240,6 +240,9 @@ class ShardedEmbeddingBag(nn.Module):
 
     def _look_up(self, bags: Bags) -> Tensor:
         try:
+            for name, one in zip(("indices", "offsets", "per_sample_weights"), bags, strict=False):
+                if one is not None:
+                    _tensor(name, one)
             if bags.per_sample_weights is not None and bags.per_sample_weights.requires_grad:
                 raise InvalidInput("per_sample_weights requires a gradient, and gets none: give it detached")
             out = torch.empty(self._part(bags), self._op.width, device=self.device, dtype=self.output_dtype)
@@ -271,8 +274,10 @@ class ShardedEmbeddingBag(nn.Module):
                 )
             batch = said
         batch = self._op.batch if batch is None else batch
-        if batch < ranks or batch % ranks:
+        if not isinstance(batch, int) or batch < ranks or batch % ranks:
             raise InvalidInput(f"the batch has {batch} rows: it must divide by the {ranks} ranks")
+        if batch > self._op.batch:
+            raise InvalidInput(f"the batch has {batch} rows: this module takes at most {self._op.batch}")
         return batch // ranks
 
     @torch.no_grad()
@@ -346,12 +351,13 @@ class ShardedEmbeddingBag(nn.Module):
         tables = len(self.dims)
         for name, one in (("indices", indices), ("offsets", offsets), ("per_sample_weights", weights)):
             dtype = torch.float32 if name == "per_sample_weights" else self.index_dtype
-            if one is None:
+            if one is None and name == "per_sample_weights":
                 continue
-            if one.dtype != dtype or one.dim() != 1 or one.device != self.device:
+            given = _tensor(name, one)
+            if given.dtype != dtype or given.dim() != 1 or given.device != self.device:
                 raise InvalidInput(
-                    f"{name} is {tuple(one.shape)} of {one.dtype} on {one.device}: it must be a vector of {dtype} on "
-                    f"{self.device}"
+                    f"{name} is {tuple(given.shape)} of {given.dtype} on {given.device}: it must be a vector of "
+                    f"{dtype} on {self.device}"
                 )
         if (weights is not None) != self._op.weighted:
             raise InvalidInput(
@@ -369,7 +375,7 @@ class ShardedEmbeddingBag(nn.Module):
                 f"{self._op.batch // self._world.size} rows"
             )
         ends: list[int] = offsets[::part].tolist()
-        if ends[0] != 0 or ends[-1] != indices.numel() or bool((offsets.diff() < 0).any()):
+        if ends[0] != 0 or ends[-1] != indices.numel() or bool((offsets[1:] < offsets[:-1]).any()):
             raise InvalidInput(
                 f"offsets begin at {ends[0]} and end at {ends[-1]}: they must begin at 0, not decrease, and end at the "
                 f"{indices.numel()} indices"
@@ -416,6 +422,12 @@ class ShardedEmbeddingBag(nn.Module):
             f"tables=[{sizes}], own shards={len(self._op.own)}, optimizer={self._op.optimizer}, "
             f"group={self.group_name!r}"
         )
+
+
+def _tensor(name: str, given: object) -> Tensor:
+    if not isinstance(given, Tensor):
+        raise InvalidInput(f"{name} is of type {type(given).__name__}: it must be a tensor")
+    return given
 
 
 def _name(dtype: torch.dtype) -> str:

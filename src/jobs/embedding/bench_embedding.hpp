@@ -10,8 +10,7 @@
 namespace imbrex::jobs {
 
 struct EmbeddingBenchRequest {
-  EmbeddingRequest
-      lookup;  ///< its batch, strategy, knobs, files, repeat, verify, out_prefix and optimizer count nothing
+  EmbeddingRequest lookup;  ///< batch, strategy, knobs, files and what follows a lookup count nothing
   std::vector<std::int64_t> batches;
   std::vector<Strategy> strategies;
   int rounds = 9;  ///< samples of each
