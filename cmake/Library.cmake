@@ -3,6 +3,7 @@
 # them, and of the classes of its device/, whose functions are all inline. Beside them the program of the same build finds
 # its jobs, under a version that says whose they are: no header of theirs is installed.
 set(IMBREX_PROGRAM_HEADERS
+  jobs/embedding/bench_embedding.hpp
   jobs/embedding/run_embedding.hpp
   jobs/embedding/tables_file.hpp
   jobs/explain.hpp

@@ -1,51 +1,14 @@
-#include <chrono>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
-#include <thread>
 
 #include "base/check.hpp"
 #include "runtime/failure.hpp"
 #include "runtime/heap.hpp"
 #include "runtime/memory.hpp"
+#include "shmem/guard.hpp"
 #include "shmem/memory.hpp"
 
 namespace imbrex::shmem {
 namespace {
-
-// Ends waits in this PE's threads when the world fails: they look at no more than a word.
-class Guard {
- public:
-  Guard(World& world, device::Fault& fault) : world_(world), fault_(fault), thread_([this] { run(); }) {}
-  ~Guard() {
-    {
-      const std::lock_guard guard(lock_);
-      ended_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-
- private:
-  void run() {
-    std::unique_lock guard(lock_);
-    while (!changed_.wait_for(guard, std::chrono::milliseconds(5), [this] { return ended_; })) {
-      try {
-        world_.throw_if_failed();
-      } catch (const Error&) {
-        device::write_down(fault_.abort, 1);
-        return;
-      }
-    }
-  }
-
-  World& world_;
-  device::Fault& fault_;
-  std::mutex lock_;
-  std::condition_variable changed_;
-  bool ended_ = false;
-  std::thread thread_;
-};
 
 // In front of what is given to callers, which begins as aligned as each piece of it is to be.
 constexpr std::size_t own_bytes =
@@ -55,7 +18,10 @@ constexpr std::size_t own_bytes =
 class HostMemory final : public Memory {
  public:
   HostMemory(World& world, const HeapOptions& options, std::size_t bytes)
-      : world_(world), offset_(world.heap().allocate(own_bytes + bytes)), allocator_(bytes), guard_(world, fault_) {
+      : world_(world),
+        offset_(world.heap().allocate(own_bytes + bytes)),
+        allocator_(bytes),
+        guard_(world, [this] { device::write_down(fault_.abort, 1); }) {
     const HeapHandle heap = world.heap().handle();
     std::byte* own = heap.at(world.rank(), offset_);
     device::Group& group = handle_.group;

@@ -66,6 +66,9 @@ class Memory {
   /// waits of all groups end then, on every rank, and the memory is of no use any more.
   void check();
 
+  /// Ends this rank's waits, and so all ranks'. Any thread may call it while no group is made.
+  void end_waits() noexcept;
+
   /// Waits for the stream, and throws as check does.
   void finish(CUstream_st* stream);
 

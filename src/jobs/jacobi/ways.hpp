@@ -90,7 +90,10 @@ class Ways final : public Solver {
   void sweep() override {
     switch (request_.way) {
       case JacobiWay::kernel_boundaries:
-        for (std::uint64_t s = 1; s <= sweeps_; ++s) queue_sweep(s);
+        for (std::uint64_t s = 1; s <= sweeps_; ++s) {
+          look_after_world(s);
+          queue_sweep(s);
+        }
         return;
       case JacobiWay::graph: return replay();
       case JacobiWay::overlapped: return queue_overlapped();
@@ -183,8 +186,14 @@ class Ways final : public Solver {
     queue_exchange(s, replays);
   }
 
+  /// Sweeps that are queued behind a failure would only be waited for.
+  void look_after_world(std::uint64_t s) {
+    if (s % 256 == 0) heap_.check();
+  }
+
   void queue_overlapped() {
     for (std::uint64_t s = 1; s <= sweeps_; ++s) {
+      look_after_world(s);
       if (s > 1) lane_.follow(inner_lane_);
       queue_part(lane_, s, Part::edge);
       if (s > 1) inner_lane_.follow(lane_);

@@ -28,6 +28,7 @@ void* Memory::allocate(std::size_t) { return nullptr; }
 void Memory::release(void*) {}
 Group Memory::group(std::uint32_t, std::function<std::string(const Fault&)>, bool) { return {}; }
 void Memory::check() {}
+void Memory::end_waits() noexcept {}
 void Memory::finish(CUstream_st*) {}
 
 }  // namespace device

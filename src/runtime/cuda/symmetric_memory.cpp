@@ -139,6 +139,8 @@ void Memory::check() {
   }
 }
 
+void Memory::end_waits() noexcept { parts_->end_waits(); }
+
 void Memory::finish(CUstream_st* stream) {
   IMBREX_CUDA_TRY(cudaSetDevice(parts_->gpu));
   bool lost = false;
