@@ -16,6 +16,7 @@ Prints a table, and what was to be reached. Exits 1 where something of that was 
 
 import argparse
 import contextlib
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -49,6 +50,14 @@ def median(values: list[float]) -> float:
 def case_line(row: Row) -> str:
     """A case, as nvshmem_peer reads it; NVSHMEM has one kind of block."""
     return " ".join(str(row[key]).replace("wide", "block") for key in (*KEY, "calls"))
+
+
+def nvshmem_version() -> str:
+    """What the package says of itself, where there is one."""
+    for name in ("nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return "of an unknown version"
 
 
 def nvshmem_folder() -> Path | None:
@@ -270,7 +279,7 @@ def main(arguments: list[str]) -> int:
         print(f"{'met   ' if bar['met'] else 'MISSED'} {bar['bar']}: {bar['value']} (at most {bar['most']})")
     if options.json:
         report.write_rows(options.json, {"gpu": result["gpu"], "date": result["date"], "turns": options.rounds,
-                                         "nvshmem": str(nvshmem) if theirs else None, "dormant": dormant, "bars": reached,
+                                         "nvshmem": nvshmem_version() if theirs else None, "dormant": dormant, "bars": reached,
                                          "rows": rows})  # fmt: skip
     return 0 if all(bar["met"] for bar in reached) else 1
 

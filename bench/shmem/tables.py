@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the tables of docs/shmem.md, and its plot, from what peers.py has written to bench/results/shmem-1xgpu.json.
+"""Makes the tables of docs/shmem.md, and its plot, from what peers.py has written to bench/results/shmem-1xgpu.json, and the
+table of docs/jacobi.md from what jacobi.py has written to bench/results/jacobi-1xh100.json.
 
 usage: tables.py [--check]    --check: changes nothing, fails where the document is not up to date
 """
@@ -14,6 +15,8 @@ from report import ROOT, Plot, heading, line, with_section, write_or_check  # no
 
 DOCUMENT = ROOT / "docs/shmem.md"
 RESULT = ROOT / "bench/results/shmem-1xgpu.json"
+JACOBI_DOCUMENT = ROOT / "docs/jacobi.md"
+JACOBI_RESULT = ROOT / "bench/results/jacobi-1xh100.json"
 PLOT = ROOT / "docs/shmem-latency-1xgpu.svg"
 MAKER = "bench/shmem/tables.py"
 COLOURS = {"thread": "#1b6ca8", "warp": "#27864a", "block": "#c0392b", "packet": "#8e5ea2"}
@@ -107,11 +110,27 @@ def documents(result, document):
     return {DOCUMENT: with_section(document, MAKER, section(result)), PLOT: plot(result["rows"], result["gpu"])}
 
 
+def jacobi(result):
+    """Microseconds a sweep of each way, and in_kernel's over them."""
+    ways = list(result["rows"][0]["us"])
+    others = [way for way in ways if way != "in_kernel"]
+    lines = [f"Four PEs that share one {result['gpu']} under MPS, {result['type']}, a residual every {result['residual_every']} sweeps, "
+             f"{result['date']}; microseconds a sweep, medians of rounds in turn:", ""]  # fmt: skip
+    lines += heading(["a PE", *(f"`{way}`" for way in ways), *(f"`{way}` over `in_kernel`" for way in others), "`in_kernel` has"])
+    for row in result["rows"]:
+        us = row["us"]
+        lines.append(line([f"{row['size']}²", *(number(us[way]) for way in ways), *(number(us[way] / us["in_kernel"]) for way in others),
+                           result["blocks"][str(row["size"])]]))  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
 def main():
     if sys.argv[1:] not in ([], ["--check"]):
         sys.exit(__doc__)
     result = json.loads(RESULT.read_text()) if RESULT.exists() else None
-    write_or_check(documents(result, DOCUMENT.read_text()), sys.argv[1:] == ["--check"], MAKER)
+    wanted = documents(result, DOCUMENT.read_text())
+    wanted[JACOBI_DOCUMENT] = with_section(JACOBI_DOCUMENT.read_text(), MAKER, jacobi(json.loads(JACOBI_RESULT.read_text())))
+    write_or_check(wanted, sys.argv[1:] == ["--check"], MAKER)
 
 
 if __name__ == "__main__":
