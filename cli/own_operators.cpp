@@ -2,7 +2,9 @@
 
 namespace imbrex::cli {
 
-std::vector<std::shared_ptr<OwnOperator>> own_operators() { return {make_all_reduce(), make_embedding_all_to_all()}; }
+std::vector<std::shared_ptr<OwnOperator>> own_operators() {
+  return {make_all_reduce(), make_embedding_all_to_all(), make_sparse_triangular_solve()};
+}
 
 std::shared_ptr<OwnOperator> own_operator(std::string_view name) {
   for (auto& own : own_operators())

@@ -41,8 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
           expect(system.diagonal[row] != 0);
           for (std::int64_t e = system.begin[row]; e < system.begin[row + 1]; ++e) {
             const std::uint32_t column = system.column[static_cast<std::size_t>(e)];
-            expect(column < row &&
-                   (e == system.begin[row] || column > system.column[static_cast<std::size_t>(e) - 1]));
+            expect(column < row && (e == system.begin[row] || column > system.column[static_cast<std::size_t>(e) - 1]));
           }
         }
       } catch (const imbrex::Error& error) {

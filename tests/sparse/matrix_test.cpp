@@ -113,8 +113,9 @@ TEST(TriangularSystem, WhatIsNoneIsRefusedByRow) {
     return refusal([&] { triangular_of(parsed(rest), part, false); });
   };
   EXPECT_EQ(says("2 3 1\n1 1 1\n"), "the matrix is 2 x 3: a triangular one is square");
-  EXPECT_NE(says("2 2 4\n1 1 1\n1 2 1\n2 1 1\n2 2 1\n").find("row 1: entry (1, 2) lies above the diagonal, and entry (2, 1)"),
-            std::string::npos);
+  EXPECT_NE(
+      says("2 2 4\n1 1 1\n1 2 1\n2 1 1\n2 2 1\n").find("row 1: entry (1, 2) lies above the diagonal, and entry (2, 1)"),
+      std::string::npos);
   EXPECT_EQ(says("3 3 2\n1 1 1\n3 3 1\n"), "row 2: it has no diagonal: the matrix is singular");
   EXPECT_EQ(says("2 2 2\n1 1 1\n2 2 0\n"), "row 2: its diagonal is 0: the matrix is singular");
   // No more is allocated than there is.
@@ -135,12 +136,14 @@ TEST(Generated, KindsHaveTheirLevels) {
     EXPECT_FALSE(system.backwards);
     for (std::size_t row = 0; row < 5000; ++row) {
       double sum = 0;
-      for (auto e = system.begin[row]; e < system.begin[row + 1]; ++e) sum += std::abs(system.value[static_cast<std::size_t>(e)]);
+      for (auto e = system.begin[row]; e < system.begin[row + 1]; ++e)
+        sum += std::abs(system.value[static_cast<std::size_t>(e)]);
       ASSERT_LE(sum, system.diagonal[row]);
     }
     levels[kind] = levels_of(system).count;
     EXPECT_EQ(parse_kind(name_of(kind)), kind);
-    for (const std::int64_t rows : {1, 2, 31, 33}) EXPECT_NO_THROW(triangular_of(generate(kind, rows, 1), Part::whole, true));
+    for (const std::int64_t rows : {1, 2, 31, 33})
+      EXPECT_NO_THROW(triangular_of(generate(kind, rows, 1), Part::whole, true));
   }
   EXPECT_EQ(levels[Kind::banded], 5000u);
   EXPECT_LT(levels[Kind::power_law], 100u);

@@ -8,8 +8,8 @@
 
 namespace imbrex::test {
 
-/// A matrix with up to `most` rows: any pattern; or a chain, a diagonal, a matrix with empty rows, or one of generate()'s.
-/// `integers`: elements -2 to 2, with diagonals 1 and -1 only, and few enough that all results are exact.
+/// A matrix with up to `most` rows: any pattern; or a chain, a diagonal, a matrix with empty rows, or one of
+/// generate()'s. `integers`: elements -2 to 2, with diagonals 1 and -1 only, and few enough that all results are exact.
 jobs::sparse::Matrix random_triangular(std::mt19937_64& random, std::int64_t most, bool integers);
 
 /// In the order of solving, of one right-hand side; and how far a solution may be from it: entry i solves the

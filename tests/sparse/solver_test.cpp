@@ -29,9 +29,10 @@ struct Subject {
   bool exact, single;
 
   std::string text(int pes) const {
-    return fmt::format("seed {}: {} rows, {} entries, {} right-hand sides, {} PEs, {}, blocks of {}, {} workers, {}, {}",
-                       seed, system.rows, system.entries(), columns, pes, name_of(sharing), block, workers,
-                       system.backwards ? "backwards" : "forwards", single ? "fp32" : "fp64");
+    return fmt::format(
+        "seed {}: {} rows, {} entries, {} right-hand sides, {} PEs, {}, blocks of {}, {} workers, {}, {}", seed,
+        system.rows, system.entries(), columns, pes, name_of(sharing), block, workers,
+        system.backwards ? "backwards" : "forwards", single ? "fp32" : "fp64");
   }
 };
 
@@ -39,9 +40,11 @@ Subject random_subject(std::uint64_t seed) {
   std::mt19937_64 random(seed);
   const bool exact = random() % 4 == 0;
   const Matrix matrix = test::random_triangular(random, 400, exact);
-  Subject subject{seed, triangular_of(matrix, Part::whole, random() % 2 == 0), 1, Sharing::contiguous, 0, 1, exact, false};
+  Subject subject{seed, triangular_of(matrix, Part::whole, random() % 2 == 0), 1, Sharing::contiguous, 0, 1, exact,
+                  false};
   if (random() % 3 == 0) subject.columns = static_cast<std::int64_t>(2 + random() % 6);
-  if (random() % 2 == 0) subject.sharing = Sharing::cyclic, subject.block = static_cast<std::int64_t>(1 + random() % 20);
+  if (random() % 2 == 0)
+    subject.sharing = Sharing::cyclic, subject.block = static_cast<std::int64_t>(1 + random() % 20);
   subject.workers = static_cast<std::uint32_t>(1 + random() % 3);
   subject.single = random() % 2 == 0;
   return subject;
@@ -51,7 +54,9 @@ template <typename T>
 class Pe {
  public:
   Pe(World& world, const Subject& subject)
-      : world_(world), subject_(subject), levels_(levels_of(subject.system)),
+      : world_(world),
+        subject_(subject),
+        levels_(levels_of(subject.system)),
         shares_(share(subject.system, levels_, world.size(), subject.sharing, subject.block)),
         schedule_(schedule_of(subject.system, levels_, shares_, world.rank())) {}
 
@@ -143,7 +148,8 @@ class Pe {
 
 int solve_on(World& world, const Subject& subject) {
   const std::string why = subject.single ? Pe<float>(world, subject).run() : Pe<double>(world, subject).run();
-  if (!why.empty()) std::fprintf(stderr, "%s: PE %d: %s\n", subject.text(world.size()).c_str(), world.rank(), why.c_str());
+  if (!why.empty())
+    std::fprintf(stderr, "%s: PE %d: %s\n", subject.text(world.size()).c_str(), world.rank(), why.c_str());
   return why.empty() ? 0 : 1;
 }
 
@@ -182,8 +188,8 @@ TEST(SparseSolver, MessagesAreCutPairs) {
 // PE 1 is lost: all others are told within the limit.
 TEST(SparseSolver, ALostPeIsNamed) {
   const auto began = std::chrono::steady_clock::now();
-  const Subject subject{0, triangular_of(generate(Kind::banded, 300, 1), Part::whole, false), 1, Sharing::cyclic, 10, 1,
-                        false, false};
+  const Subject subject{
+      0, triangular_of(generate(Kind::banded, 300, 1), Part::whole, false), 1, Sharing::cyclic, 10, 1, false, false};
   // The lost PE's exit code hides the others', which count here instead.
   void* shared = mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(shared, MAP_FAILED);

@@ -28,9 +28,7 @@ class Random {
   double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
   std::int64_t below(std::int64_t count) { return static_cast<std::int64_t>(uniform() * static_cast<double>(count)); }
   /// An element off the diagonal, of a row of at most so many.
-  double element(std::int64_t row_entries) {
-    return (2 * uniform() - 1) / static_cast<double>(row_entries);
-  }
+  double element(std::int64_t row_entries) { return (2 * uniform() - 1) / static_cast<double>(row_entries); }
 
  private:
   std::uint64_t state_;

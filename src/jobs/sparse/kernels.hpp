@@ -32,16 +32,16 @@ struct SystemArgs {
   const std::uint32_t* source;
   const T* value;
   const T* diagonal;
-  const T* right;             ///< by row of this PE
-  T* result;                  ///< likewise
-  shmem::Packet<T>* solved;   ///< by place
-  shmem::Packet<T>* slots;    ///< symmetric, twice `slot_count`
-  shmem::Signal* done;        ///< symmetric, by PE: the last epoch whose slots it has read
-  std::uint64_t* drawn;       ///< numbers of tickets
-  std::uint64_t* ended;       ///< warps
-  std::uint64_t slot_count;   ///< packets of an epoch
+  const T* right;            ///< by row of this PE
+  T* result;                 ///< likewise
+  shmem::Packet<T>* solved;  ///< by place
+  shmem::Packet<T>* slots;   ///< symmetric, twice `slot_count`
+  shmem::Signal* done;       ///< symmetric, by PE: the last epoch whose slots it has read
+  std::uint64_t* drawn;      ///< numbers of tickets
+  std::uint64_t* ended;      ///< warps
+  std::uint64_t slot_count;  ///< packets of an epoch
   std::uint32_t chunk_count;
-  std::uint32_t columns;      ///< right-hand sides: a multiple of what a warp does at once
+  std::uint32_t columns;  ///< right-hand sides: a multiple of what a warp does at once
 };
 
 namespace {
@@ -144,7 +144,7 @@ class Solve {
   /// A lane's terms.
   IMBREX_DEVICE bool add(const Task& task, std::uint32_t end, std::uint32_t lane, std::uint32_t lanes,
                          std::uint32_t first, Sums<T, columns>& sums) {
-    constexpr int batch = columns == 1 ? 4 : 2;  // terms under way at once
+    constexpr int batch = columns == 1 ? 4 : 1;  // terms under way at once
     for (std::uint64_t term = std::uint64_t{task.begin} + lane; term < end; term += batch * lanes) {
       const shmem::Packet<T>* from[batch];
       T value[batch];
@@ -165,8 +165,8 @@ class Solve {
       for (int b = 0; b < batch; ++b)
         if (from[b] != nullptr)
           for (int c = 0; c < columns; ++c)
-            sums.of[c] = std::fma(
-                value[b], words::cast<T>(static_cast<words::BitsOf<T>>(pair[b][c].first)), sums.of[c]);
+            sums.of[c] =
+                std::fma(value[b], words::cast<T>(static_cast<words::BitsOf<T>>(pair[b][c].first)), sums.of[c]);
     }
     return true;
   }
@@ -208,8 +208,7 @@ class Solve {
                             epoch_, task.pe);
       return;
     }
-    shmem::Packet<T>* solved =
-        args_.solved + static_cast<std::uint64_t>(chunk.solved + number) * args_.columns + first;
+    shmem::Packet<T>* solved = args_.solved + static_cast<std::uint64_t>(chunk.solved + number) * args_.columns + first;
     T* result = args_.result + static_cast<std::uint64_t>(task.target) * args_.columns + first;
     for (int c = 0; c < columns; ++c) {
       const T x = (unknown.right[c] - sums.of[c]) / unknown.diagonal;

@@ -61,8 +61,8 @@ class Reader {
     if (error == std::errc::result_out_of_range)
       refuse(fmt::format("{} {}: it is too large or too small", what, base::printable(whole)));
     if (error != std::errc() || end != text.data() + text.size())
-      refuse(fmt::format("{} '{}' is no {}number", what, base::printable(whole),
-                         std::is_integral_v<T> ? "whole " : ""));
+      refuse(
+          fmt::format("{} '{}' is no {}number", what, base::printable(whole), std::is_integral_v<T> ? "whole " : ""));
     return value;
   }
 
@@ -143,8 +143,7 @@ void read_entries(Reader& reader, const Header& header, Matrix& matrix, Take&& t
   // "1 1", or "1 1 1", and the end of a line.
   const std::int64_t least = header.field == Field::pattern ? 4 : 6;
   const auto most = (static_cast<std::int64_t>(reader.left()) + 1) / least;
-  if (count < 0 || count > most)
-    reader.refuse(fmt::format("{} entries: what follows has at most {}", count, most));
+  if (count < 0 || count > most) reader.refuse(fmt::format("{} entries: what follows has at most {}", count, most));
   matrix.entries.reserve(static_cast<std::size_t>(header.symmetric ? 2 * count : count));
   for (std::int64_t i = 0; i < count; ++i) {
     if (!reader.next(false)) reader.refuse(fmt::format("the file ends behind {} of {} entries", i, count));
@@ -161,8 +160,7 @@ Matrix parse_matrix_market(std::string_view text, std::string_view title) {
   const Header header = read_header(reader);
   read_entries(reader, header, matrix, [&](const Entry& entry) {
     matrix.entries.push_back(entry);
-    if (header.symmetric && entry.row != entry.col)
-      matrix.entries.push_back({entry.col, entry.row, entry.value});
+    if (header.symmetric && entry.row != entry.col) matrix.entries.push_back({entry.col, entry.row, entry.value});
   });
   sort_entries(matrix);
   const auto same = [](const Entry& a, const Entry& b) { return a.row == b.row && a.col == b.col; };

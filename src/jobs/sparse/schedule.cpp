@@ -71,8 +71,7 @@ class Maker {
         result_.rows.push_back(row);
       } else if ((givers >> me_ & 1) != 0) {
         const std::uint64_t before = givers & ((std::uint64_t{1} << me_) - 1);
-        const auto slot =
-            base::wrapped<std::uint32_t>(slots[home] + static_cast<std::uint64_t>(std::popcount(before)));
+        const auto slot = base::wrapped<std::uint32_t>(slots[home] + static_cast<std::uint64_t>(std::popcount(before)));
         drafts_.push_back({row, slot, part_level, home, static_cast<std::uint8_t>(5 - log_lanes_of(mine))});
       }
       slots[home] += others;
@@ -172,7 +171,8 @@ class Maker {
     const std::uint32_t most = warp >> log_lanes;
     const std::size_t solved = result_.diagonal.size() - (own ? last - first : 0);
     for (std::size_t i = first; i < last; i += most)
-      result_.chunks.push_back({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(own ? solved + (i - first) : 0),
+      result_.chunks.push_back({static_cast<std::uint32_t>(i),
+                                static_cast<std::uint32_t>(own ? solved + (i - first) : 0),
                                 static_cast<std::uint8_t>(std::min<std::size_t>(most, last - i)),
                                 static_cast<std::uint8_t>(log_lanes), static_cast<std::uint8_t>(own)});
   }
@@ -213,7 +213,8 @@ Levels levels_of(const Triangular& system) {
 Shares share(const Triangular& system, const Levels& levels, int pes, std::optional<Sharing> sharing,
              std::int64_t block) {
   constexpr std::int64_t many = 16384;  // rows of a level and PE: as many as the lanes of a GPU that wait at once
-  Shares shares{sharing.value_or(system.rows / levels.count >= many * pes ? Sharing::cyclic : Sharing::contiguous), 0, {}};
+  Shares shares{
+      sharing.value_or(system.rows / levels.count >= many * pes ? Sharing::cyclic : Sharing::contiguous), 0, {}};
   shares.owner.resize(at(system.rows));
   if (shares.sharing == Sharing::cyclic) {
     shares.block = block > 0 ? block : std::max<std::int64_t>(system.rows / (std::int64_t{64} * pes), 1);

@@ -30,8 +30,8 @@ Levels levels_of(const Triangular& system);
 
 struct Shares {
   Sharing sharing;
-  std::int64_t block = 0;            ///< cyclic: rows
-  std::vector<std::uint8_t> owner;   ///< by row
+  std::int64_t block = 0;           ///< cyclic: rows
+  std::vector<std::uint8_t> owner;  ///< by row
 };
 
 /// `sharing`: none: cyclic where a level holds many rows for every PE, as what limits is throughput there; else the way
@@ -42,8 +42,8 @@ Shares share(const Triangular& system, const Levels& levels, int pes, std::optio
 /// Kernel boundaries: what can be done at once. Chunks of own rows of a level, and the parts of others' rows that need
 /// nothing more.
 struct Step {
-  std::uint32_t end = 0;   ///< of its chunks; they begin where the step before ends
-  bool meet = false;       ///< some PE needs, behind this, what another sends in this or before
+  std::uint32_t end = 0;  ///< of its chunks; they begin where the step before ends
+  bool meet = false;      ///< some PE needs, behind this, what another sends in this or before
 };
 
 /// One PE's.
@@ -51,8 +51,8 @@ struct Schedule {
   std::vector<Chunk> chunks;  ///< in an order in which each needs only earlier ones of any PE
   std::vector<Task> tasks;    ///< and one at the end, for where terms end
   std::vector<std::uint32_t> source;
-  std::vector<double> value;  ///< of each term
-  std::vector<double> diagonal;  ///< by place of the result
+  std::vector<double> value;        ///< of each term
+  std::vector<double> diagonal;     ///< by place of the result
   std::vector<std::uint32_t> rows;  ///< of the system, by their number in right-hand sides and results
   std::vector<Step> steps;
   std::uint32_t most_chunks = 0;  ///< of a step

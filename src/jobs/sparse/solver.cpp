@@ -61,7 +61,8 @@ struct Solver<T>::Parts {
     result = static_cast<T*>(heap.allocate(std::size_t{schedule.most_rows} * width * sizeof(T)));
     const std::size_t slot_count = std::size_t{schedule.most_slots} * width;
     args.slots = static_cast<shmem::Packet<T>*>(heap.allocate(2 * slot_count * sizeof(shmem::Packet<T>)));
-    args.done = static_cast<shmem::Signal*>(heap.allocate(static_cast<std::size_t>(heap.pes()) * sizeof(shmem::Signal)));
+    args.done =
+        static_cast<shmem::Signal*>(heap.allocate(static_cast<std::size_t>(heap.pes()) * sizeof(shmem::Signal)));
     const auto place = [&](auto& to, auto tensor) {
       to = static_cast<std::decay_t<decltype(to)>>(tensor->get());
       memory.push_back(std::move(tensor));

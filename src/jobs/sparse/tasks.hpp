@@ -14,11 +14,11 @@ struct Task {
 
 /// Tasks that one warp does at once: none of them waits for another.
 struct Chunk {
-  std::uint32_t task;       ///< the first
-  std::uint32_t solved;     ///< own: place of the first one's result
-  std::uint8_t tasks;       ///< tasks << log_lanes is at most 32
-  std::uint8_t log_lanes;   ///< so many lanes sum up a task
-  std::uint8_t own;         ///< rows of this PE
+  std::uint32_t task;      ///< the first
+  std::uint32_t solved;    ///< own: place of the first one's result
+  std::uint8_t tasks;      ///< tasks << log_lanes is at most 32
+  std::uint8_t log_lanes;  ///< so many lanes sum up a task
+  std::uint8_t own;        ///< rows of this PE
   std::uint8_t unused = 0;
 };
 

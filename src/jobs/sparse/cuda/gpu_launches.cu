@@ -21,11 +21,12 @@ std::uint32_t most_blocks(shmem::Heap& heap, std::uint32_t columns) {
          "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
     return blocks;
   };
-  const int each = columns == one_column
-                       ? std::min(of(reinterpret_cast<const void*>(&solve_in_kernel<T, one_column, shmem::LoadStore>)),
-                                  of(reinterpret_cast<const void*>(&solve_step<T, one_column, shmem::LoadStore>)))
-                       : std::min(of(reinterpret_cast<const void*>(&solve_in_kernel<T, several_columns, shmem::LoadStore>)),
-                                  of(reinterpret_cast<const void*>(&solve_step<T, several_columns, shmem::LoadStore>)));
+  const int each =
+      columns == one_column
+          ? std::min(of(reinterpret_cast<const void*>(&solve_in_kernel<T, one_column, shmem::LoadStore>)),
+                     of(reinterpret_cast<const void*>(&solve_step<T, one_column, shmem::LoadStore>)))
+          : std::min(of(reinterpret_cast<const void*>(&solve_in_kernel<T, several_columns, shmem::LoadStore>)),
+                     of(reinterpret_cast<const void*>(&solve_step<T, several_columns, shmem::LoadStore>)));
   return static_cast<std::uint32_t>(each * heap.multiprocessors());
 }
 
