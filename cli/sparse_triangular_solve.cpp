@@ -32,7 +32,9 @@ std::optional<Sharing> parse_sharing_or_auto(std::string_view text) {
 void report(const Program& program, const SolveRequest& asked, const SolveResult& result) {
   // JSON has no infinity.
   const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); };
-  const auto best = [](const std::vector<double>& seconds) { return *std::min_element(seconds.begin(), seconds.end()); };
+  const auto best = [](const std::vector<double>& seconds) {
+    return *std::min_element(seconds.begin(), seconds.end());
+  };
   const char* type = asked.single ? "fp32" : "fp64";
   Json json{{"exit_code", asked.verify && !result.verified ? 1 : 0},
             {"problem",
@@ -91,8 +93,9 @@ class TriangularSolveRun final : public OwnOperator {
   std::string group() const override { return own_group; }
 
   bool shares(std::string_view option) const override {
-    constexpr std::string_view names[] = {"OP",       "--ranks", "--seed",  "--out",        "--verify",       "--repeat",
-                                          "--device", "--world", "--json",  "--wait-limit", "--ranks-per-gpu", "--workers"};
+    constexpr std::string_view names[] = {"OP",       "--ranks",      "--seed",          "--out",
+                                          "--verify", "--repeat",     "--device",        "--world",
+                                          "--json",   "--wait-limit", "--ranks-per-gpu", "--workers"};
     return std::find(std::begin(names), std::end(names), option) != std::end(names);
   }
 

@@ -63,7 +63,7 @@ class Solve {
       : context_(context), args_(args), epoch_(epoch), slots_(args.slots + epoch % 2 * args.slot_count) {}
 
   /// By all of a warp: a chunk, for right-hand sides from `first` on. False once a wait has failed.
-  IMBREX_DEVICE bool chunk(const Chunk& chunk, std::uint32_t first) {
+  IMBREX_DEVICE bool chunk(const Chunk chunk, std::uint32_t first) {  // a copy: waits would have it read again
     const std::uint32_t lanes = 1u << chunk.log_lanes;
 #if defined(__CUDA_ARCH__)
     const Warp warp;
@@ -111,6 +111,7 @@ class Solve {
 
   /// By all of a warp, behind its last chunk.
   IMBREX_DEVICE void end(std::uint32_t warps) {
+    if (context_.pes() == 1) return;
     const Warp warp;
     context_.fence(warp);
     if (warp.thread_rank() != 0 || words::fetch_add(args_.ended, std::uint64_t{1}) % warps != warps - 1) return;
@@ -259,7 +260,10 @@ IMBREX_KERNEL solve_in_kernel(shmem::Handle handle, SystemArgs<T> args) {
   while (number - base < tickets) {
     const std::uint64_t next = draw();
     const std::uint64_t ticket = number - base;
-    if (!solve.chunk(args.chunks[ticket / groups], static_cast<std::uint32_t>(ticket % groups) * columns)) return;
+    // NOTE: a division of 64 bits takes as long as a task's sum.
+    const std::uint64_t which = groups == 1 ? ticket : ticket / groups;
+    const auto group = static_cast<std::uint32_t>(ticket - which * groups);
+    if (!solve.chunk(args.chunks[which], group * columns)) return;
     number = from_leader(next);
   }
   solve.end(warps);

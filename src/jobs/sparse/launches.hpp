@@ -9,16 +9,22 @@ namespace imbrex::jobs::sparse {
 /// Right-hand sides that a warp does at once, by whether there are several.
 inline constexpr std::uint32_t one_column = 1, several_columns = 4;
 
-/// Those of one kind of device. `columns` is one of the two above.
+/// `columns` is one of the two above.
+struct SolveGrid {
+  std::uint32_t blocks, columns;
+  CudaStream stream;
+};
+
+/// Those of one kind of device.
 template <typename T>
 struct Launches {
   /// Warps of a block.
   std::uint32_t warps;
   /// Blocks that this PE's part of the GPU holds at once; 0: any number.
   std::uint32_t (*most_blocks)(shmem::Heap& heap, std::uint32_t columns);
-  void (*in_kernel)(shmem::Heap& heap, std::uint32_t blocks, std::uint32_t columns, const SystemArgs<T>& args);
-  void (*step)(shmem::Heap& heap, std::uint32_t blocks, std::uint32_t columns, const SystemArgs<T>& args,
-               std::uint64_t epoch, std::uint32_t begin, std::uint32_t end);
+  void (*in_kernel)(shmem::Heap& heap, const SolveGrid& grid, const SystemArgs<T>& args);
+  void (*step)(shmem::Heap& heap, const SolveGrid& grid, const SystemArgs<T>& args, std::uint64_t epoch,
+               std::uint32_t begin, std::uint32_t end);
 };
 
 template <typename T>
@@ -34,17 +40,17 @@ template <typename T, std::uint32_t warps>
 Launches<T> launches_here(std::uint32_t (*most_blocks)(shmem::Heap&, std::uint32_t)) {
   constexpr std::uint32_t threads = warps * 32;
   return {warps, most_blocks,
-          [](shmem::Heap& heap, std::uint32_t blocks, std::uint32_t columns, const SystemArgs<T>& args) {
-            shmem::launch(heap, {.blocks = blocks, .threads = threads},
-                          columns == one_column ? &solve_in_kernel<T, one_column, shmem::LoadStore>
-                                                : &solve_in_kernel<T, several_columns, shmem::LoadStore>,
+          [](shmem::Heap& heap, const SolveGrid& grid, const SystemArgs<T>& args) {
+            shmem::launch(heap, {.blocks = grid.blocks, .threads = threads, .stream = grid.stream},
+                          grid.columns == one_column ? &solve_in_kernel<T, one_column, shmem::LoadStore>
+                                                     : &solve_in_kernel<T, several_columns, shmem::LoadStore>,
                           heap.handle(), args);
           },
-          [](shmem::Heap& heap, std::uint32_t blocks, std::uint32_t columns, const SystemArgs<T>& args,
-             std::uint64_t epoch, std::uint32_t begin, std::uint32_t end) {
-            shmem::launch(heap, {.blocks = blocks, .threads = threads},
-                          columns == one_column ? &solve_step<T, one_column, shmem::LoadStore>
-                                                : &solve_step<T, several_columns, shmem::LoadStore>,
+          [](shmem::Heap& heap, const SolveGrid& grid, const SystemArgs<T>& args, std::uint64_t epoch,
+             std::uint32_t begin, std::uint32_t end) {
+            shmem::launch(heap, {.blocks = grid.blocks, .threads = threads, .stream = grid.stream},
+                          grid.columns == one_column ? &solve_step<T, one_column, shmem::LoadStore>
+                                                     : &solve_step<T, several_columns, shmem::LoadStore>,
                           heap.handle(), args, epoch, begin, end);
           }};
 }

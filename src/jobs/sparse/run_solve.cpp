@@ -32,7 +32,8 @@ Triangular system_of(const SolveRequest& request) {
       expect_solvable<double>(system);
     return system;
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}: {}", generated ? name_of(request.kind) : request.matrix_title, error.what()));
+    throw Error(error.code(),
+                fmt::format("{}: {}", generated ? name_of(request.kind) : request.matrix_title, error.what()));
   }
 }
 
@@ -146,8 +147,9 @@ class Rank {
       result_.max_error_over_bound = std::max(result_.max_error_over_bound, worst.over_bound);
       if (!result_.message.empty()) continue;
       if (worst.over_bound > 1)
-        result_.message = fmt::format("row {}, right-hand side {}: a residual of {:.3g}, which is {:.3g} times its bound",
-                                      worst.row + 1, worst.column + 1, worst.value, worst.over_bound);
+        result_.message =
+            fmt::format("row {}, right-hand side {}: a residual of {:.3g}, which is {:.3g} times its bound",
+                        worst.row + 1, worst.column + 1, worst.value, worst.over_bound);
       else if (differs >= 0)
         result_.message = fmt::format("rank {}: the bits of solve {} differ from those of the first", rank, differs);
     }
@@ -217,7 +219,8 @@ int run_solve(const SolveRequest& request, const std::function<void(const SolveR
   agree_on_job(request.ranks, request.wait_limit, [&] {
     validate(request);
     device = device_of_ranks(request.device, request.ranks, request.threads, request.ranks_per_gpu);
-    IMBREX_EXPECTS(!request.compare || device == Device::cuda, "cuSPARSE is compared with on a GPU; this run is on the CPU");
+    IMBREX_EXPECTS(!request.compare || device == Device::cuda,
+                   "cuSPARSE is compared with on a GPU; this run is on the CPU");
     system = system_of(request);
     return runtime::Terms("a run of sparse_triangular_solve")
         .add("rows", system.rows)

@@ -30,9 +30,9 @@ struct SolveRequest {
   std::optional<Sharing> sharing;
   std::int64_t block = 0;  ///< rows of a block; 0: by the number of ranks
   std::uint64_t seed = 0;
-  std::string out;        ///< not empty: the solution, a Matrix Market array
-  bool verify = false;    ///< residuals row by row within their bounds; repeats bitwise equal
-  bool compare = false;   ///< with cuSPARSE: one rank on a GPU, one right-hand side
+  std::string out;       ///< not empty: the solution, a Matrix Market array
+  bool verify = false;   ///< residuals row by row within their bounds; repeats bitwise equal
+  bool compare = false;  ///< with cuSPARSE: one rank on a GPU, one right-hand side
   int repeat = 1;
   bool threads = false;  ///< ranks are threads of this process instead of processes
   int workers = 1;       ///< CPU: threads a rank

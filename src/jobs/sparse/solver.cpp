@@ -59,6 +59,7 @@ struct Solver<T>::Parts {
     const Device device = heap.device();
     at_once = width == one_column ? one_column : several_columns;
     result = static_cast<T*>(heap.allocate(std::size_t{schedule.most_rows} * width * sizeof(T)));
+    right = static_cast<T*>(heap.allocate(std::size_t{schedule.most_rows} * width * sizeof(T)));
     const std::size_t slot_count = std::size_t{schedule.most_slots} * width;
     args.slots = static_cast<shmem::Packet<T>*>(heap.allocate(2 * slot_count * sizeof(shmem::Packet<T>)));
     args.done =
@@ -75,7 +76,7 @@ struct Solver<T>::Parts {
     place(args.solved, zeros<shmem::Packet<T>>(device, schedule.rows.size() * width));
     place(args.drawn, zeros<std::uint64_t>(device, 1));
     place(args.ended, zeros<std::uint64_t>(device, 1));
-    args.result = result;
+    args.result = result, args.right = right;
     args.slot_count = slot_count;
     args.chunk_count = base::narrow<std::uint32_t>(schedule.chunks.size(), "chunks");
     args.columns = width;
@@ -94,7 +95,7 @@ struct Solver<T>::Parts {
   ~Parts() {
     if (std::uncaught_exceptions() > exceptions) return;
     try {
-      heap.release(args.done), heap.release(args.slots), heap.release(result);
+      heap.release(args.done), heap.release(args.slots), heap.release(right), heap.release(result);
     } catch (const Error&) {
       // The world has failed, and its next call says so.
     }
@@ -107,7 +108,7 @@ struct Solver<T>::Parts {
       const std::uint64_t chunks = std::uint64_t{step.end - begin} * (args.columns / at_once);
       const auto wanted = (chunks + launches.warps - 1) / launches.warps;
       const auto grid = static_cast<std::uint32_t>(std::min<std::uint64_t>(wanted, blocks));
-      if (grid != 0) launches.step(heap, grid, at_once, args, epoch, begin, step.end);
+      if (grid != 0) launches.step(heap, {grid, at_once, nullptr}, args, epoch, begin, step.end);
       begin = step.end;
       if (step.meet) meet();
     }
@@ -128,15 +129,14 @@ struct Solver<T>::Parts {
   std::uint32_t at_once = 1, blocks = 1;
   std::uint64_t epoch = 0;  ///< kernel boundaries
   SystemArgs<T> args{};
-  T* result = nullptr;  ///< symmetric
+  T *result = nullptr, *right = nullptr;  ///< symmetric
   std::vector<std::unique_ptr<DeviceTensor>> memory;
-  std::unique_ptr<DeviceTensor> right;
 };
 
 template <typename T>
 std::size_t Solver<T>::heap_bytes(const Schedule& schedule, std::int64_t columns) {
   constexpr std::size_t rounding = 4096;  // allocations' alignment
-  return padded(columns) * (schedule.most_rows * sizeof(T) + 2 * schedule.most_slots * sizeof(shmem::Packet<T>)) +
+  return padded(columns) * 2 * (schedule.most_rows * sizeof(T) + schedule.most_slots * sizeof(shmem::Packet<T>)) +
          rounding;
 }
 
@@ -153,16 +153,21 @@ void Solver<T>::set_right(const std::vector<T>& right) {
   const std::size_t width = parts_->args.columns, columns = parts_->columns;
   std::vector<T> wide(right.size() / columns * width);
   for (std::size_t i = 0; i < right.size(); ++i) wide[i / columns * width + i % columns] = right[i];
-  parts_->right = placed<T>(parts_->heap.device(), wide);
-  parts_->args.right = static_cast<const T*>(parts_->right->get());
+  parts_->heap.write(parts_->right, wide.data(), wide.size() * sizeof(T), parts_->heap.pe());
 }
 
 template <typename T>
 void Solver<T>::solve() {
   Parts& parts = *parts_;
   if (parts.way == Way::kernel_boundaries) return parts.solve_by_steps();
-  parts.launches.in_kernel(parts.heap, parts.blocks, parts.at_once, parts.args);
+  enqueue(nullptr);
   parts.heap.finish();
+}
+
+template <typename T>
+void Solver<T>::enqueue(CudaStream stream) {
+  IMBREX_EXPECTS(parts_->way == Way::in_kernel, "a solve at kernel boundaries is not one kernel, and cannot be queued");
+  parts_->launches.in_kernel(parts_->heap, {parts_->blocks, parts_->at_once, stream}, parts_->args);
 }
 
 template <typename T>

@@ -38,11 +38,16 @@ class Solver {
   Solver(const Solver&) = delete;
   Solver& operator=(const Solver&) = delete;
 
-  /// Element (row, column) of this PE's right-hand sides is at number of the row * columns + column.
+  /// Element (row, column) of this PE's right-hand sides is at number of the row * columns + column. They are copied to
+  /// where they always lie.
   void set_right(const std::vector<T>& right);
 
   /// Collective; done when it returns. Throws Error(runtime_failure) as Heap::finish.
   void solve();
+
+  /// In the kernel: the solve behind what the stream holds. It may be captured, and replayed: nothing in it changes.
+  /// Heap::finish tells how it went. On the CPU it is done when this returns.
+  void enqueue(CudaStream stream);
 
   /// Those of a PE, laid out as right-hand sides; `rows` is how many it has. All PEs' solves are over, and none starts
   /// meanwhile.

@@ -49,7 +49,8 @@ Reference<T> solve_by_library(const Triangular& system, const std::vector<T>& ri
   std::vector<T> value;
   column.reserve(static_cast<std::size_t>(entries)), value.reserve(static_cast<std::size_t>(entries));
   for (std::size_t row = 0; row < system.diagonal.size(); ++row) {
-    for (auto e = static_cast<std::size_t>(system.begin[row]); e < static_cast<std::size_t>(system.begin[row + 1]); ++e) {
+    for (auto e = static_cast<std::size_t>(system.begin[row]); e < static_cast<std::size_t>(system.begin[row + 1]);
+         ++e) {
       column.push_back(static_cast<std::int32_t>(system.column[e]));
       value.push_back(static_cast<T>(system.value[e]));
     }
@@ -65,11 +66,12 @@ Reference<T> solve_by_library(const Triangular& system, const std::vector<T>& ri
 
   Owned<cusparseHandle_t, decltype(library.destroy)> context(library.destroy);
   Owned<cusparseSpMatDescr_t, decltype(library.destroy_matrix)> matrix(library.destroy_matrix);
-  Owned<cusparseDnVecDescr_t, decltype(library.destroy_vector)> from(library.destroy_vector), to(library.destroy_vector);
+  Owned<cusparseDnVecDescr_t, decltype(library.destroy_vector)> from(library.destroy_vector),
+      to(library.destroy_vector);
   Owned<cusparseSpSVDescr_t, decltype(library.solve_destroy)> solve(library.solve_destroy);
   IMBREX_CUSPARSE_TRY(create, &context.handle);
-  IMBREX_CUSPARSE_TRY(create_csr, &matrix.handle, rows, rows, entries, begins->get(), columns->get(),
-                      values->get(), CUSPARSE_INDEX_32I, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, type);
+  IMBREX_CUSPARSE_TRY(create_csr, &matrix.handle, rows, rows, entries, begins->get(), columns->get(), values->get(),
+                      CUSPARSE_INDEX_32I, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, type);
   auto fill = CUSPARSE_FILL_MODE_LOWER;
   auto diagonal = CUSPARSE_DIAG_TYPE_NON_UNIT;
   IMBREX_CUSPARSE_TRY(matrix_set, matrix.handle, CUSPARSE_SPMAT_FILL_MODE, &fill, sizeof fill);
