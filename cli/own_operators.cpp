@@ -3,7 +3,7 @@
 namespace imbrex::cli {
 
 std::vector<std::shared_ptr<OwnOperator>> own_operators() {
-  return {make_all_reduce(), make_embedding_all_to_all(), make_jacobi()};
+  return {make_all_reduce(), make_embedding_all_to_all(), make_jacobi(), make_sparse_triangular_solve()};
 }
 
 std::shared_ptr<OwnOperator> own_operator(std::string_view name) {

@@ -61,6 +61,7 @@ class OwnOperator {
 std::shared_ptr<OwnOperator> make_all_reduce();
 std::shared_ptr<OwnOperator> make_embedding_all_to_all();
 std::shared_ptr<OwnOperator> make_jacobi();
+std::shared_ptr<OwnOperator> make_sparse_triangular_solve();
 
 /// All of them.
 std::vector<std::shared_ptr<OwnOperator>> own_operators();

@@ -84,7 +84,8 @@ void add_run(Program& program) {
           "or the collective alone:\n"
           "  all_reduce            A R*M x N, stacked by rank  ->  M x N, exactly, or through a codec with a bound\n"
           "or a program that stands on the symmetric heap, with kernels that signal each other:\n"
-          "  jacobi                sweeps of a five-point stencil over a field that PEs share as a grid",
+          "  jacobi                sweeps of a five-point stencil over a field that PEs share as a grid\n"
+          "  sparse_triangular_solve   T x = b, T sparse and triangular, its rows spread over the ranks",
       "Examples:\n"
       "  imbrex run gemm_reduce_scatter --ranks 4 --m 512 --n 512 --k 2048 --verify\n"
       "  imbrex run all_gather_gemm --a a.npy --b b.npy --type fp32 --out y --trace timeline.svg\n"
@@ -97,7 +98,7 @@ void add_run(Program& program) {
       [options, &program] { return run(program, *options); });
   options->plan.add_to(command);
   CLI::Option* op = command.get_option("OP");
-  op->description(op->get_description() + ", or all_reduce or jacobi");
+  op->description(op->get_description() + ", or all_reduce, jacobi or sparse_triangular_solve");
   options->plan.add_plan_file(command);
   options->run.add_to(command);
   for (const auto& each : options->plan.own) each->add_run_to(command);

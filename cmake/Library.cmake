@@ -15,7 +15,8 @@ set(IMBREX_PROGRAM_HEADERS
   jobs/nccl_environment.hpp
   jobs/run.hpp
   jobs/run_all_reduce.hpp
-  jobs/shmem_bench/shmem_bench.hpp)
+  jobs/shmem_bench/shmem_bench.hpp
+  jobs/sparse/run_solve.hpp)
 set(IMBREX_EXPORTS ${CMAKE_CURRENT_BINARY_DIR}/exports.map)
 # Appends to `out` a pattern for each function that the headers declare in namespace `space`.
 function(imbrex_functions_of out space)

@@ -25,6 +25,16 @@ std::string refusal_of_ranks(int ranks, bool threads, bool own, choose::GpuKind&
   return cuda::refusal_of_gpus(survey, ranks, processes, own, others, ranks_per_gpu);
 }
 
+Device device_of_ranks(Device asked, int ranks, bool threads, int ranks_per_gpu) {
+  if (asked == Device::cpu) return Device::cpu;
+  choose::GpuKind gpus;
+  const bool own = World::launched() && asked == Device::cuda;
+  const std::string refusal = refusal_of_ranks(ranks, threads, own, gpus, true, ranks_per_gpu);
+  if (refusal.empty()) return Device::cuda;
+  if (asked == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", refusal));
+  return Device::cpu;
+}
+
 Choice choose_device(const RunRequest& request, const Problem& problem) {
   std::string refusal;
   choose::GpuKind gpus;

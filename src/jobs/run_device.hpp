@@ -13,4 +13,8 @@ namespace imbrex::jobs {
 std::string refusal_of_ranks(int ranks, bool threads, bool own, choose::GpuKind& gpus, bool others = false,
                              int ranks_per_gpu = 1);
 
+/// Where such ranks work, if they need nothing but GPUs that reach each other: where `asked` says, or on GPUs if they
+/// are there. Throws Error(invalid_input) where it asks for GPUs in vain.
+Device device_of_ranks(Device asked, int ranks, bool threads, int ranks_per_gpu);
+
 }  // namespace imbrex::jobs

@@ -212,16 +212,6 @@ void expect_few_indices(const Problem& problem) {
                    indices[rank], problem.m, embedding::most_rows);
 }
 
-Device choose_device(const EmbeddingRequest& request) {
-  if (request.device == Device::cpu) return Device::cpu;
-  choose::GpuKind gpus;
-  const bool own = World::launched() && request.device == Device::cuda;
-  const std::string refusal = refusal_of_ranks(request.ranks, request.threads, own, gpus, true, request.ranks_per_gpu);
-  if (refusal.empty()) return Device::cuda;
-  IMBREX_EXPECTS(request.device != Device::cuda, "device cuda: {}", refusal);
-  return Device::cpu;
-}
-
 }  // namespace
 
 int on_embedding_ranks(const EmbeddingRequest& request, int operators,
@@ -236,7 +226,7 @@ int on_embedding_ranks(const EmbeddingRequest& request, int operators,
     problem = problem_of(request.shape, request.ranks);
     expect_few_indices(problem);
     files.emplace(request.files, request.shape);
-    device = choose_device(request);
+    device = device_of_ranks(request.device, request.ranks, request.threads, request.ranks_per_gpu);
     return runtime::Terms("a run of embedding_all_to_all")
         .add("batch", problem.m)
         .add("ranks", request.ranks)

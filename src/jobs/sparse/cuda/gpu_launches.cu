@@ -1,0 +1,43 @@
+// The solve's kernels for GPUs.
+#include <algorithm>
+
+#include "jobs/sparse/launches.hpp"
+
+namespace imbrex::jobs::sparse {
+namespace {
+
+constexpr std::uint32_t block_warps = 8;
+
+template <typename T>
+std::uint32_t most_blocks(shmem::Heap& heap, std::uint32_t columns) {
+  const auto fail = [](cudaError_t status, const char* call) {
+    if (status != cudaSuccess)
+      throw Error(ErrorCode::runtime_failure, std::string(call) + " failed: " + cudaGetErrorString(status));
+  };
+  fail(cudaSetDevice(heap.gpu()), "cudaSetDevice");
+  const auto of = [&](const void* kernel) {
+    int blocks = 0;
+    fail(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, block_warps * 32, 0),
+         "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+    return blocks;
+  };
+  const int each =
+      columns == one_column
+          ? std::min(of(reinterpret_cast<const void*>(&solve_in_kernel<T, one_column, shmem::LoadStore>)),
+                     of(reinterpret_cast<const void*>(&solve_step<T, one_column, shmem::LoadStore>)))
+          : std::min(of(reinterpret_cast<const void*>(&solve_in_kernel<T, several_columns, shmem::LoadStore>)),
+                     of(reinterpret_cast<const void*>(&solve_step<T, several_columns, shmem::LoadStore>)));
+  return static_cast<std::uint32_t>(each * heap.multiprocessors());
+}
+
+}  // namespace
+
+template <typename T>
+const Launches<T>& gpu_launches() {
+  static const Launches<T> launches = launches_here<T, block_warps>(most_blocks<T>);
+  return launches;
+}
+template const Launches<float>& gpu_launches<float>();
+template const Launches<double>& gpu_launches<double>();
+
+}  // namespace imbrex::jobs::sparse

@@ -1,0 +1,185 @@
+#include "jobs/sparse/solver.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "base/ceil_div.hpp"
+#include "base/check.hpp"
+#include "base/narrow.hpp"
+#include "jobs/all_reduce_job.hpp"
+#include "jobs/sparse/launches.hpp"
+
+namespace imbrex::jobs::sparse {
+namespace {
+
+// Where the device works; never empty.
+template <typename T>
+std::unique_ptr<DeviceTensor> placed(Device device, std::span<const T> values) {
+  std::vector<std::byte> bytes(std::max<std::size_t>(values.size_bytes(), 16));
+  if (!values.empty()) std::memcpy(bytes.data(), values.data(), values.size_bytes());
+  return std::make_unique<DeviceTensor>(device, std::move(bytes));
+}
+
+template <typename T>
+std::unique_ptr<DeviceTensor> zeros(Device device, std::size_t count) {
+  return std::make_unique<DeviceTensor>(device, std::vector<std::byte>(std::max<std::size_t>(count * sizeof(T), 16)));
+}
+
+template <typename T>
+std::vector<T> rounded(const std::vector<double>& values) {
+  return {values.begin(), values.end()};
+}
+
+// So many right-hand sides are worked on: whole groups.
+std::uint32_t padded(std::int64_t columns) {
+  if (columns == 1) return one_column;
+  return base::narrow<std::uint32_t>(base::ceil_div(columns, several_columns) * several_columns, "right-hand sides");
+}
+
+}  // namespace
+
+Way parse_way(std::string_view name) {
+  if (name == "in_kernel") return Way::in_kernel;
+  if (name == "kernel_boundaries") return Way::kernel_boundaries;
+  throw Error(ErrorCode::invalid_input, fmt::format("'{}': it must be in_kernel or kernel_boundaries", name));
+}
+
+std::string_view name_of(Way way) { return way == Way::in_kernel ? "in_kernel" : "kernel_boundaries"; }
+
+template <typename T>
+struct Solver<T>::Parts {
+  Parts(shmem::Heap& its, const Schedule& schedule, const SolverOptions& options)
+      : heap(its),
+        way(options.way),
+        columns(static_cast<std::size_t>(options.columns)),
+        steps(schedule.steps),
+        launches(its.device() == Device::cuda ? gpu_launches<T>() : host_launches<T>()) {
+    const std::uint32_t width = padded(options.columns);
+    const Device device = heap.device();
+    at_once = width == one_column ? one_column : several_columns;
+    result = static_cast<T*>(heap.allocate(std::size_t{schedule.most_rows} * width * sizeof(T)));
+    right = static_cast<T*>(heap.allocate(std::size_t{schedule.most_rows} * width * sizeof(T)));
+    const std::size_t slot_count = std::size_t{schedule.most_slots} * width;
+    args.slots = static_cast<shmem::Packet<T>*>(heap.allocate(2 * slot_count * sizeof(shmem::Packet<T>)));
+    args.done =
+        static_cast<shmem::Signal*>(heap.allocate(static_cast<std::size_t>(heap.pes()) * sizeof(shmem::Signal)));
+    const auto place = [&](auto& to, auto tensor) {
+      to = static_cast<std::decay_t<decltype(to)>>(tensor->get());
+      memory.push_back(std::move(tensor));
+    };
+    place(args.chunks, placed<Chunk>(device, schedule.chunks));
+    place(args.tasks, placed<Task>(device, schedule.tasks));
+    place(args.source, placed<std::uint32_t>(device, schedule.source));
+    place(args.value, placed<T>(device, rounded<T>(schedule.value)));
+    place(args.diagonal, placed<T>(device, rounded<T>(schedule.diagonal)));
+    place(args.solved, zeros<shmem::Packet<T>>(device, schedule.rows.size() * width));
+    place(args.drawn, zeros<std::uint64_t>(device, 1));
+    place(args.ended, zeros<std::uint64_t>(device, 1));
+    args.result = result, args.right = right;
+    args.slot_count = slot_count;
+    args.chunk_count = base::narrow<std::uint32_t>(schedule.chunks.size(), "chunks");
+    args.columns = width;
+
+    const std::uint32_t most = launches.most_blocks(heap, at_once);
+    if (most == 0) {
+      blocks = options.workers;
+    } else {
+      // More warps than can have something to do on a few levels would only poll.
+      constexpr std::uint64_t levels_ahead = 8;
+      const auto busy = levels_ahead * schedule.most_chunks * (width / at_once);
+      blocks = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(busy / launches.warps, 1, most));
+    }
+  }
+
+  ~Parts() {
+    if (std::uncaught_exceptions() > exceptions) return;
+    try {
+      heap.release(args.done), heap.release(args.slots), heap.release(right), heap.release(result);
+    } catch (const Error&) {
+      // The world has failed, and its next call says so.
+    }
+  }
+
+  void solve_by_steps() {
+    ++epoch;
+    std::uint32_t begin = 0;
+    for (const Step& step : steps) {
+      const std::uint64_t chunks = std::uint64_t{step.end - begin} * (args.columns / at_once);
+      const auto wanted = (chunks + launches.warps - 1) / launches.warps;
+      const auto grid = static_cast<std::uint32_t>(std::min<std::uint64_t>(wanted, blocks));
+      if (grid != 0) launches.step(heap, {grid, at_once, nullptr}, args, epoch, begin, step.end);
+      begin = step.end;
+      if (step.meet) meet();
+    }
+    meet();
+  }
+
+  void meet() {
+    heap.finish();
+    if (heap.pes() > 1) heap.barrier(heap.world_team());
+  }
+
+  shmem::Heap& heap;
+  Way way;
+  std::size_t columns;
+  std::vector<Step> steps;
+  const Launches<T>& launches;
+  int exceptions = std::uncaught_exceptions();
+  std::uint32_t at_once = 1, blocks = 1;
+  std::uint64_t epoch = 0;  ///< kernel boundaries
+  SystemArgs<T> args{};
+  T *result = nullptr, *right = nullptr;  ///< symmetric
+  std::vector<std::unique_ptr<DeviceTensor>> memory;
+};
+
+template <typename T>
+std::size_t Solver<T>::heap_bytes(const Schedule& schedule, std::int64_t columns) {
+  constexpr std::size_t rounding = 4096;  // allocations' alignment
+  return padded(columns) * 2 * (schedule.most_rows * sizeof(T) + schedule.most_slots * sizeof(shmem::Packet<T>)) +
+         rounding;
+}
+
+template <typename T>
+Solver<T>::Solver(shmem::Heap& heap, const Schedule& schedule, const SolverOptions& options) {
+  parts_ = std::make_unique<Parts>(heap, schedule, options);
+}
+
+template <typename T>
+Solver<T>::~Solver() = default;
+
+template <typename T>
+void Solver<T>::set_right(const std::vector<T>& right) {
+  const std::size_t width = parts_->args.columns, columns = parts_->columns;
+  std::vector<T> wide(right.size() / columns * width);
+  for (std::size_t i = 0; i < right.size(); ++i) wide[i / columns * width + i % columns] = right[i];
+  parts_->heap.write(parts_->right, wide.data(), wide.size() * sizeof(T), parts_->heap.pe());
+}
+
+template <typename T>
+void Solver<T>::solve() {
+  Parts& parts = *parts_;
+  if (parts.way == Way::kernel_boundaries) return parts.solve_by_steps();
+  enqueue(nullptr);
+  parts.heap.finish();
+}
+
+template <typename T>
+void Solver<T>::enqueue(CudaStream stream) {
+  IMBREX_EXPECTS(parts_->way == Way::in_kernel, "a solve at kernel boundaries is not one kernel, and cannot be queued");
+  parts_->launches.in_kernel(parts_->heap, {parts_->blocks, parts_->at_once, stream}, parts_->args);
+}
+
+template <typename T>
+std::vector<T> Solver<T>::result(int pe, std::size_t rows) {
+  const std::size_t width = parts_->args.columns, columns = parts_->columns;
+  std::vector<T> wide(rows * width), result(rows * columns);
+  parts_->heap.read(wide.data(), parts_->result, wide.size() * sizeof(T), pe);
+  for (std::size_t i = 0; i < result.size(); ++i) result[i] = wide[i / columns * width + i % columns];
+  return result;
+}
+
+template class Solver<float>;
+template class Solver<double>;
+
+}  // namespace imbrex::jobs::sparse
