@@ -34,7 +34,7 @@ struct alignas(64) Completion {
 };
 inline constexpr std::uint32_t nothing_yet = 0xf000ffffu;  ///< the last word before the first: the index is -1
 
-/// Of completions.
+/// What completions have in their highest 4 bits.
 inline constexpr std::uint32_t sent_well = 0x0, sent_badly = 0xd, never_written = 0xf;
 
 /// One queue. What is constant was written by the CPU; the rest belongs to the thread that has its turn.
