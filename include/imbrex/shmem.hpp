@@ -114,6 +114,9 @@ class Heap {
   /// For kernels, which may run one after another or, with different contexts, at once.
   const Handle& handle() const;
 
+  /// For transports other than loads and stores: what handle() tells their contexts, from now on.
+  void use_transport(const void* transport);
+
   /// For this host's own calls: of data where the heap lies in memory, of teams' states everywhere.
   const Handle& host_handle() const;
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "shmem/memory.hpp"
+#include "shmem/mlx5/words.hpp"
 
 namespace imbrex::shmem {
 
@@ -23,6 +24,14 @@ std::string fault_words(const device::Fault& fault, int pe, double limit) {
       return fmt::format("{} named {} bytes at offset {} of the heap on PE {}: the heap does not hold them", who,
                          expected, static_cast<std::int64_t>(offset), other);
     case FaultKind::context: return fmt::format("{} asked for context {}: there are {}", who, seen, expected);
+    case FaultKind::request:
+      return fmt::format("{}: the NIC refused request {} to PE {} of its queue for {}: {}", who, seen, other,
+                         mlx5::kind_words(offset), mlx5::syndrome_words(expected));
+    case FaultKind::completion:
+      return fmt::format("{} waited longer than {} s for request {} to PE {} of its queue for {}: {} are complete", who,
+                         limit, expected, other, mlx5::kind_words(offset), seen);
+    case FaultKind::turn:
+      return fmt::format("{} waited longer than {} s for its turn at its context's queues", who, limit);
   }
   return fmt::format("{}: fault {} at offset {}", who, std::uint32_t{fault.kind}, offset);
 }

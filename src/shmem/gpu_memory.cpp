@@ -43,6 +43,7 @@ class GpuMemory final : public Memory {
   int gpu() const override { return memory_.gpu(); }
   int multiprocessors() const override { return sms_; }
   const Handle& handle() const override { return handle_; }
+  void use_transport(const void* transport) override { handle_.transport = transport; }
   TeamStates* teams() const override { return teams_; }
 
   std::byte* allocate(std::size_t bytes) override { return static_cast<std::byte*>(memory_.allocate(bytes)); }

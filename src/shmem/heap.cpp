@@ -101,6 +101,7 @@ Device Heap::device() const { return parts_->memory().device(); }
 int Heap::gpu() const { return parts_->memory().gpu(); }
 int Heap::multiprocessors() const { return parts_->memory().multiprocessors(); }
 const Handle& Heap::handle() const { return parts_->memory().handle(); }
+void Heap::use_transport(const void* transport) { parts_->memory().use_transport(transport); }
 const Handle& Heap::host_handle() const { return parts_->control->handle(); }
 
 void* Heap::allocate(std::size_t bytes, std::size_t alignment) {

@@ -46,6 +46,7 @@ class HostMemory final : public Memory {
 
   Device device() const override { return Device::cpu; }
   const Handle& handle() const override { return handle_; }
+  void use_transport(const void* transport) override { handle_.transport = transport; }
   TeamStates* teams() const override { return teams_; }
 
   std::byte* allocate(std::size_t bytes) override {

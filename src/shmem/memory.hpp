@@ -22,6 +22,7 @@ class Memory {
   virtual int gpu() const { return -1; }
   virtual int multiprocessors() const { return 0; }
   virtual const Handle& handle() const = 0;
+  virtual void use_transport(const void* transport) = 0;
   virtual TeamStates* teams() const = 0;
 
   /// Collective. Aligned to 256; throws Error(runtime_failure) naming asked and left bytes.

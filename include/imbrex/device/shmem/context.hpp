@@ -18,6 +18,7 @@
 #include "imbrex/device/shmem/handle.hpp"
 #include "imbrex/device/shmem/kernel.hpp"
 #include "imbrex/device/shmem/load_store.hpp"
+#include "imbrex/device/shmem/operations.hpp"
 
 namespace imbrex::shmem {
 
@@ -111,15 +112,26 @@ class Context {
   template <Scalar T, ThreadGroup G = Thread>
   IMBREX_DEVICE void put_signal(T* to, const T* from, std::uint64_t count, Signal* signal, Signal value,
                                 SignalOperation operation, std::uint32_t pe, const G& group = {}) {
-    put(to, from, count, pe, group);
-    if (is_leader(group)) fence_and_signal(signal, value, operation, pe);
+    if constexpr (requires { Transport::orders_signals; }) {
+      if (checked(to, count, pe) && checked(signal, 1, pe))
+        transport_.put_signal(handle_, to, from, count, signal, value, operation, pe, group);
+      group.sync();
+    } else {
+      put(to, from, count, pe, group);
+      if (is_leader(group)) fence_and_signal(signal, value, operation, pe);
+    }
   }
   template <Scalar T, ThreadGroup G = Thread>
   IMBREX_DEVICE void put_signal_nbi(T* to, const T* from, std::uint64_t count, Signal* signal, Signal value,
                                     SignalOperation operation, std::uint32_t pe, const G& group = {}) {
-    put_nbi(to, from, count, pe, group);
-    group.sync();
-    if (is_leader(group)) fence_and_signal(signal, value, operation, pe);
+    if constexpr (requires { Transport::orders_signals; }) {
+      if (checked(to, count, pe) && checked(signal, 1, pe))
+        transport_.put_signal_nbi(handle_, to, from, count, signal, value, operation, pe, group);
+    } else {
+      put_nbi(to, from, count, pe, group);
+      group.sync();
+      if (is_leader(group)) fence_and_signal(signal, value, operation, pe);
+    }
   }
 
   /// One element and its signal.
@@ -276,24 +288,24 @@ class Context {
   }
   template <Atomic T>
   IMBREX_DEVICE void atomic_set(T* address, std::type_identity_t<T> value, std::uint32_t pe) {
-    p(address, value, pe);
+    change(address, pe, operations::Set<T>{value});
   }
   template <Atomic T>
   IMBREX_DEVICE T atomic_swap(T* address, std::type_identity_t<T> value, std::uint32_t pe) {
-    return change(address, pe, [=](T* there) { return words::swap(there, value); });
+    return change(address, pe, operations::Swap<T>{value});
   }
   template <Integer T>
   IMBREX_DEVICE T atomic_compare_swap(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> value,
                                       std::uint32_t pe) {
-    return change(address, pe, [=](T* there) { return words::compare_swap(there, expected, value); });
+    return change(address, pe, operations::CompareSwap<T>{expected, value});
   }
   template <Atomic T>
   IMBREX_DEVICE T atomic_fetch_add(T* address, std::type_identity_t<T> value, std::uint32_t pe) {
-    return change(address, pe, [=](T* there) { return words::fetch_add(there, value); });
+    return change(address, pe, operations::FetchAdd<T>{value});
   }
   template <Atomic T>
   IMBREX_DEVICE void atomic_add(T* address, std::type_identity_t<T> value, std::uint32_t pe) {
-    if (checked(address, 1, pe)) transport_.atomic(handle_, address, pe, [=](T* there) { words::add(there, value); });
+    change(address, pe, operations::Add<T>{value});
   }
   template <Integer T>
   IMBREX_DEVICE T atomic_fetch_inc(T* address, std::uint32_t pe) {
@@ -305,15 +317,15 @@ class Context {
   }
   template <Integer T>
   IMBREX_DEVICE T atomic_fetch_and(T* address, std::type_identity_t<T> value, std::uint32_t pe) {
-    return change(address, pe, [=](T* there) { return words::fetch_and(there, value); });
+    return change(address, pe, operations::FetchAnd<T>{value});
   }
   template <Integer T>
   IMBREX_DEVICE T atomic_fetch_or(T* address, std::type_identity_t<T> value, std::uint32_t pe) {
-    return change(address, pe, [=](T* there) { return words::fetch_or(there, value); });
+    return change(address, pe, operations::FetchOr<T>{value});
   }
   template <Integer T>
   IMBREX_DEVICE T atomic_fetch_xor(T* address, std::type_identity_t<T> value, std::uint32_t pe) {
-    return change(address, pe, [=](T* there) { return words::fetch_xor(there, value); });
+    return change(address, pe, operations::FetchXor<T>{value});
   }
   template <Integer T>
   IMBREX_DEVICE void atomic_and(T* address, std::type_identity_t<T> value, std::uint32_t pe) {
@@ -409,9 +421,9 @@ class Context {
     if (!aborted && checked(signal, 1, pe)) transport_.signal(handle_, signal, value, operation, pe);
   }
 
-  template <Atomic T, typename Change>
-  IMBREX_DEVICE T change(T* address, std::uint32_t pe, Change&& by) {
-    return checked(address, 1, pe) ? transport_.atomic(handle_, address, pe, by) : T{};
+  template <Atomic T, typename Operation>
+  IMBREX_DEVICE T change(T* address, std::uint32_t pe, const Operation& operation) {
+    return checked(address, 1, pe) ? transport_.atomic(handle_, address, pe, operation) : T{};
   }
 
   template <Integer T, typename Value>

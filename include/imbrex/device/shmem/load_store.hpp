@@ -4,7 +4,8 @@
 // that stand for the same place in a peer's, and does nothing else: ranges, waits and what is left out of OpenSHMEM are
 // not its business. All threads of a group make a call together; it returns, to each, when its own share of a put is
 // issued and the source may be written again, or its share of a get is there. The forms `_nbi` return sooner: only
-// behind a quiet may the source of their put be written, and is the data of their get there.
+// behind a quiet may the source of their put be written, and is the data of their get there. A transport that says
+// `orders_signals` has put_signal and put_signal_nbi besides, which need no fence between data and signal.
 #pragma once
 
 #include "imbrex/device/shmem/bulk.hpp"
@@ -149,10 +150,10 @@ class LoadStore {
     return words::load(pointer(handle, from, pe));
   }
 
-  /// Any atomic operation: `change(address)` at the peer's place. Returns what it returns.
-  template <Atomic T, typename Change>
-  IMBREX_DEVICE auto atomic(const Handle& handle, T* address, std::uint32_t pe, Change&& change) {
-    return change(pointer(handle, address, pe));
+  /// One of operations.hpp, at the peer's place. Returns what was there before, where the operation tells.
+  template <Atomic T, typename Operation>
+  IMBREX_DEVICE T atomic(const Handle& handle, T* address, std::uint32_t pe, const Operation& operation) {
+    return operation(pointer(handle, address, pe));
   }
 
   IMBREX_DEVICE void put_pair(const Handle& handle, void* to, words::Pair pair, std::uint32_t pe) {

@@ -1,0 +1,8 @@
+#include "imbrex/device/shmem/mlx5/transport.hpp"
+#include "shmem/move_cases.hpp"
+
+namespace imbrex::shmem::test {
+
+std::vector<Case> moves_on_mlx5() { return moves<Mlx5>(); }
+
+}  // namespace imbrex::shmem::test
