@@ -17,6 +17,7 @@
 #include "problem/embedding.hpp"
 #include "runtime/agreement.hpp"
 #include "runtime/calls.hpp"
+#include "runtime/one_process.hpp"
 
 namespace imbrex {
 namespace {
@@ -119,6 +120,7 @@ struct EmbeddingAllToAll::State {
 };
 
 EmbeddingAllToAll::EmbeddingAllToAll(World& world, const EmbeddingShape& shape, const OperatorOptions& given) {
+  runtime::expect_one_host(world, "an operator");
   std::vector<EmbeddingShard> shards;
   Problem problem;
   OperatorOptions options = given;
