@@ -54,7 +54,8 @@ struct RankHello {
   std::int32_t pid = 0;
   std::uint32_t port = 0;  // at which it receives the ranks after it
   std::uint64_t heap_bytes = 0;
-  Proof host{};  // the same for ranks that can share memory
+  double wait_limit = 0;                 // seconds
+  Proof host{};                          // the same for ranks that can share memory
   char host_name[host_name_bytes] = {};  // ends with a zero byte
 };
 
@@ -70,7 +71,7 @@ struct RosterEntry {
   std::int32_t host = 0;
   std::int32_t pid = 0;
   std::uint32_t port = 0;
-  std::uint32_t unused = 0;
+  float wait_limit = 0;
   char address[address_bytes] = {};  // in digits; empty: on rank 0's host
   char host_name[host_name_bytes] = {};
 };
@@ -86,8 +87,9 @@ struct RefusedCall {
   std::uint64_t calls = 0;  // the rank's record
 };
 
-static_assert(sizeof(FrameHead) == 12 && sizeof(Banner) == 32 && sizeof(RankHello) == 136 && sizeof(Receipt) == 16 &&
-              sizeof(RosterHead) == 16 && sizeof(RosterEntry) == 144 && sizeof(Entry) == 16 && sizeof(RefusedCall) == 16);
+static_assert(sizeof(FrameHead) == 12 && sizeof(Banner) == 32 && sizeof(RankHello) == 144 && sizeof(Receipt) == 16 &&
+              sizeof(RosterHead) == 16 && sizeof(RosterEntry) == 144 && sizeof(Entry) == 16 &&
+              sizeof(RefusedCall) == 16);
 
 inline constexpr std::size_t most_frame_bytes = sizeof(RosterHead) + max_world_size * sizeof(RosterEntry);
 static_assert(most_frame_bytes >= sizeof(Entry) + max_gather_bytes);

@@ -15,11 +15,12 @@
 namespace imbrex::runtime {
 namespace {
 
-// How often a rank says that it is there, and after how many such times of silence it is lost: within the wait limit.
-// Times in which this process itself was stopped do not count.
-constexpr int ticks_in_limit = 8, ticks_to_loss = 6;
-constexpr int look_interval = 100;  // milliseconds between looks at a failure that a rank of this host may have recorded
-constexpr double farewell = 1;      // seconds
+// How often a rank says that it is there, in the shortest wait limit of any; and the part of its own limit after which
+// it takes another for lost.
+constexpr double ticks_in_limit = 8, part_to_loss = 0.75;
+constexpr int look_interval =
+    100;                        // milliseconds between looks at a failure that a rank of this host may have recorded
+constexpr double farewell = 1;  // seconds
 
 }  // namespace
 
@@ -37,6 +38,9 @@ Links::Links(Acquaintance acquaintance, int rank, double limit)
     block_->ranks[r].pid = roster_.ranks[r].pid;
     block_->ranks[r].state = running;
   }
+  double shortest = limit;
+  for (const RosterEntry& entry : roster_.ranks) shortest = std::min(shortest, double{entry.wait_limit});
+  interval_ = shortest / ticks_in_limit;
 }
 
 Links::~Links() {
@@ -83,7 +87,7 @@ void Links::tell_failure() {
 
 void Links::run() {
   using Clock = std::chrono::steady_clock;
-  const auto interval = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit_ / ticks_in_limit));
+  const auto interval = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(interval_));
   auto next_tick = Clock::now() + interval;
   for (int r = 0; r < static_cast<int>(links_.size()); ++r) read(r);  // what came with the greeting
   std::vector<pollfd> polls(links_.size() + 1);
@@ -117,13 +121,14 @@ void Links::run() {
   }
 }
 
+// Times in which this process itself was stopped do not count.
 void Links::tick() {
   send_all(FrameKind::alive, {});
   for (int r = 0; r < static_cast<int>(links_.size()); ++r) {
     Link& link = links_[static_cast<std::size_t>(r)];
     // One that has said nothing yet is still on its way here: who waits for it knows how long.
-    if (link.open && link.heard && ++link.silent > ticks_to_loss)
-      lose(r, fmt::format("nothing was heard of it for {:.3g} s", limit_ * ticks_to_loss / ticks_in_limit));
+    if (link.open && link.heard && ++link.silent * interval_ > part_to_loss * limit_)
+      lose(r, fmt::format("nothing was heard of it for {:.3g} s", part_to_loss * limit_));
   }
 }
 
@@ -181,7 +186,8 @@ bool Links::take_entry(int rank, const Frame& frame) {
   const std::size_t bytes = entry.gathered == no_gather ? 0 : entry.gathered;
   RankRecord& record = block_->ranks[rank];
   const std::uint64_t before = word(record.arrived).load(std::memory_order_relaxed);
-  if (bytes > max_gather_bytes || frame.payload.size() != sizeof entry + bytes || entry.number != before + 1) return false;
+  if (bytes > max_gather_bytes || frame.payload.size() != sizeof entry + bytes || entry.number != before + 1)
+    return false;
   const auto slot = static_cast<std::size_t>(before % 2);
   std::memcpy(block_->gather[slot][rank], frame.payload.data() + sizeof entry, bytes);
   record.gathered[slot] = entry.gathered;

@@ -43,7 +43,7 @@ class Links final : public FarRanks {
     Connection connection;
     bool open = false;
     bool heard = false;
-    int silent = 0;  // ticks in which nothing came
+    long silent = 0;  // ticks in which nothing came
   };
 
   int host_of(int rank) const { return roster_.ranks[static_cast<std::size_t>(rank)].host; }
@@ -59,7 +59,7 @@ class Links final : public FarRanks {
 
   Roster roster_;
   int rank_;
-  double limit_;
+  double limit_, interval_;              // seconds
   std::vector<Link> links_;              // by rank
   std::unique_ptr<ControlBlock> block_;  // what far ranks have said of themselves; only the thread writes it
   std::unique_ptr<Control> control_;

@@ -43,8 +43,10 @@ std::string own_host_name() {
 Reach parse_reach(std::string_view variable, const std::string& text, const std::string& key) {
   const HostPort parsed = parse_host_port(variable, text);
   if (parsed.port != 0) {
-    IMBREX_EXPECTS(parsed.port <= 65536 - ports_tried, "{}='{}': the port must be at most {}, since ports up to {} more "
-                   "are tried", variable, text, 65536 - ports_tried, ports_tried - 1);
+    IMBREX_EXPECTS(parsed.port <= 65536 - ports_tried,
+                   "{}='{}': the port must be at most {}, since ports up to {} more "
+                   "are tried",
+                   variable, text, 65536 - ports_tried, ports_tried - 1);
     return {parsed.host, parsed.port};
   }
   // Below what Linux gives to connections.
@@ -116,8 +118,8 @@ class HostsMeeting::Registrar {
     const int rank = guest.hello.rank;
     const Guest* claimed = rank >= 0 && rank < meeting_.size_ ? &guests_[static_cast<std::size_t>(rank)] : nullptr;
     const bool earlier = claimed && (rank == 0 || claimed->connection);
-    const std::string reason = misfit(claim_of(guest.hello), claim_of(guests_[0].hello),
-                                      earlier ? who(claimed->hello) : std::string());
+    const std::string reason =
+        misfit(claim_of(guest.hello), claim_of(guests_[0].hello), earlier ? who(claimed->hello) : std::string());
     if (!reason.empty()) {
       refused_.push_back(std::move(guest));  // to be told, too
       refuse(reason);
@@ -171,6 +173,7 @@ class HostsMeeting::Registrar {
       entry.host = static_cast<std::int32_t>(host - hosts.begin());
       entry.pid = guest.hello.pid;
       entry.port = guest.hello.port;
+      entry.wait_limit = static_cast<float>(guest.hello.wait_limit);
       // A loopback address means another host to whoever reads it there.
       if (guest.connection)
         if (const Endpoint end = far_end(guest.connection.socket()); !end.is_loopback())
@@ -216,6 +219,7 @@ RankHello HostsMeeting::own_hello() const {
   hello.pid = getpid();
   hello.port = rank_ > 0 && listener_ ? own_end(listener_).port() : 0;
   hello.heap_bytes = options_.heap_bytes;
+  hello.wait_limit = options_.wait_limit;
   hello.host = secret_.prove("host/" + own_host_identity());
   put_text(hello.host_name, own_host_name());
   return hello;
@@ -248,8 +252,8 @@ bool HostsMeeting::become_first() {
   for (int i = 0; i < ports_tried; ++i) {
     const auto port = static_cast<std::uint16_t>(reach_.first_port + i);
     if ((listener_ = listen_at_port(port))) return true;
-    const Endpoint there = own_addresses_.empty() ? *Endpoint::parse("127.0.0.1", port)
-                                                  : own_addresses_.front().with_port(port);
+    const Endpoint there =
+        own_addresses_.empty() ? *Endpoint::parse("127.0.0.1", port) : own_addresses_.front().with_port(port);
     std::string why;
     if (knock(there, std::nullopt, secret_, world_, own_hello(), deadline, connections_[0], why) == Found::member)
       return false;
@@ -279,10 +283,11 @@ void HostsMeeting::find_first() {
     if (milliseconds_until(deadline) == 0) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  refuse(fmt::format("rank 0 did not arrive within {:.3g} s of rank {} of {} on host {}, which looked for it at {} ports "
-                     "{} to {} ({})",
-                     options_.wait_limit, rank_, size_, own_host_name(), reach_.host, reach_.first_port,
-                     reach_.first_port + ports_tried - 1, found.empty() ? last : found));
+  refuse(
+      fmt::format("rank 0 did not arrive within {:.3g} s of rank {} of {} on host {}, which looked for it at {} ports "
+                  "{} to {} ({})",
+                  options_.wait_limit, rank_, size_, own_host_name(), reach_.host, reach_.first_port,
+                  reach_.first_port + ports_tried - 1, found.empty() ? last : found));
 }
 
 void HostsMeeting::await_roster() {
@@ -292,7 +297,8 @@ void HostsMeeting::await_roster() {
   const std::optional<Frame> frame = await_frame(first, deadline_in(limit));
   if (!frame && !first.fault().empty())
     refuse(fmt::format("rank 0 ended before the world was complete ({})", first.fault()));
-  if (!frame) refuse(fmt::format("rank 0 did not answer rank {} on host {} within {:.3g} s", rank_, own_host_name(), limit));
+  if (!frame)
+    refuse(fmt::format("rank 0 did not answer rank {} on host {} within {:.3g} s", rank_, own_host_name(), limit));
   if (frame->kind == FrameKind::refusal) refuse(frame->payload);
   const std::size_t bytes = static_cast<std::size_t>(size_) * sizeof(RosterEntry);
   if (frame->kind != FrameKind::roster || frame->payload.size() != sizeof(RosterHead) + bytes)
