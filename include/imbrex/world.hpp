@@ -26,8 +26,8 @@ struct WorldOptions {
   int ranks_per_gpu = 1;
 };
 
-/// Everything needed to address any rank's part of the symmetric heap; trivially copyable.
-/// The byte at `offset` on rank r is base + r * stride + offset.
+/// Everything needed to address the parts of the symmetric heap of the ranks on the own host; trivially copyable.
+/// The byte at `offset` on rank r is base + r * stride + offset. Where r is on another host, nothing may touch it.
 struct HeapHandle {
   std::byte* base = nullptr;
   std::size_t stride = 0;
@@ -61,7 +61,8 @@ struct UniqueId {
 
 /// One rank's membership. Made collectively. The destructor tells peers that this rank ended well, or, if it runs
 /// because an exception leaves the world's scope, that it failed; it waits for nobody. A process that ends without it
-/// is reported as lost. Functions may be called by one thread per rank unless said.
+/// is reported as lost. (Where the ranks are on several hosts the destructor may wait up to a second until the network
+/// has taken that.) Functions may be called by one thread per rank unless said.
 class World {
  public:
   virtual ~World() = default;
@@ -70,18 +71,30 @@ class World {
   /// none is set. Throws Error(invalid_input) naming the variable if they contradict each other, and
   /// Error(runtime_failure) if a rank does not arrive within the wait limit, or the ranks do not fit together (two
   /// claim one number, sizes or heap_bytes differ). A process may have several worlds, one after another or at once
-  /// (docs/runtime.md): all ranks make them in the same order.
+  /// (docs/runtime.md): all ranks make them in the same order. Where the launcher says that the ranks are on several
+  /// hosts, or IMBREX_ADDRESS is set, they meet by TCP, and each host has a part of the heap of its own.
   static std::unique_ptr<World> from_environment(const WorldOptions& options = {});
 
   /// True where from_environment would find a launcher's variables. Throws as it does where they contradict each other.
   static bool launched();
 
-  static UniqueId make_unique_id();
+  /// `address`: where ranks of other hosts reach the host of rank 0, such as "node1" or "10.0.0.1:29500"; empty: it is
+  /// IMBREX_ADDRESS, and where that is not set, either, all ranks are on one host. Throws Error(invalid_input) where it
+  /// is no address, or longer than 80 bytes.
+  static UniqueId make_unique_id(const std::string& address = {});
   /// The same for the ranks that were given one id, which may be threads of one process.
   static std::unique_ptr<World> connect(const UniqueId& id, int rank, int size, const WorldOptions& options = {});
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+
+  /// Hosts over which the ranks are spread, and the one that has a rank, from 0 to hosts() - 1 in the order of their
+  /// first ranks. Ranks with one host share memory: heap().handle() addresses them, and no others.
+  virtual int hosts() const = 0;
+  virtual int host_of(int rank) const = 0;
+  /// How messages name a host: IMBREX_HOST there, or its own name. Two hosts may have one name.
+  virtual std::string host_name(int host) const = 0;
+
   virtual const WorldOptions& options() const = 0;
   virtual SymmetricHeap& heap() = 0;
 
@@ -93,7 +106,8 @@ class World {
   virtual void all_gather(const void* mine, void* all, std::size_t bytes) = 0;
 
   /// Records that this rank failed with `message`, so that every wait of every rank ends with it (first failure wins).
-  /// What they report begins with the rank: "rank 2 failed: message", or `message` if that begins with "rank 2".
+  /// What they report begins with the rank: "rank 2 failed: message" ("rank 2 (host b) failed: message" where there are
+  /// several hosts), or `message` if that begins with "rank 2". Each host keeps the first failure that it learns of.
   /// Any thread may call it.
   virtual void fail(const std::string& message) noexcept = 0;
 

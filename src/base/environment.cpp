@@ -35,15 +35,31 @@ constexpr std::array<Variable, num_variables> registry{{
     {Key::rank, "IMBREX_RANK", integer, "", "this process's rank; set by `imbrex launch`"},
     {Key::world_size, "IMBREX_WORLD_SIZE", integer, "", "number of ranks; set by `imbrex launch`"},
     {Key::rendezvous, "IMBREX_RENDEZVOUS", text, "",
-     "random text that is the same on all ranks of one launch and on no others; set by `imbrex launch`"},
+     "random text that is the same on all ranks of one launch and on no others; set by `imbrex launch`. Where ranks "
+     "meet "
+     "over a network it is the secret that they show each other that they know; with torchrun, Open MPI or Slurm it "
+     "may be "
+     "set to that end"},
+    {Key::address, "IMBREX_ADDRESS", text, "",
+     "where ranks of other hosts reach the host of rank 0: a name or address, or one with ':' and a port, from which "
+     "on 8 "
+     "are tried; then the ranks meet by TCP. The same on every rank"},
+    {Key::interface, "IMBREX_INTERFACE", text, "",
+     "network interface of this host, such as eth0, to which the connections to other hosts are bound"},
+    {Key::host, "IMBREX_HOST", text, "",
+     "what messages call this host; ranks that have different ones count as on different hosts and share no memory"},
     {Key::vllm, "IMBREX_VLLM", integer, "0",
      "1: vLLM's tensor-parallel layers run on Imbrex, where its Python package is installed beside vLLM"},
 
     {Key::torch_rank, "RANK", integer, "", "torchrun: this process's rank"},
     {Key::torch_world_size, "WORLD_SIZE", integer, "", "torchrun: number of ranks"},
     {Key::torch_local_world_size, "LOCAL_WORLD_SIZE", integer, "WORLD_SIZE", "torchrun: number of ranks on this host"},
-    {Key::torch_master_addr, "MASTER_ADDR", text, "", "torchrun: with MASTER_PORT, tells this job from others"},
-    {Key::torch_master_port, "MASTER_PORT", text, "", "torchrun: with MASTER_ADDR, tells this job from others"},
+    {Key::torch_master_addr, "MASTER_ADDR", text, "",
+     "torchrun: with MASTER_PORT, tells this job from others; where rank 0 is reached from other hosts"},
+    {Key::torch_master_port, "MASTER_PORT", text, "",
+     "torchrun: with MASTER_ADDR, tells this job from others; rank 0 receives those of other hosts at the first free "
+     "one of "
+     "the next 8 ports"},
     {Key::torch_run_id, "TORCHELASTIC_RUN_ID", text, "", "torchrun: tells this job from others"},
     {Key::torch_restart_count, "TORCHELASTIC_RESTART_COUNT", text, "", "torchrun: tells restarts of a job apart"},
 
@@ -61,6 +77,9 @@ constexpr std::array<Variable, num_variables> registry{{
      "Slurm: step within the job; without it (a batch script) Slurm's variables are not used"},
     {Key::slurm_step_nodes, "SLURM_STEP_NUM_NODES", integer, "SLURM_NNODES", "Slurm: number of hosts of the step"},
     {Key::slurm_nodes, "SLURM_NNODES", integer, "1", "Slurm: number of hosts of the job"},
+    {Key::slurm_step_nodelist, "SLURM_STEP_NODELIST", text, "SLURM_NODELIST",
+     "Slurm: hosts of the step, the first of which has rank 0"},
+    {Key::slurm_nodelist, "SLURM_NODELIST", text, "", "Slurm: hosts of the job"},
 
     {Key::nccl_hostid, "NCCL_HOSTID", text, "",
      "NCCL: the host that a rank counts for; where processes share a GPU, each needs its own; set by `imbrex launch "

@@ -22,6 +22,9 @@ enum class Key : std::uint8_t {
   rank,
   world_size,
   rendezvous,
+  address,
+  interface,
+  host,
   vllm,
   // torchrun
   torch_rank,
@@ -44,6 +47,8 @@ enum class Key : std::uint8_t {
   slurm_step_id,
   slurm_step_nodes,
   slurm_nodes,
+  slurm_step_nodelist,
+  slurm_nodelist,
   // NCCL
   nccl_hostid,
   nccl_nvls_enable,

@@ -9,10 +9,12 @@
 #include "ops/world_gpus.hpp"
 #include "runtime/agreement.hpp"
 #include "runtime/cuda/device_memory.hpp"
+#include "runtime/one_process.hpp"
 
 namespace imbrex {
 
 CollectiveObject::Place::Place(World& world, Device wanted) : calls(runtime::calls_of(world)) {
+  runtime::expect_one_host(world, "a collective");
   runtime::agree(world, [&] {
     return runtime::Terms("a collective").add("device", name_of(wanted)).add("IMBREX_CHECK_CALLS", calls.checked());
   });

@@ -16,6 +16,7 @@
 #include "problem/embedding.hpp"
 #include "runtime/agreement.hpp"
 #include "runtime/calls.hpp"
+#include "runtime/one_process.hpp"
 
 namespace imbrex {
 namespace {
@@ -107,6 +108,7 @@ struct EmbeddingAllToAll::State {
 };
 
 EmbeddingAllToAll::EmbeddingAllToAll(World& world, const EmbeddingShape& shape, const OperatorOptions& given) {
+  runtime::expect_one_host(world, "an operator");
   std::vector<EmbeddingShard> shards;
   Problem problem;
   OperatorOptions options = given;

@@ -5,6 +5,7 @@
 
 #include "imbrex/ops.hpp"
 #include "ops/span_bytes.hpp"
+#include "runtime/one_process.hpp"
 
 namespace imbrex {
 namespace {
@@ -21,6 +22,7 @@ struct Packed {
 std::size_t ops::span_bytes(std::size_t tasks) { return (8 * tasks + 1024) * sizeof(Packed); }
 
 std::vector<Span> gather_spans(World& world, const std::vector<Span>& own) {
+  runtime::expect_one_host(world, "a timeline of all ranks");
   std::vector<std::size_t> counts(static_cast<std::size_t>(world.size()));
   const std::size_t count = own.size();
   world.all_gather(&count, counts.data(), sizeof count);

@@ -25,6 +25,7 @@
 #include "runtime/agreement.hpp"
 #include "runtime/calls.hpp"
 #include "runtime/cuda/device_memory.hpp"
+#include "runtime/one_process.hpp"
 
 namespace imbrex {
 namespace {
@@ -298,6 +299,7 @@ struct GemmOperator::State {
 
 GemmOperator::GemmOperator(World& world, Operator op, const GemmShape& shape, const OperatorOptions& given)
     : state_(nullptr) {
+  runtime::expect_one_host(world, "an operator");
   OperatorOptions options = given;
   // Spans of CPU workers are asked for in vain of a GPU.
   const bool wanted = options.device == Device::cuda || (options.device == Device::automatic && !options.cpu.timeline);

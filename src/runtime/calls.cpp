@@ -20,7 +20,8 @@ enum class Fate { to_come, taken, refused };
 
 std::uint64_t packed(std::uint64_t number, std::uint32_t refused) { return number << 32 | refused; }
 
-Fate fate_of(ControlBlock& block, int rank, std::uint64_t number) {
+Fate fate_of(const Control& control, int rank, std::uint64_t number) {
+  ControlBlock& block = control.home(rank);
   const std::uint64_t record = word(block.ranks[rank].calls).load(std::memory_order_seq_cst);
   // Numbers wrap; ranks are never 2^31 calls apart.
   const std::uint32_t ahead = base::wrapped<std::uint32_t>(record >> 32) - base::wrapped<std::uint32_t>(number);
@@ -53,6 +54,22 @@ std::string text_of(RefusalRecord& record, std::uint64_t number) {
   return {text, strnlen(text, sizeof words)};
 }
 
+void raise(std::uint64_t& last_refused, std::uint64_t number) noexcept {
+  const auto last = word(last_refused);
+  for (std::uint64_t seen = last.load(); seen < number && !last.compare_exchange_weak(seen, number);) {
+  }
+}
+
+// Records that one rank refused what another takes.
+void record_refusal(Control& control, int refuser, int taker, std::string_view reason) noexcept {
+  try {
+    control.record(
+        fmt::format("{} refused a call that {} takes: {}", control.name(refuser), control.name(taker), reason));
+  } catch (...) {
+    control.record("a rank refused a call that others take");
+  }
+}
+
 }  // namespace
 
 Calls::Calls(World& world, Control& control, int rank)
@@ -70,12 +87,14 @@ void Calls::take() {
   refused_ <<= 1;
   ControlBlock& block = control_.block();
   word(block.ranks[rank_].calls).store(packed(++number_, refused_), std::memory_order_seq_cst);
-  if (word(block.last_refused).load(std::memory_order_seq_cst) < number_) [[likely]]
+  const bool refused_far =
+      control_.far() && word(control_.far()->block().last_refused).load(std::memory_order_seq_cst) >= number_;
+  if (word(block.last_refused).load(std::memory_order_seq_cst) < number_ && !refused_far) [[likely]]
     return;
   for (int r = 0; r < control_.size(); ++r)
-    if (fate_of(block, r, number_) == Fate::refused)
-      control_.record_and_throw(
-          fmt::format("rank {} refused a call that rank {} takes: {}", r, rank_, text_of(block.refusals[r], number_)));
+    if (fate_of(control_, r, number_) == Fate::refused)
+      control_.record_and_throw(fmt::format("{} refused a call that {} takes: {}", control_.name(r),
+                                            control_.name(rank_), text_of(control_.home(r).refusals[r], number_)));
 }
 
 void Calls::refuse(std::string_view reason) noexcept {
@@ -93,18 +112,20 @@ void Calls::publish_refusal(std::string_view reason) noexcept {
   ControlBlock& block = control_.block();
   write_text(block.refusals[rank_], number_, reason);
   word(block.ranks[rank_].calls).store(packed(number_, refused_), std::memory_order_seq_cst);
-  const auto last = word(block.last_refused);
-  for (std::uint64_t seen = last.load(); seen < number_ && !last.compare_exchange_weak(seen, number_);) {
-  }
+  raise(block.last_refused, number_);
+  // Far ranks look whether they have taken it.
+  if (control_.far()) control_.far()->refused(number_, packed(number_, refused_), reason);
   for (int r = 0; r < control_.size(); ++r)
-    if (r != rank_ && fate_of(block, r, number_) == Fate::taken) {
-      try {
-        control_.record(fmt::format("rank {} refused a call that rank {} takes: {}", rank_, r, reason));
-      } catch (...) {
-        control_.record("a rank refused a call that others take");
-      }
-      return;
-    }
+    if (r != rank_ && fate_of(control_, r, number_) == Fate::taken) return record_refusal(control_, rank_, r, reason);
+}
+
+void note_refusal(Control& control, int rank, std::uint64_t number, std::uint64_t calls,
+                  std::string_view reason) noexcept {
+  ControlBlock& block = control.home(rank);
+  write_text(block.refusals[rank], number, reason);
+  word(block.ranks[rank].calls).store(calls, std::memory_order_seq_cst);
+  raise(block.last_refused, number);
+  if (fate_of(control, control.rank(), number) == Fate::taken) record_refusal(control, rank, control.rank(), reason);
 }
 
 }  // namespace imbrex::runtime

@@ -73,6 +73,11 @@ class Calls {
   std::uint32_t refused_ = 0;  // the last calls, the latest lowest: set where this rank refused
 };
 
+/// A rank of another host has refused its call of that number; `calls`: its record. Fails the world where this rank has
+/// taken the call.
+void note_refusal(Control& control, int rank, std::uint64_t number, std::uint64_t calls,
+                  std::string_view reason) noexcept;
+
 /// The rank's calls in `world`.
 Calls& calls_of(World& world);
 

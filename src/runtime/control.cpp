@@ -63,26 +63,42 @@ void Control::enter(std::uint32_t gathered, double limit) {
   // before the one before is complete. Each addition is part of one release sequence, so whoever acquires the sum
   // sees what every rank did before it entered.
   word(block_->arrivals).fetch_add(1, std::memory_order_acq_rel);
+  if (far_) far_->enter(number, gathered, block_->gather[(number - 1) % 2][rank_]);
+  const std::uint64_t near = near_ranks();
 
   const auto missing = [&] {
     std::vector<int> ranks;
     for (int r = 0; r < size(); ++r)
-      if (word(block_->ranks[r].arrived).load(std::memory_order_acquire) < number) ranks.push_back(r);
+      if (word(home(r).ranks[r].arrived).load(std::memory_order_acquire) < number) ranks.push_back(r);
     return ranks;
   };
   wait(
-      limit, [&] { return word(block_->arrivals).load(std::memory_order_acquire) >= number * block_->size; },
+      limit,
+      [&] { return word(block_->arrivals).load(std::memory_order_acquire) >= number * near && far_arrived(number); },
       [&] {
-        return fmt::format("rank {} waited {:.3g} s at barrier {} for {}, the wait limit", rank_, limit, number,
-                           list_ranks(missing()));
+        return fmt::format("{} waited {:.3g} s at barrier {} for {}, the wait limit", name(rank_), limit, number,
+                           list(missing()));
       },
       [&]() -> std::string {
         for (int r = 0; r < size(); ++r)
           // A rank that has left enters no more barriers: its count is final once its state says so.
-          if (state(r) >= finished && word(block_->ranks[r].arrived).load(std::memory_order_acquire) < number)
-            return fmt::format("rank {} waits at barrier {}, but rank {} has left the world", rank_, number, r);
+          if (state(r) >= finished && word(home(r).ranks[r].arrived).load(std::memory_order_acquire) < number)
+            return fmt::format("{} waits at barrier {}, but {} has left the world", name(rank_), number, name(r));
         return {};
       });
+}
+
+bool Control::far_arrived(std::uint64_t number) const {
+  if (!far_) return true;
+  for (int r = 0; r < size(); ++r)
+    if (far_->is_far(r) && word(far_->block().ranks[r].arrived).load(std::memory_order_acquire) < number) return false;
+  return true;
+}
+
+std::uint64_t Control::near_ranks() const {
+  std::uint64_t count = 0;
+  for (int r = 0; r < size(); ++r) count += is_far(r) ? 0 : 1;
+  return count;
 }
 
 void Control::all_gather(const void* mine, void* all, std::size_t bytes, double limit) {
@@ -95,15 +111,15 @@ void Control::all_gather(const void* mine, void* all, std::size_t bytes, double 
   throw_if_failed();
   if (bytes) std::memcpy(block_->gather[slot][rank_], mine, bytes);
   enter(static_cast<std::uint32_t>(bytes), limit);
-  const std::uint32_t first = block_->ranks[0].gathered[slot];
+  const std::uint32_t first = home(0).ranks[0].gathered[slot];
   for (int r = 0; r < size(); ++r) {
-    const std::uint32_t other = block_->ranks[r].gathered[slot];
+    const std::uint32_t other = home(r).ranks[r].gathered[slot];
     IMBREX_EXPECTS((other == no_gather) == (first == no_gather),
                    "all_gather of {} bytes on rank {}: rank {} is at a barrier", std::min(first, other),
                    first == no_gather ? r : 0, first == no_gather ? 0 : r);
     IMBREX_EXPECTS(other == first, "all_gather of different sizes: rank 0 gives {} bytes, rank {} {}", first, r, other);
     if (bytes)
-      std::memcpy(static_cast<std::byte*>(all) + static_cast<std::size_t>(r) * bytes, block_->gather[slot][r], bytes);
+      std::memcpy(static_cast<std::byte*>(all) + static_cast<std::size_t>(r) * bytes, home(r).gather[slot][r], bytes);
   }
 }
 
@@ -113,11 +129,13 @@ void Control::record(std::string_view message) noexcept {
     write_failure(message);
 }
 
-void Control::record_lost(int rank) noexcept {
-  char text[128];
-  const auto end = fmt::format_to_n(text, sizeof text, "rank {} (pid {}) was lost: it ended without leaving the world",
-                                    rank, pid(rank));
-  const std::string_view message(text, std::min(end.size, sizeof text));
+void Control::record_lost(int rank, std::string_view why) noexcept {
+  char text[256];
+  char* at = fmt::format_to_n(text, sizeof text, "rank {} (pid {}", rank, pid(rank)).out;
+  const auto room = [&] { return static_cast<std::size_t>(text + sizeof text - at); };
+  if (far_) at = fmt::format_to_n(at, room(), " on host {:.64}", far_->host_name(rank)).out;
+  at = fmt::format_to_n(at, room(), ") was lost: {}", why).out;
+  const std::string_view message(text, static_cast<std::size_t>(at - text));
   // The lost rank may have died while it wrote a failure; then nobody would ever commit it.
   std::uint32_t half_written = writing_phase(rank);
   if (word(block_->failure.phase)
@@ -134,6 +152,7 @@ void Control::write_failure(std::string_view message) noexcept {
   std::memcpy(failure.message, message.data(), length);
   failure.length = static_cast<std::uint32_t>(length);
   word(failure.phase).store(phase_committed, std::memory_order_release);
+  if (far_) far_->failed();
 }
 
 void Control::record_and_throw(const std::string& message) {
@@ -150,10 +169,20 @@ std::string Control::failure() const {
 
 void Control::throw_failure() const { throw Error(ErrorCode::runtime_failure, failure()); }
 
-std::string list_ranks(const std::vector<int>& ranks) {
+std::string Control::name(int rank) const { return list({rank}); }
+
+std::string Control::list(const std::vector<int>& ranks) const {
+  return list_ranks(ranks, [this](int rank) { return far_ ? fmt::format(" (host {})", far_->host_name(rank)) : ""; });
+}
+
+std::string list_ranks(const std::vector<int>& ranks, const std::function<std::string(int)>& place) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (std::size_t i = 0; i < ranks.size(); ++i)
-    text += fmt::format("{}{}", i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ", ranks[i]);
+    text += fmt::format("{}{}{}",
+                        i == 0                  ? ""
+                        : i + 1 == ranks.size() ? " and "
+                                                : ", ",
+                        ranks[i], place ? place(ranks[i]) : "");
   return text;
 }
 

@@ -88,25 +88,50 @@ class Backoff {
   int round_ = 0;
 };
 
-/// One rank's view of the control block, which the caller keeps mapped. `outsider` may record failures but is no rank.
+/// What a rank knows of the ranks on other hosts, which have a control block of their own, and how it tells them what
+/// it does.
+class FarRanks {
+ public:
+  virtual ~FarRanks() = default;
+
+  virtual bool is_far(int rank) const = 0;
+  /// What far ranks have said of themselves, in the places of a control block.
+  virtual ControlBlock& block() const = 0;
+  virtual std::string host_name(int rank) const = 0;
+
+  /// This rank enters a barrier; `bytes`: what it gathers there.
+  virtual void enter(std::uint64_t number, std::uint32_t gathered, const std::byte* bytes) noexcept = 0;
+  /// It has refused a call; `calls`: its record.
+  virtual void refused(std::uint64_t number, std::uint64_t calls, std::string_view reason) noexcept = 0;
+  /// It has recorded a failure. Any thread.
+  virtual void failed() noexcept = 0;
+};
+
+/// One rank's view of the control block, which the caller keeps mapped, and of far ranks, where there are any.
+/// `outsider` may record failures but is no rank.
 class Control {
  public:
   static constexpr int outsider = 0xff;
 
-  Control(ControlBlock& block, int rank) : block_(&block), rank_(rank) {}
+  Control(ControlBlock& block, int rank, FarRanks* far = nullptr) : block_(&block), rank_(rank), far_(far) {}
 
   ControlBlock& block() const { return *block_; }
+  FarRanks* far() const { return far_; }
+  int rank() const { return rank_; }
+  bool is_far(int rank) const { return far_ && far_->is_far(rank); }
+  /// The block that has what the rank says of itself.
+  ControlBlock& home(int rank) const { return is_far(rank) ? far_->block() : *block_; }
   int size() const { return static_cast<int>(block_->size); }
   RankState state(int rank) const {
-    return static_cast<RankState>(word(block_->ranks[rank].state).load(std::memory_order_acquire));
+    return static_cast<RankState>(word(home(rank).ranks[rank].state).load(std::memory_order_acquire));
   }
   /// Everything that this rank did before is visible to whoever reads the state.
   void set_state(RankState state) noexcept { word(block_->ranks[rank_].state).store(state, std::memory_order_release); }
-  int pid(int rank) const { return word(block_->ranks[rank].pid).load(std::memory_order_acquire); }
+  int pid(int rank) const { return word(home(rank).ranks[rank].pid).load(std::memory_order_acquire); }
   void set_pid(int rank, int pid) noexcept { word(block_->ranks[rank].pid).store(pid, std::memory_order_release); }
 
-  /// Known where `state` is running or later.
-  std::uint64_t process(int rank) const { return word(block_->ranks[rank].process).load(std::memory_order_relaxed); }
+  /// Known where `state` is running or later; 0 of a far rank.
+  std::uint64_t process(int rank) const { return word(home(rank).ranks[rank].process).load(std::memory_order_relaxed); }
   void set_process(std::uint64_t process) noexcept {
     word(block_->ranks[rank_].process).store(process, std::memory_order_relaxed);
   }
@@ -122,12 +147,18 @@ class Control {
 
   /// Records the first failure of the world; later ones are dropped.
   void record(std::string_view message) noexcept;
-  /// Records that `rank` ended without leaving.
-  void record_lost(int rank) noexcept;
+  /// Records that `rank` is lost: "rank 2 (pid 4711) was lost: " and why.
+  void record_lost(int rank, std::string_view why = "it ended without leaving the world") noexcept;
   [[noreturn]] void record_and_throw(const std::string& message);
 
   bool has_failed() const { return word(block_->failure.phase).load(std::memory_order_acquire) == phase_committed; }
   std::string failure() const;
+
+  /// "rank 3", with its host where the world has several: "rank 3 (host b)".
+  std::string name(int rank) const;
+  /// The same for several: "ranks 0 (host a), 1 (host a) and 3 (host b)".
+  std::string list(const std::vector<int>& ranks) const;
+
   void throw_if_failed() const {
     if (has_failed()) [[unlikely]]
       throw_failure();
@@ -143,11 +174,16 @@ class Control {
   void write_failure(std::string_view message) noexcept;
   std::uint32_t writing_phase(int rank) const { return phase_writing | static_cast<std::uint32_t>(rank) << 8; }
 
+  /// Whether every far rank has entered that barrier.
+  bool far_arrived(std::uint64_t number) const;
+  std::uint64_t near_ranks() const;
+
   ControlBlock* block_;
   int rank_;
+  FarRanks* far_;
 };
 
-/// "rank 3" or "ranks 0, 1 and 3".
-std::string list_ranks(const std::vector<int>& ranks);
+/// "rank 3" or "ranks 0, 1 and 3". `place`: what follows each number.
+std::string list_ranks(const std::vector<int>& ranks, const std::function<std::string(int)>& place = {});
 
 }  // namespace imbrex::runtime

@@ -10,6 +10,7 @@
 #include "runtime/bootstrap/bootstrap.hpp"
 #include "runtime/bootstrap/socket.hpp"
 #include "runtime/control.hpp"
+#include "runtime/one_process.hpp"
 
 namespace imbrex::runtime {
 namespace {
@@ -145,6 +146,9 @@ class Exchange {
 
 }  // namespace
 
-std::vector<FileDescriptor> exchange_descriptors(World& world, int own) { return Exchange(world, own).run(); }
+std::vector<FileDescriptor> exchange_descriptors(World& world, int own) {
+  expect_one_host(world, "an exchange of descriptors");
+  return Exchange(world, own).run();
+}
 
 }  // namespace imbrex::runtime

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -32,6 +33,29 @@ struct Verdict {
   Proof proof{};            // of_host; where it is no acceptance, anything
   char message[1024] = {};  // ends with a zero byte
 };
+
+/// What a process says that it is. `who`: "pid 4711", with its host where there are several.
+struct Claim {
+  int rank = 0;
+  int size = 0;
+  std::uint64_t heap_bytes = 0;
+  std::string who;
+};
+
+/// Why a claim does not fit with the first rank's; empty where it does. `earlier`: who has claimed its rank before;
+/// empty where nobody has.
+inline std::string misfit(const Claim& claim, const Claim& first, const std::string& earlier) {
+  if (claim.size != first.size)
+    return fmt::format("rank {} ({}) says that the world has {} ranks, rank {} says {}", claim.rank, claim.who,
+                       claim.size, first.rank, first.size);
+  if (claim.heap_bytes != first.heap_bytes)
+    return fmt::format("rank {} ({}) asks for a symmetric heap of {} bytes, rank {} for {}", claim.rank, claim.who,
+                       claim.heap_bytes, first.rank, first.heap_bytes);
+  if (claim.rank < 0 || claim.rank >= first.size)
+    return fmt::format("a process ({}) claims rank {} of {}", claim.who, claim.rank, first.size);
+  if (!earlier.empty()) return fmt::format("two processes claim rank {} ({} and {})", claim.rank, earlier, claim.who);
+  return {};
+}
 
 /// That the rank knows the launch's key; that the answer to it comes from somebody who does. `world`: the socket's
 /// name.

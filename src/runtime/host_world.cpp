@@ -1,5 +1,6 @@
 #include "runtime/host_world.hpp"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <exception>
@@ -77,17 +78,22 @@ std::shared_ptr<Segment> Segment::attach(FileDescriptor control_file, FileDescri
 }
 
 HostWorld::HostWorld(std::shared_ptr<Segment> segment, int rank, const WorldOptions& options, Kind kind,
-                     std::vector<FileDescriptor> lines)
+                     std::vector<FileDescriptor> lines, std::unique_ptr<Links> links)
     : segment_(std::move(segment)),
       rank_(rank),
       pid_(getpid()),
       exceptions_(std::uncaught_exceptions()),
       options_(options),
-      control_(segment_->block(), rank),
+      links_(std::move(links)),
+      control_(segment_->block(), rank, links_.get()),
       calls_(*this, control_, rank),
       heap_({segment_->heap.data(), segment_->block().heap_stride, rank}, segment_->block().heap_stride) {
   control_.set_pid(rank, pid_);
   control_.set_process(own_process());
+  // What is meant for a rank of another host must not seem to arrive.
+  for (int r = 0; r < control_.size(); ++r)
+    if (control_.is_far(r)) IMBREX_SYSTEM(mprotect(heap_.handle().at(r, 0), segment_->block().heap_stride, PROT_NONE));
+  if (links_) links_->start(control_);
   if (kind == Kind::processes && control_.size() > 1)
     watcher_ = std::make_unique<Watcher>(control_, rank, segment_->control_file, std::move(lines));
   control_.set_state(running);
@@ -97,13 +103,26 @@ HostWorld::~HostWorld() {
   if (!is_own()) {
     // It has neither the membership nor the watcher's thread.
     static_cast<void>(watcher_.release());
+    static_cast<void>(links_.release());
     static_cast<void>(new std::shared_ptr<void>(std::move(attachment_)));  // what it owns is the parent's
     return;
   }
   const bool by_exception = std::uncaught_exceptions() > exceptions_;
   if (by_exception) fail("it left the world by an exception");
   attachment_.reset();
-  control_.set_state(by_exception ? failed : finished);
+  const RankState state = by_exception ? failed : finished;
+  control_.set_state(state);
+  if (links_) links_->leave(state);
+}
+
+int HostWorld::host_of(int rank) const {
+  IMBREX_EXPECTS(rank >= 0 && rank < size(), "host of rank {}: ranks are 0 to {}", rank, size() - 1);
+  return links_ ? links_->roster().ranks[static_cast<std::size_t>(rank)].host : 0;
+}
+
+std::string HostWorld::host_name(int host) const {
+  IMBREX_EXPECTS(host >= 0 && host < hosts(), "host {}: hosts are 0 to {}", host, hosts() - 1);
+  return links_ ? links_->host_name(links_->roster().ranks_of(host).front()) : own_host_name();
 }
 
 Calls& calls_of(World& world) { return dynamic_cast<HostWorld&>(world).calls(); }
@@ -122,7 +141,7 @@ void HostWorld::fail(const std::string& message) noexcept {
     const std::string name = fmt::format("rank {}", rank_);
     const bool named = message.starts_with(name) && message.size() > name.size() &&
                        (message[name.size()] == ' ' || message[name.size()] == ':');
-    control_.record(named ? message : fmt::format("{} failed: {}", name, message));
+    control_.record(named ? message : fmt::format("{} failed: {}", control_.name(rank_), message));
   } catch (...) {
     control_.record("a rank failed and had no memory left to say more");
   }

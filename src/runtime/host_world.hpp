@@ -1,14 +1,17 @@
-// The world of ranks on one host: processes, or threads of one process, that share memory.
+// The world of ranks that share memory: processes of one host, or threads of one process; and, where there are more
+// hosts, of the ranks there.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "imbrex/world.hpp"
 #include "runtime/calls.hpp"
 #include "runtime/control.hpp"
 #include "runtime/heap.hpp"
+#include "runtime/hosts/links.hpp"
 #include "runtime/memory.hpp"
 #include "runtime/watcher.hpp"
 
@@ -32,13 +35,16 @@ enum class Kind { threads, processes };
 class HostWorld final : public World {
  public:
   /// `kind` processes: all pids are in the control block; the end of a peer process is noticed from here on. `lines`:
-  /// see Watcher.
+  /// see Watcher. `links`: to the ranks on other hosts, where there are any.
   HostWorld(std::shared_ptr<Segment> segment, int rank, const WorldOptions& options, Kind kind,
-            std::vector<FileDescriptor> lines = {});
+            std::vector<FileDescriptor> lines = {}, std::unique_ptr<Links> links = nullptr);
   ~HostWorld() override;
 
   int rank() const override { return rank_; }
   int size() const override { return control_.size(); }
+  int hosts() const override { return links_ ? links_->roster().hosts() : 1; }
+  int host_of(int rank) const override;
+  std::string host_name(int host) const override;
   const WorldOptions& options() const override { return options_; }
   SymmetricHeap& heap() override { return heap_; }
   void barrier() override {
@@ -68,6 +74,7 @@ class HostWorld final : public World {
   int pid_;
   int exceptions_;  // in flight when the world was made
   WorldOptions options_;
+  std::unique_ptr<Links> links_;  // before what uses it
   Control control_;
   Calls calls_;
   HostHeap heap_;

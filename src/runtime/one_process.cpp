@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.hpp"
 #include "base/hash.hpp"
 #include "runtime/bootstrap/bootstrap.hpp"
 #include "runtime/host_world.hpp"
@@ -26,6 +27,15 @@ bool shares_process(World& world) {
   for (int rank = 0; rank < world.size(); ++rank)
     if (rank != world.rank() && control.process(rank) == own_process()) return true;
   return false;
+}
+
+void expect_one_host(const World& world, std::string_view what) {
+  if (world.hosts() == 1) return;
+  int far = 0;
+  while (world.host_of(far) == world.host_of(0)) ++far;
+  IMBREX_EXPECTS(false,
+                 "{} reaches the memory of all ranks, and this world's are on {} hosts: rank 0 is on {}, rank {} on {}",
+                 what, world.hosts(), world.host_name(world.host_of(0)), far, world.host_name(world.host_of(far)));
 }
 
 bool one_process(World& world) {

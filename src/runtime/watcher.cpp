@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include "base/check.hpp"
 #include "base/environment.hpp"
 #include "runtime/one_process.hpp"
+#include "runtime/quiet_thread.hpp"
 
 namespace imbrex::runtime {
 namespace {
@@ -38,17 +38,7 @@ Watcher::Watcher(Control control, int own_rank, const FileDescriptor& control_fi
   if (method == "pidfd" && !descriptors)
     throw Error(ErrorCode::runtime_failure, "IMBREX_LOSS_DETECTION=pidfd, but pidfd_open is not permitted here");
 
-  // The program's signals are not this thread's business.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    thread_ = std::thread([this, descriptors] { descriptors ? watch_descriptors() : watch_locks(); });
-  } catch (const std::system_error& error) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw Error(ErrorCode::runtime_failure, fmt::format("cannot start a thread: {}", error.what()));
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = quiet_thread([this, descriptors] { descriptors ? watch_descriptors() : watch_locks(); });
 }
 
 Watcher::~Watcher() {
@@ -60,7 +50,7 @@ Watcher::~Watcher() {
 bool Watcher::open_peers() {
   for (int rank = 0; rank < control_.size(); ++rank) {
     FileDescriptor peer;
-    if (rank != own_rank_) {
+    if (rank != own_rank_ && !control_.is_far(rank)) {
       peer = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, control_.pid(rank), 0)));
       if (!peer && errno == ESRCH) {
         if (control_.state(rank) < finished) control_.record_lost(rank);
@@ -114,7 +104,7 @@ void Watcher::watch_locks() {
 bool Watcher::peer_ended(int rank) const {
   // Only a running rank surely holds its lock; one that leaves says so before it unlocks. A process does not see locks
   // of its own, and ends with all its ranks.
-  if (control_.state(rank) != running || control_.process(rank) == own_process()) return false;
+  if (control_.is_far(rank) || control_.state(rank) != running || control_.process(rank) == own_process()) return false;
   struct flock lock = lock_of(rank, F_WRLCK);
   return fcntl(control_file_, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK && control_.state(rank) == running;
 }

@@ -9,7 +9,7 @@
 
 namespace imbrex::runtime {
 
-/// One thread that waits for the end of every peer process and records those that had not left the world.
+/// One thread that waits for the end of every peer process of this host and records those that had not left the world.
 ///
 /// By pidfd: the kernel reports the end at once, also of a process that its parent has not reaped yet.
 /// Where pidfd_open is not permitted or process ids mean nothing (other pid namespace), by record lock: every rank

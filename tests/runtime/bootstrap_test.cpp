@@ -86,6 +86,42 @@ TEST(Bootstrap, KeysTellLaunchesApart) {
             find_bootstrap(environment_with(torch))->key);
 }
 
+TEST(Bootstrap, LaunchersSayWhereRankZeroIsReached) {
+  const auto reach = [](const Variables& variables) {
+    const auto found = find_bootstrap(environment_with(variables))->reach;
+    return found ? found->host + ' ' + std::to_string(found->first_port) : std::string("this host");
+  };
+  for (const Variables& launch : {torch, ompi, slurm, own}) EXPECT_EQ(reach(launch), "this host");
+  EXPECT_EQ(reach(torch + Variables{{"LOCAL_WORLD_SIZE", "2"}}), "here 29501");
+  const Variables nodes = slurm + Variables{{"SLURM_NNODES", "2"}, {"SLURM_NODELIST", "node[08-11,13],login"}};
+  EXPECT_EQ(reach(nodes).substr(0, 8), "node08 2");
+  EXPECT_EQ(reach(nodes), reach(nodes + Variables{{"SLURM_PROCID", "1"}}));
+  EXPECT_EQ(reach(nodes + Variables{{"SLURM_STEP_NODELIST", "node9"}}).substr(0, 6), "node9 ");
+  for (const Variables& launch : {torch, ompi, slurm, own, nodes})
+    EXPECT_EQ(reach(launch + Variables{{"IMBREX_ADDRESS", "there:7000"}}), "there 7000");
+}
+
+TEST(Bootstrap, ASecretMayBeAdded) {
+  for (const Variables& launch : {torch, ompi, slurm}) {
+    const auto without = *find_bootstrap(environment_with(launch));
+    const auto with = *find_bootstrap(environment_with(launch + Variables{{"IMBREX_RENDEZVOUS", "abc"}}));
+    EXPECT_FALSE(without.secret);
+    EXPECT_TRUE(with.secret);
+    EXPECT_NE(with.key, without.key);
+  }
+}
+
+TEST(Bootstrap, TheFirstOfSlurmsHosts) {
+  for (const auto& [list, host] : std::vector<std::pair<std::string, std::string>>{{"a", "a"},
+                                                                                   {"a,b", "a"},
+                                                                                   {"n[01-04]", "n01"},
+                                                                                   {"n[3,5-6],m", "n3"},
+                                                                                   {"n[7]", "n7"},
+                                                                                   {"r[1-2]n[05-06]-ib", "r1n05-ib"},
+                                                                                   {"", ""}})
+    EXPECT_EQ(first_host(list), host) << list;
+}
+
 TEST(Bootstrap, ContradictionsNameTheVariable) {
   const auto without = [](Variables variables, const std::string& name) {
     variables.erase(name);
@@ -96,15 +132,27 @@ TEST(Bootstrap, ContradictionsNameTheVariable) {
       {torch + Variables{{"RANK", "-1"}}, "RANK=-1"},
       {torch + Variables{{"RANK", "2x"}}, "RANK='2x' is not a whole number"},
       {torch + Variables{{"WORLD_SIZE", "65"}}, "WORLD_SIZE=65"},
-      {torch + Variables{{"LOCAL_WORLD_SIZE", "2"}}, "LOCAL_WORLD_SIZE=2, but WORLD_SIZE=4: the ranks are spread over"},
+      {torch + Variables{{"LOCAL_WORLD_SIZE", "0"}}, "LOCAL_WORLD_SIZE=0: a host has at least one rank"},
+      {without(torch + Variables{{"LOCAL_WORLD_SIZE", "2"}}, "MASTER_ADDR"),
+       "MASTER_ADDR is not set: torchrun has spread"},
+      {without(torch + Variables{{"LOCAL_WORLD_SIZE", "2"}}, "MASTER_PORT"),
+       "MASTER_PORT is not set: torchrun has spread"},
+      {torch + Variables{{"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "many"}},
+       "MASTER_PORT='many' is not a whole number"},
+      {torch + Variables{{"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "65530"}},
+       "MASTER_PORT=65530: it must be 1 to 65527"},
+      {ompi + Variables{{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}},
+       "IMBREX_ADDRESS is not set: Open MPI has spread the ranks"},
+      {own + Variables{{"IMBREX_ADDRESS", "a:b"}}, "IMBREX_ADDRESS='a:b': port 'b' is not a number"},
       {torch + Variables{{"LOCAL_WORLD_SIZE", "8"}}, "LOCAL_WORLD_SIZE=8 contradicts"},
       {without(torch, "WORLD_SIZE"), "WORLD_SIZE is not set"},
       {without(torch, "RANK"), "RANK is not set"},
       {without(without(torch, "MASTER_PORT"), "TORCHELASTIC_RUN_ID"), "MASTER_PORT"},
       {without(ompi, "OMPI_COMM_WORLD_RANK"), "OMPI_COMM_WORLD_RANK is not set"},
       {without(ompi, "OMPI_MCA_ess_base_jobid"), "PMIX_NAMESPACE"},
-      {slurm + Variables{{"SLURM_NNODES", "2"}}, "SLURM_NNODES=2: the ranks are spread over several hosts"},
-      {slurm + Variables{{"SLURM_STEP_NUM_NODES", "3"}}, "SLURM_STEP_NUM_NODES=3"},
+      {slurm + Variables{{"SLURM_NNODES", "2"}}, "SLURM_NODELIST is not set: Slurm has spread the ranks"},
+      {slurm + Variables{{"SLURM_NNODES", "2"}, {"SLURM_NODELIST", "n[1-2"}}, "list of hosts '[1-2' lacks a ']'"},
+      {slurm + Variables{{"SLURM_STEP_NUM_NODES", "3"}}, "SLURM_STEP_NUM_NODES=3 contradicts SLURM_NTASKS=2"},
       {without(slurm, "SLURM_NTASKS"), "SLURM_NTASKS is not set"},
       {without(own, "IMBREX_RENDEZVOUS"), "IMBREX_RENDEZVOUS"},
   };

@@ -20,9 +20,15 @@ struct Case {
 const std::vector<Case>& cases();
 const Case& find_case(const std::string& name);
 
+/// As the rank program takes it.
+std::string to_hex(const UniqueId& id);
+
 /// Its ranks as threads of this process, each of which connects by one id. Returns the worst of the bodies' codes, 3
 /// for an exception.
 int run_connected_threads(const Case& entry);
+
+/// Barriers and gathers of many sizes, whose bytes are right.
+int storm(World& world, int rounds);
 
 /// Barriers, gathers and heap accesses without end; returns 0 once an Error tells that `lost` was lost, 1 on another.
 int work_until_lost(World& world, int lost);

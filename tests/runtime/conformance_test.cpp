@@ -3,8 +3,6 @@
 
 #include <cstdlib>
 
-#include <fmt/format.h>
-
 #include "runtime/cases.hpp"
 #include "runtime/spawn.hpp"
 
@@ -15,12 +13,6 @@ struct Kind {
   std::string name;
   int (*run)(const Case& entry);
 };
-
-std::string to_hex(const UniqueId& id) {
-  std::string text;
-  for (const char c : id.bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return text;
-}
 
 const std::vector<Kind> kinds = {
     {"Processes", [](const Case& c) { return run_processes(c.ranks, c.options, c.body); }},

@@ -8,21 +8,34 @@
 //   lose-at-start RANK NS  the same from before the world is made; any Error naming the rank is right
 //   exit CODE...         rank r exits with the r-th code; a negative one raises that signal
 //   throw RANK           run_ranks with a body in which that rank throws what is no Error, while the others wait
+//   throw-late RANK      that rank leaves a world that others wait in by an exception; the others must hear why
+//   stop RANK NS         rank RANK is stopped after NS nanoseconds and killed seconds later; the others must notice
+//   storm HOSTS ROUNDS   barriers and gathers in a world that spans so many hosts
+//   work                 barriers and gathers until an Error
+//   refuse-call RANK     that rank refuses a call that the others take
+//   expect-one-host      what reaches peers' memory is refused in a world over hosts
 //   nccl-host GPU        prepares for NCCL on a GPU of that name
 //   join HEAP LIMIT      joins and leaves; join-late: after a while; join-full: with room for one more descriptor
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
+#include "imbrex/advanced/execute.hpp"
+#include "imbrex/device/memory.hpp"
 #include "imbrex/error.hpp"
+#include "imbrex/imbrex.hpp"
 #include "jobs/run_ranks.hpp"
 #include "runtime/bootstrap/nccl_hosts.hpp"
+#include "runtime/calls.hpp"
 #include "runtime/cases.hpp"
 
 using namespace imbrex;
@@ -36,6 +49,62 @@ UniqueId from_hex(const std::string& text) {
   for (std::size_t i = 0; i < id.bytes.size() && 2 * i + 1 < text.size(); ++i)
     id.bytes[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
   return id;
+}
+
+// The code of a child that is this process's rank from here on; nothing in that child. Once it is stopped it lives
+// three seconds more.
+std::optional<int> watch_stopped_rank(long nanoseconds) {
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    return std::nullopt;
+  }
+  usleep(static_cast<useconds_t>(nanoseconds / 1000));
+  kill(child, SIGSTOP);
+  usleep(3000000);
+  kill(child, SIGKILL);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? 0 : 1;
+}
+
+// Says what failed, as an error: 1.
+int expect(bool right, const std::string& what) {
+  if (!right) std::fprintf(stderr, "not as expected: %s\n", what.c_str());
+  return right ? 0 : 1;
+}
+
+template <typename Call>
+int expect_refused(const char* name, const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    const bool absent = text.find("this build of Imbrex has no CUDA parts") != text.npos;
+    return expect(error.code() == ErrorCode::invalid_input &&
+                      (absent || text.find("this world's are on 2 hosts: rank 0 is on a, rank 1 on b") != text.npos),
+                  name + (": " + text));
+  }
+  return expect(false, std::string(name) + " is not refused");
+}
+
+int expect_one_host() {
+  const auto world = World::from_environment();
+  int bad = 0;
+  OperatorOptions on_cpu;
+  on_cpu.device = Device::cpu;
+  bad += expect_refused("GEMM", [&] { GemmAllReduce(*world, {.m = 64, .n = 64, .k = 64}, on_cpu); });
+  bad += expect_refused("all-reduce", [&] { AllReduce(*world, 64, Type::fp32, {}, Device::cpu); });
+  bad += expect_refused("RMS norm", [&] { AllReduceRmsNorm(*world, 4, 64, Type::fp32, {}, Device::cpu); });
+  bad +=
+      expect_refused("exchange", [&] { Exchange(*world, ExchangeKind::all_gather, 64, Type::fp32, {}, Device::cpu); });
+  bad += expect_refused("embedding", [&] { EmbeddingAllToAll(*world, {}, on_cpu); });
+  bad += expect_refused("executor", [&] { make_cpu_executor(*world); });
+  bad += expect_refused("executor on GPUs", [&] { make_cuda_executor(*world); });
+  bad += expect_refused("memory", [&] { device::Memory(*world, {}); });
+  bad += expect_refused("spans", [&] { gather_spans(*world, {}); });
+  world->barrier();
+  return bad;
 }
 
 int run(int count, char** words) {
@@ -72,6 +141,61 @@ int run(int count, char** words) {
     if (world->rank() == number(words[2])) test::kill_self_after(std::atol(words[3]));
     return test::work_until_lost(*world, number(words[2]));
   }
+  if (mode == "stop") {
+    if (rank == number(words[2]))
+      if (const auto code = watch_stopped_rank(std::atol(words[3]))) return *code;
+    WorldOptions options;
+    options.wait_limit = 2;
+    const auto world = World::from_environment(options);
+    return test::work_until_lost(*world, number(words[2]));
+  }
+  if (mode == "throw-late") {
+    const auto world = World::from_environment();
+    world->barrier();
+    try {
+      if (rank == number(words[2])) throw std::runtime_error("the rank's own reason");
+      world->barrier();
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      return expect(text.starts_with("rank " + std::string(words[2]) + " (host ") &&
+                        text.ends_with(") failed: the rank's own reason"),
+                    text);
+    } catch (const std::exception& error) {
+      world->fail(error.what());
+      return 0;
+    }
+    return 1;
+  }
+  if (mode == "storm") {
+    const auto world = World::from_environment();
+    if (const int code = expect(world->hosts() == number(words[2]), "hosts")) return code;
+    return test::storm(*world, number(words[3]));
+  }
+  if (mode == "work") {
+    const auto world = World::from_environment();
+    while (true)
+      if (const int code = test::storm(*world, 100)) return code;
+  }
+  if (mode == "refuse-call") {
+    const auto world = World::from_environment();
+    runtime::Calls& calls = runtime::calls_of(*world);
+    const bool refuses = rank == number(words[2]);
+    for (int call = 0; call < 20; ++call) calls.refuse(std::string_view("all refuse it"));
+    world->barrier();
+    try {
+      if (refuses)
+        calls.refuse(std::string_view("it is Tuesday"));
+      else
+        calls.take();
+      while (true) world->barrier();
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      return expect(text.starts_with("rank " + std::string(words[2]) + " (host ") && text.ends_with("it is Tuesday") &&
+                        text.find("refused a call that rank") != text.npos,
+                    text);
+    }
+  }
+  if (mode == "expect-one-host") return expect_one_host();
   if (mode == "lose-at-start") {
     if (rank == number(words[2])) test::kill_self_after(std::atol(words[3]));
     try {

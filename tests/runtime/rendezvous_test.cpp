@@ -68,12 +68,12 @@ TEST(Rendezvous, MeetsByTheVariablesOfOtherLaunchers) {
 TEST(Rendezvous, TwoClaimOneRank) {
   const std::string id = random_id();
   expect_refusal({member(id, 0, 4), member(id, 1, 4), member(id, 2, 4), member(id, 2, 4)},
-                 {"two processes claim rank 2 (pids "});
+                 {"two processes claim rank 2 (pid "});
 }
 
 TEST(Rendezvous, TwoClaimRankZero) {
   const std::string id = random_id();
-  expect_refusal({member(id, 0, 3), member(id, 0, 3), member(id, 1, 3)}, {"two processes claim rank 0 (pids "});
+  expect_refusal({member(id, 0, 3), member(id, 0, 3), member(id, 1, 3)}, {"two processes claim rank 0 (pid "});
 }
 
 TEST(Rendezvous, SizesDiffer) {

@@ -6,6 +6,7 @@
 #include "execute/cpu/rank_run.hpp"
 #include "execute/terms.hpp"
 #include "plan/task_stream.hpp"
+#include "runtime/one_process.hpp"
 
 namespace imbrex {
 namespace {
@@ -62,6 +63,7 @@ class CpuExecutor final : public Executor {
 }  // namespace
 
 std::unique_ptr<Executor> make_cpu_executor(World& world, const CpuOptions& options) {
+  runtime::expect_one_host(world, "an executor");
   return std::make_unique<CpuExecutor>(world, options);
 }
 

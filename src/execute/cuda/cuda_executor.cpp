@@ -259,6 +259,7 @@ std::unique_ptr<cuda::PooledPlans> cuda::pool_plans(Executor& executor,
 }
 
 std::unique_ptr<Executor> make_cuda_executor(World& world, const CudaOptions& given) {
+  runtime::expect_one_host(world, "an executor on GPUs");
   CudaOptions options = given;
   options.ranks_per_gpu = runtime::ranks_per_gpu_of(world, given.ranks_per_gpu);
   runtime::agree(world, [&] {

@@ -41,13 +41,31 @@ Bootstrap place(const Environment& e, const std::string& launcher, Key rank_key,
   return {launcher, static_cast<int>(rank), static_cast<int>(size), {}, false};
 }
 
-void expect_one_host(const Environment& e, const Bootstrap& bootstrap, Key size_key, Key local_key) {
+/// Whether the ranks are on more hosts than this one.
+bool spans_hosts(const Environment& e, const Bootstrap& bootstrap, Key size_key, Key local_key) {
   const std::int64_t local = e.integer(local_key).value_or(bootstrap.size);
   IMBREX_EXPECTS(local <= bootstrap.size, "{}={} contradicts {}={}: no host has more ranks than the world",
                  base::name_of(local_key), local, base::name_of(size_key), bootstrap.size);
-  IMBREX_EXPECTS(local == bootstrap.size,
-                 "{}={}, but {}={}: the ranks are spread over several hosts, and a CPU world lives on one",
-                 base::name_of(local_key), local, base::name_of(size_key), bootstrap.size);
+  IMBREX_EXPECTS(local >= 1, "{}={}: a host has at least one rank", base::name_of(local_key), local);
+  return local < bootstrap.size;
+}
+
+std::string required_text(const Environment& e, Key key, const std::string& launcher) {
+  const auto value = e.text(key);
+  IMBREX_EXPECTS(value, "{} is not set: {} has spread the ranks over several hosts, and it says where rank 0 is",
+                 base::name_of(key), launcher);
+  return *value;
+}
+
+/// Behind the port at which torchrun's own store listens.
+Reach torch_reach(const Environment& e, const Bootstrap& bootstrap) {
+  const std::string host = required_text(e, Key::torch_master_addr, bootstrap.launcher);
+  required_text(e, Key::torch_master_port, bootstrap.launcher);
+  const std::int64_t port = *e.integer(Key::torch_master_port);
+  IMBREX_EXPECTS(port >= 1 && port < 65536 - ports_tried,
+                 "{}={}: it must be 1 to {}, since the {} ports behind it are tried",
+                 base::name_of(Key::torch_master_port), port, 65535 - ports_tried, ports_tried);
+  return {host, static_cast<std::uint16_t>(port + 1)};
 }
 
 /// Joins what identifies the launch; at least one of the first `needed` keys must be set if there are peers to find.
@@ -68,34 +86,73 @@ void identify(const Environment& e, Bootstrap& bootstrap, std::initializer_list<
                  names);
 }
 
+std::optional<Reach> reach_of(const Environment& e, const Bootstrap& bootstrap, bool spans) {
+  if (const auto address = e.text(Key::address))
+    return parse_reach(base::name_of(Key::address), *address, bootstrap.key);
+  if (!spans) return std::nullopt;
+  if (bootstrap.launcher == "torchrun") return torch_reach(e, bootstrap);
+  if (bootstrap.launcher == "Slurm") {
+    const Key list = e.has(Key::slurm_step_nodelist) ? Key::slurm_step_nodelist : Key::slurm_nodelist;
+    const std::string host = first_host(required_text(e, list, bootstrap.launcher));
+    return parse_reach(base::name_of(list), host, bootstrap.key);
+  }
+  IMBREX_EXPECTS(
+      false,
+      "{} is not set: {} has spread the ranks over several hosts and does not say where rank 0 is; it must be "
+      "the name or address of rank 0's host",
+      base::name_of(Key::address), bootstrap.launcher);
+}
+
 }  // namespace
 
 std::optional<Bootstrap> find_bootstrap(const Environment& e) {
   Bootstrap result;
+  bool spans = false;
   if (has_imbrex(e)) {
     result = place(e, "imbrex launch", Key::rank, Key::world_size);
     identify(e, result, {Key::rendezvous}, 1);
-    result.secret = true;
   } else if (has_torch(e)) {
     result = place(e, "torchrun", Key::torch_rank, Key::torch_world_size);
-    expect_one_host(e, result, Key::torch_world_size, Key::torch_local_world_size);
-    identify(e, result, {Key::torch_run_id, Key::torch_master_port, Key::torch_master_addr, Key::torch_restart_count},
-             2);
+    spans = spans_hosts(e, result, Key::torch_world_size, Key::torch_local_world_size);
+    identify(
+        e, result,
+        {Key::torch_run_id, Key::torch_master_port, Key::torch_master_addr, Key::torch_restart_count, Key::rendezvous},
+        2);
   } else if (has_ompi(e)) {
     result = place(e, "Open MPI", Key::ompi_rank, Key::ompi_size);
-    expect_one_host(e, result, Key::ompi_size, Key::ompi_local_size);
-    identify(e, result, {Key::ompi_jobid, Key::pmix_namespace}, 2);
+    spans = spans_hosts(e, result, Key::ompi_size, Key::ompi_local_size);
+    identify(e, result, {Key::ompi_jobid, Key::pmix_namespace, Key::rendezvous}, 2);
   } else if (has_slurm(e)) {
     result = place(e, "Slurm", Key::slurm_procid, Key::slurm_ntasks);
     const Key nodes_key = e.has(Key::slurm_step_nodes) ? Key::slurm_step_nodes : Key::slurm_nodes;
     const std::int64_t nodes = e.integer(nodes_key).value_or(1);
-    IMBREX_EXPECTS(nodes == 1, "{}={}: the ranks are spread over several hosts, and a CPU world lives on one",
-                   base::name_of(nodes_key), nodes);
-    identify(e, result, {Key::slurm_job_id, Key::slurm_step_id}, 1);
+    IMBREX_EXPECTS(nodes >= 1 && nodes <= result.size, "{}={} contradicts {}={}: a host has at least one rank",
+                   base::name_of(nodes_key), nodes, base::name_of(Key::slurm_ntasks), result.size);
+    spans = nodes > 1;
+    identify(e, result, {Key::slurm_job_id, Key::slurm_step_id, Key::rendezvous}, 1);
   } else {
     return std::nullopt;
   }
+  result.secret = e.has(Key::rendezvous);
+  if (result.size > 1) result.reach = reach_of(e, result, spans);
   return result;
+}
+
+std::string first_host(std::string_view list) {
+  std::string host;
+  while (!list.empty() && list.front() != ',') {
+    if (list.front() != '[') {
+      host += list.front();
+      list.remove_prefix(1);
+      continue;
+    }
+    const std::size_t end = list.find(']');
+    IMBREX_EXPECTS(end != list.npos, "list of hosts '{}' lacks a ']'", list);
+    const std::string_view numbers = list.substr(1, end - 1);
+    host += numbers.substr(0, numbers.find_first_of(",-"));
+    list.remove_prefix(end + 1);
+  }
+  return host;
 }
 
 std::string random_id() {

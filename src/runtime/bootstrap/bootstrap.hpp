@@ -3,8 +3,10 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/environment.hpp"
+#include "runtime/hosts/reach.hpp"
 
 namespace imbrex::runtime {
 
@@ -15,12 +17,16 @@ struct Bootstrap {
   int size = 1;
   std::string key;      ///< the same on all ranks of one launch, different for any other launch on this host
   bool secret = false;  ///< nobody else can guess the key: it is random, and came from parent to child
+  std::optional<Reach> reach = {};  ///< where rank 0 is reached over a network; not set: all ranks are on this host
 };
 
 /// From the variables of the innermost launcher (imbrex launch, torchrun, Open MPI, Slurm; the first that set any of
 /// its variables). Throws Error(invalid_input) naming the variable if they are incomplete or contradict each other, or
-/// if the launch spans hosts.
+/// if the launch spans hosts and nothing says where rank 0 is.
 std::optional<Bootstrap> find_bootstrap(const base::Environment& environment);
+
+/// The first host of a list as Slurm writes it: "node07" of "node[07-12,15],other".
+std::string first_host(std::string_view list);
 
 /// 32 random hexadecimal digits.
 std::string random_id();

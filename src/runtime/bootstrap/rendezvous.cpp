@@ -5,7 +5,9 @@
 
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/check.hpp"
@@ -13,18 +15,22 @@
 #include "runtime/bootstrap/socket.hpp"
 #include "runtime/greeting.hpp"
 #include "runtime/host_world.hpp"
+#include "runtime/hosts/meeting.hpp"
 
 namespace imbrex::runtime {
 namespace {
 
-/// What the ranks of one world agree on before they know each other.
+/// What the ranks of one host agree on before they know each other. The first of them receives the others.
 struct Meeting {
   const std::string& key;
   bool secret;
-  std::string name;  // of rank 0's socket
-  int size;
+  std::string name;        // of the first one's socket
+  std::vector<int> ranks;  // in ascending order; the world may have more on other hosts
+  int size;                // of the world
   const WorldOptions& options;
   Secret proofs{key};
+
+  int first() const { return ranks.front(); }
 };
 
 /// What comes of a meeting.
@@ -72,7 +78,7 @@ void throw_if_launcher_reports(const Meeting& meeting) {
     refuse(fmt::format("{} before the world was complete", std::string_view(text, bytes)));
 }
 
-/// Rank 0's side: receives the others, checks that they fit together, hands out the memory files.
+/// The first rank's side: receives the others, checks that they fit together, hands out the memory files.
 class Host {
  public:
   Host(FileDescriptor listener, const Meeting& meeting)
@@ -84,7 +90,7 @@ class Host {
 
   Met gather() {
     try {
-      while (joined_ < size_ - 1) {
+      while (joined_ < std::ssize(meeting_.ranks) - 1) {
         if (milliseconds_until(deadline_) == 0) refuse(missing());
         receive();
       }
@@ -95,9 +101,9 @@ class Host {
     listener_.close();  // before anyone can ask for the next world
     Met met{Segment::create(size_, options_), {}};
     ControlBlock& block = met.segment->block();
-    Control control(block, 0);
-    control.set_pid(0, getpid());
-    for (int rank = 1; rank < size_; ++rank) {
+    Control control(block, meeting_.first());
+    control.set_pid(meeting_.first(), getpid());
+    for (const int rank : later_ranks()) {
       const Guest& guest = peers_[static_cast<std::size_t>(rank)];
       control.set_pid(rank, guest.hello.pid);
       // In another pid namespace the rank's own number means nothing to its peers.
@@ -122,17 +128,20 @@ class Host {
     Hello hello;
   };
 
+  std::span<const int> later_ranks() const { return std::span(meeting_.ranks).subspan(1); }
+
   /// Waits for the next thing to happen, not past the deadline.
   void receive() {
     std::vector<pollfd> polls{{listener_.get(), POLLIN, 0}};
     for (const FileDescriptor& socket : strangers_) polls.push_back({socket.get(), POLLIN, 0});
     for (const Guest& guest : peers_) polls.push_back({guest.socket.get(), POLLIN, 0});
     const int ready = poll(polls.data(), polls.size(), std::min(look_interval, milliseconds_until(deadline_)));
-    if (ready < 0 && errno != EINTR) refuse(fmt::format("rank 0 cannot wait for the others: {}", std::strerror(errno)));
+    if (ready < 0 && errno != EINTR)
+      refuse(fmt::format("rank {} cannot wait for the others: {}", meeting_.first(), std::strerror(errno)));
     if (ready == 0) throw_if_launcher_reports(meeting_);
     if (ready <= 0) return;
 
-    for (int rank = 1; rank < size_; ++rank)
+    for (const int rank : later_ranks())
       if (polls[1 + strangers_.size() + static_cast<std::size_t>(rank)].revents)
         refuse(fmt::format("rank {} (pid {}) ended before the world was complete", rank,
                            peers_[static_cast<std::size_t>(rank)].hello.pid));
@@ -161,8 +170,8 @@ class Host {
   void turn_away(const FileDescriptor& socket, const Peer& peer, Owner owner) {
     turned_away_ = describe(peer);
     if (owner == Owner::unknown)
-      tell(socket, fmt::format("rank 0 (pid {}) cannot tell whose process pid {} is: {}", getpid(), peer.pid,
-                               unknown_users(peer)));
+      tell(socket, fmt::format("rank {} (pid {}) cannot tell whose process pid {} is: {}", meeting_.first(), getpid(),
+                               peer.pid, unknown_users(peer)));
   }
 
   void admit(FileDescriptor socket) {
@@ -174,12 +183,10 @@ class Host {
     const bool proven = whole && hello.proof == of_guest(meeting_.proofs, meeting_.name, hello);
     // Who may be anybody has no say before it has shown that it belongs to the launch.
     if (!proven && owner_of(peer) != Owner::self) return turn_away(socket, peer, Owner::unknown);
-    const Guest* claimed =
-        whole && hello.rank > 0 && hello.rank < size_ ? &peers_[static_cast<std::size_t>(hello.rank)] : nullptr;
     std::string reason;
     if (hello.version != protocol_version) {
-      reason = fmt::format("a process (pid {}) speaks version {} of the rendezvous protocol, rank 0 version {}",
-                           peer.pid, hello.version, protocol_version);
+      reason = fmt::format("a process (pid {}) speaks version {} of the rendezvous protocol, rank {} version {}",
+                           peer.pid, hello.version, meeting_.first(), protocol_version);
     } else if (!whole) {
       reason =
           fmt::format("a process (pid {}) says {} bytes as its greeting; version {} of the rendezvous protocol has {}",
@@ -187,17 +194,10 @@ class Host {
     } else if (!proven) {
       reason = fmt::format("a process (pid {}) says that it is rank {}, but does not know the launch's key", peer.pid,
                            hello.rank);
-    } else if (hello.size != size_) {
-      reason = fmt::format("rank {} (pid {}) says that the world has {} ranks, rank 0 says {}", hello.rank, hello.pid,
-                           hello.size, size_);
-    } else if (hello.heap_bytes != options_.heap_bytes) {
-      reason = fmt::format("rank {} (pid {}) asks for a symmetric heap of {} bytes, rank 0 for {}", hello.rank,
-                           hello.pid, hello.heap_bytes, options_.heap_bytes);
-    } else if (hello.rank == 0 || (claimed && claimed->socket)) {
-      reason = fmt::format("two processes claim rank {} (pids {} and {})", hello.rank,
-                           claimed ? claimed->hello.pid : getpid(), hello.pid);
-    } else if (!claimed) {
-      reason = fmt::format("a process (pid {}) claims rank {} of {}", hello.pid, hello.rank, size_);
+    } else {
+      const Claim first{meeting_.first(), size_, options_.heap_bytes, {}};
+      reason = misfit({hello.rank, hello.size, hello.heap_bytes, fmt::format("pid {}", hello.pid)}, first,
+                      claimant(hello.rank));
     }
     if (!reason.empty()) {
       strangers_.push_back(std::move(socket));  // to be told, too
@@ -207,12 +207,19 @@ class Host {
     ++joined_;
   }
 
+  /// Who has claimed the rank; empty where nobody has.
+  std::string claimant(int rank) const {
+    if (rank == meeting_.first()) return fmt::format("pid {}", getpid());
+    const bool known = rank >= 0 && rank < size_ && peers_[static_cast<std::size_t>(rank)].socket;
+    return known ? fmt::format("pid {}", peers_[static_cast<std::size_t>(rank)].hello.pid) : std::string();
+  }
+
   std::string missing() const {
     std::vector<int> ranks;
-    for (int rank = 1; rank < size_; ++rank)
+    for (const int rank : later_ranks())
       if (!peers_[static_cast<std::size_t>(rank)].socket) ranks.push_back(rank);
-    return fmt::format("{} of {} did not arrive within {:.3g} s of rank 0{}", list_ranks(ranks), size_,
-                       options_.wait_limit,
+    return fmt::format("{} of {} did not arrive within {:.3g} s of rank {}{}", list_ranks(ranks), size_,
+                       options_.wait_limit, meeting_.first(),
                        turned_away_.empty() ? "" : fmt::format("; a process of {} was turned away", turned_away_));
   }
 
@@ -252,26 +259,26 @@ class Host {
   int size_;
   const WorldOptions& options_;
   Deadline deadline_ = deadline_in(options_.wait_limit);
-  std::vector<Guest> peers_;               // by rank; entry 0 stays empty
+  std::vector<Guest> peers_;               // by rank; the first one's stays empty
   std::vector<FileDescriptor> strangers_;  // connected, have not said who they are
   std::string turned_away_;                // the last one, for the diagnosis
   int joined_ = 0;
 };
 
-/// Whether somebody else has the name of rank 0's socket, without being there as rank 0 is.
+/// Whether somebody else has the name of the first rank's socket, without being there as that rank is.
 class Squatter {
  public:
   explicit Squatter(const Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
 
-  /// Nobody answers at the name. Throws once somebody has had it for a second: rank 0 listens at once.
+  /// Nobody answers at the name. Throws once somebody has had it for a second: the first rank listens at once.
   void throw_if_held() {
     const std::string holder = holder_of(meeting_.name);
     if (holder.empty()) since_.reset();
     if (holder.empty() || (!since_ && (since_ = deadline_in(1))) || milliseconds_until(*since_) > 0) return;
     refuse(
-        fmt::format("somebody else, {}, holds the address '@{}', at which rank 0 receives the others, and does not "
+        fmt::format("somebody else, {}, holds the address '@{}', at which rank {} receives the others, and does not "
                     "answer there (rank {} of {})",
-                    holder, meeting_.name, rank_, meeting_.size));
+                    holder, meeting_.name, meeting_.first(), rank_, meeting_.size));
   }
 
  private:
@@ -280,14 +287,14 @@ class Squatter {
   std::optional<Deadline> since_;
 };
 
-/// Waits for rank 0, whose socket it returns. A rank 0 also tries to be the one itself: then it gets no socket, but
-/// `listener`.
+/// Waits for the first rank, whose socket it returns. That one itself gets no socket, but `listener`; where another has
+/// been quicker, it gets that one's socket.
 FileDescriptor find_host(const Meeting& meeting, int rank, FileDescriptor& listener) {
   const Deadline deadline = deadline_in(meeting.options.wait_limit);
   Deadline next_look = deadline_in(1e-3 * look_interval);
   Squatter squatter(meeting, rank);
   for (Backoff backoff;; backoff.pause()) {
-    if (rank == 0 && (listener = listen_at(meeting.name))) return {};
+    if (rank == meeting.first() && (listener = listen_at(meeting.name))) return {};
     if (FileDescriptor socket = try_connect(meeting.name)) return socket;
     if (milliseconds_until(next_look) == 0) {
       throw_if_launcher_reports(meeting);
@@ -296,24 +303,24 @@ FileDescriptor find_host(const Meeting& meeting, int rank, FileDescriptor& liste
     }
     if (milliseconds_until(deadline) > 0) continue;
     const std::string holder = holder_of(meeting.name);
-    refuse(fmt::format("rank 0 did not arrive within {:.3g} s of rank {} of {}, {}", meeting.options.wait_limit, rank,
-                       meeting.size,
+    refuse(fmt::format("rank {} did not arrive within {:.3g} s of rank {} of {}, {}", meeting.first(),
+                       meeting.options.wait_limit, rank, meeting.size,
                        holder.empty() ? "or is not on this host (or in another network namespace)"
                                       : fmt::format("and {} holds its address '@{}'", holder, meeting.name)));
   }
 }
 
-/// Throws where rank 0's address is somebody else's.
+/// Throws where the first rank's address is somebody else's.
 void expect_own_host(const Meeting& meeting, int rank, const Peer& host) {
   const Owner owner = owner_of(host);
   if (owner == Owner::other)
     refuse(
-        fmt::format("somebody else, {}, holds the address '@{}', at which rank 0 of user {} receives the others (rank "
+        fmt::format("somebody else, {}, holds the address '@{}', at which rank {} of user {} receives the others (rank "
                     "{} of {})",
-                    describe(host), meeting.name, geteuid(), rank, meeting.size));
+                    describe(host), meeting.name, meeting.first(), geteuid(), rank, meeting.size));
   if (!may_belong(meeting, owner))
-    refuse(fmt::format("rank {} (pid {}) cannot tell whose process listens at the address of rank 0, pid {}: {}", rank,
-                       getpid(), host.pid, unknown_users(host)));
+    refuse(fmt::format("rank {} (pid {}) cannot tell whose process listens at the address of rank {}, pid {}: {}", rank,
+                       getpid(), meeting.first(), host.pid, unknown_users(host)));
 }
 
 /// The other ranks' side.
@@ -331,32 +338,35 @@ Met join(const Meeting& meeting, int rank, FileDescriptor socket) {
   hello.proof = of_guest(meeting.proofs, meeting.name, hello);
   send_message(socket, &hello, sizeof hello);  // where it fails, what rank 0 has said before may be there
 
-  // Rank 0 decides within its own limit, which may have begun later.
+  // The first rank decides within its own limit, which may have begun later.
   const Deadline patience = deadline_in(options.wait_limit + 2);
   pollfd entry{socket.get(), POLLIN, 0};
   int ready = 0;
   while ((ready = poll(&entry, 1, milliseconds_until(patience))) < 0 && errno == EINTR) {
   }
   if (ready == 0)
-    refuse(fmt::format("rank 0 did not answer rank {} within {:.3g} s; {} listens at its address", rank,
-                       options.wait_limit + 2, describe(host)));
+    refuse(fmt::format("rank {} did not answer rank {} within {:.3g} s; {} listens at its address", meeting.first(),
+                       rank, options.wait_limit + 2, describe(host)));
   Verdict verdict;
   std::vector<FileDescriptor> files;
   const std::size_t bytes = receive_message(socket, &verdict, sizeof verdict, &files);
-  if (bytes == 0) refuse("rank 0 ended before the world was complete");
+  if (bytes == 0) refuse(fmt::format("rank {} ended before the world was complete", meeting.first()));
   if (bytes < offsetof(Verdict, accepted) || verdict.magic != rendezvous_magic)
-    refuse(
-        fmt::format("{} listens at the address of rank 0 and does not speak the rendezvous protocol", describe(host)));
+    refuse(fmt::format("{} listens at the address of rank {} and does not speak the rendezvous protocol",
+                       describe(host), meeting.first()));
   if (verdict.version != protocol_version)
-    refuse(fmt::format("rank 0 speaks version {} of the rendezvous protocol, rank {} version {}", verdict.version, rank,
-                       protocol_version));
+    refuse(fmt::format("rank {} speaks version {} of the rendezvous protocol, rank {} version {}", meeting.first(),
+                       verdict.version, rank, protocol_version));
   if (bytes != sizeof verdict)
-    refuse(fmt::format("rank 0 (pid {}) answers with {} bytes; version {} of the rendezvous protocol has {}", host.pid,
-                       bytes, protocol_version, sizeof verdict));
+    refuse(fmt::format("rank {} (pid {}) answers with {} bytes; version {} of the rendezvous protocol has {}",
+                       meeting.first(), host.pid, bytes, protocol_version, sizeof verdict));
   if (!verdict.accepted) refuse(std::string(verdict.message, strnlen(verdict.message, sizeof verdict.message)));
   if (verdict.proof != of_host(meeting.proofs, meeting.name, hello))
-    refuse(fmt::format("{} listens at the address of rank 0, but does not know the launch's key", describe(host)));
-  if (files.size() != 2) refuse("rank 0's memory files did not arrive: is this process out of file descriptors?");
+    refuse(fmt::format("{} listens at the address of rank {}, but does not know the launch's key", describe(host),
+                       meeting.first()));
+  if (files.size() != 2)
+    refuse(fmt::format("rank {}'s memory files did not arrive: is this process out of file descriptors?",
+                       meeting.first()));
   Met met{Segment::attach(std::move(files[0]), std::move(files[1]), meeting.size, options), {}};
   met.lines.push_back(std::move(socket));
   return met;
@@ -374,23 +384,66 @@ std::string socket_name(const std::string& key, unsigned sequence) {
 }
 std::string obituary_name(const std::string& key) { return name_with(key, "obituary"); }
 
-std::unique_ptr<World> meet(const std::string& key, bool secret, int rank, int size, const WorldOptions& options) {
-  validate(size, options);
-  IMBREX_EXPECTS(rank >= 0 && rank < size, "rank {} of {}: ranks are 0 to {}", rank, size, size - 1);
-  if (size == 1) return std::make_unique<HostWorld>(Segment::create(1, options), 0, options, Kind::processes);
+namespace {
 
-  const Meeting meeting{key, secret, socket_name(key, next_sequence(key, rank)), size, options};
+/// The ranks of this host meet.
+Met meet_here(const Meeting& meeting, int rank) {
+  if (meeting.ranks.size() == 1) {
+    Met met{Segment::create(meeting.size, meeting.options), {}};
+    return met;
+  }
   FileDescriptor listener;
   FileDescriptor socket = find_host(meeting, rank, listener);
-  // A rank 0 that finds the name taken joins as a guest, so that the other one can tell everybody of the clash.
-  Met met = listener ? Host(std::move(listener), meeting).gather() : join(meeting, rank, std::move(socket));
-  auto world =
-      std::make_unique<HostWorld>(std::move(met.segment), rank, options, Kind::processes, std::move(met.lines));
+  // A first rank that finds the name taken joins as a guest, so that the other one can tell everybody of the clash.
+  return listener ? Host(std::move(listener), meeting).gather() : join(meeting, rank, std::move(socket));
+}
+
+std::unique_ptr<World> complete(Met met, int rank, const WorldOptions& options, std::unique_ptr<Links> links) {
+  auto world = std::make_unique<HostWorld>(std::move(met.segment), rank, options, Kind::processes, std::move(met.lines),
+                                           std::move(links));
   // Once: every rank watches its peers. Twice: every rank was alive after that, so nobody watches a process that got
   // the number of a rank that died on the way.
   world->barrier();
   world->barrier();
   return world;
+}
+
+/// Over a network first, then each host's ranks among themselves.
+std::unique_ptr<World> meet_by_network(const Appointment& launch, unsigned sequence, int rank, int size,
+                                       const WorldOptions& options) {
+  HostsMeeting hosts(launch.key, sequence, *launch.reach, rank, size, options);
+  const Roster& roster = hosts.register_ranks();
+  const int own = roster.ranks[static_cast<std::size_t>(rank)].host;
+  const Meeting meeting{
+      launch.key,
+      launch.secret,
+      name_with(launch.key, fmt::format("world/{}/{}/{}/{}", sequence, roster.nonce[0], roster.nonce[1], own)),
+      roster.ranks_of(own),
+      size,
+      options};
+  const bool several = roster.hosts() > 1;
+  try {
+    Met met = meet_here(meeting, rank);
+    auto links = several ? std::make_unique<Links>(hosts.join_hosts(), rank, options.wait_limit) : nullptr;
+    return complete(std::move(met), rank, options, std::move(links));
+  } catch (const Error& error) {
+    hosts.give_up(error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<World> meet(const Appointment& launch, int rank, int size, const WorldOptions& options) {
+  validate(size, options);
+  IMBREX_EXPECTS(rank >= 0 && rank < size, "rank {} of {}: ranks are 0 to {}", rank, size, size - 1);
+  if (size == 1) return std::make_unique<HostWorld>(Segment::create(1, options), 0, options, Kind::processes);
+  const unsigned sequence = next_sequence(launch.key, rank);
+  if (launch.reach) return meet_by_network(launch, sequence, rank, size, options);
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const Meeting meeting{launch.key, launch.secret, socket_name(launch.key, sequence), std::move(ranks), size, options};
+  return complete(meet_here(meeting, rank), rank, options, nullptr);
 }
 
 }  // namespace imbrex::runtime
@@ -399,27 +452,40 @@ namespace imbrex {
 
 namespace {
 constexpr std::string_view unique_id_prefix = "imbrex-1:";
-}
+constexpr std::size_t most_id_address = 80;
+}  // namespace
 
 std::unique_ptr<World> World::from_environment(const WorldOptions& options) {
   const auto found = runtime::find_bootstrap(base::environment()).value_or(runtime::Bootstrap{});
-  return runtime::meet(found.key, found.secret, found.rank, found.size, options);
+  return runtime::meet({found.key, found.secret, found.reach}, found.rank, found.size, options);
 }
 
 bool World::launched() { return runtime::find_bootstrap(base::environment()).has_value(); }
 
-UniqueId World::make_unique_id() {
+UniqueId World::make_unique_id(const std::string& address) {
+  std::string text = std::string(unique_id_prefix) + runtime::random_id();
+  const auto set = base::environment().text(base::Key::address);
+  if (const std::string reached = address.empty() ? set.value_or("") : address; !reached.empty()) {
+    IMBREX_EXPECTS(reached.size() <= most_id_address, "address '{}': it must have at most {} bytes", reached,
+                   most_id_address);
+    static_cast<void>(runtime::parse_reach("address", reached, text));
+    text += '@' + reached;
+  }
   UniqueId id;
-  const std::string text = std::string(unique_id_prefix) + runtime::random_id();
   text.copy(id.bytes.data(), id.bytes.size() - 1);
   return id;
 }
 
 std::unique_ptr<World> World::connect(const UniqueId& id, int rank, int size, const WorldOptions& options) {
   const std::string text(id.bytes.data(), strnlen(id.bytes.data(), id.bytes.size()));
-  IMBREX_EXPECTS(text.starts_with(unique_id_prefix) && text.size() == unique_id_prefix.size() + 32,
-                 "the unique id was not made by World::make_unique_id");
-  return runtime::meet(text, true, rank, size, options);
+  constexpr std::size_t digits = unique_id_prefix.size() + 32;
+  IMBREX_EXPECTS(
+      text.starts_with(unique_id_prefix) && text.size() >= digits && (text.size() == digits || text[digits] == '@'),
+      "the unique id was not made by World::make_unique_id");
+  runtime::Appointment launch{text, true, {}};
+  if (text.size() > digits)
+    launch.reach = runtime::parse_reach("the unique id's address", text.substr(digits + 1), text.substr(0, digits));
+  return runtime::meet(launch, rank, size, options);
 }
 
 }  // namespace imbrex

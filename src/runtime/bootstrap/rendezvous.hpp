@@ -1,17 +1,25 @@
-// Independent processes of one host become a world.
+// Independent processes become a world.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "imbrex/world.hpp"
+#include "runtime/hosts/reach.hpp"
 
 namespace imbrex::runtime {
 
-/// Meets the other ranks that call with the same `key`. The n-th call of every process with one key meets the others'
-/// n-th calls, so worlds can follow each other. `secret`: nobody but the ranks can know the key. Throws as
-/// World::from_environment does.
-std::unique_ptr<World> meet(const std::string& key, bool secret, int rank, int size, const WorldOptions& options);
+/// What the ranks of one launch have in common.
+struct Appointment {
+  std::string key;
+  bool secret = false;         ///< nobody but the ranks can know the key
+  std::optional<Reach> reach;  ///< where rank 0 is reached over a network; not set: all ranks are on this host
+};
+
+/// Meets the other ranks that call with the same key. The n-th call of every process with one key meets the others'
+/// n-th calls, so worlds can follow each other. Throws as World::from_environment does.
+std::unique_ptr<World> meet(const Appointment& launch, int rank, int size, const WorldOptions& options);
 
 /// What `imbrex launch` uses as key.
 std::string launch_key(const std::string& id);

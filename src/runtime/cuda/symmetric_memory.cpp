@@ -10,6 +10,7 @@
 #include "runtime/cuda/fault_pool.hpp"
 #include "runtime/cuda/fault_text.hpp"
 #include "runtime/failure.hpp"
+#include "runtime/one_process.hpp"
 
 namespace imbrex::device {
 namespace {
@@ -78,6 +79,7 @@ struct Memory::Parts {
 };
 
 Memory::Memory(World& world, const MemoryOptions& options) {
+  runtime::expect_one_host(world, "memory of GPUs that ranks share");
   validated(options);
   parts_ = std::make_unique<Parts>(world, options);
 }

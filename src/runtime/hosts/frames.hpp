@@ -1,0 +1,155 @@
+// What goes over a TCP connection between ranks. docs/runtime.md describes every frame.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "runtime/bootstrap/secret.hpp"
+#include "runtime/control.hpp"
+#include "runtime/memory.hpp"
+
+namespace imbrex::runtime {
+
+static_assert(std::endian::native == std::endian::little, "frames are written as they lie in memory");
+
+inline constexpr std::uint32_t frame_magic = 0x78726269;  // "ibrx"
+
+enum class FrameKind : std::uint16_t {
+  banner = 1,   // Banner: who listens
+  hello = 2,    // RankHello: who connects, and that it knows the secret
+  receipt = 3,  // Receipt: that who listens knows it too, and has taken the rank
+  refusal = 4,  // text: why there is no world
+  roster = 5,   // RosterHead, then a RosterEntry for every rank
+  alive = 6,    // nothing: the rank is there
+  enter = 7,    // Entry, then what it gathers: the rank enters a barrier
+  state = 8,    // std::uint32_t: the RankState with which the rank leaves
+  failure = 9,  // text: what the rank's host has recorded
+  refused = 10  // RefusedCall, then text: the rank refuses a collective call, and why
+};
+
+struct FrameHead {
+  std::uint32_t magic = frame_magic;
+  std::uint16_t version = protocol_version;
+  std::uint16_t kind = 0;
+  std::uint32_t bytes = 0;  // that follow
+};
+
+struct Banner {
+  Proof world{};      // its name, which tells nothing of the key
+  Proof challenge{};  // random
+};
+
+inline constexpr std::size_t address_bytes = 64, host_name_bytes = 64;
+
+struct RankHello {
+  Proof proof{};      // of_hello
+  Proof challenge{};  // random
+  std::int32_t rank = 0;
+  std::int32_t size = 0;
+  std::int32_t pid = 0;
+  std::uint32_t port = 0;  // at which it receives the ranks after it
+  std::uint64_t heap_bytes = 0;
+  double wait_limit = 0;                 // seconds
+  Proof host{};                          // the same for ranks that can share memory
+  char host_name[host_name_bytes] = {};  // ends with a zero byte
+};
+
+struct Receipt {
+  Proof proof{};  // of_receipt
+};
+
+struct RosterHead {
+  Proof nonce{};
+};
+
+struct RosterEntry {
+  std::int32_t host = 0;
+  std::int32_t pid = 0;
+  std::uint32_t port = 0;
+  float wait_limit = 0;
+  char address[address_bytes] = {};  // in digits; empty: on rank 0's host
+  char host_name[host_name_bytes] = {};
+};
+
+struct Entry {
+  std::uint64_t number = 0;
+  std::uint32_t gathered = 0;  // bytes that follow, or no_gather
+  std::uint32_t unused = 0;
+};
+
+struct RefusedCall {
+  std::uint64_t number = 0;
+  std::uint64_t calls = 0;  // the rank's record
+};
+
+static_assert(sizeof(FrameHead) == 12 && sizeof(Banner) == 32 && sizeof(RankHello) == 144 && sizeof(Receipt) == 16 &&
+              sizeof(RosterHead) == 16 && sizeof(RosterEntry) == 144 && sizeof(Entry) == 16 &&
+              sizeof(RefusedCall) == 16);
+
+inline constexpr std::size_t most_frame_bytes = sizeof(RosterHead) + max_world_size * sizeof(RosterEntry);
+static_assert(most_frame_bytes >= sizeof(Entry) + max_gather_bytes);
+
+struct Frame {
+  FrameKind kind{};
+  std::string payload;
+
+  /// The payload as a T, where it has its size.
+  template <typename T>
+  std::optional<T> as() const {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T value;
+    if (payload.size() != sizeof value) return std::nullopt;
+    std::memcpy(&value, payload.data(), sizeof value);
+    return value;
+  }
+};
+
+template <typename T>
+std::string_view bytes_of(const T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+/// One connection. Nothing of it waits.
+class Connection {
+ public:
+  Connection() = default;
+  explicit Connection(FileDescriptor socket) : socket_(std::move(socket)) {}
+
+  const FileDescriptor& socket() const { return socket_; }
+  explicit operator bool() const { return static_cast<bool>(socket_); }
+
+  /// Reads what has come, a part of it at a time. False once nothing more will come: the other end has closed, the
+  /// network gave up, or what came is no frame, and then `fault` says which.
+  bool receive();
+  const std::string& fault() const { return fault_; }
+  /// Whether the other end closed it, or its system did.
+  bool was_closed() const { return closed_; }
+  /// The next frame that is whole. Nothing where there is none, or where what came is no frame.
+  std::optional<Frame> next();
+  /// Version of the other end's protocol, once a frame's head has come and it is another one.
+  std::optional<int> other_version() const { return other_version_; }
+
+  /// Sends as much as the system takes, and keeps the rest for `flush`.
+  void send(FrameKind kind, std::string_view payload, std::string_view more = {});
+  void flush() noexcept;
+  bool has_unsent() const { return !unsent_.empty(); }
+  /// Nothing more is sent: tells the other end, once it has the rest, and forgets what comes from there. True once the
+  /// other end's system has everything, or its process has left as well.
+  bool finish() noexcept;
+
+ private:
+  FileDescriptor socket_;
+  std::string received_, unsent_, fault_;
+  std::optional<int> other_version_;
+  bool closed_ = false;
+  bool ended_ = false;  // nothing can be sent any more
+  bool shut_ = false;
+};
+
+}  // namespace imbrex::runtime

@@ -1,0 +1,405 @@
+#include "runtime/hosts/meeting.hpp"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "base/check.hpp"
+#include "base/environment.hpp"
+#include "base/hash.hpp"
+#include "runtime/greeting.hpp"
+
+namespace imbrex::runtime {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::runtime_failure, message); }
+
+// Ranks share memory where one kernel runs them and they see each other's sockets. IMBREX_HOST tells more apart, and
+// joins nothing.
+std::string own_host_identity() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::error_code none;
+  const std::string network = std::filesystem::read_symlink("/proc/self/ns/net", none).string();
+  return fmt::format("{}\n{}\n{}", boot.empty() ? own_host_name() : boot, network,
+                     base::environment().text(base::Key::host).value_or(""));
+}
+
+std::string who(int pid, const std::string& host) { return fmt::format("pid {} on host {}", pid, host); }
+
+}  // namespace
+
+std::string own_host_name() {
+  if (const auto name = base::environment().text(base::Key::host)) return *name;
+  char name[HOST_NAME_MAX + 1] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "?";
+}
+
+Reach parse_reach(std::string_view variable, const std::string& text, const std::string& key) {
+  const HostPort parsed = parse_host_port(variable, text);
+  if (parsed.port != 0) {
+    IMBREX_EXPECTS(parsed.port <= 65536 - ports_tried,
+                   "{}='{}': the port must be at most {}, since ports up to {} more "
+                   "are tried",
+                   variable, text, 65536 - ports_tried, ports_tried - 1);
+    return {parsed.host, parsed.port};
+  }
+  // Below what Linux gives to connections.
+  const std::uint64_t hash = base::hash_of(std::as_bytes(std::span(key)));
+  return {parsed.host, static_cast<std::uint16_t>(20000 + hash % 10000)};
+}
+
+int Roster::hosts() const {
+  int most = 0;
+  for (const RosterEntry& entry : ranks) most = std::max(most, entry.host + 1);
+  return most;
+}
+
+std::vector<int> Roster::ranks_of(int host) const {
+  std::vector<int> result;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    if (ranks[rank].host == host) result.push_back(static_cast<int>(rank));
+  return result;
+}
+
+/// Rank 0's side: receives the others, checks that they fit together, tells everybody who is where.
+class HostsMeeting::Registrar {
+ public:
+  explicit Registrar(HostsMeeting& meeting)
+      : meeting_(meeting),
+        gate_(std::move(meeting.listener_), meeting.secret_, meeting.world_),
+        guests_(static_cast<std::size_t>(meeting.size_)) {
+    guests_[0].hello = meeting.own_hello();
+    guests_[0].hello.rank = 0;
+  }
+
+  void gather() {
+    try {
+      while (joined_ < meeting_.size_) {
+        if (milliseconds_until(deadline_) == 0) refuse(missing());
+        wait(100);
+        expect_all_there();
+        for (Guest& guest : gate_.admit()) take(std::move(guest));
+      }
+    } catch (const Error& error) {
+      tell_all(error.what());
+      throw;
+    }
+    gate_.close();
+    send_roster();
+  }
+
+ private:
+  void wait(int milliseconds) {
+    std::vector<pollfd> polls;
+    gate_.add_to(polls);
+    for (const Guest& guest : guests_) polls.push_back({guest.connection.socket().get(), POLLIN, 0});
+    if (poll(polls.data(), polls.size(), std::min(milliseconds, milliseconds_until(deadline_))) < 0 && errno != EINTR)
+      refuse(fmt::format("rank 0 cannot wait for the others: {}", std::strerror(errno)));
+  }
+
+  static std::string who(const RankHello& hello) { return runtime::who(hello.pid, text_in(hello.host_name)); }
+  static Claim claim_of(const RankHello& hello) { return {hello.rank, hello.size, hello.heap_bytes, who(hello)}; }
+
+  // A rank that waits for the roster says nothing.
+  void expect_all_there() {
+    for (int rank = 1; rank < meeting_.size_; ++rank)
+      if (Guest& guest = guests_[static_cast<std::size_t>(rank)]; guest.connection && !guest.connection.receive())
+        refuse(fmt::format("rank {} ({}) ended before the world was complete", rank, who(guest.hello)));
+  }
+
+  void take(Guest guest) {
+    gate_.welcome(guest);
+    const int rank = guest.hello.rank;
+    const Guest* claimed = rank >= 0 && rank < meeting_.size_ ? &guests_[static_cast<std::size_t>(rank)] : nullptr;
+    const bool earlier = claimed && (rank == 0 || claimed->connection);
+    const std::string reason =
+        misfit(claim_of(guest.hello), claim_of(guests_[0].hello), earlier ? who(claimed->hello) : std::string());
+    if (!reason.empty()) {
+      refused_.push_back(std::move(guest));  // to be told, too
+      refuse(reason);
+    }
+    guests_[static_cast<std::size_t>(rank)] = std::move(guest);
+    ++joined_;
+  }
+
+  std::string missing() const {
+    std::vector<int> ranks;
+    for (int rank = 1; rank < meeting_.size_; ++rank)
+      if (!guests_[static_cast<std::size_t>(rank)].connection) ranks.push_back(rank);
+    const std::string& away = gate_.turned_away();
+    return fmt::format("{} of {} did not arrive within {:.3g} s of rank 0 on host {}{}", list_ranks(ranks),
+                       meeting_.size_, meeting_.options_.wait_limit, own_host_name(), away.empty() ? "" : "; " + away);
+  }
+
+  static void tell(Guest& guest, const std::string& reason) {
+    guest.connection.send(FrameKind::refusal, std::string_view(reason).substr(0, max_refusal));
+    shutdown(guest.connection.socket().get(), SHUT_WR);
+  }
+
+  /// Tells why there is no world: those who came, and for a moment those who still come in time.
+  void tell_all(const std::string& reason) noexcept {
+    try {
+      for (Guest& guest : guests_)
+        if (guest.connection) tell(guest, reason);
+      for (Guest& guest : refused_) tell(guest, reason);
+      const Deadline end = std::min(deadline_, deadline_in(0.5));
+      while (milliseconds_until(end) > 0) {
+        wait(20);
+        for (Guest& guest : gate_.admit()) {
+          gate_.welcome(guest);
+          tell(guest, reason);
+          refused_.push_back(std::move(guest));
+        }
+      }
+    } catch (...) {
+    }
+  }
+
+  void send_roster() {
+    Roster& roster = meeting_.roster_;
+    roster.nonce = random_proof();
+    std::vector<Proof> hosts;
+    std::string entries;
+    for (const Guest& guest : guests_) {
+      auto host = std::find(hosts.begin(), hosts.end(), guest.hello.host);
+      if (host == hosts.end()) host = hosts.insert(hosts.end(), guest.hello.host);
+      RosterEntry entry;
+      entry.host = static_cast<std::int32_t>(host - hosts.begin());
+      entry.pid = guest.hello.pid;
+      entry.port = guest.hello.port;
+      entry.wait_limit = static_cast<float>(guest.hello.wait_limit);
+      // A loopback address means another host to whoever reads it there.
+      if (guest.connection)
+        if (const Endpoint end = far_end(guest.connection.socket()); !end.is_loopback())
+          put_text(entry.address, end.address());
+      put_text(entry.host_name, text_in(guest.hello.host_name));
+      roster.ranks.push_back(entry);
+      entries += bytes_of(entry);
+    }
+    const RosterHead head{roster.nonce};
+    for (std::size_t rank = 1; rank < guests_.size(); ++rank) {
+      guests_[rank].connection.send(FrameKind::roster, bytes_of(head), entries);
+      meeting_.connections_[rank] = std::move(guests_[rank].connection);
+    }
+  }
+
+  static constexpr std::size_t max_refusal = 1024;
+
+  HostsMeeting& meeting_;
+  Gate gate_;
+  std::vector<Guest> guests_;  // by rank; rank 0's has no connection
+  std::vector<Guest> refused_;
+  Deadline deadline_ = deadline_in(meeting_.options_.wait_limit);
+  int joined_ = 1;
+};
+
+HostsMeeting::HostsMeeting(const std::string& key, unsigned sequence, const Reach& reach, int rank, int size,
+                           const WorldOptions& options)
+    : secret_(key),
+      sequence_(sequence),
+      reach_(reach),
+      rank_(rank),
+      size_(size),
+      options_(options),
+      world_(secret_.prove(fmt::format("hosts/{}", sequence))),
+      connections_(static_cast<std::size_t>(size)) {
+  if (const auto name = base::environment().text(base::Key::interface)) own_addresses_ = addresses_of_interface(*name);
+}
+
+RankHello HostsMeeting::own_hello() const {
+  RankHello hello;
+  hello.rank = rank_;
+  hello.size = size_;
+  hello.pid = getpid();
+  hello.port = rank_ > 0 && listener_ ? own_end(listener_).port() : 0;
+  hello.heap_bytes = options_.heap_bytes;
+  hello.wait_limit = options_.wait_limit;
+  hello.host = secret_.prove("host/" + own_host_identity());
+  put_text(hello.host_name, own_host_name());
+  return hello;
+}
+
+std::optional<Endpoint> HostsMeeting::source_for(const Endpoint& to) const {
+  const auto same = std::find_if(own_addresses_.begin(), own_addresses_.end(),
+                                 [&](const Endpoint& own) { return own.family() == to.family(); });
+  return same == own_addresses_.end() ? std::nullopt : std::optional(same->with_port(0));
+}
+
+FileDescriptor HostsMeeting::listen_at_port(std::uint16_t port) const {
+  if (!own_addresses_.empty()) return listen_tcp(own_addresses_.front().with_port(port));
+  try {
+    return listen_tcp(Endpoint::any(AF_INET6, port));
+  } catch (const Error&) {  // a host without IPv6
+    return listen_tcp(Endpoint::any(AF_INET, port));
+  }
+}
+
+std::string HostsMeeting::name_of(int rank) const {
+  return fmt::format("rank {} ({})", rank,
+                     who(roster_.ranks[static_cast<std::size_t>(rank)].pid, roster_.host_name(rank)));
+}
+
+/// False where another process is at one of the ports as this world's rank 0: this one joins as a guest, so that the
+/// other can tell everybody of the clash.
+bool HostsMeeting::become_first() {
+  const Deadline deadline = deadline_in(options_.wait_limit);
+  for (int i = 0; i < ports_tried; ++i) {
+    const auto port = static_cast<std::uint16_t>(reach_.first_port + i);
+    if ((listener_ = listen_at_port(port))) return true;
+    const Endpoint there =
+        own_addresses_.empty() ? *Endpoint::parse("127.0.0.1", port) : own_addresses_.front().with_port(port);
+    std::string why;
+    if (knock(there, std::nullopt, secret_, world_, own_hello(), deadline, connections_[0], why) == Found::member)
+      return false;
+  }
+  refuse(fmt::format("rank 0 on host {} finds no free port: all from {} to {} are in use", own_host_name(),
+                     reach_.first_port, reach_.first_port + ports_tried - 1));
+}
+
+/// Asks at every port of every address again and again.
+void HostsMeeting::find_first() {
+  const Deadline deadline = deadline_in(options_.wait_limit);
+  const std::vector<Endpoint> addresses = resolve(reach_.host, reach_.first_port, deadline);
+  const RankHello hello = own_hello();
+  std::string last, found;  // why nobody was there; what was there
+  while (true) {
+    for (const Endpoint& address : addresses)
+      for (int i = 0; i < ports_tried; ++i) {
+        const Endpoint at = address.with_port(static_cast<std::uint16_t>(reach_.first_port + i));
+        std::string why;
+        const Found here = knock(at, source_for(at), secret_, world_, hello, deadline, connections_[0], why);
+        if (here == Found::member) {
+          first_ = at;
+          return;
+        }
+        (here == Found::another_world ? found : last) = fmt::format("{}: {}", at.text(), why);
+      }
+    if (milliseconds_until(deadline) == 0) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  refuse(
+      fmt::format("rank 0 did not arrive within {:.3g} s of rank {} of {} on host {}, which looked for it at {} ports "
+                  "{} to {} ({})",
+                  options_.wait_limit, rank_, size_, own_host_name(), reach_.host, reach_.first_port,
+                  reach_.first_port + ports_tried - 1, found.empty() ? last : found));
+}
+
+void HostsMeeting::await_roster() {
+  Connection& first = connections_[0];
+  // Rank 0 decides within its own limit, which may have begun later.
+  const double limit = options_.wait_limit + 2;
+  const std::optional<Frame> frame = await_frame(first, deadline_in(limit));
+  if (!frame && !first.fault().empty())
+    refuse(fmt::format("rank 0 ended before the world was complete ({})", first.fault()));
+  if (!frame)
+    refuse(fmt::format("rank 0 did not answer rank {} on host {} within {:.3g} s", rank_, own_host_name(), limit));
+  if (frame->kind == FrameKind::refusal) refuse(frame->payload);
+  const std::size_t bytes = static_cast<std::size_t>(size_) * sizeof(RosterEntry);
+  if (frame->kind != FrameKind::roster || frame->payload.size() != sizeof(RosterHead) + bytes)
+    refuse("rank 0 sent no roster");
+  RosterHead head;
+  std::memcpy(&head, frame->payload.data(), sizeof head);
+  roster_.nonce = head.nonce;
+  roster_.ranks.resize(static_cast<std::size_t>(size_));
+  std::memcpy(roster_.ranks.data(), frame->payload.data() + sizeof head, bytes);
+}
+
+const Roster& HostsMeeting::register_ranks() {
+  if (rank_ == 0) {
+    if (become_first()) {
+      Registrar(*this).gather();
+      return roster_;
+    }
+  } else {
+    listener_ = listen_at_port(0);
+    if (!listener_) refuse(fmt::format("rank {} on host {} finds no free port", rank_, own_host_name()));
+    find_first();
+  }
+  await_roster();
+  return roster_;
+}
+
+// The name of the gate of rank `rank`.
+static Proof gate_name(const Secret& secret, unsigned sequence, const Proof& nonce, int rank) {
+  return secret.prove(fmt::format("link/{}/{}/{}/{}", sequence, nonce[0], nonce[1], rank));
+}
+
+void HostsMeeting::connect_to(int rank) {
+  const RosterEntry& entry = roster_.ranks[static_cast<std::size_t>(rank)];
+  const std::string address = text_in(entry.address);
+  const auto port = static_cast<std::uint16_t>(entry.port);
+  const auto at = address.empty() ? first_.with_port(port) : Endpoint::parse(address, port).value_or(Endpoint());
+  const Deadline deadline = deadline_in(options_.wait_limit);
+  std::string why;
+  // Until its gate opens: it listens already.
+  while (knock(at, source_for(at), secret_, gate_name(secret_, sequence_, roster_.nonce, rank), own_hello(), deadline,
+               connections_[static_cast<std::size_t>(rank)], why) != Found::member) {
+    expect_first_there();
+    if (milliseconds_until(deadline) == 0)
+      refuse(fmt::format("rank {} on host {} does not reach {} at {} within {:.3g} s: {}", rank_, own_host_name(),
+                         name_of(rank), at.text(), options_.wait_limit, why));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+void HostsMeeting::await_later_ranks() {
+  std::vector<int> missing;
+  for (int rank = rank_ + 1; rank < size_; ++rank)
+    if (roster_.ranks[static_cast<std::size_t>(rank)].host != roster_.ranks[static_cast<std::size_t>(rank_)].host)
+      missing.push_back(rank);
+  Gate gate(std::move(listener_), secret_, gate_name(secret_, sequence_, roster_.nonce, rank_));
+  const Deadline deadline = deadline_in(options_.wait_limit);
+  while (!missing.empty()) {
+    if (milliseconds_until(deadline) == 0)
+      refuse(fmt::format("{} did not reach rank {} on host {} within {:.3g} s{}", list_ranks(missing), rank_,
+                         own_host_name(), options_.wait_limit,
+                         gate.turned_away().empty() ? "" : "; " + gate.turned_away()));
+    std::vector<pollfd> polls;
+    gate.add_to(polls);
+    if (connections_[0]) polls.push_back({connections_[0].socket().get(), POLLIN, 0});
+    poll(polls.data(), polls.size(), std::min(100, milliseconds_until(deadline)));
+    for (Guest& guest : gate.admit()) {
+      const auto place = std::find(missing.begin(), missing.end(), guest.hello.rank);
+      if (place == missing.end()) continue;
+      gate.welcome(guest);
+      connections_[static_cast<std::size_t>(guest.hello.rank)] = std::move(guest.connection);
+      missing.erase(place);
+    }
+    expect_first_there();
+  }
+}
+
+// What rank 0 says stays for later: it may be in the world already.
+void HostsMeeting::expect_first_there() {
+  Connection& first = connections_[0];
+  if (!first || first.receive()) return;
+  while (const auto frame = first.next())
+    if (frame->kind == FrameKind::failure) refuse(frame->payload);
+  refuse("rank 0 ended before the world was complete");
+}
+
+Acquaintance HostsMeeting::join_hosts() {
+  const int own = roster_.ranks[static_cast<std::size_t>(rank_)].host;
+  for (std::size_t rank = 0; rank < connections_.size(); ++rank)
+    if (roster_.ranks[rank].host == own) connections_[rank] = Connection();
+  for (int rank = 1; rank < rank_; ++rank)
+    if (roster_.ranks[static_cast<std::size_t>(rank)].host != own) connect_to(rank);
+  if (rank_ > 0) await_later_ranks();
+  return {std::move(roster_), std::move(connections_)};
+}
+
+void HostsMeeting::give_up(const std::string& reason) noexcept {
+  try {
+    for (Connection& connection : connections_)
+      if (connection) connection.send(FrameKind::failure, std::string_view(reason).substr(0, 1024));
+  } catch (...) {
+  }
+}
+
+}  // namespace imbrex::runtime

@@ -1,0 +1,48 @@
+// Ranks of a test's program that take this machine for several hosts.
+#pragma once
+
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "runtime/bootstrap/bootstrap.hpp"
+#include "runtime/spawn.hpp"
+
+namespace imbrex::test {
+
+/// One launch: a secret, and ports that no other launch of this test has.
+struct HostsLaunch {
+  std::string secret = runtime::random_id();
+  int port = next_port();
+  double limit = 20;
+
+  /// `hosts`: a letter for each rank, the name of its host: "aab".
+  Start member(const std::string& hosts, int rank, const std::vector<std::string>& arguments) const {
+    const auto letter = static_cast<std::size_t>(rank);
+    return {{fmt::format("IMBREX_RANK={}", rank), fmt::format("IMBREX_WORLD_SIZE={}", hosts.size()),
+             "IMBREX_RENDEZVOUS=" + secret, fmt::format("IMBREX_ADDRESS=127.0.0.1:{}", port),
+             fmt::format("IMBREX_HOST={}", hosts[letter]), fmt::format("IMBREX_WAIT_LIMIT={}", limit)},
+            arguments};
+  }
+
+  std::vector<Start> members(const std::string& hosts, const std::vector<std::string>& arguments) const {
+    std::vector<Start> starts;
+    for (int rank = 0; rank < std::ssize(hosts); ++rank) starts.push_back(member(hosts, rank, arguments));
+    return starts;
+  }
+
+  std::vector<Result> run(const std::string& hosts, const std::vector<std::string>& arguments) const {
+    return spawn(members(hosts, arguments));
+  }
+
+ private:
+  static int next_port() {
+    static int launches = 0;
+    return 20000 + (getpid() * 64 + launches++ * 8) % 10000;
+  }
+};
+
+}  // namespace imbrex::test
