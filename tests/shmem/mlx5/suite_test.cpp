@@ -24,7 +24,7 @@ int run(World& world, const std::vector<Case>& cases, const mlx5::NicOptions& op
   return mlx5::test::at_site(world, heap_options, queue_options, options, [&](mlx5::test::Site& site) {
     Bench bench(site.heap, nullptr);
     int wrong = 0;
-    const std::size_t ran = run_all(bench, cases, "", [&](const std::string& line) {
+    const std::size_t ran = run_all(bench, cases, 1, [&](const std::string& line) {
       if (++wrong <= 5) std::fprintf(stderr, "%s\n", line.c_str());
     });
     if (ran != cases.size()) return 2;
