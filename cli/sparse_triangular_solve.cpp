@@ -100,7 +100,7 @@ class TriangularSolveRun final : public OwnOperator {
   }
 
   std::string_view examples() const override {
-    return "  imbrex run sparse_triangular_solve --generate grid --rows 100000 --verify\n"
+    return "  imbrex run sparse_triangular_solve --generate grid --unknowns 100000 --verify\n"
            "  imbrex run sparse_triangular_solve --matrix a.mtx --part lower --transposed --out x --verify";
   }
 
@@ -133,7 +133,7 @@ void TriangularSolveRun::add_run_to(CLI::App& command) {
       command, "--generate", kind_, [](std::string_view text) -> std::optional<Kind> { return parse_kind(text); },
       "Or one from --seed: grid (like roads), banded, power_law or block")
       ->group(own_group);
-  add_integer(command, "--rows", rows_, 1, most_rows, "And of so many rows")->group(own_group);
+  add_integer(command, "--unknowns", rows_, 1, most_rows, "And of so many rows")->group(own_group);
   add_named<Part>(command, "--part", part_, parse_part,
                   "What of the matrix is the system: whole (default), which must be triangular, lower or upper")
       ->group(own_group);
@@ -157,9 +157,9 @@ void TriangularSolveRun::add_run_to(CLI::App& command) {
 SolveRequest TriangularSolveRun::request(const PlanOptions& plan, const RunOptions& run) const {
   if (run.world != "processes" && run.world != "threads")
     refuse(fmt::format("--world '{}': it must be processes or threads", run.world));
-  if (matrix_.empty() == !kind_) refuse(fmt::format("{} needs --matrix, or --generate and --rows", operator_name));
-  if (kind_ && rows_ == 0) refuse("--rows is missing; --generate needs it");
-  if (!kind_ && rows_ != 0) refuse("--rows is about --generate; --matrix is given");
+  if (matrix_.empty() == !kind_) refuse(fmt::format("{} needs --matrix, or --generate and --unknowns", operator_name));
+  if (kind_ && rows_ == 0) refuse("--unknowns is missing; --generate needs it");
+  if (!kind_ && rows_ != 0) refuse("--unknowns is about --generate; --matrix is given");
   if (block_ > 0 && sharing_ != Sharing::cyclic) refuse("--block-rows is about --sharing cyclic");
   SolveRequest request;
   request.device = device_named(run.device);

@@ -23,7 +23,7 @@ MOST_LEVELS_BY_BOUNDARIES = 50_000
 
 
 def run(program, kind, rows, pes, way, device, repeat, compare):
-    command = [program, "run", "sparse_triangular_solve", "--generate", kind, "--rows", rows, "--seed", 1, "--ranks", pes,
+    command = [program, "run", "sparse_triangular_solve", "--generate", kind, "--unknowns", rows, "--seed", 1, "--ranks", pes,
                "--solve-way", way, "--device", device, "--repeat", repeat, "--verify", "--wait-limit", 60, "--json", "-"]
     command += ["--ranks-per-gpu", pes] if device == "cuda" and pes > 1 else []
     command += ["--compare"] if compare else []

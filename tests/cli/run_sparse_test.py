@@ -30,7 +30,7 @@ class RunSparse(Case):
             digests = set()
             for way, world, workers in (("in_kernel", "processes", 1), ("kernel_boundaries", "threads", 2), ("in_kernel", "threads", 3)):
                 with self.subTest(kind=kind, way=way, world=world):
-                    result = self.json_of("run", SOLVE, "--generate", kind, "--rows", 600, "--seed", 7, "--ranks", 3, "--solve-way", way,
+                    result = self.json_of("run", SOLVE, "--generate", kind, "--unknowns", 600, "--seed", 7, "--ranks", 3, "--solve-way", way,
                                           "--world", world, "--workers", workers, "--sharing", "cyclic", "--block-rows", 10,
                                           "--right-hand-sides", 2, "--precision", "fp32", "--repeat", 3, "--transposed", "--verify")
                     self.assertTrue(result["verified"])
@@ -81,14 +81,14 @@ class RunSparse(Case):
         self.refuse("run", SOLVE, "--matrix", "missing.mtx", says="missing.mtx")
 
     def test_options_that_do_not_go_together_are_refused(self):
-        self.refuse("run", SOLVE, says="needs --matrix, or --generate and --rows")
-        self.refuse("run", SOLVE, "--generate", "grid", says="--rows is missing")
-        self.refuse("run", SOLVE, "--generate", "roads", "--rows", 5, says="'roads': it must be grid, banded, power_law, block")
-        self.refuse("run", SOLVE, "--generate", "grid", "--rows", 5, "--block-rows", 2, says="--block-rows is about --sharing cyclic")
-        self.refuse("run", SOLVE, "--generate", "grid", "--rows", 5, "--ranks", 1, "--compare", says="this run is on the CPU")
-        self.refuse("run", SOLVE, "--generate", "grid", "--rows", 5, "--m", 5, says="--m is about operators with a GEMM")
+        self.refuse("run", SOLVE, says="needs --matrix, or --generate and --unknowns")
+        self.refuse("run", SOLVE, "--generate", "grid", says="--unknowns is missing")
+        self.refuse("run", SOLVE, "--generate", "roads", "--unknowns", 5, says="'roads': it must be grid, banded, power_law, block")
+        self.refuse("run", SOLVE, "--generate", "grid", "--unknowns", 5, "--block-rows", 2, says="--block-rows is about --sharing cyclic")
+        self.refuse("run", SOLVE, "--generate", "grid", "--unknowns", 5, "--ranks", 1, "--compare", says="this run is on the CPU")
+        self.refuse("run", SOLVE, "--generate", "grid", "--unknowns", 5, "--m", 5, says="--m is about operators with a GEMM")
         self.refuse("run", "all_reduce", "--generate", "grid", says=f"--generate is about {SOLVE}, not all_reduce")
-        self.refuse("run", SOLVE, "--generate", "grid", "--rows", 5, "--out", "missing/x", says=["--out", "missing"])
+        self.refuse("run", SOLVE, "--generate", "grid", "--unknowns", 5, "--out", "missing/x", says=["--out", "missing"])
         self.refuse("plan", SOLVE, says=SOLVE)
 
 
