@@ -15,15 +15,13 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from mps import mps
 
 WAYS = ["kernel_boundaries", "graph", "overlapped", "in_kernel"]
 SIZES = [256, 512, 1024, 2048, 4096]
@@ -39,24 +37,6 @@ def asked_for(way: str, size: int) -> float:
 def sweeps_of(size: int) -> int:
     """Enough for tens of milliseconds."""
     return 2000 if size <= 1024 else 600 if size <= 2048 else 200
-
-
-@contextmanager
-def mps() -> Iterator[dict[str, str]]:
-    """The environment of processes under MPS."""
-    environment = dict(os.environ)
-    if Path(environment.get("CUDA_MPS_PIPE_DIRECTORY", "/nowhere"), "control").exists():
-        yield environment
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("PIPE", "LOG"):
-            environment[f"CUDA_MPS_{name}_DIRECTORY"] = f"{folder}/{name}"
-            os.mkdir(f"{folder}/{name}")
-        subprocess.run(["nvidia-cuda-mps-control", "-d"], env=environment, check=True, timeout=60)
-        try:
-            yield environment
-        finally:
-            subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, env=environment, timeout=60)
 
 
 def run(
@@ -188,4 +168,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ValueError as failure:
+        sys.exit(f"jacobi.py: {failure}")

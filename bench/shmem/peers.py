@@ -19,7 +19,6 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import json
-import os
 import re
 import shutil
 import statistics
@@ -27,13 +26,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 import report  # noqa: E402
+from mps import mps  # noqa: E402
 
 Row = dict[str, Any]
 TIMED = ("us", "cycles")
@@ -77,32 +76,6 @@ def compile_peer(nvshmem: Path, nvcc: str, to: Path) -> Path:
                "-lnvshmem_device", "-lcuda", "-cudart", "static"]  # fmt: skip
     subprocess.run(command, check=True, timeout=600)
     return to
-
-
-@contextlib.contextmanager
-def mps() -> Iterator[dict[str, str]]:
-    """The environment of PEs that run at once on one GPU, each on half of it."""
-    environment = {**os.environ, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
-    if Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/nowhere"), "control").exists():
-        yield environment
-        return
-    if shutil.which("nvidia-cuda-mps-control") is None:
-        sys.exit("peers.py: no nvidia-cuda-mps-control: PEs on one GPU would take turns, and times mean nothing")
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("PIPE", "LOG"):
-            environment[f"CUDA_MPS_{name}_DIRECTORY"] = str(Path(folder, name.lower()))
-            Path(folder, name.lower()).mkdir()
-        # Into a file: the daemon keeps what it was given to write to.
-        with open(Path(folder, "said"), "w") as said:
-            subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True, timeout=60, env=environment, stdout=said, stderr=said)
-        if environment.get("CUDA_VISIBLE_DEVICES"):  # clients count anew what the daemon was shown
-            count = environment["CUDA_VISIBLE_DEVICES"].count(",") + 1
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(count)))
-        try:
-            yield environment
-        finally:
-            subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, timeout=60, env=environment, check=False,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
 
 
 def time_ours(program: Path, arguments: list[str], environment: dict[str, str]) -> dict[str, Any]:
@@ -248,7 +221,7 @@ def main(arguments: list[str]) -> int:
             raise ValueError(f"nothing to compile with: {'no nvcc' if nvshmem else 'no NVSHMEM (--nvshmem)'}")
         compile_peer(nvshmem, nvcc, options.compile)
         return 0
-    with mps() as environment, tempfile.TemporaryDirectory() as folder:
+    with mps(50) as environment, tempfile.TemporaryDirectory() as folder:
         peer: Path | None = options.peer
         if nvshmem is None:
             print("peers.py: no NVSHMEM (--nvshmem): ours is timed alone", file=sys.stderr)

@@ -3,13 +3,13 @@
 #include <cuda_runtime_api.h>
 
 #include "base/cuda_check.hpp"
+#include "execute/cuda/lanes/graph.hpp"
 
 namespace imbrex::jobs::jacobi {
 namespace {
 
-cudaStream_t cuda(CudaStream stream) { return reinterpret_cast<cudaStream_t>(stream); }
+cudaStream_t of(CudaStream stream) { return reinterpret_cast<cudaStream_t>(stream); }
 cudaEvent_t event(void* event) { return static_cast<cudaEvent_t>(event); }
-cudaGraphExec_t exec(void* graph) { return static_cast<cudaGraphExec_t>(graph); }
 
 }  // namespace
 
@@ -32,36 +32,26 @@ Lane::Lane(int gpu) {
 
 Lane::~Lane() {
   if (event_ != nullptr) cudaEventDestroy(event(event_));
-  if (stream_ != nullptr) cudaStreamDestroy(cuda(stream_));
+  if (stream_ != nullptr) cudaStreamDestroy(of(stream_));
 }
 
 void Lane::copy(void* to, const void* from, std::size_t bytes) const {
-  IMBREX_CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda(stream_)));
+  IMBREX_CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, of(stream_)));
 }
 
-void Lane::mark() const { IMBREX_CUDA_TRY(cudaEventRecord(event(event_), cuda(stream_))); }
+void Lane::mark() const { IMBREX_CUDA_TRY(cudaEventRecord(event(event_), of(stream_))); }
 
 void Lane::follow(const Lane& other) const {
-  IMBREX_CUDA_TRY(cudaStreamWaitEvent(cuda(stream_), event(other.event_), 0));
+  IMBREX_CUDA_TRY(cudaStreamWaitEvent(of(stream_), event(other.event_), 0));
 }
 
-Graph::Graph(const Lane& lane, const std::function<void()>& queue) : lane_(lane) {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t made = nullptr;
-  IMBREX_CUDA_TRY(cudaStreamBeginCapture(cuda(lane.stream()), cudaStreamCaptureModeThreadLocal));
-  queue();
-  IMBREX_CUDA_TRY(cudaStreamEndCapture(cuda(lane.stream()), &graph));
-  const cudaError_t status = cudaGraphInstantiate(&made, graph, 0);
-  cudaGraphDestroy(graph);
-  IMBREX_CUDA_TRY(status);
-  graph_ = made;
-  IMBREX_CUDA_TRY(cudaGraphUpload(made, cuda(lane.stream())));
+Graph::Graph(const Lane& lane, const std::function<void()>& queue)
+    : lane_(lane), graph_(std::make_unique<cuda::Graph>(of(lane.stream()), 1, queue)) {
+  graph_->upload(of(lane.stream()));
 }
 
-Graph::~Graph() {
-  if (graph_ != nullptr) cudaGraphExecDestroy(exec(graph_));
-}
+Graph::~Graph() = default;
 
-void Graph::replay() const { IMBREX_CUDA_TRY(cudaGraphLaunch(exec(graph_), cuda(lane_.stream()))); }
+void Graph::replay() const { graph_->launch(of(lane_.stream())); }
 
 }  // namespace imbrex::jobs::jacobi

@@ -4,8 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "imbrex/options.hpp"
+
+namespace imbrex::cuda {
+class Graph;
+}
 
 namespace imbrex::jobs::jacobi {
 
@@ -45,7 +50,7 @@ class Graph {
 
  private:
   const Lane& lane_;
-  void* graph_ = nullptr;
+  std::unique_ptr<cuda::Graph> graph_;
 };
 
 }  // namespace imbrex::jobs::jacobi

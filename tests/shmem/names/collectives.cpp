@@ -78,30 +78,7 @@ void check_moves(const Moves<U>& f, shmem_team_t team) {
 void check_collectives() {
   shmem_team_t back = SHMEM_TEAM_INVALID;
   if (shmem_team_split_strided(SHMEM_TEAM_WORLD, size() - 1, -1, size(), nullptr, 0, &back) != 0) std::abort();
-  TYPE_CASES(float, float)
-  TYPE_CASES(double, double)
-  TYPE_CASES(long double, longdouble)
-  TYPE_CASES(char, char)
-  TYPE_CASES(signed char, schar)
-  TYPE_CASES(short, short)
-  TYPE_CASES(int, int)
-  TYPE_CASES(long, long)
-  TYPE_CASES(long long, longlong)
-  TYPE_CASES(unsigned char, uchar)
-  TYPE_CASES(unsigned short, ushort)
-  TYPE_CASES(unsigned int, uint)
-  TYPE_CASES(unsigned long, ulong)
-  TYPE_CASES(unsigned long long, ulonglong)
-  TYPE_CASES(std::int8_t, int8)
-  TYPE_CASES(std::int16_t, int16)
-  TYPE_CASES(std::int32_t, int32)
-  TYPE_CASES(std::int64_t, int64)
-  TYPE_CASES(std::uint8_t, uint8)
-  TYPE_CASES(std::uint16_t, uint16)
-  TYPE_CASES(std::uint32_t, uint32)
-  TYPE_CASES(std::uint64_t, uint64)
-  TYPE_CASES(std::size_t, size)
-  TYPE_CASES(std::ptrdiff_t, ptrdiff)
+  NAMES_OF_TYPES(TYPE_CASES)
   CASES(std::uint8_t, void, shmem_broadcastmem, shmem_collectmem, shmem_fcollectmem, shmem_alltoallmem,
         shmem_alltoallsmem)
   shmem_team_destroy(back);

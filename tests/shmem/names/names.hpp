@@ -2,6 +2,8 @@
 // them; the first thing that is wrong ends the program.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,6 +25,33 @@ inline void expect(bool holds, const char* what, const char* name, int line) {
 
 /// `name`: a variable, of the case.
 #define NAMES_EXPECT(condition) ::names::expect((condition), #condition, name, __LINE__)
+
+/// CASES(type, name) for each of the standard types that the specification has copies of.
+#define NAMES_OF_TYPES(CASES)          \
+  CASES(float, float)                  \
+  CASES(double, double)                \
+  CASES(long double, longdouble)       \
+  CASES(char, char)                    \
+  CASES(signed char, schar)            \
+  CASES(short, short)                  \
+  CASES(int, int)                      \
+  CASES(long, long)                    \
+  CASES(long long, longlong)           \
+  CASES(unsigned char, uchar)          \
+  CASES(unsigned short, ushort)        \
+  CASES(unsigned int, uint)            \
+  CASES(unsigned long, ulong)          \
+  CASES(unsigned long long, ulonglong) \
+  CASES(std::int8_t, int8)             \
+  CASES(std::int16_t, int16)           \
+  CASES(std::int32_t, int32)           \
+  CASES(std::int64_t, int64)           \
+  CASES(std::uint8_t, uint8)           \
+  CASES(std::uint16_t, uint16)         \
+  CASES(std::uint32_t, uint32)         \
+  CASES(std::uint64_t, uint64)         \
+  CASES(std::size_t, size)             \
+  CASES(std::ptrdiff_t, ptrdiff)
 
 inline int me() { return shmem_my_pe(); }
 inline int size() { return shmem_n_pes(); }

@@ -30,6 +30,8 @@ class Graph {
   Graph& operator=(const Graph&) = delete;
   ~Graph() { cudaGraphExecDestroy(executable_); }
 
+  /// So that the first launch does not.
+  void upload(cudaStream_t stream) const { IMBREX_CUDA_TRY(cudaGraphUpload(executable_, stream)); }
   void launch(cudaStream_t stream) const { IMBREX_CUDA_TRY(cudaGraphLaunch(executable_, stream)); }
 
  private:
