@@ -132,7 +132,7 @@ class Children:
         self._tell(f"n{folder}")
 
     def run(self, command: list[str], environment: dict[str, str], seconds: float, out: Path, errors: Path) -> Ended:
-        """Runs it until it ends or its time is over; nothing of it is left then. Throws OSError where it can't start."""
+        """Runs it until it ends or its time is over; nothing of it is left then. Throws OSError where it cannot."""
         begin = time.monotonic()
         timed_out = False
         with open(out, "wb") as to, open(errors, "wb") as faults:

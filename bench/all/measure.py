@@ -388,10 +388,8 @@ class Run:
                 break
             one = planned[0]
             seconds = f"{self.elapsed():4.0f} s of {60 * self.options.minutes:.0f}"
-            print(
-                f"[{seconds}, {len(planned)} of {len(self.open())} to do] {one.topic}: {one.name}, about {one.seconds:.0f} s",
-                flush=True,
-            )
+            what = f"{one.topic}: {one.name}, about {one.seconds:.0f} s"
+            print(f"[{seconds}, {len(planned)} of {len(self.open())} to do] {what}", flush=True)
             self.measure(one)
             entry = self.store.entries[one.name]
             reason = f": {entry['reason']}" if "reason" in entry else ""

@@ -40,9 +40,11 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     code = 0
     try:
-        while code == 0 and any(rank.poll() is None for rank in ranks):
+        codes: list[int | None] = [None]
+        while code == 0 and None in codes:
             time.sleep(0.05)
-            code = next((rank.returncode for rank in ranks if rank.returncode), 0)
+            codes = [rank.poll() for rank in ranks]
+            code = next((one for one in codes if one), 0)
     finally:
         for rank in ranks:
             if rank.poll() is None:

@@ -2,12 +2,12 @@
 """
 Makes the documents' tables: all of them, from bench/results, by the scripts that each has.
 
-usage: tables.py [--check]           --check: changes nothing, and fails where a document is not what its results say
-       tables.py --take DIR [--fewer] first takes into bench/results what a run of bench/all left in DIR
+usage: documents.py [--check]           --check: changes nothing, and fails where a document is not what its results say
+       documents.py --take DIR [--fewer] first takes into bench/results what a run of bench/all left in DIR
 
 What is taken is what ended (not what was cut off), under the name that the documents' scripts read, with the machine,
-the date and the commit. A result with fewer rows than the one that is there is kept out, but with --fewer. Results that no
-document shows yet are taken too. DIR's topics go to bench/results/all/MACHINE, so that its page can be made again.
+the date and the commit. A result with fewer rows than the one that is there is kept out, but with --fewer. Results that
+no document shows yet are taken, too. DIR's topics go to bench/results/all/MACHINE: its page can be made again.
 """
 
 from __future__ import annotations
@@ -95,9 +95,8 @@ def wanted(about: dict[str, Any], entries: dict[str, Entry]) -> dict[Path, Any]:
     for prefix, place in JOINED.items():
         parts = [done[name]["result"]["rows"] for name in sorted(done) if name.startswith(prefix)]
         if parts:
-            found[RESULTS / f"{place.replace('M', machine)}.json"] = head | {
-                "rows": [row for part in parts for row in part]
-            }
+            rows = [row for part in parts for row in part]
+            found[RESULTS / f"{place.replace('M', machine)}.json"] = head | {"rows": rows}
     return found
 
 
@@ -143,7 +142,7 @@ def main(arguments: list[str]) -> int:
         try:
             print("\n".join(take(Path(arguments[1]), "--fewer" in arguments)))
         except (OSError, ValueError) as fault:
-            print(f"tables.py: {fault}", file=sys.stderr)
+            print(f"documents.py: {fault}", file=sys.stderr)
             return 2
     elif arguments and not check:
         sys.exit(__doc__)
