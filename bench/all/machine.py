@@ -10,6 +10,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -211,64 +212,85 @@ def child_environment(machine: Machine) -> dict[str, str]:
     return environment
 
 
-def survey(program: Path, python: str, nvshmem: Path | None, most: int, environment: dict[str, str]) -> Machine:
-    """Asks for everything, without changing anything."""
+def survey(program: Path, python: str, nvshmem: Path | None, most: int, patience: float, only_itself: bool) -> Machine:
+    """
+    Asks for everything at once, without changing anything; no answer may take longer than `patience` seconds.
+
+    `only_itself`: of GPUs, libraries and Python nothing is asked.
+    """
     machine = Machine(cores=len(os.sched_getaffinity(0)))
     machine.memory_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    machine.versions |= {"kernel": platform.release(), "python": platform.python_version()}
+    if only_itself:
+        machine.says("gpu", False, "nobody asked for one")
+        machine.says("cpu", True, "")
+        return machine
     if most:
         surveyed_gpus(machine, most)
-    machine.versions["kernel"] = platform.release()
-    machine.versions["python"] = platform.python_version()
-    machine.versions["imbrex"] = answer([str(program), "version"]).strip()
-    doctor = answer([str(program), "doctor", "--json", "-"], child_environment(machine) | environment)
-    told: dict[str, Any] = json.loads(doctor) if doctor.startswith("{") else {}
+    environment = child_environment(machine)
+    commands = {
+        "version": [str(program), "version"],
+        "doctor": [str(program), "doctor", "--json", "-"],
+        "torch": [python, "-c", TORCH],
+        "libraries": [python, "-c", LIBRARIES],
+    }
+    with ThreadPoolExecutor(len(commands)) as pool:
+        answers = dict(
+            zip(commands, pool.map(lambda c: answer(c, environment, patience), commands.values()), strict=True)
+        )
+    machine.versions["imbrex"] = answers["version"].strip()
+    told = last_json(answers["doctor"], whole=True)
     machine.doctor = told.get("findings", [])
-    works = bool(told.get("gpus")) and bool(machine.gpus)
-    if machine.gpus and not works:
-        machine.in_use |= {
-            gpu["index"]: f"imbrex doctor finds no GPU: {told.get('reason', 'it does not say why')}"
-            for gpu in machine.gpus
-        }
-        machine.gpus = []
-    why = "; ".join(f"GPU {index}: {text}" for index, text in machine.in_use.items()) or str(
-        told.get("reason") or "there is no GPU"
-    )
-    machine.says("gpu", works, why)
-    machine.says("two_gpus", len(machine.gpus) >= 2, "there are not two free GPUs")
-    machine.says("one_gpu", len(machine.gpus) == 1, "ranks need not share a GPU here")
-    machine.says("cpu", not machine.gpus, "there is a GPU")
-    if machine.gpus:
-        machine.versions["driver"] = machine.gpus[0].get("driver_version", "")
+    survey_gpus_of_program(machine, told)
     machine.says("mps", bool(shutil.which("nvidia-cuda-mps-control")), "no nvidia-cuda-mps-control")
-    survey_python(machine, python, environment)
+    survey_python(machine, python, last_json(answers["torch"]), last_json(answers["libraries"]))
     folder = nvshmem_folder(nvshmem)
     machine.nvshmem = str(folder or "")
     peer = (program.parent / "nvshmem_peer").exists() or shutil.which("nvcc") is not None
-    machine.says(
-        "nvshmem",
-        folder is not None and peer,
-        "no NVSHMEM (--nvshmem names its folder)" if folder is None else "neither nvcc nor bin/nvshmem_peer",
-    )
+    why = "no NVSHMEM (--nvshmem names its folder)" if folder is None else "neither nvcc nor bin/nvshmem_peer"
+    machine.says("nvshmem", folder is not None and peer, why)
     machine.says("compiler", shutil.which(os.environ.get("CXX", "c++")) is not None, "no C++ compiler")
     return machine
 
 
-def survey_python(machine: Machine, python: str, environment: dict[str, str]) -> None:
+def last_json(text: str, whole: bool = False) -> dict[str, Any]:
+    """The object that a program printed, in its last line or in all; empty where it is none."""
+    lines = [text] if whole else text.strip().splitlines()[-1:]
+    with contextlib.suppress(ValueError):
+        found = json.loads(lines[0]) if lines else {}
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def survey_gpus_of_program(machine: Machine, told: dict[str, Any]) -> None:
+    """Which GPUs `imbrex doctor` can work on; without NVLink between all of them it is one."""
+    works = bool(told.get("gpus")) and bool(machine.gpus)
+    if machine.gpus and not works:
+        why = f"imbrex doctor finds no GPU: {told.get('reason', 'it does not say why')}"
+        machine.in_use |= {gpu["index"]: why for gpu in machine.gpus}
+        machine.gpus = []
+    links = [link for gpu in told.get("gpus", []) for link in gpu.get("links", [])]
+    if len(machine.gpus) > 1 and any(link not in ("self", "nvlink") for link in links):
+        machine.in_use |= {
+            gpu["index"]: f"no NVLink between it and GPU {machine.gpus[0]['index']}" for gpu in machine.gpus[1:]
+        }
+        machine.gpus = machine.gpus[:1]
+    others = "; ".join(f"GPU {index}: {text}" for index, text in machine.in_use.items())
+    machine.says("gpu", works, others or str(told.get("reason") or "there is no GPU"))
+    machine.says("two_gpus", len(machine.gpus) >= 2, "there are not two free GPUs")
+    machine.says("cpu", not machine.gpus, "there is a GPU")
+    if machine.gpus:
+        machine.versions["driver"] = machine.gpus[0].get("driver_version", "")
+
+
+def survey_python(machine: Machine, python: str, told: dict[str, Any], libraries: dict[str, str]) -> None:
     """Whether it has torch and this package, and what versions the libraries have."""
-    here = {**os.environ, **environment}
-    text = answer([python, "-c", TORCH], here).strip().splitlines()
-    told: dict[str, Any] = json.loads(text[-1]) if text and text[-1].startswith("{") else {}
-    machine.says("torch", bool(told), f"{python} has no torch")
-    machine.says(
-        "torch_gpu", bool(told.get("gpus")), f"torch of {python} sees no GPU" if told else f"{python} has no torch"
-    )
-    machine.says(
-        "imbrex_torch", bool(told.get("imbrex")), f"{python} cannot import imbrex.torch: {told.get('why', 'no torch')}"
-    )
+    without = f"{python} has no torch"
+    machine.says("torch", bool(told), without)
+    machine.says("torch_gpu", bool(told.get("gpus")), f"torch of {python} sees no GPU" if told else without)
+    why = f"{python} cannot import imbrex.torch: {told.get('why', 'no torch')}"
+    machine.says("imbrex_torch", bool(told.get("imbrex")), why)
     machine.versions |= {name: str(told[name]) for name in ("torch", "cuda") if told.get(name)}
-    text = answer([python, "-c", LIBRARIES], here).strip().splitlines()
-    found: dict[str, str] = json.loads(text[-1]) if text and text[-1].startswith("{") else {}
+    machine.versions |= libraries
     if told.get("nccl"):
-        found.setdefault("nccl", str(told["nccl"]))
-    machine.versions |= found
-    machine.says("nccl", "nccl" in found, "no libnccl.so.2")
+        machine.versions.setdefault("nccl", str(told["nccl"]))

@@ -126,17 +126,20 @@ class Run:
         """Surveys the machine. Throws ValueError where options do not fit it, or what lies in --out."""
         self.begin = time.monotonic()
         self.options, self.children = options, children
-        self.machine = machines.survey(
-            options.bin / "imbrex", options.python, options.nvshmem, 0 if options.cpu else machines.MOST_GPUS, {}
-        )
+        # A copied program finds its library in lib/ beside bin/.
+        beside = [str(options.bin.parent / "lib"), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+        os.environ["LD_LIBRARY_PATH"] = ":".join(beside)
+        patience = max(10.0, min(60.0, 20 * options.minutes))
+        most = 0 if options.cpu else machines.MOST_GPUS
+        program, given = options.bin / "imbrex", bool(options.measurements)
+        self.machine = machines.survey(program, options.python, options.nvshmem, most, patience, given)
         if options.cpu:
             self.machine.lacks["gpu"] = "--cpu was given"
         os.environ.update(machines.child_environment(self.machine))
         count = len(self.machine.gpus)
         self.mode = "given" if options.measurements else "gpus" if count >= 2 else "shared" if count else "cpu"
-        self.ranks = options.ranks or {"gpus": 8 if count >= 8 else 4 if count >= 4 else 2, "shared": 4}.get(
-            self.mode, 2
-        )
+        fitting = {"gpus": 8 if count >= 8 else 4 if count >= 4 else 2, "shared": 4}
+        self.ranks = options.ranks or fitting.get(self.mode, 2)
         if self.mode == "gpus" and self.ranks > count:
             raise ValueError(f"--ranks {self.ranks}: there are {count} free GPUs")
         self.per_gpu = self.ranks if self.mode == "shared" else 1
@@ -235,13 +238,15 @@ class Run:
 
     # Running one.
 
-    def words(self, one: Measurement, seconds: float) -> list[str]:
-        """Its command."""
-        peer = self.options.bin / "nvshmem_peer"
+    def filled(self, word: str, one: Measurement, seconds: float) -> str:
+        """A word of a command, or a variable's value, with what its names stand for."""
+        peer, stand_in = self.options.bin / "nvshmem_peer", self.options.bin.parent / "stand_in"
         places = {
             "program": self.options.bin / "imbrex",
             "bin": self.options.bin,
             "lib": self.lib(),
+            "stand_in": stand_in,
+            "libraries": os.environ.get("LD_LIBRARY_PATH", ""),
             "bench": ROOT / "bench",
             "python": self.options.python,
             "out": self.store.raw(one.name),
@@ -255,18 +260,20 @@ class Run:
             "peer": peer if peer.exists() else "",
             "seconds": f"{max(1.0, min(one.seconds, seconds - 3)):.0f}",
         }
-        words = []
-        for word in one.command:
-            for name, value in places.items():
-                word = word.replace(f"{{{name}}}", str(value))
-            words.append(word)
-        words = [word for word in words if not word.endswith("=")]  # options whose value is not there
+        for name, value in places.items():
+            word = word.replace(f"{{{name}}}", str(value))
+        return word
+
+    def words(self, one: Measurement, seconds: float) -> list[str]:
+        """Its command, without options whose value is not there."""
+        words = [word for word in (self.filled(word, one, seconds) for word in one.command) if not word.endswith("=")]
         return [self.options.python, str(ROOT / "bench/all/ranks.py"), str(one.ranks), *words] if one.ranks else words
 
     def environment(self, one: Measurement) -> dict[str, str]:
         """Its variables, with MPS where it shares a GPU."""
         shared = self.under_mps() if one.mps and self.mode == "shared" else {}
-        return {**os.environ, **shared, **one.environment}
+        own = {name: self.filled(value, one, 0) for name, value in one.environment.items()}
+        return {**os.environ, **shared, **own}
 
     def under_mps(self) -> dict[str, str]:
         """Starts MPS where it does not run yet. Nothing where it does not serve; then that is known."""

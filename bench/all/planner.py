@@ -22,10 +22,11 @@ def chosen(measurements: Iterable[Measurement], seconds: float, pace: float = 1.
     return sorted(taken, key=lambda m: (m.phase, -m.weight))
 
 
+KNOWN_S = 30.0  # so many seconds as expected, which count beside what was seen
+
+
 def pace_of(expected_and_taken: Iterable[tuple[float, float]]) -> float:
-    """How many times as long as expected those that ended took, together; between 0.5 and 3, 1 where none has."""
+    """How many times as long as expected those that ended took, together; between 0.5 and 3. A few seconds say little."""
     pairs = list(expected_and_taken)
-    if not pairs:
-        return 1.0
-    ratio = sum(taken for _, taken in pairs) / sum(expected for expected, _ in pairs)
+    ratio = (KNOWN_S + sum(taken for _, taken in pairs)) / (KNOWN_S + sum(expected for expected, _ in pairs))
     return min(max(ratio, 0.5), 3.0)

@@ -15,9 +15,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Beside an installed program, beside a copied one, and in the tree that this one was built from.
+// Beside an installed program, beside a copied one, in the tree around a build, and in the one that was compiled.
 std::vector<fs::path> places(const fs::path& bin) {
-  return {bin.parent_path() / "share/imbrex/bench", bin.parent_path() / "bench", IMBREX_SOURCE_BENCH};
+  const fs::path above = bin.parent_path();
+  return {above / "share/imbrex/bench", above / "bench", above.parent_path() / "bench", IMBREX_SOURCE_BENCH};
 }
 
 // Does not return, but by an exception: this process becomes Python's.

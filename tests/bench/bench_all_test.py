@@ -102,9 +102,10 @@ class Planner(unittest.TestCase):
 
     def test_pace(self):
         self.assertEqual(planner.pace_of([]), 1)
-        self.assertEqual(planner.pace_of([(10, 20), (10, 10)]), 1.5)
-        self.assertEqual(planner.pace_of([(10, 1)]), 0.5)
+        self.assertEqual(planner.pace_of([(10, 40), (10, 10)]), 80 / 50)
+        self.assertEqual(planner.pace_of([(1000, 1)]), 0.5)
         self.assertEqual(planner.pace_of([(1, 100)]), 3)
+        self.assertLess(planner.pace_of([(0.1, 1)]), 1.1)
 
 
 class Lists(unittest.TestCase):
@@ -173,8 +174,8 @@ class Running(Case):
         self.assertEqual(json.loads((self.out / "run.json").read_text())["runs"], 2)
 
     def test_what_counts_most_comes_first_and_the_rest_is_named(self):
-        many = [stand_in.measurement("light", 0.1, expected=50, weight=1), stand_in.measurement("heavy", 0.1, expected=5, weight=9),
-                stand_in.measurement("test", 0.1, expected=5, weight=5, phase=0), stand_in.measurement("late", 0.1, expected=5, weight=8, phase=2)]
+        many = [stand_in.measurement("light", 0.1, expected=50, weight=1), stand_in.measurement("heavy", 0.1, expected=2, weight=9),
+                stand_in.measurement("test", 0.1, expected=2, weight=5, phase=0), stand_in.measurement("late", 0.1, expected=2, weight=8, phase=2)]
         said, seconds = self.run_all(many, minutes=0.4)
         order = [line.split(": ")[1].split(",")[0] for line in said.splitlines() if line.startswith("[")]
         self.assertEqual(order, ["test", "heavy", "late"])
@@ -200,7 +201,7 @@ class Running(Case):
             with self.subTest(then=then):
                 mark = f"mark-{then}-{os.getpid()}"
                 _, seconds = self.run_all([stand_in.measurement(then, 0.1, then, expected=4, weight=9)], "--again", minutes=0.15, mark=mark)
-                self.assertLess(seconds, 0.15 * 60 + 1)
+                self.assertLess(seconds, 0.15 * 60 + 3)  # a Python starts before it reads the clock
                 self.assertEqual(processes_marked(mark), [])
                 entry = self.entries()[then]
                 self.assertEqual((entry["status"], len(entry["result"]["rows"])), ("partial", 2))
@@ -209,8 +210,9 @@ class Running(Case):
     def test_a_run_that_is_ended_makes_its_page(self):
         many = [stand_in.measurement("quick", 0.1, weight=9), stand_in.measurement("slow", 30, weight=1)]
         with subprocess.Popen(self.command(many), stdout=subprocess.PIPE, text=True) as process:
-            while "slow" not in process.stdout.readline():
-                pass
+            for line in process.stdout:
+                if "slow" in line:
+                    break
             process.send_signal(signal.SIGTERM)
             said = process.stdout.read()
             self.assertEqual(process.wait(20), 128 + signal.SIGTERM)
@@ -247,10 +249,10 @@ class Running(Case):
                     self.assertEqual(self.entries()[name], entry)
 
     def test_what_a_killed_child_had_written_is_kept(self):
-        many = [stand_in.measurement("long", 60, weight=1)]
+        many = [stand_in.measurement("long", 30, weight=1)]
         process = subprocess.Popen(self.command(many), stdout=subprocess.DEVNULL)
         raw = self.out / "raw/long.json"
-        while not raw.exists():
+        while not raw.exists() and process.poll() is None:
             time.sleep(0.05)
         process.kill()
         process.wait()
