@@ -120,7 +120,7 @@ def made_of_times() -> list[Measurement]:
     return [
         made("constants", "fit", 57, 30, "text", "A machine file fitted to this run", fit, "gpu", output="text",
              phase=2, memory_gib=0),
-        made("predicted", "predicted", 88, 15, "predicted", "", predict, "gpu", phase=2, memory_gib=0),
+        made("predicted", "predicted", 88, 15, "predicted", "", predict, "gpu", phase=3, memory_gib=0),
     ]  # fmt: skip
 
 
@@ -234,8 +234,8 @@ def beside_torch_and_nccl(ranks: int) -> list[Measurement]:
                 made("gemm", f"gemm-{op}-{first}", weight - place, seconds, "bench",
                      f"{op} beside cuBLAS + NCCL and torch, M {rows}", f"{torch} --ops {op} --rows {rows}",
                      "two_gpus torch_gpu", ranks=ranks, memory_gib=40),
-                made("gemm", f"bench-{op}-{first}", weight - 30 - place, seconds / 2, "bench",
-                     f"{op} beside cuBLAS + NCCL, M {rows}", own, "two_gpus", memory_gib=20),
+                made("gemm", f"bench-{op}-{first}", weight - place, seconds / 2, "bench",
+                     f"{op} beside cuBLAS + NCCL, M {rows}", own, "two_gpus !torch_gpu", memory_gib=20),
             ]  # fmt: skip
     return found
 

@@ -39,7 +39,7 @@ import planner  # noqa: E402
 from children import Children, Ended  # noqa: E402
 from measurement import PHASES, Measurement, load  # noqa: E402
 from mps import mps  # type: ignore[import-not-found]  # noqa: E402
-from rows import counts_of  # noqa: E402
+from rows import counts_of, rows_of  # noqa: E402
 from store import Entry, Store, parsed, write_json  # noqa: E402
 
 import machine as machines  # noqa: E402
@@ -207,6 +207,10 @@ class Run:
         """Why it can't be measured here; empty where it can."""
         for need in one.needs:
             kind, _, name = need.partition(":")
+            if need.startswith("!"):  # what another measurement, of what the machine has, says as well
+                if need[1:] in self.machine.has:
+                    return f"another one tells it here, with {need[1:]}"
+                continue
             if kind == "bin" and not (self.options.bin / name).exists():
                 return f"there is no program {name} in {self.options.bin}"
             if kind == "lib" and not (self.lib() / name).exists():
@@ -233,7 +237,7 @@ class Run:
         for one in self.open():
             if self.store.status(one.name) in ("", "left out") and one.output == "file":
                 result = parsed(self.store.raw(one.name))
-                if result:
+                if not nothing_in(one.reader, result):
                     self.put(one, "partial", "the run was ended while this was measured", result=result)
 
     # Running one.
@@ -363,7 +367,7 @@ class Run:
         else:
             result = parsed(raw)
         more: dict[str, Any] = {"seconds": round(ended.seconds, 2), "code": ended.code, "said": said}
-        if result is not None:
+        if not (nothing := nothing_in(one.reader, result)):
             more["result"] = result
         self.timed.append((one.seconds, ended.seconds))
         if ended.timed_out:
@@ -375,11 +379,11 @@ class Run:
                 else f"it was ended by {signal.Signals(-ended.code).name}"
             )
             reason += f": {' / '.join(said)[-300:]}" if said else ""
-        elif result is None:
-            reason = "it wrote no result that can be read"
+        elif nothing:
+            reason = f"{nothing}{': ' if said else ''}{' / '.join(said)[-300:]}"
         else:
             return self.put(one, "done", **more)
-        self.put(one, "partial" if result is not None else "failed", reason, **more)
+        self.put(one, "failed" if nothing else "partial", reason, **more)
 
     def go(self) -> None:
         """All that fits."""
@@ -425,6 +429,23 @@ class Run:
             counts_of(entry)["wrong"] for entry in self.store.entries.values() if entry.get("result") is not None
         )
         return 1 if wrong else 0
+
+
+def nothing_in(reader: str, result: Any) -> str:
+    """Why there is nothing in what a child wrote; empty where there is something."""
+    if result is None:
+        return "it wrote no result that can be read"
+    try:
+        there = rows_of({"reader": reader, "result": result})
+    except ValueError as fault:
+        return str(fault)
+    counts = counts_of({"reader": reader, "result": result})
+    if reader in ("text", "predicted") or there or counts["right"] + counts["wrong"]:
+        return ""
+    if reader == "runs":
+        failures = [found["failed"] for one in result["rows"] for found in one["ways"].values() if "failed" in found]
+        return f"no run ended: {failures[0]}" if failures else "no run ended"
+    return "all tests were skipped" if reader == "gtest" else "there is nothing in its result"
 
 
 def stop(number: int, _: object) -> NoReturn:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-# Correctness first; then times; then what is made of these.
-PHASES = ("correctness", "times", "made of times")
+# Correctness first; then times; then a machine that is fitted to these, and what it predicts.
+PHASES = ("correctness", "times", "fit", "prediction")
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Measurement:
     reader: str = "bench"  # what makes rows of its result (rows.py)
     title: str = ""
     output: str = "file"  # where its result is: file ({out}), stdout (JSON), text (lines of stdout)
-    needs: list[str] = field(default_factory=list)  # names of what the machine must have (machine.py), or bin:NAME
+    needs: list[str] = field(default_factory=list)  # what there must be: names (machine.py), bin:NAME, !NAME
     codes: list[int] = field(default_factory=lambda: [0])  # exit codes by which it has measured
     environment: dict[str, str] = field(default_factory=dict)
     ranks: int = 0  # so many processes of torch are started; 0: the command is one process
@@ -59,7 +59,7 @@ def expect(one: Measurement) -> None:
     if not one.seconds > 0:
         raise ValueError(f"measurement {one.name}: {one.seconds} seconds: they must be more than 0")
     if not 0 <= one.phase < len(PHASES):
-        raise ValueError(f"measurement {one.name}: phase {one.phase}: it must be 0, 1 or 2")
+        raise ValueError(f"measurement {one.name}: phase {one.phase}: it must be from 0 to {len(PHASES) - 1}")
 
 
 def as_json(one: Measurement) -> dict[str, Any]:

@@ -26,7 +26,7 @@ KNOWN_S = 30.0  # so many seconds as expected, which count beside what was seen
 
 
 def pace_of(expected_and_taken: Iterable[tuple[float, float]]) -> float:
-    """How many times as long as expected those that ended took, together; between 0.5 and 3. A few seconds say little."""
+    """How many times as long as expected those that ended took, from 0.5 to 3. A few seconds say little."""
     pairs = list(expected_and_taken)
     ratio = (KNOWN_S + sum(taken for _, taken in pairs)) / (KNOWN_S + sum(expected for expected, _ in pairs))
     return min(max(ratio, 0.5), 3.0)

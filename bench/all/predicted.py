@@ -12,6 +12,7 @@ the mean of |predicted / measured - 1|. What the simulator has no machine for is
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -50,7 +51,10 @@ def predictable(folder: Path) -> tuple[list[tuple[str, Row]], dict[str, str]]:
         for entry in told["measurements"].values():
             if entry["status"] not in ("done", "partial") or entry.get("mps") or entry.get("result") is None:
                 continue
-            rows += [one for one in rows_of(entry) if "predicted_us" in one or {"problem", "strategy"} <= one.keys()]
+            with contextlib.suppress(ValueError):  # the page tells
+                rows += [
+                    one for one in rows_of(entry) if "predicted_us" in one or {"problem", "strategy"} <= one.keys()
+                ]
         found += [(topic, one) for one in rows]
         if not rows:
             why[topic] = "no row of a plan that the simulator runs; ranks that share a card have no links"

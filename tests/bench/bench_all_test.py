@@ -156,7 +156,7 @@ class Lists(unittest.TestCase):
             for text, says in (("{", "no list"), ("[1]", "no list"), (json.dumps([{**good, "colour": 1}]), "colour"),
                                (json.dumps([good, good]), "more than one measurement is named x"),
                                (json.dumps([{**good, "name": "a/b"}]), "'a/b'"), (json.dumps([{**good, "seconds": 0}]), "0 seconds"),
-                               (json.dumps([{**good, "phase": 3}]), "phase 3")):
+                               (json.dumps([{**good, "phase": 4}]), "phase 4")):
                 path.write_text(text)
                 with self.assertRaisesRegex(ValueError, says):
                     load(path)
