@@ -281,7 +281,7 @@ def of_gpus(ranks: int) -> list[Measurement]:
 
 def of_cpu(ranks: int) -> list[Measurement]:
     """The CPU executor. Cores are what ranks share; there are no links."""
-    shmem = "{program} bench shmem --device cpu --ranks 2 --quick --rounds 2 --json {out}"
+    shmem = "{program} bench shmem --device cpu --ranks 2 --quick --rounds 3 --json {out}"
     sparse = (
         "{python} {bench}/sparse/matrices.py {program} --device cpu --pes 1,{ranks} --json {out} --repeat 5 --small"
     )
