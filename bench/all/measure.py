@@ -133,6 +133,7 @@ class Run:
         most = 0 if options.cpu else machines.MOST_GPUS
         program, given = options.bin / "imbrex", bool(options.measurements)
         self.machine = machines.survey(program, options.python, options.nvshmem, most, patience, given)
+        os.environ["LD_LIBRARY_PATH"] = ":".join([*beside, *self.machine.folders])
         if options.cpu:
             self.machine.lacks["gpu"] = "--cpu was given"
         os.environ.update(machines.child_environment(self.machine))
