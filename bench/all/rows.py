@@ -6,10 +6,20 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# {"what", "way", "us"} and, where there is one, {"peer", "peer_us"}; where it can be predicted, {"problem", "strategy",
-# "knobs"}; where it was, {"predicted_us"}.
+# {"what", "way", "us"} and, where there is one, {"peer", "peer_us"}, "own" where that is another way of Imbrex; where it
+# can be predicted, {"problem", "strategy", "knobs"}; where it was, {"predicted_us"}.
 Row = dict[str, Any]
 Result = Any
+
+
+def apart(result: Result) -> bool:
+    """Whether ranks had a GPU each: there, the sequential strategy is cuBLAS, or a lookup, with NCCL as users run it."""
+    return bool(result.get("device") != "cpu" and result.get("ranks_per_gpu", 1) == 1)
+
+
+def beside_own(what: str, way: str, us: float, others: dict[str, float] | None) -> Row:
+    """A row beside another way of Imbrex."""
+    return row(what, way, us, others, own=True) if others else row(what, way, us)
 
 
 def row(what: str, way: str, us: float, peers: dict[str, float] | None = None, **more: Any) -> Row:
@@ -45,6 +55,9 @@ def of_runs(result: Result) -> Iterator[Row]:
         for way, us in timed.items():
             found = one["ways"][way]
             more = {key: found[key] for key in ("problem", "strategy") if key in found}
+            # What cuBLAS and NCCL do, where ranks had a GPU each; else another way of Imbrex.
+            if way != first:
+                more["own"] = not apart(result) or "sequential" not in first
             yield row(one["what"], way, us, {first: timed[first]} if way != first else None, **more)
 
 
@@ -55,16 +68,17 @@ def of_all_reduce(result: Result) -> Iterator[Row]:
         peers = {"NCCL": us["nccl"]} if "nccl" in us else {}
         for way, time in us.items():
             if way != "nccl":
-                # Through a codec there is another result: the exact sum is what it is compared with, where NCCL is not.
-                other = peers or (
-                    {"exact, auto": us["auto"]} if way not in ("auto", "one_shot", "two_shot") and "auto" in us else {}
-                )
-                yield row(f"{one['bytes']} bytes", way, time, other)
+                # A sum through a codec is beside the exact one, where there is no NCCL.
+                is_coded = way not in ("auto", "one_shot", "two_shot")
+                own = {"exact, auto": us["auto"]} if is_coded and not peers and "auto" in us else None
+                what = f"{one['bytes']} bytes"
+                yield beside_own(what, way, time, own) if own else row(what, way, time, peers)
     for one in result.get("rms_norm", []):
         us = one["microseconds"]
-        apart = {name: time for name, time in us.items() if "fused" not in name and name != "auto"}
+        others = {name: time for name, time in us.items() if name.endswith("then kernel")}
+        beside = row if "nccl, then kernel" in others else beside_own
         for way, time in us.items():
-            yield row(f"{one['bytes']} bytes, with a norm", way, time, apart if way not in apart else None)
+            yield beside(f"{one['bytes']} bytes, with a norm", way, time, None if way in others else others)
 
 
 def of_all_reduce_torch(result: Result) -> Iterator[Row]:
@@ -81,12 +95,9 @@ def of_exchanges(result: Result) -> Iterator[Row]:
     for one in result["rows"]:
         us = {way["strategy"]: way["us"] for way in one["strategies"] if way["us"] > 0}
         for way, time in us.items():
-            first = (
-                {"lookup, all-to-all, regroup": us["sequential"]}
-                if way != "sequential" and "sequential" in us
-                else None
-            )
-            yield row(f"batch {one['batch']}", way, time, first)
+            beside = way != "sequential" and "sequential" in us
+            first = {"lookup, all-to-all, regroup": us["sequential"]} if beside else None
+            yield (row if apart(result) else beside_own)(f"batch {one['batch']}", way, time, first)
 
 
 def of_lookups(result: Result) -> Iterator[Row]:
@@ -96,7 +107,7 @@ def of_lookups(result: Result) -> Iterator[Row]:
         indices = f"{one['index']}, {'Zipf' if one['zipf'] else 'uniform'}"
         yield row(f"{one['tables']}, {one['rows']}, batch {one['batch']}, {indices}", "ours", one["ours"]["us"], peers)
     for one in result["joint"]:
-        yield row(
+        yield beside_own(
             f"{one['tables']}, {one['rows']}, batch {one['batch']}, one of four ranks",
             "as one kernel",
             one["joint"]["us"],
@@ -128,7 +139,7 @@ def of_jacobi(result: Result) -> Iterator[Row]:
     for one in result["rows"]:
         others = {way: us for way, us in one["us"].items() if way != "in_kernel"}
         for way, us in one["us"].items():
-            yield row(f"{one['size']} x {one['size']} a PE", way, us, others if way == "in_kernel" else None)
+            yield beside_own(f"{one['size']} x {one['size']} a PE", way, us, others if way == "in_kernel" else None)
 
 
 def of_sparse(result: Result) -> Iterator[Row]:
@@ -155,7 +166,7 @@ def of_host_cost(result: Result) -> Iterator[Row]:
     us = {one["call"]: one["us"] for one in result["rows"]}
     for one in result["rows"]:
         allowed = {"C++ and what is allowed": us["C++"] + one["allowed_us"]} if "allowed_us" in one else None
-        yield row("matmul_reduce_scatter", one["call"], one["us"], allowed)
+        yield beside_own("matmul_reduce_scatter", one["call"], one["us"], allowed)
 
 
 def of_gathered_a(result: Result) -> Iterator[Row]:
@@ -170,7 +181,7 @@ def of_signaled_product(result: Result) -> Iterator[Row]:
     """bench/signaled/product.cpp."""
     for one in result["rows"]:
         us = one["microseconds"]
-        yield row(
+        yield beside_own(
             f"{one['m']} x {one['n']} x {one['k']} {one['type']}",
             "under signals",
             us["signals"],
@@ -188,6 +199,7 @@ def of_signaled_predictor(result: Result) -> Iterator[Row]:
             f"groups {one['groups']}",
             us["measured"],
             peers,
+            own=True,
             predicted_us=us["predicted"],
         )
 
@@ -196,7 +208,7 @@ def of_put_back(result: Result) -> Iterator[Row]:
     """bench/signaled/put_back.cpp."""
     for one in result["rows"]:
         us = one["microseconds"]
-        yield row(
+        yield beside_own(
             f"norm of {one['rows']} x {one['cols']} {one['type']}",
             "through the map",
             us["mapped"],

@@ -97,16 +97,12 @@ def cases(name: str, cpu: bool) -> list[Case]:
         found = [Case(f"{op}, M {rows[1]}", [op, *layer(op, rows[1], cpu)], ways) for op in OPERATORS]
         quarter = layer("all_gather_gemm", rows[1], cpu)
         quarter[3] = str(int(quarter[3]) // 4)
-        lists = {
-            f"{count} more, {strategy}": [
-                "--strategy",
-                strategy,
-                *(["--more-n", ",".join([quarter[3]] * count)] if count else []),
-            ]
-            for strategy in ("sequential", "fused")
-            for count in (0, 1, 2)
-        }
-        return [*found, Case("all_gather_gemm, lists of B", ["all_gather_gemm", *quarter], lists)]
+        lists = []
+        for count in (0, 1, 2):
+            more = ["--more-n", ",".join([quarter[3]] * count)] if count else []
+            both = {strategy: ["--strategy", strategy, *more] for strategy in ("sequential", "fused")}
+            lists.append(Case(f"all_gather_gemm, {count + 1} Bs", ["all_gather_gemm", *quarter], both))
+        return [*found, *lists]
     if name == "codecs":
         ways = {
             f"{codec}, {strategy}": ["--codec", codec, "--strategy", strategy]
