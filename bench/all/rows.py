@@ -6,14 +6,14 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# {"what", "way", "us"} and, where there is one, {"peer", "peer_us"}, "own" where that is another way of Imbrex; where it
-# can be predicted, {"problem", "strategy", "knobs"}; where it was, {"predicted_us"}.
+# {"what", "way", "us"} and, where there is one, {"peer", "peer_us"}, "own" where that is another way of Imbrex; where
+# it can be predicted, {"problem", "strategy", "knobs"}; where it was, {"predicted_us"}.
 Row = dict[str, Any]
 Result = Any
 
 
 def apart(result: Result) -> bool:
-    """Whether ranks had a GPU each: there, the sequential strategy is cuBLAS, or a lookup, with NCCL as users run it."""
+    """Whether ranks had a GPU each: the sequential strategy is cuBLAS, or a lookup, with NCCL as users run it."""
     return bool(result.get("device") != "cpu" and result.get("ranks_per_gpu", 1) == 1)
 
 
