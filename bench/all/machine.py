@@ -233,6 +233,7 @@ def survey(program: Path, python: str, nvshmem: Path | None, most: int, patience
     commands = {
         "version": [str(program), "version"],
         "doctor": [str(program), "doctor", "--json", "-"],
+        "machines": [str(program), "machine", "4xh200"],
         "torch": [python, "-c", TORCH],
         "libraries": [python, "-c", LIBRARIES],
     }
@@ -244,6 +245,8 @@ def survey(program: Path, python: str, nvshmem: Path | None, most: int, patience
     told = last_json(answers["doctor"], whole=True)
     machine.doctor = told.get("findings", [])
     survey_gpus_of_program(machine, told)
+    nowhere = "the program finds no machine files: share/imbrex/machines has to lie beside bin/"
+    machine.says("machines", bool(answers["machines"]), nowhere)
     machine.says("mps", bool(shutil.which("nvidia-cuda-mps-control")), "no nvidia-cuda-mps-control")
     survey_python(machine, python, last_json(answers["torch"]), last_json(answers["libraries"]))
     folder = nvshmem_folder(nvshmem)

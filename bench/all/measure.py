@@ -422,10 +422,10 @@ class Run:
         write_json(self.store.folder / "run.json", self.about)
 
     def finish(self) -> int:
-        """Ends MPS, makes the page; 1 where a test was wrong."""
-        self.end_mps()
+        """Makes the page, ends MPS; 1 where a test was wrong."""
         self.note_time()
         print(f"page: {page.write(self.store.folder)}", flush=True)
+        self.end_mps()
         wrong = sum(
             counts_of(entry)["wrong"] for entry in self.store.entries.values() if entry.get("result") is not None
         )
@@ -461,7 +461,11 @@ def main(arguments: list[str]) -> int:
         print(f"bench all: --python {options.python}: there is no such program", file=sys.stderr)
         return 2
     options.bin, options.out = options.bin.resolve(), options.out.resolve()
-    children = Children()
+    seconds = 60 * options.minutes
+    children = Children(seconds + 2)
+    # Should something here not answer: what is known is shown in time all the same.
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds - 2, 0.95 * seconds))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
     try:
@@ -480,8 +484,8 @@ def main(arguments: list[str]) -> int:
             run.go()
         except Stopped as stopped:
             print(f"ended by {signal.Signals(stopped.number).name}; the same command continues", flush=True)
-            code = 128 + stopped.number
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            code = 0 if stopped.number == signal.SIGALRM else 128 + stopped.number
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
             signal.signal(number, signal.SIG_IGN)
         return run.finish() or code
     except (ValueError, OSError) as fault:

@@ -184,7 +184,7 @@ def below_peers(run: Run) -> str:
             one["peer"],
             number(one["peer_us"]),
             f"{ratio:.3f}",
-            on_what(entry),
+            "" if one.get("alone") else on_what(entry),
         )
         for entry, one, ratio in slow[:MOST_ROWS]
     ]

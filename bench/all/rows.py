@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 # {"what", "way", "us"} and, where there is one, {"peer", "peer_us"}, "own" where that is another way of Imbrex; where
-# it can be predicted, {"problem", "strategy", "knobs"}; where it was, {"predicted_us"}.
+# it can be predicted, {"problem", "strategy", "knobs"}; where it was, {"predicted_us"}; "alone" where one rank had
+# the GPU.
 Row = dict[str, Any]
 Result = Any
 
@@ -148,7 +149,7 @@ def of_sparse(result: Result) -> Iterator[Row]:
         p = one["problem"]
         what = f"{one.get('kind', 'matrix')}, {p['rows']} rows, {p['levels']} levels, {p['ranks']} PEs"
         library = {"cuSPARSE": min(one["library"]["seconds"]) * 1e6} if one.get("library") else None
-        yield row(what, str(one["way"]), min(one["seconds"]) * 1e6, library)
+        yield row(what, str(one["way"]), min(one["seconds"]) * 1e6, library, alone=p["ranks"] == 1)
 
 
 def of_model(result: Result) -> Iterator[Row]:
