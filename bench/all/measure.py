@@ -36,10 +36,10 @@ sys.path.insert(0, str(ROOT / "bench/shmem"))
 import lists  # noqa: E402
 import page  # noqa: E402
 import planner  # noqa: E402
-from children import Children, Ended  # noqa: E402
+from children import GRACE_S, Children, Ended  # noqa: E402
 from measurement import PHASES, Measurement, load  # noqa: E402
 from mps import mps  # type: ignore[import-not-found]  # noqa: E402
-from rows import counts_of, rows_of  # noqa: E402
+from rows import counts_of, nothing_in  # noqa: E402
 from store import Entry, Store, parsed, write_json  # noqa: E402
 
 import machine as machines  # noqa: E402
@@ -341,7 +341,7 @@ class Run:
         environment = self.environment(one)
         if reason := self.lacking(one):
             return self.put(one, "left out", reason)
-        seconds = min(one.limit, self.left())
+        seconds = max(min(one.limit, self.left() - GRACE_S), LEAST_S / 2)
         raw = self.store.raw(one.name)
         out, errors = self.store.raw(one.name, "stdout"), self.store.raw(one.name, "stderr")
         raw.unlink(missing_ok=True)
@@ -432,23 +432,6 @@ class Run:
         return 1 if wrong else 0
 
 
-def nothing_in(reader: str, result: Any) -> str:
-    """Why there is nothing in what a child wrote; empty where there is something."""
-    if result is None:
-        return "it wrote no result that can be read"
-    try:
-        there = rows_of({"reader": reader, "result": result})
-    except ValueError as fault:
-        return str(fault)
-    counts = counts_of({"reader": reader, "result": result})
-    if reader in ("text", "predicted") or there or counts["right"] + counts["wrong"]:
-        return ""
-    if reader == "runs":
-        failures = [found["failed"] for one in result["rows"] for found in one["ways"].values() if "failed" in found]
-        return f"no run ended: {failures[0]}" if failures else "no run ended"
-    return "all tests were skipped" if reader == "gtest" else "there is nothing in its result"
-
-
 def stop(number: int, _: object) -> NoReturn:
     """For signals."""
     raise Stopped(number)
@@ -492,7 +475,10 @@ def main(arguments: list[str]) -> int:
         print(f"bench all: {fault}", file=sys.stderr)
         return 2
     except Stopped as stopped:
-        return 128 + stopped.number
+        if stopped.number != signal.SIGALRM:
+            return 128 + stopped.number
+        print(f"bench all: --minutes {options.minutes:g}: looking at the machine took them all", file=sys.stderr)
+        return 2
     finally:
         children.close()
 

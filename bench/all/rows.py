@@ -273,3 +273,20 @@ def counts_of(entry: dict[str, Any]) -> dict[str, int]:
                 for name, text in COUNTED.items():
                     counts[name] += mark == text
     return counts
+
+
+def nothing_in(reader: str, result: Any) -> str:
+    """Why there is nothing in what a child wrote; empty where there is something."""
+    if result is None:
+        return "it wrote no result that can be read"
+    try:
+        there = rows_of({"reader": reader, "result": result})
+    except ValueError as fault:
+        return str(fault)
+    counts = counts_of({"reader": reader, "result": result})
+    if reader in ("text", "predicted") or there or counts["right"] + counts["wrong"]:
+        return ""
+    if reader == "runs":
+        failures = [found["failed"] for one in result["rows"] for found in one["ways"].values() if "failed" in found]
+        return f"no run ended: {failures[0]}" if failures else "no run ended"
+    return "all tests were skipped" if reader == "gtest" else "there is nothing in its result"
