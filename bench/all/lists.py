@@ -177,7 +177,10 @@ def in_kernels(kind: str) -> list[Measurement]:
     where = "on one GPU" if shared else "on two GPUs"
     gpus = "1" if shared else "{gpus}"
     needs = "gpu" if shared else "two_gpus"
-    peers = "{python} {bench}/shmem/peers.py --program {program} --rounds 3 --full --json {out} --nvshmem {nvshmem}"
+    peers = (
+        "{python} {bench}/shmem/peers.py --program {program} --rounds 3 --full --json {out} --nvshmem {nvshmem} "
+        "--peer={peer} --dormant={dormant}"
+    )
     own = "{program} bench shmem --device cuda --quick --rounds 3 --json {out}"
     jacobi = (
         "{python} {bench}/shmem/jacobi.py --program {program} --out {out} --ranks {ranks} --rounds 1 --repeat 6 "
@@ -189,7 +192,7 @@ def in_kernels(kind: str) -> list[Measurement]:
     )
     return [
         made("shmem", "shmem", 86, 30, "shmem_peers", f"Calls beside NVSHMEM's, two PEs {where}",
-             f"{peers} --peer={{peer}} --gpus {1 if shared else 2}", f"{needs} nvshmem", codes=[0, 1], mps=shared),
+             f"{peers} --gpus {1 if shared else 2}", f"{needs} nvshmem", codes=[0, 1], mps=shared),
         made("shmem", "shmem-own", 34 if shared else 61, 20, "shmem", "Calls, PEs in pairs",
              f"{own} --ranks {'2 --ranks-per-gpu 2' if shared else '{ranks}'}", needs, mps=shared),
         made("jacobi", "jacobi", 65, 25, "jacobi", "Ways to exchange a field's borders", jacobi, needs, codes=[0, 1],

@@ -245,12 +245,12 @@ class Run:
 
     def filled(self, word: str, one: Measurement, seconds: float) -> str:
         """A word of a command, or a variable's value, with what its names stand for."""
-        peer, stand_in = self.options.bin / "nvshmem_peer", self.options.bin.parent / "stand_in"
+        peer, dormant = self.options.bin / "nvshmem_peer", self.options.bin / "shmem_dormant_bench"
         places = {
             "program": self.options.bin / "imbrex",
             "bin": self.options.bin,
             "lib": self.lib(),
-            "stand_in": stand_in,
+            "stand_in": self.options.bin.parent / "stand_in",
             "libraries": os.environ.get("LD_LIBRARY_PATH", ""),
             "bench": ROOT / "bench",
             "python": self.options.python,
@@ -263,6 +263,7 @@ class Run:
             "gpu": self.machine.gpus[0]["name"] if self.machine.gpus else "CPU",
             "nvshmem": self.machine.nvshmem,
             "peer": peer if peer.exists() else "",
+            "dormant": dormant if dormant.exists() else "",
             "seconds": f"{max(1.0, min(one.seconds, seconds - 3)):.0f}",
         }
         for name, value in places.items():

@@ -432,6 +432,11 @@ class Pages(Case):
         names = {str(path.relative_to(documents.RESULTS)) for path in found}
         self.assertEqual(names, {"shmem-1xgpu.json", "product-1xh100.json"})
         self.assertTrue(all(result["commit"] == "abc1234" for result in found.values()))
+        self.assertEqual(documents.count({"a": [1, {"b": 2.5, "c": "x"}], "d": None}), 2)
+
+    def test_documents_are_as_their_results_say(self):
+        done = subprocess.run([sys.executable, "-B", BENCH / "all/documents.py", "--check"], capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
 if __name__ == "__main__":
