@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the tables and the plots of docs/all-reduce.md from bench/results/all-reduce-4xh200.json and,
+"""Makes the tables and the plots of bench/results/all-reduce.md from bench/results/all-reduce-4xh200.json and,
 without plots, all-reduce-2xh200.json.
 
 usage: all_reduce_tables.py [--check]    --check: changes nothing, fails where the document or a plot is not up to date
@@ -17,7 +17,7 @@ from report import ROOT, Plot, geometric_mean, heading, line, with_section, writ
 
 RESULT = ROOT / "bench/results/all-reduce-4xh200.json"
 ON_TWO = ROOT / "bench/results/all-reduce-2xh200.json"
-DOCUMENT = ROOT / "docs/all-reduce.md"
+DOCUMENT = ROOT / "bench/results/all-reduce.md"
 MAKER = "bench/all_reduce_tables.py"
 # Codecs in the order of the tables; Flash Communication's pair is flash6.
 CODECS = {"int8": "#1b6ca8", "int8-g128": "#5dade2", "fp8-g128": "#8e5ea2", "int6": "#27864a", "flash6": "#d08000",
@@ -233,7 +233,7 @@ def main():
         sys.exit(__doc__)
     for path in (RESULT, ON_TWO):
         if not path.exists():
-            sys.exit(f"{path.relative_to(ROOT)} does not exist; docs/all-reduce.md tells how to make it")
+            sys.exit(f"{path.relative_to(ROOT)} does not exist; bench/results/all-reduce.md tells how to make it")
     write_or_check(wanted(json.loads(RESULT.read_text()), json.loads(ON_TWO.read_text()), DOCUMENT.read_text()), sys.argv[1:] == ["--check"], MAKER)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the tables and the plot of docs/gpu-results.md, and README's sum of them, from bench/results/gpu-4xh200.json,
+"""Makes the tables and the plot of bench/results/gpu.md, and README's sum of them, from bench/results/gpu-4xh200.json,
 gpu-2xh200.json, unseen-2xh200.json, e4m3-2xh200.json and e4m3-4xh200.json.
 
 usage: gpu_tables.py [--check]    --check: changes nothing, fails where the document or the plot is not up to date
@@ -18,9 +18,9 @@ ON_TWO = ROOT / "bench/results/gpu-2xh200.json"
 UNSEEN = ROOT / "bench/results/unseen-2xh200.json"
 E4M3 = ROOT / "bench/results/e4m3-4xh200.json"
 E4M3_ON_TWO = ROOT / "bench/results/e4m3-2xh200.json"
-DOCUMENT = ROOT / "docs/gpu-results.md"
+DOCUMENT = ROOT / "bench/results/gpu.md"
 README = ROOT / "README.md"
-PLOT = ROOT / "docs/gpu-4xh200.svg"
+PLOT = ROOT / "bench/results/gpu-4xh200.svg"
 MAKER = "bench/gpu_tables.py"
 SEQUENTIAL = "cuBLAS+NCCL"  # among torch's ways
 BANDS = (("", 0, math.inf), (", M up to 256", 0, 256), (", M from 512 to 1024", 512, 1024), (", M from 2048 on", 2048, math.inf))
@@ -98,9 +98,9 @@ def sum_of(result, unseen):
     others = [r["gain"] for r in rows_of(unseen)]
     return (f"On four H200s, without NVLink multicast, at commit {result.get('commit', 'unknown')}, over {len(layers)} products of Llama's and GPT-3's layers for which plans were\n"
             f"tuned, `auto` is {geometric_mean(gains):.2f} times as fast as cuBLAS and NCCL (geometric mean; {spread(gains)}), and {geometric_mean(best):.2f} times as fast as the\n"
-            f"fastest of these and of PyTorch's fused operators ({spread(best)}); [the table](docs/gpu-results.md).\n"
+            f"fastest of these and of PyTorch's fused operators ({spread(best)}); [the table](bench/results/gpu.md).\n"
             f"Among the sizes without tuned plans, {len(others)} were measured on two H200s at commit {unseen.get('commit', 'unknown')}: {geometric_mean(others):.2f} times as fast as cuBLAS and NCCL\n"
-            f"([{spread(others)}](docs/gpu-results.md#sizes-that-no-table-has)).\n")
+            f"([{spread(others)}](bench/results/gpu.md#sizes-that-no-table-has)).\n")
 
 
 def plot(result):

@@ -1,5 +1,5 @@
 // Operators with options of their own, in place of M, N and K or beside them. Commands ask the list, and know none of
-// them by name. docs/architecture.md says how to add one.
+// them by name. docs/dev/architecture.md says how to add one.
 #pragma once
 
 #include <memory>

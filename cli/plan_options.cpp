@@ -159,9 +159,10 @@ void PlanOptions::add_to(CLI::App& command) {
               "(default 1)")
       ->group(knob_group);
   command
-      .add_option("--codec", codec,
-                  "exact (default), or what sums go through (docs/codec.md): int8, int4-g128, flash6 ...; int4+int8: "
-                  "one a step; with a GEMM: not in fused plans")
+      .add_option(
+          "--codec", codec,
+          "exact (default), or what sums go through (docs/quantization.md): int8, int4-g128, flash6 ...; int4+int8: "
+          "one a step; with a GEMM: not in fused plans")
       ->type_name("NAME")
       ->group(knob_group);
   add_integer(command, "--chunks", chunks, 1, most - 1,

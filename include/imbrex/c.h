@@ -175,8 +175,8 @@ typedef struct imbrex_operator_options {
   int32_t cpu_workers;  ///< CPU: threads a rank that take compute tasks; 0: one
   uint64_t heap_bytes;  ///< GPUs: symmetric heap per rank, at first; 0: 1 GiB. With the world's first operator
   int32_t reserved[2];
-  const char* codec;  ///< of the two operators that sum: "int8", "int4+int8", "flash6" ... (docs/codec.md); NULL: what
-                      ///< the knobs say, or exact. Unlike an all-reduce, it takes no tolerance
+  const char* codec;  ///< of the two operators that sum: "int8", "int4+int8", "flash6" ... (docs/quantization.md);
+                      ///< NULL: what the knobs say, or exact. Unlike an all-reduce, it takes no tolerance
 } imbrex_operator_options;
 
 struct imbrex_report;
@@ -262,7 +262,7 @@ imbrex_device imbrex_operator_device(const imbrex_operator* op) IMBREX_NOEXCEPT;
 /// Why an operator of IMBREX_AUTOMATIC works on the CPU; empty if it does not, or was told to. Lives as long as `op`.
 const char* imbrex_operator_why_cpu(const imbrex_operator* op) IMBREX_NOEXCEPT;
 
-/// The plan as JSON (docs/plan-format.md); with `any_m`, that of the largest M. Lives as long as the operator.
+/// The plan as JSON (docs/dev/plan-format.md); with `any_m`, that of the largest M. Lives as long as the operator.
 imbrex_status imbrex_operator_plan(imbrex_operator* op, const char** json) IMBREX_NOEXCEPT;
 
 /* ------------------------------------------------------------------------------------------------ embeddings */
@@ -375,7 +375,7 @@ enum { IMBREX_EXACT_BELOW_MEASURED = -1 };
 /// The same on every rank, as AllReduceOptions.
 typedef struct imbrex_all_reduce_options {
   size_t size;
-  const char* codec;       ///< "int8", "int4+int8", "flash6" ... (docs/codec.md); NULL: exact
+  const char* codec;       ///< "int8", "int4+int8", "flash6" ... (docs/quantization.md); NULL: exact
   const char* algorithm;   ///< "one_shot", "two_shot" or "ring"; NULL: "auto"
   const float* tolerance;  ///< the largest error that the codec may cause; NULL: none is stated
   int64_t exact_below;     ///< tensors of fewer bytes are summed exactly, or IMBREX_EXACT_BELOW_MEASURED

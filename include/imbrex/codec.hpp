@@ -1,4 +1,5 @@
-// Codecs: how a collective shortens what it sends. docs/codec.md tells the formats, the layout and the bounds.
+// Codecs: how a collective shortens what it sends. docs/dev/codec-format.md tells the formats, the layout and the
+// bounds.
 #pragma once
 
 #include <cstdint>

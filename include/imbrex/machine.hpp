@@ -58,8 +58,8 @@ struct Curve {
   bool operator==(const Curve&) const = default;
 };
 
-/// A machine of equal devices, one per rank. A plain value, read from machines/*.json (docs/machine-format.md).
-/// docs/simulator.md says what the simulator does with each constant.
+/// A machine of equal devices, one per rank. A plain value, read from machines/*.json
+/// (docs/reference/machine-files.md). docs/dev/simulator-model.md says what the simulator does with each constant.
 struct Machine {
   std::string name;
   std::string about;  ///< one line: the parts, and how they are joined
@@ -133,8 +133,9 @@ void set_constant(Machine& machine, std::string_view place, const Constant& cons
 /// Seconds of a collective that puts `wire_bytes` on each rank's wire.
 double seconds_of(const Curve& curve, double wire_bytes);
 
-/// JSON as docs/machine-format.md describes it. parse_machine throws Error(invalid_input) naming the place and the
-/// rule for any text that is not a valid machine, and for one of more than 1 MiB. `origin` names the text in messages.
+/// JSON as docs/reference/machine-files.md describes it. parse_machine throws Error(invalid_input) naming the place and
+/// the rule for any text that is not a valid machine, and for one of more than 1 MiB. `origin` names the text in
+/// messages.
 std::string to_json(const Machine& machine);
 Machine parse_machine(std::string_view json, std::string_view origin = "machine");
 

@@ -64,7 +64,7 @@ struct OperatorOptions {
 ///
 /// On GPUs the operators of a world share one executor, with one symmetric heap and its NCCL communicators, for as long
 /// as the world lives. Making the first operator, and every call, makes the rank's GPU the calling thread's
-/// (docs/cuda-executor.md says which one that is).
+/// (docs/operators.md says which one that is).
 ///
 /// The constructors throw Error(invalid_input) for sizes that do not fit the operator or the number of ranks, and where
 /// `device` insists on CUDA and something is missing. Where the ranks' operators, shapes or options differ, or one rank
@@ -111,7 +111,7 @@ class GemmOperator {
   /// On GPUs: queues the operator on `stream`, a stream of the rank's GPU, and returns. Operands lie in that GPU's
   /// memory, aligned to 16 bytes; "out" is complete when the stream has come past the call. The world's operators run
   /// one after another in the order of the calls, on whatever streams. While `stream` is captured, the call becomes
-  /// part of the graph (docs/cuda-executor.md says what replays ask for). Kernels of others that wait for peers, such
+  /// part of the graph (docs/operators.md says what replays ask for). Kernels of others that wait for peers, such
   /// as NCCL's, are to be ordered with them by the caller. Throws Error(runtime_failure) for what failed before.
   ///
   /// On the CPU: operands lie in host memory, `stream` is null, and "out" is complete on return. Throws

@@ -1,6 +1,6 @@
 // A plan is data: what is computed (Problem), and how (Plan): for every rank, ordered queues of tasks over
 // regions of buffers, tied together by signals. A plan is a plain value. It is built without a GPU, compares,
-// serialises to JSON (docs/plan-format.md), and is run unchanged by every executor.
+// serialises to JSON (docs/dev/plan-format.md), and is run unchanged by every executor.
 #pragma once
 
 #include <array>
@@ -399,7 +399,7 @@ Backend parse_backend(std::string_view name);
 ClusterMode parse_cluster_mode(std::string_view name);
 WorkKind parse_work_kind(std::string_view name);
 
-/// JSON as docs/plan-format.md describes it. parse_plan throws Error(invalid_input) naming the place and the rule,
+/// JSON as docs/dev/plan-format.md describes it. parse_plan throws Error(invalid_input) naming the place and the rule,
 /// for anything that is not a well-formed plan; it does not check soundness.
 std::string to_json(const Plan& plan);
 Plan parse_plan(std::string_view json);

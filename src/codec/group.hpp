@@ -205,7 +205,7 @@ IMBREX_CODEC float magnitude_of(const Codec& codec, const Group& group) {
 }
 
 /// Largest possible |decoded - value| over the group's finite values: half a step (fp8: half the distance of its top
-/// codes), and a little for the roundings of encoding and decoding; docs/codec.md counts them.
+/// codes), and a little for the roundings of encoding and decoding; docs/dev/codec-format.md counts them.
 IMBREX_CODEC float error_of(const Codec& codec, const Group& group) {
   if (group.kind == GroupKind::raw) return 0;
   if (codec.format == CodeFormat::fp8) return product(group.step, 16.0f + 0x1p-8f);

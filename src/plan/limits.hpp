@@ -1,4 +1,4 @@
-// What a plan may hold at most, as docs/plan-format.md states it. The format check proves it of every plan, so that
+// What a plan may hold at most, as docs/dev/plan-format.md states it. The format check proves it of every plan, so that
 // whoever runs one may count rows, columns and pitches in 32-bit integers, as BLAS and the GPUs' tensor maps do.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Kinds of work beside products: what a Block is. Checker, JSON, simulator and the CPU executor ask the kind, and know
-// none by name. docs/architecture.md says how to add one.
+// none by name. docs/dev/architecture.md says how to add one.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // An operator, described once: its operands, what its outputs must hold, what it puts on the wire. Shapes, validation,
-// buffers, the checker's values, JSON and messages follow from it. docs/architecture.md says how to add one.
+// buffers, the checker's values, JSON and messages follow from it. docs/dev/architecture.md says how to add one.
 //
 // Outputs are described as sums. A *space* is a matrix that the whole problem knows, over all ranks: A, B, the product.
 // An element of it may be a sum of contributions, the *terms*, which are numbered through all ranks: of a product they

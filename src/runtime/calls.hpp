@@ -1,4 +1,4 @@
-// How a rank tells its peers that it refused a call which they take. docs/runtime.md describes the protocol.
+// How a rank tells its peers that it refused a call which they take. docs/dev/runtime.md describes the protocol.
 #pragma once
 
 #include <cstdint>

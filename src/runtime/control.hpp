@@ -1,5 +1,5 @@
 // The control block: how the ranks of one host tell each other where they are, and that one has failed.
-// docs/runtime.md describes the protocol: who writes, which word commits, in what order.
+// docs/dev/runtime.md describes the protocol: who writes, which word commits, in what order.
 #pragma once
 
 #include <atomic>

@@ -237,7 +237,7 @@ class Machine(Case):
             self.assertTrue(all(s["runs"] for name, s in strategies.items() if name != "fused"))
 
     def test_doctor_prints_what_runs_where(self):
-        page = Path(__file__).resolve().parents[2] / "docs/limits.md"
+        page = Path(__file__).resolve().parents[2] / "docs/reference/limits.md"
         self.assertEqual(self.run_program("doctor", "--limits")[0], page.read_text())
 
     def test_env(self):

@@ -31,7 +31,8 @@ TEST(GpuSparseSolve, RandomSystems) {
     for (int i = 0; i < test::cases(20); ++i) {
       const RandomSolve subject = test::random_solve(seed + static_cast<std::uint64_t>(100 * pes + i), 3000);
       Trouble trouble;
-      const int code = test::on_world(pes, options, [&](World& world) { return expect_right(world, subject, trouble); });
+      const int code =
+          test::on_world(pes, options, [&](World& world) { return expect_right(world, subject, trouble); });
       test::expect_none(code, trouble);
     }
 }
@@ -40,10 +41,12 @@ TEST(GpuSparseSolve, EveryKind) {
   NEEDS_GPUS(1);
   for (const int pes : test::rank_counts(1))
     for (const Kind kind : {Kind::grid, Kind::banded, Kind::power_law, Kind::block}) {
-      RandomSolve subject{1, triangular_of(generate(kind, kind == Kind::banded ? 5'000 : 100'000, 1), Part::whole, pes % 2 == 0)};
+      RandomSolve subject{
+          1, triangular_of(generate(kind, kind == Kind::banded ? 5'000 : 100'000, 1), Part::whole, pes % 2 == 0)};
       if (kind == Kind::power_law) subject.sharing = Sharing::cyclic, subject.block = 64;
       Trouble trouble;
-      const int code = test::on_world(pes, options, [&](World& world) { return expect_right(world, subject, trouble); });
+      const int code =
+          test::on_world(pes, options, [&](World& world) { return expect_right(world, subject, trouble); });
       test::expect_none(code, trouble);
     }
 }
@@ -101,7 +104,8 @@ TEST(GpuSparseSolve, WaitsPastTheirLimitAreNamed) {
   const int code = test::on_world(2, brief, [&](World& world) {
     test::select_gpu(world);
     const test::Analysed analysed(world, subject);
-    shmem::Heap heap(world, {.device = Device::cuda, .bytes = std::size_t{1} << 20, .ranks_per_gpu = test::ranks_per_gpu()});
+    shmem::Heap heap(world,
+                     {.device = Device::cuda, .bytes = std::size_t{1} << 20, .ranks_per_gpu = test::ranks_per_gpu()});
     Solver<double> solver(heap, analysed.schedule, {});
     solver.set_right(std::vector<double>(analysed.schedule.rows.size(), 1.0));
     try {

@@ -34,7 +34,7 @@ GOOD = {
     "scripts/test": "#!/bin/bash\n",
     "docs/protocols.md": "# Protocols\n\n| constant | value | file |\n|---|---|---|\n"
                          "| `copies` | 2 | `include/imbrex/plan.hpp` |\n",
-    "docs/architecture.md": "# House\n\n| folder | what |\n|---|---|\n| `src/base` | words |\n| `src/machine` | less |\n"
+    "docs/dev/architecture.md": "# House\n\n| folder | what |\n|---|---|\n| `src/base` | words |\n| `src/machine` | less |\n"
                             "| `src/plan` | more |\n| `src/ops` | most |\n| `src/jobs` | all |\n",
     ARROWS: json.dumps({"rooms": ROOMS, "users": {"cli": ["jobs"], "python": []}, "public": PUBLIC}),
     "README.md": "Run `scripts/test`; see [protocols](docs/protocols.md#protocols) and `src/plan`, not `build/bin/x`.\n"
@@ -103,11 +103,11 @@ class Checks(unittest.TestCase):
         self.refuse("it must hold rooms", {ARROWS: None})
 
     def test_rooms_are_the_documents(self):
-        name = "docs/architecture.md"
+        name = "docs/dev/architecture.md"
         self.refuse("src/: extra is no room", {"src/extra/x.hpp": "#pragma once\n"})
         self.assertEqual([f.split()[0] for f in faults_of({ARROWS: self.house({"extra": []})})], ["src/:", f"{name}:"])
-        self.refuse("docs/architecture.md: lacks ops", {name: GOOD[name].replace("| `src/ops` | most |\n", "")})
-        self.refuse("docs/architecture.md: extra is no room", {name: GOOD[name] + "| `src/extra` | none |\n", "src/extra/x": ""}, 2)
+        self.refuse("docs/dev/architecture.md: lacks ops", {name: GOOD[name].replace("| `src/ops` | most |\n", "")})
+        self.refuse("docs/dev/architecture.md: extra is no room", {name: GOOD[name] + "| `src/extra` | none |\n", "src/extra/x": ""}, 2)
         self.assertGreater(len(faults_of({name: None})), 0)
 
     def test_foreign(self):

@@ -74,7 +74,7 @@ class Execution {
   /// On GPUs: queues one epoch on `stream`, of this rank's GPU, and returns; nothing waits for the host. `out` is
   /// complete when the stream has come past it. Collective, as run. Epochs of all executions of an executor run in the
   /// order in which they were queued, whatever their streams; the ranks queue them in one order. While `stream` is
-  /// captured, the epoch becomes part of the graph (docs/cuda-executor.md says what its replays ask for). Throws what
+  /// captured, the epoch becomes part of the graph (docs/operators.md says what its replays ask for). Throws what
   /// failed before; what fails later is thrown by the next call, by check or by synchronize. Throws
   /// Error(invalid_input) where the executor has no streams.
   virtual void enqueue(const Addresses& operands, CudaStream stream);
@@ -125,7 +125,7 @@ std::unique_ptr<Executor> make_cpu_executor(World& world, const CpuOptions& opti
 /// r / ranks_per_gpu. Operands live in that GPU's memory, aligned to 16 bytes. Waits are bounded by the world's limit.
 /// Plans of strategy `fused` that push or store operands, or store results, run on Imbrex' kernels (on tensor cores for
 /// 16-bit types in rows of whole 16 bytes), plans with library collectives on cuBLASLt and NCCL, which every rank's
-/// environment must allow (docs/cuda-executor.md), those of strategy `signaled` on both; prepare refuses others with
+/// environment must allow (docs/operators.md), those of strategy `signaled` on both; prepare refuses others with
 /// Error(invalid_input) saying what is missing. Collective; `options` are the same on every rank, but for delays.
 /// Throws Error(runtime_failure) where there are too few GPUs, more ranks than `ranks_per_gpu` have the same one, or
 /// one cannot reach another's memory, and Error(invalid_input) in a build without CUDA. A process that forks its ranks

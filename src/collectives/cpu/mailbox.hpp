@@ -11,7 +11,7 @@
 namespace imbrex::collectives {
 
 /// Slots in every rank's symmetric heap, numbered alike on all ranks. A transfer puts one message into one slot of one
-/// rank. docs/protocols.md tells why two copies of each slot, used in turn, are enough.
+/// rank. docs/dev/protocols.md tells why two copies of each slot, used in turn, are enough.
 ///
 /// Steps: a collective cuts a call into steps, counted over all calls. A slot has one writer, the same in all steps,
 /// and in a step takes at most one message; every message that is sent is waited for. Copy (step mod 2) of a slot is in

@@ -135,7 +135,8 @@ std::string limits_page() {
       "own. \"no\" comes\n"
       "with the number of a reason below, which is also what the caller gets. `auto` chooses among what runs. All "
       "ranks\n"
-      "are on one host: a world over [several hosts](runtime.md#over-several-hosts) has no operators and collectives "
+      "are on one host: a world over [several hosts](../dev/runtime.md#over-several-hosts) has no operators and "
+      "collectives "
       "yet.\n";
   Reasons reasons;
   for (const Device device : {Device::cpu, Device::cuda}) add_table(page, device, reasons);

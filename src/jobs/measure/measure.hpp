@@ -68,7 +68,7 @@ inline double roofline_seconds(const Measurement& m) {
 /// does. Throws Error(invalid_input) where there are too few GPUs, others than `gpu`, or a try that is none.
 int measure(const MeasureRequest& request, const std::function<void(const Measurement&)>& report);
 
-/// The fastest plan of each measurement as a table for machines/tuned/ (docs/cuda-executor.md). `date`: of the
+/// The fastest plan of each measurement as a table for machines/tuned/ (docs/dev/cuda-executor.md). `date`: of the
 /// measurements, which are of one kind of GPU. `before`: the table that it completes, or empty; in its place is what
 /// that says about operators with a GEMM of the same ranks, type and kind of scales. Throws Error(invalid_input) if it
 /// is no table, or one of another GPU.

@@ -1,5 +1,5 @@
 // What plans share that take turns on GPUs, one after another, whatever the order: an operator that takes any M has a
-// plan for each (docs/protocols.md). One rank's.
+// plan for each (docs/dev/protocols.md). One rank's.
 #pragma once
 
 #include <cuda_runtime_api.h>

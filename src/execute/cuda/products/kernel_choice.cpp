@@ -13,7 +13,7 @@ namespace imbrex::cuda {
 namespace {
 
 // Cycles that a variant's blocks take over the plan: whole waves of tiles, partners counted as tiles, as measured on an
-// H200 (docs/gpu-results.md).
+// H200 (docs/performance.md).
 double cost(const KernelVariant& kernel, const RankTable& table, int workers, std::int64_t depth) {
   const TileShape& shape = kernel.shape;
   const double entries = static_cast<double>(table.tiles + table.partners),
