@@ -168,6 +168,7 @@ class Checks(unittest.TestCase):
         self.refuse("names scripts/gone", {"README.md": "```\nscripts/gone   # fresh machine\n```\n"})
         self.refuse("docs/other.md: names src/gone.cpp", {"docs/other.md": "See `src/gone.cpp`.\n"})
         self.refuse("README.md: missing", {"README.md": None})
+        self.refuse("src/plan/plan.hpp: names docs/gone.md, which does not exist", {"src/plan/plan.hpp": "// docs/gone.md tells.\n"})
 
     def test_options(self):
         files = {"bench/x.py": 'parser.add_argument("--out-file")\n', "cli/main.cpp": 'app.add_option("-n,--ranks");\n'}
