@@ -78,7 +78,7 @@ void print_groups(const Program& program, const Plan& plan, const jobs::Expected
       print(program, "    group {}: {}, computed at {}, its collective from {} to {}", g + 1, units,
             readable_seconds(tiles), readable_seconds(begins), readable_seconds(ends));
   }
-  print(program, "    all done at {}, in closed form", readable_seconds(expected.seconds));
+  print(program, "    all done at {}, by the analytical cost model", readable_seconds(expected.seconds));
 }
 
 void print_reasons(const Program& program, const Options& options, const Made& made) {

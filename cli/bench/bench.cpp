@@ -43,7 +43,7 @@ Problem layer(const std::string& text, Problem p) {
     const bool digits = !part.empty() && part.size() <= 10 && part.find_first_not_of("0123456789") == std::string::npos;
     const std::int64_t value = digits ? std::stoll(part) : 0;
     if (value < 1 || value > most_rows)
-      refuse(fmt::format("layer '{}': it must be NxK, two whole numbers from 1 to {}", text, most_rows));
+      refuse(fmt::format("layer '{}': it must be NxK, two integers from 1 to {}", text, most_rows));
     return value;
   };
   p.n = number(text.substr(0, cross));

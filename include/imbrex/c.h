@@ -2,7 +2,7 @@
    collectives.hpp tell of them. docs/c.md has an example.
 
    Values of enumerations and fields of structures stay what they are in every later version. Structures grow at their
-   end: whoever fills one in sets `size` to its sizeof and leaves every other byte zero that it does not mean. A zero is
+   end: the caller sets `size` to its sizeof and leaves every byte zero that it does not set. A zero is
    the default of each field.
 
    A function that can fail returns a status; what it has made goes to its last argument, which receives NULL where it
@@ -69,7 +69,7 @@ enum { IMBREX_INPUT = 0, IMBREX_OUTPUT = 1 };
 
 enum { IMBREX_MOST_DIMS = 4 };
 
-/// Element (i, j, ...) lies i * strides[0] + j * strides[1] + ... elements behind `data`. Never grows.
+/// Element (i, j, ...) lies i * strides[0] + j * strides[1] + ... elements after `data`. Never grows.
 typedef struct imbrex_view {
   void* data;
   imbrex_type type;
@@ -343,7 +343,7 @@ imbrex_status imbrex_embedding_operand(const imbrex_embedding* embedding, int32_
 imbrex_status imbrex_embedding_run(imbrex_embedding* embedding, const imbrex_operand* operands, size_t count,
                                    void* stream) IMBREX_NOEXCEPT;
 
-/// One step of the optimizer, with gradients of a lookup's output.
+/// Takes an optimizer step with gradients of a lookup's output.
 imbrex_status imbrex_embedding_update(imbrex_embedding* embedding, const imbrex_operand* operands, size_t count,
                                       float rate, void* stream) IMBREX_NOEXCEPT;
 

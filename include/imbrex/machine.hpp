@@ -75,12 +75,12 @@ struct Machine {
   Constant sustained_ratio;          ///< ratio; rate once hot / rate when cool
   Constant sustained_onset;          ///< s of compute after which 1/e of the way to hot is left
   Curve random_rows;    ///< s a row by its bytes, rows here and there read by all SMs; without points: streamed
-  Curve short_rows;     ///< the same of rows shorter than the first of these; without points: they take as long as it
+  Curve short_rows;     ///< s a row shorter than the first of random_rows; without points: they take as long as it
   Constant launch_gap;  ///< s between dependent kernels, and before a queue's first task
 
   // Copy engine.
   Constant copy_fixed;      ///< s that the engine is taken by one copy beside its bytes
-  Constant copy_flag;       ///< s that the engine is taken by the flag behind a copy
+  Constant copy_flag;       ///< s that the engine is taken by the flag after a copy
   Constant copy_latency;    ///< s from the last byte sent to the copy counted as done; the engine is free
   Constant copy_bandwidth;  ///< bytes/s of one engine
 
@@ -110,8 +110,8 @@ struct Machine {
   Curve all_gather, reduce_scatter, all_reduce, all_to_all;
 
   // Imbrex' own collectives, which library plans with transport `store` run; without points they cost what the
-  // library's do. One step: all-gather, reduce-scatter, all-to-all, and an all-reduce that sends the whole vector to
-  // every peer. Two: an all-reduce that sends parts to their owners, and sums back.
+  // library's do. One-shot: all-gather, reduce-scatter, all-to-all, and an all-reduce that sends the whole vector to
+  // every peer. Two-shot: an all-reduce that sends parts to their owners, and sums back.
   Curve own_one_step, own_two_steps;
 
   // An all-reduce through a codec by the bytes of codes that it puts on the wire; without points it costs what

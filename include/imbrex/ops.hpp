@@ -53,7 +53,7 @@ struct OperatorOptions {
   Device device = Device::automatic;
   CudaOptions cuda{};  ///< for the world's first operator on GPUs; later ones give the same, or none
   /// gemm_all_reduce and gemm_reduce_scatter: what the ranks' products are sent through to be summed, and the sums to
-  /// be spread; a reduce-scatter has one step, and the same codec twice. Not set: what the knobs say, or exact.
+  /// be spread; a reduce-scatter has one phase, and the same codec twice. Not set: what the knobs say, or exact.
   /// Strategy fused sends no codes. Every group travels as codes: unlike AllReduce, operators take no tolerance.
   std::optional<CodecPair> codec = {};
 };
@@ -74,7 +74,7 @@ struct OperatorOptions {
 /// collective set-up: each rank makes the plan of an M when a call first has it, which takes a simulated run of every
 /// candidate unless strategy and knobs are given, and keeps the plans of the 32 M called last. They share memory, which
 /// the operator takes when it is made: enough for the plans of `m`, a half of it, a quarter and so on. Where the plan
-/// of another M takes more, the call takes that from what nobody had yet of the symmetric heap, and throws
+/// of another M takes more, the call takes that from never used memory of the symmetric heap, and throws
 /// Error(runtime_failure) on every rank where it is full; the operator stays usable. An M above `m`, or one that does
 /// not divide by the ranks, is refused as operands are. Ranks whose M differ wait for each other in vain, up to the
 /// wait limit, or compute nonsense; with IMBREX_CHECK_CALLS=1 in the environment, every rank refuses such a call and
@@ -104,7 +104,7 @@ class GemmOperator {
   /// The operand of that name at `data`, where it lies as the shape says.
   Operand operand(std::string_view name, void* data) const;
   Operand operand(std::string_view name, const void* data) const;
-  /// The same of a call of that M. Throws Error(invalid_input) if the operator takes no such M.
+  /// The operand of a call of that M. Throws Error(invalid_input) if the operator takes no such M.
   Operand operand(std::string_view name, void* data, std::int64_t m) const;
   Operand operand(std::string_view name, const void* data, std::int64_t m) const;
 

@@ -60,9 +60,9 @@ struct UniqueId {
 };
 
 /// One rank's membership. Made collectively. The destructor tells peers that this rank ended well, or, if it runs
-/// because an exception leaves the world's scope, that it failed; it waits for nobody. A process that ends without it
-/// is reported as lost. (Where the ranks are on several hosts the destructor may wait up to a second until the network
-/// has taken that.) Functions may be called by one thread per rank unless said.
+/// because an exception leaves the world's scope, that it failed; it does not wait for peers. A process that ends
+/// without it is reported as lost. (Where the ranks are on several hosts the destructor may wait up to a second until
+/// the network has taken that.) Functions may be called by one thread per rank unless said.
 class World {
  public:
   virtual ~World() = default;
@@ -82,7 +82,7 @@ class World {
   /// IMBREX_ADDRESS, and where that is not set, either, all ranks are on one host. Throws Error(invalid_input) where it
   /// is no address, or longer than 80 bytes.
   static UniqueId make_unique_id(const std::string& address = {});
-  /// The same for the ranks that were given one id, which may be threads of one process.
+  /// Joins the world of the ranks that were given one id, which may be threads of one process.
   static std::unique_ptr<World> connect(const UniqueId& id, int rank, int size, const WorldOptions& options = {});
 
   virtual int rank() const = 0;

@@ -41,8 +41,8 @@ bool copies_between_ranks(const plan::Candidate& c) {
 }
 
 // What the tables of these GPUs do not know, others of Hopper take from the H200's: tensor cores and links are the
-// same. So do numbers of ranks that nobody measured from others: what was measured there is nearer than what closed
-// forms predict for them.
+// same. Numbers of ranks without measurements take the nearest number's: those are nearer than what the
+// analytical cost model predicts.
 std::optional<plan::Candidate> measured_choice(const GpuKind& gpus, const Problem& problem,
                                                std::optional<Strategy> strategy) {
   const bool hopper = gpus.major == 9;
@@ -83,7 +83,7 @@ bool calls_nccl(const Problem& problem, const plan::Candidate& c) {
   return problem.ranks > 1 && c.strategy != Strategy::fused && c.knobs.transport != Transport::store && !c.knobs.codec;
 }
 
-// By closed forms, which choose as the simulator would, and at once.
+// By the analytical cost model, which chooses as the simulator would, and at once.
 plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy> strategy,
                                  const std::optional<Knobs>& knobs, const GpuKind& gpus,
                                  const std::optional<CodecPair>& codec = {}) {
@@ -121,12 +121,12 @@ bool suits_tensor_cores(const Problem& problem, bool hopper) {
   return has_kernel_tiles(problem.type, hopper) && cuda::refusal_of_tma(problem).empty();
 }
 
-// And, with these knobs, the tiles, which begin with a rank's columns.
+// Whether, with these knobs, the tiles do, too; they begin with a rank's columns.
 bool tiles_suit_tensor_cores(const Problem& problem, const Knobs& knobs) {
   return !plan::owns_columns(problem, knobs) || problem.n % (cuda::column_step(problem) * problem.ranks) == 0;
 }
 
-// Knobs that nobody asked for.
+// Knobs where the caller gave none.
 plan::Candidate chosen_freely(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus) {
   const bool hopper = gpus.major == 9;
   if (strategy == Strategy::sequential) return library_sequence(problem);
@@ -175,7 +175,7 @@ plan::Candidate choose_for_outputs(const Problem& problem, std::optional<Strateg
   one.more_n = {};
   one.gathered_a = false;
   plan::Candidate chosen = choose_gpu_candidate(one, strategy, knobs, gpus);
-  // Those take one B.
+  // Strategies with one output take one B.
   if (!strategy && plan::entry_of(chosen.strategy).one_output)
     chosen =
         choose_gpu_candidate(one, execute::has_peer_access() ? Strategy::fused : Strategy::sequential, knobs, gpus);
@@ -209,7 +209,7 @@ Knobs packed_knobs(const Problem& problem, const GpuKind* gpus, const std::optio
   const Knobs* best = nullptr;
   double least = 0;
   std::vector<plan::Candidate> list = candidates(problem, machine, Strategy::signaled, {}, codec);
-  // Those are of the tiles that suit the product best, whatever N is.
+  // These candidates have the tiles that suit the product best, whatever N is.
   const plan::Candidate first = list.front();
   for (const TileRate& tile : machine.tiles) {
     list.push_back(first);

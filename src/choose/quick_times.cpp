@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/ceil_div.hpp"
-#include "choose/closed_forms.hpp"
+#include "choose/cost_model.hpp"
 #include "choose/signaled_times.hpp"
 #include "choose/strategies.hpp"
 #include "machine/rates.hpp"
@@ -121,7 +121,7 @@ double seconds_in_chunks(const Problem& problem, const Knobs& knobs, int chunks,
 }
 
 // The own block, and then those that come round, each in so many chunks. A product beside an
-// exchange has the SMs that this leaves, or begins anew behind it, as where a wave does not fit any more.
+// exchange has the SMs that this leaves, or begins anew after it, as where a wave does not fit any more.
 double seconds_in_ring(const Problem& problem, int chunks, const Machine& machine) {
   const std::int64_t block = shapes_of(problem).a.rows, rows = base::ceil_div(block, chunks);
   const double exchanges = (problem.ranks - 1.0) * chunks,

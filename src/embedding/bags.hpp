@@ -70,7 +70,7 @@ void check_shapes(const Tables& tables, const Output& output, std::int64_t batch
 /// and all of it is looked at. Offsets must not decrease, begin at or behind 0 and end at or before `count`.
 std::int64_t check_bags(const Tables& tables, const Bags& bags, Misfits misfits);
 
-/// The messages, for whoever found it elsewhere.
+/// The messages, for code that found the fault elsewhere.
 [[noreturn]] void refuse_index(std::int64_t table, std::int64_t bag, std::int64_t position, std::int64_t index,
                                std::int64_t rows);
 [[noreturn]] void refuse_offset(std::int64_t table, std::int64_t bag, std::int64_t place, std::int64_t offset,

@@ -18,7 +18,7 @@ namespace imbrex::execute {
 /// begins an epoch knows that all have left the one before the last, which used the same half.
 ///
 /// Counters are never reset. What they show when an epoch begins depends on the plans that ran before, so this rank
-/// adds up what its own counters received. Nobody asks the peers for anything.
+/// adds up what its own counters received. Peers are not asked.
 class PlanPool {
  public:
   /// Gives so many zeroed bytes at the same offset on every rank, and needs no communication: what it gives, peers may

@@ -199,7 +199,7 @@ Cuts cuts_of(const Plan& plan, int rank) {
   return cuts;
 }
 
-// What ranks store of their sums over parts of K, before they add them up, loses against fp32. The last part's tile
+// What ranks store of their split-K sums, before they add them up, loses against fp32. The last share's tile
 // adds the others, and so stores the whole.
 Way way_of_parts(const Plan& plan) {
   Way way;

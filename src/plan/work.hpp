@@ -39,7 +39,7 @@ using ReadPart = problem::Held;
 /// What a block takes, of all its shares together.
 struct WorkCost {
   double flops = 0;        ///< in fp32, without tensor cores
-  double bytes = 0;        ///< that come from memory beside `reads`, one behind the other
+  double bytes = 0;        ///< that come from memory beside `reads`, one after the other
   double random_rows = 0;  ///< and as rows here and there
   double row_bytes = 0;    ///< each of these
 };

@@ -248,7 +248,7 @@ TEST(LibraryProgram, DecomposedGathersMultiplyBesideARing) {
     }
 }
 
-// A conversion waits for its collective, and the next chunk's product must not stand behind it.
+// A conversion waits for its collective, and the next chunk's product must not stand after it.
 TEST(LibraryProgram, ProductsDoNotWaitForConversions) {
   Knobs knobs;
   knobs.partial = Type::fp32;
@@ -315,7 +315,7 @@ TEST(LibraryProgram, RefusalsNameTheTaskAndTheReason) {
   plan.ranks[0].signals += 1;
   plan.ranks[0].queues[0].tasks[0].waits = {{plan.ranks[0].signals - 1}};
   plan.ranks[0].queues[1].tasks[0].posts = {{0, plan.ranks[0].signals - 1}};
-  EXPECT_REFUSAL(plan, 0, "rank 0 queue 0 task 0 (product): waits for posts of tasks that come behind it");
+  EXPECT_REFUSAL(plan, 0, "rank 0 queue 0 task 0 (product): waits for posts of tasks that come after it");
 
   plan = make_plan({Operator::all_gather_gemm, 256, 128, 64, 2, Type::bf16}, Strategy::decomposed, {});
   for (RankPlan& rank : plan.ranks) std::get<Collective>(rank.queues[0].tasks[1].work).backend = Backend::imbrex;

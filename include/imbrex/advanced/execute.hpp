@@ -37,7 +37,7 @@ struct Addresses {
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;
 
-  /// Those of a further B.
+  /// The operands that a further B brings.
   struct Further {
     const void* b = nullptr;
     const void* bias = nullptr;
@@ -67,7 +67,7 @@ class Execution {
   /// if a wait passes its limit, or naming the lost rank; then every rank throws, and the execution is dead.
   virtual Report run(const Addresses& operands) = 0;
 
-  /// Seconds an epoch of this rank, of `runs` epochs one behind the other. Collective, and as run. On GPUs the epochs
+  /// Seconds an epoch of this rank, of `runs` epochs one after the other. Collective, and as run. On GPUs the epochs
   /// are replayed from a captured graph, and those that the clock does not count go before them; `runs` must be even.
   virtual double time(const Addresses& operands, int runs);
 
@@ -103,10 +103,11 @@ class Executor {
   /// differs or refuses, and the field.
   std::unique_ptr<Execution> prepare(const Plan& plan);
 
-  /// The same. The execution keeps the plan instead of a copy, which for large plans takes as long as making them.
+  /// As prepare(const Plan&), but the execution keeps the plan instead of a copy, which for large plans takes as long
+  /// as making them.
   std::unique_ptr<Execution> prepare(std::shared_ptr<const Plan> plan);
 
-  /// The same for tasks that come one by one, which `make` makes: the door that the two others, and all of Imbrex, go
+  /// Prepares tasks that come one by one, which `make` makes: the two other functions, and all of Imbrex, go
   /// through. What `make` throws on one rank every rank throws.
   virtual std::unique_ptr<Execution> prepare_tasks(const TaskMaker& make) = 0;
 

@@ -1,4 +1,4 @@
-"""The all-reduce as users call it, alone and with the norm behind it."""
+"""The all-reduce as users call it, alone and fused with add and RMSNorm."""
 
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 from __future__ import annotations

@@ -16,7 +16,7 @@ namespace imbrex::collectives {
 /// Steps: a collective cuts a call into steps, counted over all calls. A slot has one writer, the same in all steps,
 /// and in a step takes at most one message; every message that is sent is waited for. Copy (step mod 2) of a slot is in
 /// use; the slot's counter, 64 bits, is at least step + 1 once the message is there (more where the sender is a step
-/// ahead, in the other copy). Whoever writes the message stores the counter after it (release); its reader polls the
+/// ahead, in the other copy). The writer of the message stores the counter after it (release); its reader polls the
 /// counter (acquire). Nothing is ever reset.
 class Mailbox {
  public:

@@ -20,7 +20,7 @@ std::string without_peers(const Plan& plan) {
   return execute::refusal_without_peer_access(plan).empty() ? ""
                                                             : "its tasks, or Imbrex' own collectives, reach other "
                                                               "ranks' memory, and IMBREX_PEER_ACCESS=0 says that "
-                                                              "nobody does";
+                                                              "none does";
 }
 
 std::string_view name_of_way(Strategy strategy, Transport transport) {

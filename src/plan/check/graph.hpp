@@ -27,7 +27,7 @@ struct TaskNode {
   int rank = 0, queue = 0;
   std::uint32_t index = 0;       // in its queue
   TaskId previous = no_task;     // in an in-order queue: the task that ends before this one starts
-  TaskId next = no_task;         // and the one after
+  TaskId next = no_task;         // in an in-order queue: the task after it
   std::uint32_t first_wait = 0;  // into wait_nodes_of
   std::uint32_t first_post = 0;  // into the ordinals of posts
   std::uint32_t position = 0;  // in an order that one worker per queue can run; the parts of a collective share theirs

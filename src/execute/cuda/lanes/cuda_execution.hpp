@@ -105,10 +105,10 @@ class CudaExecution final : public KernelExecution {
   int workers_ = 0;
   RankTable table_;
   RawMemory device_table_;
-  std::byte* pools_memory_ = nullptr;      // in its place
-  std::byte* times_ = nullptr;             // of the table's tasks, behind it, where a timeline is wanted
-  double to_host_ = 0;                     // from the GPU's clock to the host's, likewise
-  std::unique_ptr<StepTimes> copy_times_;  // likewise
+  std::byte* pools_memory_ = nullptr;      // used instead of device_table_
+  std::byte* times_ = nullptr;             // of the table's tasks, after the table; timelines only
+  double to_host_ = 0;                     // from the GPU's clock to the host's; timelines only
+  std::unique_ptr<StepTimes> copy_times_;  // timelines only
   runtime::FaultPool::Owner own_fault_;    // null: the fault is the pool's
   GemmArgs args_{};
   TensorMaps maps_;

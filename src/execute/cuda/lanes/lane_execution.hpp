@@ -1,5 +1,5 @@
 // A plan with library queues on one rank's GPU. What an epoch launches is planned by lanes/lane_plan.hpp: Imbrex'
-// kernel, where the plan has compute tasks, on the caller's stream, and the lanes' steps on streams beside it. Beside a
+// kernel, where the plan has compute tasks, on the caller's stream, and the lanes' steps on other streams. Beside a
 // kernel, workspaces and counters are the kernel's, in the heap; without one, workspaces are plain memory.
 //
 // Limits. Without a kernel nothing but the plan's own steps is launched, so the host times the epochs that were queued;
@@ -93,9 +93,9 @@ class LaneExecution final : public StreamExecution, public HoldsBlockSteps {
   LanePlan lanes_;
   std::unique_ptr<CudaExecution> kernel_;
   std::unique_ptr<LibrarySteps> steps_;
-  std::unique_ptr<StepTimes> times_;  // where a timeline is wanted
+  std::unique_ptr<StepTimes> times_;  // timelines only
   std::vector<cudaStream_t> streams_;
-  std::vector<cudaEvent_t> ended_;   // by step; null where nobody waits for it
+  std::vector<cudaEvent_t> ended_;   // by step; null where no stream waits for it
   std::vector<cudaEvent_t> joined_;  // by stream
   cudaEvent_t forked_ = nullptr;     // where a captured epoch begins
   std::shared_ptr<EpochQueue<LaneExecution>> queue_;

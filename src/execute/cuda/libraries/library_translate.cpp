@@ -229,7 +229,7 @@ class LibraryTranslation {
         if (heads[lane] < lanes_[lane].size()) {
           const LibraryStep& step = drafts_[lanes_[lane][heads[lane]]].step;
           throw Error(ErrorCode::invalid_input,
-                      fmt::format("{}: waits for posts of tasks that come behind it", where(step.queue, step.task)));
+                      fmt::format("{}: waits for posts of tasks that come after it", where(step.queue, step.task)));
         }
     }
     // The last steps first: what they waited for needs no wait of its own.
@@ -240,7 +240,7 @@ class LibraryTranslation {
     for (const std::size_t d : last) await(d, main_, seen[main_], program_.ends);
   }
 
-  // Stream 0 is that of the first lane with products, which need no event where nothing else runs beside them.
+  // Stream 0 is that of the first lane with products, which need no event where nothing else runs concurrently.
   void number_streams() {
     for (std::size_t lane = 0; lane < lanes_.size(); ++lane)
       if (std::any_of(lanes_[lane].begin(), lanes_[lane].end(),

@@ -41,7 +41,7 @@ class Translation {
     table_.waits.clear();
     table_.regions.clear();
     table_.posts.clear();
-    // Tables that grow are copied again and again. Every task with a partner of its own would be twice as many.
+    // Tables that grow are copied again and again. A table in which every task has an idle mate is twice as long.
     const TableSurvey::Sizes& sizes = survey.sizes();
     if (table_.tasks.capacity() < sizes.tasks) table_.tasks.reserve(sizes.tasks * index(shape.cluster));
     table_.waits.reserve(shape.sharing == Sharing::k ? 2 * sizes.waits : sizes.waits);
@@ -339,7 +339,7 @@ class Translation {
 
   // NOTE: a flag is copied, not added, so it needs a counter of its own. Copies that wait for tiles, and flags shared
   // by several posts, need kernels beside the persistent one, whose residency nothing guarantees.
-  // Local copies run before the kernel, on its stream, the others beside it.
+  // Local copies run before the kernel, on its stream, the others concurrently.
   void add_copy() {
     const Task& task = *task_;
     const auto& transfer = std::get<Transfer>(task.work);

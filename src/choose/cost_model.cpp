@@ -1,4 +1,4 @@
-#include "choose/closed_forms.hpp"
+#include "choose/cost_model.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// What closed forms of plans' times share.
+// What the analytical cost models of plans share.
 #pragma once
 
 #include <cstdint>
