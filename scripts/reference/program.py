@@ -2,11 +2,9 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
-
-COMMANDS = ("run", "plan", "check", "simulate", "machine", "trace", "bench", "bench shmem", "tune", "launch", "doctor", "env", "version")
-
 
 def said(program, *arguments):
     """What the program prints, without the caller's environment."""
@@ -18,13 +16,17 @@ def said(program, *arguments):
 
 
 def command_page(program):
-    lines = ["# The command line", "", "What `imbrex COMMAND --help` prints.", "", "```text", said(program, "--help").rstrip(), "```", ""]
-    for command in COMMANDS:
-        lines += [f"## `imbrex {command}`", "", "```text", said(program, *command.split(), "--help").rstrip(), "```", ""]
-    listed = [line.split()[0] for line in said(program, "--help").split("Subcommands:")[1].split("\n\n")[0].splitlines() if line.strip()]
-    left = sorted(set(listed) - set(COMMANDS))
-    if left:
-        sys.exit(f"docs: the program has commands that scripts/reference/program.py does not know: {', '.join(left)}")
+    lines = ["# The command line", "", "What `imbrex COMMAND --help` prints.", ""]
+
+    def add(command):
+        text = said(program, *command, "--help").rstrip()
+        lines.extend([f"## `{' '.join(['imbrex', *command])}`", "", "```text", text, "```", ""])
+        if "\nSubcommands:\n" in text:
+            listed = text.split("\nSubcommands:\n")[1].split("\n\n")[0]
+            for name in re.findall(r"^  (\w+) ", listed, re.M):
+                add([*command, name])
+
+    add([])
     return "\n".join(lines)
 
 
