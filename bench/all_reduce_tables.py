@@ -67,12 +67,12 @@ def exact_table(result):
     return lines
 
 
-def coded_rows(result):
+def quantized_rows(result):
     return [row for row in result["rows"] if any(codec in row["microseconds"] for codec in CODECS) and "nccl" in row["microseconds"]]
 
 
-def coded_table(result):
-    rows = coded_rows(result)
+def quantized_table(result):
+    rows = quantized_rows(result)
     names = [codec for codec in CODECS if any(codec in row["microseconds"] for row in rows)]
     lines = heading(["bytes", "NCCL us", "exact us"] + [f"`{codec}` us" for codec in names])
     for row in rows:
@@ -83,12 +83,12 @@ def coded_table(result):
 
 
 def ring_table(result):
-    lines = heading(["bytes", "codec", "way", "coded", "largest error", "bound", "SQNR dB", "us"])
+    lines = heading(["bytes", "codec", "algorithm", "quantized", "largest error", "bound", "SQNR dB", "us"])
     for row in result["rows"]:
         for name, e in sorted(row.get("errors", {}).items()):
             codec, ring = name.removesuffix(" ring"), name.endswith(" ring")
             if f"{codec} ring" in row["errors"]:
-                lines.append(line([size_text(row["bytes"]), f"`{codec}`", "ring" if ring else "two steps", f"{e['conversions']} times",
+                lines.append(line([size_text(row["bytes"]), f"`{codec}`", "ring" if ring else "two-shot", f"{e['conversions']} times",
                                    f"{e['largest_error']:.3f}", f"{e['bound']:.3f}", f"{e['sqnr_db']:.1f}", f"{row['microseconds'][name]:.1f}"]))
     return lines
 
@@ -154,8 +154,8 @@ def exact_plot(result):
     return out.svg()
 
 
-def coded_plot(result):
-    rows = coded_rows(result)
+def quantized_plot(result):
+    rows = quantized_rows(result)
     place = places(rows)
     ratio = lambda row, name: row["microseconds"]["nccl"] / row["microseconds"][name]
     curves = [(name, colour, [(place[row["bytes"]], ratio(row, name)) for row in rows if name in row["microseconds"]])
@@ -186,8 +186,8 @@ def ctas_plot(result):
 def sections(result):
     """name -> (lines of the table, plot or None), of what was measured."""
     found = {"exact": (exact_table(result), exact_plot(result))}
-    if coded_rows(result):
-        found["coded"] = (coded_table(result), coded_plot(result))
+    if quantized_rows(result):
+        found["quantized"] = (quantized_table(result), quantized_plot(result))
     if any("errors" in row for row in result["rows"]):
         found["ring"] = (ring_table(result), None)
     if result.get("ctas"):
@@ -197,7 +197,7 @@ def sections(result):
     return found
 
 
-CAPTIONS = {"exact": "Exact all-reduces over NCCL", "coded": "All-reduces through codecs over NCCL", "ctas": "Time over the number of CTAs"}
+CAPTIONS = {"exact": "Exact all-reduces over NCCL", "quantized": "All-reduces through codecs over NCCL", "ctas": "Time over the number of CTAs"}
 
 
 def machine(result):
@@ -217,7 +217,7 @@ def wanted(result, on_two, document):
             lines = [f"![{CAPTIONS[name]}]({path.name})", ""] + lines
         document = with_section(document, f"{MAKER} {name}", "\n".join(lines) + "\n")
     document = with_section(document, f"{MAKER} machine 2xh200", machine(on_two))
-    for name, table in (("exact", exact_table(on_two)), ("coded", coded_table(on_two))):
+    for name, table in (("exact", exact_table(on_two)), ("quantized", quantized_table(on_two))):
         document = with_section(document, f"{MAKER} {name} 2xh200", "\n".join(table) + "\n")
     return {DOCUMENT: document, **files}
 
