@@ -50,9 +50,9 @@ class Tables(unittest.TestCase):
         self.assertEqual(table[0], "| bytes | NCCL us | exact us | `int8` us | `int4` us |")
         self.assertEqual(table[2:], ["| 64 MiB | 300.0 | 280.0 (1.07) | 150.0 (2.00) | 100.0 (3.00) |"])
 
-    def test_rings_are_beside_two_steps(self):
+    def test_rings_are_beside_two_shots(self):
         self.assertEqual(all_reduce_tables.ring_table(BENCH)[2:],
-                         ["| 64 MiB | `int8` | two steps | 2 times | 0.010 | 0.020 | 41.0 | 150.0 |",
+                         ["| 64 MiB | `int8` | two-shot | 2 times | 0.010 | 0.020 | 41.0 | 150.0 |",
                           "| 64 MiB | `int8` | ring | 4 times | 0.015 | 0.030 | 40.0 | 250.0 |"])
 
     def test_ctas_have_a_table_a_size(self):
