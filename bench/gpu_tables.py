@@ -113,6 +113,8 @@ def summary(result):
     for op in [*dict.fromkeys(r["op"] for r in rows), "all"]:
         for name, (_, from_m, to_m) in list(zip(names, BANDS, strict=True))[1:] if op != "all" else [(names[0], BANDS[0])]:
             own = [r for r in rows if op in (r["op"], "all") and from_m <= r["m"] <= to_m]
+            if not own:
+                continue
             lines.append(line([f"`{op}`" if op != "all" else op, name, str(len(own))]
                               + [f"{geometric_mean(r[key] for r in own):.2f}" for key in ("fraction", "gain", "best_gain")]))
     return "\n".join(lines) + f"\n\n{result['machine']}, {result['date']}, commit {result.get('commit', 'unknown')}.\n"
