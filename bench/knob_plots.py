@@ -22,7 +22,7 @@ TITLES = {"order": "Order of the tiles", "transport": "Who moves the data", "com
 
 
 def tries(op, m):
-    """What each plot wants of a problem: {plot: [changes of knobs]}."""
+    """What each plot needs of a problem: {plot: [changes of knobs]}."""
     columns = [f"order=column_major,own_shift={shift}" for shift in SHIFTS]
     wanted = {"order": ["order=naive", "order=owner_major"] + columns, "transport": [f"transport={t}" for t in ("store", "push", "pull")]}
     if op == "all_gather_gemm":  # results travel tile by tile

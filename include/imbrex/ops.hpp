@@ -47,7 +47,7 @@ struct GemmShape {
 };
 
 struct OperatorOptions {
-  std::optional<Strategy> strategy;  ///< not set: the one predicted to be fastest on this machine
+  std::optional<Strategy> strategy;  ///< not set: the one measured, or else predicted, to be fastest
   std::optional<Knobs> knobs;        ///< not set: chosen with the strategy
   CpuOptions cpu;
   Device device = Device::automatic;

@@ -90,7 +90,7 @@ std::optional<plan::Candidate> suited(plan::Candidate candidate, const Problem& 
   if (kind_of(candidate) == own_collectives && !may_suit_own_collectives(problem)) return std::nullopt;
   Knobs& k = candidate.knobs;
   if (candidate.strategy != Strategy::fused) {
-    k.library_tile = 0, k.library_parts = 1;  // of another product
+    k.library_tile = 0, k.library_parts = 1;  // the record's are for another product
     return candidate;
   }
   if (k.cluster_k > 1 && fused_tiles(problem, k) > static_cast<std::int64_t>(machine.sms.value) / 2)

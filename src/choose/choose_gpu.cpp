@@ -181,7 +181,7 @@ plan::Candidate choose_for_outputs(const Problem& problem, std::optional<Strateg
         choose_gpu_candidate(one, execute::has_peer_access() ? Strategy::fused : Strategy::sequential, knobs, gpus);
   if (open && !knobs && !gpus.nccl && calls_nccl(one, chosen)) chosen = without_nccl(one, gpus);
   if (knobs || chosen.strategy != Strategy::sequential) return chosen;
-  chosen.knobs.library_tile = 0, chosen.knobs.library_parts = 1;  // of another product
+  chosen.knobs.library_tile = 0, chosen.knobs.library_parts = 1;  // the record's are for another product
   return with_product_record(chosen, problem, gpus);
 }
 

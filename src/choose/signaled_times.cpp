@@ -181,7 +181,7 @@ GroupSizes choose_groups(const Problem& problem, const Knobs& knobs, const Machi
   const GroupCosts fine = signaled_costs(problem, knobs, machine);
   // Ends of waves are what groups may gain from; and no more units than a search of a millisecond takes.
   constexpr std::int64_t most_units = 64;
-  std::vector<std::int64_t> ends;  // of the coarse units
+  std::vector<std::int64_t> ends;  // where the coarse units end
   const std::int64_t step = base::ceil_div(fine.units(), most_units);
   for (std::int64_t n = 1; n <= fine.units(); ++n) {
     const bool wave_ends = n == fine.units() || fine.computed[at(n)] > fine.computed[at(n - 1)];

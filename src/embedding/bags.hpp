@@ -13,7 +13,7 @@ constexpr std::int64_t size_of(TableRows type) { return type == TableRows::fp32 
 constexpr std::int64_t size_of(IndexType type) { return type == IndexType::int32 ? 4 : 8; }
 
 inline constexpr std::int32_t least_dim = 4, most_dim = 1024;  // multiples of 4
-inline constexpr std::int64_t most_rows = 0x7fffffff;          // of a table, and indices of a call
+inline constexpr std::int64_t most_rows = 0x7fffffff;          // rows of a table, and indices of a call
 
 /// A table, or some columns of one.
 struct Table {

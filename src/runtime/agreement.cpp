@@ -18,7 +18,7 @@ struct Digest {
   static constexpr std::uint64_t agreement = 0x3165657267617869;  // "ixagree1"
 
   std::uint64_t magic = agreement;
-  std::uint64_t hash = 0;  // of the text: the terms, or the message of a refusal
+  std::uint64_t hash = 0;  // hash of the terms, or of a refusal's message
   std::uint64_t length = 0;
   std::int64_t told = 0;
   std::int32_t refused = 0;  // ErrorCode, or 0

@@ -36,7 +36,7 @@ def files(text):
 
 
 def commands(text):
-    """[(commands, output)]: the lines of each block of shell, without comments, and what the block of text behind it says comes."""
+    """[(commands, output)]: the lines of each block of shell, without comments, and the output that the next block of text says."""
     listed = blocks(text)
     found = []
     for index, (language, code, _) in enumerate(listed):

@@ -87,7 +87,7 @@ class Graph {
   };
   struct Signal {
     std::vector<Posting> posts;
-    std::vector<Maker> makers;              // of the most posts first
+    std::vector<Maker> makers;              // makers with the most posts first
     std::vector<std::uint32_t> wait_nodes;  // for holds: those of the largest counts first
     std::uint64_t total = 0;
     bool in_order = false;  // all posts come from one in-order queue

@@ -102,7 +102,7 @@ class LaneExecution final : public StreamExecution, public HoldsBlockSteps {
   std::vector<JointArgs> joints_;
   RawMemory joint_tables_;
   std::unique_ptr<LaneRecord, HostFree> record_;
-  std::uint64_t seen_ = 0;  // of the record, since when
+  std::uint64_t seen_ = 0;  // the record's last step that was seen, and since when
   Clock::time_point since_{};
   bool loaded_ = false;  // every product has run once
   bool captured_ = false, dead_ = false, stuck_ = false;

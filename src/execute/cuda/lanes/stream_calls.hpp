@@ -92,7 +92,7 @@ class StreamCalls {
   World& world_;
   int device_;
   std::shared_ptr<Order> order_;
-  Last* entered_ = nullptr;                     // of the order's
+  Last* entered_ = nullptr;                     // the entry of this world's call in the order
   bool called_ = false, was_captured_ = false;  // by this world
   cudaEvent_t probe_ = nullptr;
   std::optional<cudaStream_t> expected_;         // the last one that was found right
