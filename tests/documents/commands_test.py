@@ -72,7 +72,7 @@ def run_page(program, page, elsewhere):
                 if done.returncode == 0:
                     continue
                 complete = False
-                if ON_GPUS or not WANTS_GPUS.search(line) or not NO_GPUS.search(done.stderr):
+                if ON_GPUS or not WANTS_GPUS.search(line) or not NO_GPUS.search(done.stdout + done.stderr):
                     faults.append(f"{where}: {line}: exit code {done.returncode}: {done.stderr.strip()[-500:]}")
             came = [mask(line) for line in printed.split("\n")]
             for line in shown.split("\n") if complete else []:
