@@ -13,9 +13,10 @@ from pathlib import Path
 README_LINES = 120
 SENTENCE_WORDS = 35
 STEPS = 3
-# What counts together: name, pattern, folders left out, words of prose.
-BUDGETS = [("users' pages", "docs/*.md", (), 12500), ("contributors' pages", "docs/dev/**/*.md", ("docs/dev/derivations",), 12500)]
-SHORT_SENTENCES = ["README.md", "docs/*.md"]
+# Users' pages; contributors' have tests/structure/check_dev.py.
+PAGES = "docs/*.md"
+MOST_WORDS = 12500
+SHORT_SENTENCES = ["README.md", PAGES]
 QUESTIONS = "tests/documents/questions.json"
 
 FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.M | re.S)
@@ -48,12 +49,8 @@ def sentences_of(text):
 
 
 def check_budgets(root):
-    faults = []
-    for name, pattern, left_out, most in BUDGETS:
-        paths = [path for path in sorted(root.glob(pattern)) if not any((root / folder) in path.parents for folder in left_out)]
-        count = sum(words_of(path.read_text(encoding="utf-8")) for path in paths)
-        if count > most:
-            faults.append(f"{pattern}: {name} have {count} words of prose, at most {most} are allowed")
+    count = sum(words_of(path.read_text(encoding="utf-8")) for path in root.glob(PAGES))
+    faults = [f"{PAGES}: {count} words of prose, at most {MOST_WORDS} are allowed"] if count > MOST_WORDS else []
     lines = (root / "README.md").read_text(encoding="utf-8").count("\n")
     return faults + ([f"README.md: {lines} lines, at most {README_LINES} are allowed"] if lines > README_LINES else [])
 
