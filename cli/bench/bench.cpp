@@ -1,5 +1,5 @@
-// imbrex bench: Imbrex beside cuBLAS and NCCL on this machine's GPUs. imbrex tune: which plan is fastest, for later
-// runs.
+// imbrex bench: Imbrex compared with cuBLAS and NCCL on this machine's GPUs. imbrex tune: which plan is fastest, for
+// later runs.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -327,7 +327,7 @@ void add_bench(Program& program) {
   auto shmem = std::make_shared<std::function<int()>>();
   CLI::App& command = add_command(
       program, "bench",
-      "Times what Imbrex runs by itself beside cuBLAS and NCCL, on this machine's GPUs.\n"
+      "Times what Imbrex runs by itself, and cuBLAS with NCCL, on this machine's GPUs.\n"
       "All of them are replayed from captured graphs, in turn, on random data; the slowest rank counts, and medians.\n"
       "Roofline: cuBLAS alone, or the bytes on the wire at 370 GB/s, whichever takes longer.\n"
       "embedding_all_to_all has its strategies take turns, one call queued behind the other; also on the CPU.",

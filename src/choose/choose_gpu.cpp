@@ -90,7 +90,7 @@ plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy>
   const Machine machine = machine_for(problem, gpus.major == 9);
   std::vector<plan::Candidate> list = candidates(problem, machine, strategy, knobs, codec);
   // By NCCL, on SMs that are kept free: without some, nothing is hidden. Where GPUs reach each other's memory it was
-  // never measured beside fused plans.
+  // never measured together with fused plans.
   const bool try_all = gpus.libraries && gpus.lanes && gpus.nccl && !execute::has_peer_access();
   if (!strategy)
     std::erase_if(list, [&](const plan::Candidate& c) {

@@ -18,7 +18,7 @@ struct GpuKind {
   bool copies = true;     ///< copy engines bring operands from rank to rank: every rank has a GPU of its own
   bool libraries = true;  ///< library collectives run: every rank has a GPU or a process of its own
   bool nccl = true;       ///< NCCL's do: no rank's environment keeps Imbrex from it
-  bool lanes = true;      ///< tiles run beside library collectives, as those of signaled plans do
+  bool lanes = true;      ///< tiles run with library collectives, as those of signaled plans do
 };
 
 /// The kind that a survey found, which found some, for ranks that are processes or threads, as many to a GPU.

@@ -116,7 +116,7 @@ std::shared_ptr<GpuOperation> WorldGpus::operation(World& world, const Problem& 
   return made;
 }
 
-// Without copy engines, and tiles beside library collectives, which plans that take turns do not run.
+// Without copy engines, and tiles with library collectives, which plans that take turns do not run.
 cuda::PlanToRun WorldGpus::plan_of(const Problem& largest, const PlanRequest& request, std::int64_t m) const {
   choose::GpuKind kind = gpus;
   kind.copies = kind.lanes = false;

@@ -90,7 +90,7 @@ class Builder {
   void keep_free(int queue, int sms);
 
   /// Before any task: what tiles wait for before they load is posted by tasks that neither wait nor stand after a tile
-  /// or a task that waits. So tiles may wait for it beside their mates.
+  /// or a task that waits. So tiles may wait for it while their mates load.
   void set_loads_free() { loads_are_free_ = true; }
 
   void add(int rank, int queue, Task task);

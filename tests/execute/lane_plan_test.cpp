@@ -388,7 +388,7 @@ TEST(LanePlan, RefusalsNameTheTaskAndTheReason) {
 
   plan = scatter;
   std::get<Tile>(queue_of(plan, Engine::compute).tasks.front().work).stores.front().to.rank = 1;
-  EXPECT_REFUSAL(plan, "stores to rank 1; beside library queues, tasks stay on their rank");
+  EXPECT_REFUSAL(plan, "stores to rank 1; with library queues, tasks stay on their rank");
 
   plan = scatter;
   for (Buffer& buffer : plan.buffers)

@@ -291,7 +291,7 @@ TEST(LibraryProgram, RefusalsNameTheTaskAndTheReason) {
 
   plan = small_plan();
   plan.ranks[0].queues.push_back({Engine::compute, 0, {plan::signal_task({}, {})}});
-  EXPECT_REFUSAL(plan, 0, "rank 0 queue 2 task 0 (transfer): beside library queues, the CUDA executor runs no compute");
+  EXPECT_REFUSAL(plan, 0, "rank 0 queue 2 task 0 (transfer): with library queues, the CUDA executor runs no compute");
 
   plan = small_plan();
   plan.ranks[0].queues.push_back({Engine::copy, 0, {{Transfer{{1, 3, 0, 0, 1, 1}, {0, 3, 0, 0, 1, 1}}, {}, {}}}});

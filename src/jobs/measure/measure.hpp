@@ -1,4 +1,5 @@
-// How long plans take on this machine's GPUs, beside what users have: cuBLAS and NCCL; and how long all-reduces do.
+// How long plans take on this machine's GPUs, compared with what users have: cuBLAS and NCCL; and how long all-reduces
+// do.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
 // Strategies that communicate by a library's collectives: `sequential`, what every user has today, and `decomposed`,
-// the GEMM cut so that one part's communication runs beside another part's product: what is gathered, into the ranks'
+// the GEMM cut so that one part's communication overlaps another part's product: what is gathered, into the ranks'
 // blocks, which go round a ring; what is scattered or summed, into chunks of the result's rows. Sequential scatters are
 // decomposed ones of one chunk. All are the product alone where there is one rank.
 #include <algorithm>
@@ -160,7 +160,7 @@ Plan gemm_in_ring(Builder& b, int most_chunks) {
   const int arrived = problem.gathered_a
                           ? buffer_gathered(problem)
                           : b.workspace("arrived", Layout::row_major, problem.type, h * steps, shapes.a.cols, 1);
-  // The exchanges' queue is the first, so that the first of them is launched before the product that it runs beside.
+  // The exchanges' queue is the first, so that the first of them is launched before the product that it overlaps.
   const int library = b.queue(Engine::library), products = b.queue(Engine::library);
   const int copies = problem.gathered_a ? b.queue(Engine::copy) : -1;
   GatheredScales scales(b, library);

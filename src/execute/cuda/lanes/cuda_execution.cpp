@@ -321,7 +321,7 @@ void CudaExecution::prepare_skipping() {
 // runs one stream's copies in order.
 void CudaExecution::copy(std::size_t i, const Addresses& operands, std::uint64_t epoch, cudaStream_t main) {
   const CopyStep& step = table_.copies[i];
-  // NOTE: the driver may run a copy within one GPU as a kernel, which would not start beside the persistent one.
+  // NOTE: the driver may run a copy within one GPU as a kernel, which would not start while the persistent one runs.
   cudaStream_t stream = step.local ? main : copies_;
   const RegionEntry &from = step.from, &to = step.to;
   const auto* source = reinterpret_cast<const std::byte*>(from.address + epoch % 2 * from.copy_stride);

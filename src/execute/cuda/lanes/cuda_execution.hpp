@@ -20,9 +20,9 @@ namespace imbrex::cuda {
 
 class CudaPool;
 
-/// What runs beside the kernel on its GPU, in the same epochs (lanes/lane_execution.hpp).
+/// What runs concurrently with the kernel on its GPU, in the same epochs (lanes/lane_execution.hpp).
 struct Beside {
-  std::uint32_t readers = 0;  ///< of the epoch, beside the kernel's blocks
+  std::uint32_t readers = 0;  ///< of the epoch, in addition to the kernel's blocks
   int strays = 0;  ///< blocks that may have started before the kernel's, each where one of those should stand
 };
 

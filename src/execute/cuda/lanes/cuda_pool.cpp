@@ -127,7 +127,7 @@ void CudaPool::start() {
   IMBREX_CUDA_TRY(cudaDeviceSynchronize());
 }
 
-// NOTE: the driver may set memory by a kernel, which would find no room beside one that waits for this rank: a copy.
+// NOTE: the driver may set memory by a kernel, which would find no room while one waits for this rank: a copy.
 std::uint32_t* CudaPool::bases_for(const execute::PlanShare& half, std::uint32_t count) {
   const std::vector<std::uint32_t> bases(2 * half.counters, count);
   const std::size_t bytes = bases.size() * sizeof bases[0];

@@ -1,9 +1,9 @@
 // A plan with library queues on one rank's GPU. What an epoch launches is planned by lanes/lane_plan.hpp: Imbrex'
-// kernel, where the plan has compute tasks, on the caller's stream, and the lanes' steps on other streams. Beside a
+// kernel, where the plan has compute tasks, on the caller's stream, and the lanes' steps on other streams. With a
 // kernel, workspaces and counters are the kernel's, in the heap; without one, workspaces are plain memory.
 //
 // Limits. Without a kernel nothing but the plan's own steps is launched, so the host times the epochs that were queued;
-// replays of graphs are given a limit on the execution's own stream alone, where nothing else runs. Beside a kernel,
+// replays of graphs are given a limit on the execution's own stream alone, where nothing else runs. With a kernel,
 // waits of the kernel and of joints have limits of their own, and joints tell the host which collective is under way,
 // in replays too.
 #pragma once
@@ -33,7 +33,7 @@ class LaneExecution final : public StreamExecution, public HoldsBlockSteps {
     std::shared_ptr<SharedRoom> room;
   };
 
-  /// Collective. `kernel`: where the lanes stand beside one, made with as many readers beside its own as the lanes have
+  /// Collective. `kernel`: where the lanes run concurrently with one, made with as many more readers as the lanes have
   /// joints; else null.
   LaneExecution(std::shared_ptr<SharedLibraries> libraries, LanePlan lanes, std::unique_ptr<CudaExecution> kernel,
                 const CudaOptions& options);

@@ -109,20 +109,20 @@ class LanePlanner {
   void check_tasks() const {
     for_each([&](bool library, const Task& task, int q, std::size_t t) {
       IMBREX_EXPECTS(own().queues[index(q)].engine != Engine::copy,
-                     "{}: beside library queues, the CUDA executor runs no copy queues", where(q, t));
+                     "{}: with library queues, the CUDA executor runs no copy queues", where(q, t));
       if (!library) {
         const std::string reach = execute::reach_of(task, rank_);
-        IMBREX_EXPECTS(reach.empty(), "{} {}; beside library queues, tasks stay on their rank", where(q, t), reach);
+        IMBREX_EXPECTS(reach.empty(), "{} {}; with library queues, tasks stay on their rank", where(q, t), reach);
         return;
       }
       IMBREX_EXPECTS(!std::holds_alternative<Block>(task.work), "{}: the CUDA executor runs no work of kind {}",
                      where(q, t), kind_of(task));
       IMBREX_EXPECTS(!std::holds_alternative<Product>(task.work),
-                     "{}: beside tiles of Imbrex' kernel, library queues run no products", where(q, t));
+                     "{}: with tiles of Imbrex' kernel, library queues run no products", where(q, t));
       for_each_region(task, [&](const Region& region) {
         const Buffer& b = plan_.buffers[index(region.buffer)];
         IMBREX_EXPECTS(b.role != BufferRole::workspace || b.copies == 1,
-                       "{}: {} has {} copies; beside tiles of Imbrex' kernel, library queues take workspaces of one",
+                       "{}: {} has {} copies; with tiles of Imbrex' kernel, library queues take workspaces of one",
                        where(q, t), b.name, b.copies);
       });
     });
@@ -144,7 +144,7 @@ class LanePlanner {
   void find_ends() {
     for_each([&](bool library, const Task& task, int q, std::size_t t) {
       for (const Post& post : task.posts) {
-        IMBREX_EXPECTS(post.rank == rank_, "{}: posts to rank {}; beside library queues, signals stay on a rank",
+        IMBREX_EXPECTS(post.rank == rank_, "{}: posts to rank {}; with library queues, signals stay on a rank",
                        where(q, t), post.rank);
         Signal& signal = signals_[index(post.signal)];
         (library ? signal.library_posts : signal.kernel_posts) = true;

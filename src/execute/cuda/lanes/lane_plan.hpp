@@ -2,7 +2,7 @@
 // a stream for each library queue, and what joins them. Pure host code.
 //
 // Without a kernel, lanes are joined by events alone (libraries/library_translate.hpp), and the first one runs on the
-// caller's stream. What follows is about lanes beside a kernel.
+// caller's stream. What follows is about lanes that run concurrently with a kernel.
 //
 // A wait for what library steps alone post is an event, or nothing on one stream. Any other wait of a library step is a
 // gate: a small kernel that waits for the counter. What kernel tasks or gates wait for, library steps post: a small
@@ -70,7 +70,7 @@ struct LanePlan {
   Plan libraries;
   /// In the order of the launch.
   LibraryProgram program;
-  /// In the order of the launch. Beside a kernel, each stream has one before its first step, others where something is
+  /// In the order of the launch. With a kernel, each stream has one before its first step, others where something is
   /// posted or waited for, and one at its end.
   std::vector<Joint> joints;
   std::vector<Launch> launches;
