@@ -4,8 +4,8 @@
 usage: commands_test.py PROGRAM [PAGE...]      the program `imbrex` of a build; without pages, README.md and docs/*.md
 
 The program's own commands run in a folder of their own. Those that need GPUs run where IMBREX_DOCUMENTS_ON_GPUS=1 is in the
-environment; elsewhere no GPU is to be seen, and each must be refused for that reason alone. commands.json says of all other
-commands what tests them.
+environment; elsewhere no GPU is to be seen, and each must be refused for that reason alone. commands.json says of
+other commands what tests them.
 """
 
 import json
@@ -61,10 +61,11 @@ def run_page(program, page, elsewhere):
         for lines, shown in commands(read(page)):
             printed, complete = "", True
             for line in lines:
-                if not OURS.match(line):
-                    if not any(re.match(pattern, line) for pattern in elsewhere):
-                        faults.append(f"{where}: {line}: no test runs it (tests/documents/commands.json)")
+                if any(re.match(pattern, line) for pattern in elsewhere):
                     complete = complete and line.startswith("export ")
+                    continue
+                if not OURS.match(line):
+                    faults.append(f"{where}: {line}: no test runs it (tests/documents/commands.json)")
                     continue
                 done = subprocess.run(["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
                 printed += done.stdout
