@@ -122,7 +122,7 @@ void add_doctor(Program& program) {
         const GpuSurvey survey = survey_gpus();
         Json report{{"version", IMBREX_VERSION}};
         report.update(examine_gpus(exam, survey));
-        examine_libraries(exam, !survey.gpus.empty());
+        examine_libraries(exam);
         examine_python(exam);
         report["strategies"] = examine_strategies(exam, survey);
         examine_launchers(exam);

@@ -43,7 +43,7 @@ void examine_host(Examination& exam);
 
 // What was built, and the libraries that are found at run time.
 void examine_build(Examination& exam);
-void examine_libraries(Examination& exam, bool gpus);
+void examine_libraries(Examination& exam);
 
 // This machine's GPUs: driver, links, memory, MPS. Returns what the report says of them.
 Json examine_gpus(Examination& exam, const GpuSurvey& survey);

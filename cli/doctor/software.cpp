@@ -128,8 +128,8 @@ void examine_build(Examination& exam) {
              "build again");
 }
 
-void examine_libraries(Examination& exam, bool gpus) {
-  if (IMBREX_LIBRARIES && gpus) {
+void examine_libraries(Examination& exam) {
+  if (IMBREX_LIBRARIES) {
     examine_cublas(exam);
     examine_nccl(exam);
   }

@@ -99,6 +99,7 @@ class Doctor(Case):
         says = subprocess.run(["python3", "-c", "import sys; print(sys.version.split()[0])"], capture_output=True, text=True, check=True).stdout.strip()
         self.assertTrue(self.findings()["Python"].startswith(f"ok: {says}, "))
 
+    @unittest.skipIf(os.environ.get("IMBREX_SANITIZE"), "sanitizers reserve more addresses than the limit")
     def test_limits(self):
         def run(*limits):
             def set_limits():
@@ -110,13 +111,29 @@ class Doctor(Case):
         self.assertRegex(run((resource.RLIMIT_NOFILE, 256)), r"note +limits +256 open files.*\n +to do: ulimit -n 4096\n")
         self.assertRegex(run((resource.RLIMIT_AS, 1 << 40)), r"note +limits +1\.0 TiB of addresses.*\n +to do: ulimit -v unlimited\n")
 
-    def test_libfabric(self):
-        """A library that tells its version."""
+    def library(self, name, code):
+        """An environment whose library of that name is this."""
         if not shutil.which("cc"):
             self.skipTest("no C compiler here")
-        self.write("fabric.c", "unsigned fi_version(void) { return 1u << 16 | 23; }\n")
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", "libfabric.so.1", "fabric.c"], cwd=self.folder, check=True)
-        self.assertEqual(self.findings({"LD_LIBRARY_PATH": self.folder})["libfabric"], "ok: 1.23 -> ")
+        self.write("library.c", code)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", name, "library.c"], cwd=self.folder, check=True)
+        return {"LD_LIBRARY_PATH": f"{self.folder}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
+
+    def test_libfabric(self):
+        """A library that tells its version."""
+        environment = self.library("libfabric.so.1", "unsigned fi_version(void) { return 1u << 16 | 23; }\n")
+        self.assertEqual(self.findings(environment)["libfabric"], "ok: 1.23 -> ")
+
+    def test_nccl(self):
+        """A library that suits, one that is too old, and one that does not tell its version."""
+        if "NCCL" not in self.findings({"NCCL_NVLS_ENABLE": "0", "NCCL_GRAPH_REGISTER": "0"}):
+            self.skipTest("this build calls no NCCL")
+        def told(body):
+            environment = self.library("libnccl.so.2", f"int ncclGetVersion(int* v) {{ {body} }}\n")
+            return self.findings({"NCCL_NVLS_ENABLE": "0", "NCCL_GRAPH_REGISTER": "0", **environment})["NCCL"]
+        self.assertRegex(told("*v = 22803; return 0;"), rf"^ok: 2\.28\.3, {re.escape(self.folder)}/libnccl\.so\.2 -> $")
+        self.assertRegex(told("*v = 21605; return 0;"), r"^note: 2\.16\.5, .*; signaled plans need 2\.17 -> install NCCL 2\.17 or later$")
+        self.assertRegex(told("return 1;"), r"^note: libnccl\.so\.2 cannot be loaded; .* -> install libnccl2")
 
     def test_what_is_missing_comes_first(self):
         self.findings({"IMBREX_WAIT_LIMIT": "soon"}, code=3)
