@@ -89,6 +89,9 @@ constexpr std::array<Variable, num_variables> registry{{
     {Key::nccl_graph_register, "NCCL_GRAPH_REGISTER", text, "",
      "NCCL: 0 keeps it from registering buffers of captured calls, without which Imbrex captures no all-to-all of "
      "NCCL's; set by `imbrex launch`"},
+
+    {Key::cuda_mps_pipe_directory, "CUDA_MPS_PIPE_DIRECTORY", text, "/tmp/nvidia-mps",
+     "CUDA: where MPS is reached, under which processes that share a GPU work at once; `imbrex doctor` looks there"},
 }};
 
 // The registry is indexed by key.

@@ -53,6 +53,8 @@ enum class Key : std::uint8_t {
   nccl_hostid,
   nccl_nvls_enable,
   nccl_graph_register,
+  // CUDA
+  cuda_mps_pipe_directory,
   count_,
 };
 
