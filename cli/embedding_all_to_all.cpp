@@ -41,6 +41,14 @@ void report(const Program& program, const jobs::EmbeddingRequest& asked, const j
         std::isfinite(result.max_error_over_bound) ? Json(result.max_error_over_bound) : Json(nullptr);
   }
   if (!result.message.empty()) json["message"] = result.message;
+  std::string why;
+  if (!asked.strategy) {
+    const bool fused = result.strategy == Strategy::fused;
+    why = describe(
+        result.strategy,
+        {fused ? "ranks reach each other's memory" : "IMBREX_PEER_ACCESS=0 keeps ranks from each other's memory", {}});
+    json["why"] = why;
+  }
   print_json(program, json);
 
   print(program, "{} of {} rows in {} tables of {} ({} shards, {} indices), {} out, {} ranks on {}, {}: {}{}",
@@ -48,6 +56,7 @@ void report(const Program& program, const jobs::EmbeddingRequest& asked, const j
         name_of(shape.out), asked.ranks, name_of(result.device), name_of(result.strategy),
         readable_seconds(*std::min_element(result.seconds.begin(), result.seconds.end())),
         result.seconds.size() > 1 ? fmt::format(", the best of {}", result.seconds.size()) : "");
+  if (!why.empty()) print(program, "{}", why);
   if (shape.optimizer)
     print(program, "a step of {}: {}", name_of(*shape.optimizer), readable_seconds(result.update_seconds));
   if (!asked.verify) return;
@@ -157,7 +166,8 @@ void EmbeddingAllToAllOptions::add_run_to(CLI::App& command) {
       ->group(own_group);
   for (const auto& [name, to, about] :
        {std::tuple{"--indices", &files_.indices, "Indices of all tables' bags from this .npy file, int32 or int64"},
-        {"--offsets", &files_.offsets, "And where each bag begins, tables x batch + 1 numbers, likewise"},
+        {"--offsets", &files_.offsets,
+         "With --indices: where each bag begins, tables x batch + 1 numbers, int32 or int64"},
         {"--weights", &files_.weights, "And a weight for each index, float32 or float16"}})
     command.add_option(name, *to, about)->type_name("FILE")->group(own_group);
   command

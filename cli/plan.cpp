@@ -30,6 +30,7 @@ struct Options {
 // For a machine, or as a run here would choose.
 struct Made {
   Plan plan;
+  jobs::Reason reason;  // why strategy auto took it
   std::string chosen_for;
   std::optional<Machine> machine;  // that it was chosen for by simulation
 };
@@ -41,8 +42,10 @@ Made make(const Options& options) {
       throw Error(ErrorCode::invalid_input, fmt::format("--device {} is about this machine; --machine {} names another",
                                                         options.device, options.machine));
     Machine machine = load_machine(options.machine);
-    Plan plan = options.plan.make(machine);
-    return {std::move(plan), options.machine, std::move(machine)};
+    jobs::Explained made =
+        jobs::choose_explained(options.plan.problem(false), options.plan.chosen_strategy(), options.plan.chosen_knobs(),
+                               machine, fmt::format("simulated on {}", machine.name));
+    return {std::move(made.plan), std::move(made.reason), options.machine, std::move(machine)};
   }
   jobs::RunRequest request;
   request.device = device;
@@ -50,19 +53,9 @@ Made make(const Options& options) {
   request.strategy = options.plan.chosen_strategy();
   request.knobs = options.plan.chosen_knobs(device);
   jobs::Choice choice = jobs::choose_device(request, request.problem);
-  Made made{std::move(choice.plan), std::string(name_of(choice.device)), {}};
+  Made made{std::move(choice.plan), std::move(choice.reason), std::string(name_of(choice.device)), {}};
   if (choice.device == Device::cpu) made.machine = nominal_host_machine();
   return made;
-}
-
-// "auto takes signaled, expected to take 5.936 ms; decomposed 5.978 ms, sequential 6.589 ms".
-void print_comparison(const Program& program, const std::vector<jobs::Expectation>& expected) {
-  std::string text = fmt::format("auto takes {}, expected to take {}", name_of(expected.front().strategy),
-                                 readable_seconds(expected.front().seconds));
-  for (std::size_t i = 1; i < expected.size(); ++i)
-    text += fmt::format("{} {} {}", i == 1 ? ";" : ",", name_of(expected[i].strategy),
-                        readable_seconds(expected[i].seconds));
-  print(program, "  {}", text);
 }
 
 void print_groups(const Program& program, const Plan& plan, const jobs::ExpectedGroups& expected) {
@@ -78,13 +71,12 @@ void print_groups(const Program& program, const Plan& plan, const jobs::Expected
       print(program, "    group {}: {}, computed at {}, its collective from {} to {}", g + 1, units,
             readable_seconds(tiles), readable_seconds(begins), readable_seconds(ends));
   }
-  print(program, "    all done at {}, in closed form", readable_seconds(expected.seconds));
+  print(program, "    all done at {}, by the analytical cost model", readable_seconds(expected.seconds));
 }
 
-void print_reasons(const Program& program, const Options& options, const Made& made) {
+void print_reasons(const Program& program, const Made& made) {
+  if (const std::string why = describe(made.plan.strategy, made.reason); !why.empty()) print(program, "  {}", why);
   if (!made.machine) return;
-  if (!options.plan.chosen_strategy())
-    print_comparison(program, jobs::expectations(made.plan.problem, options.plan.chosen_knobs(), *made.machine));
   if (const auto groups = jobs::expected_groups(made.plan, *made.machine)) print_groups(program, made.plan, *groups);
 }
 
@@ -117,24 +109,24 @@ void print_summary(const Program& program, const Plan& plan, const std::string& 
 
 void add_plan(Program& program) {
   auto options = std::make_shared<Options>();
-  CLI::App& command =
-      add_command(program, "plan",
-                  "Makes the plan of an operator and writes it to a file.\n"
-                  "It holds, for every rank, the queues of tasks, what each task waits for and whom it tells, as JSON\n"
-                  "(docs/plan-format.md). `check`, `run`, `simulate` and `trace` take it. It is the plan that `run`\n"
-                  "would run here, or the one that suits --machine.",
-                  "Examples:\n"
-                  "  imbrex plan gemm_reduce_scatter --m 4096 --n 4096 --k 8192 --ranks 4 --json plan.json\n"
-                  "  imbrex plan all_gather_gemm --m 512 --n 512 --k 512 --transport pull --comm-rows 64 --json -",
-                  [options, &program] {
-                    program.json_takes_errors = false;  // a plan, or nothing
-                    Progress progress("making the plan");
-                    const Made made = make(*options);
-                    print_summary(program, made.plan, made.chosen_for);
-                    print_reasons(program, *options, made);
-                    if (!program.json.empty()) write_result(program.json, to_json(made.plan) + "\n");
-                    return 0;
-                  });
+  CLI::App& command = add_command(
+      program, "plan",
+      "Makes the plan of an operator and writes it to a file.\n"
+      "It holds, for every rank, the queues of tasks, what each task waits for and whom it tells, as JSON\n"
+      "(docs/dev/plan-format.md). `check`, `run`, `simulate` and `trace` take it. It is the plan that `run`\n"
+      "would run here, or the one that suits --machine.",
+      "Examples:\n"
+      "  imbrex plan gemm_reduce_scatter --m 4096 --n 4096 --k 8192 --ranks 4 --json plan.json\n"
+      "  imbrex plan all_gather_gemm --m 512 --n 512 --k 512 --transport pull --comm-rows 64 --json -",
+      [options, &program] {
+        program.json_takes_errors = false;  // a plan, or nothing
+        Progress progress("making the plan");
+        const Made made = make(*options);
+        print_summary(program, made.plan, made.chosen_for);
+        print_reasons(program, made);
+        if (!program.json.empty()) write_result(program.json, to_json(made.plan) + "\n");
+        return 0;
+      });
   options->plan.add_to(command);
   add_device(command, options->device,
              "What the plan is chosen for: cpu, cuda, or auto (default): what `run` would take on this machine");

@@ -7,7 +7,7 @@ set(IMBREX_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/imbrex)
 install(TARGETS imbrex_installed imbrex_shmem_installed EXPORT imbrex_targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-# What the library needs may be laid beside it, as the Python package does.
+# What the library needs may lie in the same folder, as in the Python package.
 set_target_properties(imbrex_installed imbrex_shmem_installed PROPERTIES INSTALL_RPATH "$ORIGIN")
 # The program finds the library beside itself, wherever both are moved.
 file(RELATIVE_PATH lib_from_bin ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})

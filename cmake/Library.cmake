@@ -1,6 +1,6 @@
 # Two shared libraries of the same objects. Tests and the program link `imbrex`, which shows them everything. What is
 # installed shows the public names only: those of the classes and functions that include/imbrex/ declares, c.h's among
-# them, and of the classes of its device/, whose functions are all inline. Beside them the program of the same build finds
+# them, and of the classes of its device/, whose functions are all inline. The program of the same build finds in addition
 # its jobs, under a version that says whose they are: no header of theirs is installed.
 set(IMBREX_PROGRAM_HEADERS
   jobs/embedding/bench_embedding.hpp
@@ -72,7 +72,7 @@ foreach(library imbrex imbrex_installed)
   target_include_directories(${library}
     PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
   target_compile_features(${library} PUBLIC cxx_std_20)
-  # What comes in from static libraries, a BLAS and CUDA's runtime, is nobody else's.
+  # What comes in from static libraries, a BLAS and CUDA's runtime, is visible to no other library.
   target_link_options(${library} PRIVATE -Wl,-Bsymbolic-functions -Wl,--exclude-libs,ALL -Wl,--no-undefined)
   set_target_properties(${library} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
     LINKER_LANGUAGE CXX)

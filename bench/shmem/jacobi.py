@@ -100,7 +100,7 @@ def row_of(size: int, rounds: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def table_of(rows: list[dict[str, Any]]) -> str:
-    """In Markdown, as docs/jacobi.md has it."""
+    """In Markdown, as bench/results/jacobi.md has it."""
     ways = list(rows[0]["us"])
     others = list(rows[0]["ratios"])
     lines = [

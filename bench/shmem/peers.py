@@ -190,7 +190,7 @@ def print_rows(rows: list[Row]) -> None:
 
 
 def dormant_rows(dormant: Path | None, environment: dict[str, str]) -> list[Row]:
-    """What dormant.cu says of a kernel's sweeps without a put, with one behind it and with one within, none ever made."""
+    """What dormant.cu says of a kernel's sweeps without a put, with one after it and with one within, none ever made."""
     if dormant is None:
         return []
     done = subprocess.run([str(dormant)], check=True, timeout=TURN_S, env=environment, text=True, stdout=subprocess.PIPE)

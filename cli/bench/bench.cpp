@@ -1,5 +1,5 @@
-// imbrex bench: Imbrex beside cuBLAS and NCCL on this machine's GPUs. imbrex tune: which plan is fastest, for later
-// runs.
+// imbrex bench: Imbrex compared with cuBLAS and NCCL on this machine's GPUs. imbrex tune: which plan is fastest, for
+// later runs.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -44,7 +44,7 @@ Problem layer(const std::string& text, Problem p) {
     const bool digits = !part.empty() && part.size() <= 10 && part.find_first_not_of("0123456789") == std::string::npos;
     const std::int64_t value = digits ? std::stoll(part) : 0;
     if (value < 1 || value > most_rows)
-      refuse(fmt::format("layer '{}': it must be NxK, two whole numbers from 1 to {}", text, most_rows));
+      refuse(fmt::format("layer '{}': it must be NxK, two integers from 1 to {}", text, most_rows));
     return value;
   };
   p.n = number(text.substr(0, cross));
@@ -332,7 +332,7 @@ void add_bench(Program& program) {
   auto shmem = std::make_shared<std::function<int()>>(), everything = std::make_shared<std::function<int()>>();
   CLI::App& command = add_command(
       program, "bench",
-      "Times what Imbrex runs by itself beside cuBLAS and NCCL, on this machine's GPUs.\n"
+      "Times what Imbrex runs by itself, and cuBLAS with NCCL, on this machine's GPUs.\n"
       "All of them are replayed from captured graphs, in turn, on random data; the slowest rank counts, and medians.\n"
       "Roofline: cuBLAS alone, or the bytes on the wire at 370 GB/s, whichever takes longer.\n"
       "embedding_all_to_all has its strategies take turns, one call queued behind the other; also on the CPU.",

@@ -89,6 +89,9 @@ constexpr std::array<Variable, num_variables> registry{{
     {Key::nccl_graph_register, "NCCL_GRAPH_REGISTER", text, "",
      "NCCL: 0 keeps it from registering buffers of captured calls, without which Imbrex captures no all-to-all of "
      "NCCL's; set by `imbrex launch`"},
+
+    {Key::cuda_mps_pipe_directory, "CUDA_MPS_PIPE_DIRECTORY", text, "/tmp/nvidia-mps",
+     "CUDA: where MPS is reached, under which processes that share a GPU work at once; `imbrex doctor` looks there"},
 }};
 
 // The registry is indexed by key.
@@ -125,7 +128,7 @@ Environment::Environment(const Lookup& lookup) {
 }
 
 std::optional<std::int64_t> Environment::integer(Key key) const {
-  return parse<std::int64_t>(key, raw(key), "a whole number");
+  return parse<std::int64_t>(key, raw(key), "an integer");
 }
 
 std::optional<double> Environment::number(Key key) const {

@@ -44,10 +44,15 @@ class Job {
  public:
   Job(const RunRequest& request, const Choice& choice, const OperandSource& operands,
       const std::function<void(const RunResult&)>& report)
-      : request_(request), device_(choice.device), plan_(choice.plan), operands_(operands), report_(report) {}
+      : request_(request),
+        device_(choice.device),
+        plan_(choice.plan),
+        reason_(choice.reason),
+        operands_(operands),
+        report_(report) {}
 
   int run(World& world) const {
-    RunResult result{plan_.problem, plan_.strategy, plan_.knobs, device_, {}, false, 0, 0, {}, {}, {}};
+    RunResult result{plan_.problem, plan_.strategy, plan_.knobs, device_, {}, false, 0, 0, {}, {}, {}, reason_};
     const auto executor = make_executor(world);
     // For the reference. A CPU executor has its own, which is idle by then.
     std::optional<base::BlasMemory> blas;
@@ -126,7 +131,7 @@ class Job {
     return fmt::format("{}{}.rank{}.npy", request_.out_prefix, o == 0 ? "" : fmt::format(".{}", outputs[o].name), rank);
   }
 
-  // Those of products come first.
+  // Outputs of products come first.
   void verify(int rank, const OperandInfo& output, int place, const std::vector<float>& values,
               Verdict& verdict) const {
     const Reference reference = place == plan::count_products(plan_.problem)
@@ -183,6 +188,7 @@ class Job {
   const RunRequest& request_;
   Device device_;
   const Plan& plan_;
+  const choose::Reason& reason_;
   const OperandSource& operands_;
   const std::function<void(const RunResult&)>& report_;
 };

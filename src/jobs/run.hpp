@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "choose/reason.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/plan.hpp"
 #include "imbrex/timeline.hpp"
@@ -31,10 +32,10 @@ struct RunRequest {
   struct Further {
     std::string b, bias;
   };
-  std::array<Further, max_products - 1> further;  ///< with the others, where the problem has further B: likewise
+  std::array<Further, max_products - 1> further;  ///< with the others, where the problem has further B
   std::string a_scale_path,
       b_scale_path;        ///< with the others, where the problem has scales: R rows, row r those of rank r
-  std::string out_prefix;  ///< not empty: PREFIX.rank<r>.npy, float32; outputs behind the first:
+  std::string out_prefix;  ///< not empty: PREFIX.rank<r>.npy, float32; outputs after the first:
                            ///< PREFIX.out1.rank<r>.npy and so on, by the operand's name
 
   bool verify = false;  ///< against a float64 reference, every element within its bound; repeats bitwise equal
@@ -59,12 +60,14 @@ struct RunResult {
   Timeline timeline;                ///< of all ranks, last repeat; empty unless asked for
   std::string message;              ///< what was wrong, where; empty if nothing was
   std::string digest;               ///< of the plan that ran: digest_text
+  choose::Reason reason;            ///< why strategy auto took it; empty where the strategy or a plan was given
 };
 
 /// What a request runs on, and by which plan.
 struct Choice {
   Device device;
   Plan plan;
+  choose::Reason reason;  ///< as RunResult's
 };
 
 /// Decides what `request.device` leaves open and chooses the plan for the device, unless the request brings one. Starts

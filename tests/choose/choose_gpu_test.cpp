@@ -15,7 +15,7 @@
 namespace imbrex {
 namespace {
 
-// Whether Imbrex' own collective behind a library's product is chosen.
+// Whether Imbrex' own collective after a library's product is chosen.
 bool is_own(const choose::GpuKind& gpus, int ranks, std::int64_t m, Type type = Type::bf16,
             std::optional<Strategy> strategy = {}) {
   const Problem p{Operator::gemm_reduce_scatter, m, 8192, 28672, ranks, type};
@@ -77,13 +77,56 @@ TEST(ChooseGpuPlan, ChoicesSuitAnyProblem) {
     EXPECT_FALSE(check(plan).has_value());
     EXPECT_EQ(cuda::refusal_of_plan(plan), "");
     ++(chosen.strategy == Strategy::fused ? fused : of_libraries);
-    // cuBLASLt takes no more of e4m3 than the kernels do, and rounds too early behind some biases.
+    // cuBLASLt takes no more of e4m3 than the kernels do, and rounds too early after some biases.
     if (chosen.strategy != Strategy::fused || p.type == Type::e4m3 || !cuda::refusal_of_library_bias(p).empty())
       continue;
     EXPECT_TRUE(on_tensor_cores(plan, hopper));
   }
   EXPECT_GT(fused, 50);
   EXPECT_GT(of_libraries, 50);
+}
+
+// Asking for the reason changes no choice, and every choice that strategy auto makes has one.
+TEST(ChooseGpuPlan, ReasonsAreGiven) {
+  test::Random random(test::seed_from_environment());
+  for (int i = 0; i < 100; ++i) {
+    const Problem p = test::random_problem(random, {.max_ranks = 8, .max_size = 1500, .e4m3 = true});
+    choose::GpuKind gpus = i % 2 == 0 ? h100 : a100;
+    gpus.libraries = i % 3 != 0;
+    gpus.nccl = i % 5 != 0;
+    SCOPED_TRACE(test::describe({p, {}, {}}));
+    choose::Reason reason;
+    const plan::Candidate chosen = choose::choose_gpu_candidate(p, {}, {}, gpus),
+                          explained = choose::choose_gpu_candidate(p, {}, {}, gpus, {}, &reason);
+    EXPECT_EQ(explained.strategy, chosen.strategy);
+    EXPECT_EQ(explained.knobs, chosen.knobs);
+    EXPECT_NE(reason.basis, "");
+    choose::Reason none;
+    static_cast<void>(choose::choose_gpu_candidate(p, Strategy::sequential, {}, gpus, {}, &none));
+    EXPECT_EQ(none.basis, "");
+  }
+}
+
+TEST(ChooseGpuPlan, ReasonsAreTrue) {
+  const auto reason_of = [](const Problem& p, const choose::GpuKind& gpus) {
+    choose::Reason reason;
+    static_cast<void>(choose::choose_gpu_candidate(p, {}, {}, gpus, {}, &reason));
+    return reason;
+  };
+  const choose::GpuKind h200{"NVIDIA H200", 9};
+  const Problem tuned{Operator::gemm_reduce_scatter, 4096, 8192, 28672, 4, Type::bf16};
+  EXPECT_EQ(reason_of(tuned, h200).basis, "measured as the fastest for this size on NVIDIA H200");
+  Problem near = tuned;
+  near.n += 256;
+  EXPECT_EQ(reason_of(near, h200).basis, "the fastest by what was measured for sizes like it on NVIDIA H200");
+  const choose::Reason predicted = reason_of(tuned, a100);
+  EXPECT_TRUE(predicted.basis.starts_with("predicted by the cost model"));
+  ASSERT_GE(predicted.expected.size(), 2u);
+  EXPECT_LE(predicted.expected[0].seconds, predicted.expected[1].seconds);
+  EXPECT_EQ(predicted.expected[0].strategy, choose::choose_gpu_candidate(tuned, {}, {}, a100).strategy);
+  Problem plain = tuned;
+  plain.type = Type::fp32;
+  EXPECT_EQ(reason_of(plain, h200).basis, "no kernel of Imbrex' on tensor cores takes fp32 operands");
 }
 
 // Asked for, signaled plans keep SMs free and have tiles of the kernels'.
@@ -300,7 +343,7 @@ TEST(ChooseGpuPlan, WithoutNcclNothingNeedsIt) {
   }
   EXPECT_GT(fused, 0);
   EXPECT_GT(own, 0);
-  // Whoever insists learns from the executor why it does not run.
+  // A strategy given by name reaches the executor, which says why it does not run.
   choose::GpuKind gpus = h100;
   gpus.nccl = false;
   const Problem p{Operator::gemm_reduce_scatter, 4096, 4096, 4096, 4, Type::bf16};

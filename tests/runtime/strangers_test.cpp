@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uid_t another_user = 54321;
 
-/// A rank of `imbrex launch`, whose key nobody else can know.
+/// A rank of `imbrex launch`, whose key no other process can know.
 Start launched(const std::string& id, int rank, double limit = 10) {
   return {{fmt::format("IMBREX_RANK={}", rank), "IMBREX_WORLD_SIZE=2", "IMBREX_RENDEZVOUS=" + id},
           {"join", "4096", std::to_string(limit)}};

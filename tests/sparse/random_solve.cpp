@@ -32,7 +32,7 @@ class Pe {
       const std::vector<T> all = right(epoch), own = own_right(analysed_.schedule, all, subject_.columns);
       in_kernel.set_right(own);
       in_kernel.solve();
-      if (epoch % 2 == 0) continue;  // nobody waits for anybody between these solves
+      if (epoch % 2 == 0) continue;  // no rank waits for another one between these solves
       by_level.set_right(own);
       by_level.solve();
       world_.barrier();
