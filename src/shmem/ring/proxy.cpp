@@ -41,6 +41,7 @@ Proxy::Proxy(Heap& heap, const RingOptions& options, std::unique_ptr<Wire> wire,
   for (const Port& port : ports) {
     lanes_.push_back({});
     lanes_.back().port = port;
+    lanes_.back().taken = options.first;
     lanes_.back().under_way.resize(static_cast<std::size_t>(heap.pes()));
   }
   thread_ = runtime::quiet_thread([this] { run(); });

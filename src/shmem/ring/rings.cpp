@@ -18,6 +18,8 @@ const RingOptions& validated(const Heap& heap, const RingOptions& options) {
   IMBREX_EXPECTS(options.stage_bytes >= 64 && options.stage_bytes <= 1u << 20 && options.stage_bytes % 64 == 0,
                  "stage_bytes = {}: it is a multiple of 64 from 64 to 1 MiB", options.stage_bytes);
   IMBREX_EXPECTS(options.templates <= 65000, "templates = {}: there are up to 65000", options.templates);
+  IMBREX_EXPECTS(options.first % options.slots == 0, "first = {}: it must be a multiple of the {} slots", options.first,
+                 options.slots);
   IMBREX_EXPECTS(options.max_pause >= 0 && options.max_pause <= 1, "max_pause = {} s: it must be from 0 to 1",
                  options.max_pause);
   const Handle& handle = heap.handle();
@@ -91,7 +93,8 @@ struct Rings::Parts {
     std::vector<Port> ports;
     for (std::uint32_t c = 0; c < options.contexts;
          ++c, ++progress, ring += options.slots, stage += options.stage_bytes) {
-      contexts.push_back({ring, progress, stage, log_slots, 0, options.slots, 0});
+      *progress = {options.first, options.first};
+      contexts.push_back({ring, progress, stage, log_slots, options.first, options.first + options.slots, 0});
       ports.push_back({ring, progress, static_cast<std::uint64_t>(stage - begin), log_slots});
     }
     if (wire == nullptr) wire = heap.device() == Device::cuda ? gpu_wire(heap) : mapped_wire(heap);
