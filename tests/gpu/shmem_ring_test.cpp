@@ -35,7 +35,8 @@ std::vector<int> numbers_of_pes() {
   return numbers;
 }
 
-// Each so many cases are run: a copy of a few bytes takes microseconds here, and a case of many single elements a second.
+// Each so many cases are run: a copy of a few bytes takes microseconds here, and a case of many single elements a
+// second.
 std::size_t every(std::size_t usual) {
   const char* text = std::getenv("IMBREX_TEST_RING_SHARE");
   if (text == nullptr) return by_time_slices() ? usual * 8 : usual;

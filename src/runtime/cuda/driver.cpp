@@ -37,8 +37,7 @@ const Driver& driver() {
     find(d.push_context, "cuCtxPushCurrent");
     find(d.pop_context, "cuCtxPopCurrent");
     find(d.context_device, "cuCtxGetDevice");
-    find(d.write_value_32, "cuStreamWriteValue32");
-    find(d.write_value_64, "cuStreamWriteValue64");
+    find(d.batch_mem_op, "cuStreamBatchMemOp");
     return d;
   }();
   return loaded;

@@ -26,8 +26,7 @@ struct Driver {
   decltype(&::cuCtxPushCurrent) push_context = nullptr;
   decltype(&::cuCtxPopCurrent) pop_context = nullptr;
   decltype(&::cuCtxGetDevice) context_device = nullptr;
-  decltype(&::cuStreamWriteValue32) write_value_32 = nullptr;
-  decltype(&::cuStreamWriteValue64) write_value_64 = nullptr;
+  decltype(&::cuStreamBatchMemOp) batch_mem_op = nullptr;
 };
 
 /// Throws Error(runtime_failure) where there is no driver, or one without a function.

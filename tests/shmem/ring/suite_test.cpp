@@ -88,7 +88,8 @@ TEST_P(ShmemRingLitmus, Holds) { EXPECT_EQ(run_one(static_cast<Litmus>(GetParam(
 TEST_P(ShmemRingLitmus, CanFail) {
   const auto what = static_cast<Litmus>(GetParam());
   if (what == Litmus::put_signal_set || what == Litmus::put_signal_add)
-    GTEST_SKIP() << "their data lies outside of the heap, so that the put waits by itself; ring_order_test has others";
+    GTEST_SKIP() << "their data lies outside of the heap, so that the put waits by itself; shmem_ring_registered_test "
+                    "has others";
   int code = 0;
   for (int attempt = 0; attempt < 30 && code == 0; ++attempt) code = run_one(what, false);
   EXPECT_EQ(code, 1);

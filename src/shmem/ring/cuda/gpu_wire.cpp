@@ -27,6 +27,7 @@ namespace {
 
 constexpr std::size_t piece_bytes = std::size_t{1} << 20;  // of pinned memory, for copies within a GPU
 constexpr std::size_t words_under_way = 1024;              // that copies read, and results
+constexpr std::size_t most_written = 256;                  // words that the stream is told of at once
 constexpr std::uint32_t requests_each = 16;                // of one PE to another
 
 /// In memory that PEs share. The sender writes all but `done` and `result`, and `sent` last.
@@ -167,6 +168,7 @@ class GpuWire final : public Wire {
   // ----------------------------------------------------------------------------------------------- the stream
 
   void copy(std::byte* to, const std::byte* from, std::uint64_t bytes, bool within) {
+    write_words();
     if (!within) {
       IMBREX_CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_));
       return;
@@ -180,14 +182,39 @@ class GpuWire final : public Wire {
 
   void write_word(std::byte* there, std::uint64_t value, std::uint64_t bytes) {
     if (writes_words_ && bytes >= 4) {
-      const auto address = reinterpret_cast<CUdeviceptr>(there);
-      const auto& driver = runtime::driver();
-      const CUresult result = bytes == 8 ? driver.write_value_64(stream_, address, value, CU_STREAM_WRITE_VALUE_DEFAULT)
-                                         : driver.write_value_32(stream_, address, static_cast<std::uint32_t>(value),
-                                                                 CU_STREAM_WRITE_VALUE_DEFAULT);
-      if (result == CUDA_SUCCESS) return;
-      writes_words_ = false;  // not for this memory
+      CUstreamBatchMemOpParams one{};
+      one.writeValue.operation = bytes == 8 ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WRITE_VALUE_32;
+      one.writeValue.address = reinterpret_cast<CUdeviceptr>(there);
+      one.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;  // behind all that the stream wrote before
+      if (bytes == 8)
+        one.writeValue.value64 = value;
+      else
+        one.writeValue.value = static_cast<std::uint32_t>(value);
+      written_.push_back(one);
+      if (written_.size() == most_written) write_words();
+    } else {
+      write_words();
+      copy_word(there, value, bytes);
     }
+  }
+
+  /// Queues what write_word has gathered.
+  void write_words() {
+    if (written_.empty()) return;
+    const CUresult result =
+        runtime::driver().batch_mem_op(stream_, static_cast<unsigned>(written_.size()), written_.data(), 0);
+    if (result != CUDA_SUCCESS) {
+      writes_words_ = false;  // not for this memory, or under this driver
+      for (const CUstreamBatchMemOpParams& one : written_) {
+        const bool whole = one.writeValue.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+        copy_word(reinterpret_cast<std::byte*>(one.writeValue.address),
+                  whole ? one.writeValue.value64 : one.writeValue.value, whole ? 8 : 4);
+      }
+    }
+    written_.clear();
+  }
+
+  void copy_word(std::byte* there, std::uint64_t value, std::uint64_t bytes) {
     std::byte* word = words_.get() + word_count_++ % words_under_way * 8;
     std::memcpy(word, &value, sizeof value);
     IMBREX_CUDA_TRY(cudaMemcpyAsync(there, word, bytes, cudaMemcpyHostToDevice, stream_));
@@ -214,6 +241,7 @@ class GpuWire final : public Wire {
 
   /// An event behind what was queued since the last one.
   void record() {
+    write_words();
     if (queued_.empty()) return;
     batches_.push_back({mark(), std::move(queued_), word_count_});
     queued_.clear();
@@ -337,6 +365,7 @@ class GpuWire final : public Wire {
   std::size_t mail_ = 0;
   cudaStream_t stream_ = nullptr;
   bool writes_words_ = false;
+  std::vector<CUstreamBatchMemOpParams> written_;  // not queued yet
   std::vector<char> same_gpu_;
   std::vector<std::uint32_t> copies_;         // under way, by PE
   std::vector<std::deque<Asked>> asked_;      // likewise

@@ -185,8 +185,10 @@ class Transport {
     post(handle, operand_slot(number, pe, 0, value));
   }
 
-  /// What is posted behind this takes effect behind what was posted before.
+  /// What is posted behind this takes effect behind what was posted before, and peers that it tells of this PE's own
+  /// stores get them.
   IMBREX_DEVICE void fence(const Handle& handle, std::uint32_t pe) {
+    fence_for_host();
     if (ordered_) return;
     const bool one = pe < handle.pes();
     post(handle,
@@ -195,6 +197,7 @@ class Transport {
 
   /// All of the context's is complete, to whichever PE.
   IMBREX_DEVICE void quiet(const Handle& handle, std::uint32_t) {
+    fence_for_host();
     complete(handle, sharing == Sharing::one ? posted_ : words::load(&shared_->posted));
   }
 
@@ -210,7 +213,7 @@ class Transport {
   }
 
   template <Atomic T, typename Operation>
-  static constexpr AtomicCode code_of() {
+  IMBREX_DEVICE static constexpr AtomicCode code_of() {
     if constexpr (std::is_same_v<Operation, operations::Set<T>>) return AtomicCode::set;
     if constexpr (std::is_same_v<Operation, operations::Swap<T>>) return AtomicCode::swap;
     if constexpr (std::is_same_v<Operation, operations::Add<T>>) return AtomicCode::add;
