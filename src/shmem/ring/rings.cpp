@@ -98,11 +98,13 @@ struct Rings::Parts {
       ports.push_back({ring, progress, static_cast<std::uint64_t>(stage - begin), log_slots});
     }
     if (wire == nullptr) wire = heap.device() == Device::cuda ? gpu_wire(heap) : mapped_wire(heap);
-    const Endpoint endpoint{shared, options.contexts, options.stage_bytes, wire->keeps_order() ? 1u : 0u};
+    const Endpoint endpoint{shared, options.contexts, options.stage_bytes, wire->keeps_order() ? 1u : 0u,
+                            ~options.far | std::uint64_t{1} << heap.pe()};
     heap.write(own, &endpoint, sizeof endpoint, heap.pe());
     heap.write(shared, contexts.data(), contexts.size() * sizeof(Shared), heap.pe());
     heap.use_transport(own);
     proxy.emplace(heap, options, std::move(wire), std::move(ports), table);
+    heap.world().barrier();  // nobody's kernel waits while another PE still sets up
   }
 
   Heap& heap;
