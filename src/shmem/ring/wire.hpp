@@ -28,15 +28,15 @@ enum class WordType : std::uint8_t { unsigned_integer, floating_point };  ///< w
 /// One thing that a wire is to do. Offsets count from the beginning of the PE's whole part, states before the heap
 /// included: Handle::group.own.
 struct Transfer {
-  Verb verb;
-  WordType type;
-  std::uint32_t pe;
-  std::uint64_t there;  ///< offset in that PE's part
-  std::byte* here;      ///< in this PE's part; null where nothing is read or kept
-  std::uint64_t bytes;
-  std::uint64_t operand;
-  std::uint64_t compare;
-  std::uint64_t token;  ///< handed back by poll
+  Verb verb = Verb::put;
+  WordType type = WordType::unsigned_integer;
+  std::uint32_t pe = 0;
+  std::uint64_t there = 0;    ///< offset in that PE's part
+  std::byte* here = nullptr;  ///< in this PE's part; null where nothing is read or kept
+  std::uint64_t bytes = 0;
+  std::uint64_t operand = 0;
+  std::uint64_t compare = 0;
+  std::uint64_t token = 0;  ///< handed back by poll
 };
 
 /// One thread uses it. Nothing of it waits for long.

@@ -76,6 +76,10 @@ enum class FaultKind : std::uint32_t {
   request,     ///< the NIC refused a request; `expected` is the syndrome, the vendor's above it, `seen` its index
   completion,  ///< requests took too long; `expected` is how many, `seen` how many were complete
   turn,        ///< the context's other threads took too long
+  // By rings.
+  ring_full,  ///< no slot was free in time; the offset is how many there are, `expected` slots so far, `seen` read
+  ring_completion,  ///< `expected` slots took too long, `seen` are complete
+  descriptor,       ///< the host's thread refused one of a context, the block: `expected` is a Refusal
 };
 
 IMBREX_DEVICE void describe(device::Fault& fault, FaultKind kind, std::uint32_t block, std::uint32_t pe,
