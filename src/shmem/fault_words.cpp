@@ -24,6 +24,9 @@ std::string fault_words(const device::Fault& fault, int pe, double limit) {
     case FaultKind::address:
       return fmt::format("{} named {} bytes at offset {} of the heap on PE {}: the heap does not hold them", who,
                          expected, static_cast<std::int64_t>(offset), other);
+    case FaultKind::far:
+      return fmt::format("{} named PE {} of another host at offset {} of the heap: loads and stores do not reach it",
+                         who, other, static_cast<std::int64_t>(offset));
     case FaultKind::context: return fmt::format("{} asked for context {}: there are {}", who, seen, expected);
     case FaultKind::request:
       return fmt::format("{}: the NIC refused request {} to PE {} of its queue for {}: {}", who, seen, other,

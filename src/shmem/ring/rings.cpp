@@ -97,7 +97,10 @@ struct Rings::Parts {
       contexts.push_back({ring, progress, stage, log_slots, options.first, options.first + options.slots, 0});
       ports.push_back({ring, progress, static_cast<std::uint64_t>(stage - begin), log_slots});
     }
-    if (wire == nullptr) wire = heap.device() == Device::cuda ? gpu_wire(heap) : mapped_wire(heap);
+    if (wire == nullptr)
+      wire = heap.world().hosts() > 1        ? fabric_wire(heap)
+             : heap.device() == Device::cuda ? gpu_wire(heap)
+                                             : mapped_wire(heap);
     const Endpoint endpoint{shared, options.contexts, options.stage_bytes, wire->keeps_order() ? 1u : 0u,
                             ~options.far | std::uint64_t{1} << heap.pe()};
     heap.write(own, &endpoint, sizeof endpoint, heap.pe());

@@ -53,9 +53,9 @@ struct RingCounts {
 
 class Rings {
  public:
-  /// Collective. The heap outlives it, and from now on its contexts of rings work by this. `wire`: null for that of the
-  /// heap's memory, mapped_wire or gpu_wire. Throws Error(invalid_input) on options out of range and for a heap beyond
-  /// 1 TiB a PE, Error(runtime_failure) where the heap has no room.
+  /// Collective. The heap outlives it, and from now on its contexts of rings work by this. `wire`: null for
+  /// fabric_wire where the world has several hosts, else for mapped_wire or gpu_wire. Throws Error(invalid_input) on
+  /// options out of range and for a heap beyond 1 TiB a PE, Error(runtime_failure) where the heap has no room.
   explicit Rings(Heap& heap, const RingOptions& options = {}, std::unique_ptr<Wire> wire = nullptr);
   /// Collective, unless an exception is on its way: no PE's kernels use them any more.
   ~Rings();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "imbrex/shmem.hpp"
 
@@ -64,8 +65,15 @@ std::unique_ptr<Wire> mapped_wire(Heap& heap);
 /// Collective. By copies on a stream of its own: the heap lies on GPUs of one host.
 std::unique_ptr<Wire> gpu_wire(Heap& heap);
 
-/// Collective. By libfabric, between any hosts. Throws Error(invalid_input) where this build is without it or the
-/// provider is not there.
-std::unique_ptr<Wire> fabric_wire(Heap& heap);
+struct FabricOptions {
+  std::string provider = {};   ///< of libfabric; empty: IMBREX_FABRIC_PROVIDER, or "tcp;ofi_rxm"
+  bool near_by_memory = true;  ///< tests: false: PEs of one host, too, are reached by libfabric
+  bool reads_back = false;     ///< tests: as if the provider could not say when a put is there
+};
+
+/// Collective. By libfabric to PEs of other hosts, by loads and stores to those of this one: the heap lies in memory.
+/// Throws Error(invalid_input) where this build is without libfabric or the provider is not there,
+/// Error(runtime_failure) naming what failed on which PE.
+std::unique_ptr<Wire> fabric_wire(Heap& heap, const FabricOptions& options = {});
 
 }  // namespace imbrex::shmem::ring
