@@ -415,7 +415,8 @@ class Run:
                     "left out",
                     f"no time: it takes about {one.seconds:.0f} s, and {max(self.left(), 0):.0f} were left",
                 )
-        print(f"{total - len(self.open())} of {total} measured, in {self.elapsed():.0f} s", flush=True)
+        measured = sum(self.store.status(name) == "done" for name in self.tried)
+        print(f"{measured} of {total} measured, in {self.elapsed():.0f} s", flush=True)
 
     def note_time(self) -> None:
         """What the run took so far."""

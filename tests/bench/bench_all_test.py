@@ -264,7 +264,7 @@ class Running(Case):
         many = [{**stand_in.measurement("absent", 0.1), "command": ["/nowhere/program"]}]
         self.run_all(many)
         self.assertIn("0 of 0 measured", self.run_all(many)[0])
-        self.assertIn("1 of 1 measured", self.run_all(many, "--again")[0])
+        self.assertIn("0 of 1 measured", self.run_all(many, "--again")[0])
 
     def test_results_of_another_machine_or_program_are_refused(self):
         many = stand_in.several(1, SEED)
