@@ -145,7 +145,7 @@ class Run:
             raise ValueError(f"--ranks {self.ranks}: there are {count} free GPUs")
         self.per_gpu = self.ranks if self.mode == "shared" else 1
         self.list = self.listed()
-        self.store = Store(options.out)
+        self.store = Store(options.out, not options.dry_run)
         self.about = self.continued()
         self.timed: list[tuple[float, float]] = []  # expected and taken seconds of this run's
         self.mps_environment: dict[str, str] | None = None

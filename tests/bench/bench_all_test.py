@@ -279,6 +279,11 @@ class Running(Case):
         (self.out / "topics/gemm.json").write_text("{}")
         self.assertIn("no results of bench/all", self.run_all(many, code=2)[0])
 
+    def test_a_dry_run_leaves_nothing(self):
+        said, _ = self.run_all(stand_in.several(3, SEED), "--dry-run")
+        self.assertEqual(said.count("weight"), 3)
+        self.assertFalse(self.out.exists())
+
     def test_wrong_options(self):
         for options, says in ((["--minutes", "0"], "more than 0"), (["--minutes", "nan"], "more than 0"), (["--ranks", "9"], "from 1 to 8"),
                               (["--only", "soup"], "soup"), (["--bin", "/nowhere"], "no program imbrex"), (["--python", "/nowhere/python"], "no such program"),
