@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 # {"what", "way", "us"} and, where there is one, {"peer", "peer_us"}, "own" where that is another way of Imbrex; where
-# it can be predicted, {"problem", "strategy", "knobs"}; where it was, {"predicted_us"}; "alone" where one rank had
-# the GPU.
+# it can be predicted, {"problem", "strategy", "knobs"}, or "plan", words for `imbrex simulate`; where it was,
+# {"predicted_us"}; "alone" where one rank had the GPU.
 Row = dict[str, Any]
 Result = Any
 
@@ -55,7 +55,7 @@ def of_runs(result: Result) -> Iterator[Row]:
         first = next(iter(timed), "")
         for way, us in timed.items():
             found = one["ways"][way]
-            more = {key: found[key] for key in ("problem", "strategy") if key in found}
+            more = {"plan": found["plan"]} if "plan" in found else {}
             # What cuBLAS and NCCL do, where ranks had a GPU each; else another way of Imbrex.
             if way != first:
                 more["own"] = not apart(result) or "sequential" not in first

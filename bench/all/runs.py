@@ -166,7 +166,10 @@ def one_run(options: argparse.Namespace, case: Case, way: str, left: float) -> d
         return {"right": bool(right)} | ({} if right else {"failed": str(told.get("message", "wrong"))[:300]})
     seconds = told["seconds"][1:] or told["seconds"]
     found = {"us": round(statistics.median(seconds) * 1e6, 1), "least_us": round(min(seconds) * 1e6, 1)}
-    return found | ({"problem": told["problem"], "strategy": told["strategy"]} if "strategy" in told else {})
+    if told.get("strategy") in ("sequential", "decomposed", "signaled"):
+        # Plans that these words say: a fused one has knobs that the program chooses by what it knows of the GPUs.
+        found["plan"] = [*case.arguments, *case.ways[way], "--ranks", ranks]
+    return found
 
 
 def main(arguments: list[str]) -> int:

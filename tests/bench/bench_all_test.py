@@ -264,7 +264,7 @@ class Running(Case):
         many = [{**stand_in.measurement("absent", 0.1), "command": ["/nowhere/program"]}]
         self.run_all(many)
         self.assertIn("0 of 0 measured", self.run_all(many)[0])
-        self.assertIn("1 of 1 measured", self.run_all(many, "--again")[0])
+        self.assertIn("0 of 1 measured", self.run_all(many, "--again")[0])
 
     def test_results_of_another_machine_or_program_are_refused(self):
         many = stand_in.several(1, SEED)
@@ -278,6 +278,11 @@ class Running(Case):
             path.write_text(was)
         (self.out / "topics/gemm.json").write_text("{}")
         self.assertIn("no results of bench/all", self.run_all(many, code=2)[0])
+
+    def test_a_dry_run_leaves_nothing(self):
+        said, _ = self.run_all(stand_in.several(3, SEED), "--dry-run")
+        self.assertEqual(said.count("weight"), 3)
+        self.assertFalse(self.out.exists())
 
     def test_wrong_options(self):
         for options, says in ((["--minutes", "0"], "more than 0"), (["--minutes", "nan"], "more than 0"), (["--ranks", "9"], "from 1 to 8"),
@@ -415,12 +420,15 @@ class Pages(Case):
         knobs = {"tile_m": 128, "tile_n": 128, "transport": "store"}
         plans = [{"name": "sequential", "us": 90.0, "chosen": False}, {"name": "fused", "us": 20.0, "chosen": True, "strategy": "fused", "knobs": knobs}]
         entry = {"topic": "gemm", "status": "done", "reader": "bench", "result": {"rows": [{"problem": problem, "cublas_us": 9.0, "plans": plans}]}}
-        (self.folder / "topics/gemm.json").write_text(json.dumps({"topic": "gemm", "measurements": {"x": entry}}))
+        plan = ["gemm_reduce_scatter", "--m", "256", "--n", "1024", "--k", "2048", "--strategy", "signaled", "--chunks", "2", "--ranks", "4"]
+        ways = {"signaled": {"us": 30.0, "plan": plan}, "fused": {"us": 20.0}, "none": {"us": 1.0, "plan": [*plan, "--chunks", "999999"]}}
+        ran = {"topic": "gemm", "status": "done", "reader": "runs", "result": {"set": "signaled", "device": "cuda", "rows": [{"what": "x", "ways": ways}]}}
+        (self.folder / "topics/gemm.json").write_text(json.dumps({"topic": "gemm", "measurements": {"x": entry, "y": ran}}))
         with contextlib.redirect_stdout(io.StringIO()):
             predicted.main(["--dir", str(self.folder), "--program", str(PROGRAM), "--out", str(self.folder / "p.json"), "--machine", "4xh200"])
         result = json.loads((self.folder / "p.json").read_text())
-        self.assertEqual((len(result["rows"]), result["not_predicted"]), (1, 0))
-        self.assertGreater(result["rows"][0]["predicted_us"], 1)
+        self.assertEqual((len(result["rows"]), result["not_predicted"]), (2, 1))
+        self.assertTrue(all(row["predicted_us"] > 1 for row in result["rows"]))
 
     def test_documents_take_what_ended(self):
         about = json.loads((SAMPLE / "run.json").read_text())
