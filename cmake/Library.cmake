@@ -15,8 +15,13 @@ set(IMBREX_PROGRAM_HEADERS
   jobs/nccl_environment.hpp
   jobs/run.hpp
   jobs/run_all_reduce.hpp
-  jobs/shmem_bench/shmem_bench.hpp
-  jobs/sparse/run_solve.hpp)
+  jobs/shmem_bench/shmem_bench.hpp)
+set(IMBREX_SPARSE_HEADERS
+  jobs/sparse/generate.hpp
+  jobs/sparse/matrix.hpp
+  jobs/sparse/run_solve.hpp
+  jobs/sparse/schedule.hpp
+  jobs/sparse/solver.hpp)
 set(IMBREX_EXPORTS ${CMAKE_CURRENT_BINARY_DIR}/exports.map)
 # Appends to `out` a pattern for each function that the headers declare in namespace `space`.
 function(imbrex_functions_of out space)
@@ -50,7 +55,9 @@ foreach(line ${lines})
   string(APPEND c_functions "    ${name};\n")
 endforeach()
 list(TRANSFORM IMBREX_PROGRAM_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/src/)
+list(TRANSFORM IMBREX_SPARSE_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/src/)
 imbrex_functions_of(program imbrex::jobs ${IMBREX_PROGRAM_HEADERS})
+imbrex_functions_of(program imbrex::jobs::sparse ${IMBREX_SPARSE_HEADERS})
 file(CONFIGURE OUTPUT ${IMBREX_EXPORTS} @ONLY CONTENT "IMBREX_@PROJECT_VERSION@ {
   global:\n@c_functions@    extern \"C++\" {\n@public@  };\n  local: *;\n};
 IMBREX_PRIVATE {

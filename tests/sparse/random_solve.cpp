@@ -140,7 +140,8 @@ RandomSolve random_solve(std::uint64_t seed, std::int64_t most) {
   const Matrix matrix = random_triangular(random, most, subject.exact);
   subject.system = triangular_of(matrix, Part::whole, random() % 2 == 0);
   if (random() % 3 == 0) subject.columns = static_cast<std::int64_t>(2 + random() % 6);
-  if (random() % 2 == 0) subject.sharing = Sharing::cyclic, subject.block = static_cast<std::int64_t>(1 + random() % 20);
+  if (random() % 2 == 0)
+    subject.sharing = Sharing::cyclic, subject.block = static_cast<std::int64_t>(1 + random() % 20);
   subject.workers = static_cast<std::uint32_t>(1 + random() % 3);
   subject.single = random() % 2 == 0;
   return subject;

@@ -48,6 +48,9 @@ class Rings(namespaces.Network):
     def test_suite_over_three_hosts(self):
         self.expect_well(self.start("abcab", RANK, "suite", 20, limit=60, also={"IMBREX_INTERFACE": "eth0"}))
 
+    def test_suite_by_loads_and_stores_where_they_reach(self):
+        self.expect_well(self.start("abab", RANK, "mixed_suite", 4, limit=60))
+
     def test_teams(self):
         for spread in ("ab", "aabb", "abcba"):
             with self.subTest(spread):
