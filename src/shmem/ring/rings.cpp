@@ -102,8 +102,11 @@ struct Rings::Parts {
       wire = heap.world().hosts() > 1        ? fabric_wire(heap)
              : heap.device() == Device::cuda ? gpu_wire(heap)
                                              : mapped_wire(heap);
+    std::uint64_t near = 0;
+    for (int pe = 0; pe < heap.pes(); ++pe)
+      if (heap.pointer(own, pe) != nullptr) near |= std::uint64_t{1} << pe;
     const Endpoint endpoint{shared, options.contexts, options.stage_bytes, wire->keeps_order() ? 1u : 0u,
-                            ~options.far | std::uint64_t{1} << heap.pe()};
+                            (near & ~options.far) | std::uint64_t{1} << heap.pe()};
     heap.write(own, &endpoint, sizeof endpoint, heap.pe());
     heap.write(shared, contexts.data(), contexts.size() * sizeof(Shared), heap.pe());
     heap.use_transport(own);
