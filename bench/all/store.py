@@ -13,7 +13,7 @@ Entry = dict[str, Any]
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Whoever reads the file sees what it was, or all of this."""
+    """A reader of the file sees what it was, or all of this."""
     temporary = path.with_name(f".{path.name}.tmp")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
@@ -23,7 +23,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Likewise."""
+    """Writes a value as JSON, atomically."""
     write_atomically(path, json.dumps(value, indent=1) + "\n")
 
 

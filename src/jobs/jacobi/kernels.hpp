@@ -324,11 +324,11 @@ IMBREX_JACOBI_CALL bool exchange_by_ring(shmem::Context<>& context, Far<true>& f
 }
 
 // All sweeps in one kernel: each block has a band of rows, and waits for the blocks that border on it, on this PE and
-// on others, and for nobody else. A sweep goes down, the next one up, so that it begins with what caches still hold.
+// on others, and for no others. A sweep goes down, the next one up, so that it begins with what caches still hold.
 //
 // By rings: a row or a column to another PE is one descriptor of a put that the host registered, with the sweep as its
 // signal. Columns lie apart, and the last block of a PE that has its part of one posts all of it. Blocks of one PE tell
-// each other by stores, as ever.
+// each other by stores, as without rings.
 template <bool by_ring, typename T>
 IMBREX_KERNEL IMBREX_JACOBI_BOUNDS(band_threads, 2)
     bands(shmem::Handle handle, Field field, Places<T> places, std::uint64_t sweeps, std::uint64_t every) {

@@ -37,7 +37,7 @@ Triangular system_of(const SolveRequest& request) {
   }
 }
 
-// In [-1, 1), by the row of the matrix, whoever has it; any type holds it.
+// In [-1, 1), by the row of the matrix, whichever rank has it; any type holds it.
 template <typename T>
 T right_element(std::uint64_t seed, std::int64_t row, std::int64_t column) {
   std::uint64_t x = seed;

@@ -66,7 +66,7 @@ std::vector<Template> standard_table(std::size_t own) {
         case AtomicCode::fetch_xor: entry.verb = Verb::fetch_xor; break;
         case AtomicCode::compare_swap: entry.verb = Verb::compare_swap, entry.shape = Shape::compared; break;
       }
-      if (atomic >= AtomicCode::fetch_and && floating) continue;  // nobody has them
+      if (atomic >= AtomicCode::fetch_and && floating) continue;  // no API has them
       at(number_of_atomic(atomic, type)) = entry;
     }
   return table;

@@ -41,7 +41,7 @@ struct RegisteredPut {
   void* there = nullptr;       ///< in this PE's part, for the same place there
   const void* here = nullptr;  ///< in this PE's part
   std::uint64_t bytes = 0;     ///< 0: the signal alone
-  Signal* signal = nullptr;    ///< likewise for the same place there
+  Signal* signal = nullptr;    ///< null: none; else it is at the same place there
   SignalOperation operation = SignalOperation::set;
 };
 
@@ -62,7 +62,7 @@ class Rings {
   Rings(const Rings&) = delete;
   Rings& operator=(const Rings&) = delete;
 
-  /// A template's number, for this PE's kernels that start behind this. Throws Error(invalid_input) for what the heap
+  /// A template's number, for this PE's kernels that start afterwards. Throws Error(invalid_input) for what the heap
   /// does not hold, a signal that is not aligned, and more than there may be.
   std::uint32_t add(const RegisteredPut& put);
 

@@ -1,6 +1,6 @@
 // How long one thread of a GPU takes to issue a put to a ring in memory of the host: as one descriptor of 16 bytes, or
 // with every field, 64 bytes; and by the transport, whole, with room, parity and fence, as one thread's context and as
-// one that all threads share. The ring has room for all, and nobody drains it.
+// one that all threads share. The ring has room for all, and no thread drains it.
 //
 // usage: shmem_ring_issue [PUTS]      prints a table; exits 77 without a GPU
 #include <algorithm>

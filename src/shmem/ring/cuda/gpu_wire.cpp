@@ -1,7 +1,7 @@
 // The wire between PEs whose parts lie on GPUs of one host: copies and written words on a stream of its own, beside
 // kernels that wait.
 //
-// Nothing here needs a multiprocessor, which those kernels may have all of. A copy within one GPU could be done by a
+// Nothing here needs an SM, which those kernels may have all of. A copy within one GPU could be done by a
 // kernel of the driver's, so it goes by a piece of pinned memory, in the order of the stream: two transfers of the copy
 // engines. Copies between GPUs are one. Words of 4 and 8 bytes are written by the stream itself.
 //
@@ -387,7 +387,7 @@ class GpuWire final : public Wire {
   std::vector<CUstreamBatchMemOpParams> written_;  // not queued yet
   std::vector<char> same_gpu_, ask_waits_;         // by PE
   std::vector<std::uint32_t> copies_;              // under way, by PE
-  std::vector<std::deque<Asked>> asked_;           // likewise
+  std::vector<std::deque<Asked>> asked_;           // requests for them, by PE
   std::vector<std::uint32_t> sent_, served_;       // requests so far, by PE
   std::vector<Copied> queued_;                     // behind the last event
   std::deque<Batch> batches_;

@@ -190,7 +190,7 @@ class Transport {
     post(handle, operand_slot(number, pe, 0, value));
   }
 
-  /// What is posted behind this takes effect behind what was posted before, and peers that it tells of this PE's own
+  /// What is posted afterwards takes effect after what was posted before, and peers that it tells of this PE's own
   /// stores get them.
   IMBREX_DEVICE void fence(const Handle& handle, std::uint32_t pe) {
     fence_for_host();
@@ -441,7 +441,7 @@ namespace imbrex::shmem {
 
 /// For `Context<Ring>`: everything goes by the ring.
 using Ring = ring::Transport<>;
-/// The same for contexts that one thread of a kernel posts to.
+/// The ring of contexts that one thread of a kernel posts to.
 using OwnRing = ring::Transport<ring::Sharing::one>;
 
 }  // namespace imbrex::shmem
