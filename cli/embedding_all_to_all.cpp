@@ -41,6 +41,14 @@ void report(const Program& program, const jobs::EmbeddingRequest& asked, const j
         std::isfinite(result.max_error_over_bound) ? Json(result.max_error_over_bound) : Json(nullptr);
   }
   if (!result.message.empty()) json["message"] = result.message;
+  std::string why;
+  if (!asked.strategy) {
+    const bool fused = result.strategy == Strategy::fused;
+    why = describe(
+        result.strategy,
+        {fused ? "ranks reach each other's memory" : "IMBREX_PEER_ACCESS=0 keeps ranks from each other's memory", {}});
+    json["why"] = why;
+  }
   print_json(program, json);
 
   print(program, "{} of {} rows in {} tables of {} ({} shards, {} indices), {} out, {} ranks on {}, {}: {}{}",
@@ -48,6 +56,7 @@ void report(const Program& program, const jobs::EmbeddingRequest& asked, const j
         name_of(shape.out), asked.ranks, name_of(result.device), name_of(result.strategy),
         readable_seconds(*std::min_element(result.seconds.begin(), result.seconds.end())),
         result.seconds.size() > 1 ? fmt::format(", the best of {}", result.seconds.size()) : "");
+  if (!why.empty()) print(program, "{}", why);
   if (shape.optimizer)
     print(program, "a step of {}: {}", name_of(*shape.optimizer), readable_seconds(result.update_seconds));
   if (!asked.verify) return;

@@ -30,6 +30,7 @@ struct Options {
 // For a machine, or as a run here would choose.
 struct Made {
   Plan plan;
+  jobs::Reason reason;  // why strategy auto took it
   std::string chosen_for;
   std::optional<Machine> machine;  // that it was chosen for by simulation
 };
@@ -41,8 +42,10 @@ Made make(const Options& options) {
       throw Error(ErrorCode::invalid_input, fmt::format("--device {} is about this machine; --machine {} names another",
                                                         options.device, options.machine));
     Machine machine = load_machine(options.machine);
-    Plan plan = options.plan.make(machine);
-    return {std::move(plan), options.machine, std::move(machine)};
+    jobs::Explained made =
+        jobs::choose_explained(options.plan.problem(false), options.plan.chosen_strategy(), options.plan.chosen_knobs(),
+                               machine, fmt::format("simulated on {}", machine.name));
+    return {std::move(made.plan), std::move(made.reason), options.machine, std::move(machine)};
   }
   jobs::RunRequest request;
   request.device = device;
@@ -50,19 +53,9 @@ Made make(const Options& options) {
   request.strategy = options.plan.chosen_strategy();
   request.knobs = options.plan.chosen_knobs(device);
   jobs::Choice choice = jobs::choose_device(request, request.problem);
-  Made made{std::move(choice.plan), std::string(name_of(choice.device)), {}};
+  Made made{std::move(choice.plan), std::move(choice.reason), std::string(name_of(choice.device)), {}};
   if (choice.device == Device::cpu) made.machine = nominal_host_machine();
   return made;
-}
-
-// "auto takes signaled, expected to take 5.936 ms; decomposed 5.978 ms, sequential 6.589 ms".
-void print_comparison(const Program& program, const std::vector<jobs::Expectation>& expected) {
-  std::string text = fmt::format("auto takes {}, expected to take {}", name_of(expected.front().strategy),
-                                 readable_seconds(expected.front().seconds));
-  for (std::size_t i = 1; i < expected.size(); ++i)
-    text += fmt::format("{} {} {}", i == 1 ? ";" : ",", name_of(expected[i].strategy),
-                        readable_seconds(expected[i].seconds));
-  print(program, "  {}", text);
 }
 
 void print_groups(const Program& program, const Plan& plan, const jobs::ExpectedGroups& expected) {
@@ -81,10 +74,9 @@ void print_groups(const Program& program, const Plan& plan, const jobs::Expected
   print(program, "    all done at {}, by the analytical cost model", readable_seconds(expected.seconds));
 }
 
-void print_reasons(const Program& program, const Options& options, const Made& made) {
+void print_reasons(const Program& program, const Made& made) {
+  if (const std::string why = describe(made.plan.strategy, made.reason); !why.empty()) print(program, "  {}", why);
   if (!made.machine) return;
-  if (!options.plan.chosen_strategy())
-    print_comparison(program, jobs::expectations(made.plan.problem, options.plan.chosen_knobs(), *made.machine));
   if (const auto groups = jobs::expected_groups(made.plan, *made.machine)) print_groups(program, made.plan, *groups);
 }
 
@@ -131,7 +123,7 @@ void add_plan(Program& program) {
         Progress progress("making the plan");
         const Made made = make(*options);
         print_summary(program, made.plan, made.chosen_for);
-        print_reasons(program, *options, made);
+        print_reasons(program, made);
         if (!program.json.empty()) write_result(program.json, to_json(made.plan) + "\n");
         return 0;
       });

@@ -372,6 +372,19 @@ std::string describe(const Plan& plan) {
                      p.ranks == 1 ? "" : "s", name_of(plan.strategy));
 }
 
+std::string describe(Strategy strategy, const jobs::Reason& reason) {
+  if (reason.basis.empty()) return {};
+  std::string chosen, others;
+  for (const jobs::Expectation& each : reason.expected) {
+    const std::string seconds = readable_seconds(each.seconds);
+    if (each.strategy == strategy)
+      chosen = fmt::format("{}, ", seconds);
+    else
+      others += fmt::format("{} {} {}", others.empty() ? ";" : ",", name_of(each.strategy), seconds);
+  }
+  return fmt::format("auto takes {}: {}{}{}", name_of(strategy), chosen, reason.basis, others);
+}
+
 Json to_json_value(const Finding& finding) {
   return {{"fault", name_of(finding.fault)},
           {"rank", finding.rank},

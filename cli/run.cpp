@@ -34,6 +34,8 @@ void report(const Program& program, const Options& options, const jobs::RunResul
   }
   if (result.codec_bound > 0) json["codec_bound"] = result.codec_bound;
   if (!result.message.empty()) json["message"] = result.message;
+  const std::string why = describe(result.strategy, result.reason);
+  if (!why.empty()) json["why"] = why;
   print_json(program, json);
 
   const Problem& p = result.problem;
@@ -44,6 +46,7 @@ void report(const Program& program, const Options& options, const jobs::RunResul
         name_of(result.device), name_of(result.strategy),
         readable_seconds(*std::min_element(result.seconds.begin(), result.seconds.end())),
         result.seconds.size() > 1 ? fmt::format(", the best of {}", result.seconds.size()) : "");
+  if (!why.empty()) print(program, "{}", why);
   if (verify) {
     print(program, "{}: the largest error is {:.3g} of its bound", result.verified ? "right" : "WRONG",
           result.max_error_over_bound);

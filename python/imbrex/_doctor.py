@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 
@@ -43,4 +44,7 @@ def doctor() -> bool:
             sound = False
             print(f"torch: imbrex.torch cannot be used: {error}")
     sys.stdout.flush()
-    return subprocess.run([str(program()), "doctor"], check=False).returncode == 0 and sound
+    # The program asks python3 for its packages: let that be this one.
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+    done = subprocess.run([str(program()), "doctor"], check=False, env={**os.environ, "PATH": path})
+    return done.returncode == 0 and sound

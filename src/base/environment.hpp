@@ -19,6 +19,7 @@ enum class Key : std::uint8_t {
   shmem_device,
   shmem_ranks_per_gpu,
   shmem_symmetric_size,
+  fabric_provider,
   rank,
   world_size,
   rendezvous,
@@ -53,6 +54,8 @@ enum class Key : std::uint8_t {
   nccl_hostid,
   nccl_nvls_enable,
   nccl_graph_register,
+  // CUDA
+  cuda_mps_pipe_directory,
   count_,
 };
 

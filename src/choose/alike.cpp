@@ -103,19 +103,25 @@ std::optional<plan::Candidate> suited(plan::Candidate candidate, const Problem& 
 
 }  // namespace
 
+std::optional<plan::Candidate> measured_plan(const records::Records& records, const Problem& problem,
+                                             std::optional<Strategy> strategy) {
+  const records::Record* measured = nullptr;
+  for (const records::Record& r : records.list)
+    if (strategy.value_or(r.candidate.strategy) == r.candidate.strategy && is_measured(r, problem) &&
+        (measured == nullptr ||
+         (measured->problem.b_layout != problem.b_layout && r.problem.b_layout == problem.b_layout)))
+      measured = &r;
+  if (measured == nullptr) return std::nullopt;
+  return measured->candidate;
+}
+
 std::optional<plan::Candidate> choose_alike(const records::Records& records, const Problem& problem,
                                             std::optional<Strategy> strategy, const Machine& machine, bool hopper,
                                             bool other_ranks) {
   const auto eligible = [&](const records::Record& r) {
     return strategy.value_or(r.candidate.strategy) == r.candidate.strategy;
   };
-  const records::Record* measured = nullptr;
-  for (const records::Record& r : records.list)
-    if (eligible(r) && is_measured(r, problem) &&
-        (measured == nullptr ||
-         (measured->problem.b_layout != problem.b_layout && r.problem.b_layout == problem.b_layout)))
-      measured = &r;
-  if (measured != nullptr) return measured->candidate;
+  if (const auto measured = measured_plan(records, problem, strategy)) return measured;
 
   struct Near {
     plan::Candidate candidate;

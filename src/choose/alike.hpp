@@ -8,6 +8,11 @@
 
 namespace imbrex::choose {
 
+/// The plan that was measured as the fastest for this very problem, but for its bias; with `strategy`, of that
+/// strategy.
+std::optional<plan::Candidate> measured_plan(const records::Records& records, const Problem& problem,
+                                             std::optional<Strategy> strategy);
+
 /// What should be fastest for the problem, of the plans that were found fastest for others of the same operator and
 /// number of ranks, of a type of the same size, and of nearly its sizes, or else the library's sequence, of few rows
 /// with Imbrex' own collectives if some record has them; with `strategy`, of those of that strategy. None if all are

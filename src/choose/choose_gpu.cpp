@@ -1,5 +1,7 @@
 #include "choose/choose_gpu.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <span>
 #include <string>
@@ -44,14 +46,23 @@ bool copies_between_ranks(const plan::Candidate& c) {
 // same. Numbers of ranks without measurements take the nearest number's: those are nearer than what the
 // analytical cost model predicts.
 std::optional<plan::Candidate> measured_choice(const GpuKind& gpus, const Problem& problem,
-                                               std::optional<Strategy> strategy) {
+                                               std::optional<Strategy> strategy, Reason* reason) {
   const bool hopper = gpus.major == 9;
+  const auto ask_of = [&](const records::Records& records, const std::string& gpu, bool other_ranks) {
+    const auto chosen = choose_alike(records, problem, strategy, four_h200(), hopper, other_ranks);
+    if (chosen && reason != nullptr)
+      reason->basis = measured_plan(records, problem, strategy)
+                          ? fmt::format("measured as the fastest for this size on {}", gpu)
+                          : fmt::format("the fastest by what was measured for sizes {} it on {}",
+                                        other_ranks ? "and ranks other than" : "like", gpu);
+    return chosen;
+  };
   const auto ask = [&](const std::string& gpu, bool other_ranks) {
     const records::Records& all = records::records_of(gpu);
-    if (gpus.copies) return choose_alike(all, problem, strategy, four_h200(), hopper, other_ranks);
+    if (gpus.copies) return ask_of(all, gpu, other_ranks);
     records::Records some = all;
     std::erase_if(some.list, [](const records::Record& r) { return copies_between_ranks(r.candidate); });
-    return choose_alike(some, problem, strategy, four_h200(), hopper, other_ranks);
+    return ask_of(some, gpu, other_ranks);
   };
   for (const bool other_ranks : {false, true}) {
     if (auto chosen = ask(gpus.name, other_ranks)) return chosen;
@@ -85,7 +96,7 @@ bool calls_nccl(const Problem& problem, const plan::Candidate& c) {
 
 // By the analytical cost model, which chooses as the simulator would, and at once.
 plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy> strategy,
-                                 const std::optional<Knobs>& knobs, const GpuKind& gpus,
+                                 const std::optional<Knobs>& knobs, const GpuKind& gpus, Reason* reason,
                                  const std::optional<CodecPair>& codec = {}) {
   const Machine machine = machine_for(problem, gpus.major == 9);
   std::vector<plan::Candidate> list = candidates(problem, machine, strategy, knobs, codec);
@@ -100,15 +111,19 @@ plan::Candidate predicted_choice(const Problem& problem, std::optional<Strategy>
   if (!strategy && !gpus.nccl && !std::all_of(list.begin(), list.end(), by_nccl)) std::erase_if(list, by_nccl);
   if (!gpus.copies) leave_out_copies(list, knobs.has_value());
   const auto seconds = [&](const plan::Candidate& c) { return quick_seconds(problem, c, machine); };
+  if (reason != nullptr) {
+    *reason = {"predicted by the cost model for H200s; `imbrex tune` measures", {}};
+    for (const plan::Candidate& c : list) reason->add(c.strategy, seconds(c));
+  }
   return *std::min_element(list.begin(), list.end(),
                            [&](const plan::Candidate& x, const plan::Candidate& y) { return seconds(x) < seconds(y); });
 }
 
 // By what was measured, or else predicted.
-plan::Candidate fastest(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus) {
-  const std::optional<plan::Candidate> measured = measured_choice(gpus, problem, strategy);
+plan::Candidate fastest(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus, Reason* reason) {
+  const std::optional<plan::Candidate> measured = measured_choice(gpus, problem, strategy, reason);
   if (!measured && strategy == Strategy::sequential) return library_sequence(problem);
-  if (!measured) return predicted_choice(problem, strategy, {}, gpus);
+  if (!measured) return predicted_choice(problem, strategy, {}, gpus, reason);
   plan::Candidate found = *measured;
   if (found.knobs.partial != Type::fp32) found.knobs.partial = output_type(problem.type);
   // What was measured may be of another kind of scales; of those a tensor, a tile has one of A.
@@ -127,25 +142,35 @@ bool tiles_suit_tensor_cores(const Problem& problem, const Knobs& knobs) {
 }
 
 // Knobs where the caller gave none.
-plan::Candidate chosen_freely(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus) {
+plan::Candidate chosen_freely(const Problem& problem, std::optional<Strategy> strategy, const GpuKind& gpus,
+                              Reason* reason) {
+  const auto by_library = [&](std::string_view why) {
+    const plan::Candidate sequence = fastest(problem, Strategy::sequential, gpus, nullptr);
+    if (reason != nullptr) *reason = {fmt::format("no kernel of Imbrex' on tensor cores takes {}", why), {}};
+    return sequence;
+  };
   const bool hopper = gpus.major == 9;
   if (strategy == Strategy::sequential) return library_sequence(problem);
   // The plain kernel is far behind a library's. What it takes of e4m3, cuBLASLt does not.
   const bool may_be_plain = strategy || problem.type == Type::e4m3;
-  if (!may_be_plain && !suits_tensor_cores(problem, hopper)) return fastest(problem, Strategy::sequential, gpus);
-  plan::Candidate chosen = fastest(problem, strategy, gpus);
+  if (!may_be_plain && !suits_tensor_cores(problem, hopper)) {
+    const std::string refusal = cuda::refusal_of_tma(problem);
+    return by_library(refusal.empty() ? fmt::format("{} on this GPU", name_of(problem.type)) : refusal);
+  }
+  plan::Candidate chosen = fastest(problem, strategy, gpus, reason);
   if (chosen.strategy != Strategy::fused) return chosen;
   chosen.knobs = with_kernel_tile(chosen.knobs, problem.type, hopper);
   if (may_be_plain || tiles_suit_tensor_cores(problem, chosen.knobs)) return chosen;
-  return fastest(problem, Strategy::sequential, gpus);
+  return by_library(fmt::format("N = {} cut for {} ranks", problem.n, problem.ranks));
 }
 
 // A fused plan, or, where that would run on the plain kernel, the library's product and Imbrex' own collectives, if
 // there are some for the problem.
-plan::Candidate without_nccl(const Problem& problem, const GpuKind& gpus) {
+plan::Candidate without_nccl(const Problem& problem, const GpuKind& gpus, Reason* reason) {
+  if (reason != nullptr) *reason = {"the environment keeps Imbrex from NCCL, which the fastest plan calls", {}};
   const bool hopper = gpus.major == 9;
   if (suits_tensor_cores(problem, hopper) || !hopper || !may_suit_own_collectives(problem))
-    return chosen_freely(problem, Strategy::fused, gpus);
+    return chosen_freely(problem, Strategy::fused, gpus, nullptr);
   plan::Candidate sequence = library_sequence(problem);
   sequence.knobs.transport = Transport::store;
   return sequence;
@@ -165,21 +190,27 @@ namespace {
 // Several B are chosen for as one of all their columns, whose tiles are as many but for those at each B's end. Nothing
 // else is measured yet.
 plan::Candidate choose_for_outputs(const Problem& problem, std::optional<Strategy> strategy,
-                                   const std::optional<Knobs>& knobs, const GpuKind& gpus) {
+                                   const std::optional<Knobs>& knobs, const GpuKind& gpus, Reason* reason) {
   const bool libraries = gpus.libraries && cuda::refusal_of_library_bias(problem).empty(), open = !strategy;
   if (!strategy && !libraries) strategy = Strategy::fused;
+  if (reason != nullptr && strategy) reason->basis = "no library computes this product here";
   // Where one B of all the columns suits, each of them may not.
-  if (!strategy && !suits_tensor_cores(problem, gpus.major == 9)) strategy = Strategy::sequential;
+  if (!strategy && !suits_tensor_cores(problem, gpus.major == 9)) {
+    strategy = Strategy::sequential;
+    if (reason != nullptr) reason->basis = "no kernel of Imbrex' on tensor cores takes the operands";
+  }
   Problem one = plan::without_gaps(problem);
   for (int product = 1; product < plan::count_products(problem); ++product) one.n += plan::n_of(problem, product);
   one.more_n = {};
   one.gathered_a = false;
-  plan::Candidate chosen = choose_gpu_candidate(one, strategy, knobs, gpus);
+  plan::Candidate chosen = choose_gpu_candidate(one, strategy, knobs, gpus, {}, reason);
   // Strategies with one output take one B.
-  if (!strategy && plan::entry_of(chosen.strategy).one_output)
+  if (!strategy && plan::entry_of(chosen.strategy).one_output) {
+    if (reason != nullptr) *reason = {fmt::format("{} takes one B only", name_of(chosen.strategy)), {}};
     chosen =
         choose_gpu_candidate(one, execute::has_peer_access() ? Strategy::fused : Strategy::sequential, knobs, gpus);
-  if (open && !knobs && !gpus.nccl && calls_nccl(one, chosen)) chosen = without_nccl(one, gpus);
+  }
+  if (open && !knobs && !gpus.nccl && calls_nccl(one, chosen)) chosen = without_nccl(one, gpus, reason);
   if (knobs || chosen.strategy != Strategy::sequential) return chosen;
   chosen.knobs.library_tile = 0, chosen.knobs.library_parts = 1;  // the record's are for another product
   return with_product_record(chosen, problem, gpus);
@@ -189,18 +220,25 @@ plan::Candidate choose_for_outputs(const Problem& problem, std::optional<Strateg
 
 plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
                                      const std::optional<Knobs>& knobs, const GpuKind& gpus,
-                                     const std::optional<CodecPair>& codec) {
-  if (!plan::has_one_output(problem)) return choose_for_outputs(problem, strategy, knobs, gpus);
+                                     const std::optional<CodecPair>& codec, Reason* reason) {
+  if (strategy) reason = nullptr;
+  if (!plan::has_one_output(problem)) return choose_for_outputs(problem, strategy, knobs, gpus, reason);
   // Codes are for library strategies: where those do not run, the executor says why.
   const bool reachable = problem.ranks == 1 || execute::has_peer_access();
-  if (!strategy && !codec && (!gpus.libraries || !cuda::refusal_of_library_bias(problem).empty()))
+  if (!strategy && !codec && (!gpus.libraries || !cuda::refusal_of_library_bias(problem).empty())) {
     strategy = reachable || !gpus.libraries || !gpus.lanes ? Strategy::fused : Strategy::signaled;
+    if (reason != nullptr)
+      *reason = {gpus.libraries ? cuda::refusal_of_library_bias(problem)
+                                : "threads that share a GPU run no library collectives",
+                 {}};
+    reason = nullptr;
+  }
   if (knobs && strategy) return {*strategy, *knobs};
   // What was measured stores to peers.
-  if (knobs || (!strategy && !codec && !reachable)) return predicted_choice(problem, strategy, knobs, gpus);
-  if (codec) return with_product_record(predicted_choice(problem, strategy, {}, gpus, codec), problem, gpus);
-  plan::Candidate chosen = chosen_freely(problem, strategy, gpus);
-  if (!strategy && !gpus.nccl && calls_nccl(problem, chosen)) chosen = without_nccl(problem, gpus);
+  if (knobs || (!strategy && !codec && !reachable)) return predicted_choice(problem, strategy, knobs, gpus, reason);
+  if (codec) return with_product_record(predicted_choice(problem, strategy, {}, gpus, reason, codec), problem, gpus);
+  plan::Candidate chosen = chosen_freely(problem, strategy, gpus, reason);
+  if (!strategy && !gpus.nccl && calls_nccl(problem, chosen)) chosen = without_nccl(problem, gpus, reason);
   return with_product_record(chosen, problem, gpus);
 }
 
@@ -245,8 +283,8 @@ plan::Candidate with_product_record(plan::Candidate candidate, const Problem& pr
 }
 
 Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
-                     const GpuKind& gpus) {
-  const plan::Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpus);
+                     const GpuKind& gpus, Reason* reason) {
+  const plan::Candidate chosen = choose_gpu_candidate(problem, strategy, knobs, gpus, {}, reason);
   return make_plan(problem, chosen.strategy, chosen.knobs);
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "choose/choose.hpp"
+#include "choose/reason.hpp"
 #include "imbrex/gpu.hpp"
 
 namespace imbrex::choose {
@@ -30,10 +31,10 @@ GpuKind kind_of(const GpuSurvey& survey, int ranks_per_gpu, bool processes);
 /// where none does, a library does. Where ranks share GPUs, the best of the plans that run there. A given strategy or
 /// knobs are kept; a `codec`, which given knobs have, too, leaves the sequence and chunks, by the analytical cost
 /// model. Without NCCL nothing that needs it is chosen, unless the strategy is given. The same on every rank and in
-/// every run.
+/// every run. `reason`: filled in where no strategy is given.
 plan::Candidate choose_gpu_candidate(const Problem& problem, std::optional<Strategy> strategy,
                                      const std::optional<Knobs>& knobs, const GpuKind& gpus,
-                                     const std::optional<CodecPair>& codec = {});
+                                     const std::optional<CodecPair>& codec = {}, Reason* reason = nullptr);
 
 /// Knobs of a plan that leaves the output of a gemm_all_reduce packed, on these GPUs, or, without any, on this
 /// machine's cores: the tiles and groups whose predicted time is least. Throws Error(invalid_input) where no tile's
@@ -46,7 +47,7 @@ std::uint64_t digest_of_tables(const GpuKind& gpus);
 
 /// Its plan.
 Plan choose_gpu_plan(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
-                     const GpuKind& gpus);
+                     const GpuKind& gpus, Reason* reason = nullptr);
 
 /// A sequence with what is recorded of these GPUs and the problem's product; others as they are.
 plan::Candidate with_product_record(plan::Candidate candidate, const Problem& problem, const GpuKind& gpus);

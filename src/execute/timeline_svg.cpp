@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@ namespace imbrex {
 namespace {
 
 constexpr double width = 1200, left = 150, right = 24, top = 92;
+constexpr double run_title_height = 22;
 constexpr double row_height = 16, row_gap = 3, band_height = 44, rank_gap = 16;
 constexpr std::size_t most_worker_rows = 8;  // more workers of a rank become one occupancy band
 constexpr double least_pixels = 0.35;        // shorter spans are drawn merged with their neighbours
@@ -57,20 +59,26 @@ std::string duration(double seconds) {
 
 class Drawing {
  public:
-  explicit Drawing(const Timeline& timeline) : timeline_(timeline), rows_(execute::rows_of(timeline)) {
-    for (const Span& span : timeline.spans)
-      if (std::isfinite(span.end)) end_ = std::max(end_, span.end);
+  Drawing(std::string title, std::string source, std::vector<const Timeline*> runs)
+      : title_(std::move(title)), source_(std::move(source)), runs_(std::move(runs)) {
     for (bool& used : used_) used = false;
-    for (const Span& span : timeline.spans) used_[static_cast<std::size_t>(span.kind)] = true;
+    for (const Timeline* run : runs_) {
+      end_ = std::max(end_, end_of(*run));
+      for (const Span& span : run->spans) used_[static_cast<std::size_t>(span.kind)] = true;
+    }
   }
 
   std::string draw() {
     y_ = top;
-    for (std::size_t i = 0; i < rows_.size();) {
-      std::size_t next = i;
-      while (next < rows_.size() && rows_[next].rank == rows_[i].rank) ++next;
-      rank_band(i, next);
-      i = next;
+    for (const Timeline* run : runs_) {
+      if (runs_.size() > 1) run_title(*run);
+      rows_ = execute::rows_of(*run);
+      for (std::size_t i = 0; i < rows_.size();) {
+        std::size_t next = i;
+        while (next < rows_.size() && rows_[next].rank == rows_[i].rank) ++next;
+        rank_band(i, next);
+        i = next;
+      }
     }
     const double bottom = y_;
     axis(bottom);
@@ -78,6 +86,18 @@ class Drawing {
   }
 
  private:
+  static double end_of(const Timeline& run) {
+    double end = 0;
+    for (const Span& span : run.spans)
+      if (std::isfinite(span.end)) end = std::max(end, span.end);
+    return end;
+  }
+
+  void run_title(const Timeline& run) {
+    text(14, y_ + 12, "run", fmt::format("{}: {}", run.title, duration(end_of(run))));
+    y_ += run_title_height;
+  }
+
   double x_of(double seconds) const {
     return left + (end_ > 0 ? std::clamp(seconds / end_, 0.0, 1.0) : 0) * (width - left - right);
   }
@@ -217,17 +237,17 @@ class Drawing {
         "patternTransform=\"rotate(45)\">"
         "<rect width=\"5\" height=\"5\" fill=\"#fbe9e9\"/><rect width=\"1.6\" height=\"5\" "
         "fill=\"#cc5555\"/></pattern></defs>\n"
-        "<style>.title{{font-size:17px;font-weight:bold;fill:#222}}.source{{font-size:12px;fill:#556}}.rank{{font-size:"
-        "13px;font-weight:bold;"
-        "fill:#223}}.row{{font-size:11px;fill:#334;text-anchor:end}}.note{{font-size:9px;fill:#778;text-anchor:end}}"
+        "<style>.title{{font-size:17px;font-weight:bold;fill:#222}}.source{{font-size:12px;fill:#556}}"
+        ".run{{font-size:14px;font-weight:bold;fill:#222}}.rank{{font-size:13px;font-weight:bold;fill:#223}}"
+        ".row{{font-size:11px;fill:#334;text-anchor:end}}.note{{font-size:9px;fill:#778;text-anchor:end}}"
         ".tick{{font-size:11px;fill:#445;text-anchor:middle}}.legend{{font-size:11px;fill:#334}}</style>\n"
         "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
         width, height);
     std::swap(out, body_);
     const std::string drawn = std::move(out);
-    text(14, 26, "title", timeline_.title.empty() ? "timeline" : timeline_.title);
-    text(14, 45, "source",
-         fmt::format("{}{}total {}", timeline_.source, timeline_.source.empty() ? "" : ", ", duration(end_)));
+    text(14, 26, "title", title_.empty() ? "timeline" : title_);
+    const std::string total = runs_.size() == 1 ? fmt::format("total {}", duration(end_)) : std::string();
+    text(14, 45, "source", fmt::format("{}{}{}", source_, source_.empty() || total.empty() ? "" : ", ", total));
     double x = left;
     for (const Style& style : styles) {
       if (!used_[static_cast<std::size_t>(style.kind)]) continue;
@@ -240,8 +260,9 @@ class Drawing {
     return head;
   }
 
-  const Timeline& timeline_;
-  std::vector<execute::TimelineRow> rows_;
+  std::string title_, source_;
+  std::vector<const Timeline*> runs_;
+  std::vector<execute::TimelineRow> rows_;  // of the run that is drawn
   std::string body_;
   double y_ = 0, end_ = 0;
   std::array<bool, 6> used_{};
@@ -249,6 +270,12 @@ class Drawing {
 
 }  // namespace
 
-std::string to_svg(const Timeline& timeline) { return Drawing(timeline).draw(); }
+std::string to_svg(const Timeline& timeline) { return Drawing(timeline.title, timeline.source, {&timeline}).draw(); }
+
+std::string to_svg(const std::string& title, const std::vector<Timeline>& runs) {
+  std::vector<const Timeline*> list;
+  for (const Timeline& run : runs) list.push_back(&run);
+  return Drawing(title, runs.empty() ? "" : runs.front().source, list).draw();
+}
 
 }  // namespace imbrex

@@ -5,6 +5,7 @@
 #include "choose/choose.hpp"
 #include "choose/signaled_times.hpp"
 #include "imbrex/advanced/execute.hpp"
+#include "imbrex/ops.hpp"
 #include "problem/descriptor.hpp"
 
 namespace imbrex::jobs {
@@ -18,22 +19,21 @@ std::vector<OperatorHelp> list_operators() {
   return all;
 }
 
-std::vector<Expectation> expectations(const Problem& problem, const std::optional<Knobs>& knobs,
-                                      const Machine& machine) {
+Explained choose_explained(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
+                           const Machine& machine, const std::string& basis) {
+  if (strategy) return {choose_plan(problem, machine, {strategy, knobs, {}}), {}};
+  validate(problem);
+  Explained made{{}, {basis, {}}};
+  const auto candidates = choose::candidates(problem, machine, {}, knobs);
+  if (candidates.size() == 1) made.reason.basis = "nothing else takes this";
   const auto simulator = make_simulator(machine);
-  std::vector<Expectation> expected;
-  for (const plan::Candidate& c : choose::candidates(problem, machine, {}, knobs)) {
-    const double seconds = simulator->prepare(make_plan(problem, c.strategy, c.knobs))->run({}).seconds;
-    const auto same =
-        std::find_if(expected.begin(), expected.end(), [&](const Expectation& e) { return e.strategy == c.strategy; });
-    if (same == expected.end())
-      expected.push_back({c.strategy, seconds});
-    else
-      same->seconds = std::min(same->seconds, seconds);
-  }
-  std::stable_sort(expected.begin(), expected.end(),
-                   [](const Expectation& x, const Expectation& y) { return x.seconds < y.seconds; });
-  return expected;
+  const auto seconds = [&](const Plan& plan) {
+    const double simulated = simulator->prepare(plan)->run({}).seconds;
+    made.reason.add(plan.strategy, simulated);
+    return simulated;
+  };
+  made.plan = choose::choose(problem, candidates, seconds);
+  return made;
 }
 
 std::optional<ExpectedGroups> expected_groups(const Plan& plan, const Machine& machine) {

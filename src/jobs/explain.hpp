@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "choose/reason.hpp"
 #include "imbrex/machine.hpp"
 #include "imbrex/plan.hpp"
 
@@ -19,15 +21,18 @@ struct OperatorHelp {
 /// All that there are.
 std::vector<OperatorHelp> list_operators();
 
-/// The least simulated seconds of a strategy's candidates.
-struct Expectation {
-  Strategy strategy = Strategy::sequential;
-  double seconds = 0;
+using choose::Expectation, choose::Reason;
+
+/// A plan, and why it was chosen where the strategy was not given.
+struct Explained {
+  Plan plan;
+  Reason reason;
 };
 
-/// What strategy auto compares on the machine, the fastest first.
-std::vector<Expectation> expectations(const Problem& problem, const std::optional<Knobs>& knobs,
-                                      const Machine& machine);
+/// The plan that strategy auto, or the one given, takes on the machine by simulation. `basis`: says that of the machine
+/// in the reason: "simulated on 4xh200".
+Explained choose_explained(const Problem& problem, std::optional<Strategy> strategy, const std::optional<Knobs>& knobs,
+                           const Machine& machine, const std::string& basis);
 
 /// One group of a signaled plan, in seconds from the plan's begin.
 struct ExpectedGroup {

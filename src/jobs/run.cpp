@@ -44,10 +44,15 @@ class Job {
  public:
   Job(const RunRequest& request, const Choice& choice, const OperandSource& operands,
       const std::function<void(const RunResult&)>& report)
-      : request_(request), device_(choice.device), plan_(choice.plan), operands_(operands), report_(report) {}
+      : request_(request),
+        device_(choice.device),
+        plan_(choice.plan),
+        reason_(choice.reason),
+        operands_(operands),
+        report_(report) {}
 
   int run(World& world) const {
-    RunResult result{plan_.problem, plan_.strategy, plan_.knobs, device_, {}, false, 0, 0, {}, {}, {}};
+    RunResult result{plan_.problem, plan_.strategy, plan_.knobs, device_, {}, false, 0, 0, {}, {}, {}, reason_};
     const auto executor = make_executor(world);
     // For the reference. A CPU executor has its own, which is idle by then.
     std::optional<base::BlasMemory> blas;
@@ -183,6 +188,7 @@ class Job {
   const RunRequest& request_;
   Device device_;
   const Plan& plan_;
+  const choose::Reason& reason_;
   const OperandSource& operands_;
   const std::function<void(const RunResult&)>& report_;
 };

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "choose/reason.hpp"
 #include "imbrex/advanced/execute.hpp"
 #include "imbrex/plan.hpp"
 #include "imbrex/timeline.hpp"
@@ -59,12 +60,14 @@ struct RunResult {
   Timeline timeline;                ///< of all ranks, last repeat; empty unless asked for
   std::string message;              ///< what was wrong, where; empty if nothing was
   std::string digest;               ///< of the plan that ran: digest_text
+  choose::Reason reason;            ///< why strategy auto took it; empty where the strategy or a plan was given
 };
 
 /// What a request runs on, and by which plan.
 struct Choice {
   Device device;
   Plan plan;
+  choose::Reason reason;  ///< as RunResult's
 };
 
 /// Decides what `request.device` leaves open and chooses the plan for the device, unless the request brings one. Starts

@@ -5,15 +5,18 @@
 #include "execute/cuda/refusal.hpp"
 #include "imbrex/error.hpp"
 #include "imbrex/machine.hpp"
-#include "imbrex/ops.hpp"
 #include "imbrex/world.hpp"
+#include "jobs/explain.hpp"
 #include "runtime/cuda/survey.hpp"
 
 namespace imbrex::jobs {
 namespace {
 
-Plan host_plan(const RunRequest& request, const Problem& problem) {
-  return choose_plan(problem, nominal_host_machine(), {request.strategy, request.knobs, request.cpu});
+Choice host_choice(const RunRequest& request, const Problem& problem) {
+  if (request.plan) return {Device::cpu, *request.plan, {}};
+  Explained made = choose_explained(problem, request.strategy, request.knobs, nominal_host_machine(),
+                                    "simulated on a CPU of round figures");
+  return {Device::cpu, std::move(made.plan), std::move(made.reason)};
 }
 
 }  // namespace
@@ -43,15 +46,16 @@ Choice choose_device(const RunRequest& request, const Problem& problem) {
     const bool own = World::launched() && request.device == Device::cuda;
     refusal = refusal_of_ranks(problem.ranks, request.threads, own, gpus, true, request.ranks_per_gpu);
     if (refusal.empty()) {
-      Plan plan =
-          request.plan ? *request.plan : choose::choose_gpu_plan(problem, request.strategy, request.knobs, gpus);
+      choose::Reason reason;
+      Plan plan = request.plan ? *request.plan
+                               : choose::choose_gpu_plan(problem, request.strategy, request.knobs, gpus, &reason);
       refusal = cuda::refusal_of_plan(plan);
       if (refusal.empty()) refusal = cuda::refusal_of_sharing(plan, request.ranks_per_gpu, gpus.libraries);
-      if (refusal.empty()) return {Device::cuda, std::move(plan)};
+      if (refusal.empty()) return {Device::cuda, std::move(plan), std::move(reason)};
     }
     if (request.device == Device::cuda) throw Error(ErrorCode::invalid_input, fmt::format("device cuda: {}", refusal));
   }
-  return {Device::cpu, request.plan ? *request.plan : host_plan(request, problem)};
+  return host_choice(request, problem);
 }
 
 }  // namespace imbrex::jobs

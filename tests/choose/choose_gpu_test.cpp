@@ -86,6 +86,49 @@ TEST(ChooseGpuPlan, ChoicesSuitAnyProblem) {
   EXPECT_GT(of_libraries, 50);
 }
 
+// Asking for the reason changes no choice, and every choice that strategy auto makes has one.
+TEST(ChooseGpuPlan, ReasonsAreGiven) {
+  test::Random random(test::seed_from_environment());
+  for (int i = 0; i < 100; ++i) {
+    const Problem p = test::random_problem(random, {.max_ranks = 8, .max_size = 1500, .e4m3 = true});
+    choose::GpuKind gpus = i % 2 == 0 ? h100 : a100;
+    gpus.libraries = i % 3 != 0;
+    gpus.nccl = i % 5 != 0;
+    SCOPED_TRACE(test::describe({p, {}, {}}));
+    choose::Reason reason;
+    const plan::Candidate chosen = choose::choose_gpu_candidate(p, {}, {}, gpus),
+                          explained = choose::choose_gpu_candidate(p, {}, {}, gpus, {}, &reason);
+    EXPECT_EQ(explained.strategy, chosen.strategy);
+    EXPECT_EQ(explained.knobs, chosen.knobs);
+    EXPECT_NE(reason.basis, "");
+    choose::Reason none;
+    static_cast<void>(choose::choose_gpu_candidate(p, Strategy::sequential, {}, gpus, {}, &none));
+    EXPECT_EQ(none.basis, "");
+  }
+}
+
+TEST(ChooseGpuPlan, ReasonsAreTrue) {
+  const auto reason_of = [](const Problem& p, const choose::GpuKind& gpus) {
+    choose::Reason reason;
+    static_cast<void>(choose::choose_gpu_candidate(p, {}, {}, gpus, {}, &reason));
+    return reason;
+  };
+  const choose::GpuKind h200{"NVIDIA H200", 9};
+  const Problem tuned{Operator::gemm_reduce_scatter, 4096, 8192, 28672, 4, Type::bf16};
+  EXPECT_EQ(reason_of(tuned, h200).basis, "measured as the fastest for this size on NVIDIA H200");
+  Problem near = tuned;
+  near.n += 256;
+  EXPECT_EQ(reason_of(near, h200).basis, "the fastest by what was measured for sizes like it on NVIDIA H200");
+  const choose::Reason predicted = reason_of(tuned, a100);
+  EXPECT_TRUE(predicted.basis.starts_with("predicted by the cost model"));
+  ASSERT_GE(predicted.expected.size(), 2u);
+  EXPECT_LE(predicted.expected[0].seconds, predicted.expected[1].seconds);
+  EXPECT_EQ(predicted.expected[0].strategy, choose::choose_gpu_candidate(tuned, {}, {}, a100).strategy);
+  Problem plain = tuned;
+  plain.type = Type::fp32;
+  EXPECT_EQ(reason_of(plain, h200).basis, "no kernel of Imbrex' on tensor cores takes fp32 operands");
+}
+
 // Asked for, signaled plans keep SMs free and have tiles of the kernels'.
 TEST(ChooseGpuPlan, SignaledPlansRun) {
   test::Random random(test::seed_from_environment());

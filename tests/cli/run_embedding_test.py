@@ -41,6 +41,13 @@ class RunEmbedding(Case):
                         first = outputs
                     self.assertEqual(outputs, first)
 
+    def test_auto_says_why(self):
+        asked = ["run", *self.tables()]
+        self.assertIn("\nauto takes fused: ranks reach each other's memory\n", self.run_program(*asked)[0])
+        text, _ = self.run_program(*asked, environment={"IMBREX_PEER_ACCESS": "0"})
+        self.assertIn("\nauto takes sequential: IMBREX_PEER_ACCESS=0 keeps ranks", text)
+        self.assertNotIn("auto takes", self.run_program(*asked, "--strategy", "fused")[0])
+
     def test_bench_times_strategies_in_turn(self):
         asked = ["bench", *self.tables()[:-1], 24, 48, "--rounds", 2, "--type", "fp32", "--weighted", "--device", "cpu"]
         result = self.json_of(*asked)

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import unittest
 import xml.etree.ElementTree
 
@@ -219,6 +220,20 @@ class Run(Case):
                                   "--verify", "--out", "y", "--device", "cpu")
         self.assertEqual(out.count("right"), 1)
         self.assertEqual(len(os.listdir(self.folder)), 4)
+
+    def test_auto_says_why(self):
+        """In one line, also as JSON; nothing is said of a strategy or a plan that was given."""
+        sizes = ["gemm_reduce_scatter", "--m", 64, "--n", 64, "--k", 64, "--device", "cpu"]
+        text, _ = self.run_program("run", *sizes)
+        time = r"[\d.]+ (?:us|ms)"
+        found = re.findall(rf"^auto takes (\w+): {time}, simulated on a CPU of round figures; \w+ {time}, \w+ {time}.*$", text, re.M)
+        self.assertEqual(len(found), 1, text)
+        self.assertIn(f" on cpu, {found[0]}: ", text)
+        result = self.json_of("run", *sizes, "--repeat", 2)
+        self.assertRegex(result["why"], rf"^auto takes {result['strategy']}: ")
+        self.assertNotIn("auto takes", self.run_program("run", *sizes, "--strategy", "fused")[0])
+        self.run_program("plan", *sizes, "--json", "plan.json")
+        self.assertNotIn("why", self.json_of("run", "--plan", "plan.json", "--device", "cpu"))
 
     def test_device(self):
         """Without GPUs, auto takes the CPU and cuda is refused at once; what needs the CPU takes it anywhere."""

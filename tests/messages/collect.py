@@ -22,7 +22,7 @@ LEAST_WORDS = 4
 SAYS_WHY = ("src/jobs/limits/", "src/choose/reason")  # reasons for people, no errors
 # Functions whose result is the reason of an error.
 REASON = re.compile(r"^\s*(?:\[\[\w+\]\] )?(?:static |inline |constexpr |virtual )*(?:std::string(?:_view)?|const char\*) "
-                    r"(?:\w+::)*(\w*(?:refus|why|reason|fault|captured|expect_nccl_environment|words_of|message)\w*)\(", re.M)
+                    r"(?:\w+::)*(\w*(?:refus|why|reason|fault|captured|expect_nccl_environment|message)\w*)\(", re.M)
 REASON_VARIABLE = re.compile(r"\b(?:why|reason|refusal|message|text_of_fault|fault)(?:_)?\s*(?:\+=|=)\s*(?!=)")
 STRING = re.compile(r'(?:u8|L)?"((?:[^"\\\n]|\\.)*)"')
 ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "'": "'", "0": "", "r": ""}

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "imbrex/ops.hpp"
 #include "simulate/plans.hpp"
 
 namespace imbrex::test {
@@ -42,6 +43,58 @@ TEST(Timeline, SvgEscapesAndShowsWaits) {
   EXPECT_NE(svg.find("time, µs"), std::string::npos);
   EXPECT_EQ(svg.find("nan"), std::string::npos);
   EXPECT_TRUE(svg.ends_with("</svg>\n"));
+}
+
+TEST(Timeline, RunsAreDrawnOneAboveTheOther) {
+  Timeline slow = small(), fast{"fast & more", "simulated on x", {}};
+  fast.spans.push_back({0, "sm 0", "the only tile", Span::Kind::compute, 0, 5e-6});
+  const std::string svg = to_svg("two <runs>", {slow, fast});
+  const std::size_t title = svg.find("two &lt;runs&gt;"),
+                    first = svg.find(">a &lt;title&gt; &amp; &quot;more&quot;: 10 µs<"),
+                    second = svg.find(">fast &amp; more: 5 µs<");
+  EXPECT_LT(title, first);
+  EXPECT_LT(first, second);
+  ASSERT_NE(second, std::string::npos);
+  // On one axis: half as long, half as wide. A whole run is 1200 - 150 - 24 wide.
+  EXPECT_NE(svg.find("width=\"513.00\"", second), std::string::npos);
+  EXPECT_EQ(svg.find("time, µs"), svg.rfind("time, µs"));
+  EXPECT_TRUE(to_svg("none", {}).ends_with("</svg>\n"));
+}
+
+TEST(Timeline, OverlapsCountEachMomentOnce) {
+  Timeline t;
+  const auto add = [&](int rank, Span::Kind kind, double begin, double end) {
+    t.spans.push_back({rank, "row", "", kind, begin, end});
+  };
+  add(0, Span::Kind::compute, 0, 4);
+  add(0, Span::Kind::compute, 1, 5);    // beside the first
+  add(0, Span::Kind::reduction, 8, 9);  // computes, too
+  add(0, Span::Kind::copy, 3, 6);
+  add(0, Span::Kind::collective, 5.5, 8.5);
+  add(0, Span::Kind::wait, 0, 20);
+  add(0, Span::Kind::signal, 0, 20);
+  add(1, Span::Kind::copy, 0, 20);
+  const Overlap overlap = overlap_of(t, 0);
+  EXPECT_DOUBLE_EQ(overlap.compute, 6);
+  EXPECT_DOUBLE_EQ(overlap.communication, 5.5);
+  EXPECT_DOUBLE_EQ(overlap.hidden, 2.5);
+  EXPECT_DOUBLE_EQ(overlap_of(t, 1).hidden, 0);
+  EXPECT_DOUBLE_EQ(overlap_of({}, 0).communication, 0);
+}
+
+// A sequence hides nothing; a fused plan of the same problem hides most of what it sends.
+TEST(Timeline, FusedPlansHideWhatSequencesDoNot) {
+  const Machine machine = load_machine("4xh200");
+  const Problem problem{Operator::gemm_reduce_scatter, 4096, 4096, 4096, 4, Type::bf16};
+  const auto of = [&](Strategy strategy) {
+    OperatorOptions options;
+    options.strategy = strategy;
+    return overlap_of(simulate(choose_plan(problem, machine, options), machine, {.timeline = true}).timeline, 0);
+  };
+  const Overlap sequence = of(Strategy::sequential), fused = of(Strategy::fused);
+  EXPECT_EQ(sequence.hidden, 0);
+  EXPECT_GT(sequence.communication, 0);
+  EXPECT_GT(fused.hidden, 0.8 * fused.communication);
 }
 
 TEST(Timeline, EmptyTimelinesAreDrawn) {
